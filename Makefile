@@ -1,0 +1,53 @@
+# Commands people type. Everything runs in .venv, made from requirements/cpu.lock.
+PYTHON  ?= python3
+VENV    := .venv
+BIN     := $(CURDIR)/$(VENV)/bin
+STUDENT ?= 2l
+export PATH := $(BIN):$(PATH)
+export HF_HUB_DISABLE_TELEMETRY := 1
+export DVC_NO_ANALYTICS := true
+export MLFLOW_DISABLE_TELEMETRY := true
+
+.PHONY: help setup demo run search test lint lock mlflow clean
+.DEFAULT_GOAL := help
+
+help: ## this list
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
+
+setup: $(VENV)/.done ## install what requirements/cpu.lock names into .venv
+
+$(VENV)/.done: requirements/cpu.lock
+	@$(PYTHON) -c 'import sys; sys.exit(0 if (3, 11) <= sys.version_info < (3, 13) else f"slimtower: needs Python 3.11 or 3.12, $(PYTHON) is {sys.version.split()[0]}; run make PYTHON=python3.11 ...")'
+	@echo "setup: installing the locked packages into $(VENV) (2.5 GB on disk, a few minutes)"
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check "$$(grep '^torch==' requirements/cpu.lock)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements/cpu.lock
+	@touch $@
+
+demo: setup ## the whole pipeline on the embedded data, then its results
+	@python -m steps.core.pipeline
+	@python -m steps.evaluate --table
+
+run: setup ## the pipeline with an overlay: make run RECIPE=recipes/scifact.yaml DATA=<folder>
+	@python -m steps.core.recipe "$(RECIPE)" DATA="$(DATA)" POOL="$(POOL)"
+
+search: setup ## top hits: make search Q="running total along an axis" STUDENT=2l
+	@python -m steps.search --student "$(STUDENT)" "$(Q)"
+
+test: setup lint ## lint, then the default test suite
+	@python -m pytest tests
+
+lint: setup ## ruff, mypy, import-linter
+	@ruff check .
+	@ruff format --check .
+	@mypy
+	@lint-imports
+
+mlflow: setup ## MLflow's pages on the tracked runs
+	@mlflow ui --backend-store-uri "$${MLFLOW_TRACKING_URI:-sqlite:///mlflow.db}"
+
+lock: ## resolve pyproject.toml anew into requirements/cpu.lock
+	@requirements/lock.sh
+
+clean: ## remove outputs, caches and runs; keeps .venv
+	@rm -rf data models reports runs .cache mlflow.db mlartifacts

@@ -1,0 +1,1 @@
+"""One package a stage; `steps.core` is the ground floor that all of them stand on."""

@@ -1,0 +1,1 @@
+"""What every step shares: tables, params, towers, losses, fingerprints, tracking, progress."""

@@ -1,0 +1,73 @@
+"""Files that appear whole or not at all, and their digests."""
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from steps.core.errors import UserError
+
+
+@contextmanager
+def staged_folder(target: Path) -> Iterator[Path]:
+    """Yield a fresh folder beside `target`; rename it onto `target` when the block succeeds."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    staging = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+    staging.chmod(0o755)  # mkdtemp makes it private; outputs are read by other users and containers
+    try:
+        yield staging
+        if target.exists():
+            shutil.rmtree(target)
+        staging.rename(target)
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+
+
+@contextmanager
+def staged_file(target: Path) -> Iterator[Path]:
+    """Yield a path beside `target`; rename it onto `target` when the block succeeds."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    staging = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        yield staging
+        staging.replace(target)
+    finally:
+        staging.unlink(missing_ok=True)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write JSON with sorted keys, so that equal content is equal bytes."""
+    with staged_file(path) as staging:
+        text = json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False)
+        staging.write_text(text + "\n", encoding="utf-8")
+
+
+def read_json(path: Path) -> Any:
+    """Read a JSON file; UserError when it is missing or broken."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"{path}: not found; run `dvc repro` (or `make demo`) to make it") from None
+    except ValueError as error:
+        raise UserError(f"{path}: not JSON ({error}); delete it and run the stage that writes it again") from None
+
+
+def sha256_text(text: str) -> str:
+    """Hex sha256 of the UTF-8 text."""
+    return hashlib.sha256(text.encode("utf-8")).hexdigest()
+
+
+def sha256_file(path: Path) -> str:
+    """Hex sha256 of a file's bytes."""
+    with path.open("rb") as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()
+
+
+def folder_bytes(folder: Path) -> int:
+    """Total size of the files below a folder, in bytes."""
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())

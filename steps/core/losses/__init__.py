@@ -1,0 +1,1 @@
+"""Training losses, sorted by what they compare."""

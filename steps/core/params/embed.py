@@ -1,0 +1,21 @@
+"""Knobs of the stage `embed`."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from steps.core.params.strict import Strict
+
+Part = Literal["train_queries", "generated_queries", "titles", "sentences", "pool"]
+
+
+class EmbedParams(Strict):
+    """Which texts the teacher embeds, and how."""
+
+    parts: list[Part] = Field(min_length=1)
+    max_words: int = Field(ge=1)
+    max_part_texts: int = Field(ge=0)
+    precision: Literal["auto", "fp32", "bf16"]
+    batch_size: int = Field(ge=1)
+    shard_texts: int = Field(ge=1)
+    seed: int

@@ -1,0 +1,76 @@
+"""The tables in which steps meet: Parquet with one declared schema each, checked on write and on read."""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from steps.core.errors import UserError
+from steps.core.files import staged_file
+
+SPLITS = ("train", "dev", "test", "pool")
+
+
+def _schema(**columns: pa.DataType) -> pa.Schema:
+    return pa.schema([pa.field(name, kind, nullable=False) for name, kind in columns.items()])
+
+
+_text, _whole, _real = pa.string(), pa.int32(), pa.float32()
+
+SCHEMAS: dict[str, pa.Schema] = {
+    "corpus": _schema(doc_id=_text, dataset=_text, title=_text, topic=_text, content=_text),
+    "queries": _schema(query_id=_text, dataset=_text, text=_text, split=_text),
+    "impressions": _schema(
+        session_id=_text, query_id=_text, doc_id=_text, rank=_whole, clicked=pa.bool_(), timestamp=pa.int64()
+    ),
+    "relevance": _schema(query_id=_text, doc_id=_text, score=_real),
+    "qrels": _schema(query_id=_text, dataset=_text, doc_id=_text, grade=_whole, split=_text),
+    "answers": _schema(query_id=_text, answer=_text),
+    "rejects": _schema(source=_text, line=pa.int64(), reason=_text, raw=_text),
+    "associations": _schema(query_id=_text, other_query_id=_text, kind=_text),
+    "triplets": _schema(
+        query_id=_text, positive_id=_text, negative_id=_text, source=_text, via_query_id=_text, weight=_real
+    ),
+    "generated_queries": _schema(
+        query_id=_text, source_query_id=_text, variant=_whole, text=_text, sigma=_real, mask_ratio=_real
+    ),
+    "alignment_texts": _schema(text_sha=_text, text=_text, part=_text, role=_text, source_id=_text),
+    "per_query": _schema(query_id=_text, dataset=_text, model=_text, split=_text, measure=_text, value=pa.float64()),
+}
+
+
+def table_from_rows(name: str, rows: Iterable[Mapping[str, Any]]) -> pa.Table:
+    """Build the named table from row mappings."""
+    return pa.Table.from_pylist([dict(row) for row in rows], schema=SCHEMAS[name])
+
+
+def write_table(folder: Path, name: str, table: pa.Table) -> Path:
+    """Write `folder/<name>.parquet` by rename; ValueError when columns or types differ from the schema."""
+    schema = SCHEMAS[name]
+    if table.column_names != schema.names:
+        raise ValueError(f"table {name}: columns {table.column_names}, expected {schema.names}")
+    path = folder / f"{name}.parquet"
+    with staged_file(path) as staging:
+        pq.write_table(table.cast(schema), staging, compression="zstd")
+    return path
+
+
+def table_path(folder: Path, name: str) -> Path:
+    """Path of the named table, after its schema was checked; UserError when missing or of another schema."""
+    path = folder / f"{name}.parquet"
+    if not path.is_file():
+        raise UserError(f"{path}: not found; run `dvc repro` (or `make demo`) to make it")
+    found = pq.read_schema(path)
+    if not found.remove_metadata().equals(SCHEMAS[name]):
+        raise UserError(
+            f"{path}: its columns ({', '.join(found.names)}) are not those of the table {name}"
+            f" ({', '.join(SCHEMAS[name].names)}); delete it and run the stage that writes it again"
+        )
+    return path
+
+
+def read_table(folder: Path, name: str) -> pa.Table:
+    """Read `folder/<name>.parquet`; UserError when it is missing or its schema differs."""
+    return pq.read_table(table_path(folder, name))

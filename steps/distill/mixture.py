@@ -1,0 +1,40 @@
+"""Which alignment texts an epoch sees: each part by its weight, a few held out to validate."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from steps.core.errors import UserError
+from steps.core.params.embed import Part
+
+
+def hold_out(count: int, validation_texts: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Seeded split of row numbers `0..count-1` into training and validation rows, both sorted.
+
+    At most a tenth of the rows validates.
+    """
+    order = np.random.default_rng((seed, 1)).permutation(count)
+    held = max(1, min(validation_texts, count // 10))
+    return np.sort(order[held:]), np.sort(order[:held])
+
+
+def epoch_rows(rows: np.ndarray, parts: np.ndarray, weights: Mapping[Part, float], seed: int, epoch: int) -> np.ndarray:
+    """Row numbers of one epoch in training order: a part of weight 2.5 gives each text twice and half of them thrice.
+
+    `rows` are the training rows, `parts[row]` names the part of a row. UserError when nothing is left.
+    """
+    rng = np.random.default_rng((seed, 2, epoch))
+    chosen = []
+    for part in sorted(weights):
+        members = rows[parts[rows] == part]
+        whole, fraction = divmod(weights[part], 1.0)
+        chosen += [members] * int(whole)
+        if fraction:
+            chosen.append(rng.choice(members, size=round(fraction * len(members)), replace=False))
+    mixed = np.concatenate(chosen) if chosen else rows[:0]
+    if not len(mixed):
+        raise UserError(
+            f"distill.mixture: no alignment text has a weight above 0 (parts present: {sorted(set(parts.tolist()))});"
+            " give one of them a weight, or add it to embed.parts"
+        )
+    return rng.permutation(mixed)

@@ -1,0 +1,91 @@
+"""Distil one student and write it as plain sentence-transformers folders."""
+
+from collections import Counter
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from steps.core.errors import UserError
+from steps.core.files import folder_bytes, read_json, staged_folder, write_json
+from steps.core.fingerprints import fingerprint
+from steps.core.losses.embedding import LOSSES
+from steps.core.params.distill import DistillParams, StudentParams, TokenTableParams
+from steps.core.tables import read_table
+from steps.core.texts import fold
+from steps.core.towers import load_tower
+from steps.core.tracking import Run
+from steps.distill.mixture import hold_out
+from steps.distill.students import LayerSubset, Student, TokenTable, router
+from steps.distill.token_weights import inverse_document_frequency
+from steps.distill.tokens import Tokens, tokenize
+from steps.distill.trainer import Alignment, train
+
+
+def run(student: str, ingest: Path, embed: Path, teach: Path, output: Path, params: DistillParams, run: Run) -> None:
+    """Write `query_encoder/` (the student), `router/` (student and teacher as two routes) and `report.json`."""
+    if student not in params.student:
+        raise UserError(f"distill.student has no {student!r}; it describes {sorted(params.student)}")
+    chosen = params.student[student]
+    teacher_folder = teach / "tower"
+    teacher = fingerprint(teacher_folder)
+    if read_json(embed / "report.json")["teacher"] != asdict(teacher):
+        raise UserError(f"{embed}: embedded by another teacher than {teacher_folder}; run `dvc repro embed` again")
+    table = read_table(embed, "alignment_texts")
+    texts = table["text"].to_pylist()
+    _refuse_evaluation_queries(texts, ingest)
+
+    torch.manual_seed(params.seed)
+    tower = load_tower(teacher_folder)
+    special = not isinstance(chosen, TokenTableParams)
+    tokens = tokenize(texts, tower.tokenizer, params.max_length, special=special)
+    training, validation = hold_out(len(texts), params.validation_texts, params.seed)
+    data = Alignment(
+        tokens=tokens,
+        vectors=np.load(embed / "alignment.npy", mmap_mode="r"),
+        parts=np.array(table["part"].to_pylist()),
+        training=training,
+        validation=validation,
+    )
+    made = _student(chosen, teacher_folder, embed, tokens)
+    measured = train(made, LOSSES[chosen.loss](), data, chosen, params, run)
+
+    with staged_folder(output) as staging:
+        made.tower.save_pretrained(str(staging / "query_encoder"), create_model_card=False)
+        router(made.tower, tower).save_pretrained(str(staging / "router"), create_model_card=False)
+        sizes = {
+            "parameters": sum(weight.numel() for weight in made.tower.parameters()),
+            "bytes": folder_bytes(staging / "query_encoder"),
+        }
+        report = {
+            "student": student,
+            "teacher": asdict(teacher),
+            "parts": dict(Counter(data.parts.tolist())),
+            **sizes,
+            **measured,
+        }
+        write_json(staging / "report.json", report)
+    run.metrics({**sizes, **measured})
+    run.model(output / "query_encoder", f"query-encoder-{student}")
+
+
+def _student(chosen: StudentParams, teacher: Path, embed: Path, tokens: Tokens) -> Student:
+    """The untrained student that params describe."""
+    if isinstance(chosen, TokenTableParams):
+        rows = np.load(embed / "tokens.npy")
+        weights = inverse_document_frequency(tokens, len(rows))
+        return TokenTable(load_tower(teacher), (rows * weights[:, None]).astype(np.float32))
+    return LayerSubset(teacher, chosen)
+
+
+def _refuse_evaluation_queries(texts: list[str], ingest: Path) -> None:
+    """UserError when a text equals a dev or test query after folding."""
+    queries = read_table(ingest, "queries").to_pylist()
+    forbidden = {fold(row["text"]) for row in queries if row["split"] in {"dev", "test"}}
+    leaked = [text for text in texts if fold(text) in forbidden]
+    if leaked:
+        raise UserError(
+            f"data/embed: {len(leaked)} alignment texts are evaluation queries, such as {leaked[0]!r};"
+            " run `dvc repro embed` to build them again"
+        )

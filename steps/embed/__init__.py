@@ -1,0 +1,1 @@
+"""Stage `embed`: the teacher reads every document and every alignment text, once."""

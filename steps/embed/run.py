@@ -1,0 +1,69 @@
+"""Embed documents, alignment texts and tokens with the teacher, repeating nothing that is cached."""
+
+from dataclasses import asdict
+from functools import partial
+from hashlib import sha256
+from pathlib import Path
+
+import numpy as np
+from sentence_transformers import SentenceTransformer
+
+from steps.core.files import staged_folder, write_json
+from steps.core.fingerprints import fingerprint
+from steps.core.params.embed import EmbedParams
+from steps.core.tables import read_table, write_table
+from steps.core.texts import document_text
+from steps.core.towers import Role, encode, load_tower, resolve_precision
+from steps.core.tracking import Run
+from steps.embed.alignment_texts import Sources, build
+from steps.embed.token_vectors import token_vectors
+from steps.embed.vector_cache import VectorCache, cache_root
+
+
+def run(ingest: Path, generate: Path, teach: Path, output: Path, params: EmbedParams, run: Run) -> None:
+    """Write the teacher's vectors of documents `(documents, dim)`, alignment texts and tokens, and the texts' table."""
+    corpus = read_table(ingest, "corpus")
+    sources = Sources(corpus, read_table(ingest, "queries"), read_table(generate, "generated_queries"))
+    texts = build(sources, params)
+    documents = [document_text(row["title"], row["content"]) for row in corpus.to_pylist()]
+
+    teacher = fingerprint(teach / "tower")
+    tower = load_tower(teach / "tower")
+    width = tower.get_embedding_dimension() or 0
+
+    with staged_folder(output) as staging:
+        write_table(staging, "alignment_texts", texts.table)
+        embedded = {}
+        jobs: list[tuple[str, Role, list[str], str]] = [
+            ("documents", "document", documents, "float32"),
+            ("alignment", "query", texts.table["text"].to_pylist(), "float16"),
+        ]
+        for name, role, items, dtype in jobs:
+            cache = VectorCache(_cache_folder(tower, teacher.id, role, dtype, params), dtype)
+            embedded[name] = cache.fill(
+                items,
+                partial(encode, tower, role=role, precision=params.precision, batch_size=params.batch_size),
+                params.shard_texts,
+                f"embed {name}",
+            )
+            cache.write(items, staging / f"{name}.npy", width)
+        tokens = token_vectors(tower, precision=params.precision, batch_size=8 * params.batch_size)
+        np.save(staging / "tokens.npy", tokens.astype(np.float32))
+        report = {
+            "teacher": asdict(teacher),
+            "width": width,
+            "documents": len(documents),
+            "alignment_texts": texts.table.num_rows,
+            "parts": texts.counts,
+        }
+        write_json(staging / "report.json", report)
+    run.param("teacher_fingerprint", teacher.id)
+    run.metrics({f"embedded.{name}": count for name, count in embedded.items()})
+    run.metrics({f"texts.{part}.{reason}": n for part, tally in texts.counts.items() for reason, n in tally.items()})
+
+
+def _cache_folder(tower: SentenceTransformer, teacher: str, role: Role, dtype: str, params: EmbedParams) -> Path:
+    """Cache folder of all that a vector depends on besides its text."""
+    precision = resolve_precision(params.precision)
+    settings = (teacher, role, tower.prompts.get(role), tower.max_seq_length, precision, dtype)
+    return cache_root() / "vectors" / sha256(repr(settings).encode()).hexdigest()[:24]

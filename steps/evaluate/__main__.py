@@ -1,0 +1,42 @@
+"""`python -m steps.evaluate`: measure every model of params.yaml and write `reports/`; `--table` prints them."""
+
+import sys
+from pathlib import Path
+
+from steps.core.errors import guarded
+from steps.core.params import Params
+from steps.core.stage import stage_main
+from steps.core.tracking import Run
+
+
+def body(params: Params, run: Run) -> None:
+    """Evaluate the students of params.yaml, never those that happen to lie in a folder."""
+    from steps.evaluate.run import run as evaluate
+
+    evaluate(
+        ingest=Path("data/ingest"),
+        mine=Path("data/mine"),
+        embed=Path("data/embed"),
+        generate=Path("data/generate"),
+        teach=Path("models/teach"),
+        index=Path("models/index"),
+        distill=Path("models/distill"),
+        releases={name: Path("models/release") / name for name in params.distill.students},
+        output=Path("reports"),
+        params=params.evaluate,
+        run=run,
+    )
+
+
+def print_table() -> None:
+    """Print the results of the last evaluation."""
+    from steps.evaluate.table import results_table
+
+    print(results_table(Path("reports")))
+
+
+if __name__ == "__main__":
+    if "--table" in sys.argv[1:]:
+        guarded(print_table)
+    else:
+        stage_main("evaluate", body)

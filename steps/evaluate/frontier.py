@@ -1,0 +1,163 @@
+"""The frontier: quality kept against the latency of one query, as a table and as a picture."""
+
+import csv
+import io
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+from steps.core.files import staged_file
+from steps.evaluate.latency import Latency
+from steps.evaluate.metrics import Metrics
+from steps.evaluate.retention import Retention
+
+# Colours that occur nowhere else in the drawing; each becomes a variable of the page, which knows light and dark.
+_INK, _MUTED, _GRID, _STUDENT, _TEACHER = "#010203", "#040506", "#070809", "#0a0b0c", "#0d0e0f"
+_STYLE: dict[Any, Any] = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "slimtower",
+    "font.family": "sans-serif",
+    "font.size": 10,
+}
+_VARIABLES = {
+    _INK: "var(--ink)",
+    _MUTED: "var(--muted)",
+    _GRID: "var(--line)",
+    _STUDENT: "var(--student)",
+    _TEACHER: "var(--teacher)",
+}
+
+
+@dataclass(frozen=True)
+class Point:
+    """A model with an encoder: p50 in ms, retention as a ratio with its interval, mean test nDCG@10 over data sets."""
+
+    model: str
+    p50_ms: float
+    retention: float
+    ci95_low: float
+    ci95_high: float
+    ndcg: float
+
+
+def frontier(latencies: Mapping[str, Latency], retained: Mapping[str, Retention], metrics: Metrics) -> list[Point]:
+    """The teacher (retention 1 by definition) and the students, fastest first."""
+    points = []
+    for model, latency in latencies.items():
+        kept = retained.get(model)
+        ratio, low, high = (kept.mean_of_ratios, kept.ci95_low, kept.ci95_high) if kept else (1.0, 1.0, 1.0)
+        points.append(Point(model, latency.p50_ms, ratio, low, high, mean_ndcg(metrics, model)))
+    return sorted(points, key=lambda point: (point.p50_ms, point.model))
+
+
+def mean_ndcg(metrics: Metrics, model: str, part: str = "datasets") -> float:
+    """Mean of a model's nDCG@10 over data sets."""
+    values = [models[model]["nDCG@10"] for models in metrics[part].values()]
+    return float(sum(values) / len(values))
+
+
+def write_frontier(path: Path, points: Sequence[Point]) -> None:
+    """Write `model,p50_ms,retention,ndcg`, one row a model, for `dvc plots`."""
+    with staged_file(path) as staging, staging.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["model", "p50_ms", "retention", "ndcg"])
+        for point in points:
+            writer.writerow([point.model, f"{point.p50_ms:.4f}", f"{point.retention:.6f}", f"{point.ndcg:.6f}"])
+
+
+def draw_frontier(points: Sequence[Point], bm25: float) -> str:
+    """The frontier as an SVG element for inlining; `bm25` is the mean over data sets of BM25 / teacher."""
+    with matplotlib.rc_context(_STYLE):
+        figure = Figure(figsize=(8.8, 4.4), layout="constrained")
+        axes = figure.subplots()
+        figure.patch.set_visible(False)
+        axes.patch.set_visible(False)
+        _frame(axes, points, bm25)
+        _draw_bm25(axes, bm25)
+        for point, above in zip(points, _label_sides(points), strict=True):
+            _draw_point(axes, point, above)
+        buffer = io.StringIO()
+        no_metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+        figure.savefig(buffer, format="svg", metadata=no_metadata)
+    return _inline(buffer.getvalue())
+
+
+def _frame(axes: Axes, points: Sequence[Point], bm25: float) -> None:
+    """Axes, grid and limits with room for the labels."""
+    fastest, slowest = min(p.p50_ms for p in points), max(p.p50_ms for p in points)
+    axes.set_xscale("log")
+    axes.set_xlim(fastest / 2, slowest * 2.2)
+    lowest = min([p.ci95_low for p in points] + [bm25]) * 100
+    highest = max([p.ci95_high for p in points] + [bm25, 1.0]) * 100
+    room = max((highest - lowest) * 0.12, 1.0)
+    axes.set_ylim(lowest - room, highest + room)
+    axes.set_xlabel("time to encode one query, ms (one thread, log scale)", color=_MUTED)
+    axes.set_ylabel("nDCG@10 kept, % of the teacher", color=_MUTED)
+    axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.tick_params(which="both", length=0, labelcolor=_MUTED, pad=6)
+    axes.minorticks_off()
+    axes.grid(True, color=_GRID, linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.spines[:].set_visible(False)
+
+
+def _draw_bm25(axes: Axes, bm25: float) -> None:
+    axes.axhline(bm25 * 100, color=_MUTED, linewidth=1, linestyle=(0, (4, 4)))
+    axes.annotate(
+        f"BM25 (no encoder) {bm25 * 100:.1f}",
+        (1, bm25 * 100),
+        xycoords=("axes fraction", "data"),
+        xytext=(-2, 5),
+        textcoords="offset points",
+        ha="right",
+        color=_MUTED,
+    )
+
+
+def _draw_point(axes: Axes, point: Point, above: bool) -> None:
+    teacher = point.model == "teacher"
+    colour = _TEACHER if teacher else _STUDENT
+    kept = point.retention * 100
+    if not teacher:
+        axes.vlines(point.p50_ms, point.ci95_low * 100, point.ci95_high * 100, color=colour, linewidth=1.5, alpha=0.45)
+    axes.plot(point.p50_ms, kept, marker="D" if teacher else "o", markersize=8, color=colour, markeredgewidth=0)
+    label = "teacher" if teacher else f"{point.model} {kept:.1f}"
+    axes.annotate(
+        label,
+        (point.p50_ms, kept),
+        xytext=(8, 7 if above else -7),
+        textcoords="offset points",
+        va="bottom" if above else "top",
+        color=_INK,
+        fontweight="bold",
+    )
+
+
+def _label_sides(points: Sequence[Point]) -> list[bool]:
+    """Label above its point, or below where the next slower point lies close to the right and not lower."""
+    sides = []
+    for position, point in enumerate(points):
+        following = points[position + 1] if position + 1 < len(points) else None
+        crowded = following and following.p50_ms < 2.5 * point.p50_ms and following.retention >= point.retention
+        sides.append(not crowded)
+    return sides
+
+
+def _inline(svg: str) -> str:
+    """Only the svg element, scaled by the page, colours as variables; no XML header, metadata or external address."""
+    svg = svg[svg.index("<svg") :]
+    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
+    svg = re.sub(r'^<svg [^>]*viewBox="([^"]*)"[^>]*>', r'<svg viewBox="\1" role="img">', svg, count=1)
+    svg = svg.replace("xlink:href", "href").replace("'DejaVu Sans', ", "")
+    for colour, variable in _VARIABLES.items():
+        svg = svg.replace(colour, variable)
+    return svg

@@ -1,0 +1,87 @@
+"""Speed of query encoders, text to embedding: one query at a time, and queries/s in batches; one thread."""
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+
+import numpy as np
+import torch
+
+from steps.core.progress import progress
+
+Encode = Callable[[list[str]], np.ndarray]
+_BLOCK = 25  # queries of a turn
+_WARM_UP = 5  # untimed queries before each turn
+_PASSES = 3
+
+
+@dataclass(frozen=True)
+class Latency:
+    """Milliseconds of one query (median and 99th percentile) and throughput in queries per second."""
+
+    p50_ms: float
+    p99_ms: float
+    qps: float
+
+    def as_dict(self) -> dict[str, float]:
+        """Field name -> value."""
+        return asdict(self)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Give torch one thread and the tokenizer no pool, and restore both."""
+    threads, pool = torch.get_num_threads(), os.environ.get("TOKENIZERS_PARALLELISM")
+    torch.set_num_threads(1)
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+        if pool is None:
+            del os.environ["TOKENIZERS_PARALLELISM"]
+        else:
+            os.environ["TOKENIZERS_PARALLELISM"] = pool
+
+
+def measure(
+    encoders: Mapping[str, Encode], single: Sequence[str], batched: Sequence[str], batch_size: int
+) -> dict[str, Latency]:
+    """Time `single` texts one by one and `batched` texts in batches; throughput is the median of three passes.
+
+    The encoders take turns, a block of queries each, so that a busy moment of the machine hits all of them alike.
+    """
+    times: dict[str, list[float]] = {name: [] for name in encoders}
+    passes: dict[str, list[float]] = {name: [] for name in encoders}
+    batches = [list(batched[start : start + batch_size]) for start in range(0, len(batched), batch_size)]
+    starts = range(0, len(single), _BLOCK)
+    with one_thread():
+        for start in progress(starts, len(starts), "latency"):
+            block = single[start : start + _BLOCK]
+            for name, encode in encoders.items():
+                for text in block[:_WARM_UP]:  # the encoder before it has emptied the processor's caches
+                    encode([text])
+                times[name] += [_seconds(encode, [text]) for text in block]
+        for _ in progress(range(_PASSES), _PASSES, "throughput"):
+            for name, encode in encoders.items():
+                passes[name].append(sum(_seconds(encode, batch) for batch in batches))
+    return {name: _latency(times[name], len(batched) / float(np.median(passes[name]))) for name in encoders}
+
+
+def _latency(seconds: list[float], qps: float) -> Latency:
+    p50, p99 = np.quantile(np.array(seconds), [0.5, 0.99]) * 1000
+    return Latency(float(p50), float(p99), qps)
+
+
+def _seconds(encode: Encode, texts: list[str]) -> float:
+    start = time.perf_counter()
+    encode(texts)
+    return max(time.perf_counter() - start, 1e-9)
+
+
+def sample(texts: Sequence[str], count: int, seed: int) -> list[str]:
+    """`count` texts drawn with a seed: all different while there are enough, then repeated."""
+    order = np.random.default_rng(seed).permutation(len(texts))
+    return [texts[order[position % len(order)]] for position in range(count)]

@@ -1,0 +1,72 @@
+"""The schema of `reports/metrics.json`. Keys are stable: DVC, MLflow and other tools compare them over time.
+
+    datasets.<set>.<model>.<measure>       mean over the test queries; model = bm25, teacher or a student's name;
+                                           measure = nDCG@10, MRR@10, MAP@1000, Recall@5, Recall@20, Recall@100
+    datasets_dev.<set>.<model>.<measure>   the same for the dev queries, where a data set has any
+    retention.<student>.mean_of_ratios     mean over data sets of student / teacher, test nDCG@10; 1.0 = all kept
+    retention.<student>.ratio_of_means     mean of the students over mean of the teachers
+    retention.<student>.worst              the data set on which least is kept
+    retention.<student>.ci95_low, ci95_high    bootstrap interval of mean_of_ratios over queries
+    significance.<set>.<student>.p_value   two-sided paired t-test of nDCG@10, student against teacher
+    significance.<set>.<student>.wins, ties, losses    queries on which the student is better, equal, worse
+    latency.<model>.p50_ms, p99_ms         text to embedding, one query at a time, one thread, milliseconds
+    latency.<model>.qps                    queries per second in batches, one thread
+    sizes.<model>.bytes                    query side on disk
+    indexes.<set>.<kind>.bytes, p50_ms, nDCG@10    document side; kind = flat or ivfpq; the teacher's test queries
+    queries.<set>.test, dev                evaluated queries
+    audit.checked_texts, evaluation_queries, leaks     the leak audit; a leak fails the stage, so leaks is 0
+    settings.seed, throughput_batch        what the numbers above depend on
+
+Numbers only: no names, dates or machine facts, so that equal results are equal files apart from timings.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from steps.core.params.evaluate import EvaluateParams
+from steps.evaluate.audit import Audit
+from steps.evaluate.indexes import IndexFigures
+from steps.evaluate.latency import Latency
+from steps.evaluate.retention import Comparison, Retention
+from steps.evaluate.scoring import Scored
+
+Metrics = dict[str, Any]
+
+
+def assemble(
+    scored: Iterable[Scored],
+    retained: Mapping[str, Retention],
+    compared: Mapping[str, Mapping[str, Comparison]],
+    latencies: Mapping[str, Latency],
+    sizes: Mapping[str, int],
+    indexes: Mapping[str, Mapping[str, IndexFigures]],
+    audit: Audit,
+    params: EvaluateParams,
+) -> Metrics:
+    """Nest everything measured under the documented keys."""
+    means: dict[str, dict[str, dict[str, dict[str, float]]]] = {"test": defaultdict(dict), "dev": defaultdict(dict)}
+    queries: dict[str, dict[str, int]] = defaultdict(dict)
+    for item in scored:
+        means[item.questions.split][item.questions.dataset][item.model] = item.means()
+        queries[item.questions.dataset][item.questions.split] = len(item.questions.query_ids)
+    return {
+        "datasets": means["test"],
+        "datasets_dev": means["dev"],
+        "retention": {student: value.as_dict() for student, value in retained.items()},
+        "significance": {
+            dataset: {student: value.as_dict() for student, value in row.items()} for dataset, row in compared.items()
+        },
+        "latency": {model: value.as_dict() for model, value in latencies.items()},
+        "sizes": {model: {"bytes": value} for model, value in sizes.items()},
+        "indexes": {
+            dataset: {kind: value.as_dict() for kind, value in row.items()} for dataset, row in indexes.items()
+        },
+        "queries": queries,
+        "audit": {
+            "checked_texts": audit.checked_texts,
+            "evaluation_queries": audit.evaluation_queries,
+            "leaks": 0,
+        },
+        "settings": {"seed": params.seed, "throughput_batch": params.throughput_batch},
+    }

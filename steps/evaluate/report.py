@@ -1,0 +1,139 @@
+"""`reports/report.html`: one self-contained page that a newcomer can read from top to bottom."""
+
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from steps.core.files import staged_file
+from steps.evaluate.examples import Loss
+from steps.evaluate.facts import Facts, facts, generated_examples, generation_facts, mined_examples, stage_report
+from steps.evaluate.frontier import Point, draw_frontier
+from steps.evaluate.measures import MEASURES
+from steps.evaluate.metrics import Metrics
+
+_EXAMPLES = 4
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What an earlier stage reported, under a title."""
+
+    title: str
+    facts: Facts
+
+
+@dataclass(frozen=True)
+class Background:
+    """What the report tells beside the measurements."""
+
+    simulated: bool
+    base: str
+    trained: bool
+    teacher_comparison: Mapping[str, Any] | None
+    training_seconds: Mapping[str, float]
+    stages: Sequence[Stage]
+    mined: Sequence[Mapping[str, str]]
+    generated: Sequence[tuple[str, str]]
+
+
+def read_background(
+    ingest: Path, mine: Path, generate: Path, teach: Path, distill: Path, students: Sequence[str]
+) -> Background:
+    """Collect the earlier stages' own reports; a missing one is left out of the page."""
+    ingested, mined, taught, generated = (stage_report(folder) for folder in (ingest, mine, teach, generate))
+    simulated = bool(ingested.get("simulated"))
+    stages = [
+        Stage("Ingestion", facts(ingested)),
+        Stage("Mining from simulated sessions" if simulated else "Mining", facts(mined)),
+        Stage("Teacher", facts(taught)),
+        Stage("Generated queries", generation_facts(generated)),
+    ]
+    seconds = {student: stage_report(distill / student).get("seconds") for student in students}
+    return Background(
+        simulated=simulated,
+        base=str(taught.get("base", "")),
+        trained=bool(taught.get("epochs")),
+        teacher_comparison=taught.get("comparison"),
+        training_seconds={student: float(value) for student, value in seconds.items() if value is not None},
+        stages=[stage for stage in stages if stage.facts],
+        mined=mined_examples(mined, _EXAMPLES),
+        generated=generated_examples(generated, _EXAMPLES),
+    )
+
+
+def write_report(
+    path: Path, metrics: Metrics, points: Sequence[Point], losses: Sequence[Loss], best: str, background: Background
+) -> None:
+    """Render the page; every number in it comes from `metrics` or from an earlier stage's report."""
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "percent": percent,
+        "significant": significant,
+        "size": size,
+        "milliseconds": milliseconds,
+        "times": times,
+    }
+    bm25 = sum(
+        models["bm25"]["nDCG@10"] / models["teacher"]["nDCG@10"] for models in metrics["datasets"].values()
+    ) / len(metrics["datasets"])
+    page = environment.get_template("report.html.j2").render(
+        metrics=metrics,
+        measures=MEASURES,
+        teacher=next(point for point in points if point.model == "teacher"),
+        students=[point for point in points if point.model != "teacher"],
+        models=["bm25", *(point.model for point in points)],
+        best=next(point for point in points if point.model == best),
+        fastest=next(point for point in points if point.model != "teacher"),
+        losses=losses,
+        frontier=Markup(draw_frontier(points, bm25)),
+        background=background,
+        processor=processor(),
+    )
+    with staged_file(path) as staging:
+        staging.write_text(page, encoding="utf-8")
+
+
+def percent(ratio: float) -> str:
+    """0.9871 -> 98.7 %, with a space that does not break."""
+    return f"{ratio * 100:.1f}\u00a0%"
+
+
+def significant(p_value: float) -> str:
+    """A p-value as people read it."""
+    return "< 0.001" if p_value < 0.001 else f"= {p_value:.3f}"
+
+
+def size(count: float) -> str:
+    """Bytes as MB or kB."""
+    return f"{count / 1e6:,.1f}\u00a0MB" if count >= 1e5 else f"{count / 1e3:,.1f}\u00a0kB"
+
+
+def milliseconds(value: float) -> str:
+    """Milliseconds with the digits that a timing can bear."""
+    return f"{value:.{2 if value < 10 else 1 if value < 100 else 0}f}"
+
+
+def times(ratio: float) -> str:
+    """A speed-up: 81.3 -> 81, 1.647 -> 1.6."""
+    return f"{ratio:,.0f}" if ratio >= 10 else f"{ratio:.1f}"
+
+
+def processor() -> str:
+    """Name of the processor that the timings were taken on."""
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.is_file():
+        for line in cpuinfo.read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()

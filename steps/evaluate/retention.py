@@ -1,0 +1,87 @@
+"""How much of the teacher a student keeps, how sure that is, and whether the difference could be chance.
+
+Retention follows METHODS of query-encoder alignment: the mean over data sets of student / teacher. The ratio of the
+means and the worst data set are reported beside it, because the mean of ratios flatters where the teacher is weak.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+
+import numpy as np
+from scipy import stats
+
+from steps.core.errors import UserError
+
+Paired = Mapping[str, tuple[np.ndarray, np.ndarray]]  # data set -> (student, teacher), each `(queries,)`
+
+
+@dataclass(frozen=True)
+class Retention:
+    """Retention as ratios (1.0 = all kept) with a 95 % bootstrap interval of the mean of ratios."""
+
+    mean_of_ratios: float
+    ratio_of_means: float
+    worst: float
+    ci95_low: float
+    ci95_high: float
+
+    def as_dict(self) -> dict[str, float]:
+        """Field name -> value."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A paired comparison on one data set: two-sided t-test, and queries won, tied and lost by the student."""
+
+    p_value: float
+    wins: int
+    ties: int
+    losses: int
+
+    def as_dict(self) -> dict[str, float]:
+        """Field name -> value."""
+        return asdict(self)
+
+
+def retention(paired: Paired, samples: int, seed: int) -> Retention:
+    """Retention over data sets; UserError where the teacher scores 0 and a ratio would mean nothing."""
+    students = np.array([student.mean() for student, _ in paired.values()])
+    teachers = np.array([teacher.mean() for _, teacher in paired.values()])
+    for dataset, mean in zip(paired, teachers, strict=True):
+        if mean <= 0:
+            raise UserError(
+                f"models/teach: the teacher's nDCG@10 on {dataset!r} is 0, nothing can be kept of it; check the qrels"
+            )
+    ratios = students / teachers
+    low, high = np.quantile(bootstrap_mean_ratio(paired, samples, seed), [0.025, 0.975])
+    return Retention(
+        mean_of_ratios=float(ratios.mean()),
+        ratio_of_means=float(students.mean() / teachers.mean()),
+        worst=float(ratios.min()),
+        ci95_low=float(low),
+        ci95_high=float(high),
+    )
+
+
+def bootstrap_mean_ratio(paired: Paired, samples: int, seed: int) -> np.ndarray:
+    """Mean of ratios `(samples,)` over resamplings of each data set's queries, student and teacher drawn together."""
+    generator = np.random.default_rng(seed)
+    total = np.zeros(samples)
+    for student, teacher in paired.values():
+        for sample in range(samples):
+            rows = generator.integers(0, len(teacher), len(teacher))
+            drawn = teacher[rows].sum()
+            total[sample] += student[rows].sum() / drawn if drawn > 0 else student.mean() / teacher.mean()
+    return total / len(paired)
+
+
+def compare(student: np.ndarray, teacher: np.ndarray) -> Comparison:
+    """Paired two-sided t-test over queries; p is 1 where no query differs or only one query exists."""
+    difference = student - teacher
+    p_value = 1.0
+    if len(difference) > 1 and np.any(difference != difference[0]):
+        p_value = float(stats.ttest_rel(student, teacher).pvalue)
+    elif len(difference) > 1 and difference[0] != 0:
+        p_value = 0.0  # every query differs by the same amount: no variance to set against it
+    return Comparison(p_value, int((difference > 0).sum()), int((difference == 0).sum()), int((difference < 0).sum()))

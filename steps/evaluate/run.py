@@ -1,0 +1,185 @@
+"""Stage `evaluate`: measure every model once, derive everything else from the per-query values, publish by rename."""
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+
+from steps.core.errors import UserError
+from steps.core.files import write_json
+from steps.core.params.evaluate import EvaluateParams
+from steps.core.release import Release
+from steps.core.tables import SCHEMAS, write_table
+from steps.core.tracking import Run, flatten
+from steps.evaluate import latency
+from steps.evaluate.audit import audit_leaks
+from steps.evaluate.examples import best_student, worst_losses
+from steps.evaluate.frontier import frontier, mean_ndcg, write_frontier
+from steps.evaluate.indexes import measure_indexes
+from steps.evaluate.measures import MEASURES
+from steps.evaluate.metrics import assemble
+from steps.evaluate.questions import EvaluationSet, read_evaluation_sets
+from steps.evaluate.report import read_background, write_report
+from steps.evaluate.retention import Comparison, Retention, compare, retention
+from steps.evaluate.scoring import Scored, score
+from steps.evaluate.systems import System, bm25_system, open_releases, student_system, teacher_system
+
+
+def run(
+    ingest: Path,
+    mine: Path,
+    embed: Path,
+    generate: Path,
+    teach: Path,
+    index: Path,
+    distill: Path,
+    releases: Mapping[str, Path],
+    output: Path,
+    params: EvaluateParams,
+    run: Run,
+) -> None:
+    """Write metrics.json, report.html, frontier.csv, per_query.parquet and runs/ below `output`.
+
+    `releases`: student name -> release folder. UserError when an evaluation query leaked into training, or when a
+    release is missing, damaged, of another teacher or without one of the data sets.
+    """
+    audit = audit_leaks(ingest, mine, embed, generate)
+    questions = read_evaluation_sets(ingest, params.splits)
+    tests = [item for item in questions if item.split == "test"]
+    opened = open_releases(releases, teach)
+    _check_datasets(opened, tests)
+    first = next(iter(opened.values()))  # every release carries the same index
+    teacher = teacher_system(teach, first, params.batch_size)
+    students = [student_system(name, release) for name, release in opened.items()]
+    systems = [bm25_system(ingest), teacher, *students]
+
+    output.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".evaluate.", dir=output) as staging_name:
+        staging = Path(staging_name)
+        (staging / "runs").mkdir()
+        scored = {system.name: _score_all(system, questions, params, staging / "runs") for system in systems}
+        retained, compared = _against_teacher(scored, list(opened), params)
+        latencies = _time_all(systems, tests, params)
+        metrics = assemble(
+            scored=[item for items in scored.values() for item in items],
+            retained=retained,
+            compared=compared,
+            latencies=latencies,
+            sizes={system.name: system.bytes for system in systems if system.bytes is not None},
+            indexes=measure_indexes(
+                first,
+                index,
+                _encoder(teacher),
+                _of_split(scored["teacher"], "test"),
+                params.latency_queries,
+                params.k,
+                params.seed,
+            ),
+            audit=audit,
+            params=params,
+        )
+        chosen_on = "datasets_dev" if metrics["datasets_dev"] else "datasets"
+        best = best_student({student: mean_ndcg(metrics, student, chosen_on) for student in opened})
+        losses = worst_losses(_of_split(scored["teacher"], "dev"), _of_split(scored[best], "dev"), params.examples)
+        points = frontier(latencies, retained, metrics)
+        background = read_background(ingest, mine, generate, teach, distill, list(opened))
+        write_json(staging / "metrics.json", metrics)
+        write_frontier(staging / "frontier.csv", points)
+        write_table(staging, "per_query", _per_query_table(scored))
+        write_report(staging / "report.html", metrics, points, losses, best, background)
+        _publish(staging, output)
+    run.metrics(flatten(metrics))
+    for name in ("metrics.json", "report.html", "frontier.csv"):
+        run.artifact(output / name)
+
+
+def _check_datasets(releases: Mapping[str, Release], tests: Sequence[EvaluationSet]) -> None:
+    for student, release in releases.items():
+        for item in tests:
+            if item.dataset not in release.datasets:
+                raise UserError(
+                    f"release of {student!r}: it holds no index of {item.dataset!r} (it has {release.datasets});"
+                    " run `dvc repro` to release it again"
+                )
+
+
+def _score_all(system: System, questions: Sequence[EvaluationSet], params: EvaluateParams, runs: Path) -> list[Scored]:
+    return [
+        score(
+            system.name,
+            system.search,
+            item,
+            params.k,
+            runs / f"{item.dataset}.{system.name}.run" if item.split == "test" else None,
+            params.run_depth,
+        )
+        for item in questions
+    ]
+
+
+def _of_split(scored: Sequence[Scored], split: str) -> list[Scored]:
+    return [item for item in scored if item.questions.split == split]
+
+
+def _against_teacher(
+    scored: Mapping[str, Sequence[Scored]], students: Sequence[str], params: EvaluateParams
+) -> tuple[dict[str, Retention], dict[str, dict[str, Comparison]]]:
+    """Retention by student, and the paired comparisons by data set and student, on test nDCG@10."""
+    teacher = {item.questions.dataset: item.values["nDCG@10"] for item in _of_split(scored["teacher"], "test")}
+    retained: dict[str, Retention] = {}
+    compared: dict[str, dict[str, Comparison]] = {dataset: {} for dataset in teacher}
+    for student in students:
+        own = {item.questions.dataset: item.values["nDCG@10"] for item in _of_split(scored[student], "test")}
+        paired = {dataset: (own[dataset], values) for dataset, values in teacher.items()}
+        retained[student] = retention(paired, params.bootstrap_samples, params.seed)
+        for dataset, (values, reference) in paired.items():
+            compared[dataset][student] = compare(values, reference)
+    return retained, compared
+
+
+def _time_all(
+    systems: Sequence[System], tests: Sequence[EvaluationSet], params: EvaluateParams
+) -> dict[str, latency.Latency]:
+    texts = [text for item in tests for text in item.texts]
+    single = latency.sample(texts, min(params.latency_queries, len(texts)), params.seed)
+    batched = latency.sample(texts, params.throughput_queries, params.seed + 1)
+    encoders = {system.name: system.encode for system in systems if system.encode is not None}
+    return latency.measure(encoders, single, batched, params.throughput_batch)
+
+
+def _encoder(system: System) -> latency.Encode:
+    if system.encode is None:
+        raise ValueError(f"{system.name} has no encoder")
+    return system.encode
+
+
+def _per_query_table(scored: Mapping[str, Sequence[Scored]]) -> pa.Table:
+    """Every measured value: one row a query, model and measure."""
+    schema = SCHEMAS["per_query"]
+    parts = []
+    for model in sorted(scored):
+        for item in scored[model]:
+            asked = item.questions
+            for measure in MEASURES:
+                count = len(asked.query_ids)
+                columns = {
+                    "query_id": asked.query_ids,
+                    "dataset": [asked.dataset] * count,
+                    "model": [model] * count,
+                    "split": [asked.split] * count,
+                    "measure": [measure] * count,
+                    "value": item.values[measure],
+                }
+                parts.append(pa.table(columns, schema=schema))
+    return pa.concat_tables(parts)
+
+
+def _publish(staging: Path, output: Path) -> None:
+    """Move every finished output onto its place; the old run files make way first."""
+    old_runs = output / "runs"
+    if old_runs.exists():
+        old_runs.rename(staging / "old-runs")
+    for path in sorted(staging.iterdir()):
+        if path.name != "old-runs":
+            path.replace(output / path.name)

@@ -1,0 +1,1 @@
+"""Stage `generate`: new queries from the training queries, by BART denoising."""

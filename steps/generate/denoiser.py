@@ -1,0 +1,126 @@
+"""x' = Dec(Enc(mask(x)) + eps): a seq2seq model that writes variants of texts (EmbedDistill, Sec. 4.3)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+from transformers.modeling_outputs import BaseModelOutput
+
+from steps.core.errors import UserError
+from steps.core.params.generate import GenerateParams
+from steps.core.progress import progress
+from steps.core.towers import device
+from steps.generate.token_masking import mask_tokens
+
+
+@dataclass(frozen=True)
+class Denoiser:
+    """An encoder-decoder and its tokenizer."""
+
+    model: Any
+    tokenizer: Any
+
+
+@dataclass(frozen=True)
+class Variants:
+    """One decoded text a source, in the order of the sources."""
+
+    texts: list[str]
+    masked_share: float
+    """Masked tokens over all maskable tokens."""
+    state_deviation: float
+    """Root mean square of the encoder states' coordinates, to which sigma compares."""
+
+
+def load_denoiser(name: str) -> Denoiser:
+    """A pretrained seq2seq model from a folder or by name; UserError when it cannot be had or has no mask token."""
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
+        model = AutoModelForSeq2SeqLM.from_pretrained(name, trust_remote_code=False)
+    except (OSError, ValueError, KeyError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise UserError(
+            f"params.yaml: generate.model {name!r} cannot be loaded ({reason}); give a seq2seq folder or a reachable"
+            ' name such as facebook/bart-base, or "" for the small BART trained here'
+        ) from None
+    if tokenizer.mask_token_id is None or tokenizer.pad_token_id is None:
+        raise UserError(
+            f"params.yaml: generate.model {name!r} has no mask or padding token; choose a model of the BART family"
+        )
+    return Denoiser(model.to(device()).eval(), tokenizer)
+
+
+def write_variants(
+    denoiser: Denoiser, texts: Sequence[str], sigma: float, seed: int, params: GenerateParams
+) -> Variants:
+    """Decode one variant of each text under noise of deviation `sigma`; equal arguments give equal texts."""
+    generator = torch.Generator().manual_seed(seed)
+    order = sorted(range(len(texts)), key=lambda index: (len(texts[index]), index))
+    written = [""] * len(texts)
+    masked = maskable_total = 0
+    squares = coordinates = 0.0
+    with torch.random.fork_rng(), torch.inference_mode():
+        torch.manual_seed(seed)  # sampling in `generate` draws from the global generator
+        starts = range(0, len(order), params.batch_size)
+        for start in progress(starts, len(starts), f"generate, sigma {sigma:g}"):
+            rows = order[start : start + params.batch_size]
+            ids, attention, maskable = tokenize(denoiser, [texts[index] for index in rows], params.max_tokens)
+            hidden_ids = mask_tokens(ids, maskable, params.mask_ratio, denoiser.tokenizer.mask_token_id, generator)
+            masked += int((hidden_ids != ids).sum())
+            maskable_total += int(maskable.sum())
+            states = encoder_states(denoiser.model, hidden_ids, attention)
+            real = states[attention.to(states.device).bool()]
+            squares += float(real.float().square().sum())
+            coordinates += real.numel()
+            decoded = decode(denoiser, add_noise(states, sigma, generator), attention, params)
+            for index, text in zip(rows, decoded, strict=True):
+                written[index] = text
+    return Variants(written, masked / max(1, maskable_total), (squares / max(1.0, coordinates)) ** 0.5)
+
+
+def tokenize(denoiser: Denoiser, texts: list[str], limit: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Token ids, attention mask and which tokens may be masked, each `(batch, tokens)`; at most `limit` tokens."""
+    batch = denoiser.tokenizer(
+        texts, truncation=True, max_length=limit, padding=True, return_special_tokens_mask=True, return_tensors="pt"
+    )
+    special = batch["special_tokens_mask"].bool() | ~batch["attention_mask"].bool()
+    return batch["input_ids"], batch["attention_mask"], ~special
+
+
+def encoder_states(model: Any, ids: Tensor, attention: Tensor) -> Tensor:
+    """Enc(x): last encoder states `(batch, tokens, dim)` on the model's device."""
+    encoder = model.get_encoder()
+    states: Tensor = encoder(
+        input_ids=ids.to(model.device), attention_mask=attention.to(model.device)
+    ).last_hidden_state
+    return states
+
+
+def add_noise(states: Tensor, sigma: float, generator: torch.Generator) -> Tensor:
+    """States plus eps ~ N(0, sigma^2 I), drawn on the CPU so that every device sees the same noise."""
+    noise = torch.randn(states.shape, generator=generator)
+    return states + sigma * noise.to(states.device, states.dtype)
+
+
+def decode(denoiser: Denoiser, states: Tensor, attention: Tensor, params: GenerateParams) -> list[str]:
+    """Dec(states): one text a row, greedy, beam or seeded sampling by the params."""
+    sampling = {"do_sample": True, "temperature": params.temperature, "top_k": params.top_k} if params.do_sample else {}
+    ids = denoiser.model.generate(
+        encoder_outputs=BaseModelOutput(last_hidden_state=states),
+        attention_mask=attention.to(states.device),
+        max_new_tokens=params.max_tokens,
+        num_beams=params.beams,
+        **({"do_sample": False} | sampling),
+    )
+    texts: list[str] = denoiser.tokenizer.batch_decode(ids, skip_special_tokens=True)
+    return [" ".join(text.split()) for text in texts]
+
+
+def save_denoiser(denoiser: Denoiser, folder: Path) -> None:
+    """Write a folder that `generate.model` accepts."""
+    denoiser.model.save_pretrained(str(folder))
+    denoiser.tokenizer.save_pretrained(str(folder))

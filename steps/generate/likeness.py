@@ -1,0 +1,40 @@
+"""How far generated queries are from their sources, in words and in a judge's embedding space."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from sentence_transformers import SentenceTransformer
+
+from steps.core.texts import words
+from steps.core.towers import encode
+
+FUNCTION_WORDS = frozenset(
+    words(
+        "a an and are as at be been by can do does for from has have how if in into is it its may no not of on or that"
+        " the their then there these this those to was were what when where which who whose why will with you your"
+    )
+)
+
+
+def content_words(text: str) -> set[str]:
+    """Words of a text without function words."""
+    return set(words(text)) - FUNCTION_WORDS
+
+
+def content_overlap(first: str, second: str) -> float:
+    """Jaccard overlap of the content words of two texts; 1 where neither has any."""
+    one, other = content_words(first), content_words(second)
+    return len(one & other) / len(one | other) if one | other else 1.0
+
+
+def cosines(
+    judge: SentenceTransformer, sources: Sequence[str], variants: Sequence[str]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Cosine of each variant to its own source, and to the next variant's source as the control, each `(n,)`."""
+    source, variant = (_unit(encode(judge, list(texts), "query")) for texts in (sources, variants))
+    return (source * variant).sum(axis=1), (np.roll(source, 1, axis=0) * variant).sum(axis=1)
+
+
+def _unit(embeddings: np.ndarray) -> np.ndarray:
+    scaled: np.ndarray = embeddings / np.linalg.norm(embeddings, axis=1, keepdims=True).clip(min=1e-12)
+    return scaled

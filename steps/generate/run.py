@@ -1,0 +1,154 @@
+"""Stage `generate`: training queries in, new queries and a report on them out."""
+
+import random
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from steps.core.errors import UserError
+from steps.core.files import staged_folder, write_json
+from steps.core.params.generate import GenerateParams
+from steps.core.tables import read_table, table_from_rows, write_table
+from steps.core.texts import fold, sentences
+from steps.core.towers import load_tower, resolve_base
+from steps.core.tracking import Run
+from steps.generate.denoiser import Denoiser, Variants, load_denoiser, write_variants
+from steps.generate.denoiser_training import train_denoiser
+from steps.generate.likeness import content_overlap, cosines
+from steps.generate.sifting import Sifted, sift
+
+SENTENCE_WORDS = range(4, 31)
+EXAMPLES = 5
+
+
+def run(ingest: Path, output: Path, params: GenerateParams, run: Run) -> None:
+    """Write `output/generated_queries.parquet` (one a source and sigma, less the dropped) and `output/report.json`.
+
+    UserError when there is no training query (unless `max_queries` is 0) or the model cannot be had.
+    """
+    queries = read_table(ingest, "queries").to_pylist()
+    evaluation = {fold(row["text"]) for row in queries if row["split"] in {"dev", "test"}}
+    train = [row for row in queries if row["split"] == "train" and fold(row["text"]) not in evaluation]
+    if params.max_queries == 0:
+        _write(output, [], {"sources": 0, "queries": 0, "sigmas": [], "model": params.model}, run)
+        return
+    if not train:
+        raise UserError(
+            f"{ingest / 'queries.parquet'}: no query of the split train to generate from; give some to ingest, or set"
+            " generate.max_queries: 0"
+        )
+    texts = [row["text"] for row in train]
+    if params.model:
+        denoiser = load_denoiser(params.model)
+    else:
+        sample = corpus_sample(read_table(ingest, "corpus"), evaluation, params.small.corpus_texts, params.seed)
+        denoiser = train_denoiser(texts + sample, params, run)
+    sources = drawn(train, params.max_queries, params.seed)
+    rows, report = generate(denoiser, sources, evaluation, {fold(text) for text in texts}, params, run)
+    report["model"] = params.model or "small BART trained on these queries"
+    report["sources_not_drawn"] = len(train) - len(sources)
+    _write(output, rows, report, run)
+
+
+def generate(
+    denoiser: Denoiser,
+    sources: list[dict[str, Any]],
+    evaluation: set[str],
+    known: set[str],
+    params: GenerateParams,
+    run: Run,
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Rows of generated_queries, sorted by source, and the report: one variant of every source a sigma."""
+    texts = [row["text"] for row in sources]
+    written = [
+        write_variants(denoiser, texts, sigma, params.seed + variant, params)
+        for variant, sigma in enumerate(params.sigmas)
+    ]
+    all_texts = [text for variants in written for text in variants.texts]
+    sifted = sift(all_texts, texts * len(written), evaluation, known)
+    rows = [
+        {
+            "query_id": f"{source['query_id']}#{variant}",
+            "source_query_id": source["query_id"],
+            "variant": variant,
+            "text": all_texts[position],
+            "sigma": params.sigmas[variant],
+            "mask_ratio": params.mask_ratio,
+        }
+        for position in sifted.kept
+        for variant, source in [(position // len(texts), sources[position % len(texts)])]
+    ]
+    rows.sort(key=lambda row: (row["source_query_id"], row["variant"]))
+    report: dict[str, Any] = {"sources": len(sources), "queries": len(rows), "mask_ratio": params.mask_ratio}
+    report["sigmas"] = [measure(texts, variants, variant, sifted, params) for variant, variants in enumerate(written)]
+    for entry in report["sigmas"]:
+        for name in ("share_not_copied", "content_word_overlap", "cosine_to_source"):
+            run.metric(f"sigma_{entry['sigma']:g}.{name}", entry[name])
+    run.metric("queries", len(rows))
+    return rows, report
+
+
+def measure(
+    sources: list[str], variants: Variants, variant: int, sifted: Sifted, params: GenerateParams
+) -> dict[str, Any]:
+    """What one sigma gave: counts, share not copied, likeness of the kept texts to their sources."""
+    offset = variant * len(sources)
+    positions = range(offset, offset + len(sources))
+    kept = [position - offset for position in sifted.kept if position in positions]
+    copied = sum(fold(text) == fold(source) for text, source in zip(variants.texts, sources, strict=True))
+    overlap = [content_overlap(sources[index], variants.texts[index]) for index in kept]
+    sample = sorted(random.Random(params.seed).sample(kept, min(params.judge_sample, len(kept))))
+    own, other = np.zeros(1), np.zeros(1)
+    if sample:
+        judge = load_tower(resolve_base(params.judge))
+        own, other = cosines(judge, [sources[index] for index in sample], [variants.texts[index] for index in sample])
+    return {
+        "sigma": params.sigmas[variant],
+        "written": len(sources),
+        "kept": len(kept),
+        "dropped": sifted.count(positions),
+        "masked_share": variants.masked_share,
+        "encoder_state_deviation": variants.state_deviation,
+        "share_not_copied": 1 - copied / len(sources),
+        "content_word_overlap": float(np.mean(overlap)) if overlap else 0.0,
+        "cosine_to_source": float(own.mean()),
+        "cosine_to_another_source": float(other.mean()),
+        "judge": params.judge,
+        "judged": len(sample),
+        "examples": [{"source": sources[index], "generated": variants.texts[index]} for index in sample[:EXAMPLES]],
+    }
+
+
+def corpus_sample(corpus: pa.Table, evaluation: set[str], limit: int, seed: int) -> list[str]:
+    """A seeded sample of distinct titles and sentences of query-like length, none of them an evaluation query."""
+    texts: dict[str, str] = {}
+    for title, content in zip(corpus["title"].to_pylist(), corpus["content"].to_pylist(), strict=True):
+        for text in (title, *sentences(content)):
+            if len(text.split()) in SENTENCE_WORDS and (key := fold(text)) not in evaluation:
+                texts.setdefault(key, text)
+    pool = list(texts.values())
+    return random.Random(seed).sample(pool, min(limit, len(pool)))
+
+
+def drawn(rows: list[dict[str, Any]], limit: int, seed: int) -> list[dict[str, Any]]:
+    """All rows, or a seeded sample of `limit`, in their order."""
+    if len(rows) <= limit:
+        return rows
+    return [rows[index] for index in sorted(random.Random(seed).sample(range(len(rows)), limit))]
+
+
+def _write(output: Path, rows: list[dict[str, Any]], report: dict[str, Any], run: Run) -> None:
+    with staged_folder(output) as staging:
+        write_table(staging, "generated_queries", table_from_rows("generated_queries", rows))
+        write_json(staging / "report.json", report)
+    run.artifact(output / "report.json")
+    for entry in report["sigmas"]:
+        print(
+            f"generate: sigma {entry['sigma']:g}: {entry['kept']} of {entry['written']} kept,"
+            f" {entry['share_not_copied']:.1%} not copied, content-word overlap {entry['content_word_overlap']:.2f},"
+            f" cosine to source {entry['cosine_to_source']:.2f} (to another {entry['cosine_to_another_source']:.2f})",
+            file=sys.stderr,
+        )

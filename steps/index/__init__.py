@@ -1,0 +1,1 @@
+"""Stage `index`: the teacher's document embeddings become searchable, exactly and approximately."""

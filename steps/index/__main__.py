@@ -1,0 +1,25 @@
+"""python -m steps.index"""
+
+from pathlib import Path
+
+from steps.core.params import Params
+from steps.core.stage import stage_main
+from steps.core.tracking import Run
+
+
+def body(params: Params, run: Run) -> None:
+    """Index what `embed` wrote."""
+    from steps.index.run import run as index
+
+    index(
+        ingest=Path("data/ingest"),
+        embed=Path("data/embed"),
+        teach=Path("models/teach"),
+        output=Path("models/index"),
+        params=params.index,
+        run=run,
+    )
+
+
+if __name__ == "__main__":
+    stage_main("index", body)

@@ -1,0 +1,1 @@
+"""Read every configured source into one corpus, its queries, judgements, sessions and rejects."""

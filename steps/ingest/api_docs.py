@@ -1,0 +1,143 @@
+"""The embedded default, "API search": find the API object that a summary line describes.
+
+A document is a public function, class or method of an installed package: title = qualified name, topic = module,
+content = docstring without its summary. A query is a summary; relevant are all documents that had it.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from steps.core.errors import UserError
+from steps.core.files import sha256_text
+from steps.core.params.ingest import ApiDocsSource
+from steps.core.progress import progress
+from steps.core.texts import fold
+from steps.ingest.docstring_text import cut_words, split_docstring
+from steps.ingest.python_docstrings import Docstring, docstrings, package_folder, source_paths
+from steps.ingest.rejects import Rejects
+from steps.ingest.source_data import Document, Judgement, Query, SourceData, seeded_order
+
+
+class Entry(NamedTuple):
+    """A document and the summary that was taken off it."""
+
+    package: str
+    title: str
+    topic: str
+    content: str
+    summary: str
+
+
+def read_api_docs(
+    source: ApiDocsSource, *, key: str, seed: int, max_query_words: int, max_reject_ratio: float, rejects: Rejects
+) -> SourceData:
+    """Read the documentation of the source's packages; `key` is where params.yaml names the source.
+
+    Raises UserError for a package that is not installed and when too few queries are left for the three splits.
+    """
+    left_out: Counter[str] = Counter()
+    entries: dict[str, Entry] = {}
+    for package in progress(source.packages, len(source.packages), "API documentation"):
+        for docstring in _package_docstrings(source.name, package, f"{key}.packages", max_reject_ratio, rejects):
+            entry = as_entry(package, docstring, source, max_query_words, left_out)
+            if entry and entry.title in entries:
+                left_out["title_seen_before"] += 1
+            elif entry:
+                entries[entry.title] = entry
+    usable = _without_common_summaries(entries.values(), source.max_summary_documents, left_out)
+    kept = balanced_cut(usable, source.max_documents, seed)
+    left_out["over_max_documents"] = len(usable) - len(kept)
+
+    data = SourceData(source.name)
+    data.facts["left_out"] = dict(sorted(left_out.items()))
+    data.facts["packages"] = dict(sorted(Counter(entry.package for entry in kept).items()))
+    groups: defaultdict[str, list[Entry]] = defaultdict(list)
+    for entry in kept:
+        groups[fold(entry.summary)].append(entry)
+        doc_id = f"{source.name}/{entry.title}"
+        data.documents.append(Document(doc_id, source.name, entry.title, entry.topic, entry.content))
+    for at, (text, split) in enumerate(_splits(groups, source, key, seed).items(), start=1):
+        query_id = f"{source.name}/{sha256_text(text)[:16]}"
+        summary = min(entry.summary for entry in groups[text])
+        data.queries.append(Query(query_id, source.name, summary, split, f"{source.name}/summaries", at))
+        data.judgements += [
+            Judgement(query_id, source.name, f"{source.name}/{entry.title}", 1, split) for entry in groups[text]
+        ]
+    return data
+
+
+def _package_docstrings(
+    name: str, package: str, key: str, max_reject_ratio: float, rejects: Rejects
+) -> list[Docstring]:
+    folder, source = package_folder(package, key), f"{name}/{package}"
+    found: list[Docstring] = []
+    for path in source_paths(folder):
+        rejects.count_row(source)
+        try:
+            found += docstrings(package, folder, path)
+        except (SyntaxError, ValueError) as error:
+            rejects.add(source, getattr(error, "lineno", None) or 1, "unparsable_file", path)
+    rejects.check(source, f"package {package}", max_reject_ratio)
+    return found
+
+
+def as_entry(
+    package: str, docstring: Docstring, source: ApiDocsSource, max_query_words: int, left_out: Counter[str]
+) -> Entry | None:
+    """The document and query of a docstring; None, counted by reason, where it makes no search task."""
+    parts = split_docstring(docstring.text)
+    if parts is None:
+        left_out["no_summary_and_content"] += 1
+        return None
+    summary, content = parts[0], cut_words(parts[1], source.max_content_words)
+    summary_words = len(fold(summary).split())
+    if summary_words < source.min_summary_words or len(summary.split()) > max_query_words:
+        left_out["summary_length"] += 1
+    elif len(content.split()) < source.min_content_words:
+        left_out["content_too_short"] += 1
+    elif fold(summary) in fold(content):
+        left_out["content_repeats_summary"] += 1
+    else:
+        return Entry(package, docstring.title, docstring.module, content, summary)
+    return None
+
+
+def _without_common_summaries(entries: Iterable[Entry], limit: int, left_out: Counter[str]) -> list[Entry]:
+    """Entries whose summary at most `limit` documents share: more is boilerplate that tells none of them apart."""
+    everything = list(entries)
+    shared = Counter(fold(entry.summary) for entry in everything)
+    kept = [entry for entry in everything if shared[fold(entry.summary)] <= limit]
+    left_out["summary_shared_by_too_many"] = len(everything) - len(kept)
+    return kept
+
+
+def balanced_cut(entries: list[Entry], limit: int, seed: int) -> list[Entry]:
+    """At most `limit` entries, seeded; large packages give way first until all that are cut have equally many."""
+    by_package: defaultdict[str, dict[str, Entry]] = defaultdict(dict)
+    for entry in entries:
+        by_package[entry.package][entry.title] = entry
+    room = limit
+    kept: list[Entry] = []
+    smallest_first = sorted(by_package, key=lambda package: (len(by_package[package]), package))
+    for at, package in enumerate(smallest_first):
+        share = room // (len(smallest_first) - at)
+        chosen = seeded_order(by_package[package], seed, "cut")[:share]
+        room -= len(chosen)
+        kept += [by_package[package][title] for title in chosen]
+    return sorted(kept, key=lambda entry: entry.title)
+
+
+def _splits(groups: Iterable[str], source: ApiDocsSource, key: str, seed: int) -> dict[str, str]:
+    """Split of every query text, seeded: the first are test, the next dev, the rest train."""
+    order = seeded_order(groups, seed, "split")
+    evaluation = source.test_queries + source.dev_queries
+    if len(order) <= evaluation:
+        raise UserError(
+            f"params.yaml: {key}: the packages give {len(order)} queries, too few for test_queries"
+            f" {source.test_queries} + dev_queries {source.dev_queries} and a train split; add packages or lower them"
+        )
+    return {
+        text: "test" if at < source.test_queries else "dev" if at < evaluation else "train"
+        for at, text in enumerate(order)
+    }

@@ -1,0 +1,144 @@
+"""A folder in BEIR's layout: corpus.jsonl, queries.jsonl and qrels/{train,dev,test}.tsv, each plain or gzip."""
+
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+
+from steps.core.errors import UserError
+from steps.core.texts import fold
+from steps.ingest.qrels import QRELS_SPLITS, Judgements, other_qrels, read_judgements
+from steps.ingest.rejects import Rejects
+from steps.ingest.rows import Defect, id_field, json_object, plain_or_gzip, read_lines, text_field
+from steps.ingest.source_data import Document, Judgement, Query, SourceData, seeded_order
+
+
+def read_beir(
+    name: str,
+    folder: Path,
+    *,
+    key: str,
+    seed: int,
+    dev_fraction: float,
+    max_query_words: int,
+    max_reject_ratio: float,
+    rejects: Rejects,
+) -> SourceData:
+    """Read one BEIR folder; `key` is where params.yaml names it.
+
+    A query judged relevant for nothing belongs to no evaluation; it joins the pool when no qrels file names it at
+    all. Without dev qrels a seeded share `dev_fraction` of the train queries becomes dev.
+    Raises UserError for a missing file, an empty corpus, unusable test qrels or too many defect rows.
+    """
+    if not folder.is_dir():
+        raise UserError(f"params.yaml: {key}: no folder {folder}; name a BEIR folder (DATA=... with make run)")
+    corpus_path = _needed(folder, "corpus.jsonl", key)
+    queries_path = _needed(folder, "queries.jsonl", key)
+    if plain_or_gzip(folder / "qrels", "test.tsv") is None:
+        raise UserError(f"{folder / 'qrels' / 'test.tsv'}: not found; {key} needs the judgements of its test queries")
+
+    data = SourceData(name)
+    documents = _read_documents(name, corpus_path, rejects)
+    rejects.check(f"{name}/{corpus_path.name}", corpus_path, max_reject_ratio)
+    if not documents:
+        raise UserError(f"{corpus_path}: the corpus is empty; fetch it again or name another folder in {key}")
+    data.documents = list(documents.values())
+
+    texts = _read_queries(name, queries_path, max_query_words, rejects)
+    rejects.check(f"{name}/{queries_path.name}", queries_path, max_reject_ratio)
+
+    judgements = Judgements()
+    for split in QRELS_SPLITS:
+        path = plain_or_gzip(folder / "qrels", f"{split}.tsv")
+        if path is not None:
+            read_judgements(name, path, split, texts, documents, judgements, rejects)
+            rejects.check(f"{name}/qrels/{path.name}", path, max_reject_ratio)
+    splits = judgements.splits()
+    if "test" not in splits.values():
+        raise UserError(
+            f"{folder / 'qrels' / 'test.tsv'}: no usable judgement; {key} needs a relevant document a query"
+        )
+    if "dev" not in splits.values():
+        data.facts["dev_from_train"] = _carve_dev(name, splits, texts, seed, dev_fraction)
+
+    others, named_by_others = other_qrels(folder / "qrels")
+    if others:
+        data.facts["other_qrels_rows"] = others
+    left_out: Counter[str] = Counter()
+    for query_id, query in texts.items():
+        if query_id in splits:
+            data.queries.append(query._replace(split=splits[query_id]))
+        elif query_id in judgements.named:
+            left_out["without_relevant_document"] += 1
+        elif query_id in named_by_others:
+            left_out["only_in_other_qrels"] += 1  # somebody's evaluation: not for training either
+        else:
+            data.queries.append(query)
+    if left_out:
+        data.facts["queries_left_out"] = dict(left_out)
+    if judgements.not_relevant:
+        data.facts["judgements_not_relevant"] = judgements.not_relevant
+    for (query_id, doc_id), grade in judgements.grades.items():
+        data.judgements.append(Judgement(f"{name}/{query_id}", name, f"{name}/{doc_id}", grade, splits[query_id]))
+    return data
+
+
+def _needed(folder: Path, file: str, key: str) -> Path:
+    path = plain_or_gzip(folder, file)
+    if path is None:
+        raise UserError(f"{folder / file}: not found, nor {file}.gz; {key} in params.yaml must name a BEIR folder")
+    return path
+
+
+def _read_documents(name: str, path: Path, rejects: Rejects) -> dict[str, Document]:
+    source = f"{name}/{path.name}"
+    documents: dict[str, Document] = {}
+    for line, raw in read_lines(path):
+        rejects.count_row(source)
+        try:
+            row = json_object(raw)
+            original = id_field(row, "_id")
+            content = text_field(row, "text")
+            title = text_field(row, "title", optional=True)
+            metadata = row.get("metadata")
+            topic = text_field(metadata, "topic", optional=True) if isinstance(metadata, dict) else ""
+            if not title and not content:
+                raise Defect("empty_text")
+            if original in documents:
+                raise Defect("duplicate_id")
+        except Defect as defect:
+            rejects.add(source, line, defect.reason, raw)
+            continue
+        documents[original] = Document(f"{name}/{original}", name, title, topic, content)
+    return documents
+
+
+def _read_queries(name: str, path: Path, max_query_words: int, rejects: Rejects) -> dict[str, Query]:
+    source = f"{name}/{path.name}"
+    queries: dict[str, Query] = {}
+    for line, raw in read_lines(path):
+        rejects.count_row(source)
+        try:
+            row = json_object(raw)
+            original = id_field(row, "_id")
+            text = text_field(row, "text")
+            if not fold(text):
+                raise Defect("empty_text")
+            if len(text.split()) > max_query_words:
+                raise Defect("query_too_long")
+            if original in queries:
+                raise Defect("duplicate_id")
+        except Defect as defect:
+            rejects.add(source, line, defect.reason, raw)
+            continue
+        queries[original] = Query(f"{name}/{original}", name, text, "pool", source, line)
+    return queries
+
+
+def _carve_dev(name: str, splits: dict[str, str], texts: Mapping[str, Query], seed: int, fraction: float) -> int:
+    """Turn a seeded share of the train queries into dev, in place; never one that spells a test query."""
+    train = [query_id for query_id, split in splits.items() if split == "train"]
+    test_texts = {fold(texts[query_id].text) for query_id, split in splits.items() if split == "test"}
+    allowed = [query_id for query_id in train if fold(texts[query_id].text) not in test_texts]
+    chosen = seeded_order(allowed, seed, f"dev of {name}")[: round(fraction * len(train))]
+    splits.update(dict.fromkeys(chosen, "dev"))
+    return len(chosen)

@@ -1,0 +1,109 @@
+"""SIMULATED search sessions for the embedded default: no person clicked any of these results.
+
+Each session shows the BM25 results of a train query, the relevant documents inserted at random ranks where BM25
+missed them. Clicks follow the position-based model: rank r is examined with probability (1/r)^eta (eta =
+`clicks.propensity_exponent`), and an examined result is clicked with a probability that depends on its relevance.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+
+import bm25s
+import numpy as np
+import pyarrow as pa
+
+from steps.core.params.ingest import ClickParams
+from steps.core.progress import progress
+from steps.core.tables import SCHEMAS
+from steps.core.texts import document_text, words
+from steps.ingest.source_data import Document, Query
+
+FIRST_SESSION = 1_735_689_600  # 2025-01-01 00:00:00 UTC
+SECONDS_BETWEEN_SESSIONS = 60
+
+
+def simulate_sessions(
+    queries: Sequence[Query],
+    relevant: Mapping[str, Collection[str]],
+    documents: Sequence[Document],
+    clicks: ClickParams,
+    seed: int,
+) -> pa.Table:
+    """The table `impressions` of simulated sessions over the train queries among `queries`.
+
+    Every query gets `clicks.sessions_per_query` sessions, in rounds of a seeded order, one session a minute.
+    """
+    train = [query for query in queries if query.split == "train"]
+    generator = np.random.default_rng([seed, 0])
+    results = min(clicks.results_per_session, len(documents))
+    row_of = {document.doc_id: row for row, document in enumerate(documents)}
+    relevant_rows = [sorted(row_of[doc_id] for doc_id in relevant[query.query_id]) for query in train]
+    ranked = bm25_results([query.text for query in train], documents, results)
+
+    shown: list[np.ndarray] = []
+    whose: list[int] = []
+    for _ in range(clicks.sessions_per_query):
+        for at in generator.permutation(len(train)).tolist():
+            shown.append(with_relevant(ranked[at], relevant_rows[at], generator))
+            whose.append(at)
+    if not shown:
+        return SCHEMAS["impressions"].empty_table()
+
+    grid = np.stack(shown)  # (sessions, results)
+    good = np.stack([np.isin(row, relevant_rows[at]) for row, at in zip(grid, whose, strict=True)])
+    clicked = generator.random(grid.shape) < click_probabilities(good, clicks)
+    doc_ids = np.array([document.doc_id for document in documents], dtype=object)
+    sessions = len(grid)
+    session_ids = np.array([f"{train[0].dataset}/s{at:07d}" for at in range(sessions)], dtype=object)
+    query_ids = np.array([train[at].query_id for at in whose], dtype=object)
+    times = FIRST_SESSION + SECONDS_BETWEEN_SESSIONS * np.arange(sessions, dtype=np.int64)
+    columns = {
+        "session_id": np.repeat(session_ids, results),
+        "query_id": np.repeat(query_ids, results),
+        "doc_id": doc_ids[grid.ravel()],
+        "rank": np.tile(np.arange(1, results + 1, dtype=np.int32), sessions),
+        "clicked": clicked.ravel(),
+        "timestamp": np.repeat(times, results),
+    }
+    return pa.table(columns, schema=SCHEMAS["impressions"])
+
+
+def click_probabilities(relevant: np.ndarray, clicks: ClickParams) -> np.ndarray:
+    """Probability of a click for each shown result: examination times attraction.
+
+    Args: relevant: bool (sessions, results), results in rank order. Returns float64 of the same shape.
+    """
+    ranks = np.arange(1, relevant.shape[1] + 1)
+    examined = (1.0 / ranks) ** clicks.propensity_exponent
+    attracted = np.where(relevant, clicks.click_if_relevant, clicks.click_if_not)
+    return np.asarray(examined * attracted)
+
+
+def with_relevant(ranked: np.ndarray, relevant: Sequence[int], generator: np.random.Generator) -> np.ndarray:
+    """The results with every missing relevant row inserted at a random rank; the last irrelevant ones make room.
+
+    Args: ranked: int (results,). Returns int (results,).
+    """
+    size = len(ranked)
+    missing = [row for row in relevant if row not in ranked][:size]
+    if not missing:
+        return ranked
+    rows: list[int] = ranked.tolist()
+    for row in missing:
+        last = next((at for at in range(size - 1, -1, -1) if rows[at] not in relevant), None)
+        if last is None:
+            break
+        del rows[last]
+        rows.insert(int(generator.integers(size)), row)
+    return np.array(rows, dtype=ranked.dtype)
+
+
+def bm25_results(texts: Sequence[str], documents: Sequence[Document], results: int) -> np.ndarray:
+    """Rows of the best documents per text by BM25, ties by row: int (texts, results)."""
+    index = bm25s.BM25()
+    index.index([words(document_text(d.title, d.content)) for d in documents], show_progress=False)
+    ranked = np.empty((len(texts), results), dtype=np.int64)
+    for at, text in enumerate(progress(texts, len(texts), "simulated sessions")):
+        known = [word for word in words(text) if word in index.vocab_dict]
+        scores = index.get_scores(known) if known else np.zeros(len(documents))
+        ranked[at] = np.argsort(-scores, kind="stable")[:results]
+    return ranked

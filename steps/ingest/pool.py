@@ -1,0 +1,51 @@
+"""The pool of unlabelled queries: a TSV of one column (text) or two (source, text), plain or gzip."""
+
+from pathlib import Path
+
+from steps.core.errors import UserError
+from steps.core.files import sha256_text
+from steps.core.texts import fold
+from steps.ingest.rejects import Rejects
+from steps.ingest.rows import Defect, decode, read_lines
+from steps.ingest.source_data import Query
+
+POOL = "pool"
+
+
+def read_pool(path: Path, *, max_query_words: int, max_reject_ratio: float, rejects: Rejects) -> list[Query]:
+    """Read the pool's distinct queries (after folding), their ids made from their text.
+
+    Raises UserError when the file is missing, has no usable row, or too many rows are defect.
+    """
+    if not path.is_file():
+        raise UserError(f'params.yaml: ingest.pool: no file {path}; name a TSV of queries, or "" for none')
+    source = f"{POOL}/{path.name}"
+    queries: dict[str, Query] = {}
+    for line, raw in read_lines(path):
+        rejects.count_row(source)
+        try:
+            text = _text(raw, max_query_words)
+            key = fold(text)
+            if not key:
+                raise Defect("empty_text")
+        except Defect as defect:
+            rejects.add(source, line, defect.reason, raw)
+            continue
+        if key in queries:
+            rejects.add(source, line, "duplicate_text", raw, defect=False)
+        else:
+            queries[key] = Query(f"{POOL}/{sha256_text(key)[:16]}", POOL, text, POOL, source, line)
+    rejects.check(source, path, max_reject_ratio)
+    if not queries:
+        raise UserError(f'{path}: holds no query; name another file in ingest.pool, or "" for none')
+    return list(queries.values())
+
+
+def _text(raw: bytes, max_query_words: int) -> str:
+    columns = decode(raw).split("\t")
+    if len(columns) > 2:
+        raise Defect("too_many_columns")
+    text = columns[-1].strip()
+    if len(text.split()) > max_query_words:
+        raise Defect("query_too_long")
+    return text

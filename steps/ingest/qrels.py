@@ -1,0 +1,88 @@
+"""Relevance judgements of a BEIR folder: TSV of query id, document id, grade."""
+
+from collections.abc import Container
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from steps.ingest.rejects import Rejects
+from steps.ingest.rows import Defect, decode, read_lines
+
+QRELS_SPLITS = ("test", "dev", "train")  # in this order: a query of two files stays with the first
+_HEADER = {"query-id", "query_id", "qid"}
+
+
+@dataclass
+class Judgements:
+    """Positive grades by (query id, document id), and which qrels file each query belongs to."""
+
+    grades: dict[tuple[str, str], int] = field(default_factory=dict)
+    named: dict[str, str] = field(default_factory=dict)
+    not_relevant: int = 0
+
+    def splits(self) -> dict[str, str]:
+        """Split of every query with a relevant document, in the order of the files."""
+        return {query_id: self.named[query_id] for query_id, _ in self.grades}
+
+
+def read_judgements(
+    name: str,
+    path: Path,
+    split: str,
+    queries: Container[str],
+    documents: Container[str],
+    judgements: Judgements,
+    rejects: Rejects,
+) -> None:
+    """Add one qrels file to the judgements; grades of 0 and below are counted as not relevant and left out."""
+    source = f"{name}/qrels/{path.name}"
+    for line, raw in read_lines(path):
+        if line == 1 and raw.split(b"\t")[0].strip().lower().decode("ascii", "replace") in _HEADER:
+            continue
+        rejects.count_row(source)
+        try:
+            query_id, doc_id, grade = _parse(raw)
+            if query_id not in queries:
+                raise Defect("unknown_query")
+            if judgements.named.setdefault(query_id, split) != split:
+                rejects.add(source, line, "query_in_two_splits", raw, defect=False)
+                continue
+            if doc_id not in documents:
+                raise Defect("unknown_document")
+            if (query_id, doc_id) in judgements.grades:
+                raise Defect("duplicate_judgement")
+        except Defect as defect:
+            rejects.add(source, line, defect.reason, raw)
+            continue
+        if grade > 0:
+            judgements.grades[query_id, doc_id] = grade
+        else:
+            judgements.not_relevant += 1
+
+
+def _parse(raw: bytes) -> tuple[str, str, int]:
+    columns = [column.strip() for column in decode(raw).split("\t")]
+    if len(columns) != 3 or not columns[0] or not columns[1]:
+        raise Defect("missing_field")
+    try:
+        grade = int(columns[2])
+    except ValueError:
+        raise Defect("bad_grade") from None
+    if abs(grade) >= 2**31:
+        raise Defect("bad_grade")
+    return columns[0], columns[1], grade
+
+
+def other_qrels(folder: Path) -> tuple[dict[str, int], set[str]]:
+    """Rows of each qrels file that is no split, and the ids of the queries that those files name."""
+    rows: dict[str, int] = {}
+    named: set[str] = set()
+    known = {f"{split}.tsv{suffix}" for split in QRELS_SPLITS for suffix in ("", ".gz")}
+    for path in sorted(folder.iterdir()):
+        if path.name in known or not path.name.endswith((".tsv", ".tsv.gz")):
+            continue
+        ids = [raw.split(b"\t")[0].strip().decode("utf-8", "replace") for _, raw in read_lines(path)]
+        if ids and ids[0].lower() in _HEADER:
+            ids = ids[1:]
+        rows[path.name] = len(ids)
+        named.update(ids)
+    return rows, named

@@ -1,0 +1,73 @@
+"""What ingest says about its outputs: counts per data set and split, rejects, the corpus digest."""
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from steps.ingest.pool import POOL
+from steps.ingest.rejects import Rejects
+from steps.ingest.source_data import Document, Judgement, Query
+
+
+def corpus_digest(documents: Iterable[Document]) -> str:
+    """Hex sha256 over the sorted (doc_id, title, topic, content)."""
+    digest = hashlib.sha256()
+    for document in sorted(documents):
+        fields = (document.doc_id, document.title, document.topic, document.content)
+        digest.update(json.dumps(fields, ensure_ascii=False).encode("utf-8") + b"\n")
+    return digest.hexdigest()
+
+
+def build_report(
+    documents: Sequence[Document],
+    queries: Sequence[Query],
+    judgements: Sequence[Judgement],
+    impressions: dict[str, pa.Table],
+    facts: dict[str, dict[str, Any]],
+    rejects: Rejects,
+) -> dict[str, Any]:
+    """The report; `facts` has an entry for every data set, `impressions` for those with sessions."""
+    datasets: dict[str, dict[str, Any]] = {}
+    for name in sorted(facts):
+        own = [document for document in documents if document.dataset == name]
+        entry: dict[str, Any] = {
+            "documents": len(own),
+            "corpus_digest": corpus_digest(own),
+            "queries": dict(Counter(query.split for query in queries if query.dataset == name)),
+            "qrels": dict(Counter(row.split for row in judgements if row.dataset == name)),
+            **facts.get(name, {}),
+        }
+        if name in impressions:
+            table = impressions[name]
+            entry["sessions"] = {
+                "simulated": True,
+                "sessions": pc.count_distinct(table["session_id"]).as_py(),
+                "impressions": table.num_rows,
+                "clicks": pc.sum(table["clicked"]).as_py() or 0,
+            }
+        datasets[name] = entry
+    return {
+        "simulated": bool(impressions),
+        "corpus_digest": corpus_digest(documents),
+        "datasets": datasets,
+        "pool_queries": sum(query.dataset == POOL for query in queries),
+        "rejects": rejects.report(),
+    }
+
+
+def metrics(report: dict[str, Any]) -> dict[str, float]:
+    """The counts of a report as flat metrics: `<dataset>.documents`, `<dataset>.queries.<split>`, ..."""
+    flat: dict[str, float] = {"pool.queries": report["pool_queries"]}
+    for name, entry in report["datasets"].items():
+        flat[f"{name}.documents"] = entry["documents"]
+        for kind in ("queries", "qrels"):
+            flat |= {f"{name}.{kind}.{split}": count for split, count in entry[kind].items()}
+        if "sessions" in entry:
+            flat[f"{name}.impressions"] = entry["sessions"]["impressions"]
+            flat[f"{name}.clicks"] = entry["sessions"]["clicks"]
+    return flat | {f"rejects.{reason}": entry["rows"] for reason, entry in report["rejects"].items()}

@@ -1,0 +1,56 @@
+"""What every source is turned into: documents, queries and judgements with globally unique ids."""
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+
+class Document(NamedTuple):
+    """A row of the corpus."""
+
+    doc_id: str
+    dataset: str
+    title: str
+    topic: str
+    content: str
+
+
+class Query(NamedTuple):
+    """A row of the queries, and where it was read."""
+
+    query_id: str
+    dataset: str
+    text: str
+    split: str
+    source: str
+    line: int
+
+
+class Judgement(NamedTuple):
+    """A row of the qrels; its split is its query's."""
+
+    query_id: str
+    dataset: str
+    doc_id: str
+    grade: int
+    split: str
+
+
+@dataclass
+class SourceData:
+    """All that one source gives, and facts about the reading that belong in the report."""
+
+    name: str
+    documents: list[Document] = field(default_factory=list)
+    queries: list[Query] = field(default_factory=list)
+    judgements: list[Judgement] = field(default_factory=list)
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+def seeded_order(items: Iterable[str], seed: int, purpose: str) -> list[str]:
+    """The items in an order that depends on the seed, the purpose and each item alone.
+
+    A new item takes its place without moving the others, and no random generator's stream is involved.
+    """
+    return sorted(items, key=lambda item: hashlib.sha256(f"{seed}\0{purpose}\0{item}".encode()).digest())

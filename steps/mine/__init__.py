@@ -1,0 +1,1 @@
+"""Mine training triplets from the click log: one-hop, multi-hop by query association, hard negatives."""

@@ -1,0 +1,1 @@
+"""Ask a released student and its index a question."""

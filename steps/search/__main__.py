@@ -1,0 +1,27 @@
+"""`python -m steps.search --student 2l --k 5 "running total along an axis"`: the top hits, and how long they took."""
+
+import argparse
+from pathlib import Path
+
+from steps.core.errors import guarded
+from steps.search.request import check_query, release_folder
+
+
+def main() -> None:
+    """Read the command line and search."""
+    parser = argparse.ArgumentParser(prog="python -m steps.search", description=__doc__)
+    parser.add_argument("query", help="what to look for")
+    parser.add_argument("--student", default="2l", help="name of the released student (default: 2l)")
+    parser.add_argument("--k", type=int, default=5, help="number of hits (default: 5)")
+    parser.add_argument("--dataset", help="data set to search (default: the first of the release)")
+    arguments = parser.parse_args()
+
+    check_query(arguments.query, arguments.k)
+    folder = release_folder(Path("models/release"), arguments.student)
+    from steps.search.run import run as search
+
+    search(arguments.query, folder, arguments.dataset, arguments.k, ingest=Path("data/ingest"))
+
+
+if __name__ == "__main__":
+    guarded(main)

@@ -1,0 +1,1 @@
+"""Stage `teach`: the teacher, a dual encoder trained on mined triplets."""

@@ -1,0 +1,101 @@
+"""Stage `teach`: from triplets to the teacher, and the proof that training it was worth it."""
+
+import hashlib
+import json
+import os
+import sys
+import time
+from dataclasses import astuple
+from pathlib import Path
+from typing import Any
+
+import torch
+from sentence_transformers import SentenceTransformer
+
+from steps.core.errors import UserError
+from steps.core.files import staged_folder, write_json
+from steps.core.fingerprints import fingerprint
+from steps.core.params.teach import TeachParams
+from steps.core.tables import read_table
+from steps.core.towers import load_tower, resolve_base, resolve_precision
+from steps.core.tracking import Run
+from steps.teach.contrastive_training import train_tower
+from steps.teach.dev_comparison import compare, dev_tasks, ndcg_per_query
+from steps.teach.training_triplets import TripletChoice, choose_triplets
+
+ENCODE_BATCH = 64
+
+
+def run(ingest: Path, mine: Path, output: Path, params: TeachParams, run: Run) -> None:
+    """Write `output/tower` (a SentenceTransformer folder) and `output/report.json`.
+
+    `epochs: 0` saves the base's weights as they are. UserError when epochs are asked for and no triplet is usable.
+    """
+    corpus, queries, qrels = (read_table(ingest, name) for name in ("corpus", "queries", "qrels"))
+    tower = load_tower(resolve_base(params.base))
+    limit_length(tower, params)
+    report: dict[str, Any] = {"base": params.base, "kind": params.kind, "epochs": params.epochs, "comparison": None}
+    if params.epochs > 0:
+        triplets = read_table(mine, "triplets")
+        choice = choose_triplets(triplets, queries, corpus, params.max_triplets, params.seed, ingest)
+        if not choice.chosen:
+            raise UserError(
+                f"{mine / 'triplets.parquet'}: no usable triplet (left out: {choice.left_out}); give click logs to"
+                " ingest and mine, or set teach.epochs: 0 for a zero-shot teacher"
+            )
+        report |= {"triplets": len(choice.chosen), "by_source": choice.by_source, "left_out": choice.left_out}
+        tasks = dev_tasks(queries, qrels, corpus, params.dev_queries, params.dev_documents, params.seed)
+        before = ndcg_per_query(tower, tasks, params.precision, ENCODE_BATCH, "base on dev")
+        start = time.monotonic()
+        train_tower(tower, choice.chosen, params, checkpoint_folder(tower, choice, params), run)
+        run.metric("training_seconds", time.monotonic() - start)
+        if before:
+            after = ndcg_per_query(tower, tasks, params.precision, ENCODE_BATCH, "teacher on dev")
+            report["comparison"] = compare(before, after)
+            _tell(report["comparison"], run)
+    with staged_folder(output) as staging:
+        tower.save_pretrained(str(staging / "tower"), create_model_card=False, safe_serialization=True)
+        report["fingerprint"] = fingerprint(staging / "tower").id
+        write_json(staging / "report.json", report)
+    run.model(output / "tower", "teacher")
+    run.artifact(output / "report.json")
+
+
+def limit_length(tower: SentenceTransformer, params: TeachParams) -> None:
+    """Let the tower read `max_document_length` tokens; UserError when its positions end before that."""
+    config = getattr(tower[0], "auto_model", None)
+    positions = getattr(getattr(config, "config", None), "max_position_embeddings", None)
+    if positions is not None and params.max_document_length > positions:
+        raise UserError(
+            f"params.yaml: teach.max_document_length is {params.max_document_length}, but {params.base} has"
+            f" {positions} positions; set it to {positions} or less"
+        )
+    tower.max_seq_length = params.max_document_length
+
+
+def checkpoint_folder(tower: SentenceTransformer, choice: TripletChoice, params: TeachParams) -> Path:
+    """Folder below SLIMTOWER_CACHE that only a run over equal weights, texts and knobs would continue from."""
+    key = hashlib.sha256()
+    knobs = params.model_dump(exclude={"dev_queries", "dev_documents", "checkpoint_steps"})
+    key.update(json.dumps(knobs | {"computes_in": resolve_precision(params.precision)}, sort_keys=True).encode())
+    for name, tensor in sorted(tower.state_dict().items()):
+        key.update(name.encode() + tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+    for triplet in choice.chosen:
+        key.update("\x1f".join(astuple(triplet)).encode())
+    cache = Path(os.environ.get("SLIMTOWER_CACHE", ".cache/slimtower"))
+    return cache / "teach" / key.hexdigest()[:32]
+
+
+def _tell(comparison: dict[str, Any], run: Run) -> None:
+    """Log the comparison, and say in one line whether training was worth it."""
+    run.metrics({name: comparison[name] for name in ("ndcg_base", "ndcg_teacher", "p_value")})
+    numbers = (
+        f"nDCG@10 on {comparison['n']} dev queries: base {comparison['ndcg_base']:.4f},"
+        f" teacher {comparison['ndcg_teacher']:.4f} (one-sided paired t-test p = {comparison['p_value']:.2g})"
+    )
+    verdict = (
+        "the teacher beats its base"
+        if comparison["teacher_beats_base"]
+        else "WARNING: the trained teacher does not beat its base; set teach.epochs: 0, or change learning rate or data"
+    )
+    print(f"teach: {numbers}; {verdict}", file=sys.stderr)

@@ -1,0 +1,101 @@
+"""Which mined triplets train the teacher, and as which texts."""
+
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from steps.core.errors import UserError
+from steps.core.texts import document_text, fold
+
+EVALUATION_SPLITS = frozenset({"dev", "test"})
+
+
+@dataclass(frozen=True)
+class TextTriplet:
+    """A training query, a document to bring near and one to push away, with the source that mined them."""
+
+    query: str
+    positive: str
+    negative: str
+    source: str
+
+
+@dataclass(frozen=True)
+class TripletChoice:
+    """The triplets to train on, and how many were left out for which reason."""
+
+    chosen: list[TextTriplet]
+    left_out: dict[str, int]
+
+    @property
+    def by_source(self) -> dict[str, int]:
+        """Chosen triplets a source."""
+        return dict(sorted(Counter(triplet.source for triplet in self.chosen).items()))
+
+
+def choose_triplets(
+    triplets: pa.Table, queries: pa.Table, corpus: pa.Table, limit: int, seed: int, where: Path
+) -> TripletChoice:
+    """Draw at most `limit` triplets, each with a chance in proportion to its weight, and look up their texts.
+
+    Left out and counted: a query that is not of the train split or whose folded text is an evaluation query's, and a
+    negative that reads like its positive (a near-duplicate document would be pulled and pushed at once). UserError
+    when a triplet names an id that the tables of `where` do not hold.
+    """
+    texts = dict(zip(queries["query_id"].to_pylist(), queries["text"].to_pylist(), strict=True))
+    splits = dict(zip(queries["query_id"].to_pylist(), queries["split"].to_pylist(), strict=True))
+    evaluation = {fold(texts[query_id]) for query_id, split in splits.items() if split in EVALUATION_SPLITS}
+    documents = {
+        doc_id: document_text(title, content)
+        for doc_id, title, content in zip(
+            *(corpus[column].to_pylist() for column in ("doc_id", "title", "content")), strict=True
+        )
+    }
+    rows = triplets.to_pylist()
+    _check_ids(rows, set(texts), set(documents), where)
+    left_out = {"not_a_train_query": 0, "evaluation_query": 0, "negative_reads_like_positive": 0, "not_drawn": 0}
+    usable: list[TextTriplet] = []
+    weights: list[float] = []
+    for row in rows:
+        query = texts[row["query_id"]]
+        positive, negative = documents[row["positive_id"]], documents[row["negative_id"]]
+        if splits[row["query_id"]] != "train":
+            left_out["not_a_train_query"] += 1
+        elif fold(query) in evaluation:
+            left_out["evaluation_query"] += 1
+        elif fold(positive) == fold(negative):
+            left_out["negative_reads_like_positive"] += 1
+        else:
+            usable.append(TextTriplet(query, positive, negative, row["source"]))
+            weights.append(row["weight"])
+    drawn = draw(np.asarray(weights, dtype=np.float64), limit, seed)
+    left_out["not_drawn"] = len(usable) - len(drawn)
+    return TripletChoice([usable[index] for index in drawn], left_out)
+
+
+def draw(weights: np.ndarray, limit: int, seed: int) -> np.ndarray:
+    """Ascending positions of at most `limit` items, each kept with a chance in proportion to its weight `(n,)`.
+
+    First every item is kept with chance weight / largest weight, then `limit` of the kept are drawn evenly: a weight
+    of 0.5 counts half as much as 1 whether or not the limit is reached.
+    """
+    if not (weights > 0).any():
+        return np.zeros(0, dtype=np.int64)
+    random = np.random.default_rng(seed)
+    kept = np.flatnonzero(random.random(len(weights)) * weights.max() < weights)
+    if len(kept) > limit:
+        kept = random.choice(kept, size=limit, replace=False)
+    return np.sort(kept)
+
+
+def _check_ids(rows: list[dict[str, str]], query_ids: set[str], doc_ids: set[str], where: Path) -> None:
+    for column, known in (("query_id", query_ids), ("positive_id", doc_ids), ("negative_id", doc_ids)):
+        unknown = next((row[column] for row in rows if row[column] not in known), None)
+        if unknown is not None:
+            raise UserError(
+                f"triplets: {column} {unknown!r} is not in the tables of {where}; run ingest and mine again so that"
+                " both come from the same data"
+            )

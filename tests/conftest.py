@@ -1,0 +1,41 @@
+"""What many tests need: a tiny tower, and a place where nothing reaches the network."""
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Every test has its own SLIMTOWER_CACHE."""
+    folder = tmp_path / "slimtower-cache"
+    monkeypatch.setenv("SLIMTOWER_CACHE", str(folder))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_tower(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A sentence-transformers folder of a random BERT: 4 layers, width 32, the bundled model's tokenizer."""
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.base.modules.transformer import Transformer
+    from sentence_transformers.sentence_transformer.modules import Normalize, Pooling
+    from transformers import AutoTokenizer, BertConfig, BertModel
+
+    from steps.core.towers import resolve_base
+
+    torch.manual_seed(0)
+    folder = tmp_path_factory.mktemp("tiny")
+    config = BertConfig(
+        vocab_size=30522, hidden_size=32, num_hidden_layers=4, num_attention_heads=4, intermediate_size=64
+    )
+    BertModel(config).save_pretrained(folder / "bert")
+    AutoTokenizer.from_pretrained(resolve_base("all-MiniLM-L6-v2")).save_pretrained(folder / "bert")
+    transformer = Transformer(str(folder / "bert"), max_seq_length=64)
+    model = SentenceTransformer(modules=[transformer, Pooling(32, pooling_mode="mean"), Normalize()], device="cpu")
+    model.save_pretrained(str(folder / "tower"), create_model_card=False)
+    return folder / "tower"

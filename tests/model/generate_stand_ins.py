@@ -1,0 +1,81 @@
+"""A small world for generation: forty queries, and a tiny random BART."""
+
+from pathlib import Path
+from typing import Any
+
+from steps.core.params.generate import GenerateParams, SmallBartParams
+from steps.core.tables import table_from_rows, write_table
+from steps.generate.denoiser import Denoiser, save_denoiser
+from steps.generate.small_bart import new_small_bart, train_tokenizer
+
+VERBS = ("sum", "sort", "merge", "plot", "filter", "scale", "draw", "count")
+THINGS = ("rows", "columns", "vectors", "images", "tables")
+TEXTS = [f"{verb} all the {thing} of a file at once" for verb in VERBS for thing in THINGS]
+
+SMALL = SmallBartParams(
+    d_model=32,
+    layers=1,
+    heads=2,
+    vocabulary=400,
+    corpus_texts=100,
+    mask_ratio=0.3,
+    epochs=60.0,
+    batch_size=8,
+    learning_rate=3e-3,
+)
+PARAMS = GenerateParams(
+    model="",
+    mask_ratio=0.1,
+    sigmas=[0.1, 0.2],
+    do_sample=False,
+    temperature=1.0,
+    top_k=0,
+    beams=1,
+    max_tokens=24,
+    batch_size=16,
+    max_queries=1000,
+    judge="set by the test",
+    judge_sample=10,
+    seed=3,
+    small=SMALL,
+)
+
+
+def queries() -> list[dict[str, Any]]:
+    """Forty train queries, a dev and a test query."""
+    held_out = [("d/dev", "sum all the images of a disk", "dev"), ("d/test", "merge all the rows of a disk", "test")]
+    train = [(f"d/q{number:02}", text, "train") for number, text in enumerate(TEXTS)]
+    return [
+        {"query_id": query_id, "dataset": "d", "text": text, "split": split}
+        for query_id, text, split in train + held_out
+    ]
+
+
+def write_world(folder: Path, asked: list[dict[str, Any]] | None = None) -> Path:
+    """Write the tables of ingest that the stage reads; returns the folder."""
+    ingest = folder / "ingest"
+    corpus = [
+        {
+            "doc_id": f"d/{verb}",
+            "dataset": "d",
+            "title": verb,
+            "topic": "",
+            "content": f"To {verb} is to work on a file. Sum all the images of a disk.",
+        }
+        for verb in VERBS
+    ]
+    write_table(ingest, "corpus", table_from_rows("corpus", corpus))
+    write_table(ingest, "queries", table_from_rows("queries", queries() if asked is None else asked))
+    return ingest
+
+
+def random_bart() -> Denoiser:
+    """An untrained BART of width 32 with a tokenizer of its own."""
+    tokenizer = train_tokenizer(TEXTS, 400)
+    return Denoiser(new_small_bart(len(tokenizer), 64, SMALL, seed=0).eval(), tokenizer)
+
+
+def write_bart(folder: Path) -> Path:
+    """The untrained BART as a folder that `generate.model` takes."""
+    save_denoiser(random_bart(), folder)
+    return folder

@@ -1,0 +1,127 @@
+"""A tiny data set, and the stages from `embed` to `release` run on it with a tiny teacher."""
+
+import shutil
+from pathlib import Path
+
+from steps.core.params.distill import DistillParams
+from steps.core.params.embed import EmbedParams
+from steps.core.params.index import IndexParams
+from steps.core.params.release import ReleaseParams
+from steps.core.tables import SCHEMAS, table_from_rows, write_table
+from steps.core.tracking import NullRun
+
+TOPICS = ["sum", "mean", "matrix", "string", "axis", "file", "window", "graph"]
+EMBED = EmbedParams(
+    parts=["train_queries", "generated_queries", "titles", "sentences", "pool"],
+    max_words=48,
+    max_part_texts=0,
+    precision="fp32",
+    batch_size=16,
+    shard_texts=32,
+    seed=1,
+)
+INDEX = IndexParams.model_validate(
+    {
+        "ivfpq": {"lists": 2, "subquantizers": 8, "bits": 4, "probes": 2},
+        "training_vectors": 1000,
+        "recall_queries": 50,
+        "seed": 1,
+    }
+)
+RELEASE = ReleaseParams(probes=4, probe_tolerance=1e-3)
+LAYERS = {"kind": "layer_subset", "loss": "squared_error", "epochs": 1.0, "batch_size": 16, "learning_rate": 1e-3,
+          "warmup_ratio": 0.1, "weight_decay": 0.01}  # fmt: skip
+TABLE = {"kind": "token_table", "loss": "cosine", "epochs": 2.0, "batch_size": 32, "learning_rate": 0.02,
+         "warmup_ratio": 0.1}  # fmt: skip
+DISTILL = {
+    "students": ["static", "2l"],
+    "seed": 1,
+    "mixture": {"train_queries": 1.0, "titles": 1.0, "sentences": 1.0},
+    "max_length": 32,
+    "validation_texts": 16,
+    "precision": "fp32",
+    "student": {"static": TABLE, "2l": LAYERS | {"layers": [0, -1]}},
+}
+
+
+def distill_params(**changes: object) -> DistillParams:
+    """The tiny distillation with some values changed."""
+    return DistillParams.model_validate(DISTILL | changes)
+
+
+def write_ingest(folder: Path) -> Path:
+    """Sixty-four documents in two data sets, with train, dev and test queries."""
+    corpus, queries = [], []
+    for number in range(64):
+        dataset = "one" if number % 2 else "two"
+        first, second = TOPICS[number % 8], TOPICS[number // 8]
+        title, content = f"{first} of {second}", f"Computes the {first} over a {second}. Number {number} is returned."
+        doc_id = f"{dataset}/{number}"
+        corpus.append({"doc_id": doc_id, "dataset": dataset, "title": title, "topic": "", "content": content})
+        split = "test" if number % 8 == 7 else "dev" if number % 8 == 6 else "train"
+        text = f"how to {first} the {second} {number}"
+        queries.append({"query_id": f"{dataset}/q{number}", "dataset": dataset, "text": text, "split": split})
+    write_table(folder, "corpus", table_from_rows("corpus", corpus))
+    write_table(folder, "queries", table_from_rows("queries", queries))
+    return folder
+
+
+def run_embed(root: Path, tower: Path) -> None:
+    """Write data/ingest, data/generate (empty), models/teach and data/embed below `root`."""
+    from steps.embed.run import run as embed
+
+    write_ingest(root / "data/ingest")
+    generated = SCHEMAS["generated_queries"].empty_table()
+    write_table(root / "data/generate", "generated_queries", generated)
+    shutil.copytree(tower, root / "models/teach/tower", dirs_exist_ok=True)
+    embed(
+        ingest=root / "data/ingest",
+        generate=root / "data/generate",
+        teach=root / "models/teach",
+        output=root / "data/embed",
+        params=EMBED,
+        run=NullRun(),
+    )
+
+
+def run_distill(root: Path, student: str, params: DistillParams) -> Path:
+    """Distil one student; returns its folder."""
+    from steps.distill.run import run as distill
+
+    output = root / "models/distill" / student
+    distill(
+        student=student,
+        ingest=root / "data/ingest",
+        embed=root / "data/embed",
+        teach=root / "models/teach",
+        output=output,
+        params=params,
+        run=NullRun(),
+    )
+    return output
+
+
+def run_release(root: Path, student: str) -> Path:
+    """Index and release one student; returns the release."""
+    from steps.index.run import run as index
+    from steps.release.run import run as release
+
+    index(
+        ingest=root / "data/ingest",
+        embed=root / "data/embed",
+        teach=root / "models/teach",
+        output=root / "models/index",
+        params=INDEX,
+        run=NullRun(),
+    )
+    output = root / "models/release" / student
+    release(
+        student=student,
+        distill=root / "models/distill" / student,
+        index=root / "models/index",
+        ingest=root / "data/ingest",
+        output=output,
+        params=RELEASE,
+        run=NullRun(),
+    )
+    return output

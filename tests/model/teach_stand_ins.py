@@ -1,0 +1,131 @@
+"""A small world for the teacher: forty documents, their queries, and a tiny random tower."""
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import torch
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
+from transformers import BertConfig, BertModel, BertTokenizerFast
+
+from steps.core.params.teach import TeachParams
+from steps.core.tables import table_from_rows, write_table
+
+ASKED_AS = {"sum": "add", "sort": "order", "merge": "join", "plot": "show", "filter": "pick", "scale": "resize"}
+ASKED_AS |= {"draw": "sketch", "count": "tally", "rows": "records", "columns": "fields", "vectors": "arrays"}
+ASKED_AS |= {"images": "pictures", "tables": "frames"}
+"""Words of the documents and those of the queries: only training can bring them together."""
+VERBS, THINGS = list(ASKED_AS)[:8], list(ASKED_AS)[8:]
+
+PARAMS = TeachParams(
+    kind="dual_encoder",
+    base="set by the test",
+    epochs=2.0,
+    batch_size=8,
+    learning_rate=1e-3,
+    warmup_ratio=0.1,
+    dropout=0.0,
+    temperature=0.05,
+    max_query_length=16,
+    max_document_length=32,
+    max_triplets=100,
+    checkpoint_steps=2,
+    dev_queries=10,
+    dev_documents=20,
+    precision="fp32",
+    seed=3,
+)
+
+
+def documents() -> list[dict[str, Any]]:
+    """Forty documents, one a verb and thing."""
+    return [
+        {
+            "doc_id": f"d/{verb}-{thing}",
+            "dataset": "d",
+            "title": f"{verb} {thing}",
+            "topic": "",
+            "content": f"to {verb} all {thing} at once",
+        }
+        for verb in VERBS
+        for thing in THINGS
+    ]
+
+
+def queries() -> list[dict[str, Any]]:
+    """A query a document; every eighth is a dev query."""
+    return [
+        {
+            "query_id": f"d/q{number}",
+            "dataset": "d",
+            "text": f"how to {' '.join(ASKED_AS[word] for word in row['title'].split())}",
+            "split": "dev" if number % 8 == 0 else "train",
+        }
+        for number, row in enumerate(documents())
+    ]
+
+
+def triplets() -> list[dict[str, Any]]:
+    """A triplet a training query, its negative the next document."""
+    rows = documents()
+    return [
+        {
+            "query_id": query["query_id"],
+            "positive_id": rows[number]["doc_id"],
+            "negative_id": rows[(number + 1) % len(rows)]["doc_id"],
+            "source": "click_one_hop",
+            "via_query_id": "",
+            "weight": 1.0,
+        }
+        for number, query in enumerate(queries())
+        if query["split"] == "train"
+    ]
+
+
+def qrels() -> list[dict[str, Any]]:
+    """Each query's own document."""
+    return [
+        {"query_id": query["query_id"], "dataset": "d", "doc_id": row["doc_id"], "grade": 1, "split": query["split"]}
+        for query, row in zip(queries(), documents(), strict=True)
+    ]
+
+
+def write_world(
+    folder: Path, asked: list[dict[str, Any]] | None = None, mined: list[dict[str, Any]] | None = None
+) -> tuple[Path, Path]:
+    """Write the tables of ingest and mine; returns their folders."""
+    ingest, mine = folder / "ingest", folder / "mine"
+    for name, rows in (("corpus", documents()), ("queries", asked or queries()), ("qrels", qrels())):
+        write_table(ingest, name, table_from_rows(name, rows))
+    write_table(mine, "triplets", table("triplets", triplets() if mined is None else mined))
+    return ingest, mine
+
+
+def table(name: str, rows: list[dict[str, Any]]) -> pa.Table:
+    """Rows as the named table."""
+    return table_from_rows(name, rows)
+
+
+def write_tower(folder: Path) -> Path:
+    """A two-layer BERT of width 16 with random weights, as a SentenceTransformer folder."""
+    folder.mkdir(parents=True)
+    words = sorted({*ASKED_AS, *ASKED_AS.values(), "how", "to", "all", "at", "once"})
+    (folder / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", *words]))
+    tokenizer = BertTokenizerFast(vocab=str(folder / "vocab.txt"))
+    torch.manual_seed(0)
+    bert = BertModel(
+        BertConfig(
+            vocab_size=len(tokenizer),
+            hidden_size=16,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            intermediate_size=32,
+            max_position_embeddings=64,
+        )
+    )
+    bert.save_pretrained(str(folder / "bert"))
+    tokenizer.save_pretrained(str(folder / "bert"))
+    tower = SentenceTransformer(modules=[Transformer(str(folder / "bert")), Pooling(16), Normalize()], device="cpu")
+    tower.save_pretrained(str(folder / "tower"), create_model_card=False)
+    return folder / "tower"

@@ -1,0 +1,129 @@
+"""Students: what they are made of, that they learn, and that their folders open in plain sentence-transformers."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from sentence_transformers import SentenceTransformer
+from stages import LAYERS, distill_params, run_distill, run_embed
+
+from steps.core.errors import UserError
+from steps.core.files import read_json
+from steps.core.params.distill import LayerSubsetParams
+from steps.core.tables import read_table, table_from_rows, write_table
+from steps.core.towers import encode, load_tower
+from steps.distill.students import LayerSubset, TokenTable
+from steps.distill.tokens import tokenize
+
+TEXTS = ["how to sum the axis", "window", "a mean of a matrix over the last axis of a file"]
+
+
+@pytest.fixture(scope="module")
+def root(tiny_tower: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("distill")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SLIMTOWER_CACHE", str(folder / "cache"))
+        run_embed(folder, tiny_tower)
+    return folder
+
+
+def subset(tower: Path, layers: list[int]) -> LayerSubset:
+    return LayerSubset(tower, LayerSubsetParams.model_validate(LAYERS | {"layers": layers}))
+
+
+def test_all_layers_are_the_teacher_itself(tiny_tower: Path) -> None:
+    student = subset(tiny_tower, [0, 1, 2, 3])
+    teacher = load_tower(tiny_tower)
+    tokens = tokenize(TEXTS, teacher.tokenizer, 32, special=True)
+    with torch.inference_mode():
+        embedded = student.embed(tokens, np.arange(3)).numpy()
+    np.testing.assert_allclose(embedded, encode(teacher, TEXTS, "query"), atol=1e-6)
+
+
+def test_a_subset_holds_the_layers_it_names(tiny_tower: Path) -> None:
+    teacher = load_tower(tiny_tower)[0].auto_model
+    student = subset(tiny_tower, [0, -1]).tower[0].auto_model
+    assert student.config.num_hidden_layers == len(student.encoder.layer) == 2
+    for mine, theirs in ((0, 0), (1, 3)):
+        ours, original = student.encoder.layer[mine], teacher.encoder.layer[theirs]
+        assert all(torch.equal(a, b) for a, b in zip(ours.parameters(), original.parameters(), strict=True))
+
+
+def test_layers_the_teacher_lacks_are_refused(tiny_tower: Path) -> None:
+    with pytest.raises(UserError, match=r"layers \[4, -5\] do not exist; the teacher's are 0 to 3"):
+        subset(tiny_tower, [0, 4, -5])
+
+
+def test_a_token_table_is_the_normalised_mean_of_its_rows(tiny_tower: Path) -> None:
+    teacher = load_tower(tiny_tower)
+    rows = np.random.default_rng(0).normal(size=(30522, 32)).astype(np.float32)
+    tokens = tokenize(TEXTS, teacher.tokenizer, 32, special=False)
+    with torch.inference_mode():
+        embedded = TokenTable(teacher, rows).embed(tokens, np.arange(3)).numpy()
+    for position in range(3):
+        mean = rows[tokens.row(position)].astype(np.float64).mean(axis=0)
+        np.testing.assert_allclose(embedded[position], mean / np.linalg.norm(mean), atol=1e-6)
+
+
+@pytest.mark.parametrize("student", ["static", "2l"])
+def test_training_brings_a_student_closer_to_its_teacher(root: Path, student: str) -> None:
+    output = run_distill(root, student, distill_params())
+    longer = distill_params(student={
+        "static": distill_params().student["static"].model_dump() | {"epochs": 10.0},
+        "2l": distill_params().student["2l"].model_dump() | {"epochs": 10.0},
+    })  # fmt: skip
+    short = read_json(output / "report.json")["validation_cosine"]
+    long = read_json(run_distill(root, student, longer) / "report.json")["validation_cosine"]
+    assert long > short
+
+
+@pytest.mark.parametrize("student", ["static", "2l"])
+def test_folders_open_in_plain_sentence_transformers(root: Path, student: str) -> None:
+    output = run_distill(root, student, distill_params())
+    alone = SentenceTransformer(str(output / "query_encoder"), device="cpu").encode_query(TEXTS)
+    routed = SentenceTransformer(str(output / "router"), device="cpu")
+    np.testing.assert_allclose(routed.encode_query(TEXTS), alone, atol=1e-6)
+    teacher = SentenceTransformer(str(root / "models/teach/tower"), device="cpu")
+    np.testing.assert_allclose(routed.encode_document(TEXTS), teacher.encode_document(TEXTS), atol=1e-6)
+    assert not list(output.rglob("*.bin")) + list(output.rglob("*.pkl"))
+
+
+def test_a_second_training_gives_the_same_weights(root: Path) -> None:
+    weights = []
+    for _ in range(2):
+        folder = run_distill(root, "2l", distill_params()) / "query_encoder"
+        weights.append((folder / "model.safetensors").read_bytes())
+    assert weights[0] == weights[1]
+
+
+def test_a_loss_that_is_no_number_stops_the_run(root: Path) -> None:
+    bad = {
+        "2l": LAYERS | {"layers": [0], "learning_rate": 1e30, "epochs": 5.0},
+        "static": distill_params().student["static"],
+    }
+    with pytest.raises(UserError, match="lower the student's learning_rate"):
+        run_distill(root, "2l", distill_params(student=bad))
+
+
+def test_a_planted_evaluation_query_stops_the_run(root: Path, tmp_path: Path) -> None:
+    texts = read_table(root / "data/embed", "alignment_texts").to_pylist()
+    test_query = next(q for q in read_table(root / "data/ingest", "queries").to_pylist() if q["split"] == "test")
+    planted = [texts[0] | {"text": f"  {test_query['text'].upper()}?"}, *texts[1:]]
+    write_table(root / "data/embed", "alignment_texts", table_from_rows("alignment_texts", planted))
+    try:
+        with pytest.raises(UserError, match="1 alignment texts are evaluation queries"):
+            run_distill(root, "static", distill_params())
+    finally:
+        write_table(root / "data/embed", "alignment_texts", table_from_rows("alignment_texts", texts))
+
+
+def test_embeddings_of_another_teacher_are_refused(root: Path) -> None:
+    config = root / "models/teach/tower/modules.json"
+    before = config.read_text()
+    config.write_text(before + "\n")
+    try:
+        with pytest.raises(UserError, match="another teacher"):
+            run_distill(root, "static", distill_params())
+    finally:
+        config.write_text(before)

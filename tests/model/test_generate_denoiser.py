@@ -1,0 +1,100 @@
+"""x' = Dec(Enc(mask(x)) + eps): the masking, the noise, and that equal seeds give equal texts."""
+
+from typing import Any
+
+import pytest
+import torch
+from generate_stand_ins import PARAMS, TEXTS, random_bart
+
+from steps.generate.denoiser import add_noise, encoder_states, tokenize, write_variants
+from steps.generate.token_masking import mask_tokens
+
+MASK = 4
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def test_long_texts_lose_the_asked_share_of_their_tokens() -> None:
+    ids = torch.full((200, 500), 9)
+    masked = mask_tokens(ids, torch.ones_like(ids, dtype=torch.bool), 0.1, MASK, seeded()) == MASK
+    assert masked.float().mean().item() == pytest.approx(0.1, abs=0.003)
+
+
+def test_every_row_loses_a_token_and_short_rows_follow_bernoulli_or_one() -> None:
+    ids = torch.full((50_000, 8), 9)
+    masked = (mask_tokens(ids, torch.ones_like(ids, dtype=torch.bool), 0.1, MASK, seeded()) == MASK).sum(dim=1)
+    assert masked.min() == 1
+    # chance of one masked token: binomial of one, and of none, which is raised to one
+    expected = 8 * 0.1 * 0.9**7 + 0.9**8
+    assert (masked == 1).float().mean().item() == pytest.approx(expected, abs=0.01)
+    assert (masked == 2).float().mean().item() == pytest.approx(28 * 0.01 * 0.9**6, abs=0.01)
+
+
+def test_special_tokens_are_never_masked() -> None:
+    ids = torch.arange(60).reshape(6, 10)
+    maskable = torch.zeros_like(ids, dtype=torch.bool)
+    maskable[:5, 3:6] = True
+    masked = mask_tokens(ids, maskable, 0.9, 1000, seeded())
+    assert torch.equal(masked[~maskable], ids[~maskable])
+    assert torch.equal(masked[5], ids[5])
+
+
+def test_masking_repeats_itself_leaves_its_input_alone_and_can_be_off() -> None:
+    ids = torch.arange(5, 105).reshape(4, 25)
+    maskable = torch.ones_like(ids, dtype=torch.bool)
+    first, second = (mask_tokens(ids, maskable, 0.3, MASK, seeded(1)) for _ in range(2))
+    assert torch.equal(first, second)
+    assert not torch.equal(first, mask_tokens(ids, maskable, 0.3, MASK, seeded(2)))
+    assert torch.equal(ids, torch.arange(5, 105).reshape(4, 25))
+    assert torch.equal(mask_tokens(ids, maskable, 0.0, MASK, seeded()), ids)
+
+
+@pytest.mark.parametrize("sigma", [0.1, 0.2])
+def test_the_decoder_reads_encoder_states_plus_noise_of_deviation_sigma(sigma: float) -> None:
+    denoiser = random_bart()
+    left: list[torch.Tensor] = []
+    reached: list[torch.Tensor] = []
+
+    def after_encoder(module: Any, args: Any, kwargs: Any, output: Any) -> None:
+        left.append(output.last_hidden_state.clone())
+
+    def before_decoder(module: Any, args: Any, kwargs: Any) -> None:
+        if len(reached) < len(left):
+            reached.append(kwargs["encoder_hidden_states"].clone())
+
+    denoiser.model.get_encoder().register_forward_hook(after_encoder, with_kwargs=True)
+    denoiser.model.get_decoder().register_forward_pre_hook(before_decoder, with_kwargs=True)
+    write_variants(denoiser, TEXTS, sigma, 0, PARAMS)
+    assert len(left) == len(reached) > 1
+    noise = torch.cat([(after - before).flatten() for before, after in zip(left, reached, strict=True)])
+    assert noise.std().item() == pytest.approx(sigma, rel=0.03)
+    assert noise.mean().item() == pytest.approx(0.0, abs=sigma / 50)
+    assert noise.square().mean().item() / noise.std().item() ** 2 == pytest.approx(1.0, abs=0.01)
+
+
+def test_noise_is_drawn_anew_for_each_state() -> None:
+    noise = add_noise(torch.zeros(500, 20, 8), 1.0, seeded())
+    correlation = torch.corrcoef(noise.reshape(500, -1).T)
+    correlation.fill_diagonal_(0)
+    assert correlation.abs().max() < 0.25
+
+
+def test_variants_keep_the_order_of_their_sources_and_repeat_themselves() -> None:
+    denoiser = random_bart()
+    params = PARAMS.model_copy(update={"do_sample": True})
+    first, second = (write_variants(denoiser, TEXTS, 0.1, 5, params) for _ in range(2))
+    assert first == second
+    assert len(first.texts) == len(TEXTS)
+    assert first.texts != write_variants(denoiser, TEXTS, 0.1, 6, params).texts
+    assert first.masked_share > 0.1
+
+
+def test_a_copier_without_mask_or_noise_gives_each_source_back_in_its_place() -> None:
+    denoiser = random_bart()  # small BARTs start as copiers; width 32 is too narrow to be an exact one
+    texts = [TEXTS[3], "x", TEXTS[7]]
+    ids, attention, maskable = tokenize(denoiser, texts, 24)
+    states = encoder_states(denoiser.model, ids, attention)
+    assert states.shape == (3, ids.shape[1], 32)
+    assert maskable.sum(dim=1).tolist() == [len(denoiser.tokenizer(text).input_ids) - 2 for text in texts]

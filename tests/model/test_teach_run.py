@@ -1,0 +1,159 @@
+"""The stage `teach` as a whole, on a tiny tower."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from teach_stand_ins import PARAMS, documents, queries, triplets, write_tower, write_world
+from transformers import TrainerCallback
+
+import steps.teach.contrastive_training as contrastive_training
+from steps.core.errors import UserError
+from steps.core.files import read_json, sha256_file
+from steps.core.params.teach import TeachParams
+from steps.core.towers import encode, load_tower
+from steps.core.tracking import NullRun, Run
+from steps.teach.contrastive_training import cut_to_tokens, last_checkpoint
+from steps.teach.dev_comparison import compare
+from steps.teach.run import run as teach
+
+
+class Recorder(NullRun):
+    """Keeps the loss of each step."""
+
+    def __init__(self) -> None:
+        self.losses: dict[int, float] = {}
+
+    def metrics(self, values: Any, step: int | None = None) -> None:
+        if "loss" in values and step is not None:
+            self.losses[step] = values["loss"]
+
+
+@pytest.fixture
+def base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("SLIMTOWER_CACHE", str(tmp_path / "cache"))
+    return write_tower(tmp_path / "model")
+
+
+def train(folder: Path, base: Path, run: Run | None = None, name: str = "teach", **changes: Any) -> Path:
+    ingest, mine = write_world(folder)
+    output = folder / name
+    params = TeachParams.model_validate(PARAMS.model_dump() | {"base": str(base)} | changes)
+    teach(ingest, mine, output, params, run or NullRun())
+    return output
+
+
+def embeddings(folder: Path) -> np.ndarray:
+    texts = [row["content"] for row in documents()]
+    return encode(load_tower(folder), texts, "document")
+
+
+def test_epochs_zero_saves_the_base_as_it_is(tmp_path: Path, base: Path) -> None:
+    output = train(tmp_path, base, epochs=0.0)
+    before, after = load_file(base / "model.safetensors"), load_file(output / "tower" / "model.safetensors")
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    assert sha256_file(base / "model.safetensors") == sha256_file(output / "tower" / "model.safetensors")
+    np.testing.assert_array_equal(embeddings(base), embeddings(output / "tower"))
+    assert load_tower(output / "tower").max_seq_length == PARAMS.max_document_length
+    assert read_json(output / "report.json")["comparison"] is None
+
+
+def test_epochs_zero_needs_no_triplets(tmp_path: Path, base: Path) -> None:
+    ingest, _ = write_world(tmp_path)
+    params = PARAMS.model_copy(update={"base": str(base), "epochs": 0.0})
+    teach(ingest, tmp_path / "never mined", tmp_path / "teach", params, NullRun())
+    assert (tmp_path / "teach" / "tower" / "modules.json").is_file()
+
+
+def test_training_lowers_the_loss_beats_the_base_and_repeats_itself(tmp_path: Path, base: Path) -> None:
+    run = Recorder()
+    output = train(tmp_path, base, run, epochs=10.0, learning_rate=5e-3)
+    assert sorted(run.losses) == list(range(1, len(run.losses) + 1))
+    assert np.mean([run.losses[step] for step in sorted(run.losses)[-5:]]) < run.losses[1] / 2
+    report = read_json(output / "report.json")
+    assert report["triplets"] == len(triplets())
+    assert report["comparison"]["n"] == sum(row["split"] == "dev" for row in queries())
+    assert report["comparison"]["ndcg_teacher"] > report["comparison"]["ndcg_base"]
+    assert not list((tmp_path / "cache").rglob("checkpoint-*"))  # removed after success
+    again = train(tmp_path, base, name="again", epochs=10.0, learning_rate=5e-3)
+    for name in ("report.json", "tower/model.safetensors", "tower/config.json"):
+        assert (again / name).read_bytes() == (output / name).read_bytes()
+
+
+def test_a_killed_training_continues_to_the_same_weights(
+    tmp_path: Path, base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = train(tmp_path, base, name="whole")
+
+    class Killer(contrastive_training.LossLog, TrainerCallback):
+        def on_step_end(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
+            if state.global_step == 6:
+                raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(contrastive_training, "LossLog", Killer)
+        with pytest.raises(KeyboardInterrupt):
+            train(tmp_path, base, name="killed")
+    assert not (tmp_path / "killed").exists()
+    assert [path.name for path in (tmp_path / "cache").rglob("checkpoint-*")] == ["checkpoint-4"]
+    run = Recorder()
+    resumed = train(tmp_path, base, run, name="killed")
+    assert min(run.losses) == 5
+    expected, found = (load_file(folder / "tower" / "model.safetensors") for folder in (whole, resumed))
+    for name, tensor in expected.items():
+        torch.testing.assert_close(found[name], tensor, rtol=0, atol=1e-6)
+
+
+def test_a_half_written_checkpoint_is_removed_and_the_one_before_taken(tmp_path: Path) -> None:
+    for step in (2, 10):
+        (tmp_path / f"checkpoint-{step}").mkdir()
+    (tmp_path / "checkpoint-2" / "trainer_state.json").write_text("{}")
+    assert last_checkpoint(tmp_path) == tmp_path / "checkpoint-2"
+    assert not (tmp_path / "checkpoint-10").exists()
+    assert last_checkpoint(tmp_path / "nothing") is None
+
+
+def test_a_loss_that_is_no_number_stops_the_stage(tmp_path: Path, base: Path) -> None:
+    tower = load_tower(base)
+    with torch.no_grad():
+        tower[0].auto_model.get_input_embeddings().weight.fill_(float("nan"))
+    tower.save_pretrained(str(tmp_path / "broken"), create_model_card=False)
+    with pytest.raises(UserError, match=r"loss is nan at step 1; lower teach.learning_rate"):
+        train(tmp_path, tmp_path / "broken", dev_queries=0)
+    assert not (tmp_path / "teach").exists()
+
+
+def test_no_triplet_is_an_error_that_names_the_mend(tmp_path: Path, base: Path) -> None:
+    ingest, mine = write_world(tmp_path, mined=[])
+    params = PARAMS.model_copy(update={"base": str(base)})
+    with pytest.raises(UserError, match=r"triplets.parquet: no usable triplet.*teach.epochs: 0"):
+        teach(ingest, mine, tmp_path / "teach", params, NullRun())
+
+
+def test_a_length_beyond_the_positions_is_an_error(tmp_path: Path, base: Path) -> None:
+    with pytest.raises(UserError, match=r"teach.max_document_length is 65, but .* has 64 positions"):
+        train(tmp_path, base, max_document_length=65)
+
+
+def test_training_queries_are_cut_at_a_token(base: Path) -> None:
+    texts = ["add all records at once", "add records"]
+    assert cut_to_tokens(load_tower(base), texts, 3) == ["add all records", "add records"]
+
+
+def test_comparison_is_a_one_sided_paired_t_test() -> None:
+    base = {"a": 0.1, "b": 0.5, "c": 0.4, "d": 0.9}
+    teacher = {"d": 1.0, "c": 0.7, "b": 0.6, "a": 0.3}
+    gain = np.array([0.2, 0.1, 0.3, 0.1])
+    statistic = gain.mean() / (gain.std(ddof=1) / 2)
+    draws = np.random.default_rng(0).standard_t(3, size=2_000_000)
+    found = compare(base, teacher)
+    assert found["p_value"] == pytest.approx((draws > statistic).mean(), rel=0.02)
+    assert found["ndcg_base"] == pytest.approx(0.475)
+    assert found["ndcg_teacher"] == pytest.approx(0.65)
+    assert found["teacher_beats_base"] is True
+    assert compare(teacher, base)["teacher_beats_base"] is False
+    assert compare(base, base)["p_value"] == 1.0

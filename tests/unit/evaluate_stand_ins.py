@@ -1,0 +1,128 @@
+"""Stand-ins for the evaluate tests: hashed bags of words as encoders, and the folders that the stage reads."""
+
+import zlib
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from steps.core.files import write_json
+from steps.core.params.evaluate import EvaluateParams
+from steps.core.tables import table_from_rows, write_table
+from steps.core.texts import words
+
+TOPICS = ("matrix", "graph", "string", "socket", "widget", "ledger", "planet", "river", "engine", "violin")
+
+
+def params(**changes: object) -> EvaluateParams:
+    """Small settings."""
+    values: dict[str, object] = {
+        "splits": ["test", "dev"],
+        "k": 1000,
+        "run_depth": 10,
+        "batch_size": 8,
+        "latency_queries": 10,
+        "throughput_queries": 20,
+        "throughput_batch": 4,
+        "bootstrap_samples": 100,
+        "examples": 3,
+        "seed": 13,
+    }
+    return EvaluateParams.model_validate(values | changes)
+
+
+def bag_of_words(texts: list[str], width: int = 64, known: int = 10_000) -> np.ndarray:
+    """Unit vectors of hashed word counts, float32 `(len(texts), width)`; words past the first `known` are not read."""
+    vectors = np.full((len(texts), width), 1e-6, dtype=np.float32)
+    for row, text in enumerate(texts):
+        for word in words(text)[:known]:
+            vectors[row, zlib.crc32(word.encode()) % width] += 1
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
+@dataclass
+class FakeRelease:
+    """A release over hashed bags of words; `known` limits how much of a query its encoder reads."""
+
+    documents: dict[str, dict[str, str]]
+    known: int = 10_000
+    model_bytes: int = 123_456
+    kinds: list[str] = field(default_factory=list)
+
+    @property
+    def datasets(self) -> list[str]:
+        return sorted(self.documents)
+
+    def encode(self, texts: list[str]) -> np.ndarray:
+        return bag_of_words(texts, known=self.known)
+
+    def search(
+        self, dataset: str, vectors: np.ndarray, k: int, kind: str = "flat"
+    ) -> tuple[np.ndarray, list[list[str]]]:
+        self.kinds.append(kind)
+        ids = list(self.documents[dataset])
+        scores = vectors @ bag_of_words(list(self.documents[dataset].values())).T
+        order = np.argsort(-scores, axis=1, kind="stable")[:, :k]
+        return np.take_along_axis(scores, order, 1), [[ids[column] for column in row] for row in order]
+
+
+def write_inputs(root: Path, datasets: tuple[str, ...] = ("api", "med"), leak: str = "") -> dict[str, dict[str, str]]:
+    """Write what `evaluate` reads below `root`; returns the documents' texts by data set and id.
+
+    `leak` = alignment, generated or mined plants the first dev query of the first data set there.
+    """
+    corpus, queries, qrels = [], [], []
+    for dataset in datasets:
+        for number in range(30):
+            topic = TOPICS[number % len(TOPICS)]
+            content = f"about the {topic} of kind number{number}"
+            corpus.append(
+                {"doc_id": f"{dataset}/d{number}", "dataset": dataset, "title": topic, "topic": "", "content": content}
+            )
+        for number in range(30):
+            split = ("test", "dev", "train")[number % 3]
+            row = {"query_id": f"{dataset}/q{number}", "dataset": dataset, "split": split}
+            queries.append(row | {"text": f"{TOPICS[number % len(TOPICS)]} please find number{number} {dataset}"})
+            qrels.append(row | {"doc_id": f"{dataset}/d{number}", "grade": 1})
+    write_table(root / "ingest", "corpus", table_from_rows("corpus", corpus))
+    write_table(root / "ingest", "queries", table_from_rows("queries", queries))
+    write_table(root / "ingest", "qrels", table_from_rows("qrels", qrels))
+    held_out = next(row for row in queries if row["split"] == "dev")
+    trained = next(row for row in queries if row["split"] == "train")
+    shouted = str(held_out["text"]).upper() + "!"
+    _write_training(
+        root,
+        alignment=shouted if leak == "alignment" else "some other text",
+        generated=shouted if leak == "generated" else "yet another text",
+        mined=str((held_out if leak == "mined" else trained)["query_id"]),
+    )
+    write_json(root / "ingest" / "report.json", {"simulated": True, "documents": len(corpus)})
+    write_json(root / "teach" / "report.json", {"base": "all-MiniLM-L6-v2", "comparison": None})
+    (root / "teach" / "tower").mkdir(exist_ok=True)
+    for dataset in datasets:
+        (root / "index" / dataset).mkdir(parents=True, exist_ok=True)
+        for kind, size in (("flat", 1000), ("ivfpq", 100)):
+            (root / "index" / dataset / f"{kind}.faiss").write_bytes(bytes(size))
+    write_json(root / "distill" / "2l" / "report.json", {"seconds": 12.6})
+    return {
+        dataset: {row["doc_id"]: f"{row['title']} {row['content']}" for row in corpus if row["dataset"] == dataset}
+        for dataset in datasets
+    }
+
+
+def _write_training(root: Path, alignment: str, generated: str, mined: str) -> None:
+    for folder in ("embed", "generate", "mine", "ingest", "teach"):
+        (root / folder).mkdir(parents=True, exist_ok=True)
+    row = {"text_sha": "0", "text": alignment, "part": "titles", "role": "query", "source_id": "x"}
+    write_table(root / "embed", "alignment_texts", table_from_rows("alignment_texts", [row]))
+    row = {"query_id": "g", "source_query_id": "s", "variant": 0, "text": generated, "sigma": 0.1, "mask_ratio": 0.1}
+    write_table(root / "generate", "generated_queries", table_from_rows("generated_queries", [row]))
+    row = {
+        "query_id": mined,
+        "positive_id": "p",
+        "negative_id": "n",
+        "source": "click_one_hop",
+        "via_query_id": "",
+        "weight": 1.0,
+    }
+    write_table(root / "mine", "triplets", table_from_rows("triplets", [row]))

@@ -1,0 +1,100 @@
+"""Small random click logs for the tests of `mine`."""
+
+import random
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import ibis.expr.types as ir
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from steps.core.params.mine import MineParams
+from steps.core.tables import table_from_rows, write_table
+from steps.core.tracking import NullRun
+from steps.mine.engine import Engine
+from steps.mine.run import run
+
+Row = dict[str, Any]
+
+PARAMS: dict[str, Any] = {
+    "planner": "idf",
+    "click_threshold": 0.15,
+    "click_top_terms": 2,
+    "min_terms": 2,
+    "max_associations": 3,
+    "max_positives": 2,
+    "max_negatives": 4,
+    "multi_hop_weight": 0.5,
+    "memory_limit": "500MB",
+    "seed": 7,
+}
+
+
+def engine_table(engine: Engine, schema: Mapping[str, pa.DataType], rows: Iterable[tuple[Any, ...]]) -> ir.Table:
+    """Rows as a table of the engine."""
+    path = engine.scratch / f"given-{len(list(engine.scratch.iterdir()))}.parquet"
+    columns = list(zip(*rows, strict=True)) or [()] * len(schema)
+    arrays = [pa.array(column, kind) for column, kind in zip(columns, schema.values(), strict=True)]
+    pq.write_table(pa.table(arrays, names=list(schema)), path)
+    return engine.read(path)
+
+
+def query(query_id: str, text: str, split: str = "train", dataset: str = "d") -> Row:
+    return {"query_id": query_id, "dataset": dataset, "text": text, "split": split}
+
+
+def document(doc_id: str, content: str = "", title: str = "t", dataset: str = "d") -> Row:
+    return {
+        "doc_id": doc_id,
+        "dataset": dataset,
+        "title": title,
+        "topic": "",
+        "content": content or f"text of {doc_id}",
+    }
+
+
+def impression(query_id: str, doc_id: str, clicked: bool, session: int = 0, rank: int = 1) -> Row:
+    return {
+        "session_id": f"s{session}",
+        "query_id": query_id,
+        "doc_id": doc_id,
+        "rank": rank,
+        "clicked": clicked,
+        "timestamp": session,
+    }
+
+
+def write_log(folder: Path, queries: list[Row], documents: list[Row], impressions: list[Row]) -> Path:
+    """The tables of ingest that `mine` reads."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, rows in (("queries", queries), ("corpus", documents), ("impressions", impressions)):
+        write_table(folder, name, table_from_rows(name, rows))
+    return folder
+
+
+def random_log(seed: int, datasets: int = 6, queries: int = 12) -> tuple[list[Row], list[Row], list[Row]]:
+    """Queries of few words, documents of which some are copies, sessions with some clicks, in several data sets."""
+    draw = random.Random(seed)
+    query_rows, document_rows, impression_rows = [], [], []
+    for number in range(datasets):
+        name = f"d{number}"
+        doc_ids = [f"{name}/doc{i}" for i in range(10)]
+        document_rows += [
+            document(doc_id, f"Content {draw.randrange(7)} of {name}!", doc_id, name) for doc_id in doc_ids
+        ]
+        for i in range(queries):
+            query_id = f"{name}/q{i}"
+            text = " ".join(draw.choices(["alpha", "beta", "gamma", "delta", "epsilon"], k=draw.randint(1, 4)))
+            split = draw.choices(["train", "dev", "test"], [8, 1, 1])[0]
+            query_rows.append(query(query_id, text if split == "train" else f"{text} {i} {split}", split, name))
+            for session in range(draw.randrange(3)):
+                for rank, doc_id in enumerate(draw.sample(doc_ids, 5), start=1):
+                    impression_rows.append(impression(query_id, doc_id, draw.random() < 0.3, session, rank))
+    return query_rows, document_rows, impression_rows
+
+
+def mine(ingest: Path, output: Path, **changes: Any) -> Path:
+    """Run the stage with the tests' parameters, some changed."""
+    run(ingest=ingest, output=output, params=MineParams(**{**PARAMS, **changes}), run=NullRun())
+    return output

@@ -1,0 +1,38 @@
+"""Evaluation sets are the judged queries of the data sets; unlabelled pools are none."""
+
+from pathlib import Path
+
+import pytest
+
+from steps.core.errors import UserError
+from steps.core.tables import table_from_rows, write_table
+from steps.evaluate.questions import read_evaluation_sets
+
+
+def write(folder: Path, splits: dict[str, tuple[str, str]]) -> None:
+    rows = [
+        {"query_id": query, "dataset": dataset, "text": query, "split": split}
+        for query, (dataset, split) in splits.items()
+    ]
+    write_table(folder, "queries", table_from_rows("queries", rows))
+    qrels = [
+        {"query_id": row["query_id"], "dataset": row["dataset"], "doc_id": "d", "grade": 1, "split": row["split"]}
+        for row in rows
+        if row["split"] != "pool"
+    ]
+    write_table(folder, "qrels", table_from_rows("qrels", qrels))
+
+
+def test_a_pool_of_unlabelled_queries_is_no_data_set(tmp_path: Path) -> None:
+    write(tmp_path, {"a": ("one", "test"), "b": ("one", "dev"), "c": ("pool", "pool")})
+    found = read_evaluation_sets(tmp_path, ["test", "dev"])
+    assert [(item.dataset, item.split, item.query_ids) for item in found] == [
+        ("one", "test", ["a"]),
+        ("one", "dev", ["b"]),
+    ]
+
+
+def test_a_data_set_without_test_queries_is_refused(tmp_path: Path) -> None:
+    write(tmp_path, {"a": ("one", "test"), "b": ("two", "train")})
+    with pytest.raises(UserError, match="'two' has no test query"):
+        read_evaluation_sets(tmp_path, ["test", "dev"])

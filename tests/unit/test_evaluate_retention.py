@@ -1,0 +1,68 @@
+"""Retention and paired tests against numbers worked out by hand."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy.stats import t as student_t
+
+from steps.core.errors import UserError
+from steps.evaluate.retention import bootstrap_mean_ratio, compare, retention
+
+
+def test_three_definitions_by_hand() -> None:
+    paired = {
+        "easy": (np.array([0.9, 0.7]), np.array([1.0, 0.6])),  # 0.8 / 0.8 = 1.0
+        "hard": (np.array([0.1, 0.2]), np.array([0.2, 0.3])),  # 0.15 / 0.25 = 0.6
+    }
+    kept = retention(paired, samples=200, seed=1)
+    assert kept.mean_of_ratios == pytest.approx((1.0 + 0.6) / 2)
+    assert kept.ratio_of_means == pytest.approx((0.8 + 0.15) / (0.8 + 0.25))
+    assert kept.worst == pytest.approx(0.6)
+    assert kept.ci95_low <= kept.mean_of_ratios <= kept.ci95_high
+
+
+def test_interval_is_a_point_when_every_query_keeps_the_same_share() -> None:
+    teacher = np.array([0.2, 0.5, 1.0])
+    kept = retention({"a": (0.9 * teacher, teacher)}, samples=100, seed=0)
+    assert (kept.ci95_low, kept.ci95_high) == pytest.approx((0.9, 0.9))
+
+
+def test_bootstrap_spread_agrees_with_the_delta_method() -> None:
+    random = np.random.default_rng(0)
+    teacher = random.uniform(0.4, 1.0, 500)
+    student = teacher * random.uniform(0.8, 1.0, 500)
+    draws = bootstrap_mean_ratio({"a": (student, teacher)}, samples=2000, seed=3)
+    ratio = student.mean() / teacher.mean()
+    expected = np.std(student - ratio * teacher) / math.sqrt(500) / teacher.mean()
+    assert draws.std() == pytest.approx(expected, rel=0.1)
+    assert draws.mean() == pytest.approx(ratio, abs=3 * expected / math.sqrt(2000) + 1e-3)
+
+
+def test_bootstrap_follows_its_seed() -> None:
+    paired = {"a": (np.array([0.1, 0.9, 0.4]), np.array([0.3, 0.8, 0.5]))}
+    assert (bootstrap_mean_ratio(paired, 50, 7) == bootstrap_mean_ratio(paired, 50, 7)).all()
+    assert (bootstrap_mean_ratio(paired, 50, 7) != bootstrap_mean_ratio(paired, 50, 8)).any()
+
+
+def test_a_teacher_that_finds_nothing_is_an_error() -> None:
+    with pytest.raises(UserError, match="'dark'"):
+        retention({"dark": (np.zeros(3), np.zeros(3))}, samples=100, seed=0)
+
+
+def test_paired_t_test_by_hand() -> None:
+    student, teacher = np.array([0.5, 0.4, 0.9, 0.0]), np.array([0.6, 0.4, 0.7, 0.5])
+    difference = [-0.1, 0.0, 0.2, -0.5]
+    mean = sum(difference) / 4
+    variance = sum((value - mean) ** 2 for value in difference) / 3
+    statistic = mean / math.sqrt(variance / 4)
+    result = compare(student, teacher)
+    assert result.p_value == pytest.approx(2 * student_t.sf(abs(statistic), df=3))
+    assert (result.wins, result.ties, result.losses) == (1, 1, 2)
+
+
+def test_differences_without_variance_still_give_a_p_value() -> None:
+    same = np.array([0.5, 0.6])
+    assert compare(same, same).p_value == 1.0
+    assert compare(same[:1], same[:1] + 0.1).p_value == 1.0
+    assert compare(np.zeros(3), np.ones(3)).p_value == 0.0

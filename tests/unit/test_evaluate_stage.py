@@ -1,0 +1,180 @@
+"""The stage from folders to reports, over stand-in models."""
+
+import csv
+import io
+import json
+import re
+from pathlib import Path
+
+import ir_measures
+import numpy as np
+import pytest
+from evaluate_stand_ins import FakeRelease, bag_of_words, params, write_inputs
+
+from steps.core.errors import UserError
+from steps.core.tables import read_table
+from steps.core.tracking import NullRun
+from steps.evaluate import run as stage
+from steps.evaluate.measures import MEASURES
+from steps.evaluate.systems import System, dense_search
+from steps.evaluate.trec import write_hits
+
+
+def evaluate(root: Path, monkeypatch: pytest.MonkeyPatch, **changes: object) -> Path:
+    """Run the stage with a teacher that reads whole queries and students that read less of them."""
+    documents = write_inputs(root)
+    whole = FakeRelease(documents)
+    releases = {"static": FakeRelease(documents, known=1), "2l": FakeRelease(documents, known=4)}
+    teacher = System("teacher", dense_search(bag_of_words, whole), bag_of_words, 1_000_000)
+    monkeypatch.setattr(stage, "open_releases", lambda folders, teach: {name: releases[name] for name in folders})
+    monkeypatch.setattr(stage, "teacher_system", lambda *_: teacher)
+    stage.run(
+        ingest=root / "ingest",
+        mine=root / "mine",
+        embed=root / "embed",
+        generate=root / "generate",
+        teach=root / "teach",
+        index=root / "index",
+        distill=root / "distill",
+        releases={"static": root, "2l": root},
+        output=root / "reports",
+        params=params(**changes),
+        run=NullRun(),
+    )
+    return root / "reports"
+
+
+@pytest.fixture(scope="module")
+def reports(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        return evaluate(tmp_path_factory.mktemp("evaluate"), monkeypatch)
+
+
+def test_metrics_have_the_documented_keys(reports: Path) -> None:
+    metrics = json.loads((reports / "metrics.json").read_text())
+    assert set(metrics) == {
+        "datasets", "datasets_dev", "retention", "significance", "latency", "sizes", "indexes", "queries", "audit",
+        "settings",
+    }  # fmt: skip
+    for part in ("datasets", "datasets_dev"):
+        assert set(metrics[part]) == {"api", "med"}
+        for models in metrics[part].values():
+            assert set(models) == {"bm25", "teacher", "static", "2l"}
+            assert all(set(values) == set(MEASURES) for values in models.values())
+    assert set(metrics["retention"]) == {"static", "2l"}
+    assert set(metrics["retention"]["2l"]) == {"mean_of_ratios", "ratio_of_means", "worst", "ci95_low", "ci95_high"}
+    assert set(metrics["latency"]) == {"teacher", "static", "2l"}
+    assert all(0 < value["p50_ms"] <= value["p99_ms"] and value["qps"] > 0 for value in metrics["latency"].values())
+    assert set(metrics["significance"]["api"]["2l"]) == {"p_value", "wins", "ties", "losses"}
+    assert metrics["indexes"]["api"]["flat"]["bytes"] == 1000
+    assert metrics["indexes"]["api"]["ivfpq"]["bytes"] == 100
+    assert metrics["sizes"] == {"teacher": {"bytes": 1_000_000}, "static": {"bytes": 123_456}, "2l": {"bytes": 123_456}}
+    assert metrics["audit"] == {"checked_texts": 3, "evaluation_queries": 40, "leaks": 0}
+    assert metrics["queries"]["api"] == {"test": 10, "dev": 10}
+    assert all(isinstance(value, int | float) for value in _leaves(metrics)), "only numbers differ usefully"
+
+
+def _leaves(value: object) -> list[object]:
+    return [leaf for item in value.values() for leaf in _leaves(item)] if isinstance(value, dict) else [value]
+
+
+def test_retention_agrees_with_the_published_means_and_the_model_order_is_right(reports: Path) -> None:
+    metrics = json.loads((reports / "metrics.json").read_text())
+    ratios = [models["2l"]["nDCG@10"] / models["teacher"]["nDCG@10"] for models in metrics["datasets"].values()]
+    assert metrics["retention"]["2l"]["mean_of_ratios"] == pytest.approx(np.mean(ratios))
+    assert metrics["retention"]["2l"]["worst"] == pytest.approx(min(ratios))
+    # a student that reads one word cannot tell three documents of a topic apart, one that reads four can
+    assert metrics["retention"]["static"]["mean_of_ratios"] < metrics["retention"]["2l"]["mean_of_ratios"]
+
+
+def test_per_query_values_average_to_the_metrics(reports: Path) -> None:
+    metrics = json.loads((reports / "metrics.json").read_text())
+    rows = read_table(reports, "per_query").to_pylist()
+    assert len(rows) == 2 * 20 * 4 * len(MEASURES)  # data sets x queries x models x measures
+    chosen = [
+        row["value"]
+        for row in rows
+        if (row["dataset"], row["split"], row["model"], row["measure"]) == ("med", "dev", "static", "MRR@10")
+    ]
+    assert len(chosen) == 10
+    assert metrics["datasets_dev"]["med"]["static"]["MRR@10"] == pytest.approx(np.mean(chosen))
+
+
+def test_run_files_are_trec_and_score_what_was_measured(reports: Path) -> None:
+    metrics = json.loads((reports / "metrics.json").read_text())
+    names = {path.name for path in (reports / "runs").iterdir()}
+    assert names == {f"{d}.{m}.run" for d in ("api", "med") for m in ("bm25", "teacher", "static", "2l")}
+    path = reports / "runs" / "api.static.run"
+    lines = [line.split(" ") for line in path.read_text().splitlines()]
+    assert all(len(line) == 6 and line[1] == "Q0" and line[5] == "static" for line in lines)
+    assert {line[0] for line in lines} == {f"q{number}" for number in range(0, 30, 3)}
+    assert not any("/" in line[2] for line in lines)
+    assert [int(line[3]) for line in lines[:10]] == list(range(1, 11))
+    qrels = [ir_measures.Qrel(f"q{number}", f"d{number}", 1) for number in range(0, 30, 3)]
+    again = ir_measures.calc_aggregate([ir_measures.nDCG @ 10], qrels, ir_measures.read_trec_run(str(path)))
+    assert again[ir_measures.nDCG @ 10] == pytest.approx(metrics["datasets"]["api"]["static"]["nDCG@10"])
+
+
+def test_run_lines_rank_ties_as_trec_eval_does_and_keep_scores_exactly() -> None:
+    file, third = io.StringIO(), np.float32(1 / 3)
+    write_hits(file, "s", ["s/q"], [["s/a", "s/b", "s/c"]], [np.array([third, third, 0.5], np.float32)], "tag", depth=2)
+    lines = file.getvalue().splitlines()
+    assert [line.split()[2:4] for line in lines] == [["c", "1"], ["b", "2"]]
+    assert np.float32(lines[1].split()[4]) == third
+
+
+def test_frontier_has_one_row_a_model_with_an_encoder(reports: Path) -> None:
+    with (reports / "frontier.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert set(rows[0]) == {"model", "p50_ms", "retention", "ndcg"}
+    assert {row["model"] for row in rows} == {"teacher", "static", "2l"}
+    assert next(float(row["retention"]) for row in rows if row["model"] == "teacher") == 1
+
+
+def test_report_is_self_contained_and_says_what_it_must(reports: Path) -> None:
+    page = (reports / "report.html").read_text()
+    assert not re.search(r"<(script|link|img|iframe)\b", page)
+    assert not re.search(r"(src|href)\s*=\s*[\"'](?!#)", page), "every address must lie inside the page"
+    assert not re.search(r"url\((?!#|\s*#)[^)]*\)|@import|https?://(?!www\.w3\.org/)", page)
+    assert page.count("<svg") == 1
+    assert "simulated" in page
+    assert "13 s" in page, "training time of 2l, from its distillation report"
+
+
+def test_nothing_but_the_outputs_remains_and_a_rerun_replaces_them(tmp_path: Path, monkeypatch) -> None:
+    first = evaluate(tmp_path, monkeypatch)
+    stale = first / "runs" / "gone.run"
+    stale.write_text("left by an earlier run")
+    evaluate(tmp_path, monkeypatch)
+    assert {path.name for path in first.iterdir()} == {
+        "metrics.json", "report.html", "frontier.csv", "per_query.parquet", "runs",
+    }  # fmt: skip
+    assert not stale.exists()
+
+
+def test_a_failure_leaves_no_output(tmp_path: Path, monkeypatch) -> None:
+    def broken(*_: object) -> None:
+        raise UserError("no")
+
+    monkeypatch.setattr(stage, "write_report", broken)
+    with pytest.raises(UserError):
+        evaluate(tmp_path, monkeypatch)
+    assert list((tmp_path / "reports").iterdir()) == []
+
+
+def test_quality_is_byte_identical_on_a_rerun(tmp_path: Path, monkeypatch, reports: Path) -> None:
+    again = evaluate(tmp_path, monkeypatch)
+    for name in ("per_query.parquet", "runs/api.teacher.run", "runs/med.bm25.run"):
+        assert (again / name).read_bytes() == (reports / name).read_bytes()
+
+
+def test_without_dev_the_report_still_stands(tmp_path: Path, monkeypatch) -> None:
+    reports = evaluate(tmp_path, monkeypatch, splits=["test"])
+    assert json.loads((reports / "metrics.json").read_text())["datasets_dev"] == {}
+    assert "Where" not in (reports / "report.html").read_text().split("<main>")[1].split("How it was made")[0]
+
+
+def test_a_release_without_a_data_set_is_named(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(FakeRelease, "datasets", property(lambda self: ["api"]))
+    with pytest.raises(UserError, match=r"'static'.*'med'"):
+        evaluate(tmp_path, monkeypatch)

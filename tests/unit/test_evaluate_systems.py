@@ -1,0 +1,92 @@
+"""Which students are measured, and which questions are asked."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from evaluate_stand_ins import params, write_inputs
+from pydantic import ValidationError
+
+from steps.core.errors import UserError
+from steps.core.fingerprints import Fingerprint
+from steps.core.tables import read_table, write_table
+from steps.evaluate import systems
+from steps.evaluate.examples import best_student, worst_losses
+from steps.evaluate.questions import EvaluationSet, read_evaluation_sets
+from steps.evaluate.scoring import Scored
+
+
+def test_a_missing_release_is_named(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(systems, "fingerprint", lambda _: Fingerprint("w", "t", "m"))
+    with pytest.raises(UserError, match=r"4l: not found.*'4l'"):
+        systems.open_releases({"4l": tmp_path / "4l"}, tmp_path)
+
+
+def test_a_release_of_another_teacher_is_refused(tmp_path: Path, monkeypatch) -> None:
+    released = {"weights": "w", "tokenizer": "t", "modules": "m"}
+    monkeypatch.setattr(systems, "load_release", lambda _: SimpleNamespace(manifest=SimpleNamespace(teacher=released)))
+    monkeypatch.setattr(systems, "fingerprint", lambda _: Fingerprint("w", "t", "m"))
+    assert list(systems.open_releases({"2l": tmp_path}, tmp_path)) == ["2l"]
+    monkeypatch.setattr(systems, "fingerprint", lambda _: Fingerprint("other", "t", "m"))
+    with pytest.raises(UserError, match="another teacher"):
+        systems.open_releases({"2l": tmp_path}, tmp_path)
+
+
+def test_a_student_may_not_take_a_baselines_name(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(systems, "fingerprint", lambda _: Fingerprint("w", "t", "m"))
+    with pytest.raises(UserError, match="bm25"):
+        systems.open_releases({"bm25": tmp_path}, tmp_path)
+
+
+def test_padded_scores_are_cut_to_the_hits() -> None:
+    release = SimpleNamespace(search=lambda *_: (np.array([[2.0, 1.0, -9.0]]), [["a", "b"]]))
+    scores, ids = systems.dense_search(lambda texts: np.zeros((1, 2)), release)("set", ["q"], 3)  # type: ignore[arg-type]
+    assert scores[0].tolist() == [2.0, 1.0]
+    assert ids == [["a", "b"]]
+
+
+def test_queries_without_a_relevant_document_are_not_asked(tmp_path: Path) -> None:
+    write_inputs(tmp_path, ("api",))
+    qrels = read_table(tmp_path / "ingest", "qrels")
+    rows = [row | ({"grade": 0} if row["query_id"] == "api/q0" else {}) for row in qrels.to_pylist()]
+    write_table(tmp_path / "ingest", "qrels", qrels.from_pylist(rows, schema=qrels.schema))
+    (test, dev) = read_evaluation_sets(tmp_path / "ingest", ["test", "dev"])
+    assert "api/q0" not in test.query_ids
+    assert len(test.query_ids) == 9
+    assert dev.split == "dev"
+    assert test.query_ids == sorted(test.query_ids)
+
+
+def test_a_data_set_without_test_judgements_is_an_error(tmp_path: Path) -> None:
+    write_inputs(tmp_path)
+    qrels = read_table(tmp_path / "ingest", "qrels")
+    rows = [row for row in qrels.to_pylist() if (row["dataset"], row["split"]) != ("med", "test")]
+    write_table(tmp_path / "ingest", "qrels", qrels.from_pylist(rows, schema=qrels.schema))
+    with pytest.raises(UserError, match="'med' has no test query"):
+        read_evaluation_sets(tmp_path / "ingest", ["test", "dev"])
+
+
+def test_splits_must_hold_test() -> None:
+    with pytest.raises(ValidationError, match="test"):
+        params(splits=["dev"])
+
+
+def scored(model: str, ndcg: list[float], reciprocal: list[float]) -> Scored:
+    ids = [f"q{number}" for number in range(len(ndcg))]
+    questions = EvaluationSet("s", "dev", ids, [f"text {name}" for name in ids], {})
+    return Scored(model, questions, {"nDCG@10": np.array(ndcg), "MRR": np.array(reciprocal)})
+
+
+def test_worst_losses_are_the_largest_drops_with_ranks() -> None:
+    teacher = scored("teacher", [1.0, 0.5, 0.8, 0.2], [1.0, 1 / 3, 1 / 2, 1 / 9])
+    student = scored("2l", [0.0, 0.4, 0.1, 0.9], [0.0, 1 / 4, 1 / 60, 1.0])
+    found = worst_losses([teacher], [student], count=2)
+    assert [(loss.text, loss.teacher_rank, loss.student_rank) for loss in found] == [
+        ("text q0", 1, None),
+        ("text q2", 2, 60),
+    ]
+
+
+def test_best_student_is_the_first_by_name_among_equals() -> None:
+    assert best_student({"b": 0.5, "a": 0.5, "c": 0.4}) == "a"

@@ -1,0 +1,245 @@
+"""API documentation as a search task, on a tiny package that would fail if anything imported it."""
+
+import importlib
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from steps.core.errors import UserError
+from steps.core.params.ingest import ApiDocsSource
+from steps.core.texts import fold
+from steps.ingest.api_docs import Entry, balanced_cut, read_api_docs
+from steps.ingest.docstring_text import cut_words, plain, split_docstring, without_phrase
+from steps.ingest.python_docstrings import module_parts, public_parts
+from steps.ingest.rejects import Rejects
+from steps.ingest.source_data import Query, SourceData
+
+REST = "\n\n    The rest says how it is used and what comes back from it.\n    "
+INNER = f'''
+raise RuntimeError("imported")
+
+def cumsum(a):
+    """Return the cumulative sum of elements.{REST}"""
+
+def internal_only(a):
+    """Rearrange something inside the package.{REST}"""
+
+def _hidden(a):
+    """Never show this to anybody.{REST}"""
+
+class Frame:
+    """Hold two-dimensional tabular data.{REST}"""
+
+    def head(self):
+        """Return the first n rows.
+
+        Return the first n rows! That is all :func:`~fakepkg.tail` does not do for an ordinary caller.
+        """
+
+    def __len__(self):
+        """Return the number of rows.{REST}"""
+
+class _Private:
+    def method(self):
+        """Do what nobody may see.{REST}"""
+
+add_docstr(fakepkg.atan, r"""
+atan(x) -> Number
+
+Returns the arctangent of the input.
+""" + r"""
+Args:
+    {{input}}
+    one number of any kind, real or complex, in radians
+""".format(**common))
+'''
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    root = tmp_path / "fakepkg"
+    for name, text in {
+        "__init__.py": "from ._core.inner import Frame, atan, cumsum\nraise RuntimeError('imported')\n",
+        "_core/__init__.py": "",
+        "_core/inner.py": INNER,
+        "public.py": f'def cumsum(a):\n    """Return the cumulative sum of elements{REST}"""\n',
+        "boiler.py": "".join(f'def f{n}(a):\n    """Fit the model to data.{REST}"""\n' for n in range(5)),
+        "tests/test_x.py": f'def helper(a):\n    """Help the tests of the package.{REST}"""\n',
+    }.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    importlib.invalidate_caches()
+    return root
+
+
+def source(**changes: Any) -> ApiDocsSource:
+    values = {
+        "kind": "api_docs",
+        "name": "api",
+        "packages": ["fakepkg"],
+        "min_summary_words": 3,
+        "min_content_words": 3,
+        "max_content_words": 50,
+        "max_summary_documents": 2,
+        "max_documents": 100,
+        "test_queries": 1,
+        "dev_queries": 1,
+    }
+    return ApiDocsSource.model_validate(values | changes)
+
+
+def read(seed: int = 1, ratio: float = 0.0, **changes: Any) -> tuple[SourceData, Rejects]:
+    rejects = Rejects()
+    data = read_api_docs(
+        source(**changes),
+        key="ingest.sources[0]",
+        seed=seed,
+        max_query_words=50,
+        max_reject_ratio=ratio,
+        rejects=rejects,
+    )
+    return data, rejects
+
+
+def query_of(data: SourceData, title: str) -> Query:
+    ids = [row.query_id for row in data.judgements if row.doc_id == f"api/{title}"]
+    return next(query for query in data.queries if query.query_id == ids[0])
+
+
+@pytest.mark.usefixtures("package")
+def test_public_objects_become_documents_and_their_summaries_queries() -> None:
+    data, rejects = read()
+    documents = {document.title: document for document in data.documents}
+    assert set(documents) == {
+        "fakepkg.cumsum",  # of fakepkg._core.inner, offered by fakepkg
+        "fakepkg.Frame",
+        "fakepkg.Frame.head",
+        "fakepkg.atan",
+        "fakepkg.public.cumsum",
+    }
+    assert documents["fakepkg.public.cumsum"].topic == "fakepkg.public"
+    assert documents["fakepkg.Frame.head"].topic == "fakepkg"
+    assert documents["fakepkg.Frame.head"].doc_id == "api/fakepkg.Frame.head"
+    assert query_of(data, "fakepkg.atan").text == "Returns the arctangent of the input."
+    assert "one number of any kind" in documents["fakepkg.atan"].content
+    assert data.facts["left_out"]["summary_shared_by_too_many"] == 5
+    assert not rejects.rows
+
+
+@pytest.mark.usefixtures("package")
+def test_a_shared_summary_is_one_query_with_both_documents() -> None:
+    data, _ = read()
+    query = query_of(data, "fakepkg.cumsum")
+    assert query == query_of(data, "fakepkg.public.cumsum")
+    assert len(data.queries) == 4 and len(data.judgements) == 5
+    assert Counter(query.split for query in data.queries) == {"test": 1, "dev": 1, "train": 2}
+    assert all(row.split == {q.query_id: q.split for q in data.queries}[row.query_id] for row in data.judgements)
+
+
+@pytest.mark.usefixtures("package")
+def test_no_document_repeats_its_summary() -> None:
+    data, _ = read()
+    texts = {query.query_id: query.text for query in data.queries}
+    contents = {document.doc_id: document.content for document in data.documents}
+    for row in data.judgements:
+        assert fold(texts[row.query_id]) not in fold(contents[row.doc_id])
+    assert contents["api/fakepkg.Frame.head"] == "That is all fakepkg.tail does not do for an ordinary caller."
+
+
+@pytest.mark.usefixtures("package")
+def test_same_seed_same_data_and_the_seed_moves_the_splits() -> None:
+    assert read()[0] == read()[0]
+    assert len({frozenset((q.query_id, q.split) for q in read(seed)[0].queries) for seed in range(8)}) > 1
+    assert {q.query_id for q in read(1)[0].queries} == {q.query_id for q in read(2)[0].queries}
+
+
+def test_an_unparsable_file_is_a_reject(package: Path) -> None:
+    (package / "broken.py").write_text("x = 1\ndef (:\n")
+    data, rejects = read(ratio=0.5)
+    assert [tuple(row) for row in rejects.rows] == [("api/fakepkg", 2, "unparsable_file", "broken.py")]
+    assert len(data.documents) == 5
+    with pytest.raises(UserError, match=r"package fakepkg: 1 of .*unparsable_file 1"):
+        read(ratio=0.0)
+
+
+@pytest.mark.usefixtures("package")
+def test_user_errors_name_the_key() -> None:
+    with pytest.raises(UserError, match=r"ingest\.sources\[0\]\.packages: the package 'nosuchpkg' is not installed"):
+        read(packages=["nosuchpkg"])
+    with pytest.raises(UserError, match=r"ingest\.sources\[0\]: the packages give 4 queries"):
+        read(test_queries=3)
+
+
+def test_balanced_cut_takes_from_the_large_packages_first() -> None:
+    sizes = {"small": 10, "middle": 60, "large": 500}
+    entries = [Entry(name, f"{name}.f{n}", name, "c", "s") for name, size in sizes.items() for n in range(size)]
+    kept = balanced_cut(entries, 100, seed=5)
+    assert Counter(entry.package for entry in kept) == {"small": 10, "middle": 45, "large": 45}
+    assert kept == balanced_cut(entries[::-1], 100, seed=5)
+    assert kept != balanced_cut(entries, 100, seed=6)
+    assert len(balanced_cut(entries, 10_000, seed=5)) == 570
+
+
+def test_private_path_components_are_dropped() -> None:
+    assert public_parts(module_parts("numpy", "_core/fromnumeric.py")) == ("numpy",)
+    assert public_parts(module_parts("sklearn", "linear_model/_base.py")) == ("sklearn", "linear_model")
+    assert public_parts(module_parts("numpy", "fft/__init__.py")) == ("numpy", "fft")
+
+
+def test_split_docstring_skips_signatures_sections_and_code() -> None:
+    parts = split_docstring(
+        """
+        array(object,
+              dtype=None)
+        --
+
+        Create an ``array``
+        from data.
+
+        .. versionadded:: 1.0
+
+        Parameters
+        ----------
+        object : array_like
+            Any *nested* sequence, see `the guide <https://example.org>`_ or :class:`~numpy.ndarray`.
+
+        See Also
+        --------
+        empty : Return a new uninitialized array.
+
+        Notes
+        -----
+        Copies by default.
+
+        Examples
+        --------
+        >>> array([1])
+        array([1])
+        """
+    )
+    assert parts == (
+        "Create an array from data.",
+        "object : array_like Any *nested* sequence, see the guide or numpy.ndarray.\n\nCopies by default.",
+    )
+
+
+def test_split_docstring_takes_the_first_sentence_of_a_long_paragraph() -> None:
+    text = "Do one thing well. " + "Then explain it at length in many words. " * 6
+    parts = split_docstring(text)
+    assert parts is not None and parts[0] == "Do one thing well."
+    assert parts[1].startswith("Then explain it")
+
+
+@pytest.mark.parametrize("text", ["Only a summary.", "Return the %(klass)s.\n\nMore.", "f(x)\n\n", "S.\n\nS."])
+def test_split_docstring_refuses_what_is_no_task(text: str) -> None:
+    assert split_docstring(text) is None
+
+
+def test_text_helpers() -> None:
+    assert plain("Use :meth:`A.b <c.d>`, [`Model`] and ``x_``; `here`_") == "Use A.b, Model and x_; here"
+    assert plain(r"minor `.Tick`\s of :class:`_orm.Session` at ``.5``") == "minor Ticks of orm.Session at .5"
+    assert without_phrase("Say: THE   sum,of it. Done.\n\nthe sum of it", "the sum of it") == "Say:  Done."
+    assert cut_words("a b c\n\nd e f", 4) == "a b c\n\nd"

@@ -1,0 +1,331 @@
+"""A BEIR folder with planted defects: every bad row is kept with its reason and line, none stops the run."""
+
+import gzip
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from steps.core.errors import UserError
+from steps.core.params.ingest import IngestParams
+from steps.core.tables import read_table
+from steps.core.texts import fold
+from steps.core.tracking import NullRun
+from steps.ingest.beir import read_beir
+from steps.ingest.rejects import Rejects
+from steps.ingest.run import run
+from steps.ingest.source_data import SourceData
+
+CLICKS = {
+    "sessions_per_query": 1,
+    "results_per_session": 10,
+    "propensity_exponent": 1.0,
+    "click_if_relevant": 0.9,
+    "click_if_not": 0.05,
+}
+
+
+def params(folder: Path, **changes: Any) -> IngestParams:
+    values: dict[str, Any] = {
+        "seed": 3,
+        "sources": [{"name": "toy", "kind": "beir", "path": str(folder)}],
+        "pool": "",
+        "max_reject_ratio": 0.5,
+        "max_query_words": 20,
+        "dev_fraction": 0.2,
+        "clicks": CLICKS,
+    }
+    return IngestParams.model_validate(values | changes)
+
+
+def lines(*rows: Any) -> bytes:
+    return b"".join((row if isinstance(row, bytes) else json.dumps(row).encode()) + b"\n" for row in rows)
+
+
+def qrels(*rows: tuple[Any, ...]) -> bytes:
+    return "".join("\t".join(map(str, row)) + "\n" for row in (("query-id", "corpus-id", "score"), *rows)).encode()
+
+
+Maker = Callable[..., Path]
+
+
+@pytest.fixture
+def beir(tmp_path: Path) -> Maker:
+    """Write a sound folder of 30 documents and queries (20 train, 10 test), some files replaced (None: left out)."""
+
+    def make(replaced: dict[str, bytes | None] | None = None) -> Path:
+        files: dict[str, bytes | None] = {
+            "corpus.jsonl": lines(*({"_id": f"d{n}", "title": f"t{n}", "text": f"text {n}"} for n in range(30))),
+            "queries.jsonl": lines(*({"_id": f"q{n}", "text": f"question {n}"} for n in range(30))),
+            "qrels/train.tsv": qrels(*((f"q{n}", f"d{n}", 1) for n in range(20))),
+            "qrels/test.tsv": qrels(*((f"q{n}", f"d{n}", 2) for n in range(20, 30))),
+        }
+        for name, content in (files | (replaced or {})).items():
+            path = tmp_path / "beir" / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if content is not None:
+                path.write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+        return tmp_path / "beir"
+
+    return make
+
+
+def read(folder: Path, *, seed: int = 3, ratio: float = 0.5) -> tuple[SourceData, Rejects]:
+    rejects = Rejects()
+    data = read_beir(
+        "toy",
+        folder,
+        key="ingest.sources[0].path",
+        seed=seed,
+        dev_fraction=0.2,
+        max_query_words=20,
+        max_reject_ratio=ratio,
+        rejects=rejects,
+    )
+    return data, rejects
+
+
+def reasons(rejects: Rejects, source: str) -> list[tuple[int, str]]:
+    return [(row.line, row.reason) for row in rejects.rows if row.source == source]
+
+
+def test_bad_documents_are_rejected_with_reason_and_line(beir: Maker) -> None:
+    good = [{"_id": f"d{n}", "text": f"text {n}", "metadata": {"topic": "sky"}} for n in range(30)]
+    bad = [
+        b"{broken",  # 31
+        b"[1, 2]",
+        {"_id": "x1"},
+        {"_id": "x2", "title": "", "text": "  "},
+        {"_id": "d3", "text": "again"},  # 35
+        b'{"_id": "x3", "text": "caf\xe9"}',
+        {"_id": "x4", "text": 7},
+        {"_id": "two words", "text": "t"},
+        b'{"_id": "x5", "text": "half a pair: \\ud800"}',  # 39
+        b"",  # a blank line is no row
+        {"_id": 77, "text": "a number as id"},  # 41, usable
+    ]
+    data, rejects = read(beir({"corpus.jsonl": None, "corpus.jsonl.gz": lines(*good, *bad)}))
+    assert reasons(rejects, "toy/corpus.jsonl.gz") == [
+        (31, "invalid_json"),
+        (32, "invalid_json"),
+        (33, "missing_field"),
+        (34, "empty_text"),
+        (35, "duplicate_id"),
+        (36, "invalid_utf8"),
+        (37, "wrong_type"),
+        (38, "bad_id"),
+        (39, "invalid_utf8"),
+    ]
+    assert len(data.documents) == 31
+    assert data.documents[3] == ("toy/d3", "toy", "", "sky", "text 3")  # the first of a duplicate stays
+
+
+def test_bad_queries_are_rejected_with_reason_and_line(beir: Maker) -> None:
+    good = [{"_id": f"q{n}", "text": f"question {n}"} for n in range(30)]
+    bad = [
+        {"_id": "long", "text": "word " * 10_000},
+        {"_id": "marks", "text": "?!"},
+        {"_id": "q1", "text": "again"},
+        {"text": "no id"},
+        b"\xff\xfe",
+    ]
+    _, rejects = read(beir({"queries.jsonl": lines(*good, *bad)}))
+    assert reasons(rejects, "toy/queries.jsonl") == [
+        (31, "query_too_long"),
+        (32, "empty_text"),
+        (33, "duplicate_id"),
+        (34, "missing_field"),
+        (35, "invalid_utf8"),
+    ]
+    assert max(len(row.raw) for row in rejects.rows) == 500
+
+
+def test_bad_judgements_are_rejected_with_reason_and_line(beir: Maker) -> None:
+    rows = [
+        ("q20", "d20", 3),  # 2
+        ("q99", "d20", 1),
+        ("q20", "d99", 1),
+        ("q20", "d1", "high"),  # 5
+        ("q20", "d20", 1),
+        ("q20", "d2"),
+        ("q21", "d21", 1),
+        ("q21", "d3", 0),  # 9: judged, not relevant
+        ("q22", "d22", 1),
+        ("q23", "d23", 1),
+    ]
+    data, rejects = read(beir({"qrels/test.tsv": qrels(*rows)}))
+    assert reasons(rejects, "toy/qrels/test.tsv") == [
+        (3, "unknown_query"),
+        (4, "unknown_document"),
+        (5, "bad_grade"),
+        (6, "duplicate_judgement"),
+        (7, "missing_field"),
+    ]
+    test = {(row.query_id, row.doc_id): row.grade for row in data.judgements if row.split == "test"}
+    assert test == {(f"toy/q{n}", f"toy/d{n}"): 3 if n == 20 else 1 for n in range(20, 24)}
+    assert data.facts["judgements_not_relevant"] == 1
+
+
+def test_a_query_of_train_and_test_stays_test(beir: Maker) -> None:
+    train = qrels(*((f"q{n}", f"d{n}", 1) for n in range(21)))
+    data, rejects = read(beir({"qrels/train.tsv": train}), ratio=0.0)
+    assert reasons(rejects, "toy/qrels/train.tsv") == [(22, "query_in_two_splits")]
+    assert {row.split for row in data.judgements if row.query_id == "toy/q20"} == {"test"}
+
+
+def test_dev_is_a_seeded_share_of_train(beir: Maker) -> None:
+    folder = beir()
+
+    def dev(seed: int) -> set[str]:
+        return {query.query_id for query in read(folder, seed=seed)[0].queries if query.split == "dev"}
+
+    data = read(folder)[0]
+    train = {query.query_id for query in data.queries if query.split == "train"}
+    assert len(dev(3)) == 4 and len(train) == 16
+    assert not dev(3) & train
+    assert dev(3) == dev(3)
+    assert len({frozenset(dev(seed)) for seed in range(5)}) > 1
+    assert {row.split for row in data.judgements if row.query_id in dev(3)} == {"dev"}
+
+
+def test_given_dev_qrels_leave_train_whole(beir: Maker) -> None:
+    files = {
+        "qrels/train.tsv": qrels(*((f"q{n}", f"d{n}", 1) for n in range(15))),
+        "qrels/dev.tsv": qrels(*((f"q{n}", f"d{n}", 1) for n in range(15, 20))),
+    }
+    splits = [query.split for query in read(beir(files))[0].queries]
+    assert (splits.count("train"), splits.count("dev"), splits.count("test")) == (15, 5, 10)
+
+
+def test_unjudged_queries_join_the_pool_but_those_of_other_qrels_do_not(beir: Maker) -> None:
+    files = {
+        "queries.jsonl": lines(*({"_id": f"q{n}", "text": f"question {n}"} for n in range(33))),
+        "qrels/liveqa.tsv": qrels(("q31", "d1", 2), ("q31", "d2", 0)),
+        "qrels/train.tsv": qrels(*((f"q{n}", f"d{n}", 1) for n in range(20)), ("q32", "d1", 0)),
+    }
+    data, _ = read(beir(files))
+    assert [query.query_id for query in data.queries if query.split == "pool"] == ["toy/q30"]
+    assert data.facts["other_qrels_rows"] == {"liveqa.tsv": 2}
+    assert data.facts["queries_left_out"] == {"only_in_other_qrels": 1, "without_relevant_document": 1}
+
+
+def test_too_many_rejects_fail_with_counts_and_examples(beir: Maker) -> None:
+    rows = [{"_id": f"d{n}", "text": f"text {n}"} for n in range(30)]
+    folder = beir({"corpus.jsonl": lines(*rows, b"{", b"{", {"_id": "d1", "text": "x"}, {"_id": "e"})})
+    assert len(read(folder, ratio=4 / 34)[1].rows) == 4
+    with pytest.raises(UserError) as failure:
+        read(folder, ratio=0.1)
+    message = str(failure.value)
+    for part in (
+        "corpus.jsonl",
+        "4 of 34",
+        "invalid_json 2",
+        "duplicate_id 1",
+        "missing_field 1",
+        "line 31",
+        "line 33",
+    ):
+        assert part in message
+    assert "line 34" not in message  # three examples are enough
+
+
+def test_the_limit_is_judged_per_file(beir: Maker) -> None:
+    folder = beir({"qrels/test.tsv": qrels(*((f"q{n}", f"d{n}", 1) for n in (20, 21)), ("q22", "nowhere", 1))})
+    with pytest.raises(UserError, match=r"test\.tsv: 1 of 3 rows.*unknown_document 1"):
+        read(folder, ratio=0.1)
+
+
+@pytest.mark.parametrize(
+    ("replaced", "message"),
+    [
+        ({"corpus.jsonl": None}, r"corpus\.jsonl: not found"),
+        ({"queries.jsonl": None}, r"queries\.jsonl: not found"),
+        ({"corpus.jsonl": b"\n"}, r"corpus\.jsonl: the corpus is empty"),
+        ({"qrels/test.tsv": None}, r"test\.tsv: not found"),
+        ({"qrels/test.tsv": qrels()}, r"test\.tsv: no usable judgement"),
+        ({"qrels/test.tsv": qrels(("q20", "d20", 0))}, r"test\.tsv: no usable judgement"),
+    ],
+)
+def test_faults_of_structure_name_file_and_mend(beir: Maker, replaced: dict[str, bytes | None], message: str) -> None:
+    with pytest.raises(UserError, match=message) as failure:
+        read(beir(replaced))
+    assert "ingest.sources[0].path" in str(failure.value)
+
+
+def test_missing_folder_names_the_key(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"ingest\.sources\[0\]\.path: no folder"):
+        read(tmp_path / "nowhere")
+
+
+def test_cut_gzip_is_a_user_error(beir: Maker) -> None:
+    folder = beir({"corpus.jsonl": None})
+    whole = gzip.compress(lines(*({"_id": f"d{n}", "text": f"text {n * 7919}"} for n in range(999))))
+    (folder / "corpus.jsonl.gz").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(UserError, match="damaged"):
+        read(folder)
+
+
+def test_train_queries_that_spell_an_evaluation_query_are_left_out(beir: Maker, tmp_path: Path) -> None:
+    queries = [{"_id": f"q{n}", "text": f"question {n}"} for n in range(31)]
+    queries[0]["text"] = "Question, 25!"  # train, equals a test query when folded
+    queries[1]["text"] = queries[2]["text"] = queries[3]["text"] = "the same training question"
+    queries[30]["text"] = "QUESTION 26"  # judged nowhere
+    folder = beir({"queries.jsonl": lines(*queries)})
+    for seed in range(6):
+        checked = params(folder, seed=seed)
+        run(sources=checked.sources, output=tmp_path / "out", params=checked, run=NullRun())
+        rows = read_table(tmp_path / "out", "queries").to_pylist()
+        by_split: dict[str, set[str]] = {split: set() for split in ("train", "dev", "test", "pool")}
+        for row in rows:
+            by_split[row["split"]].add(fold(row["text"]))
+        assert not (by_split["train"] | by_split["pool"]) & (by_split["dev"] | by_split["test"])
+        assert not by_split["dev"] & by_split["test"]
+        lost = [r for r in read_table(tmp_path / "out", "rejects").to_pylist() if r["source"] == "toy/queries.jsonl"]
+        assert {(1, "evaluation_query_text"), (31, "evaluation_query_text")} <= {(r["line"], r["reason"]) for r in lost}
+        kept = {row["query_id"] for row in rows}
+        assert {row["query_id"] for row in read_table(tmp_path / "out", "qrels").to_pylist()} <= kept
+
+
+def test_a_rerun_writes_the_same_bytes_and_a_failure_leaves_the_old_output(beir: Maker, tmp_path: Path) -> None:
+    checked = params(beir())
+    for name in ("a", "b"):
+        run(sources=checked.sources, output=tmp_path / name, params=checked, run=NullRun())
+    names = sorted(path.name for path in (tmp_path / "a").iterdir())
+    assert names == [
+        "corpus.parquet",
+        "impressions.parquet",
+        "qrels.parquet",
+        "queries.parquet",
+        "rejects.parquet",
+        "report.json",
+    ]
+    before = {name: (tmp_path / "a" / name).read_bytes() for name in names}
+    assert before == {name: (tmp_path / "b" / name).read_bytes() for name in names}
+    assert json.loads(before["report.json"])["simulated"] is False
+
+    broken = params(beir({"qrels/test.tsv": qrels()}))
+    with pytest.raises(UserError):
+        run(sources=broken.sources, output=tmp_path / "a", params=broken, run=NullRun())
+    assert before == {name: (tmp_path / "a" / name).read_bytes() for name in names}
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b", "beir"]
+
+
+def test_two_sources_guard_each_other(beir: Maker, tmp_path: Path) -> None:
+    first = beir()
+    second = tmp_path / "second"
+    first.rename(second)
+    both = beir({"queries.jsonl": lines(*({"_id": f"q{n}", "text": f"question {n + 20}"} for n in range(30)))})
+    checked = params(
+        both,
+        sources=[
+            {"name": "one", "kind": "beir", "path": str(second)},
+            {"name": "two", "kind": "beir", "path": str(both)},
+        ],
+    )
+    run(sources=checked.sources, output=tmp_path / "out", params=checked, run=NullRun())
+    rows = read_table(tmp_path / "out", "queries").to_pylist()
+    evaluated = {row["text"] for row in rows if row["split"] in ("dev", "test")}
+    assert {row["dataset"] for row in rows} == {"one", "two"}
+    assert not evaluated & {row["text"] for row in rows if row["split"] == "train"}

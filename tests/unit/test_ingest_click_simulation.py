@@ -1,0 +1,87 @@
+"""The simulated sessions follow the click model that they claim, over train queries only."""
+
+import numpy as np
+import pytest
+
+from steps.core.params.ingest import ClickParams
+from steps.ingest.click_simulation import simulate_sessions, with_relevant
+from steps.ingest.source_data import Document, Query
+
+
+def clicks(sessions: int, eta: float = 1.0, relevant: float = 0.8, other: float = 0.1) -> ClickParams:
+    return ClickParams(
+        sessions_per_query=sessions,
+        results_per_session=10,
+        propensity_exponent=eta,
+        click_if_relevant=relevant,
+        click_if_not=other,
+    )
+
+
+DOCUMENTS = [Document(f"api/d{n:02d}", "api", f"pkg.f{n}", "pkg", f"word{n} common text") for n in range(40)]
+QUERIES = [
+    Query(f"api/q{n:02d}", "api", f"word{n} common", split, "api/summaries", n)
+    for n, split in enumerate(["train"] * 20 + ["dev"] * 5 + ["test"] * 5)
+]
+# the last train queries are judged for a document that BM25 cannot find
+RELEVANT = {f"api/q{n:02d}": [f"api/d{n:02d}" if n < 10 else f"api/d{39 - n:02d}"] for n in range(30)}
+
+
+def test_sessions_cover_train_queries_only_in_rising_time() -> None:
+    rows = simulate_sessions(QUERIES, RELEVANT, DOCUMENTS, clicks(3), seed=1).to_pylist()
+    sessions = [rows[at : at + 10] for at in range(0, len(rows), 10)]
+    assert len(sessions) == 60
+    asked = [session[0]["query_id"] for session in sessions]
+    assert set(asked) == {f"api/q{n:02d}" for n in range(20)}
+    assert {asked.count(query) for query in asked} == {3}
+    for session in sessions:
+        assert [row["rank"] for row in session] == list(range(1, 11))
+        assert len({row["doc_id"] for row in session}) == 10
+        assert len({(row["session_id"], row["query_id"], row["timestamp"]) for row in session}) == 1
+        assert set(RELEVANT[session[0]["query_id"]]) <= {row["doc_id"] for row in session}
+    times = [session[0]["timestamp"] for session in sessions]
+    assert times == sorted(set(times))
+
+
+def test_click_rates_recover_the_position_bias() -> None:
+    """Clicks over shown, irrelevant results only, at rank r against rank 1: (1/r)^eta."""
+    for eta in (0.5, 1.0):
+        table = simulate_sessions(QUERIES, {q.query_id: [] for q in QUERIES}, DOCUMENTS, clicks(2000, eta, 0.8, 0.6), 2)
+        clicked = np.asarray(table["clicked"]).reshape(-1, 10)
+        rate = clicked.mean(axis=0)
+        expected = 0.6 * np.arange(1, 11) ** -eta
+        error = np.sqrt(expected * (1 - expected) / len(clicked))  # binomial standard error
+        assert np.all(np.abs(rate - expected) < 5 * error)
+
+
+def test_relevant_results_draw_more_clicks_at_equal_rank() -> None:
+    rows = simulate_sessions(QUERIES, RELEVANT, DOCUMENTS, clicks(500), seed=3).to_pylist()
+    first = [row for row in rows if row["rank"] == 1]
+    good = [row["clicked"] for row in first if row["doc_id"] in RELEVANT[row["query_id"]]]
+    other = [row["clicked"] for row in first if row["doc_id"] not in RELEVANT[row["query_id"]]]
+    assert np.mean(good) == pytest.approx(0.8, abs=0.05)
+    assert np.mean(other) == pytest.approx(0.1, abs=0.05)
+
+
+def test_same_seed_same_sessions() -> None:
+    first = simulate_sessions(QUERIES, RELEVANT, DOCUMENTS, clicks(3), seed=1)
+    assert first.equals(simulate_sessions(QUERIES, RELEVANT, DOCUMENTS, clicks(3), seed=1))
+    assert not first.equals(simulate_sessions(QUERIES, RELEVANT, DOCUMENTS, clicks(3), seed=2))
+
+
+def test_missing_relevant_results_take_the_place_of_irrelevant_ones() -> None:
+    ranked = np.array([4, 7, 1, 9])
+    for seed in range(20):
+        shown = with_relevant(ranked, [9, 5, 6], np.random.default_rng(seed)).tolist()
+        assert len(shown) == len(set(shown)) == 4
+        assert {9, 5, 6, 4} == set(shown)
+    assert with_relevant(ranked, [1, 2, 3, 5, 6], np.random.default_rng(0)).size == 4
+    assert with_relevant(ranked, [7], np.random.default_rng(0)) is ranked
+
+
+def test_no_sessions_and_small_corpora() -> None:
+    assert simulate_sessions(QUERIES, RELEVANT, DOCUMENTS, clicks(0), seed=1).num_rows == 0
+    few = simulate_sessions(QUERIES[:1], {"api/q00": ["api/d00"]}, DOCUMENTS[:4], clicks(1), seed=1)
+    assert few.num_rows == 4
+    strange = [QUERIES[0]._replace(text="¿?")]
+    assert simulate_sessions(strange, {"api/q00": ["api/d01"]}, DOCUMENTS, clicks(1), seed=1).num_rows == 10

@@ -1,0 +1,157 @@
+"""The pool of unlabelled queries, the listing of outside files, and the params that name them."""
+
+import gzip
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from steps.core.errors import UserError
+from steps.core.files import sha256_file
+from steps.core.params.ingest import IngestParams
+from steps.ingest.leakage import evaluation_texts, without_evaluation_texts
+from steps.ingest.listing import list_sources, write_listing
+from steps.ingest.pool import read_pool
+from steps.ingest.rejects import Rejects
+from steps.ingest.source_data import Query
+
+
+def read(path: Path, *, ratio: float = 1.0) -> tuple[list[Query], Rejects]:
+    rejects = Rejects()
+    return read_pool(path, max_query_words=10, max_reject_ratio=ratio, rejects=rejects), rejects
+
+
+def test_one_and_two_columns_duplicates_and_defects(tmp_path: Path) -> None:
+    path = tmp_path / "pool.tsv.gz"
+    rows = [
+        b"web\tHow tall is K2?",
+        b"how tall is k2",
+        b"one column",
+        b"web\t",
+        b"a\tb\tc",
+        b"web\t\xff",
+        b"web\t" + b"word " * 11,
+    ]
+    path.write_bytes(gzip.compress(b"\r\n".join(rows)))
+    queries, rejects = read(path)
+    assert [(query.text, query.split, query.dataset) for query in queries] == [
+        ("How tall is K2?", "pool", "pool"),
+        ("one column", "pool", "pool"),
+    ]
+    assert [(row.line, row.reason) for row in rejects.rows] == [
+        (2, "duplicate_text"),
+        (4, "empty_text"),
+        (5, "too_many_columns"),
+        (6, "invalid_utf8"),
+        (7, "query_too_long"),
+    ]
+
+
+def test_duplicates_do_not_count_against_the_limit_but_defects_do(tmp_path: Path) -> None:
+    path = tmp_path / "pool.tsv"
+    path.write_bytes(b"same\n" * 50)
+    assert len(read(path, ratio=0.0)[1].rows) == 49
+    path.write_bytes(b"same\n" * 50 + b"web\t\n")
+    with pytest.raises(UserError, match=r"1 of 51 rows.*empty_text 1"):
+        read(path, ratio=0.01)
+
+
+def test_pool_leaves_out_evaluation_queries(tmp_path: Path) -> None:
+    path = tmp_path / "pool.tsv"
+    path.write_text("web\tHow tall -- is K2\nweb\tsomething else\n")
+    queries, rejects = read(path)
+    test = Query("toy/q1", "toy", "how tall is k2?", "test", "toy/queries.jsonl", 1)
+    everything = [test, *queries]
+    kept = without_evaluation_texts(everything, evaluation_texts(everything), rejects)
+    assert [query.text for query in kept] == ["how tall is k2?", "something else"]
+    assert [(row.source, row.line, row.reason) for row in rejects.rows] == [
+        ("pool/pool.tsv", 1, "evaluation_query_text")
+    ]
+
+
+@pytest.mark.parametrize("content", [None, b"", b"\n\n"])
+def test_missing_or_empty_pool_is_a_user_error(tmp_path: Path, content: bytes | None) -> None:
+    path = tmp_path / "pool.tsv"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(UserError, match=r"ingest\.pool"):
+        read(path)
+
+
+def params(**changes: Any) -> IngestParams:
+    clicks = {
+        "sessions_per_query": 1,
+        "results_per_session": 10,
+        "propensity_exponent": 1.0,
+        "click_if_relevant": 0.9,
+        "click_if_not": 0.05,
+    }
+    api = {
+        "name": "api",
+        "kind": "api_docs",
+        "packages": ["numpy"],
+        "min_summary_words": 3,
+        "min_content_words": 3,
+        "max_content_words": 50,
+        "max_summary_documents": 2,
+        "max_documents": 100,
+        "test_queries": 2,
+        "dev_queries": 1,
+    }
+    values = {
+        "seed": 1,
+        "sources": [api],
+        "pool": "",
+        "max_reject_ratio": 0.0,
+        "max_query_words": 50,
+        "dev_fraction": 0.2,
+        "clicks": clicks,
+    }
+    return IngestParams.model_validate(values | changes)
+
+
+def test_listing_of_the_default_is_empty(tmp_path: Path) -> None:
+    write_listing(params(), tmp_path / "sources.json")
+    assert (tmp_path / "sources.json").read_text() == "[]\n"
+
+
+def test_listing_names_files_by_digest_and_not_by_place(tmp_path: Path) -> None:
+    folder = tmp_path / "beir"
+    (folder / "qrels").mkdir(parents=True)
+    for name in ("corpus.jsonl.gz", "queries.jsonl", "qrels/test.tsv", "notes.txt"):
+        (folder / name).write_text(name)
+    pool = tmp_path / "pool.tsv"
+    pool.write_text("a query\n")
+    source = {"name": "toy", "kind": "beir", "path": str(folder)}
+    listed = list_sources(params(sources=[source], pool=str(pool)))
+    assert [(row["source"], row["path"]) for row in listed] == [
+        ("toy", "corpus.jsonl.gz"),
+        ("toy", "queries.jsonl"),
+        ("toy", "qrels/test.tsv"),
+        ("pool", "pool.tsv"),
+    ]
+    assert listed[3]["sha256"] == sha256_file(pool) and listed[3]["bytes"] == 8
+    folder.rename(tmp_path / "moved")
+    moved = list_sources(params(sources=[source | {"path": str(tmp_path / "moved")}], pool=str(pool)))
+    assert moved == listed
+
+
+def test_listing_names_the_key_of_a_missing_path(tmp_path: Path) -> None:
+    source = {"name": "toy", "kind": "beir", "path": str(tmp_path / "nowhere")}
+    with pytest.raises(UserError, match=r"ingest\.sources\[0\]\.path: DATA .*nowhere"):
+        list_sources(params(sources=[source]))
+    with pytest.raises(UserError, match=r"ingest\.pool: DATA"):
+        list_sources(params(pool=str(tmp_path / "nowhere.tsv")))
+
+
+def test_params_refuse_repeated_and_reserved_names_and_unknown_kinds() -> None:
+    beir = {"name": "toy", "kind": "beir", "path": "x"}
+    with pytest.raises(ValidationError, match="'toy' is used twice"):
+        params(sources=[beir, beir])
+    with pytest.raises(ValidationError, match="'pool' is taken"):
+        params(sources=[beir | {"name": "pool"}])
+    with pytest.raises(ValidationError, match="kind"):
+        params(sources=[beir | {"kind": "bier"}])
+    with pytest.raises(ValidationError, match="paht"):
+        params(sources=[beir | {"paht": "x"}])

@@ -1,0 +1,42 @@
+"""An epoch sees each part as often as its weight says; held-out texts are never trained on."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from steps.core.errors import UserError
+from steps.distill.mixture import epoch_rows, hold_out
+
+PARTS = np.array(["pool"] * 100 + ["titles"] * 50)
+
+
+def test_weights_are_repetitions() -> None:
+    rows = epoch_rows(np.arange(150), PARTS, {"pool": 2.5, "titles": 1.0}, seed=1, epoch=0)
+    times = Counter(rows.tolist())
+    assert {times[row] for row in range(100)} == {2, 3}
+    assert sum(times[row] for row in range(100)) == 250
+    assert all(times[row] == 1 for row in range(100, 150))
+
+
+def test_weight_zero_leaves_a_part_out() -> None:
+    rows = epoch_rows(np.arange(150), PARTS, {"pool": 0.0, "titles": 1.0}, seed=1, epoch=0)
+    assert set(rows.tolist()) == set(range(100, 150))
+
+
+def test_epochs_differ_and_repeat_exactly() -> None:
+    first, second = (epoch_rows(np.arange(150), PARTS, {"pool": 0.5}, seed=1, epoch=e) for e in (0, 1))
+    assert not np.array_equal(first, second)
+    assert np.array_equal(first, epoch_rows(np.arange(150), PARTS, {"pool": 0.5}, seed=1, epoch=0))
+
+
+def test_nothing_to_learn_from_is_an_error() -> None:
+    with pytest.raises(UserError, match=r"no alignment text has a weight above 0 .*pool.*titles"):
+        epoch_rows(np.arange(150), PARTS, {"sentences": 1.0}, seed=1, epoch=0)
+
+
+def test_hold_out_is_a_partition() -> None:
+    training, validation = hold_out(1000, 64, seed=3)
+    assert len(validation) == 64
+    assert sorted([*training, *validation]) == list(range(1000))
+    assert len(hold_out(50, 64, seed=3)[1]) == 5

@@ -1,0 +1,80 @@
+"""Recipes: overlays merge, variables are filled or named, and the project's tracked files stay as they are."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from steps.core.errors import UserError
+from steps.core.params import check_params
+from steps.core.recipe import fill, overlay, worktree
+
+RECIPES = sorted(Path("recipes").glob("*.yaml"))
+
+
+def test_mappings_merge_and_lists_replace() -> None:
+    base = {"a": {"x": 1, "y": [1, 2]}, "b": 3}
+    assert overlay(base, {"a": {"y": [9]}, "c": 4}) == {"a": {"x": 1, "y": [9]}, "b": 3, "c": 4}
+    assert base == {"a": {"x": 1, "y": [1, 2]}, "b": 3}
+
+
+def test_variables_are_filled_paths_absolute_and_comments_left_alone(tmp_path: Path) -> None:
+    text = "# ${DATA} is a folder\npath: ${DATA}\npool: '${POOL:-}'\n"
+    filled = fill(text, {"DATA": str(tmp_path / "x" / ".." / "y")}, Path("r.yaml"))
+    assert filled == f"# ${{DATA}} is a folder\npath: {tmp_path / 'y'}\npool: ''\n"
+
+
+def test_a_missing_variable_is_named_with_the_command() -> None:
+    with pytest.raises(UserError, match=r"needs DATA; run `make run RECIPE=r\.yaml DATA="):
+        fill("path: ${DATA}", {"DATA": ""}, Path("r.yaml"))
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
+def test_every_recipe_is_valid_and_begins_with_its_command(recipe: Path) -> None:
+    text = recipe.read_text(encoding="utf-8")
+    assert text.startswith(f"# make run RECIPE={recipe}")
+    base = yaml.safe_load(Path("params.yaml").read_text(encoding="utf-8"))
+    check_params(overlay(base, yaml.safe_load(fill(text, {"DATA": "data"}, recipe))), str(recipe))
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    def git(*words: str) -> None:
+        subprocess.run(["git", "-C", str(tmp_path), *words], check=True, capture_output=True)
+
+    git("init", "-q")
+    git("config", "user.email", "test@example.org")
+    git("config", "user.name", "test")
+    (tmp_path / ".dvc").mkdir()
+    (tmp_path / ".dvc" / "config").write_text("")
+    (tmp_path / ".dvc" / ".gitignore").write_text("/config.local\n")
+    (tmp_path / ".gitignore").write_text("/runs/\n")
+    (tmp_path / "params.yaml").write_text("a: 1\n")
+    (tmp_path / "dvc.lock").write_text("of the project\n")
+    git("add", "-A")
+    git("commit", "-qm", "first")
+    return tmp_path
+
+
+def status(checkout: Path) -> str:
+    done = subprocess.run(["git", "-C", str(checkout), "status", "--porcelain"], capture_output=True, text=True)
+    return done.stdout
+
+
+def test_a_worktree_leaves_the_project_clean_and_keeps_its_own_lock(checkout: Path) -> None:
+    folder = worktree(checkout, "x")
+    (folder / "params.yaml").write_text("a: 2\n")
+    (folder / "dvc.lock").write_text("of the recipe\n")
+    assert worktree(checkout, "x") == folder
+    assert (folder / "dvc.lock").read_text() == "of the recipe\n"
+    assert (folder / "params.yaml").read_text() == "a: 1\n"
+    assert str(checkout / ".dvc" / "cache") in (folder / ".dvc" / "config.local").read_text()
+    assert status(checkout) == ""
+
+
+def test_a_worktree_sees_uncommitted_changes_without_touching_them(checkout: Path) -> None:
+    (checkout / "params.yaml").write_text("a: 3\n")
+    folder = worktree(checkout, "x")
+    assert (folder / "params.yaml").read_text() == "a: 3\n"
+    assert status(checkout) == " M params.yaml\n"

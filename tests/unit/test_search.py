@@ -1,0 +1,68 @@
+"""What the search command prints, and how it refuses."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from evaluate_stand_ins import FakeRelease, write_inputs
+
+from steps.core.errors import UserError
+from steps.search import run as search
+from steps.search.request import check_query, release_folder
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    release = FakeRelease(write_inputs(tmp_path))
+    monkeypatch.setattr(search, "load_release", lambda folder: release)
+    monkeypatch.setattr(search.torch, "set_num_threads", lambda count: None)  # the other tests keep theirs
+    for student in ("2l", "static"):
+        (tmp_path / "release" / student).mkdir(parents=True)
+        (tmp_path / "release" / student / "manifest.json").write_text("{}")
+    return tmp_path
+
+
+def ask(project: Path, dataset: str | None = None) -> None:
+    search.run("matrix number10", project / "release" / "2l", dataset, 3, project / "ingest")
+
+
+def test_prints_hits_best_first_with_title_snippet_and_times(project: Path, capsys) -> None:
+    ask(project)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["1", lines[0].split()[1], "matrix"]
+    assert lines[1].strip() == "about the matrix of kind number10"
+    scores = [float(line.split()[1]) for line in lines[:-1:2]]
+    assert len(scores) == 3
+    assert scores == sorted(scores, reverse=True)
+    assert "2l on api: encode " in lines[-1]
+    assert " ms, search " in lines[-1]
+
+
+def test_searches_the_data_set_that_is_asked_for(project: Path, capsys) -> None:
+    ask(project, dataset="med")
+    assert "2l on med:" in capsys.readouterr().out
+
+
+def test_an_unknown_data_set_is_named(project: Path) -> None:
+    with pytest.raises(UserError, match="'nope' is not in this release; choose one of api, med"):
+        ask(project, dataset="nope")
+
+
+def test_mistakes_are_named_before_anything_is_loaded(project: Path) -> None:
+    with pytest.raises(UserError, match="query is empty"):
+        check_query("  ", 5)
+    with pytest.raises(UserError, match="k is 0"):
+        check_query("words", 0)
+    with pytest.raises(UserError, match="'9l' is not released; choose one of 2l, static"):
+        release_folder(project / "release", "9l")
+    assert release_folder(project / "release", "static") == project / "release" / "static"
+
+
+def test_without_a_release_the_command_says_how_to_make_one(tmp_path: Path) -> None:
+    root = Path(__file__).parents[2]
+    command = [sys.executable, "-m", "steps.search", "--student", "2l", "anything"]
+    done = subprocess.run(command, cwd=tmp_path, env={"PYTHONPATH": str(root)}, capture_output=True, text=True)
+    assert done.returncode == 3
+    assert "make demo" in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1

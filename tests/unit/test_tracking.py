@@ -1,0 +1,81 @@
+"""MLflow: one parent a pipeline, a child a stage, and restored stages linked to their makers."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from steps.core import lineage, tracking
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'mlflow.db'}")
+    monkeypatch.delenv("SLIMTOWER_PARENT_RUN", raising=False)
+    (tmp_path / "params.yaml").write_text("a: 1\n")
+    return tmp_path
+
+
+def lock(stages: dict[str, str]) -> None:
+    entries = {}
+    for name, md5 in stages.items():
+        out = {"path": f"out/{name.replace('@', '/')}", "md5": md5}
+        entries[name] = {"cmd": "x", "deps": [], "outs": [out]}
+    Path("dvc.lock").write_text(yaml.safe_dump({"schema": "2.0", "stages": entries}))
+
+
+def test_runs_parents_metrics_models_and_restored_links(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = project / "model"
+    model.mkdir()
+    (model / "weights.safetensors").write_bytes(b"x")
+
+    monkeypatch.setenv("SLIMTOWER_PIPELINE", "first")
+    with tracking.stage_run("teach", {"epochs": 1, "small": {"layers": [0, 1]}}) as run:
+        run.metric("loss", 2.0, step=1)
+        run.metric("loss", 1.0, step=2)
+        run.metrics({"nDCG@10": 0.5, "Recall@5|20": 0.1})
+        run.model(model, "teacher")
+    with tracking.stage_run("distill@2l", {}):
+        pass
+    lock({"teach": "m1", "distill@2l": "m2"})
+    assert "2 stages ran, 0 restored" in lineage.finish({}, set())
+
+    api = tracking.client()
+    experiment = tracking.experiment_id(api)
+    runs = {run.info.run_name: run for run in api.search_runs([experiment])}
+    assert set(runs) == {"pipeline", "teach", "distill@2l"}
+    parent = runs["pipeline"].info.run_id
+    assert {runs[name].data.tags["mlflow.parentRunId"] for name in ("teach", "distill@2l")} == {parent}
+    teach = runs["teach"]
+    assert [m.value for m in api.get_metric_history(teach.info.run_id, "loss")] == [2.0, 1.0]
+    assert teach.data.metrics["nDCG_at_10"] == 0.5
+    assert teach.data.params == {"epochs": "1", "small.layers": "[0, 1]"}
+    assert teach.data.tags["out_md5.out/teach"] == "m1"
+    logged = api.search_logged_models([experiment])
+    assert [m.source_run_id for m in logged] == [teach.info.run_id]
+    assert (project / "mlartifacts" / "models" / logged[0].model_id / "artifacts" / "weights.safetensors").is_file()
+
+    monkeypatch.setenv("SLIMTOWER_PIPELINE", "second")
+    with tracking.stage_run("distill@2l", {}):
+        pass
+    before = lineage.lock_stages()
+    lock({"teach": "m1", "distill@2l": "m3"})
+    assert "1 stages ran, 1 restored" in lineage.finish(before, {"teach"})
+    restored = next(run for run in api.search_runs([experiment]) if run.info.run_name == "teach (restored)")
+    assert restored.data.tags["slimtower.made_by"] == teach.info.run_id
+    assert restored.data.tags["mlflow.parentRunId"] != parent
+
+
+def test_nothing_done_opens_no_run(project: Path) -> None:
+    lock({"teach": "m1"})
+    assert "nothing to do" in lineage.finish(lineage.lock_stages(), set())
+    assert not (project / "mlflow.db").exists()
+
+
+def test_a_failed_stage_is_marked_failed(project: Path) -> None:
+    with pytest.raises(RuntimeError), tracking.stage_run("mine", {}):
+        raise RuntimeError
+    api = tracking.client()
+    found = api.search_runs([tracking.experiment_id(api)], "tags.`slimtower.stage` = 'mine'")
+    assert [run.info.status for run in found] == ["FAILED"]

@@ -1,0 +1,80 @@
+"""The embeddings' cache: nothing is computed twice, and a killed run repeats at most one shard."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from steps.embed.vector_cache import VectorCache
+
+TEXTS = [f"text {number}" for number in range(50)]
+
+
+def vectors(texts: list[str]) -> np.ndarray:
+    return np.array([[len(text), float(text.split()[1]), 1.0] for text in texts], dtype=np.float32)
+
+
+def test_written_vectors_are_in_the_order_asked_for(tmp_path: Path) -> None:
+    cache = VectorCache(tmp_path / "cache", "float32")
+    cache.fill(TEXTS, vectors, 7, "test")
+    asked = [TEXTS[3], TEXTS[49], TEXTS[3]]
+    cache.write(asked, tmp_path / "out.npy", 3)
+    np.testing.assert_array_equal(np.load(tmp_path / "out.npy"), vectors(asked))
+
+
+def test_only_missing_texts_are_embedded(tmp_path: Path) -> None:
+    VectorCache(tmp_path, "float32").fill(TEXTS[:30], vectors, 7, "test")
+    asked: list[str] = []
+
+    def remember(texts: list[str]) -> np.ndarray:
+        asked.extend(texts)
+        return vectors(texts)
+
+    assert VectorCache(tmp_path, "float32").fill(TEXTS, remember, 7, "test") == 20
+    assert sorted(asked) == sorted(TEXTS[30:])
+
+
+def test_a_text_never_filled_is_an_error(tmp_path: Path) -> None:
+    cache = VectorCache(tmp_path / "cache", "float32")
+    cache.fill(TEXTS, vectors, 7, "test")
+    with pytest.raises(KeyError):
+        cache.write(["another text"], tmp_path / "out.npy", 3)
+
+
+KILLED = """
+import sys, time
+from pathlib import Path
+import numpy as np
+from steps.embed.vector_cache import VectorCache
+
+def slow(texts):
+    print("shard", flush=True)
+    time.sleep(0.2)
+    return np.array([[len(t), float(t.split()[1]), 1.0] for t in texts], dtype=np.float32)
+
+VectorCache(Path(sys.argv[1]), "float32").fill([f"text {n}" for n in range(50)], slow, 5, "test")
+"""
+
+
+def test_a_killed_run_repeats_at_most_one_shard(tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    process = subprocess.Popen(
+        [sys.executable, "-c", KILLED, str(cache)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONPATH": "."},
+    )
+    assert process.stdout is not None
+    for _ in range(5):
+        assert process.stdout.readline() == "shard\n"
+    time.sleep(0.05)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert len(list(cache.glob("shard-*"))) == 4  # the fifth was in the making
+    repeated = VectorCache(cache, "float32").fill(TEXTS, vectors, 5, "test")
+    assert repeated == 30  # ten shards of five, four of them kept
