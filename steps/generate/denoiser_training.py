@@ -20,6 +20,7 @@ from steps.generate.token_masking import mask_tokens
 
 WARMUP_STEPS = 100
 LOG_STEPS = 20
+KEPT_SHARE = 0.15  # of the tokens that are not masked: the model starts as a copier and only has to stay one
 PAD, START = SPECIAL_TOKENS.index("<pad>"), SPECIAL_TOKENS.index("</s>")  # BART's decoder starts from </s>
 
 
@@ -56,7 +57,10 @@ def train_denoiser(texts: Sequence[str], params: GenerateParams, run: Run) -> De
 
 
 def denoising_loss(model: Any, ids: Tensor, ratio: float, mask_id: int, generator: torch.Generator) -> Tensor:
-    """Mean cross-entropy of the tokens of `ids` `(batch, tokens)` given their masked form and the tokens before."""
+    """Mean cross-entropy of the masked tokens of `ids` `(batch, tokens)`, given the masked text and the tokens before.
+
+    A drawn share of the other tokens counts as well. The vocabulary is the dear part, and no other token goes there.
+    """
     real = ids != PAD
     hidden = mask_tokens(ids, ids >= len(SPECIAL_TOKENS), ratio, mask_id, generator)
     shifted = torch.cat([torch.full((len(ids), 1), START), ids[:, :-1]], dim=1)
@@ -64,9 +68,10 @@ def denoising_loss(model: Any, ids: Tensor, ratio: float, mask_id: int, generato
     states = model.model(
         input_ids=hidden.to(place), attention_mask=real.long().to(place), decoder_input_ids=shifted.to(place)
     ).last_hidden_state
-    real = real.to(place)
-    # the vocabulary is the dear part: only real tokens go through it
-    return cross_entropy(model.lm_head(states[real]) + model.final_logits_bias, ids.to(place)[real])
+    counted = real & ((hidden != ids) | (torch.rand(ids.shape, generator=generator) < KEPT_SHARE))
+    counted[:, 0] = True  # never an empty mean
+    counted = counted.to(place)
+    return cross_entropy(model.lm_head(states[counted]) + model.final_logits_bias, ids.to(place)[counted])
 
 
 def schedule(step: int, steps: int) -> float:

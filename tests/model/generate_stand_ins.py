@@ -9,17 +9,22 @@ from steps.generate.denoiser import Denoiser, save_denoiser
 from steps.generate.small_bart import new_small_bart, train_tokenizer
 
 VERBS = ("sum", "sort", "merge", "plot", "filter", "scale", "draw", "count")
-THINGS = ("rows", "columns", "vectors", "images", "tables")
-TEXTS = [f"{verb} all the {thing} of a file at once" for verb in VERBS for thing in THINGS]
+THINGS = ("rows", "columns", "vectors", "images", "tables", "words", "lines", "cells", "bytes", "trees")
+TEXTS = [
+    f"{verb} all the {thing} of a file at once"
+    for row, verb in enumerate(VERBS)
+    for column, thing in enumerate(THINGS)
+    if (row + column) % 2  # the other half is there to be found
+]
 
 SMALL = SmallBartParams(
-    d_model=32,
-    layers=1,
+    d_model=64,
+    layers=2,
     heads=2,
     vocabulary=400,
     corpus_texts=100,
     mask_ratio=0.3,
-    epochs=60.0,
+    epochs=15.0,
     batch_size=8,
     learning_rate=3e-3,
 )
@@ -70,7 +75,7 @@ def write_world(folder: Path, asked: list[dict[str, Any]] | None = None) -> Path
 
 
 def random_bart() -> Denoiser:
-    """An untrained BART of width 32 with a tokenizer of its own."""
+    """An untrained BART of width 64 with a tokenizer of its own."""
     tokenizer = train_tokenizer(TEXTS, 400)
     return Denoiser(new_small_bart(len(tokenizer), 64, SMALL, seed=0).eval(), tokenizer)
 

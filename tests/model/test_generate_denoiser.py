@@ -2,11 +2,15 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from generate_stand_ins import PARAMS, TEXTS, random_bart
+from generate_stand_ins import PARAMS, SMALL, TEXTS, random_bart
 
-from steps.generate.denoiser import add_noise, encoder_states, tokenize, write_variants
+from steps.generate import denoiser_training
+from steps.generate.denoiser import Denoiser, add_noise, encoder_states, tokenize, write_variants
+from steps.generate.denoiser_training import denoising_loss
+from steps.generate.small_bart import new_small_bart, train_tokenizer
 from steps.generate.token_masking import mask_tokens
 
 MASK = 4
@@ -91,10 +95,38 @@ def test_variants_keep_the_order_of_their_sources_and_repeat_themselves() -> Non
     assert first.masked_share > 0.1
 
 
-def test_a_copier_without_mask_or_noise_gives_each_source_back_in_its_place() -> None:
-    denoiser = random_bart()  # small BARTs start as copiers; width 32 is too narrow to be an exact one
-    texts = [TEXTS[3], "x", TEXTS[7]]
+def test_an_untrained_small_bart_copies() -> None:
+    tokenizer = train_tokenizer(TEXTS, 400)
+    wide = SMALL.model_copy(update={"d_model": 192, "heads": 4})
+    denoiser = Denoiser(new_small_bart(len(tokenizer), 26, wide, seed=1).eval(), tokenizer)
+    ids, attention, _ = tokenize(denoiser, TEXTS, 24)
+    shifted = torch.cat([torch.full((len(ids), 1), 2), ids[:, :-1]], dim=1)
+    logits = denoiser.model(input_ids=ids, attention_mask=attention, decoder_input_ids=shifted).logits
+    assert (logits.argmax(dim=2) == ids)[attention.bool()].float().mean() > 0.9
+
+
+def test_tokens_are_cut_at_the_limit_and_only_text_may_be_masked() -> None:
+    denoiser = random_bart()
+    texts = [TEXTS[3], "x", " ".join(TEXTS)]
     ids, attention, maskable = tokenize(denoiser, texts, 24)
-    states = encoder_states(denoiser.model, ids, attention)
-    assert states.shape == (3, ids.shape[1], 32)
-    assert maskable.sum(dim=1).tolist() == [len(denoiser.tokenizer(text).input_ids) - 2 for text in texts]
+    assert ids.shape == attention.shape == (3, 24)
+    assert maskable.sum(dim=1).tolist() == [len(denoiser.tokenizer(text).input_ids) - 2 for text in texts[:2]] + [22]
+    assert encoder_states(denoiser.model, ids, attention).shape == (3, 24, 64)
+
+
+def test_denoising_loss_is_the_cross_entropy_of_masked_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(denoiser_training, "KEPT_SHARE", 0.0)
+    denoiser = random_bart()
+    ids, attention, _ = tokenize(denoiser, TEXTS[:5], 24)
+    found = denoising_loss(denoiser.model, ids, 0.3, MASK, seeded(3))
+    hidden = mask_tokens(ids, ids >= 5, 0.3, MASK, seeded(3))
+    shifted = torch.cat([torch.full((5, 1), 2), ids[:, :-1]], dim=1)
+    logits = denoiser.model(input_ids=hidden, attention_mask=attention, decoder_input_ids=shifted).logits
+    scores = logits.detach().double().numpy()
+    terms = [
+        np.log(np.exp(scores[row, column]).sum()) - scores[row, column, ids[row, column]]
+        for row in range(5)
+        for column in range(ids.shape[1])
+        if column == 0 or hidden[row, column] != ids[row, column]
+    ]
+    assert found.item() == pytest.approx(np.mean(terms), rel=1e-5)

@@ -71,7 +71,7 @@ def test_epochs_zero_needs_no_triplets(tmp_path: Path, base: Path) -> None:
 
 def test_training_lowers_the_loss_beats_the_base_and_repeats_itself(tmp_path: Path, base: Path) -> None:
     run = Recorder()
-    output = train(tmp_path, base, run, epochs=10.0, learning_rate=5e-3)
+    output = train(tmp_path, base, run, epochs=6.0, learning_rate=5e-3, checkpoint_steps=50)
     assert sorted(run.losses) == list(range(1, len(run.losses) + 1))
     assert np.mean([run.losses[step] for step in sorted(run.losses)[-5:]]) < run.losses[1] / 2
     report = read_json(output / "report.json")
@@ -79,7 +79,7 @@ def test_training_lowers_the_loss_beats_the_base_and_repeats_itself(tmp_path: Pa
     assert report["comparison"]["n"] == sum(row["split"] == "dev" for row in queries())
     assert report["comparison"]["ndcg_teacher"] > report["comparison"]["ndcg_base"]
     assert not list((tmp_path / "cache").rglob("checkpoint-*"))  # removed after success
-    again = train(tmp_path, base, name="again", epochs=10.0, learning_rate=5e-3)
+    again = train(tmp_path, base, name="again", epochs=6.0, learning_rate=5e-3, checkpoint_steps=50)
     for name in ("report.json", "tower/model.safetensors", "tower/config.json"):
         assert (again / name).read_bytes() == (output / name).read_bytes()
 

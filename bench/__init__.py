@@ -1,0 +1,1 @@
+"""Side-by-side measurements; each command writes bench/results/<name>.json."""

@@ -1,0 +1,83 @@
+"""python -m bench.generation: students with and without the generated queries, on the dev queries of the present run.
+
+Needs the outputs of `dvc repro`. Writes bench/results/generation.json: nDCG@10 of each student and seed with
+`mixture.generated_queries` as in params.yaml and at 0, and a paired t-test over queries (seeds averaged first).
+"""
+
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import faiss
+import numpy as np
+from scipy import stats
+
+from bench.machine import machine
+from steps.core.files import read_json, write_json
+from steps.core.params import load_params
+from steps.core.params.distill import DistillParams
+from steps.core.tables import read_table
+from steps.core.towers import encode, load_tower
+from steps.core.tracking import NullRun
+from steps.distill.run import run as distill
+from steps.evaluate.measures import per_query
+from steps.evaluate.questions import EvaluationSet, read_evaluation_sets
+
+INGEST, EMBED, TEACH = Path("data/ingest"), Path("data/embed"), Path("models/teach")
+
+
+def ndcg(tower_folder: Path, questions: list[EvaluationSet]) -> np.ndarray:
+    """nDCG@10 of each dev query by exact search, `(queries,)`."""
+    corpus = read_table(INGEST, "corpus")
+    names, ids = np.array(corpus["dataset"].to_pylist()), np.array(corpus["doc_id"].to_pylist())
+    documents = np.load(EMBED / "documents.npy", mmap_mode="r")
+    tower = load_tower(tower_folder)
+    values = []
+    for item in questions:
+        rows = np.flatnonzero(names == item.dataset)
+        index = faiss.IndexFlatIP(documents.shape[1])
+        index.add(np.ascontiguousarray(documents[rows]))
+        scores, hits = index.search(encode(tower, item.texts, "query"), 100)
+        found = [[str(ids[rows[hit]]) for hit in line] for line in hits]
+        values.append(per_query(item.judgements, item.query_ids, found, list(scores))["nDCG@10"])
+    return np.concatenate(values)
+
+
+def measure(
+    student: str, params: DistillParams, weight: float, seed: int, questions: list[EvaluationSet]
+) -> np.ndarray:
+    """Distil with the generated queries at `weight` and score on dev."""
+    mixture = {**params.mixture, "generated_queries": weight}
+    changed = params.model_copy(update={"mixture": mixture, "seed": seed})
+    with TemporaryDirectory() as folder:
+        output = Path(folder) / student
+        distill(student, INGEST, EMBED, TEACH, output, changed, NullRun())
+        return ndcg(output / "query_encoder", questions)
+
+
+def main() -> None:
+    """Measure `static` and `2l` over three seeds."""
+    params = load_params().distill
+    questions = read_evaluation_sets(INGEST, ["dev"])
+    seeds = [1, 2, 3]
+    used = params.mixture.get("generated_queries", 0.0) or 1.0
+    result: dict[str, object] = {"machine": machine(), "seeds": seeds, "weight": used, "students": {}}
+    students: dict[str, object] = {}
+    for student in sys.argv[1:] or ["static", "2l"]:
+        values = {
+            label: np.stack([measure(student, params, weight, seed, questions) for seed in seeds])
+            for label, weight in (("with", used), ("without", 0.0))
+        }
+        test = stats.ttest_rel(values["with"].mean(axis=0), values["without"].mean(axis=0))
+        students[student] = {
+            label: {"mean": float(seeded.mean()), "by_seed": seeded.mean(axis=1).tolist()}
+            for label, seeded in values.items()
+        } | {"p_value": float(test.pvalue), "dev_queries": int(values["with"].shape[1])}
+        print(student, students[student], flush=True)
+    result["students"] = students
+    result["generation"] = read_json(Path("data/generate/report.json"))
+    write_json(Path("bench/results/generation.json"), result)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,146 @@
+"""The stage `generate` as a whole, on forty queries."""
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from generate_stand_ins import PARAMS, TEXTS, queries, random_bart, write_bart, write_world
+from pydantic import ValidationError
+from teach_stand_ins import write_tower
+
+import steps.generate.run as stage
+from steps.core.errors import UserError
+from steps.core.files import read_json
+from steps.core.params.generate import GenerateParams
+from steps.core.tables import read_table
+from steps.core.texts import fold
+from steps.core.tracking import NullRun, Run
+from steps.generate.denoiser import Denoiser, Variants
+
+
+class Recorder(NullRun):
+    """Keeps each metric's history."""
+
+    def __init__(self) -> None:
+        self.history: dict[str, list[float]] = {}
+
+    def metric(self, name: str, value: float, step: int | None = None) -> None:
+        self.history.setdefault(name, []).append(value)
+
+
+@pytest.fixture(scope="module")
+def judge(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tower(tmp_path_factory.mktemp("judge") / "model")
+
+
+def generate(ingest: Path, output: Path, judge: Path, run: Run | None = None, **changes: Any) -> Path:
+    params = GenerateParams.model_validate(PARAMS.model_dump() | {"judge": str(judge)} | changes)
+    stage.run(ingest, output, params, run or NullRun())
+    return output
+
+
+def test_the_small_bart_learns_to_write_new_queries(tmp_path: Path, judge: Path) -> None:
+    ingest, run = write_world(tmp_path), Recorder()
+    output = generate(ingest, tmp_path / "generate", judge, run, do_sample=True)
+    assert run.history["loss"][-1] < run.history["loss"][0] / 2
+    rows = read_table(output, "generated_queries").to_pylist()
+    report = read_json(output / "report.json")
+    assert report["queries"] == len(rows) >= 15
+    sources = {row["query_id"]: row["text"] for row in queries() if row["split"] == "train"}
+    folded = [fold(row["text"]) for row in rows]
+    assert len(set(folded)) == len(folded)
+    assert not set(folded) & {fold(row["text"]) for row in queries()}
+    for row in rows:
+        assert row["query_id"] == f"{row['source_query_id']}#{row['variant']}"
+        assert row["source_query_id"] in sources
+        assert row["sigma"] == pytest.approx(PARAMS.sigmas[row["variant"]])
+    assert [row["query_id"] for row in rows] == sorted(row["query_id"] for row in rows)
+    for entry in report["sigmas"]:
+        assert entry["written"] == len(TEXTS) == entry["kept"] + sum(entry["dropped"].values())
+        assert entry["content_word_overlap"] > 0.2  # variants of their sources, not any text
+        assert 0.1 <= entry["masked_share"] < 0.3
+    again = generate(ingest, tmp_path / "again", judge, do_sample=True)
+    for name in ("generated_queries.parquet", "report.json"):
+        assert (again / name).read_bytes() == (output / name).read_bytes()
+
+
+def test_a_pretrained_folder_takes_the_small_barts_place(tmp_path: Path, judge: Path) -> None:
+    folder = write_bart(tmp_path / "bart")
+    output = generate(write_world(tmp_path), tmp_path / "generate", judge, model=str(folder), do_sample=True)
+    report = read_json(output / "report.json")
+    assert report["model"] == str(folder)
+    assert report["queries"] == len(read_table(output, "generated_queries")) > 0
+
+
+def test_a_folder_without_a_mask_token_is_refused(tmp_path: Path, judge: Path) -> None:
+    bart = random_bart()
+    bart.tokenizer.mask_token = None
+    bart.model.save_pretrained(str(tmp_path / "bart"))
+    bart.tokenizer.save_pretrained(str(tmp_path / "bart"))
+    with pytest.raises(UserError, match=r"generate.model .* has no mask or padding token"):
+        generate(write_world(tmp_path), tmp_path / "generate", judge, model=str(tmp_path / "bart"))
+
+
+def test_a_missing_model_is_refused_with_the_mend(tmp_path: Path, judge: Path) -> None:
+    with pytest.raises(UserError, match=r"generate.model .*nowhere' cannot be loaded .* facebook/bart-base"):
+        generate(write_world(tmp_path), tmp_path / "generate", judge, model=str(tmp_path / "nowhere"))
+    assert not (tmp_path / "generate").exists()
+
+
+def test_a_planted_leak_is_removed_and_counted(tmp_path: Path, judge: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def leaking(denoiser: Denoiser, texts: list[str], sigma: float, seed: int, params: GenerateParams) -> Variants:
+        written = [f"{text} quickly {sigma}" for text in texts]
+        written[4] = "MERGE all the rows, of a disk"  # the test query
+        return Variants(written, 0.1, 1.0)
+
+    monkeypatch.setattr(stage, "write_variants", leaking)
+    folder = write_bart(tmp_path / "bart")
+    output = generate(write_world(tmp_path), tmp_path / "generate", judge, model=str(folder))
+    report = read_json(output / "report.json")
+    assert [entry["dropped"]["evaluation_query"] for entry in report["sigmas"]] == [1, 1]
+    rows = read_table(output, "generated_queries").to_pylist()
+    assert Counter(row["variant"] for row in rows) == {0: 39, 1: 39}
+    assert all("disk" not in row["text"] for row in rows)
+
+
+def test_evaluation_queries_train_nothing_and_seed_nothing(
+    tmp_path: Path, judge: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = queries()
+    asked[0]["text"] = "Merge all the rows of a disk."  # a train query that reads like the test query
+    seen: list[str] = []
+
+    def listening(texts: list[str], params: GenerateParams, run: Run) -> Denoiser:
+        seen.extend(texts)
+        return random_bart()
+
+    monkeypatch.setattr(stage, "train_denoiser", listening)
+    output = generate(write_world(tmp_path, asked), tmp_path / "generate", judge, do_sample=True)
+    assert "To sum is to work on a file." in seen
+    assert not {fold(text) for text in seen} & {"merge all the rows of a disk", "sum all the images of a disk"}
+    sources = {row["source_query_id"] for row in read_table(output, "generated_queries").to_pylist()}
+    assert asked[0]["query_id"] not in sources
+
+
+def test_no_training_query_is_an_error_unless_none_is_wanted(tmp_path: Path, judge: Path) -> None:
+    ingest = write_world(tmp_path, [row for row in queries() if row["split"] != "train"])
+    with pytest.raises(UserError, match=r"no query of the split train.*generate.max_queries: 0"):
+        generate(ingest, tmp_path / "generate", judge)
+    output = generate(ingest, tmp_path / "generate", judge, max_queries=0)
+    assert len(read_table(output, "generated_queries")) == 0
+    assert read_json(output / "report.json")["queries"] == 0
+
+
+def test_a_sample_of_the_sources_is_drawn_by_seed(tmp_path: Path, judge: Path) -> None:
+    folder = write_bart(tmp_path / "bart")
+    ingest = write_world(tmp_path)
+    changes = {"model": str(folder), "max_queries": 7, "do_sample": True}
+    reports = [read_json(generate(ingest, tmp_path / name, judge, **changes) / "report.json") for name in "ab"]
+    assert reports[0] == reports[1]
+    assert (reports[0]["sources"], reports[0]["sources_not_drawn"]) == (7, 33)
+
+
+def test_heads_that_do_not_divide_the_width_are_refused() -> None:
+    with pytest.raises(ValidationError, match=r"heads \(5\) must divide d_model \(64\)"):
+        GenerateParams.model_validate(PARAMS.model_dump() | {"small": PARAMS.small.model_dump() | {"heads": 5}})
