@@ -30,7 +30,9 @@ def main() -> None:
 
 def _call(*words: str) -> None:
     """Run a module of this interpreter; its failure ends this command with the same code."""
-    code = subprocess.run([sys.executable, "-m", *words]).returncode
+    own_bin = str(Path(sys.executable).parent)  # stages say `python`; it must be this one
+    environment = os.environ | {"PATH": f"{own_bin}{os.pathsep}{os.environ.get('PATH', '')}"}
+    code = subprocess.run([sys.executable, "-m", *words], env=environment).returncode
     if code:
         raise SystemExit(code)
 

@@ -50,7 +50,8 @@ def fill(text: str, variables: dict[str, str], recipe: Path) -> str:
 def worktree(root: Path, name: str) -> Path:
     """Make or refresh runs/<name> at the present state of the tracked files; keeps its dvc.lock."""
     folder = root / "runs" / name
-    commit = _git(root, "stash", "create") or _git(root, "rev-parse", "HEAD")
+    identity = ("-c", "user.name=slimtower", "-c", "user.email=slimtower@localhost")  # of a commit nobody keeps
+    commit = _git(root, *identity, "stash", "create") or _git(root, "rev-parse", "HEAD")
     lock = folder / "dvc.lock"
     kept = lock.read_bytes() if lock.is_file() else None
     if (folder / ".git").exists():

@@ -1,0 +1,175 @@
+"""The whole pipeline through DVC, as `make run` starts it: tiny data, a tiny teacher, every stage real."""
+
+import gzip
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import yaml
+
+from steps.core import tracking
+
+pytestmark = pytest.mark.timeout(900)
+WORDS = ["sum", "mean", "matrix", "string", "axis", "file", "window", "graph"]
+
+
+def write_beir(folder: Path) -> None:
+    """Sixty-four documents, a query each, and three rows that cannot be used."""
+    (folder / "qrels").mkdir(parents=True)
+    pairs = [(first, second) for first in WORDS for second in WORDS]
+    with gzip.open(folder / "corpus.jsonl.gz", "wt") as corpus:
+        for number, (first, second) in enumerate(pairs):
+            text = f"Computes the {first} over a {second}. Number {number} is returned to the caller."
+            corpus.write(json.dumps({"_id": f"d{number}", "title": f"{first} of {second}", "text": text}) + "\n")
+        corpus.write('{"_id": "d0", "title": "again", "text": "a duplicate id"}\n{"_id": \n')
+    with (folder / "queries.jsonl").open("w") as queries:
+        for number, (first, second) in enumerate(pairs):
+            queries.write(json.dumps({"_id": f"q{number}", "text": f"how to {first} a {second}"}) + "\n")
+    for split, rows in (("train", range(0, 40)), ("dev", range(40, 52)), ("test", range(52, 64))):
+        lines = [f"q{number}\td{number}\t1" for number in rows]
+        (folder / "qrels" / f"{split}.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *lines]) + "\n")
+
+
+RECIPE = """\
+# make run RECIPE=recipes/tiny.yaml DATA=<folder>
+ingest:
+  sources: [{name: tiny, kind: beir, path: "${DATA}"}]
+  max_reject_ratio: 0.5
+teach: {base: "${TOWER}", epochs: 0.0, max_document_length: 64}
+generate: {max_queries: 0}
+distill:
+  students: [static, 1l]
+  max_length: 32
+"""
+
+
+@dataclass
+class Project:
+    """A copy of the project with a recipe for the tiny data."""
+
+    root: Path
+    words: list[str]
+
+    def run(self) -> subprocess.CompletedProcess[str]:
+        """Run the recipe."""
+        command = [sys.executable, "-m", "steps.core.recipe", "recipes/tiny.yaml", *self.words]
+        environment = {k: v for k, v in os.environ.items() if k not in {"MLFLOW_TRACKING_URI", "SLIMTOWER_CACHE"}}
+        environment |= {"DVC_NO_ANALYTICS": "true", "PYTHONPATH": ""}
+        return subprocess.run(command, cwd=self.root, capture_output=True, text=True, env=environment)
+
+    def git_status(self) -> str:
+        """What git says of tracked and untracked files."""
+        command = ["git", "status", "--porcelain"]
+        return subprocess.run(command, cwd=self.root, capture_output=True, text=True, check=True).stdout
+
+
+@pytest.fixture(scope="module")
+def project(tiny_tower: Path, tmp_path_factory: pytest.TempPathFactory) -> Project:
+    root = tmp_path_factory.mktemp("project")
+    listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    for name in subprocess.run(listed, capture_output=True, text=True, check=True).stdout.split("\0"):
+        if name and Path(name).is_file():
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            (root / name).write_bytes(Path(name).read_bytes())
+    (root / "recipes" / "tiny.yaml").write_text(RECIPE)
+    for words in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "copy"]):
+        identity = ["-c", "user.name=test", "-c", "user.email=test@example.org"]
+        subprocess.run(["git", *identity, *words], cwd=root, check=True, capture_output=True)
+    write_beir(root.parent / "beir")
+    return Project(root, [f"DATA={root.parent / 'beir'}", f"TOWER={tiny_tower}"])
+
+
+def test_a_recipe_runs_once_then_does_nothing_then_only_what_changed(project: Project) -> None:
+    first = project.run()
+    assert first.returncode == 0, first.stdout + first.stderr
+    run = project.root / "runs" / "tiny"
+    metrics = json.loads((project.root / "reports" / "tiny.metrics.json").read_text())
+    assert set(metrics["datasets"]["tiny"]) == {"bm25", "teacher", "static", "1l"}
+    assert metrics["audit"]["leaks"] == 0
+    assert metrics["queries"]["tiny"] == {"dev": 12, "test": 12}
+    rejects = json.loads((run / "data/ingest/report.json").read_text())["rejects"]
+    assert {"duplicate_id", "invalid_json"} <= set(rejects)
+    assert "http" not in (project.root / "reports" / "tiny.report.html").read_text().split("<body", 1)[0]
+
+    second = project.run()
+    assert second.returncode == 0
+    assert "nothing to do, every stage is up to date" in second.stdout
+    assert "Running stage" not in second.stdout + second.stderr
+
+    recipe = project.root / "recipes" / "tiny.yaml"
+    recipe.write_text(RECIPE.replace("max_length: 32", "max_length: 32\n  student: {1l: {learning_rate: 1.0e-3}}"))
+    third = project.run()
+    assert third.returncode == 0
+    lines = (third.stdout + third.stderr).splitlines()
+    ran = {line.split("'")[1] for line in lines if line.startswith("Running stage")}
+    assert ran == {"distill@1l", "release@1l", "evaluate"}
+    recipe.write_text(RECIPE)
+
+    fourth = project.run()
+    assert "0 stages ran, 3 restored" in fourth.stdout
+    assert project.git_status() == ""
+    _check_tracking(project.root)
+
+
+def _check_tracking(root: Path) -> None:
+    """One parent a pipeline run that did something, children below it, restored stages linked to their makers."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{root / 'mlflow.db'}")
+        api = tracking.client()
+        runs = api.search_runs([tracking.experiment_id(api)], max_results=1000)
+    parents = [run for run in runs if run.info.run_name == "pipeline"]
+    assert len(parents) == 3
+    by_id = {run.info.run_id: run for run in runs}
+    restored = [run for run in runs if run.data.tags.get("slimtower.restored") == "true"]
+    assert sorted(run.data.tags["slimtower.stage"] for run in restored) == ["distill@1l", "evaluate", "release@1l"]
+    for run in restored:
+        maker = by_id[run.data.tags["slimtower.made_by"]]
+        assert maker.data.tags["slimtower.stage"] == run.data.tags["slimtower.stage"]
+        assert maker.info.status == "FINISHED"
+    evaluated = [run for run in runs if run.info.run_name == "evaluate"]
+    assert all("datasets.tiny.1l.nDCG_at_10" in run.data.metrics for run in evaluated)
+    distilled = [run for run in runs if run.info.run_name == "distill@static"]
+    assert distilled[0].data.metrics["validation_cosine"] > 0
+    assert "slimtower.model" in distilled[0].data.tags
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"DATA": "nowhere"}, "nowhere"),
+        ({"DATA": ""}, "needs DATA"),
+    ],
+)
+def test_wrong_data_ends_with_one_clear_line_and_code_3(project: Project, change: dict[str, str], message: str) -> None:
+    words = [word for word in project.words if not word.startswith("DATA=")]
+    changed = Project(project.root, [*words, *(f"{key}={value}" for key, value in change.items())])
+    done = changed.run()
+    assert done.returncode == 3
+    complaint = [line for line in done.stderr.splitlines() if line.startswith("slimtower:")]
+    assert len(complaint) == 1
+    assert message in complaint[0]
+    assert "Traceback" not in done.stderr
+
+
+def test_a_mistyped_parameter_ends_before_any_stage(project: Project) -> None:
+    (project.root / "recipes" / "typo.yaml").write_text("# make run RECIPE=recipes/typo.yaml\nteach: {epoch: 1.0}\n")
+    command = [sys.executable, "-m", "steps.core.recipe", "recipes/typo.yaml"]
+    done = subprocess.run(command, cwd=project.root, capture_output=True, text=True)
+    (project.root / "recipes" / "typo.yaml").unlink()
+    assert done.returncode == 3
+    assert "did you mean teach.epochs?" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_the_stage_graph_is_what_the_readme_draws() -> None:
+    stages = yaml.safe_load(Path("dvc.yaml").read_text())["stages"]
+    assert list(stages) == [
+        "ingest", "mine", "teach", "generate", "embed", "distill", "index", "release", "evaluate",
+    ]  # fmt: skip
+    for name, stage in stages.items():
+        assert stage["cmd"].startswith(f"python -m steps.{name}")
+        assert f"steps/{name}" in stage["deps"]
