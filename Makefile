@@ -2,7 +2,7 @@
 PYTHON  ?= python3
 VENV    := .venv
 BIN     := $(CURDIR)/$(VENV)/bin
-STUDENT ?= 2l
+export Q RECIPE STUDENT DATA POOL
 export PATH := $(BIN):$(PATH)
 export HF_HUB_DISABLE_TELEMETRY := 1
 export DVC_NO_ANALYTICS := true
@@ -29,10 +29,10 @@ demo: setup ## the whole pipeline on the embedded data, then its results
 	@python -m steps.evaluate --table
 
 run: setup ## the pipeline with an overlay: make run RECIPE=recipes/scifact.yaml DATA=<folder>
-	@python -m steps.core.recipe "$(RECIPE)" DATA="$(DATA)" POOL="$(POOL)"
+	@python -m steps.core.recipe "$$RECIPE" DATA="$$DATA" POOL="$$POOL"
 
-search: setup ## top hits: make search Q="running total along an axis" STUDENT=2l
-	@python -m steps.search --student "$(STUDENT)" "$(Q)"
+search: setup ## top hits: make search Q="running total along an axis" [STUDENT=static] [RECIPE=recipes/x.yaml]
+	@python -m steps.search --student "$$STUDENT" --recipe "$$RECIPE" -- "$$Q"
 
 test: setup lint ## lint, then the default test suite
 	@python -m pytest tests

@@ -2,21 +2,21 @@
 
 import os
 import platform
-from pathlib import Path
 
 import torch
 
+from steps.core.machine import processor
+from steps.core.towers import resolve_precision
+
 
 def machine() -> dict[str, object]:
-    """Cores, memory in GiB, processor family, native bf16, GPU name or none, and versions that matter."""
+    """Cores, memory in GiB, processor family, what `precision: auto` means there, GPU name or none, and versions."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    info = Path("/proc/cpuinfo")
-    names = [line.split(":", 1)[1].strip() for line in info.read_text().splitlines() if line.startswith("model name")]
     return {
         "cores": os.cpu_count(),
         "memory_gib": round(memory, 1),
-        "processor": names[0] if names else platform.machine(),
-        "native_bf16": bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()),
+        "processor": processor(),
+        "precision_auto": resolve_precision("auto"),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         "python": platform.python_version(),
         "torch": torch.__version__,

@@ -13,11 +13,25 @@ from typing import Any
 from steps.core.errors import UserError
 
 
+def cache_root() -> Path:
+    """Absolute SLIMTOWER_CACHE, or `.cache/slimtower` here; UserError for a URL."""
+    given = os.environ.get("SLIMTOWER_CACHE") or ".cache/slimtower"
+    if "://" in given:
+        raise UserError(f"SLIMTOWER_CACHE is {given!r}; give a folder (a mounted volume serves several machines)")
+    return Path(given).resolve()
+
+
 @contextmanager
 def staged_folder(target: Path) -> Iterator[Path]:
-    """Yield a fresh folder beside `target`; rename it onto `target` when the block succeeds."""
+    """Yield a fresh folder beside `target`; rename it onto `target` when the block succeeds.
+
+    What a killed run left of the same target is removed first.
+    """
     target.parent.mkdir(parents=True, exist_ok=True)
-    staging = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+    prefix = f".staging.{target.name}."  # .dvcignore keeps these out of folders that stages depend on
+    for stale in target.parent.glob(f"{prefix}*"):
+        shutil.rmtree(stale, ignore_errors=True)
+    staging = Path(tempfile.mkdtemp(prefix=prefix, dir=target.parent))
     staging.chmod(0o755)  # mkdtemp makes it private; outputs are read by other users and containers
     try:
         yield staging
@@ -32,7 +46,7 @@ def staged_folder(target: Path) -> Iterator[Path]:
 def staged_file(target: Path) -> Iterator[Path]:
     """Yield a path beside `target`; rename it onto `target` when the block succeeds."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    staging = target.with_name(f".{target.name}.{os.getpid()}")
+    staging = target.with_name(f".staging.{target.name}.{os.getpid()}")
     try:
         yield staging
         staging.replace(target)

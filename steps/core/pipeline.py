@@ -1,7 +1,7 @@
 """python -m steps.core.pipeline: one run of the whole pipeline.
 
-Checks params.yaml, lists the data outside the project, calls `dvc repro`, then links the stages that DVC restored from
-its cache to the MLflow runs that made them.
+Checks params.yaml, lists the data outside the project, calls `dvc repro`, then closes the MLflow run and links the
+stages that were reused to the runs that made them.
 """
 
 import os
@@ -17,24 +17,26 @@ from steps.core.params import load_params
 
 
 def main() -> None:
-    """Run it all; exits with dvc's code when a stage fails."""
+    """Run it all; exits with the code of the command that failed."""
     load_params()
     started = time.perf_counter()
     os.environ.setdefault("SLIMTOWER_PIPELINE", uuid.uuid4().hex)
-    _call("steps.ingest", "--list")
+    if code := _call("steps.ingest", "--list"):
+        raise SystemExit(code)
     before = lock_stages()
-    missing = {stage for stage, entry in before.items() if not all(Path(out["path"]).exists() for out in entry["outs"])}
-    _call("dvc", "repro", *sys.argv[1:])
-    print(f"pipeline: {finish(before, missing)}; {time.perf_counter() - started:.0f} s")
+    absent = [out["path"] for entry in before.values() for out in entry["outs"] if not Path(out["path"]).exists()]
+    code = _call("dvc", "repro", *sys.argv[1:])
+    changed = absent or lock_stages() != before
+    done = finish(failed=code != 0) if code or changed else "nothing to do, every stage is up to date"
+    print(f"pipeline: {'failed; ' if code else ''}{done}; {time.perf_counter() - started:.0f} s")
+    raise SystemExit(code)
 
 
-def _call(*words: str) -> None:
-    """Run a module of this interpreter; its failure ends this command with the same code."""
+def _call(*words: str) -> int:
+    """Run a module of this interpreter and return its exit code."""
     own_bin = str(Path(sys.executable).parent)  # stages say `python`; it must be this one
     environment = os.environ | {"PATH": f"{own_bin}{os.pathsep}{os.environ.get('PATH', '')}"}
-    code = subprocess.run([sys.executable, "-m", *words], env=environment).returncode
-    if code:
-        raise SystemExit(code)
+    return subprocess.run([sys.executable, "-m", *words], env=environment).returncode
 
 
 if __name__ == "__main__":

@@ -15,8 +15,9 @@ from typing import Any
 import yaml
 
 from steps.core.errors import UserError, guarded
-from steps.core.params import check_params
-from steps.core.tracking import tracking_uri
+from steps.core.files import cache_root
+from steps.core.params import check_params, parse_mapping, read_mapping
+from steps.core.tracking import git_commit, tracking_uri
 
 _VARIABLE = re.compile(r"\$\{(\w+)(:-[^}]*)?\}")
 _PATHS = {"DATA", "POOL"}
@@ -50,8 +51,10 @@ def fill(text: str, variables: dict[str, str], recipe: Path) -> str:
 def worktree(root: Path, name: str) -> Path:
     """Make or refresh runs/<name> at the present state of the tracked files; keeps its dvc.lock."""
     folder = root / "runs" / name
-    identity = ("-c", "user.name=slimtower", "-c", "user.email=slimtower@localhost")  # of a commit nobody keeps
-    commit = _git(root, *identity, "stash", "create") or _git(root, "rev-parse", "HEAD")
+    commit = _git(root, "rev-parse", "HEAD")
+    if _git(root, "status", "--porcelain", "--untracked-files=no"):
+        identity = ("-c", "user.name=slimtower", "-c", "user.email=slimtower@localhost")  # of a commit nobody keeps
+        commit = _git(root, *identity, "stash", "create")
     lock = folder / "dvc.lock"
     kept = lock.read_bytes() if lock.is_file() else None
     if (folder / ".git").exists():
@@ -85,8 +88,8 @@ def main() -> None:
         known = ", ".join(sorted(str(path) for path in Path("recipes").glob("*.yaml")))
         raise UserError(f"{recipe}: no such recipe; there are {known}")
     variables = dict(word.split("=", 1) for word in sys.argv[2:] if "=" in word)
-    change = yaml.safe_load(fill(recipe.read_text(encoding="utf-8"), variables, recipe)) or {}
-    params = overlay(yaml.safe_load(Path("params.yaml").read_text(encoding="utf-8")), change)
+    change = parse_mapping(fill(recipe.read_text(encoding="utf-8"), variables, recipe), str(recipe))
+    params = overlay(read_mapping(Path("params.yaml")), change)
     check_params(params, str(recipe))
 
     folder = worktree(root, recipe.stem)
@@ -95,7 +98,8 @@ def main() -> None:
         f"# params.yaml of the project with {recipe} laid over it\n{text}", encoding="utf-8"
     )
     environment = os.environ | {
-        "SLIMTOWER_CACHE": os.environ.get("SLIMTOWER_CACHE") or str(root / ".cache" / "slimtower"),
+        "SLIMTOWER_CACHE": str(cache_root()),
+        "SLIMTOWER_GIT_COMMIT": git_commit(),
         "MLFLOW_TRACKING_URI": tracking_uri(),
     }
     code = subprocess.run([sys.executable, "-m", "steps.core.pipeline"], cwd=folder, env=environment).returncode

@@ -10,8 +10,6 @@ import pyarrow.parquet as pq
 from steps.core.errors import UserError
 from steps.core.files import staged_file
 
-SPLITS = ("train", "dev", "test", "pool")
-
 
 def _schema(**columns: pa.DataType) -> pa.Schema:
     return pa.schema([pa.field(name, kind, nullable=False) for name, kind in columns.items()])
@@ -27,7 +25,6 @@ SCHEMAS: dict[str, pa.Schema] = {
     ),
     "relevance": _schema(query_id=_text, doc_id=_text, score=_real),
     "qrels": _schema(query_id=_text, dataset=_text, doc_id=_text, grade=_whole, split=_text),
-    "answers": _schema(query_id=_text, answer=_text),
     "rejects": _schema(source=_text, line=pa.int64(), reason=_text, raw=_text),
     "associations": _schema(query_id=_text, other_query_id=_text, kind=_text),
     "triplets": _schema(

@@ -109,8 +109,20 @@ def parent_run(api: Any, experiment: str) -> str:
     return str(run.info.run_id)
 
 
+def open_parent(api: Any, experiment: str) -> str | None:
+    """Id of the newest parent run that no one has closed, if any."""
+    found = api.search_runs([experiment], "attributes.status = 'RUNNING'", order_by=["start_time DESC"])
+    parents = [run.info.run_id for run in found if "slimtower.pipeline" in run.data.tags]
+    return str(parents[0]) if parents else None
+
+
 def git_commit() -> str:
-    """Commit of the working tree, `+dirty` behind it where tracked files differ; `unknown` without git."""
+    """Commit of the working tree, `+dirty` behind it where tracked files differ; `unknown` without git.
+
+    A recipe's worktree is at a commit of its own making: SLIMTOWER_GIT_COMMIT then names the project's.
+    """
+    if given := os.environ.get("SLIMTOWER_GIT_COMMIT"):
+        return given
     try:
         commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
         changes = subprocess.run(["git", "status", "--porcelain", "-uno"], capture_output=True, text=True, check=True)

@@ -10,6 +10,7 @@ import torch
 from steps.core.errors import UserError
 from steps.core.files import folder_bytes, read_json, staged_folder, write_json
 from steps.core.fingerprints import fingerprint
+from steps.core.leakage import evaluation_keys
 from steps.core.losses.embedding import LOSSES
 from steps.core.params.distill import DistillParams, StudentParams, TokenTableParams
 from steps.core.tables import read_table
@@ -81,8 +82,7 @@ def _student(chosen: StudentParams, teacher: Path, embed: Path, tokens: Tokens) 
 
 def _refuse_evaluation_queries(texts: list[str], ingest: Path) -> None:
     """UserError when a text equals a dev or test query after folding."""
-    queries = read_table(ingest, "queries").to_pylist()
-    forbidden = {fold(row["text"]) for row in queries if row["split"] in {"dev", "test"}}
+    forbidden = evaluation_keys(read_table(ingest, "queries").to_pylist())
     leaked = [text for text in texts if fold(text) in forbidden]
     if leaked:
         raise UserError(

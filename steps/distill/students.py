@@ -21,7 +21,6 @@ class Student(Protocol):
     """A query tower under training."""
 
     tower: SentenceTransformer
-    special_tokens: bool
 
     def embed(self, tokens: Tokens, rows: np.ndarray) -> Tensor:
         """Embeddings of the rows' texts, `(len(rows), dim)`, with gradient."""
@@ -29,8 +28,6 @@ class Student(Protocol):
 
 class TokenTable:
     """One vector a token and their mean: a student without a transformer."""
-
-    special_tokens = False
 
     def __init__(self, teacher: SentenceTransformer, rows: np.ndarray) -> None:
         """Start from `rows` `(vocabulary, dim)`; normalised where the teacher is."""
@@ -56,11 +53,10 @@ class TokenTable:
 class LayerSubset:
     """Some of the teacher's layers between its own embedding and pooling layers."""
 
-    special_tokens = True
-
     def __init__(self, teacher_folder: Path, params: LayerSubsetParams) -> None:
         """Copy the teacher and keep the layers that params name; UserError for a layer it does not have."""
         self.tower = load_tower(teacher_folder)
+        _forget_prompts(self.tower)
         transformer = self.tower[0]
         if not isinstance(transformer, Transformer):
             raise UserError(f"{teacher_folder}: its first module is no transformer, so it has no layers to keep")
@@ -98,8 +94,19 @@ def _blocks(model: nn.Module, folder: Path) -> tuple[nn.Module, str, nn.ModuleLi
     raise UserError(f"{folder}: no list of layers found in {type(model).__name__}; use a BERT-like encoder as teacher")
 
 
+def _forget_prompts(tower: SentenceTransformer) -> None:
+    """A student reads bare text: what the teacher's query prompt adds is in the targets that it learns."""
+    tower.prompts = dict.fromkeys(tower.prompts, "")
+    tower.default_prompt_name = None
+
+
 def router(student: SentenceTransformer, teacher: SentenceTransformer) -> SentenceTransformer:
     """One model with the student on the query route and the teacher on the document route."""
     query, document = ([*model] for model in (student, teacher))
     routes = Router.for_query_document(query_modules=query, document_modules=document)
-    return SentenceTransformer(modules=[routes], device=device(), similarity_fn_name=teacher.similarity_fn_name)
+    return SentenceTransformer(
+        modules=[routes],
+        device=device(),
+        similarity_fn_name=teacher.similarity_fn_name,
+        prompts={"query": "", "document": teacher.prompts.get("document") or ""},
+    )

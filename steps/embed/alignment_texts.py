@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from steps.core.files import sha256_text
+from steps.core.leakage import evaluation_keys
 from steps.core.params.embed import EmbedParams, Part
 from steps.core.tables import table_from_rows
 from steps.core.texts import fold, sentences, words
@@ -32,18 +33,14 @@ class AlignmentTexts:
     counts: dict[str, dict[str, int]]
 
 
-def evaluation_keys(queries: pa.Table) -> set[str]:
-    """Folded texts of all dev and test queries."""
-    return {fold(row["text"]) for row in queries.to_pylist() if row["split"] in {"dev", "test"}}
-
-
 def build(sources: Sources, params: EmbedParams) -> AlignmentTexts:
     """Collect the parts in their order; a text belongs to the first part that has it.
 
-    Texts equal to an evaluation query after folding are left out and counted, as are repeated and empty ones.
-    Longer texts are cut to `max_words` words; a part above `max_part_texts` is sampled with the seed.
+    Longer texts are cut to `max_words` words. Texts that equal an evaluation query after folding, before or after the
+    cut of either, are left out and counted, as are repeated and empty ones. A part above `max_part_texts` is sampled
+    with the seed.
     """
-    forbidden = evaluation_keys(sources.queries)
+    forbidden = evaluation_keys(sources.queries.to_pylist(), params.max_words)
     seen: set[str] = set()
     rows: list[dict[str, str]] = []
     counts: dict[str, dict[str, int]] = {}
@@ -51,11 +48,11 @@ def build(sources: Sources, params: EmbedParams) -> AlignmentTexts:
         tally: Counter[str] = Counter({"kept": 0, "evaluation_query": 0, "repeated": 0, "empty": 0})
         kept: list[dict[str, str]] = []
         for text, source_id in _part(part, sources):
-            text = " ".join(text.split()[: params.max_words])
+            whole, text = text, " ".join(text.split()[: params.max_words])
             key = fold(text)
             if not key or not words(text):
                 tally["empty"] += 1
-            elif key in forbidden:
+            elif key in forbidden or fold(whole) in forbidden:
                 tally["evaluation_query"] += 1
             elif key in seen:
                 tally["repeated"] += 1

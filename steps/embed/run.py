@@ -6,9 +6,10 @@ from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 from sentence_transformers import SentenceTransformer
 
-from steps.core.files import staged_folder, write_json
+from steps.core.files import cache_root, staged_folder, write_json
 from steps.core.fingerprints import fingerprint
 from steps.core.params.embed import EmbedParams
 from steps.core.tables import read_table, write_table
@@ -17,7 +18,7 @@ from steps.core.towers import Role, encode, load_tower, resolve_precision
 from steps.core.tracking import Run
 from steps.embed.alignment_texts import Sources, build
 from steps.embed.token_vectors import token_vectors
-from steps.embed.vector_cache import VectorCache, cache_root
+from steps.embed.vector_cache import VectorCache
 
 
 def run(ingest: Path, generate: Path, teach: Path, output: Path, params: EmbedParams, run: Run) -> None:
@@ -55,11 +56,34 @@ def run(ingest: Path, generate: Path, teach: Path, output: Path, params: EmbedPa
             "documents": len(documents),
             "alignment_texts": texts.table.num_rows,
             "parts": texts.counts,
+            "generated_cosine_to_source": generated_cosine(
+                texts.table, sources.generated, np.load(staging / "alignment.npy", mmap_mode="r")
+            ),
         }
         write_json(staging / "report.json", report)
     run.param("teacher_fingerprint", teacher.id)
     run.metrics({f"embedded.{name}": count for name, count in embedded.items()})
     run.metrics({f"texts.{part}.{reason}": n for part, tally in texts.counts.items() for reason, n in tally.items()})
+
+
+def generated_cosine(texts: pa.Table, generated: pa.Table, vectors: np.ndarray) -> float | None:
+    """Mean cosine, to the teacher, of generated queries and the queries they come from; None without such pairs."""
+    rows = {
+        (part, source_id): row
+        for row, (part, source_id) in enumerate(
+            zip(texts["part"].to_pylist(), texts["source_id"].to_pylist(), strict=True)
+        )
+    }
+    pairs = [
+        (rows["generated_queries", query["query_id"]], rows["train_queries", query["source_query_id"]])
+        for query in generated.select(["query_id", "source_query_id"]).to_pylist()
+        if ("generated_queries", query["query_id"]) in rows and ("train_queries", query["source_query_id"]) in rows
+    ]
+    if not pairs:
+        return None
+    new, old = (vectors[list(side)].astype(np.float32) for side in zip(*pairs, strict=True))
+    lengths = np.linalg.norm(new, axis=1) * np.linalg.norm(old, axis=1)
+    return float(np.mean((new * old).sum(axis=1) / lengths))
 
 
 def _cache_folder(tower: SentenceTransformer, teacher: str, role: Role, dtype: str, params: EmbedParams) -> Path:

@@ -4,7 +4,6 @@ A cache folder belongs to one teacher, role, prompt, maximum length and precisio
 that appeared by rename, so what is there is whole, and a killed run repeats at most the shard it was in.
 """
 
-import os
 from collections.abc import Callable, Iterable
 from hashlib import sha256
 from pathlib import Path
@@ -15,11 +14,6 @@ from steps.core.files import staged_folder
 from steps.core.progress import progress
 
 Encode = Callable[[list[str]], np.ndarray]
-
-
-def cache_root() -> Path:
-    """SLIMTOWER_CACHE, or a folder in the project."""
-    return Path(os.environ.get("SLIMTOWER_CACHE", ".cache/slimtower"))
 
 
 class VectorCache:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from steps.core.errors import UserError
+from steps.core.leakage import evaluation_keys
 from steps.core.progress import progress
 from steps.core.tables import read_table
 from steps.core.texts import fold
@@ -25,9 +26,7 @@ def audit_leaks(ingest: Path, mine: Path, embed: Path, generate: Path) -> Audit:
     """
     queries = read_table(ingest, "queries").to_pylist()
     texts = {row["query_id"]: row["text"] for row in queries}
-    held_out = {
-        key: row["query_id"] for row in queries if row["split"] in {"dev", "test"} and (key := fold(row["text"]))
-    }
+    held_out = evaluation_keys(queries)
     training = _training_texts(mine, embed, generate, texts)
     leaks = [
         f"{source}: {text!r} is {held_out[fold(text)]}"

@@ -1,6 +1,5 @@
 """`reports/report.html`: one self-contained page that a newcomer can read from top to bottom."""
 
-import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from steps.core.files import staged_file
+from steps.core.machine import processor
 from steps.evaluate.examples import Loss
 from steps.evaluate.facts import Facts, facts, generated_examples, generation_facts, mined_examples, stage_report
 from steps.evaluate.frontier import Point, draw_frontier
@@ -127,13 +127,3 @@ def milliseconds(value: float) -> str:
 def times(ratio: float) -> str:
     """A speed-up: 81.3 -> 81, 1.647 -> 1.6."""
     return f"{ratio:,.0f}" if ratio >= 10 else f"{ratio:.1f}"
-
-
-def processor() -> str:
-    """Name of the processor that the timings were taken on."""
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.is_file():
-        for line in cpuinfo.read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from steps.core.errors import UserError
 from steps.core.files import staged_folder, write_json
+from steps.core.leakage import evaluation_keys
 from steps.core.params.generate import GenerateParams
 from steps.core.tables import read_table, table_from_rows, write_table
 from steps.core.texts import fold, sentences
@@ -27,19 +27,15 @@ EXAMPLES = 5
 def run(ingest: Path, output: Path, params: GenerateParams, run: Run) -> None:
     """Write `output/generated_queries.parquet` (one a source and sigma, less the dropped) and `output/report.json`.
 
-    UserError when there is no training query (unless `max_queries` is 0) or the model cannot be had.
+    Without training queries the table is empty and the report says so. UserError when the model cannot be had.
     """
     queries = read_table(ingest, "queries").to_pylist()
-    evaluation = {fold(row["text"]) for row in queries if row["split"] in {"dev", "test"}}
+    evaluation = set(evaluation_keys(queries))
     train = [row for row in queries if row["split"] == "train" and fold(row["text"]) not in evaluation]
-    if params.max_queries == 0:
-        _write(output, [], {"sources": 0, "queries": 0, "sigmas": [], "model": params.model}, run)
+    if params.max_queries == 0 or not train:
+        note = "" if train else "no query of the split train to generate from"
+        _write(output, [], {"sources": 0, "queries": 0, "sigmas": [], "model": params.model, "note": note}, run)
         return
-    if not train:
-        raise UserError(
-            f"{ingest / 'queries.parquet'}: no query of the split train to generate from; give some to ingest, or set"
-            " generate.max_queries: 0"
-        )
     texts = [row["text"] for row in train]
     if params.model:
         denoiser = load_denoiser(params.model)

@@ -1,7 +1,6 @@
 """Build the indexes of every data set and the manifest of the document side."""
 
 from dataclasses import asdict
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from steps.core.corpus import corpus_digest
 from steps.core.errors import UserError
 from steps.core.files import read_json, sha256_file, staged_folder, write_json
 from steps.core.fingerprints import fingerprint
@@ -18,6 +18,8 @@ from steps.core.progress import progress
 from steps.core.tables import read_table
 from steps.core.tracking import Run
 from steps.index.build import flat, ivfpq, ivfpq_factory, recall
+
+DIGESTED = ("doc_id", "title", "topic", "content")
 
 
 def run(ingest: Path, embed: Path, teach: Path, output: Path, params: IndexParams, run: Run) -> None:
@@ -73,7 +75,7 @@ def _index(
         files[name], sizes[name] = sha256_file(path), path.stat().st_size
     return {
         "vectors": len(vectors),
-        "corpus_digest": _corpus_digest(corpus),
+        "corpus_digest": corpus_digest(zip(*(corpus[name].to_pylist() for name in DIGESTED), strict=True)),
         "factory": {"flat": "Flat", "ivfpq": factory},
         "files": files,
         "measured": {
@@ -92,14 +94,6 @@ def _sample_queries(embed: Path, params: IndexParams) -> np.ndarray:
     rows = rows if len(rows) else np.arange(len(vectors))
     chosen = np.random.default_rng(params.seed).choice(rows, size=min(len(rows), params.recall_queries), replace=False)
     return np.asarray(vectors[np.sort(chosen)], dtype=np.float32)
-
-
-def _corpus_digest(corpus: pa.Table) -> str:
-    """sha256 over the documents in the order of their ids."""
-    total = sha256()
-    for row in sorted(corpus.to_pylist(), key=lambda row: row["doc_id"]):
-        total.update("\x1f".join([row["doc_id"], row["title"], row["topic"], row["content"]]).encode() + b"\x1e")
-    return total.hexdigest()
 
 
 def _modules(tower: Path) -> dict[str, Any]:

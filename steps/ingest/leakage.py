@@ -2,11 +2,10 @@
 
 from collections.abc import Iterable, Sequence
 
+from steps.core.leakage import EVALUATION_SPLITS
 from steps.core.texts import fold
 from steps.ingest.rejects import Rejects
 from steps.ingest.source_data import Query
-
-EVALUATION_SPLITS = ("dev", "test")
 
 
 def evaluation_texts(queries: Iterable[Query]) -> set[str]:

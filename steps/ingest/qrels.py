@@ -40,12 +40,14 @@ def read_judgements(
             continue
         rejects.count_row(source)
         try:
+            # A query named by a broken row is still this split's: else it would join the pool, and train.
+            query_id = raw.split(b"\t")[0].strip().decode("utf-8", "replace")
+            if query_id in queries and judgements.named.setdefault(query_id, split) != split:
+                rejects.add(source, line, "query_in_two_splits", raw, defect=False)
+                continue
             query_id, doc_id, grade = _parse(raw)
             if query_id not in queries:
                 raise Defect("unknown_query")
-            if judgements.named.setdefault(query_id, split) != split:
-                rejects.add(source, line, "query_in_two_splits", raw, defect=False)
-                continue
             if doc_id not in documents:
                 raise Defect("unknown_document")
             if (query_id, doc_id) in judgements.grades:

@@ -1,7 +1,5 @@
 """What ingest says about its outputs: counts per data set and split, rejects, the corpus digest."""
 
-import hashlib
-import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -9,18 +7,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from steps.core.corpus import corpus_digest
 from steps.ingest.pool import POOL
 from steps.ingest.rejects import Rejects
 from steps.ingest.source_data import Document, Judgement, Query
 
 
-def corpus_digest(documents: Iterable[Document]) -> str:
-    """Hex sha256 over the sorted (doc_id, title, topic, content)."""
-    digest = hashlib.sha256()
-    for document in sorted(documents):
-        fields = (document.doc_id, document.title, document.topic, document.content)
-        digest.update(json.dumps(fields, ensure_ascii=False).encode("utf-8") + b"\n")
-    return digest.hexdigest()
+def _digest(documents: Iterable[Document]) -> str:
+    return corpus_digest((item.doc_id, item.title, item.topic, item.content) for item in documents)
 
 
 def build_report(
@@ -37,7 +31,7 @@ def build_report(
         own = [document for document in documents if document.dataset == name]
         entry: dict[str, Any] = {
             "documents": len(own),
-            "corpus_digest": corpus_digest(own),
+            "corpus_digest": _digest(own),
             "queries": dict(Counter(query.split for query in queries if query.dataset == name)),
             "qrels": dict(Counter(row.split for row in judgements if row.dataset == name)),
             **facts.get(name, {}),
@@ -53,7 +47,7 @@ def build_report(
         datasets[name] = entry
     return {
         "simulated": bool(impressions),
-        "corpus_digest": corpus_digest(documents),
+        "corpus_digest": _digest(documents),
         "datasets": datasets,
         "pool_queries": sum(query.dataset == POOL for query in queries),
         "rejects": rejects.report(),

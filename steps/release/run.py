@@ -12,6 +12,7 @@ from steps.core.fingerprints import fingerprint
 from steps.core.params.release import ReleaseParams
 from steps.core.release import FORMAT, Manifest, Probe, load_release
 from steps.core.tables import read_table
+from steps.core.texts import sentences
 from steps.core.towers import encode, load_tower
 from steps.core.tracking import Run
 
@@ -54,9 +55,11 @@ def run(student: str, distill: Path, index: Path, ingest: Path, output: Path, pa
 
 
 def _probe_texts(ingest: Path, count: int) -> list[str]:
-    """The first queries that are not for evaluation, by id; titles where a data set has none."""
+    """The first training queries by id; titles, then first sentences of documents where there are too few."""
     queries = [row for row in read_table(ingest, "queries").to_pylist() if row["split"] == "train"]
     texts = [row["text"] for row in sorted(queries, key=lambda row: row["query_id"])]
     if len(texts) < count:
-        texts += [row["title"] for row in read_table(ingest, "corpus").to_pylist() if row["title"]]
+        corpus = read_table(ingest, "corpus").to_pylist()
+        texts += [row["title"] for row in corpus if row["title"]]
+        texts += [found[0] for row in corpus if (found := sentences(row["content"]))]
     return texts[:count]

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 import sys
 import time
 from dataclasses import astuple
@@ -11,9 +10,10 @@ from typing import Any
 
 import torch
 from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Normalize
 
 from steps.core.errors import UserError
-from steps.core.files import staged_folder, write_json
+from steps.core.files import cache_root, staged_folder, write_json
 from steps.core.fingerprints import fingerprint
 from steps.core.params.teach import TeachParams
 from steps.core.tables import read_table
@@ -34,6 +34,7 @@ def run(ingest: Path, mine: Path, output: Path, params: TeachParams, run: Run) -
     corpus, queries, qrels = (read_table(ingest, name) for name in ("corpus", "queries", "qrels"))
     tower = load_tower(resolve_base(params.base))
     limit_length(tower, params)
+    make_inner_product(tower, params.base)
     report: dict[str, Any] = {"base": params.base, "kind": params.kind, "epochs": params.epochs, "comparison": None}
     if params.epochs > 0:
         triplets = read_table(mine, "triplets")
@@ -73,6 +74,20 @@ def limit_length(tower: SentenceTransformer, params: TeachParams) -> None:
     tower.max_seq_length = params.max_document_length
 
 
+def make_inner_product(tower: SentenceTransformer, base: str) -> None:
+    """Let the inner product of embeddings be the tower's similarity, which is what the index compares by.
+
+    A cosine tower without normalisation gets it as a module; UserError for distances.
+    """
+    if tower.similarity_fn_name not in {"cosine", "dot"}:
+        raise UserError(
+            f"params.yaml: teach.base {base} compares by {tower.similarity_fn_name}; use a tower that compares by"
+            " cosine or dot product"
+        )
+    if tower.similarity_fn_name == "cosine" and not any(isinstance(module, Normalize) for module in tower.children()):
+        tower.append(Normalize())
+
+
 def checkpoint_folder(tower: SentenceTransformer, choice: TripletChoice, params: TeachParams) -> Path:
     """Folder below SLIMTOWER_CACHE that only a run over equal weights, texts and knobs would continue from."""
     key = hashlib.sha256()
@@ -82,8 +97,7 @@ def checkpoint_folder(tower: SentenceTransformer, choice: TripletChoice, params:
         key.update(name.encode() + tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
     for triplet in choice.chosen:
         key.update("\x1f".join(astuple(triplet)).encode())
-    cache = Path(os.environ.get("SLIMTOWER_CACHE", ".cache/slimtower"))
-    return cache / "teach" / key.hexdigest()[:32]
+    return cache_root() / "teach" / key.hexdigest()[:32]
 
 
 def _tell(comparison: dict[str, Any], run: Run) -> None:

@@ -8,9 +8,8 @@ import numpy as np
 import pyarrow as pa
 
 from steps.core.errors import UserError
+from steps.core.leakage import evaluation_keys
 from steps.core.texts import document_text, fold
-
-EVALUATION_SPLITS = frozenset({"dev", "test"})
 
 
 @dataclass(frozen=True)
@@ -47,7 +46,7 @@ def choose_triplets(
     """
     texts = dict(zip(queries["query_id"].to_pylist(), queries["text"].to_pylist(), strict=True))
     splits = dict(zip(queries["query_id"].to_pylist(), queries["split"].to_pylist(), strict=True))
-    evaluation = {fold(texts[query_id]) for query_id, split in splits.items() if split in EVALUATION_SPLITS}
+    evaluation = evaluation_keys(queries.to_pylist())
     documents = {
         doc_id: document_text(title, content)
         for doc_id, title, content in zip(

@@ -123,13 +123,14 @@ def test_evaluation_queries_train_nothing_and_seed_nothing(
     assert asked[0]["query_id"] not in sources
 
 
-def test_no_training_query_is_an_error_unless_none_is_wanted(tmp_path: Path, judge: Path) -> None:
+@pytest.mark.parametrize("changes", [{}, {"max_queries": 0}])
+def test_without_training_queries_the_table_is_empty_and_the_report_says_why(
+    tmp_path: Path, judge: Path, changes: dict[str, int]
+) -> None:
     ingest = write_world(tmp_path, [row for row in queries() if row["split"] != "train"])
-    with pytest.raises(UserError, match=r"no query of the split train.*generate.max_queries: 0"):
-        generate(ingest, tmp_path / "generate", judge)
-    output = generate(ingest, tmp_path / "generate", judge, max_queries=0)
+    output = generate(ingest, tmp_path / "generate", judge, **changes)
     assert len(read_table(output, "generated_queries")) == 0
-    assert read_json(output / "report.json")["queries"] == 0
+    assert read_json(output / "report.json")["note"] == "no query of the split train to generate from"
 
 
 def test_a_sample_of_the_sources_is_drawn_by_seed(tmp_path: Path, judge: Path) -> None:

@@ -1,4 +1,4 @@
-"""MLflow: one parent a pipeline, a child a stage, and restored stages linked to their makers."""
+"""MLflow: one parent a pipeline, a child a stage, and reused stages linked to their makers."""
 
 from pathlib import Path
 
@@ -39,7 +39,7 @@ def test_runs_parents_metrics_models_and_restored_links(project: Path, monkeypat
     with tracking.stage_run("distill@2l", {}):
         pass
     lock({"teach": "m1", "distill@2l": "m2"})
-    assert "2 stages ran, 0 restored" in lineage.finish({}, set())
+    assert "2 stages ran, 0 reused" in lineage.finish()
 
     api = tracking.client()
     experiment = tracking.experiment_id(api)
@@ -59,18 +59,37 @@ def test_runs_parents_metrics_models_and_restored_links(project: Path, monkeypat
     monkeypatch.setenv("SLIMTOWER_PIPELINE", "second")
     with tracking.stage_run("distill@2l", {}):
         pass
-    before = lineage.lock_stages()
     lock({"teach": "m1", "distill@2l": "m3"})
-    assert "1 stages ran, 1 restored" in lineage.finish(before, {"teach"})
-    restored = next(run for run in api.search_runs([experiment]) if run.info.run_name == "teach (restored)")
-    assert restored.data.tags["slimtower.made_by"] == teach.info.run_id
-    assert restored.data.tags["mlflow.parentRunId"] != parent
+    assert "1 stages ran, 1 reused" in lineage.finish()
+    reused = next(run for run in api.search_runs([experiment]) if run.info.run_name == "teach (reused)")
+    assert reused.data.tags["slimtower.made_by"] == teach.info.run_id
+    assert reused.data.tags["mlflow.parentRunId"] != parent
 
 
-def test_nothing_done_opens_no_run(project: Path) -> None:
+def test_a_plain_repro_is_finished_afterwards(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLIMTOWER_PIPELINE", "of a process that is gone")
+    with tracking.stage_run("teach", {}):
+        pass
     lock({"teach": "m1"})
-    assert "nothing to do" in lineage.finish(lineage.lock_stages(), set())
-    assert not (project / "mlflow.db").exists()
+    monkeypatch.setenv("SLIMTOWER_PIPELINE", "another")
+    lineage.main()
+    api = tracking.client()
+    runs = {run.info.run_name: run for run in api.search_runs([tracking.experiment_id(api)])}
+    assert set(runs) == {"pipeline", "teach"}
+    assert runs["pipeline"].info.status == "FINISHED"
+    assert runs["teach"].data.tags["out_md5.out/teach"] == "m1"
+
+
+def test_a_failed_pipeline_keeps_the_lineage_of_what_succeeded(project: Path) -> None:
+    with tracking.stage_run("teach", {}):
+        pass
+    lock({"teach": "m1", "mine": "m2"})
+    lineage.finish(failed=True)
+    api = tracking.client()
+    runs = {run.info.run_name: run for run in api.search_runs([tracking.experiment_id(api)])}
+    assert set(runs) == {"pipeline", "teach"}
+    assert runs["pipeline"].info.status == "FAILED"
+    assert runs["teach"].data.tags["out_md5.out/teach"] == "m1"
 
 
 def test_a_failed_stage_is_marked_failed(project: Path) -> None:

@@ -36,15 +36,26 @@ class Params(Strict):
 
 def load_params(path: Path = Path("params.yaml")) -> Params:
     """Read and check params.yaml; UserError names every bad key, its value and the nearest known key."""
+    return check_params(read_mapping(path), str(path))
+
+
+def read_mapping(path: Path) -> dict[str, Any]:
+    """Read a YAML file that holds a mapping; UserError says what is wrong with it."""
     try:
-        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
+        return parse_mapping(path.read_text(encoding="utf-8"), str(path))
     except FileNotFoundError:
         raise UserError(f"{path}: not found; run this from the project's root folder") from None
+
+
+def parse_mapping(text: str, source: str) -> dict[str, Any]:
+    """Parse YAML that holds a mapping; UserError names `source`."""
+    try:
+        raw = yaml.safe_load(text)
     except yaml.YAMLError as error:
-        raise UserError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
+        raise UserError(f"{source}: not YAML: {' '.join(str(error).split())}") from None
     if not isinstance(raw, dict):
-        raise UserError(f"{path}: empty; it needs one section a stage")
-    return check_params(raw, str(path))
+        raise UserError(f"{source}: holds no sections; it needs one mapping a stage, as params.yaml has")
+    return raw
 
 
 def check_params(raw: dict[str, Any], source: str) -> Params:
