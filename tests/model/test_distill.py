@@ -89,6 +89,25 @@ def test_folders_open_in_plain_sentence_transformers(root: Path, student: str) -
     assert not list(output.rglob("*.bin")) + list(output.rglob("*.pkl"))
 
 
+def test_a_teachers_prompts_are_learned_not_spoken(tiny_tower: Path, tmp_path: Path) -> None:
+    teacher = load_tower(tiny_tower)
+    teacher.prompts = {"query": "find: ", "document": "read: "}
+    teacher.save_pretrained(str(tmp_path / "tower"), create_model_card=False)
+    run_embed(tmp_path, tmp_path / "tower")
+    targets = np.load(tmp_path / "data/embed/alignment.npy").astype(np.float32)
+    first = read_table(tmp_path / "data/embed", "alignment_texts")["text"].to_pylist()[:4]
+    np.testing.assert_allclose(
+        encode(load_tower(tiny_tower), [f"find: {t}" for t in first], "query"), targets[:4], atol=2e-3
+    )
+    for student in ("static", "2l"):
+        output = run_distill(tmp_path, student, distill_params())
+        alone = SentenceTransformer(str(output / "query_encoder"), device="cpu")
+        np.testing.assert_allclose(alone.encode_query(TEXTS), alone.encode(TEXTS), atol=1e-6)
+        routed = SentenceTransformer(str(output / "router"), device="cpu")
+        np.testing.assert_allclose(routed.encode_query(TEXTS), alone.encode(TEXTS), atol=1e-6)
+        np.testing.assert_allclose(routed.encode_document(TEXTS), teacher.encode_document(TEXTS), atol=1e-6)
+
+
 def test_a_second_training_gives_the_same_weights(root: Path) -> None:
     weights = []
     for _ in range(2):

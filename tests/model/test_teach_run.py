@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from sentence_transformers import SentenceTransformer
 from teach_stand_ins import PARAMS, documents, queries, triplets, write_tower, write_world
 from transformers import TrainerCallback
 
@@ -137,6 +138,23 @@ def test_no_triplet_is_an_error_that_names_the_mend(tmp_path: Path, base: Path) 
 def test_a_length_beyond_the_positions_is_an_error(tmp_path: Path, base: Path) -> None:
     with pytest.raises(UserError, match=r"teach.max_document_length is 65, but .* has 64 positions"):
         train(tmp_path, base, max_document_length=65)
+
+
+def test_a_cosine_tower_without_normalisation_gets_it(tmp_path: Path, base: Path) -> None:
+    tower = load_tower(base)
+    bare = SentenceTransformer(modules=[tower[0], tower[1]], device="cpu", similarity_fn_name="cosine")
+    bare.save_pretrained(str(tmp_path / "bare"), create_model_card=False)
+    output = train(tmp_path, tmp_path / "bare", epochs=0.0)
+    lengths = np.linalg.norm(embeddings(output / "tower"), axis=1)
+    np.testing.assert_allclose(lengths, 1.0, atol=1e-5)
+
+
+def test_a_tower_that_compares_by_distance_is_refused(tmp_path: Path, base: Path) -> None:
+    tower = load_tower(base)
+    tower.similarity_fn_name = "euclidean"
+    tower.save_pretrained(str(tmp_path / "far"), create_model_card=False)
+    with pytest.raises(UserError, match="compares by euclidean"):
+        train(tmp_path, tmp_path / "far", epochs=0.0)
 
 
 def test_training_queries_are_cut_at_a_token(base: Path) -> None:

@@ -65,6 +65,13 @@ def test_a_cut_text_is_compared_after_the_cut() -> None:
     assert found.counts["sentences"]["evaluation_query"] == 1
 
 
+def test_a_long_evaluation_query_cannot_return_as_its_own_first_words() -> None:
+    evaluation = query("t", "one two three four five six seven eight", "test")
+    found = texts_of([evaluation], ("", "One two three four five six seven eight"), ("one two three four five six", ""))
+    assert pairs(found) == []
+    assert found.counts["sentences"]["evaluation_query"] == found.counts["titles"]["evaluation_query"] == 1
+
+
 def test_texts_without_a_word_are_left_out() -> None:
     assert texts_of([query("a", "?!", "train")]).counts["train_queries"]["empty"] == 1
 

@@ -168,6 +168,14 @@ def test_bad_judgements_are_rejected_with_reason_and_line(beir: Maker) -> None:
     assert data.facts["judgements_not_relevant"] == 1
 
 
+def test_a_query_named_by_a_broken_row_alone_is_still_held_out(beir: Maker) -> None:
+    rows = [(f"q{n}", f"d{n}", 1) for n in range(21, 24)]
+    data, _ = read(
+        beir({"qrels/test.tsv": qrels(("q20", "d20", "high"), *rows), "qrels/train.tsv": qrels(("q0", "d0", 1))})
+    )
+    assert "toy/q20" not in {query.query_id for query in data.queries if query.split in {"train", "pool"}}
+
+
 def test_a_query_of_train_and_test_stays_test(beir: Maker) -> None:
     train = qrels(*((f"q{n}", f"d{n}", 1) for n in range(21)))
     data, rejects = read(beir({"qrels/train.tsv": train}), ratio=0.0)

@@ -1,5 +1,6 @@
 """What the search command prints, and how it refuses."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -57,6 +58,11 @@ def test_mistakes_are_named_before_anything_is_loaded(project: Path) -> None:
     with pytest.raises(UserError, match="'9l' is not released; choose one of 2l, static"):
         release_folder(project / "release", "9l")
     assert release_folder(project / "release", "static") == project / "release" / "static"
+
+
+def test_the_newest_release_is_searched_where_none_is_named(project: Path) -> None:
+    os.utime(project / "release" / "static" / "manifest.json", (2e9, 2e9))
+    assert release_folder(project / "release", "").name == "static"
 
 
 def test_without_a_release_the_command_says_how_to_make_one(tmp_path: Path) -> None:

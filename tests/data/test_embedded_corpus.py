@@ -1,0 +1,40 @@
+"""The embedded data are large enough to mean something, and the same wherever the lock is."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from steps.core.params import load_params
+from steps.core.tables import SCHEMAS, read_table
+from steps.core.tracking import NullRun
+from steps.embed.alignment_texts import Sources, build
+from steps.ingest.run import run as ingest
+
+# Changes with the lock, or with how documentation is read.
+DIGEST = "13208a60fc2f87546847e71b1cecfbeffc9dbbd6eae7b2a155825e554c15ed90"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    params = load_params().ingest
+    output = tmp_path_factory.mktemp("corpus") / "ingest"
+    ingest(sources=params.sources, output=output, params=params, run=NullRun())
+    return output
+
+
+def test_sizes(folder: Path) -> None:
+    queries = read_table(folder, "queries").to_pylist()
+    corpus = read_table(folder, "corpus")
+    assert corpus.num_rows >= 5000
+    assert sum(row["split"] == "test" for row in queries) >= 1000
+    sources = Sources(corpus, read_table(folder, "queries"), SCHEMAS["generated_queries"].empty_table())
+    texts = build(sources, load_params().embed.model_copy(update={"max_part_texts": 0}))
+    assert texts.table.num_rows >= 20_000
+
+
+def test_the_corpus_is_the_one_that_the_figures_were_measured_on(folder: Path) -> None:
+    report = json.loads((folder / "report.json").read_text())
+    assert report["corpus_digest"] == DIGEST
+    assert report["simulated"] is True
+    assert {row["split"] for row in read_table(folder, "queries").to_pylist()} == {"train", "dev", "test"}
