@@ -23,6 +23,11 @@ def lock_stages(path: Path = Path("dvc.lock")) -> Stages:
     return stages
 
 
+def outputs(entry: dict[str, Any]) -> list[Path]:
+    """Paths of the outputs of a stage of dvc.lock."""
+    return [Path(out["path"]) for out in entry.get("outs", [])]
+
+
 def finish(parent: str | None = None, *, failed: bool = False) -> str:
     """Close a pipeline's parent run (this pipeline's, unless given); returns what happened, in words.
 
@@ -38,7 +43,8 @@ def finish(parent: str | None = None, *, failed: bool = False) -> str:
     for stage, run_id in ran.items():
         for name, value in _md5_tags(stages.get(stage, {})).items():
             api.set_tag(run_id, name, value)
-    reused = [] if failed else sorted(set(stages) - set(ran))
+    present = {stage for stage, entry in stages.items() if all(path.exists() for path in outputs(entry))}
+    reused = [] if failed else sorted(present - set(ran))  # dvc.lock also remembers students that params dropped
     for stage in reused:
         _link(api, experiment, parent, stage, stages[stage])
     for path in (Path("dvc.lock"), Path("params.yaml"), Path("reports/metrics.json")):

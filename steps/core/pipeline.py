@@ -12,7 +12,7 @@ import uuid
 from pathlib import Path
 
 from steps.core.errors import guarded
-from steps.core.lineage import finish, lock_stages
+from steps.core.lineage import finish, lock_stages, outputs
 from steps.core.params import load_params
 
 
@@ -24,9 +24,9 @@ def main() -> None:
     if code := _call("steps.ingest", "--list"):
         raise SystemExit(code)
     before = lock_stages()
-    absent = [out["path"] for entry in before.values() for out in entry["outs"] if not Path(out["path"]).exists()]
+    absent = [path for entry in before.values() for path in outputs(entry) if not path.exists()]
     code = _call("dvc", "repro", *sys.argv[1:])
-    changed = absent or lock_stages() != before
+    changed = lock_stages() != before or any(path.exists() for path in absent)
     done = finish(failed=code != 0) if code or changed else "nothing to do, every stage is up to date"
     print(f"pipeline: {'failed; ' if code else ''}{done}; {time.perf_counter() - started:.0f} s")
     raise SystemExit(code)

@@ -20,6 +20,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def lock(stages: dict[str, str]) -> None:
     entries = {}
     for name, md5 in stages.items():
+        Path("out", *name.split("@")).mkdir(parents=True, exist_ok=True)
         out = {"path": f"out/{name.replace('@', '/')}", "md5": md5}
         entries[name] = {"cmd": "x", "deps": [], "outs": [out]}
     Path("dvc.lock").write_text(yaml.safe_dump({"schema": "2.0", "stages": entries}))
@@ -59,7 +60,8 @@ def test_runs_parents_metrics_models_and_restored_links(project: Path, monkeypat
     monkeypatch.setenv("SLIMTOWER_PIPELINE", "second")
     with tracking.stage_run("distill@2l", {}):
         pass
-    lock({"teach": "m1", "distill@2l": "m3"})
+    lock({"teach": "m1", "distill@2l": "m3", "distill@dropped": "m4"})
+    Path("out/distill/dropped").rmdir()
     assert "1 stages ran, 1 reused" in lineage.finish()
     reused = next(run for run in api.search_runs([experiment]) if run.info.run_name == "teach (reused)")
     assert reused.data.tags["slimtower.made_by"] == teach.info.run_id
