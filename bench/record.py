@@ -1,0 +1,47 @@
+"""python -m bench.record NAME [reports/metrics.json]: keep a pipeline run's figures as bench/results/NAME.json.
+
+Adds the machine, the git commit and the seconds of each stage (from the newest finished pipeline run in MLflow) to the
+metrics, so that a table in the README can say what it was measured on.
+"""
+
+import sys
+from pathlib import Path
+
+from bench.machine import machine
+from steps.core.errors import UserError, guarded
+from steps.core.files import read_json, write_json
+from steps.core.tracking import client, experiment_id, git_commit
+
+
+def stage_seconds() -> dict[str, float]:
+    """Wall seconds of each stage that ran in the newest finished pipeline run."""
+    api = client()
+    experiment = experiment_id(api)
+    done = api.search_runs([experiment], "attributes.status = 'FINISHED'", order_by=["start_time DESC"])
+    parents = [run.info.run_id for run in done if "slimtower.pipeline" in run.data.tags]
+    if not parents:
+        raise UserError("MLflow holds no finished pipeline run; run `make demo` or `make run` first")
+    children = api.search_runs([experiment], f"tags.`mlflow.parentRunId` = '{parents[0]}'", max_results=1000)
+    return {
+        run.data.tags["slimtower.stage"]: (run.info.end_time - run.info.start_time) / 1000
+        for run in children
+        if run.data.tags.get("slimtower.reused") != "true"
+    }
+
+
+def main() -> None:
+    """Write bench/results/NAME.json."""
+    if len(sys.argv) < 2:
+        raise UserError("bench.record: give a name, such as `python -m bench.record demo`")
+    metrics = read_json(Path(sys.argv[2] if len(sys.argv) > 2 else "reports/metrics.json"))
+    target = Path("bench/results") / f"{sys.argv[1]}.json"
+    seconds = stage_seconds()
+    write_json(
+        target,
+        {"machine": machine(), "git_commit": git_commit(), "stage_seconds": seconds, "metrics": metrics},
+    )
+    print(f"wrote {target}: {sum(seconds.values()):.0f} s in {len(seconds)} stages")
+
+
+if __name__ == "__main__":
+    guarded(main)
