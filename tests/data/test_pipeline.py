@@ -167,23 +167,22 @@ def test_wrong_data_ends_with_one_clear_line_and_code_3(project: Project, change
     assert "Traceback" not in done.stderr
 
 
-def test_a_mistyped_parameter_ends_before_any_stage(project: Project) -> None:
-    (project.root / "recipes" / "typo.yaml").write_text("# make run RECIPE=recipes/typo.yaml\nteach: {epoch: 1.0}\n")
-    command = [sys.executable, "-m", "steps.core.recipe", "recipes/typo.yaml"]
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("teach: {epoch: 1.0}", "did you mean teach.epochs?"),
+        ("teach: [", "recipes/wrong.yaml: not YAML"),
+    ],
+)
+def test_a_wrong_recipe_ends_before_any_stage(project: Project, body: str, message: str) -> None:
+    recipe = project.root / "recipes" / "wrong.yaml"
+    recipe.write_text(f"# make run RECIPE=recipes/wrong.yaml\n{body}\n")
+    command = [sys.executable, "-m", "steps.core.recipe", "recipes/wrong.yaml"]
     done = subprocess.run(command, cwd=project.root, capture_output=True, text=True)
-    (project.root / "recipes" / "typo.yaml").unlink()
+    recipe.unlink()
     assert done.returncode == 3
-    assert "did you mean teach.epochs?" in done.stderr
+    assert message in done.stderr
     assert "Traceback" not in done.stderr
-
-
-def test_a_recipe_that_is_no_yaml_is_named(project: Project) -> None:
-    (project.root / "recipes" / "broken.yaml").write_text("# make run RECIPE=recipes/broken.yaml\nteach: [\n")
-    command = [sys.executable, "-m", "steps.core.recipe", "recipes/broken.yaml"]
-    done = subprocess.run(command, cwd=project.root, capture_output=True, text=True)
-    (project.root / "recipes" / "broken.yaml").unlink()
-    assert done.returncode == 3
-    assert "recipes/broken.yaml: not YAML" in done.stderr
 
 
 def test_every_stage_has_its_command_and_its_code_among_its_dependencies() -> None:

@@ -4,6 +4,7 @@ import os
 import time
 
 import numpy as np
+import pytest
 import torch
 
 from steps.evaluate.latency import measure, one_thread, sample
@@ -43,13 +44,10 @@ def test_one_thread_is_restored_after_an_error(monkeypatch) -> None:
     monkeypatch.setenv("TOKENIZERS_PARALLELISM", "true")
     before = torch.get_num_threads()
     torch.set_num_threads(2)
-    try:
-        with one_thread():
-            assert torch.get_num_threads() == 1
-            assert os.environ["TOKENIZERS_PARALLELISM"] == "false"
-            raise RuntimeError
-    except RuntimeError:
-        pass
+    with pytest.raises(RuntimeError), one_thread():
+        assert torch.get_num_threads() == 1
+        assert os.environ["TOKENIZERS_PARALLELISM"] == "false"
+        raise RuntimeError
     assert torch.get_num_threads() == 2
     assert os.environ["TOKENIZERS_PARALLELISM"] == "true"
     torch.set_num_threads(before)
