@@ -8,7 +8,7 @@ export HF_HUB_DISABLE_TELEMETRY := 1
 export DVC_NO_ANALYTICS := true
 export MLFLOW_DISABLE_TELEMETRY := true
 
-.PHONY: help setup demo run search test lint lock mlflow clean
+.PHONY: help setup demo run search test lint bench-mine lock mlflow clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -42,6 +42,9 @@ lint: setup ## ruff, mypy, import-linter
 	@ruff format --check .
 	@mypy
 	@lint-imports
+
+bench-mine: setup ## time and memory of mining made-up logs of 100 thousand to 10 million queries (half an hour, 20 GB of disk)
+	@python -m bench.mining
 
 mlflow: setup ## MLflow's pages on the tracked runs
 	@mlflow ui --backend-store-uri "$${MLFLOW_TRACKING_URI:-sqlite:///mlflow.db}"

@@ -38,7 +38,7 @@ def fill(text: str, variables: dict[str, str], recipe: Path) -> str:
     def value(match: re.Match[str]) -> str:
         name, default = match[1], match[2]
         if given := variables.get(name):
-            return str(Path(given).resolve()) if name in _PATHS else given
+            return str(Path(given).resolve()) if name in _PATHS and "://" not in given else given
         if default is None:
             raise UserError(
                 f"{recipe}: needs {name}; run `make run RECIPE={recipe} {name}=<path>` (its comments say how to get it)"

@@ -1,6 +1,6 @@
 """The tables in which steps meet: Parquet with one declared schema each, checked on write and on read."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +9,8 @@ import pyarrow.parquet as pq
 
 from steps.core.errors import UserError
 from steps.core.files import staged_file
+
+_ROWS_AT_ONCE = 2**20  # a row group; the text of so many rows fits into one chunk, which the text of a log does not
 
 
 def _schema(**columns: pa.DataType) -> pa.Schema:
@@ -24,6 +26,7 @@ SCHEMAS: dict[str, pa.Schema] = {
         session_id=_text, query_id=_text, doc_id=_text, rank=_whole, clicked=pa.bool_(), timestamp=pa.int64()
     ),
     "relevance": _schema(query_id=_text, doc_id=_text, score=_real),
+    "term_scores": _schema(term=_text, score=_real),
     "qrels": _schema(query_id=_text, dataset=_text, doc_id=_text, grade=_whole, split=_text),
     "rejects": _schema(source=_text, line=pa.int64(), reason=_text, raw=_text),
     "associations": _schema(query_id=_text, other_query_id=_text, kind=_text),
@@ -43,14 +46,28 @@ def table_from_rows(name: str, rows: Iterable[Mapping[str, Any]]) -> pa.Table:
     return pa.Table.from_pylist([dict(row) for row in rows], schema=SCHEMAS[name])
 
 
-def write_table(folder: Path, name: str, table: pa.Table) -> Path:
-    """Write `folder/<name>.parquet` by rename; ValueError when columns or types differ from the schema."""
+def table_from_columns(name: str, columns: Iterable[Sequence[Any]]) -> pa.Table:
+    """Build the named table from its columns, in their order: less memory than a mapping for each row."""
     schema = SCHEMAS[name]
-    if table.column_names != schema.names:
-        raise ValueError(f"table {name}: columns {table.column_names}, expected {schema.names}")
+    arrays = [pa.array(values, field.type) for values, field in zip(columns, schema, strict=True)]
+    return pa.table(arrays, schema=schema)
+
+
+def write_table(folder: Path, name: str, *tables: pa.Table) -> Path:
+    """Write `folder/<name>.parquet` by rename, several tables one after the other.
+
+    Text columns may be dictionaries of text. ValueError when columns or types differ from the schema.
+    """
+    schema = SCHEMAS[name]
+    for table in tables:
+        if table.column_names != schema.names:
+            raise ValueError(f"table {name}: columns {table.column_names}, expected {schema.names}")
     path = folder / f"{name}.parquet"
-    with staged_file(path) as staging:
-        pq.write_table(table.cast(schema), staging, compression="zstd")
+    filled = [table for table in tables if table.num_rows] or [schema.empty_table()]
+    with staged_file(path) as staging, pq.ParquetWriter(staging, schema, compression="zstd") as writer:
+        for table in filled:
+            for start in range(0, max(table.num_rows, 1), _ROWS_AT_ONCE):
+                writer.write_table(table.slice(start, _ROWS_AT_ONCE).cast(schema))
     return path
 
 

@@ -15,7 +15,7 @@ def body(params: Params, run: Run) -> None:
 
     evaluate(
         ingest=Path("data/ingest"),
-        mine=Path("data/mine"),
+        mine=Path("data/mine/relevance"),
         embed=Path("data/embed"),
         generate=Path("data/generate"),
         teach=Path("models/teach"),

@@ -1,7 +1,5 @@
 """A folder in BEIR's layout: corpus.jsonl, queries.jsonl and qrels/{train,dev,test}.tsv, each plain or gzip."""
 
-from collections import Counter
-from collections.abc import Mapping
 from pathlib import Path
 
 from steps.core.errors import UserError
@@ -9,7 +7,8 @@ from steps.core.texts import fold
 from steps.ingest.qrels import QRELS_SPLITS, Judgements, other_qrels, read_judgements
 from steps.ingest.rejects import Rejects
 from steps.ingest.rows import Defect, id_field, json_object, plain_or_gzip, read_lines, text_field
-from steps.ingest.source_data import Document, Judgement, Query, SourceData, seeded_order
+from steps.ingest.source_data import Document, Query, SourceData
+from steps.ingest.splits import settle_splits
 
 
 def read_beir(
@@ -52,33 +51,15 @@ def read_beir(
         if path is not None:
             read_judgements(name, path, split, texts, documents, judgements, rejects)
             rejects.check(f"{name}/qrels/{path.name}", path, max_reject_ratio)
-    splits = judgements.splits()
-    if "test" not in splits.values():
+    if "test" not in judgements.splits().values():
         raise UserError(
             f"{folder / 'qrels' / 'test.tsv'}: no usable judgement; {key} needs a relevant document a query"
         )
-    if "dev" not in splits.values():
-        data.facts["dev_from_train"] = _carve_dev(name, splits, texts, seed, dev_fraction)
-
     others, named_by_others = other_qrels(folder / "qrels")
     if others:
         data.facts["other_qrels_rows"] = others
-    left_out: Counter[str] = Counter()
-    for query_id, query in texts.items():
-        if query_id in splits:
-            data.queries.append(query._replace(split=splits[query_id]))
-        elif query_id in judgements.named:
-            left_out["without_relevant_document"] += 1
-        elif query_id in named_by_others:
-            left_out["only_in_other_qrels"] += 1  # somebody's evaluation: not for training either
-        else:
-            data.queries.append(query)
-    if left_out:
-        data.facts["queries_left_out"] = dict(left_out)
-    if judgements.not_relevant:
-        data.facts["judgements_not_relevant"] = judgements.not_relevant
-    for (query_id, doc_id), grade in judgements.grades.items():
-        data.judgements.append(Judgement(f"{name}/{query_id}", name, f"{name}/{doc_id}", grade, splits[query_id]))
+    held_out = dict.fromkeys(named_by_others, "only_in_other_qrels")  # somebody's evaluation: not for training either
+    settle_splits(data, texts, judgements, held_out, seed=seed, dev_fraction=dev_fraction)
     return data
 
 
@@ -132,13 +113,3 @@ def _read_queries(name: str, path: Path, max_query_words: int, rejects: Rejects)
             continue
         queries[original] = Query(f"{name}/{original}", name, text, "pool", source, line)
     return queries
-
-
-def _carve_dev(name: str, splits: dict[str, str], texts: Mapping[str, Query], seed: int, fraction: float) -> int:
-    """Turn a seeded share of the train queries into dev, in place; never one that spells a test query."""
-    train = [query_id for query_id, split in splits.items() if split == "train"]
-    test_texts = {fold(texts[query_id].text) for query_id, split in splits.items() if split == "test"}
-    allowed = [query_id for query_id in train if fold(texts[query_id].text) not in test_texts]
-    chosen = seeded_order(allowed, seed, f"dev of {name}")[: round(fraction * len(train))]
-    splits.update(dict.fromkeys(chosen, "dev"))
-    return len(chosen)

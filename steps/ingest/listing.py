@@ -1,12 +1,17 @@
 """sources.json: the files of every outside source with size and digest, so that DVC sees when they change."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from steps.core.errors import UserError
-from steps.core.files import sha256_file, write_json
-from steps.core.params.ingest import BeirSource, IngestParams
-from steps.ingest.rows import plain_or_gzip
+from steps.core.files import write_json
+from steps.core.params.ingest import BeirSource, ClickLogSource, IngestParams, MsMarcoSource, Source, UbiSource
+from steps.ingest.locations import listing
+from steps.ingest.msmarco import PATTERNS as MS_MARCO_PATTERNS
+from steps.ingest.source_files import BEIR_PATTERNS
+from steps.ingest.table_rows import PATTERNS
+from steps.ingest.times import ALWAYS, Window
 
 
 def write_listing(params: IngestParams, path: Path) -> None:
@@ -15,40 +20,54 @@ def write_listing(params: IngestParams, path: Path) -> None:
 
 
 def list_sources(params: IngestParams) -> list[dict[str, Any]]:
-    """{source, path inside the source, bytes, sha256} of every file that ingest reads from outside.
+    """{source, path inside the source, bytes, sha256 or (s3) etag} of every file that ingest reads from outside.
 
-    The embedded default has none. Raises UserError for a path that does not exist.
+    The embedded default has none, nor has ir_datasets, whose id names its files. Of logs only the partitions of the
+    window are listed. Raises UserError for a place that does not exist.
     """
     listed: list[dict[str, Any]] = []
     for at, source in enumerate(params.sources):
-        if isinstance(source, BeirSource):
-            folder = Path(source.path)
-            if not folder.is_dir():
+        listed += _of_source(source, f"ingest.sources[{at}]", Window.of(params.since, params.until))
+    for name, location in (("pool", params.pool), ("term_scores", params.term_scores)):
+        if location:
+            what = "queries" if name == "pool" else 'lines "term<TAB>score"'
+            if "://" not in location and not Path(location).is_file():
                 raise UserError(
-                    f"params.yaml: ingest.sources[{at}].path: DATA {source.path!r} is not a folder;"
-                    " give a BEIR folder (make run ... DATA=folder)"
+                    f'params.yaml: ingest.{name}: DATA {location!r} is not a file; give a TSV of {what}, or "" for none'
                 )
-            listed += [_entry(source.name, file, folder) for file in _files(folder)]
-    if params.pool:
-        pool = Path(params.pool)
-        if not pool.is_file():
-            raise UserError(
-                f'params.yaml: ingest.pool: DATA {params.pool!r} is not a file; give a TSV of queries, or "" for none'
-            )
-        listed.append(_entry("pool", pool, pool.parent))
+            listed += _entries(name, "", location, f"ingest.{name}")
     return listed
 
 
-def _files(folder: Path) -> list[Path]:
-    tables = [plain_or_gzip(folder, name) for name in ("corpus.jsonl", "queries.jsonl")]
-    qrels = sorted(path for path in (folder / "qrels").glob("*") if path.name.endswith((".tsv", ".tsv.gz")))
-    return [path for path in tables if path is not None] + qrels
+def _of_source(source: Source, key: str, window: Window) -> list[dict[str, Any]]:
+    match source:
+        case BeirSource() | MsMarcoSource():
+            if "://" not in source.path and not Path(source.path).is_dir():
+                raise UserError(
+                    f"params.yaml: {key}.path: DATA {source.path!r} is not a folder;"
+                    " give the folder of the data set (make run ... DATA=folder)"
+                )
+            patterns = BEIR_PATTERNS if isinstance(source, BeirSource) else MS_MARCO_PATTERNS
+            listed = _entries(source.name, "", source.path, f"{key}.path", patterns=patterns)
+            if isinstance(source, BeirSource) and source.relevance:
+                listed += _entries(source.name, "relevance/", source.relevance, f"{key}.relevance", patterns=PATTERNS)
+            return listed
+        case ClickLogSource() | UbiSource():
+            logs = ("path",) if isinstance(source, ClickLogSource) else ("queries", "events")
+            places = [("corpus", ALWAYS), *((log, window) for log in logs), ("relevance", ALWAYS)]
+            return [
+                entry
+                for place, when in places
+                if (location := getattr(source, place))
+                for entry in _entries(source.name, f"{place}/", location, f"{key}.{place}", when, PATTERNS)
+            ]
+        case _:
+            return []
 
 
-def _entry(source: str, file: Path, folder: Path) -> dict[str, Any]:
-    return {
-        "source": source,
-        "path": file.relative_to(folder).as_posix(),
-        "bytes": file.stat().st_size,
-        "sha256": sha256_file(file),
-    }
+def _entries(
+    source: str, prefix: str, location: str, key: str, window: Window = ALWAYS, patterns: Sequence[str] = ()
+) -> list[dict[str, Any]]:
+    """The files of a location, their paths below `prefix`, which tells the locations of a source apart."""
+    files = listing(location, key=key, since=window.since, until=window.until, patterns=patterns)
+    return [{"source": source} | file | {"path": f"{prefix}{file['path']}"} for file in files]

@@ -1,13 +1,14 @@
 """What ingest says about its outputs: counts per data set and split, rejects, the corpus digest."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from steps.core.corpus import corpus_digest
+from steps.ingest.coded_columns import distinct
 from steps.ingest.pool import POOL
 from steps.ingest.rejects import Rejects
 from steps.ingest.source_data import Document, Judgement, Query
@@ -21,11 +22,15 @@ def build_report(
     documents: Sequence[Document],
     queries: Sequence[Query],
     judgements: Sequence[Judgement],
-    impressions: dict[str, pa.Table],
+    impressions: Mapping[str, pa.Table],
+    simulated: Collection[str],
     facts: dict[str, dict[str, Any]],
     rejects: Rejects,
 ) -> dict[str, Any]:
-    """The report; `facts` has an entry for every data set, `impressions` for those with sessions."""
+    """The report; `facts` has an entry for every data set, `impressions` for those with sessions.
+
+    `simulated` names the data sets whose sessions no person made.
+    """
     datasets: dict[str, dict[str, Any]] = {}
     for name in sorted(facts):
         own = [document for document in documents if document.dataset == name]
@@ -39,14 +44,14 @@ def build_report(
         if name in impressions:
             table = impressions[name]
             entry["sessions"] = {
-                "simulated": True,
-                "sessions": pc.count_distinct(table["session_id"]).as_py(),
+                "simulated": name in simulated,
+                "sessions": distinct(table["session_id"]),
                 "impressions": table.num_rows,
                 "clicks": pc.sum(table["clicked"]).as_py() or 0,
             }
         datasets[name] = entry
     return {
-        "simulated": bool(impressions),
+        "simulated": not impressions.keys().isdisjoint(simulated),
         "corpus_digest": _digest(documents),
         "datasets": datasets,
         "pool_queries": sum(query.dataset == POOL for query in queries),

@@ -1,24 +1,26 @@
 """The stage ingest: sources in, one corpus with its queries, judgements, sessions and rejects out."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
 import pyarrow as pa
 
 from steps.core.files import staged_folder, write_json
 from steps.core.params.ingest import ApiDocsSource, IngestParams, Source
-from steps.core.tables import SCHEMAS, table_from_rows, write_table
+from steps.core.tables import SCHEMAS, table_from_columns, write_table
 from steps.core.tracking import Run
-from steps.ingest.api_docs import read_api_docs
-from steps.ingest.beir import read_beir
 from steps.ingest.click_simulation import simulate_sessions
+from steps.ingest.coded_columns import among
 from steps.ingest.leakage import evaluation_texts, without_evaluation_texts
 from steps.ingest.pool import read_pool
-from steps.ingest.rejects import Rejects
+from steps.ingest.rejects import Reject, Rejects
 from steps.ingest.report import build_report, metrics
 from steps.ingest.source_data import Document, Judgement, Query, SourceData
+from steps.ingest.source_files import one_file
+from steps.ingest.sources import read_source
+from steps.ingest.term_scores import TERM_SCORES, read_term_scores
 
 
 def run(*, sources: Sequence[Source], output: Path, params: IngestParams, run: Run) -> None:
@@ -27,31 +29,46 @@ def run(*, sources: Sequence[Source], output: Path, params: IngestParams, run: R
     Raises UserError when a source is missing, unusable, or has too many defect rows; `output` then stays as it was.
     """
     rejects = Rejects()
-    read = [_read(at, source, params, rejects) for at, source in enumerate(sources)]
+    read = [
+        read_source(source, key=f"ingest.sources[{at}]", params=params, rejects=rejects)
+        for at, source in enumerate(sources)
+    ]
     queries = [query for data in read for query in data.queries]
     if params.pool:
         queries += read_pool(
-            Path(params.pool),
+            one_file(params.pool, "ingest.pool"),
             max_query_words=params.max_query_words,
             max_reject_ratio=params.max_reject_ratio,
             rejects=rejects,
         )
+    term_scores = _term_scores(params, rejects)
     queries = without_evaluation_texts(queries, evaluation_texts(queries), rejects)
     kept = {query.query_id for query in queries}
     judgements = [row for data in read for row in data.judgements if row.query_id in kept]
     documents = [document for data in read for document in data.documents]
-    simulated = {source.name for source in sources if isinstance(source, ApiDocsSource)}
-    impressions = _impressions(simulated, documents, queries, judgements, params)
-    facts = {data.name: data.facts for data in read}
-    report = build_report(documents, queries, judgements, impressions, facts, rejects)
+    relevance = {data.name: _of_kept(data, "relevance", kept) for data in read if data.relevance is not None}
+    impressions = {data.name: _of_kept(data, "impressions", kept) for data in read if data.impressions is not None}
+    api_docs = {source.name for source in sources if isinstance(source, ApiDocsSource)}
+    impressions |= _simulated(api_docs, documents, queries, judgements, params)
+    report = build_report(
+        documents,
+        queries,
+        judgements,
+        impressions,
+        api_docs | {data.name for data in read if data.sessions_simulated},
+        {data.name: data.facts for data in read},
+        rejects,
+    )
+    report["term_scores"] = term_scores.num_rows
 
     with staged_folder(output) as folder:
-        write_table(folder, "corpus", table_from_rows("corpus", _rows(documents)))
-        write_table(folder, "queries", _queries_table(queries))
-        write_table(folder, "qrels", table_from_rows("qrels", _rows(judgements)))
-        write_table(folder, "rejects", table_from_rows("rejects", rejects.table_rows()))
-        tables = [impressions[name] for name in sorted(impressions)]
-        write_table(folder, "impressions", pa.concat_tables([SCHEMAS["impressions"].empty_table(), *tables]))
+        write_table(folder, "corpus", _sorted_table("corpus", documents))
+        write_table(folder, "queries", _sorted_table("queries", queries))
+        write_table(folder, "qrels", _sorted_table("qrels", judgements))
+        write_table(folder, "rejects", _sorted_table("rejects", rejects.rows))
+        for name, tables in (("impressions", impressions), ("relevance", relevance)):
+            write_table(folder, name, *(tables[dataset] for dataset in sorted(tables)))
+        write_table(folder, "term_scores", term_scores)
         write_json(folder / "report.json", report)
     run.param("corpus_digest", report["corpus_digest"])
     run.param("sessions_simulated", report["simulated"])
@@ -59,30 +76,24 @@ def run(*, sources: Sequence[Source], output: Path, params: IngestParams, run: R
     run.artifact(output / "report.json")
 
 
-def _read(at: int, source: Source, params: IngestParams, rejects: Rejects) -> SourceData:
-    if isinstance(source, ApiDocsSource):
-        return read_api_docs(
-            source,
-            key=f"ingest.sources[{at}]",
-            seed=params.seed,
-            max_query_words=params.max_query_words,
-            max_reject_ratio=params.max_reject_ratio,
-            rejects=rejects,
-        )
-    return read_beir(
-        source.name,
-        Path(source.path),
-        key=f"ingest.sources[{at}].path",
-        seed=params.seed,
-        dev_fraction=params.dev_fraction,
-        max_query_words=params.max_query_words,
-        max_reject_ratio=params.max_reject_ratio,
-        rejects=rejects,
-    )
+def _term_scores(params: IngestParams, rejects: Rejects) -> pa.Table:
+    if not params.term_scores:
+        return SCHEMAS[TERM_SCORES].empty_table()
+    path = one_file(params.term_scores, "ingest.term_scores")
+    return read_term_scores(path, max_reject_ratio=params.max_reject_ratio, rejects=rejects)
 
 
-def _impressions(
-    simulated: set[str],
+def _of_kept(data: SourceData, name: Literal["relevance", "impressions"], kept: Collection[str]) -> pa.Table:
+    """The source's rows of the table less those of queries that the guard turned away, which are counted."""
+    table: pa.Table = getattr(data, name)
+    rows = table.filter(among(table["query_id"], kept))
+    if lost := table.num_rows - rows.num_rows:
+        data.facts[f"{name}_of_left_out_queries"] = lost
+    return rows
+
+
+def _simulated(
+    datasets: set[str],
     documents: Sequence[Document],
     queries: Sequence[Query],
     judgements: Sequence[Judgement],
@@ -100,14 +111,11 @@ def _impressions(
             params.clicks,
             params.seed,
         )
-        for name in simulated
+        for name in datasets
     }
 
 
-def _rows(rows: Iterable[Document | Judgement]) -> Iterable[dict[str, Any]]:
-    return (row._asdict() for row in sorted(rows))
-
-
-def _queries_table(queries: Sequence[Query]) -> pa.Table:
-    columns = SCHEMAS["queries"].names
-    return table_from_rows("queries", ({name: getattr(query, name) for name in columns} for query in sorted(queries)))
+def _sorted_table(name: str, rows: Iterable[Document | Query | Judgement | Reject]) -> pa.Table:
+    """The named table of rows that have its columns, sorted."""
+    in_order = sorted(rows)
+    return table_from_columns(name, ([getattr(row, column) for row in in_order] for column in SCHEMAS[name].names))

@@ -5,6 +5,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import pyarrow as pa
+
 
 class Document(NamedTuple):
     """A row of the corpus."""
@@ -39,13 +41,19 @@ class Judgement(NamedTuple):
 
 @dataclass
 class SourceData:
-    """All that one source gives, and facts about the reading that belong in the report."""
+    """All that one source gives, and facts about the reading that belong in the report.
+
+    `impressions` and `relevance` have the columns of the tables of these names; their ids may be dictionaries.
+    """
 
     name: str
     documents: list[Document] = field(default_factory=list)
     queries: list[Query] = field(default_factory=list)
     judgements: list[Judgement] = field(default_factory=list)
     facts: dict[str, Any] = field(default_factory=dict)
+    impressions: pa.Table | None = None
+    sessions_simulated: bool = False
+    relevance: pa.Table | None = None
 
 
 def seeded_order(items: Iterable[str], seed: int, purpose: str) -> list[str]:

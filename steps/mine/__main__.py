@@ -1,18 +1,35 @@
-"""`python -m steps.mine`: data/ingest to data/mine."""
+"""python -m steps.mine --signal click"""
 
+import argparse
 from pathlib import Path
 
 from steps.core.params import Params
 from steps.core.stage import stage_main
 from steps.core.tracking import Run
 
+FOLDER = Path("data/mine")
 
-def body(params: Params, run: Run) -> None:
-    """Run the stage on the project's folders."""
-    from steps.mine.run import run as mine
 
-    mine(ingest=Path("data/ingest"), output=Path("data/mine"), params=params.mine, run=run)
+def main() -> None:
+    """Mine one signal."""
+    parser = argparse.ArgumentParser(prog="python -m steps.mine", description=__doc__)
+    parser.add_argument("--signal", required=True, choices=["click", "relevance"])
+    signal = parser.parse_args().signal
+
+    def body(params: Params, run: Run) -> None:
+        from steps.mine.run import run as mine
+
+        mine(
+            signal=signal,
+            ingest=Path("data/ingest"),
+            clicks=FOLDER / "click",
+            output=FOLDER / signal,
+            params=params.mine,
+            run=run,
+        )
+
+    stage_main("mine", body, cell=signal)
 
 
 if __name__ == "__main__":
-    stage_main("mine", body)
+    main()

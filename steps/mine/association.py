@@ -1,8 +1,8 @@
-"""Query association, Algorithm 1 of ScalingNote: which queries may lend their clicks to which others.
+"""Query association, Algorithm 1 of ScalingNote: which queries may lend their documents to which others.
 
-`click q1 <- q2` holds iff each of q1's top terms has an importance above the threshold in q2. Pairs are never compared:
-each query that lends enumerates the sets of its terms above the threshold, and a query that receives is joined on the
-set of its top terms.
+`click q1 <- q2` holds iff each of q1's top terms has an importance above the threshold in q2. Relevance association
+holds iff that is so both ways (with more top terms). Pairs are never compared: each query that lends enumerates the sets
+of its terms above the threshold, and a query that receives is joined on the set of its top terms.
 """
 
 from typing import NamedTuple
@@ -10,19 +10,23 @@ from typing import NamedTuple
 import ibis
 import ibis.expr.types as ir
 
+from steps.core.errors import UserError
 from steps.mine.engine import Engine
 
 _GRID = 1_000_000  # strengths are integers, so that their order never depends on the order of a sum
+_NONE = -1  # the key of no term
+_MOST_PAIRS = 1_000_000_000  # which mutual associations must look at, one by one
 
 
 class Associations(NamedTuple):
     """What Algorithm 1 found."""
 
     kept: ir.Table
-    """(query_id, other_query_id, strength): query_id receives from other_query_id; at most `cap` rows a query_id.
-    Strength is the sum over the top terms of their importance in other_query_id, in millionths."""
+    """(query, other_query, strength): query receives from other_query; at most `cap` rows a query.
+    Strength is the sum over the top terms of their importance in other_query, in millionths; both ways added up where
+    the association is mutual."""
     top: ir.Table
-    """(dataset, query_id, term): the terms that decide for a query that receives."""
+    """(query, term): the terms that decide for a query that receives."""
     found: int
     """Associations before the cap."""
 
@@ -37,32 +41,70 @@ def click_associations(
     min_terms: int,
     cap: int,
 ) -> Associations:
-    """Directed associations to every query of `importances` from the queries of `givers` (query_id).
+    """Directed associations to every query of `importances` from the queries of `givers` (query).
 
-    Queries of fewer than `min_terms` terms take no part. A query with more than `cap` associations keeps the
-    strongest, equal ones by the other query's id. Associations never leave a data set.
+    importances: (query, term, importance). Queries of fewer than `min_terms` terms take no part. A query with more than
+    `cap` associations keeps the strongest, equal ones by the other query's key.
     """
-    long_enough = importances.mutate(size=importances.term.count().over(group_by="query_id"))
-    long_enough = engine.keep(long_enough.filter(long_enough.size >= min_terms).drop("size"))
-    top = engine.keep(_top(long_enough, top_terms))
-    wanted = engine.keep(_wanted(top, top_terms))
-    strong = long_enough.filter(long_enough.importance > threshold)
-    strong = strong.semi_join(givers, "query_id").semi_join(top, ["dataset", "term"])
-    offered = _offered(engine, strong, range(min(min_terms, top_terms), top_terms + 1), top_terms)
-    key = ["dataset", *_term_columns(top_terms)]
-    offered = engine.keep(offered.semi_join(wanted, key))
+    top, wanted, offered = _sets(engine, importances, givers, threshold, top_terms, min_terms)
+    key = _term_columns(top_terms)
     found = _count(engine, wanted, offered, key)
-    kept = engine.keep(_strongest(wanted, offered, key, cap))
-    return Associations(kept, top.select("dataset", "query_id", "term"), found)
+    kept = engine.keep(_strongest(engine, wanted, offered, key, cap))
+    return Associations(kept, top, found)
 
 
-def _top(importances: ir.Table, count: int) -> ir.Table:
-    """The `count` most important terms of each query, equal ones by the term; `slot` numbers them by the term."""
-    by_importance = ibis.window(group_by="query_id", order_by=[ibis.desc("importance"), "term"])
-    ranked = importances.mutate(place=ibis.row_number().over(by_importance))
-    best = ranked.filter(ranked.place < count)
-    slot = ibis.row_number().over(ibis.window(group_by="query_id", order_by="term"))
-    return best.select("dataset", "query_id", "term", slot=slot)
+def relevance_associations(
+    engine: Engine,
+    importances: ir.Table,
+    givers: ir.Table,
+    *,
+    threshold: float,
+    top_terms: int,
+    min_terms: int,
+    cap: int,
+) -> Associations:
+    """Mutual associations among the queries of `givers`, and from them to queries of `importances` outside `givers`.
+
+    The top terms of each of two queries lie above the threshold in the other. Arguments as in `click_associations`.
+    """
+    everyone = importances.select("query").distinct()
+    top, wanted, offered = _sets(engine, importances, everyone, threshold, top_terms, min_terms)
+    key = _term_columns(top_terms)
+    lent = offered.semi_join(givers.rename(other_query="query"), "other_query")
+    directed = _count(engine, wanted, lent, key)
+    if directed > _MOST_PAIRS:
+        raise UserError(
+            f"params.yaml: mine.relevance_threshold {threshold:g} gives {directed:,} one-way associations, more than"
+            f" {_MOST_PAIRS:,}; raise it, or raise mine.min_terms"
+        )
+    pairs = wanted.join(lent, key)
+    pairs = engine.keep(pairs.filter(pairs.query != pairs.other_query).select("query", "other_query", "strength"))
+    lenders = wanted.semi_join(pairs.select(query="other_query"), "query")
+    back = lenders.join(offered.semi_join(pairs.select(other_query="query"), "other_query"), key)
+    mutual = pairs.join(back.select(query="other_query", other_query="query", back="strength"), ["query", "other_query"])
+    mutual = mutual.select("query", "other_query", strength=mutual.strength + mutual.back)
+    mutual = engine.keep(mutual)
+    kept = engine.keep(_first(mutual, cap))
+    return Associations(kept, top, engine.number(mutual.count()))
+
+
+def _sets(
+    engine: Engine, importances: ir.Table, givers: ir.Table, threshold: float, top_terms: int, min_terms: int
+) -> tuple[ir.Table, ir.Table, ir.Table]:
+    """top (query, term); wanted (term_0..., query); offered (term_0..., other_query, strength)."""
+    size = importances.term.count().over(group_by="query")
+    by_importance = ibis.window(group_by="query", order_by=[ibis.desc("importance"), "term"])
+    ranked = importances.select("query", "term", "importance", size=size, place=ibis.row_number().over(by_importance))
+    ranked = engine.keep(ranked.filter(ranked.size >= min_terms).drop("size"))
+    best = ranked.filter(ranked.place < top_terms)
+    slot = ibis.row_number().over(ibis.window(group_by="query", order_by="term"))
+    top = engine.keep(best.select("query", "term", slot=slot))
+    wanted = engine.keep(_wanted(top, top_terms))
+    strong = ranked.filter(ranked.importance > threshold)
+    strong = strong.semi_join(givers, "query").semi_join(top, "term")
+    offered = _offered(engine, strong, range(min(min_terms, top_terms), top_terms + 1), top_terms)
+    offered = engine.keep(offered.semi_join(wanted, _term_columns(top_terms)))
+    return top.select("query", "term"), wanted, offered
 
 
 def _term_columns(count: int) -> list[str]:
@@ -70,28 +112,30 @@ def _term_columns(count: int) -> list[str]:
 
 
 def _wanted(top: ir.Table, count: int) -> ir.Table:
-    """One row a query that receives: its top terms side by side in alphabetical order, missing ones empty."""
-    columns = {f"term_{slot}": top.term.max(where=top.slot == slot).fill_null("") for slot in range(count)}
-    return top.group_by("dataset", "query_id").aggregate(**columns)
+    """One row a query that receives: its top terms side by side in the order of their keys."""
+    in_slot = {
+        f"term_{slot}": ibis.ifelse(top.slot == slot, top.term, ibis.literal(_NONE, "int64")).max()
+        for slot in range(count)
+    }
+    return top.group_by("query").aggregate(**in_slot)
 
 
 def _offered(engine: Engine, strong: ir.Table, sizes: range, count: int) -> ir.Table:
-    """Every alphabetical set of `sizes` strong terms of a query that lends: (key..., other_query_id, strength)."""
+    """Every ordered set of `sizes` strong terms of a query that lends: (term_0..., other_query, strength)."""
     grains = (strong.importance * _GRID).round().cast("int64")
-    single = engine.keep(strong.select("dataset", "term", other_query_id="query_id", grains=grains))
-    sets = single.select("dataset", "other_query_id", term_0="term", strength="grains")
+    single = engine.keep(strong.select("term", other_query="query", grains=grains))
+    sets = single.select("other_query", term_0="term", strength="grains")
     offers = []
     for size in range(1, count + 1):
         if size > 1:
             last = f"term_{size - 2}"
-            following = single.select("term", next_id="other_query_id", next_grains="grains")
-            longer = sets.join(following, [sets.other_query_id == following.next_id, sets[last] < following.term])
-            longer = longer.mutate(strength=longer.strength + longer.next_grains).drop("next_id", "next_grains")
+            following = single.select("term", next_query="other_query", next_grains="grains")
+            longer = sets.join(following, [sets.other_query == following.next_query, sets[last] < following.term])
+            longer = longer.mutate(strength=longer.strength + longer.next_grains).drop("next_query", "next_grains")
             sets = longer.rename({f"term_{size - 1}": "term"})
         if size in sizes:
-            missing = {name: ibis.literal("") for name in _term_columns(count)[size:]}
-            filled = sets.mutate(**missing)
-            offers.append(filled.select("dataset", *_term_columns(count), "other_query_id", "strength"))
+            missing = {name: ibis.literal(_NONE, "int64") for name in _term_columns(count)[size:]}
+            offers.append(sets.mutate(**missing).select(*_term_columns(count), "other_query", "strength"))
     return ibis.union(*offers) if len(offers) > 1 else offers[0]
 
 
@@ -100,21 +144,28 @@ def _count(engine: Engine, wanted: ir.Table, offered: ir.Table, key: list[str]) 
     receivers = wanted.group_by(key).aggregate(receivers=lambda t: t.count())
     lenders = offered.group_by(key).aggregate(lenders=lambda t: t.count())
     both = receivers.join(lenders, key)
-    selves = wanted.rename(other_query_id="query_id").join(offered, [*key, "other_query_id"])
+    selves = wanted.rename(other_query="query").semi_join(offered, [*key, "other_query"])
     return engine.number((both.receivers * both.lenders).sum()) - engine.number(selves.count())
 
 
-def _strongest(wanted: ir.Table, offered: ir.Table, key: list[str], cap: int) -> ir.Table:
+def _strongest(engine: Engine, wanted: ir.Table, offered: ir.Table, key: list[str], cap: int) -> ir.Table:
     """Join on the key, keeping the `cap` strongest other queries of each query.
 
     Strength depends on the key and the other query alone, so a key's `cap + 1` strongest (one may be the query itself)
     hold every survivor: the join makes at most `cap + 1` rows a query, however common the key is.
     """
-    in_key = ibis.window(group_by=key, order_by=[ibis.desc("strength"), "other_query_id"])
+    in_key = ibis.window(group_by=key, order_by=[ibis.desc("strength"), "other_query"])
     ranked = offered.mutate(place=ibis.row_number().over(in_key))
-    ranked = ranked.filter(ranked.place <= cap).drop("place")
-    pairs = wanted.join(ranked, key)
-    pairs = pairs.filter(pairs.query_id != pairs.other_query_id)
-    in_query = ibis.window(group_by="query_id", order_by=[ibis.desc("strength"), "other_query_id"])
-    numbered = pairs.mutate(place=ibis.row_number().over(in_query))
-    return numbered.filter(numbered.place < cap).select("query_id", "other_query_id", "strength")
+    ranked = engine.keep(ranked.filter(ranked.place <= cap))
+    itself = ranked.select(*key, query="other_query", own_place="place")
+    placed = wanted.left_join(itself, [*key, "query"]).select(wanted, "own_place")
+    pairs = placed.join(ranked, key)
+    pairs = pairs.filter(pairs.query != pairs.other_query)
+    behind = (pairs.own_place < pairs.place).cast("int64").fill_null(0)  # the query itself takes no place
+    return pairs.filter(pairs.place - behind < cap).select("query", "other_query", "strength")
+
+
+def _first(pairs: ir.Table, cap: int) -> ir.Table:
+    order = ibis.window(group_by="query", order_by=[ibis.desc("strength"), "other_query"])
+    numbered = pairs.mutate(place=ibis.row_number().over(order))
+    return numbered.filter(numbered.place < cap).select("query", "other_query", "strength")

@@ -4,56 +4,103 @@ from typing import NamedTuple
 
 import ibis
 import ibis.expr.types as ir
-import pyarrow as pa
 
-from steps.core.files import sha256_text
-from steps.core.texts import fold
+from steps.core.errors import UserError
+from steps.core.params.mine import DebiasParams
 from steps.mine.engine import Engine
+from steps.mine.keys import mixed
+from steps.mine.propensity import Propensities, estimate, inverse_weights
 
-_TEXT_KEYS = pa.schema([("doc_id", pa.string()), ("text_key", pa.string())])
+GRAINS = 1_000_000  # the worth of one click, in whole numbers so that sums do not depend on their order
 
 
 class Judgements(NamedTuple):
     """The log of the training queries."""
 
     table: ir.Table
-    """(query_id, doc_id, shown, clicks, text_key): one row for each document that a query was shown."""
+    """(query, doc, shown, clicks, worth): one row for each document that a query was shown. Worth is in millionths of a
+    click, each click divided by its rank's propensity where clicks are debiased."""
     impressions: int
     """Rows of the log."""
     dropped: dict[str, int]
     """Rows of the log left out, by reason."""
+    propensities: Propensities | None
+    """Estimated examination of the ranks, where clicks are debiased."""
 
 
-def judgements(engine: Engine, impressions: ir.Table, queries: ir.Table, corpus: ir.Table) -> Judgements:
-    """Count what each training query was shown and what was clicked; rows of other queries are left out and counted."""
-    splits = queries.select("query_id", "split")
-    known = corpus.select(known_id="doc_id")
-    joined = impressions.left_join(splits, "query_id").left_join(known, impressions.doc_id == known.known_id)
-    whose = joined.split.fill_null("unknown")
-    reason = ibis.cases((whose != "train", whose + "_query"), (joined.known_id.isnull(), "unknown_document"), else_="")
-    rows = engine.keep(joined.select("query_id", "doc_id", "clicked", reason=reason))
+def judgements(
+    engine: Engine, impressions: ir.Table, queries: ir.Table, documents: ir.Table, debias: DebiasParams, *, seed: int
+) -> Judgements:
+    """Count what each training query was shown and what was clicked; rows of other queries are left out and counted.
+
+    UserError when a training query's impression is not older than every impression of its data set's test queries.
+    """
+    whose = queries.select("query", "query_id", "split", "dataset")
+    joined = impressions.left_join(whose, "query_id").select(impressions, "query", "split", "dataset")
+    joined = joined.left_join(documents.select("doc", "doc_id"), "doc_id").select(joined, "doc")
+    split = joined.split.fill_null("unknown")
+    reason = ibis.cases((split != "train", split + "_query"), (joined.doc.isnull(), "unknown_document"), else_="")
+    rows = engine.keep(
+        joined.select("query", "doc", "clicked", "rank", "timestamp", "split", "dataset", reason=reason)
+    )
     counts = rows.group_by("reason").aggregate(rows=lambda t: t.count())
     by_reason = {row["reason"]: row["rows"] for row in engine.rows(counts).to_pylist()}
+    _check_time(engine, rows)
+
     used = rows.filter(rows.reason == "")
-    pairs = used.group_by("query_id", "doc_id").aggregate(
-        shown=lambda t: t.count(), clicks=lambda t: t.count(where=t.clicked)
-    )
-    pairs = engine.keep(pairs)
-    keyed = pairs.join(_text_keys(engine, corpus.semi_join(pairs, "doc_id")), "doc_id")
-    table = engine.keep(keyed.select("query_id", "doc_id", "shown", "clicks", "text_key"))
+    clicks = used.clicked.cast("int64").sum()
+    propensities = None
+    if debias.method == "none":
+        pairs = used.group_by("query", "doc").aggregate(shown=used.count(), clicks=clicks, worth=clicks * GRAINS)
+    else:
+        place = ibis.least(used["rank"].cast("int64"), ibis.literal(debias.max_rank, "int64"))
+        at_rank = used.group_by("query", "doc", place=place).aggregate(shown=used.count(), clicks=clicks)
+        at_rank = engine.keep(at_rank)
+        propensities = _propensities(engine, at_rank, debias, seed)
+        grains = [round(weight * GRAINS) for weight in inverse_weights(propensities, debias.clip).tolist()]
+        value = ibis.cases(*((at_rank.place == rank, grain) for rank, grain in enumerate(grains, start=1)), else_=0)
+        pairs = at_rank.group_by("query", "doc").aggregate(
+            shown=at_rank.shown.sum(), clicks=at_rank.clicks.sum(), worth=(at_rank.clicks * value).sum()
+        )
     dropped = {name: by_reason[name] for name in sorted(by_reason) if name}
-    return Judgements(table, sum(by_reason.values()), dropped)
+    return Judgements(engine.keep(pairs), sum(by_reason.values()), dropped, propensities)
 
 
-def _text_keys(engine: Engine, documents: ir.Table) -> ir.Table:
-    """(doc_id, text_key): equal keys mean equal folded content; a document without content goes by its title.
+def _propensities(engine: Engine, at_rank: ir.Table, debias: DebiasParams, seed: int) -> Propensities:
+    """Examination of the ranks, from a seeded sample of the pairs that were clicked and shown at two ranks or more."""
+    moved = at_rank.group_by("query", "doc").aggregate(ranks=at_rank.place.nunique(), clicks=at_rank.clicks.sum())
+    moved = moved.filter((moved.ranks > 1) & (moved.clicks > 0)).drop("clicks").mutate(number=lambda t: mixed(seed, t.query, t.doc))
+    sample = engine.keep(moved.order_by("number", "query", "doc").limit(debias.max_pairs))
+    numbered = sample.mutate(pair=ibis.row_number().over(ibis.window(order_by=["number", "query", "doc"])))
+    rows = engine.rows(
+        at_rank.join(numbered, ["query", "doc"])
+        .select("pair", "place", "shown", "clicks")
+        .order_by("pair", "place")
+    )
+    shown, clicked, pair, place = (
+        rows[name].to_numpy().astype("int64") for name in ("shown", "clicks", "pair", "place")
+    )
+    return estimate(
+        shown,
+        clicked,
+        pair,
+        place,
+        iterations=debias.iterations,
+        tolerance=debias.tolerance,
+        max_rank=debias.max_rank,
+    )
 
-    Titles are left out of the key because copies of one text often differ in title alone.
-    """
 
-    def convert(batch: pa.RecordBatch) -> pa.Table:
-        titles, contents = batch.column("title").to_pylist(), batch.column("content").to_pylist()
-        keys = [sha256_text(fold(content) or fold(title)) for title, content in zip(titles, contents, strict=True)]
-        return pa.table([batch.column("doc_id"), pa.array(keys, pa.string())], schema=_TEXT_KEYS)
-
-    return engine.map_batches(documents.select("doc_id", "title", "content"), convert, _TEXT_KEYS, "texts of documents")
+def _check_time(engine: Engine, rows: ir.Table) -> None:
+    """Test data must be later than training data: UserError otherwise."""
+    kind = ibis.cases((rows.reason == "", "train"), (rows.reason == "test_query", "test"), else_="")
+    spans = rows.group_by("dataset", kind=kind).aggregate(first=rows.timestamp.min(), last=rows.timestamp.max())
+    found = {(row["dataset"], row["kind"]): row for row in engine.rows(spans).to_pylist()}
+    for (dataset, kind_), span in sorted(found.items(), key=str):
+        test = found.get((dataset, "test"))
+        if kind_ == "train" and test is not None and span["last"] >= test["first"]:
+            raise UserError(
+                f"impressions of {dataset}: a training query was shown results at {span['last']}, after the first test"
+                f" query at {test['first']} (unix seconds): the past would be tested with the future; set test_from of"
+                " the source in params.yaml and run ingest again"
+            )

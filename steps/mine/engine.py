@@ -1,5 +1,6 @@
 """The engine that evaluates mining expressions: DuckDB through Ibis, within a memory limit, spilling to disk."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,12 +12,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from ibis.backends import BaseBackend
 
+from steps.core.files import staged_file
+from steps.core.params.mine import MineParams
 from steps.core.progress import progress
+from steps.core.tables import SCHEMAS
 
 _CHUNK_ROWS = 50_000
 
+Convert = Callable[[pa.RecordBatch], pa.Table]
 
-class Engine:
+
+class Engine(ABC):
     """An Ibis connection and a scratch folder; intermediate results live in Parquet files, not in memory."""
 
     def __init__(self, connection: BaseBackend, scratch: Path) -> None:
@@ -27,11 +33,9 @@ class Engine:
         """A Parquet file (or folder of files) as a table expression."""
         return self.connection.read_parquet(str(path))
 
+    @abstractmethod
     def keep(self, expression: ir.Table) -> ir.Table:
         """Evaluate an expression once; the result is read wherever it is used again."""
-        path = self._next_path()
-        expression.to_parquet(path)
-        return self.read(path)
 
     def rows(self, expression: ir.Table) -> pa.Table:
         """Evaluate an expression into memory."""
@@ -41,36 +45,74 @@ class Engine:
         """Evaluate an integer; a sum over no rows is 0."""
         return int(expression.fill_null(0).to_pyarrow().as_py())
 
-    def batches(self, expression: ir.Table) -> Iterator[pa.RecordBatch]:
-        """Evaluate an expression, some thousand rows at a time."""
-        yield from expression.to_pyarrow_batches(chunk_size=_CHUNK_ROWS)
+    def write(self, folder: Path, name: str, expression: ir.Table) -> Path:
+        """Write the named table sorted by all its columns, so that equal rows are equal bytes; never all in memory."""
+        schema = SCHEMAS[name]
+        ordered = expression.select(schema.names).order_by(schema.names)
+        path = folder / f"{name}.parquet"
+        with staged_file(path) as staging, pq.ParquetWriter(staging, schema, compression="zstd") as writer:
+            for batch in progress(self.batches(ordered), None, f"writing {name}"):
+                writer.write_table(pa.Table.from_batches([batch]).cast(schema))
+        return path
 
-    def map_batches(
-        self, expression: ir.Table, convert: Callable[[pa.RecordBatch], pa.Table], schema: pa.Schema, what: str
-    ) -> ir.Table:
+    @abstractmethod
+    def batches(self, expression: ir.Table) -> Iterator[pa.RecordBatch]:
+        """Evaluate an expression in its order, some thousand rows at a time."""
+
+    @abstractmethod
+    def map_batches(self, expression: ir.Table, convert: Convert, schema: pa.Schema, what: str) -> ir.Table:
         """Pass an expression through a Python function, some thousand rows at a time."""
-        path = self._next_path()
-        with pq.ParquetWriter(path, schema) as writer:
-            for batch in progress(self.batches(expression), None, what):
-                writer.write_table(convert(batch))
-        return self.read(path)
 
     def _next_path(self) -> Path:
         self._kept += 1
         return self.scratch / f"{self._kept:03d}.parquet"
 
 
+class DuckEngine(Engine):
+    """DuckDB inside this process."""
+
+    def keep(self, expression: ir.Table) -> ir.Table:
+        path = self._next_path()
+        columns = ", ".join(
+            f'CAST("{name}" AS BIGINT) AS "{name}"' if kind.is_int64() else f'"{name}"'
+            for name, kind in expression.schema().items()
+        )  # DuckDB adds whole numbers up to 128 bits, which Parquet would hold as floating point
+        query = ibis.to_sql(expression, dialect="duckdb")
+        self.connection.raw_sql(f"COPY (SELECT {columns} FROM ({query})) TO '{_quoted(path)}' (FORMAT parquet)")
+        return self.read(path)
+
+    def batches(self, expression: ir.Table) -> Iterator[pa.RecordBatch]:
+        yield from expression.to_pyarrow_batches(chunk_size=_CHUNK_ROWS)
+
+    def map_batches(self, expression: ir.Table, convert: Convert, schema: pa.Schema, what: str) -> ir.Table:
+        path = self._next_path()
+        with pq.ParquetWriter(path, schema) as writer:
+            for batch in progress(self.batches(expression), None, what):
+                writer.write_table(convert(batch))
+        return self.read(path)
+
+
+def _quoted(path: Path) -> str:
+    return str(path).replace("'", "''")
+
+
 @contextmanager
-def open_engine(memory_limit: str, folder: Path) -> Iterator[Engine]:
-    """Yield DuckDB limited to `memory_limit` ("2GB"); what does not fit spills below `folder`, which is left empty."""
+def open_engine(params: MineParams, folder: Path) -> Iterator[Engine]:
+    """Yield the engine of `mine.engine`; what it keeps and spills lies below `folder`, which is left empty."""
     with TemporaryDirectory(prefix=".scratch.", dir=folder) as scratch:
+        if params.engine == "spark":
+            from steps.mine.spark_engine import open_spark  # pyspark is an extra
+
+            with open_spark(params, Path(scratch)) as engine:
+                yield engine
+            return
         connection = ibis.duckdb.connect(
             ":memory:",
-            memory_limit=memory_limit,
+            memory_limit=params.memory_limit,
             temp_directory=str(Path(scratch) / "spill"),
             preserve_insertion_order=False,  # results are sorted at the end; keeping order in between costs memory
         )
         try:
-            yield Engine(connection, Path(scratch))
+            yield DuckEngine(connection, Path(scratch))
         finally:
             connection.disconnect()

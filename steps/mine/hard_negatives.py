@@ -1,75 +1,97 @@
-"""Hard negatives by the click rule (ScalingNote, Section 4.1): exposed but not clicked, one at random, guarded.
+"""Hard negatives: one candidate at random, guarded (ScalingNote, Section 4.1).
 
-A document is never a hard negative of a query when it is a positive of that query by any source or hop, or when its
-folded text is that of such a positive. "At random" is the least digest of (seed, ids): the same on every run and on
-every engine.
+Candidates are what a query was shown and did not click, or what a ranker placed between two ranks. A document is never
+a hard negative of a query when it, or a document of the same folded text, is a positive of that query by any source or
+hop, nor when its text nearly equals that of the pair's own positive. Where the guards leave nothing, there is no
+negative: a shortfall is counted, never filled.
 """
 
+from functools import reduce
+from operator import add
 from typing import NamedTuple
 
 import ibis
 import ibis.expr.types as ir
 
+from steps.mine.catalogue import NEAR_DUPLICATE, SKETCH
 from steps.mine.engine import Engine
+from steps.mine.keys import mixed
+
+PAIR = ["query", "giver", "positive"]
 
 
 class NegativePool(NamedTuple):
     """What each query may offer as hard negatives."""
 
     table: ir.Table
-    """(giver_id, negative_id, text_key): at most `limit` rows a giver."""
+    """(giver, slot, negative, text_key): slots 0, 1, ... in random order, at most `limit` a giver."""
+    sizes: ir.Table
+    """(giver, slots): how many it offers."""
+    refused: int
+    """Candidates left out because they are positives of the giver itself, or have the text of one."""
+
+
+def negative_pool(engine: Engine, candidates: ir.Table, forbidden: ir.Table, *, seed: int, limit: int) -> NegativePool:
+    """Candidates whose text is that of no positive of the giver; a random `limit` of them.
+
+    candidates: (query, doc, text_key); forbidden: (query, text_key) of the positives by every source and hop.
+    """
+    clean = engine.keep(candidates.anti_join(forbidden, ["query", "text_key"]))
+    order = ibis.window(group_by="query", order_by=[mixed(seed, clean.query, clean.doc), clean.doc])
+    ranked = clean.mutate(slot=ibis.row_number().over(order))
+    table = engine.keep(ranked.filter(ranked.slot < limit).select("slot", "text_key", giver="query", negative="doc"))
+    sizes = engine.keep(table.group_by("giver").aggregate(slots=table.count()))
+    return NegativePool(table, sizes, engine.number(candidates.count()) - engine.number(clean.count()))
+
+
+class Drawn(NamedTuple):
+    """Pairs with their hard negatives."""
+
+    table: ir.Table
+    """The pairs' columns and `negative`; pairs for which the guards left none are missing."""
     refused: dict[str, int]
-    """Exposed, not clicked documents left out, by reason."""
+    """First draws that a guard refused, by reason; another candidate took the place where there was one."""
 
 
-def digest(seed: int, *columns: ir.StringColumn) -> ir.StringColumn:
-    """Hex digest of the seed and of ids, the deterministic stand-in for a random number."""
-    text = ibis.literal(f"{seed}")
-    for column in columns:
-        text = text + "|" + column
-    return text.hexdigest("md5")
+def draw_negatives(
+    engine: Engine, pairs: ir.Table, pool: NegativePool, forbidden: ir.Table, documents: ir.Table, *, seed: int
+) -> Drawn:
+    """One hard negative for each pair (query, giver, positive, ...) from its giver's pool.
 
-
-def negative_pool(engine: Engine, judged: ir.Table, positives: ir.Table, *, seed: int, limit: int) -> NegativePool:
-    """Documents that each query was shown, did not click, and has no positive like; a random `limit` of them.
-
-    judged: (query_id, doc_id, clicks, text_key); positives: (query_id, doc_id, text_key) by every source and hop.
+    The draw begins at a random slot and takes the first slot from there that no guard refuses. Nearly all pairs are
+    served by their first slot, so the whole pool is looked through for the others alone.
     """
-    ignored = judged.filter(judged.clicks == 0)
-    others = engine.keep(ignored.anti_join(positives, ["query_id", "doc_id"]))
-    clean = engine.keep(others.anti_join(positives, ["query_id", "text_key"]))
-    before, between, after = (engine.number(table.count()) for table in (ignored, others, clean))
-    order = ibis.window(group_by="query_id", order_by=[digest(seed, clean.query_id, clean.doc_id), clean.doc_id])
-    ranked = clean.mutate(place=ibis.row_number().over(order))
-    table = ranked.filter(ranked.place < limit).select("text_key", giver_id="query_id", negative_id="doc_id")
-    refused = {"positive_of_the_query": before - between, "text_of_a_positive": between - after}
-    return NegativePool(engine.keep(table), refused)
+    columns = [*pairs.columns, "negative"]
+    sized = pairs.join(pool.sizes, "giver")
+    start = (mixed(seed, sized.query, sized.positive) % sized.slots).cast("int64")
+    first = sized.mutate(slot=start, start=start).join(_slots(pool), ["giver", "slot"])
+    first = engine.keep(_with_likeness(first, documents))
+    allowed = engine.keep(first.anti_join(forbidden, ["query", "text_key"]))
+    served = allowed.filter(allowed.alike < NEAR_DUPLICATE).select(columns)
+    copies = allowed.filter(allowed.alike >= NEAR_DUPLICATE)
+    known = engine.keep(first.semi_join(forbidden, ["query", "text_key"]))
+    refused = {
+        "near_duplicate": engine.number(copies.count()),
+        "positive_of_the_query": engine.number(known.count()),
+    }
+
+    open_pairs = [*pairs.columns, "slots", "start"]
+    again = known.select(open_pairs).union(copies.select(open_pairs)).join(_slots(pool), "giver")
+    again = _with_likeness(again.filter(again.slot != again.start), documents)
+    free = again.filter(again.alike < NEAR_DUPLICATE).anti_join(forbidden, ["query", "text_key"])
+    distance = (free.slot - free.start + free.slots) % free.slots
+    later = free.mutate(place=ibis.row_number().over(ibis.window(group_by=PAIR, order_by=distance)))
+    return Drawn(engine.keep(served.union(later.filter(later.place == 0).select(columns))), refused)
 
 
-def with_negative(engine: Engine, pairs: ir.Table, pool: ir.Table, positives: ir.Table, *, seed: int) -> ir.Table:
-    """Choose one hard negative for each pair from its giver's pool, null where the guards leave none.
+def _slots(pool: NegativePool) -> ir.Table:
+    return pool.table.select("giver", "negative", "text_key", slot=pool.table.slot.cast("int64"))
 
-    pairs: (query_id, giver_id, positive_id, strength, clicks). Adds negative_id, and of the candidates that the guards
-    of the receiving query refused, the counts refused_positive and refused_text.
-    """
-    known = positives.select("query_id", negative_id="doc_id", is_positive=ibis.literal(True)).distinct()
-    texts = positives.select("query_id", "text_key", is_text=ibis.literal(True)).distinct()
-    columns = ["query_id", "giver_id", "positive_id", "strength", "clicks"]
-    offered = pairs.left_join(pool, "giver_id").select(*columns, "negative_id", "text_key")
-    checked = offered.left_join(known, ["query_id", "negative_id"]).select(offered, "is_positive")
-    checked = checked.left_join(texts, ["query_id", "text_key"]).select(checked, "is_text")
-    is_positive, is_text = checked.is_positive.fill_null(False), checked.is_text.fill_null(False)
-    flagged = checked.select(
-        *columns,
-        "negative_id",
-        number=digest(seed, checked.query_id, checked.positive_id, checked.negative_id),
-        refused_positive=is_positive,
-        refused_text=is_text & ~is_positive,
-        free=checked.negative_id.notnull() & ~is_positive & ~is_text,
-    )
-    chosen = flagged.group_by(columns).aggregate(
-        negative_id=flagged.negative_id.argmin(flagged.number, where=flagged.free),
-        refused_positive=flagged.count(where=flagged.refused_positive),
-        refused_text=flagged.count(where=flagged.refused_text),
-    )
-    return engine.keep(chosen)
+
+def _with_likeness(drawn: ir.Table, documents: ir.Table) -> ir.Table:
+    """`drawn` with `alike`: how many minima of the positive's and the negative's sketches are equal."""
+    positive = documents.select(positive="doc", **{f"p_{name}": name for name in SKETCH})
+    negative = documents.select(negative="doc", **{f"n_{name}": name for name in SKETCH})
+    table = drawn.join(positive, "positive").join(negative, "negative")
+    alike = reduce(add, ((table[f"p_{name}"] == table[f"n_{name}"]).cast("int64") for name in SKETCH))
+    return table.select(*drawn.columns, alike=alike)

@@ -1,49 +1,141 @@
 """Query planner: the importance of each term of a query, S(q) of ScalingNote's Algorithm 1.
 
-A planner is a function that gives one row (dataset, query_id, term, importance) for each distinct term of each query.
-The paper takes a score in [0, 1] from its platform and says nothing of its scale. Here the importances of one query sum
-to 1: an importance is the share of the query's meaning that the term carries, whatever the query's length, and at most
-1 / threshold terms of a query can lie above a threshold, which is what keeps the association joins linear.
+A planner gives one row (query, term, importance) for each distinct term of each query. The paper takes a score in
+[0, 1] from its platform and says nothing of its scale. Here the importances of one query sum to 1: an importance is the
+share of the query's meaning that the term carries, whatever the query's length, and at most 1 / threshold terms of a
+query can lie above a threshold, which is what keeps the association joins linear.
 """
+
+from collections.abc import Callable, Iterable
+from functools import lru_cache, partial
+from typing import Any
 
 import ibis
 import ibis.expr.types as ir
+import numpy as np
 import pyarrow as pa
 
+from steps.core.errors import UserError
+from steps.core.params.mine import MineParams
 from steps.core.texts import words
 from steps.mine.engine import Engine
+from steps.mine.keys import key
+from steps.mine.term_table import table_importances
 
-_TERMS = pa.schema([("dataset", pa.string()), ("query_id", pa.string()), ("term", pa.string())])
+Scores = dict[str, float]  # term -> importance, of one query
+
+_TERMS = pa.schema([("query", pa.int64()), ("term", pa.int64()), ("dataset", pa.string()), ("word", pa.string())])
+_IMPORTANCES = _TERMS.append(pa.field("importance", pa.float64()))
+_BATCH, _MAX_TOKENS = 64, 64  # of the planner occlusion: queries are short
 _GRID = 1_000_000  # idf is rounded to millionths: integer sums are equal on any engine, in any order of rows
 
 
+def importances(engine: Engine, queries: ir.Table, params: MineParams, term_scores: ir.Table) -> ir.Table:
+    """Importances by the planner that params name: (query, term, dataset, word, importance).
+
+    queries: (query, dataset, text); term_scores: (term, score), read by the planner `table` alone. A term's key belongs
+    to its data set, so that queries of two data sets never have a term in common.
+    """
+    if params.planner == "idf":
+        return engine.keep(idf_importances(engine, query_terms(engine, queries)))
+    if params.planner == "table":
+        rows = engine.rows(term_scores).to_pylist()
+        if not rows:
+            raise UserError(
+                "params.yaml: mine.planner: 'table' needs term scores and ingest read none; name a TSV of term and"
+                " score in ingest.term_scores"
+            )
+        scores = {row["term"]: float(row["score"]) for row in rows}
+        return scored_terms(engine, queries, partial(table_importances, scores=scores))
+    return scored_terms(engine, queries, partial(_occlusion, model=params.planner_model))
+
+
 def query_terms(engine: Engine, queries: ir.Table) -> ir.Table:
-    """Distinct terms of each query: one row (dataset, query_id, term)."""
+    """Distinct terms of each query: one row (query, term, dataset, word)."""
+    return engine.map_batches(queries.select("query", "dataset", "text"), _distinct_terms, _TERMS, "terms of queries")
+
+
+def scored_terms(engine: Engine, queries: ir.Table, score: Callable[[list[str]], Iterable[Scores]]) -> ir.Table:
+    """Importances by a function of query texts."""
 
     def convert(batch: pa.RecordBatch) -> pa.Table:
-        datasets, ids, texts = (batch.column(name).to_pylist() for name in ("dataset", "query_id", "text"))
-        rows = [
-            (dataset, query_id, term)
-            for dataset, query_id, text in zip(datasets, ids, texts, strict=True)
-            for term in dict.fromkeys(words(text))
-        ]
-        columns = zip(*rows, strict=True) if rows else ((), (), ())
-        return pa.table([pa.array(column, pa.string()) for column in columns], schema=_TERMS)
+        numbers, datasets, texts = (batch.column(name).to_pylist() for name in ("query", "dataset", "text"))
+        return _table(
+            _IMPORTANCES,
+            [
+                (number, term_key(dataset, word), dataset, word, importance)
+                for number, dataset, shares in zip(numbers, datasets, score(texts), strict=True)
+                for word, importance in shares.items()
+            ],
+        )
 
-    return engine.map_batches(queries.select("dataset", "query_id", "text"), convert, _TERMS, "terms of queries")
+    chosen = queries.select("query", "dataset", "text").order_by("text", "query")
+    return engine.map_batches(chosen, convert, _IMPORTANCES, "importance of terms")
 
 
-def idf_importances(terms: ir.Table) -> ir.Table:
+@lru_cache(maxsize=2**20)
+def term_key(dataset: str, word: str) -> int:
+    """Key of a word in a data set."""
+    return key(f"{dataset}\0{word}")
+
+
+def idf_importances(engine: Engine, terms: ir.Table) -> ir.Table:
     """Importance of a term = its idf divided by the sum over the query's terms.
 
     idf = ln(1 + (N - df + 1/2) / (df + 1/2)), N and df counted over the data set's queries: positive, and next to
     nothing for a word that every query holds, so that no list of stop words is needed.
     """
-    sizes = terms.group_by("dataset").aggregate(total=terms.query_id.nunique())
+    sizes = terms.group_by("dataset").aggregate(total=terms.query.nunique())
     frequencies = terms.group_by("dataset", "term").aggregate(frequency=lambda t: t.count())
     counted = frequencies.join(sizes, "dataset")
     odds = (counted.total - counted.frequency + 0.5) / (counted.frequency + 0.5)
     grains = ibis.greatest(((odds + 1).ln() * _GRID).round().cast("int64"), ibis.literal(1, "int64"))
-    weighted = terms.join(counted.select("dataset", "term", grains=grains), ["dataset", "term"])
-    share = weighted.grains.cast("float64") / weighted.grains.sum().over(group_by="query_id").cast("float64")
-    return weighted.select("dataset", "query_id", "term", importance=share)
+    weighted = terms.join(engine.keep(counted.select("term", grains=grains)), "term")
+    share = weighted.grains.cast("float64") / weighted.grains.sum().over(group_by="query").cast("float64")
+    return weighted.select("query", "term", "dataset", "word", importance=share)
+
+
+def _distinct_terms(batch: pa.RecordBatch) -> pa.Table:
+    """Column by column: a log of ten million queries has fifty million terms."""
+    datasets, texts = batch.column("dataset").to_pylist(), batch.column("text").to_pylist()
+    held = [list(dict.fromkeys(words(text))) for text in texts]
+    keys = {dataset: _TermKeys(dataset) for dataset in set(datasets)}
+    terms = [keys[dataset][word] for dataset, own in zip(datasets, held, strict=True) for word in own]
+    rows = pa.array(np.repeat(np.arange(len(held)), [len(own) for own in held]))
+    columns = [
+        batch.column("query").take(rows),
+        pa.array(terms, pa.int64()),
+        batch.column("dataset").take(rows),
+        pa.array([word for own in held for word in own], pa.string()),
+    ]
+    return pa.table(columns, schema=_TERMS)
+
+
+class _TermKeys(dict[str, int]):
+    """Keys of a data set's words, computed when first asked for."""
+
+    def __init__(self, dataset: str) -> None:
+        super().__init__()
+        self.dataset = dataset
+
+    def __missing__(self, word: str) -> int:
+        self[word] = term_key(self.dataset, word)
+        return self[word]
+
+
+def _table(schema: pa.Schema, rows: list[tuple]) -> pa.Table:
+    columns = zip(*rows, strict=True) if rows else ((),) * len(schema)
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
+    return pa.table(arrays, schema=schema)
+
+
+@lru_cache(maxsize=1)
+def _occlusion_planner(model: str) -> Any:
+    from steps.mine.occlusion import OcclusionPlanner  # needs torch, and is needed by no other planner
+
+    return OcclusionPlanner(model, batch_size=_BATCH, max_length=_MAX_TOKENS)
+
+
+def _occlusion(texts: list[str], model: str) -> Iterable[Scores]:
+    scores: list[Scores] = _occlusion_planner(model).importances(texts)
+    return scores

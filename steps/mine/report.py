@@ -1,85 +1,165 @@
 """The mining report: how many rows of which source, what was left out and why, and examples that a person can judge."""
 
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import ibis
 import ibis.expr.types as ir
 
 from steps.mine.engine import Engine
-from steps.mine.hard_negatives import digest
-from steps.mine.triplets import ONE_HOP
+from steps.mine.keys import mixed
 
-_SAMPLES = 20
+SAMPLES = 20
 _TERMS = 20
 _SNIPPET = 240  # characters of a document shown in a sample
 
+Row = dict[str, Any]
+Explain = Callable[[str, Row, Row], str]
+"""(who holds the evidence, its row on the positive, its row on the negative) -> why the triplet exists."""
 
-def associating_terms(engine: Engine, associations: ir.Table, top: ir.Table) -> list[dict[str, Any]]:
+
+def associating_terms(engine: Engine, associations: ir.Table, top: ir.Table, importances: ir.Table) -> list[Row]:
     """The terms that decide most associations: [{term, associations}]."""
-    deciding = associations.join(top, "query_id").group_by("term").aggregate(associations=lambda t: t.count())
-    return list(engine.rows(deciding.order_by(ibis.desc("associations"), "term").limit(_TERMS)).to_pylist())
+    deciding = associations.join(top, "query").group_by("term").aggregate(associations=lambda t: t.count())
+    most = engine.keep(deciding.order_by(ibis.desc("associations"), "term").limit(_TERMS))
+    words = importances.semi_join(most, "term").select("term", "word").distinct()
+    named = most.join(words, "term").order_by(ibis.desc("associations"), "word").select("word", "associations")
+    return [{"term": row["word"], "associations": row["associations"]} for row in engine.rows(named).to_pylist()]
 
 
 def samples(
     engine: Engine,
     triplets: ir.Table,
-    judged: ir.Table,
+    evidence: ir.Table,
+    explain: Explain,
     importances: ir.Table,
     top: ir.Table,
     queries: ir.Table,
+    documents: ir.Table,
     corpus: ir.Table,
     *,
     seed: int,
-) -> list[dict[str, Any]]:
-    """A seeded sample of triplets, evenly over the sources, with texts and the reason why each exists."""
-    number = digest(seed, triplets.query_id, triplets.positive_id, triplets.negative_id, triplets.source)
-    numbered = triplets.mutate(number=number)
-    place = ibis.row_number().over(ibis.window(group_by="source", order_by="number"))
-    chosen = numbered.mutate(place=place).order_by("place", "source").limit(_SAMPLES)
-    rows: list[dict[str, Any]] = engine.rows(chosen).to_pylist()
-    query_ids = sorted({row[key] for row in rows for key in ("query_id", "via_query_id")} - {""})
-    doc_ids = sorted({row[key] for row in rows for key in ("positive_id", "negative_id")})
-    if not rows:
+) -> list[Row]:
+    """A seeded sample of triplets, evenly over the sources, with texts and the reason why each exists.
+
+    evidence: (query, doc, ...), what a query says of a document; `explain` puts it into words.
+    """
+    numbered = triplets.mutate(number=mixed(seed, triplets.query, triplets.positive))
+    place = ibis.row_number().over(ibis.window(group_by="source", order_by=["number", "query", "positive"]))
+    placed = numbered.mutate(place=place)
+    chosen = engine.rows(placed.filter(placed.place < SAMPLES).order_by("place", "source").limit(SAMPLES)).to_pylist()
+    if not chosen:
         return []
-    query_texts = dict(_pairs(engine, queries.filter(queries.query_id.isin(query_ids)), "query_id", "text"))
-    documents = {
-        row["doc_id"]: {"id": row["doc_id"], "title": row["title"], "content": row["content"][:_SNIPPET]}
-        for row in engine.rows(corpus.filter(corpus.doc_id.isin(doc_ids))).to_pylist()
+    query_keys = sorted({row[name] for row in chosen for name in ("query", "via")} - {None})
+    doc_keys = sorted({row[name] for row in chosen for name in ("positive", "negative")})
+
+    def asked(table: ir.Table) -> list[Row]:
+        return list(engine.rows(table.filter(table.query.isin(query_keys))).to_pylist())
+
+    query_of = {row["query"]: row for row in asked(queries.select("query", "query_id", "text"))}
+    named = documents.filter(documents.doc.isin(doc_keys)).select("doc", "doc_id")
+    document_of = {
+        row["doc"]: {"id": row["doc_id"], "title": row["title"], "content": row["content"][:_SNIPPET]}
+        for row in engine.rows(named.join(corpus, "doc_id")).to_pylist()
     }
-    seen = {
-        (row["query_id"], row["doc_id"]): row
-        for row in engine.rows(judged.filter(judged.query_id.isin(query_ids))).to_pylist()
-    }
-    top_of: dict[str, list[str]] = {}
-    for query_id, term in sorted(_pairs(engine, top.filter(top.query_id.isin(query_ids)), "query_id", "term")):
-        top_of.setdefault(query_id, []).append(term)
-    scores = {
-        (row["query_id"], row["term"]): row["importance"]
-        for row in engine.rows(importances.filter(importances.query_id.isin(query_ids))).to_pylist()
-    }
-    result = []
-    for row in rows:
-        giver = row["query_id"] if row["source"] == ONE_HOP else row["via_query_id"]
-        positive, negative = (seen[giver, row[key]] for key in ("positive_id", "negative_id"))
-        who = "this query" if row["source"] == ONE_HOP else "the query it came through"
-        why = f"{who} clicked the positive {positive['clicks']} times in {positive['shown']} impressions"
-        why += f" and the negative never in {negative['shown']}"
-        if row["source"] != ONE_HOP:
-            shares = ", ".join(f"{term} {scores[giver, term]:.2f}" for term in top_of[row["query_id"]])
-            why += f"; importance there of this query's top terms: {shares}"
-        result.append(
-            {
-                "source": row["source"],
-                "query": {"id": row["query_id"], "text": query_texts[row["query_id"]]},
-                "via_query": None if row["source"] == ONE_HOP else {"id": giver, "text": query_texts[giver]},
-                "positive": documents[row["positive_id"]],
-                "negative": documents[row["negative_id"]],
-                "weight": round(row["weight"], 6),
-                "why": why,
-            }
-        )
-    return result
+    seen = {(row["query"], row["doc"]): row for row in asked(evidence)}
+    shares = {(row["query"], row["term"]): row for row in asked(importances)}
+    top_of: dict[int, list[int]] = {}
+    for row in asked(top):
+        top_of.setdefault(row["query"], []).append(row["term"])
+
+    def sample(row: Row) -> Row:
+        giver = row["query"] if row["via"] is None else row["via"]
+        who = "this query" if row["via"] is None else "the query it came through"
+        why = explain(who, seen[giver, row["positive"]], seen[giver, row["negative"]])
+        if row["via"] is not None:
+            terms = sorted((shares[giver, term] for term in top_of[row["query"]]), key=lambda share: share["word"])
+            listed = ", ".join(f"{share['word']} {share['importance']:.2f}" for share in terms)
+            why += f"; importance there of this query's top terms: {listed}"
+        return {
+            "source": row["source"],
+            "query": _query(query_of[row["query"]]),
+            "via_query": None if row["via"] is None else _query(query_of[giver]),
+            "positive": document_of[row["positive"]],
+            "negative": document_of[row["negative"]],
+            "weight": round(row["weight"], 6),
+            "why": why,
+        }
+
+    return [sample(row) for row in chosen]
 
 
-def _pairs(engine: Engine, table: ir.Table, key: str, value: str) -> list[tuple[str, str]]:
-    return [(row[key], row[value]) for row in engine.rows(table.select(key, value)).to_pylist()]
+def why_clicked(who: str, positive: Row, negative: Row) -> str:
+    """A click triplet's reason."""
+    return (
+        f"{who} clicked the positive {positive['clicks']} times in {positive['shown']} impressions"
+        f" and the negative never in {negative['shown']}"
+    )
+
+
+def why_relevant(who: str, positive: Row, negative: Row) -> str:
+    """A relevance triplet's reason."""
+    return (
+        f"for {who} the ranker scored the positive best ({positive['score']:.3g})"
+        f" and placed the negative {negative['rank']} ({negative['score']:.3g})"
+    )
+
+
+def as_text(report: Mapping[str, Any]) -> str:
+    """The report as a page of Markdown."""
+    lines = ["# What was mined", ""]
+    if report["note"]:
+        lines += [f"**{report['note']}**", ""]
+    lines += ["| source | triplets |", "|---|---|"]
+    lines += [f"| {source.replace('_', ' ')} | {rows:,} |" for source, rows in report["rows"].items()]
+    for title, key in (
+        ("Queries", "queries"),
+        ("Impressions", "impressions"),
+        ("Relevance scores", "scores"),
+        ("Propensities", "propensities"),
+        ("Associations", "associations"),
+        ("Positives that became no triplet", "dropped_positives"),
+        ("Refused as hard negatives", "refused_negatives"),
+        ("Leakage audit", "leakage"),
+    ):
+        if report.get(key):
+            lines += ["", f"## {title}", "", *_list(report[key])]
+    for signal, terms in (
+        ("clicks", report["associating_terms"]),
+        ("relevance", report["associating_terms_relevance"]),
+    ):
+        if terms:
+            lines += ["", f"## Terms that associate most, by {signal}", ""]
+            lines += [f"- {row['term']}: {row['associations']:,}" for row in terms]
+    lines += ["", f"## {len(report['samples'])} triplets", ""]
+    for number, row in enumerate(report["samples"], start=1):
+        via = f" via “{row['via_query']['text']}”" if row["via_query"] else ""
+        lines += [
+            f"{number}. **{row['query']['text']}**{via} ({row['source'].replace('_', ' ')}, weight {row['weight']:g})",
+            f"   - positive: {_document(row['positive'])}",
+            f"   - hard negative: {_document(row['negative'])}",
+            f"   - why: {row['why']}",
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def _list(values: Mapping[str, Any], depth: int = 0) -> list[str]:
+    lines: list[str] = []
+    for key, value in values.items():
+        start = f"{'  ' * depth}- {key.replace('_', ' ')}:"
+        if isinstance(value, Mapping):
+            lines += [start, *_list(value, depth + 1)]
+        elif isinstance(value, Sequence) and not isinstance(value, str):
+            lines.append(f"{start} {', '.join(str(item) for item in value)}")
+        else:
+            lines.append(f"{start} {value:,}" if isinstance(value, int) else f"{start} {value}")
+    return lines
+
+
+def _document(document: Mapping[str, str]) -> str:
+    content = " ".join(document["content"].split())
+    return f"{document['title']} — {content}" if document["title"] else content
+
+
+def _query(row: Row) -> Row:
+    return {"id": row["query_id"], "text": row["text"]}

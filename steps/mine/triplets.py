@@ -1,4 +1,4 @@
-"""Triplets <query, positive, hard negative> from clicks: one-hop, and multi-hop through query association."""
+"""Triplets <query, positive, hard negative> of one signal: one-hop, and multi-hop through query association."""
 
 from typing import NamedTuple
 
@@ -6,100 +6,118 @@ import ibis
 import ibis.expr.types as ir
 
 from steps.mine.engine import Engine
-from steps.mine.hard_negatives import negative_pool, with_negative
+from steps.mine.hard_negatives import draw_negatives, negative_pool
 
-ONE_HOP = "click_one_hop"
-MULTI_HOP = "click_multi_hop"
+
+class Signal(NamedTuple):
+    """What clicks, or a ranker, say of the training queries."""
+
+    name: str
+    """`click` or `relevance`: triplets are of the sources <name>_one_hop and <name>_multi_hop."""
+    positives: ir.Table
+    """(query, doc, text_key, worth, each): worth orders a query's positives, each weighs its triplets; whole numbers."""
+    candidates: ir.Table
+    """(query, doc, text_key): what may become a hard negative."""
 
 
 class Triplets(NamedTuple):
     """What was mined, and what was not."""
 
     table: ir.Table
-    """Columns of the table triplets."""
+    """(query, positive, negative, source, via, weight); `via` is null for one-hop."""
+    positives: ir.Table
+    """(query, doc, text_key): all positives of each query, by both hops, before any limit."""
     dropped: dict[str, dict[str, int]]
     """By source, then reason: positives that became no triplet."""
     refused_negatives: dict[str, dict[str, int]]
     """By source, then reason: candidates that the guards refused."""
 
 
-def click_triplets(
+def all_positives(engine: Engine, signal_positives: ir.Table, associations: ir.Table) -> ir.Table:
+    """(query, doc, text_key): a query's own positives and those of every query associated with it; rows may repeat."""
+    own = signal_positives.select("query", "doc", "text_key")
+    lent = own.rename(other_query="query")
+    borrowed = associations.join(lent, "other_query").select("query", "doc", "text_key")
+    return engine.keep(own.union(borrowed))
+
+
+def mine_triplets(
     engine: Engine,
-    judged: ir.Table,
+    signal: Signal,
     associations: ir.Table,
+    guarded: ir.Table,
+    documents: ir.Table,
     *,
     max_positives: int,
     max_negatives: int,
     multi_hop_weight: float,
     seed: int,
 ) -> Triplets:
-    """Mine both click sources.
+    """Mine both hops of one signal.
 
-    judged: (query_id, doc_id, shown, clicks, text_key); associations: (query_id, other_query_id, strength).
-    One-hop: a clicked document is a positive. Multi-hop: the clicked documents and the hard negatives of an associated
-    query serve the query too, unless it clicked that document itself; a document reached through several associations
-    comes through the strongest one that has a hard negative left.
+    associations: (query, other_query, strength); guarded: (query, text_key), what other signals call relevant, which is
+    no negative either; documents: (doc, sketch_0...). Multi-hop: the positives and the hard negatives of an associated
+    query serve the query too, unless the document is a positive of its own; a document that several queries lend comes
+    through the strongest association whose query has hard negatives.
     """
-    clicked = engine.keep(judged.filter(judged.clicks > 0).select("query_id", "doc_id", "clicks", "text_key"))
-    borrowed = associations.join(clicked.rename(other_query_id="query_id"), "other_query_id")
-    positives = clicked.select("query_id", "doc_id", "text_key")
-    positives = engine.keep(positives.union(borrowed.select("query_id", "doc_id", "text_key"), distinct=True))
-    pool = negative_pool(engine, judged, positives, seed=seed, limit=max_negatives)
+    positives = all_positives(engine, signal.positives, associations)
+    forbidden = positives.select("query", "text_key").union(guarded.select("query", "text_key"))
+    pool = negative_pool(engine, signal.candidates, forbidden, seed=seed, limit=max_negatives)
 
-    by_clicks = ibis.window(group_by="query_id", order_by=[ibis.desc("clicks"), "doc_id"])
-    ranked = clicked.mutate(place=ibis.row_number().over(by_clicks))
-    lent = engine.keep(ranked.filter(ranked.place < max_positives).select("query_id", "clicks", positive_id="doc_id"))
+    by_worth = ibis.window(group_by="query", order_by=[ibis.desc("worth"), "doc"])
+    ranked = signal.positives.mutate(place=ibis.row_number().over(by_worth))
+    lent = engine.keep(ranked.filter(ranked.place < max_positives).select("query", "worth", "each", positive="doc"))
 
-    own = lent.mutate(giver_id=lent.query_id, strength=ibis.literal(0, "int64"))
-    own = with_negative(engine, own, pool.table, positives, seed=seed)
-    one_hop = own.filter(own.negative_id.notnull())
+    own = lent.mutate(giver=lent.query)
+    one_hop = draw_negatives(engine, own, pool, forbidden, documents, seed=seed)
 
-    reached = engine.keep(
-        associations.join(lent.rename(other_query_id="query_id"), "other_query_id").rename(giver_id="other_query_id")
-    )
-    new = reached.anti_join(clicked.rename(positive_id="doc_id"), ["query_id", "positive_id"])
-    hops = with_negative(engine, new, pool.table, positives, seed=seed)
-    served = hops.filter(hops.negative_id.notnull())
-    merged = engine.keep(_first(served, ["query_id", "positive_id"], 1))
-    multi_hop = engine.keep(_first(merged, ["query_id"], max_positives))
+    able = lent.semi_join(pool.sizes.rename(query="giver"), "query")
+    unable = lent.anti_join(able, "query").rename(giver="query")
+    links = associations.rename(giver="other_query")
+    reached = links.join(able.rename(giver="query"), "giver")
+    new = engine.keep(reached.anti_join(signal.positives.rename(positive="doc"), ["query", "positive"]))
+    merged = engine.keep(_first(new, ["query", "positive"], 1))
+    chosen = engine.keep(_first(merged, ["query"], max_positives))
+    multi_hop = draw_negatives(engine, chosen.drop("strength"), pool, forbidden, documents, seed=seed)
 
     def count(table: ir.Table) -> int:
         return engine.number(table.count())
 
+    names = [f"{signal.name}_one_hop", f"{signal.name}_multi_hop"]
     dropped = {
-        ONE_HOP: {"over_max_positives": count(clicked) - count(lent), "no_negative_left": count(own) - count(one_hop)},
-        MULTI_HOP: {
-            "clicked_by_the_query_itself": count(reached) - count(hops),
-            "no_negative_left": count(hops) - count(served),
-            "reached_by_a_stronger_association": count(served) - count(merged),
-            "over_max_positives": count(merged) - count(multi_hop),
+        names[0]: {
+            "over_max_positives": count(signal.positives) - count(lent),
+            "no_negative_left": count(lent) - count(one_hop.table),
+        },
+        names[1]: {
+            "lender_without_negatives": count(links.join(unable, "giver")),
+            "positive_of_the_query_itself": count(reached) - count(new),
+            "reached_by_a_stronger_association": count(new) - count(merged),
+            "over_max_positives": count(merged) - count(chosen),
+            "no_negative_left": count(chosen) - count(multi_hop.table),
         },
     }
     refused = {
-        ONE_HOP: pool.refused,
-        MULTI_HOP: {
-            "positive_of_the_query": engine.number(hops.refused_positive.sum()),
-            "text_of_a_positive": engine.number(hops.refused_text.sum()),
-        },
+        names[0]: {"candidate_is_a_positive": pool.refused} | one_hop.refused,
+        names[1]: multi_hop.refused,
     }
-    table = _rows(one_hop, ONE_HOP, 1.0).union(_rows(multi_hop, MULTI_HOP, multi_hop_weight))
-    return Triplets(engine.keep(table), dropped, refused)
+    own_rows = _rows(engine, one_hop.table, names[0], 1.0)
+    table = own_rows.union(_rows(engine, multi_hop.table, names[1], multi_hop_weight))
+    return Triplets(engine.keep(table), positives, dropped, refused)
 
 
 def _first(rows: ir.Table, group: list[str], count: int) -> ir.Table:
-    """The first `count` rows of each group: strongest association, most clicked, then by id."""
-    order = [ibis.desc("strength"), ibis.desc("clicks"), "giver_id", "positive_id"]
+    """The first `count` rows of each group: strongest association, worthiest, then by key."""
+    order = [ibis.desc("strength"), ibis.desc("worth"), "giver", "positive"]
     ranked = rows.mutate(place=ibis.row_number().over(ibis.window(group_by=group, order_by=order)))
     return ranked.filter(ranked.place < count).drop("place")
 
 
-def _rows(chosen: ir.Table, source: str, weight: float) -> ir.Table:
-    """Chosen pairs as rows of the table triplets."""
+def _rows(engine: Engine, chosen: ir.Table, source: str, weight: float) -> ir.Table:
+    """Chosen pairs as triplets; weights follow `each`, and the mean of a source is `weight`."""
+    via = ibis.null("int64") if source.endswith("one_hop") else chosen.giver
+    rows, total = engine.number(chosen.count()), engine.number(chosen.each.sum())
+    factor = weight * rows / max(total, 1)
     return chosen.select(
-        "query_id",
-        "positive_id",
-        "negative_id",
-        source=ibis.literal(source),
-        via_query_id=ibis.literal("") if source == ONE_HOP else chosen.giver_id,
-        weight=ibis.literal(weight, "float64").cast("float32"),
+        "query", "positive", "negative", source=ibis.literal(source), via=via, weight=chosen.each * ibis.literal(factor)
     )

@@ -99,7 +99,7 @@ def test_a_recipe_runs_once_then_does_nothing_then_only_what_changed(project: Pr
     assert set(metrics["datasets"]["tiny"]) == {"bm25", "teacher", "static", "1l"}
     assert metrics["audit"]["leaks"] == 0
     assert metrics["queries"] == {"tiny": {"dev": 12, "test": 12}, "docs": {"dev": 20, "test": 30}}
-    assert json.loads((run / "data/mine/report.json").read_text())["rows"]["click_one_hop"] > 0
+    assert json.loads((run / "data/mine/relevance/report.json").read_text())["rows"]["click_one_hop"] > 0
     assert json.loads((run / "models/teach/report.json").read_text())["triplets"] == 64
     assert json.loads((run / "data/embed/report.json").read_text())["generated_cosine_to_source"] is not None
     rejects = json.loads((run / "data/ingest/report.json").read_text())["rejects"]
@@ -121,7 +121,7 @@ def test_a_recipe_runs_once_then_does_nothing_then_only_what_changed(project: Pr
     recipe.write_text(RECIPE)
 
     fourth = project.run()
-    assert "0 stages ran, 11 reused" in fourth.stdout
+    assert "0 stages ran, 12 reused" in fourth.stdout
     assert project.git_status() == ""
     _check_tracking(project.root)
 
@@ -141,7 +141,7 @@ def _check_tracking(root: Path) -> None:
             assert maker.data.tags["slimtower.stage"] == run.data.tags["slimtower.stage"]
             assert maker.info.status == "FINISHED"
             assert maker.data.tags.get("slimtower.reused") != "true"
-    assert sum(run.info.run_name.endswith("(reused)") for run in runs) == 8 + 11
+    assert sum(run.info.run_name.endswith("(reused)") for run in runs) == 9 + 12
     evaluated = [run for run in runs if run.info.run_name == "evaluate"]
     assert all("datasets.tiny.1l.nDCG_at_10" in run.data.metrics for run in evaluated)
     distilled = [run for run in runs if run.info.run_name == "distill@static"]
@@ -187,6 +187,7 @@ def test_a_wrong_recipe_ends_before_any_stage(project: Project, body: str, messa
 
 def test_every_stage_has_its_command_and_its_code_among_its_dependencies() -> None:
     stages = yaml.safe_load(Path("dvc.yaml").read_text())["stages"]
-    for name, stage in stages.items():
+    for name, entry in stages.items():
+        stage = entry.get("do", entry)
         assert stage["cmd"].startswith(f"python -m steps.{name}")
         assert {f"steps/{name}", "steps/core"} <= set(stage["deps"])

@@ -1,7 +1,8 @@
 """Small random click logs for the tests of `mine`."""
 
 import random
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,23 +13,38 @@ import pyarrow.parquet as pq
 from steps.core.params.mine import MineParams
 from steps.core.tables import table_from_rows, write_table
 from steps.core.tracking import NullRun
-from steps.mine.engine import Engine
+from steps.mine.engine import Engine, open_engine
 from steps.mine.run import run
 
 Row = dict[str, Any]
 
 PARAMS: dict[str, Any] = {
+    "engine": "duckdb",
+    "spark_master": "local[1]",
     "planner": "idf",
+    "planner_model": "all-MiniLM-L6-v2",
     "click_threshold": 0.15,
     "click_top_terms": 2,
+    "relevance_threshold": 0.1,
+    "relevance_top_terms": 4,
+    "relevance_skip": 2,
+    "relevance_depth": 6,
     "min_terms": 2,
     "max_associations": 3,
     "max_positives": 2,
     "max_negatives": 4,
     "multi_hop_weight": 0.5,
     "memory_limit": "500MB",
+    "debias": {"method": "none", "max_rank": 5, "clip": 10.0, "max_pairs": 1000, "iterations": 50, "tolerance": 1e-6},
     "seed": 7,
 }
+
+
+@contextmanager
+def engine_in(folder: Path, **changes: Any) -> Iterator[Engine]:
+    """The engine of the tests' parameters, some changed."""
+    with open_engine(MineParams(**{**PARAMS, **changes}), folder) as engine:
+        yield engine
 
 
 def engine_table(engine: Engine, schema: Mapping[str, pa.DataType], rows: Iterable[tuple[Any, ...]]) -> ir.Table:
@@ -65,10 +81,13 @@ def impression(query_id: str, doc_id: str, clicked: bool, session: int = 0, rank
     }
 
 
-def write_log(folder: Path, queries: list[Row], documents: list[Row], impressions: list[Row]) -> Path:
+def write_log(
+    folder: Path, queries: list[Row], documents: list[Row], impressions: list[Row], relevance: Sequence[Row] = ()
+) -> Path:
     """The tables of ingest that `mine` reads."""
     folder.mkdir(parents=True, exist_ok=True)
-    for name, rows in (("queries", queries), ("corpus", documents), ("impressions", impressions)):
+    tables = {"queries": queries, "corpus": documents, "impressions": impressions}
+    for name, rows in (tables | {"relevance": relevance, "term_scores": []}).items():
         write_table(folder, name, table_from_rows(name, rows))
     return folder
 
@@ -81,20 +100,30 @@ def random_log(seed: int, datasets: int = 6, queries: int = 12) -> tuple[list[Ro
         name = f"d{number}"
         doc_ids = [f"{name}/doc{i}" for i in range(10)]
         document_rows += [
-            document(doc_id, f"Content {draw.randrange(7)} of {name}!", doc_id, name) for doc_id in doc_ids
+            document(doc_id, f"{name}: {f'word{draw.randrange(7)} ' * 4}", doc_id, name) for doc_id in doc_ids
         ]
         for i in range(queries):
             query_id = f"{name}/q{i}"
             text = " ".join(draw.choices(["alpha", "beta", "gamma", "delta", "epsilon"], k=draw.randint(1, 4)))
             split = draw.choices(["train", "dev", "test"], [8, 1, 1])[0]
             query_rows.append(query(query_id, text if split == "train" else f"{text} {i} {split}", split, name))
-            for session in range(draw.randrange(3)):
+            for session in (day + 100 * (split == "test") for day in range(draw.randrange(3))):
                 for rank, doc_id in enumerate(draw.sample(doc_ids, 5), start=1):
                     impression_rows.append(impression(query_id, doc_id, draw.random() < 0.3, session, rank))
     return query_rows, document_rows, impression_rows
 
 
 def mine(ingest: Path, output: Path, **changes: Any) -> Path:
-    """Run the stage with the tests' parameters, some changed."""
-    run(ingest=ingest, output=output, params=MineParams(**{**PARAMS, **changes}), run=NullRun())
+    """Run the cell `click` with the tests' parameters, some changed."""
+    return _cell("click", ingest, output, output, changes)
+
+
+def mine_relevance(ingest: Path, clicks: Path, output: Path, **changes: Any) -> Path:
+    """Run the cell `relevance` on what the cell `click` left."""
+    return _cell("relevance", ingest, clicks, output, changes)
+
+
+def _cell(signal: Any, ingest: Path, clicks: Path, output: Path, changes: Row) -> Path:
+    params = MineParams(**{**PARAMS, **changes})
+    run(signal=signal, ingest=ingest, clicks=clicks, output=output, params=params, run=NullRun())
     return output

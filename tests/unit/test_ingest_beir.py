@@ -32,6 +32,9 @@ def params(folder: Path, **changes: Any) -> IngestParams:
         "seed": 3,
         "sources": [{"name": "toy", "kind": "beir", "path": str(folder)}],
         "pool": "",
+        "term_scores": "",
+        "since": "",
+        "until": "",
         "max_reject_ratio": 0.5,
         "max_query_words": 20,
         "dev_fraction": 0.2,
@@ -307,7 +310,9 @@ def test_a_rerun_writes_the_same_bytes_and_a_failure_leaves_the_old_output(beir:
         "qrels.parquet",
         "queries.parquet",
         "rejects.parquet",
+        "relevance.parquet",
         "report.json",
+        "term_scores.parquet",
     ]
     before = {name: (tmp_path / "a" / name).read_bytes() for name in names}
     assert before == {name: (tmp_path / "b" / name).read_bytes() for name in names}

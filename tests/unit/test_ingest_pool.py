@@ -103,6 +103,9 @@ def params(**changes: Any) -> IngestParams:
         "seed": 1,
         "sources": [api],
         "pool": "",
+        "term_scores": "",
+        "since": "",
+        "until": "",
         "max_reject_ratio": 0.0,
         "max_query_words": 50,
         "dev_fraction": 0.2,
@@ -127,8 +130,8 @@ def test_listing_names_files_by_digest_and_not_by_place(tmp_path: Path) -> None:
     listed = list_sources(params(sources=[source], pool=str(pool)))
     assert [(row["source"], row["path"]) for row in listed] == [
         ("toy", "corpus.jsonl.gz"),
-        ("toy", "queries.jsonl"),
         ("toy", "qrels/test.tsv"),
+        ("toy", "queries.jsonl"),
         ("pool", "pool.tsv"),
     ]
     assert listed[3]["sha256"] == sha256_file(pool) and listed[3]["bytes"] == 8

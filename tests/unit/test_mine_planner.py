@@ -9,19 +9,22 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mine_logs import engine_table
+from mine_logs import PARAMS, engine_in, engine_table
 
-from steps.mine.engine import Engine, open_engine
-from steps.mine.planner import idf_importances, query_terms
+from steps.core.errors import UserError
+from steps.core.params.mine import MineParams
+from steps.mine.engine import Engine
+from steps.mine.planner import idf_importances, importances, query_terms
 
-QUERIES = {"dataset": pa.string(), "query_id": pa.string(), "text": pa.string()}
+QUERIES = {"query": pa.int64(), "dataset": pa.string(), "text": pa.string()}
+SCORES = {"term": pa.string(), "score": pa.float32()}
 WORDS = st.sampled_from(["sum", "Sum", "axis", "array", "the", "été", "x1"])
 
 
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
     folder: Path = tmp_path_factory.mktemp("planner")
-    with open_engine("500MB", folder) as opened:
+    with engine_in(folder) as opened:
         yield opened
 
 
@@ -29,27 +32,52 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
 @given(logs=st.lists(st.lists(st.lists(WORDS, max_size=5), min_size=1, max_size=8), min_size=1, max_size=3))
 def test_idf_importance_is_the_share_of_the_querys_idf(engine: Engine, logs: list[list[list[str]]]) -> None:
     rows = [
-        (f"d{d}", f"d{d}/q{q}", ", ".join(texts)) for d, queries in enumerate(logs) for q, texts in enumerate(queries)
+        (100 * d + q, f"d{d}", ", ".join(texts)) for d, queries in enumerate(logs) for q, texts in enumerate(queries)
     ]
-    table = idf_importances(query_terms(engine, engine_table(engine, QUERIES, rows)))
-    found = {(row["query_id"], row["term"]): row["importance"] for row in engine.rows(table).to_pylist()}
+    table = idf_importances(engine, query_terms(engine, engine_table(engine, QUERIES, rows)))
+    found = {(row["query"], row["word"]): row["importance"] for row in engine.rows(table).to_pylist()}
 
-    expected: dict[tuple[str, str], float] = {}
+    expected: dict[tuple[int, str], float] = {}
     for d, queries in enumerate(logs):
-        terms = {f"d{d}/q{q}": {word.lower() for word in texts} for q, texts in enumerate(queries) if texts}
+        terms = {100 * d + q: {word.lower() for word in texts} for q, texts in enumerate(queries) if texts}
         counts = Counter(term for held in terms.values() for term in held)
         n = len(terms)
         idf = {term: math.log(1 + (n - df + 0.5) / (df + 0.5)) for term, df in counts.items()}
-        for query_id, held in terms.items():
-            expected |= {(query_id, term): idf[term] / math.fsum(idf[t] for t in held) for term in held}
+        for query, held in terms.items():
+            expected |= {(query, term): idf[term] / math.fsum(idf[t] for t in held) for term in held}
     assert found.keys() == expected.keys()
     assert all(found[key] == pytest.approx(expected[key], abs=1e-4) for key in expected)
 
 
 def test_importances_sum_to_one_and_rare_words_outweigh_common_ones(engine: Engine) -> None:
-    rows = [("d", f"q{i}", f"the sum of thing{i}") for i in range(50)]
-    table = engine.rows(idf_importances(query_terms(engine, engine_table(engine, QUERIES, rows)))).to_pylist()
-    first = {row["term"]: row["importance"] for row in table if row["query_id"] == "q0"}
+    rows = [(i, "d", f"the sum of thing{i}") for i in range(50)]
+    table = engine.rows(idf_importances(engine, query_terms(engine, engine_table(engine, QUERIES, rows)))).to_pylist()
+    first = {row["word"]: row["importance"] for row in table if row["query"] == 0}
     assert math.fsum(first.values()) == pytest.approx(1, abs=1e-12)
     assert first["thing0"] > 0.95
     assert first["the"] == first["of"] > 0
+
+
+def test_the_planner_table_takes_the_users_scores(engine: Engine) -> None:
+    queries = engine_table(engine, QUERIES, [(1, "d", "the sum of the axis")])
+    scores = engine_table(engine, SCORES, [("the", 0.5), ("of", 0.5), ("sum", 1.0), ("axis", 2.0)])
+    params = MineParams(**{**PARAMS, "planner": "table"})
+    rows = engine.rows(importances(engine, queries, params, scores)).to_pylist()
+    assert {row["word"]: row["importance"] for row in rows} == {"the": 0.125, "of": 0.125, "sum": 0.25, "axis": 0.5}
+
+
+def test_the_planner_table_without_a_table_says_where_to_name_one(engine: Engine) -> None:
+    queries = engine_table(engine, QUERIES, [(1, "d", "sum")])
+    params = MineParams(**{**PARAMS, "planner": "table"})
+    with pytest.raises(UserError, match=r"ingest\.term_scores"):
+        importances(engine, queries, params, engine_table(engine, SCORES, []))
+
+
+def test_the_planner_occlusion_goes_by_the_base_encoder(engine: Engine) -> None:
+    queries = engine_table(engine, QUERIES, [(1, "d", "the eigenvalues of a matrix")])
+    params = MineParams(**{**PARAMS, "planner": "occlusion"})
+    rows = engine.rows(importances(engine, queries, params, engine_table(engine, SCORES, []))).to_pylist()
+    found = {row["word"]: row["importance"] for row in rows}
+    assert math.fsum(found.values()) == pytest.approx(1, abs=1e-5)
+    assert max(found, key=lambda word: found[word]) == "eigenvalues"
+    assert found["eigenvalues"] > 10 * found["a"]

@@ -3,8 +3,20 @@
 import random
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
-from mine_logs import PARAMS, document, impression, mine, query, random_log, write_log
+from mine_logs import (
+    PARAMS,
+    document,
+    engine_in,
+    engine_table,
+    impression,
+    mine,
+    mine_relevance,
+    query,
+    random_log,
+    write_log,
+)
 from pydantic import ValidationError
 
 from steps.core.errors import UserError
@@ -32,7 +44,8 @@ LOG = [
 
 def test_writes_triplets_of_both_hops_and_says_why(tmp_path: Path) -> None:
     out = mine(write_log(tmp_path / "ingest", QUERIES, DOCUMENTS, LOG), tmp_path / "mine", click_threshold=0.05)
-    assert sorted(path.name for path in out.iterdir()) == ["associations.parquet", "report.json", "triplets.parquet"]
+    names = ["associations.parquet", "report.json", "report.md", "triplets.parquet"]
+    assert sorted(path.name for path in out.iterdir()) == names
     assert read_table(out, "associations").to_pylist() == [
         {"query_id": "d/q1", "other_query_id": "d/q2", "kind": "click"}
     ]
@@ -45,12 +58,14 @@ def test_writes_triplets_of_both_hops_and_says_why(tmp_path: Path) -> None:
     report = read_json(out / "report.json")
     assert report["rows"] == {"click_one_hop": 2, "click_multi_hop": 1}
     assert report["impressions"] == {"read": 6, "dropped": {"test_query": 2}}
-    assert {row["term"] for row in report["associating_terms"]} == {"cumulative", "elements"}
+    deciding = {row["term"] for row in report["associating_terms"]}
+    assert len(deciding) == 2
+    assert deciding < {"cumulative", "sum", "elements"}  # equally rare: the key decides
     hop = next(sample for sample in report["samples"] if sample["source"] == "click_multi_hop")
     assert hop["query"]["text"] == "cumulative sum of elements"
     assert hop["via_query"]["text"] == "the cumulative sum along an axis of elements"
     assert hop["positive"]["content"] == "Text about cumsum."
-    assert "cumulative 0." in hop["why"]
+    assert all(f"{term} 0." in hop["why"] for term in deciding)
 
 
 def test_same_rows_in_any_order_give_the_same_bytes(tmp_path: Path) -> None:
@@ -106,10 +121,116 @@ def test_a_planted_leak_fails_the_stage_and_leaves_nothing(tmp_path: Path) -> No
     assert [path.name for path in tmp_path.iterdir()] == ["ingest"]
 
 
-def test_audit_compares_folded_texts() -> None:
-    assert audit([("q", "a b")], [("t", "a c")], "x")["leaks"] == 0
-    with pytest.raises(UserError, match="1 queries"):
-        audit([("q", "\uff21  b?")], [("t", "a B")], "x")  # full-width letter
+def test_the_audit_compares_folded_texts(tmp_path: Path) -> None:
+    queries = [*QUERIES, query("d/twin", "\uff33ORT  a list in place?", "test")]  # full-width letter
+    with pytest.raises(UserError, match="1 queries of the triplets"):
+        mine(write_log(tmp_path / "ingest", queries, DOCUMENTS, LOG), tmp_path / "mine")
+
+
+def test_the_audit_refuses_an_evaluation_query_that_lends(tmp_path: Path) -> None:
+    """Mining never offers one; the audit does not rely on that."""
+    schema = {"query": pa.int64(), "text_key": pa.int64()} | dict.fromkeys(("query_id", "split", "text"), pa.string())
+    rows = [(1, 11, "d/a", "train", "a"), (2, 12, "d/b", "train", "b"), (3, 13, "d/t", "test", "t")]
+    with engine_in(tmp_path) as engine:
+        queries = engine_table(engine, schema, rows)
+        assert audit(engine, engine_table(engine, {"query": pa.int64()}, [(1,), (2,)]), queries, "x")["leaks"] == 0
+        with pytest.raises(UserError, match="d/t is no training query"):
+            audit(engine, engine_table(engine, {"query": pa.int64()}, [(1,), (3,)]), queries, "x")
+
+
+def test_training_after_the_first_test_query_is_refused(tmp_path: Path) -> None:
+    log = [*LOG, impression("d/q3", "d/max", False, session=3)]  # the test query's session is number 2
+    with pytest.raises(UserError, match="the past would be tested with the future"):
+        mine(write_log(tmp_path / "ingest", QUERIES, DOCUMENTS, log), tmp_path / "mine")
+
+
+def test_relevance_adds_its_sources_and_takes_back_wrong_negatives(tmp_path: Path) -> None:
+    documents = [*DOCUMENTS, *(document(f"d/x{n}", f"Filler number {n}.") for n in range(8))]
+    scores = [("d/q1", "d/sum", 9.0), *(("d/q1", f"d/x{n}", 5.0 - n) for n in range(8))]
+    scores += [("d/q3", "d/max", 3.0), ("d/test", "d/sum", 1.0)]
+    relevance = [{"query_id": q, "doc_id": d, "score": score} for q, d, score in scores]
+    ingest = write_log(tmp_path / "ingest", QUERIES, documents, LOG, relevance)
+    clicks = mine(ingest, tmp_path / "click", click_threshold=0.05)
+    out = mine_relevance(ingest, clicks, tmp_path / "relevance", click_threshold=0.05, relevance_top_terms=2)
+
+    rows = read_table(out, "triplets").to_pylist()
+    own = [row for row in rows if row["source"] == "relevance_one_hop"]
+    assert [(row["query_id"], row["positive_id"]) for row in own] == [("d/q1", "d/sum")]
+    # ranks 1 and 2 are skipped, ranks 3 to 6 are x1 to x4: the best document is rank 1
+    assert own[0]["negative_id"] in {"d/x1", "d/x2", "d/x3", "d/x4"}
+    # q1 borrowed the click triplet <cumsum, sum> from q2, but by relevance sum answers q1
+    assert ("d/q1", "d/sum") not in {(row["query_id"], row["negative_id"]) for row in rows}
+    assert ("d/q2", "d/cumsum", "d/sum") in {
+        (row["query_id"], row["positive_id"], row["negative_id"]) for row in rows
+    }
+    # max is q3's best document by relevance, so it is no hard negative of it either; q3 itself has no candidates
+    assert not any(row["query_id"] == "d/q3" for row in rows)
+    report = read_json(out / "report.json")
+    assert report["rows"] == {
+        "click_one_hop": 1,
+        "click_multi_hop": 0,
+        "relevance_one_hop": 1,
+        "relevance_multi_hop": 0,
+    }
+    assert report["dropped_positives"]["click_triplets"] == {"negative_is_relevant": 2}
+    assert report["scores"] == {"read": 11, "dropped": {"test_query": 1}}
+    sample = next(row for row in report["samples"] if row["source"] == "relevance_one_hop")
+    assert "the ranker scored the positive best (9)" in sample["why"]
+
+
+def test_relevance_is_shared_both_ways(tmp_path: Path) -> None:
+    queries = [query("d/a", "merge two sorted lists"), query("d/b", "sorted lists: merge two")]
+    documents = [document(f"d/{who}{n}", f"Words of {who}, {n}.") for who in "ab" for n in range(6)]
+    relevance = [
+        {"query_id": f"d/{who}", "doc_id": f"d/{who}{n}", "score": 1.0 / (1 + n)} for who in "ab" for n in range(6)
+    ]
+    ingest = write_log(tmp_path / "ingest", queries, documents, [], relevance)
+    out = mine_relevance(ingest, mine(ingest, tmp_path / "click"), tmp_path / "relevance")
+    rows = read_table(out, "triplets").to_pylist()
+    hops = {
+        (row["query_id"], row["positive_id"], row["via_query_id"])
+        for row in rows
+        if row["source"] == "relevance_multi_hop"
+    }
+    assert hops == {("d/a", "d/b0", "d/b"), ("d/b", "d/a0", "d/a")}
+    kinds = read_table(out, "associations").to_pylist()
+    assert {(row["query_id"], row["other_query_id"], row["kind"]) for row in kinds} == {
+        ("d/a", "d/b", "relevance"),
+        ("d/b", "d/a", "relevance"),
+    }
+    assert "relevance multi hop" in (out / "report.md").read_text()
+
+
+def test_without_relevance_the_clicks_pass_through(tmp_path: Path) -> None:
+    ingest = write_log(tmp_path / "ingest", QUERIES, DOCUMENTS, LOG)
+    clicks = mine(ingest, tmp_path / "click")
+    out = mine_relevance(ingest, clicks, tmp_path / "relevance")
+    for name in ("associations.parquet", "triplets.parquet"):
+        assert (out / name).read_bytes() == (clicks / name).read_bytes()
+    assert read_json(out / "report.json")["rows"]["relevance_one_hop"] == 0
+
+
+def test_debiasing_weighs_a_click_by_how_rarely_its_rank_is_seen(tmp_path: Path) -> None:
+    """Rank 2 is examined half as often as rank 1, so its clicks count twice as much."""
+    queries = [query(f"d/q{n}", f"word{n} other{n}") for n in range(40)]
+    documents = [document(f"d/{n}{side}", f"Text {n} {side}.") for n in range(40) for side in ("a", "b", "c")]
+    log = []
+    for n in range(40):
+        for session in range(8):  # both documents answer; each is shown at both ranks
+            order = ("a", "b") if session % 2 else ("b", "a")
+            log.append(impression(f"d/q{n}", f"d/{n}{order[0]}", session % 4 < 3, session, 1))
+            log.append(impression(f"d/q{n}", f"d/{n}{order[1]}", (session + n) % 8 < 3, session, 2))
+            log.append(impression(f"d/q{n}", f"d/{n}c", False, session, 3))
+            log.append(impression(f"d/q{n}", f"d/{n}c", False, session, 1 + session % 2))
+    debias = PARAMS["debias"] | {"method": "ipw", "max_rank": 2}
+    out = mine(write_log(tmp_path / "ingest", queries, documents, log), tmp_path / "mine", debias=debias)
+    report = read_json(out / "report.json")
+    first, second = report["propensities"]["examination_by_rank"]
+    assert first == 1.0
+    assert 0.3 < second < 0.7
+    weights = [row["weight"] for row in read_table(out, "triplets").to_pylist()]
+    assert sum(weights) / len(weights) == pytest.approx(1.0, abs=1e-6)
+    assert max(weights) > 1.1 * min(weights)
 
 
 def test_a_missing_table_is_named(tmp_path: Path) -> None:
@@ -121,7 +242,7 @@ def test_a_missing_table_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("memory_limit", "2 gigs"), ("planner", "magic"), ("click_threshold", 1.0), ("max_associations", 0)],
+    [("memory_limit", "2 gigs"), ("planner", "magic"), ("click_threshold", 1.0), ("max_associations", 0), ("relevance_depth", 2)],
 )
 def test_a_bad_parameter_is_refused(name: str, value: object) -> None:
     with pytest.raises(ValidationError, match=name):

@@ -1,30 +1,30 @@
 """Triplets against a plain Python reference, and the guards of the hard negatives."""
 
-import hashlib
 import random
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
-from mine_logs import engine_table
+from mine_logs import engine_in, engine_table
 
-from steps.mine.engine import Engine, open_engine
-from steps.mine.triplets import Triplets, click_triplets
+from steps.mine.catalogue import NEAR_DUPLICATE, SKETCH, sketches
+from steps.mine.engine import Engine
+from steps.mine.keys import key
+from steps.mine.triplets import Signal, Triplets, mine_triplets
 
-JUDGED = {
-    "query_id": pa.string(),
-    "doc_id": pa.string(),
-    "shown": pa.int64(),
-    "clicks": pa.int64(),
-    "text_key": pa.string(),
-}
-ASSOCIATIONS = {"query_id": pa.string(), "other_query_id": pa.string(), "strength": pa.int64()}
+POSITIVES = {name: pa.int64() for name in ("query", "doc", "text_key", "worth", "each")}
+CANDIDATES = {name: pa.int64() for name in ("query", "doc", "text_key")}
+GUARDED = {name: pa.int64() for name in ("query", "text_key")}
+ASSOCIATIONS = {name: pa.int64() for name in ("query", "other_query", "strength")}
+DOCUMENTS = {"doc": pa.int64()} | {name: pa.int32() for name in SKETCH}
 KNOBS: dict[str, Any] = {"max_positives": 2, "max_negatives": 3, "multi_hop_weight": 0.25, "seed": 5}
+PRIME = 2**31 - 1
 
 Log = dict[tuple[str, str], int]  # (query, document) shown -> clicks
 Links = dict[tuple[str, str], int]  # (query, other query) -> strength
@@ -33,24 +33,50 @@ Links = dict[tuple[str, str], int]  # (query, other query) -> strength
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
     folder: Path = tmp_path_factory.mktemp("triplets")
-    with open_engine("500MB", folder) as opened:
+    with engine_in(folder) as opened:
         yield opened
 
 
-def mined(engine: Engine, log: Log, links: Links, texts: dict[str, str], **changes: Any) -> tuple[list, Triplets]:
-    judged = [(q, d, max(clicks, 1), clicks, texts.get(d, d)) for (q, d), clicks in log.items()]
-    result = click_triplets(
+def mined(
+    engine: Engine,
+    log: Log,
+    links: Links,
+    texts: dict[str, str],
+    guarded: Collection[tuple[str, str]] = (),
+    **changes: Any,
+) -> tuple[list, Triplets]:
+    """Triplets by name; `texts` gives documents of equal text, all others are unlike each other."""
+    name_of = {key(name): name for pair in [*log, *links, *guarded] for name in pair}
+    text = {d: key(texts.get(d, d)) for _, d in [*log, *guarded]}
+    positives = [(key(q), key(d), text[d], n, 1) for (q, d), n in log.items() if n]
+    candidates = [(key(q), key(d), text[d]) for (q, d), n in log.items() if not n]
+    documents = [(key(d), *(key(f"{texts.get(d, d)} {n}") % 2**30 for n in range(len(SKETCH)))) for d in text]
+    result = mine_triplets(
         engine,
-        engine_table(engine, JUDGED, judged),
-        engine_table(engine, ASSOCIATIONS, [(q, other, strength) for (q, other), strength in links.items()]),
+        Signal("click", engine_table(engine, POSITIVES, positives), engine_table(engine, CANDIDATES, candidates)),
+        engine_table(engine, ASSOCIATIONS, [(key(q), key(other), strength) for (q, other), strength in links.items()]),
+        engine_table(engine, GUARDED, [(key(q), text[d]) for q, d in guarded]),
+        engine_table(engine, DOCUMENTS, documents),
         **{**KNOBS, **changes},
     )
-    rows = [tuple(row.values()) for row in engine.rows(result.table).to_pylist()]
+    rows = [
+        (
+            *(name_of[row[column]] for column in ("query", "positive", "negative")),
+            row["source"],
+            "" if row["via"] is None else name_of[row["via"]],
+            row["weight"],
+        )
+        for row in engine.rows(result.table).to_pylist()
+    ]
     return sorted(rows), result
 
 
-def number(*parts: object) -> str:
-    return hashlib.md5("|".join(map(str, parts)).encode()).hexdigest()
+def number(seed: int, first: str, second: str) -> int:
+    """The pseudo-random number of two ids, by hand."""
+    start = key(f"mixed {seed}")
+    one, two, three = (start // 2**shift % PRIME for shift in (0, 16, 32))
+    linear = (key(first) % PRIME * one + key(second) % PRIME * two) % PRIME
+    return (linear * linear % PRIME * three + linear) % PRIME
 
 
 def reference(log: Log, links: Links, texts: dict[str, str]) -> list[tuple]:
@@ -71,14 +97,15 @@ def reference(log: Log, links: Links, texts: dict[str, str]) -> list[tuple]:
         return texts.get(d, d) not in {texts.get(p, p) for p in positives.get(q, ())}
 
     pool = {
-        q: sorted((d for d in ignored[q] if allowed(q, d)), key=lambda d, q=q: number(seed, q, d))[:pool_limit]
+        q: sorted((d for d in ignored[q] if allowed(q, d)), key=lambda d, q=q: (number(seed, q, d), key(d)))[:pool_limit]
         for q in list(ignored)
     }
-    lent = {q: sorted(held, key=lambda d, held=held: (-held[d], d))[:limit] for q, held in clicked.items()}
+    lent = {q: sorted(held, key=lambda d, held=held: (-held[d], key(d)))[:limit] for q, held in clicked.items()}
 
     def negative(q: str, giver: str, p: str) -> str | None:
-        free = [d for d in pool.get(giver, ()) if allowed(q, d)]
-        return min(free, key=lambda d: number(seed, q, p, d), default=None)
+        slots = pool.get(giver, [])
+        start = number(seed, q, p) % len(slots) if slots else 0
+        return next((d for d in slots[start:] + slots[:start] if allowed(q, d)), None)
 
     rows: list[tuple] = []
     for q, documents in lent.items():
@@ -86,12 +113,13 @@ def reference(log: Log, links: Links, texts: dict[str, str]) -> list[tuple]:
     for q in {q for q, _ in links}:
         reached: dict[str, tuple] = {}
         for (receiver, giver), strength in links.items():
-            for p in lent.get(giver, ()) if receiver == q else ():
-                if p not in clicked[q] and (n := negative(q, giver, p)):
-                    candidate = (-strength, -clicked[giver][p], giver, p, n)
+            for p in lent.get(giver, ()) if receiver == q and pool.get(giver) else ():
+                if p not in clicked[q]:
+                    candidate = (-strength, -clicked[giver][p], key(giver), key(p), giver, p)
                     reached[p] = min(reached.get(p, candidate), candidate)
-        for _, _, giver, p, n in sorted(reached.values())[:limit]:
-            rows.append((q, p, n, "click_multi_hop", giver, KNOBS["multi_hop_weight"]))
+        for *_, giver, p in sorted(reached.values())[:limit]:
+            if n := negative(q, giver, p):
+                rows.append((q, p, n, "click_multi_hop", giver, KNOBS["multi_hop_weight"]))
     return sorted(rows)
 
 
@@ -141,7 +169,7 @@ def test_a_positive_by_hop_is_never_a_negative(engine: Engine) -> None:
     assert ("q1", "a", "b", "click_one_hop", "", 1.0) in alone
     linked, result = mined(engine, log, {("q1", "q2"): 1}, {})
     assert not any(row[0] == "q1" and row[2] == "b" for row in linked)
-    assert result.refused_negatives["click_one_hop"]["positive_of_the_query"] == 1
+    assert result.refused_negatives["click_one_hop"]["candidate_is_a_positive"] == 1
     assert result.dropped["click_one_hop"]["no_negative_left"] == 1
 
 
@@ -149,7 +177,33 @@ def test_a_shortfall_is_counted_and_not_filled(engine: Engine) -> None:
     rows, result = mined(engine, {("q", "a"): 1, ("q", "copy"): 0, ("r", "x"): 0}, {}, {"a": "t", "copy": "t"})
     assert rows == []
     assert result.dropped["click_one_hop"] == {"over_max_positives": 0, "no_negative_left": 1}
-    assert result.refused_negatives["click_one_hop"] == {"positive_of_the_query": 0, "text_of_a_positive": 1}
+    assert result.refused_negatives["click_one_hop"]["candidate_is_a_positive"] == 1
+
+
+def test_a_positive_by_another_signal_is_never_a_negative(engine: Engine) -> None:
+    log = {("q", "a"): 1, ("q", "b"): 0}
+    assert mined(engine, log, {}, {})[0] == [("q", "a", "b", "click_one_hop", "", 1.0)]
+    assert mined(engine, log, {}, {}, guarded=[("q", "b")])[0] == []
+
+
+def test_a_near_duplicate_of_the_positive_is_refused_and_another_candidate_drawn(engine: Engine) -> None:
+    text = "return the cumulative sum of the elements along a given axis as a new array of the same shape and type"
+    alike, other = sketches([text, text + " always"]), sketches(["sort the rows of a frame by one of its columns"])
+    documents = [(1, *alike[0].tolist()), (2, *alike[1].tolist()), (3, *other[0].tolist())]
+    given = [
+        engine_table(engine, POSITIVES, [(9, 1, 1, 1, 1)]),
+        engine_table(engine, CANDIDATES, [(9, 2, 2), (9, 3, 3)]),
+    ]
+    for seed in range(6):
+        result = mine_triplets(
+            engine,
+            Signal("click", *given),
+            engine_table(engine, ASSOCIATIONS, []),
+            engine_table(engine, GUARDED, []),
+            engine_table(engine, DOCUMENTS, documents),
+            **{**KNOBS, "seed": seed},
+        )
+        assert [row["negative"] for row in engine.rows(result.table).to_pylist()] == [3]
 
 
 def test_the_choice_is_seeded(engine: Engine) -> None:
@@ -160,3 +214,14 @@ def test_the_choice_is_seeded(engine: Engine) -> None:
     )
     assert len(first) == 4
     assert first == again != other
+
+
+def test_sketches_tell_near_copies_from_other_texts() -> None:
+    """One word changed in the middle of twelve leaves nine of fifteen shingles; other texts share next to none."""
+    draw = random.Random(1)
+    words = [f"word{n}" for n in range(3000)]
+    texts = [draw.sample(words, 12) for _ in range(300)]
+    edited = [[*text[:6], "edited", *text[7:]] for text in texts]
+    first, second = (sketches([" ".join(text) for text in each]) for each in (texts, edited))
+    assert ((first == second).sum(axis=1) >= NEAR_DUPLICATE).mean() > 0.85
+    assert ((first == np.roll(second, 1, axis=0)).sum(axis=1) >= NEAR_DUPLICATE).mean() == 0

@@ -25,6 +25,10 @@ def test_variables_are_filled_paths_absolute_and_comments_left_alone(tmp_path: P
     assert filled == f"# ${{DATA}} is a folder\npath: {tmp_path / 'y'}\npool: ''\n"
 
 
+def test_a_bucket_is_no_local_path() -> None:
+    assert fill("path: ${DATA}", {"DATA": "s3://logs/search"}, Path("r.yaml")) == "path: s3://logs/search"
+
+
 def test_a_missing_variable_is_named_with_the_command() -> None:
     with pytest.raises(UserError, match=r"needs DATA; run `make run RECIPE=r\.yaml DATA="):
         fill("path: ${DATA}", {"DATA": ""}, Path("r.yaml"))

@@ -1,0 +1,189 @@
+"""python -m bench.mining [QUERIES ...]: time and memory of the stage `mine` on made-up logs; `make bench-mine`.
+
+For each size (100,000, 1,000,000 and 10,000,000 queries unless given) a log is written, then mined by the cell `click` in
+a process of its own. At 20,000 queries the associations are compared with Algorithm 1 done pair by pair, twice: in plain
+Python, as the paper prints it, and vectorised with numpy. Writes bench/results/mining.json.
+"""
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bench.machine import machine
+from bench.pairwise import as_printed, pairwise
+from bench.zipf_log import write_log
+from steps.core.errors import guarded
+from steps.core.files import write_json
+from steps.core.params import load_params
+from steps.core.params.mine import MineParams
+from steps.core.tables import SCHEMAS, write_table
+from steps.core.tracking import NullRun, git_commit
+from steps.mine.association import click_associations
+from steps.mine.catalogue import keyed_documents, keyed_queries
+from steps.mine.clicks import judgements
+from steps.mine.engine import Engine, open_engine
+from steps.mine.planner import importances
+from steps.mine.run import run
+
+SIZES = (100_000, 1_000_000, 10_000_000)
+COMPARED = (20_000, 100_000)
+CAP = 200
+MEMORY = "4GB"
+SEED = 7
+RESULT = Path("bench/results/mining.json")
+
+
+def bench_params() -> MineParams:
+    """The defaults, with the cap and the memory that the bench states."""
+    return load_params().mine.model_copy(update={"max_associations": CAP, "memory_limit": MEMORY})
+
+
+def mine_log(queries: int) -> dict[str, Any]:
+    """Write a log and mine it in a process of its own: seconds, peak resident memory in GiB, what was found."""
+    with tempfile.TemporaryDirectory(prefix="bench-mine.", dir=".cache") as name:
+        folder = Path(name)
+        started = time.perf_counter()
+        write_log(folder / "ingest", queries, SEED)
+        for empty in ("relevance", "term_scores"):
+            write_table(folder / "ingest", empty, SCHEMAS[empty].empty_table())
+        written = time.perf_counter() - started
+        command = [sys.executable, "-m", "bench.mining", "--one", str(folder)]
+        result = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
+    print(f"{queries:>12,} queries: {result['seconds']:.0f} s, {result['peak_rss_gib']:.2f} GiB", file=sys.stderr)
+    return {"queries": queries, "write_log_seconds": round(written, 1), **result}
+
+
+def mine_one(folder: Path) -> dict[str, Any]:
+    """Mine folder/ingest in this process."""
+    import resource
+
+    started = time.perf_counter()
+    run(
+        signal="click",
+        ingest=folder / "ingest",
+        clicks=folder / "mine",
+        output=folder / "mine",
+        params=bench_params(),
+        run=NullRun(),
+    )
+    seconds = time.perf_counter() - started
+    report = json.loads((folder / "mine" / "report.json").read_text())
+    return {
+        "seconds": round(seconds, 1),
+        "peak_rss_gib": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20, 3),
+        "impressions": report["impressions"]["read"],
+        "triplets": sum(report["rows"].values()),
+        "associations": {
+            name: report["associations"][name] for name in ("found", "kept", "per_query", "cut_share")
+        },
+    }
+
+
+def compare_with_pairwise(queries: int, *, printed: bool) -> dict[str, Any]:
+    """Seconds of the association step (best of three) and of the pairwise algorithms on one log."""
+    params = bench_params()
+    with tempfile.TemporaryDirectory(prefix="bench-mine.", dir=".cache") as name:
+        folder = Path(name)
+        write_log(folder / "ingest", queries, SEED)
+        with open_engine(params, folder) as engine:
+            rows, givers, planned, giving = _inputs(engine, folder / "ingest", params)
+            knobs = {"threshold": params.click_threshold, "top_terms": params.click_top_terms}
+            knobs["min_terms"] = params.min_terms
+            ours = min(_timed(lambda: _found(engine, planned, giving, queries, knobs)) for _ in range(3))
+            pairs = _found(engine, planned, giving, queries, knobs)
+    times: dict[str, float] = {}
+    keys, terms, shares = _padded(rows)
+    lend = np.isin(keys, sorted(givers))
+    started = time.perf_counter()
+    numbers = pairwise(terms, shares, lend, **knobs)
+    times["vectorised"] = time.perf_counter() - started
+    outputs = [set(zip(keys[numbers[:, 0]].tolist(), keys[numbers[:, 1]].tolist(), strict=True))]
+    if printed:
+        started = time.perf_counter()
+        outputs.append(as_printed(rows, givers, **knobs))
+        times["as_printed"] = time.perf_counter() - started
+    if any(output != pairs for output in outputs):
+        raise SystemExit(f"outputs differ: {len(pairs)} associations here, {[len(each) for each in outputs]} pairwise")
+    slower = {
+        name: {"seconds": round(value, 2), "times_slower": round(value / ours, 1)} for name, value in times.items()
+    }
+    print(f"{queries:>12,} queries: association {ours:.2f} s, {times}", file=sys.stderr)
+    return {"queries": queries, "associations": len(pairs), "seconds": round(ours, 3), "equal_output": True} | slower
+
+
+def _inputs(engine: Engine, ingest: Path, params: MineParams) -> tuple[dict[int, dict[int, float]], set[int], Any, Any]:
+    """Importances by query and the queries with clicks, in memory and as tables."""
+    tables = {name: engine.read(ingest / f"{name}.parquet") for name in ("queries", "corpus", "impressions")}
+    queries = keyed_queries(engine, tables["queries"])
+    documents = keyed_documents(engine, tables["corpus"])
+    log = judgements(engine, tables["impressions"], queries, documents, params.debias, seed=params.seed)
+    giving = engine.keep(log.table.filter(log.table.clicks > 0).select("query").distinct())
+    planned = importances(engine, queries.filter(queries.split == "train"), params, queries)
+    rows: dict[int, dict[int, float]] = {}
+    for row in engine.rows(planned.select("query", "term", "importance")).to_pylist():
+        rows.setdefault(row["query"], {})[row["term"]] = row["importance"]
+    return rows, set(engine.rows(giving)["query"].to_pylist()), planned, giving
+
+
+def _found(engine: Engine, planned: Any, giving: Any, cap: int, knobs: dict[str, Any]) -> set[tuple[int, int]]:
+    kept = engine.rows(click_associations(engine, planned, giving, cap=cap, **knobs).kept)
+    return set(zip(kept["query"].to_pylist(), kept["other_query"].to_pylist(), strict=True))
+
+
+def _timed(work: Any) -> float:
+    started = time.perf_counter()
+    work()
+    return time.perf_counter() - started
+
+
+def _padded(rows: dict[int, dict[int, float]]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Queries (n,), terms (n, width) filled up with -1, importances (n, width)."""
+    width = max(map(len, rows.values()))
+    keys = np.array(list(rows), dtype=np.int64)
+    terms = np.array([[*held, *[-1] * (width - len(held))] for held in rows.values()], dtype=np.int64)
+    shares = np.array([[*held.values(), *[0.0] * (width - len(held))] for held in rows.values()])
+    return keys, terms, shares
+
+
+def growth(results: list[dict[str, Any]]) -> dict[str, float]:
+    """Exponent b of seconds ~ queries ** b between neighbouring sizes."""
+    pairs = zip(results, results[1:], strict=False)
+    return {
+        f"{small['queries']:,} to {large['queries']:,}": round(
+            float(np.log(large["seconds"] / small["seconds"]) / np.log(large["queries"] / small["queries"])), 3
+        )
+        for small, large in pairs
+    }
+
+
+def main() -> None:
+    """Run it all, or one log in this process (`--one FOLDER`)."""
+    if sys.argv[1:2] == ["--one"]:
+        print(json.dumps(mine_one(Path(sys.argv[2]))))
+        return
+    Path(".cache").mkdir(exist_ok=True)
+    sizes = [int(word) for word in sys.argv[1:]] or list(SIZES)
+    compared = [compare_with_pairwise(size, printed=size == COMPARED[0]) for size in COMPARED]
+    results = [mine_log(size) for size in sizes]
+    document = {
+        "machine": machine(),
+        "git_commit": git_commit(),
+        "seed": SEED,
+        "memory_limit": MEMORY,
+        "max_associations": CAP,
+        "sizes": results,
+        "growth_exponent": growth(results),
+        "against_pairwise": compared,
+    }
+    write_json(RESULT, document)
+    print(f"wrote {RESULT}")
+
+
+if __name__ == "__main__":
+    guarded(main)

@@ -1,0 +1,250 @@
+"""python -m bench.query_association PATH [TRAIN_PAIRS]: do associated queries ask for the same? On labelled pairs.
+
+PATH is a TSV with the columns split (train, or anything else for test), query, other_query and entails (1 or 0), such
+as can be made of github.com/abachaa/RQE_Data_AMIA2016: a question entails another when every answer to the other is
+also an answer to it. That is when it may borrow the other's clicks, `query <- other`.
+
+For each query planner and each way to associate, threshold, top terms and min terms are chosen on the train pairs alone
+(TRAIN_PAIRS of them, drawn by seed; 0 = all), once for the best F1 and once for the best recall at a precision of 0.9,
+and applied to the test pairs; a third line takes those of params.yaml (top 4 for relevance). Prints a table and writes
+bench/results/query_association.json. Occlusion encodes each question once for each of its terms: minutes for 900
+pairs; what it found is kept under SLIMTOWER_CACHE.
+"""
+
+import csv
+import math
+import random
+import sys
+from collections import Counter
+from itertools import product
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bench.machine import machine
+from bench.term_table import TABLE
+from steps.core.errors import UserError, guarded
+from steps.core.files import cache_root, sha256_file, sha256_text, staged_file, write_json
+from steps.core.fingerprints import fingerprint
+from steps.core.params import load_params
+from steps.core.progress import progress
+from steps.core.texts import fold, words
+from steps.core.towers import resolve_base
+from steps.core.tracking import git_commit
+from steps.mine import occlusion
+from steps.mine.term_table import read_term_scores, shares, table_importances
+
+MODEL, BATCH_SIZE, MAX_LENGTH = "all-MiniLM-L6-v2", 64, 128
+COLUMNS = ("split", "query", "other_query", "entails")
+TRAIN_PAIRS = 900
+THRESHOLDS = np.arange(0, 100) / 200
+PRECISE = 0.9
+RESAMPLES, SEED = 2000, 7
+MEASURES = ("precision", "recall", "f1")
+Importances = dict[str, dict[str, float]]
+
+
+class Pair(NamedTuple):
+    """One labelled pair; `identical` when its texts are one after folding."""
+
+    query: str
+    other: str
+    entails: bool
+    train: bool
+
+    @property
+    def identical(self) -> bool:
+        return fold(self.query) == fold(self.other)
+
+
+class Knobs(NamedTuple):
+    threshold: float
+    top_terms: int
+    min_terms: int
+
+
+def read_pairs(path: Path) -> list[Pair]:
+    """Read the TSV; UserError for a missing file, other columns, and labels other than 0 and 1."""
+    if not path.is_file():
+        raise UserError(f"{path}: not found; give the TSV of labelled pairs")
+    with path.open(encoding="utf-8", newline="") as handle:
+        rows = list(csv.DictReader(handle, delimiter="\t", quoting=csv.QUOTE_NONE))
+    for number, row in enumerate(rows, start=2):
+        if any(row.get(name) is None for name in COLUMNS) or row["entails"] not in {"0", "1"}:
+            raise UserError(f"{path}:{number}: is {row}; give the columns {', '.join(COLUMNS)} (entails: 1 or 0)")
+    return [Pair(row["query"], row["other_query"], row["entails"] == "1", row["split"] == "train") for row in rows]
+
+
+def idf_importances(texts: list[str]) -> Importances:
+    """Share of the query's idf, the formula of steps/mine/planner.py, over distinct texts."""
+    frequency = Counter(term for text in texts for term in set(words(text)))
+    idf = {term: math.log(1 + (len(texts) - count + 0.5) / (count + 0.5)) for term, count in frequency.items()}
+    return {text: shares({term: idf[term] for term in words(text)}) for text in texts}
+
+
+def occlusion_importances(texts: list[str]) -> Importances:
+    """What OcclusionPlanner gives; kept on disk every hundred texts, so that a killed run loses little."""
+    code = sha256_file(Path(occlusion.__file__))
+    key = sha256_text(f"{fingerprint(Path(resolve_base(MODEL))).id} {MAX_LENGTH} {code}")
+    path = cache_root() / "query_association" / f"{key[:16]}.npz"
+    known: dict[str, list[float]] = {}
+    if path.is_file():
+        with np.load(path) as kept:
+            parts = np.split(kept["values"], np.cumsum(kept["sizes"])[:-1])
+            known = {str(digest): part.tolist() for digest, part in zip(kept["texts"], parts, strict=True)}
+    missing = [text for text in texts if sha256_text(text) not in known]
+    if missing:
+        planner = occlusion.OcclusionPlanner(MODEL, BATCH_SIZE, MAX_LENGTH)
+    for start in progress(range(0, len(missing), 100), math.ceil(len(missing) / 100), "hundreds of questions"):
+        some = missing[start : start + 100]
+        found = planner.importances(some)
+        known |= {sha256_text(text): list(each.values()) for text, each in zip(some, found, strict=True)}
+        with staged_file(path) as staging, staging.open("wb") as handle:
+            values = np.array([value for part in known.values() for value in part], dtype=np.float64)
+            np.savez(handle, texts=list(known), sizes=[len(part) for part in known.values()], values=values)
+    return {text: dict(zip(dict.fromkeys(words(text)), known[sha256_text(text)], strict=True)) for text in texts}
+
+
+def strength(receiver: dict[str, float], giver: dict[str, float], top_terms: int) -> float:
+    """Least importance in `giver` of the receiver's top terms: `receiver <- giver` holds where it is above th."""
+    top = sorted(receiver, key=lambda term: (-receiver[term], term))[:top_terms]
+    return min((giver.get(term, 0.0) for term in top), default=0.0)
+
+
+def strengths(pairs: list[Pair], found: Importances) -> dict[str, dict[int, np.ndarray]]:
+    """Way to associate -> top terms -> strength of each pair, `(pairs,)`."""
+    ways: dict[str, dict[int, np.ndarray]] = {"query<-other": {}, "other<-query": {}, "either": {}, "relevance": {}}
+    for top_terms in range(1, 5):
+        there = np.array([strength(found[pair.query], found[pair.other], top_terms) for pair in pairs])
+        back = np.array([strength(found[pair.other], found[pair.query], top_terms) for pair in pairs])
+        ways["query<-other"][top_terms], ways["other<-query"][top_terms] = there, back
+        ways["either"][top_terms] = np.maximum(there, back)
+    ways["relevance"] = {4: np.minimum(there, back)}
+    return ways
+
+
+def measures(associated: np.ndarray, entails: np.ndarray, weights: np.ndarray) -> list[np.ndarray]:
+    """Precision, recall and F1 of each point in each sample, each `(samples, points)`; nan where undefined.
+
+    associated: `(pairs, points)`; entails: `(pairs,)`; weights: how often a sample holds each pair, `(samples, pairs)`.
+    """
+    true = weights @ (associated & entails[:, None]).astype(np.float64)
+    claimed, wanted = weights @ associated.astype(np.float64), (weights @ entails.astype(np.float64))[:, None]
+    with np.errstate(invalid="ignore"):
+        return [true / claimed, true / wanted, 2 * true / (claimed + wanted)]
+
+
+def choose(by_top: dict[int, np.ndarray], sizes: np.ndarray, entails: np.ndarray) -> dict[str, Knobs]:
+    """The knobs of best F1 and of best recall at precision >= PRECISE (where there are some)."""
+    best: dict[str, tuple[tuple[float, float], Knobs]] = {}
+    for (top_terms, scores), min_terms in product(by_top.items(), range(1, 5)):
+        associated = np.where(sizes >= min_terms, scores, 0.0)[:, None] > THRESHOLDS
+        points = zip(*(value[0] for value in measures(associated, entails, np.ones((1, len(entails))))), strict=True)
+        for threshold, (precision, recall, f1) in zip(THRESHOLDS, points, strict=True):
+            ranks = {"best_f1": (f1, precision)}
+            if precision >= PRECISE:
+                ranks["precise"] = (recall, precision)
+            for goal, rank in ranks.items():
+                if goal not in best or rank > best[goal][0]:
+                    best[goal] = (rank, Knobs(float(threshold), top_terms, min_terms))
+    return {goal: knobs for goal, (_, knobs) in best.items()}
+
+
+def bootstrap_weights(pairs: int) -> np.ndarray:
+    """How often each pair is in each bootstrap sample, `(RESAMPLES, pairs)`; the same at every call, so paired."""
+    return np.random.default_rng(SEED).multinomial(pairs, np.full(pairs, 1 / pairs), size=RESAMPLES).astype(np.float64)
+
+
+def interval(values: np.ndarray) -> list[float]:
+    """Ends of the middle 95 % of bootstrapped values."""
+    return [round(float(end), 4) for end in np.nanpercentile(values, [2.5, 97.5])]
+
+
+def figures(associated: np.ndarray, entails: np.ndarray) -> dict[str, Any]:
+    """Precision, recall and F1 with 95 % intervals; null where undefined."""
+    result: dict[str, Any] = {"pairs": len(associated), "associated": int(associated.sum())}
+    exact = measures(associated[:, None], entails, np.ones((1, len(associated))))
+    resampled = measures(associated[:, None], entails, bootstrap_weights(len(associated)))
+    for name, value, spread in zip(MEASURES, exact, resampled, strict=True):
+        known = math.isfinite(value.item())
+        result[name] = {"value": round(value.item(), 4), "interval": interval(spread)} if known else None
+    return result
+
+
+def measure(pairs: list[Pair], planners: dict[str, Importances]) -> dict[str, dict[str, dict[str, Any]]]:
+    """Planner -> way -> goal -> knobs, figures of each part of the pairs, and the difference of test F1 to idf's."""
+    flags = ("entails", "train", "identical")
+    entails, train, identical = (np.array([getattr(pair, name) for pair in pairs]) for name in flags)
+    sizes = np.array([min(len(set(words(pair.query))), len(set(words(pair.other)))) for pair in pairs])
+    parts = {"train": train, "train_without_identical": train & ~identical}
+    parts |= {"test": ~train, "test_without_identical": ~train & ~identical}
+    weights, given = bootstrap_weights(int((~train).sum())), load_params().mine
+    click = Knobs(given.click_threshold, given.click_top_terms, given.min_terms)
+    result: dict[str, dict[str, dict[str, Any]]] = {planner: {} for planner in planners}
+    reference: dict[tuple[str, str], np.ndarray] = {}
+    for planner, found in planners.items():
+        for way, by_top in strengths(pairs, found).items():
+            result[planner][way] = {}
+            chosen = choose({top: scores[train] for top, scores in by_top.items()}, sizes[train], entails[train])
+            chosen["params"] = click if way != "relevance" else Knobs(given.relevance_threshold, 4, given.min_terms)
+            for goal, knobs in chosen.items():
+                associated = (sizes >= knobs.min_terms) & (by_top[knobs.top_terms] > knobs.threshold)
+                entry = {name: figures(associated[part], entails[part]) for name, part in parts.items()}
+                f1 = measures(associated[~train][:, None], entails[~train], weights)[2]
+                minus_idf = interval(f1 - reference.setdefault((way, goal), f1))
+                result[planner][way][goal] = {"knobs": knobs._asdict(), "test_f1_minus_idf": minus_idf} | entry
+    return result
+
+
+def show(result: dict[str, dict[str, dict[str, Any]]]) -> None:
+    """Print one line a planner, way and goal."""
+    print(f"{'planner':10}{'way':14}{'goal':8}    th top min   train: P, R, F1     test: P, R, F1 [95 %]")
+    for planner, way in [(planner, way) for planner, ways in result.items() for way in ways]:
+        for goal, entry in result[planner][way].items():
+            line = "{threshold:6.3f} {top_terms:3} {min_terms:3}".format(**entry["knobs"])
+            for part in ("train", "test"):
+                values = (entry[part][name] for name in MEASURES)
+                line += "   " + " ".join(f"{value['value']:.3f}" if value else "    -" for value in values)
+            print(f"{planner:10}{way:14}{goal:8}{line} {entry['test']['f1']['interval']}")
+
+
+def shape(pairs: list[Pair]) -> dict[str, float]:
+    """What the pairs are like, and the F1 of associating every pair, which a planner has to beat."""
+    entailing, identical = sum(pair.entails for pair in pairs), sum(pair.identical for pair in pairs)
+    every = round(2 * entailing / (len(pairs) + entailing), 4)
+    share = round(identical / len(pairs), 4)
+    return {"pairs": len(pairs), "entailing": entailing, "identical_share": share, "f1_of_every_pair": every}
+
+
+def questions(pairs: list[Pair]) -> list[str]:
+    """Distinct texts of the pairs."""
+    return list(dict.fromkeys(text for pair in pairs for text in (pair.query, pair.other)))
+
+
+def main() -> None:
+    """Measure the three planners."""
+    if len(sys.argv) < 2 or not all(given.isdigit() for given in sys.argv[2:]):
+        raise UserError(f"bench.query_association {sys.argv[1:]}: give the path of the TSV [number of train pairs]")
+    everything = read_pairs(Path(sys.argv[1]))
+    train, test = ([pair for pair in everything if pair.train == wanted] for wanted in (True, False))
+    if not (train and test):
+        raise UserError(f"{sys.argv[1]}: {len(train)} train and {len(test)} test pairs; give some of both")
+    count = int(sys.argv[2]) if len(sys.argv) > 2 else TRAIN_PAIRS
+    drawn = random.Random(SEED).sample(train, count) if 0 < count < len(train) else train
+    texts = questions(test + drawn)
+    planners = {
+        "idf": idf_importances(questions(everything)),
+        "occlusion": occlusion_importances(texts),
+        "table": dict(zip(texts, table_importances(texts, read_term_scores(TABLE)), strict=True)),
+    }
+    result = measure(test + drawn, planners)
+    data = {"train": shape(drawn), "test": shape(test), "whole_file": shape(everything), "questions": len(texts)}
+    settings = {"occlusion_model": MODEL, "max_length": MAX_LENGTH, "bootstrap_samples": RESAMPLES, "seed": SEED}
+    report = {"machine": machine(), "git_commit": git_commit(), "settings": settings, "data": data, "planners": result}
+    write_json(Path("bench/results/query_association.json"), report)
+    show(result)
+
+
+if __name__ == "__main__":
+    guarded(main)

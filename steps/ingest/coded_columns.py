@@ -1,0 +1,29 @@
+"""Text columns that may be dictionaries of text, worked on without spelling them out: a log's text is gigabytes."""
+
+from collections.abc import Collection
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+
+def coded(numbers: np.ndarray, texts: pa.Array) -> pa.DictionaryArray:
+    """The column of `texts[numbers]`."""
+    return pa.DictionaryArray.from_arrays(pa.array(numbers, pa.int32()), texts)
+
+
+def distinct(column: pa.ChunkedArray) -> int:
+    """How many different texts the column has."""
+    if not pa.types.is_dictionary(column.type):
+        return int(pc.count_distinct(column).as_py())
+    indices = [chunk.indices for chunk in column.unify_dictionaries().chunks]
+    return int(pc.count_distinct(pa.chunked_array(indices, column.type.index_type)).as_py())
+
+
+def among(column: pa.ChunkedArray, texts: Collection[str]) -> pa.ChunkedArray:
+    """Whether each value of the column is one of the texts: bool."""
+    values = pa.array(sorted(texts), pa.string())
+    if not pa.types.is_dictionary(column.type):
+        return pc.is_in(column, value_set=values)
+    known = [pc.is_in(chunk.dictionary, value_set=values).take(chunk.indices) for chunk in column.chunks]
+    return pa.chunked_array(known, pa.bool_())

@@ -1,0 +1,184 @@
+"""Where a source's files lie: a local file or folder, or s3://bucket/prefix; only the window's partitions are read.
+
+An S3 endpoint, its region and its credentials come from the standard AWS_* variables (AWS_ENDPOINT_URL,
+AWS_DEFAULT_REGION, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_PROFILE, ...).
+"""
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from steps.core.errors import TransientError, UserError
+from steps.core.files import cache_root, sha256_file, sha256_text, staged_file
+from steps.core.progress import progress
+from steps.ingest.partitions import Entry, Place, entries, window
+
+_CHUNK = 1 << 20  # bytes
+_DOWNLOADS = 8  # at a time; below the client's pool of ten connections
+_REFUSED = {"AccessDenied", "ExpiredToken", "InvalidAccessKeyId", "InvalidToken", "SignatureDoesNotMatch"}
+_CHANGED = {"PreconditionFailed", "NoSuchKey", "404", "412"}
+_BUSY = {"InternalError", "RequestTimeout", "ServiceUnavailable", "SlowDown", "Throttling"}
+
+
+class Located(NamedTuple):
+    """A file of a source: its posix path below the source's root, and where it lies on this machine."""
+
+    name: str
+    path: Path
+
+
+def locate(location: str, *, key: str, since: str, until: str, patterns: Sequence[str] = ()) -> list[Located]:
+    """The files of a location, sorted by name; those of S3 are downloaded into the cache unless they are there.
+
+    `key` is where params.yaml names the location. `since` and `until` are ISO dates or datetimes in UTC, "" for none:
+    a file whose name carries a date partition wholly outside of [since, until) is neither returned nor downloaded.
+    `patterns` are fnmatch patterns on the name, none for all; hidden files and markers such as _SUCCESS are skipped.
+    Raises UserError for a location that is missing, refused or empty in the window, and TransientError for an
+    endpoint that cannot be reached.
+    """
+    seen = window(since, until)
+    if not _is_s3(location):
+        place = _local_place(location, key)
+        return [Located(e.name, Path(place.root, e.name)) for e in entries(place, location, key, seen, patterns)]
+    client = s3_client(location, key)
+    with _explained(location, key):
+        place = _s3_place(client, location, key)
+        found = entries(place, location, key, seen, patterns)
+        paths = [_cached(client.meta.endpoint_url, place.root, entry) for entry in found]
+        missing = [(entry, path) for entry, path in zip(found, paths, strict=True) if not path.is_file()]
+        if missing:
+            with ThreadPoolExecutor(_DOWNLOADS) as threads:
+                downloads = threads.map(lambda item: _download(client, place.root, *item), missing)
+                for _ in progress(downloads, len(missing), f"download {location}"):
+                    pass
+    return [Located(entry.name, path) for entry, path in zip(found, paths, strict=True)]
+
+
+def listing(location: str, *, key: str, since: str, until: str, patterns: Sequence[str] = ()) -> list[dict[str, Any]]:
+    """{path, bytes, sha256 or (S3) etag} of the files that `locate` gives, sorted by path; downloads nothing."""
+    seen = window(since, until)
+    if not _is_s3(location):
+        place = _local_place(location, key)
+        return [
+            {"path": entry.name, "bytes": entry.size, "sha256": sha256_file(Path(place.root, entry.name))}
+            for entry in entries(place, location, key, seen, patterns)
+        ]
+    client = s3_client(location, key)
+    with _explained(location, key):
+        found = entries(_s3_place(client, location, key), location, key, seen, patterns)
+    return [{"path": entry.name, "bytes": entry.size, "etag": entry.etag} for entry in found]
+
+
+def _is_s3(location: str) -> bool:
+    return location.startswith("s3://")
+
+
+def _local_place(location: str, key: str) -> Place:
+    if "://" in location:
+        raise UserError(
+            f"params.yaml: {key}: {location!r} is neither local nor on s3://; name a path or s3://bucket/..."
+        )
+    root = Path(location)
+    if root.is_file():
+        entry = Entry(root.name, root.stat().st_size, "")
+        return Place(str(root.parent), lambda folder: ([], [entry]))
+    if not root.is_dir():
+        raise UserError(f"params.yaml: {key}: no file or folder {location}; name another (DATA=... with make run)")
+    return Place(location, partial(_local_children, root))
+
+
+def _local_children(root: Path, folder: str) -> tuple[list[str], list[Entry]]:
+    paths = list((root / folder).iterdir())
+    folders = [f"{folder}{path.name}/" for path in paths if path.is_dir()]
+    return folders, [Entry(f"{folder}{path.name}", path.stat().st_size, "") for path in paths if path.is_file()]
+
+
+def s3_client(location: str, key: str) -> Any:
+    """A client for the environment's endpoint, region and credentials; it connects on its first call."""
+    import boto3
+    from botocore.config import Config
+
+    with _explained(location, key):
+        try:
+            return boto3.Session().client("s3", config=Config(connect_timeout=10))  # seconds
+        except ValueError as error:
+            raise UserError(f"params.yaml: {key}: {location}: {error}; mend AWS_ENDPOINT_URL") from None
+
+
+def _s3_place(client: Any, location: str, key: str) -> Place:
+    bucket, _, prefix = location.removeprefix("s3://").partition("/")
+    if not bucket:
+        raise UserError(f"params.yaml: {key}: {location!r} names no bucket; write s3://bucket/prefix")
+    if prefix and not prefix.endswith("/"):
+        first = client.list_objects_v2(Bucket=bucket, Prefix=prefix, MaxKeys=1).get("Contents", [])
+        if first and first[0]["Key"] == prefix:  # the location is one object
+            root, slash, _ = prefix.rpartition("/")
+            entry = _s3_entry(first[0], f"{root}{slash}")
+            return Place(f"{bucket}/{root}{slash}", lambda folder: ([], [entry]))
+        prefix += "/"
+    return Place(f"{bucket}/{prefix}", partial(_s3_children, client, bucket, prefix))
+
+
+def _s3_children(client: Any, bucket: str, prefix: str, folder: str) -> tuple[list[str], list[Entry]]:
+    folders: list[str] = []
+    files: list[Entry] = []
+    pages = client.get_paginator("list_objects_v2")
+    for page in pages.paginate(Bucket=bucket, Prefix=f"{prefix}{folder}", Delimiter="/"):
+        folders += [item["Prefix"].removeprefix(prefix) for item in page.get("CommonPrefixes", [])]
+        objects = (item for item in page.get("Contents", []) if not item["Key"].endswith("/"))  # folder markers
+        files += [_s3_entry(item, prefix) for item in objects]
+    return folders, files
+
+
+def _s3_entry(item: dict[str, Any], prefix: str) -> Entry:
+    return Entry(item["Key"].removeprefix(prefix), item["Size"], item["ETag"].strip('"'))
+
+
+def _cached(endpoint: str, root: str, entry: Entry) -> Path:
+    """Where an object of this ETag lies in the cache, under its own name, whose suffix tells its format."""
+    digest = sha256_text("\0".join((endpoint, root, entry.name, entry.etag)))[:32]
+    return cache_root() / "sources" / digest / Path(entry.name).name
+
+
+def _download(client: Any, root: str, entry: Entry, path: Path) -> None:
+    bucket, _, prefix = root.partition("/")
+    with staged_file(path) as staging, staging.open("wb") as handle:
+        body = client.get_object(Bucket=bucket, Key=f"{prefix}{entry.name}", IfMatch=f'"{entry.etag}"')["Body"]
+        for chunk in body.iter_chunks(_CHUNK):
+            handle.write(chunk)
+
+
+@contextmanager
+def _explained(location: str, key: str) -> Iterator[None]:
+    """Turn what botocore raises into an error that names params.yaml's key, the location and the mend."""
+    from botocore import exceptions as aws
+
+    where = f"params.yaml: {key}: {location}"
+    try:
+        yield
+    except aws.ClientError as error:
+        raise _refusal(where, error.response) from None
+    except (aws.NoCredentialsError, aws.PartialCredentialsError, aws.CredentialRetrievalError) as error:
+        raise UserError(f"{where}: {error}; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE") from None
+    except (aws.ConnectionError, aws.HTTPClientError, aws.IncompleteReadError) as error:
+        raise TransientError(f"{where}: {error}; check AWS_ENDPOINT_URL and the network, then run again") from None
+    except aws.BotoCoreError as error:
+        raise UserError(f"{where}: {error}; mend the location or the AWS_* variables") from None
+
+
+def _refusal(where: str, response: dict[str, Any]) -> Exception:
+    code = str(response.get("Error", {}).get("Code", "?"))
+    status = response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+    said = f"{where}: {code}, {response.get('Error', {}).get('Message', 'no message')}"
+    if code == "NoSuchBucket":
+        return UserError(f"{said}; name a bucket that exists at this endpoint (AWS_ENDPOINT_URL)")
+    if code in _REFUSED or status in (401, 403):
+        return UserError(f"{said}; check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and what they may read")
+    if code in _CHANGED:
+        return TransientError(f"{said}; an object changed while it was read, run again")
+    if code in _BUSY or status >= 500:
+        return TransientError(f"{said}; the server is busy, run again")
+    return UserError(f"{said}; check AWS_ENDPOINT_URL, AWS_DEFAULT_REGION and the location")

@@ -1,0 +1,44 @@
+"""The documents that a log names, from tables with columns of the user's own names."""
+
+from steps.core.errors import UserError
+from steps.core.params.ingest import CorpusColumns
+from steps.ingest.log_values import as_id, as_text
+from steps.ingest.rejects import Rejects
+from steps.ingest.rows import Defect
+from steps.ingest.source_data import Document
+from steps.ingest.source_files import table_files
+from steps.ingest.table_rows import read_rows
+
+
+def read_corpus(
+    name: str, location: str, columns: CorpusColumns, *, key: str, max_reject_ratio: float, rejects: Rejects
+) -> dict[str, Document]:
+    """Documents by their original id; `key` is where params.yaml names the source.
+
+    Raises UserError for a missing file or column, an empty corpus or too many defect rows.
+    """
+    named = {"doc_id", "content"} | columns.model_fields_set
+    wanted = {getattr(columns, ours): f"{key}.corpus_columns.{ours}" for ours in sorted(named)}
+    optional = {columns.title, columns.topic}
+    documents: dict[str, Document] = {}
+    for file in table_files(location, f"{key}.corpus"):
+        source = f"{name}/corpus/{file.name}"
+        for row in read_rows(file.path, wanted=wanted, optional=optional, source=source, rejects=rejects):
+            try:
+                original = as_id(row.values.get(columns.doc_id))
+                if len(original.split()) != 1:
+                    raise Defect("bad_id")  # TREC run files separate their columns by white space
+                content = as_text(row.values.get(columns.content))
+                title, topic = (as_text(row.values.get(theirs) or "") for theirs in (columns.title, columns.topic))
+                if not title and not content:
+                    raise Defect("empty_text")
+                if original in documents:
+                    raise Defect("duplicate_id")
+            except Defect as defect:
+                rejects.add(source, row.line, defect.reason, row.raw())
+                continue
+            documents[original] = Document(f"{name}/{original}", name, title, topic, content)
+        rejects.check(source, file.path, max_reject_ratio)
+    if not documents:
+        raise UserError(f"params.yaml: {key}.corpus: {location!r} holds no document; name another place")
+    return documents

@@ -1,0 +1,94 @@
+"""What a search log gives: queries split by time, impressions that may train, judgements from clicks."""
+
+import numpy as np
+import pyarrow as pa
+
+from steps.core.errors import UserError
+from steps.core.files import sha256_text
+from steps.core.params.ingest import LogSource, iso_seconds
+from steps.ingest.coded_columns import coded
+from steps.ingest.search_log import SearchLog
+from steps.ingest.source_data import Judgement, Query, SourceData, seeded_order
+
+_TRAIN, _DEV, _TEST = range(3)
+_SPLITS = ("train", "dev", "test")
+
+
+def query_id(name: str, key: str) -> str:
+    """The id of the query of a log, made from its folded text."""
+    return f"{name}/{sha256_text(key)[:16]}"
+
+
+def add_log(data: SourceData, log: SearchLog, source: LogSource, *, seed: int, key: str) -> None:
+    """Give `data` (which has its documents, in the order of their numbers) the log's queries, judgements, impressions.
+
+    Queries first seen at or after `test_from` are test; a seeded share of the others is dev, the rest train. Those
+    others lose their impressions from `test_from` on. A dev or test query is judged by its clicks, or left out.
+    Raises UserError when the log is empty, or names `test_from` and gives no test query.
+    """
+    table = log.table()
+    if not table.num_rows:
+        raise UserError(f"params.yaml: {key}: no usable impression in the window; see the rejects, or widen the window")
+    query, document = table["query"].to_numpy(), table["document"].to_numpy()
+    clicked, times = table["clicked"].to_numpy(), table["timestamp"].to_numpy()
+    cut = iso_seconds(source.test_from) if source.test_from else np.inf
+    split = _split(log, source, cut, seed)
+
+    held_out = split != _TRAIN
+    late = (times >= cut) & (split[query] != _TEST)
+    judging = clicked & ~late & held_out[query]
+    pairs = np.unique(query[judging].astype(np.int64) * len(data.documents) + document[judging])
+    judged_queries, judged_documents = np.divmod(pairs, len(data.documents))
+    unjudged = held_out.copy()
+    unjudged[judged_queries] = False
+    if source.test_from and not ((split == _TEST) & ~unjudged).any():
+        first, last = (np.datetime_as_string(np.datetime64(int(moment), "s")) for moment in (times.min(), times.max()))
+        raise UserError(
+            f"params.yaml: {key}.test_from: no clicked query is first seen at or after {source.test_from!r};"
+            f" the log runs from {first}Z to {last}Z: choose a date in it"
+        )
+
+    ids = [query_id(data.name, text) for text in log.keys]
+    for number in np.flatnonzero(~unjudged).tolist():
+        first_seen = log.firsts[number]
+        data.queries.append(
+            Query(ids[number], data.name, first_seen.text, _SPLITS[split[number]], first_seen.source, first_seen.line)
+        )
+    data.judgements += [
+        Judgement(ids[whose], data.name, data.documents[what].doc_id, 1, _SPLITS[split[whose]])
+        for whose, what in zip(judged_queries.tolist(), judged_documents.tolist(), strict=True)
+    ]
+    left_out = {"after_test_from": int(late.sum()), "query_without_click": int((unjudged[query] & ~late).sum())}
+    data.facts["impressions_left_out"] = data.facts.get("impressions_left_out", {}) | left_out
+    data.facts["queries_left_out"] = {
+        f"{_SPLITS[which]}_without_click": int((unjudged & (split == which)).sum()) for which in (_DEV, _TEST)
+    }
+    data.facts["judgements_from_clicks"] = True
+    data.sessions_simulated = source.simulated
+    data.impressions = _impressions(table, pa.array(~late & ~unjudged[query]), ids, data)
+
+
+def _split(log: SearchLog, source: LogSource, cut: float, seed: int) -> np.ndarray:
+    """Split of every query by its number: int8 (queries,)."""
+    firsts = np.array([first.timestamp for first in log.firsts], dtype=np.int64)
+    split = np.where(firsts >= cut, _TEST, _TRAIN).astype(np.int8)
+    before = {log.keys[number]: number for number in np.flatnonzero(split == _TRAIN).tolist()}
+    order = seeded_order(before, seed, f"dev of {source.name}")
+    split[[before[text] for text in order[: round(source.validation_fraction * len(order))]]] = _DEV
+    return split
+
+
+def _impressions(table: pa.Table, kept: pa.Array, query_ids: list[str], data: SourceData) -> pa.Table:
+    """The kept rows with ids instead of numbers, as dictionaries."""
+    rows = table.filter(kept)
+    doc_ids = [document.doc_id for document in data.documents]
+    return pa.table(
+        {
+            "session_id": rows["session"],
+            "query_id": coded(rows["query"].to_numpy(), pa.array(query_ids, pa.string())),
+            "doc_id": coded(rows["document"].to_numpy(), pa.array(doc_ids, pa.string())),
+            "rank": rows["rank"],
+            "clicked": rows["clicked"],
+            "timestamp": rows["timestamp"],
+        }
+    )

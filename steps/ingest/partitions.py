@@ -1,0 +1,163 @@
+"""The time that a file's or folder's name says it holds, and the window of time that a run reads. All UTC."""
+
+import re
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
+from fnmatch import fnmatchcase
+from typing import NamedTuple
+
+from steps.core.errors import UserError
+
+_YEAR = r"(?P<year>19[7-9]\d|20\d\d)"
+_MONTH, _DAY = r"(?P<month>0[1-9]|1[0-2])", r"(?P<day>0[1-9]|[12]\d|3[01])"
+_FOLDER_FORMS = tuple(
+    re.compile(form)
+    for form in (
+        rf"(?:^|/)(?:dt|ds|date|day|event_date|log_date)={_YEAR}-?{_MONTH}(?:-?{_DAY})?(?=[^0-9])",
+        rf"(?:^|/)year={_YEAR}/(?:month=(?P<month>0?[1-9]|1[0-2])/(?:day=(?P<day>0?[1-9]|[12]\d|3[01])/)?)?",
+        rf"(?:^|/){_YEAR}/(?:{_MONTH}/(?:{_DAY}/)?)?",
+        rf"(?:^|/){_YEAR}(?P<separator>[-_.]?){_MONTH}(?P=separator){_DAY}/",
+    )
+)
+_IN_FILE_NAME = re.compile(rf"(?<!\d){_YEAR}(?P<separator>[-_.]?){_MONTH}(?P=separator){_DAY}(?!\d)")
+
+
+class Span(NamedTuple):
+    """From `start` up to, and not including, `end`; UTC."""
+
+    start: datetime
+    end: datetime
+
+    def overlaps(self, other: "Span") -> bool:
+        """Whether the two have a moment in common."""
+        return self.start < other.end and other.start < self.end
+
+    def within(self, other: "Span") -> bool:
+        """Whether the other has all of this one."""
+        return other.start <= self.start and self.end <= other.end
+
+
+ALWAYS = Span(datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC))
+
+
+def window(since: str, until: str) -> Span:
+    """The window [since, until) of two ISO dates or datetimes; "" leaves that side open.
+
+    Raises UserError for a text that is neither and for a window that holds nothing.
+    """
+    span = Span(_moment("since", since) or ALWAYS.start, _moment("until", until) or ALWAYS.end)
+    if span.start >= span.end:
+        raise UserError(f"params.yaml: ingest.since {since!r} is not before ingest.until {until!r}; mend one of them")
+    return span
+
+
+def _moment(name: str, text: str) -> datetime | None:
+    if not text:
+        return None
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise UserError(f"params.yaml: ingest.{name}: {text!r} is no ISO date; write it like 2026-01-31") from None
+    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+
+
+def named_span(name: str) -> Span | None:
+    """The time that a name says it holds, None when it says none; a folder's name ends with "/".
+
+    Folders count as partitions when they are dt=2026-01-31 (also ds, date, day, event_date, log_date; also a month),
+    year=2026/month=01/day=31, 2026/01/31 or 2026-01-31 (also without or with other separators), each of them cut off
+    after the year or month too. In a file's own name every date counts, several as from the first to the last. The
+    outermost partition decides and the ones below may only narrow it, so that nothing below a folder is outside of
+    the folder's span.
+    """
+    folders, _, file = name.rpartition("/")
+    matches = [match for form in _FOLDER_FORMS for match in form.finditer(f"{folders}/")]
+    spans = [_span(match) for match in sorted(matches, key=lambda match: match.start())]
+    dates = [span for match in _IN_FILE_NAME.finditer(file) if (span := _span(match))]
+    if dates:
+        spans.append(Span(min(date.start for date in dates), max(date.end for date in dates)))
+    found: Span | None = None
+    for span in spans:
+        if span and (found is None or span.within(found)):
+            found = span
+    return found
+
+
+def _span(match: re.Match[str]) -> Span | None:
+    month, day = match["month"], match["day"]
+    try:
+        start = datetime(int(match["year"]), int(month or 1), int(day or 1), tzinfo=UTC)
+    except ValueError:  # the 30th of February
+        return None
+    if day:
+        return Span(start, start + timedelta(days=1))
+    if month:
+        return Span(start, (start + timedelta(days=31)).replace(day=1))
+    return Span(start, start.replace(year=start.year + 1))
+
+
+class Entry(NamedTuple):
+    """A file by its posix path below the source's root; its size in bytes; its ETag, "" for a local file."""
+
+    name: str
+    size: int
+    etag: str
+
+
+class Place(NamedTuple):
+    """A source's root (local folder, or bucket and prefix), and what lies right below each folder under it.
+
+    `children` takes "" for the root, or a folder's name ending in "/", and gives folders (likewise) and files.
+    """
+
+    root: str
+    children: Callable[[str], tuple[list[str], list[Entry]]]
+
+
+def entries(place: Place, location: str, key: str, seen: Span, patterns: Sequence[str]) -> list[Entry]:
+    """Entries of the window, sorted by name, descending only into folders that may hold some."""
+    found: list[Entry] = []
+    outside: list[tuple[Span, str]] = []
+    folders = [""]
+    while folders:
+        below, files = place.children(folders.pop())
+        for name in below:
+            if not _is_hidden(name) and _in_window(name, seen, outside):
+                folders.append(name)
+        for entry in files:
+            wanted = not patterns or any(fnmatchcase(entry.name, pattern) for pattern in patterns)
+            if wanted and not _is_hidden(entry.name) and _in_window(entry.name, seen, outside):
+                found.append(entry)
+    if found:
+        return sorted(found)
+    what = f" that matches {', '.join(patterns)}" if patterns else ""
+    if not outside:
+        raise UserError(f"params.yaml: {key}: {location} holds no file{what}; name another place")
+    first, last = min(outside)[1], max(outside)[1]
+    raise UserError(
+        f"params.yaml: {key}: {location} holds no file{what} from ingest.since to ingest.until ({_said(seen)});"
+        f" its partitions outside of it go from {first} to {last}; move the window"
+    )
+
+
+def _in_window(name: str, seen: Span, outside: list[tuple[Span, str]]) -> bool:
+    span = named_span(name)
+    if span is None or span.overlaps(seen):
+        return True
+    outside.append((span, name))
+    return False
+
+
+def _said(seen: Span) -> str:
+    since = "the first" if seen.start == ALWAYS.start else f"{seen.start:%Y-%m-%d %H:%M}"
+    until = "the last" if seen.end == ALWAYS.end else f"{seen.end:%Y-%m-%d %H:%M}"
+    return f"{since} to {until}, UTC"
+
+
+def _is_hidden(name: str) -> bool:
+    """Whether the last part of a name says that it is no data: .hidden, _SUCCESS, _temporary/, but not _dt=2026/.
+
+    An empty part, as in the key "a//b", is no name that a file can have here.
+    """
+    last = name.removesuffix("/").rpartition("/")[2]
+    return not last or last.startswith(".") or (last.startswith("_") and "=" not in last)

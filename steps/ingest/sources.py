@@ -1,0 +1,72 @@
+"""One source of params.yaml, read by its kind."""
+
+from typing import Any
+
+import pyarrow as pa
+
+from steps.core.params.ingest import (
+    ApiDocsSource,
+    BeirSource,
+    ClickLogSource,
+    IngestParams,
+    IrDatasetsSource,
+    MsMarcoSource,
+    Source,
+    UbiSource,
+)
+from steps.ingest.api_docs import read_api_docs
+from steps.ingest.beir import read_beir
+from steps.ingest.click_log import read_click_log
+from steps.ingest.ir_datasets_source import read_ir_dataset
+from steps.ingest.msmarco import PATTERNS as MS_MARCO_PATTERNS
+from steps.ingest.msmarco import read_msmarco
+from steps.ingest.rejects import Rejects
+from steps.ingest.relevance import read_relevance
+from steps.ingest.source_data import SourceData
+from steps.ingest.source_files import BEIR_PATTERNS, local_folder
+from steps.ingest.times import Window
+from steps.ingest.ubi import read_ubi
+
+
+def read_source(source: Source, *, key: str, params: IngestParams, rejects: Rejects) -> SourceData:
+    """Read one source; `key` is where params.yaml names it. Raises UserError when it is missing or unusable."""
+    limits: dict[str, Any] = {
+        "seed": params.seed,
+        "max_query_words": params.max_query_words,
+        "max_reject_ratio": params.max_reject_ratio,
+        "rejects": rejects,
+    }
+    match source:
+        case ApiDocsSource():
+            return read_api_docs(source, key=key, **limits)
+        case BeirSource():
+            with local_folder(source.path, f"{key}.path", BEIR_PATTERNS) as folder:
+                data = read_beir(source.name, folder, key=f"{key}.path", dev_fraction=params.dev_fraction, **limits)
+            if source.relevance:
+                data.relevance = _beir_relevance(source, data, key, params, rejects)
+            return data
+        case MsMarcoSource():
+            with local_folder(source.path, f"{key}.path", MS_MARCO_PATTERNS) as folder:
+                return read_msmarco(source.name, folder, key=f"{key}.path", dev_fraction=params.dev_fraction, **limits)
+        case IrDatasetsSource():
+            dev_fraction = params.dev_fraction
+            return read_ir_dataset(source.name, source.id, key=f"{key}.id", dev_fraction=dev_fraction, **limits)
+        case ClickLogSource():
+            return read_click_log(source, key=key, window=Window.of(params.since, params.until), **limits)
+        case UbiSource():
+            return read_ubi(source, key=key, window=Window.of(params.since, params.until), **limits)
+
+
+def _beir_relevance(source: BeirSource, data: SourceData, key: str, params: IngestParams, rejects: Rejects) -> pa.Table:
+    prefix = f"{source.name}/"
+    return read_relevance(
+        source.name,
+        source.relevance,
+        source.relevance_columns,
+        key=key,
+        by_id={query.query_id.removeprefix(prefix): query.query_id for query in data.queries},
+        by_text={},
+        documents={document.doc_id.removeprefix(prefix): document.doc_id for document in data.documents},
+        max_reject_ratio=params.max_reject_ratio,
+        rejects=rejects,
+    )

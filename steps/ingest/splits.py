@@ -1,0 +1,83 @@
+"""Which split each query of a judged source belongs to, and its judgements under the source's name."""
+
+from collections import Counter
+from collections.abc import Container, Mapping
+
+from steps.core.texts import fold
+from steps.ingest.qrels import Judgements
+from steps.ingest.rows import Defect
+from steps.ingest.source_data import Judgement, Query, SourceData, seeded_order
+
+
+def add_judgement(
+    judgements: Judgements,
+    query_id: str,
+    doc_id: str,
+    grade: int,
+    queries: Container[str],
+    documents: Container[str],
+) -> None:
+    """Add one judgement by the source's own ids; a grade of 0 or below is counted as not relevant and left out.
+
+    Raises Defect `unknown_query`, `unknown_document`, `bad_grade` (beyond int32) or `duplicate_judgement`.
+    """
+    if query_id not in queries:
+        raise Defect("unknown_query")
+    if doc_id not in documents:
+        raise Defect("unknown_document")
+    if abs(grade) >= 2**31:
+        raise Defect("bad_grade")
+    if (query_id, doc_id) in judgements.grades:
+        raise Defect("duplicate_judgement")
+    if grade > 0:
+        judgements.grades[query_id, doc_id] = grade
+    else:
+        judgements.not_relevant += 1
+
+
+def settle_splits(
+    data: SourceData,
+    texts: Mapping[str, Query],
+    judgements: Judgements,
+    held_out: Mapping[str, str],
+    *,
+    seed: int,
+    dev_fraction: float,
+) -> None:
+    """Fill the source's queries and judgements from `texts` (queries by original id).
+
+    A query belongs to the split whose judgements name it; without dev judgements a seeded share `dev_fraction` of the
+    train queries becomes dev. A query judged relevant for nothing belongs to no evaluation: it joins the pool when no
+    judgement names it and it is not `held_out` (original id to the reason under which it is counted).
+    """
+    splits = judgements.splits()
+    if "dev" not in splits.values():
+        data.facts["dev_from_train"] = carve_dev(data.name, splits, texts, seed, dev_fraction)
+    left_out: Counter[str] = Counter()
+    for query_id, query in texts.items():
+        if query_id in splits:
+            data.queries.append(query._replace(split=splits[query_id]))
+        elif query_id in judgements.named:
+            left_out["without_relevant_document"] += 1
+        elif query_id in held_out:
+            left_out[held_out[query_id]] += 1
+        else:
+            data.queries.append(query._replace(split="pool"))
+    if left_out:
+        data.facts["queries_left_out"] = dict(left_out)
+    if judgements.not_relevant:
+        data.facts["judgements_not_relevant"] = judgements.not_relevant
+    for (query_id, doc_id), grade in judgements.grades.items():
+        data.judgements.append(
+            Judgement(f"{data.name}/{query_id}", data.name, f"{data.name}/{doc_id}", grade, splits[query_id])
+        )
+
+
+def carve_dev(name: str, splits: dict[str, str], texts: Mapping[str, Query], seed: int, fraction: float) -> int:
+    """Turn a seeded share of the train queries into dev, in place; never one that spells a test query."""
+    train = [query_id for query_id, split in splits.items() if split == "train"]
+    test_texts = {fold(texts[query_id].text) for query_id, split in splits.items() if split == "test"}
+    allowed = [query_id for query_id in train if fold(texts[query_id].text) not in test_texts]
+    chosen = seeded_order(allowed, seed, f"dev of {name}")[: round(fraction * len(train))]
+    splits.update(dict.fromkeys(chosen, "dev"))
+    return len(chosen)

@@ -1,0 +1,153 @@
+"""Rows of Parquet, CSV, TSV and JSONL files by column names, read so that one bad row costs one row."""
+
+import csv
+import difflib
+import gzip
+import io
+import json
+import zlib
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import chain, count, islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from steps.core.errors import UserError
+from steps.ingest.rejects import Rejects
+from steps.ingest.rows import Defect, json_object, read_lines
+
+PATTERNS = ("*.parquet", "*.csv", "*.csv.gz", "*.tsv", "*.tsv.gz", "*.jsonl", "*.jsonl.gz")
+_BATCH_ROWS = 16_384
+_PROBED_ROWS = 1000  # a JSONL column that none of the first rows has is a mistake in the column map
+_NAMED_COLUMNS = 20
+_BULK_ACTIONS = {"index", "create"}
+
+
+class Row(NamedTuple):
+    """A row: its 1-based line (its number in Parquet), the values of the columns asked for, and what was read."""
+
+    line: int
+    values: Mapping[str, Any]
+    source: Any
+
+    def raw(self) -> bytes | str:
+        """The row for the table of rejects."""
+        if isinstance(self.source, bytes):
+            return self.source
+        if isinstance(self.source, list):
+            return "\t".join(self.source)
+        return json.dumps(self.source, default=str, ensure_ascii=False)
+
+
+def read_rows(
+    path: Path, *, wanted: Mapping[str, str], optional: Collection[str] = (), source: str, rejects: Rejects
+) -> Iterator[Row]:
+    """Yield the rows of a file, its format told by the suffix; rows that cannot be parsed become rejects.
+
+    `wanted`: columns that the file must have, each with the key of params.yaml that names it. `optional`: columns
+    whose values are given where the file has them. A line of JSON may be an OpenSearch hit (`_source`); the action
+    lines of a bulk request are passed over.
+    Raises UserError with file and line for a missing column, an unknown format, or a file that is damaged.
+    """
+    kind = path.name.removesuffix(".gz").rpartition(".")[2]
+    if kind == "parquet":
+        yield from _parquet(path, wanted, optional, source, rejects)
+    elif kind in ("csv", "tsv"):
+        yield from _delimited(path, kind, wanted, optional, source, rejects)
+    elif kind == "jsonl":
+        yield from _json_lines(path, wanted, source, rejects)
+    else:
+        raise UserError(f"{path}: its suffix is none of parquet, csv, tsv, jsonl (the last three also .gz); rename it")
+
+
+def _check(path: Path, where: str, has: Sequence[str], wanted: Mapping[str, str]) -> None:
+    """UserError for the first wanted column that the file lacks."""
+    for name, key in wanted.items():
+        if name not in has:
+            near = difflib.get_close_matches(name, has, n=1, cutoff=0.0)
+            more = ", ..." if len(has) > _NAMED_COLUMNS else ""
+            raise UserError(
+                f"{path}: {where}: no column {name!r}, which params.yaml: {key} names; it has"
+                f" {', '.join(has[:_NAMED_COLUMNS])}{more}{f'; did you mean {near[0]!r}?' if near else ''};"
+                f" name the file's column in {key}"
+            )
+
+
+def _parquet(
+    path: Path, wanted: Mapping[str, str], optional: Collection[str], source: str, rejects: Rejects
+) -> Iterator[Row]:
+    try:
+        with pq.ParquetFile(path) as file:
+            has = file.schema_arrow.names
+            _check(path, "schema", has, wanted)
+            columns = [name for name in dict.fromkeys([*wanted, *optional]) if name in has]
+            lines = count(1)
+            for batch in file.iter_batches(_BATCH_ROWS, columns=columns):
+                values = [batch.column(name).to_pylist() for name in columns]
+                for row in zip(*values, strict=True):
+                    rejects.count_row(source)
+                    found = dict(zip(columns, row, strict=True))
+                    yield Row(next(lines), found, found)
+    except (pa.ArrowException, OSError) as error:
+        raise UserError(f"{path}: not a Parquet file that can be read ({error}); write or fetch it again") from None
+
+
+def _delimited(
+    path: Path, kind: str, wanted: Mapping[str, str], optional: Collection[str], source: str, rejects: Rejects
+) -> Iterator[Row]:
+    """A quoted CSV field may hold line ends; TSV knows no quotes, as a query may hold a lone one."""
+    try:
+        with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as handle:
+            text = io.TextIOWrapper(handle, encoding="utf-8-sig", errors="surrogateescape", newline="")  # type: ignore[arg-type]
+            rows = csv.reader(text) if kind == "csv" else csv.reader(text, delimiter="\t", quoting=csv.QUOTE_NONE)
+            header = [name.strip() for name in next(rows, [])]
+            _check(path, "line 1", header, wanted)
+            places = [(name, header.index(name)) for name in {*wanted, *optional} if name in header]
+            while True:
+                line = rows.line_num + 1
+                try:
+                    fields = next(rows, None)
+                except csv.Error as error:
+                    rejects.count_row(source)
+                    rejects.add(source, line, "invalid_csv", str(error))
+                    continue
+                if fields is None:
+                    return
+                if not fields:
+                    continue
+                rejects.count_row(source)
+                if len(fields) != len(header):
+                    reason = "missing_field" if len(fields) < len(header) else "too_many_columns"
+                    rejects.add(source, line, reason, "\t".join(fields))
+                    continue
+                yield Row(line, {name: fields[place] for name, place in places}, fields)
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise UserError(f"{path}: the gzip stream is damaged ({error}); fetch the file again") from None
+
+
+def _json_lines(path: Path, wanted: Mapping[str, str], source: str, rejects: Rejects) -> Iterator[Row]:
+    rows = _json_rows(path, source, rejects)
+    probed = list(islice(rows, _PROBED_ROWS))
+    if probed:
+        had = {name for row in probed for name in row.values}
+        if any(name not in had for name in wanted):
+            _check(path, f"line {probed[0].line}", sorted(had), wanted)
+    yield from chain(probed, rows)
+
+
+def _json_rows(path: Path, source: str, rejects: Rejects) -> Iterator[Row]:
+    for line, raw in read_lines(path):
+        try:
+            values = json_object(raw)
+        except Defect as defect:
+            rejects.count_row(source)
+            rejects.add(source, line, defect.reason, raw)
+            continue
+        if len(values) == 1 and not _BULK_ACTIONS.isdisjoint(values) and isinstance(next(iter(values.values())), dict):
+            continue
+        rejects.count_row(source)
+        if isinstance(hit := values.get("_source"), dict):
+            values = {"_id": values.get("_id"), **hit}
+        yield Row(line, values, raw)

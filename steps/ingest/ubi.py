@@ -1,0 +1,62 @@
+"""A log in the schema of User Behavior Insights 1.x: the indexes `ubi_queries` and `ubi_events` as files.
+
+A search (its `query_id`) is a session. It showed `query_response_hit_ids` in their order, or, where it has none, what
+the events of the actions impression and view name at their ordinals. Schema: https://o19s.github.io/ubi
+"""
+
+import numpy as np
+import pyarrow as pa
+
+from steps.core.params.ingest import UbiSource
+from steps.ingest.log_corpus import read_corpus
+from steps.ingest.log_splits import add_log
+from steps.ingest.rejects import Rejects
+from steps.ingest.relevance import QueryNames, log_relevance
+from steps.ingest.search_log import SESSIONS, SearchLog
+from steps.ingest.source_data import SourceData
+from steps.ingest.times import Window
+from steps.ingest.ubi_events import read_events
+from steps.ingest.ubi_searches import read_searches
+
+
+def read_ubi(
+    source: UbiSource,
+    *,
+    key: str,
+    window: Window,
+    seed: int,
+    max_query_words: int,
+    max_reject_ratio: float,
+    rejects: Rejects,
+) -> SourceData:
+    """Read a UBI log, its corpus and its relevance table; `key` is where params.yaml names the source.
+
+    Raises UserError for a missing file or column, a log without test queries, or too many defect rows.
+    """
+    documents = read_corpus(
+        source.name, source.corpus, source.corpus_columns, key=key, max_reject_ratio=max_reject_ratio, rejects=rejects
+    )
+    data = SourceData(source.name, documents=list(documents.values()))
+    numbers = {original: number for number, original in enumerate(documents)}
+    log = SearchLog(max_query_words)
+    searches = read_searches(
+        source, log, numbers, key=key, window=window, max_reject_ratio=max_reject_ratio, rejects=rejects
+    )
+    shown, events_left_out = read_events(
+        source, searches, numbers, key=key, window=window, max_reject_ratio=max_reject_ratio, rejects=rejects
+    )
+    queries, times = np.array(searches.queries, dtype=np.int32), np.array(searches.times, dtype=np.int64)
+    ids = pa.array([f"{source.name}/{search_id}" for search_id in searches.ids], pa.string())
+    sessions = pa.DictionaryArray.from_arrays(pa.array(shown.searches, pa.int32()), ids).cast(SESSIONS)
+    log.add(sessions, queries[shown.searches], shown.documents, shown.ranks, shown.clicked, times[shown.searches])
+    data.facts["searches_left_out"] = searches.left_out()
+    data.facts["events_left_out"] = events_left_out
+    data.facts["impressions_left_out"] = {"outside_window": searches.impressions_outside}
+    add_log(data, log, source, seed=seed, key=key)
+    names = QueryNames()
+    for search_id, number in zip(searches.ids, searches.queries, strict=True):
+        names.add(search_id, number)
+    data.relevance = log_relevance(
+        source, log, names, documents, key=key, max_reject_ratio=max_reject_ratio, rejects=rejects
+    )
+    return data

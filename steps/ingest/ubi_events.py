@@ -1,0 +1,162 @@
+"""The events of a UBI log (index `ubi_events`): clicks, and what searches without hits showed."""
+
+import json
+from array import array
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from steps.core.params.ingest import UbiSource, iso_seconds
+from steps.core.progress import progress
+from steps.ingest.log_values import as_id, as_rank
+from steps.ingest.rejects import RAW_CHARACTERS, Rejects
+from steps.ingest.rows import Defect
+from steps.ingest.source_files import table_files
+from steps.ingest.table_rows import Row, read_rows
+from steps.ingest.times import Window, unix_seconds
+from steps.ingest.ubi_searches import OUTSIDE, Searches
+
+IMPRESSION_ACTIONS = frozenset({"impression", "view"})
+_NEVER_SHOWN = "click_without_impression"
+
+
+class Shown(NamedTuple):
+    """What the searches showed, sorted by search and rank: arrays of one length."""
+
+    searches: np.ndarray
+    documents: np.ndarray
+    ranks: np.ndarray
+    clicked: np.ndarray
+
+
+class _Click(NamedTuple):
+    """A click whose impression is known only when all events are read."""
+
+    pair: int
+    source: str
+    line: int
+    raw: bytes | str
+
+
+def read_events(
+    source: UbiSource,
+    searches: Searches,
+    documents: Mapping[str, int],
+    *,
+    key: str,
+    window: Window,
+    max_reject_ratio: float,
+    rejects: Rejects,
+) -> tuple[Shown, dict[str, int]]:
+    """What was shown and clicked, and how many events were left out, by reason.
+
+    A click at or after `test_from` says nothing about a search before it. Raises UserError for a missing file or
+    column or too many defect rows.
+    """
+    reader = _Reader(source, searches, documents, window)
+    files = table_files(source.events, f"{key}.events", window)
+    wanted = dict.fromkeys(("action_name", "timestamp"), f"{key}.events")
+    for file in files:
+        name = f"{source.name}/events/{file.name}"
+        rows = read_rows(
+            file.path, wanted=wanted, optional=["query_id", "event_attributes"], source=name, rejects=rejects
+        )
+        for row in progress(rows, None, f"events of {name}"):
+            try:
+                reader.read(row, name)
+            except Defect as defect:
+                rejects.add(name, row.line, defect.reason, row.raw())
+    shown = reader.shown(rejects)
+    for file in files:
+        rejects.check(f"{source.name}/events/{file.name}", file.path, max_reject_ratio)
+    return shown, dict(sorted(reader.left_out.items()))
+
+
+class _Reader:
+    def __init__(self, source: UbiSource, searches: Searches, documents: Mapping[str, int], window: Window) -> None:
+        self.searches, self.documents, self.window = searches, documents, window
+        self.click_actions = frozenset(source.click_actions)
+        self.actions = IMPRESSION_ACTIONS | self.click_actions
+        self.cut = iso_seconds(source.test_from) if source.test_from else np.inf
+        self.left_out: Counter[str] = Counter(clicks_after_test_from=0, not_of_a_search=0, outside_window=0)
+        self.clicked = bytearray(len(searches.documents))
+        self.pairs, self.ranks = array("q"), array("i")
+        self.clicks: list[_Click] = []
+
+    def read(self, row: Row, name: str) -> None:
+        """Take one event in; Defect when it is one that counts and cannot be used."""
+        action, search_id = row.values.get("action_name"), row.values.get("query_id")
+        if action not in self.actions or search_id is None or search_id == "":
+            self.left_out["not_of_a_search"] += 1
+            return
+        is_click = action in self.click_actions
+        timestamp = unix_seconds(row.values.get("timestamp"))
+        search = self.searches.numbers.get(as_id(search_id))
+        if search == OUTSIDE or not self.window.holds(timestamp):
+            self.left_out["outside_window"] += 1
+            return
+        if search is None:
+            raise Defect(_NEVER_SHOWN if is_click else "unknown_query")
+        if search < 0:
+            self.left_out["of_unusable_searches"] += 1
+            return
+        original, ordinal = _object(row.values.get("event_attributes"))
+        document = self.documents.get(original)
+        if document is None:
+            raise Defect("unknown_document")
+        start, end = self.searches.starts[search], self.searches.starts[search + 1]
+        pair = search * len(self.documents) + document
+        if not is_click:
+            if start == end:
+                rank = as_rank(ordinal)
+                self.pairs.append(pair)
+                self.ranks.append(rank)
+        elif self.searches.times[search] < self.cut <= timestamp:
+            self.left_out["clicks_after_test_from"] += 1
+        elif start == end:
+            self.clicks.append(_Click(pair, name, row.line, row.raw()[:RAW_CHARACTERS]))
+        else:
+            try:
+                place = start + self.searches.documents[start:end].index(document)
+            except ValueError:
+                raise Defect(_NEVER_SHOWN) from None
+            self.clicked[place] = 1
+
+    def shown(self, rejects: Rejects) -> Shown:
+        """Everything that was shown; clicks on what was not become rejects."""
+        searches, width = self.searches, max(len(self.documents), 1)
+        by_hits = np.repeat(np.arange(len(searches.ids)), np.diff(np.array(searches.starts)))
+        pairs, ranks = np.array(self.pairs, dtype=np.int64), np.array(self.ranks, dtype=np.int32)
+        order = np.lexsort((ranks, pairs))
+        pairs, at = np.unique(pairs[order], return_index=True)  # of several events the one of the lowest ordinal
+        ranks = ranks[order][at]
+        wanted = np.array([click.pair for click in self.clicks], dtype=np.int64)
+        found = np.isin(wanted, pairs)
+        for place in np.flatnonzero(~found).tolist():
+            click = self.clicks[place]
+            rejects.add(click.source, click.line, _NEVER_SHOWN, click.raw)
+        columns = Shown(
+            np.concatenate([by_hits, pairs // width]),
+            np.concatenate([np.array(searches.documents, dtype=np.int64), pairs % width]),
+            np.concatenate([np.array(searches.ranks, dtype=np.int32), ranks]),
+            np.concatenate([np.frombuffer(self.clicked, dtype=np.bool_), np.isin(pairs, wanted)]),
+        )
+        order = np.lexsort((columns.ranks, columns.searches))
+        return Shown(*(column[order] for column in columns))
+
+
+def _object(attributes: Any) -> tuple[str, Any]:
+    """The object's id and its ordinal (None where the event has none) of `event_attributes`, a mapping or its JSON."""
+    if isinstance(attributes, str):
+        try:
+            attributes = json.loads(attributes)
+        except ValueError:
+            raise Defect("wrong_type") from None
+    if not isinstance(attributes, dict):
+        raise Defect("missing_field" if attributes is None else "wrong_type")
+    thing, position = attributes.get("object"), attributes.get("position")
+    if not isinstance(thing, dict):
+        raise Defect("missing_field" if thing is None else "wrong_type")
+    return as_id(thing.get("object_id")), position.get("ordinal") if isinstance(position, dict) else None

@@ -1,0 +1,100 @@
+"""What the log speaks of, by key: queries, documents, and how alike two documents are."""
+
+from functools import lru_cache
+from zlib import crc32
+
+import ibis.expr.types as ir
+import numpy as np
+import pyarrow as pa
+
+from steps.core.errors import UserError
+from steps.core.texts import fold
+from steps.mine.engine import Engine
+from steps.mine.keys import key
+
+SKETCH = [f"sketch_{number}" for number in range(16)]
+NEAR_DUPLICATE = 7  # of the 16 minima equal: 94 % of the pairs whose shingles overlap by 0.6, 3 % of those by 0.2
+
+_QUERIES = pa.schema(
+    [("query", pa.int64()), ("text_key", pa.int64())]
+    + [(name, pa.string()) for name in ("query_id", "dataset", "split", "text")]
+)
+_DOCUMENTS = pa.schema(
+    [("doc", pa.int64()), ("doc_id", pa.string()), ("text_key", pa.int64())] + [(name, pa.int32()) for name in SKETCH]
+)
+_SHINGLE = 3  # words
+_MULTIPLIERS = np.array([key(f"multiplier {number}") | 1 for number in range(len(SKETCH))], dtype=np.uint64)
+
+
+def keyed_queries(engine: Engine, queries: ir.Table) -> ir.Table:
+    """(query, text_key, query_id, dataset, split, text); equal text keys mean equal folded texts."""
+    table = engine.map_batches(queries, _key_queries, _QUERIES, "queries")
+    return _distinct(engine, table, "query", "query_id")
+
+
+def keyed_documents(engine: Engine, corpus: ir.Table) -> ir.Table:
+    """(doc, doc_id, text_key, sketch_0...): equal text keys mean equal folded content, equal minima alike content.
+
+    A document without content goes by its title; titles are left out otherwise, because copies of one text often
+    differ in title alone.
+    """
+    chosen = corpus.select("doc_id", "title", "content")
+    return _distinct(engine, engine.map_batches(chosen, _key_documents, _DOCUMENTS, "documents"), "doc", "doc_id")
+
+
+def sketches(texts: list[str]) -> np.ndarray:
+    """Min-wise hashes of the three-word shingles of folded texts: int32 (len(texts), 16), zeros for an empty text.
+
+    The share of equal minima estimates the Jaccard similarity of two texts' shingles (Broder 1997).
+    """
+    lengths: list[int] = []
+    hashes: list[int] = []
+    for text in texts:
+        words = text.split()
+        lengths.append(len(words))
+        hashes += [_word_hash(word) for word in words]
+    words_of = np.array(hashes, dtype=np.uint64)
+    shingles = words_of.copy()
+    ends = np.repeat(np.cumsum(lengths), lengths)
+    for step in range(1, _SHINGLE):  # a text's last words make shorter shingles, so that short texts have some
+        following = np.zeros_like(words_of)
+        following[:-step] = words_of[step:]
+        inside = np.arange(len(words_of)) + step < ends
+        shingles = np.where(inside, shingles * np.uint64(1_000_003) + following, shingles)
+    result = np.zeros((len(texts), len(SKETCH)), dtype=np.int32)
+    filled = np.array(lengths, dtype=np.int64) > 0
+    if not filled.any():
+        return result
+    starts = (np.cumsum(lengths) - np.array(lengths))[filled].astype(np.int64)
+    for number, multiplier in enumerate(_MULTIPLIERS):
+        scrambled = (shingles * multiplier) ^ (shingles * multiplier >> np.uint64(29))
+        scrambled = (scrambled * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(33)
+        result[filled, number] = np.minimum.reduceat(scrambled, starts).astype(np.int32)
+    return result
+
+
+@lru_cache(maxsize=2**20)
+def _word_hash(word: str) -> int:
+    return crc32(word.encode()) + 1
+
+
+def _key_queries(batch: pa.RecordBatch) -> pa.Table:
+    columns = {name: batch.column(name) for name in ("query_id", "dataset", "split", "text")}
+    keys = [key(query_id) for query_id in columns["query_id"].to_pylist()]
+    texts = [key(fold(text)) for text in columns["text"].to_pylist()]
+    return pa.table([pa.array(keys, pa.int64()), pa.array(texts, pa.int64()), *columns.values()], schema=_QUERIES)
+
+
+def _key_documents(batch: pa.RecordBatch) -> pa.Table:
+    ids, titles, contents = (batch.column(name).to_pylist() for name in ("doc_id", "title", "content"))
+    texts = [fold(content) or fold(title) for title, content in zip(titles, contents, strict=True)]
+    keys = [pa.array(map(key, column), pa.int64()) for column in (ids, texts)]
+    minima = [pa.array(column) for column in sketches(texts).T]
+    return pa.table([keys[0], batch.column("doc_id"), keys[1], *minima], schema=_DOCUMENTS)
+
+
+def _distinct(engine: Engine, table: ir.Table, name: str, what: str) -> ir.Table:
+    rows, keys = engine.number(table.count()), engine.number(table[name].nunique())
+    if rows != keys:
+        raise UserError(f"{what}: {rows - keys} of {rows} ids occur twice or share a key; make them distinct in ingest")
+    return table

@@ -1,0 +1,141 @@
+"""The cell `click`: associations and triplets from the click log."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import ibis.expr.types as ir
+
+from steps.core.params.mine import MineParams
+from steps.mine.association import click_associations
+from steps.mine.catalogue import keyed_documents, keyed_queries
+from steps.mine.clicks import Judgements, judgements
+from steps.mine.engine import Engine
+from steps.mine.leakage import audit, used_queries
+from steps.mine.outputs import association_rows, triplet_rows
+from steps.mine.planner import importances
+from steps.mine.report import associating_terms, samples, why_clicked
+from steps.mine.triplets import Signal, mine_triplets
+
+_EMPTY_LOG = "the log holds no impressions: nothing to mine, both tables are empty"
+
+
+def mine_clicks(
+    engine: Engine, tables: Mapping[str, ir.Table], folder: Path, params: MineParams, source: str
+) -> dict[str, Any]:
+    """Write associations and triplets below `folder` and return the report; `source` names the log in errors."""
+    queries = keyed_queries(engine, tables["queries"])
+    documents = keyed_documents(engine, tables["corpus"].semi_join(tables["impressions"], "doc_id"))
+    log = judgements(engine, tables["impressions"], queries, documents, params.debias, seed=params.seed)
+    signal = click_signal(engine, log.table, documents)
+
+    train = queries.filter(queries.split == "train")
+    planned = importances(engine, of_datasets_with(train, log.table), params, tables["term_scores"])
+    found = click_associations(
+        engine,
+        planned,
+        signal.positives.select("query").distinct(),
+        threshold=params.click_threshold,
+        top_terms=params.click_top_terms,
+        min_terms=params.min_terms,
+        cap=params.max_associations,
+    )
+    none = signal.positives.select("query", "doc", "text_key").limit(0)
+    mined = mine_triplets(
+        engine,
+        signal,
+        found.kept,
+        none,
+        documents,
+        max_positives=params.max_positives,
+        max_negatives=params.max_negatives,
+        multi_hop_weight=params.multi_hop_weight,
+        seed=params.seed,
+    )
+    leakage = audit(engine, used_queries(found.kept, mined.table), queries, source)
+    engine.write(folder, "associations", association_rows(found.kept, queries, "click"))
+    engine.write(folder, "triplets", triplet_rows(mined.table, queries, documents))
+
+    rows = rows_by_source(engine, mined.table, "click")
+    return {
+        "note": _note(log, rows),
+        "rows": rows,
+        "queries": {
+            "train": engine.number(train.count()),
+            "in_triplets": engine.number(mined.table.query.nunique()),
+            "with_clicks": engine.number(signal.positives.query.nunique()),
+        },
+        "impressions": {"read": log.impressions, "dropped": log.dropped},
+        "propensities": _propensities(log),
+        "associations": association_facts(engine, found.kept, found.found, planned),
+        "dropped_positives": mined.dropped,
+        "refused_negatives": mined.refused_negatives,
+        "leakage": {"clicks": leakage},
+        "associating_terms": associating_terms(engine, found.kept, found.top, planned),
+        "associating_terms_relevance": [],
+        "samples": samples(
+            engine,
+            mined.table,
+            log.table,
+            why_clicked,
+            planned,
+            found.top,
+            queries,
+            documents,
+            tables["corpus"],
+            seed=params.seed,
+        ),
+    }
+
+
+def click_signal(engine: Engine, judged: ir.Table, documents: ir.Table) -> Signal:
+    """Clicked documents as positives, shown and not clicked ones as candidates for hard negatives."""
+    texts = documents.select("doc", "text_key")
+    clicked = judged.filter(judged.clicks > 0)
+    positives = clicked.select("query", "doc", "worth", each=clicked.worth // clicked.clicks).join(texts, "doc")
+    ignored = judged.filter(judged.clicks == 0).select("query", "doc").join(texts, "doc")
+    return Signal("click", engine.keep(positives), engine.keep(ignored))
+
+
+def of_datasets_with(train: ir.Table, judged: ir.Table) -> ir.Table:
+    """Training queries of the data sets that `judged` (query, ...) speaks of; the others could receive nothing."""
+    datasets = train.semi_join(judged, "query").select("dataset").distinct()
+    return train.semi_join(datasets, "dataset")
+
+
+def rows_by_source(engine: Engine, triplets: ir.Table, signal: str) -> dict[str, int]:
+    """Triplets of each source of a signal, zeros included."""
+    counted = triplets.group_by("source").aggregate(rows=lambda t: t.count())
+    by_source = {row["source"]: row["rows"] for row in engine.rows(counted).to_pylist()}
+    return {source: by_source.get(source, 0) for source in (f"{signal}_one_hop", f"{signal}_multi_hop")}
+
+
+def association_facts(engine: Engine, kept: ir.Table, found: int, planned: ir.Table) -> dict[str, Any]:
+    """How many associations there are, and how many the cap cut."""
+    number = engine.number(kept.count())
+    return {
+        "kept": number,
+        "per_query": round(number / max(engine.number(planned["query"].nunique()), 1), 4),
+        "queries_with_any": engine.number(kept["query"].nunique()),
+        "found": found,
+        "cut_share": round(1 - number / found, 6) if found else 0.0,
+    }
+
+
+def _propensities(log: Judgements) -> dict[str, Any] | None:
+    if log.propensities is None:
+        return None
+    return {
+        "examination_by_rank": [round(value, 4) for value in log.propensities.values.tolist()],
+        "pairs_used": log.propensities.pairs_used,
+        "iterations": log.propensities.iterations,
+    }
+
+
+def _note(log: Judgements, rows: dict[str, int]) -> str:
+    """What a reader must know first, or nothing."""
+    if log.impressions == 0:
+        return _EMPTY_LOG
+    if not any(rows.values()):
+        return "no triplet came of the log: see impressions.dropped and dropped_positives"
+    return ""

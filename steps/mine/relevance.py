@@ -1,0 +1,51 @@
+"""Relevance scores as a signal (ScalingNote, Section 4.1): the best document is positive, ranks in (K, T] are candidates."""
+
+from typing import NamedTuple
+
+import ibis
+import ibis.expr.types as ir
+
+from steps.mine.clicks import GRAINS
+from steps.mine.engine import Engine
+from steps.mine.triplets import Signal
+
+
+class Ranked(NamedTuple):
+    """A ranker's scores of the training queries."""
+
+    table: ir.Table
+    """(query, doc, score, rank): rank is 1 for the best of a query."""
+    scores: int
+    """Rows of the relevance table."""
+    dropped: dict[str, int]
+    """Rows left out, by reason."""
+
+
+def ranked_documents(engine: Engine, relevance: ir.Table, queries: ir.Table, documents: ir.Table) -> Ranked:
+    """Rank each training query's documents by score, equal ones by key; rows of other queries are counted."""
+    joined = relevance.left_join(queries.select("query", "query_id", "split"), "query_id")
+    joined = joined.select(relevance, "query", "split")
+    joined = joined.left_join(documents.select("doc", "doc_id"), "doc_id").select(joined, "doc")
+    split = joined.split.fill_null("unknown")
+    reason = ibis.cases((split != "train", split + "_query"), (joined.doc.isnull(), "unknown_document"), else_="")
+    rows = engine.keep(joined.select("query", "doc", "score", reason=reason))
+    counts = rows.group_by("reason").aggregate(rows=lambda t: t.count())
+    by_reason = {row["reason"]: row["rows"] for row in engine.rows(counts).to_pylist()}
+    used = rows.filter(rows.reason == "")
+    place = ibis.row_number().over(ibis.window(group_by="query", order_by=[ibis.desc("score"), "doc"]))
+    table = engine.keep(used.select("query", "doc", "score", rank=place.cast("int64") + 1))
+    dropped = {name: by_reason[name] for name in sorted(by_reason) if name}
+    return Ranked(table, sum(by_reason.values()), dropped)
+
+
+def relevance_signal(engine: Engine, ranked: ir.Table, documents: ir.Table, *, skip: int, depth: int) -> Signal:
+    """The best document of each query, and as candidates those ranked in (`skip`, `depth`].
+
+    What lies between may be relevant too, so it is neither.
+    """
+    texts = documents.select("doc", "text_key")
+    best = ranked.filter(ranked["rank"] == 1).join(texts, "doc")
+    grains = ibis.literal(GRAINS, "int64")
+    positives = engine.keep(best.select("query", "doc", "text_key", worth=grains, each=grains))
+    low = ranked.filter((ranked["rank"] > skip) & (ranked["rank"] <= depth)).join(texts, "doc")
+    return Signal("relevance", positives, engine.keep(low.select("query", "doc", "text_key")))

@@ -1,0 +1,119 @@
+"""Files of a real S3 server: only the window's partitions come over, by the environment's credentials."""
+
+import os
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from steps.core.errors import UserError
+from steps.ingest import locations
+from steps.ingest.locations import listing, locate
+
+NEEDED = ("AWS_ENDPOINT_URL", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
+MISSING = [name for name in NEEDED if not os.environ.get(name)]
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.skipif(bool(MISSING), reason=f"needs an S3 server: set {', '.join(MISSING)}"),
+]
+KEY = "ingest.sources[0].events"
+DAYS = ("2026-01-30", "2026-01-31", "2026-02-01")
+
+
+@pytest.fixture
+def client() -> Any:
+    """The client that ingest itself makes."""
+    return locations.s3_client("s3://", KEY)
+
+
+@pytest.fixture
+def log(client: Any) -> Iterator[str]:
+    """s3://<bucket of this test>/log with a file of 3 MiB in each of three partitions."""
+    bucket = f"ingest-{uuid.uuid4().hex[:12]}"
+    client.create_bucket(Bucket=bucket)
+    keys = [f"log/dt={day}/events.jsonl" for day in DAYS] + ["log/dt=2026-01-31/_SUCCESS", "logs/dt=2026-01-31/x.jsonl"]
+    for key in keys:
+        client.put_object(Bucket=bucket, Key=key, Body=content(key))
+    yield f"s3://{bucket}/log"
+    for key in keys:
+        client.delete_object(Bucket=bucket, Key=key)
+    client.delete_bucket(Bucket=bucket)
+
+
+def content(key: str) -> bytes:
+    return b"" if key.endswith("_SUCCESS") else f"{key}\n".encode() * (3 * 2**20 // (len(key) + 1))
+
+
+def cached(cache: Path) -> list[Path]:
+    return sorted(path for path in (cache / "sources").rglob("*") if path.is_file())
+
+
+def test_only_the_windows_partition_is_downloaded_and_only_once(log: str, own_cache: Path) -> None:
+    found = locate(log, key=KEY, since="2026-01-31", until="2026-02-01")
+    assert [file.name for file in found] == ["dt=2026-01-31/events.jsonl"]
+    assert found[0].path.read_bytes() == content("log/dt=2026-01-31/events.jsonl")
+    assert cached(own_cache) == [found[0].path]
+    written = found[0].path.stat().st_mtime_ns
+    assert locate(log, key=KEY, since="2026-01-31", until="2026-02-01") == found
+    assert found[0].path.stat().st_mtime_ns == written
+    assert len(locate(log, key=KEY, since="", until="")) == len(cached(own_cache)) == 3
+
+
+def test_the_listing_changes_with_an_object_and_downloads_nothing(log: str, client: Any, own_cache: Path) -> None:
+    before = listing(log, key=KEY, since="2026-01-31", until="")
+    assert [row["path"] for row in before] == [f"dt={day}/events.jsonl" for day in DAYS[1:]]
+    assert all(len(row["etag"]) == 32 and row["bytes"] == len(content(f"log/{row['path']}")) for row in before)
+    old = locate(log, key=KEY, since="2026-02-01", until="")[0].path
+    bucket = log.split("/")[2]
+    client.put_object(Bucket=bucket, Key="log/dt=2026-02-01/events.jsonl", Body=b"{}\n")
+    after = listing(log, key=KEY, since="2026-01-31", until="")
+    assert after[0] == before[0] and after[1]["etag"] != before[1]["etag"] and after[1]["bytes"] == 3
+    assert cached(own_cache) == [old]
+    new = locate(log, key=KEY, since="2026-02-01", until="")[0].path
+    assert new.read_bytes() == b"{}\n" and old != new
+
+
+def test_more_objects_than_a_page_holds(log: str, client: Any) -> None:
+    bucket = log.split("/")[2]
+    pages = client.get_paginator("list_objects_v2")
+    keys = [f"log/dt=2026-03-01/{n:02}.jsonl" for n in range(25)]
+    for key in keys:
+        client.put_object(Bucket=bucket, Key=key, Body=key.encode())
+    try:
+        small = {"PaginationConfig": {"PageSize": 10}}
+        client.get_paginator = lambda _: type(
+            "Pages", (), {"paginate": lambda _, **asked: pages.paginate(**asked, **small)}
+        )()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(locations, "s3_client", lambda location, key: client)
+            found = locate(log, key=KEY, since="2026-03-01", until="")
+        assert [file.path.read_text() for file in found] == keys
+    finally:
+        for key in keys:
+            client.delete_object(Bucket=bucket, Key=key)
+
+
+def test_an_object_that_changes_after_the_listing_is_not_taken_for_the_listed_one(log: str, client: Any) -> None:
+    bucket = log.split("/")[2]
+    place = locations._s3_place(client, log, KEY)
+    entry = place.children("dt=2026-01-31/")[1][-1]
+    assert entry.name == "dt=2026-01-31/events.jsonl"
+    client.put_object(Bucket=bucket, Key=f"log/{entry.name}", Body=b"changed")
+    path = locations._cached(client.meta.endpoint_url, place.root, entry)
+    with pytest.raises(Exception, match="changed while it was read"), locations._explained(log, KEY):
+        locations._download(client, place.root, entry, path)
+    assert not path.exists() and not list(path.parent.iterdir())
+
+
+def test_a_wrong_secret_and_a_missing_bucket_are_user_errors(log: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UserError, match=r"sources\[0\]\.events: s3://no-such-bucket-here/log: NoSuchBucket"):
+        locate("s3://no-such-bucket-here/log", key=KEY, since="", until="")
+    with pytest.raises(UserError, match=r"dt=2026-01-30/ to dt=2026-02-01/; move the window"):
+        locate(log, key=KEY, since="2027-01-01", until="")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
+    with pytest.raises(UserError, match=rf"{KEY.replace('[', chr(92) + '[')}: {log}: .*check AWS_ACCESS_KEY_ID"):
+        locate(log, key=KEY, since="", until="")
+    with pytest.raises(UserError, match="check AWS_ACCESS_KEY_ID"):
+        listing(log, key=KEY, since="", until="")

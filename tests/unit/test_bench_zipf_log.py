@@ -1,0 +1,173 @@
+"""The mining benchmark's log and its pairwise baseline."""
+
+import math
+import random
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from mine_logs import engine_in, engine_table
+
+from bench import zipf_log
+from bench.pairwise import pairwise
+from steps.core.tables import read_table
+from steps.mine.association import click_associations
+
+QUERIES = 3_000
+Tables = dict[str, pa.Table]
+
+
+def read(folder: Path) -> Tables:
+    return {name: read_table(folder, name) for name in ("queries", "corpus", "impressions")}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made: Path = tmp_path_factory.mktemp("zipf")
+    zipf_log.write_log(made, QUERIES, seed=1)
+    return made
+
+
+@pytest.fixture(scope="module")
+def log(folder: Path) -> Tables:
+    return read(folder)
+
+
+def test_queries_are_distinct_sets_of_two_to_eight_terms(log: Tables) -> None:
+    rows = log["queries"].to_pylist()
+    assert len({row["query_id"] for row in rows}) == len(rows) == QUERIES
+    sets = {frozenset(row["text"].split()) for row in rows}
+    assert len(sets) == QUERIES
+    train = [row["text"].split() for row in rows if row["split"] == "train"]
+    assert all(len(terms) == len(set(terms)) for terms in train)
+    assert {len(terms) for terms in train} == set(range(2, 9))
+
+
+def test_evaluation_queries_are_few_late_and_hold_a_word_that_no_other_query_holds(log: Tables) -> None:
+    rows = log["queries"].to_pylist()
+    counts = Counter(term for row in rows for term in row["text"].split())
+    evaluation = [row for row in rows if row["split"] != "train"]
+    assert {row["split"] for row in evaluation} == {"dev", "test"}
+    assert 0.005 < len(evaluation) / len(rows) < 0.02
+    assert all(counts[row["text"].split()[-1]] == 1 for row in evaluation)
+    split = {row["query_id"]: row["split"] for row in rows}
+    times: dict[str, list[int]] = {}
+    for row in log["impressions"].to_pylist():
+        times.setdefault(split[row["query_id"]], []).append(row["timestamp"])
+    assert max(times["train"]) < min(times["test"])
+
+
+def test_terms_follow_zipfs_law() -> None:
+    """One draw of a term in ranks 2^k..2^(k+1)-1 has the same probability for every k."""
+    vocabulary = 2**10 - 1
+    cumulative = np.cumsum(1 / np.arange(1, vocabulary + 1))
+    sets = zipf_log._term_sets(20_000, cumulative / cumulative[-1], np.random.default_rng(0))
+    counts = np.bincount(sets[sets >= 0], minlength=vocabulary)
+    octaves = [counts[2**k - 1 : 2 ** (k + 1) - 1].sum() for k in range(4, 10)]  # distinctness thins the head
+    assert max(octaves) / min(octaves) < 1.15
+
+
+def test_a_session_shows_each_query_four_documents_on_its_rarest_term(log: Tables) -> None:
+    corpus = {row["doc_id"]: row for row in log["corpus"].to_pylist()}
+    assert len({row["content"] for row in corpus.values()}) == len(corpus)
+    assert len(corpus) == pytest.approx(QUERIES / 4, rel=0.2)
+    terms = {row["query_id"]: row["text"].split() for row in log["queries"].to_pylist()}
+    shown: dict[str, list] = {}
+    for row in log["impressions"].to_pylist():
+        shown.setdefault(row["query_id"], []).append(row)
+    assert shown.keys() == terms.keys()
+    by_rarest_two: dict[tuple[str, ...], set] = {}
+    for query_id, results in shown.items():
+        assert [row["rank"] for row in results] == [1, 2, 3, 4]
+        assert len({row["session_id"] for row in results}) == 1
+        documents = tuple(row["doc_id"] for row in results)
+        assert len(set(documents)) == 4
+        rarest = max(int(term[1:]) for term in terms[query_id] if term.startswith("t"))
+        assert {corpus[doc_id]["topic"] for doc_id in documents} == {f"t{rarest}"}
+        by_rarest_two.setdefault(tuple(terms[query_id][:2]), set()).add(documents)
+    assert all(len(lists) == 1 for lists in by_rarest_two.values())
+    assert len(by_rarest_two) < QUERIES
+
+
+def test_clicks_fall_with_the_rank_and_three_in_five_queries_click(log: Tables) -> None:
+    impressions = log["impressions"]
+    rank, clicked = impressions["rank"].to_numpy(), impressions["clicked"].to_numpy()
+    rates = [clicked[rank == r].mean() for r in range(1, 5)]
+    assert rates == pytest.approx([0.38 / r for r in range(1, 5)], rel=0.15)
+    assert clicked.reshape(-1, 4).any(axis=1).mean() == pytest.approx(0.6, abs=0.05)
+
+
+def test_same_seed_same_bytes_in_batches_that_never_repeat_a_query(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    zipf_log.write_log(tmp_path / "again", QUERIES, seed=1)
+    for name in ("queries", "corpus", "impressions"):
+        assert (tmp_path / "again" / f"{name}.parquet").read_bytes() == (folder / f"{name}.parquet").read_bytes()
+    zipf_log.write_log(tmp_path / "other", QUERIES, seed=2)
+    assert not read(tmp_path / "other")["queries"].equals(read(folder)["queries"])
+
+    monkeypatch.setattr(zipf_log, "BATCH", 500)
+    zipf_log.write_log(tmp_path / "small", QUERIES, seed=1)
+    tables = read(tmp_path / "small")
+    assert len(set(tables["queries"]["text"].to_pylist())) == tables["queries"].num_rows == QUERIES
+    assert tables["queries"]["query_id"].to_pylist() == [f"zipf/q{i}" for i in range(QUERIES)]
+    assert tables["corpus"].equals(read(folder)["corpus"])
+
+
+def double_loop(scores: list[dict[int, float]], givers: list[bool], threshold: float, top: int, least: int) -> list:
+    """Algorithm 1 over every ordered pair."""
+    found = []
+    for q1, s1 in enumerate(scores):
+        best = sorted(s1, key=lambda term: (-s1[term], term))[:top]
+        for q2, s2 in enumerate(scores):
+            if q1 != q2 and givers[q2] and min(len(s1), len(s2)) >= least:
+                found += [[q1, q2]] if all(s2.get(term, 0.0) > threshold for term in best) else []
+    return found
+
+
+def test_pairwise_equals_a_double_loop() -> None:
+    draw = random.Random(4)
+    total = 0
+    for _ in range(60):
+        scores = [
+            {term: draw.randint(1, 6) / 10 for term in draw.sample(range(9), draw.randint(1, 8))}
+            for _ in range(draw.randint(1, 40))
+        ]
+        givers = [draw.random() < 0.7 for _ in scores]
+        terms, importances = np.full((len(scores), 8), -1), np.zeros((len(scores), 8))
+        for row, held in enumerate(scores):
+            terms[row, : len(held)], importances[row, : len(held)] = list(held), list(held.values())
+        threshold, top, least = draw.choice([0.1, 0.25, 0.4]), draw.randint(1, 4), draw.randint(1, 3)
+        found = pairwise(
+            terms, importances, np.array(givers), threshold=threshold, top_terms=top, min_terms=least
+        ).tolist()
+        assert found == double_loop(scores, givers, threshold, top, least)
+        total += len(found)
+    assert total > 1_000
+
+
+def test_mining_finds_the_same_number_and_a_query_has_at_least_five(log: Tables, tmp_path: Path) -> None:
+    clicked = log["impressions"].filter(log["impressions"]["clicked"])
+    giver_ids = set(clicked["query_id"].to_pylist())
+    rows = [row for row in log["queries"].to_pylist() if row["split"] == "train"]
+    held = [sorted(int(term[1:]) for term in row["text"].split()) for row in rows]
+    df = Counter(term for terms in held for term in terms)
+    idf = {term: math.log(1 + (len(rows) - count + 0.5) / (count + 0.5)) for term, count in df.items()}
+    terms, importances = np.full((len(rows), 8), -1), np.zeros((len(rows), 8))
+    for at, query in enumerate(held):
+        terms[at, : len(query)] = query
+        importances[at, : len(query)] = [idf[term] / math.fsum(idf[t] for t in query) for term in query]
+    lends = np.array([row["query_id"] in giver_ids for row in rows])
+    found = pairwise(terms, importances, lends, threshold=0.1, top_terms=2, min_terms=2)
+
+    at, slot = np.nonzero(terms >= 0)
+    given = zip(at.tolist(), terms[at, slot].tolist(), importances[at, slot].tolist(), strict=True)
+    with engine_in(tmp_path) as engine:
+        table = engine_table(engine, {"query": pa.int64(), "term": pa.int64(), "importance": pa.float64()}, given)
+        givers = engine_table(engine, {"query": pa.int64()}, [(at,) for at in np.flatnonzero(lends).tolist()])
+        mined = click_associations(engine, table, givers, threshold=0.1, top_terms=2, min_terms=2, cap=len(rows))
+        kept = engine.rows(mined.kept).to_pylist()
+    assert sorted([row["query"], row["other_query"]] for row in kept) == found.tolist()
+    assert mined.found == len(found) >= 5 * len(rows)

@@ -1,0 +1,280 @@
+"""Click logs: columns by map, bad rows, one query a text, splits by time, the window, and what may train."""
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ingest_logs import COLUMNS, DAY, FIRST, click_log, ingest, params, reasons, rows_of, shown, texts_by_split, without
+from ingest_logs import write as write_rows
+from pydantic import ValidationError
+
+from steps.core.errors import UserError
+from steps.core.files import read_json
+
+BASIC = [
+    shown("red shoes", 0, "d0", clicked=True),
+    shown("red shoes", 0, "d1", rank=2),
+    shown("blue hat", 1, "d2"),
+    shown("green coat", 6, "d3", clicked=True),
+    shown("green coat", 6, "d4", rank=2),
+]
+
+
+@pytest.mark.parametrize(
+    "name", ["log.jsonl", "log.jsonl.gz", "log.csv", "log.csv.gz", "log.tsv", "log.tsv.gz", "log.parquet"]
+)
+def test_every_format_gives_the_same_tables(tmp_path: Path, name: str) -> None:
+    out = ingest(tmp_path, params(click_log(tmp_path, BASIC, name)))
+    assert texts_by_split(out) == {"train": ["blue hat", "red shoes"], "test": ["green coat"]}
+    query_ids = dict(rows_of(out, "queries", "text", "query_id"))
+    columns = ("session_id", "query_id", "doc_id", "rank", "clicked", "timestamp")
+    assert rows_of(out, "impressions", *columns) == [
+        ("log/s red shoes 0", query_ids["red shoes"], "log/d0", 1, True, FIRST),
+        ("log/s red shoes 0", query_ids["red shoes"], "log/d1", 2, False, FIRST),
+        ("log/s blue hat 1", query_ids["blue hat"], "log/d2", 1, False, FIRST + DAY),
+        ("log/s green coat 6", query_ids["green coat"], "log/d3", 1, True, FIRST + 6 * DAY),
+        ("log/s green coat 6", query_ids["green coat"], "log/d4", 2, False, FIRST + 6 * DAY),
+    ]
+    assert rows_of(out, "qrels", "query_id", "doc_id", "grade", "split") == [
+        (query_ids["green coat"], "log/d3", 1, "test")
+    ]
+    assert reasons(out) == []
+    report = read_json(out / "report.json")
+    assert report["simulated"] is False
+    assert report["datasets"]["log"]["judgements_from_clicks"] is True
+    assert report["datasets"]["log"]["sessions"] == {
+        "simulated": False,
+        "sessions": 3,
+        "impressions": 5,
+        "clicks": 2,
+    }
+
+
+def test_values_of_every_spelling_are_read_and_bad_ones_are_rejects_of_their_line(tmp_path: Path) -> None:
+    good = [
+        shown("a query", 0) | {"clk": "true", "ts": "2026-01-01T00:00:00Z"},
+        shown("a query", 0) | {"clk": 1, "ts": (FIRST + 7) * 1000 + 999, "pos": "2"},
+        shown("a query", 0) | {"clk": "0", "ts": "2026-01-01T01:00:00+01:00", "pos": 3.0},
+        shown("a query", 0) | {"clk": False, "ts": "2026-01-02"},
+        shown("test query", 6, clicked=True),
+    ]
+    bad = [
+        shown("a query", 0, rank="x"),  # 6
+        shown("a query", 0, rank=0),
+        shown("a query", 0, rank=1.5),
+        shown("a query", 0) | {"ts": "yesterday"},
+        shown("a query", 0) | {"ts": -1},  # 10
+        shown("a query", 0) | {"ts": None},
+        shown("a query", 0, "nowhere"),
+        shown("a query", 0, clicked="maybe"),
+        shown("a query", 0, clicked=2),
+        shown("?!", 0),  # 15
+        shown("word " * 21, 0),
+        shown("half a pair \ud800", 0),
+        without(shown("a query", 0), ["doc"]),
+        shown("a query", 0) | {"sid": ""},
+    ]
+    source = click_log(tmp_path, [*good, *bad])
+    with Path(source["path"]).open("ab") as handle:
+        handle.write(b'\n{"q": "caf\xe9"}\n[1]\n')
+    out = ingest(tmp_path, params(source))
+    assert rows_of(out, "impressions", "rank", "clicked", "timestamp")[:4] == [
+        (1, True, FIRST),
+        (2, True, FIRST + 7),
+        (3, False, FIRST),
+        (1, False, FIRST + DAY),
+    ]
+    expected = {
+        6: "bad_rank",
+        7: "bad_rank",
+        8: "bad_rank",
+        9: "bad_timestamp",
+        10: "bad_timestamp",
+        11: "missing_field",
+        12: "unknown_document",
+        13: "bad_clicked",
+        14: "bad_clicked",
+        15: "empty_text",
+        16: "query_too_long",
+        17: "invalid_utf8",
+        18: "missing_field",
+        19: "bad_id",
+        21: "invalid_utf8",
+        22: "invalid_json",
+    }
+    assert reasons(out) == [("log/path/log.jsonl", line, reason) for line, reason in expected.items()]
+
+
+def test_a_parquet_row_is_rejected_by_its_number_and_the_ratio_is_per_file(tmp_path: Path) -> None:
+    rows = [shown("a query", 0), shown("a query", 0, "nowhere"), shown("test query", 6, clicked=True)]
+    source = click_log(tmp_path, rows, "log.parquet")
+    assert reasons(ingest(tmp_path, params(source))) == [("log/path/log.parquet", 2, "unknown_document")]
+    with pytest.raises(UserError, match=r"log\.parquet: 1 of 3 rows cannot be used.*line 2: unknown_document.*nowhere"):
+        ingest(tmp_path, params(source, max_reject_ratio=0.2))
+
+
+def test_csv_rows_are_named_by_the_line_on_which_they_begin(tmp_path: Path) -> None:
+    source = click_log(tmp_path, BASIC, "log.csv")
+    rows: list[list[Any]] = [
+        ["q", "doc", "pos", "clk", "ts", "sid"],
+        ["two\nlines", "d0", 1, 0, FIRST, "s"],  # lines 2 and 3
+        ["short", "d0"],  # 4
+        ["long", "d0", 1, 0, FIRST, "s", "more"],
+        ["a test query", "d1", 1, 1, FIRST + 6 * DAY, "s"],
+    ]
+    with Path(source["path"]).open("w", newline="", encoding="utf-8") as handle:
+        csv.writer(handle).writerows(rows)
+    with Path(source["path"]).open("ab") as handle:
+        handle.write(b"caf\xe9,d0,1,0,1767225600,s\n")  # 7
+    out = ingest(tmp_path, params(source))
+    assert texts_by_split(out) == {"train": ["two\nlines"], "test": ["a test query"]}
+    assert [row[1:] for row in reasons(out)] == [(4, "missing_field"), (5, "too_many_columns"), (7, "invalid_utf8")]
+
+
+@pytest.mark.parametrize(
+    ("name", "where"),
+    [("log.csv", "line 1"), ("log.tsv.gz", "line 1"), ("log.jsonl", "line 1"), ("log.parquet", "schema")],
+)
+def test_a_mapped_column_that_the_file_lacks_is_named_with_file_line_and_nearest(
+    tmp_path: Path, name: str, where: str
+) -> None:
+    source = click_log(tmp_path, BASIC, name, columns=COLUMNS | {"rank": "poss"})
+    with pytest.raises(UserError) as failure:
+        ingest(tmp_path, params(source))
+    message = str(failure.value)
+    assert f"{name}: {where}: no column 'poss', which params.yaml: ingest.sources[0].columns.rank names" in message
+    assert "did you mean 'pos'?" in message
+    assert all(has in message for has in BASIC[0])
+
+
+def test_a_json_column_that_some_rows_have_is_there(tmp_path: Path) -> None:
+    rows = [without(BASIC[0], ["pos"]), *BASIC[1:]]
+    assert reasons(ingest(tmp_path, params(click_log(tmp_path, rows)))) == [("log/path/log.jsonl", 1, "missing_field")]
+
+
+def test_an_unknown_format_and_an_unreadable_parquet_file_are_user_errors(tmp_path: Path) -> None:
+    source = click_log(tmp_path, BASIC, "log.parquet")
+    Path(source["path"]).write_bytes(b"no parquet")
+    with pytest.raises(UserError, match=r"log\.parquet: not a Parquet file"):
+        ingest(tmp_path, params(source))
+    (tmp_path / "log.txt").write_text("x")
+    with pytest.raises(UserError, match=r"ingest\.sources\[0\]\.path.*log\.txt"):
+        ingest(tmp_path, params(source | {"path": str(tmp_path / "log.txt")}))
+
+
+def test_without_session_ids_each_query_at_each_time_is_a_session(tmp_path: Path) -> None:
+    rows = [shown("a", 0), shown("A!", 0, "d1", rank=2), shown("a", 1), shown("b", 1), shown("c", 6, clicked=True)]
+    columns = without(COLUMNS, ["session_id"])
+    sessions = rows_of(
+        ingest(tmp_path, params(click_log(tmp_path, rows, columns=columns))), "impressions", "session_id"
+    )
+    assert sessions[0] == sessions[1]
+    assert len(set(sessions)) == 4
+
+
+def test_one_text_in_two_spellings_is_one_query_named_as_it_was_first(tmp_path: Path) -> None:
+    rows = [
+        shown("Red -- shoes", 2, clicked=True),
+        shown("red shoes", 1, "d1"),
+        shown("RED SHOES", 1, "d2"),
+        shown("hat", 6, clicked=True),
+    ]
+    out = ingest(tmp_path, params(click_log(tmp_path, rows)))
+    assert texts_by_split(out) == {"train": ["RED SHOES"], "test": ["hat"]}  # the earliest, then the smallest
+    assert len(set(rows_of(out, "impressions", "query_id"))) == 2
+
+
+def test_a_query_seen_before_test_from_is_train_and_its_later_impressions_do_not_train(tmp_path: Path) -> None:
+    rows = [
+        shown("old", 0, "d0", clicked=True),
+        shown("old", 5, "d1", clicked=True),  # test_from itself is late
+        shown("old", 4.9999, "d2"),
+        shown("new", 5, "d3", clicked=True),
+        shown("new", 7, "d4", clicked=True),
+    ]
+    out = ingest(tmp_path, params(click_log(tmp_path, rows)))
+    assert texts_by_split(out) == {"train": ["old"], "test": ["new"]}
+    assert rows_of(out, "impressions", "doc_id") == ["log/d0", "log/d2", "log/d3", "log/d4"]
+    assert rows_of(out, "qrels", "doc_id", "split") == [("log/d3", "test"), ("log/d4", "test")]
+    left_out = read_json(out / "report.json")["datasets"]["log"]["impressions_left_out"]
+    assert left_out == {"after_test_from": 1, "outside_window": 0, "query_without_click": 0}
+
+
+def test_dev_is_a_seeded_share_and_held_out_queries_without_click_are_left_out(tmp_path: Path) -> None:
+    rows = [shown(f"query {n}", 0, clicked=n % 2 == 0) for n in range(40)]
+    rows += [shown("clicked", 6, clicked=True), shown("ignored", 6)]
+    source = click_log(tmp_path, rows, validation_fraction=0.5)
+
+    def run(seed: int) -> dict[str, list[str]]:
+        return texts_by_split(ingest(tmp_path, params(source, seed=seed)))
+
+    first = run(3)
+    assert len(first["train"]) == 20
+    assert all(int(text.split()[1]) % 2 == 0 for text in first["dev"])
+    assert first["test"] == ["clicked"]
+    assert first == run(3) != run(4)
+    out = ingest(tmp_path, params(source))
+    facts = read_json(out / "report.json")["datasets"]["log"]
+    assert facts["queries_left_out"] == {"dev_without_click": 20 - len(first["dev"]), "test_without_click": 1}
+    assert facts["impressions_left_out"]["query_without_click"] == 21 - len(first["dev"])
+    assert set(rows_of(out, "impressions", "query_id")) == set(rows_of(out, "queries", "query_id"))
+
+
+def test_no_text_crosses_the_splits_of_two_logs(tmp_path: Path) -> None:
+    one = click_log(tmp_path / "one", [shown("shared", 0, clicked=True), shown("x", 6, clicked=True)])
+    two = click_log(tmp_path / "two", [shown("Shared!", 6, clicked=True), shown("y", 0)]) | {"name": "two"}
+    out = ingest(tmp_path, params(one, two))
+    assert texts_by_split(out) == {"train": ["y"], "test": ["Shared!", "x"]}
+    assert ("log/path/log.jsonl", 1, "evaluation_query_text") in reasons(out)
+    assert len(rows_of(out, "impressions", "doc_id")) == 3
+    assert read_json(out / "report.json")["datasets"]["log"]["impressions_of_left_out_queries"] == 1
+
+
+def test_the_window_begins_at_since_and_ends_before_until(tmp_path: Path) -> None:
+    rows = [shown(f"at {second}", second / DAY, clicked=True) for second in (3599, 3600, 7199, 7200)]
+    source = click_log(tmp_path, rows, test_from="2026-01-01T01:30:00Z")
+    out = ingest(tmp_path, params(source, since="2026-01-01T01:00:00", until="2026-01-01T02:00:00Z"))
+    assert texts_by_split(out) == {"train": ["at 3600"], "test": ["at 7199"]}
+    assert read_json(out / "report.json")["datasets"]["log"]["impressions_left_out"]["outside_window"] == 2
+
+
+def test_partitions_outside_the_window_are_not_opened_and_inside_one_the_times_decide(tmp_path: Path) -> None:
+    source = click_log(tmp_path, BASIC, "parts/dt=2026-01-01/a.jsonl")
+    late = [shown("green coat", 6, clicked=True), shown("in between", 3, clicked=True)]  # a row of another day
+    write_rows(tmp_path / "parts" / "dt=2026-01-07" / "a.jsonl", late)
+    (tmp_path / "parts" / "dt=2026-01-09").mkdir()
+    (tmp_path / "parts" / "dt=2026-01-09" / "a.jsonl").write_text("nothing that could be read")
+    checked = params(
+        source | {"path": str(tmp_path / "parts")}, since="2026-01-07", until="2026-01-09", max_reject_ratio=0.0
+    )
+    out = ingest(tmp_path, checked)
+    assert texts_by_split(out) == {"test": ["green coat"]}
+    assert read_json(out / "report.json")["datasets"]["log"]["impressions_left_out"]["outside_window"] == 1
+
+
+def test_a_log_without_test_queries_names_the_key_and_its_times(tmp_path: Path) -> None:
+    source = click_log(tmp_path, BASIC, test_from="2026-01-08")
+    with pytest.raises(UserError, match=r"sources\[0\]\.test_from: .*runs from 2026-01-01T00:00:00Z to 2026-01-07T"):
+        ingest(tmp_path, params(source))
+    with pytest.raises(UserError, match="no usable impression in the window"):
+        ingest(tmp_path, params(source, since="2027-01-01"))
+
+
+def test_a_rerun_writes_the_same_bytes(tmp_path: Path) -> None:
+    checked = params(click_log(tmp_path, BASIC, validation_fraction=0.4))
+    first = {path.name: path.read_bytes() for path in ingest(tmp_path, checked).iterdir()}
+    assert first == {path.name: path.read_bytes() for path in ingest(tmp_path, checked).iterdir()}
+
+
+def test_params_refuse_an_empty_window_a_bad_date_and_sources_without_test_queries(tmp_path: Path) -> None:
+    source = click_log(tmp_path, BASIC)
+    with pytest.raises(ValidationError, match="since '2026-01-02' is not before until '2026-01-02'"):
+        params(source, since="2026-01-02", until="2026-01-02")
+    with pytest.raises(ValidationError, match="not an ISO 8601 date"):
+        params(source, since="31.01.2026")
+    with pytest.raises(ValidationError, match=r"no source has test queries.*test_from"):
+        params(source | {"test_from": ""})
+    params(source | {"test_from": ""}, {"name": "judged", "kind": "beir", "path": "x"})
+    with pytest.raises(ValidationError, match="doc"):
+        params(source | {"columns": without(COLUMNS, ["doc_id"])})

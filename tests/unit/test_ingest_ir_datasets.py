@@ -1,0 +1,229 @@
+"""A data set of ir_datasets, registered in memory: parts become splits, rows of any kind become documents."""
+
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from steps.core.errors import UserError
+from steps.ingest.ir_datasets_source import read_ir_dataset
+from steps.ingest.rejects import Rejects
+from steps.ingest.source_data import SourceData
+
+# The package makes its folders when it is imported: not in the home of who runs the tests.
+os.environ.setdefault("IR_DATASETS_HOME", str(Path(tempfile.gettempdir()) / "slimtower-tests-ir-datasets"))
+ir_datasets = pytest.importorskip("ir_datasets", reason="the extra ir_datasets is not installed")
+from ir_datasets.formats import BaseDocs, BaseQrels, BaseQueries, GenericDoc, GenericQrel, GenericQuery  # noqa: E402
+
+
+class Article(NamedTuple):
+    doc_id: str
+    title: str
+    abstract: str
+
+    def default_text(self) -> str:
+        return f"{self.title} {self.abstract}"
+
+
+class WebPage(NamedTuple):
+    doc_id: str
+    url: str
+    title: str
+    body: str
+
+
+class Topic(NamedTuple):
+    query_id: str
+    title: str
+    narrative: str
+
+    def default_text(self) -> str:
+        return self.title
+
+
+class Docs(BaseDocs):
+    def __init__(self, *rows: Any) -> None:
+        self.rows = rows
+
+    def docs_iter(self) -> Iterator[Any]:
+        return iter(self.rows)
+
+
+class Queries(BaseQueries):
+    def __init__(self, *rows: Any) -> None:
+        self.rows = rows
+
+    def queries_iter(self) -> Iterator[Any]:
+        return iter(self.rows)
+
+
+class Qrels(BaseQrels):
+    def __init__(self, *rows: Any) -> None:
+        self.rows = rows
+
+    def qrels_iter(self) -> Iterator[Any]:
+        return iter(self.rows)
+
+
+DOCS = Docs(*(GenericDoc(f"d{n}", f"text {n}") for n in range(40)))
+
+
+def asked(numbers: range) -> Queries:
+    return Queries(*(GenericQuery(f"q{n}", f"question {n}") for n in numbers))
+
+
+def judged(numbers: range) -> Qrels:
+    return Qrels(*(GenericQrel(f"q{n}", f"d{n}", 1) for n in numbers))
+
+
+@pytest.fixture
+def registry(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """An empty registry in place of the package's own."""
+    empty = ir_datasets.util.Registry()
+    monkeypatch.setattr(ir_datasets, "registry", empty)
+    return empty
+
+
+def register(registry: Any, dataset_id: str, *parts: Any) -> None:
+    registry.register(dataset_id, ir_datasets.Dataset(*parts))
+
+
+def read(dataset_id: str = "toy", *, ratio: float = 0.0) -> tuple[SourceData, Rejects]:
+    rejects = Rejects()
+    data = read_ir_dataset(
+        "mine",
+        dataset_id,
+        key="ingest.sources[1].id",
+        seed=3,
+        dev_fraction=0.2,
+        max_query_words=20,
+        max_reject_ratio=ratio,
+        rejects=rejects,
+    )
+    return data, rejects
+
+
+def ids(data: SourceData, split: str) -> set[str]:
+    return {query.query_id for query in data.queries if query.split == split}
+
+
+def test_the_parts_are_the_splits(registry: Any) -> None:
+    register(registry, "toy", DOCS, asked(range(40)))
+    register(registry, "toy/train", DOCS, asked(range(22)), judged(range(20)))
+    register(registry, "toy/validation", DOCS, asked(range(22, 27)), judged(range(22, 26)))
+    register(registry, "toy/test", DOCS, asked(range(30, 40)), judged(range(30, 40)))
+    data, rejects = read()
+    assert len(data.documents) == 40 and data.documents[2] == ("mine/d2", "mine", "", "", "text 2")
+    assert ids(data, "train") == {f"mine/q{n}" for n in range(20)}
+    assert ids(data, "dev") == {f"mine/q{n}" for n in range(22, 26)}
+    assert ids(data, "test") == {f"mine/q{n}" for n in range(30, 40)}
+    assert ids(data, "pool") == {"mine/q20", "mine/q21"}
+    assert data.facts["queries_left_out"] == {"unjudged_in_evaluation_part": 1}
+    assert data.facts["parts"] == {"test": "toy/test", "dev": "toy/validation", "train": "toy/train"}
+    assert {(row.query_id, row.doc_id, row.grade, row.split) for row in data.judgements if row.split == "dev"} == {
+        (f"mine/q{n}", f"mine/d{n}", 1, "dev") for n in range(22, 26)
+    }
+    assert not rejects.rows
+
+
+def test_dev_is_test_where_test_has_no_judgements(registry: Any) -> None:
+    register(registry, "toy", DOCS)
+    register(registry, "toy/train", DOCS, asked(range(20)), judged(range(20)))
+    register(registry, "toy/dev", DOCS, asked(range(20, 30)), judged(range(20, 30)))
+    register(registry, "toy/test", DOCS, asked(range(30, 40)))
+    data, _ = read()
+    assert ids(data, "test") == {f"mine/q{n}" for n in range(20, 30)}
+    assert len(ids(data, "dev")) == 4 and len(ids(data, "train")) == 16
+    assert not ids(data, "pool")
+
+
+def test_a_data_set_without_parts_is_the_test(registry: Any) -> None:
+    register(registry, "toy", DOCS, asked(range(6)), judged(range(5)))
+    data, _ = read()
+    assert ids(data, "test") == {f"mine/q{n}" for n in range(5)}
+    assert {query.split for query in data.queries} == {"test"}
+
+
+def test_parts_that_share_their_queries_are_told_apart_by_their_judgements(registry: Any) -> None:
+    everything = asked(range(40))
+    register(registry, "toy", DOCS, everything)
+    register(registry, "toy/train", DOCS, everything, judged(range(21)))
+    register(registry, "toy/dev", DOCS, everything, judged(range(25, 30)))
+    register(registry, "toy/test", DOCS, everything, judged(range(20, 25)))
+    data, rejects = read()
+    assert ids(data, "train") == {f"mine/q{n}" for n in range(20)}
+    assert "mine/q20" in ids(data, "test")
+    assert not ids(data, "pool")
+    assert [(row.source, row.line, row.reason) for row in rejects.rows] == [
+        ("mine/train/qrels", 21, "query_in_two_splits")
+    ]
+
+
+def test_rows_of_other_kinds(registry: Any) -> None:
+    docs = Docs(Article("a", "A title", "and an abstract"), WebPage("w", "https://x", "Page", "its body"))
+    queries = Queries(Topic("q", "what is asked", "A relevant document says ..."))
+    register(registry, "toy", docs, queries, Qrels(GenericQrel("q", "a", 2), GenericQrel("q", "w", 0)))
+    data, _ = read()
+    assert [tuple(document) for document in data.documents] == [
+        ("mine/a", "mine", "A title", "", "and an abstract"),
+        ("mine/w", "mine", "Page", "", "its body"),
+    ]
+    assert [query.text for query in data.queries] == ["what is asked"]
+    assert [(row.doc_id, row.grade) for row in data.judgements] == [("mine/a", 2)]
+    assert data.facts["judgements_not_relevant"] == 1
+
+
+def test_bad_rows_are_rejected_with_reason_and_row(registry: Any) -> None:
+    docs = Docs(GenericDoc("a", "text"), GenericDoc("b", " "), GenericDoc("a", "again"), GenericDoc("two words", "x"))
+    queries = Queries(GenericQuery("q", "asked"), GenericQuery("l", "word " * 21), GenericQuery("m", "?!"))
+    qrels = Qrels(*(GenericQrel(*row) for row in (("q", "a", 1), ("q", "z", 1), ("l", "a", 1), ("q", "a", 1))))
+    register(registry, "toy", docs, queries, qrels)
+    _, rejects = read(ratio=0.9)
+    assert [(row.source, row.line, row.reason) for row in rejects.rows] == [
+        ("mine/docs", 2, "empty_text"),
+        ("mine/docs", 3, "duplicate_id"),
+        ("mine/docs", 4, "bad_id"),
+        ("mine/test/queries", 2, "query_too_long"),
+        ("mine/test/queries", 3, "empty_text"),
+        ("mine/test/qrels", 2, "unknown_document"),
+        ("mine/test/qrels", 3, "unknown_query"),
+        ("mine/test/qrels", 4, "duplicate_judgement"),
+    ]
+    with pytest.raises(UserError, match=r"toy: docs: 3 of 4 rows cannot be used"):
+        read(ratio=0.5)
+
+
+def test_faults_name_the_key_and_the_mend(registry: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UserError, match=r"ingest\.sources\[1\]\.id: ir_datasets has no 'toy'"):
+        read()
+    register(registry, "toy", DOCS)
+    register(registry, "toy/train", DOCS, asked(range(3)), judged(range(3)))
+    with pytest.raises(UserError, match=r"ingest\.sources\[1\]\.id: 'toy' has no documents, or no queries with judg"):
+        read()
+    register(registry, "other", DOCS, asked(range(3)), Qrels(GenericQrel("q1", "d1", 0)))
+    with pytest.raises(UserError, match="'other' has no usable judgement"):
+        read("other")
+    monkeypatch.setitem(sys.modules, "ir_datasets", None)
+    with pytest.raises(UserError, match="pip install ir_datasets"):
+        read()
+
+
+def test_a_file_that_only_a_person_can_fetch_and_a_failed_download_say_so(registry: Any) -> None:
+    class Licensed(Docs):
+        def docs_iter(self) -> Iterator[Any]:
+            raise FileNotFoundError("put disks45.tar here")
+
+    class Offline(Docs):
+        def docs_iter(self) -> Iterator[Any]:
+            raise RuntimeError("All download sources failed")
+
+    register(registry, "toy", Licensed(), asked(range(3)), judged(range(3)))
+    with pytest.raises(UserError, match=r"ingest\.sources\[1\]\.id: toy: put disks45\.tar here; put the file there"):
+        read()
+    register(registry, "other", Offline(), asked(range(3)), judged(range(3)))
+    with pytest.raises(Exception, match="All download sources failed; check the network and run again"):
+        read("other")

@@ -1,0 +1,231 @@
+"""Where files lie: date partitions outside the window are neither listed nor downloaded, local or on S3."""
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from steps.core.errors import UserError
+from steps.ingest import locations
+from steps.ingest.locations import listing, locate
+
+KEY = "ingest.sources[0].path"
+
+
+DAYS = ("2026-01-30", "2026-01-31", "2026-02-01")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A local log of three days with markers, a hidden file, another format and one file without a date."""
+    names = [f"dt={day}/part-{n}.jsonl" for day in DAYS for n in (1, 0)]
+    names += [
+        "dt=2026-01-31/_SUCCESS",
+        "_temporary/0.jsonl",
+        ".crc/x.jsonl",
+        "dt=2026-01-31/.part.jsonl",
+        "always.jsonl",
+    ]
+    for name in [*names, "dt=2026-01-31/notes.txt"]:
+        path = tmp_path / "log" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(name)
+    return tmp_path / "log"
+
+
+def names_of(location: object, since: str = "", until: str = "", patterns: tuple[str, ...] = ()) -> list[str]:
+    return [found.name for found in locate(str(location), key=KEY, since=since, until=until, patterns=patterns)]
+
+
+def test_the_window_holds_its_first_day_and_not_its_last(folder: Path) -> None:
+    of_the_31st = [
+        "always.jsonl",
+        "dt=2026-01-31/notes.txt",
+        "dt=2026-01-31/part-0.jsonl",
+        "dt=2026-01-31/part-1.jsonl",
+    ]
+    assert names_of(folder, "2026-01-31", "2026-02-01") == of_the_31st
+    assert names_of(folder, "2026-01-31T23:00", "2026-01-31T23:30") == of_the_31st  # a day partly inside is read
+    assert names_of(folder, patterns=("*.txt",)) == ["dt=2026-01-31/notes.txt"]
+    assert names_of(folder, "2026-02-01", patterns=("*.jsonl",))[1:] == [
+        f"dt=2026-02-01/part-{n}.jsonl" for n in (0, 1)
+    ]
+    located = locate(str(folder), key=KEY, since="", until="")
+    assert len(located) == 8
+    assert all(found.path == folder / found.name and found.path.is_file() for found in located)
+
+
+def test_one_file_is_its_own_location(folder: Path) -> None:
+    path = folder / "always.jsonl"
+    assert locate(str(path), key=KEY, since="", until="") == [("always.jsonl", path)]
+
+
+def test_local_listing_has_sizes_and_digests(folder: Path) -> None:
+    rows = listing(str(folder), key=KEY, since="2026-02-01", until="", patterns=("dt=*",))
+    name = b"dt=2026-02-01/part-0.jsonl"
+    assert [row["path"] for row in rows] == ["dt=2026-02-01/part-0.jsonl", "dt=2026-02-01/part-1.jsonl"]
+    assert rows[0] == {"path": name.decode(), "bytes": len(name), "sha256": hashlib.sha256(name).hexdigest()}
+
+
+def test_faults_name_the_key_and_the_mend(folder: Path) -> None:
+    (folder / "always.jsonl").unlink()
+    with pytest.raises(
+        UserError, match=r"sources\[0\]\.path: .* from dt=2026-01-30/ to dt=2026-02-01/; move the window"
+    ):
+        names_of(folder, "2027-01-01")
+    with pytest.raises(UserError, match=r"holds no file that matches \*\.parquet; name another place"):
+        names_of(folder, patterns=("*.parquet",))
+    with pytest.raises(UserError, match="no file or folder"):
+        names_of(folder / "nowhere")
+    with pytest.raises(UserError, match="is neither local nor on s3://"):
+        names_of("gs://bucket/log")
+
+
+class Bucket:
+    """The calls of an S3 client that are used, over objects in memory; pages hold two rows; notes what was asked."""
+
+    class meta:
+        endpoint_url = "https://s3.example"
+
+    def __init__(self, objects: dict[str, bytes]) -> None:
+        self.objects = objects
+        self.listed: list[str] = []
+        self.read: list[str] = []
+
+    def _row(self, name: str) -> dict[str, Any]:
+        content = self.objects[name]
+        return {"Key": name, "Size": len(content), "ETag": f'"{hashlib.md5(content).hexdigest()}"'}
+
+    def list_objects_v2(self, *, Bucket: str, Prefix: str, MaxKeys: int) -> dict[str, Any]:
+        found = sorted(name for name in self.objects if name.startswith(Prefix))[:MaxKeys]
+        return {"Contents": [self._row(name) for name in found]} if found else {}
+
+    def get_paginator(self, operation: str) -> "Bucket":
+        assert operation == "list_objects_v2"
+        return self
+
+    def paginate(self, *, Bucket: str, Prefix: str, Delimiter: str) -> Iterator[dict[str, Any]]:
+        self.listed.append(Prefix)
+        below = [name.removeprefix(Prefix) for name in sorted(self.objects) if name.startswith(Prefix)]
+        folders = sorted({f"{Prefix}{name.split('/')[0]}/" for name in below if "/" in name})
+        files = [f"{Prefix}{name}" for name in below if "/" not in name]
+        yield {"Contents": [self._row(name) for name in files[:2]]}
+        yield {"CommonPrefixes": [{"Prefix": name} for name in folders]}
+        if files[2:]:
+            yield {"Contents": [self._row(name) for name in files[2:]]}
+
+    def get_object(self, *, Bucket: str, Key: str, IfMatch: str) -> dict[str, Any]:
+        assert IfMatch == self._row(Key)["ETag"]
+        self.read.append(Key)
+        content = self.objects[Key]
+
+        class Body:
+            def iter_chunks(self, size: int) -> Iterator[bytes]:
+                return iter([content[:3], content[3:]])
+
+        return {"Body": Body()}
+
+
+@pytest.fixture
+def bucket(monkeypatch: pytest.MonkeyPatch) -> Bucket:
+    """Three days of a log in s3://shop/log, a folder marker, a sibling whose name begins alike, and a corpus."""
+    names = [f"log/year=2026/month=0{month}/day={day}/p{n}.csv" for month, day in ((1, 31), (2, 1)) for n in range(3)]
+    names += ["log/year=2025/month=12/day=31/p0.csv", "log/year=2026/", "logs-of-others/x.csv", "corpus.jsonl.gz"]
+    fake = Bucket({name: name.encode() if not name.endswith("/") else b"" for name in names})
+    monkeypatch.setattr(locations, "s3_client", lambda location, key: fake)
+    return fake
+
+
+def test_only_the_windows_partitions_of_s3_are_listed_and_downloaded(bucket: Bucket, own_cache: Path) -> None:
+    found = locate("s3://shop/log", key=KEY, since="2026-02-01", until="2026-02-02")
+    day = "year=2026/month=02/day=1/"
+    assert [file.name for file in found] == [f"{day}p{n}.csv" for n in range(3)]
+    assert [file.path.read_text() for file in found] == [f"log/{day}p{n}.csv" for n in range(3)]
+    assert all(file.path.is_relative_to(own_cache / "sources") and file.path.suffix == ".csv" for file in found)
+    assert bucket.listed == ["log/", "log/year=2026/", "log/year=2026/month=02/", f"log/{day}"]
+    assert sorted(bucket.read) == [f"log/{day}p{n}.csv" for n in range(3)]
+
+
+def test_an_object_is_downloaded_again_only_when_its_etag_changes(bucket: Bucket) -> None:
+    before = locate("s3://shop/log/", key=KEY, since="2026-01-31", until="2026-02-01")
+    bucket.read.clear()
+    assert locate("s3://shop/log/", key=KEY, since="2026-01-31", until="2026-02-01") == before
+    assert bucket.read == []
+    changed = "log/year=2026/month=01/day=31/p1.csv"
+    bucket.objects[changed] = b"new"
+    after = locate("s3://shop/log/", key=KEY, since="2026-01-31", until="2026-02-01")
+    assert bucket.read == [changed]
+    assert after[1].path.read_text() == "new" and before[1].path.read_text() == changed
+
+
+def test_s3_listing_has_etags_and_downloads_nothing(bucket: Bucket) -> None:
+    rows = listing("s3://shop/log", key=KEY, since="", until="2026-01-01")
+    content = bucket.objects["log/year=2025/month=12/day=31/p0.csv"]
+    etag = hashlib.md5(content).hexdigest()
+    assert rows == [{"path": "year=2025/month=12/day=31/p0.csv", "bytes": len(content), "etag": etag}]
+    assert bucket.read == []
+
+
+def test_one_object_and_a_whole_bucket_are_locations_too(bucket: Bucket) -> None:
+    assert names_of("s3://shop/corpus.jsonl.gz") == ["corpus.jsonl.gz"]
+    assert names_of("s3://shop/log/year=2025/month=12/day=31/p0.csv") == ["p0.csv"]
+    assert names_of("s3://shop", "2026-02-01")[:2] == ["corpus.jsonl.gz", "log/year=2026/month=02/day=1/p0.csv"]
+
+
+def test_an_empty_window_of_s3_names_the_partitions_around_it(bucket: Bucket) -> None:
+    with pytest.raises(UserError, match=r"from year=2025/ to year=2026/month=02/; move the window"):
+        names_of("s3://shop/log", "2026-03-01", "2026-04-01")
+    with pytest.raises(UserError, match="s3://shop/nowhere holds no file"):
+        names_of("s3://shop/nowhere")
+    with pytest.raises(UserError, match="names no bucket"):
+        names_of("s3:///log")
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "mend"),
+    [
+        ("NoSuchBucket", 404, "name a bucket that exists"),
+        ("SignatureDoesNotMatch", 403, "check AWS_ACCESS_KEY_ID"),
+        ("AccessDenied", 403, "what they may read"),
+        ("SlowDown", 503, "busy, run again"),
+        ("PermanentRedirect", 301, "AWS_DEFAULT_REGION"),
+    ],
+)
+def test_refusals_name_the_key_the_bucket_and_the_mend(
+    monkeypatch: pytest.MonkeyPatch, code: str, status: int, mend: str
+) -> None:
+    from botocore.stub import Stubber
+
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "k")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "s")
+    client = locations.s3_client("s3://shop/log", KEY)
+    monkeypatch.setattr(locations, "s3_client", lambda location, key: client)
+    with Stubber(client) as stub:
+        stub.add_client_error("list_objects_v2", service_error_code=code, http_status_code=status)
+        with pytest.raises(Exception, match=rf"ingest\.sources\[0\]\.path: s3://shop/log/: {code}.*{mend}"):
+            names_of("s3://shop/log/")
+
+
+def test_an_endpoint_that_nobody_answers_and_missing_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (
+        ("AWS_MAX_ATTEMPTS", "1"),
+        ("AWS_ENDPOINT_URL", "http://127.0.0.1:9"),
+        ("AWS_EC2_METADATA_DISABLED", "true"),
+    ):
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "k")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "s")
+    with pytest.raises(Exception, match=r"127\.0\.0\.1:9.*check AWS_ENDPOINT_URL and the network, then run again"):
+        names_of("s3://shop/log")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "no url")
+    with pytest.raises(UserError, match="mend AWS_ENDPOINT_URL"):
+        names_of("s3://shop/log")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
+        monkeypatch.setenv(name, "/nonexistent")
+    with pytest.raises(UserError, match="set AWS_ACCESS_KEY_ID"):
+        names_of("s3://shop/log")

@@ -1,0 +1,83 @@
+"""Sources of an object store as local files, and kinds that the stage passes on."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ingest_logs import click_log, ingest, params, rows_of, shown, texts_by_split, write
+
+from steps.core.errors import UserError
+from steps.core.params import check_params, read_mapping
+from steps.ingest import source_files
+from steps.ingest.listing import list_sources
+from steps.ingest.locations import Located
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder whose files `locate` gives for s3:// under names of their own."""
+    folder, real = tmp_path / "cache", source_files.locate
+
+    def locate(location: str, *, key: str, since: str, until: str, patterns: Any = ()) -> list[Located]:
+        if location != "s3://bucket/beir":
+            return real(location, key=key, since=since, until=until, patterns=patterns)
+        names = sorted(path.name for path in folder.iterdir())
+        return [Located(name.replace("+", "/"), folder / name) for name in names]
+
+    monkeypatch.setattr(source_files, "locate", locate)
+    return folder
+
+
+def test_a_beir_folder_of_an_object_store_is_read_as_a_folder(tmp_path: Path, store: Path) -> None:
+    write(store / "corpus.jsonl.gz", [{"_id": "d0", "text": "text"}])
+    write(store / "queries.jsonl", [{"_id": "q0", "text": "question"}])
+    (store / "qrels+test.tsv").write_text("q0\td0\t1\n")
+    out = ingest(tmp_path, params({"name": "far", "kind": "beir", "path": "s3://bucket/beir"}))
+    assert texts_by_split(out) == {"test": ["question"]}
+    assert rows_of(out, "qrels", "query_id", "doc_id") == [("far/q0", "far/d0")]
+
+
+def test_a_single_file_of_an_object_store_must_be_one(tmp_path: Path, store: Path) -> None:
+    source = click_log(tmp_path, [shown("a", 0), shown("b", 6, clicked=True)])
+    write(store / "terms.tsv", [{"term": "hat", "score": 2}])
+    checked = params(source, term_scores="s3://bucket/beir")
+    assert rows_of(ingest(tmp_path, checked), "term_scores", "term", "score") == [("hat", 2.0)]
+    write(store / "more.tsv", [{"term": "hat", "score": 2}])
+    with pytest.raises(UserError, match=r"ingest\.term_scores: s3://bucket/beir holds 2 files"):
+        ingest(tmp_path, checked)
+
+
+def test_ms_marco_is_passed_on_and_listed(tmp_path: Path) -> None:
+    folder = tmp_path / "marco"
+    files = {
+        "collection.tsv": "1\tfirst passage\n2\tsecond passage\n",
+        "queries.train.tsv": "10\ta train query\n11\tanother train query\n",
+        "queries.dev.tsv": "20\ta dev query\n",
+        "qrels.train.tsv": "10 0 1 1\n11 0 2 1\n",
+        "qrels.dev.tsv": "20 0 2 1\n",
+    }
+    folder.mkdir()
+    for name, text in files.items():
+        (folder / name).write_text(text)
+    checked = params({"name": "marco", "kind": "ms_marco", "path": str(folder)}, dev_fraction=0.5)
+    splits = texts_by_split(ingest(tmp_path, checked))
+    assert splits["test"] == ["a dev query"]
+    assert len(splits["train"]) == len(splits["dev"]) == 1
+    assert sorted(row["path"] for row in list_sources(checked)) == sorted(files)
+
+
+def test_a_mistyped_column_of_a_log_is_named() -> None:
+    raw = read_mapping(Path("params.yaml"))
+    source = {
+        "name": "log",
+        "kind": "click_log",
+        "path": "log.csv",
+        "corpus": "corpus.csv",
+        "columns": {"query": "q", "doc_id": "d", "rnk": "r", "clicked": "c", "timestamp": "t"},
+        "test_from": "2026-01-01",
+        "validation_fraction": 0.1,
+    }
+    raw["ingest"]["sources"] = json.loads(json.dumps([source]))
+    with pytest.raises(UserError, match=r"sources\.0\.click_log\.columns\.rnk is unknown"):
+        check_params(raw, "params.yaml")

@@ -1,0 +1,260 @@
+"""User Behavior Insights logs: searches joined with their events, hits or impression events, the window, bad rows."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from ingest_logs import DAY, FIRST, corpus, ingest, params, reasons, rows_of, texts_by_split, write
+
+from bench.ubi_log import write_log
+from steps.core.errors import UserError
+from steps.core.files import read_json
+from steps.core.tables import table_from_rows, write_table
+from steps.ingest.listing import list_sources
+
+
+def moment(day: float) -> str:
+    at = int(FIRST + day * DAY)
+    return f"2026-01-{1 + (at - FIRST) // DAY:02}T{at % DAY // 3600:02}:{at % 3600 // 60:02}:{at % 60:02}.250Z"
+
+
+def search(query_id: str, text: str, day: float, hits: list[str] | None = None) -> dict[str, Any]:
+    row = {"application": "shop", "query_id": query_id, "client_id": "c1", "user_query": text, "timestamp": moment(day)}
+    return row | ({"query_response_hit_ids": hits} if hits is not None else {})
+
+
+def event(action: str, query_id: str, doc: Any, day: float, ordinal: Any = None) -> dict[str, Any]:
+    attributes: dict[str, Any] = {"object": {"object_id": doc, "object_id_field": "sku"}}
+    if ordinal is not None:
+        attributes["position"] = {"ordinal": ordinal}
+    common = {"action_name": action, "query_id": query_id, "session_id": "v1", "timestamp": moment(day)}
+    return common | {"event_attributes": attributes}
+
+
+SEARCHES = [
+    search("one", "red shoes", 0, ["d2", "d0", "d1"]),
+    search("two", "Red Shoes", 1),
+    search("three", "hat", 6, ["d3", "d4"]),
+]
+EVENTS = [
+    event("click", "one", "d0", 0.001, 2),
+    event("click", "one", "d0", 0.002, 2),
+    event("impression", "two", "d4", 1, 2),
+    event("view", "two", "d5", 1, 1),
+    event("impression", "two", "d4", 1.001, 7),
+    event("click", "two", "d4", 1.002, 2),
+    event("click", "three", "d3", 6.001, 1),
+]
+
+
+def ubi(folder: Path, searches: list[Any], events: list[Any], **changes: Any) -> dict[str, Any]:
+    source = {
+        "name": "shop",
+        "kind": "ubi",
+        "corpus": str(corpus(folder)),
+        "queries": str(write(folder / "queries" / "q.jsonl", searches)),
+        "events": str(write(folder / "events" / "e.jsonl", events)),
+        "test_from": "2026-01-06",
+        "validation_fraction": 0.0,
+    }
+    return source | changes
+
+
+def impressions(out: Path) -> list[Any]:
+    return rows_of(out, "impressions", "session_id", "doc_id", "rank", "clicked")
+
+
+EXPECTED = [
+    ("shop/one", "shop/d2", 1, False),
+    ("shop/one", "shop/d0", 2, True),
+    ("shop/one", "shop/d1", 3, False),
+    ("shop/two", "shop/d5", 1, False),
+    ("shop/two", "shop/d4", 2, True),
+    ("shop/three", "shop/d3", 1, True),
+    ("shop/three", "shop/d4", 2, False),
+]
+
+
+def test_hits_or_else_impression_events_are_what_was_shown(tmp_path: Path) -> None:
+    out = ingest(tmp_path, params(ubi(tmp_path, SEARCHES, EVENTS), max_reject_ratio=0.0))
+    assert impressions(out) == EXPECTED
+    assert texts_by_split(out) == {"train": ["red shoes"], "test": ["hat"]}
+    assert rows_of(out, "impressions", "timestamp")[3] == FIRST + DAY  # of the search, not of the event
+    assert rows_of(out, "qrels", "doc_id", "split") == [("shop/d3", "test")]
+
+
+def test_exports_of_the_indexes_are_read(tmp_path: Path) -> None:
+    hits = [{"_index": "ubi_queries", "_id": row["query_id"], "_source": row} for row in SEARCHES]
+    bulk = [line for row in EVENTS for line in ({"index": {"_index": "ubi_events"}}, row)]
+    out = ingest(tmp_path, params(ubi(tmp_path, hits, bulk), max_reject_ratio=0.0))
+    assert impressions(out) == EXPECTED
+
+
+@pytest.mark.parametrize("nested", [True, False])
+def test_parquet_with_nested_columns_or_json_in_them(tmp_path: Path, nested: bool) -> None:
+    source = ubi(tmp_path, SEARCHES, EVENTS)
+    attributes = "event_attributes"
+    events = EVENTS if nested else [row | {attributes: json.dumps(row[attributes])} for row in EVENTS]
+    pq.write_table(pa.Table.from_pylist(events), tmp_path / "e.parquet")
+    pq.write_table(pa.Table.from_pylist(SEARCHES), tmp_path / "q.parquet")
+    changed = source | {"queries": str(tmp_path / "q.parquet"), "events": str(tmp_path / "e.parquet")}
+    assert impressions(ingest(tmp_path, params(changed, max_reject_ratio=0.0))) == EXPECTED
+
+
+def test_bad_searches_and_events_are_rejects_of_their_line(tmp_path: Path) -> None:
+    searches = [
+        *SEARCHES,
+        search("one", "again", 0, []),  # 4: delivered twice
+        search("browse", " ", 0, ["d0"]),
+        search("when", "a query", 0) | {"timestamp": "noon"},
+        search("part", "coat", 0, ["d0", "gone", "d1"]),
+        search("what", "a query", 0) | {"query_response_hit_ids": 7},
+        {"user_query": "no id", "timestamp": moment(0)},
+    ]
+    events = [
+        *EVENTS,
+        event("click", "one", "d5", 0),  # 8: never shown by the hits
+        event("click", "two", "d0", 1),  # nor by the events
+        event("click", "nobody", "d0", 1),
+        event("impression", "two", "d0", 1),  # 11: no ordinal
+        event("impression", "two", "d0", 1, 0),
+        event("click", "one", "gone", 0),
+        event("click", "one", None, 0),
+        event("click", "one", "d0", 0) | {"timestamp": "noon"},
+        event("click", "one", "d0", 0) | {"event_attributes": None},  # 16
+        event("click", "browse", "d0", 0),  # of a search left out: counted
+        event("login", "one", "d0", 0),
+        {"action_name": "click", "timestamp": moment(0)},
+    ]
+    out = ingest(tmp_path, params(ubi(tmp_path, searches, events)))
+    found = {"shop/queries/q.jsonl": {}, "shop/events/e.jsonl": {}}
+    for name, line, reason in reasons(out):
+        found[name][line] = reason
+    assert found["shop/queries/q.jsonl"] == {
+        4: "duplicate_id",
+        5: "empty_text",
+        6: "bad_timestamp",
+        7: "unknown_document",
+        8: "wrong_type",
+        9: "missing_field",
+    }
+    assert found["shop/events/e.jsonl"] == {
+        8: "click_without_impression",
+        9: "click_without_impression",
+        10: "click_without_impression",
+        11: "missing_field",
+        12: "bad_rank",
+        13: "unknown_document",
+        14: "missing_field",
+        15: "bad_timestamp",
+        16: "missing_field",
+    }
+    part = [row[1:] for row in impressions(out) if row[0] == "shop/part"]
+    assert part == [("shop/d0", 1, False), ("shop/d1", 3, False)]  # the others keep their ranks
+    facts = read_json(out / "report.json")["datasets"]["shop"]
+    assert facts["events_left_out"]["of_unusable_searches"] == 1
+    assert facts["events_left_out"]["not_of_a_search"] == 2
+    with pytest.raises(UserError, match=r"e\.jsonl: 9 of 19 rows cannot be used.*click_without_impression 3"):
+        ingest(tmp_path, params(ubi(tmp_path, searches, events), max_reject_ratio=0.45))
+
+
+def test_click_actions_are_chosen(tmp_path: Path) -> None:
+    events = [*EVENTS, event("purchase", "one", "d1", 0)]
+    out = ingest(tmp_path, params(ubi(tmp_path, SEARCHES, events, click_actions=["click", "purchase"])))
+    assert ("shop/one", "shop/d1", 3, True) in impressions(out)
+
+
+def test_the_window_holds_searches_and_events(tmp_path: Path) -> None:
+    events = [*EVENTS, event("click", "three", "d4", 8)]
+    out = ingest(tmp_path, params(ubi(tmp_path, SEARCHES, events), since="2026-01-02", until="2026-01-08"))
+    assert impressions(out) == EXPECTED[3:]
+    facts = read_json(out / "report.json")["datasets"]["shop"]
+    assert facts["impressions_left_out"]["outside_window"] == 3
+    assert facts["events_left_out"]["outside_window"] == 3  # two clicks of the early search, one late click
+    assert reasons(out) == []
+
+
+def test_a_click_from_test_from_on_says_nothing_about_an_earlier_search(tmp_path: Path) -> None:
+    events = [*EVENTS, event("click", "one", "d2", 6)]
+    out = ingest(tmp_path, params(ubi(tmp_path, SEARCHES, events)))
+    assert impressions(out) == EXPECTED
+    assert read_json(out / "report.json")["datasets"]["shop"]["events_left_out"]["clicks_after_test_from"] == 1
+
+
+def test_another_file_in_place_of_the_index_is_a_user_error(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"q\.jsonl: line 1: no column 'user_query', which .*sources\[0\]\.queries"):
+        ingest(tmp_path, params(ubi(tmp_path, [{"query_id": "a", "query": "b", "timestamp": moment(0)}], EVENTS)))
+
+
+def test_the_listing_names_every_file_of_the_window_once(tmp_path: Path) -> None:
+    source = ubi(tmp_path, SEARCHES, EVENTS) | {name: str(tmp_path / name) for name in ("queries", "events")}
+    for day in (3, 4):
+        write(tmp_path / "queries" / f"dt=2026-01-0{day}" / "part.jsonl", SEARCHES)
+        write(tmp_path / "events" / f"dt=2026-01-0{day}" / "part.jsonl", EVENTS)
+    (tmp_path / "queries" / "_SUCCESS").write_text("")
+    (tmp_path / "terms.tsv").write_text("hat\t1\n")
+    relevance = write(tmp_path / "scores.csv", [{"query": "hat", "doc_id": "d1", "score": 1}])
+    checked = params(
+        source | {"relevance": str(relevance)}, term_scores=str(tmp_path / "terms.tsv"), until="2026-01-04"
+    )
+    listed = list_sources(checked)
+    assert [(row["source"], row["path"]) for row in listed] == [
+        ("shop", "corpus/corpus.jsonl"),
+        ("shop", "queries/dt=2026-01-03/part.jsonl"),
+        ("shop", "queries/q.jsonl"),
+        ("shop", "events/dt=2026-01-03/part.jsonl"),
+        ("shop", "events/e.jsonl"),
+        ("shop", "relevance/scores.csv"),
+        ("term_scores", "terms.tsv"),
+    ]
+    assert all(row["bytes"] and len(row["sha256"]) == 64 for row in listed)
+
+
+def test_the_example_log_is_read_without_a_reject_and_called_simulated(tmp_path: Path) -> None:
+    demo = tmp_path / "demo"
+    demo.mkdir()
+    queries = [f"query {n}" for n in range(60)]
+    corpus_rows = [
+        {"doc_id": f"api/d{n}", "dataset": "api", "title": f"t{n}", "topic": "m", "content": "c"} for n in range(20)
+    ]
+    query_rows = [
+        {"query_id": f"api/{n}", "dataset": "api", "text": text, "split": "train"} for n, text in enumerate(queries)
+    ]
+    shown_rows = [
+        {
+            "session_id": f"api/s{n}-{session}",
+            "query_id": f"api/{n}",
+            "doc_id": f"api/d{(n + rank) % 20}",
+            "rank": rank,
+            "clicked": rank == 1 + session,
+            "timestamp": FIRST,
+        }
+        for n in range(len(queries))
+        for session in range(2)
+        for rank in (1, 2, 3)
+    ]
+    for name, rows in (("corpus", corpus_rows), ("queries", query_rows), ("impressions", shown_rows)):
+        write_table(demo, name, table_from_rows(name, rows))
+    counts = write_log(tmp_path / "log", demo)
+    assert counts["searches"] == 120
+    assert len(list((tmp_path / "log" / "queries").iterdir())) > 2
+    source = {
+        "name": "ubi",
+        "kind": "ubi",
+        "corpus": str(tmp_path / "log" / "corpus.jsonl"),
+        "queries": str(tmp_path / "log" / "queries"),
+        "events": str(tmp_path / "log" / "events"),
+        "test_from": "2025-01-09",
+        "validation_fraction": 0.1,
+        "simulated": True,
+    }
+    out = ingest(tmp_path, params(source, max_reject_ratio=0.0))
+    assert reasons(out) == []
+    report = read_json(out / "report.json")
+    assert report["simulated"] is report["datasets"]["ubi"]["sessions"]["simulated"] is True
+    lost = report["datasets"]["ubi"]["impressions_left_out"]
+    assert report["datasets"]["ubi"]["sessions"]["impressions"] + sum(lost.values()) == len(shown_rows)
+    assert set(texts_by_split(out)) == {"train", "dev", "test"}
