@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bench.machine import machine
-from bench.term_table import TABLE
+from bench.term_table import read_table_file
 from steps.core.errors import UserError, guarded
 from steps.core.files import cache_root, sha256_file, sha256_text, staged_file, write_json
 from steps.core.fingerprints import fingerprint
@@ -33,12 +33,13 @@ from steps.core.texts import fold, words
 from steps.core.towers import resolve_base
 from steps.core.tracking import git_commit
 from steps.mine import occlusion
-from steps.mine.term_table import read_term_scores, shares, table_importances
+from steps.mine.planner import term_key
+from steps.mine.term_table import shares, table_importances
 
 MODEL, BATCH_SIZE, MAX_LENGTH = "all-MiniLM-L6-v2", 64, 128
 COLUMNS = ("split", "query", "other_query", "entails")
 TRAIN_PAIRS = 900
-THRESHOLDS = np.arange(0, 100) / 200
+THRESHOLDS = np.arange(2, 100) / 200  # params.yaml admits none below 0.01
 PRECISE = 0.9
 RESAMPLES, SEED = 2000, 7
 MEASURES = ("precision", "recall", "f1")
@@ -76,11 +77,15 @@ def read_pairs(path: Path) -> list[Pair]:
     return [Pair(row["query"], row["other_query"], row["entails"] == "1", row["split"] == "train") for row in rows]
 
 
-def idf_importances(texts: list[str]) -> Importances:
-    """Share of the query's idf, the formula of steps/mine/planner.py, over distinct texts."""
-    frequency = Counter(term for text in texts for term in set(words(text)))
-    idf = {term: math.log(1 + (len(texts) - count + 0.5) / (count + 0.5)) for term, count in frequency.items()}
-    return {text: shares({term: idf[term] for term in words(text)}) for text in texts}
+def idf_importances(texts: list[str], training: list[str]) -> Importances:
+    """Share of the query's idf, the formula of steps/mine/planner.py, counted over distinct training texts."""
+    frequency = Counter(term for text in training for term in set(words(text)))
+
+    def idf(term: str) -> float:
+        count = frequency[term]
+        return math.log(1 + (len(training) - count + 0.5) / (count + 0.5))
+
+    return {text: shares({term: idf(term) for term in words(text)}) for text in texts}
 
 
 def occlusion_importances(texts: list[str]) -> Importances:
@@ -108,7 +113,7 @@ def occlusion_importances(texts: list[str]) -> Importances:
 
 def strength(receiver: dict[str, float], giver: dict[str, float], top_terms: int) -> float:
     """Least importance in `giver` of the receiver's top terms: `receiver <- giver` holds where it is above th."""
-    top = sorted(receiver, key=lambda term: (-receiver[term], term))[:top_terms]
+    top = sorted(receiver, key=lambda term: (-receiver[term], term_key("", term)))[:top_terms]
     return min((giver.get(term, 0.0) for term in top), default=0.0)
 
 
@@ -234,9 +239,9 @@ def main() -> None:
     drawn = random.Random(SEED).sample(train, count) if 0 < count < len(train) else train
     texts = questions(test + drawn)
     planners = {
-        "idf": idf_importances(questions(everything)),
+        "idf": idf_importances(texts, questions(train)),
         "occlusion": occlusion_importances(texts),
-        "table": dict(zip(texts, table_importances(texts, read_term_scores(TABLE)), strict=True)),
+        "table": dict(zip(texts, table_importances(texts, read_table_file()), strict=True)),
     }
     result = measure(test + drawn, planners)
     data = {"train": shape(drawn), "test": shape(test), "whole_file": shape(everything), "questions": len(texts)}

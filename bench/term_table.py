@@ -30,6 +30,12 @@ def idf(contents: list[str]) -> dict[str, float]:
     }
 
 
+def read_table_file() -> dict[str, float]:
+    """The committed table: term -> score."""
+    lines = TABLE.read_text(encoding="utf-8").splitlines()
+    return {term: float(score) for term, score in (line.split("\t") for line in lines)}
+
+
 def main() -> None:
     """Write the table."""
     corpus = read_table(Path(sys.argv[1] if len(sys.argv) > 1 else "data/ingest"), "corpus")

@@ -1,70 +1,50 @@
 """The release unit: a query encoder and the index it may query, never apart, and the loader that proves they match."""
 
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, NamedTuple
 
 import faiss
 import numpy as np
 import pyarrow.parquet as pq
 
 from steps.core.errors import UserError
-from steps.core.files import folder_bytes, read_json, sha256_file, write_json
-from steps.core.fingerprints import fingerprint
-from steps.core.towers import encode, load_tower
+from steps.core.files import folder_bytes
+from steps.core.index_files import open_index
+from steps.core.query_encoder import load_query_encoder
+from steps.core.release_checks import check_encoder, check_files, check_index, check_probes, check_rows, embed_each
+from steps.core.release_manifest import REMEDY, Manifest, read_manifest
+from steps.core.widths import cut
 
-FORMAT = 1
-REMEDY = "encoder and index must come from one run: run `dvc repro` (or `make demo`) to build the release again"
-
-
-@dataclass(frozen=True)
-class Probe:
-    """A query and the student's embedding of it, `(dim,)`."""
-
-    text: str
-    vector: list[float]
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
 
 
-@dataclass(frozen=True)
-class Manifest:
-    """What a release holds: digests of both sides, and queries to prove the encoder with."""
+class Hit(NamedTuple):
+    """A document that was found; its score is the inner product with the query."""
 
-    format: int
-    student: str
-    encoder: dict[str, str]
-    teacher: dict[str, str]
-    index_files: dict[str, str]
-    width: int
-    metric: str
-    datasets: dict[str, int]
-    probes: list[Probe]
-    probe_tolerance: float
-
-    def write(self, path: Path) -> None:
-        """Write as JSON."""
-        write_json(path, asdict(self))
+    id: str
+    score: float
+    title: str
 
 
-def read_manifest(path: Path) -> Manifest:
-    """Read a release manifest; UserError when fields are missing, unknown or of another format."""
-    raw: dict[str, Any] = read_json(path)
-    if raw.get("format") != FORMAT:
-        raise UserError(f"{path}: format is {raw.get('format')!r}, this version reads {FORMAT}; {REMEDY}")
-    try:
-        probes = [Probe(**probe) for probe in raw.pop("probes")]
-        return Manifest(probes=probes, **raw)
-    except (KeyError, TypeError) as error:
-        raise UserError(f"{path}: {error}; {REMEDY}") from None
+class Documents(NamedTuple):
+    """Ids and titles of a data set's documents, in the order of the index's rows."""
+
+    ids: list[str]
+    titles: list[str]
 
 
 class Release:
-    """A query encoder with the indexes that it may query, one a data set."""
+    """A query encoder with the indexes that it may query, one or two a data set. Open one with `load_release`."""
 
-    def __init__(self, folder: Path, manifest: Manifest) -> None:
-        self.folder, self.manifest = folder, manifest
-        self.encoder = load_tower(folder / "query_encoder")
+    def __init__(self, folder: Path, manifest: Manifest, threads: int = 1) -> None:
+        self.folder, self.manifest, self.threads = folder, manifest, threads
+        self.encoder = load_query_encoder(folder / "serving", threads)
+        self.entries = check_index(folder, manifest)
         self._indexes: dict[tuple[str, str], faiss.Index] = {}
-        self._doc_ids: dict[str, list[str]] = {}
+        self._documents: dict[str, Documents] = {}
 
     @property
     def datasets(self) -> list[str]:
@@ -73,84 +53,120 @@ class Release:
 
     @property
     def model_bytes(self) -> int:
-        """Size of the query encoder on disk."""
-        return folder_bytes(self.folder / "query_encoder")
+        """Size of the encoder that serves, on disk."""
+        return folder_bytes(self.folder / "serving")
+
+    @cached_property
+    def tower(self) -> "SentenceTransformer":
+        """The student as a sentence-transformers model in fp32; UserError when it is not the one of the probes."""
+        from steps.core.towers import encode, load_tower  # torch: a service need not have it
+
+        tower = load_tower(self.folder / "query_encoder")
+        vectors = cut(encode(tower, [probe.text for probe in self.manifest.probes], "query"), self.manifest.width)
+        expected = [probe.vector for probe in self.manifest.probes]
+        check_probes(self.folder / "query_encoder", self.manifest, vectors, expected)
+        return tower
+
+    def kinds(self, dataset: str) -> list[str]:
+        """The indexes of a data set, of `ann` and `flat`: the one that serves comes first."""
+        if dataset not in self.entries:
+            raise UserError(f"release {self.folder}: holds no index of {dataset!r}; it has {', '.join(self.datasets)}")
+        return sorted(self.entries[dataset]["indexes"])
 
     def encode(self, queries: list[str]) -> np.ndarray:
-        """Embed queries, float32 `(len(queries), dim)`."""
-        return encode(self.encoder, queries, "query")
+        """Embed queries as they are served, float32 `(len(queries), width)`."""
+        return self.encoder.encode(queries)
 
     def search(
-        self, dataset: str, vectors: np.ndarray, k: int, kind: str = "flat"
+        self, dataset: str, vectors: np.ndarray, k: int, kind: str = "ann"
     ) -> tuple[np.ndarray, list[list[str]]]:
-        """The best k documents of each vector `(n, dim)`: scores `(n, k)` and document ids.
+        """The best k documents of each vector `(n, width)`: scores `(n, k)` and document ids.
 
-        UserError for a data set or a kind of index that the release lacks.
+        Where a data set has no approximate index, `ann` is the exact one. A search that finds fewer than k returns
+        fewer ids, and scores that mean nothing behind them. UserError for an unknown data set or kind.
         """
-        index = self._index(dataset, kind)
-        scores, rows = index.search(np.ascontiguousarray(vectors, dtype=np.float32), min(k, index.ntotal))
-        ids = self._doc_ids[dataset]
-        return scores, [[ids[row] for row in line if row >= 0] for line in rows]
+        scores, rows = self._rows(dataset, vectors, k, kind)
+        ids = self.documents(dataset).ids
+        return scores, [[ids[row] for row in line if row >= 0] for line in rows.tolist()]
 
-    def _index(self, dataset: str, kind: str) -> faiss.Index:
+    def query(self, text: str, k: int = 10, dataset: str = "") -> list[Hit]:
+        """The best k documents of one query; `dataset` empty is the release's first."""
+        return self.query_all([text], k, dataset)[0]
+
+    def query_all(self, texts: Sequence[str], k: int = 10, dataset: str = "") -> list[list[Hit]]:
+        """The best k documents of each query; UserError when k is below 1 or the data set is unknown."""
+        if k < 1:
+            raise UserError(f"k is {k}; ask for at least 1 hit")
+        return self.hits(dataset or self.datasets[0], self.encode(list(texts)), k)
+
+    def hits(self, dataset: str, vectors: np.ndarray, k: int, kind: str = "ann") -> list[list[Hit]]:
+        """The best k documents of each vector `(n, width)`, as `search` finds them, with their titles."""
+        found, rows = self._rows(dataset, vectors, k, kind)
+        ids, titles = self.documents(dataset)
+        return [
+            [Hit(ids[row], score, titles[row]) for row, score in zip(*line, strict=True) if row >= 0]
+            for line in zip(rows.tolist(), found.tolist(), strict=True)
+        ]
+
+    def documents(self, dataset: str) -> Documents:
+        """Ids and titles of a data set's documents; read once."""
+        if dataset not in self._documents:
+            self.kinds(dataset)
+            folder = self.folder / "index" / dataset
+            ids, titles = pq.read_table(folder / "doc_ids.parquet"), pq.read_table(folder / "titles.parquet")
+            check_rows(folder, self.manifest.datasets[dataset].vectors, ids["doc_id"], titles["doc_id"])
+            self._documents[dataset] = Documents(ids["doc_id"].to_pylist(), titles["title"].to_pylist())
+        return self._documents[dataset]
+
+    def index(self, dataset: str, kind: str = "ann") -> faiss.Index:
+        """The faiss index of a data set, mapped from disk where faiss can; UserError when it cannot be opened."""
+        kinds = self.kinds(dataset)
+        kind = kinds[0] if kind == "ann" else kind
+        if kind not in kinds:
+            raise UserError(f"release {self.folder}: has no {kind} index of {dataset!r}; it has {', '.join(kinds)}")
         if (dataset, kind) not in self._indexes:
-            path = self.folder / "index" / dataset / f"{kind}.faiss"
-            if not path.is_file():
-                raise UserError(f"release {self.folder} has no {kind} index of {dataset!r}; it has {self.datasets}")
-            self._indexes[dataset, kind] = faiss.read_index(str(path))
-            table = pq.read_table(self.folder / "index" / dataset / "doc_ids.parquet")
-            self._doc_ids[dataset] = table["doc_id"].to_pylist()
+            self._indexes[dataset, kind] = self._open(dataset, kind)
         return self._indexes[dataset, kind]
 
+    def _open(self, dataset: str, kind: str) -> faiss.Index:
+        path = self.folder / "index" / dataset
+        index = open_index(path, kind, self.entries[dataset]["indexes"][kind])
+        expected = (self.manifest.datasets[dataset].vectors, self.manifest.width, faiss.METRIC_INNER_PRODUCT)
+        found = (index.ntotal, index.d, index.metric_type)
+        if found != expected:
+            raise UserError(
+                f"{path}/{kind}.faiss: vectors, width and metric are {found}, the manifest says {expected}; {REMEDY}"
+            )
+        return index
 
-def load_release(folder: Path) -> Release:
-    """Load a release after checking all that its manifest claims; UserError says what differs.
+    def _rows(self, dataset: str, vectors: np.ndarray, k: int, kind: str) -> tuple[np.ndarray, np.ndarray]:
+        index = self.index(dataset, kind)
+        faiss.omp_set_num_threads(self.threads)  # counts for the calling thread only: a server has several
+        found: tuple[np.ndarray, np.ndarray] = index.search(
+            np.ascontiguousarray(vectors, dtype=np.float32), min(k, index.ntotal)
+        )
+        return found
 
-    Checked: digests of the encoder's weights, tokenizer and modules; digests of every index file; the teacher that
-    the index was made from; width; the student's embeddings of the probe queries.
+
+def load_release(folder: Path, threads: int = 1) -> Release:
+    """Load a release after checking all that its manifest claims, and warm it; UserError says what differs.
+
+    Checked: digests of every file; that encoder and index come from one teacher and agree in width, metric, pooling,
+    normalisation and prompts; numbers of vectors, ids and titles; the embeddings of the probe queries. `threads` are
+    those of one encoding and of one search.
     """
     if not (folder / "manifest.json").is_file():
         raise UserError(f"{folder}: no release here; run `dvc repro` (or `make demo`) to build it")
     manifest = read_manifest(folder / "manifest.json")
-    _check_encoder(folder, manifest)
-    _check_index(folder, manifest)
-    release = Release(folder, manifest)
-    _check_probes(release)
+    check_encoder(folder, manifest)
+    check_files(folder, manifest)
+    release = Release(folder, manifest, threads)
+    vectors = embed_each(release.encode, [probe.text for probe in manifest.probes])
+    check_probes(folder / "serving", manifest, vectors, [probe.served for probe in manifest.probes])
+    for dataset in release.datasets:
+        for kind in release.kinds(dataset):
+            release.index(dataset, kind)
+        release.search(dataset, vectors, 10)
+    if manifest.sealed().seal != manifest.seal:
+        raise UserError(f"{folder}/manifest.json: was changed after it was written; {REMEDY}")
     return release
-
-
-def _check_encoder(folder: Path, manifest: Manifest) -> None:
-    found = asdict(fingerprint(folder / "query_encoder"))
-    for part, digest in manifest.encoder.items():
-        if found.get(part) != digest:
-            raise UserError(f"{folder}/query_encoder: its {part} are not the ones this release was made with; {REMEDY}")
-
-
-def _check_index(folder: Path, manifest: Manifest) -> None:
-    for name, digest in manifest.index_files.items():
-        path = folder / "index" / name
-        if not path.is_file() or sha256_file(path) != digest:
-            raise UserError(f"{path}: missing or not the file this release was made with; {REMEDY}")
-    index = read_json(folder / "index" / "manifest.json")
-    if index["teacher"] != manifest.teacher:
-        raise UserError(f"{folder}: the index was made by another teacher than the encoder's; {REMEDY}")
-    for field in ("width", "metric"):
-        if index[field] != getattr(manifest, field):
-            raise UserError(f"{folder}: {field} of the index is {index[field]!r}, the manifest differs; {REMEDY}")
-
-
-def _check_probes(release: Release) -> None:
-    manifest = release.manifest
-    expected = np.array([probe.vector for probe in manifest.probes], dtype=np.float32)
-    if expected.shape != (len(manifest.probes), manifest.width):
-        raise UserError(f"{release.folder}: probe vectors are not {manifest.width} wide; {REMEDY}")
-    found = release.encode([probe.text for probe in manifest.probes])
-    if found.shape != expected.shape:
-        raise UserError(f"{release.folder}: the encoder is {found.shape[1]} wide, the index {manifest.width}; {REMEDY}")
-    worst = float(np.abs(found - expected).max())
-    if not worst <= manifest.probe_tolerance:  # also catches NaN
-        text = manifest.probes[int(np.abs(found - expected).max(axis=1).argmax())].text
-        raise UserError(
-            f"{release.folder}: the encoder's embedding of the probe {text!r} is off by {worst:.2g}"
-            f" (allowed {manifest.probe_tolerance:.2g}); {REMEDY}"
-        )

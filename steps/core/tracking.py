@@ -7,13 +7,24 @@ pipeline (SLIMTOWER_PIPELINE, set by `make`), else by the process that started t
 import json
 import logging
 import os
+import shutil
 import subprocess
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from importlib.metadata import packages_distributions, version
 from pathlib import Path
 from typing import Any, Protocol
 
+from steps.core.files import read_json
+
 os.environ.setdefault("MLFLOW_ENABLE_ASYNC_LOGGING", "false")
+# What loading a release imports, and nothing more.
+SERVED_MODULES = (
+    "__init__", "errors", "files", "fingerprints", "index_files", "query_encoder", "release", "release_checks",
+    "release_manifest", "widths",
+)  # fmt: skip
+SERVED_PACKAGES = ("mlflow", "numpy", "onnxruntime", "pandas", "pyarrow", "pydantic", "tokenizers")
 EXPERIMENT = os.environ.get("MLFLOW_EXPERIMENT_NAME", "slimtower")
 
 
@@ -38,6 +49,9 @@ class Run(Protocol):
     def model(self, folder: Path, name: str) -> None:
         """Attach a model folder as a logged model."""
 
+    def served(self, folder: Path, name: str, code: Path) -> None:
+        """Attach a release folder as a logged model that `mlflow models serve` serves; `code` is its model file."""
+
 
 class NullRun:
     """A run that records nothing."""
@@ -58,6 +72,9 @@ class NullRun:
         """Ignore."""
 
     def model(self, folder: Path, name: str) -> None:
+        """Ignore."""
+
+    def served(self, folder: Path, name: str, code: Path) -> None:
         """Ignore."""
 
 
@@ -175,6 +192,46 @@ class MlflowRun:
 
         self.api.log_outputs(self.run_id, [LoggedModelOutput(model_id=logged.model_id, step=0)])
         self.tag("slimtower.model", logged.model_id)
+
+    def served(self, folder: Path, name: str, code: Path) -> None:
+        """Attach a release folder as a logged model that `mlflow models serve` serves; `code` is its model file."""
+        with tempfile.TemporaryDirectory() as scratch:
+            save_served_model(folder, code, Path(scratch) / "model")
+            self.model(Path(scratch) / "model", name)
+
+
+def save_served_model(release: Path, code: Path, target: Path) -> None:
+    """Save a release folder as an MLflow model in `target`: `code` loads it, beside the modules that this needs.
+
+    Models from code: what is saved holds no pickle.
+    """
+    import mlflow.pyfunc
+    from mlflow.models import ModelSignature
+    from mlflow.types import ColSpec, ParamSchema, ParamSpec, Schema
+    from mlflow.types.schema import Array
+
+    text = read_json(release / "manifest.json")["probes"][0]["text"]
+    output = [("ids", "string"), ("scores", "double"), ("titles", "string")]
+    signature = ModelSignature(
+        inputs=Schema([ColSpec("string", "query"), ColSpec("long", "k", required=False)]),
+        outputs=Schema([ColSpec(Array(kind), name) for name, kind in output]),
+        params=ParamSchema([ParamSpec("k", "long", 10), ParamSpec("dataset", "string", "")]),
+    )
+    faiss = packages_distributions()["faiss"][0]  # faiss-cpu or one of its siblings
+    with tempfile.TemporaryDirectory() as scratch:
+        package = Path(scratch) / "steps"
+        (package / "core").mkdir(parents=True)
+        for module in ("__init__.py", *(f"core/{name}.py" for name in SERVED_MODULES)):
+            shutil.copyfile(Path(__file__).parents[1] / module, package / module)
+        mlflow.pyfunc.save_model(
+            target,
+            python_model=code,
+            code_paths=[str(package)],
+            artifacts={"release": str(release)},
+            signature=signature,
+            input_example={"query": [text], "k": [5]},
+            pip_requirements=[f"{name}=={version(name)}" for name in (*SERVED_PACKAGES, faiss)],
+        )
 
 
 @contextmanager

@@ -12,7 +12,9 @@
     latency.<model>.p50_ms, p99_ms         text to embedding, one query at a time, one thread, milliseconds
     latency.<model>.qps                    queries per second in batches, one thread
     sizes.<model>.bytes                    query side on disk
-    indexes.<set>.<kind>.bytes, p50_ms, nDCG@10    document side; kind = flat or ivfpq; the teacher's test queries
+    indexes.<set>.<kind>.bytes, p50_ms, nDCG@10    document side; kind = flat (exact) or ann (the one served); the teacher's test queries
+    serving.<set>.<student>.model, exact, served, lost    test nDCG@10 of the student in PyTorch and of its export, over the exact
+                                           index, then of the export over the served index; lost = 1 - served / model
     queries.<set>.test, dev                evaluated queries
     audit.checked_texts, evaluation_queries, leaks     the leak audit; a leak fails the stage, so leaks is 0
     settings.seed, throughput_batch        what the numbers above depend on
@@ -30,6 +32,7 @@ from steps.evaluate.indexes import IndexFigures
 from steps.evaluate.latency import Latency
 from steps.evaluate.retention import Comparison, Retention
 from steps.evaluate.scoring import Scored
+from steps.evaluate.serving import ServingCost
 
 Metrics = dict[str, Any]
 
@@ -41,6 +44,7 @@ def assemble(
     latencies: Mapping[str, Latency],
     sizes: Mapping[str, int],
     indexes: Mapping[str, Mapping[str, IndexFigures]],
+    serving: Mapping[str, Mapping[str, ServingCost]],
     audit: Audit,
     params: EvaluateParams,
 ) -> Metrics:
@@ -61,6 +65,9 @@ def assemble(
         "sizes": {model: {"bytes": value} for model, value in sizes.items()},
         "indexes": {
             dataset: {kind: value.as_dict() for kind, value in row.items()} for dataset, row in indexes.items()
+        },
+        "serving": {
+            dataset: {student: value.as_dict() for student, value in row.items()} for dataset, row in serving.items()
         },
         "queries": queries,
         "audit": {

@@ -23,6 +23,7 @@ from steps.evaluate.questions import EvaluationSet, read_evaluation_sets
 from steps.evaluate.report import read_background, write_report
 from steps.evaluate.retention import Comparison, Retention, compare, retention
 from steps.evaluate.scoring import Scored, score
+from steps.evaluate.serving import measure_serving
 from steps.evaluate.systems import System, bm25_system, open_releases, student_system, teacher_system
 
 
@@ -76,6 +77,7 @@ def run(
                 params.k,
                 params.seed,
             ),
+            serving=measure_serving(opened, {name: _of_split(scored[name], "test") for name in opened}),
             audit=audit,
             params=params,
         )

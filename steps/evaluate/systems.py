@@ -13,6 +13,7 @@ from steps.core.release import Release, load_release
 from steps.core.tables import read_table
 from steps.core.texts import document_text
 from steps.core.towers import encode, load_tower
+from steps.core.widths import cut
 from steps.evaluate.bm25 import Bm25
 from steps.evaluate.latency import Encode
 
@@ -65,13 +66,13 @@ def teacher_system(teach: Path, release: Release, batch_size: int) -> System:
     tower = load_tower(teach / "tower")
 
     def embed(texts: list[str]) -> np.ndarray:
-        return encode(tower, texts, "query", batch_size=batch_size)
+        return cut(encode(tower, texts, "query", batch_size=batch_size), release.manifest.width)
 
     return System("teacher", dense_search(embed, release), embed, folder_bytes(teach / "tower"))
 
 
 def student_system(name: str, release: Release) -> System:
-    """A student as its release serves it, over the exact index."""
+    """A student as its release serves it (exported, at the precision that serves), over the exact index."""
     return System(name, dense_search(release.encode, release), release.encode, release.model_bytes)
 
 

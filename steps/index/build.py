@@ -1,55 +1,120 @@
-"""Build faiss indexes over inner products, and measure what the approximate one loses."""
+"""Train and fill faiss indexes over inner products, a chunk of vectors in memory at a time."""
+
+from dataclasses import dataclass
+from typing import Any
 
 import faiss
-import numpy as np
+from faiss.class_wrappers import add_to_referenced_objects
 
 from steps.core.errors import UserError
-from steps.core.params.index import IvfPqParams
+from steps.index.factories import split_refine
+from steps.index.gpu import on_gpu
+from steps.index.vectors import Vectors
+
+# OPQ at faiss' own settings (8 bits, 50 iterations, 65536 points) trains for many minutes on one thread.
+OPQ_BITS = 4
+OPQ_ITERATIONS, OPQ_FIRST, OPQ_POINTS = 5, 10, 8192
 
 
-def flat(vectors: np.ndarray) -> faiss.Index:
-    """Exact inner-product index of `(n, dim)` float32 vectors."""
-    index = faiss.IndexFlatIP(vectors.shape[1])
-    index.add(np.ascontiguousarray(vectors))
-    return index
+@dataclass
+class Layers:
+    """What searches, what scores its finds again (None without), and the faiss index that holds both, if any."""
+
+    base: faiss.Index
+    refine: faiss.Index | None
+    whole: faiss.Index | None = None
+
+    def index(self) -> faiss.Index:
+        """Both as one index."""
+        if self.whole is not None:
+            self.whole.ntotal = self.base.ntotal
+            return self.whole
+        return self.base if self.refine is None else faiss.IndexRefine(self.base, self.refine)
+
+    def empty(self) -> "Layers":
+        """A copy that is trained alike and holds nothing."""
+        base = faiss.clone_index(self.base)
+        base.reset()
+        if self.refine is None:
+            return Layers(base, None)
+        refine = faiss.clone_index(self.refine)
+        refine.reset()
+        return Layers(base, refine)
 
 
-def ivfpq_factory(count: int, width: int, params: IvfPqParams) -> str:
-    """faiss factory string for `count` vectors; UserError when the width cannot be split into the subquantizers.
+def layers_of(index: faiss.Index) -> Layers:
+    """The layers of an index, which still owns them."""
+    if isinstance(index, faiss.IndexRefine):
+        return Layers(faiss.downcast_index(index.base_index), faiss.downcast_index(index.refine_index), index)
+    return Layers(index, None)
 
-    faiss wants 39 training points a centroid: small collections get fewer lists and fewer bits.
-    """
-    if width % params.subquantizers:
+
+def trained(factory: str, vectors: Vectors, training_vectors: int, seed: int) -> Layers:
+    """An empty index of the factory string, trained on a seeded sample; UserError when faiss cannot do that."""
+    sample = vectors.sample(training_vectors, seed)
+    try:
+        parts = [_made(text, vectors.width, seed) for text in split_refine(factory) if text]
+        for number, part in enumerate(parts):
+            if not part.is_trained:
+                parts[number] = on_gpu(part, lambda index: index.train(sample))
+            for rotation in _rotations(parts[number]):
+                rotation.pq = None
+    except RuntimeError as error:
+        reason = " ".join(str(error).split())[-200:]
         raise UserError(
-            f"index.ivfpq.subquantizers is {params.subquantizers}, which does not divide the embedding width {width};"
-            f" choose a divisor, such as {_nearest_divisor(width, params.subquantizers)}"
-        )
-    lists = max(1, min(params.lists, count // 39))
-    bits = params.bits
-    while bits > 1 and 39 * 2**bits > count:
-        bits -= 1
-    return f"IVF{lists},PQ{params.subquantizers}x{bits}"
+            f"index.factory: {factory!r} cannot be trained on {len(sample)} vectors of {vectors.width} dimensions"
+            f" ({reason}); choose another string, or an index.kind"
+        ) from None
+    return Layers(parts[0], parts[1] if len(parts) > 1 else None)
 
 
-def _nearest_divisor(width: int, wanted: int) -> int:
-    return min((n for n in range(1, width + 1) if width % n == 0), key=lambda n: abs(n - wanted))
+def fill(layers: Layers, vectors: Vectors) -> Layers:
+    """Add the vectors to both layers; they get the next row numbers."""
+
+    def add(index: faiss.Index) -> None:
+        for chunk in vectors.chunks():
+            index.add(chunk)
+
+    layers.base = on_gpu(layers.base, add)
+    if layers.refine is not None:
+        add(layers.refine)
+    return layers
 
 
-def ivfpq(vectors: np.ndarray, factory: str, probes: int, training_vectors: int, seed: int) -> faiss.Index:
-    """Train the factory's index on a seeded sample of the `(n, dim)` vectors and add them all."""
-    index = faiss.index_factory(vectors.shape[1], factory, faiss.METRIC_INNER_PRODUCT)
-    count = min(len(vectors), training_vectors)
-    sample = np.sort(np.random.default_rng(seed).choice(len(vectors), size=count, replace=False))
-    inverted = faiss.extract_index_ivf(index)
-    inverted.cp.seed = seed
-    index.train(np.ascontiguousarray(vectors[sample]))
-    index.add(np.ascontiguousarray(vectors))
-    inverted.nprobe = min(probes, inverted.nlist)
+def flat(vectors: Vectors) -> faiss.Index:
+    """Exact inner-product index."""
+    return fill(Layers(faiss.IndexFlatIP(vectors.width), None), vectors).index()
+
+
+def inverted_lists(base: faiss.Index) -> Any:
+    """The inverted-list index (IndexIVF) in a base layer, below any transform of its vectors; None without one."""
+    found = faiss.try_extract_index_ivf(base)
+    return None if found is None else faiss.downcast_index(found)
+
+
+def _made(factory: str, width: int, seed: int) -> faiss.Index:
+    """An untrained index whose k-means starts from the seed."""
+    index = faiss.index_factory(width, factory, faiss.METRIC_INNER_PRODUCT)
+    ivf = inverted_lists(index)
+    for part in (ivf, index):
+        if part is None:
+            continue
+        if hasattr(part, "cp"):
+            part.cp.seed = seed
+        if hasattr(part, "pq"):
+            part.pq.cp.seed = seed
+    for rotation in _rotations(index):
+        quantiser = faiss.ProductQuantizer(rotation.d_out, rotation.M, OPQ_BITS)
+        rotation.pq = quantiser
+        add_to_referenced_objects(index, quantiser)  # rotation.pq is a bare pointer
+        rotation.niter, rotation.niter_pq_0, rotation.max_train_points = OPQ_ITERATIONS, OPQ_FIRST, OPQ_POINTS
     return index
 
 
-def recall(approximate: faiss.Index, exact: faiss.Index, queries: np.ndarray, k: int = 10) -> float:
-    """Mean share of the exact top k that the approximate index finds, for `(n, dim)` queries."""
-    k = min(k, exact.ntotal)
-    found, wanted = approximate.search(queries, k)[1], exact.search(queries, k)[1]
-    return float(np.mean([len(set(a) & set(b)) / k for a, b in zip(found, wanted, strict=True)]))
+def _rotations(index: Any) -> list[Any]:
+    """The OPQ rotations (Ge et al. 2013) that vectors pass before they enter the index."""
+    if not isinstance(index, faiss.IndexPreTransform):
+        return []
+    chain: Any = index.chain
+    transforms = [faiss.downcast_VectorTransform(chain.at(place)) for place in range(chain.size())]
+    return [transform for transform in transforms if isinstance(transform, faiss.OPQMatrix)]

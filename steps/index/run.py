@@ -1,55 +1,75 @@
 """Build the indexes of every data set and the manifest of the document side."""
 
 from dataclasses import asdict
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import faiss
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 
-from steps.core.corpus import corpus_digest
 from steps.core.errors import UserError
-from steps.core.files import read_json, sha256_file, staged_folder, write_json
+from steps.core.files import read_json, staged_folder, write_json
 from steps.core.fingerprints import fingerprint
 from steps.core.params.index import IndexParams
 from steps.core.progress import progress
 from steps.core.tables import read_table
+from steps.core.towers import encode, load_tower
 from steps.core.tracking import Run
-from steps.index.build import flat, ivfpq, ivfpq_factory, recall
+from steps.index.dataset import index_dataset
+from steps.index.incremental import state_folder
+from steps.index.queries import recall_queries
+from steps.index.vectors import Vectors
 
-DIGESTED = ("doc_id", "title", "topic", "content")
+FORMAT = 2
 
 
 def run(ingest: Path, embed: Path, teach: Path, output: Path, params: IndexParams, run: Run) -> None:
-    """Write `<dataset>/{flat,ivfpq}.faiss`, `<dataset>/doc_ids.parquet` and `manifest.json`."""
-    corpus = read_table(ingest, "corpus")
-    vectors = np.load(embed / "documents.npy", mmap_mode="r")
-    if len(vectors) != corpus.num_rows:
+    """Write a folder of indexes for each data set, and `manifest.json`."""
+    corpus, queries = read_table(ingest, "corpus"), read_table(ingest, "queries")
+    matrix = np.load(embed / "documents.npy", mmap_mode="r")
+    if len(matrix) != corpus.num_rows:
         raise UserError(
-            f"{embed}/documents.npy: {len(vectors)} vectors for {corpus.num_rows} documents; run `dvc repro embed`"
+            f"{embed}/documents.npy: {len(matrix)} vectors for {corpus.num_rows} documents; run `dvc repro embed`"
         )
     teacher = fingerprint(teach / "tower")
     if read_json(embed / "report.json")["teacher"] != asdict(teacher):
         raise UserError(f"{embed}: embedded by another teacher than {teach}/tower; run `dvc repro embed` again")
-    queries = _sample_queries(embed, params)
+    width = _width(params.width, matrix.shape[1])
     faiss.omp_set_num_threads(1)  # training sums in a fixed order: equal input, equal bytes
+    tower = cache(lambda: load_tower(teach / "tower"))
 
     names = np.array(corpus["dataset"].to_pylist())
     datasets: dict[str, Any] = {}
     with staged_folder(output) as staging:
         for dataset in progress(sorted(set(names)), len(set(names)), "index"):
             rows = np.flatnonzero(names == dataset)
-            datasets[dataset] = _index(staging / dataset, corpus.take(rows), vectors[rows], queries, params)
-            run.metrics({f"{dataset}.{key}": value for key, value in datasets[dataset]["measured"].items()})
-        modules = _modules(teach / "tower")
+            asked = recall_queries(
+                queries,
+                dataset,
+                embed,
+                lambda texts: encode(tower(), texts, "query"),
+                limit=params.recall_queries,
+                seed=params.seed,
+            )
+            indexed = index_dataset(
+                folder=staging / dataset,
+                state=state_folder(teacher.id, dataset, params),
+                corpus=corpus.take(rows),
+                vectors=Vectors(matrix, rows, width),
+                queries=asked,
+                params=params,
+            )
+            datasets[dataset] = indexed.entry
+            run.metrics({f"{dataset}.{key}": value for key, value in _numbers(indexed.entry["measured"]).items()})
+            run.metrics({f"{dataset}.update.{key}": value for key, value in indexed.update.items()})
+            _say(dataset, indexed.entry)
         manifest = {
-            "format": 1,
+            "format": FORMAT,
             "teacher": asdict(teacher),
-            "width": int(vectors.shape[1]),
+            "width": width,
             "metric": "inner_product",
-            **modules,
+            **_modules(teach / "tower"),
             "faiss": faiss.__version__,
             "datasets": datasets,
         }
@@ -57,43 +77,40 @@ def run(ingest: Path, embed: Path, teach: Path, output: Path, params: IndexParam
     run.param("teacher_fingerprint", teacher.id)
 
 
-def _index(
-    folder: Path, corpus: pa.Table, vectors: np.ndarray, queries: np.ndarray, params: IndexParams
-) -> dict[str, Any]:
-    """Build one data set's indexes in `folder`; returns its part of the manifest."""
-    folder.mkdir()
-    vectors = np.ascontiguousarray(vectors, dtype=np.float32)
-    factory = ivfpq_factory(len(vectors), vectors.shape[1], params.ivfpq)
-    exact = flat(vectors)
-    approximate = ivfpq(vectors, factory, params.ivfpq.probes, params.training_vectors, params.seed)
-    pq.write_table(corpus.select(["doc_id"]), folder / "doc_ids.parquet")
-    files: dict[str, str] = {}
-    sizes: dict[str, int] = {}
-    for name, index in (("flat", exact), ("ivfpq", approximate)):
-        path = folder / f"{name}.faiss"
-        faiss.write_index(index, str(path))
-        files[name], sizes[name] = sha256_file(path), path.stat().st_size
-    return {
-        "vectors": len(vectors),
-        "corpus_digest": corpus_digest(zip(*(corpus[name].to_pylist() for name in DIGESTED), strict=True)),
-        "factory": {"flat": "Flat", "ivfpq": factory},
-        "files": files,
-        "measured": {
-            "ivfpq_recall_at_10": recall(approximate, exact, queries),
-            "flat_bytes_per_vector": sizes["flat"] / len(vectors),
-            "ivfpq_bytes_per_vector": sizes["ivfpq"] / len(vectors),
-        },
-    }
+def _width(wanted: int, teacher: int) -> int:
+    """The width that is indexed; UserError when the teacher's vectors are narrower."""
+    if wanted > teacher:
+        raise UserError(
+            f"index.width is {wanted}, but the teacher's vectors are {teacher} wide; give 0 (all) or at most {teacher}"
+        )
+    return wanted or teacher
 
 
-def _sample_queries(embed: Path, params: IndexParams) -> np.ndarray:
-    """A seeded sample of the alignment texts' vectors, float32 `(n, dim)`: queries to measure recall with."""
-    vectors = np.load(embed / "alignment.npy", mmap_mode="r")
-    parts = np.array(read_table(embed, "alignment_texts")["part"].to_pylist())
-    rows = np.flatnonzero(np.isin(parts, ["train_queries", "pool"]))
-    rows = rows if len(rows) else np.arange(len(vectors))
-    chosen = np.random.default_rng(params.seed).choice(rows, size=min(len(rows), params.recall_queries), replace=False)
-    return np.asarray(vectors[np.sort(chosen)], dtype=np.float32)
+def _say(dataset: str, entry: dict[str, Any]) -> None:
+    """Tell what the approximate index finds, and when that is less than asked for."""
+    found = entry["measured"]
+    if "ann_recall_at_10" not in found:
+        return
+    settings = ", ".join(f"{name} {value}" for name, value in entry["indexes"]["ann"]["settings"].items())
+    print(
+        f"{dataset}: {entry['indexes']['ann']['factory']} at {settings or 'no settings'} finds"
+        f" {found['ann_recall_at_10']:.2%} of the exact top 10"
+    )
+    if not found["target_met"]:
+        print(f"{dataset}: index.target_recall {found['target_recall']} is out of its reach; the best setting is kept")
+
+
+def _numbers(measured: dict[str, Any]) -> dict[str, float]:
+    """The figures among what was measured, lists and mappings spelled out."""
+    numbers: dict[str, float] = {}
+    for key, value in measured.items():
+        if isinstance(value, dict):
+            numbers |= {f"{key}.{inner}": number for inner, number in _numbers(value).items()}
+        elif isinstance(value, list):
+            numbers |= {f"{key}.{place + 1}": float(number) for place, number in enumerate(value)}
+        elif not isinstance(value, str):
+            numbers[key] = float(value)
+    return numbers
 
 
 def _modules(tower: Path) -> dict[str, Any]:

@@ -1,7 +1,6 @@
 """A click log as a table, one row for each document that a search showed, with columns of the user's own names."""
 
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -55,10 +54,11 @@ def read_click_log(
     log, names = SearchLog(max_query_words), QueryNames()
     for file in table_files(source.path, f"{key}.path", window):
         name = f"{source.name}/path/{file.name}"
-        reader.read_file(file.path, name, log, names, rejects)
+        rows = read_rows(file.path, wanted=reader.wanted, source=name, rejects=rejects)
+        reader.read(rejects.watched(rows, name, file.path, max_reject_ratio), name, log, names, rejects)
         rejects.check(name, file.path, max_reject_ratio)
     data.facts["impressions_left_out"] = {"outside_window": reader.outside}
-    add_log(data, log, source, seed=seed, key=key)
+    add_log(data, log, source, seed=seed, key=key, rejects=rejects)
     data.relevance = log_relevance(
         source, log, names, documents, key=key, max_reject_ratio=max_reject_ratio, rejects=rejects
     )
@@ -71,13 +71,13 @@ class _Reader:
     def __init__(self, source: ClickLogSource, key: str, window: Window, documents: Mapping[str, int]) -> None:
         self.name, self.columns, self.window, self.documents = source.name, source.columns, window, documents
         self.outside = 0
+        self.needs_names = bool(source.relevance)
         mapped = {ours: theirs for ours, theirs in source.columns.model_dump().items() if theirs}
         self.wanted = {theirs: f"{key}.columns.{ours}" for ours, theirs in mapped.items()}
 
-    def read_file(self, path: Path, source: str, log: SearchLog, names: QueryNames, rejects: Rejects) -> None:
-        """Add the file's impressions to the log, and what it calls its queries to the names."""
+    def read(self, rows: Iterable[Row], source: str, log: SearchLog, names: QueryNames, rejects: Rejects) -> None:
+        """Add the impressions of a file's rows to the log, and what it calls its queries to the names."""
         batch: list[_Impression] = []
-        rows = read_rows(path, wanted=self.wanted, source=source, rejects=rejects)
         for row in progress(rows, None, f"impressions of {source}"):
             try:
                 impression = self._impression(row, source, log, names)
@@ -108,7 +108,7 @@ class _Reader:
         session = as_id(get(columns.session_id)) if columns.session_id else ""
         original = as_id(get(columns.query_id)) if columns.query_id else ""
         query = log.query(text, timestamp, source, row.line)
-        if original:
+        if original and self.needs_names:
             names.add(original, query)
         session = session or f"{sha256_text(log.keys[query])[:16]}@{timestamp}"
         return _Impression(f"{self.name}/{session}", query, document, rank, clicked, timestamp)

@@ -1,4 +1,4 @@
-"""No training or pool query may spell an evaluation query, in whichever source either was read."""
+"""No training or pool query may spell an evaluation query, and no dev query a test query, in whichever source."""
 
 from collections.abc import Iterable, Sequence
 
@@ -14,11 +14,17 @@ def evaluation_texts(queries: Iterable[Query]) -> set[str]:
 
 
 def without_evaluation_texts(queries: Sequence[Query], forbidden: set[str], rejects: Rejects) -> list[Query]:
-    """The queries less those of train and pool whose folded text is forbidden; these become rejects."""
+    """The queries less those of train and pool whose folded text is forbidden, and of dev those that spell a test query.
+
+    What is left out becomes a reject.
+    """
+    test = {fold(query.text) for query in queries if query.split == "test"}
     kept = []
     for query in queries:
         if query.split not in EVALUATION_SPLITS and fold(query.text) in forbidden:
             rejects.add(query.source, query.line, "evaluation_query_text", query.text, defect=False)
+        elif query.split == "dev" and fold(query.text) in test:
+            rejects.add(query.source, query.line, "test_query_text", query.text, defect=False)
         else:
             kept.append(query)
     return kept

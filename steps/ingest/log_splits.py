@@ -7,6 +7,7 @@ from steps.core.errors import UserError
 from steps.core.files import sha256_text
 from steps.core.params.ingest import LogSource, iso_seconds
 from steps.ingest.coded_columns import coded
+from steps.ingest.rejects import Rejects
 from steps.ingest.search_log import SearchLog
 from steps.ingest.source_data import Judgement, Query, SourceData, seeded_order
 
@@ -19,16 +20,22 @@ def query_id(name: str, key: str) -> str:
     return f"{name}/{sha256_text(key)[:16]}"
 
 
-def add_log(data: SourceData, log: SearchLog, source: LogSource, *, seed: int, key: str) -> None:
+def add_log(
+    data: SourceData, log: SearchLog, source: LogSource, *, seed: int, key: str, rejects: Rejects
+) -> None:
     """Give `data` (which has its documents, in the order of their numbers) the log's queries, judgements, impressions.
 
     Queries first seen at or after `test_from` are test; a seeded share of the others is dev, the rest train. Those
     others lose their impressions from `test_from` on. A dev or test query is judged by its clicks, or left out.
-    Raises UserError when the log is empty, or names `test_from` and gives no test query.
+    Raises UserError when the log is empty, or names `test_from` and gives no test query or no train query.
     """
     table = log.table()
     if not table.num_rows:
-        raise UserError(f"params.yaml: {key}: no usable impression in the window; see the rejects, or widen the window")
+        outside = data.facts.get("impressions_left_out", {}).get("outside_window", 0)
+        raise UserError(
+            f"params.yaml: {key}: no usable impression in the window; {outside} lie outside of it, rejected rows:"
+            f" {rejects.counts(data.name) or 'none'}; widen ingest.since and ingest.until, or mend the log"
+        )
     query, document = table["query"].to_numpy(), table["document"].to_numpy()
     clicked, times = table["clicked"].to_numpy(), table["timestamp"].to_numpy()
     cut = iso_seconds(source.test_from) if source.test_from else np.inf
@@ -41,19 +48,23 @@ def add_log(data: SourceData, log: SearchLog, source: LogSource, *, seed: int, k
     judged_queries, judged_documents = np.divmod(pairs, len(data.documents))
     unjudged = held_out.copy()
     unjudged[judged_queries] = False
-    if source.test_from and not ((split == _TEST) & ~unjudged).any():
+    if source.test_from:
         first, last = (np.datetime_as_string(np.datetime64(int(moment), "s")) for moment in (times.min(), times.max()))
-        raise UserError(
-            f"params.yaml: {key}.test_from: no clicked query is first seen at or after {source.test_from!r};"
-            f" the log runs from {first}Z to {last}Z: choose a date in it"
-        )
+        mend = f"the log runs from {first}Z to {last}Z: choose a date in it"
+        if not ((split == _TEST) & ~unjudged).any():
+            raise UserError(
+                f"params.yaml: {key}.test_from: no clicked query is first seen at or after {source.test_from!r}; {mend}"
+            )
+        if held_out.all():
+            raise UserError(
+                f"params.yaml: {key}.test_from: no query is left to train, as none is first seen before"
+                f" {source.test_from!r} and not dev; {mend}"
+            )
 
     ids = [query_id(data.name, text) for text in log.keys]
     for number in np.flatnonzero(~unjudged).tolist():
-        first_seen = log.firsts[number]
-        data.queries.append(
-            Query(ids[number], data.name, first_seen.text, _SPLITS[split[number]], first_seen.source, first_seen.line)
-        )
+        text, read_from, line = log.first(number)
+        data.queries.append(Query(ids[number], data.name, text, _SPLITS[split[number]], read_from, line))
     data.judgements += [
         Judgement(ids[whose], data.name, data.documents[what].doc_id, 1, _SPLITS[split[whose]])
         for whose, what in zip(judged_queries.tolist(), judged_documents.tolist(), strict=True)
@@ -70,8 +81,7 @@ def add_log(data: SourceData, log: SearchLog, source: LogSource, *, seed: int, k
 
 def _split(log: SearchLog, source: LogSource, cut: float, seed: int) -> np.ndarray:
     """Split of every query by its number: int8 (queries,)."""
-    firsts = np.array([first.timestamp for first in log.firsts], dtype=np.int64)
-    split = np.where(firsts >= cut, _TEST, _TRAIN).astype(np.int8)
+    split = np.where(np.array(log.first_times, dtype=np.int64) >= cut, _TEST, _TRAIN).astype(np.int8)
     before = {log.keys[number]: number for number in np.flatnonzero(split == _TRAIN).tolist()}
     order = seeded_order(before, seed, f"dev of {source.name}")
     split[[before[text] for text in order[: round(source.validation_fraction * len(order))]]] = _DEV

@@ -1,7 +1,10 @@
 """Tables of relevance scores that a user brings: query, document, score, in the source's own ids."""
 
 import math
-from collections.abc import Mapping
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain, islice
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,8 +12,8 @@ import pyarrow as pa
 
 from steps.core.errors import UserError
 from steps.core.params.ingest import LogSource, RelevanceColumns
-from steps.core.tables import SCHEMAS
 from steps.core.texts import fold
+from steps.ingest.coded_columns import coded
 from steps.ingest.log_splits import query_id
 from steps.ingest.log_values import as_id, as_text
 from steps.ingest.rejects import Rejects
@@ -18,7 +21,7 @@ from steps.ingest.rows import Defect
 from steps.ingest.search_log import SearchLog
 from steps.ingest.source_data import Document
 from steps.ingest.source_files import table_files
-from steps.ingest.table_rows import Row, read_rows
+from steps.ingest.table_rows import PROBED_ROWS, Row, read_rows
 
 _LARGEST = float(np.finfo(np.float32).max)
 
@@ -61,6 +64,7 @@ def log_relevance(
         by_id=names.ids(ids),
         by_text=dict(zip(log.keys, ids, strict=True)),
         documents={original: document.doc_id for original, document in documents.items()},
+        is_wider=True,
         max_reject_ratio=max_reject_ratio,
         rejects=rejects,
     )
@@ -86,20 +90,22 @@ def read_relevance(
     wanted = {getattr(columns, ours): f"{key}.relevance_columns.{ours}" for ours in ("doc_id", "score")}
     named = columns.model_fields_set & {"query_id", "query"}
     wanted |= {getattr(columns, ours): f"{key}.relevance_columns.{ours}" for ours in sorted(named)}
-    found: dict[tuple[str, str], float] = {}
+    naming = (columns.query_id, columns.query)
+    queries, query_numbers = _numbered(chain(by_id.values(), by_text.values()))
+    doc_ids, document_numbers = _numbered(documents.values())
+    pairs, scores = array("q"), array("f")
+    read = 0
     for file in table_files(location, f"{key}.relevance"):
         source = f"{name}/relevance/{file.name}"
-        rows = read_rows(
-            file.path, wanted=wanted, optional=(columns.query_id, columns.query), source=source, rejects=rejects
-        )
-        for at, row in enumerate(rows):
-            if at == 0 and columns.query_id not in row.values and columns.query not in row.values:
-                raise UserError(
-                    f"{file.path}: line {row.line}: neither {columns.query_id!r} nor {columns.query!r}, so the scores"
-                    f" name no query; name the file's column in params.yaml: {key}.relevance_columns"
-                )
+        rows = read_rows(file.path, wanted=wanted, optional=naming, source=source, rejects=rejects)
+        rows = _named(rejects.watched(rows, source, file.path, max_reject_ratio), file.path, naming, key)
+        for row in rows:
+            read += 1
             try:
                 query = _query(row, columns, by_id, by_text)
+                if query is None:
+                    rejects.add(source, row.line, "unknown_query", row.raw(), defect=not is_wider)
+                    continue
                 document = documents.get(as_id(row.values.get(columns.doc_id)))
                 if document is None:
                     raise Defect("unknown_document")
@@ -107,26 +113,58 @@ def read_relevance(
             except Defect as defect:
                 rejects.add(source, row.line, defect.reason, row.raw())
                 continue
-            pair = query, document
-            found[pair] = max(score, found.get(pair, score))
+            pairs.append(query_numbers[query] * len(doc_ids) + document_numbers[document])
+            scores.append(score)
         rejects.check(source, file.path, max_reject_ratio)
-    pairs = sorted(found)
-    columns_of_table = [[query for query, _ in pairs], [doc for _, doc in pairs], [found[pair] for pair in pairs]]
-    return pa.table(columns_of_table, schema=SCHEMAS["relevance"])
+    if read and not pairs:
+        raise UserError(
+            f"params.yaml: {key}.relevance: none of the {read} rows of {location!r} gives a score"
+            f" ({rejects.counts(f'{name}/relevance')}); name another table or mend {key}.relevance_columns"
+        )
+    return _table(pairs, scores, queries, doc_ids)
 
 
-def _query(row: Row, columns: RelevanceColumns, by_id: Mapping[str, str], by_text: Mapping[str, str]) -> str:
-    """Our id of the query that the row names, by id where it has one."""
+def _numbered(ids: Iterable[str]) -> tuple[list[str], dict[str, int]]:
+    """The distinct ids in their order, and the place of each."""
+    in_order = sorted(set(ids))
+    return in_order, {text: number for number, text in enumerate(in_order)}
+
+
+def _named(rows: Iterator[Row], path: Path, naming: Sequence[str], key: str) -> Iterator[Row]:
+    """The rows; UserError when none of the first has a column that names its query."""
+    probed = list(islice(rows, PROBED_ROWS))
+    if probed and not any(name in row.values for row in probed for name in naming):
+        raise UserError(
+            f"{path}: line {probed[0].line}: neither {naming[0]!r} nor {naming[1]!r}, so the scores"
+            f" name no query; name the file's column in params.yaml: {key}.relevance_columns"
+        )
+    return chain(probed, rows)
+
+
+def _table(pairs: array, scores: array, queries: Sequence[str], doc_ids: Sequence[str]) -> pa.Table:
+    """The table, sorted; a pair is its query's place times the number of documents plus its document's place."""
+    pair, score = np.array(pairs, dtype=np.int64), np.array(scores, dtype=np.float32)
+    order = np.lexsort((-score, pair))
+    pair, first = np.unique(pair[order], return_index=True)  # of several scores the highest
+    query, document = np.divmod(pair, max(len(doc_ids), 1))
+    return pa.table(
+        {
+            "query_id": coded(query, pa.array(queries, pa.string())),
+            "doc_id": coded(document, pa.array(doc_ids, pa.string())),
+            "score": pa.array(score[order][first]),
+        }
+    )
+
+
+def _query(row: Row, columns: RelevanceColumns, by_id: Mapping[str, str], by_text: Mapping[str, str]) -> str | None:
+    """Our id of the query that the row names, by id where it has one; None for an unknown one."""
     original = row.values.get(columns.query_id)
     if original is not None and original != "":
         query = by_id.get(as_id(original))
         if query == "":
             raise Defect("ambiguous_query")
-    else:
-        query = by_text.get(fold(as_text(row.values.get(columns.query))))
-    if query is None:
-        raise Defect("unknown_query")
-    return query
+        return query
+    return by_text.get(fold(as_text(row.values.get(columns.query))))
 
 
 def _score(value: Any) -> float:

@@ -1,7 +1,7 @@
 """A search log in memory: whole numbers for queries and documents, so that a million impressions stay small."""
 
+from array import array
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -22,21 +22,18 @@ _SCHEMA = pa.schema(
 )
 
 
-class First(NamedTuple):
-    """The first occurrence of a query: earliest, then of the smallest text."""
-
-    timestamp: int
-    text: str
-    source: str
-    line: int
-
-
 class SearchLog:
-    """The impressions of one log, and its distinct queries: texts that fold alike are one query."""
+    """The impressions of one log, and its distinct queries: texts that fold alike are one query.
+
+    `keys` are the folded texts of the queries by number, `first_times` when each was first seen.
+    """
 
     def __init__(self, max_query_words: int) -> None:
         self.keys: list[str] = []
-        self.firsts: list[First] = []
+        self.first_times = array("q")
+        self._first_texts: list[str] = []
+        self._first_sources, self._first_lines = array("i"), array("q")
+        self._sources: list[str] = []  # the last is the one being read
         self._max_query_words = max_query_words
         self._of_key: dict[str, int] = {}
         self._of_text: dict[str, int] = {}
@@ -47,22 +44,34 @@ class SearchLog:
         number = self._of_text.get(text)
         if number is None:
             number = self._of_text[text] = self._number(text)
-        if number == len(self.firsts):
-            self.firsts.append(First(timestamp, text, source, line))
-        elif (timestamp, text) < self.firsts[number][:2]:
-            self.firsts[number] = First(timestamp, text, source, line)
+        if not self._sources or source != self._sources[-1]:
+            self._sources.append(source)
+        if number == len(self.first_times):
+            self.first_times.append(timestamp)
+            self._first_texts.append(text)
+            self._first_sources.append(len(self._sources) - 1)
+            self._first_lines.append(line)
+        elif (timestamp, text) < (self.first_times[number], self._first_texts[number]):
+            self.first_times[number], self._first_texts[number] = timestamp, text
+            self._first_sources[number], self._first_lines[number] = len(self._sources) - 1, line
         return number
+
+    def first(self, number: int) -> tuple[str, str, int]:
+        """Text, source and line of the first occurrence of a query: the earliest, then of the smallest text."""
+        return self._first_texts[number], self._sources[self._first_sources[number]], self._first_lines[number]
 
     def _number(self, text: str) -> int:
         key = fold(text)
+        if key == text:
+            key = text  # one string in memory, not two
         if not key:
             raise Defect("empty_text")
         if len(text.split()) > self._max_query_words:
             raise Defect("query_too_long")
-        if key not in self._of_key:
-            self._of_key[key] = len(self.keys)
+        number = self._of_key.setdefault(key, len(self.keys))
+        if number == len(self.keys):
             self.keys.append(key)
-        return self._of_key[key]
+        return number
 
     def add(
         self,

@@ -1,6 +1,5 @@
 """Rows of Parquet, CSV, TSV and JSONL files by column names, read so that one bad row costs one row."""
 
-import csv
 import difflib
 import gzip
 import io
@@ -15,12 +14,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from steps.core.errors import UserError
+from steps.ingest.delimited import Record, records
 from steps.ingest.rejects import Rejects
 from steps.ingest.rows import Defect, json_object, read_lines
 
 PATTERNS = ("*.parquet", "*.csv", "*.csv.gz", "*.tsv", "*.tsv.gz", "*.jsonl", "*.jsonl.gz")
 _BATCH_ROWS = 16_384
-_PROBED_ROWS = 1000  # a JSONL column that none of the first rows has is a mistake in the column map
+PROBED_ROWS = 1000  # a JSONL column that none of the first rows has is a mistake in the column map
 _NAMED_COLUMNS = 20
 _BULK_ACTIONS = {"index", "create"}
 
@@ -97,39 +97,29 @@ def _parquet(
 def _delimited(
     path: Path, kind: str, wanted: Mapping[str, str], optional: Collection[str], source: str, rejects: Rejects
 ) -> Iterator[Row]:
-    """A quoted CSV field may hold line ends; TSV knows no quotes, as a query may hold a lone one."""
     try:
         with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as handle:
             text = io.TextIOWrapper(handle, encoding="utf-8-sig", errors="surrogateescape", newline="")  # type: ignore[arg-type]
-            rows = csv.reader(text) if kind == "csv" else csv.reader(text, delimiter="\t", quoting=csv.QUOTE_NONE)
-            header = [name.strip() for name in next(rows, [])]
-            _check(path, "line 1", header, wanted)
+            found = records(text, kind)
+            first = next(found, Record(1, []))
+            if first.defect:
+                raise UserError(f"{path}: line {first.line}: {first.raw[:80]!r} is no header ({first.defect}); write it again")
+            header = [name.strip() for name in first.fields]
+            _check(path, f"line {first.line}", header, wanted)
             places = [(name, header.index(name)) for name in {*wanted, *optional} if name in header]
-            while True:
-                line = rows.line_num + 1
-                try:
-                    fields = next(rows, None)
-                except csv.Error as error:
-                    rejects.count_row(source)
-                    rejects.add(source, line, "invalid_csv", str(error))
-                    continue
-                if fields is None:
-                    return
-                if not fields:
-                    continue
+            for record in found:
                 rejects.count_row(source)
-                if len(fields) != len(header):
-                    reason = "missing_field" if len(fields) < len(header) else "too_many_columns"
-                    rejects.add(source, line, reason, "\t".join(fields))
-                    continue
-                yield Row(line, {name: fields[place] for name, place in places}, fields)
+                if record.defect:
+                    rejects.add(source, record.line, record.defect, record.raw)
+                else:
+                    yield Row(record.line, {name: record.fields[place] for name, place in places}, record.fields)
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise UserError(f"{path}: the gzip stream is damaged ({error}); fetch the file again") from None
 
 
 def _json_lines(path: Path, wanted: Mapping[str, str], source: str, rejects: Rejects) -> Iterator[Row]:
     rows = _json_rows(path, source, rejects)
-    probed = list(islice(rows, _PROBED_ROWS))
+    probed = list(islice(rows, PROBED_ROWS))
     if probed:
         had = {name for row in probed for name in row.values}
         if any(name not in had for name in wanted):

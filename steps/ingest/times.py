@@ -9,6 +9,7 @@ from steps.ingest.rows import Defect
 
 _FIRST_MILLISECONDS = 10**11  # as seconds this is the year 5138, as milliseconds 1973
 _TOO_LARGE = 10**14
+_DAY_DIGITS = 8  # "20260131", which as a number would be a day of 1970
 
 
 class Window(NamedTuple):
@@ -35,23 +36,33 @@ ALWAYS = Window.of("", "")
 def unix_seconds(value: Any) -> int:
     """Whole unix seconds of a value: a number (seconds, or milliseconds from 1e11 on), ISO 8601 text or a date.
 
-    UTC where no zone is named. Defect `missing_field` or `bad_timestamp`.
+    UTC where no zone is named. Defect `missing_field`, or `bad_timestamp`, which a time before 1970 is too.
     """
     if value is None or value == "":
         raise Defect("missing_field")
     if isinstance(value, str):
-        try:
-            value = float(value)
-        except ValueError:
-            try:
-                return iso_seconds(value.strip())
-            except (ValueError, OverflowError):
-                raise Defect("bad_timestamp") from None
-    if isinstance(value, date):
-        try:
-            return iso_seconds(value.isoformat())
-        except (ValueError, OverflowError):
-            raise Defect("bad_timestamp") from None
+        value = _parsed(value.strip())
+    elif isinstance(value, date):
+        value = _iso(value.isoformat())
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < _TOO_LARGE:
         raise Defect("bad_timestamp")
     return int(value if value < _FIRST_MILLISECONDS else value // 1000)
+
+
+def _parsed(text: str) -> float | None:
+    """The number or time that a text spells, None for neither."""
+    day = _iso(text) if len(text) == _DAY_DIGITS and text.isdigit() else None
+    if day is not None:
+        return day
+    try:
+        return float(text)
+    except ValueError:
+        return _iso(text)
+
+
+def _iso(text: str) -> int | None:
+    try:
+        seconds = iso_seconds(text)
+    except (ValueError, OverflowError):
+        return None
+    return seconds if seconds < _FIRST_MILLISECONDS else None

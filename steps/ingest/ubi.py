@@ -8,15 +8,18 @@ import numpy as np
 import pyarrow as pa
 
 from steps.core.params.ingest import UbiSource
+from steps.ingest.coded_columns import coded
 from steps.ingest.log_corpus import read_corpus
 from steps.ingest.log_splits import add_log
 from steps.ingest.rejects import Rejects
 from steps.ingest.relevance import QueryNames, log_relevance
-from steps.ingest.search_log import SESSIONS, SearchLog
+from steps.ingest.search_log import SearchLog
 from steps.ingest.source_data import SourceData
 from steps.ingest.times import Window
 from steps.ingest.ubi_events import read_events
 from steps.ingest.ubi_searches import read_searches
+
+_BATCH_ROWS = 1_000_000
 
 
 def read_ubi(
@@ -46,16 +49,22 @@ def read_ubi(
         source, searches, numbers, key=key, window=window, max_reject_ratio=max_reject_ratio, rejects=rejects
     )
     queries, times = np.array(searches.queries, dtype=np.int32), np.array(searches.times, dtype=np.int64)
-    ids = pa.array([f"{source.name}/{search_id}" for search_id in searches.ids], pa.string())
-    sessions = pa.DictionaryArray.from_arrays(pa.array(shown.searches, pa.int32()), ids).cast(SESSIONS)
-    log.add(sessions, queries[shown.searches], shown.documents, shown.ranks, shown.clicked, times[shown.searches])
+    for start in range(0, len(shown.searches), _BATCH_ROWS):
+        whose, *rest = (column[start : start + _BATCH_ROWS] for column in shown)
+        first, last = int(whose[0]), int(whose[-1])  # sorted by search
+        ids = pa.array([f"{source.name}/{search_id}" for search_id in searches.ids[first : last + 1]], pa.string())
+        log.add(coded(whose - first, ids), queries[whose], *rest, times[whose])
     data.facts["searches_left_out"] = searches.left_out()
     data.facts["events_left_out"] = events_left_out
-    data.facts["impressions_left_out"] = {"outside_window": searches.impressions_outside}
-    add_log(data, log, source, seed=seed, key=key)
+    data.facts["impressions_left_out"] = {
+        "outside_window": searches.impressions_outside,
+        "unknown_document": searches.unknown_documents,
+    }
+    add_log(data, log, source, seed=seed, key=key, rejects=rejects)
     names = QueryNames()
-    for search_id, number in zip(searches.ids, searches.queries, strict=True):
-        names.add(search_id, number)
+    if source.relevance:
+        for search_id, number in zip(searches.ids, searches.queries, strict=True):
+            names.add(search_id, number)
     data.relevance = log_relevance(
         source, log, names, documents, key=key, max_reject_ratio=max_reject_ratio, rejects=rejects
     )

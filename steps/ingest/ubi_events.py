@@ -11,7 +11,7 @@ import numpy as np
 from steps.core.params.ingest import UbiSource, iso_seconds
 from steps.core.progress import progress
 from steps.ingest.log_values import as_id, as_rank
-from steps.ingest.rejects import RAW_CHARACTERS, Rejects
+from steps.ingest.rejects import Rejects
 from steps.ingest.rows import Defect
 from steps.ingest.source_files import table_files
 from steps.ingest.table_rows import Row, read_rows
@@ -19,6 +19,7 @@ from steps.ingest.times import Window, unix_seconds
 from steps.ingest.ubi_searches import OUTSIDE, Searches
 
 IMPRESSION_ACTIONS = frozenset({"impression", "view"})
+_SESSION_SECONDS = 24 * 3600  # so long after its search an event may come
 _NEVER_SHOWN = "click_without_impression"
 
 
@@ -29,15 +30,6 @@ class Shown(NamedTuple):
     documents: np.ndarray
     ranks: np.ndarray
     clicked: np.ndarray
-
-
-class _Click(NamedTuple):
-    """A click whose impression is known only when all events are read."""
-
-    pair: int
-    source: str
-    line: int
-    raw: bytes | str
 
 
 def read_events(
@@ -52,20 +44,23 @@ def read_events(
 ) -> tuple[Shown, dict[str, int]]:
     """What was shown and clicked, and how many events were left out, by reason.
 
-    A click at or after `test_from` says nothing about a search before it. Raises UserError for a missing file or
-    column or too many defect rows.
+    A click at or after `test_from` says nothing about a search before it. An event of the window's first day may
+    belong to a search before the window, whose partition is not read. Raises UserError for a missing file or column
+    or too many defect rows.
     """
     reader = _Reader(source, searches, documents, window)
     files = table_files(source.events, f"{key}.events", window)
     wanted = dict.fromkeys(("action_name", "timestamp"), f"{key}.events")
     for file in files:
         name = f"{source.name}/events/{file.name}"
+        reader.files.append(name)
         rows = read_rows(
             file.path, wanted=wanted, optional=["query_id", "event_attributes"], source=name, rejects=rejects
         )
+        rows = rejects.watched(rows, name, file.path, max_reject_ratio)
         for row in progress(rows, None, f"events of {name}"):
             try:
-                reader.read(row, name)
+                reader.read(row)
             except Defect as defect:
                 rejects.add(name, row.line, defect.reason, row.raw())
     shown = reader.shown(rejects)
@@ -83,11 +78,15 @@ class _Reader:
         self.left_out: Counter[str] = Counter(clicks_after_test_from=0, not_of_a_search=0, outside_window=0)
         self.clicked = bytearray(len(searches.documents))
         self.pairs, self.ranks = array("q"), array("i")
-        self.clicks: list[_Click] = []
+        self.files: list[str] = []  # the last is the one being read
+        # Clicks whose impression is known only when all events are read: what, and where it was read.
+        self.click_pairs, self.click_files, self.click_lines = array("q"), array("i"), array("q")
 
-    def read(self, row: Row, name: str) -> None:
+    def read(self, row: Row) -> None:
         """Take one event in; Defect when it is one that counts and cannot be used."""
         action, search_id = row.values.get("action_name"), row.values.get("query_id")
+        if not isinstance(action, str | None):
+            raise Defect("wrong_type")
         if action not in self.actions or search_id is None or search_id == "":
             self.left_out["not_of_a_search"] += 1
             return
@@ -96,6 +95,9 @@ class _Reader:
         search = self.searches.numbers.get(as_id(search_id))
         if search == OUTSIDE or not self.window.holds(timestamp):
             self.left_out["outside_window"] += 1
+            return
+        if search is None and timestamp < self.window.start + _SESSION_SECONDS:
+            self.left_out["unknown_search"] += 1
             return
         if search is None:
             raise Defect(_NEVER_SHOWN if is_click else "unknown_query")
@@ -116,7 +118,9 @@ class _Reader:
         elif self.searches.times[search] < self.cut <= timestamp:
             self.left_out["clicks_after_test_from"] += 1
         elif start == end:
-            self.clicks.append(_Click(pair, name, row.line, row.raw()[:RAW_CHARACTERS]))
+            self.click_pairs.append(pair)
+            self.click_files.append(len(self.files) - 1)
+            self.click_lines.append(row.line)
         else:
             try:
                 place = start + self.searches.documents[start:end].index(document)
@@ -132,11 +136,12 @@ class _Reader:
         order = np.lexsort((ranks, pairs))
         pairs, at = np.unique(pairs[order], return_index=True)  # of several events the one of the lowest ordinal
         ranks = ranks[order][at]
-        wanted = np.array([click.pair for click in self.clicks], dtype=np.int64)
-        found = np.isin(wanted, pairs)
-        for place in np.flatnonzero(~found).tolist():
-            click = self.clicks[place]
-            rejects.add(click.source, click.line, _NEVER_SHOWN, click.raw)
+        wanted = np.array(self.click_pairs, dtype=np.int64)
+        originals = list(self.documents)
+        for place in np.flatnonzero(~np.isin(wanted, pairs)).tolist():
+            search, document = divmod(self.click_pairs[place], width)
+            raw = json.dumps({"query_id": searches.ids[search], "object_id": originals[document]}, ensure_ascii=False)
+            rejects.add(self.files[self.click_files[place]], self.click_lines[place], _NEVER_SHOWN, raw)
         columns = Shown(
             np.concatenate([by_hits, pairs // width]),
             np.concatenate([np.array(searches.documents, dtype=np.int64), pairs % width]),
@@ -149,13 +154,13 @@ class _Reader:
 
 def _object(attributes: Any) -> tuple[str, Any]:
     """The object's id and its ordinal (None where the event has none) of `event_attributes`, a mapping or its JSON."""
-    if isinstance(attributes, str):
+    if isinstance(attributes, str) and attributes:
         try:
             attributes = json.loads(attributes)
         except ValueError:
             raise Defect("wrong_type") from None
     if not isinstance(attributes, dict):
-        raise Defect("missing_field" if attributes is None else "wrong_type")
+        raise Defect("missing_field" if attributes is None or attributes == "" else "wrong_type")
     thing, position = attributes.get("object"), attributes.get("position")
     if not isinstance(thing, dict):
         raise Defect("missing_field" if thing is None else "wrong_type")

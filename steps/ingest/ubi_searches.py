@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from steps.core.params.ingest import UbiSource
 from steps.core.progress import progress
 from steps.ingest.log_values import as_id, as_text
@@ -32,6 +34,7 @@ class Searches:
     documents: array = field(default_factory=lambda: array("i"))
     ranks: array = field(default_factory=lambda: array("i"))
     impressions_outside: int = 0
+    unknown_documents: int = 0
 
     def left_out(self) -> dict[str, int]:
         """How many searches lie outside the window or cannot be used."""
@@ -51,64 +54,125 @@ def read_searches(
 ) -> Searches:
     """Read the searches in the window, and note their queries in the log; `documents`: number by original id.
 
-    A search without text (browsing) becomes a reject that counts as no defect, as does one delivered twice.
+    A search without text (browsing) becomes a reject that counts as no defect, as does one delivered twice and one
+    with some hits that the corpus lacks. Further responses to a search (`query_response_id`), such as its next page,
+    continue its ranks.
     """
     wanted = dict.fromkeys(("query_id", "user_query", "timestamp"), f"{key}.queries")
-    searches = Searches()
+    reader = _Reader(log, documents, window, rejects)
     for file in table_files(source.queries, f"{key}.queries", window):
         name = f"{source.name}/queries/{file.name}"
-        rows = read_rows(file.path, wanted=wanted, optional=["query_response_hit_ids"], source=name, rejects=rejects)
+        rows = read_rows(
+            file.path,
+            wanted=wanted,
+            optional=["query_response_id", "query_response_hit_ids"],
+            source=name,
+            rejects=rejects,
+        )
+        rows = rejects.watched(rows, name, file.path, max_reject_ratio)
         for row in progress(rows, None, f"searches of {name}"):
             try:
-                search_id = as_id(row.values.get("query_id"))
-                if search_id in searches.numbers:
-                    rejects.add(name, row.line, "duplicate_id", row.raw(), defect=False)
-                    continue
-                searches.numbers[search_id] = UNUSABLE
-                _add(searches, search_id, row, name, log, documents, window, rejects)
+                reader.read(row, name)
             except Defect as defect:
                 rejects.add(name, row.line, defect.reason, row.raw())
         rejects.check(name, file.path, max_reject_ratio)
-    return searches
+    return reader.finished()
 
 
-def _add(
-    searches: Searches,
-    search_id: str,
-    row: Row,
-    name: str,
-    log: SearchLog,
-    documents: Mapping[str, int],
-    window: Window,
-    rejects: Rejects,
-) -> None:
-    timestamp = unix_seconds(row.values.get("timestamp"))
-    hits = _hits(row.values.get("query_response_hit_ids"))
-    if not window.holds(timestamp):
-        searches.numbers[search_id] = OUTSIDE
-        searches.impressions_outside += len(hits)
-        return
-    text = as_text(row.values.get("user_query") or "")
-    if not text:
-        rejects.add(name, row.line, "empty_text", row.raw(), defect=False)
-        return
-    query = log.query(text, timestamp, name, row.line)
-    unknown = [hit for hit in hits if hit not in documents]
-    if unknown:
-        rejects.add(name, row.line, "unknown_document", f"{search_id}: {', '.join(unknown)}")
-    searches.numbers[search_id] = len(searches.ids)
-    searches.ids.append(search_id)
-    searches.queries.append(query)
-    searches.times.append(timestamp)
-    for rank, hit in enumerate(hits, start=1):
-        if (number := documents.get(hit)) is not None:
-            searches.documents.append(number)
-            searches.ranks.append(rank)
-    searches.starts.append(len(searches.documents))
+class _Reader:
+    def __init__(self, log: SearchLog, documents: Mapping[str, int], window: Window, rejects: Rejects) -> None:
+        self.log, self.documents, self.window, self.rejects = log, documents, window, rejects
+        self.searches = Searches()
+        self.responses = array("q")  # of each search: a hash of the first response's id
+        self.later_responses: dict[int, set[int]] = {}  # by search
+        self.hits = array("i")  # of each search: how many hits it had so far
+        self.shown_by = array("i")  # of each shown document: its search
+
+    def read(self, row: Row, name: str) -> None:
+        """Take one row in; Defect when it cannot be used."""
+        searches, get = self.searches, row.values.get
+        search_id = as_id(get("query_id"))
+        response = hash(str(get("query_response_id") or ""))
+        known = searches.numbers.get(search_id)
+        if known is None:
+            searches.numbers[search_id] = UNUSABLE
+        hits = _hits(get("query_response_hit_ids"))
+        if known is None:
+            search = self._number(search_id, response, row, name)
+        elif known == OUTSIDE or self._is_further_response(known, response):
+            search = known
+        else:
+            self.rejects.add(name, row.line, "duplicate_id", row.raw(), defect=False)
+            return
+        if search == OUTSIDE:
+            searches.impressions_outside += len(hits)
+        elif search != UNUSABLE:
+            self._show(search, hits, row, name)
+
+    def _is_further_response(self, search: int, response: int) -> bool:
+        if search < 0 or response == self.responses[search]:
+            return False
+        later = self.later_responses.setdefault(search, set())
+        is_new = response not in later
+        later.add(response)
+        return is_new
+
+    def _number(self, search_id: str, response: int, row: Row, name: str) -> int:
+        """The number of a search seen for the first time; negative when it is left out."""
+        searches, get = self.searches, row.values.get
+        timestamp = unix_seconds(get("timestamp"))
+        if not self.window.holds(timestamp):
+            searches.numbers[search_id] = OUTSIDE
+            return OUTSIDE
+        text = as_text(get("user_query") or "")
+        if not text:
+            self.rejects.add(name, row.line, "empty_text", row.raw(), defect=False)
+            return UNUSABLE
+        query = self.log.query(text, timestamp, name, row.line)
+        number = searches.numbers[search_id] = len(searches.ids)
+        searches.ids.append(search_id)
+        searches.queries.append(query)
+        searches.times.append(timestamp)
+        self.responses.append(response)
+        self.hits.append(0)
+        return number
+
+    def _show(self, search: int, hits: Mapping[str, None], row: Row, name: str) -> None:
+        """Add the hits of a row to its search."""
+        searches = self.searches
+        unknown = sum(hit not in self.documents for hit in hits)
+        if unknown:
+            searches.unknown_documents += unknown
+            self.rejects.add(name, row.line, "unknown_document", row.raw(), defect=unknown == len(hits))
+        for rank, hit in enumerate(hits, start=self.hits[search] + 1):
+            if (number := self.documents.get(hit)) is not None:
+                self.shown_by.append(search)
+                searches.documents.append(number)
+                searches.ranks.append(rank)
+        self.hits[search] += len(hits)
+
+    def finished(self) -> Searches:
+        """The searches with what they showed sorted by search and rank, a document of several responses once."""
+        searches = self.searches
+        shown_by, documents, ranks = (
+            np.array(column, dtype=np.int32) for column in (self.shown_by, searches.documents, searches.ranks)
+        )
+        if self.later_responses:
+            pairs = shown_by.astype(np.int64) * max(len(self.documents), 1) + documents
+            order = np.lexsort((ranks, pairs))
+            first = order[np.unique(pairs[order], return_index=True)[1]]
+            first = first[np.lexsort((ranks[first], shown_by[first]))]
+            shown_by, documents, ranks = shown_by[first], documents[first], ranks[first]
+        starts = np.searchsorted(shown_by, np.arange(len(searches.ids) + 1))
+        searches.starts = array("q", starts.astype(np.int64).tobytes())
+        searches.documents, searches.ranks = array("i", documents.tobytes()), array("i", ranks.tobytes())
+        return searches
 
 
 def _hits(value: Any) -> dict[str, None]:
     """The ids that were shown, in order, each once; a string holds them as JSON."""
+    if value is None or value == "":
+        return {}
     if isinstance(value, str):
         try:
             value = json.loads(value)

@@ -1,6 +1,7 @@
 """The mining report: how many rows of which source, what was left out and why, and examples that a person can judge."""
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import zip_longest
 from typing import Any
 
 import ibis
@@ -45,9 +46,12 @@ def samples(
     evidence: (query, doc, ...), what a query says of a document; `explain` puts it into words.
     """
     numbered = triplets.mutate(number=mixed(seed, triplets.query, triplets.positive))
-    place = ibis.row_number().over(ibis.window(group_by="source", order_by=["number", "query", "positive"]))
-    placed = numbered.mutate(place=place)
-    chosen = engine.rows(placed.filter(placed.place < SAMPLES).order_by("place", "source").limit(SAMPLES)).to_pylist()
+    ordered = numbered.order_by("number", "query", "positive")
+    sources = [row["source"] for row in engine.rows(triplets.select("source").distinct()).to_pylist()]
+    drawn = [
+        engine.rows(ordered.filter(ordered.source == source).limit(SAMPLES)).to_pylist() for source in sorted(sources)
+    ]
+    chosen = [row for turn in zip_longest(*drawn) for row in turn if row is not None][:SAMPLES]
     if not chosen:
         return []
     query_keys = sorted({row[name] for row in chosen for name in ("query", "via")} - {None})

@@ -7,11 +7,9 @@ import textwrap
 import time
 from pathlib import Path
 
-import torch
-
 from steps.core.errors import UserError
-from steps.core.release import Release, load_release
-from steps.search.documents import Document, read_documents
+from steps.core.release import Hit, Release, load_release
+from steps.search.documents import read_contents
 
 _SNIPPET = 160  # characters
 
@@ -21,34 +19,29 @@ def run(query: str, folder: Path, dataset: str | None, k: int, ingest: Path) -> 
 
     `dataset` None is the release's first. UserError when the release is damaged or does not hold the data set.
     """
-    torch.set_num_threads(1)  # one short query: threads cost more than they bring, and the report times it so too
     start = time.perf_counter()
-    release = load_release(folder)
+    release = load_release(folder)  # warm: it has answered its probes
     chosen = _dataset(release, dataset)
-    # The first call pays for lazy set-up; what is timed below is what a running service would take.
-    for text in ("warm", "warm up", "warm up an encoder"):
-        release.search(chosen, release.encode([text]), k)
     ready = time.perf_counter()
     vectors = release.encode([query])
     encoded = time.perf_counter()
-    scores, doc_ids = release.search(chosen, vectors, k)
+    hits = release.hits(chosen, vectors, k)[0]
     searched = time.perf_counter()
 
-    documents = read_documents(ingest, doc_ids[0])
-    for rank, (score, doc_id) in enumerate(zip(scores[0], doc_ids[0], strict=False), start=1):
-        print(hit(rank, float(score), doc_id, documents.get(doc_id), _width()))
+    contents = read_contents(ingest, [found.id for found in hits])
+    for rank, found in enumerate(hits, start=1):
+        print(entry(rank, found, contents.get(found.id, ""), _width()))
     print(
         f"{folder.name} on {chosen}: encode {(encoded - ready) * 1000:.2f} ms,"
         f" search {(searched - encoded) * 1000:.2f} ms (release verified and loaded in {ready - start:.1f} s)"
     )
 
 
-def hit(rank: int, score: float, doc_id: str, document: Document | None, width: int) -> str:
+def entry(rank: int, found: Hit, content: str, width: int) -> str:
     """A hit as text: rank, score and title (the id where there is none), the beginning of its content below."""
-    title = (document.title if document else "") or doc_id
-    lines = [f"{rank:>2}  {score:.4f}  {_bold(title)}"]
-    if document and document.content.strip():
-        snippet = textwrap.shorten(document.content, _SNIPPET, placeholder=" …")
+    lines = [f"{rank:>2}  {found.score:.4f}  {_bold(found.title or found.id)}"]
+    if content.strip():
+        snippet = textwrap.shorten(content, _SNIPPET, placeholder=" …")
         lines.append(textwrap.fill(snippet, width, initial_indent=" " * 12, subsequent_indent=" " * 12))
     return "\n".join(lines)
 

@@ -47,7 +47,8 @@ ingest:
        max_content_words: 40, max_summary_documents: 4, max_documents: 150, test_queries: 30, dev_queries: 20}
   max_reject_ratio: 0.5
 teach: {base: "${TOWER}", max_triplets: 64, max_document_length: 64, dev_documents: 50}
-index: {ivfpq: {subquantizers: 8}}
+index: {kind: hnsw, semantic_ids: {levels: 2, codes: 8}}
+release: {parity_ndcg_loss: 1.0, total_ndcg_loss: 1.0}
 generate: {max_queries: 20, judge: "${TOWER}", small: {d_model: 32, layers: 1, epochs: 0.2, corpus_texts: 100}}
 distill:
   students: [static, 1l]

@@ -22,13 +22,28 @@ EMBED = EmbedParams(
 )
 INDEX = IndexParams.model_validate(
     {
-        "ivfpq": {"lists": 2, "subquantizers": 8, "bits": 4, "probes": 2},
+        "kind": "ivfflat",
+        "factory": "IVF2,Flat",
+        "target_recall": 0.9,
         "training_vectors": 1000,
         "recall_queries": 50,
+        "shard_vectors": 0,
+        "width": 0,
+        "retrain_after": 0.2,
+        "semantic_ids": {"levels": 2, "codes": 4},
         "seed": 1,
     }
 )
-RELEASE = ReleaseParams(probes=4, probe_tolerance=1e-3)
+# The losses of a random network on eight queries mean nothing: the tests of the limits set them.
+RELEASE = ReleaseParams(
+    format="auto",
+    precision="int8",
+    parity_cosine=0.9999,
+    parity_ndcg_loss=1.0,
+    total_ndcg_loss=1.0,
+    probes=4,
+    probe_tolerance=1e-3,
+)
 LAYERS = {"kind": "layer_subset", "loss": "squared_error", "epochs": 1.0, "batch_size": 16, "learning_rate": 1e-3,
           "warmup_ratio": 0.1, "weight_decay": 0.01}  # fmt: skip
 TABLE = {"kind": "token_table", "loss": "cosine", "epochs": 2.0, "batch_size": 32, "learning_rate": 0.02,
@@ -50,8 +65,8 @@ def distill_params(**changes: object) -> DistillParams:
 
 
 def write_ingest(folder: Path) -> Path:
-    """Sixty-four documents in two data sets, with train, dev and test queries."""
-    corpus, queries = [], []
+    """Sixty-four documents in two data sets, a query each: test only in `one`, dev only in `two`."""
+    corpus, queries, qrels = [], [], []
     for number in range(64):
         dataset = "one" if number % 2 else "two"
         first, second = TOPICS[number % 8], TOPICS[number // 8]
@@ -60,8 +75,11 @@ def write_ingest(folder: Path) -> Path:
         corpus.append({"doc_id": doc_id, "dataset": dataset, "title": title, "topic": "", "content": content})
         split = "test" if number % 8 == 7 else "dev" if number % 8 == 6 else "train"
         text = f"how to {first} the {second} {number}"
-        queries.append({"query_id": f"{dataset}/q{number}", "dataset": dataset, "text": text, "split": split})
+        query = {"query_id": f"{dataset}/q{number}", "dataset": dataset, "split": split}
+        queries.append(query | {"text": text})
+        qrels.append(query | {"doc_id": doc_id, "grade": 1})
     write_table(folder, "corpus", table_from_rows("corpus", corpus))
+    write_table(folder, "qrels", table_from_rows("qrels", qrels))
     write_table(folder, "queries", table_from_rows("queries", queries))
     return folder
 
@@ -101,27 +119,33 @@ def run_distill(root: Path, student: str, params: DistillParams) -> Path:
     return output
 
 
-def run_release(root: Path, student: str) -> Path:
-    """Index and release one student; returns the release."""
+def run_index(root: Path, params: IndexParams = INDEX) -> Path:
+    """Index the documents; returns the folder."""
     from steps.index.run import run as index
-    from steps.release.run import run as release
 
     index(
         ingest=root / "data/ingest",
         embed=root / "data/embed",
         teach=root / "models/teach",
         output=root / "models/index",
-        params=INDEX,
+        params=params,
         run=NullRun(),
     )
+    return root / "models/index"
+
+
+def run_release(root: Path, student: str, params: ReleaseParams = RELEASE, index: IndexParams = INDEX) -> Path:
+    """Index and release one student; returns the release."""
+    from steps.release.run import run as release
+
     output = root / "models/release" / student
     release(
         student=student,
         distill=root / "models/distill" / student,
-        index=root / "models/index",
+        index=run_index(root, index),
         ingest=root / "data/ingest",
         output=output,
-        params=RELEASE,
+        params=params,
         run=NullRun(),
     )
     return output

@@ -1,120 +1,136 @@
-"""A release opens only when encoder, index and manifest are the ones that were made together."""
+"""A release answers queries with the encoder and the index that were made together."""
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import faiss
 import numpy as np
 import pytest
-from stages import distill_params, run_distill, run_embed, run_release
+from stages import INDEX, RELEASE, run_index, run_release
 
 from steps.core.errors import UserError
 from steps.core.release import load_release
-from steps.core.tables import read_table
-
-
-@pytest.fixture(scope="module")
-def root(tiny_tower: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("release")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SLIMTOWER_CACHE", str(folder / "cache"))
-        run_embed(folder, tiny_tower)
-    for student in ("static", "2l"):
-        run_distill(folder, student, distill_params())
-        run_release(folder, student)
-    return folder
+from steps.core.tables import read_table, write_table
+from steps.core.tracking import NullRun
 
 
 @pytest.fixture
-def copy(root: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(root / "models/release/2l", tmp_path / "release"))
+def other(released: Path, tmp_path: Path) -> Path:
+    """A copy of everything but the releases."""
+    return Path(shutil.copytree(released, tmp_path / "other", ignore=shutil.ignore_patterns("release", "cache")))
 
 
-def test_search_finds_what_a_plain_inner_product_finds(root: Path) -> None:
-    release = load_release(root / "models/release/2l")
+def exact(released: Path, dataset: str, vectors: np.ndarray) -> tuple[np.ndarray, list[str]]:
+    """Inner products of the vectors with a data set's documents, in float64, and the documents' ids."""
+    corpus = read_table(released / "data/ingest", "corpus").to_pylist()
+    rows = [row for row, document in enumerate(corpus) if document["dataset"] == dataset]
+    documents = np.load(released / "data/embed/documents.npy")[rows]
+    return vectors.astype(np.float64) @ documents.T.astype(np.float64), [corpus[row]["doc_id"] for row in rows]
+
+
+def test_search_finds_what_a_plain_inner_product_finds(released: Path) -> None:
+    release = load_release(released / "models/release/2l")
     vectors = release.encode(["how to sum the axis", "string window"])
-    corpus = read_table(root / "data/ingest", "corpus").to_pylist()
-    documents = np.load(root / "data/embed/documents.npy")
     for dataset in ("one", "two"):
-        rows = [row for row, document in enumerate(corpus) if document["dataset"] == dataset]
-        scores = vectors.astype(np.float64) @ documents[rows].T.astype(np.float64)
-        found_scores, found = release.search(dataset, vectors, 5)
+        scores, ids = exact(released, dataset, vectors)
+        found_scores, found = release.search(dataset, vectors, 5, "flat")
         for query in range(2):
-            best = np.argsort(-scores[query], kind="stable")[:5]
-            np.testing.assert_allclose(found_scores[query], scores[query][best], atol=1e-5)
-            assert set(found[query]) <= {corpus[row]["doc_id"] for row in rows}
+            np.testing.assert_allclose(found_scores[query], -np.sort(-scores[query])[:5], atol=1e-5)
+            own = [scores[query][ids.index(doc)] for doc in found[query]]
+            np.testing.assert_allclose(own, found_scores[query], atol=1e-5)
 
 
-def test_every_data_set_has_both_indexes_of_all_its_vectors(root: Path) -> None:
-    for dataset in ("one", "two"):
-        for kind in ("flat", "ivfpq"):
-            index = faiss.read_index(str(root / "models/release/2l/index" / dataset / f"{kind}.faiss"))
-            assert index.ntotal == 32
-    assert load_release(root / "models/release/static").datasets == ["one", "two"]
+def test_a_query_gets_ids_scores_and_titles_best_first(released: Path) -> None:
+    release = load_release(released / "models/release/static")
+    titles = {row["doc_id"]: row["title"] for row in read_table(released / "data/ingest", "corpus").to_pylist()}
+    for dataset, expected in (("", "one"), ("two", "two")):
+        hits = release.query("how to sum the axis", k=5, dataset=dataset)
+        scores, ids = exact(released, expected, release.encode(["how to sum the axis"]))
+        assert len(hits) == 5
+        assert [hit.score for hit in hits] == sorted((hit.score for hit in hits), reverse=True)
+        for hit in hits:
+            assert hit.title == titles[hit.id]
+            assert hit.score == pytest.approx(scores[0][ids.index(hit.id)], abs=1e-5)
+    both = release.query_all(["matrix", "how to sum the axis"], k=5)
+    assert both[1] == release.query("how to sum the axis", k=5)
 
 
-def edit_manifest(change: Callable[[dict], None], name: str = "manifest.json") -> Callable[[Path], None]:
-    def edit(folder: Path) -> None:
-        path = folder / name
-        value = json.loads(path.read_text())
-        change(value)
-        path.write_text(json.dumps(value))
-
-    return edit
-
-
-def append(name: str) -> Callable[[Path], None]:
-    def edit(folder: Path) -> None:
-        with (folder / name).open("ab") as handle:
-            handle.write(b" ")
-
-    return edit
+def test_what_cannot_be_searched_is_named(released: Path) -> None:
+    release = load_release(released / "models/release/static")
+    with pytest.raises(UserError, match="k is 0"):
+        release.query("sum", k=0)
+    with pytest.raises(UserError, match="no index of 'three'; it has one, two"):
+        release.query("sum", dataset="three")
+    with pytest.raises(UserError, match="has no hnsw index of 'one'; it has ann, flat"):
+        release.search("one", release.encode(["sum"]), 3, "hnsw")
 
 
-def other_tokenizer(folder: Path) -> None:
-    path = folder / "query_encoder/tokenizer.json"
-    value = json.loads(path.read_text())
-    vocabulary = value["model"]["vocab"]
-    vocabulary["sum"], vocabulary["mean"] = vocabulary["mean"], vocabulary["sum"]
-    path.write_text(json.dumps(value))
+def test_more_hits_than_documents_are_all_documents(released: Path) -> None:
+    release = load_release(released / "models/release/static")
+    vectors = release.encode(["sum"])
+    assert sorted(release.search("one", vectors, 1000, "flat")[1][0]) == sorted(release.documents("one").ids)
+    assert len(release.query("sum", k=1000)) <= 32
 
 
-MUTATIONS: dict[str, tuple[Callable[[Path], None], str]] = {
-    "tokenizer": (other_tokenizer, "its tokenizer are not the ones"),
-    "weights": (append("query_encoder/model.safetensors"), "its weights are not the ones"),
-    "pooling": (append("query_encoder/1_Pooling/config.json"), "its modules are not the ones"),
-    "index bytes": (append("index/one/flat.faiss"), "not the file this release was made with"),
-    "document ids": (append("index/two/doc_ids.parquet"), "not the file this release was made with"),
-    "missing index": (lambda folder: (folder / "index/one/ivfpq.faiss").unlink(), "missing or not the file"),
-    "format": (edit_manifest(lambda m: m.update(format=99)), "format is 99"),
-    "unknown field": (edit_manifest(lambda m: m.update(surprise=1)), "surprise"),
-    "missing field": (edit_manifest(lambda m: m.pop("width")), "width"),
-    "no probes": (edit_manifest(lambda m: m.pop("probes")), "probes"),
-    "teacher": (edit_manifest(lambda m: m["teacher"].update(weights="0" * 64)), "another teacher"),
-    "width": (edit_manifest(lambda m: m.update(width=31)), "width of the index is 32"),
-    "metric": (edit_manifest(lambda m: m.update(metric="l2")), "metric of the index"),
-    "probe vector": (edit_manifest(lambda m: m["probes"][0]["vector"].__setitem__(0, 9.0)), "off by"),
-    "probe not a number": (
-        edit_manifest(lambda m: m["probes"][0]["vector"].__setitem__(0, float("nan"))),
-        "off by nan",
-    ),
-}
+def test_the_settings_of_the_index_manifest_are_applied(released: Path) -> None:
+    entries = json.loads((released / "models/index/manifest.json").read_text())["datasets"]
+    index = load_release(released / "models/release/2l").index("one")
+    assert faiss.extract_index_ivf(index).nprobe == entries["one"]["indexes"]["ann"]["settings"]["nprobe"]
 
 
-@pytest.mark.parametrize("name", sorted(MUTATIONS))
-def test_a_changed_release_is_refused_and_says_what_to_do(copy: Path, name: str) -> None:
-    change, message = MUTATIONS[name]
-    load_release(copy)
-    change(copy)
-    with pytest.raises(UserError, match=message) as caught:
-        load_release(copy)
-    assert "dvc repro" in str(caught.value)
+def test_one_thread_searches_unless_told_otherwise(released: Path) -> None:
+    folder = released / "models/release/static"
+    several, one = load_release(folder, threads=2), load_release(folder)
+    for release, threads in ((several, 2), (one, 1), (several, 2)):
+        release.query("sum")
+        assert faiss.omp_get_max_threads() == threads
+    one.query("sum")
 
 
-def test_an_index_from_another_teacher_cannot_be_released(root: Path, tmp_path: Path) -> None:
-    other = Path(shutil.copytree(root, tmp_path / "other"))
+def test_every_data_set_has_both_indexes_of_all_its_vectors(released: Path) -> None:
+    release = load_release(released / "models/release/static")
+    assert release.datasets == ["one", "two"]
+    for dataset in release.datasets:
+        assert release.kinds(dataset) == ["ann", "flat"]
+        assert {release.index(dataset, kind).ntotal for kind in ("ann", "flat")} == {32}
+
+
+def test_without_an_approximate_index_the_exact_one_serves(other: Path) -> None:
+    flat = INDEX.model_copy(update={"kind": "flat", "factory": ""})
+    release = load_release(run_release(other, "static", index=flat))
+    assert release.kinds("one") == ["flat"]
+    vectors = release.encode(["how to sum the axis"])
+    assert release.search("one", vectors, 5, "ann")[1] == release.search("one", vectors, 5, "flat")[1]
+
+
+def test_a_narrower_index_gets_an_encoder_of_its_width(other: Path) -> None:
+    narrow = INDEX.model_copy(update={"width": 16})
+    for student in ("static", "2l"):
+        release = load_release(run_release(other, student, RELEASE.model_copy(update={"precision": "fp32"}), narrow))
+        found = release.encode(["how to sum the axis"])
+        whole = release.tower.encode_query(["how to sum the axis"])[:, :16].astype(np.float64)
+        np.testing.assert_allclose(found, whole / np.linalg.norm(whole), atol=1e-5)
+        scores = release.search("one", found, 1)[0]
+        assert -1.001 < float(scores[0, 0]) < 1.001
+
+
+def test_the_encoder_that_serves_stays_close_to_the_student(released: Path) -> None:
+    for student, form in (("static", "table"), ("2l", "onnx")):
+        release = load_release(released / "models/release" / student)
+        report = json.loads((release.folder / "report.json").read_text())
+        assert (report["format"], report["precision"]) == (form, "int8")
+        assert report["parity"]["exported_cosine_min"] > 0.9999
+        assert report["skipped"] == ["one"]  # its queries are train and test
+        assert report["dev"]["two"]["queries"] == 8
+        parts = report["dev"]["two"]["loss"]
+        assert parts["total"] == pytest.approx(parts["export"] + parts["precision"] + parts["index"])
+        queries = ["how to sum the axis", "string window"]
+        cosines = (release.encode(queries) * release.tower.encode_query(queries)).sum(axis=1)
+        assert cosines.min() > 0.98
+
+
+def test_an_index_from_another_teacher_cannot_be_released(other: Path) -> None:
     report = other / "models/distill/2l/report.json"
     value = json.loads(report.read_text())
     value["teacher"]["weights"] = "0" * 64
@@ -123,8 +139,42 @@ def test_an_index_from_another_teacher_cannot_be_released(root: Path, tmp_path: 
         run_release(other, "2l")
 
 
-def test_the_same_input_gives_the_same_index_bytes(root: Path, tmp_path: Path) -> None:
-    other = Path(shutil.copytree(root, tmp_path / "other"))
-    run_release(other, "2l")
-    for name in ("index/one/ivfpq.faiss", "index/manifest.json", "manifest.json"):
-        assert (other / "models/release/2l" / name).read_bytes() == (root / "models/release/2l" / name).read_bytes()
+def test_an_index_of_documents_that_are_gone_cannot_be_released(other: Path) -> None:
+    from steps.release.run import run as release
+
+    run_index(other)
+    write_table(other / "data/ingest", "corpus", read_table(other / "data/ingest", "corpus").slice(2))
+
+    with pytest.raises(UserError, match=r"document '.*' is not in .*dvc repro index"):
+        release(
+            student="static",
+            distill=other / "models/distill/static",
+            index=other / "models/index",
+            ingest=other / "data/ingest",
+            output=other / "models/release/static",
+            params=RELEASE,
+            run=NullRun(),
+        )
+    assert not (other / "models/release/static").exists()
+
+
+def test_the_same_input_gives_the_same_release(released: Path, other: Path) -> None:
+    for student in ("static", "2l"):
+        again, first = run_release(other, student), released / "models/release" / student
+        files = sorted(path.relative_to(first) for path in first.rglob("*") if path.is_file())
+        assert files == sorted(path.relative_to(again) for path in again.rglob("*") if path.is_file())
+        for name in files:
+            assert (again / name).read_bytes() == (first / name).read_bytes(), name
+
+
+def test_releases_share_the_index_on_disk(released: Path) -> None:
+    name = "index/one/flat.faiss"
+    assert (released / "models" / name).samefile(released / "models/release/2l" / name)
+
+
+def test_a_limit_that_is_passed_leaves_no_release(other: Path) -> None:
+    with pytest.raises(UserError, match=r"release.parity_cosine: the fp32 export of '.*' has cosine"):
+        run_release(other, "2l", RELEASE.model_copy(update={"parity_cosine": 1.0}))
+    with pytest.raises(UserError, match=r"release\.format is table, but .* is a transformer; set it to auto"):
+        run_release(other, "2l", RELEASE.model_copy(update={"format": "table"}))
+    assert not (other / "models/release/2l").exists()

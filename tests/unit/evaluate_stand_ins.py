@@ -101,7 +101,7 @@ def write_inputs(root: Path, datasets: tuple[str, ...] = ("api", "med"), leak: s
     (root / "teach" / "tower").mkdir(exist_ok=True)
     for dataset in datasets:
         (root / "index" / dataset).mkdir(parents=True, exist_ok=True)
-        for kind, size in (("flat", 1000), ("ivfpq", 100)):
+        for kind, size in (("flat", 1000), ("ann", 100)):
             (root / "index" / dataset / f"{kind}.faiss").write_bytes(bytes(size))
     write_json(root / "distill" / "2l" / "report.json", {"seconds": 12.6})
     return {

@@ -28,6 +28,7 @@ def evaluate(root: Path, monkeypatch: pytest.MonkeyPatch, **changes: object) -> 
     teacher = System("teacher", dense_search(bag_of_words, whole), bag_of_words, 1_000_000)
     monkeypatch.setattr(stage, "open_releases", lambda folders, teach: {name: releases[name] for name in folders})
     monkeypatch.setattr(stage, "teacher_system", lambda *_: teacher)
+    monkeypatch.setattr("steps.evaluate.serving.tower_encoder", lambda release: release.encode)
     stage.run(
         ingest=root / "ingest",
         mine=root / "mine",
@@ -53,8 +54,8 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_metrics_have_the_documented_keys(reports: Path) -> None:
     metrics = json.loads((reports / "metrics.json").read_text())
     assert set(metrics) == {
-        "datasets", "datasets_dev", "retention", "significance", "latency", "sizes", "indexes", "queries", "audit",
-        "settings",
+        "datasets", "datasets_dev", "retention", "significance", "latency", "sizes", "indexes", "serving", "queries",
+        "audit", "settings",
     }  # fmt: skip
     for part in ("datasets", "datasets_dev"):
         assert set(metrics[part]) == {"api", "med"}
@@ -67,7 +68,8 @@ def test_metrics_have_the_documented_keys(reports: Path) -> None:
     assert all(0 < value["p50_ms"] <= value["p99_ms"] and value["qps"] > 0 for value in metrics["latency"].values())
     assert set(metrics["significance"]["api"]["2l"]) == {"p_value", "wins", "ties", "losses"}
     assert metrics["indexes"]["api"]["flat"]["bytes"] == 1000
-    assert metrics["indexes"]["api"]["ivfpq"]["bytes"] == 100
+    assert metrics["indexes"]["api"]["ann"]["bytes"] == 100
+    assert metrics["serving"]["api"]["2l"]["lost"] == pytest.approx(0)
     assert metrics["sizes"] == {"teacher": {"bytes": 1_000_000}, "static": {"bytes": 123_456}, "2l": {"bytes": 123_456}}
     assert metrics["audit"] == {"checked_texts": 3, "evaluation_queries": 40, "leaks": 0}
     assert metrics["queries"]["api"] == {"test": 10, "dev": 10}

@@ -1,52 +1,225 @@
-"""faiss indexes: exact is exact, approximate is measured, small collections get what they can train."""
+"""faiss indexes: exact is exact, every kind finds what it should, small collections get what they can train."""
 
+from pathlib import Path
+
+import faiss
 import numpy as np
 import pytest
+from index_vectors import all_of, clustered, exact_top, index_params
 
 from steps.core.errors import UserError
-from steps.core.params.index import IvfPqParams
-from steps.index.build import flat, ivfpq, ivfpq_factory, recall
+from steps.core.index_files import apply_settings, file_digests, open_index
+from steps.core.params.index import Kind
+from steps.core.widths import cut
+from steps.index import gpu, shards
+from steps.index.build import fill, flat, trained
+from steps.index.factories import factory, of_kind, split_refine, subquantizers
+from steps.index.tuning import recall, tune
+from steps.index.vectors import Vectors
 
-PARAMS = IvfPqParams(lists=128, subquantizers=8, bits=8, probes=16)
+KINDS: list[Kind] = ["ivfflat", "ivfpq", "hnsw", "sq8", "binary"]
 
 
-def unit_vectors(count: int, width: int = 32) -> np.ndarray:
-    vectors = np.random.default_rng(0).normal(size=(count, width)).astype(np.float32)
-    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+@pytest.fixture(autouse=True)
+def one_thread() -> None:
+    faiss.omp_set_num_threads(1)
+
+
+def built(kind: Kind, matrix: np.ndarray, seed: int = 3) -> faiss.Index:
+    text = of_kind(kind, len(matrix), matrix.shape[1], len(matrix))
+    return fill(trained(text, all_of(matrix), 10**6, seed), all_of(matrix)).index()
 
 
 def test_flat_ranks_by_inner_product() -> None:
-    vectors, queries = unit_vectors(200), unit_vectors(5)
-    scores, rows = flat(vectors).search(queries, 7)
-    expected = queries.astype(np.float64) @ vectors.astype(np.float64).T
+    matrix, queries = clustered(200), clustered(5, seed=1)
+    scores, rows = flat(all_of(matrix)).search(queries, 7)
+    expected = queries.astype(np.float64) @ matrix.astype(np.float64).T
     np.testing.assert_allclose(scores, -np.sort(-expected, axis=1)[:, :7], atol=1e-6)
-    assert rows[:, 0].tolist() == [0, 1, 2, 3, 4]
+    np.testing.assert_array_equal(rows, exact_top(matrix, queries, 7))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_reaches_the_target_and_scores_by_inner_product(kind: Kind) -> None:
+    matrix, queries = clustered(3000), clustered(50, seed=1)
+    index = built(kind, matrix)
+    found = tune(index, queries, exact_top(matrix, queries), 0.95)
+    assert found.met and found.recall >= 0.95
+    scores, rows = index.search(queries, 10)
+    assert recall(rows, exact_top(matrix, queries)) == found.recall
+    products = np.take_along_axis(queries @ matrix.T, rows, axis=1)
+    np.testing.assert_allclose(scores, products, atol=0.01)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_seed_fixes_the_bytes(kind: Kind) -> None:
+    matrix = clustered(700)
+    once, again = (faiss.serialize_index(built(kind, matrix)) for _ in range(2))
+    np.testing.assert_array_equal(once, again)
 
 
 @pytest.mark.parametrize(
-    ("count", "factory"),
-    [(20, "IVF1,PQ8x1"), (1000, "IVF25,PQ8x4"), (9984, "IVF128,PQ8x8"), (10**7, "IVF128,PQ8x8")],
+    ("count", "expected"),
+    [
+        (623, "Flat"),
+        (624, "OPQ6_30,IVF16,PQ6x4fs,Refine(SQ8)"),
+        (7500, "OPQ6_30,IVF192,PQ6x4fs,Refine(SQ8)"),
+        (90000, "OPQ6_30,IVF1200,PQ6x4fs,Refine(SQ8)"),
+        (10**6, "OPQ6_30,IVF2564,PQ6x4fs,Refine(SQ8)"),
+    ],
 )
-def test_lists_and_bits_shrink_with_the_collection(count: int, factory: str) -> None:
-    assert ivfpq_factory(count, 32, PARAMS) == factory
+def test_lists_keep_39_points_a_centroid(count: int, expected: str) -> None:
+    assert factory(index_params(), count, 30) == expected
 
 
-def test_a_width_that_cannot_be_split_names_a_divisor() -> None:
-    with pytest.raises(UserError, match=r"subquantizers is 8, which does not divide the embedding width 30.*such as"):
-        ivfpq_factory(1000, 30, PARAMS)
+def test_your_own_factory_string_is_used_as_it_is() -> None:
+    assert factory(index_params(factory="IVF7,SQ4"), 10**6, 32) == "IVF7,SQ4"
 
 
-def test_more_probes_find_more_and_the_seed_fixes_the_index() -> None:
-    vectors, queries = unit_vectors(2000), unit_vectors(50)
-    exact = flat(vectors)
-    factory = ivfpq_factory(len(vectors), 32, PARAMS)
-    few, many, again = (ivfpq(vectors, factory, probes, 1000, seed=1) for probes in (1, 51, 51))
-    assert recall(few, exact, queries) < recall(many, exact, queries)
-    np.testing.assert_array_equal(many.search(queries, 10)[1], again.search(queries, 10)[1])
+def test_subquantizers_divide_the_width() -> None:
+    assert [subquantizers(width) for width in (384, 30, 7, 1)] == [96, 6, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("text", "layers"),
+    [
+        ("OPQ8_32,IVF4,PQ8x4,Refine(SQ8)", ("OPQ8_32,IVF4,PQ8x4", "SQ8")),
+        ("HNSW32,RFlat", ("HNSW32", "Flat")),
+        ("IVF4,Flat", ("IVF4,Flat", None)),
+    ],
+)
+def test_the_re_scoring_layer_is_told_apart(text: str, layers: tuple[str, str | None]) -> None:
+    assert split_refine(text) == layers
+
+
+@pytest.mark.parametrize("text", ["IVF1O0,Flat", "IVF100000,Flat", "PQ5x8"])
+def test_a_factory_string_that_cannot_be_trained_is_a_user_error(text: str) -> None:
+    with pytest.raises(UserError, match=rf"index.factory: '{text}' cannot be trained on 100 vectors of 32 dim.*choose"):
+        trained(text, all_of(clustered(100)), 10**6, 1)
+
+
+def test_a_flat_kind_with_a_factory_is_refused() -> None:
+    with pytest.raises(ValueError, match="kind flat builds no index beside the exact one"):
+        index_params(kind="flat", factory="SQ8")
+
+
+def test_settings_rise_until_the_target_is_met_and_no_further() -> None:
+    matrix, queries = clustered(4000), clustered(100, seed=1)
+    wanted = exact_top(matrix, queries)
+    index = built("ivfpq", matrix)
+    found = tune(index, queries, wanted, 0.8)
+    assert found.met
+    for name in ("nprobe", "k_factor_rf"):
+        if found.settings[name] == 1:
+            continue
+        apply_settings(index, found.settings | {name: found.settings[name] // 2})
+        assert recall(index.search(queries, 10)[1], wanted) < 0.8
+
+
+def test_an_unreachable_target_gets_the_best_there_is_and_says_so() -> None:
+    matrix, queries = clustered(3000), clustered(50, seed=1)
+    index = fill(trained("IVF20,PQ4x4", all_of(matrix), 10**6, 1), all_of(matrix)).index()
+    found = tune(index, queries, exact_top(matrix, queries), 0.99)
+    assert not found.met
+    apply_settings(index, {"nprobe": 20})
+    assert found.recall >= recall(index.search(queries, 10)[1], exact_top(matrix, queries))
 
 
 def test_recall_by_hand() -> None:
-    vectors = np.eye(4, dtype=np.float32)
-    other = flat(vectors[[0, 1]])
-    # the exact top 4 are all rows; the other index knows rows 0 and 1 only
-    assert recall(other, flat(vectors), vectors[:1], k=4) == 0.5
+    assert recall(np.array([[3, 9, -1, 1], [5, 6, 7, 8]]), np.array([[1, 2, 3, 4], [8, 7, 6, 5]])) == 0.75
+
+
+def test_fewer_documents_than_hits_are_no_obstacle() -> None:
+    matrix, queries = clustered(4), clustered(3, seed=1)
+    assert tune(built("ivfpq", matrix), queries, exact_top(matrix, queries), 1.0).met
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_shards_find_what_one_piece_finds(kind: Kind, tmp_path: Path) -> None:
+    matrix, queries = clustered(2000), clustered(20, seed=1)
+    vectors = all_of(matrix)
+    text = of_kind(kind, len(matrix), 32, len(matrix))
+    template = trained(text, vectors, 10**6, 3)
+    several = not shards.mergeable(template)
+    assert several == (kind in ("hnsw", "binary"))
+    pieces = shards.build(template, shards.parts(vectors, 600))
+    entry = shards.write(tmp_path, "ann", pieces, several) | {"settings": {}}
+    assert sorted(file_digests("ann", entry)) == sorted(path.name for path in tmp_path.iterdir())
+    together = open_index(tmp_path, "ann", entry)
+    alone = built(kind, matrix)
+    for index in (together, alone):
+        assert tune(index, queries, exact_top(matrix, queries), 1.0).recall > 0.95
+        assert index.ntotal == 2000
+    if not several:
+        np.testing.assert_array_equal(together.search(queries, 10)[1], alone.search(queries, 10)[1])
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "flat"])
+def test_a_mapped_index_finds_what_a_loaded_one_finds(kind: Kind, tmp_path: Path) -> None:
+    matrix, queries = clustered(1000), clustered(20, seed=1)
+    entry = shards.write(tmp_path, "ann", iter([built(kind, matrix)]), several=False) | {"settings": {}}
+    mapped, loaded = (open_index(tmp_path, "ann", entry, mapped=mapped) for mapped in (True, False))
+    for ours, theirs in zip(mapped.search(queries, 10), loaded.search(queries, 10), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_settings_of_the_manifest_are_applied_on_opening(tmp_path: Path) -> None:
+    entry = shards.write(tmp_path, "ann", iter([built("ivfflat", clustered(1000))]), several=False)
+    for nprobe in (2, 5):
+        index = open_index(tmp_path, "ann", entry | {"settings": {"nprobe": nprobe}})
+        assert faiss.extract_index_ivf(index).nprobe == nprobe
+
+
+def test_a_broken_index_file_says_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "flat.faiss").write_bytes(b"not an index")
+    with pytest.raises(UserError, match=r"flat\.faiss: faiss cannot read it.*dvc repro index"):
+        open_index(tmp_path, "flat", {"sha256": "", "settings": {}})
+
+
+def test_cut_vectors_are_renormalised_and_whole_ones_left_alone() -> None:
+    matrix = clustered(10) * 2
+    np.testing.assert_array_equal(cut(matrix, 32), matrix)
+    halves = matrix.astype(np.float64)[:, :16]
+    np.testing.assert_allclose(cut(matrix, 16), halves / np.linalg.norm(halves, axis=1)[:, None], atol=1e-6)
+
+
+def test_rows_are_read_in_order_and_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("steps.index.vectors.CHUNK", 3)
+    matrix = clustered(20)
+    vectors = Vectors(matrix, np.arange(19, -1, -2), 32)
+    assert [len(chunk) for chunk in vectors.chunks()] == [3, 3, 3, 1]
+    np.testing.assert_array_equal(np.concatenate(list(vectors.chunks())), matrix[19::-2])
+    np.testing.assert_array_equal(flat(vectors).reconstruct_n(0, 10), matrix[19::-2])
+
+
+class FakeGpu:
+    """Stands for faiss with one GPU: moving is copying."""
+
+    def __init__(self, refuses: bool = False) -> None:
+        self.moves: list[str] = []
+        self.refuses = refuses
+
+    def get_num_gpus(self) -> int:
+        return 1
+
+    def StandardGpuResources(self) -> None:
+        return None
+
+    def index_cpu_to_gpu(self, resources: None, device: int, index: faiss.Index) -> faiss.Index:
+        if self.refuses:
+            raise RuntimeError("not implemented on GPU")
+        self.moves.append("there")
+        return faiss.clone_index(index)
+
+    def index_gpu_to_cpu(self, index: faiss.Index) -> faiss.Index:
+        self.moves.append("back")
+        return index
+
+
+@pytest.mark.parametrize("refuses", [False, True])
+def test_a_gpu_is_used_where_the_kind_can(refuses: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    matrix, queries = clustered(1000), clustered(5, seed=1)
+    expected = built("ivfpq", matrix).search(queries, 10)[1]
+    fake = FakeGpu(refuses)
+    monkeypatch.setattr(gpu, "faiss", fake)
+    np.testing.assert_array_equal(built("ivfpq", matrix).search(queries, 10)[1], expected)
+    assert fake.moves == ([] if refuses else ["there", "back"] * 3)  # base and re-scoring trained, base filled

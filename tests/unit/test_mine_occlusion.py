@@ -48,8 +48,8 @@ def test_importance_is_the_terms_share_of_the_change(tower: Path, planner: Occlu
     for text, importances in zip(TEXTS[:3], found, strict=False):
         assert importances == pytest.approx(expected(tower, text), abs=1e-4)
         assert list(importances) == list(dict.fromkeys(words(text)))
-        assert math.fsum(importances.values()) == pytest.approx(1, abs=1e-5)
-        assert all(value == round(value, 6) for value in importances.values())
+        assert math.fsum(importances.values()) == pytest.approx(1, abs=1e-3)
+        assert all(value == round(value, 4) for value in importances.values())
     assert len(set(found[0].values())) == 4  # the network tells the terms apart
     assert found[3] == {"count": 1.0}
 
@@ -60,8 +60,8 @@ def test_a_texts_importances_hang_neither_on_its_neighbours_nor_on_windows(
     together = planner.importances([*TEXTS, *TEXTS[:2], ""])
     monkeypatch.setattr("steps.mine.occlusion._WINDOW_BATCHES", 1)
     for text, found in zip(TEXTS, planner.importances(TEXTS), strict=True):
-        assert found == pytest.approx(planner.importances([text])[0], abs=2e-5)
-        assert found == pytest.approx(together[TEXTS.index(text)], abs=2e-5)
+        assert found == pytest.approx(planner.importances([text])[0], abs=2e-4)
+        assert found == pytest.approx(together[TEXTS.index(text)], abs=2e-4)
     assert together[4:] == [*together[:2], {}]
     assert planner.importances([]) == []
 
@@ -101,8 +101,8 @@ def test_all_occurrences_of_a_term_are_left_out_and_nothing_else() -> None:
 
 def test_letters_that_lower_to_two_keep_the_spans_in_place() -> None:
     assert occluded("İİ İzmir sum") == {
-        "i": "zmir sum",
-        "zmir": "İİ İ sum",
+        "i\u0307i\u0307": "İzmir sum",
+        "i\u0307zmir": "İİ sum",
         "sum": "İİ İzmir",
     }
 

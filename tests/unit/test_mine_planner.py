@@ -78,6 +78,6 @@ def test_the_planner_occlusion_goes_by_the_base_encoder(engine: Engine) -> None:
     params = MineParams(**{**PARAMS, "planner": "occlusion"})
     rows = engine.rows(importances(engine, queries, params, engine_table(engine, SCORES, []))).to_pylist()
     found = {row["word"]: row["importance"] for row in rows}
-    assert math.fsum(found.values()) == pytest.approx(1, abs=1e-5)
+    assert math.fsum(found.values()) == pytest.approx(1, abs=1e-3)
     assert max(found, key=lambda word: found[word]) == "eigenvalues"
     assert found["eigenvalues"] > 10 * found["a"]

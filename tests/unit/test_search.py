@@ -5,19 +5,32 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from evaluate_stand_ins import FakeRelease, write_inputs
 
 from steps.core.errors import UserError
+from steps.core.release import Hit
 from steps.search import run as search
 from steps.search.request import check_query, release_folder
 
 
+class TitledRelease(FakeRelease):
+    """The stand-in with titles, the first word of a document."""
+
+    def hits(self, dataset: str, vectors: np.ndarray, k: int) -> list[list[Hit]]:
+        scores, ids = self.search(dataset, vectors, k)
+        titles = {doc_id: text.split()[0] for doc_id, text in self.documents[dataset].items()}
+        return [
+            [Hit(doc_id, float(score), titles[doc_id]) for doc_id, score in zip(*line, strict=True)]
+            for line in zip(ids, scores, strict=True)
+        ]
+
+
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    release = FakeRelease(write_inputs(tmp_path))
+    release = TitledRelease(write_inputs(tmp_path))
     monkeypatch.setattr(search, "load_release", lambda folder: release)
-    monkeypatch.setattr(search.torch, "set_num_threads", lambda count: None)  # the other tests keep theirs
     for student in ("2l", "static"):
         (tmp_path / "release" / student).mkdir(parents=True)
         (tmp_path / "release" / student / "manifest.json").write_text("{}")
@@ -38,6 +51,17 @@ def test_prints_hits_best_first_with_title_snippet_and_times(project: Path, caps
     assert scores == sorted(scores, reverse=True)
     assert "2l on api: encode " in lines[-1]
     assert " ms, search " in lines[-1]
+
+
+def test_a_release_is_searched_without_the_corpus_that_made_it(project: Path, capsys) -> None:
+    (project / "ingest" / "corpus.parquet").unlink()
+    ask(project)
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[-1] for line in lines[:-1]] == ["matrix"] * 3
+
+
+def test_a_hit_without_a_title_shows_its_id() -> None:
+    assert search.entry(1, Hit("api/d1", 0.5, ""), "", 80).split() == ["1", "0.5000", "api/d1"]
 
 
 def test_searches_the_data_set_that_is_asked_for(project: Path, capsys) -> None:

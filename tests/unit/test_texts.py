@@ -40,3 +40,8 @@ def test_words_are_lower_case_alphanumeric() -> None:
 def test_document_text_joins_title_and_content() -> None:
     assert document_text("Title", "Body.") == "Title. Body"
     assert document_text("", "Body.") == "Body."
+
+
+def test_words_keep_combining_marks_with_their_letters() -> None:
+    assert words("हिन्दी भाषा") == ["हिन्दी", "भाषा"]
+    assert words("Été x_1, don't") == ["été", "x", "1", "don", "t"]

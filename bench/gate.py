@@ -1,0 +1,124 @@
+"""python -m bench.gate [PER_QUERY]: how often the promotion gate is wrong, on real per-query differences.
+
+For each pair of models of reports/per_query.parquet, and for 300 and 1,704 test queries, 1,000 evaluations are drawn
+with replacement from the real queries, which are weighted so that the candidate's mean nDCG@10 is worse or better than
+the champion's by exactly what the scenario says (exponential tilting: every drawn query keeps its real two values). Each
+drawn evaluation is judged as `steps.promote` judges it. Writes bench/results/gate.json.
+"""
+
+import sys
+import time
+from itertools import permutations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.compute as pc
+from scipy.optimize import brentq
+
+from bench.machine import machine
+from steps.core.errors import guarded
+from steps.core.files import write_json
+from steps.core.params import load_params
+from steps.core.params.promote import Policy
+from steps.core.tables import read_table
+from steps.core.tracking import git_commit
+from steps.promote.bootstrap import lower_bound
+from steps.promote.evidence import MEASURE
+
+DRAWS = 1000
+QUERIES = (300, 1704)
+SEED = 7
+RESULT = Path("bench/results/gate.json")
+
+
+def read_values(reports: Path) -> tuple[str, dict[str, np.ndarray]]:
+    """Test nDCG@10 by model, `(queries,)` in one order of queries, on the first data set of reports/per_query.parquet."""
+    table = read_table(reports, "per_query")
+    for column, value in {"split": "test", "measure": MEASURE}.items():
+        table = table.filter(pc.equal(table[column], value))
+    dataset = min(table["dataset"].to_pylist())
+    table = table.filter(pc.equal(table["dataset"], dataset)).sort_by("query_id")
+    models = sorted(set(table["model"].to_pylist()))
+    return dataset, {model: table.filter(pc.equal(table["model"], model))["value"].to_numpy() for model in models}
+
+
+def tilted(candidate: np.ndarray, champion: np.ndarray, change: float) -> np.ndarray:
+    """Chances of the queries under which mean(candidate) is (1 + change) mean(champion), as near to equal as possible."""
+    gap = candidate - (1 + change) * champion
+
+    def chances(tilt: float) -> np.ndarray:
+        weights = np.exp(tilt * (gap - gap.max() if tilt > 0 else gap - gap.min()))
+        return weights / weights.sum()
+
+    return chances(brentq(lambda tilt: float(chances(tilt) @ gap), -50, 50))
+
+
+def accepted(candidate: np.ndarray, champion: np.ndarray, change: float, queries: int, policy: Policy) -> float:
+    """Share of the drawn evaluations on which the gate finds the candidate no worse."""
+    chances = tilted(candidate, champion, change)
+    rows = np.random.default_rng(SEED).choice(len(candidate), (queries, DRAWS), p=chances)
+    bounds = lower_bound(
+        candidate[rows],
+        champion[rows],
+        margin=policy.margin,
+        confidence=policy.confidence,
+        resamples=policy.resamples,
+        seed=policy.seed,
+    )
+    return float((bounds >= 0).mean())
+
+
+def measure(values: dict[str, np.ndarray], policy: Policy) -> list[dict[str, Any]]:
+    """Shares accepted for every ordered pair of models, size and true change."""
+    changes = {"worse_1_percent": -0.01, "at_the_margin": -policy.margin, "equal": 0.0, "better_1_percent": 0.01}
+    rows = []
+    for champion, candidate in permutations([model for model in values if model != "bm25"], 2):
+        deviation = float(np.std(values[candidate] - values[champion]))
+        row: dict[str, Any] = {"champion": champion, "candidate": candidate, "deviation": round(deviation, 4)}
+        for queries in QUERIES:
+            row[str(queries)] = {
+                name: accepted(values[candidate], values[champion], change, queries, policy)
+                for name, change in changes.items()
+            }
+        rows.append(row)
+        print(f"{champion:>8} <- {candidate:<8} {row}", file=sys.stderr)
+    return rows
+
+
+def main() -> None:
+    """Measure and write the result."""
+    started = time.perf_counter()
+    dataset, values = read_values(Path(sys.argv[1]).parent if sys.argv[1:] else Path("reports"))
+    policy = load_params().promote.policy
+    rows = measure(values, policy)
+    sampling_error = 1.645 * float(np.sqrt(0.05 * 0.95 / DRAWS))
+    summary = {
+        str(queries): {
+            "worst_false_accepts": max(row[str(queries)]["worse_1_percent"] for row in rows),
+            "worst_false_accepts_at_the_margin": max(row[str(queries)]["at_the_margin"] for row in rows),
+            "least_power": min(row[str(queries)]["better_1_percent"] for row in rows),
+            "median_power": float(np.median([row[str(queries)]["better_1_percent"] for row in rows])),
+        }
+        for queries in QUERIES
+    }
+    document = {
+        "machine": machine(),
+        "git_commit": git_commit(),
+        "dataset": dataset,
+        "test_queries": len(next(iter(values.values()))),
+        "draws": DRAWS,
+        "seed": SEED,
+        "policy": policy.model_dump(include={"margin", "confidence", "resamples", "seed"}),
+        "allowed_false_accepts": round(1 - policy.confidence + sampling_error, 4),
+        "summary": summary,
+        "pairs": rows,
+        "seconds": round(time.perf_counter() - started, 1),
+    }
+    write_json(RESULT, document)
+    print(summary)
+    print(f"wrote {RESULT}")
+
+
+if __name__ == "__main__":
+    guarded(main)

@@ -1,0 +1,157 @@
+"""python -m bench.latency: speed of query encoders on one thread, text to embedding; writes bench/results/latency.json.
+
+The teacher and its student of two layers run through sentence-transformers, the exports as a release serves them. Texts
+are the dev and test queries of data/ingest. Models are those of `dvc repro` where they exist; else the bundled MiniLM,
+two of its layers and a table of random rows, which are as fast as trained ones. All take turns in one run: compare
+within a run only.
+"""
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+from sentence_transformers import SentenceTransformer
+
+from bench.machine import machine
+from steps.core.errors import UserError, guarded
+from steps.core.files import read_json, write_json
+from steps.core.params.distill import LayerSubsetParams
+from steps.core.query_encoder import ONNX_FILES, TABLE_FILES, QueryEncoder, load_query_encoder
+from steps.core.tables import read_table
+from steps.core.towers import load_tower, resolve_base
+from steps.core.tracking import git_commit
+from steps.distill.students import LayerSubset, TokenTable
+from steps.evaluate.latency import Encode, sample
+from steps.evaluate.latency import measure as take_turns
+from steps.release.onnx_export import export_onnx
+from steps.release.table_export import export_table
+
+INGEST, MODELS = Path("data/ingest"), Path("models")
+RESULT = Path("bench/results/latency.json")
+BATCH_SIZES = (1, 4, 8, 16, 32, 64)
+SINGLE, BATCHED = 1000, 256  # queries timed one by one, and in batches (a multiple of each batch size)
+TEACHER = "teacher"
+SEED = 7
+
+
+def measure(single: int = SINGLE, batched: int = BATCHED) -> dict[str, Any]:
+    """p50 and p99 in milliseconds of one query, queries/s by batch size, and how many times faster than the teacher."""
+    texts = _texts()
+    with tempfile.TemporaryDirectory(prefix="bench-latency.") as name:
+        encoders, origin = _encoders(Path(name))
+        sizes = {key: _model_bytes(each) for key in encoders if (each := Path(name) / key).is_dir()}
+        singles, batches = sample(texts, single, SEED), sample(texts, batched, SEED)
+        results = {
+            size: take_turns(encoders, singles if size == 1 else singles[:25], batches, size) for size in BATCH_SIZES
+        }
+    teacher = results[1][TEACHER]
+    tokens = load_tower(_teacher_folder()).tokenizer
+    return {
+        "queries": single,
+        "mean_tokens": round(float(np.mean([len(tokens(text)["input_ids"]) for text in singles])), 1),
+        "encoders": {
+            key: {
+                "origin": origin[key],
+                "p50_ms": round(results[1][key].p50_ms, 4),
+                "p99_ms": round(results[1][key].p99_ms, 4),
+                "times_faster": round(teacher.p50_ms / results[1][key].p50_ms, 1),
+                "queries_per_second": {str(size): round(results[size][key].qps, 1) for size in BATCH_SIZES},
+            }
+            | ({"bytes": sizes[key]} if key in sizes else {})
+            for key in encoders
+        },
+    }
+
+
+def _model_bytes(serving: Path) -> int:
+    """Size of what an encoder is loaded from, its tokenizer included."""
+    described = read_json(serving / "serving.json")
+    layout = {"table": TABLE_FILES, "onnx": ONNX_FILES}[described["format"]]
+    return sum((serving / name).stat().st_size for name in [*layout[described["precision"]], "tokenizer.json"])
+
+
+def _texts() -> list[str]:
+    texts = [row["text"] for row in read_table(INGEST, "queries").to_pylist() if row["split"] in {"dev", "test"}]
+    if not texts:
+        raise UserError(f"{INGEST / 'queries.parquet'}: no dev or test queries; run `dvc repro` (or `make demo`)")
+    return texts
+
+
+def _teacher_folder() -> Path:
+    trained = MODELS / "teach/tower"
+    return trained if trained.is_dir() else Path(resolve_base("all-MiniLM-L6-v2"))
+
+
+def _encoders(folder: Path) -> tuple[dict[str, Encode], dict[str, str]]:
+    """Encoders by name, exported below `folder`, and what each is."""
+    source = _teacher_folder()
+    teacher = load_tower(source)
+    layers, layers_origin = _student("2l", folder, lambda: _two_layers(source))
+    table, table_origin = _student("static", folder, lambda: _random_table(teacher))
+    encoders: dict[str, Encode] = {TEACHER: _encode(teacher), "2l": _encode(load_tower(layers))}
+    origin = {
+        TEACHER: str(source.relative_to(".")) if not source.is_absolute() else "all-MiniLM-L6-v2",
+        "2l": layers_origin,
+    }
+    for name, export, tower, what in (
+        ("2l.onnx", export_onnx, layers, layers_origin),
+        ("static.table", export_table, table, table_origin),
+    ):
+        for precision in ("fp32", "int8"):
+            key = f"{name}.{precision}"
+            export(tower, folder / key, int8=precision == "int8")
+            encoders[key], origin[key] = _served(load_query_encoder(folder / key)), what
+    return encoders, origin
+
+
+def _student(name: str, folder: Path, untrained: Callable[[], SentenceTransformer]) -> tuple[Path, str]:
+    """The trained student's folder, or an untrained one below `folder`."""
+    trained = MODELS / "distill" / name / "query_encoder"
+    if trained.is_dir():
+        return trained, str(trained)
+    untrained().save_pretrained(str(folder / f"{name}.tower"), create_model_card=False)
+    return folder / f"{name}.tower", "untrained"
+
+
+def _two_layers(teacher: Path) -> SentenceTransformer:
+    params = LayerSubsetParams(
+        kind="layer_subset",
+        layers=[0, -1],
+        loss="squared_error",
+        epochs=1.0,
+        batch_size=1,
+        learning_rate=1.0e-4,
+        warmup_ratio=0.0,
+        weight_decay=0.0,
+    )
+    return LayerSubset(teacher, params).tower
+
+
+def _random_table(teacher: SentenceTransformer) -> SentenceTransformer:
+    shape = (len(teacher.tokenizer), teacher.get_embedding_dimension() or 0)
+    return TokenTable(teacher, np.random.default_rng(SEED).standard_normal(shape, dtype=np.float32)).tower
+
+
+def _encode(tower: SentenceTransformer) -> Encode:
+    return lambda texts: np.asarray(tower.encode(texts, batch_size=max(BATCH_SIZES), show_progress_bar=False))
+
+
+def _served(encoder: QueryEncoder) -> Encode:
+    return encoder.encode
+
+
+def main() -> None:
+    """Write bench/results/latency.json."""
+    measured = measure()
+    kind = machine() | {"onnxruntime": onnxruntime.__version__}
+    write_json(RESULT, {"machine": kind, "git_commit": git_commit(), "seed": SEED} | measured)
+    for name, row in measured["encoders"].items():
+        print(f"{name:20} p50 {row['p50_ms']:9.4f} ms  p99 {row['p99_ms']:9.4f} ms  {row['times_faster']:7.1f} x")
+    print(f"wrote {RESULT}")
+
+
+if __name__ == "__main__":
+    guarded(main)

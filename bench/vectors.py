@@ -1,0 +1,213 @@
+"""python -m bench.vectors [VECTORS [EMBED]]: a large index in bounded memory, and what adding 1 % costs.
+
+The vectors (1,000,000 unless given) are seeded perturbations of the demo's document embeddings (EMBED, or data/embed):
+a document drawn at random plus Gaussian noise of length NOISE, renormalised. So siblings have a cosine of about
+1 / (1 + NOISE ** 2), the median cosine of a document to its nearest neighbour. Queries are embeddings of real queries.
+Each build runs in a process of its own, whose peak memory is told. Writes bench/results/vectors.json.
+"""
+
+import json
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import faiss
+import numpy as np
+
+from bench.machine import machine
+from steps.core.errors import UserError, guarded
+from steps.core.files import write_json
+from steps.core.params.index import Kind
+from steps.core.tables import read_table
+from steps.core.tracking import git_commit
+from steps.index import incremental
+from steps.index.build import fill, trained
+from steps.index.factories import of_kind
+from steps.index.incremental import Held
+from steps.index.tuning import K, tune
+from steps.index.vectors import CHUNK, Vectors
+
+COUNT = 1_000_000
+UPDATED = 100_000
+ADDED_SHARE = 0.01
+NOISE = 0.55
+QUERIES = 300
+TRAINED_ON = 100_000
+TIMED = 200
+TARGET = 0.95
+SEED = 7
+EMBED = Path("data/embed")
+RESULT = Path("bench/results/vectors.json")
+
+
+def write_vectors(path: Path, documents: np.ndarray, count: int) -> None:
+    """Write `(count, dim)` float32 perturbed documents as `.npy`, a chunk in memory at a time."""
+    generator = np.random.default_rng(SEED)
+    width = documents.shape[1]
+    out = np.lib.format.open_memmap(path, mode="w+", dtype=np.float32, shape=(count, width))
+    for start in range(0, count, CHUNK):
+        size = min(CHUNK, count - start)
+        chunk = documents[generator.integers(0, len(documents), size)].astype(np.float32)
+        chunk += NOISE / np.sqrt(width) * generator.standard_normal((size, width), dtype=np.float32)
+        out[start : start + size] = chunk / np.linalg.norm(chunk, axis=1, keepdims=True)
+    out.flush()
+
+
+def query_vectors(embed: Path) -> np.ndarray:
+    """A seeded sample of the embeddings of training queries, float32 `(QUERIES, dim)`."""
+    parts = np.array(read_table(embed, "alignment_texts")["part"].to_pylist())
+    rows = np.flatnonzero(parts == "train_queries")
+    chosen = np.random.default_rng(SEED).choice(rows, size=min(QUERIES, len(rows)), replace=False)
+    return np.load(embed / "alignment.npy", mmap_mode="r")[np.sort(chosen)].astype(np.float32)
+
+
+def exact_top(vectors: Vectors, queries: np.ndarray) -> np.ndarray:
+    """Rows of the K largest inner products of each query, by a scan that holds one chunk."""
+    heap = faiss.ResultHeap(len(queries), K, keep_max=True)
+    start = 0
+    for chunk in vectors.chunks():
+        scores, rows = faiss.knn(queries, chunk, min(K, len(chunk)), metric=faiss.METRIC_INNER_PRODUCT)
+        heap.add_result(scores, rows + start)
+        start += len(chunk)
+    heap.finalize()
+    return heap.I
+
+
+def build_one(folder: Path, kind: Kind) -> dict[str, Any]:
+    """Train and fill the kind's index over `folder/vectors.npy` in this process, write it; seconds and peak memory."""
+    faiss.omp_set_num_threads(1)
+    vectors = _vectors(folder)
+    text = of_kind(kind, len(vectors), vectors.width, min(len(vectors), TRAINED_ON))
+    started = time.perf_counter()
+    template = trained(text, vectors, TRAINED_ON, SEED)
+    ready = time.perf_counter()
+    index = fill(template, vectors).index()
+    filled = time.perf_counter()
+    faiss.write_index(index, str(folder / f"{kind}.faiss"))
+    return {
+        "factory": text,
+        "train_seconds": round(ready - started, 1),
+        "fill_seconds": round(filled - ready, 1),
+        "peak_rss_gib": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20, 2),
+    }
+
+
+def large(folder: Path, kind: Kind, wanted: np.ndarray, queries: np.ndarray) -> dict[str, Any]:
+    """Build in a process of its own, then recall@10 and the time of one search on one thread."""
+    command = [sys.executable, "-m", "bench.vectors", "--build", str(folder), kind]
+    found = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
+    path = folder / f"{kind}.faiss"
+    faiss.omp_set_num_threads(1)
+    index = faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC)
+    tuned = tune(index, queries, wanted, TARGET)
+    times = []
+    for query in queries[:TIMED]:
+        started = time.perf_counter()
+        index.search(query[None], K)
+        times.append(time.perf_counter() - started)
+    return found | {
+        "bytes_per_vector": round(path.stat().st_size / index.ntotal, 1),
+        "settings": tuned.settings,
+        "recall_at_10": round(tuned.recall, 4),
+        "search_p50_ms": round(float(np.median(times)) * 1000, 3),
+        "search_p99_ms": round(float(np.quantile(times, 0.99)) * 1000, 3),
+    }
+
+
+def update(folder: Path, kind: Kind) -> dict[str, Any]:
+    """Seconds to rebuild an index with 1 % more vectors, and to add them to the one of before (best of three).
+
+    `index`: training and filling, against deleting and adding. `with_files`: besides, reading the state of before,
+    and writing the index and its state; digests of the vectors tell both what to do.
+    """
+    faiss.omp_set_num_threads(1)
+    after = _vectors(folder)
+    before = after.part(0, round(len(after) / (1 + ADDED_SHARE)))
+    text = of_kind(kind, len(before), before.width, min(len(before), TRAINED_ON))
+    state = folder / f"state-{kind}"
+    names = [str(number) for number in range(len(after))]
+    index = fill(trained(text, before, TRAINED_ON, SEED), before).index()
+    incremental.save(state, index, Held(names[: len(before)], before.digests(), text, len(before), 0))
+
+    started = time.perf_counter()
+    rebuilt = fill(trained(text, after, TRAINED_ON, SEED), after).index()
+    built = time.perf_counter() - started
+    incremental.save(folder / "rebuilt", rebuilt, Held(names, after.digests(), text, len(after), 0))
+    stored = time.perf_counter() - started
+    adding, whole = [], []
+    for _ in range(3):
+        started = time.perf_counter()
+        digests = after.digests()
+        previous = incremental.load(state, names, digests)
+        if previous is None or previous.added != len(after) - len(before):
+            raise SystemExit("the state of before does not lack exactly what was added")
+        loaded = time.perf_counter()
+        index = incremental.updated(previous, after)
+        adding.append(time.perf_counter() - loaded)
+        incremental.save(folder / "updated", index, Held(names, digests, text, len(before), previous.added))
+        whole.append(time.perf_counter() - started)
+    return {
+        "factory": text,
+        "vectors": len(before),
+        "added": len(after) - len(before),
+        "index": _share(min(adding), built),
+        "with_files": _share(min(whole), stored),
+    }
+
+
+def _share(update: float, rebuild: float) -> dict[str, float]:
+    return {
+        "update_seconds": round(update, 3),
+        "rebuild_seconds": round(rebuild, 2),
+        "share": round(update / rebuild, 4),
+    }
+
+
+def _vectors(folder: Path) -> Vectors:
+    matrix = np.load(folder / "vectors.npy", mmap_mode="r")
+    return Vectors(matrix, np.arange(len(matrix)), matrix.shape[1])
+
+
+def measure(count: int = COUNT, embed: Path = EMBED) -> dict[str, Any]:
+    """The large index and the update of a smaller one, as one JSON document."""
+    if not (embed / "documents.npy").is_file():
+        raise UserError(f"{embed}/documents.npy: not found; run `make demo` first, its embeddings are perturbed here")
+    documents, queries = np.load(embed / "documents.npy", mmap_mode="r"), query_vectors(embed)
+    Path(".cache").mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="bench-vectors.", dir=".cache") as name:
+        folder = Path(name)
+        for part, size in (("large", count), ("small", round(UPDATED * (1 + ADDED_SHARE)))):
+            (folder / part).mkdir()
+            write_vectors(folder / part / "vectors.npy", documents, size)
+        wanted = exact_top(_vectors(folder / "large"), queries)
+        kinds: list[Kind] = ["ivfpq"]
+        return {
+            "vectors": count,
+            "width": documents.shape[1],
+            "noise": NOISE,
+            "target_recall": TARGET,
+            "seed": SEED,
+            "queries": len(queries),
+            "large": {kind: large(folder / "large", kind, wanted, queries) for kind in kinds},
+            "adding_one_percent": {kind: update(folder / "small", kind) for kind in ("ivfflat", "ivfpq")},
+        }
+
+
+def main() -> None:
+    """Run it all, or one build in this process (`--build FOLDER KIND`)."""
+    if sys.argv[1:2] == ["--build"]:
+        kind: Any = sys.argv[3]
+        print(json.dumps(build_one(Path(sys.argv[2]), kind)))
+        return
+    count = int(sys.argv[1]) if len(sys.argv) > 1 else COUNT
+    found = measure(count, Path(sys.argv[2]) if len(sys.argv) > 2 else EMBED)
+    write_json(RESULT, {"machine": machine(), "git_commit": git_commit(), **found})
+    print(f"wrote {RESULT}")
+
+
+if __name__ == "__main__":
+    guarded(main)

@@ -1,0 +1,54 @@
+"""The files of an index as its manifest lists them, and the one way to open them."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import faiss
+
+from steps.core.errors import UserError
+
+
+def file_digests(name: str, entry: Mapping[str, Any]) -> dict[str, str]:
+    """File name -> sha256 of the index `name` (flat or ann), whose manifest entry is `entry`."""
+    shards: dict[str, str] = entry.get("shards", {})
+    return shards or {f"{name}.faiss": entry["sha256"]}
+
+
+def open_index(folder: Path, name: str, entry: Mapping[str, Any], *, mapped: bool = True) -> faiss.Index:
+    """Open `folder/<name>.faiss`, or its shards as one index, at the settings that the manifest entry gives.
+
+    `mapped`: the file is mapped into memory instead of read, so that processes share it and nothing is copied; it must
+    be replaced by rename, never written in place. UserError for a file that is missing or that faiss cannot read.
+    """
+    pieces = [_read(folder / file, mapped) for file in sorted(file_digests(name, entry))]
+    index: Any = pieces[0]
+    if len(pieces) > 1:
+        searched_together: Any = faiss.IndexShards  # its stub knows no arguments
+        index = searched_together(pieces[0].d, False, True)
+        for piece in pieces:
+            index.add_shard(piece)
+    apply_settings(index, entry["settings"])
+    return index
+
+
+def apply_settings(index: Any, settings: Mapping[str, float]) -> None:
+    """Set search parameters by faiss' own names (nprobe, efSearch, k_factor_rf)."""
+    space = faiss.ParameterSpace()
+    for part in parts(index):
+        for name, value in settings.items():
+            space.set_index_parameter(part, name, float(value))
+
+
+def parts(index: Any) -> list[Any]:
+    """The shards of an index that searches several together, else the index itself."""
+    sharded = isinstance(index, faiss.IndexShards)
+    return [faiss.downcast_index(index.at(place)) for place in range(index.count())] if sharded else [index]
+
+
+def _read(path: Path, mapped: bool) -> faiss.Index:
+    try:
+        return faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC if mapped else 0)
+    except RuntimeError as error:
+        reason = " ".join(str(error).split())[-200:]
+        raise UserError(f"{path}: faiss cannot read it ({reason}); run `dvc repro index` to build it again") from None

@@ -1,0 +1,115 @@
+"""What is compared before a release may answer queries; each check raises a UserError that says what to do."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from steps.core.errors import UserError
+from steps.core.files import read_json, sha256_file
+from steps.core.fingerprints import fingerprint
+from steps.core.index_files import file_digests
+from steps.core.release_manifest import REMEDY, SHARED, Manifest
+
+TITLES = "titles.parquet"
+
+
+def check_encoder(folder: Path, manifest: Manifest) -> None:
+    """The sentence-transformers folder is the one the release was made with."""
+    try:
+        found = vars(fingerprint(folder / "query_encoder"))
+    except UserError:  # no weights at all
+        found = {}
+    for part in sorted(found.keys() | manifest.encoder.keys()):
+        if found.get(part) != manifest.encoder.get(part):
+            raise UserError(f"{folder}/query_encoder: its {part} are not the ones this release was made with; {REMEDY}")
+
+
+def check_files(folder: Path, manifest: Manifest) -> None:
+    """Every file of serving/ and index/ has its digest."""
+    _check_digests(folder / "serving", manifest.serving)
+    _check_digests(folder / "index", manifest.index_files | {"manifest.json": manifest.index_manifest})
+    present = {path.name for path in (folder / "serving").iterdir()}
+    if unknown := sorted(present - set(manifest.serving)):
+        raise UserError(f"{folder}/serving: {', '.join(unknown)} not named by the manifest; {REMEDY}")
+
+
+def _check_digests(folder: Path, digests: Mapping[str, str]) -> None:
+    for name, digest in digests.items():
+        path = folder / name
+        if not path.is_file() or sha256_file(path) != digest:
+            raise UserError(f"{path}: missing or not the file this release was made with; {REMEDY}")
+
+
+def check_index(folder: Path, manifest: Manifest) -> dict[str, Any]:
+    """Both manifests agree; returns the index's own entry of each data set."""
+    index = read_json(folder / "index" / "manifest.json")
+    for field in SHARED:
+        expected = getattr(manifest, field)
+        if index.get(field) != expected:
+            raise UserError(
+                f"{folder}: encoder and index differ in {field}: the index was made with {index.get(field)!r},"
+                f" the release says {expected!r}; {REMEDY}"
+            )
+    entries: dict[str, Any] = index["datasets"]
+    if set(entries) != set(manifest.datasets):
+        raise UserError(
+            f"{folder}: the index holds {sorted(entries)}, the release says {sorted(manifest.datasets)}; {REMEDY}"
+        )
+    for dataset, collection in manifest.datasets.items():
+        for field, expected in collection.model_dump().items():
+            if entries[dataset][field] != expected:
+                raise UserError(
+                    f"{folder}: {field} of {dataset!r} is {entries[dataset][field]!r} in the index,"
+                    f" {expected!r} in the release; {REMEDY}"
+                )
+    named = index_digests(entries)
+    titles = {f"{dataset}/{TITLES}" for dataset in entries}
+    if {name: digest for name, digest in manifest.index_files.items() if name not in titles} != named or not (
+        titles <= set(manifest.index_files)
+    ):
+        raise UserError(f"{folder}: index_files are not those that the index's manifest names, with titles; {REMEDY}")
+    return entries
+
+
+def index_digests(entries: Mapping[str, Any]) -> dict[str, str]:
+    """`<data set>/<file>` -> sha256 of every file that an index manifest names."""
+    digests: dict[str, str] = {}
+    for dataset, entry in entries.items():
+        files = dict(entry["files"])
+        for kind, index in entry["indexes"].items():
+            files |= file_digests(kind, index)
+        digests |= {f"{dataset}/{name}": digest for name, digest in files.items()}
+    return digests
+
+
+def check_rows(folder: Path, vectors: int, ids: pa.ChunkedArray, titled: pa.ChunkedArray) -> None:
+    """Each vector has its document id, and titles are in the same order."""
+    if len(ids) != vectors or not titled.equals(ids):
+        raise UserError(
+            f"{folder}: {vectors} vectors, {len(ids)} document ids and {len(titled)} titles do not belong together;"
+            f" {REMEDY}"
+        )
+
+
+def embed_each(encode: Callable[[list[str]], np.ndarray], texts: Sequence[str]) -> np.ndarray:
+    """Embed texts one by one, `(texts, width)`: int8 activations share one scale in a batch, so its texts matter."""
+    return np.concatenate([encode([text]) for text in texts]) if texts else np.zeros((0, 0), dtype=np.float32)
+
+
+def check_probes(encoder: Path, manifest: Manifest, found: np.ndarray, vectors: Sequence[Sequence[float]]) -> None:
+    """An encoder embeds the probes, `found` `(probes, width)`, as the manifest remembers."""
+    if not manifest.probes or any(len(vector) != manifest.width for vector in vectors):
+        raise UserError(f"{encoder}: the manifest has no probes of width {manifest.width}; {REMEDY}")
+    if found.shape[1] != manifest.width:
+        raise UserError(f"{encoder}: the encoder is {found.shape[1]} wide, the index {manifest.width}; {REMEDY}")
+    off = np.abs(found - np.array(vectors, dtype=np.float32)).max(axis=1)
+    if not float(off.max()) <= manifest.probe_tolerance:  # also catches NaN
+        text = manifest.probes[int(off.argmax())].text
+        raise UserError(
+            f"{encoder}: the embedding of the probe {text!r} is off by {off.max():.2g}"
+            f" (allowed {manifest.probe_tolerance:.2g}); int8 models differ between kinds of processors:"
+            f" release.precision: fp32 does not; if the files were changed, {REMEDY}"
+        )

@@ -1,0 +1,87 @@
+"""What a release says of itself: digests of everything in it, the facts both sides share, and queries to prove them."""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from steps.core.errors import UserError
+from steps.core.files import read_json, write_json
+
+FORMAT = 2
+REMEDY = "encoder and index must come from one run: run `dvc repro` (or `make demo`) to build the release again"
+SHARED = ("teacher", "width", "metric", "modules", "pooling", "normalised", "prompts", "faiss")
+
+
+class Strict(BaseModel):
+    """Frozen, without implicit conversion; an unknown field is an error."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class Probe(Strict):
+    """A query, the student's embedding of it and that of the encoder that serves, each `(width,)`."""
+
+    text: str
+    vector: list[float]
+    served: list[float]
+
+
+class Collection(Strict):
+    """What the index holds of one data set."""
+
+    vectors: int
+    corpus_digest: str
+
+
+class Manifest(Strict):
+    """manifest.json of a release. The fields of SHARED are equal in the index's own manifest.
+
+    `encoder`: fingerprint of query_encoder/. `serving`, `index_files`: path below that folder -> sha256.
+    `seal`: sha256 over all other fields.
+    """
+
+    format: int
+    student: str
+    encoder: dict[str, str]
+    serving: dict[str, str]
+    index_manifest: str
+    index_files: dict[str, str]
+    datasets: dict[str, Collection]
+    teacher: dict[str, str]
+    width: int
+    metric: str
+    modules: list[str]
+    pooling: list[str]
+    normalised: bool
+    prompts: dict[str, str]
+    faiss: str
+    probes: list[Probe]
+    probe_tolerance: float
+    seal: str = ""
+
+    def sealed(self) -> "Manifest":
+        """The same manifest with the seal that its fields have."""
+        fields = self.model_dump(exclude={"seal"})
+        text = json.dumps(fields, sort_keys=True, ensure_ascii=False)
+        return self.model_copy(update={"seal": hashlib.sha256(text.encode("utf-8")).hexdigest()})
+
+    def write(self, path: Path) -> None:
+        """Write as sealed JSON."""
+        write_json(path, self.sealed().model_dump())
+
+
+def read_manifest(path: Path) -> Manifest:
+    """Read a release manifest; UserError when fields are missing, unknown, of another type or of another format."""
+    raw: Any = read_json(path)
+    found = raw.get("format") if isinstance(raw, dict) else None
+    if found != FORMAT:
+        raise UserError(f"{path}: format is {found!r}, this version reads {FORMAT}; {REMEDY}")
+    try:
+        return Manifest.model_validate(raw)
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(str(part) for part in first["loc"])
+        raise UserError(f"{path}: {field}: {first['msg'][:1].lower()}{first['msg'][1:]}; {REMEDY}") from None

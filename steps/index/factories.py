@@ -1,0 +1,51 @@
+"""From `index.kind` to a faiss factory string that suits the number of vectors and their width."""
+
+import math
+import re
+
+from steps.core.params.index import IndexParams, Kind
+
+POINTS_A_CENTROID = 39  # faiss' own limit (ClusteringParameters.min_points_per_centroid) for training k-means
+GRAPH_LINKS = 32
+_REFINED = re.compile(r"^(?P<base>.+),(?:R(?P<flat>Flat)|Refine\((?P<codes>.+)\))$")
+
+
+def factory(params: IndexParams, count: int, width: int) -> str:
+    """Factory string of the approximate index over `count` vectors of `width` dimensions."""
+    return params.factory or of_kind(params.kind, count, width, min(count, params.training_vectors))
+
+
+def of_kind(kind: Kind, count: int, width: int, trained: int) -> str:
+    """Factory string of a kind: about 4 sqrt(count) lists, and never fewer than 39 of the `trained` vectors a centroid.
+
+    Too few vectors for the 16 centroids of a 4-bit code: `Flat`, whatever the kind; a scan of so few is the fastest.
+    """
+    if trained < 16 * POINTS_A_CENTROID:
+        return "Flat"
+    lists = min(round(4 * math.sqrt(count)), trained // POINTS_A_CENTROID)
+    parts = subquantizers(width)
+    match kind:
+        case "flat":
+            return "Flat"
+        case "ivfflat":
+            return f"IVF{lists},Flat"
+        case "ivfpq":  # 4-bit codes are compared in registers (André et al. 2017), and train in a hundredth of the time
+            return f"OPQ{parts}_{width},IVF{lists},PQ{parts}x4fs,Refine(SQ8)"
+        case "hnsw":
+            return f"HNSW{GRAPH_LINKS}"
+        case "sq8":
+            return "SQ8"
+        case "binary":  # one bit a dimension after a random rotation (RaBitQ, Gao and Long 2024), then re-scored
+            return f"RR{width},RaBitQ,Refine(SQ8)"
+
+
+def subquantizers(width: int) -> int:
+    """Parts that a vector is cut into for product quantisation: the most that hold four dimensions or more each."""
+    return max(parts for parts in range(1, max(1, width // 4) + 1) if width % parts == 0)
+
+
+def split_refine(text: str) -> tuple[str, str | None]:
+    """A factory string as what searches first and what scores its finds again (None without)."""
+    if match := _REFINED.match(text):
+        return match["base"], match["flat"] or match["codes"]
+    return text, None

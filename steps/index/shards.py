@@ -1,0 +1,59 @@
+"""An index in shards: trained once, filled shard by shard, merged where its kind can be, else searched together."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import faiss
+
+from steps.core.files import sha256_file, sha256_text
+from steps.index.build import Layers, fill, inverted_lists
+from steps.index.vectors import Vectors
+
+
+def parts(vectors: Vectors, shard_vectors: int) -> list[Vectors]:
+    """The vectors in shards of `shard_vectors`; 0 = all in one."""
+    size = shard_vectors or len(vectors)
+    return [vectors.part(start, min(start + size, len(vectors))) for start in range(0, len(vectors), size)]
+
+
+def mergeable(layers: Layers) -> bool:
+    """Whether shards of this kind can become one index by copying codes."""
+    known = [layers.base if inverted_lists(layers.base) is None else None, layers.refine]
+    return all(isinstance(part, faiss.IndexFlatCodes) for part in known if part is not None)
+
+
+def build(template: Layers, shards: list[Vectors]) -> Iterator[faiss.Index]:
+    """Fill copies of a trained, empty index: one index when there is one shard or the kind merges, else one a shard."""
+    if len(shards) == 1:
+        yield fill(template, shards[0]).index()
+    elif mergeable(template):
+        yield merged(fill(template.empty(), shard) for shard in shards).index()
+    else:
+        for shard in shards:
+            yield fill(template.empty(), shard).index()
+
+
+def merged(shards: Iterator[Layers]) -> Layers:
+    """All shards in one, rows numbered on; a shard is empty after its merge."""
+    total = next(shards)
+    for shard in shards:
+        codes = inverted_lists(total.base) is None
+        total.base.merge_from(shard.base, 0 if codes else total.base.ntotal)
+        if total.refine is not None and shard.refine is not None:
+            total.refine.merge_from(shard.refine, 0)
+    return total
+
+
+def write(folder: Path, name: str, pieces: Iterator[faiss.Index], several: bool) -> dict[str, Any]:
+    """Write `<name>.faiss`, or `<name>.0000.faiss` and so on; returns their digests and size for the manifest."""
+    digests, size = {}, 0
+    for number, piece in enumerate(pieces):
+        path = folder / (f"{name}.{number:04}.faiss" if several else f"{name}.faiss")
+        faiss.write_index(piece, str(path))
+        digests[path.name] = sha256_file(path)
+        size += path.stat().st_size
+        del piece
+    if not several:
+        return {"sha256": digests[f"{name}.faiss"], "bytes": size}
+    return {"sha256": sha256_text("".join(digests.values())), "bytes": size, "shards": digests}

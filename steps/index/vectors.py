@@ -1,0 +1,47 @@
+"""The vectors that one index is made of: some rows of a memory-mapped matrix, read a chunk at a time."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from steps.core.widths import cut
+
+CHUNK = 16384
+
+
+@dataclass(frozen=True)
+class Vectors:
+    """Rows of `source` `(n, teacher's width)`, cut to their first `width` dimensions."""
+
+    source: np.ndarray
+    rows: np.ndarray
+    width: int
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def take(self, positions: np.ndarray | slice) -> np.ndarray:
+        """The vectors at these positions, float32 `(positions, width)`, copied into memory."""
+        return cut(self.source[self.rows[positions]], self.width)
+
+    def chunks(self) -> Iterator[np.ndarray]:
+        """All vectors in order, at most CHUNK at a time."""
+        for start in range(0, len(self), CHUNK):
+            yield self.take(slice(start, start + CHUNK))
+
+    def part(self, start: int, stop: int) -> "Vectors":
+        """The vectors from position `start` to before `stop`."""
+        return Vectors(self.source, self.rows[start:stop], self.width)
+
+    def sample(self, size: int, seed: int) -> np.ndarray:
+        """A seeded sample of at most `size` vectors in order, float32 `(sample, width)`."""
+        if size >= len(self):
+            return self.take(slice(None))
+        return self.take(np.sort(np.random.default_rng(seed).choice(len(self), size=size, replace=False)))
+
+    def digests(self) -> np.ndarray:
+        """uint64 `(n,)`: equal vectors have equal digests, different ones hardly ever."""
+        factors = np.random.default_rng(0).integers(0, 2**64, size=self.width, dtype=np.uint64) | np.uint64(1)
+        found = [(chunk.view(np.uint32).astype(np.uint64) * factors).sum(axis=1) for chunk in self.chunks()]
+        return np.concatenate(found) if found else np.zeros(0, dtype=np.uint64)

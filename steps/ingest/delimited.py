@@ -1,0 +1,82 @@
+"""Records of CSV and TSV text, each with its line, read so that an unbalanced quote costs the line that has it."""
+
+import csv
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+
+class Record(NamedTuple):
+    """A record: its 1-based first line, its fields, and where it is defect the reason and what was read."""
+
+    line: int
+    fields: list[str]
+    defect: str = ""
+    raw: str = ""
+
+
+class _Lines:
+    """Lines that can be given back; `taken` are those read since it was last cleared."""
+
+    def __init__(self, lines: Iterable[str]) -> None:
+        self._lines = iter(lines)
+        self._waiting: deque[str] = deque()
+        self.taken: list[str] = []
+
+    def __iter__(self) -> Iterator[str]:
+        return self
+
+    def __next__(self) -> str:
+        line = self._waiting.popleft() if self._waiting else next(self._lines)
+        self.taken.append(line)
+        return line
+
+    def keep_first(self) -> str:
+        """Give all but the first of the taken lines back; returns the first."""
+        self._waiting.extendleft(reversed(self.taken[1:]))
+        return self.taken[0]
+
+
+def records(lines: Iterable[str], kind: str) -> Iterator[Record]:
+    """Yield the records of `kind` csv or tsv that are not blank, the header first; each should have its fields.
+
+    A quoted CSV field may hold line ends; TSV knows no quotes, as a query may hold a lone one. A quote that is not
+    closed takes in every line up to the next quote: a record over several lines which is not well formed is therefore
+    the defect of its first line, and the others are read again.
+    """
+    source = _Lines(lines)
+    reader = csv.reader(source) if kind == "csv" else csv.reader(source, delimiter="\t", quoting=csv.QUOTE_NONE)
+    line, width = 1, 0
+    while True:
+        source.taken.clear()
+        fields: list[str] = []
+        failure = ""
+        try:
+            fields = next(reader, [])
+        except csv.Error as error:
+            failure = str(error)
+        if not source.taken:
+            return
+        first, several = line, len(source.taken) > 1
+        width = width or len(fields)
+        if several and (failure or len(fields) != width or not _well_formed(source.taken)):
+            line += 1
+            yield Record(first, [], "unclosed_quote", source.keep_first().rstrip("\r\n"))
+            continue
+        line += len(source.taken)
+        if failure:
+            yield Record(first, [], "invalid_csv", failure)
+        elif fields and len(fields) != width:
+            reason = "missing_field" if len(fields) < width else "too_many_columns"
+            yield Record(first, fields, reason, "\t".join(fields))
+        elif fields:
+            yield Record(first, fields)
+
+
+def _well_formed(lines: Iterable[str]) -> bool:
+    """Whether every quote of the lines of a CSV record is where the format has it."""
+    try:
+        list(csv.reader(lines, strict=True))
+    except csv.Error:
+        return False
+    return True

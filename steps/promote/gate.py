@@ -1,0 +1,163 @@
+"""The gate: may this candidate replace the champion? A pure function of evidence and policy."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from steps.core.params.promote import Policy
+from steps.promote.bootstrap import lower_bound
+from steps.promote.evidence import MEASURE, Evidence
+
+
+@dataclass(frozen=True)
+class Decision:
+    """The verdict, why it is not better, and what spoke for the candidate."""
+
+    approved: bool
+    reasons: tuple[str, ...]  # empty when approved
+    passed: tuple[str, ...]
+
+    def lines(self) -> list[str]:
+        """The decision for a reader, one check a line."""
+        verdict = "approved" if self.approved else "refused"
+        return [verdict, *(f"  no  {text}" for text in self.reasons), *(f"  ok  {text}" for text in self.passed)]
+
+
+@dataclass(frozen=True)
+class Check:
+    """One question of the policy and its answer."""
+
+    passed: bool
+    text: str
+
+
+def decide(candidate: Evidence, champion: Evidence | None, policy: Policy) -> Decision:
+    """Approve when every check passes; without a champion the absolute floors decide.
+
+    Both must have been measured on the same evaluation, and on all of its queries; otherwise nothing is compared.
+    """
+    sound = [*_complete("candidate", candidate), *([*_complete("champion", champion)] if champion else [])]
+    if champion and champion.evaluation.digest != candidate.evaluation.digest:
+        mine, theirs = candidate.evaluation.digest[:12], champion.evaluation.digest[:12]
+        sound.append(Check(False, f"candidate was measured on evaluation {mine}, champion on {theirs}"))
+    if not all(check.passed for check in sound):
+        return _decision(sound)
+    return _decision(
+        [
+            *_coverage(candidate, champion),
+            *_budgets(candidate, policy),
+            *_floors(candidate, policy),
+            *_against_champion(candidate, champion, policy),
+            *_slices(candidate, champion, policy),
+        ]
+    )
+
+
+def _decision(checks: Iterable[Check]) -> Decision:
+    listed = list(checks)
+    failed = tuple(check.text for check in listed if not check.passed)
+    return Decision(not failed, failed, tuple(check.text for check in listed if check.passed))
+
+
+def _complete(who: str, evidence: Evidence) -> Iterable[Check]:
+    """Every query of every data set that the release serves has a value between 0 and 1."""
+    if not evidence.evaluation.queries:
+        yield Check(False, f"{who}: the evaluation has no test queries")
+    for dataset, queries in sorted(evidence.evaluation.queries.items()):
+        if dataset not in evidence.datasets:
+            continue
+        values = evidence.values.get(dataset, {})
+        missing, extra = sorted(queries - set(values)), sorted(set(values) - queries)
+        if missing:
+            yield Check(False, f"{who}, {dataset}: no value for {len(missing)} test queries, {missing[0]!r} among them")
+        if extra:
+            yield Check(False, f"{who}, {dataset}: values for {len(extra)} unknown queries, {extra[0]!r} among them")
+        wrong = sorted(query for query, value in values.items() if not 0 <= value <= 1)  # NaN is not
+        if wrong:
+            yield Check(False, f"{who}, {dataset}: {MEASURE} of {wrong[0]!r} is {values[wrong[0]]}, not in [0, 1]")
+
+
+def _coverage(candidate: Evidence, champion: Evidence | None) -> Iterable[Check]:
+    """The candidate serves every evaluated data set, and every one that the champion serves."""
+    wanted = set(candidate.evaluation.queries) | (champion.datasets if champion else frozenset())
+    for dataset in sorted(wanted - candidate.datasets):
+        yield Check(False, f"{dataset}: the candidate has no index of it")
+    if champion:
+        for dataset in sorted(champion.datasets & candidate.datasets - set(candidate.evaluation.queries)):
+            yield Check(False, f"{dataset}: served by the champion, but the evaluation has no test queries of it")
+
+
+def _budgets(candidate: Evidence, policy: Policy) -> Iterable[Check]:
+    yield Check(
+        candidate.p50_ms <= policy.max_p50_ms,
+        f"latency p50 {candidate.p50_ms:.3f} ms, budget {policy.max_p50_ms:g} ms",
+    )
+    yield Check(
+        candidate.index_bytes <= policy.max_index_bytes,
+        f"index {candidate.index_bytes:,} bytes, budget {policy.max_index_bytes:,}",
+    )
+
+
+def _floors(candidate: Evidence, policy: Policy) -> Iterable[Check]:
+    for name, floor in sorted(policy.floors.items()):
+        dataset = name.partition("/")[0]
+        queries = candidate.evaluation.slices.get(name) or candidate.evaluation.queries.get(name)
+        if not queries:
+            yield Check(False, f"floors: {name!r} is neither a data set nor a slice of the evaluation")
+        elif dataset in candidate.datasets:
+            yield _floor(name, _mean(candidate.values[dataset], queries), floor, "floor")
+
+
+def _against_champion(candidate: Evidence, champion: Evidence | None, policy: Policy) -> Iterable[Check]:
+    """Non-inferiority on each data set; the floor for a first model where the champion has no index."""
+    for dataset, queries in sorted(candidate.evaluation.queries.items()):
+        if dataset not in candidate.datasets:
+            continue
+        if champion is None or dataset not in champion.datasets:
+            mean = _mean(candidate.values[dataset], queries)
+            yield _floor(dataset, mean, policy.first_floor, "floor without a champion")
+        else:
+            yield _no_worse(dataset, candidate.values[dataset], champion.values[dataset], policy)
+
+
+def _no_worse(dataset: str, ours: Mapping[str, float], theirs: Mapping[str, float], policy: Policy) -> Check:
+    order = sorted(theirs)  # the draws go by position: the order in which queries were logged must not matter
+    candidate, champion = (np.array([values[query] for query in order]) for values in (ours, theirs))
+    bound = float(
+        lower_bound(
+            candidate,
+            champion,
+            margin=policy.margin,
+            confidence=policy.confidence,
+            resamples=policy.resamples,
+            seed=policy.seed,
+        )
+    )
+    mean = float(champion.mean())
+    change = f", {candidate.mean() / mean - 1:+.2%}, at worst {bound / mean - policy.margin:+.2%}" if mean > 0 else ""
+    return Check(
+        bound >= 0,
+        f"{dataset}: {MEASURE} {candidate.mean():.4f} against {mean:.4f}{change} with {policy.confidence:.0%}"
+        f" confidence (allowed {-policy.margin:+.2%}, {len(order)} queries)",
+    )
+
+
+def _slices(candidate: Evidence, champion: Evidence | None, policy: Policy) -> Iterable[Check]:
+    """No slice of enough queries loses more than `slice_loss` of the champion's quality."""
+    if champion is None:
+        return
+    for name, queries in sorted(candidate.evaluation.slices.items()):
+        dataset = name.partition("/")[0]
+        if dataset not in champion.datasets or dataset not in candidate.datasets or len(queries) < policy.slice_queries:
+            continue
+        least = (1 - policy.slice_loss) * _mean(champion.values[dataset], queries)
+        yield _floor(name, _mean(candidate.values[dataset], queries), least, f"champion less {policy.slice_loss:.1%}")
+
+
+def _floor(name: str, value: float, floor: float, what: str) -> Check:
+    return Check(value >= floor, f"{name}: {MEASURE} {value:.4f}, {what} {floor:.4f}")
+
+
+def _mean(values: Mapping[str, float], queries: Iterable[str]) -> float:
+    return float(np.mean([values[query] for query in sorted(queries)]))

@@ -1,0 +1,34 @@
+"""Who moved the champion, when, from what to what: the audit trail as a table."""
+
+import json
+
+from steps.promote.move import EVENT
+from steps.promote.registry import Registry
+
+COLUMNS = ("when", "what", "version", "replaced", "by", "student", "git commit")
+
+
+def history(registry: Registry) -> list[tuple[str, ...]]:
+    """One row an event, oldest first: promotions, rollbacks, moves by other hands, and refusals."""
+    versions = {str(version.version): registry.tags(str(version.version)) for version in registry.versions()}
+    events = [json.loads(value) for key, value in sorted(registry.model_tags().items()) if key.startswith(EVENT)]
+    for version, tags in versions.items():
+        if tags.get("decision") == "refused":
+            events.append(
+                {"at": tags["decided_at"], "action": "refused", "version": version, "by": tags.get("decided_by")}
+            )
+    rows = []
+    for event in sorted(events, key=lambda event: event["at"]):
+        tags = versions.get(event["version"] or "", {})
+        row = [event["at"], event["action"], event["version"], event.get("replaced"), event.get("by")]
+        rows.append(tuple(str(cell or "-") for cell in [*row, tags.get("student"), tags.get("git_commit", "")[:12]]))
+    return rows
+
+
+def as_table(rows: list[tuple[str, ...]]) -> str:
+    """Rows below their column names, padded."""
+    lines = [COLUMNS, *rows]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(COLUMNS))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
+    )

@@ -1,0 +1,109 @@
+"""Lineage both ways: what a served model was made of, and which models were made of something.
+
+Forward from NAME@alias or NAME/version; backward from a git commit, the md5 or sha256 of a dvc.lock, of the ingested
+data or of a release.
+"""
+
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from steps.core.errors import UserError
+from steps.core.lineage import lock_stages
+from steps.promote.registry import PREFIX, Registry
+
+_BACKWARD = ("git_commit", "dvc_lock", "dvc_lock_md5", "data_md5", "release_md5", "release", "pipeline_run")
+_SHORTEST = 7  # digits of a digest that tell enough
+
+
+def is_model(reference: str) -> bool:
+    """NAME@alias or NAME/version, not a digest."""
+    return "@" in reference or "/" in reference
+
+
+def made_of(reference: str) -> dict[str, Any]:
+    """Everything behind NAME@alias or NAME/version; UserError when there is no such version."""
+    name, _, which = reference.removeprefix("models:/").replace("@", "/@").partition("/")
+    registry = Registry(name)
+    aliases = registry.aliases()
+    if which.startswith("@") and which[1:] not in aliases:
+        raise UserError(f"{reference}: no such alias; {name} has {aliases or 'none'}")
+    number = aliases[which[1:]] if which.startswith("@") else which
+    version, tags = registry.version(number), registry.tags(number)
+    files = _files(registry, str(version.run_id)) if version.run_id else {}
+    return {
+        "model": f"{name}/{number}",
+        "aliases": sorted(alias for alias, held in aliases.items() if held == number),
+        "student": tags.get("student"),
+        "release": {"sha256": tags.get("release"), "md5": tags.get("release_md5")},
+        "git_commit": tags.get("git_commit"),
+        "dvc_lock": {
+            "md5": tags.get("dvc_lock_md5"),
+            "sha256": tags.get("dvc_lock"),
+            "file": f"runs:/{version.run_id}/dvc.lock" if "dvc.lock" in files else None,
+        },
+        "runs": {"pipeline": tags.get("pipeline_run"), "registration": version.run_id},
+        "data": _data(files.get("dvc.lock", {})),
+        "stages": _stages(registry, tags.get("pipeline_run"), files.get("dvc.lock", {})),
+        "images": files.get("images.lock"),
+        "params": files.get("params.yaml"),
+    }
+
+
+def made_from(registry: Registry, digest: str) -> list[dict[str, Any]]:
+    """The versions whose commit, dvc.lock, data or release begins with `digest`; UserError when it is too short."""
+    if len(digest) < _SHORTEST:
+        raise UserError(f"lineage: {digest!r} is too short; give NAME@alias or at least {_SHORTEST} digits of a digest")
+    aliases = registry.aliases()
+    found = []
+    for version in registry.versions():
+        number, tags = str(version.version), registry.tags(str(version.version))
+        by = [key for key in _BACKWARD if tags.get(key, "").startswith(digest)]
+        if by:
+            names = sorted(alias for alias, held in aliases.items() if held == number)
+            entry = {"model": f"{registry.name}/{number}", "aliases": names, "through": by}
+            found.append(entry | {key: tags.get(key) for key in ("student", "git_commit", "dvc_lock_md5")})
+    return found
+
+
+def _files(registry: Registry, run_id: str) -> dict[str, Any]:
+    """The YAML files of a registration, parsed; dvc.lock as its stages."""
+    names = {item.path for item in registry.api.list_artifacts(run_id)}
+    parsed: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory() as place:
+        for name in sorted(names & {"dvc.lock", "params.yaml", "images.lock"}):
+            path = Path(registry.api.download_artifacts(run_id, name, place))
+            parsed[name] = lock_stages(path) if name == "dvc.lock" else yaml.safe_load(path.read_text("utf-8"))
+    return parsed
+
+
+def _data(stages: Mapping[str, Any]) -> dict[str, str]:
+    """md5 of what came from outside the project, and of what ingest made of it."""
+    entry = stages.get("ingest", {})
+    items = [*entry.get("deps", []), *entry.get("outs", [])]
+    return {item["path"]: item["md5"] for item in items if "md5" in item and not item["path"].startswith("steps/")}
+
+
+def _stages(registry: Registry, pipeline: str | None, stages: Mapping[str, Any]) -> dict[str, Any]:
+    """Per stage: md5s of its outputs, the run that made them, and that run's image where it is known."""
+    runs = _stage_runs(registry, pipeline) if pipeline else {}
+    found: dict[str, Any] = {}
+    for stage, entry in stages.items():
+        run = runs.get(stage)
+        made: dict[str, Any] = {"outs": {out["path"]: out.get("md5") for out in entry.get("outs", [])}}
+        if run is not None:
+            made["run"] = run.data.tags.get(f"{PREFIX}made_by", str(run.info.run_id))
+            images = {key: value for key, value in run.data.tags.items() if key.startswith(f"{PREFIX}image")}
+            made |= {"image": images} if images else {}
+        found[stage] = made
+    return found
+
+
+def _stage_runs(registry: Registry, pipeline: str) -> dict[str, Any]:
+    wanted = f"tags.`mlflow.parentRunId` = '{pipeline}'"
+    runs = registry.api.search_runs([registry.api.get_run(pipeline).info.experiment_id], wanted, max_results=1000)
+    staged = {run.data.tags.get(f"{PREFIX}stage"): run for run in reversed(runs)}
+    return {stage: run for stage, run in staged.items() if stage}

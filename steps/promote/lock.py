@@ -1,0 +1,137 @@
+"""One mover of aliases at a time, over all machines, and no lock that outlives its holder for long.
+
+A lock is an object `<name>/<generation>`. Whoever finds no live one puts the next generation, conditionally, so that
+one writer wins; it then looks again and yields to any other live one, because a generation can be free once more after
+a release. A stale object is thus never overwritten, only overtaken. Before every write the holder asks `guard`, which
+refuses once half of the lock's life is over.
+"""
+
+import contextlib
+import json
+import os
+import random
+import socket
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from steps.core.errors import TransientError, UserError
+from steps.core.tracking import tracking_uri
+from steps.promote.registry import Registry
+from steps.promote.shelf import Entry, FolderShelf, S3Shelf, Shelf
+
+Guard = Callable[[], None]
+
+
+class Lock:
+    """A lock by name on a shelf. `wait_s`: how long to try; `expires_s`: the age at which it counts as left behind."""
+
+    def __init__(self, shelf: Shelf, name: str, wait_s: float, expires_s: float) -> None:
+        self.shelf, self.name, self.wait_s, self.expires_s = shelf, name, wait_s, expires_s
+
+    @contextmanager
+    def held(self) -> Iterator[Guard]:
+        """Hold the lock; yields the guard. TransientError when others hold it all the time or it was lost."""
+        body = json.dumps({"id": uuid.uuid4().hex, "host": socket.gethostname(), "pid": os.getpid(), "in": _place()})
+        key, since = self._acquire(body), time.monotonic()
+
+        def guard() -> None:
+            present = self.shelf.entries(self.name).get(key)
+            if present is None or present.body != body or time.monotonic() - since > self.expires_s / 2:
+                raise TransientError(f"promotion lock of {self.name}: held too long and given up; run it again")
+
+        try:
+            yield guard
+        finally:
+            with contextlib.suppress(Exception):  # it expires by itself; the caller's own error matters more
+                self.shelf.delete(key)
+
+    def _acquire(self, body: str) -> str:
+        until = time.monotonic() + self.wait_s
+        while True:
+            taken = self._try(body)
+            if isinstance(taken, str):
+                return taken
+            if time.monotonic() > until:
+                holder = json.loads(taken.body) if taken else {}
+                raise TransientError(
+                    f"promotion lock of {self.name}: held by process {holder.get('pid')} on {holder.get('host')} for"
+                    f" {taken.age_s if taken else 0:.0f} s; try again (it expires after {self.expires_s:.0f} s)"
+                )
+            time.sleep(random.uniform(0.05, 0.5))
+
+    def _try(self, body: str) -> str | Entry | None:
+        """The key that we hold now; else who holds it, or None after a lost race."""
+        seen = self.shelf.entries(self.name)
+        live = {key: entry for key, entry in seen.items() if not self._stale(entry)}
+        if live:
+            return next(iter(live.values()))
+        last = max((int(key.rpartition("/")[2]) for key in seen), default=0)
+        key = f"{self.name}/{last + 1:08d}"
+        if not self.shelf.put_new(key, body):
+            return None
+        if self.shelf.put_new(key, body):
+            raise UserError(
+                f"promotion lock of {self.name}: the store ignores If-None-Match and cannot hold a lock; let"
+                " SLIMTOWER_LOCK name a bucket of one that does, or a shared folder"
+            )
+        others = self.shelf.entries(self.name)
+        if any(
+            other != key and (other not in seen or seen[other].body != entry.body) for other, entry in others.items()
+        ):
+            self.shelf.delete(key)
+            return None
+        for old in seen:
+            self.shelf.delete(old)
+        return key
+
+    def _stale(self, entry: Entry) -> bool:
+        """Too old, or of a process of this very system that is gone."""
+        holder = json.loads(entry.body)
+        return entry.age_s > self.expires_s or (holder["in"] == _place() and not _alive(holder["pid"]))
+
+
+def lock_shelf(registry: Registry) -> Shelf:
+    """Where this server's locks lie: SLIMTOWER_LOCK, else what the model's tag says, else beside the artefacts.
+
+    For a sqlite file that is a folder beside it. UserError where the server hides its artefact store.
+    """
+    uri = tracking_uri()
+    given = os.environ.get("SLIMTOWER_LOCK") or registry.model_tags().get("lock")
+    if not given and uri.startswith("sqlite:///"):
+        return FolderShelf(Path(f"{uri.removeprefix('sqlite:///')}.locks"))
+    given = given or lock_place(registry)
+    return S3Shelf(given) if given.startswith("s3://") else FolderShelf(Path(given.removeprefix("file://")))
+
+
+def lock_place(registry: Registry) -> str:
+    """`locks` beside the artefacts of the project's experiment; UserError where that is no S3 bucket."""
+    if given := os.environ.get("SLIMTOWER_LOCK"):
+        return given
+    location = str(registry.api.get_experiment(registry.experiment()).artifact_location)
+    if not location.startswith("s3://"):
+        raise UserError(
+            f"{tracking_uri()}: its artefacts are at {location!r}, where no lock can be held; set SLIMTOWER_LOCK to"
+            " s3://bucket/prefix (or a folder that everyone who promotes shares)"
+        )
+    return f"{location.rstrip('/').rpartition('/')[0]}/locks"
+
+
+def _place() -> str:
+    """This boot of this machine and its namespace of process ids, in which a pid names one process."""
+    boot, space = Path("/proc/sys/kernel/random/boot_id"), Path("/proc/self/ns/pid")
+    if not boot.is_file():
+        return f"{socket.gethostname()}/{uuid.getnode()}"
+    return f"{boot.read_text().strip()}/{space.readlink()}"
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

@@ -1,0 +1,132 @@
+"""Moves of the champion: one at a time, announced before, recorded after, and mended when one was cut short.
+
+    intent tag -> alias previous -> alias champion -> audit tags
+
+Until `champion` is set the old one serves; from then on the new one does. The intent holds both old aliases, so that
+whoever comes next restores them (champion not set yet) or finishes the record (champion set).
+"""
+
+import getpass
+import json
+import os
+import uuid
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+
+from steps.core.errors import TransientError
+from steps.promote.lock import Guard
+from steps.promote.registry import CHALLENGER, CHAMPION, PREVIOUS, Registry
+
+After = Callable[[str], None]  # called with the name of each finished step
+EVENT = "event."
+
+
+def nothing(step: str) -> None:
+    """Do nothing after a step."""
+
+
+@dataclass(frozen=True)
+class Move:
+    """A change of aliases: champion becomes `version`, previous becomes `then_previous`; the old ones beside them."""
+
+    action: str  # promoted or rolled back
+    version: str
+    champion: str | None
+    previous: str | None
+    then_previous: str | None
+    by: str
+    at: str
+    id: str
+
+    @classmethod
+    def new(cls, action: str, version: str, aliases: dict[str, str], then_previous: str | None) -> "Move":
+        """A move from the present aliases."""
+        old = (aliases.get(CHAMPION), aliases.get(PREVIOUS))
+        return cls(action, version, *old, then_previous, operator(), now(), uuid.uuid4().hex)
+
+
+def carry_out(registry: Registry, move: Move, guard: Guard, after: After) -> None:
+    """Move the aliases, under the lock; TransientError when the champion is no longer the one that was judged."""
+    mend(registry, guard)
+    aliases = registry.aliases()
+    if aliases.get(CHAMPION) != move.champion:
+        raise TransientError(
+            f"{registry.name}: champion moved from {move.champion} to {aliases.get(CHAMPION)} meanwhile; nothing was"
+            f" changed, run it again to judge version {move.version} against the new one"
+        )
+    guard()
+    registry.tag_model("intent", json.dumps(asdict(move), sort_keys=True))
+    after("intent")
+    guard()
+    registry.point(PREVIOUS, move.then_previous)
+    after("previous")
+    guard()
+    registry.point(CHAMPION, move.version)
+    after("champion")
+    _record(registry, move, after)
+
+
+def mend(registry: Registry, guard: Guard) -> list[str]:
+    """Finish or undo a move that was cut short, and record one made by other hands; says what it found."""
+    tags, aliases = registry.model_tags(), registry.aliases()
+    champion, found = aliases.get(CHAMPION), []
+    if "intent" in tags:
+        move = Move(**json.loads(tags["intent"]))
+        guard()
+        if champion == move.version:
+            registry.point(PREVIOUS, move.then_previous)
+            _record(registry, move, nothing)
+            return [f"finished the record of version {move.version}, {move.action} by {move.by} at {move.at}"]
+        if champion == move.champion:
+            registry.point(PREVIOUS, move.previous)
+            found.append(f"undid a move to version {move.version} that was cut short; champion is still {champion}")
+        registry.tag_model("intent", None)
+    if champion != tags.get(CHAMPION):
+        guard()
+        _event(registry, {"action": "moved by other hands", "version": champion, "replaced": tags.get(CHAMPION)})
+        registry.tag_model(CHAMPION, champion)
+        found.append(f"champion was moved by other hands from {tags.get(CHAMPION)} to {champion}")
+    return found
+
+
+def _record(registry: Registry, move: Move, after: After) -> None:
+    """Write the audit trail; every part may be there already. The intent goes last."""
+    event = {"action": move.action, "version": move.version, "replaced": move.champion}
+    _event(registry, {**event, "at": move.at, "by": move.by, "id": move.id})
+    after("event")
+    if move.action == "promoted":
+        kept = {"promoted_at": move.at, "promoted_by": move.by, "replaced": move.champion, "rolled_back_at": None}
+        registry.tag(move.version, kept)
+    elif move.champion is not None:
+        registry.tag(move.champion, {"rolled_back_at": move.at, "rolled_back_by": move.by})
+    after("audit")
+    if registry.aliases().get(CHALLENGER) == move.version:
+        registry.point(CHALLENGER, None)
+    registry.tag_model(CHAMPION, move.version)
+    registry.tag_model("intent", None)
+    after("intent removed")
+
+
+def _event(registry: Registry, event: dict[str, str | None]) -> None:
+    """Append to the events of the registered model, once for each id."""
+    event = {"at": now(), "by": operator(), "id": uuid.uuid4().hex, **event}
+    past = [value for key, value in registry.model_tags().items() if key.startswith(EVENT)]
+    if event["id"] not in {json.loads(value)["id"] for value in past}:
+        registry.tag_model(f"{EVENT}{len(past) + 1:06d}", json.dumps(event, sort_keys=True))
+
+
+def now() -> str:
+    """The present time, UTC, to the second."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def operator() -> str:
+    """Who does this: SLIMTOWER_OPERATOR, the user of the tracking server, or of this machine."""
+    for name in ("SLIMTOWER_OPERATOR", "MLFLOW_TRACKING_USERNAME"):
+        if value := os.environ.get(name):
+            return value
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container without a user of that number
+        return "unknown"

@@ -1,0 +1,134 @@
+"""The protocol: register -> challenger -> smoke test -> gate -> move the champion. Each step can be repeated.
+
+Only the move changes what is served, and only if the champion is still the one that the gate compared with. A version
+that is refused, or that fails its smoke test, leaves every alias as it was.
+"""
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from steps.core.errors import UserError
+from steps.core.params.promote import PromoteParams
+from steps.promote.candidate import Candidate
+from steps.promote.evaluation import Questions
+from steps.promote.evidence import Evidence, evidence_from_json
+from steps.promote.gate import Decision, decide
+from steps.promote.lock import Lock
+from steps.promote.move import After, Move, carry_out, mend, nothing, now, operator
+from steps.promote.registration import Origin, evidence_name, register
+from steps.promote.registry import CHALLENGER, CHAMPION, PREFIX, Registry
+from steps.promote.rescoring import rescore
+from steps.promote.smoke import golden_hits, smoke_test
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of the candidate; `notes` tell of earlier moves that were mended."""
+
+    version: str
+    decision: Decision | None  # None: it was the champion already
+    notes: list[str]
+
+
+class Refused(UserError):
+    """The gate said no."""
+
+
+def promote(
+    registry: Registry,
+    lock: Lock,
+    candidate: Candidate,
+    origin: Origin,
+    questions: Sequence[Questions],
+    params: PromoteParams,
+    *,
+    again: bool = False,
+    after: After = nothing,
+) -> Outcome:
+    """Promote the candidate if the gate lets it; Refused, with the reasons, when it does not.
+
+    `again` allows a version that was rolled back. TransientError when the champion moved meanwhile.
+    """
+    with lock.held() as guard:
+        notes = mend(registry, guard)
+    after("mended")
+    aliases = registry.aliases()
+    known = find_version(registry, candidate.evidence.release)
+    if known is not None and known == aliases.get(CHAMPION):
+        return Outcome(known, None, notes)
+    if known is not None and not again and (when := registry.tags(known).get("rolled_back_at")):
+        raise Refused(
+            f"{registry.name}/{known}: this release was rolled back at {when}; say --again to promote it all the same"
+        )
+    golden = golden_hits(candidate.release, params.golden_hits)
+    version = register(registry, candidate, golden, origin)
+    after("registered")
+    registry.point(CHALLENGER, version)
+    after("challenger")
+    try:
+        smoke_test(registry, version)
+        after("smoke-tested")
+        champion = champion_evidence(registry, aliases.get(CHAMPION), candidate.evidence, questions, keep=True)
+        decision = decide(candidate.evidence, champion, params.policy)
+        _note_decision(registry, version, decision)
+        after("decided")
+        if not decision.approved:
+            raise Refused(f"{registry.name}/{version} refused, nothing was changed: {'; '.join(decision.reasons)}")
+    except UserError:
+        before = aliases.get(CHALLENGER)
+        registry.point(CHALLENGER, before if before != version else None)
+        raise
+    with lock.held() as guard:
+        carry_out(registry, Move.new("promoted", version, aliases, aliases.get(CHAMPION)), guard, after)
+    after("unlocked")
+    return Outcome(version, decision, notes)
+
+
+def rehearse(
+    registry: Registry, candidate: Candidate, questions: Sequence[Questions], params: PromoteParams
+) -> Decision:
+    """The decision as it would fall now; writes nothing, neither to the registry nor to the artefact store."""
+    champion = champion_evidence(registry, registry.aliases().get(CHAMPION), candidate.evidence, questions, keep=False)
+    return decide(candidate.evidence, champion, params.policy)
+
+
+def find_version(registry: Registry, digest: str) -> str | None:
+    """The version that holds the release of this digest."""
+    versions = registry.versions()
+    return next((str(found.version) for found in versions if found.tags.get(f"{PREFIX}release") == digest), None)
+
+
+def champion_evidence(
+    registry: Registry, version: str | None, candidate: Evidence, questions: Sequence[Questions], *, keep: bool
+) -> Evidence | None:
+    """The champion on the candidate's evaluation: as recorded, or measured anew through its own release.
+
+    `keep`: store what was measured with the version, for the next time. None without a champion.
+    """
+    if version is None:
+        return None
+    name = evidence_name(candidate.evaluation.digest)
+    recorded = registry.document(version, name)
+    if recorded is not None:
+        return evidence_from_json(recorded, candidate.evaluation)
+    with tempfile.TemporaryDirectory(prefix="slimtower.") as place:
+        folder = registry.download(version, Path(place))
+        p50_ms = float(registry.tags(version).get("p50_ms", "inf"))
+        evidence = rescore(folder, candidate.evaluation, questions, p50_ms)
+    if keep and registry.version(version).run_id:
+        registry.log_document(version, name, evidence.as_json())
+    return evidence
+
+
+def _note_decision(registry: Registry, version: str, decision: Decision) -> None:
+    registry.tag(
+        version,
+        {
+            "decision": "approved" if decision.approved else "refused",
+            "decided_at": now(),
+            "decided_by": operator(),
+            "reasons": "\n".join(decision.lines()[1:])[:4900],
+        },
+    )

@@ -1,0 +1,72 @@
+"""A release becomes one model version, once: encoder, index, manifest, evidence and lineage under one number."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from steps.core.tracking import MlflowRun
+from steps.promote.candidate import Candidate
+from steps.promote.registry import PREFIX, Registry
+
+GOLDEN = "golden.json"
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a release comes from. Files are logged with the version; tags are what versions are searched by."""
+
+    tags: dict[str, str]
+    files: list[Path]
+    parent_run: str | None
+
+
+def evidence_name(digest: str) -> str:
+    """Name of the document that holds a version's evidence on one evaluation."""
+    return f"evidence/{digest[:16]}.json"
+
+
+def publish(release: Path, run: MlflowRun) -> str:
+    """Store the release folder as a logged model of the run; returns its id. The run's tag tells when it is whole."""
+    key = f"{PREFIX}model"
+    if key not in run.api.get_run(run.run_id).data.tags:
+        run.model(release, name="release")
+    return str(run.api.get_run(run.run_id).data.tags[key])
+
+
+def register(registry: Registry, candidate: Candidate, golden: Any, origin: Origin) -> str:
+    """The version of the candidate's release: found by its digest, or made. Returns its number.
+
+    Every part is looked for before it is made, so that a registration cut short is completed by the next one.
+    """
+    digest = candidate.evidence.release
+    version = next((str(v.version) for v in registry.versions() if v.tags.get(f"{PREFIX}release") == digest), None)
+    if version is None:
+        run = _run(registry, candidate, origin)
+        model = publish(candidate.release, run)
+        for path in origin.files:
+            run.artifact(path)
+        place = registry.api.get_logged_model(model).artifact_location
+        tags = {PREFIX + key: value for key, value in {**origin.tags, "release": digest}.items()}
+        made = registry.api.create_model_version(registry.name, place, run_id=run.run_id, model_id=model, tags=tags)
+        version = str(made.version)
+        registry.api.set_terminated(run.run_id, "FINISHED")
+    name = evidence_name(candidate.evidence.evaluation.digest)
+    for document, content in ((GOLDEN, golden), (name, candidate.evidence.as_json())):
+        if registry.document(version, document) is None:
+            registry.log_document(version, document, content)
+    return version
+
+
+def _run(registry: Registry, candidate: Candidate, origin: Origin) -> MlflowRun:
+    """The run that holds the release: one that an interrupted registration left, or a new one."""
+    experiment, digest = registry.experiment(), candidate.evidence.release
+    found = registry.api.search_runs([experiment], f"tags.`{PREFIX}release` = '{digest}'", max_results=1)
+    if found:
+        return MlflowRun(registry.api, str(found[0].info.run_id), experiment)
+    tags = {PREFIX + key: value for key, value in {**origin.tags, "release": digest, "stage": "promote"}.items()}
+    if origin.parent_run:
+        tags["mlflow.parentRunId"] = origin.parent_run
+    made = registry.api.create_run(experiment, run_name=f"promote {candidate.student}", tags=tags)
+    run = MlflowRun(registry.api, str(made.info.run_id), experiment)
+    run.metrics({"p50_ms": candidate.evidence.p50_ms, "index_bytes": candidate.evidence.index_bytes})
+    return run

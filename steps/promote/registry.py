@@ -1,0 +1,162 @@
+"""One registered model of MLflow: its versions, aliases, tags and files."""
+
+import json
+import logging
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import requests
+from botocore.exceptions import BotoCoreError, ClientError
+from mlflow.artifacts import download_artifacts
+from mlflow.exceptions import MlflowException
+
+from steps.core.errors import TransientError, UserError
+from steps.core.files import read_json
+from steps.core.tracking import client, experiment_id, tracking_uri
+
+CHAMPION, CHALLENGER, PREVIOUS = "champion", "challenger", "previous"
+PREFIX = "slimtower."
+_ABSENT = {"RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"}
+_REFUSED = {"PERMISSION_DENIED", "UNAUTHENTICATED", "CUSTOMER_UNAUTHORIZED"}
+
+
+@contextmanager
+def reaching() -> Iterator[None]:
+    """Failures of the tracking server or of the artefact store as errors that say whether to try again."""
+    try:
+        yield
+    except MlflowException as error:
+        text = str(error)
+        if error.error_code in _REFUSED or "error code 401" in text or "error code 403" in text:
+            raise UserError(
+                f"{tracking_uri()}: the server refused: {text[:200]}; check MLFLOW_TRACKING_USERNAME and"
+                " MLFLOW_TRACKING_PASSWORD"
+            ) from error
+        if "failed with exception" in text or error.error_code == "TEMPORARILY_UNAVAILABLE":
+            raise TransientError(f"{tracking_uri()}: not reached: {text[:200]}; is the server up?") from error
+        raise
+    except (requests.RequestException, BotoCoreError, ClientError) as error:
+        raise TransientError(f"artefact store of {tracking_uri()}: {str(error)[:300]}; try again") from error
+
+
+class Registry:
+    """A registered model by name. Versions are numbers as text; keys of tags get the project's prefix."""
+
+    def __init__(self, name: str) -> None:
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "3")
+        os.environ["MLFLOW_TRACKING_URI"] = tracking_uri()  # parts of MLflow read it, and so do child processes
+        logging.getLogger("mlflow").setLevel(logging.WARNING)
+        self.name, self.api = name, client()
+
+    def ensure(self, tags: Mapping[str, str]) -> None:
+        """Make the registered model where it is missing; `tags` are set on a new one, in the same step."""
+        if self._model() is None:
+            try:
+                self.api.create_registered_model(self.name, tags={PREFIX + key: value for key, value in tags.items()})
+            except MlflowException as error:
+                if error.error_code != "RESOURCE_ALREADY_EXISTS":
+                    raise
+
+    def aliases(self) -> dict[str, str]:
+        """Alias -> version; empty when the model is not registered."""
+        model = self._model()
+        return {alias: str(version) for alias, version in model.aliases.items()} if model else {}
+
+    def point(self, alias: str, version: str | None) -> None:
+        """Let the alias name this version, or none."""
+        if version is None:
+            self.api.delete_registered_model_alias(self.name, alias)
+        else:
+            self.api.set_registered_model_alias(self.name, alias, version)
+
+    def model_tags(self) -> dict[str, str]:
+        """The project's tags on the registered model, keys without prefix."""
+        model = self._model()
+        return _own(model.tags) if model else {}
+
+    def tag_model(self, key: str, value: str | None) -> None:
+        """Set a tag of the registered model, or remove it."""
+        if value is not None:
+            self.api.set_registered_model_tag(self.name, PREFIX + key, value)
+        elif key in self.model_tags():
+            self.api.delete_registered_model_tag(self.name, PREFIX + key)
+
+    def versions(self) -> list[Any]:
+        """Every version, oldest first."""
+        found, token = [], None
+        while True:
+            page = self.api.search_model_versions(f"name = '{self.name}'", max_results=200, page_token=token)
+            found += page
+            token = page.token
+            if not token:
+                return sorted(found, key=lambda version: int(version.version))
+
+    def version(self, version: str) -> Any:
+        """One version; UserError when there is none of that number."""
+        try:
+            return self.api.get_model_version(self.name, version)
+        except MlflowException as error:
+            if error.error_code not in _ABSENT:
+                raise
+            known = [str(item.version) for item in self.versions()]
+            raise UserError(f"{self.name}: no version {version!r}; registered are {known}") from None
+
+    def tags(self, version: str) -> dict[str, str]:
+        """The project's tags on a version, keys without prefix."""
+        return _own(self.version(version).tags)
+
+    def tag(self, version: str, values: Mapping[str, str | None]) -> None:
+        """Set tags of a version, None removes one."""
+        present = self.tags(version)
+        for key, value in values.items():
+            if value is not None:
+                self.api.set_model_version_tag(self.name, version, PREFIX + key, value)
+            elif key in present:
+                self.api.delete_model_version_tag(self.name, version, PREFIX + key)
+
+    def download(self, version: str, into: Path) -> Path:
+        """Fetch a version's files; returns the release folder among them. UserError when it holds no release."""
+        uri = f"models:/{self.name}/{version}"
+        folder = Path(download_artifacts(artifact_uri=uri, dst_path=str(into), tracking_uri=tracking_uri()))
+        for manifest in sorted(folder.rglob("manifest.json"), key=lambda path: len(path.parts)):
+            if (manifest.parent / "query_encoder").is_dir():
+                return manifest.parent
+        raise UserError(f"{uri}: holds no release (no manifest.json beside query_encoder/)")
+
+    def log_document(self, version: str, name: str, document: Any) -> None:
+        """Keep a JSON document with the run that registered the version."""
+        self.api.log_text(self._run_id(version), json.dumps(document, indent=1, sort_keys=True) + "\n", name)
+
+    def document(self, version: str, name: str) -> Any | None:
+        """A JSON document of the version's run, or None when there is none."""
+        run_id, folder = self.version(version).run_id, name.rpartition("/")[0]
+        if not run_id or name not in {item.path for item in self.api.list_artifacts(run_id, folder or None)}:
+            return None
+        with tempfile.TemporaryDirectory() as place:
+            return read_json(Path(self.api.download_artifacts(run_id, name, place)))
+
+    def experiment(self) -> str:
+        """Id of the project's experiment."""
+        return experiment_id(self.api)
+
+    def _run_id(self, version: str) -> str:
+        run_id = self.version(version).run_id
+        if not run_id:
+            raise UserError(f"{self.name}/{version}: registered without a run; register it with `make promote`")
+        return str(run_id)
+
+    def _model(self) -> Any | None:
+        try:
+            return self.api.get_registered_model(self.name)
+        except MlflowException as error:
+            if error.error_code not in _ABSENT:
+                raise
+            return None
+
+
+def _own(tags: Mapping[str, str]) -> dict[str, str]:
+    return {key.removeprefix(PREFIX): value for key, value in tags.items() if key.startswith(PREFIX)}

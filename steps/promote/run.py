@@ -1,0 +1,87 @@
+"""The commands: promote, rehearse, roll back, show history and lineage. Each says what it found and did."""
+
+from pathlib import Path
+
+import yaml
+
+from steps.core.params.promote import PromoteParams
+from steps.core.tracking import tracking_uri
+from steps.promote.candidate import Candidate, choose_student, read_candidate
+from steps.promote.evaluation import Questions, read_evaluation, read_questions
+from steps.promote.history import as_table, history
+from steps.promote.lineage import is_model, made_from, made_of
+from steps.promote.lock import Lock, lock_place, lock_shelf
+from steps.promote.origin import read_origin
+from steps.promote.promotion import Refused, promote, rehearse
+from steps.promote.registry import CHAMPION, Registry, reaching
+from steps.promote.rollback import roll_back
+
+
+def run(
+    ingest: Path, reports: Path, releases: Path, params: PromoteParams, *, dry_run: bool = False, again: bool = False
+) -> None:
+    """Promote a student's release, or say what would happen; Refused, exit code 3, when the gate says no.
+
+    Paths are relative to the project's root, where dvc.lock lies.
+    """
+    candidate, questions = _candidate(ingest, reports, releases, params)
+    with reaching():
+        registry = Registry(params.name)
+        origin = read_origin(registry, candidate.student, candidate.release, reports, ingest)
+        champion = registry.aliases().get(CHAMPION)
+        print(f"promote: {candidate.student} ({candidate.release}) to {params.name}, champion: {champion or 'none'}")
+        if dry_run:
+            decision = rehearse(registry, candidate, questions, params)
+            print("\n".join(decision.lines()))
+            if not decision.approved:
+                raise Refused(f"{candidate.student} would be refused: {'; '.join(decision.reasons)}")
+            return
+        registry.ensure({} if tracking_uri().startswith("sqlite:") else {"lock": lock_place(registry)})
+        outcome = promote(registry, _lock(registry, params), candidate, origin, questions, params, again=again)
+    for note in outcome.notes:
+        print(f"promote: {note}")
+    if outcome.decision is None:
+        print(f"promote: {params.name}/{outcome.version} is the champion already; nothing to do")
+        return
+    print("\n".join(outcome.decision.lines()))
+    print(f"promote: models:/{params.name}@champion is version {outcome.version} now, previous: {champion or 'none'}")
+
+
+def run_rollback(params: PromoteParams) -> None:
+    """Let the previous champion serve again."""
+    with reaching():
+        registry = Registry(params.name)
+        move, notes = roll_back(registry, _lock(registry, params))
+    for note in notes:
+        print(f"rollback: {note}")
+    print(
+        f"rollback: models:/{params.name}@champion is version {move.version} again, was {move.champion};"
+        f" previous: {move.then_previous or 'none'}"
+    )
+
+
+def run_history(params: PromoteParams) -> None:
+    """Print the audit trail and the present aliases."""
+    with reaching():
+        registry = Registry(params.name)
+        rows, aliases = history(registry), registry.aliases()
+    print(as_table(rows) if rows else f"{params.name}: nothing was promoted yet")
+    print(", ".join(f"{alias}: {version}" for alias, version in sorted(aliases.items())))
+
+
+def run_lineage(reference: str, params: PromoteParams) -> None:
+    """Print what a model was made of, or what was made of a commit, a dvc.lock or data, as YAML."""
+    with reaching():
+        answer = made_of(reference) if is_model(reference) else made_from(Registry(params.name), reference)
+    print(yaml.safe_dump(answer, sort_keys=False, allow_unicode=True, width=120).rstrip())
+
+
+def _candidate(ingest: Path, reports: Path, releases: Path, params: PromoteParams) -> tuple[Candidate, list[Questions]]:
+    student = choose_student(params.student, reports, releases, params.policy)
+    questions = read_questions(ingest)
+    evaluation = read_evaluation(ingest, questions, params.policy.slice_words)
+    return read_candidate(student, reports, releases, evaluation), questions
+
+
+def _lock(registry: Registry, params: PromoteParams) -> Lock:
+    return Lock(lock_shelf(registry), params.name, params.lock_wait_s, params.lock_expires_s)

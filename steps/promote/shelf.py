@@ -1,0 +1,117 @@
+"""Where locks lie: small objects of which only one writer can be the first, in a folder or in an S3 bucket."""
+
+import os
+import time
+import uuid
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+from typing import Any, Protocol
+
+import boto3
+from botocore.exceptions import ClientError
+
+_LOST = {"PreconditionFailed", "ConditionalRequestConflict", "412", "409"}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What an object says, and its age in seconds by the clock of the place it lies in."""
+
+    body: str
+    age_s: float
+
+
+class Shelf(Protocol):
+    """A place for objects by key."""
+
+    def put_new(self, key: str, body: str) -> bool:
+        """Write an object unless the key is taken; tells whether it was written. Atomic among all writers."""
+
+    def entries(self, name: str) -> dict[str, Entry]:
+        """The objects whose keys are `<name>/...`."""
+
+    def delete(self, key: str) -> None:
+        """Remove an object, if it is there."""
+
+
+class FolderShelf:
+    """A folder that all who take the lock can write to."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def put_new(self, key: str, body: str) -> bool:
+        """A hard link is made whole or not at all, and never over another file."""
+        path = self.folder / key
+        path.parent.mkdir(parents=True, exist_ok=True)
+        written = self.folder / f".{uuid.uuid4().hex}"
+        written.write_text(body, encoding="utf-8")
+        try:
+            path.hardlink_to(written)
+        except FileExistsError:
+            return False
+        finally:
+            written.unlink()
+        return True
+
+    def entries(self, name: str) -> dict[str, Entry]:
+        """Files of the folder of that name."""
+        found = {}
+        for path in sorted((self.folder / name).glob("*")):
+            try:
+                key = path.relative_to(self.folder).as_posix()
+                found[key] = Entry(path.read_text(encoding="utf-8"), time.time() - path.stat().st_mtime)
+            except FileNotFoundError:  # released meanwhile
+                continue
+        return found
+
+    def delete(self, key: str) -> None:
+        """Unlink the file."""
+        (self.folder / key).unlink(missing_ok=True)
+
+
+class S3Shelf:
+    """A prefix of an S3 bucket; conditional puts (`If-None-Match: *`) decide who is first."""
+
+    def __init__(self, url: str) -> None:
+        bucket, _, self.root = url.removeprefix("s3://").partition("/")
+        self.bucket, self.root = bucket, self.root.rstrip("/")
+        self.api: Any = boto3.client("s3", endpoint_url=os.environ.get("MLFLOW_S3_ENDPOINT_URL") or None)
+
+    def _key(self, key: str) -> str:
+        return f"{self.root}/{key}" if self.root else key
+
+    def put_new(self, key: str, body: str) -> bool:
+        """One conditional put."""
+        try:
+            self.api.put_object(Bucket=self.bucket, Key=self._key(key), Body=body.encode(), IfNoneMatch="*")
+        except ClientError as error:
+            if error.response["Error"]["Code"] in _LOST:
+                return False
+            raise
+        return True
+
+    def entries(self, name: str) -> dict[str, Entry]:
+        """Objects below the prefix of that name; ages by the server's clock."""
+        listed = self.api.list_objects_v2(Bucket=self.bucket, Prefix=self._key(f"{name}/"))
+        found = {}
+        for item in listed.get("Contents", []):
+            try:
+                got = self.api.get_object(Bucket=self.bucket, Key=item["Key"])
+            except ClientError as error:
+                if error.response["Error"]["Code"] in {"NoSuchKey", "404"}:  # released meanwhile
+                    continue
+                raise
+            age = _date(got["ResponseMetadata"]["HTTPHeaders"]["date"]) - got["LastModified"].timestamp()
+            key = item["Key"][len(self.root) + 1 if self.root else 0 :]
+            found[key] = Entry(got["Body"].read().decode(), age)
+        return found
+
+    def delete(self, key: str) -> None:
+        """Delete the object."""
+        self.api.delete_object(Bucket=self.bucket, Key=self._key(key))
+
+
+def _date(header: str) -> float:
+    return parsedate_to_datetime(header).timestamp()

@@ -1,0 +1,147 @@
+"""Export of a transformer tower as one ONNX graph, from token ids to the embedding, in float32 and in int8."""
+
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import onnx
+import torch
+from onnxruntime.quantization import QuantType, quantize_dynamic
+from onnxruntime.transformers.optimizer import optimize_model
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.base.modules import Dense
+from sentence_transformers.base.modules.transformer import Transformer
+from sentence_transformers.sentence_transformer.modules import Normalize, Pooling
+from torch import Tensor, nn
+
+from steps.core.errors import UserError
+from steps.core.files import read_json, write_json
+from steps.core.towers import load_tower
+
+OPSET = 17
+NO_LIMIT = 10**9  # a tokenizer without a limit states a far larger number
+
+
+class _Graph(nn.Module):
+    """The tower as a function of tensors, cut to its first `width` dimensions."""
+
+    def __init__(self, tower: SentenceTransformer, width: int) -> None:
+        super().__init__()
+        self.tower, self.width = nn.ModuleList(tower), width
+        self.renormalise = width < (tower.get_embedding_dimension() or 0) and isinstance(tower[-1], Normalize)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        """Embeddings `(batch, width)` of token ids `(batch, length)`."""
+        features: dict[str, Tensor] = {"input_ids": input_ids, "attention_mask": attention_mask}
+        for module in self.tower:
+            features = module(features)
+        embedding = features["sentence_embedding"][:, : self.width]
+        return nn.functional.normalize(embedding, dim=-1) if self.renormalise else embedding
+
+
+def export_onnx(tower_folder: Path, out: Path, *, int8: bool, width: int = 0) -> None:
+    """Write `encoder.onnx`, `tokenizer.json` and `serving.json` to `out`, and `encoder.int8.onnx` where asked for.
+
+    The graph takes `input_ids` and `attention_mask`, int64 `(batch, length)`, and holds everything behind them:
+    transformer, pooling, projection, normalisation and, above 0, the cut to the first `width` dimensions. UserError for
+    a tower made of anything else.
+    """
+    tower = load_tower(tower_folder).to("cpu").eval()
+    transformer = _transformer(tower, tower_folder)
+    out.mkdir(parents=True, exist_ok=True)
+    full = tower.get_embedding_dimension() or 0
+    width = min(width, full) if width else full
+    _write_graph(_Graph(tower, width).eval(), transformer, out / "encoder.onnx")
+    tokenizer = tower.tokenizer.backend_tokenizer
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    tokenizer.save(str(out / "tokenizer.json"), pretty=False)
+    limits = [limit for limit in (transformer.query_length, transformer.max_seq_length) if limit and limit < NO_LIMIT]
+    serving = {
+        "format": "onnx",
+        "precision": "fp32",
+        "width": width,
+        "max_length": min(limits, default=None),
+        "normalise": isinstance(tower[-1], Normalize),
+        "prompt": tower.prompts.get("query") or "",
+        "pad_id": tower.tokenizer.pad_token_id or 0,
+    }
+    write_json(out / "serving.json", serving)
+    if int8:
+        quantise_onnx(out)
+
+
+def quantise_onnx(serving: Path) -> None:
+    """Write `encoder.int8.onnx` beside `encoder.onnx`: weights of the matrix products in int8, a scale a column.
+
+    Activations are quantised as they come, with one scale for all texts of a batch. The token embeddings stay float32:
+    looking them up costs no time, and onnxruntime would give the whole table one scale.
+    """
+    with _quiet():
+        quantize_dynamic(
+            serving / "encoder.onnx",
+            serving / "encoder.int8.onnx",
+            op_types_to_quantize=["MatMul", "Attention"],
+            per_channel=True,
+            weight_type=QuantType.QInt8,
+            # shape inference does not know onnxruntime's fused operators
+            extra_options={"MatMulConstBOnly": True, "DefaultTensorType": onnx.TensorProto.FLOAT},
+        )
+    write_json(serving / "serving.json", read_json(serving / "serving.json") | {"precision": "int8"})
+
+
+def _transformer(tower: SentenceTransformer, folder: Path) -> Transformer:
+    """The tower's first module; UserError when the tower cannot be one graph."""
+    transformer = tower[0]
+    if not isinstance(transformer, Transformer):
+        raise UserError(f"{folder}: its first module is no transformer; set release.format: table (or auto)")
+    for module in list(tower)[1:]:
+        if not isinstance(module, Pooling | Dense | Normalize):
+            raise UserError(
+                f"{folder}: a {type(module).__name__} cannot be exported; use pooling, projections and Normalize only"
+            )
+        if isinstance(module, Pooling) and not module.include_prompt and tower.prompts.get("query"):
+            raise UserError(
+                f"{folder}: its pooling leaves the query prompt out, which cannot be exported; give it no prompt"
+            )
+    return transformer
+
+
+def _write_graph(graph: _Graph, transformer: Transformer, path: Path) -> None:
+    """Trace, then fuse into onnxruntime's operators; fusion knows the plain form of attention."""
+    transformer.auto_model.set_attn_implementation("eager")
+    config = transformer.auto_model.config
+    ids = torch.arange(16).reshape(2, 8) % config.vocab_size
+    mask = torch.tensor([[1] * 8, [1] * 5 + [0] * 3])
+    axes = {0: "batch", 1: "length"}
+    with TemporaryDirectory() as folder, torch.inference_mode(), _quiet():
+        traced = Path(folder) / "traced.onnx"
+        torch.onnx.export(
+            graph,
+            (ids, mask),
+            str(traced),
+            input_names=["input_ids", "attention_mask"],
+            output_names=["embedding"],
+            dynamic_axes={"input_ids": axes, "attention_mask": axes, "embedding": {0: "batch"}},
+            opset_version=OPSET,
+            dynamo=False,  # the fusion cannot read the other exporter's graphs
+        )
+        heads, hidden = getattr(config, "num_attention_heads", 0), getattr(config, "hidden_size", 0)
+        fused = optimize_model(str(traced), model_type="bert", num_heads=heads, hidden_size=hidden, opt_level=0)
+        fused.save_model_to_file(str(path))
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep the exporters' advice to their authors off the screen."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)

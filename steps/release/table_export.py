@@ -1,0 +1,84 @@
+"""Export of a token table: one row a token, in float32 or in int8 with a scale a row."""
+
+from pathlib import Path
+
+import numpy as np
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.base.modules import Dense
+from sentence_transformers.sentence_transformer.modules import Normalize, StaticEmbedding
+from torch import nn
+
+from steps.core.errors import UserError
+from steps.core.files import read_json, write_json
+from steps.core.towers import load_tower
+
+
+def is_table(tower: SentenceTransformer) -> bool:
+    """Whether the tower is a mean of token vectors: what `export_table` exports."""
+    return isinstance(tower[0], StaticEmbedding)
+
+
+def export_table(tower_folder: Path, out: Path, *, int8: bool, width: int = 0) -> None:
+    """Write `table.npy`, `tokenizer.json` and `serving.json` to `out`; UserError for a tower that is no token table.
+
+    A projection behind the table is multiplied into its rows, as the mean and a linear map commute. Above 0, `width`
+    keeps the first so many dimensions.
+    """
+    tower = load_tower(tower_folder)
+    static = tower[0]
+    if not isinstance(static, StaticEmbedding):
+        raise UserError(f"{tower_folder}: its first module is no token table; set release.format: onnx (or auto)")
+    rows = static.embedding.weight.detach().float().cpu().numpy()
+    normalise = False
+    for module in list(tower)[1:]:
+        if isinstance(module, Dense) and not normalise:
+            rows = rows @ _projection(module, tower_folder)
+        elif isinstance(module, Normalize):
+            normalise = True
+        else:
+            raise UserError(
+                f"{tower_folder}: a {type(module).__name__} behind a token table cannot be exported; use a projection"
+                " without activation and Normalize only"
+            )
+    rows = rows[:, :width] if width else rows
+    truncation = static.tokenizer.truncation
+    if truncation and truncation["direction"] != "right":
+        raise UserError(f"{tower_folder}/tokenizer.json: truncates on the {truncation['direction']}; set it to right")
+    out.mkdir(parents=True, exist_ok=True)
+    np.save(out / "table.npy", np.ascontiguousarray(rows, dtype=np.float32))
+    static.tokenizer.save(str(out / "tokenizer.json"), pretty=False)
+    serving = {
+        "format": "table",
+        "precision": "fp32",
+        "width": int(rows.shape[1]),
+        "max_length": truncation["max_length"] if truncation else None,
+        "normalise": normalise,
+        "prompt": tower.prompts.get("query") or "",
+        "pad_id": 0,
+    }
+    write_json(out / "serving.json", serving)
+    if int8:
+        quantise_table(out)
+
+
+def quantise_table(serving: Path) -> None:
+    """Turn an exported table into int8: `row = scale * code`, the scale being the row's largest magnitude / 127."""
+    rows = np.load(serving / "table.npy", allow_pickle=False)
+    if rows.dtype != np.float32:
+        raise UserError(f"{serving / 'table.npy'}: holds {rows.dtype}, not float32; export it again")
+    scales = np.abs(rows).max(axis=1) / np.float32(127)
+    codes = np.rint(rows / np.where(scales > 0, scales, 1)[:, None])
+    np.save(serving / "table.npy", codes.astype(np.int8))
+    np.save(serving / "scales.npy", scales.astype(np.float32))
+    write_json(serving / "serving.json", read_json(serving / "serving.json") | {"precision": "int8"})
+
+
+def _projection(dense: Dense, folder: Path) -> np.ndarray:
+    """The linear map `(in, out)`."""
+    plain = isinstance(dense.activation_function, nn.Identity) and not dense.use_residual
+    if not plain or (dense.linear.bias is not None and bool(dense.linear.bias.any())):
+        raise UserError(
+            f"{folder}: the projection behind the token table has an activation, a residual or a bias; distil with a"
+            " plain linear projection"
+        )
+    return dense.linear.weight.detach().float().cpu().numpy().T

@@ -1,0 +1,144 @@
+"""Whatever is changed in a release, it no longer opens, and says what to do."""
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from steps.core.errors import UserError
+from steps.core.release import load_release
+from steps.core.release_manifest import Manifest, read_manifest
+
+# Nothing in the folder can contradict these but the seal; the student's vectors only the student itself.
+SEALED_ONLY = {"student", "probe_tolerance", "seal"}
+Place = tuple[str | int, ...]
+
+
+@pytest.fixture(params=["static", "2l"])
+def copy(released: Path, tmp_path: Path, request: pytest.FixtureRequest) -> Path:
+    """A release that may be changed; its files are no hard links."""
+    return Path(shutil.copytree(released / "models/release" / request.param, tmp_path / "release"))
+
+
+def leaves(value: Any, path: Place = ()) -> Iterator[Place]:
+    """Where the numbers, texts and truth values of a JSON value are; of a list of numbers only the first."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from leaves(inner, (*path, key))
+    elif isinstance(value, list):
+        for place, inner in enumerate(value[:1] if value and isinstance(value[0], float) else value):
+            yield from leaves(inner, (*path, place))
+    else:
+        yield path
+
+
+def changed(value: Any) -> Any:
+    """Another value of the same type."""
+    if isinstance(value, bool):
+        return not value
+    return value + 1 if isinstance(value, int | float) else f"other {value}"
+
+
+def edit(folder: Path, path: Place, change: Callable[[Any, Any], None], *, seal: bool) -> None:
+    """Apply `change(container, key)` at a place of manifest.json; `seal` makes the manifest whole again."""
+    file = folder / "manifest.json"
+    manifest = container = json.loads(file.read_text())
+    for key in path[:-1]:
+        container = container[key]
+    change(container, path[-1])
+    file.write_text(json.dumps(manifest))
+    if seal and manifest.get("format") == 2:
+        read_manifest(file).write(file)
+
+
+def one_more(container: Any, key: Any) -> None:
+    """Name one more thing in a mapping of the manifest."""
+    container[key]["more"] = next(iter(container[key].values()))
+
+
+def refused(folder: Path) -> str:
+    """Message of the refusal; fails the test when the release opens."""
+    with pytest.raises(UserError) as caught:
+        load_release(folder)
+    assert any(mend in str(caught.value) for mend in ("dvc repro", "run the stage that writes it again"))
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("field", sorted(Manifest.model_fields))
+def test_every_field_of_the_manifest_is_checked(copy: Path, field: str) -> None:
+    original = (copy / "manifest.json").read_text()
+    places = list(leaves(json.loads(original)[field], (field,)))
+    assert places or json.loads(original)[field] in ([], {})
+    load_release(copy)
+    for place in places:
+        for seal in (False, True):
+            if seal and (field in SEALED_ONLY or "vector" in place):
+                continue
+            edit(copy, place, lambda container, key: container.__setitem__(key, changed(container[key])), seal=seal)
+            message = refused(copy)
+            if seal:  # not for the seal, but for what it contradicts
+                assert "was changed after" not in message, place
+            (copy / "manifest.json").write_text(original)
+    edit(copy, (field,), lambda container, key: container.pop(key), seal=False)
+    refused(copy)
+
+
+def test_no_name_can_be_dropped_from_the_manifest_or_slipped_in(copy: Path) -> None:
+    original = (copy / "manifest.json").read_text()
+    for field, value in json.loads(original).items():
+        if not isinstance(value, dict):
+            continue
+        for name in value:
+            edit(copy, (field, name), lambda container, key: container.pop(key), seal=True)
+            refused(copy)
+            (copy / "manifest.json").write_text(original)
+        edit(
+            copy,
+            (field,),
+            lambda container, key: container[key].update(more=next(iter(container[key].values()))),
+            seal=True,
+        )
+        refused(copy)
+        (copy / "manifest.json").write_text(original)
+    edit(copy, ("surprise",), lambda container, key: container.update({key: 1}), seal=False)
+    assert "surprise" in refused(copy)
+
+
+def test_every_file_is_checked(copy: Path) -> None:
+    files = [path for path in sorted(copy.rglob("*")) if path.is_file() and path.name != "report.json"]
+    names = {path.name for path in files}
+    assert {"model.safetensors", "tokenizer.json", "serving.json", "flat.faiss", "ann.faiss"} <= names
+    assert {"doc_ids.parquet", "titles.parquet", "semantic_ids.parquet"} <= names
+    for path in files:
+        whole = path.read_bytes()
+        path.unlink()
+        refused(copy)
+        path.write_bytes(whole + b"{")
+        refused(copy)
+        path.write_bytes(whole)
+    load_release(copy)
+
+
+def test_a_file_that_no_one_named_is_refused(copy: Path) -> None:
+    (copy / "serving" / "more.onnx").write_bytes(b"x")
+    assert "more.onnx not named by the manifest" in refused(copy)
+
+
+def test_probes_that_are_no_numbers_or_none_are_refused(copy: Path) -> None:
+    original = (copy / "manifest.json").read_text()
+    edit(copy, ("probes", 0, "served", 0), lambda container, key: container.__setitem__(key, float("nan")), seal=False)
+    assert "off by nan" in refused(copy)
+    (copy / "manifest.json").write_text(original)
+    edit(copy, ("probes",), lambda container, key: container.__setitem__(key, []), seal=True)
+    assert "no probes" in refused(copy)
+
+
+def test_the_student_itself_is_checked_when_it_is_opened(copy: Path) -> None:
+    assert load_release(copy).tower.encode_query(["sum"]).shape == (1, 32)
+    edit(copy, ("probes", 0, "vector", 0), lambda container, key: container.__setitem__(key, 9.0), seal=True)
+    release = load_release(copy)
+    with pytest.raises(UserError, match="query_encoder: the embedding of the probe"):
+        _ = release.tower

@@ -1,0 +1,213 @@
+"""What is exported embeds as the sentence-transformers model does, and parity notices when it does not."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import ir_measures
+import numpy as np
+import pytest
+import torch
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.base.modules import Dense
+from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, StaticEmbedding
+from torch import nn
+
+from steps.core.errors import UserError
+from steps.core.query_encoder import load_query_encoder
+from steps.core.towers import load_tower
+from steps.release.onnx_export import export_onnx
+from steps.release.parity import check_parity, cosines, ndcg_at_10
+from steps.release.table_export import export_table, quantise_table
+
+TEXTS = [
+    "running total along an axis",
+    "",
+    "sum",
+    "a " * 200,
+    "Ünïcode ☃",
+    "the [SEP] of\nlines",
+    "cumulative",
+    "x" * 120,
+]
+
+
+def save(modules: list[nn.Module], folder: Path) -> Path:
+    SentenceTransformer(modules=modules, device="cpu").save_pretrained(str(folder), create_model_card=False)
+    return folder
+
+
+def linear(rows: int, columns: int, **changes: object) -> Dense:
+    torch.manual_seed(1)
+    return Dense(rows, columns, **({"bias": False, "activation_function": nn.Identity()} | changes))
+
+
+def table_modules(tiny_tower: Path) -> list[nn.Module]:
+    torch.manual_seed(2)
+    return [StaticEmbedding(load_tower(tiny_tower).tokenizer, embedding_weights=torch.randn(30522, 32))]
+
+
+TOWERS: dict[str, Callable[[nn.Module], list[nn.Module]]] = {
+    "mean": lambda bert: [bert, Pooling(32, "mean"), Normalize()],
+    "cls": lambda bert: [bert, Pooling(32, "cls"), Normalize()],
+    "not normalised": lambda bert: [bert, Pooling(32, "mean")],
+    "projected": lambda bert: [bert, Pooling(32, "mean"), linear(32, 48, bias=True), Normalize()],
+}
+
+
+@pytest.mark.parametrize("name", sorted(TOWERS))
+def test_the_graph_embeds_as_the_tower_does(tiny_tower: Path, tmp_path: Path, name: str) -> None:
+    folder = save(TOWERS[name](load_tower(tiny_tower)[0]), tmp_path / "tower")
+    export_onnx(folder, tmp_path / "serving", int8=False)
+    expected = load_tower(folder).encode_query(TEXTS)
+    encoder = load_query_encoder(tmp_path / "serving")
+    assert encoder.width == expected.shape[1]
+    np.testing.assert_allclose(encoder.encode(TEXTS), expected, atol=2e-5)  # one padded batch
+    for text, vector in zip(TEXTS, expected, strict=True):
+        np.testing.assert_allclose(encoder.encode([text])[0], vector, atol=2e-5)
+    assert encoder.encode([]).shape == (0, expected.shape[1])
+
+
+def test_the_int8_graph_is_smaller_and_close(tiny_tower: Path, tmp_path: Path) -> None:
+    export_onnx(tiny_tower, tmp_path / "serving", int8=True)
+    quantised = load_query_encoder(tmp_path / "serving")
+    exported = load_query_encoder(tmp_path / "serving", precision="fp32")
+    close = cosines(quantised.encode(TEXTS), exported.encode(TEXTS))
+    assert 0.99 < close.min() < 1 - 1e-9  # close, and yet another graph
+    assert json.loads((tmp_path / "serving/serving.json").read_text())["precision"] == "int8"
+
+
+def test_an_int8_embedding_does_not_depend_on_its_neighbours(tiny_tower: Path, tmp_path: Path) -> None:
+    export_onnx(tiny_tower, tmp_path / "serving", int8=True)
+    encoder = load_query_encoder(tmp_path / "serving")
+    alone = np.concatenate([encoder.encode([text]) for text in TEXTS])
+    np.testing.assert_array_equal(encoder.encode(TEXTS), alone)
+
+
+@pytest.mark.parametrize("normalised", [True, False])
+def test_both_exports_keep_the_first_dimensions(tiny_tower: Path, tmp_path: Path, normalised: bool) -> None:
+    behind = [Normalize()] if normalised else []
+    for name, modules, export in (
+        ("graph", [load_tower(tiny_tower)[0], Pooling(32, "mean")], export_onnx),
+        ("table", table_modules(tiny_tower), export_table),
+    ):
+        folder = save([*modules, *behind], tmp_path / name)
+        export(folder, tmp_path / f"{name}.serving", int8=False, width=12)
+        expected = load_tower(folder).encode_query(TEXTS)[:, :12].astype(np.float64)
+        lengths = np.linalg.norm(expected, axis=1, keepdims=True)
+        expected /= np.where(lengths > 0, lengths, 1) if normalised else 1
+        found = load_query_encoder(tmp_path / f"{name}.serving")
+        assert found.width == 12
+        np.testing.assert_allclose(found.encode(TEXTS), expected, atol=2e-5)
+
+
+def test_the_same_tower_gives_the_same_bytes(tiny_tower: Path, tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        export_onnx(tiny_tower, tmp_path / name, int8=True)
+    for path in (tmp_path / "one").iterdir():
+        assert path.read_bytes() == (tmp_path / "two" / path.name).read_bytes(), path.name
+
+
+@pytest.mark.parametrize("name", ["plain", "normalised", "projected"])
+def test_the_table_embeds_as_the_tower_does(tiny_tower: Path, tmp_path: Path, name: str) -> None:
+    modules = table_modules(tiny_tower)
+    modules += {"plain": [], "normalised": [Normalize()], "projected": [linear(32, 24), Normalize()]}[name]
+    folder = save(modules, tmp_path / "tower")
+    export_table(folder, tmp_path / "serving", int8=False)
+    expected = load_tower(folder).encode_query(TEXTS)
+    np.testing.assert_allclose(load_query_encoder(tmp_path / "serving").encode(TEXTS), expected, atol=2e-6)
+
+
+def test_an_int8_table_is_a_quarter_and_each_value_half_a_step_off_at_most(tiny_tower: Path, tmp_path: Path) -> None:
+    folder = save(table_modules(tiny_tower), tmp_path / "tower")
+    export_table(folder, tmp_path / "serving", int8=False)
+    rows = np.load(tmp_path / "serving/table.npy").astype(np.float64)
+    before = (tmp_path / "serving/table.npy").stat().st_size
+    quantise_table(tmp_path / "serving")
+    codes, scales = (np.load(tmp_path / "serving" / name) for name in ("table.npy", "scales.npy"))
+    assert (tmp_path / "serving/table.npy").stat().st_size < before / 3.9
+    steps = np.abs(rows).max(axis=1) / 127
+    assert (np.abs(codes * scales[:, None].astype(np.float64) - rows).max(axis=1) <= 0.5001 * steps).all()
+    close = cosines(load_query_encoder(tmp_path / "serving").encode(TEXTS), load_tower(folder).encode_query(TEXTS))
+    assert close.min() > 0.999
+    with pytest.raises(UserError, match="holds int8, not float32"):
+        quantise_table(tmp_path / "serving")
+
+
+def test_what_cannot_be_exported_is_named(tiny_tower: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no token table"):
+        export_table(tiny_tower, tmp_path / "out", int8=False)
+    table = save(table_modules(tiny_tower), tmp_path / "table")
+    with pytest.raises(UserError, match="no transformer"):
+        export_onnx(table, tmp_path / "out", int8=False)
+    for number, behind in enumerate([linear(32, 24, bias=True), linear(32, 24, activation_function=nn.Tanh())]):
+        folder = save([*table_modules(tiny_tower), behind], tmp_path / str(number))
+        with pytest.raises(UserError, match="an activation, a residual or a bias"):
+            export_table(folder, tmp_path / "out", int8=False)
+    assert not (tmp_path / "out").exists()
+
+
+def vectors(count: int = 4) -> np.ndarray:
+    return np.random.default_rng(6).standard_normal((count, 5)).astype(np.float32)
+
+
+def parity(exported: np.ndarray, served: np.ndarray, ndcg: Callable[[np.ndarray], float] | None = None) -> object:
+    texts = [f"query {number}" for number in range(len(exported))]
+    limits = {"minimum_cosine": 0.9999, "maximum_loss": 0.005}
+    return check_parity(texts, vectors(), exported, served, **limits, ndcg=ndcg)
+
+
+@pytest.mark.parametrize("damage", [0.5, np.nan])
+def test_a_wrong_export_fails_and_names_the_worst_text(damage: float) -> None:
+    wrong = vectors()
+    wrong[2, 0] += damage
+    with pytest.raises(UserError, match=r"release\.parity_cosine: the fp32 export of 'query 2' has cosine"):
+        parity(wrong, vectors())
+
+
+def scores(*values: float) -> Callable[[np.ndarray], float]:
+    left = iter(values)
+    return lambda embeddings: next(left)  # of the model, of the export, of what is served
+
+
+def test_a_costly_quantisation_fails_and_says_what_costs_what() -> None:
+    with pytest.raises(UserError, match=r"loses 2\.00%.*export cost 0\.50%, quantisation cost 1\.51%.*precision: fp32"):
+        parity(vectors(), vectors() * 2, scores(0.8, 0.796, 0.784))
+
+
+def test_parity_reports_what_was_lost() -> None:
+    served = vectors() + np.float32(0.01)
+    found = parity(vectors(), served, scores(0.8, 0.8, 0.798))
+    assert found.quantisation_loss == pytest.approx(0.0025)
+    assert found.export_loss == 0
+    assert found.exported_cosine_min == pytest.approx(1)
+    left, right = served.astype(np.float64), vectors().astype(np.float64)
+    expected = [a @ b / np.sqrt(a @ a) / np.sqrt(b @ b) for a, b in zip(left, right, strict=True)]
+    assert found.served_cosine_min == pytest.approx(min(expected))
+    assert found.served_cosine_mean == pytest.approx(np.mean(expected))
+    assert parity(vectors(), served).ndcg is None  # no judged dev queries: nothing to lose
+
+
+def test_cosines_of_nothing() -> None:
+    zero, one = np.zeros((1, 2), dtype=np.float32), np.ones((1, 2), dtype=np.float32)
+    assert cosines(zero, zero).tolist() == [1.0]
+    assert cosines(zero, one).tolist() == [0.0]
+    with pytest.raises(UserError, match="parity: embeddings are"):
+        cosines(zero, np.zeros((2, 2)))
+
+
+def test_ndcg_is_trec_evals() -> None:
+    random = np.random.default_rng(8)
+    docs = [f"d{number:02}" for number in range(40)]
+    run, qrels = {}, {}
+    for number in range(50):
+        judged = random.permutation(docs)[: random.integers(1, 20)]
+        qrels[f"q{number:02}"] = {doc: int(random.integers(-1, 4)) for doc in judged}
+        run[f"q{number:02}"] = random.permutation(docs)[: random.integers(0, 30)].tolist()
+    run["q07"] = []
+    named = [ir_measures.Qrel(query, doc, grade) for query, grades in qrels.items() for doc, grade in grades.items()]
+    hits = {query: {doc: -float(rank) for rank, doc in enumerate(ranked)} for query, ranked in run.items()}
+    calculated = ir_measures.pytrec_eval.iter_calc([ir_measures.nDCG @ 10], named, hits)
+    expected = dict.fromkeys(qrels, 0.0) | {each.query_id: each.value for each in calculated}
+    np.testing.assert_allclose(ndcg_at_10(run, qrels), [expected[query] for query in qrels], atol=1e-9)
+    assert ndcg_at_10(run, qrels).mean() > 0.1

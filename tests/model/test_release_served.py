@@ -1,0 +1,160 @@
+"""A release as an MLflow model: logged, loaded without this project and without unpickling, served over HTTP."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import mlflow
+import pandas as pd
+import pytest
+
+from steps.core import tracking
+from steps.core.release import load_release
+
+CODE = Path(__file__).parents[2] / "steps/release/served_model.py"
+QUERIES = ["how to sum the axis", "string window"]
+ALONE = {"MLFLOW_TRACKING_URI": "", "PYTHONPATH": "", "MLFLOW_DISABLE_TELEMETRY": "true"}
+STRICT_LOADER = """
+import sys
+
+def refuse(event, arguments):
+    if event == "pickle.find_class":
+        raise RuntimeError(f"unpickled {arguments}")
+
+sys.addaudithook(refuse)
+import mlflow.pyfunc
+import pandas as pd
+model = mlflow.pyfunc.load_model(sys.argv[1])
+print(model.predict(pd.DataFrame({"query": ["how to sum the axis"]})).to_json())
+print(*(name for name in sys.modules if name.split(".")[0] in {"torch", "sentence_transformers"}))
+"""
+
+
+@pytest.fixture(scope="module")
+def saved(released: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    target = tmp_path_factory.mktemp("mlflow") / "model"
+    tracking.save_served_model(released / "models/release/static", CODE, target)
+    return target
+
+
+def expected(released: Path, query: str, k: int, dataset: str = "") -> dict[str, list[Any]]:
+    hits = load_release(released / "models/release/static").query(query, k, dataset)
+    return {"ids": [h.id for h in hits], "scores": [h.score for h in hits], "titles": [h.title for h in hits]}
+
+
+def same(found: dict[str, Any], wanted: dict[str, list[Any]]) -> None:
+    assert found["ids"] == wanted["ids"]
+    assert found["titles"] == wanted["titles"]
+    assert found["scores"] == pytest.approx(wanted["scores"], abs=1e-6)
+
+
+def test_predict_answers_queries_with_their_own_k_or_the_parameters(saved: Path, released: Path) -> None:
+    model = mlflow.pyfunc.load_model(str(saved))
+    rows = model.predict(pd.DataFrame({"query": QUERIES, "k": [3, 1]})).to_dict("records")
+    for row, query, k in zip(rows, QUERIES, (3, 1), strict=True):
+        same(row, expected(released, query, k))
+    rows = model.predict(pd.DataFrame({"query": QUERIES}), params={"k": 2, "dataset": "two"}).to_dict("records")
+    for row, query in zip(rows, QUERIES, strict=True):
+        same(row, expected(released, query, 2, "two"))
+    assert len(model.predict(pd.DataFrame({"query": QUERIES}))["ids"][0]) == 10
+    assert len(model.predict(model.input_example)["ids"][0]) == 5
+
+
+@pytest.mark.parametrize(
+    ("columns", "params", "message"),
+    [
+        ({"query": ["sum"], "k": [0]}, {}, "k is 0"),
+        ({"query": ["sum"]}, {"dataset": "three"}, "no index of 'three'"),
+        ({"text": ["sum"]}, {}, "query"),
+    ],
+)
+def test_a_wrong_request_says_what_is_wrong(saved: Path, columns: dict, params: dict, message: str) -> None:
+    model = mlflow.pyfunc.load_model(str(saved))
+    with pytest.raises(mlflow.MlflowException, match=message):
+        model.predict(pd.DataFrame(columns), params=params)
+
+
+def test_the_model_loads_without_project_torch_or_pickle(saved: Path, released: Path, tmp_path: Path) -> None:
+    assert not [path for path in saved.rglob("*") if path.suffix in {".pkl", ".pickle", ".joblib"}]
+    command = [sys.executable, "-c", STRICT_LOADER, str(saved)]
+    done = subprocess.run(command, cwd=tmp_path, env=os.environ | ALONE, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    answer, loaded = done.stdout.splitlines()[-2:]
+    same({name: values["0"] for name, values in json.loads(answer).items()}, expected(released, QUERIES[0], 10))
+    assert loaded == ""
+
+
+def test_a_stage_logs_a_model_that_loads_from_the_tracking_server(
+    released: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    monkeypatch.setenv("SLIMTOWER_PIPELINE", "test")
+    monkeypatch.chdir(tmp_path)
+    with tracking.stage_run("release@static", {}) as run:
+        run.served(released / "models/release/static", "release-static", CODE)
+    api = tracking.client()
+    (logged,) = api.search_logged_models([tracking.experiment_id(api)])
+    assert logged.name == "release-static"
+    mlflow.set_tracking_uri(uri)
+    try:
+        model = mlflow.pyfunc.load_model(f"models:/{logged.model_id}")
+    finally:
+        mlflow.set_tracking_uri(None)
+    same(model.predict(pd.DataFrame({"query": QUERIES[:1]})).to_dict("records")[0], expected(released, QUERIES[0], 10))
+
+
+@pytest.fixture
+def server(saved: Path, tmp_path: Path) -> Iterator[str]:
+    """URL of `mlflow models serve` on a free port; stopped with its workers afterwards."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "mlflow", "models", "serve", "--env-manager", "local", "-m", str(saved)]
+    environment = os.environ | ALONE | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    with (tmp_path / "server.log").open("w") as log:
+        process = subprocess.Popen(
+            [*command, "-p", str(port)], cwd=tmp_path, env=environment, stdout=log, stderr=log, start_new_session=True
+        )
+        try:
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            os.killpg(process.pid, signal.SIGTERM)
+            process.wait(20)
+
+
+def answer(url: str, request: dict[str, Any]) -> dict[str, Any]:
+    """POST a JSON request to a server that may still be starting."""
+    sent = urllib.request.Request(
+        f"{url}/invocations", json.dumps(request).encode(), {"Content-Type": "application/json"}
+    )
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            with urllib.request.urlopen(sent, timeout=10) as response:
+                return json.load(response)
+        except urllib.error.HTTPError:
+            raise
+        except (urllib.error.URLError, ConnectionError):
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.3)
+
+
+def test_mlflow_serves_it_over_http(server: str, released: Path) -> None:
+    found = answer(server, {"dataframe_records": [{"query": query} for query in QUERIES], "params": {"k": 3}})
+    for row, query in zip(found["predictions"], QUERIES, strict=True):
+        same(row, expected(released, query, 3))
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        answer(server, {"dataframe_records": [{"query": "sum"}], "params": {"k": 0}})
+    assert caught.value.code == 400
+    assert "k is 0" in caught.value.read().decode()

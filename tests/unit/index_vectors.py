@@ -1,0 +1,44 @@
+"""Clustered unit vectors, and the default knobs of the stage `index`."""
+
+from typing import Any
+
+import numpy as np
+
+from steps.core.params.index import IndexParams
+from steps.index.vectors import Vectors
+
+KNOBS: dict[str, Any] = {
+    "kind": "ivfpq",
+    "factory": "",
+    "target_recall": 0.9,
+    "training_vectors": 100000,
+    "recall_queries": 50,
+    "shard_vectors": 0,
+    "width": 0,
+    "retrain_after": 0.2,
+    "semantic_ids": {"levels": 2, "codes": 16},
+    "seed": 3,
+}
+
+
+def index_params(**changes: Any) -> IndexParams:
+    """The knobs with some values changed."""
+    return IndexParams.model_validate(KNOBS | changes)
+
+
+def clustered(count: int, width: int = 32, seed: int = 0) -> np.ndarray:
+    """`(count, width)` float32 unit vectors around 40 centres."""
+    generator = np.random.default_rng(seed)
+    centres = np.random.default_rng(99).normal(size=(40, width))
+    drawn = centres[generator.integers(0, 40, count)] + 0.7 * generator.normal(size=(count, width))
+    return (drawn / np.linalg.norm(drawn, axis=1, keepdims=True)).astype(np.float32)
+
+
+def all_of(matrix: np.ndarray) -> Vectors:
+    """Every row at full width."""
+    return Vectors(matrix, np.arange(len(matrix)), matrix.shape[1])
+
+
+def exact_top(matrix: np.ndarray, queries: np.ndarray, k: int = 10) -> np.ndarray:
+    """Rows of the k largest inner products in float64, best first."""
+    return np.argsort(-(queries.astype(np.float64) @ matrix.astype(np.float64).T), axis=1, kind="stable")[:, :k]

@@ -1,0 +1,27 @@
+"""The vectors of the benchmark: neighbours of real vectors, neither copies nor strangers."""
+
+from pathlib import Path
+
+import numpy as np
+from index_vectors import all_of, clustered, exact_top
+
+from bench import vectors as bench
+
+
+def test_perturbed_vectors_keep_near_their_document(tmp_path: Path) -> None:
+    documents = np.eye(64, dtype=np.float32)[:8]
+    bench.write_vectors(tmp_path / "vectors.npy", documents, 2000)
+    found = np.load(tmp_path / "vectors.npy")
+    np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, atol=1e-6)
+    origin = (found @ documents.T).argmax(axis=1)
+    siblings = found[origin == 0]
+    cosines = (siblings @ siblings.T)[np.triu_indices(len(siblings), 1)]
+    assert abs(cosines.mean() - 1 / (1 + bench.NOISE**2)) < 0.02
+    again = tmp_path / "again.npy"
+    bench.write_vectors(again, documents, 2000)
+    assert again.read_bytes() == (tmp_path / "vectors.npy").read_bytes()
+
+
+def test_the_chunked_scan_is_exact() -> None:
+    matrix, queries = clustered(40000, 16), clustered(7, 16, seed=1)
+    np.testing.assert_array_equal(bench.exact_top(all_of(matrix), queries), exact_top(matrix, queries))

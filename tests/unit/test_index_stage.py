@@ -1,0 +1,230 @@
+"""The stage `index`: what it writes, with which queries it tunes, and what a second run repeats."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from index_vectors import clustered, exact_top, index_params
+
+from steps.core.errors import UserError
+from steps.core.files import sha256_file, sha256_text, write_json
+from steps.core.fingerprints import fingerprint
+from steps.core.index_files import open_index
+from steps.core.tables import table_from_rows, write_table
+from steps.core.tracking import NullRun
+from steps.index import run as stage
+
+WIDTH = 32
+
+
+class Notes(NullRun):
+    """Keeps the metrics of a run."""
+
+    def __init__(self) -> None:
+        self.noted: dict[str, float] = {}
+
+    def metrics(self, values: Any, step: int | None = None) -> None:
+        self.noted |= values
+
+
+class Project:
+    """What the stage reads: two data sets, `one` with dev queries and `two` without."""
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.asked = root, list[str]()
+        for folder in ("ingest", "embed", "teach/tower"):
+            (root / folder).mkdir(parents=True)
+        tower = root / "teach/tower"
+        (tower / "model.safetensors").write_bytes(b"weights")
+        write_json(tower / "modules.json", [{"type": "a.Transformer"}, {"type": "a.Normalize"}])
+        write_json(tower / "config_sentence_transformers.json", {"prompts": {"query": "q: "}})
+        write_json(root / "embed/report.json", {"teacher": asdict(fingerprint(tower))})
+        queries = [(f"one/q{number}", "one", "dev" if number % 2 else "train") for number in range(80)]
+        queries += [("two/q0", "two", "train")]
+        rows = [{"query_id": i, "dataset": d, "text": f"text of {i}", "split": s} for i, d, s in queries]
+        write_table(root / "ingest", "queries", table_from_rows("queries", rows))
+        texts = [{"text_sha": "", "text": f"t{n}", "part": "train_queries", "role": "query", "source_id": ""}
+                 for n in range(60)]  # fmt: skip
+        write_table(root / "embed", "alignment_texts", table_from_rows("alignment_texts", texts))
+        np.save(root / "embed/alignment.npy", clustered(60, WIDTH, seed=5).astype(np.float16))
+        self.documents(range(1600), clustered(1600, WIDTH))
+
+    def documents(self, numbers: Sequence[int], vectors: np.ndarray) -> None:
+        """Documents by number, even ones in `one`; document n has the vector of its row."""
+        names = ["two" if number % 2 else "one" for number in numbers]
+        rows = [
+            {"doc_id": f"{name}/{number}", "dataset": name, "title": "T", "topic": "", "content": f"{vector[:2]}"}
+            for name, number, vector in zip(names, numbers, vectors, strict=True)
+        ]
+        write_table(self.root / "ingest", "corpus", table_from_rows("corpus", rows))
+        np.save(self.root / "embed/documents.npy", vectors)
+        self.vectors = {row["doc_id"]: vector for row, vector in zip(rows, vectors, strict=True)}
+
+    def encode(self, tower: str, texts: list[str], role: str) -> np.ndarray:
+        assert (tower, role) == ("tower", "query")
+        self.asked += texts
+        return clustered(len(texts), WIDTH, seed=6)
+
+    def index(self, output: str = "index", **changes: Any) -> tuple[dict[str, Any], dict[str, float]]:
+        """Run the stage; returns its manifest and metrics."""
+        notes, params = Notes(), index_params(**changes)
+        root = self.root
+        stage.run(root / "ingest", root / "embed", root / "teach", root / output, params, notes)
+        return json.loads((root / output / "manifest.json").read_text()), notes.noted
+
+    def hits(self, dataset: str, name: str, output: str = "index", width: int = WIDTH) -> list[dict[str, float]]:
+        """Scores by document id that 20 queries find, as a reader of the manifest sees them."""
+        folder = self.root / output
+        entry = json.loads((folder / "manifest.json").read_text())["datasets"][dataset]["indexes"][name]
+        ids = pq.read_table(folder / dataset / "doc_ids.parquet")["doc_id"].to_pylist()
+        found = open_index(folder / dataset, name, entry).search(clustered(20, width, seed=6), 10)
+        return [{ids[row]: score for score, row in zip(*line, strict=True)} for line in zip(*found, strict=True)]
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
+    made = Project(tmp_path)
+    monkeypatch.setattr(stage, "load_tower", lambda folder: Path(folder).name)
+    monkeypatch.setattr(stage, "encode", made.encode)
+    return made
+
+
+def test_what_is_written_and_what_the_manifest_says(project: Project) -> None:
+    manifest, metrics = project.index(target_recall=0.9)
+    assert manifest["format"] == 2 and manifest["width"] == WIDTH and manifest["metric"] == "inner_product"
+    assert manifest["normalised"] and manifest["prompts"] == {"query": "q: "}
+    for dataset, entry in manifest["datasets"].items():
+        folder = project.root / "index" / dataset
+        digests = {f"{name}.faiss": index["sha256"] for name, index in entry["indexes"].items()} | entry["files"]
+        assert digests == {path.name: sha256_file(path) for path in folder.iterdir()}
+        assert entry["vectors"] == 800
+        found = entry["indexes"]["ann"]
+        assert found["kind"] == "ivfpq" and found["factory"] == "OPQ8_32,IVF20,PQ8x4fs,Refine(SQ8)"
+        assert found["bytes"] == (folder / "ann.faiss").stat().st_size
+        assert set(found["settings"]) == {"nprobe", "k_factor_rf"}
+        assert entry["measured"]["ann_recall_at_10"] >= 0.9 and entry["measured"]["target_met"]
+        assert metrics[f"{dataset}.ann_recall_at_10"] == entry["measured"]["ann_recall_at_10"]
+        errors = entry["measured"]["semantic_ids"]["relative_error"]
+        assert 1 > errors[0] > errors[1] > 0
+        codes = pq.read_table(folder / "semantic_ids.parquet")
+        assert codes.column_names == ["doc_id", "level_1", "level_2"] and str(codes["level_1"].type) == "int16"
+    first = pq.read_table(project.root / "index/one/doc_ids.parquet").to_pylist()[0]
+    content = f"{project.vectors['one/0'][:2]}"
+    assert first == {"doc_id": "one/0", "text_sha": sha256_text(f"T. {content}")}
+
+
+def test_dev_queries_are_asked_and_alignment_queries_where_there_are_none(project: Project) -> None:
+    manifest, _ = project.index(recall_queries=30)
+    one, two = (manifest["datasets"][name]["measured"] for name in ("one", "two"))
+    assert (one["recall_queries_from"], one["recall_queries"]) == ("dev", 30)
+    assert (two["recall_queries_from"], two["recall_queries"]) == ("alignment", 30)
+    assert len(project.asked) == 30 and all(int(text.rpartition("q")[2]) % 2 for text in project.asked)
+
+
+def test_the_exact_index_is_exact(project: Project) -> None:
+    project.index()
+    for dataset in ("one", "two"):
+        ids = [doc_id for doc_id in project.vectors if doc_id.startswith(dataset)]
+        matrix = np.array([project.vectors[doc_id] for doc_id in ids])
+        expected = [[ids[row] for row in line] for line in exact_top(matrix, clustered(20, WIDTH, seed=6))]
+        assert [list(hits) for hits in project.hits(dataset, "flat")] == expected
+
+
+@pytest.mark.parametrize("kind", ["ivfflat", "ivfpq", "sq8", "hnsw"])
+def test_an_incremental_run_finds_what_a_rebuild_finds(
+    kind: str, project: Project, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    knobs: dict[str, Any] = {"kind": kind, "target_recall": 1.0}
+    project.index(**knobs)
+    vectors = clustered(1600, WIDTH)
+    vectors[200:220] = clustered(20, WIDTH, seed=11)  # changed documents
+    numbers = [*range(40, 1600), *range(5000, 5060)]  # 40 are gone, 60 new
+    project.documents(numbers, np.concatenate([vectors[40:], clustered(60, WIDTH, seed=12)]))
+    _, metrics = project.index("again", **knobs)
+    assert {key: metrics[f"one.update.{key}"] for key in ("added", "removed", "trained")} == {
+        "added": 40, "removed": 30, "trained": 0}  # fmt: skip
+    monkeypatch.setenv("SLIMTOWER_CACHE", str(tmp_path / "empty"))
+    _, metrics = project.index("anew", **knobs)
+    assert metrics["one.update.trained"] == 1
+    for dataset in ("one", "two"):
+        assert project.hits(dataset, "flat", "again") == project.hits(dataset, "flat", "anew")
+        pairs = zip(*(project.hits(dataset, "ann", run) for run in ("again", "anew")), strict=True)
+        assert np.mean([len(set(ours) & set(theirs)) / 10 for ours, theirs in pairs]) > 0.95
+
+
+def test_too_many_changes_train_anew(project: Project) -> None:
+    project.index()
+    project.documents(range(1600), clustered(1600, WIDTH, seed=20))
+    assert project.index()[1]["one.update.trained"] == 1
+    project.documents(range(1400), clustered(1600, WIDTH, seed=20)[:1400])
+    assert project.index(retrain_after=0.1)[1]["one.update.trained"] == 1
+
+
+@pytest.mark.parametrize("kind", ["ivfpq", "hnsw"])
+def test_the_same_input_gives_the_same_bytes_with_or_without_a_state(
+    kind: str, project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    once = project.index(kind=kind)[0]
+    assert project.index(kind=kind)[0] == once
+    monkeypatch.setenv("SLIMTOWER_CACHE", str(project.root / "empty"))
+    assert project.index(kind=kind)[0] == once
+
+
+def test_kind_flat_writes_no_second_index(project: Project) -> None:
+    manifest, _ = project.index(kind="flat", semantic_ids={"levels": 0, "codes": 16})
+    assert list(manifest["datasets"]["one"]["indexes"]) == ["flat"]
+    assert sorted(path.name for path in (project.root / "index/one").iterdir()) == ["doc_ids.parquet", "flat.faiss"]
+
+
+def test_a_smaller_width_is_indexed_and_named(project: Project) -> None:
+    manifest, _ = project.index(width=16)
+    assert manifest["width"] == 16
+    hits = project.hits("one", "flat", width=16)
+    ids = list(hits[0])
+    cut = np.array([project.vectors[doc_id][:16] for doc_id in ids], dtype=np.float64)
+    expected = cut @ clustered(20, 16, seed=6)[0] / np.linalg.norm(cut, axis=1)
+    np.testing.assert_allclose(list(hits[0].values()), expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["ivfflat", "hnsw"])
+def test_shards_are_listed_and_found(kind: str, project: Project) -> None:
+    whole = project.index(kind=kind, target_recall=1.0)[0]
+    exact = project.hits("one", "flat")
+    manifest, _ = project.index(kind=kind, target_recall=1.0, shard_vectors=300)
+    indexes = manifest["datasets"]["one"]["indexes"]
+    assert list(indexes["flat"]["shards"]) == ["flat.0000.faiss", "flat.0001.faiss", "flat.0002.faiss"]
+    assert ("shards" in indexes["ann"]) == (kind == "hnsw")
+    assert project.hits("one", "flat") == exact
+    assert manifest["datasets"]["one"]["corpus_digest"] == whole["datasets"]["one"]["corpus_digest"]
+
+
+def test_a_target_out_of_reach_is_said(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
+    manifest, _ = project.index(factory="IVF4,PQ4x4fs", target_recall=0.99)
+    assert not manifest["datasets"]["one"]["measured"]["target_met"]
+    assert manifest["datasets"]["one"]["indexes"]["ann"]["kind"] == "factory"
+    assert "one: index.target_recall 0.99 is out of its reach" in capsys.readouterr().out
+
+
+def test_mistakes_are_told(project: Project) -> None:
+    with pytest.raises(UserError, match=r"index.width is 33, but the teacher's vectors are 32 wide"):
+        project.index(width=33)
+    project.documents(range(10), clustered(10, WIDTH))
+    np.save(project.root / "embed/documents.npy", clustered(9, WIDTH))
+    with pytest.raises(UserError, match=r"9 vectors for 10 documents; run `dvc repro embed`"):
+        project.index()
+    np.save(project.root / "embed/documents.npy", clustered(10, WIDTH))
+    (project.root / "teach/tower/model.safetensors").write_bytes(b"other weights")
+    with pytest.raises(UserError, match="embedded by another teacher"):
+        project.index()
+
+
+def test_a_single_document_is_indexed(project: Project) -> None:
+    project.documents([0], clustered(1, WIDTH))
+    manifest, _ = project.index()
+    assert manifest["datasets"]["one"]["indexes"]["ann"]["factory"] == "Flat"
+    assert manifest["datasets"]["one"]["measured"]["ann_recall_at_10"] == 1

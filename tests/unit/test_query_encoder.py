@@ -1,0 +1,175 @@
+"""The encoders of the latency path give what the tokenizer and plain arithmetic give."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from tokenizers import AddedToken, Tokenizer
+
+from steps.core.errors import UserError
+from steps.core.query_encoder import TableEncoder, TokenIds, load_query_encoder
+from steps.core.towers import resolve_base
+
+TOKENIZER = Path(resolve_base("all-MiniLM-L6-v2")) / "tokenizer.json"
+SERVING = {
+    "format": "table",
+    "precision": "fp32",
+    "width": 8,
+    "max_length": 16,
+    "normalise": True,
+    "prompt": "",
+    "pad_id": 0,
+}
+
+
+def tokenizer(max_length: int | None = None) -> Tokenizer:
+    made = Tokenizer.from_file(str(TOKENIZER))
+    made.no_padding()
+    made.no_truncation()
+    if max_length is not None:
+        made.enable_truncation(max_length)
+    return made
+
+
+READERS = {
+    (special, max_length): (tokenizer(max_length), TokenIds(tokenizer(), max_length, special=special))
+    for special in (True, False)
+    for max_length in (None, 6)
+}
+WORDY = st.text(st.characters(max_codepoint=126), max_size=40) | st.text(max_size=30)
+
+
+@given(
+    WORDY
+    | st.lists(st.sampled_from(["Sum", "unaffable", "don't", "[SEP]", "[", "x_y", "é", "2.5", "\t", "##ing"])).map(
+        " ".join
+    )
+)
+@example("a" * 101)
+@example("")
+@example("the [MASK] of [PAD]")
+@example("snake_case(arg=1.0) -> None")
+@example("naïve 東京\u0000 \x7f")
+def test_token_ids_are_the_tokenizers_own(text: str) -> None:
+    for (special, _), (expected, ids) in READERS.items():
+        reference = expected.encode(text, add_special_tokens=special).ids
+        assert ids(text) == reference
+        assert ids(text) == reference  # and again from memory
+
+
+def test_added_words_are_found() -> None:
+    plain = tokenizer()
+    for each in (plain, grown := tokenizer()):
+        each.add_tokens([AddedToken("new york", normalized=True), "c++"])
+    ids = TokenIds(grown, None, special=False)
+    for text in ("The New York hotel", "c++ or c", "new yorker"):
+        assert ids(text) == plain.encode(text, add_special_tokens=False).ids
+
+
+def write_serving(folder: Path, table: np.ndarray, **changes: object) -> Path:
+    folder.mkdir(exist_ok=True)
+    np.save(folder / "table.npy", table)
+    (folder / "tokenizer.json").write_bytes(TOKENIZER.read_bytes())
+    (folder / "serving.json").write_text(json.dumps(SERVING | changes))
+    return folder
+
+
+def random_table(width: int = 8) -> np.ndarray:
+    return np.random.default_rng(3).standard_normal((30522, width), dtype=np.float32)
+
+
+TEXTS = ["running total along an axis", "", "☃ ☃", "sum", "a" * 500, "cumulative " * 40, "Ünïcode naïveté"]
+
+
+@pytest.mark.parametrize("normalise", [True, False])
+def test_a_table_gives_the_mean_of_its_rows(tmp_path: Path, normalise: bool) -> None:
+    table = random_table()
+    encoder = load_query_encoder(write_serving(tmp_path / "serving", table, normalise=normalise))
+    found = encoder.encode(TEXTS)
+    assert encoder.width == 8
+    assert found.dtype == np.float32
+    reference = tokenizer(16)
+    for text, vector in zip(TEXTS, found, strict=True):
+        rows = table[reference.encode(text, add_special_tokens=False).ids].astype(np.float64)
+        expected = rows.mean(axis=0) if len(rows) else np.zeros(8)
+        length = np.linalg.norm(expected)
+        np.testing.assert_allclose(vector, expected / length if normalise and length else expected, atol=1e-6)
+        np.testing.assert_array_equal(encoder.encode([text])[0], vector)
+    assert not found[1].any()
+    assert encoder.encode([]).shape == (0, 8)
+
+
+def test_an_int8_table_scales_each_row_its_own_way(tmp_path: Path) -> None:
+    codes = np.random.default_rng(4).integers(-127, 128, (30522, 8)).astype(np.int8)
+    scales = np.random.default_rng(5).uniform(1e-3, 1, 30522).astype(np.float32)
+    folder = write_serving(tmp_path / "serving", codes, precision="int8", normalise=False)
+    np.save(folder / "scales.npy", scales)
+    ids = tokenizer(16).encode(TEXTS[0], add_special_tokens=False).ids
+    expected = (codes[ids].astype(np.float64) * scales[ids, None].astype(np.float64)).mean(axis=0)
+    np.testing.assert_allclose(load_query_encoder(folder).encode(TEXTS[:1])[0], expected, rtol=1e-5)
+
+
+def test_the_prompt_is_put_before_the_text(tmp_path: Path) -> None:
+    plain = load_query_encoder(write_serving(tmp_path / "plain", random_table()))
+    prompted = load_query_encoder(write_serving(tmp_path / "prompted", random_table(), prompt="query: "))
+    np.testing.assert_array_equal(prompted.encode(["sum"]), plain.encode(["query: sum"]))
+    assert not np.allclose(prompted.encode(["sum"]), plain.encode(["sum"]))
+
+
+def test_a_row_of_zeros_stays_zero() -> None:
+    encoder = TableEncoder(lambda text: [0, 0], np.zeros((1, 4), dtype=np.float32), None, normalise=True)
+    np.testing.assert_array_equal(encoder.encode(["a"]), np.zeros((1, 4)))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"format": "pickle"}, "format 'pickle' 'fp32'.*known: table fp32"),
+        ({"precision": "int4"}, "format 'table' 'int4'"),
+        ({"precision": "int8"}, "scales.npy: not found"),
+        ({"format": "onnx"}, "encoder.onnx: not found"),
+        ({"width": 9}, "holds float32 .*of width 9"),
+    ],
+)
+def test_a_folder_that_is_not_what_it_says_is_refused(tmp_path: Path, changes: dict[str, object], message: str) -> None:
+    folder = write_serving(tmp_path / "serving", random_table(), **changes)
+    with pytest.raises(UserError, match=message) as caught:
+        load_query_encoder(folder)
+    assert "dvc repro" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("serving.json", '{"format": "table"}', "lacks 'width'"),
+        ("serving.json", None, "not found"),
+        ("tokenizer.json", "{}", "cannot be read"),
+        ("tokenizer.json", None, "not found"),
+        ("table.npy", "no array", "not a numpy array"),
+    ],
+)
+def test_a_broken_file_is_named(tmp_path: Path, name: str, content: str | None, message: str) -> None:
+    path = write_serving(tmp_path / "serving", random_table()) / name
+    path.unlink() if content is None else path.write_text(content)
+    with pytest.raises(UserError, match=f"{name}: .*{message}|{name}.* {message}"):
+        load_query_encoder(path.parent)
+
+
+def test_a_broken_graph_is_named(tmp_path: Path) -> None:
+    folder = write_serving(tmp_path / "serving", random_table(), format="onnx")
+    (folder / "encoder.onnx").write_bytes(b"no graph")
+    with pytest.raises(UserError, match=r"encoder\.onnx: onnxruntime cannot load it"):
+        load_query_encoder(folder)
+
+
+def test_serving_needs_no_torch() -> None:
+    code = (
+        "import sys, steps.core.query_encoder; sys.exit(', '.join({'torch', 'transformers'} & set(sys.modules)) or 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
