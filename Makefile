@@ -8,7 +8,7 @@ export HF_HUB_DISABLE_TELEMETRY := 1
 export DVC_NO_ANALYTICS := true
 export MLFLOW_DISABLE_TELEMETRY := true
 
-.PHONY: help setup demo run search test lint bench-mine lock mlflow clean
+.PHONY: help setup demo run search test lint bench-mine bench-serving test-integration lock mlflow clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -45,6 +45,12 @@ lint: setup ## ruff, mypy, import-linter
 
 bench-mine: setup ## time and memory of mining made-up logs of 100 thousand to 10 million queries (half an hour, 20 GB of disk)
 	@python -m bench.mining
+
+bench-serving: setup ## speed of encoders, indexes and both, after `make demo` (a quarter of an hour, 4 GB of disk)
+	@python -m bench.serving
+
+test-integration: setup ## tests against a real S3 and a real MLflow server; needs AWS_ENDPOINT_URL and credentials
+	@python -m pytest tests -m integration
 
 mlflow: setup ## MLflow's pages on the tracked runs
 	@mlflow ui --backend-store-uri "$${MLFLOW_TRACKING_URI:-sqlite:///mlflow.db}"

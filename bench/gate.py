@@ -2,7 +2,7 @@
 
 For each pair of models of reports/per_query.parquet, and for 300 and 1,704 test queries, 1,000 evaluations are drawn
 with replacement from the real queries, which are weighted so that the candidate's mean nDCG@10 is worse or better than
-the champion's by exactly what the scenario says (exponential tilting: every drawn query keeps its real two values). Each
+the champion's by exactly what the scenario says (exponential tilting: a drawn query keeps its two real values). Each
 drawn evaluation is judged as `steps.promote` judges it. Writes bench/results/gate.json.
 """
 
@@ -33,7 +33,7 @@ RESULT = Path("bench/results/gate.json")
 
 
 def read_values(reports: Path) -> tuple[str, dict[str, np.ndarray]]:
-    """Test nDCG@10 by model, `(queries,)` in one order of queries, on the first data set of reports/per_query.parquet."""
+    """The first data set, and test nDCG@10 on it by model, `(queries,)` in one order of queries."""
     table = read_table(reports, "per_query")
     for column, value in {"split": "test", "measure": MEASURE}.items():
         table = table.filter(pc.equal(table[column], value))
@@ -44,7 +44,7 @@ def read_values(reports: Path) -> tuple[str, dict[str, np.ndarray]]:
 
 
 def tilted(candidate: np.ndarray, champion: np.ndarray, change: float) -> np.ndarray:
-    """Chances of the queries under which mean(candidate) is (1 + change) mean(champion), as near to equal as possible."""
+    """Chances of the queries, near to equal, under which mean(candidate) is (1 + change) mean(champion)."""
     gap = candidate - (1 + change) * champion
 
     def chances(tilt: float) -> np.ndarray:

@@ -39,9 +39,9 @@ SEED = 7
 
 def measure(single: int = SINGLE, batched: int = BATCHED) -> dict[str, Any]:
     """p50 and p99 in milliseconds of one query, queries/s by batch size, and how many times faster than the teacher."""
-    texts = _texts()
+    texts = query_texts()
     with tempfile.TemporaryDirectory(prefix="bench-latency.") as name:
-        encoders, origin = _encoders(Path(name))
+        encoders, origin = served_encoders(Path(name))
         sizes = {key: _model_bytes(each) for key in encoders if (each := Path(name) / key).is_dir()}
         singles, batches = sample(texts, single, SEED), sample(texts, batched, SEED)
         results = {
@@ -73,7 +73,7 @@ def _model_bytes(serving: Path) -> int:
     return sum((serving / name).stat().st_size for name in [*layout[described["precision"]], "tokenizer.json"])
 
 
-def _texts() -> list[str]:
+def query_texts() -> list[str]:
     texts = [row["text"] for row in read_table(INGEST, "queries").to_pylist() if row["split"] in {"dev", "test"}]
     if not texts:
         raise UserError(f"{INGEST / 'queries.parquet'}: no dev or test queries; run `dvc repro` (or `make demo`)")
@@ -85,7 +85,7 @@ def _teacher_folder() -> Path:
     return trained if trained.is_dir() else Path(resolve_base("all-MiniLM-L6-v2"))
 
 
-def _encoders(folder: Path) -> tuple[dict[str, Encode], dict[str, str]]:
+def served_encoders(folder: Path) -> tuple[dict[str, Encode], dict[str, str]]:
     """Encoders by name, exported below `folder`, and what each is."""
     source = _teacher_folder()
     teacher = load_tower(source)

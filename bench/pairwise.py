@@ -8,7 +8,12 @@ ABSENT = -1
 
 
 def as_printed(
-    rows: Mapping[int, Mapping[int, float]], givers: Collection[int], *, threshold: float, top_terms: int, min_terms: int
+    rows: Mapping[int, Mapping[int, float]],
+    givers: Collection[int],
+    *,
+    threshold: float,
+    top_terms: int,
+    min_terms: int,
 ) -> set[tuple[int, int]]:
     """All associations (receiver, giver) of importances by query and term: every pair looked at, in plain Python."""
     queries = {query: held for query, held in rows.items() if len(held) >= min_terms}

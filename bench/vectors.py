@@ -12,6 +12,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +33,7 @@ from steps.index.incremental import Held
 from steps.index.tuning import K, tune
 from steps.index.vectors import CHUNK, Vectors
 
-COUNT = 1_000_000
+COUNT, SMALL = 1_000_000, 16_000
 UPDATED = 100_000
 ADDED_SHARE = 0.01
 NOISE = 0.55
@@ -172,29 +174,36 @@ def _vectors(folder: Path) -> Vectors:
     return Vectors(matrix, np.arange(len(matrix)), matrix.shape[1])
 
 
-def measure(count: int = COUNT, embed: Path = EMBED) -> dict[str, Any]:
-    """The large index and the update of a smaller one, as one JSON document."""
+def measure(folder: Path, count: int = COUNT, embed: Path = EMBED) -> dict[str, Any]:
+    """An index of 16,000 vectors, a large one, and the update of one between; their files stay below `folder`."""
     if not (embed / "documents.npy").is_file():
         raise UserError(f"{embed}/documents.npy: not found; run `make demo` first, its embeddings are perturbed here")
     documents, queries = np.load(embed / "documents.npy", mmap_mode="r"), query_vectors(embed)
+    indexes = {}
+    for part, size in (("small", SMALL), ("large", count), ("updated", round(UPDATED * (1 + ADDED_SHARE)))):
+        (folder / part).mkdir()
+        write_vectors(folder / part / "vectors.npy", documents, size)
+        if part != "updated":
+            wanted = exact_top(_vectors(folder / part), queries)
+            indexes[part] = {"vectors": size, "ivfpq": large(folder / part, "ivfpq", wanted, queries)}
+    kinds: list[Kind] = ["ivfflat", "ivfpq"]
+    return {
+        "width": documents.shape[1],
+        "noise": NOISE,
+        "target_recall": TARGET,
+        "seed": SEED,
+        "queries": len(queries),
+        "indexes": indexes,
+        "adding_one_percent": {kind: update(folder / "updated", kind) for kind in kinds},
+    }
+
+
+@contextmanager
+def scratch() -> Iterator[Path]:
+    """A folder below .cache for a few GB, removed at the end."""
     Path(".cache").mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="bench-vectors.", dir=".cache") as name:
-        folder = Path(name)
-        for part, size in (("large", count), ("small", round(UPDATED * (1 + ADDED_SHARE)))):
-            (folder / part).mkdir()
-            write_vectors(folder / part / "vectors.npy", documents, size)
-        wanted = exact_top(_vectors(folder / "large"), queries)
-        kinds: list[Kind] = ["ivfpq"]
-        return {
-            "vectors": count,
-            "width": documents.shape[1],
-            "noise": NOISE,
-            "target_recall": TARGET,
-            "seed": SEED,
-            "queries": len(queries),
-            "large": {kind: large(folder / "large", kind, wanted, queries) for kind in kinds},
-            "adding_one_percent": {kind: update(folder / "small", kind) for kind in ("ivfflat", "ivfpq")},
-        }
+        yield Path(name)
 
 
 def main() -> None:
@@ -204,7 +213,8 @@ def main() -> None:
         print(json.dumps(build_one(Path(sys.argv[2]), kind)))
         return
     count = int(sys.argv[1]) if len(sys.argv) > 1 else COUNT
-    found = measure(count, Path(sys.argv[2]) if len(sys.argv) > 2 else EMBED)
+    with scratch() as folder:
+        found = measure(folder, count, Path(sys.argv[2]) if len(sys.argv) > 2 else EMBED)
     write_json(RESULT, {"machine": machine(), "git_commit": git_commit(), **found})
     print(f"wrote {RESULT}")
 

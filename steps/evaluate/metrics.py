@@ -12,9 +12,9 @@
     latency.<model>.p50_ms, p99_ms         text to embedding, one query at a time, one thread, milliseconds
     latency.<model>.qps                    queries per second in batches, one thread
     sizes.<model>.bytes                    query side on disk
-    indexes.<set>.<kind>.bytes, p50_ms, nDCG@10    document side; kind = flat (exact) or ann (the one served); the teacher's test queries
-    serving.<set>.<student>.model, exact, served, lost    test nDCG@10 of the student in PyTorch and of its export, over the exact
-                                           index, then of the export over the served index; lost = 1 - served / model
+    indexes.<set>.<kind>.bytes, p50_ms, nDCG@10    kind = flat (exact) or ann (served); teacher's test queries
+    serving.<set>.<student>.model, exact, served, lost    test nDCG@10 in PyTorch, exported over the exact
+                                           index, and over the served one; lost = 1 - served / model
     queries.<set>.test, dev                evaluated queries
     audit.checked_texts, evaluation_queries, leaks     the leak audit; a leak fails the stage, so leaks is 0
     settings.seed, throughput_batch        what the numbers above depend on

@@ -1,4 +1,4 @@
-"""What serving costs on test queries: the student in PyTorch, as it serves over the exact index, and over the one served."""
+"""What serving costs on test queries: in PyTorch, exported over the exact index, and as served."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -31,7 +31,9 @@ class ServingCost:
         return asdict(self) | {"lost": 1 - self.served / self.model if self.model else 0.0}
 
 
-def measure_serving(releases: Mapping[str, Release], scored: Mapping[str, Sequence[Scored]]) -> dict[str, dict[str, ServingCost]]:
+def measure_serving(
+    releases: Mapping[str, Release], scored: Mapping[str, Sequence[Scored]]
+) -> dict[str, dict[str, ServingCost]]:
     """`result[dataset][student]`; `scored` holds each student's test scores over the exact index."""
     result: dict[str, dict[str, ServingCost]] = {}
     for student, release in releases.items():

@@ -9,6 +9,7 @@ from faiss.class_wrappers import add_to_referenced_objects
 from steps.core.errors import UserError
 from steps.index.factories import split_refine
 from steps.index.gpu import on_gpu
+from steps.index.inverted_lists import inverted_lists
 from steps.index.vectors import Vectors
 
 # OPQ at faiss' own settings (8 bits, 50 iterations, 65536 points) trains for many minutes on one thread.
@@ -84,12 +85,6 @@ def fill(layers: Layers, vectors: Vectors) -> Layers:
 def flat(vectors: Vectors) -> faiss.Index:
     """Exact inner-product index."""
     return fill(Layers(faiss.IndexFlatIP(vectors.width), None), vectors).index()
-
-
-def inverted_lists(base: faiss.Index) -> Any:
-    """The inverted-list index (IndexIVF) in a base layer, below any transform of its vectors; None without one."""
-    found = faiss.try_extract_index_ivf(base)
-    return None if found is None else faiss.downcast_index(found)
 
 
 def _made(factory: str, width: int, seed: int) -> faiss.Index:

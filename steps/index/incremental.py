@@ -17,7 +17,8 @@ import pyarrow.parquet as pq
 
 from steps.core.files import cache_root, read_json, staged_folder, write_json
 from steps.core.params.index import IndexParams
-from steps.index.build import fill, inverted_lists, layers_of
+from steps.index.build import fill, layers_of
+from steps.index.inverted_lists import inverted_lists
 from steps.index.vectors import CHUNK, Vectors
 
 

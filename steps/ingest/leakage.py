@@ -14,7 +14,7 @@ def evaluation_texts(queries: Iterable[Query]) -> set[str]:
 
 
 def without_evaluation_texts(queries: Sequence[Query], forbidden: set[str], rejects: Rejects) -> list[Query]:
-    """The queries less those of train and pool whose folded text is forbidden, and of dev those that spell a test query.
+    """The queries less those of train and pool whose folded text is forbidden and those of dev that spell a test query.
 
     What is left out becomes a reject.
     """

@@ -20,9 +20,7 @@ def query_id(name: str, key: str) -> str:
     return f"{name}/{sha256_text(key)[:16]}"
 
 
-def add_log(
-    data: SourceData, log: SearchLog, source: LogSource, *, seed: int, key: str, rejects: Rejects
-) -> None:
+def add_log(data: SourceData, log: SearchLog, source: LogSource, *, seed: int, key: str, rejects: Rejects) -> None:
     """Give `data` (which has its documents, in the order of their numbers) the log's queries, judgements, impressions.
 
     Queries first seen at or after `test_from` are test; a seeded share of the others is dev, the rest train. Those

@@ -79,13 +79,15 @@ def read_relevance(
     by_id: Mapping[str, str],
     by_text: Mapping[str, str],
     documents: Mapping[str, str],
+    is_wider: bool = False,
     max_reject_ratio: float,
     rejects: Rejects,
 ) -> pa.Table:
     """The table `relevance` of a source, sorted; of equal pairs the highest score.
 
     `by_id` and `by_text` give our id of a query by the source's id and by its folded text, `documents` that of a
-    document. Raises UserError for a missing file or column or too many defect rows.
+    document. Where the table `is_wider` than the source, as a ranker's is than a log's window, unknown queries are no
+    defects. Raises UserError for a missing file or column, too many defect rows, or when no row gives a score.
     """
     wanted = {getattr(columns, ours): f"{key}.relevance_columns.{ours}" for ours in ("doc_id", "score")}
     named = columns.model_fields_set & {"query_id", "query"}

@@ -103,7 +103,9 @@ def _delimited(
             found = records(text, kind)
             first = next(found, Record(1, []))
             if first.defect:
-                raise UserError(f"{path}: line {first.line}: {first.raw[:80]!r} is no header ({first.defect}); write it again")
+                raise UserError(
+                    f"{path}: line {first.line}: {first.defect}: {first.raw[:80]!r}; write the header again"
+                )
             header = [name.strip() for name in first.fields]
             _check(path, f"line {first.line}", header, wanted)
             places = [(name, header.index(name)) for name in {*wanted, *optional} if name in header]

@@ -50,10 +50,10 @@ def read_ubi(
     )
     queries, times = np.array(searches.queries, dtype=np.int32), np.array(searches.times, dtype=np.int64)
     for start in range(0, len(shown.searches), _BATCH_ROWS):
-        whose, *rest = (column[start : start + _BATCH_ROWS] for column in shown)
+        whose, what, ranks, clicked = (column[start : start + _BATCH_ROWS] for column in shown)
         first, last = int(whose[0]), int(whose[-1])  # sorted by search
         ids = pa.array([f"{source.name}/{search_id}" for search_id in searches.ids[first : last + 1]], pa.string())
-        log.add(coded(whose - first, ids), queries[whose], *rest, times[whose])
+        log.add(coded(whose - first, ids), queries[whose], what, ranks, clicked, times[whose])
     data.facts["searches_left_out"] = searches.left_out()
     data.facts["events_left_out"] = events_left_out
     data.facts["impressions_left_out"] = {

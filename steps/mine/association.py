@@ -1,8 +1,8 @@
 """Query association, Algorithm 1 of ScalingNote: which queries may lend their documents to which others.
 
 `click q1 <- q2` holds iff each of q1's top terms has an importance above the threshold in q2. Relevance association
-holds iff that is so both ways (with more top terms). Pairs are never compared: each query that lends enumerates the sets
-of its terms above the threshold, and a query that receives is joined on the set of its top terms.
+holds iff that is so both ways (with more top terms). Pairs are never compared: each query that lends enumerates the
+sets of its terms above the threshold, and a query that receives is joined on the set of its top terms.
 """
 
 from typing import NamedTuple
@@ -81,7 +81,8 @@ def relevance_associations(
     pairs = engine.keep(pairs.filter(pairs.query != pairs.other_query).select("query", "other_query", "strength"))
     lenders = wanted.semi_join(pairs.select(query="other_query"), "query")
     back = lenders.join(offered.semi_join(pairs.select(other_query="query"), "other_query"), key)
-    mutual = pairs.join(back.select(query="other_query", other_query="query", back="strength"), ["query", "other_query"])
+    returned = back.select(query="other_query", other_query="query", back="strength")
+    mutual = pairs.join(returned, ["query", "other_query"])
     mutual = mutual.select("query", "other_query", strength=mutual.strength + mutual.back)
     mutual = engine.keep(mutual)
     kept = engine.keep(_first(mutual, cap))

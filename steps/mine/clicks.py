@@ -40,9 +40,7 @@ def judgements(
     joined = joined.left_join(documents.select("doc", "doc_id"), "doc_id").select(joined, "doc")
     split = joined.split.fill_null("unknown")
     reason = ibis.cases((split != "train", split + "_query"), (joined.doc.isnull(), "unknown_document"), else_="")
-    rows = engine.keep(
-        joined.select("query", "doc", "clicked", "rank", "timestamp", "split", "dataset", reason=reason)
-    )
+    rows = engine.keep(joined.select("query", "doc", "clicked", "rank", "timestamp", "split", "dataset", reason=reason))
     counts = rows.group_by("reason").aggregate(rows=lambda t: t.count())
     by_reason = {row["reason"]: row["rows"] for row in engine.rows(counts).to_pylist()}
     _check_time(engine, rows)
@@ -69,13 +67,12 @@ def judgements(
 def _propensities(engine: Engine, at_rank: ir.Table, debias: DebiasParams, seed: int) -> Propensities:
     """Examination of the ranks, from a seeded sample of the pairs that were clicked and shown at two ranks or more."""
     moved = at_rank.group_by("query", "doc").aggregate(ranks=at_rank.place.nunique(), clicks=at_rank.clicks.sum())
-    moved = moved.filter((moved.ranks > 1) & (moved.clicks > 0)).drop("clicks").mutate(number=lambda t: mixed(seed, t.query, t.doc))
+    moved = moved.filter((moved.ranks > 1) & (moved.clicks > 0)).drop("clicks")
+    moved = moved.mutate(number=mixed(seed, moved.query, moved.doc))
     sample = engine.keep(moved.order_by("number", "query", "doc").limit(debias.max_pairs))
     numbered = sample.mutate(pair=ibis.row_number().over(ibis.window(order_by=["number", "query", "doc"])))
     rows = engine.rows(
-        at_rank.join(numbered, ["query", "doc"])
-        .select("pair", "place", "shown", "clicks")
-        .order_by("pair", "place")
+        at_rank.join(numbered, ["query", "doc"]).select("pair", "place", "shown", "clicks").order_by("pair", "place")
     )
     shown, clicked, pair, place = (
         rows[name].to_numpy().astype("int64") for name in ("shown", "clicks", "pair", "place")

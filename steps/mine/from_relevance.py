@@ -1,4 +1,4 @@
-"""The cell `relevance`: triplets from a ranker's scores, put together with those from clicks, checked against each other."""
+"""The cell `relevance`: triplets from a ranker's scores, and those from clicks checked against them."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -40,14 +40,10 @@ def mine_relevance(
 
     earlier = {name: engine.read(path) for name, path in mined_before.items()}
     queries = keyed_queries(engine, tables["queries"])
-    named = ibis.union(
-        tables["relevance"].select("doc_id"), tables["impressions"].select("doc_id"), distinct=True
-    )
+    named = ibis.union(tables["relevance"].select("doc_id"), tables["impressions"].select("doc_id"), distinct=True)
     documents = keyed_documents(engine, tables["corpus"].semi_join(named, "doc_id"))
     ranked = ranked_documents(engine, tables["relevance"], queries, documents)
-    signal = relevance_signal(
-        engine, ranked.table, documents, skip=params.relevance_skip, depth=params.relevance_depth
-    )
+    signal = relevance_signal(engine, ranked.table, documents, skip=params.relevance_skip, depth=params.relevance_depth)
     train = queries.filter(queries.split == "train")
     planned = importances(engine, of_datasets_with(train, ranked.table), params, tables["term_scores"])
     found = relevance_associations(

@@ -28,4 +28,3 @@ def triplet_rows(triplets: ir.Table, queries: ir.Table, documents: ir.Table) -> 
         via_query_id=table.via_query_id.fill_null(""),
         weight=table.weight.cast("float32"),
     )
-

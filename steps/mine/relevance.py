@@ -1,4 +1,4 @@
-"""Relevance scores as a signal (ScalingNote, Section 4.1): the best document is positive, ranks in (K, T] are candidates."""
+"""Relevance scores as a signal (ScalingNote, Section 4.1): the best is positive, ranks in (K, T] are candidates."""
 
 from typing import NamedTuple
 

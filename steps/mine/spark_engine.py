@@ -27,7 +27,7 @@ class SparkEngine(Engine):
         return self.read(path)
 
     def rows(self, expression: ir.Table) -> pa.Table:
-        batches = list(self.batches(expression))  # by way of pandas, as Ibis goes, whole numbers beside nulls lose digits
+        batches = list(self.batches(expression))  # through pandas, whole numbers beside nulls lose digits
         return pa.Table.from_batches(batches) if batches else expression.schema().to_pyarrow().empty_table()
 
     def batches(self, expression: ir.Table) -> Iterator[pa.RecordBatch]:

@@ -15,7 +15,7 @@ class Signal(NamedTuple):
     name: str
     """`click` or `relevance`: triplets are of the sources <name>_one_hop and <name>_multi_hop."""
     positives: ir.Table
-    """(query, doc, text_key, worth, each): worth orders a query's positives, each weighs its triplets; whole numbers."""
+    """(query, doc, text_key, worth, each): worth orders a query's positives, each weighs triplets; whole numbers."""
     candidates: ir.Table
     """(query, doc, text_key): what may become a hard negative."""
 

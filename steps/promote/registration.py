@@ -9,6 +9,7 @@ from steps.promote.candidate import Candidate
 from steps.promote.registry import PREFIX, Registry
 
 GOLDEN = "golden.json"
+SERVED_MODEL = Path(__file__).resolve().parents[1] / "release" / "served_model.py"  # a file, not an import
 
 
 @dataclass(frozen=True)
@@ -26,10 +27,13 @@ def evidence_name(digest: str) -> str:
 
 
 def publish(release: Path, run: MlflowRun) -> str:
-    """Store the release folder as a logged model of the run; returns its id. The run's tag tells when it is whole."""
+    """Store the release as a logged model of the run, served by its own code; returns its id.
+
+    The run's tag tells when it is whole.
+    """
     key = f"{PREFIX}model"
     if key not in run.api.get_run(run.run_id).data.tags:
-        run.model(release, name="release")
+        run.served(release, "release", SERVED_MODEL)
     return str(run.api.get_run(run.run_id).data.tags[key])
 
 

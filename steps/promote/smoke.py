@@ -1,24 +1,25 @@
-"""`python -m steps.promote.smoke NAME VERSION`: does the registered version load and answer in a fresh process?
+"""The smoke test: does a registered version load and answer in a fresh process, as a service would load it?
 
 The golden queries were answered by the release before it was registered; the version that comes back from the registry
 must give the same hits with the same scores.
 """
 
+import json
 import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TypedDict
+from typing import Any, TypedDict
 
-from steps.core.errors import EXIT_TRANSIENT, TransientError, UserError, guarded
-from steps.core.release import Release, load_release
+from steps.core.errors import UserError
+from steps.core.release import load_release
 from steps.core.tracking import tracking_uri
 from steps.promote.registration import GOLDEN
-from steps.promote.registry import Registry, reaching
+from steps.promote.registry import Registry
 
 TOLERANCE = 2e-3  # of a score: another processor rounds differently
+_SCRIPT = Path(__file__).with_name("answering.py")
 
 
 class Golden(TypedDict):
@@ -34,44 +35,54 @@ def golden_hits(folder: Path, count: int) -> list[Golden]:
     """What the release answers to its own probes on each data set; UserError when it does not verify."""
     release = load_release(folder)
     texts = [probe.text for probe in release.manifest.probes]
-    return [hit for dataset in release.datasets for hit in _answers(release, dataset, texts, count)]
-
-
-def differences(release: Release, golden: Sequence[Golden]) -> list[str]:
-    """The golden queries that the release answers otherwise. Documents of equal score may change places."""
-    found = []
-    for expected in golden:
-        answer = _answers(release, expected["dataset"], [expected["text"]], len(expected["doc_ids"]))[0]
-        if not _same(expected, answer):
-            found.append(
-                f"{expected['dataset']}: {expected['text']!r} gave {answer['doc_ids'][:3]}, golden"
-                f" {expected['doc_ids'][:3]}"
-            )
-    return found
-
-
-def smoke_test(registry: Registry, version: str) -> None:
-    """Run this module on the version in a process of its own; UserError with its last words when it fails."""
-    root = str(Path(__file__).resolve().parents[2])
-    environment = os.environ | {"MLFLOW_TRACKING_URI": tracking_uri(), "PYTHONPATH": root}
-    command = [sys.executable, "-m", "steps.promote.smoke", registry.name, version]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
-    if done.returncode:
-        said = (done.stderr.strip().splitlines() or ["nothing"])[-1].removeprefix("slimtower: ")
-        kind = TransientError if done.returncode == EXIT_TRANSIENT else UserError
-        raise kind(f"smoke test of {registry.name}/{version} failed: {said}; it was not promoted")
-
-
-def _answers(release: Release, dataset: str, texts: list[str], count: int) -> list[Golden]:
-    scores, doc_ids = release.search(dataset, release.encode(texts), count)
     return [
-        Golden(dataset=dataset, text=text, doc_ids=ids, scores=[round(float(score), 6) for score in row[: len(ids)]])
-        for text, ids, row in zip(texts, doc_ids, scores, strict=True)
+        Golden(
+            dataset=dataset,
+            text=text,
+            doc_ids=[hit.id for hit in hits],
+            scores=[round(hit.score, 6) for hit in hits],
+        )
+        for dataset in release.datasets
+        for text, hits in zip(texts, release.query_all(texts, count, dataset), strict=True)
     ]
 
 
-def _same(expected: Golden, answer: Golden) -> bool:
-    """Equal scores rank by rank; a document may only differ where its score ties with the last one's."""
+def smoke_test(registry: Registry, version: str) -> None:
+    """Load a version in a process of its own and ask its golden queries; UserError says what failed."""
+    golden: list[Golden] | None = registry.document(version, GOLDEN)
+    if not golden:
+        raise UserError(f"{registry.name}/{version}: has no golden queries; register its release with `make promote`")
+    questions = [{"text": g["text"], "dataset": g["dataset"], "k": len(g["doc_ids"])} for g in golden]
+    request = json.dumps({"model": f"models:/{registry.name}/{version}", "questions": questions})
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(
+        [sys.executable, "-P", str(_SCRIPT)],
+        env=environment | {"MLFLOW_TRACKING_URI": tracking_uri()},
+        input=request,
+        capture_output=True,
+        text=True,
+    )
+    if done.returncode:
+        said = (done.stderr.strip().splitlines() or ["nothing"])[-1]
+        raise UserError(f"smoke test of {registry.name}/{version}: it does not load and answer: {said[:500]}")
+    answers: list[dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
+    if wrong := differences(golden, answers):
+        raise UserError(
+            f"smoke test of {registry.name}/{version}: {len(wrong)} of {len(golden)} golden queries differ; {wrong[0]}"
+        )
+
+
+def differences(golden: Sequence[Golden], answers: Sequence[dict[str, Any]]) -> list[str]:
+    """The golden queries that were answered otherwise. Documents of equal score may change places."""
+    return [
+        f"{expected['dataset']}: {expected['text']!r} gave {answer['doc_ids'][:3]}, golden {expected['doc_ids'][:3]}"
+        for expected, answer in zip(golden, answers, strict=True)
+        if not _same(expected, answer)
+    ]
+
+
+def _same(expected: Golden, answer: dict[str, Any]) -> bool:
+    """Equal scores rank by rank; a document may only be missing where its score ties with the last one's."""
     if len(expected["scores"]) != len(answer["scores"]):
         return False
     pairs = zip(expected["scores"], answer["scores"], strict=True)
@@ -80,18 +91,3 @@ def _same(expected: Golden, answer: Golden) -> bool:
     last = min(expected["scores"], default=0.0)
     ranked = zip(expected["doc_ids"], expected["scores"], strict=True)
     return all(doc in answer["doc_ids"] or score - last <= TOLERANCE for doc, score in ranked)
-
-
-def main() -> None:
-    """Download, verify and ask."""
-    name, version = sys.argv[1:3]
-    with reaching(), tempfile.TemporaryDirectory(prefix="slimtower.") as place:
-        registry = Registry(name)
-        release = load_release(registry.download(version, Path(place)))
-        wrong = differences(release, registry.document(version, GOLDEN) or [])
-    if wrong:
-        raise UserError(f"{len(wrong)} golden queries differ; {wrong[0]}")
-
-
-if __name__ == "__main__":
-    guarded(main)

@@ -11,7 +11,13 @@ def body(params: Params, run: Run) -> None:
     """Train the teacher on the tables of ingest and mine."""
     from steps.teach.run import run as teach
 
-    teach(ingest=Path("data/ingest"), mine=Path("data/mine/relevance"), output=Path("models/teach"), params=params.teach, run=run)
+    teach(
+        ingest=Path("data/ingest"),
+        mine=Path("data/mine/relevance"),
+        output=Path("models/teach"),
+        params=params.teach,
+        run=run,
+    )
 
 
 if __name__ == "__main__":

@@ -192,11 +192,11 @@ def test_rows_are_read_in_order_and_in_chunks(monkeypatch: pytest.MonkeyPatch) -
 
 
 class FakeGpu:
-    """Stands for faiss with one GPU: moving is copying."""
+    """Stands for faiss with one GPU, which takes indexes of some classes: moving is copying."""
 
-    def __init__(self, refuses: bool = False) -> None:
+    def __init__(self, *takes: type) -> None:
+        self.takes = takes
         self.moves: list[str] = []
-        self.refuses = refuses
 
     def get_num_gpus(self) -> int:
         return 1
@@ -205,7 +205,7 @@ class FakeGpu:
         return None
 
     def index_cpu_to_gpu(self, resources: None, device: int, index: faiss.Index) -> faiss.Index:
-        if self.refuses:
+        if not isinstance(faiss.downcast_index(index), self.takes):
             raise RuntimeError("not implemented on GPU")
         self.moves.append("there")
         return faiss.clone_index(index)
@@ -215,11 +215,23 @@ class FakeGpu:
         return index
 
 
-@pytest.mark.parametrize("refuses", [False, True])
-def test_a_gpu_is_used_where_the_kind_can(refuses: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("takes", "moves"),
+    [
+        ((), []),
+        # base and re-scoring trained, base filled
+        ((faiss.IndexPreTransform, faiss.IndexScalarQuantizer), ["there", "back"] * 3),
+        # the centroids alone: trained, filled
+        ((faiss.IndexFlat,), ["there", "there"]),
+    ],
+)
+def test_a_gpu_does_what_it_can_and_changes_nothing(
+    takes: tuple[type, ...], moves: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kind: Kind = "ivfpq" if takes else "hnsw"
     matrix, queries = clustered(1000), clustered(5, seed=1)
-    expected = built("ivfpq", matrix).search(queries, 10)[1]
-    fake = FakeGpu(refuses)
+    expected = built(kind, matrix).search(queries, 10)[1]
+    fake = FakeGpu(*takes)
     monkeypatch.setattr(gpu, "faiss", fake)
-    np.testing.assert_array_equal(built("ivfpq", matrix).search(queries, 10)[1], expected)
-    assert fake.moves == ([] if refuses else ["there", "back"] * 3)  # base and re-scoring trained, base filled
+    np.testing.assert_array_equal(built(kind, matrix).search(queries, 10)[1], expected)
+    assert fake.moves == moves

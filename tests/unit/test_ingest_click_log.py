@@ -241,15 +241,14 @@ def test_the_window_begins_at_since_and_ends_before_until(tmp_path: Path) -> Non
 
 def test_partitions_outside_the_window_are_not_opened_and_inside_one_the_times_decide(tmp_path: Path) -> None:
     source = click_log(tmp_path, BASIC, "parts/dt=2026-01-01/a.jsonl")
-    late = [shown("green coat", 6, clicked=True), shown("in between", 3, clicked=True)]  # a row of another day
+    late = [shown("green coat", 6.5, clicked=True), shown("hat", 6), shown("in between", 3)]  # a row of another day
     write_rows(tmp_path / "parts" / "dt=2026-01-07" / "a.jsonl", late)
     (tmp_path / "parts" / "dt=2026-01-09").mkdir()
     (tmp_path / "parts" / "dt=2026-01-09" / "a.jsonl").write_text("nothing that could be read")
-    checked = params(
-        source | {"path": str(tmp_path / "parts")}, since="2026-01-07", until="2026-01-09", max_reject_ratio=0.0
-    )
+    source |= {"path": str(tmp_path / "parts"), "test_from": "2026-01-07T12:00"}
+    checked = params(source, since="2026-01-07", until="2026-01-09", max_reject_ratio=0.0)
     out = ingest(tmp_path, checked)
-    assert texts_by_split(out) == {"test": ["green coat"]}
+    assert texts_by_split(out) == {"train": ["hat"], "test": ["green coat"]}
     assert read_json(out / "report.json")["datasets"]["log"]["impressions_left_out"]["outside_window"] == 1
 
 

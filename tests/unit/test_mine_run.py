@@ -160,9 +160,7 @@ def test_relevance_adds_its_sources_and_takes_back_wrong_negatives(tmp_path: Pat
     assert own[0]["negative_id"] in {"d/x1", "d/x2", "d/x3", "d/x4"}
     # q1 borrowed the click triplet <cumsum, sum> from q2, but by relevance sum answers q1
     assert ("d/q1", "d/sum") not in {(row["query_id"], row["negative_id"]) for row in rows}
-    assert ("d/q2", "d/cumsum", "d/sum") in {
-        (row["query_id"], row["positive_id"], row["negative_id"]) for row in rows
-    }
+    assert ("d/q2", "d/cumsum", "d/sum") in {(row["query_id"], row["positive_id"], row["negative_id"]) for row in rows}
     # max is q3's best document by relevance, so it is no hard negative of it either; q3 itself has no candidates
     assert not any(row["query_id"] == "d/q3" for row in rows)
     report = read_json(out / "report.json")
@@ -242,7 +240,13 @@ def test_a_missing_table_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("memory_limit", "2 gigs"), ("planner", "magic"), ("click_threshold", 1.0), ("max_associations", 0), ("relevance_depth", 2)],
+    [
+        ("memory_limit", "2 gigs"),
+        ("planner", "magic"),
+        ("click_threshold", 1.0),
+        ("max_associations", 0),
+        ("relevance_depth", 2),
+    ],
 )
 def test_a_bad_parameter_is_refused(name: str, value: object) -> None:
     with pytest.raises(ValidationError, match=name):

@@ -97,7 +97,9 @@ def reference(log: Log, links: Links, texts: dict[str, str]) -> list[tuple]:
         return texts.get(d, d) not in {texts.get(p, p) for p in positives.get(q, ())}
 
     pool = {
-        q: sorted((d for d in ignored[q] if allowed(q, d)), key=lambda d, q=q: (number(seed, q, d), key(d)))[:pool_limit]
+        q: sorted((d for d in ignored[q] if allowed(q, d)), key=lambda d, q=q: (number(seed, q, d), key(d)))[
+            :pool_limit
+        ]
         for q in list(ignored)
     }
     lent = {q: sorted(held, key=lambda d, held=held: (-held[d], key(d)))[:limit] for q, held in clicked.items()}

@@ -15,6 +15,7 @@ from steps.core.params.generate import GenerateParams
 from steps.core.params.index import IndexParams
 from steps.core.params.ingest import IngestParams
 from steps.core.params.mine import MineParams
+from steps.core.params.promote import PromoteParams
 from steps.core.params.release import ReleaseParams
 from steps.core.params.strict import Strict
 from steps.core.params.teach import TeachParams
@@ -32,6 +33,7 @@ class Params(Strict):
     index: IndexParams
     release: ReleaseParams
     evaluate: EvaluateParams
+    promote: PromoteParams
 
 
 def load_params(path: Path = Path("params.yaml")) -> Params:

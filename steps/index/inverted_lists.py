@@ -1,0 +1,11 @@
+"""Where an index keeps its inverted lists."""
+
+from typing import Any
+
+import faiss
+
+
+def inverted_lists(base: faiss.Index) -> Any:
+    """The inverted-list index (IndexIVF) in an index, below any transform of its vectors; None without one."""
+    found = faiss.try_extract_index_ivf(base)
+    return None if found is None else faiss.downcast_index(found)

@@ -1,0 +1,27 @@
+"""`python -P answering.py < request`: load a registered model as its users do, and print what it answers.
+
+A script without the project on its path: the model must bring the code that it needs. The request is JSON with `model`,
+an MLflow URI, and `questions`, a list of `text`, `dataset` and `k`; the answers are `doc_ids` and `scores`, in order.
+"""
+
+import json
+import sys
+
+import mlflow.pyfunc
+import pandas as pd
+
+
+def main() -> None:
+    """Answer the questions on stdin."""
+    request = json.load(sys.stdin)
+    model = mlflow.pyfunc.load_model(request["model"])
+    answers = []
+    for question in request["questions"]:
+        asked = {"k": question["k"], "dataset": question["dataset"]}
+        row = model.predict(pd.DataFrame({"query": [question["text"]]}), params=asked).iloc[0]
+        answers.append({"doc_ids": list(row["ids"]), "scores": [float(score) for score in row["scores"]]})
+    print(json.dumps(answers))
+
+
+if __name__ == "__main__":
+    main()

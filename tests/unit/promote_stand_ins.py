@@ -1,0 +1,52 @@
+"""Evidence and policies for the tests of promotion."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from steps.core.params.promote import Policy, PromoteParams
+from steps.promote.evidence import Evaluation, Evidence
+
+POLICY: dict[str, Any] = {
+    "margin": 0.005,
+    "confidence": 0.95,
+    "resamples": 1000,
+    "floors": {},
+    "first_floor": 0.3,
+    "slice_words": [4],
+    "slice_loss": 0.05,
+    "slice_queries": 3,
+    "max_p50_ms": 10.0,
+    "max_index_bytes": 1_000_000,
+    "seed": 17,
+}
+
+
+def policy(**changes: Any) -> Policy:
+    """The defaults with some values changed."""
+    return Policy.model_validate(POLICY | changes)
+
+
+def promote_params(**changes: Any) -> PromoteParams:
+    """Parameters of the step; `policy` holds changes of the policy."""
+    base = {"name": "retriever", "student": "", "golden_hits": 5, "lock_wait_s": 2.0, "lock_expires_s": 60.0}
+    return PromoteParams.model_validate(base | changes | {"policy": POLICY | changes.get("policy", {})})
+
+
+def evaluation(queries: Mapping[str, Sequence[str]], digest: str = "d" * 64, **slices: Sequence[str]) -> Evaluation:
+    """An evaluation over these queries; slices by name, `__` for the slash."""
+    named = {name.replace("__", "/"): frozenset(held) for name, held in slices.items()}
+    return Evaluation(digest, {dataset: frozenset(held) for dataset, held in queries.items()}, named)
+
+
+def evidence(values: Sequence[float] | Mapping[str, Mapping[str, float]], **changes: Any) -> Evidence:
+    """Evidence on one data set `api` with queries q00, q01, ...; or on data sets with the values given."""
+    held = values if isinstance(values, Mapping) else {"api": {f"q{i:02d}": v for i, v in enumerate(values)}}
+    fields: dict[str, Any] = {
+        "release": "r" * 64,
+        "evaluation": evaluation({dataset: list(of) for dataset, of in held.items()}),
+        "datasets": frozenset(held),
+        "values": held,
+        "p50_ms": 1.0,
+        "index_bytes": 1000,
+    }
+    return Evidence(**(fields | changes))

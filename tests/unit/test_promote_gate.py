@@ -1,0 +1,176 @@
+"""The gate approves what is no worse, refuses the rest with reasons, and does not care for order."""
+
+import math
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from promote_stand_ins import evaluation, evidence, policy
+
+from steps.promote.bootstrap import lower_bound, resampled_means
+from steps.promote.gate import decide
+
+QUALITY = st.floats(0, 1)
+PAIRS = st.lists(st.tuples(QUALITY, QUALITY), min_size=1, max_size=40)
+# One data set, two slices and every limit in play: whatever hypothesis finds, better must not be worse.
+POLICIES = st.builds(
+    policy,
+    margin=st.sampled_from([0.0, 0.005, 0.2]),
+    slice_loss=st.sampled_from([0.0, 0.05, 0.5]),
+    first_floor=st.sampled_from([0.0, 0.3]),
+    floors=st.sampled_from([{}, {"api": 0.4}]),
+    max_p50_ms=st.sampled_from([0.5, 10.0]),
+)
+
+
+def test_bootstrap_means_are_those_of_a_plain_loop_over_the_same_draws() -> None:
+    values = np.random.default_rng(1).random(37)
+    rows = np.random.default_rng(5).integers(0, 37, (1000, 37))
+    expected = [math.fsum(values[row]) / 37 for row in rows]
+    np.testing.assert_allclose(resampled_means(values, 1000, 5), expected, atol=1e-12)
+
+
+def test_bound_covers_the_true_difference_as_often_as_it_says() -> None:
+    generator = np.random.default_rng(3)
+    champion = generator.random((400, 500))
+    candidate = champion + generator.normal(0.0, 0.15, champion.shape)  # truly equal
+    bounds = lower_bound(candidate, champion, margin=0.0, confidence=0.95, resamples=1000, seed=1)
+    assert 0.92 < (bounds <= 0).mean() < 0.98
+
+
+@settings(max_examples=60, deadline=None)
+@given(pairs=PAIRS, gains=st.lists(QUALITY, min_size=40, max_size=40), rules=POLICIES, first=st.booleans())
+def test_a_better_candidate_never_turns_approval_into_refusal(pairs, gains, rules, first) -> None:
+    champion = None if first else evidence([right for _, right in pairs])
+    worse = evidence([left for left, _ in pairs])
+    better = evidence([left + (1 - left) * gain for (left, _), gain in zip(pairs, gains, strict=False)])
+    half = frozenset(f"q{i:02d}" for i in range(len(pairs) // 2))
+    sliced = replace(worse.evaluation, slices={"api/half": half} if half else {})
+    worse, better = replace(worse, evaluation=sliced), replace(better, evaluation=sliced, p50_ms=0.4, index_bytes=1)
+    if decide(worse, champion, rules).approved:
+        assert decide(better, champion, rules).approved
+
+
+@settings(max_examples=40, deadline=None)
+@given(pairs=PAIRS, seed=st.integers(0, 100))
+def test_the_order_of_queries_does_not_matter(pairs, seed) -> None:
+    candidate, champion = (evidence(list(side)) for side in zip(*pairs, strict=True))
+    names = list(candidate.values["api"])
+    random.Random(seed).shuffle(names)
+    shuffled = replace(candidate, values={"api": {name: candidate.values["api"][name] for name in names}})
+    assert decide(shuffled, champion, policy()) == decide(candidate, champion, policy())
+
+
+@settings(max_examples=40, deadline=None)
+@given(values=st.lists(QUALITY, min_size=1, max_size=40), margin=st.sampled_from([0.0, 0.005]))
+def test_an_identical_candidate_is_approved(values, margin) -> None:
+    same = evidence(values)
+    assert decide(same, same, policy(margin=margin)).approved
+
+
+def test_clearly_worse_is_refused_and_slightly_worse_needs_evidence() -> None:
+    generator = np.random.default_rng(7)
+    champion = generator.random(1000) * 0.9 + 0.1
+    slightly = champion * 0.997  # within the margin on every query: proven no worse
+    noisy = np.clip(champion * 0.997 + generator.normal(0, 0.2, 1000), 0, 1)
+    assert decide(evidence(slightly), evidence(champion), policy()).approved
+    for worse in (champion * 0.99, noisy):
+        refused = decide(evidence(worse), evidence(champion), policy())
+        assert not refused.approved
+        assert "nDCG@10" in refused.reasons[0]
+        assert "at worst" in refused.reasons[0]
+
+
+def test_one_bad_data_set_is_enough_to_refuse() -> None:
+    good = {f"q{i}": 0.5 for i in range(50)}
+    champion = evidence({"one": good, "two": good})
+    candidate = evidence({"one": dict.fromkeys(good, 0.9), "two": dict.fromkeys(good, 0.45)})
+    decision = decide(candidate, champion, policy())
+    assert [reason.partition(":")[0] for reason in decision.reasons] == ["two"]
+    assert any(text.startswith("one:") for text in decision.passed)
+
+
+def broken(query: str, value: float | None) -> dict[str, dict[str, float]]:
+    values = {f"q{i:02d}": 0.5 for i in range(4)}
+    if value is None:
+        del values[query]
+    else:
+        values[query] = value
+    return {"api": values}
+
+
+FULL = evaluation({"api": [f"q{i:02d}" for i in range(4)]})
+
+
+@pytest.mark.parametrize("side", ["candidate", "champion"])
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (broken("q02", math.nan), "nDCG@10 of 'q02' is nan"),
+        (broken("q02", math.inf), "nDCG@10 of 'q02' is inf"),
+        (broken("q02", 1.5), "nDCG@10 of 'q02' is 1.5"),
+        (broken("q02", None), "no value for 1 test queries, 'q02'"),
+        (broken("q99", 0.5), "values for 1 unknown queries, 'q99'"),
+        ({}, "no value for 4 test queries"),
+    ],
+)
+def test_incomplete_evidence_is_refused_with_the_reason(side, values, message) -> None:
+    whole = evidence([0.5] * 4, evaluation=FULL)
+    part = replace(whole, values=values)
+    decision = decide(part, whole, policy()) if side == "candidate" else decide(whole, part, policy())
+    assert not decision.approved
+    assert len(decision.reasons) == 1
+    assert decision.reasons[0].startswith(f"{side}, api: {message}")
+
+
+@pytest.mark.parametrize(
+    ("candidate", "champion", "rules", "message"),
+    [
+        ({"p50_ms": 10.1}, {}, {}, "latency p50 10.100 ms, budget 10 ms"),
+        ({"p50_ms": math.nan}, {}, {}, "latency p50 nan ms"),
+        ({"index_bytes": 1_000_001}, {}, {}, "index 1,000,001 bytes, budget 1,000,000"),
+        ({}, {}, {"floors": {"api": 0.6}}, "api: nDCG@10 0.5000, floor 0.6000"),
+        ({}, {}, {"floors": {"apj": 0.1}}, "floors: 'apj' is neither a data set nor a slice"),
+        ({}, {"datasets": frozenset({"api", "old"})}, {}, "old: the candidate has no index of it"),
+        ({"datasets": frozenset()}, {}, {}, "api: the candidate has no index of it"),
+        ({}, {"evaluation": evaluation({"api": ["q00"]}, "e" * 64), "values": {"api": {"q00": 0.1}}}, {},
+         "candidate was measured on evaluation dddddddddddd, champion on eeeeeeeeeeee"),
+    ],
+)  # fmt: skip
+def test_each_rule_refuses_alone(candidate, champion, rules, message) -> None:
+    same = evidence([0.5] * 4)
+    decision = decide(replace(same, **candidate), replace(same, **champion), policy(**rules))
+    assert len(decision.reasons) == 1
+    assert decision.reasons[0].startswith(message)
+    assert decide(same, same, policy()).approved
+
+
+def test_the_first_model_must_reach_the_absolute_floor() -> None:
+    assert decide(evidence([0.3] * 4), None, policy()).approved
+    refused = decide(evidence([0.29] * 4), None, policy())
+    assert refused.reasons == ("api: nDCG@10 0.2900, floor without a champion 0.3000",)
+
+
+def test_a_data_set_that_the_champion_never_served_gets_the_floor() -> None:
+    values = {f"q{i}": 0.5 for i in range(5)}
+    champion = replace(evidence({"old": values, "new": {}}), datasets=frozenset({"old"}))
+    both = evaluation({"old": list(values), "new": list(values)})
+    champion = replace(champion, evaluation=both)
+    assert decide(evidence({"old": values, "new": values}), champion, policy()).approved
+    low = evidence({"old": values, "new": dict.fromkeys(values, 0.1)})
+    assert decide(low, champion, policy()).reasons == ("new: nDCG@10 0.1000, floor without a champion 0.3000",)
+
+
+def test_a_slice_may_not_be_sacrificed_unless_it_is_too_small_to_tell() -> None:
+    names = [f"q{i:02d}" for i in range(40)]
+    asked = evaluation({"api": names}, api__short=names[:4])
+    champion = evidence([0.5] * 40, evaluation=asked)
+    candidate = evidence([0.4] * 4 + [0.9] * 36, evaluation=asked)
+    refused = decide(candidate, champion, policy())
+    assert refused.reasons == ("api/short: nDCG@10 0.4000, champion less 5.0% 0.4750",)
+    assert decide(candidate, champion, policy(slice_queries=5)).approved
+    floor = policy(slice_queries=5, floors={"api/short": 0.45})
+    assert decide(candidate, champion, floor).reasons == ("api/short: nDCG@10 0.4000, floor 0.4500",)
