@@ -2,7 +2,7 @@
 PYTHON  ?= python3
 VENV    := .venv
 BIN     := $(CURDIR)/$(VENV)/bin
-export Q RECIPE STUDENT DATA POOL
+export Q RECIPE STUDENT DATA POOL RELEVANCE TEST_FROM SIMULATED SINCE UNTIL
 export PATH := $(BIN):$(PATH)
 export HF_HUB_DISABLE_TELEMETRY := 1
 export DVC_NO_ANALYTICS := true
@@ -29,7 +29,8 @@ demo: setup ## the whole pipeline on the embedded data, then its results
 	@python -m steps.evaluate --table
 
 run: setup ## the pipeline with an overlay: make run RECIPE=recipes/scifact.yaml DATA=<folder>
-	@python -m steps.core.recipe "$$RECIPE" DATA="$$DATA" POOL="$$POOL"
+	@python -m steps.core.recipe "$$RECIPE" DATA="$$DATA" POOL="$$POOL" RELEVANCE="$$RELEVANCE" \
+		TEST_FROM="$$TEST_FROM" SIMULATED="$$SIMULATED" SINCE="$$SINCE" UNTIL="$$UNTIL"
 
 search: setup ## top hits: make search Q="running total along an axis" [STUDENT=static] [RECIPE=recipes/x.yaml]
 	@python -m steps.search --student "$$STUDENT" --recipe "$$RECIPE" -- "$$Q"

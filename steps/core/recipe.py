@@ -20,7 +20,7 @@ from steps.core.params import check_params, parse_mapping, read_mapping
 from steps.core.tracking import git_commit, tracking_uri
 
 _VARIABLE = re.compile(r"\$\{(\w+)(:-[^}]*)?\}")
-_PATHS = {"DATA", "POOL"}
+_PATHS = {"DATA", "POOL", "RELEVANCE"}
 
 
 def overlay(base: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:

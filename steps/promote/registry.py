@@ -111,7 +111,7 @@ class Registry:
 
     def tag(self, version: str, values: Mapping[str, str | None]) -> None:
         """Set tags of a version, None removes one."""
-        present = self.tags(version)
+        present = self.tags(version) if None in values.values() else {}
         for key, value in values.items():
             if value is not None:
                 self.api.set_model_version_tag(self.name, version, PREFIX + key, value)

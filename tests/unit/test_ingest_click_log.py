@@ -132,37 +132,6 @@ def test_csv_rows_are_named_by_the_line_on_which_they_begin(tmp_path: Path) -> N
     assert [row[1:] for row in reasons(out)] == [(4, "missing_field"), (5, "too_many_columns"), (7, "invalid_utf8")]
 
 
-@pytest.mark.parametrize(
-    ("name", "where"),
-    [("log.csv", "line 1"), ("log.tsv.gz", "line 1"), ("log.jsonl", "line 1"), ("log.parquet", "schema")],
-)
-def test_a_mapped_column_that_the_file_lacks_is_named_with_file_line_and_nearest(
-    tmp_path: Path, name: str, where: str
-) -> None:
-    source = click_log(tmp_path, BASIC, name, columns=COLUMNS | {"rank": "poss"})
-    with pytest.raises(UserError) as failure:
-        ingest(tmp_path, params(source))
-    message = str(failure.value)
-    assert f"{name}: {where}: no column 'poss', which params.yaml: ingest.sources[0].columns.rank names" in message
-    assert "did you mean 'pos'?" in message
-    assert all(has in message for has in BASIC[0])
-
-
-def test_a_json_column_that_some_rows_have_is_there(tmp_path: Path) -> None:
-    rows = [without(BASIC[0], ["pos"]), *BASIC[1:]]
-    assert reasons(ingest(tmp_path, params(click_log(tmp_path, rows)))) == [("log/path/log.jsonl", 1, "missing_field")]
-
-
-def test_an_unknown_format_and_an_unreadable_parquet_file_are_user_errors(tmp_path: Path) -> None:
-    source = click_log(tmp_path, BASIC, "log.parquet")
-    Path(source["path"]).write_bytes(b"no parquet")
-    with pytest.raises(UserError, match=r"log\.parquet: not a Parquet file"):
-        ingest(tmp_path, params(source))
-    (tmp_path / "log.txt").write_text("x")
-    with pytest.raises(UserError, match=r"ingest\.sources\[0\]\.path.*log\.txt"):
-        ingest(tmp_path, params(source | {"path": str(tmp_path / "log.txt")}))
-
-
 def test_without_session_ids_each_query_at_each_time_is_a_session(tmp_path: Path) -> None:
     rows = [shown("a", 0), shown("A!", 0, "d1", rank=2), shown("a", 1), shown("b", 1), shown("c", 6, clicked=True)]
     columns = without(COLUMNS, ["session_id"])
@@ -277,3 +246,64 @@ def test_params_refuse_an_empty_window_a_bad_date_and_sources_without_test_queri
     params(source | {"test_from": ""}, {"name": "judged", "kind": "beir", "path": "x"})
     with pytest.raises(ValidationError, match="doc"):
         params(source | {"columns": without(COLUMNS, ["doc_id"])})
+
+
+def test_a_quote_that_is_not_closed_costs_its_own_line(tmp_path: Path) -> None:
+    source = click_log(tmp_path, BASIC, "log.csv")
+    rows = [f"query {n},d0,1,0,{FIRST},s{n}" for n in range(200)]
+    rows[10] = f'"query 10,d0,1,0,{FIRST},s10'  # line 12
+    rows[90] = f'"query, 90",d0,1,0,{FIRST},s90'
+    rows[120] = f'"two\nlines, well quoted",d0,1,0,{FIRST},s120'  # lines 122 and 123
+    rows[150] = f'query 150,d0,1,0,{FIRST},"s150'  # 153
+    rows.append(f"test query,d0,1,1,{FIRST + 6 * DAY},s")
+    text = "\n".join(["q,doc,pos,clk,ts,sid", *rows]) + "\n"
+    Path(source["path"]).write_text(text, encoding="utf-8")
+    out = ingest(tmp_path, params(source))
+    assert [row[1:] for row in reasons(out)] == [(12, "unclosed_quote"), (153, "unclosed_quote")]
+    train = texts_by_split(out)["train"]
+    assert len(train) == 198
+    assert {"query, 90", "two\nlines, well quoted"} <= set(train)
+    with pytest.raises(UserError, match=r"2 of 201 rows cannot be used.*unclosed_quote 2; line 12: unclosed_quote"):
+        ingest(tmp_path, params(source, max_reject_ratio=0.005))
+
+
+def test_a_day_in_digits_is_a_day_and_a_time_before_1970_is_bad(tmp_path: Path) -> None:
+    rows = [
+        shown("a query", 0) | {"ts": "20260107"},
+        shown("a query", 0) | {"ts": "17672256"},  # no day: seconds
+        shown("test query", 9, clicked=True),
+        shown("a query", 0) | {"ts": "0001-01-01T00:00:00Z"},
+        shown("a query", 0) | {"ts": "9999-01-01"},
+        shown("a query", 0) | {"ts": "1969-12-31"},
+    ]
+    out = ingest(tmp_path, params(click_log(tmp_path, rows, test_from="2026-01-09")))
+    assert rows_of(out, "impressions", "timestamp") == [FIRST + 6 * DAY, 17_672_256, FIRST + 9 * DAY]
+    assert [row[1:] for row in reasons(out)] == [(line, "bad_timestamp") for line in (4, 5, 6)]
+
+
+def test_a_log_without_train_queries_names_the_key_and_its_times(tmp_path: Path) -> None:
+    source = click_log(tmp_path, BASIC, test_from="2025-12-01")
+    with pytest.raises(
+        UserError, match=r"test_from: no query is left to train.*from 2026-01-01T00:00:00Z to 2026-01-07T"
+    ):
+        ingest(tmp_path, params(source))
+
+
+def test_a_log_without_usable_rows_says_what_became_of_them(tmp_path: Path) -> None:
+    rows = [shown("a", 0), shown("b", 6, "nowhere"), shown("c", 6, rank=0), shown("d", 6, rank=0)]
+    with pytest.raises(UserError, match=r"1 lie outside of it, rejected rows: bad_rank 2, unknown_document 1;"):
+        ingest(tmp_path, params(click_log(tmp_path, rows), since="2026-01-03"))
+
+
+def test_a_dev_query_that_spells_a_test_query_of_another_source_is_left_out(tmp_path: Path) -> None:
+    rows = [shown(f"query {n}", 0, clicked=True) for n in range(10)]
+    one = click_log(tmp_path / "one", [*rows, shown("x", 6, clicked=True)], validation_fraction=0.5)
+    alone = texts_by_split(ingest(tmp_path, params(one)))
+    spelled = alone["dev"][0]
+    other = [shown("y", 0), shown(spelled.upper(), 6, clicked=True)]
+    two = click_log(tmp_path / "two", other) | {"name": "two"}
+    out = ingest(tmp_path, params(one, two))
+    assert texts_by_split(out)["dev"] == alone["dev"][1:]
+    assert [row[2] for row in reasons(out)] == ["test_query_text"]
+    assert len(rows_of(out, "qrels", "split")) == len(alone["dev"]) - 1 + 2
+    assert set(rows_of(out, "impressions", "query_id")) == set(rows_of(out, "queries", "query_id"))

@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from ingest_logs import COLUMNS, click_log, ingest, params, reasons, rows_of, shown, write
 
@@ -66,21 +67,6 @@ def test_scores_by_id_or_text_and_of_a_pair_the_highest(tmp_path: Path) -> None:
     ]
 
 
-def test_columns_of_the_relevance_table_are_mapped_and_missing_ones_named(tmp_path: Path) -> None:
-    rows = [{"text": "red shoes", "product": "d0", "grade": 2}]
-    mapped = {"query": "text", "doc_id": "product", "score": "grade"}
-    out = ingest(tmp_path, params(source_with(tmp_path, rows, "scores.csv", relevance_columns=mapped)))
-    assert relevance(out) == {("red shoes", "log/d0"): 2.0}
-    wrong = source_with(tmp_path, rows, "scores.csv", relevance_columns=mapped | {"score": "grades"})
-    with pytest.raises(
-        UserError, match=r"scores\.csv: line 1: no column 'grades'.*relevance_columns\.score.*'grade'\?"
-    ):
-        ingest(tmp_path, params(wrong))
-    unnamed = source_with(tmp_path, rows, "scores.csv", relevance_columns={"doc_id": "product", "score": "grade"})
-    with pytest.raises(UserError, match=r"scores\.csv: line 2: neither 'query_id' nor 'query'"):
-        ingest(tmp_path, params(unnamed))
-
-
 @pytest.mark.parametrize("name", ["scores.tsv", "scores.parquet"])
 def test_a_beir_source_may_bring_scores_in_its_own_ids(tmp_path: Path, name: str) -> None:
     folder = tmp_path / "beir"
@@ -134,3 +120,36 @@ def test_term_scores_are_written_and_a_missing_or_empty_file_names_the_key(tmp_p
     for place in (path, tmp_path / "nowhere.tsv"):
         with pytest.raises(UserError, match=r"ingest\.term_scores"):
             ingest(tmp_path, params(source, term_scores=str(place)))
+
+
+def test_a_ranker_may_have_scored_queries_outside_the_log_but_not_only_such(tmp_path: Path) -> None:
+    rows = [{"query": f"other {n}", "doc_id": "d0", "score": n} for n in range(9)]
+    kept = {"query": "red shoes", "doc_id": "d0", "score": 1}
+    out = ingest(tmp_path, params(source_with(tmp_path, [*rows, kept]), max_reject_ratio=0.0))
+    assert relevance(out) == {("red shoes", "log/d0"): 1.0}
+    assert [row[2] for row in reasons(out)] == ["unknown_query"] * 9
+    with pytest.raises(UserError, match=r"relevance: none of the 9 rows of .* gives a score \(unknown_query 9\)"):
+        ingest(tmp_path, params(source_with(tmp_path, rows)))
+
+
+def test_many_scores_are_sorted_by_id_and_of_each_pair_the_highest(tmp_path: Path) -> None:
+    generator = np.random.default_rng(5)
+    rows = [
+        {"query_id": str(query), "doc_id": f"d{doc}", "score": float(score)}
+        for query, doc, score in zip(
+            generator.choice(["q1", "q3"], 300),
+            generator.integers(6, size=300),
+            generator.normal(size=300),
+            strict=True,
+        )
+    ]
+    out = ingest(tmp_path, params(source_with(tmp_path, rows)))
+    ids = dict(rows_of(out, "queries", "text", "query_id"))
+    ours = {"q1": ids["red shoes"], "q3": ids["green coat"]}
+    expected: dict[tuple[str, str], float] = {}
+    for row in rows:
+        pair = ours[row["query_id"]], f"log/{row['doc_id']}"
+        expected[pair] = max(row["score"], expected.get(pair, -np.inf))
+    found = rows_of(out, "relevance", "query_id", "doc_id", "score")
+    assert [row[:2] for row in found] == sorted(expected)
+    assert [row[2] for row in found] == [float(np.float32(expected[pair])) for pair in sorted(expected)]

@@ -1,6 +1,5 @@
 """Sources of an object store as local files, and kinds that the stage passes on."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +7,6 @@ import pytest
 from ingest_logs import click_log, ingest, params, rows_of, shown, texts_by_split, write
 
 from steps.core.errors import UserError
-from steps.core.params import check_params, read_mapping
 from steps.ingest import source_files
 from steps.ingest.listing import list_sources
 from steps.ingest.locations import Located
@@ -65,19 +63,3 @@ def test_ms_marco_is_passed_on_and_listed(tmp_path: Path) -> None:
     assert splits["test"] == ["a dev query"]
     assert len(splits["train"]) == len(splits["dev"]) == 1
     assert sorted(row["path"] for row in list_sources(checked)) == sorted(files)
-
-
-def test_a_mistyped_column_of_a_log_is_named() -> None:
-    raw = read_mapping(Path("params.yaml"))
-    source = {
-        "name": "log",
-        "kind": "click_log",
-        "path": "log.csv",
-        "corpus": "corpus.csv",
-        "columns": {"query": "q", "doc_id": "d", "rnk": "r", "clicked": "c", "timestamp": "t"},
-        "test_from": "2026-01-01",
-        "validation_fraction": 0.1,
-    }
-    raw["ingest"]["sources"] = json.loads(json.dumps([source]))
-    with pytest.raises(UserError, match=r"sources\.0\.click_log\.columns\.rnk is unknown"):
-        check_params(raw, "params.yaml")

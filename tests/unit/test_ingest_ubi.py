@@ -258,3 +258,68 @@ def test_the_example_log_is_read_without_a_reject_and_called_simulated(tmp_path:
     lost = report["datasets"]["ubi"]["impressions_left_out"]
     assert report["datasets"]["ubi"]["sessions"]["impressions"] + sum(lost.values()) == len(shown_rows)
     assert set(texts_by_split(out)) == {"train", "dev", "test"}
+
+
+def test_a_search_with_some_unknown_hits_is_no_defect_and_one_with_only_such_is(tmp_path: Path) -> None:
+    searches = [*SEARCHES, search("part", "coat", 0, ["d0", "gone", "d1"]), search("gone", "tie", 0, ["no", "none"])]
+    out = ingest(tmp_path, params(ubi(tmp_path, searches, EVENTS), max_reject_ratio=0.2))
+    assert reasons(out) == [("shop/queries/q.jsonl", line, "unknown_document") for line in (4, 5)]
+    assert '"query_id": "part"' in rows_of(out, "rejects", "raw")[0]
+    assert read_json(out / "report.json")["datasets"]["shop"]["impressions_left_out"]["unknown_document"] == 3
+    with pytest.raises(UserError, match=r"q\.jsonl: 1 of 5 rows cannot be used"):
+        ingest(tmp_path, params(ubi(tmp_path, searches, EVENTS), max_reject_ratio=0.1))
+
+
+def test_a_click_after_midnight_on_a_search_of_the_partition_before_the_window_is_counted(tmp_path: Path) -> None:
+    source = ubi(tmp_path, SEARCHES, EVENTS) | {name: str(tmp_path / name) for name in ("queries", "events")}
+    for place in ("queries/q.jsonl", "events/e.jsonl"):
+        (tmp_path / place).unlink()
+    for day, searches in ((4, [search("late", "hat", 3.999, ["d0"])]), (5, [search("own", "coat", 4.5, ["d1"])])):
+        write(tmp_path / "queries" / f"dt=2026-01-0{day}" / "q.jsonl", searches)
+    write(tmp_path / "queries" / "dt=2026-01-07" / "q.jsonl", [search("test", "tie", 6, ["d2"])])
+    events = [
+        event("click", "late", "d0", 4.001),
+        event("impression", "late", "d0", 4.001, 1),
+        event("click", "own", "d1", 4.51),
+        event("click", "test", "d2", 6.01),
+    ]
+    write(tmp_path / "events" / "dt=2026-01-05" / "e.jsonl", events)
+    out = ingest(tmp_path, params(source, since="2026-01-05", max_reject_ratio=0.0))
+    assert reasons(out) == []
+    assert read_json(out / "report.json")["datasets"]["shop"]["events_left_out"]["unknown_search"] == 2
+    write(tmp_path / "events" / "dt=2026-01-06" / "e.jsonl", [event("click", "nobody", "d0", 5.001)])
+    out = ingest(tmp_path, params(source, since="2026-01-05"))
+    assert reasons(out) == [("shop/events/dt=2026-01-06/e.jsonl", 1, "click_without_impression")]
+
+
+def test_an_action_that_is_no_text_and_empty_cells(tmp_path: Path) -> None:
+    events = [*EVENTS, event("click", "one", "d0", 0) | {"action_name": ["click"]}]
+    events += [event("click", "one", "d0", 0) | {"event_attributes": ""}]
+    searches = [*SEARCHES, search("four", "coat", 0) | {"query_response_hit_ids": ""}]
+    out = ingest(tmp_path, params(ubi(tmp_path, searches, events)))
+    assert reasons(out) == [("shop/events/e.jsonl", 8, "wrong_type"), ("shop/events/e.jsonl", 9, "missing_field")]
+    assert impressions(out) == EXPECTED
+    assert read_json(out / "report.json")["datasets"]["shop"]["searches_left_out"]["unusable"] == 0
+
+
+def test_further_responses_to_a_search_continue_its_ranks(tmp_path: Path) -> None:
+    def page(response: str, hits: list[str]) -> dict[str, Any]:
+        return search("paged", "coat", 0, hits) | {"query_response_id": response}
+
+    pages = [page("r1", ["d0", "gone", "d1"]), *SEARCHES, page("r2", ["d1", "d5"]), page("r2", ["d4"])]
+    events = [*EVENTS, event("click", "paged", "d5", 0.1)]
+    out = ingest(tmp_path, params(ubi(tmp_path, pages, events)))
+    assert impressions(out)[:3] == [
+        ("shop/paged", "shop/d0", 1, False),
+        ("shop/paged", "shop/d1", 3, False),
+        ("shop/paged", "shop/d5", 5, True),
+    ]
+    assert impressions(out)[3:] == EXPECTED
+    assert [row[1:] for row in reasons(out)] == [(1, "unknown_document"), (6, "duplicate_id")]
+
+
+def test_a_click_on_what_events_never_showed_names_search_and_document(tmp_path: Path) -> None:
+    out = ingest(tmp_path, params(ubi(tmp_path, SEARCHES, [*EVENTS, event("click", "two", "d0", 1)])))
+    assert rows_of(out, "rejects", "line", "reason", "raw") == [
+        (8, "click_without_impression", json.dumps({"query_id": "two", "object_id": "d0"}))
+    ]

@@ -1,0 +1,60 @@
+"""Rejects stay small in memory, and their counts stay whole."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from steps.core.errors import UserError
+from steps.ingest import rejects as module
+from steps.ingest.rejects import Rejects
+
+
+def test_rows_left_out_by_rule_are_kept_up_to_a_limit_and_counted_all() -> None:
+    rejects = Rejects()
+    for source in ("log/queries/a", "log/queries/b"):
+        for line in range(1, 2501):
+            rejects.add(source, line, "empty_text", "x" * 9999, defect=False)
+        rejects.add(source, 2501, "duplicate_id", "y", defect=False)
+    assert len(rejects.rows) == 2 * (module.KEPT_OTHERS + 1)
+    assert [row.line for row in rejects.rows[:2]] == [1, 2]
+    report = rejects.report()
+    assert report["empty_text"]["rows"] == 5000
+    assert report["empty_text"]["kept"] == 2 * module.KEPT_OTHERS
+    assert report["duplicate_id"]["rows"] == 2 and "kept" not in report["duplicate_id"]
+    assert rejects.counts("log") == "duplicate_id 2, empty_text 5000"
+    assert rejects.counts("log/queries/a") == "duplicate_id 1, empty_text 2500"
+    assert rejects.counts("lo") == ""
+
+
+def test_defects_are_counted_beyond_those_that_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "KEPT_DEFECTS", 3)
+    rejects = Rejects()
+    for line in range(1, 11):
+        rejects.count_row("f")
+        rejects.add("f", line, "bad_rank", "x")
+    assert len(rejects.rows) == 3
+    with pytest.raises(UserError, match=r"10 of 10 rows cannot be used.*\(bad_rank 10; line 1: "):
+        rejects.check("f", "f.csv", 0.5)
+
+
+def test_a_hopeless_file_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_ROWS_BETWEEN_LOOKS", 100)
+    rejects = Rejects()
+    read = 0
+
+    def rows(defects_of_ten: int) -> Iterator[int]:
+        nonlocal read
+        for read in range(1, 1001):
+            rejects.count_row("f")
+            yield read
+            if read % 10 < defects_of_ten:
+                rejects.add("f", read, "bad_rank", "x")
+
+    for _ in rejects.watched(rows(3), "f", "f.csv", 0.01):  # the check at the file's end decides
+        pass
+    assert read == 1000
+    rejects = Rejects()
+    with pytest.raises(UserError, match=r"f\.csv: .* of 1?\d\d rows cannot be used"):
+        for _ in rejects.watched(rows(8), "f", "f.csv", 0.01):
+            pass
+    assert read == 100

@@ -1,0 +1,147 @@
+"""One holder at a time, also when a lock was left behind; a holder that lost it does not write."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from steps.core.errors import TransientError, UserError
+from steps.promote.lock import Lock
+from steps.promote.shelf import FolderShelf
+
+
+def lock(folder: Path, wait_s: float = 0.0, expires_s: float = 60.0) -> Lock:
+    return Lock(FolderShelf(folder), "retriever", wait_s, expires_s)
+
+
+def left_behind(folder: Path, pid: int, age_s: float = 0.0, place: str = "elsewhere") -> Path:
+    assert FolderShelf(folder).put_new(
+        "retriever/00000003", json.dumps({"id": "x", "host": "other", "pid": pid, "in": place})
+    )
+    path = folder / "retriever/00000003"
+    os.utime(path, (time.time() - age_s,) * 2)
+    return path
+
+
+def test_only_the_first_of_many_writers_puts_a_key(tmp_path: Path) -> None:
+    shelf, wins, start = FolderShelf(tmp_path), [], threading.Barrier(8)
+
+    def write(number: int) -> None:
+        start.wait()
+        if shelf.put_new("a/1", f"body of {number}"):
+            wins.append(number)
+
+    threads = [threading.Thread(target=write, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(wins) == 1
+    assert shelf.entries("a")["a/1"].body == f"body of {wins[0]}"
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_while_one_holds_it_another_gives_up_and_says_who_holds_it(tmp_path: Path) -> None:
+    with lock(tmp_path).held() as guard:
+        guard()
+        with pytest.raises(TransientError, match=f"held by process {os.getpid()} on"), lock(tmp_path).held():
+            pass
+        guard()
+    with lock(tmp_path).held():
+        pass
+    assert FolderShelf(tmp_path).entries("retriever") == {}
+
+
+def test_many_threads_never_hold_it_together(tmp_path: Path) -> None:
+    inside, most, rounds = 0, 0, []
+
+    def work() -> None:
+        nonlocal inside, most
+        for _ in range(3):
+            with lock(tmp_path, wait_s=60).held():
+                inside += 1
+                most = max(most, inside)
+                time.sleep(0.002)
+                inside -= 1
+                rounds.append(1)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (most, len(rounds)) == (1, 12)
+
+
+def test_a_lock_of_a_killed_process_of_this_machine_is_taken_over_at_once(tmp_path: Path) -> None:
+    code = (
+        "import os, sys; from pathlib import Path; from steps.promote.lock import Lock;"
+        " from steps.promote.shelf import FolderShelf\n"
+        "with Lock(FolderShelf(Path(sys.argv[1])), 'retriever', 0, 3600).held(): os._exit(9)"
+    )
+    assert subprocess.run([sys.executable, "-c", code, str(tmp_path)], cwd=Path(__file__).parents[2]).returncode == 9
+    assert len(FolderShelf(tmp_path).entries("retriever")) == 1
+    with lock(tmp_path, expires_s=3600).held() as guard:
+        guard()
+    assert FolderShelf(tmp_path).entries("retriever") == {}
+
+
+def test_a_lock_of_another_machine_is_respected_until_it_expires(tmp_path: Path) -> None:
+    path = left_behind(tmp_path, pid=2**22 + 1, age_s=30)
+    with pytest.raises(TransientError, match="on other for 3"), lock(tmp_path, expires_s=60).held():
+        pass
+    assert path.exists()
+    with lock(tmp_path, expires_s=20).held():
+        assert list(FolderShelf(tmp_path).entries("retriever")) == ["retriever/00000004"]
+
+
+def test_a_holder_that_was_overtaken_may_not_write(tmp_path: Path) -> None:
+    with lock(tmp_path).held() as guard:
+        for key in FolderShelf(tmp_path).entries("retriever"):
+            FolderShelf(tmp_path).delete(key)
+        with pytest.raises(TransientError, match="given up"):
+            guard()
+
+
+def test_a_holder_that_took_too_long_may_not_write(tmp_path: Path) -> None:
+    with lock(tmp_path, expires_s=0.2).held() as guard:
+        time.sleep(0.15)
+        with pytest.raises(TransientError, match="held too long"):
+            guard()
+
+
+def test_a_writer_that_decided_on_an_old_look_yields_to_the_one_that_came_between(tmp_path: Path) -> None:
+    """It saw a stale lock; meanwhile that was overtaken, released, and taken anew under a lower number."""
+    shelf, other = FolderShelf(tmp_path), json.dumps({"id": "y", "host": "h", "pid": 1, "in": "elsewhere"})
+
+    class LookedBefore(FolderShelf):
+        looks = 0
+
+        def entries(self, name):
+            self.looks += 1
+            if self.looks == 1:
+                left_behind(tmp_path, pid=1, age_s=100)
+                seen = super().entries(name)
+                self.delete("retriever/00000003")
+                assert self.put_new("retriever/00000001", other)
+                return seen
+            return super().entries(name)
+
+    with pytest.raises(TransientError), Lock(LookedBefore(tmp_path), "retriever", 0, 60).held():
+        pass
+    assert [entry.body for entry in shelf.entries("retriever").values()] == [other]
+
+
+def test_a_store_that_overwrites_is_found_out(tmp_path: Path) -> None:
+    class Overwrites(FolderShelf):
+        def put_new(self, key, body):
+            self.delete(key)
+            return super().put_new(key, body)
+
+    with pytest.raises(UserError, match="ignores If-None-Match"), Lock(Overwrites(tmp_path), "a", 0, 60).held():
+        pass

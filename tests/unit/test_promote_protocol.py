@@ -1,0 +1,301 @@
+"""The protocol on a sqlite registry: whatever dies and whoever interferes, the right version serves, and once only."""
+
+import json
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+from promote_stand_ins import evidence, promote_params
+
+from steps.core.errors import TransientError, UserError
+from steps.core.tracking import MlflowRun
+from steps.promote import promotion, registration, rollback
+from steps.promote.candidate import Candidate, release_digest
+from steps.promote.history import as_table, history
+from steps.promote.lock import Lock, lock_shelf
+from steps.promote.promotion import Outcome, Refused, promote
+from steps.promote.registration import Origin
+from steps.promote.registry import Registry
+from steps.promote.rollback import roll_back
+
+SWAP = ["intent", "previous", "champion", "event", "audit", "intent removed", "unlocked"]
+STEPS = ["mended", "registered", "challenger", "smoke-tested", "decided", *SWAP]
+STEPS_BACK = ["mended", "smoke-tested", *SWAP]
+
+
+class KilledError(BaseException):
+    """Stands for a process that ends between two steps; nothing catches it."""
+
+
+def killed_after(step: str):
+    def after(done: str) -> None:
+        if done == step:
+            raise KilledError(step)
+
+    return after
+
+
+class Project:
+    """A registry with releases A, B, C ... that need no models: loading and serving them is not what is tested here."""
+
+    def __init__(self, root: Path, name: str) -> None:
+        self.root, self.registry = root, Registry(name)
+        self.registry.ensure({})
+
+    def candidate(self, name: str, quality: float) -> Candidate:
+        folder = self.root / "releases" / name
+        (folder / "query_encoder").mkdir(parents=True, exist_ok=True)
+        (folder / "manifest.json").write_text(json.dumps({"name": name, "of": self.registry.name}))
+        return Candidate(name, folder, evidence([quality] * 8, release=release_digest(folder)))
+
+    def promote(self, name: str, quality: float = 0.5, after=lambda step: None, again: bool = False) -> Outcome:
+        origin = Origin({"student": name, "git_commit": "c0ffee"}, [], None)
+        return promote(
+            self.registry,
+            self.lock(),
+            self.candidate(name, quality),
+            origin,
+            [],
+            promote_params(),
+            again=again,
+            after=after,
+        )
+
+    def lock(self) -> Lock:
+        return Lock(lock_shelf(self.registry), self.registry.name, 2.0, 60.0)
+
+    def roll_back(self, after=lambda step: None) -> str:
+        return roll_back(self.registry, self.lock(), after)[0].version
+
+    @property
+    def aliases(self) -> dict[str, str]:
+        return self.registry.aliases()
+
+    def names(self) -> dict[str, str]:
+        """Alias -> name of the release."""
+        return {alias: self.registry.tags(version)["student"] for alias, version in self.aliases.items()}
+
+    def actions(self) -> list[str]:
+        return [f"{row[1]} {row[2]}" for row in history(self.registry)]
+
+
+@pytest.fixture(scope="module")
+def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of an MLflow database for all tests, a registered model each; making one takes seconds."""
+    return tmp_path_factory.mktemp("mlflow") / "mlflow.db"
+
+
+@pytest.fixture
+def project(tmp_path: Path, database: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{database}")
+    monkeypatch.setenv("SLIMTOWER_OPERATOR", "tester")
+    monkeypatch.delenv("SLIMTOWER_LOCK", raising=False)
+    golden = [{"dataset": "api", "text": "a", "doc_ids": ["d"], "scores": [1.0]}]
+    monkeypatch.setattr(promotion, "golden_hits", lambda folder, count: golden)
+    monkeypatch.setattr(MlflowRun, "served", lambda self, folder, name, code: self.model(folder, name))
+    for module in (promotion, rollback):
+        monkeypatch.setattr(module, "smoke_test", lambda registry, version: None)
+    return Project(tmp_path, f"retriever-{uuid.uuid4().hex[:8]}")
+
+
+def test_promotions_move_champion_and_previous_and_leave_a_trail(project: Project) -> None:
+    first = project.promote("A")
+    assert project.aliases == {"champion": first.version}
+    second = project.promote("B", 0.6)
+    assert project.names() == {"champion": "B", "previous": "A"}
+    tags = project.registry.tags(second.version)
+    assert (tags["replaced"], tags["promoted_by"], tags["decision"]) == (first.version, "tester", "approved")
+    assert "+20.00%" in tags["reasons"]
+    assert [row[1:6] for row in history(project.registry)] == [
+        ("promoted", "1", "-", "tester", "A"),
+        ("promoted", "2", "1", "tester", "B"),
+    ]
+    assert "git commit" in as_table(history(project.registry)).splitlines()[0]
+
+
+def test_the_champion_is_not_promoted_again(project: Project) -> None:
+    project.promote("A")
+    again = project.promote("A")
+    assert (again.version, again.decision) == ("1", None)
+    assert len(project.registry.versions()) == 1
+    assert project.actions() == ["promoted 1"]
+
+
+def test_a_refusal_leaves_every_alias_as_it_was_and_says_why(project: Project) -> None:
+    project.promote("A", 0.6)
+    project.promote("B", 0.7)
+    project.registry.point("challenger", "1")  # set by hand before
+    before = project.aliases
+    with pytest.raises(Refused, match=r"/3 refused, nothing was changed: api: nDCG@10 0\.5000 against 0\.70"):
+        project.promote("C", 0.5)
+    assert project.aliases == before
+    assert project.registry.tags("3")["decision"] == "refused"
+    assert project.actions() == ["promoted 1", "promoted 2", "refused 3"]
+
+
+def test_a_failed_smoke_test_leaves_every_alias_as_it_was(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    project.promote("A")
+    before = project.aliases
+
+    def fails(registry: Registry, version: str) -> None:
+        raise UserError(f"smoke test of {version}")
+
+    monkeypatch.setattr(promotion, "smoke_test", fails)
+    with pytest.raises(UserError, match="smoke test of 2"):
+        project.promote("B", 0.6)
+    assert project.aliases == before
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_promotion_killed_after_any_step_is_finished_by_the_next(project: Project, step: str) -> None:
+    project.promote("A")
+    with pytest.raises(KilledError):
+        project.promote("B", 0.6, killed_after(step))
+    moved = step in SWAP[SWAP.index("champion") :]
+    assert project.names()["champion"] == ("B" if moved else "A")
+
+    finished = project.promote("B", 0.6)
+    assert project.names() == {"champion": "B", "previous": "A"}
+    assert (finished.decision is None) == moved
+    assert project.actions() == ["promoted 1", "promoted 2"]
+    assert len(project.registry.versions()) == 2
+    assert project.registry.tags("2")["replaced"] == "1"
+    assert "intent" not in project.registry.model_tags()
+
+
+@pytest.mark.parametrize("step", SWAP)
+def test_the_first_promotion_killed_after_any_step_is_finished_by_the_next(project: Project, step: str) -> None:
+    with pytest.raises(KilledError):
+        project.promote("A", after=killed_after(step))
+    project.promote("A")
+    assert project.aliases == {"champion": "1"}
+    assert project.actions() == ["promoted 1"]
+
+
+@pytest.mark.parametrize("step", ["intent", "previous"])
+def test_a_half_done_move_is_undone_when_another_candidate_comes_and_is_refused(project: Project, step: str) -> None:
+    project.promote("A")
+    project.promote("B", 0.6)
+    with pytest.raises(KilledError):
+        project.promote("C", 0.7, killed_after(step))
+    with pytest.raises(Refused):
+        project.promote("D", 0.1)
+    assert {alias: name for alias, name in project.names().items() if alias != "challenger"} == {
+        "champion": "B",
+        "previous": "A",
+    }
+
+
+@pytest.mark.parametrize("step", STEPS_BACK)
+def test_a_rollback_killed_after_any_step_is_finished_by_the_next(project: Project, step: str) -> None:
+    project.promote("A")
+    project.promote("B", 0.6)
+    with pytest.raises(KilledError):
+        project.roll_back(killed_after(step))
+    if step in SWAP[SWAP.index("champion") :]:
+        assert project.names()["champion"] == "A"
+        assert project.promote("A").decision is None  # any later command mends
+    else:
+        assert project.names()["champion"] == "B"
+        assert project.roll_back() == "1"
+    assert project.names() == {"champion": "A"}
+    assert project.actions()[2:] == ["rolled back to 1"]
+    assert "rolled_back_at" in project.registry.tags("2")
+
+
+@pytest.mark.parametrize("step", ["registered", "challenger", "smoke-tested", "decided"])
+def test_a_champion_moved_meanwhile_stops_the_promotion_and_stays(project: Project, step: str) -> None:
+    project.promote("A")
+    project.promote("B", 0.6)
+
+    def interfere(done: str) -> None:
+        if done == step:
+            project.registry.point("champion", "1")
+
+    with pytest.raises(TransientError, match="champion moved from 2 to 1 meanwhile"):
+        project.promote("C", 0.7, interfere)
+    assert project.names()["champion"] == "A"
+    assert "moved by other hands 1" in project.actions()
+
+    project.promote("C", 0.7)
+    assert project.names() == {"champion": "C", "previous": "A"}
+    assert project.actions().count("promoted 3") == 1
+
+
+def test_a_champion_moved_by_hand_during_an_interrupted_move_is_reported_and_kept(project: Project) -> None:
+    project.promote("A")
+    project.promote("B", 0.6)
+    with pytest.raises(KilledError):
+        project.promote("C", 0.7, killed_after("previous"))
+    project.registry.point("champion", "1")
+    with pytest.raises(Refused):
+        project.promote("D", 0.1)
+    assert project.names()["champion"] == "A"
+    assert "moved by other hands 1" in project.actions()
+
+
+def test_two_promotions_at_once_end_with_one_of_them_refused(project: Project) -> None:
+    project.promote("A")
+
+    def other(done: str) -> None:
+        if done == "decided":
+            project.promote("C", 0.8)
+
+    with pytest.raises(TransientError, match="champion moved from 1 to 3 meanwhile"):
+        project.promote("B", 0.6, other)
+    assert project.names()["champion"] == "C"
+    with pytest.raises(Refused):
+        project.promote("B", 0.6)
+
+
+def test_rollback_goes_back_one_promotion_at_a_time_and_then_stops(project: Project) -> None:
+    for name, quality in (("A", 0.5), ("B", 0.6), ("C", 0.7)):
+        project.promote(name, quality)
+    assert project.roll_back() == "2"
+    assert project.names() == {"champion": "B", "previous": "A"}
+    assert project.roll_back() == "1"
+    assert project.names() == {"champion": "A"}
+    with pytest.raises(UserError, match="no previous champion to go back to"):
+        project.roll_back()
+
+
+def test_what_was_rolled_back_needs_a_word_to_come_back(project: Project) -> None:
+    project.promote("A")
+    project.promote("B", 0.6)
+    project.roll_back()
+    with pytest.raises(Refused, match=r"was rolled back at .* say --again"):
+        project.promote("B", 0.6)
+    assert project.names() == {"champion": "A"}
+    project.promote("B", 0.6, again=True)
+    assert project.names() == {"champion": "B", "previous": "A"}
+    assert "rolled_back_at" not in project.registry.tags("2")
+
+
+def test_a_registration_cut_short_does_not_upload_twice(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    uploads: list[Path] = []
+
+    def served(self: Any, folder: Path, name: str, code: Path) -> None:
+        uploads.append(folder)
+        self.model(folder, name)
+
+    monkeypatch.setattr(MlflowRun, "served", served)
+    publish = registration.publish
+
+    def dies(release: Path, run: MlflowRun) -> str:
+        publish(release, run)
+        raise KilledError
+
+    monkeypatch.setattr(registration, "publish", dies)
+    with pytest.raises(KilledError):
+        project.promote("A")
+    monkeypatch.setattr(registration, "publish", publish)
+    project.promote("A")
+    assert len(uploads) == 1
+    assert len(project.registry.versions()) == 1
+
+
+def test_the_evidence_of_the_champion_comes_back_as_it_was(project: Project) -> None:
+    project.promote("A", 0.625)
+    held = project.candidate("A", 0.625).evidence
+    assert promotion.champion_evidence(project.registry, "1", held, [], keep=True) == held
