@@ -24,6 +24,7 @@ ONNX_FILES = {"fp32": ["encoder.onnx"], "int8": ["encoder.int8.onnx"]}
 # embedding does not depend on its neighbours, and is as quick.
 _BATCH = {"fp32": 8, "int8": 1}
 _REMEMBERED = 100_000  # words whose pieces are kept
+_WORD_LETTERS = 40  # longer words are cut into pieces each time: who posts them could fill the memory
 _ASCII_WORD = re.compile(r"[A-Za-z0-9]+|[^A-Za-z0-9\s]")
 
 
@@ -81,7 +82,7 @@ class TokenIds:
 
     def _split(self, word: str) -> list[int]:
         ids = [piece.id for piece in self._model.tokenize(word)]
-        if len(self._pieces) < _REMEMBERED:
+        if len(self._pieces) < _REMEMBERED and len(word) <= _WORD_LETTERS:
             self._pieces[word] = ids
         return ids
 

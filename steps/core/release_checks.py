@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import faiss
 import numpy as np
 import pyarrow as pa
 
@@ -53,6 +54,11 @@ def check_index(folder: Path, manifest: Manifest) -> dict[str, Any]:
                 f"{folder}: encoder and index differ in {field}: the index was made with {index.get(field)!r},"
                 f" the release says {expected!r}; {REMEDY}"
             )
+    if manifest.faiss != faiss.__version__:
+        raise UserError(
+            f"{folder}: its index was written by faiss {manifest.faiss}, this is faiss {faiss.__version__}; install the"
+            " version of the lock, or build the release again"
+        )
     entries: dict[str, Any] = index["datasets"]
     if set(entries) != set(manifest.datasets):
         raise UserError(

@@ -73,8 +73,15 @@ def fill(layers: Layers, vectors: Vectors) -> Layers:
     """Add the vectors to both layers; they get the next row numbers."""
 
     def add(index: faiss.Index) -> None:
-        for chunk in vectors.chunks():
-            index.add(chunk)
+        try:
+            for chunk in vectors.chunks():
+                index.add(chunk)
+        except RuntimeError as error:
+            reason = " ".join(str(error).split())[-200:]
+            raise UserError(
+                f"index.factory: {type(index).__name__} takes no vectors ({reason}); choose another string, or an"
+                " index.kind"
+            ) from None
 
     layers.base = on_gpu(layers.base, add)
     if layers.refine is not None:

@@ -3,6 +3,7 @@
 import math
 import re
 
+from steps.core.errors import UserError
 from steps.core.params.index import IndexParams, Kind
 
 POINTS_A_CENTROID = 39  # faiss' own limit (ClusteringParameters.min_points_per_centroid) for training k-means
@@ -20,8 +21,13 @@ def of_kind(kind: Kind, count: int, width: int, trained: int) -> str:
 
     Too few vectors for the 16 centroids of a 4-bit code: `Flat`, whatever the kind; a scan of so few is the fastest.
     """
-    if trained < 16 * POINTS_A_CENTROID:
+    if count < 16 * POINTS_A_CENTROID:
         return "Flat"
+    if trained < 16 * POINTS_A_CENTROID and kind not in {"flat", "hnsw", "sq8"}:
+        raise UserError(
+            f"params.yaml: index.training_vectors gives {trained} vectors to train {kind} of {count} documents;"
+            f" raise it to at least {16 * POINTS_A_CENTROID}"
+        )
     lists = min(round(4 * math.sqrt(count)), trained // POINTS_A_CENTROID)
     parts = subquantizers(width)
     match kind:

@@ -48,13 +48,15 @@ def merged(shards: Iterator[Layers]) -> Layers:
 
 def write(folder: Path, name: str, pieces: Iterator[faiss.Index], several: bool) -> dict[str, Any]:
     """Write `<name>.faiss`, or `<name>.0000.faiss` and so on; returns their digests and size for the manifest."""
-    digests, size = {}, 0
-    for number, piece in enumerate(pieces):
+    digests: dict[str, str] = {}
+    size = 0
+    for piece in pieces:
+        number = len(digests)
         path = folder / (f"{name}.{number:04}.faiss" if several else f"{name}.faiss")
         faiss.write_index(piece, str(path))
         digests[path.name] = sha256_file(path)
         size += path.stat().st_size
-        del piece
+        del piece  # before the next one is built
     if not several:
         return {"sha256": digests[f"{name}.faiss"], "bytes": size}
     return {"sha256": sha256_text("".join(digests.values())), "bytes": size, "shards": digests}

@@ -75,7 +75,7 @@ def _files(registry: Registry, run_id: str) -> dict[str, Any]:
     parsed: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as place:
         for name in sorted(names & {"dvc.lock", "params.yaml", "images.lock"}):
-            path = Path(registry.api.download_artifacts(run_id, name, place))
+            path = registry.fetch(run_id, name, Path(place))
             parsed[name] = lock_stages(path) if name == "dvc.lock" else yaml.safe_load(path.read_text("utf-8"))
     return parsed
 

@@ -33,6 +33,6 @@ def dvc_md5(path: Path) -> str:
     if path.is_file():
         with path.open("rb") as handle:
             return hashlib.file_digest(handle, "md5").hexdigest()
-    files = sorted((file for file in path.rglob("*") if file.is_file()), key=lambda file: file.relative_to(path).parts)
-    entries = [{"md5": dvc_md5(file), "relpath": file.relative_to(path).as_posix()} for file in files]
+    files = {file.relative_to(path).as_posix(): file for file in path.rglob("*") if file.is_file()}
+    entries = [{"md5": dvc_md5(files[name]), "relpath": name} for name in sorted(files)]
     return hashlib.md5(json.dumps(entries, sort_keys=True).encode(), usedforsecurity=False).hexdigest() + ".dir"

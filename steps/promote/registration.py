@@ -50,7 +50,8 @@ def register(registry: Registry, candidate: Candidate, golden: Any, origin: Orig
         for path in origin.files:
             run.artifact(path)
         place = registry.api.get_logged_model(model).artifact_location
-        tags = {PREFIX + key: value for key, value in {**origin.tags, "release": digest}.items()}
+        own = {"release": digest, "p50_ms": repr(candidate.evidence.p50_ms)}
+        tags = {PREFIX + key: value for key, value in {**origin.tags, **own}.items()}
         made = registry.api.create_model_version(registry.name, place, run_id=run.run_id, model_id=model, tags=tags)
         version = str(made.version)
         registry.api.set_terminated(run.run_id, "FINISHED")
@@ -64,10 +65,12 @@ def register(registry: Registry, candidate: Candidate, golden: Any, origin: Orig
 def _run(registry: Registry, candidate: Candidate, origin: Origin) -> MlflowRun:
     """The run that holds the release: one that an interrupted registration left, or a new one."""
     experiment, digest = registry.experiment(), candidate.evidence.release
-    found = registry.api.search_runs([experiment], f"tags.`{PREFIX}release` = '{digest}'", max_results=1)
+    wanted = f"tags.`{PREFIX}release` = '{digest}' and tags.`{PREFIX}registered_as` = '{registry.name}'"
+    found = registry.api.search_runs([experiment], wanted, max_results=1)
     if found:
         return MlflowRun(registry.api, str(found[0].info.run_id), experiment)
-    tags = {PREFIX + key: value for key, value in {**origin.tags, "release": digest, "stage": "promote"}.items()}
+    own = {"release": digest, "registered_as": registry.name, "stage": "promote"}
+    tags = {PREFIX + key: value for key, value in {**origin.tags, **own}.items()}
     if origin.parent_run:
         tags["mlflow.parentRunId"] = origin.parent_run
     made = registry.api.create_run(experiment, run_name=f"promote {candidate.student}", tags=tags)

@@ -20,6 +20,7 @@ from steps.core.tracking import client, experiment_id, tracking_uri
 
 CHAMPION, CHALLENGER, PREVIOUS = "champion", "challenger", "previous"
 PREFIX = "slimtower."
+_BAR = "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR"
 _ABSENT = {"RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"}
 _REFUSED = {"PERMISSION_DENIED", "UNAUTHENTICATED", "CUSTOMER_UNAUTHORIZED"}
 
@@ -137,7 +138,18 @@ class Registry:
         if not run_id or name not in {item.path for item in self.api.list_artifacts(run_id, folder or None)}:
             return None
         with tempfile.TemporaryDirectory() as place:
-            return read_json(Path(self.api.download_artifacts(run_id, name, place)))
+            return read_json(self.fetch(run_id, name, Path(place)))
+
+    def fetch(self, run_id: str, name: str, into: Path) -> Path:
+        """Download one small file of a run, without a progress bar."""
+        shown = os.environ.get(_BAR)
+        os.environ[_BAR] = "false"
+        try:
+            return Path(self.api.download_artifacts(run_id, name, str(into)))
+        finally:
+            del os.environ[_BAR]
+            if shown is not None:
+                os.environ[_BAR] = shown
 
     def experiment(self) -> str:
         """Id of the project's experiment."""

@@ -56,6 +56,8 @@ def export_onnx(tower_folder: Path, out: Path, *, int8: bool, width: int = 0) ->
     width = min(width, full) if width else full
     _write_graph(_Graph(tower, width).eval(), transformer, out / "encoder.onnx")
     tokenizer = tower.tokenizer.backend_tokenizer
+    if (side := tower.tokenizer.truncation_side) != "right":
+        raise UserError(f"{tower_folder}/tokenizer.json: truncates on the {side}; set it to right")
     tokenizer.no_padding()
     tokenizer.no_truncation()
     tokenizer.save(str(out / "tokenizer.json"), pretty=False)

@@ -211,3 +211,12 @@ def test_ndcg_is_trec_evals() -> None:
     expected = dict.fromkeys(qrels, 0.0) | {each.query_id: each.value for each in calculated}
     np.testing.assert_allclose(ndcg_at_10(run, qrels), [expected[query] for query in qrels], atol=1e-9)
     assert ndcg_at_10(run, qrels).mean() > 0.1
+
+
+def test_a_tower_that_cuts_on_the_left_is_refused(tiny_tower: Path, tmp_path: Path) -> None:
+    """What serves cuts on the right: a long query would silently become another one."""
+    tower = load_tower(tiny_tower)
+    tower.tokenizer.truncation_side = "left"
+    tower.save_pretrained(str(tmp_path / "tower"), create_model_card=False)
+    with pytest.raises(UserError, match="truncates on the left"):
+        export_onnx(tmp_path / "tower", tmp_path / "serving", int8=False)

@@ -1,0 +1,217 @@
+"""Promotion against a real MLflow server with basic auth whose artefacts and locks lie on a real S3 server."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import boto3
+import mlflow
+import pytest
+import requests
+from promote_project import PARAMS, RELEASES, copy_project, params, promote, release_files, write_evaluation
+from stages import distill_params, run_distill, run_embed, run_release
+
+from steps.core.errors import TransientError, UserError
+from steps.promote import run as commands
+from steps.promote.lock import Lock, lock_shelf
+from steps.promote.registry import Registry
+from steps.promote.shelf import S3Shelf
+
+NEEDED = ("AWS_ENDPOINT_URL", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
+MISSING = [name for name in NEEDED if not os.environ.get(name)]
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.skipif(bool(MISSING), reason=f"needs an S3 server: set {', '.join(MISSING)}"),
+]
+PASSWORDS = {"admin": "admin-password-1", "deployer": "deployer-password-1", "reader": "reader-password-1"}
+
+
+@pytest.fixture(scope="module")
+def bucket() -> Iterator[str]:
+    client: Any = boto3.client("s3")
+    name = f"promote-{uuid.uuid4().hex[:12]}"
+    client.create_bucket(Bucket=name)
+    yield name
+    for page in client.get_paginator("list_objects_v2").paginate(Bucket=name):
+        for item in page.get("Contents", []):
+            client.delete_object(Bucket=name, Key=item["Key"])
+    client.delete_bucket(Bucket=name)
+
+
+@pytest.fixture(scope="module")
+def server(bucket: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """URL of `mlflow server` with users admin, deployer and reader, as docs/tracking.md starts it."""
+    pytest.importorskip("flask_wtf", reason="needs mlflow[auth]")
+    folder = tmp_path_factory.mktemp("server")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    (folder / "auth.ini").write_text(
+        "[mlflow]\ndefault_permission = READ\nadmin_username = admin\n"
+        f"database_uri = sqlite:///{folder}/auth.db\n"
+        "authorization_function = mlflow.server.auth:authenticate_request_basic_auth\n"
+    )
+    environment = os.environ | {
+        "MLFLOW_AUTH_CONFIG_PATH": str(folder / "auth.ini"),
+        "MLFLOW_AUTH_ADMIN_PASSWORD": PASSWORDS["admin"],
+        "MLFLOW_FLASK_SERVER_SECRET_KEY": uuid.uuid4().hex,
+        "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+        "MLFLOW_TRACKING_URI": "",
+    }
+    command = [sys.executable, "-m", "mlflow", "server", "--app-name", "basic-auth", "--port", str(port)]
+    command += ["--backend-store-uri", f"sqlite:///{folder}/mlflow.db", "--workers", "1"]
+    command += ["--default-artifact-root", f"s3://{bucket}/mlflow", "--no-serve-artifacts"]
+    url = f"http://127.0.0.1:{port}"
+    with (folder / "log").open("w") as log:
+        process = subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
+        try:
+            _wait(url, process, folder / "log")
+            for user in ("deployer", "reader"):
+                answer = requests.post(
+                    f"{url}/api/2.0/mlflow/users/create",
+                    json={"username": user, "password": PASSWORDS[user]},
+                    auth=("admin", PASSWORDS["admin"]),
+                    timeout=30,
+                )
+                answer.raise_for_status()
+            yield url
+        finally:
+            os.killpg(process.pid, signal.SIGTERM)
+            process.wait(timeout=30)
+
+
+def _wait(url: str, process: subprocess.Popen, log: Path) -> None:
+    for _ in range(240):
+        if process.poll() is not None:
+            break
+        try:
+            if requests.get(f"{url}/health", timeout=2).ok:
+                return
+        except requests.RequestException:
+            pass
+        time.sleep(0.5)
+    raise RuntimeError(f"mlflow server did not start:\n{log.read_text()[-2000:]}")
+
+
+def log_in(patch: pytest.MonkeyPatch, user: str, password: str | None = None) -> None:
+    patch.setenv("MLFLOW_TRACKING_USERNAME", user)
+    patch.setenv("MLFLOW_TRACKING_PASSWORD", password or PASSWORDS[user])
+
+
+@pytest.fixture(scope="module")
+def released(tiny_tower: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("released")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SLIMTOWER_CACHE", str(folder / "cache"))
+        run_embed(folder, tiny_tower)
+        for student in ("static", "2l"):
+            run_distill(folder, student, distill_params())
+            run_release(folder, student)
+    return folder
+
+
+@pytest.fixture
+def project(released: Path, server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = copy_project(released, tmp_path / "project")
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", server)
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
+    monkeypatch.setitem(PARAMS, "name", f"retriever-{uuid.uuid4().hex[:8]}")
+    for name in ("SLIMTOWER_PARENT_RUN", "SLIMTOWER_LOCK", "SLIMTOWER_OPERATOR", "MLFLOW_REGISTRY_URI"):
+        monkeypatch.delenv(name, raising=False)
+    log_in(monkeypatch, "deployer")
+    write_evaluation({"static": 0.5, "2l": 0.6})
+    return folder
+
+
+def test_promote_twice_die_in_between_and_roll_back(
+    project: Path, bucket: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    promote()
+    real = commands.promote
+
+    def dies(*given: Any, **named: Any) -> Any:
+        def after(step: str) -> None:
+            if step == "champion":
+                raise KeyboardInterrupt
+
+        return real(*given, after=after, **named)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(commands, "promote", dies)
+        with pytest.raises(KeyboardInterrupt):
+            promote(params=params(student="2l"))
+    capsys.readouterr()
+    promote(params=params(student="2l"))
+    said = capsys.readouterr().out
+    assert "promote: finished the record of version 2, promoted by deployer at" in said
+    assert "/2 is the champion already; nothing to do" in said
+
+    uri = f"models:/{PARAMS['name']}@champion"
+    served = mlflow.artifacts.download_artifacts(artifact_uri=uri, dst_path=str(project / "b"))
+    assert release_files(Path(served)) == release_files(RELEASES / "2l")
+    commands.run_rollback(params())
+    served = mlflow.artifacts.download_artifacts(artifact_uri=uri, dst_path=str(project / "a"))
+    assert release_files(Path(served)) == release_files(RELEASES / "static")
+
+    registry = Registry(PARAMS["name"])
+    assert registry.model_tags()["lock"] == f"s3://{bucket}/mlflow/locks"
+    assert registry.version("1").source.startswith(f"s3://{bucket}/mlflow/")
+    assert lock_shelf(registry).entries(PARAMS["name"]) == {}
+    commands.run_history(params())
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split("Z  ")[1].split("  ")[0] for line in lines if "deployer" in line] == [
+        "promoted",
+        "promoted",
+        "rolled back to",
+    ]
+
+
+def test_one_of_many_writers_holds_the_lock_on_s3_and_a_stale_one_is_overtaken(bucket: str) -> None:
+    shelf, wins, start = S3Shelf(f"s3://{bucket}/race"), [], threading.Barrier(6)
+
+    def write(number: int) -> None:
+        own = S3Shelf(f"s3://{bucket}/race")
+        start.wait()
+        if own.put_new("a/00000001", f"body of {number}"):
+            wins.append(number)
+
+    threads = [threading.Thread(target=write, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(wins) == 1
+    assert shelf.entries("a")["a/00000001"].body == f"body of {wins[0]}"
+
+    held = json.dumps({"id": "x", "host": "gone", "pid": 1, "in": "elsewhere"})
+    assert shelf.put_new("b/00000001", held)
+    with pytest.raises(TransientError, match="held by process 1 on gone"), Lock(shelf, "b", 0.0, 60.0).held():
+        pass
+    time.sleep(2.5)  # ages are whole seconds
+    with Lock(shelf, "b", 0.0, 1.0).held():
+        assert list(shelf.entries("b")) == ["b/00000002"]
+    assert shelf.entries("b") == {}
+
+
+def test_whoever_may_only_read_cannot_promote(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    promote()
+    log_in(monkeypatch, "reader")
+    commands.run_history(params())
+    with pytest.raises(UserError, match=r"the server refused: .* check MLFLOW_TRACKING_USERNAME") as caught:
+        promote(params=params(student="2l"))
+    assert not isinstance(caught.value, TransientError)
+    log_in(monkeypatch, "deployer", "wrong")
+    with pytest.raises(UserError, match="the server refused"):
+        promote()
+    log_in(monkeypatch, "deployer")
+    assert Registry(PARAMS["name"]).aliases() == {"champion": "1"}

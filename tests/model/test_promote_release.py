@@ -1,0 +1,283 @@
+"""Real releases through a registry: what serves after promotion and rollback, and what a champion is worth today."""
+
+import math
+import shutil
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import mlflow
+import numpy as np
+import pandas as pd
+import pytest
+import yaml
+from promote_project import (
+    INGEST,
+    PARAMS,
+    RELEASES,
+    REPORTS,
+    copy_project,
+    params,
+    promote,
+    release_again,
+    release_files,
+    write_evaluation,
+    write_lock,
+)
+
+from steps.core import lineage, tracking
+from steps.core.errors import UserError
+from steps.core.release import load_release
+from steps.core.tables import read_table, write_table
+from steps.evaluate.questions import read_evaluation_sets
+from steps.evaluate.scoring import score
+from steps.evaluate.systems import student_system
+from steps.promote import promotion
+from steps.promote import run as commands
+from steps.promote.evaluation import read_evaluation, read_questions
+from steps.promote.promotion import Refused
+from steps.promote.registry import Registry
+from steps.promote.rescoring import rescore
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of an MLflow database and its artefacts for all tests, a registered model each."""
+    return tmp_path_factory.mktemp("mlflow")
+
+
+@pytest.fixture
+def project(released: Path, server: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = copy_project(released, tmp_path / "project")
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{server / 'mlflow.db'}")
+    monkeypatch.setitem(PARAMS, "name", f"retriever-{uuid.uuid4().hex[:8]}")
+    for name in ("SLIMTOWER_PARENT_RUN", "SLIMTOWER_LOCK", "MLFLOW_REGISTRY_URI"):
+        monkeypatch.delenv(name, raising=False)
+    write_evaluation({"static": 0.5, "2l": 0.6})
+    return folder
+
+
+Switch = pytest.MonkeyPatch
+
+
+@pytest.fixture
+def no_smoke() -> Iterator[Switch]:
+    """Leave out the smoke test, which starts a process, where it is not what is tested."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(promotion, "smoke_test", lambda registry, version: None)
+        yield patch
+
+
+def champion_files(place: Path) -> dict[str, bytes]:
+    """The release that a service gets from the champion's URI, through MLflow alone."""
+    uri = f"models:/{PARAMS['name']}@champion"
+    return release_files(Path(mlflow.artifacts.download_artifacts(artifact_uri=uri, dst_path=str(place))))
+
+
+def test_rollback_brings_back_the_old_encoder_with_its_own_index_byte_for_byte(
+    project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = release_files(RELEASES / "static")
+    promote()
+    first = load_release(RELEASES / "static").query("how to sum the axis", 3)
+    promote(params=params(student="2l"))
+    after = release_files(RELEASES / "2l")
+    assert champion_files(tmp_path / "b") == after
+    shutil.rmtree(RELEASES)  # nothing may come from here any more
+    commands.run_rollback(params())
+    restored = champion_files(tmp_path / "a")
+    assert restored == before
+    assert {name for name in before if before[name] != after.get(name)} >= {"manifest.json", "serving/serving.json"}
+    assert any(name.startswith("index/") and name.endswith(".faiss") for name in restored)
+
+    served = mlflow.pyfunc.load_model(f"models:/{PARAMS['name']}@champion")
+    answer = served.predict(pd.DataFrame({"query": ["how to sum the axis"]}), params={"k": 3}).iloc[0]
+    assert list(answer["ids"]) == [hit.id for hit in first]
+    said = capsys.readouterr().out
+    assert "@champion is version 2 now, previous: 1" in said
+    assert "@champion is version 1 again, was 2; previous: none" in said
+    commands.run_history(params())
+    table = capsys.readouterr().out.splitlines()
+    assert [line.split()[1:3] for line in table[1:3]] == [["promoted", "1"], ["promoted", "2"]]
+    assert "rolled back to" in table[3]
+    assert table[-1] == "champion: 1"
+
+
+def test_a_version_that_changed_in_the_store_is_not_promoted(
+    project: Path, server: Path, no_smoke: Switch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    promote()
+    aliases = Registry(PARAMS["name"]).aliases()
+    no_smoke.undo()
+    store = server / "mlartifacts"
+    known = set(store.rglob("*"))
+    download = commands.promote
+
+    def damaged(*given: Any, after: Any = None, **named: Any) -> Any:
+        def spoil(step: str) -> None:
+            if step == "challenger":
+                [index] = [path for path in set(store.rglob("flat.faiss")) - known if "one" in path.parts]
+                index.write_bytes(index.read_bytes()[:-1] + b"x")
+
+        return download(*given, after=spoil, **named)
+
+    monkeypatch.setattr(commands, "promote", damaged)
+    with pytest.raises(UserError, match=r"smoke test of .*/2: it does not load and answer: .*flat\.faiss"):
+        promote(params=params(student="2l"))
+    assert Registry(PARAMS["name"]).aliases() == aliases == {"champion": "1"}
+
+
+def test_a_dry_run_decides_and_changes_nothing(
+    project: Path, no_smoke: Switch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    promote(dry_run=True)
+    assert "approved" in capsys.readouterr().out
+    assert Registry(PARAMS["name"]).versions() == []
+    promote(params=params(student="2l"))
+    capsys.readouterr()
+    with pytest.raises(Refused, match=r"static would be refused: one: nDCG@10 0\.5000 against 0\.6000"):
+        promote(dry_run=True)
+    assert "  no  one: nDCG@10 0.5000 against 0.6000, -16.67%" in capsys.readouterr().out
+    registry = Registry(PARAMS["name"])
+    assert (registry.aliases(), len(registry.versions())) == ({"champion": "1"}, 1)
+
+
+def change_judgements() -> None:
+    """Every test query gets a second relevant document."""
+    table = read_table(INGEST, "qrels")
+    extra = [
+        {**row, "doc_id": f"{row['dataset']}/{31 if row['dataset'] == 'one' else 30}", "grade": 2}
+        for row in table.to_pylist()
+        if row["split"] == "test"
+    ]
+    rows = [*table.to_pylist(), *extra]
+    write_table(INGEST, "qrels", table.from_pylist(rows, schema=table.schema))
+
+
+def plain_ndcg(
+    folder: Path, dataset: str, judged: dict[str, dict[str, int]], texts: dict[str, str]
+) -> dict[str, float]:
+    """nDCG@10 in float64 from the exact index's own vectors; no ties in this data."""
+    release = load_release(folder)
+    index = release.index(dataset, "flat")
+    documents = index.reconstruct_n(0, index.ntotal).astype(np.float64)
+    values = {}
+    for query, grades in judged.items():
+        order = np.argsort(-(documents @ release.encode([texts[query]])[0].astype(np.float64)), kind="stable")[:10]
+        found = [grades.get(release.documents(dataset).ids[row], 0) for row in order]
+        ideal = sorted(grades.values(), reverse=True)[:10]
+        gained, best = (sum(g / math.log2(rank + 2) for rank, g in enumerate(gains)) for gains in (found, ideal))
+        values[query] = gained / best
+    return values
+
+
+def test_a_champion_is_measured_anew_through_its_own_release_when_the_evaluation_changed(
+    project: Path, released: Path, no_smoke: Switch
+) -> None:
+    promote()
+    shutil.rmtree(RELEASES / "static")
+    change_judgements()
+    shutil.copytree(released / RELEASES / "static", RELEASES / "static")
+    write_evaluation({"static": 0.0, "2l": 1.0})
+    shutil.rmtree(RELEASES / "static")  # its own release is in the registry
+    promote(params=params(student="2l"))
+
+    questions = read_questions(INGEST)
+    evaluation = read_evaluation(INGEST, questions, [4])
+    registry = Registry(PARAMS["name"])
+    stored = registry.document("1", f"evidence/{evaluation.digest[:16]}.json")
+    assert stored is not None
+    assert [asked.dataset for asked in questions] == ["one", "two"]
+    for asked in questions:
+        texts = dict(zip(asked.query_ids, asked.texts, strict=True))
+        expected = plain_ndcg(released / RELEASES / "static", asked.dataset, asked.judgements, texts)
+        assert 0 < sum(expected.values()) < len(expected)
+        assert stored["values"][asked.dataset] == pytest.approx(expected, abs=1e-6)
+    assert stored["p50_ms"] == 0.5
+    assert registry.aliases() == {"champion": "2", "previous": "1"}
+
+
+def test_rescoring_gives_the_numbers_of_the_evaluation(project: Path) -> None:
+    system = student_system("2l", load_release(RELEASES / "2l"))
+    expected = {}
+    for asked in read_evaluation_sets(INGEST, ["test"]):
+        scored = score("2l", system.search, asked, 1000).values["nDCG@10"]
+        expected[asked.dataset] = dict(zip(asked.query_ids, scored.tolist(), strict=True))
+    questions = read_questions(INGEST)
+    evaluation = read_evaluation(INGEST, questions, [])
+    assert rescore(RELEASES / "2l", evaluation, questions, 1.0).values == expected
+    assert set(expected) == {"one", "two"}
+
+
+def test_lineage_leads_from_the_champion_to_its_makers_and_back(
+    project: Path, no_smoke: Switch, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SLIMTOWER_PIPELINE", "p1")
+    monkeypatch.setenv("SLIMTOWER_GIT_COMMIT", "c0ffee0" + "0" * 33)
+    with tracking.stage_run("release@static", {}) as run:
+        run.tag("slimtower.image_digest", "sha256:abc")
+    lineage.finish()
+    Path("images.lock").write_text("release: f00d\n")
+    monkeypatch.setenv("SLIMTOWER_GIT_COMMIT", "other")  # promoted later, from another commit
+    promote()
+    capsys.readouterr()
+
+    commands.run_lineage(f"{PARAMS['name']}@champion", params())
+    found = yaml.safe_load(capsys.readouterr().out)
+    lock = lineage.lock_stages()
+    assert found["model"] == f"{PARAMS['name']}/1"
+    assert found["git_commit"].startswith("c0ffee0")
+    assert found["data"] == {"data/ingest": lock["ingest"]["outs"][0]["md5"]}
+    assert found["stages"]["release@static"]["image"] == {"slimtower.image_digest": "sha256:abc"}
+    assert found["stages"]["release@static"]["outs"][str(RELEASES / "static")] == found["release"]["md5"]
+    assert found["images"] == {"release": "f00d"}
+    assert found["params"] == {"distill": {"seed": 1}}
+    artifact = mlflow.artifacts.download_artifacts(artifact_uri=found["dvc_lock"]["file"])
+    assert Path(artifact).read_bytes() == Path("dvc.lock").read_bytes()
+    api = tracking.client()
+    assert api.get_run(found["runs"]["pipeline"]).info.run_name == "pipeline"
+    made = api.get_run(found["stages"]["release@static"]["run"])
+    assert made.data.tags["slimtower.stage"] == "release@static"
+
+    for digest in ("c0ffee0", found["dvc_lock"]["md5"], found["data"]["data/ingest"]):
+        commands.run_lineage(digest, params())
+        [back] = yaml.safe_load(capsys.readouterr().out)
+        assert (back["model"], back["aliases"]) == (found["model"], ["champion"])
+    commands.run_lineage("0" * 10, params())
+    assert yaml.safe_load(capsys.readouterr().out) == []
+    name = PARAMS["name"]
+    for wrong, message in ((f"{name}@gone", "no such alias"), (f"{name}/9", "no version '9'"), ("c0", "too short")):
+        with pytest.raises(UserError, match=message):
+            commands.run_lineage(wrong, params())
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        (RELEASES / "static/manifest.json", "models/release/static: missing or not what dvc.lock records"),
+        (REPORTS / "per_query.parquet", "per_query.parquet: missing or not what dvc.lock records of evaluate"),
+        (INGEST / "qrels.parquet", "data/ingest: missing or not what dvc.lock records of ingest"),
+    ],
+)
+def test_only_what_the_pipeline_made_is_promoted(project: Path, path: Path, message: str) -> None:
+    path.write_bytes(path.read_bytes() + (b"\n" if path.suffix == ".json" else b""))
+    if path.suffix == ".parquet":
+        table = read_table(path.parent, path.stem)
+        write_table(path.parent, path.stem, table.slice(0, table.num_rows - 1))
+    with pytest.raises(UserError, match=message):
+        promote()
+    assert Registry(PARAMS["name"]).versions() == []
+
+
+def test_a_release_made_after_its_evaluation_is_not_promoted(project: Path, released: Path) -> None:
+    lock = yaml.safe_load(Path("dvc.lock").read_text())
+    (RELEASES / "static/report.json").write_text("{}")
+    write_lock(["static", "2l"])
+    changed = yaml.safe_load(Path("dvc.lock").read_text())
+    changed["stages"]["evaluate"] = lock["stages"]["evaluate"]
+    Path("dvc.lock").write_text(yaml.safe_dump(changed))
+    with pytest.raises(UserError, match="models/release/static: changed since it was evaluated"):
+        promote()
+    release_again(released, project, "static")

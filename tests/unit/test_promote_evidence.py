@@ -1,0 +1,176 @@
+"""What a candidate is judged on: the digest sees what counts, students are chosen on dev, files are recorded ones."""
+
+import math
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from promote_stand_ins import policy
+
+from steps.core.errors import UserError
+from steps.core.files import write_json
+from steps.core.tables import table_from_rows, write_table
+from steps.promote.candidate import choose_student, read_candidate, release_digest
+from steps.promote.evaluation import read_evaluation, read_questions
+from steps.promote.recorded import check_recorded, dvc_md5
+
+Rows = dict[str, list[dict[str, Any]]]
+
+
+def ingest_rows() -> Rows:
+    """Two documents and queries of every kind in `api`; a data set `other` without test queries."""
+    documents = [("api/d1", "api"), ("api/d2", "api"), ("other/d1", "other")]
+    queries = [
+        ("api/q1", "two words", "test", "api"),
+        ("api/q2", "a query of rather more words", "test", "api"),
+        ("api/q3", "judged irrelevant only", "test", "api"),
+        ("api/q4", "train", "train", "api"),
+        ("other/q1", "dev", "dev", "other"),
+    ]
+    judged = [
+        ("api/q1", "api/d1", 2, "test"),
+        ("api/q1", "api/d2", 0, "test"),
+        ("api/q2", "api/d2", 1, "test"),
+        ("api/q3", "api/d2", 0, "test"),
+        ("api/q4", "api/d1", 1, "train"),
+        ("other/q1", "other/d1", 1, "dev"),
+    ]
+    return {
+        "corpus": [
+            {"doc_id": doc, "dataset": of, "title": f"title of {doc}", "topic": "t", "content": "content"}
+            for doc, of in documents
+        ],
+        "queries": [{"query_id": q, "text": text, "split": split, "dataset": of} for q, text, split, of in queries],
+        "qrels": [
+            {"query_id": q, "doc_id": doc, "grade": grade, "split": split, "dataset": q.partition("/")[0]}
+            for q, doc, grade, split in judged
+        ],
+    }
+
+
+def digest(folder: Path, rows: Rows) -> str:
+    for name, held in rows.items():
+        write_table(folder, name, table_from_rows(name, held))
+    return read_evaluation(folder, read_questions(folder), []).digest
+
+
+CHANGES = {
+    "a document's title": ("corpus", 0, {"title": "x"}, True),
+    "a document's content": ("corpus", 1, {"content": "x"}, True),
+    "a test query": ("queries", 0, {"text": "x"}, True),
+    "a grade": ("qrels", 0, {"grade": 1}, True),
+    "a judgement of no relevance": ("qrels", 1, {"doc_id": "api/d9"}, True),
+    "another data set's document": ("corpus", 2, {"title": "x"}, False),
+    "a training query": ("queries", 3, {"text": "x"}, False),
+    "a training judgement": ("qrels", 4, {"grade": 2}, False),
+    "a query without a relevant document": ("queries", 2, {"text": "x"}, False),
+}
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_the_digest_sees_what_the_measures_see(tmp_path: Path, what: str) -> None:
+    table, row, change, counts = CHANGES[what]
+    rows = ingest_rows()
+    before = digest(tmp_path, rows)
+    rows[table][row] |= change
+    assert (digest(tmp_path, rows) != before) == counts
+
+
+def test_the_digest_does_not_see_the_order_of_rows(tmp_path: Path) -> None:
+    rows = ingest_rows()
+    assert digest(tmp_path, {name: held[::-1] for name, held in rows.items()}) == digest(tmp_path, rows)
+
+
+def test_slices_go_by_words_and_miss_no_query(tmp_path: Path) -> None:
+    digest(tmp_path, ingest_rows())
+    questions = read_questions(tmp_path)
+    evaluation = read_evaluation(tmp_path, questions, [2, 4])
+    assert evaluation.queries == {"api": {"api/q1", "api/q2"}}
+    assert evaluation.slices == {"api/up to 2 words": {"api/q1"}, "api/5 words and more": {"api/q2"}}
+    assert read_evaluation(tmp_path, questions, []).slices == {}
+
+
+def metrics(folder: Path, dev: dict[str, float] | None, p50: dict[str, float]) -> Path:
+    test = {student: {"nDCG@10": 1 - (dev or {}).get(student, 0.5)} for student in p50}
+    write_json(
+        folder / "metrics.json",
+        {
+            "retention": {student: {} for student in p50},
+            "latency": {student: {"p50_ms": value} for student, value in p50.items() if value},
+            "datasets": {"api": test | {"teacher": {"nDCG@10": 1.0}}},
+            "datasets_dev": {"api": {name: {"nDCG@10": value} for name, value in dev.items()}} if dev else {},
+        },
+    )
+    return folder
+
+
+def releases(folder: Path, **index_bytes: int) -> Path:
+    for student, size in index_bytes.items():
+        (folder / student / "index").mkdir(parents=True)
+        (folder / student / "index/flat.faiss").write_bytes(b"x" * size)
+        write_json(folder / student / "manifest.json", {"datasets": {"api": {}}})
+    return folder
+
+
+def test_the_best_on_dev_within_the_budgets_is_chosen(tmp_path: Path) -> None:
+    folders = releases(tmp_path / "release", fast=10, slow=10, big=2000, none=10)
+    dev = {"fast": 0.5, "slow": 0.9, "big": 0.8, "none": 0.7}
+    reports = metrics(tmp_path, dev, {"fast": 1.0, "slow": 11.0, "big": 1.0, "none": 0.0})
+    rules = policy(max_index_bytes=1000)
+    assert choose_student("", reports, folders, rules) == "fast"
+    assert choose_student("", reports, folders, policy(max_p50_ms=20.0)) == "slow"
+    assert choose_student("slow", reports, folders, rules) == "slow"
+    with pytest.raises(UserError, match=r"student 'gone' was not evaluated; .*metrics.json has \['big', 'fast'"):
+        choose_student("gone", reports, folders, rules)
+    with pytest.raises(UserError, match=r"none of .* is within max_p50_ms 0.1 and max_index_bytes 1000"):
+        choose_student("", reports, folders, policy(max_p50_ms=0.1, max_index_bytes=1000))
+
+
+def test_the_candidate_is_the_students_test_values_and_its_own_files(tmp_path: Path) -> None:
+    digest(tmp_path, ingest_rows())
+    evaluation = read_evaluation(tmp_path, read_questions(tmp_path), [])
+    folders = releases(tmp_path / "release", fast=10)
+    metrics(tmp_path, None, {"fast": 0.0})
+    rows = [
+        {"query_id": "api/q1", "dataset": "api", "model": model, "split": split, "measure": measure, "value": value}
+        for model, split, measure, value in [
+            ("fast", "test", "nDCG@10", 0.25),
+            ("fast", "test", "MRR@10", 0.5),
+            ("fast", "dev", "nDCG@10", 0.75),
+            ("teacher", "test", "nDCG@10", 1.0),
+        ]
+    ]
+    write_table(tmp_path, "per_query", table_from_rows("per_query", rows))
+    found = read_candidate("fast", tmp_path, folders, evaluation).evidence
+    assert found.values == {"api": {"api/q1": 0.25}}
+    assert (found.index_bytes, found.p50_ms) == (10, math.inf)
+    before = release_digest(folders / "fast")
+    (folders / "fast/index/flat.faiss").rename(folders / "fast/index/other.faiss")
+    assert release_digest(folders / "fast") != before == found.release
+
+
+def test_md5s_are_those_of_dvc(tmp_path: Path) -> None:
+    for name in ("b", "a/c", "a.b/d", "a/é"):
+        path = tmp_path / "out" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(name)
+    for words in (["init", "-q", "--no-scm"], ["add", "-q", "--no-commit", "out"]):
+        subprocess.run([sys.executable, "-m", "dvc", *words], cwd=tmp_path, check=True)
+    [item] = yaml.safe_load((tmp_path / "out.dvc").read_text())["outs"]
+    assert dvc_md5(tmp_path / "out") == item["md5"]
+
+
+def test_what_differs_from_dvc_lock_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("out").write_text("x")
+    stages = {"teach": {"outs": [{"path": "out", "md5": dvc_md5(Path("out"))}]}}
+    assert check_recorded(stages, "teach", Path("out")) == dvc_md5(Path("out"))
+    for stage, path in (("teach", "other"), ("mine", "out")):
+        with pytest.raises(UserError, match=f"stage {stage} does not record {path}; run `dvc repro`"):
+            check_recorded(stages, stage, Path(path))
+    Path("out").write_text("y")
+    with pytest.raises(UserError, match=r"out: missing or not what dvc\.lock records of teach"):
+        check_recorded(stages, "teach", Path("out"))

@@ -1,0 +1,76 @@
+"""A server that cannot be reached is worth another try; one that refuses is not."""
+
+import socket
+
+import pytest
+from mlflow.exceptions import MlflowException
+
+from steps.core.errors import TransientError, UserError
+from steps.promote.lock import lock_shelf
+from steps.promote.registry import Registry, reaching
+from steps.promote.shelf import FolderShelf, S3Shelf
+
+
+def test_an_unreachable_server_may_be_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{port}")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    with pytest.raises(TransientError, match=f"http://127.0.0.1:{port}: not reached"), reaching():
+        Registry("retriever").aliases()
+
+
+@pytest.mark.parametrize(
+    ("raised", "kind", "message"),
+    [
+        (MlflowException("API request failed with error code 401 != 200"), UserError, "MLFLOW_TRACKING_PASSWORD"),
+        (MlflowException("API request failed with error code 403 != 200"), UserError, "MLFLOW_TRACKING_PASSWORD"),
+        (MlflowException("a defect"), MlflowException, "a defect"),
+    ],
+)
+def test_a_refusal_names_the_credentials_and_a_defect_stays_one(raised, kind, message) -> None:
+    with pytest.raises(kind, match=message) as caught, reaching():
+        raise raised
+    assert not isinstance(caught.value, TransientError)
+
+
+class Api:
+    """A tracking server whose experiment has this artefact location."""
+
+    def __init__(self, location: str) -> None:
+        self.artifact_location, self.experiment_id, self.tags, self.aliases = location, "7", {}, {}
+
+    def __getattr__(self, name):
+        return lambda *given, **named: self
+
+
+@pytest.mark.parametrize(
+    ("variable", "location", "expected"),
+    [
+        ("", "s3://bucket/mlflow/7", ("bucket", "mlflow/locks")),
+        ("s3://other/place/", "s3://bucket/mlflow/7", ("other", "place")),
+        ("s3://other", "mlflow-artifacts:/7", ("other", "")),
+    ],
+)
+def test_the_lock_lies_beside_the_artefacts_unless_told_otherwise(monkeypatch, variable, location, expected) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://server")
+    monkeypatch.setenv("SLIMTOWER_LOCK", variable)
+    registry = Registry("retriever")
+    registry.api = Api(location)
+    shelf = lock_shelf(registry)
+    assert isinstance(shelf, S3Shelf)
+    assert (shelf.bucket, shelf.root) == expected
+
+
+def test_a_server_that_hides_its_artefacts_needs_to_be_told_where_to_lock(monkeypatch, tmp_path) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://server")
+    monkeypatch.delenv("SLIMTOWER_LOCK", raising=False)
+    registry = Registry("retriever")
+    registry.api = Api("mlflow-artifacts:/7")
+    with pytest.raises(UserError, match="set SLIMTOWER_LOCK to s3://bucket/prefix"):
+        lock_shelf(registry)
+    monkeypatch.setenv("SLIMTOWER_LOCK", str(tmp_path))
+    shelf = lock_shelf(registry)
+    assert isinstance(shelf, FolderShelf)
+    assert shelf.folder == tmp_path
