@@ -8,7 +8,7 @@ export HF_HUB_DISABLE_TELEMETRY := 1
 export DVC_NO_ANALYTICS := true
 export MLFLOW_DISABLE_TELEMETRY := true
 
-.PHONY: help setup demo run search test lint bench-mine bench-serving test-integration lock mlflow clean
+.PHONY: help setup demo run search test lint promote rollback bench-mine bench-serving test-integration lock mlflow clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -43,6 +43,12 @@ lint: setup ## ruff, mypy, import-linter
 	@ruff format --check .
 	@mypy
 	@lint-imports
+
+promote: setup ## make the best release the champion in the MLflow registry, if it is no worse
+	@python -m steps.promote
+
+rollback: setup ## let the previous champion serve again
+	@python -m steps.promote --rollback
 
 bench-mine: setup ## time and memory of mining made-up logs of 100 thousand to 10 million queries (half an hour, 20 GB of disk)
 	@python -m bench.mining

@@ -1,9 +1,10 @@
-"""python -m bench.gate [PER_QUERY]: how often the promotion gate is wrong, on real per-query differences.
+"""python -m bench.gate [--retrain] [REPORTS]: how often the promotion gate is wrong, on real per-query differences.
 
 For each pair of models of reports/per_query.parquet, and for 300 and 1,704 test queries, 1,000 evaluations are drawn
 with replacement from the real queries, which are weighted so that the candidate's mean nDCG@10 is worse or better than
 the champion's by exactly what the scenario says (exponential tilting: a drawn query keeps its two real values). Each
-drawn evaluation is judged as `steps.promote` judges it. Writes bench/results/gate.json.
+drawn evaluation is judged as `steps.promote` judges it. Writes bench/results/gate.json. `--retrain` (a minute more,
+needs the outputs of `dvc repro`) adds the most common candidate: the champion's own student, distilled anew.
 """
 
 import sys
@@ -23,6 +24,7 @@ from steps.core.params import load_params
 from steps.core.params.promote import Policy
 from steps.core.tables import read_table
 from steps.core.tracking import git_commit
+from steps.evaluate.questions import read_evaluation_sets
 from steps.promote.bootstrap import lower_bound
 from steps.promote.evidence import MEASURE
 
@@ -41,6 +43,18 @@ def read_values(reports: Path) -> tuple[str, dict[str, np.ndarray]]:
     table = table.filter(pc.equal(table["dataset"], dataset)).sort_by("query_id")
     models = sorted(set(table["model"].to_pylist()))
     return dataset, {model: table.filter(pc.equal(table["model"], model))["value"].to_numpy() for model in models}
+
+
+def retrained(student: str) -> dict[str, np.ndarray]:
+    """Test nDCG@10 of two distillations of one student that differ in their seed, over the exact index."""
+    from bench.generation import INGEST
+    from bench.generation import measure as distilled
+
+    params = load_params().distill
+    questions = read_evaluation_sets(INGEST, ["test"])[:1]
+    weight = params.mixture.get("generated_queries", 0.0)
+    seeds = {student: params.seed, f"{student} retrained": params.seed + 1}
+    return {name: distilled(student, params, weight, seed, questions) for name, seed in seeds.items()}
 
 
 def tilted(candidate: np.ndarray, champion: np.ndarray, change: float) -> np.ndarray:
@@ -89,9 +103,11 @@ def measure(values: dict[str, np.ndarray], policy: Policy) -> list[dict[str, Any
 def main() -> None:
     """Measure and write the result."""
     started = time.perf_counter()
-    dataset, values = read_values(Path(sys.argv[1]).parent if sys.argv[1:] else Path("reports"))
+    folders = [word for word in sys.argv[1:] if word != "--retrain"]
+    dataset, values = read_values(Path(folders[0]) if folders else Path("reports"))
     policy = load_params().promote.policy
     rows = measure(values, policy)
+    again = measure(retrained("static"), policy) if "--retrain" in sys.argv else []
     sampling_error = 1.645 * float(np.sqrt(0.05 * 0.95 / DRAWS))
     summary = {
         str(queries): {
@@ -113,6 +129,7 @@ def main() -> None:
         "allowed_false_accepts": round(1 - policy.confidence + sampling_error, 4),
         "summary": summary,
         "pairs": rows,
+        "retrained": again,
         "seconds": round(time.perf_counter() - started, 1),
     }
     write_json(RESULT, document)

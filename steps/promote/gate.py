@@ -135,7 +135,9 @@ def _no_worse(dataset: str, ours: Mapping[str, float], theirs: Mapping[str, floa
         )
     )
     mean = float(champion.mean())
-    change = f", {candidate.mean() / mean - 1:+.2%}, at worst {bound / mean - policy.margin:+.2%}" if mean > 0 else ""
+    change = (
+        f", {candidate.mean() / mean - 1:+.2%}, at worst {bound / mean - policy.margin:+.2%}" if mean > 0.001 else ""
+    )
     return Check(
         bound >= 0,
         f"{dataset}: {MEASURE} {candidate.mean():.4f} against {mean:.4f}{change} with {policy.confidence:.0%}"

@@ -30,7 +30,7 @@ def nothing(step: str) -> None:
 class Move:
     """A change of aliases: champion becomes `version`, previous becomes `then_previous`; the old ones beside them."""
 
-    action: str  # promoted or rolled back
+    action: str  # promoted, or rolled back to
     version: str
     champion: str | None
     previous: str | None

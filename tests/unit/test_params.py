@@ -47,7 +47,9 @@ def test_a_mistake_is_named(key: str, value: Any, message: str) -> None:
 def test_the_tracked_file_is_valid_and_each_section_is_a_stage() -> None:
     check_params(TRACKED, "params.yaml")
     stages = yaml.safe_load(Path("dvc.yaml").read_text(encoding="utf-8"))["stages"]
-    assert set(stages) | {"promote"} == set(Params.model_fields) == set(TRACKED)  # promotion moves aliases, makes no file
+    assert (
+        set(stages) | {"promote"} == set(Params.model_fields) == set(TRACKED)
+    )  # promotion moves aliases, makes no file
     assert all(Path("steps", stage, "__main__.py").is_file() for stage in stages)
 
 

@@ -1,0 +1,81 @@
+"""`python -m steps.promote`: its options do what they say, and its exit codes are those that schedulers read."""
+
+import shutil
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+from promote_project import PARAMS, copy_project, write_evaluation
+
+from steps.core.errors import EXIT_DATA, EXIT_TRANSIENT, guarded
+from steps.promote import promotion
+from steps.promote.__main__ import main
+from steps.promote.registry import Registry
+
+
+@pytest.fixture
+def project(released: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = copy_project(released, tmp_path / "project")
+    shutil.copyfile(Path(__file__).parents[2] / "params.yaml", folder / "params.yaml")
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'mlflow.db'}")
+    monkeypatch.delenv("SLIMTOWER_LOCK", raising=False)
+    monkeypatch.setattr(promotion, "smoke_test", lambda registry, version: None)
+    write_evaluation({"static": 0.5, "2l": 0.6})
+    return folder
+
+
+def code(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["steps.promote", "--name", PARAMS["name"], *words])
+    try:
+        guarded(main)
+    except SystemExit as end:
+        return int(end.code or 0)
+    return 0
+
+
+def test_promote_refuse_roll_back_and_look(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert code(monkeypatch, "--rollback") == EXIT_DATA
+    assert "no previous champion to go back to" in capsys.readouterr().err
+    assert code(monkeypatch, "--student", "static") == 0
+    assert code(monkeypatch) == 0  # the best of those within the budgets
+    aliases = Registry(PARAMS["name"]).aliases()
+    assert aliases == {"champion": "2", "previous": "1"}
+
+    (project / "models/release/static/report.json").write_text('{"another": "release"}')
+    write_evaluation({"static": 0.1, "2l": 0.6})
+    capsys.readouterr()
+    for words in (["--student", "static", "--dry-run"], ["--student", "static"]):
+        assert code(monkeypatch, *words) == EXIT_DATA
+        said = capsys.readouterr().err.strip().splitlines()[-1]
+        assert said.startswith("slimtower: ")
+        assert "one: nDCG@10 0.1000 against 0.6000" in said
+        assert Registry(PARAMS["name"]).aliases() == aliases
+
+    assert code(monkeypatch, "--rollback") == 0
+    assert Registry(PARAMS["name"]).aliases() == {"champion": "1"}
+    capsys.readouterr()
+    assert code(monkeypatch, "--history") == 0
+    said = capsys.readouterr().out
+    assert all(word in said for word in ("promoted", "refused", "rolled back to"))
+    assert code(monkeypatch, "--lineage", f"{PARAMS['name']}@champion") == 0
+    assert "student: static" in capsys.readouterr().out
+
+
+def test_an_unreachable_server_may_be_tried_again(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{free.getsockname()[1]}")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    assert code(monkeypatch, "--student", "static") == EXIT_TRANSIENT
+
+
+def test_without_a_pipeline_run_nothing_is_promoted(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("dvc.lock").unlink()
+    assert code(monkeypatch, "--student", "static") == EXIT_DATA
+    assert "dvc.lock: not found or empty; run `dvc repro`" in capsys.readouterr().err
