@@ -8,7 +8,7 @@ export HF_HUB_DISABLE_TELEMETRY := 1
 export DVC_NO_ANALYTICS := true
 export MLFLOW_DISABLE_TELEMETRY := true
 
-.PHONY: help setup demo run search test lint promote rollback bench-mine bench-serving test-integration lock mlflow clean
+.PHONY: help setup demo run search test lint promote rollback bench-mine bench-serving bench-gate test-integration lock mlflow clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -44,11 +44,14 @@ lint: setup ## ruff, mypy, import-linter
 	@mypy
 	@lint-imports
 
-promote: setup ## make the best release the champion in the MLflow registry, if it is no worse
-	@python -m steps.promote
+promote: setup ## make a release the champion if it is no worse: make promote [STUDENT=2l] (docs/tracking.md)
+	@python -m steps.promote --student "$$STUDENT"
 
-rollback: setup ## let the previous champion serve again
+rollback: setup ## let the previous champion serve again, encoder and index together
 	@python -m steps.promote --rollback
+
+bench-gate: setup ## error rates of the promotion gate on the demo's per-query differences, after `make demo` (2 minutes)
+	@python -m bench.gate --retrain
 
 bench-mine: setup ## time and memory of mining made-up logs of 100 thousand to 10 million queries (half an hour, 20 GB of disk)
 	@python -m bench.mining
