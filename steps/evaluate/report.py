@@ -32,6 +32,8 @@ class Background:
     """What the report tells beside the measurements."""
 
     simulated: bool
+    judged_by_clicks: Sequence[str]
+    """Data sets whose test judgements are clicks."""
     base: str
     trained: bool
     teacher_comparison: Mapping[str, Any] | None
@@ -56,6 +58,9 @@ def read_background(
     seconds = {student: stage_report(distill / student).get("seconds") for student in students}
     return Background(
         simulated=simulated,
+        judged_by_clicks=sorted(
+            name for name, entry in ingested.get("datasets", {}).items() if entry.get("judgements_from_clicks")
+        ),
         base=str(taught.get("base", "")),
         trained=bool(taught.get("epochs")),
         teacher_comparison=taught.get("comparison"),

@@ -12,10 +12,12 @@ import pytest
 from evaluate_stand_ins import FakeRelease, bag_of_words, params, write_inputs
 
 from steps.core.errors import UserError
+from steps.core.files import write_json
 from steps.core.tables import read_table
 from steps.core.tracking import NullRun
 from steps.evaluate import run as stage
 from steps.evaluate.measures import MEASURES
+from steps.evaluate.report import read_background
 from steps.evaluate.systems import System, dense_search
 from steps.evaluate.trec import write_hits
 
@@ -87,6 +89,15 @@ def test_retention_agrees_with_the_published_means_and_the_model_order_is_right(
     assert metrics["retention"]["2l"]["worst"] == pytest.approx(min(ratios))
     # a student that reads one word cannot tell three documents of a topic apart, one that reads four can
     assert metrics["retention"]["static"]["mean_of_ratios"] < metrics["retention"]["2l"]["mean_of_ratios"]
+
+
+def test_the_page_says_whose_judgements_are_clicks(tmp_path: Path) -> None:
+    for clicked in (True, False):
+        ingest = tmp_path / str(clicked)
+        entry = {"judgements_from_clicks": True} if clicked else {}
+        write_json(ingest / "report.json", {"simulated": True, "datasets": {"log": entry}})
+        background = read_background(ingest, *[tmp_path] * 4, students=[])
+        assert background.judged_by_clicks == (["log"] if clicked else [])
 
 
 def test_per_query_values_average_to_the_metrics(reports: Path) -> None:
