@@ -39,3 +39,18 @@ def tiny_tower(tmp_path_factory: pytest.TempPathFactory) -> Path:
     model = SentenceTransformer(modules=[transformer, Pooling(32, pooling_mode="mean"), Normalize()], device="cpu")
     model.save_pretrained(str(folder / "tower"), create_model_card=False)
     return folder / "tower"
+
+
+@pytest.fixture(scope="session")
+def released(tiny_tower: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project's folder in which `static` and `2l` are distilled and released; to be copied, not changed."""
+    from stages import distill_params, run_distill, run_embed, run_release
+
+    folder = tmp_path_factory.mktemp("released")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SLIMTOWER_CACHE", str(folder / "cache"))
+        run_embed(folder, tiny_tower)
+        for student in ("static", "2l"):
+            run_distill(folder, student, distill_params())
+            run_release(folder, student)
+    return folder

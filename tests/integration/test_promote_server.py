@@ -19,7 +19,6 @@ import mlflow
 import pytest
 import requests
 from promote_project import PARAMS, RELEASES, copy_project, params, promote, release_files, write_evaluation
-from stages import distill_params, run_distill, run_embed, run_release
 
 from steps.core.errors import TransientError, UserError
 from steps.promote import run as commands
@@ -95,11 +94,9 @@ def _wait(url: str, process: subprocess.Popen, log: Path) -> None:
     for _ in range(240):
         if process.poll() is not None:
             break
-        try:
+        with contextlib.suppress(requests.RequestException):  # not listening yet
             if requests.get(f"{url}/health", timeout=2).ok:
                 return
-        except requests.RequestException:
-            pass
         time.sleep(0.5)
     raise RuntimeError(f"mlflow server did not start:\n{log.read_text()[-2000:]}")
 
@@ -107,18 +104,6 @@ def _wait(url: str, process: subprocess.Popen, log: Path) -> None:
 def log_in(patch: pytest.MonkeyPatch, user: str, password: str | None = None) -> None:
     patch.setenv("MLFLOW_TRACKING_USERNAME", user)
     patch.setenv("MLFLOW_TRACKING_PASSWORD", password or PASSWORDS[user])
-
-
-@pytest.fixture(scope="module")
-def released(tiny_tower: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("released")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SLIMTOWER_CACHE", str(folder / "cache"))
-        run_embed(folder, tiny_tower)
-        for student in ("static", "2l"):
-            run_distill(folder, student, distill_params())
-            run_release(folder, student)
-    return folder
 
 
 @pytest.fixture
