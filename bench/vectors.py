@@ -6,8 +6,11 @@ a document drawn at random plus Gaussian noise of length NOISE, renormalised. So
 Each build runs in a process of its own, whose peak memory is told. Writes bench/results/vectors.json.
 """
 
+import cProfile
 import json
+import pstats
 import resource
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -19,22 +22,26 @@ from typing import Any
 
 import faiss
 import numpy as np
+import pyarrow as pa
 
 from bench.machine import machine
 from steps.core.errors import UserError, guarded
 from steps.core.files import write_json
+from steps.core.params import load_params
 from steps.core.params.index import Kind
-from steps.core.tables import read_table
+from steps.core.tables import read_table, table_from_columns, write_table
 from steps.core.tracking import git_commit
-from steps.index import incremental
 from steps.index.build import fill, trained
+from steps.index.dataset import index_dataset
+from steps.index.documents import read_documents
+from steps.index.exact import exact_top
 from steps.index.factories import of_kind
-from steps.index.incremental import Held
+from steps.index.queries import RecallQueries
 from steps.index.tuning import K, tune
 from steps.index.vectors import CHUNK, Vectors
 
 COUNT, SMALL = 1_000_000, 16_000
-UPDATED = 100_000
+UPDATED = 200_000
 ADDED_SHARE = 0.01
 NOISE = 0.55
 QUERIES = 300
@@ -65,18 +72,6 @@ def query_vectors(embed: Path) -> np.ndarray:
     rows = np.flatnonzero(parts == "train_queries")
     chosen = np.random.default_rng(SEED).choice(rows, size=min(QUERIES, len(rows)), replace=False)
     return np.load(embed / "alignment.npy", mmap_mode="r")[np.sort(chosen)].astype(np.float32)
-
-
-def exact_top(vectors: Vectors, queries: np.ndarray) -> np.ndarray:
-    """Rows of the K largest inner products of each query, by a scan that holds one chunk."""
-    heap = faiss.ResultHeap(len(queries), K, keep_max=True)
-    start = 0
-    for chunk in vectors.chunks():
-        scores, rows = faiss.knn(queries, chunk, min(K, len(chunk)), metric=faiss.METRIC_INNER_PRODUCT)
-        heap.add_result(scores, rows + start)
-        start += len(chunk)
-    heap.finalize()
-    return heap.I
 
 
 def build_one(folder: Path, kind: Kind) -> dict[str, Any]:
@@ -120,53 +115,74 @@ def large(folder: Path, kind: Kind, wanted: np.ndarray, queries: np.ndarray) -> 
     }
 
 
-def update(folder: Path, kind: Kind) -> dict[str, Any]:
-    """Seconds to rebuild an index with 1 % more vectors, and to add them to the one of before (best of three).
+def update(folder: Path, kind: Kind, queries: np.ndarray) -> dict[str, Any]:
+    """Seconds to index a data set at the stage's defaults, and then with 1 % more documents (best of three).
 
-    `index`: training and filling, against deleting and adding. `with_files`: besides, reading the state of before,
-    and writing the index and its state; digests of the vectors tell both what to do.
+    Both are all that the stage does for a data set, from reading its documents to keeping its state. `seconds_of`:
+    where the update's time went, in one more run under a profiler.
     """
     faiss.omp_set_num_threads(1)
-    after = _vectors(folder)
-    before = after.part(0, round(len(after) / (1 + ADDED_SHARE)))
-    text = of_kind(kind, len(before), before.width, min(len(before), TRAINED_ON))
-    state = folder / f"state-{kind}"
-    names = [str(number) for number in range(len(after))]
-    index = fill(trained(text, before, TRAINED_ON, SEED), before).index()
-    incremental.save(state, index, Held(names[: len(before)], before.digests(), text, len(before), 0))
+    params = load_params().index.model_copy(update={"kind": kind})
+    vectors = _vectors(folder)
+    count = round(len(vectors) / (1 + ADDED_SHARE))
+    for name, size in (("before", count), ("after", len(vectors))):
+        write_texts(folder / name, size)
 
-    started = time.perf_counter()
-    rebuilt = fill(trained(text, after, TRAINED_ON, SEED), after).index()
-    built = time.perf_counter() - started
-    incremental.save(folder / "rebuilt", rebuilt, Held(names, after.digests(), text, len(after), 0))
-    stored = time.perf_counter() - started
-    adding, whole = [], []
-    for _ in range(3):
+    def index(name: str, size: int, state: Path) -> float:
+        shutil.rmtree(folder / "index", ignore_errors=True)
         started = time.perf_counter()
-        digests = after.digests()
-        previous = incremental.load(state, names, digests)
-        if previous is None or previous.added != len(after) - len(before):
-            raise SystemExit("the state of before does not lack exactly what was added")
-        loaded = time.perf_counter()
-        index = incremental.updated(previous, after)
-        adding.append(time.perf_counter() - loaded)
-        incremental.save(folder / "updated", index, Held(names, digests, text, len(before), previous.added))
-        whole.append(time.perf_counter() - started)
+        documents = read_documents(folder / name)["bench"]
+        asked = RecallQueries(queries, "alignment")
+        found = index_dataset(folder / "index", state, documents, vectors.part(0, size), asked, params)
+        if found.update["added"] != (count if name == "before" else len(vectors) - count):
+            raise SystemExit("the state does not lack exactly what was added")
+        return time.perf_counter() - started
+
+    built = index("before", count, folder / kind / "before")
+    times = []
+    profile = cProfile.Profile()
+    for run in range(4):
+        shutil.copytree(folder / kind / "before", folder / kind / "after", dirs_exist_ok=True)
+        if run < 3:
+            times.append(index("after", len(vectors), folder / kind / "after"))
+        else:
+            profile.runcall(index, "after", len(vectors), folder / kind / "after")
     return {
-        "factory": text,
-        "vectors": len(before),
-        "added": len(after) - len(before),
-        "index": _share(min(adding), built),
-        "with_files": _share(min(whole), stored),
+        "vectors": count,
+        "added": len(vectors) - count,
+        "update_seconds": round(min(times), 2),
+        "rebuild_seconds": round(built, 2),
+        "share": round(min(times) / built, 4),
+        "seconds_of": _seconds_of(profile),
     }
 
 
-def _share(update: float, rebuild: float) -> dict[str, float]:
-    return {
-        "update_seconds": round(update, 3),
-        "rebuild_seconds": round(rebuild, 2),
-        "share": round(update / rebuild, 4),
-    }
+def write_texts(folder: Path, count: int) -> None:
+    """Write a corpus of `count` documents of some 30 words."""
+    generator = np.random.default_rng(SEED)
+    words = np.array([f"word{number}" for number in range(20_000)])
+
+    def table(start: int) -> pa.Table:
+        size = min(CHUNK, count - start)
+        texts = [" ".join(line) for line in words[generator.integers(0, len(words), (size, 30))]]
+        ids = [f"bench/{start + number}" for number in range(size)]
+        columns = (ids, ["bench"] * size, [f"title {name}" for name in ids], ["topic"] * size, texts)
+        return table_from_columns("corpus", columns)
+
+    write_table(folder, "corpus", *map(table, range(0, count, CHUNK)))
+
+
+def _seconds_of(profile: cProfile.Profile) -> dict[str, float]:
+    """Seconds in the functions that an update consists of, the longest first."""
+    parts = {
+        "read_documents", "digests", "load", "flat", "updated_top", "index", "updated", "tuned_again", "updated_ids",
+        "distinct_share", "save", "sha256_file", "write_index",
+    }  # fmt: skip
+    found: dict[str, float] = {}
+    for (path, _, name), (_, _, _, seconds, _) in pstats.Stats(profile).stats.items():  # type: ignore[attr-defined]
+        if name in parts and "bench" not in Path(path).parts:
+            found[name] = round(found.get(name, 0.0) + seconds, 3)
+    return dict(sorted(found.items(), key=lambda item: -item[1]))
 
 
 def _vectors(folder: Path) -> Vectors:
@@ -184,7 +200,7 @@ def measure(folder: Path, count: int = COUNT, embed: Path = EMBED) -> dict[str, 
         (folder / part).mkdir()
         write_vectors(folder / part / "vectors.npy", documents, size)
         if part != "updated":
-            wanted = exact_top(_vectors(folder / part), queries)
+            wanted = exact_top(_vectors(folder / part), queries, K).rows
             indexes[part] = {"vectors": size, "ivfpq": large(folder / part, "ivfpq", wanted, queries)}
     kinds: list[Kind] = ["ivfflat", "ivfpq"]
     return {
@@ -194,7 +210,7 @@ def measure(folder: Path, count: int = COUNT, embed: Path = EMBED) -> dict[str, 
         "seed": SEED,
         "queries": len(queries),
         "indexes": indexes,
-        "adding_one_percent": {kind: update(folder / "updated", kind) for kind in kinds},
+        "adding_one_percent": {kind: update(folder / "updated", kind, queries) for kind in kinds},
     }
 
 

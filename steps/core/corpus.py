@@ -1,13 +1,72 @@
-"""The identity of a corpus."""
+"""The identity of a corpus, and its documents a batch at a time: their texts need not fit into memory."""
 
 import hashlib
-import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from steps.core.tables import table_path
+from steps.core.texts import document_text
+
+_DOCUMENTS, _BYTES = 4096, 2**20  # documents in memory at once, and compressed bytes of each column
+
+
+def document_digest(doc_id: str, title: str, topic: str, content: str) -> bytes:
+    """sha256 of a document, 32 bytes; the lengths in front tell where each field ends."""
+    text = f"{len(doc_id)} {len(title)} {len(topic)} {doc_id}{title}{topic}{content}"
+    return hashlib.sha256(text.encode("utf-8")).digest()
+
+
+def digest_of(documents: Iterable[bytes]) -> str:
+    """Hex sha256 over the sorted digests of a corpus' documents; those of several may come as one."""
+    joined = b"".join(documents)
+    return hashlib.sha256(np.sort(np.frombuffer(joined, dtype="S32")).tobytes() if joined else b"").hexdigest()
 
 
 def corpus_digest(documents: Iterable[tuple[str, str, str, str]]) -> str:
-    """Hex sha256 over the sorted (doc_id, title, topic, content)."""
-    digest = hashlib.sha256()
-    for fields in sorted(documents):
-        digest.update(json.dumps(fields, ensure_ascii=False).encode("utf-8") + b"\n")
-    return digest.hexdigest()
+    """The same over (doc_id, title, topic, content) in any order."""
+    return digest_of(document_digest(*fields) for fields in documents)
+
+
+def corpus_batches(ingest: Path, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """Some columns of the table `corpus` in `ingest`, in its order, a few thousand documents at a time.
+
+    UserError when the table is missing or of another schema.
+    """
+    with pq.ParquetFile(table_path(ingest, "corpus"), buffer_size=_BYTES) as table:
+        yield from table.iter_batches(_DOCUMENTS, columns=list(columns))
+
+
+def corpus_columns(ingest: Path, columns: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    """The same, document by document."""
+    for batch in corpus_batches(ingest, columns):
+        yield from zip(*(batch[name].to_pylist() for name in columns), strict=True)
+
+
+class CorpusRows:
+    """The same, read anew by every loop over it."""
+
+    def __init__(self, ingest: Path, columns: Sequence[str]) -> None:
+        self.ingest, self.columns = ingest, columns
+
+    def __len__(self) -> int:
+        return pq.read_metadata(table_path(self.ingest, "corpus")).num_rows
+
+    def __iter__(self) -> Iterator[tuple[str, ...]]:
+        return corpus_columns(self.ingest, self.columns)
+
+
+class CorpusTexts:
+    """The texts of the corpus in `ingest` as a document tower reads them, read anew by every loop over them."""
+
+    def __init__(self, ingest: Path) -> None:
+        self.rows = CorpusRows(ingest, ["title", "content"])
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __iter__(self) -> Iterator[str]:
+        return (document_text(title, content) for title, content in self.rows)

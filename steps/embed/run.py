@@ -9,24 +9,24 @@ import numpy as np
 import pyarrow as pa
 from sentence_transformers import SentenceTransformer
 
+from steps.core.corpus import CorpusRows, CorpusTexts
 from steps.core.files import cache_root, staged_folder, write_json
 from steps.core.fingerprints import fingerprint
 from steps.core.params.embed import EmbedParams
 from steps.core.tables import read_table, write_table
-from steps.core.texts import document_text
 from steps.core.towers import Role, encode, load_tower, resolve_precision
 from steps.core.tracking import Run
 from steps.embed.alignment_texts import Sources, build
 from steps.embed.token_vectors import token_vectors
-from steps.embed.vector_cache import VectorCache
+from steps.embed.vector_cache import Texts, VectorCache
 
 
 def run(ingest: Path, generate: Path, teach: Path, output: Path, params: EmbedParams, run: Run) -> None:
     """Write the teacher's vectors of documents `(documents, dim)`, alignment texts and tokens, and the texts' table."""
-    corpus = read_table(ingest, "corpus")
+    corpus = CorpusRows(ingest, ["doc_id", "title", "content"])
     sources = Sources(corpus, read_table(ingest, "queries"), read_table(generate, "generated_queries"))
     texts = build(sources, params)
-    documents = [document_text(row["title"], row["content"]) for row in corpus.to_pylist()]
+    documents = CorpusTexts(ingest)
 
     teacher = fingerprint(teach / "tower")
     tower = load_tower(teach / "tower")
@@ -35,7 +35,7 @@ def run(ingest: Path, generate: Path, teach: Path, output: Path, params: EmbedPa
     with staged_folder(output) as staging:
         write_table(staging, "alignment_texts", texts.table)
         embedded = {}
-        jobs: list[tuple[str, Role, list[str], str]] = [
+        jobs: list[tuple[str, Role, Texts, str]] = [
             ("documents", "document", documents, "float32"),
             ("alignment", "query", texts.table["text"].to_pylist(), "float16"),
         ]

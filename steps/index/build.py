@@ -7,8 +7,8 @@ import faiss
 from faiss.class_wrappers import add_to_referenced_objects
 
 from steps.core.errors import UserError
+from steps.index import gpu
 from steps.index.factories import split_refine
-from steps.index.gpu import on_gpu
 from steps.index.inverted_lists import inverted_lists
 from steps.index.vectors import Vectors
 
@@ -33,14 +33,12 @@ class Layers:
         return self.base if self.refine is None else faiss.IndexRefine(self.base, self.refine)
 
     def empty(self) -> "Layers":
-        """A copy that is trained alike and holds nothing."""
-        base = faiss.clone_index(self.base)
-        base.reset()
-        if self.refine is None:
-            return Layers(base, None)
-        refine = faiss.clone_index(self.refine)
-        refine.reset()
-        return Layers(base, refine)
+        """A copy that is trained alike and holds nothing; made through bytes, as faiss clones fewer kinds."""
+        parts = [part for part in (self.base, self.refine) if part is not None]
+        copies = [faiss.deserialize_index(faiss.serialize_index(part)) for part in parts]
+        for copy in copies:
+            copy.reset()
+        return Layers(copies[0], copies[1] if len(copies) > 1 else None)
 
 
 def layers_of(index: faiss.Index) -> Layers:
@@ -55,10 +53,10 @@ def trained(factory: str, vectors: Vectors, training_vectors: int, seed: int) ->
     sample = vectors.sample(training_vectors, seed)
     try:
         parts = [_made(text, vectors.width, seed) for text in split_refine(factory) if text]
-        for number, part in enumerate(parts):
+        for part in parts:
             if not part.is_trained:
-                parts[number] = on_gpu(part, lambda index: index.train(sample))
-            for rotation in _rotations(parts[number]):
+                gpu.train(part, sample)
+            for rotation in _rotations(part):
                 rotation.pq = None
     except RuntimeError as error:
         reason = " ".join(str(error).split())[-200:]
@@ -72,20 +70,17 @@ def trained(factory: str, vectors: Vectors, training_vectors: int, seed: int) ->
 def fill(layers: Layers, vectors: Vectors) -> Layers:
     """Add the vectors to both layers; they get the next row numbers."""
 
-    def add(index: faiss.Index) -> None:
-        try:
-            for chunk in vectors.chunks():
-                index.add(chunk)
-        except RuntimeError as error:
-            reason = " ".join(str(error).split())[-200:]
-            raise UserError(
-                f"index.factory: {type(index).__name__} takes no vectors ({reason}); choose another string, or an"
-                " index.kind"
-            ) from None
-
-    layers.base = on_gpu(layers.base, add)
-    if layers.refine is not None:
-        add(layers.refine)
+    part = layers.base
+    try:
+        layers.base = gpu.add(layers.base, vectors.chunks)
+        if layers.refine is not None:
+            part = layers.refine
+            layers.refine = gpu.add(layers.refine, vectors.chunks)
+    except RuntimeError as error:
+        reason = " ".join(str(error).split())[-200:]
+        raise UserError(
+            f"index.factory: {type(part).__name__} takes no vectors ({reason}); choose another string, or an index.kind"
+        ) from None
     return layers
 
 

@@ -7,128 +7,172 @@ from typing import Any
 
 import faiss
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 
-from steps.core.corpus import corpus_digest
-from steps.core.files import sha256_file, sha256_text
+from steps.core.files import sha256_file
 from steps.core.index_files import open_index
 from steps.core.params.index import IndexParams
-from steps.core.texts import document_text
 from steps.core.widths import cut
-from steps.index import incremental, shards
+from steps.index import incremental, shards, state
 from steps.index.build import flat, trained
+from steps.index.documents import Documents
+from steps.index.exact import Top, exact_top, queries_digest, updated_top
 from steps.index.factories import factory
-from steps.index.incremental import Held
 from steps.index.queries import RecallQueries
-from steps.index.semantic_ids import codebooks, semantic_ids
-from steps.index.tuning import K, Tuned, tune
+from steps.index.semantic_ids import SemanticIds, codebooks, semantic_ids, updated_ids
+from steps.index.state import Previous, State, Tried
+from steps.index.tuning import K, Tuned, tune, tuned_again
 from steps.index.vectors import Vectors
 
-DIGESTED = ("doc_id", "title", "topic", "content")
+TABLES = ("doc_ids.parquet", "semantic_ids.parquet")
 
 
 @dataclass(frozen=True)
 class Indexed:
-    """A data set's entry in the manifest, and how its approximate index came about, in numbers."""
+    """A data set's entry in the manifest, and how its index came about, in numbers."""
 
     entry: dict[str, Any]
     update: dict[str, float]
 
 
 def index_dataset(
-    folder: Path, state: Path, corpus: pa.Table, vectors: Vectors, queries: RecallQueries, params: IndexParams
+    folder: Path, kept: Path, documents: Documents, vectors: Vectors, queries: RecallQueries, params: IndexParams
 ) -> Indexed:
     """Write `flat.faiss`, `ann.faiss`, `doc_ids.parquet` and `semantic_ids.parquet` of one data set.
 
-    `state`: cache folder of its approximate index. Rows of every index are the rows of the corpus.
+    `kept`: cache folder of what the last run left; where no more than `index.retrain_after` has changed since it was
+    trained, only new, changed and removed documents are worked on. Rows of every index are the rows of `documents`.
     """
     folder.mkdir()
+    digests = vectors.digests()
+    previous = state.load(kept, documents.doc_ids, digests)
+    if previous is not None and previous.drift() > params.retrain_after:
+        previous = None
     pieces = shards.parts(vectors, params.shard_vectors)
     exact = shards.write(folder, "flat", map(flat, pieces), several=len(pieces) > 1)
     indexes: dict[str, Any] = {"flat": {"factory": "Flat", "settings": {}, **exact}}
     measured: dict[str, Any] = {"flat_bytes_per_vector": exact["bytes"] / len(vectors)}
-    update: dict[str, float] = {}
+    update = {
+        "added": previous.match.added if previous else len(vectors),
+        "removed": previous.match.removed if previous else 0,
+        "drift": previous.drift() if previous else 0.0,
+    }
+    asked, top, tried = cut(queries.vectors, vectors.width), None, None
     if params.kind != "flat":
-        asked = cut(queries.vectors, vectors.width)
-        wanted = open_index(folder, "flat", indexes["flat"]).search(asked, min(K, len(vectors)))[1]
-        indexes["ann"], tuned, update = _approximate(folder, state, corpus, vectors, asked, wanted, params)
+        top, update["scanned_queries"] = _top(previous, vectors, asked)
+        found = _approximate(folder, previous, pieces, vectors, asked, top.rows, params)
+        indexes["ann"], tried = found.entry, found.tried
+        update |= {"trained": float(found.trained), "tuned": float(found.tuned)}
         measured |= {
-            "ann_recall_at_10": tuned.recall,
+            "ann_recall_at_10": found.recall,
             "target_recall": params.target_recall,
-            "target_met": tuned.met,
+            "target_met": found.met,
             "recall_queries": len(asked),
             "recall_queries_from": queries.source,
             "ann_bytes_per_vector": indexes["ann"]["bytes"] / len(vectors),
         }
-    measured["semantic_ids"] = _write_semantic_ids(folder, corpus, vectors, params)
-    _write_doc_ids(folder, corpus)
-    tables = ("doc_ids.parquet", "semantic_ids.parquet")
+    ids = _semantic_ids(previous, vectors, params)
+    if ids is not None:
+        ids.write(folder / "semantic_ids.parquet", documents.doc_ids)
+        measured["semantic_ids"] = {
+            "relative_error": ids.errors(),
+            "codes": ids.books.shape[1],
+            "distinct_share": ids.distinct_share(),
+        }
+    documents.write(folder)
+    now = State(
+        trained_on=previous.state.trained_on if previous else len(vectors),
+        changed=previous.changed() if previous else 0,
+        tried=tried,
+        ids=ids,
+        wanted_ids=params.semantic_ids.model_dump(),
+        top=top,
+        asked=queries_digest(asked),
+    )
+    state.save(kept, now, documents.doc_ids, digests, folder / "ann.faiss")
     entry = {
         "vectors": len(vectors),
-        "corpus_digest": corpus_digest(zip(*(corpus[name].to_pylist() for name in DIGESTED), strict=True)),
+        "corpus_digest": documents.digest,
         "indexes": indexes,
-        "files": {name: sha256_file(folder / name) for name in tables if (folder / name).is_file()},
+        "files": {name: sha256_file(folder / name) for name in TABLES if (folder / name).is_file()},
         "measured": measured,
     }
     return Indexed(entry, update)
 
 
+def _top(previous: Previous | None, vectors: Vectors, queries: np.ndarray) -> tuple[Top, int]:
+    """The exact hits of the queries, and how many queries saw every vector."""
+    k = min(K, len(vectors))
+    if previous is not None and previous.state.asked == queries_digest(queries):
+        before = previous.state.top
+        if before is not None and before.rows.shape[1] == k:
+            return updated_top(before, previous.match, vectors, queries)
+    return exact_top(vectors, queries, k), len(queries)
+
+
+@dataclass(frozen=True)
+class _Approximate:
+    """Manifest entry of the approximate index, what is kept of it (None: in shards), what it finds, what was done."""
+
+    entry: dict[str, Any]
+    tried: Tried | None
+    recall: float
+    met: bool
+    trained: bool
+    tuned: bool
+
+
 def _approximate(
     folder: Path,
-    state: Path,
-    corpus: pa.Table,
+    previous: Previous | None,
+    pieces: list[Vectors],
     vectors: Vectors,
     queries: np.ndarray,
     wanted: np.ndarray,
     params: IndexParams,
-) -> tuple[dict[str, Any], Tuned, dict[str, float]]:
+) -> _Approximate:
     """Build or bring up to date the approximate index, tune it and write it."""
-    pieces = shards.parts(vectors, params.shard_vectors)
-    doc_ids, digests = corpus["doc_id"].to_pylist(), vectors.digests()
-    previous = incremental.load(state, doc_ids, digests)
-    if previous is not None and previous.drift() <= params.retrain_after:
-        index = incremental.updated(previous, vectors)
-        held = Held(doc_ids, digests, previous.factory, previous.trained_on, previous.changed + previous.exchanged)
-        update = {"added": previous.added, "removed": previous.removed, "trained": 0.0, "drift": previous.drift()}
-        several, built = False, iter([index])
+    before = previous.state.tried if previous else None
+    if previous is not None and before is not None:
+        text, several = before.factory, False
+        built = iter([incremental.updated(previous.index(), previous.match, vectors)])
     else:
         text = factory(params, len(vectors), vectors.width)
         template = trained(text, vectors, params.training_vectors, params.seed)
-        held = Held(doc_ids, digests, text, len(vectors), 0)
-        update = {"added": len(vectors), "removed": 0.0, "trained": 1.0, "drift": 0.0}
         several = len(pieces) > 1 and not shards.mergeable(template)
         built = shards.build(template, pieces)
-    entry: dict[str, Any] = {"kind": "factory" if params.factory else params.kind, "factory": held.factory}
+    entry: dict[str, Any] = {"kind": "factory" if params.factory else params.kind, "factory": text}
     if several:
         entry |= {"settings": {}, **shards.write(folder, "ann", built, several=True)}
-        tuned = tune(open_index(folder, "ann", entry), queries, wanted, params.target_recall)
+        tuned, whole_grid = tune(open_index(folder, "ann", entry), queries, wanted, params.target_recall), True
     else:
         index = next(built)
-        tuned = tune(index, queries, wanted, params.target_recall)
+        tuned, whole_grid = _tuned(before, index, queries, wanted, params.target_recall)
         entry |= shards.write(folder, "ann", _once(index), several=False)
-        incremental.save(state, index, held)
-    return entry | {"settings": tuned.settings}, tuned, update
+    tried = None if several else Tried(text, tuned.settings, params.target_recall, tuned.met)
+    return _Approximate(
+        entry | {"settings": tuned.settings}, tried, tuned.recall, tuned.met, before is None, whole_grid
+    )
+
+
+def _tuned(
+    before: Tried | None, index: faiss.Index, queries: np.ndarray, wanted: np.ndarray, target: float
+) -> tuple[Tuned, bool]:
+    """The settings of before where they still do, and whether they were searched for anew."""
+    if before is None or before.target != target:
+        return tune(index, queries, wanted, target), True
+    return tuned_again(index, queries, wanted, target, before.settings, before.met)
 
 
 def _once(index: faiss.Index) -> Iterator[faiss.Index]:
     yield index
 
 
-def _write_semantic_ids(folder: Path, corpus: pa.Table, vectors: Vectors, params: IndexParams) -> dict[str, Any]:
-    """Write `semantic_ids.parquet` (doc_id, level_1 and so on, int16); returns what the levels leave over."""
+def _semantic_ids(previous: Previous | None, vectors: Vectors, params: IndexParams) -> SemanticIds | None:
+    """Semantic IDs, with the codebooks of before where there are any for as many levels and codes."""
     wanted = params.semantic_ids
     if not wanted.levels:
-        return {}
+        return None
+    if previous is not None and previous.state.ids is not None and previous.state.wanted_ids == wanted.model_dump():
+        return updated_ids(previous.state.ids, previous.match, vectors)
     sample = vectors.sample(params.training_vectors, params.seed)
-    found = semantic_ids(vectors, codebooks(sample, wanted.levels, wanted.codes, params.seed))
-    columns = {f"level_{level + 1}": pa.array(found.codes[:, level]) for level in range(wanted.levels)}
-    pq.write_table(pa.table({"doc_id": corpus["doc_id"], **columns}), folder / "semantic_ids.parquet")
-    return {"relative_error": found.errors, "codes": found.centroids, "distinct_share": found.distinct_share()}
-
-
-def _write_doc_ids(folder: Path, corpus: pa.Table) -> None:
-    """Write `doc_ids.parquet`: the document of each row, and the sha256 of the text that was embedded."""
-    texts = zip(corpus["title"].to_pylist(), corpus["content"].to_pylist(), strict=True)
-    shas = [sha256_text(document_text(title, content)) for title, content in texts]
-    pq.write_table(pa.table({"doc_id": corpus["doc_id"], "text_sha": shas}), folder / "doc_ids.parquet")
+    return semantic_ids(vectors, codebooks(sample, wanted.levels, wanted.codes, params.seed))

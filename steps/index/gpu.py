@@ -1,48 +1,123 @@
 """The same work on a GPU, where faiss sees one."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import faiss
+import numpy as np
 
+from steps.core.index_files import apply_settings, parts
 from steps.index.inverted_lists import inverted_lists
 
-Work = Callable[[faiss.Index], None]
+MOST_PROBES = 2048  # lists that a GPU visits in one search, and hits that it finds (GPU_MAX_SELECTION_K)
+
+Search = Callable[[Mapping[str, int], np.ndarray, int], np.ndarray]
 
 
-def on_gpu(index: faiss.Index, work: Work) -> faiss.Index:
-    """Do `work` (training, adding) on the index and return it; on the first GPU, and back, when there is one.
+def seen() -> bool:
+    """Whether faiss sees a GPU; its CPU wheel never does."""
+    return bool(faiss.get_num_gpus() > 0)
+
+
+def knn(queries: np.ndarray, vectors: np.ndarray, k: int, metric: int) -> tuple[np.ndarray, np.ndarray]:
+    """Scores and rows of the k best of `vectors` `(n, width)` for each query, exactly: `(queries, k)` each."""
+    if seen():
+        return faiss.knn_gpu(_resources(), queries, vectors, k, metric=metric, device=0)
+    return faiss.knn(queries, vectors, k, metric=metric)
+
+
+def train(index: faiss.Index, sample: np.ndarray) -> None:
+    """Train the index; the k-means of inverted lists, most of the work, runs on the first GPU."""
+    lists = inverted_lists(index)
+    if not seen() or not _has_flat_centroids(lists):
+        index.train(sample)
+        return
+    moved = faiss.index_cpu_to_gpu(_resources(), 0, lists.quantizer)
+    lists.clustering_index = moved
+    try:
+        index.train(sample)
+    finally:
+        lists.clustering_index = None
+
+
+def add(index: faiss.Index, chunks: Callable[[], Iterator[np.ndarray]]) -> faiss.Index:
+    """Add every chunk and return the index; on the first GPU, and back, when there is one.
 
     Of inverted lists whose codes faiss keeps off GPUs (4-bit codes), the centroids go there alone: finding the nearest
-    one is most of the work. Other kinds that it keeps off GPUs, such as graphs, are worked on where they are.
+    one is most of the work. Other kinds that it keeps off GPUs, such as graphs, are filled where they are.
     """
-    if faiss.get_num_gpus() == 0:
+
+    def work(target: faiss.Index) -> None:
+        for chunk in chunks():
+            target.add(chunk)
+
+    if not seen() or isinstance(index, faiss.IndexFlat):  # to copy vectors there and back would gain nothing
         work(index)
         return index
-    resources = faiss.StandardGpuResources()
     try:
-        moved = faiss.index_cpu_to_gpu(resources, 0, index)
+        moved = faiss.index_cpu_to_gpu(_resources(), 0, index)
         work(moved)
         return faiss.index_gpu_to_cpu(moved)
     except RuntimeError:  # the work was done on a copy: the index itself is as it was
-        if inverted_lists(index) is None:
+        with _centroids_there(inverted_lists(index)):
             work(index)
-        else:
-            _centroids_on_gpu(inverted_lists(index), resources, lambda: work(index))
         return index
 
 
-def _centroids_on_gpu(lists: Any, resources: Any, work: Callable[[], None]) -> None:
-    """Do `work` while the centroids are on the GPU; those that it trains come back."""
+def _has_flat_centroids(lists: Any) -> bool:
+    """Whether these are inverted lists whose nearest centroid is found by a scan."""
+    return lists is not None and isinstance(faiss.downcast_index(lists.quantizer), faiss.IndexFlat)
+
+
+@contextmanager
+def _centroids_there(lists: Any) -> Iterator[None]:
+    """While the block runs, the centroids of inverted lists (None: there are none) are on the GPU."""
+    if not _has_flat_centroids(lists):
+        yield
+        return
     own, owns = lists.quantizer, lists.own_fields
-    moved = faiss.index_cpu_to_gpu(resources, 0, own)
+    moved = faiss.index_cpu_to_gpu(_resources(), 0, own)
     lists.own_fields = False
     lists.quantizer = moved
     try:
-        work()
+        yield
     finally:
         lists.quantizer, lists.own_fields = own, owns
-    if own.ntotal != moved.ntotal:
-        own.reset()
-        own.add(moved.reconstruct_n(0, moved.ntotal))
-    own.is_trained = moved.is_trained
+
+
+def searching(index: Any) -> Search:
+    """A function of settings, queries and k that returns the rows found; on a GPU where that can hold the index.
+
+    Finds are scored again on the CPU, where an index does that.
+    """
+
+    def here(settings: Mapping[str, int], queries: np.ndarray, k: int) -> np.ndarray:
+        apply_settings(index, settings)
+        return index.search(queries, k)[1]
+
+    if not seen() or len(parts(index)) > 1:
+        return here
+    refined = isinstance(index, faiss.IndexRefine)
+    try:
+        moved = faiss.index_cpu_to_gpu(_resources(), 0, index.base_index if refined else index)
+    except RuntimeError:
+        return here
+    whole = faiss.IndexRefine(moved, index.refine_index) if refined else moved
+    space = faiss.GpuParameterSpace()
+
+    def there(settings: Mapping[str, int], queries: np.ndarray, k: int) -> np.ndarray:
+        if max(settings.get("nprobe", 1), k * settings.get("k_factor_rf", 1)) > MOST_PROBES:
+            return here(settings, queries, k)
+        for name, value in settings.items():
+            space.set_index_parameter(whole, name, float(value))
+        return whole.search(queries, k)[1]
+
+    return there
+
+
+@cache
+def _resources() -> Any:
+    """Memory and streams on the first GPU, shared by all that runs there."""
+    return faiss.StandardGpuResources()

@@ -14,11 +14,13 @@ from steps.core.fingerprints import fingerprint
 from steps.core.params.index import IndexParams
 from steps.core.progress import progress
 from steps.core.tables import read_table
+from steps.core.tower_files import tower_facts
 from steps.core.towers import encode, load_tower
 from steps.core.tracking import Run
 from steps.index.dataset import index_dataset
-from steps.index.incremental import state_folder
+from steps.index.documents import read_documents
 from steps.index.queries import recall_queries
+from steps.index.state import state_folder
 from steps.index.vectors import Vectors
 
 FORMAT = 2
@@ -26,12 +28,10 @@ FORMAT = 2
 
 def run(ingest: Path, embed: Path, teach: Path, output: Path, params: IndexParams, run: Run) -> None:
     """Write a folder of indexes for each data set, and `manifest.json`."""
-    corpus, queries = read_table(ingest, "corpus"), read_table(ingest, "queries")
-    matrix = np.load(embed / "documents.npy", mmap_mode="r")
-    if len(matrix) != corpus.num_rows:
-        raise UserError(
-            f"{embed}/documents.npy: {len(matrix)} vectors for {corpus.num_rows} documents; run `dvc repro embed`"
-        )
+    queries, corpus = read_table(ingest, "queries"), read_documents(ingest)
+    matrix, count = np.load(embed / "documents.npy", mmap_mode="r"), sum(len(part.rows) for part in corpus.values())
+    if len(matrix) != count:
+        raise UserError(f"{embed}/documents.npy: {len(matrix)} vectors for {count} documents; run `dvc repro embed`")
     teacher = fingerprint(teach / "tower")
     if read_json(embed / "report.json")["teacher"] != asdict(teacher):
         raise UserError(f"{embed}: embedded by another teacher than {teach}/tower; run `dvc repro embed` again")
@@ -39,11 +39,9 @@ def run(ingest: Path, embed: Path, teach: Path, output: Path, params: IndexParam
     faiss.omp_set_num_threads(1)  # training sums in a fixed order: equal input, equal bytes
     tower = cache(lambda: load_tower(teach / "tower"))
 
-    names = np.array(corpus["dataset"].to_pylist())
     datasets: dict[str, Any] = {}
     with staged_folder(output) as staging:
-        for dataset in progress(sorted(set(names)), len(set(names)), "index"):
-            rows = np.flatnonzero(names == dataset)
+        for dataset, documents in progress(corpus.items(), len(corpus), "index"):
             asked = recall_queries(
                 queries,
                 dataset,
@@ -54,9 +52,9 @@ def run(ingest: Path, embed: Path, teach: Path, output: Path, params: IndexParam
             )
             indexed = index_dataset(
                 folder=staging / dataset,
-                state=state_folder(teacher.id, dataset, params),
-                corpus=corpus.take(rows),
-                vectors=Vectors(matrix, rows, width),
+                kept=state_folder(teacher.id, dataset, params),
+                documents=documents,
+                vectors=Vectors(matrix, documents.rows, width),
                 queries=asked,
                 params=params,
             )
@@ -69,7 +67,7 @@ def run(ingest: Path, embed: Path, teach: Path, output: Path, params: IndexParam
             "teacher": asdict(teacher),
             "width": width,
             "metric": "inner_product",
-            **_modules(teach / "tower"),
+            **tower_facts(teach / "tower"),
             "faiss": faiss.__version__,
             "datasets": datasets,
         }
@@ -111,16 +109,3 @@ def _numbers(measured: dict[str, Any]) -> dict[str, float]:
         elif not isinstance(value, str):
             numbers[key] = float(value)
     return numbers
-
-
-def _modules(tower: Path) -> dict[str, Any]:
-    """Pooling, normalisation and prompts of a tower, from its saved configuration."""
-    kinds = [module["type"].rpartition(".")[2] for module in read_json(tower / "modules.json")]
-    pooling = [read_json(path).get("pooling_mode", "mean") for path in sorted(tower.glob("*_Pooling/config.json"))]
-    settings = read_json(tower / "config_sentence_transformers.json")
-    return {
-        "modules": kinds,
-        "pooling": pooling,
-        "normalised": "Normalize" in kinds,
-        "prompts": settings.get("prompts", {}),
-    }

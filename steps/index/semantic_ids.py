@@ -5,11 +5,16 @@ with Generative Retrieval, section 3.1, with k-means in place of a trained RQ-VA
 """
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import faiss
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 
+from steps.index import gpu
 from steps.index.factories import POINTS_A_CENTROID
+from steps.index.matching import Match
 from steps.index.vectors import Vectors
 
 ITERATIONS = 20
@@ -17,54 +22,79 @@ ITERATIONS = 20
 
 @dataclass(frozen=True)
 class SemanticIds:
-    """`codes`: int16 `(documents, levels)`; `centroids`: how many different codes a level has.
+    """`books` `(levels, centroids, width)`; `codes`: int16 `(documents, levels)`; `left`: squared residual after none,
+    one, two and more levels, float32 `(documents, levels + 1)`."""
 
-    `errors`: for each level the mean squared residual, relative to the vectors' mean squared norm.
-    """
-
+    books: np.ndarray
     codes: np.ndarray
-    errors: list[float]
-    centroids: int
+    left: np.ndarray
+
+    def errors(self) -> list[float]:
+        """For each level the mean squared residual, relative to the vectors' mean squared norm."""
+        total, *left = self.left.sum(axis=0, dtype=np.float64)
+        return [float(value / total) if total else 0.0 for value in left]
 
     def distinct_share(self) -> float:
         """Share of different IDs among the documents; 1 = every document has its own."""
-        return len(np.unique(self.codes, axis=0)) / len(self.codes)
+        order = self.codes[np.lexsort(self.codes.T)]
+        return float(1 + (order[1:] != order[:-1]).any(axis=1).sum()) / len(order)
+
+    def write(self, path: Path, doc_ids: pa.ChunkedArray) -> None:
+        """Write the table of doc_id, level_1 and so on (int16)."""
+        columns = {f"level_{level + 1}": pa.array(codes) for level, codes in enumerate(self.codes.T)}
+        pq.write_table(pa.table({"doc_id": doc_ids, **columns}), path, use_dictionary=False)
 
 
-def codebooks(sample: np.ndarray, levels: int, codes: int, seed: int) -> list[np.ndarray]:
-    """Centroids `(codes, width)` of each level, from `(n, width)` vectors.
+def codebooks(sample: np.ndarray, levels: int, codes: int, seed: int) -> np.ndarray:
+    """Centroids of each level `(levels, codes, width)`, from `(n, width)` vectors.
 
     There are at most as many codes as leave 39 vectors a centroid, below which faiss calls k-means badly trained.
     """
     centroids = max(1, min(codes, len(sample) // POINTS_A_CENTROID))
     residual = sample.astype(np.float32)
-    books = []
+    books = np.empty((levels, centroids, sample.shape[1]), dtype=np.float32)
     for level in range(levels):
-        clustering = faiss.Kmeans(sample.shape[1], centroids, niter=ITERATIONS, seed=seed + level, gpu=False)
+        clustering = faiss.Kmeans(sample.shape[1], centroids, niter=ITERATIONS, seed=seed + level, gpu=gpu.seen())
         clustering.train(residual)
-        books.append(np.array(clustering.centroids))
-        residual = residual - books[-1][_nearest(books[-1], residual)]
+        books[level] = clustering.centroids
+        residual = residual - books[level][_nearest(books[level], residual)]
     return books
 
 
-def semantic_ids(vectors: Vectors, books: list[np.ndarray]) -> SemanticIds:
+def semantic_ids(vectors: Vectors, books: np.ndarray) -> SemanticIds:
     """Codes of every vector, and what each level leaves over."""
-    codes = np.zeros((len(vectors), len(books)), dtype=np.int16)
-    left, total, start = np.zeros(len(books)), 0.0, 0
-    for residual in vectors.chunks():
-        total += float(np.square(residual, dtype=np.float64).sum())
-        for level, book in enumerate(books):
+    return _assigned(
+        SemanticIds(
+            books,
+            np.zeros((len(vectors), len(books)), dtype=np.int16),
+            np.zeros((len(vectors), len(books) + 1), dtype=np.float32),
+        ),
+        vectors,
+        np.arange(len(vectors)),
+    )
+
+
+def updated_ids(before: SemanticIds, match: Match, vectors: Vectors) -> SemanticIds:
+    """The same with the codebooks and codes of before: only new vectors are looked at."""
+    kept = match.kept()
+    codes = np.zeros((len(vectors), before.codes.shape[1]), dtype=np.int16)
+    left = np.zeros((len(vectors), before.left.shape[1]), dtype=np.float32)
+    codes[kept], left[kept] = before.codes[match.rows[kept]], before.left[match.rows[kept]]
+    return _assigned(SemanticIds(before.books, codes, left), vectors, match.new())
+
+
+def _assigned(ids: SemanticIds, vectors: Vectors, positions: np.ndarray) -> SemanticIds:
+    """Fill in the codes and residuals at these positions."""
+    for some, residual in vectors.at(positions):
+        ids.left[some, 0] = np.square(residual).sum(axis=1)
+        for level, book in enumerate(ids.books):
             nearest = _nearest(book, residual)
-            codes[start : start + len(residual), level] = nearest
             residual = residual - book[nearest]
-            left[level] += np.square(residual, dtype=np.float64).sum()
-        start += len(residual)
-    errors = [float(value / total) if total else 0.0 for value in left]
-    return SemanticIds(codes, errors, len(books[0]) if books else 0)
+            ids.codes[some, level] = nearest
+            ids.left[some, level + 1] = np.square(residual).sum(axis=1)
+    return ids
 
 
 def _nearest(book: np.ndarray, vectors: np.ndarray) -> np.ndarray:
-    """Row of the nearest centroid (squared distance) of each vector; the first of equally near ones."""
-    index = faiss.IndexFlatL2(book.shape[1])
-    index.add(np.ascontiguousarray(book))
-    return index.search(np.ascontiguousarray(vectors), 1)[1][:, 0]
+    """Row of the nearest centroid (squared distance) of each vector."""
+    return gpu.knn(np.ascontiguousarray(vectors), book, 1, faiss.METRIC_L2)[1][:, 0]

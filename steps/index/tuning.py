@@ -6,6 +6,7 @@ import faiss
 import numpy as np
 
 from steps.core.index_files import apply_settings, parts
+from steps.index import gpu
 from steps.index.build import layers_of
 from steps.index.inverted_lists import inverted_lists
 
@@ -15,6 +16,7 @@ _EF = [16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024]
 _FACTORS = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64]
 
 Settings = dict[str, int]
+Place = tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -39,24 +41,80 @@ def tune(index: faiss.Index, queries: np.ndarray, wanted: np.ndarray, target: fl
     the target, the one that finds most is chosen, the cheapest of equals. Recall rises with either setting, so their
     grid is walked along the edge of the target instead of being searched whole.
     """
-    first, factors = _ladders(index)
-    tried: dict[tuple[int, int], float] = {}
-    row, column = 0, len(factors) - 1
-    while row < len(first) and column >= 0:
-        settings = first[row] | factors[column]
-        apply_settings(index, settings)
-        reached = recall(index.search(queries, wanted.shape[1])[1], wanted)
+    grid = _Grid(index)
+    search = gpu.searching(index)
+    tried: dict[Place, float] = {}
+    row, column = 0, len(grid.factors) - 1
+    while row < len(grid.first) and column >= 0:
+        reached = _reached(search, grid.settings((row, column)), queries, wanted)
         tried[row, column] = reached
         if reached >= target:
             column -= 1
         else:
             row += 1
-    costs = {place: _cost(index, first, factors, place) for place in tried}
     met = [place for place in tried if tried[place] >= target]
-    best = min(met, key=lambda place: costs[place]) if met else min(tried, key=lambda p: (-tried[p], costs[p]))
-    settings = first[best[0]] | factors[best[1]]
-    apply_settings(index, settings)
-    return Tuned(settings, tried[best], bool(met))
+    best = min(met, key=grid.cost) if met else min(tried, key=lambda place: (-tried[place], grid.cost(place)))
+    apply_settings(index, grid.settings(best))
+    return Tuned(grid.settings(best), tried[best], bool(met))
+
+
+def tuned_again(
+    index: faiss.Index, queries: np.ndarray, wanted: np.ndarray, target: float, before: Settings, was_met: bool
+) -> tuple[Tuned, bool]:
+    """Settings for an index that changed a little, and whether they were searched for over the whole grid.
+
+    Those of before are kept when they still reach the target, or did not then. Else their dearer neighbours are tried
+    before the whole grid.
+    """
+    grid = _Grid(index)
+    search = gpu.searching(index)
+    kept = grid.find(before)
+    if kept is not None:
+        dearer = [(kept[0] + row, kept[1] + column) for row, column in ((0, 1), (1, 0), (1, 1))]
+        for place in [kept, *sorted(set(dearer) & set(grid.places()), key=grid.cost)]:
+            reached = _reached(search, grid.settings(place), queries, wanted)
+            if reached >= target or not was_met:
+                apply_settings(index, grid.settings(place))
+                return Tuned(grid.settings(place), reached, reached >= target), False
+    return tune(index, queries, wanted, target), True
+
+
+def _reached(search: gpu.Search, settings: Settings, queries: np.ndarray, wanted: np.ndarray) -> float:
+    """Recall at these settings."""
+    return recall(search(settings, queries, wanted.shape[1]), wanted)
+
+
+class _Grid:
+    """What an index can be set to: the searching layer's rising values, times the re-scoring's; and what that costs."""
+
+    def __init__(self, index: faiss.Index) -> None:
+        self.index = index
+        self.first, self.factors = _ladders(index)
+
+    def places(self) -> list[Place]:
+        return [(row, column) for row in range(len(self.first)) for column in range(len(self.factors))]
+
+    def settings(self, place: Place) -> Settings:
+        return self.first[place[0]] | self.factors[place[1]]
+
+    def find(self, settings: Settings) -> Place | None:
+        """The place of these settings."""
+        return next((place for place in self.places() if self.settings(place) == settings), None)
+
+    def cost(self, place: Place) -> float:
+        """Bytes that one search for ten hits reads, roughly: the same on every machine, unlike a time."""
+        index, settings = self.index, self.settings(place)
+        layers = layers_of(parts(index)[0])
+        ivf = inverted_lists(layers.base)
+        if "efSearch" in settings:
+            read = 32.0 * settings["efSearch"] * 4 * index.d
+        elif ivf is not None:
+            read = index.ntotal * min(1.0, settings["nprobe"] / ivf.nlist) * ivf.code_size
+        else:
+            read = float(index.ntotal * _code_size(layers.base))
+        if layers.refine is not None:
+            read += K * settings["k_factor_rf"] * _code_size(layers.refine)
+        return read
 
 
 def _ladders(index: faiss.Index) -> tuple[list[Settings], list[Settings]]:
@@ -74,22 +132,6 @@ def _ladders(index: faiss.Index) -> tuple[list[Settings], list[Settings]]:
         return first, [{}]
     enough = -(-index.ntotal // K)  # re-scores everything
     return first, [{"k_factor_rf": value} for value in [*(v for v in _FACTORS if v < enough), min(enough, 128)]]
-
-
-def _cost(index: faiss.Index, first: list[Settings], factors: list[Settings], place: tuple[int, int]) -> float:
-    """Bytes that one search for ten hits reads, roughly: the same on every machine, unlike a time."""
-    layers = layers_of(parts(index)[0])
-    settings: Settings = first[place[0]] | factors[place[1]]
-    ivf = inverted_lists(layers.base)
-    if "efSearch" in settings:
-        read = 32.0 * settings["efSearch"] * 4 * index.d
-    elif ivf is not None:
-        read = index.ntotal * min(1.0, settings["nprobe"] / ivf.nlist) * ivf.code_size
-    else:
-        read = float(index.ntotal * _code_size(layers.base))
-    if layers.refine is not None:
-        read += K * settings["k_factor_rf"] * _code_size(layers.refine)
-    return read
 
 
 def _code_size(index: faiss.Index) -> int:

@@ -22,13 +22,21 @@ class Vectors:
         return len(self.rows)
 
     def take(self, positions: np.ndarray | slice) -> np.ndarray:
-        """The vectors at these positions, float32 `(positions, width)`, copied into memory."""
-        return cut(self.source[self.rows[positions]], self.width)
+        """The vectors at these positions, float32 `(positions, width)`; not copied where they lie in one piece."""
+        rows = self.rows[positions]
+        together = len(rows) > 0 and np.array_equal(rows, np.arange(rows[0], rows[0] + len(rows)))
+        return cut(self.source[rows[0] : rows[0] + len(rows)] if together else self.source[rows], self.width)
 
     def chunks(self) -> Iterator[np.ndarray]:
         """All vectors in order, at most CHUNK at a time."""
         for start in range(0, len(self), CHUNK):
             yield self.take(slice(start, start + CHUNK))
+
+    def at(self, positions: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """These positions and their vectors, at most CHUNK at a time."""
+        for start in range(0, len(positions), CHUNK):
+            some = positions[start : start + CHUNK]
+            yield some, self.take(some)
 
     def part(self, start: int, stop: int) -> "Vectors":
         """The vectors from position `start` to before `stop`."""
@@ -43,5 +51,5 @@ class Vectors:
     def digests(self) -> np.ndarray:
         """uint64 `(n,)`: equal vectors have equal digests, different ones hardly ever."""
         factors = np.random.default_rng(0).integers(0, 2**64, size=self.width, dtype=np.uint64) | np.uint64(1)
-        found = [(chunk.view(np.uint32).astype(np.uint64) * factors).sum(axis=1) for chunk in self.chunks()]
+        found = [np.einsum("ij,j->i", chunk.view(np.uint32), factors) for chunk in self.chunks()]
         return np.concatenate(found) if found else np.zeros(0, dtype=np.uint64)

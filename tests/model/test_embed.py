@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from stages import run_embed, write_ingest
 
+from steps.core.texts import document_text
 from steps.core.towers import load_tower
 from steps.embed import run as stage
 
@@ -71,7 +72,7 @@ def test_documents_are_in_corpus_order_and_tokens_have_their_row(tiny_tower: Pat
     run_embed(tmp_path, tiny_tower)
     tower = load_tower(tiny_tower)
     corpus = stage.read_table(write_ingest(tmp_path / "data/ingest"), "corpus").to_pylist()
-    texts = [stage.document_text(row["title"], row["content"]) for row in corpus]
+    texts = [document_text(row["title"], row["content"]) for row in corpus]
     np.testing.assert_allclose(
         np.load(tmp_path / "data/embed/documents.npy"), tower.encode_document(texts, batch_size=1), atol=1e-5
     )

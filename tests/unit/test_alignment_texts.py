@@ -22,12 +22,8 @@ def query(query_id: str, text: str, split: str) -> dict[str, str]:
 
 
 def texts_of(queries: list[dict[str, str]], *corpus: tuple[str, str], **changes: Any) -> AlignmentTexts:
-    documents = [
-        {"doc_id": f"one/d{i}", "dataset": "one", "title": title, "topic": "", "content": content}
-        for i, (title, content) in enumerate(corpus)
-    ]
     sources = Sources(
-        corpus=table_from_rows("corpus", documents),
+        corpus=[(f"one/d{i}", title, content) for i, (title, content) in enumerate(corpus)],
         queries=table_from_rows("queries", queries),
         generated=SCHEMAS["generated_queries"].empty_table(),
     )
@@ -82,3 +78,15 @@ def test_a_large_part_is_sampled_the_same_way_each_time() -> None:
     assert pairs(first) == pairs(second)
     assert first.counts["pool"]["kept"] == 10
     assert pairs(first) != pairs(texts_of(queries, max_part_texts=10, seed=4))
+
+
+def test_a_sample_of_sentences_is_read_again_as_it_was_counted() -> None:
+    corpus = [("", " ".join(f"Sentence {n} of {document}. Common one." for n in range(4))) for document in range(20)]
+    every = pairs(texts_of([], *corpus))
+    found = texts_of([], *corpus, max_part_texts=15)
+    assert len(every) == 81 and found.counts["sentences"] == {
+        "kept": 15, "evaluation_query": 0, "repeated": 79, "empty": 0}  # fmt: skip
+    assert [pair for pair in every if pair in pairs(found)] == pairs(found)
+    for row in found.table.to_pylist():
+        document = row["text"].removesuffix(".").rpartition(" ")[2]
+        assert row["source_id"] == ("one/d0" if document == "one" else f"one/d{document}")

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import numpy as np
-from index_vectors import all_of, clustered, exact_top
+from index_vectors import clustered
 
 from bench import vectors as bench
 
@@ -22,6 +22,9 @@ def test_perturbed_vectors_keep_near_their_document(tmp_path: Path) -> None:
     assert again.read_bytes() == (tmp_path / "vectors.npy").read_bytes()
 
 
-def test_the_chunked_scan_is_exact() -> None:
-    matrix, queries = clustered(40000, 16), clustered(7, 16, seed=1)
-    np.testing.assert_array_equal(bench.exact_top(all_of(matrix), queries), exact_top(matrix, queries))
+def test_the_update_is_timed_as_the_whole_stage(tmp_path: Path) -> None:
+    bench.write_vectors(tmp_path / "vectors.npy", clustered(50, 32), 1010)
+    found = bench.update(tmp_path, "ivfflat", clustered(20, 32, seed=1))
+    assert (found["vectors"], found["added"]) == (1000, 10)
+    assert found["share"] > 0
+    assert {"read_documents", "digests", "save", "updated_ids"} <= found["seconds_of"].keys()

@@ -1,6 +1,7 @@
 """faiss indexes: exact is exact, every kind finds what it should, small collections get what they can train."""
 
 from pathlib import Path
+from typing import Any
 
 import faiss
 import numpy as np
@@ -11,10 +12,11 @@ from steps.core.errors import UserError
 from steps.core.index_files import apply_settings, file_digests, open_index
 from steps.core.params.index import Kind
 from steps.core.widths import cut
-from steps.index import gpu, shards
-from steps.index.build import fill, flat, trained
+from steps.index import exact, gpu, shards, tuning
+from steps.index.build import fill, flat, layers_of, trained
 from steps.index.factories import factory, of_kind, split_refine, subquantizers
-from steps.index.tuning import recall, tune
+from steps.index.inverted_lists import inverted_lists
+from steps.index.tuning import recall, tune, tuned_again
 from steps.index.vectors import Vectors
 
 KINDS: list[Kind] = ["ivfflat", "ivfpq", "hnsw", "sq8", "binary"]
@@ -205,9 +207,14 @@ def test_rows_are_read_in_order_and_in_chunks(monkeypatch: pytest.MonkeyPatch) -
 class FakeGpu:
     """Stands for faiss with one GPU, which takes indexes of some classes: moving is copying."""
 
+    GpuParameterSpace = faiss.ParameterSpace
+
     def __init__(self, *takes: type) -> None:
         self.takes = takes
         self.moves: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(faiss, name)
 
     def get_num_gpus(self) -> int:
         return 1
@@ -225,24 +232,81 @@ class FakeGpu:
         self.moves.append("back")
         return index
 
+    def knn_gpu(self, resources: None, queries: np.ndarray, vectors: np.ndarray, k: int, **named: int) -> Any:
+        self.moves.append("knn")
+        return faiss.knn(queries, vectors, k, metric=named["metric"])
+
 
 @pytest.mark.parametrize(
-    ("takes", "moves"),
+    ("kind", "takes", "moves"),
     [
-        ((), []),
-        # base and re-scoring trained, base filled
-        ((faiss.IndexPreTransform, faiss.IndexScalarQuantizer), ["there", "back"] * 3),
-        # the centroids alone: trained, filled
-        ((faiss.IndexFlat,), ["there", "there"]),
+        ("hnsw", (), []),
+        # the centroids alone, as they are trained and as vectors find theirs
+        ("ivfpq", (faiss.IndexFlat,), ["there", "there"]),
+        # the centroids as they are trained; then the base and the re-scoring, filled and brought back
+        (
+            "ivfpq",
+            (faiss.IndexFlat, faiss.IndexPreTransform, faiss.IndexScalarQuantizer),
+            ["there", "there", "back", "there", "back"],
+        ),
+        ("ivfflat", (faiss.IndexFlat, faiss.IndexIVFFlat), ["there", "there", "back"]),
     ],
 )
 def test_a_gpu_does_what_it_can_and_changes_nothing(
-    takes: tuple[type, ...], moves: list[str], monkeypatch: pytest.MonkeyPatch
+    kind: Kind, takes: tuple[type, ...], moves: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kind: Kind = "ivfpq" if takes else "hnsw"
     matrix, queries = clustered(1000), clustered(5, seed=1)
     expected = built(kind, matrix).search(queries, 10)[1]
     fake = FakeGpu(*takes)
     monkeypatch.setattr(gpu, "faiss", fake)
-    np.testing.assert_array_equal(built(kind, matrix).search(queries, 10)[1], expected)
+    index = built(kind, matrix)
+    np.testing.assert_array_equal(index.search(queries, 10)[1], expected)
     assert fake.moves == moves
+    lists = inverted_lists(layers_of(index).base)
+    if lists is not None:
+        assert lists.own_fields and lists.clustering_index is None
+
+
+@pytest.mark.parametrize("factory", ["IVF40,Flat", "IVF40,SQ8,RFlat"])
+@pytest.mark.parametrize("most", [2048, 8])
+def test_settings_tuned_on_a_gpu_are_those_of_the_cpu(factory: str, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    matrix, queries = clustered(2000), clustered(50, seed=1)
+    wanted = exact_top(matrix, queries)
+    index = fill(trained(factory, all_of(matrix), 10**6, 1), all_of(matrix)).index()
+    expected = tune(index, queries, wanted, 0.95)
+    fake = FakeGpu(faiss.IndexIVFFlat, faiss.IndexIVFScalarQuantizer)
+    monkeypatch.setattr(gpu, "faiss", fake)
+    monkeypatch.setattr(gpu, "MOST_PROBES", most)  # dearer settings are tried on the CPU
+    apply_settings(index, {"nprobe": 1})
+    assert tune(index, queries, wanted, 0.95) == expected
+    assert fake.moves == ["there"]
+    assert recall(index.search(queries, 10)[1], wanted) == expected.recall
+
+
+def test_exact_scans_run_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = FakeGpu()
+    monkeypatch.setattr(gpu, "faiss", fake)
+    matrix, queries = clustered(300), clustered(30, seed=1)
+    found = exact.exact_top(all_of(matrix), queries, 10)
+    np.testing.assert_array_equal(found.rows, exact_top(matrix, queries))
+    assert fake.moves == ["knn"]
+
+
+@pytest.mark.parametrize(
+    ("before", "met", "whole_grid"),
+    [("same", True, False), ("cheaper", True, False), ("cheapest", True, True), ("cheapest", False, False)],
+)
+def test_settings_are_kept_while_they_do(before: str, met: bool, whole_grid: bool) -> None:
+    matrix, queries = clustered(3000), clustered(100, seed=1)
+    wanted = exact_top(matrix, queries)
+    index = fill(trained("IVF60,Flat", all_of(matrix), 10**6, 1), all_of(matrix)).index()
+    best = tune(index, queries, wanted, 0.999)
+    place = tuning._PROBES.index(best.settings["nprobe"])
+    nprobe = {"same": best.settings["nprobe"], "cheaper": tuning._PROBES[place - 1], "cheapest": 1}[before]
+    found, searched = tuned_again(index, queries, wanted, 0.999, {"nprobe": nprobe}, met)
+    assert searched == whole_grid
+    assert faiss.extract_index_ivf(index).nprobe == found.settings["nprobe"]
+    if met:
+        assert found == best
+    else:
+        assert found.settings == {"nprobe": 1} and not found.met

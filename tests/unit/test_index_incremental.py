@@ -1,17 +1,23 @@
 """An index brought up to date finds what one built anew finds, and costs what the changes cost."""
 
+import os
+from dataclasses import replace
 from pathlib import Path
 
 import faiss
 import numpy as np
+import pyarrow as pa
 import pytest
 from index_vectors import all_of, clustered, exact_top, index_params
 
 from steps.core.params.index import Kind
-from steps.index import incremental
+from steps.index import exact, state
 from steps.index.build import Layers, fill, layers_of, trained
 from steps.index.factories import of_kind
-from steps.index.incremental import Held
+from steps.index.incremental import updated
+from steps.index.matching import Match, match
+from steps.index.semantic_ids import codebooks, semantic_ids, updated_ids
+from steps.index.state import State, Tried
 from steps.index.tuning import tune
 from steps.index.vectors import Vectors
 
@@ -23,20 +29,32 @@ NEW = np.concatenate([OLD[:1370], clustered(30, seed=8), clustered(50, seed=9)])
 NEW_IDS = [[*OLD_IDS[:1400], *(f"n{number}" for number in range(50))][row] for row in ORDER]
 QUERIES = clustered(40, seed=1)
 FACTORIES = ["IVF30,Flat", "IVF30,SQ8", "IVF30,PQ8x4", "OPQ8_32,IVF30,PQ8x4fs,Refine(SQ8)", "IVF30,PQ8x4,RFlat", "SQ8",
-             "PQ8x4", "HNSW16", "RR32,RaBitQ,Refine(SQ8)", "IVF8,PQ16x4", "Flat"]  # fmt: skip
+             "PQ8x4", "HNSW16", "RR32,RaBitQ,Refine(SQ8)", "IVF8,PQ16x4", "Flat", "L2norm,HNSW16", "HNSW16,RFlat",
+             "L2norm,SQ8", "PQ8x4fs"]  # fmt: skip
 
 
 def digests(matrix: np.ndarray) -> np.ndarray:
     return all_of(matrix).digests()
 
 
-def keep(folder: Path, factory: str) -> Layers:
-    """Save the state of an index over the old corpus; returns what it was trained to."""
+def ids_of(names: list[str]) -> pa.ChunkedArray:
+    return pa.chunked_array([names])
+
+
+def between(before: np.ndarray, after: np.ndarray, old: list[str], new: list[str]) -> Match:
+    """What became of the documents."""
+    return match(ids_of(old), digests(before), ids_of(new), digests(after))
+
+
+CHANGED = between(OLD, NEW, OLD_IDS, NEW_IDS)
+
+
+def made(factory: str) -> tuple[Layers, faiss.Index]:
+    """What is trained on the old corpus, and an index over it that was written and read again."""
     faiss.omp_set_num_threads(1)
     template = trained(factory, all_of(OLD), 10**6, 3)
     index = fill(template.empty(), all_of(OLD)).index()
-    incremental.save(folder, index, Held(OLD_IDS, digests(OLD), factory, len(OLD), 0))
-    return template
+    return template, faiss.deserialize_index(faiss.serialize_index(index))
 
 
 def wide_open(index: faiss.Index) -> faiss.Index:
@@ -46,11 +64,9 @@ def wide_open(index: faiss.Index) -> faiss.Index:
 
 
 @pytest.mark.parametrize("factory", FACTORIES)
-def test_equals_a_rebuild_with_the_same_quantiser(factory: str, tmp_path: Path) -> None:
-    template = keep(tmp_path / "state", factory)
-    previous = incremental.load(tmp_path / "state", NEW_IDS, digests(NEW))
-    assert previous is not None and (previous.added, previous.removed) == (80, 130)
-    ours = wide_open(incremental.updated(previous, all_of(NEW)))
+def test_equals_a_rebuild_with_the_same_quantiser(factory: str) -> None:
+    template, index = made(factory)
+    ours = wide_open(updated(index, CHANGED, all_of(NEW)))
     theirs = wide_open(fill(template.empty(), all_of(NEW)).index())
     assert ours.ntotal == theirs.ntotal == 1450
     found, expected = ours.search(QUERIES, 10), theirs.search(QUERIES, 10)
@@ -60,11 +76,19 @@ def test_equals_a_rebuild_with_the_same_quantiser(factory: str, tmp_path: Path) 
     assert np.mean(same) == 1 if "PQ" not in factory and "RaBitQ" not in factory else np.mean(same) > 0.9
 
 
-@pytest.mark.parametrize("factory", ["IVF30,Flat", "OPQ8_32,IVF30,PQ8x4fs,Refine(SQ8)", "SQ8"])
-def test_only_what_is_new_is_read(factory: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    keep(tmp_path / "state", factory)
-    previous = incremental.load(tmp_path / "state", NEW_IDS, digests(NEW))
-    assert previous is not None
+def test_documents_are_told_apart_by_id_and_vector() -> None:
+    assert (CHANGED.added, CHANGED.removed, CHANGED.exchanged) == (80, 130, 130)
+    known = {(name, digest): row for row, (name, digest) in enumerate(zip(OLD_IDS, digests(OLD), strict=True))}
+    expected = [known.get(key, -1) for key in zip(NEW_IDS, digests(NEW), strict=True)]
+    assert CHANGED.rows.tolist() == expected
+    assert between(OLD[:0], NEW, [], NEW_IDS).added == 1450
+
+
+@pytest.mark.parametrize(
+    "factory", ["IVF30,Flat", "OPQ8_32,IVF30,PQ8x4fs,Refine(SQ8)", "SQ8", "RR32,RaBitQ,Refine(SQ8)"]
+)
+def test_only_what_is_new_is_read(factory: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    index = made(factory)[1]
     taken: list[int] = []
     take = Vectors.take
 
@@ -74,53 +98,122 @@ def test_only_what_is_new_is_read(factory: str, tmp_path: Path, monkeypatch: pyt
         return found
 
     monkeypatch.setattr(Vectors, "take", counted)
-    incremental.updated(previous, all_of(NEW))
-    assert sum(taken) == 80 * len([part for part in ("base", "refine") if getattr(layers_of(previous.index), part)])
+    updated(index, CHANGED, all_of(NEW))
+    assert sum(taken) == 80 * len([part for part in ("base", "refine") if getattr(layers_of(index), part)])
 
 
-def test_an_unchanged_corpus_gives_the_same_bytes(tmp_path: Path) -> None:
-    keep(tmp_path / "state", "OPQ8_32,IVF30,PQ8x4fs,Refine(SQ8)")
-    previous = incremental.load(tmp_path / "state", OLD_IDS, digests(OLD))
-    assert previous is not None and previous.drift() == 0
-    faiss.write_index(incremental.updated(previous, all_of(OLD)), str(tmp_path / "again.faiss"))
-    assert (tmp_path / "again.faiss").read_bytes() == (tmp_path / "state" / "ann.faiss").read_bytes()
+def test_an_unchanged_corpus_gives_the_same_bytes() -> None:
+    index = made("OPQ8_32,IVF30,PQ8x4fs,Refine(SQ8)")[1]
+    before = faiss.serialize_index(index)
+    same = between(OLD, OLD, OLD_IDS, OLD_IDS)
+    assert same.nothing_new()
+    np.testing.assert_array_equal(faiss.serialize_index(updated(index, same, all_of(OLD))), before)
 
 
-def test_a_reordered_corpus_keeps_every_code(tmp_path: Path) -> None:
-    keep(tmp_path / "state", "IVF30,Flat")
+def test_a_reordered_corpus_keeps_every_code() -> None:
     order = np.random.default_rng(1).permutation(len(OLD))
-    previous = incremental.load(tmp_path / "state", [OLD_IDS[row] for row in order], digests(OLD[order]))
-    assert previous is not None and (previous.added, previous.removed) == (0, 0)
-    index = incremental.updated(previous, all_of(OLD[order]))
+    reordered = between(OLD, OLD[order], OLD_IDS, [OLD_IDS[row] for row in order])
+    assert (reordered.added, reordered.removed) == (0, 0)
+    index = updated(made("IVF30,Flat")[1], reordered, all_of(OLD[order]))
     index.make_direct_map()
     np.testing.assert_array_equal(index.reconstruct_n(0, len(OLD)), OLD[order])
 
 
+@pytest.mark.parametrize("factory", ["HNSW16", "HNSW16,RFlat"])
+def test_a_graph_that_only_grows_is_linked_to_and_renumbered(factory: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    both = np.concatenate([OLD, clustered(60, seed=9)])
+    order = np.random.default_rng(2).permutation(len(both))
+    names = [*OLD_IDS, *(f"n{number}" for number in range(60))]
+    grown = between(OLD, both[order], OLD_IDS, [names[row] for row in order])
+    index = made(factory)[1]
+    monkeypatch.setattr(Vectors, "chunks", lambda self: pytest.fail("every vector was read"))
+    index = updated(index, grown, all_of(both[order]))
+    np.testing.assert_array_equal(layers_of(index).base.reconstruct_n(0, len(both)), both[order])
+    wanted = exact_top(both[order], QUERIES)
+    assert tune(index, QUERIES, wanted, 0.99).met
+    rows = index.search(both[order], 1)[1][:, 0]
+    assert (rows == np.arange(len(both))).mean() > 0.99
+
+
+def test_exact_hits_follow_the_documents() -> None:
+    before = exact.exact_top(all_of(OLD), QUERIES, 10)
+    np.testing.assert_array_equal(before.rows, exact_top(OLD, QUERIES))
+    found, scanned = exact.updated_top(before, CHANGED, all_of(NEW), QUERIES)
+    np.testing.assert_array_equal(found.rows, exact_top(NEW, QUERIES))
+    lost = (CHANGED.moved()[before.rows] < 0).any(axis=1).sum()
+    assert 0 < scanned == lost < len(QUERIES)
+    products = np.take_along_axis(QUERIES @ NEW.T, found.rows, axis=1)
+    np.testing.assert_allclose(found.scores, products, atol=1e-6)
+
+
+def test_semantic_ids_of_documents_that_stay_are_kept() -> None:
+    books = codebooks(OLD, 3, 16, seed=1)
+    before = semantic_ids(all_of(OLD), books)
+    found, anew = updated_ids(before, CHANGED, all_of(NEW)), semantic_ids(all_of(NEW), books)
+    kept = CHANGED.kept()
+    np.testing.assert_array_equal(found.codes[kept], before.codes[CHANGED.rows[kept]])
+    np.testing.assert_array_equal(found.codes, anew.codes)
+    np.testing.assert_allclose(found.errors(), anew.errors(), rtol=1e-6)
+
+
+def remember(folder: Path, names: list[str], matrix: np.ndarray, trained_on: int, changed: int) -> State:
+    """Save a whole state of these documents."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    ann = folder.parent / "ann.faiss"
+    ann.write_bytes(faiss.serialize_index(made("IVF30,Flat")[1]).tobytes())
+    ids = semantic_ids(all_of(matrix), codebooks(matrix, 2, 16, seed=1))
+    top = exact.exact_top(all_of(matrix), QUERIES, 10)
+    kept = State(trained_on, changed, Tried("IVF30,Flat", {"nprobe": 4}, 0.9, True), ids, {"levels": 2}, top, "asked")
+    state.save(folder, kept, ids_of(names), digests(matrix), ann)
+    return kept
+
+
+def test_a_state_comes_back_as_it_was(tmp_path: Path) -> None:
+    kept = remember(tmp_path / "one" / "state", OLD_IDS, OLD, 1500, 7)
+    back = state.load(tmp_path / "one" / "state", ids_of(NEW_IDS), digests(NEW))
+    assert back is not None and back.match.rows.tolist() == CHANGED.rows.tolist()
+    assert replace(back.state, ids=None, top=None) == replace(kept, ids=None, top=None)
+    for part in ("ids", "top"):
+        for name, value in vars(getattr(kept, part)).items():
+            np.testing.assert_array_equal(getattr(getattr(back.state, part), name), value)
+    assert back.index().ntotal == 1500
+
+
 def test_changes_add_up_until_the_quantiser_is_too_old(tmp_path: Path) -> None:
-    state = tmp_path / "state"
-    keep(state, "IVF30,Flat")
-    previous = incremental.load(state, NEW_IDS, digests(NEW))
-    assert previous is not None and previous.exchanged == 130
-    assert previous.drift() == pytest.approx(130 / 1500)
-    index = incremental.updated(previous, all_of(NEW))
-    incremental.save(state, index, Held(NEW_IDS, digests(NEW), "IVF30,Flat", 1500, previous.exchanged))
-    back = incremental.load(state, OLD_IDS, digests(OLD))
+    folder = tmp_path / "one" / "state"
+    remember(folder, OLD_IDS, OLD, 1500, 0)
+    previous = state.load(folder, ids_of(NEW_IDS), digests(NEW))
+    assert previous is not None and previous.drift() == pytest.approx(130 / 1500)
+    remember(folder, NEW_IDS, NEW, 1500, previous.changed())
+    back = state.load(folder, ids_of(OLD_IDS), digests(OLD))
     assert back is not None and back.drift() == pytest.approx((130 + 130) / 1500)
 
 
 def test_without_a_state_there_is_nothing_to_bring_up_to_date(tmp_path: Path) -> None:
-    assert incremental.load(tmp_path / "state", OLD_IDS, digests(OLD)) is None
+    assert state.load(tmp_path / "state", ids_of(OLD_IDS), digests(OLD)) is None
+
+
+def test_the_states_used_last_are_kept(tmp_path: Path) -> None:
+    folders = [tmp_path / "one" / f"state{number}" for number in range(state.KEPT + 1)]
+    for age, folder in enumerate(folders[:-1]):
+        remember(folder, OLD_IDS, OLD, 1500, 0)
+        os.utime(folder / "state.json", (age, age))
+    assert state.load(folders[0], ids_of(OLD_IDS), digests(OLD)) is not None  # the oldest, and used again
+    remember(tmp_path / "two" / "state", OLD_IDS, OLD, 1500, 0)
+    remember(folders[-1], OLD_IDS, OLD, 1500, 0)
+    assert {path.name for path in (tmp_path / "one").iterdir() if path.is_dir()} == {
+        folder.name for folder in folders if folder != folders[1]
+    }
+    assert (tmp_path / "two" / "state" / "state.json").is_file()
 
 
 @pytest.mark.parametrize("change", [{"seed": 4}, {"width": 16}, {"factory": "SQ8"}, {"training_vectors": 99}])
 def test_another_training_has_another_state(change: dict[str, object]) -> None:
-    assert incremental.state_folder("t", "one", index_params()) != incremental.state_folder(
-        "t", "one", index_params(**change)
-    )
+    assert state.state_folder("t", "one", index_params()) != state.state_folder("t", "one", index_params(**change))
 
 
 def test_another_target_shares_the_state() -> None:
-    folders = {incremental.state_folder("t", "one", index_params(target_recall=target)) for target in (0.5, 0.9)}
+    folders = {state.state_folder("t", "one", index_params(target_recall=target)) for target in (0.5, 0.9)}
     assert len(folders) == 1
 
 
@@ -134,13 +227,13 @@ def test_digests_tell_vectors_apart() -> None:
     assert not np.any(digests(swapped) == digests(matrix))
 
 
-@pytest.mark.parametrize("kind", ["ivfflat", "ivfpq"])
-def test_removed_documents_are_never_found(kind: Kind, tmp_path: Path) -> None:
-    keep(tmp_path / "state", of_kind(kind, len(OLD), 32, len(OLD)))
+@pytest.mark.parametrize("kind", ["ivfflat", "ivfpq", "hnsw", "binary"])
+def test_removed_documents_are_never_found(kind: Kind) -> None:
     left = np.arange(0, len(OLD), 2)
-    previous = incremental.load(tmp_path / "state", [OLD_IDS[row] for row in left], digests(OLD[left]))
-    assert previous is not None
-    index = wide_open(incremental.updated(previous, all_of(OLD[left])))
+    fewer = between(OLD, OLD[left], OLD_IDS, [OLD_IDS[row] for row in left])
+    index = made(of_kind(kind, len(OLD), 32, len(OLD)))[1]
+    index = updated(index, fewer, all_of(OLD[left]))
+    tune(index, QUERIES, exact_top(OLD[left], QUERIES), 1.0)
     scores, rows = index.search(OLD[:50], 1)
     assert rows[::2, 0].tolist() == list(range(25))
     assert (scores[1::2, 0] < 0.999).all()

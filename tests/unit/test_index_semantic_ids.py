@@ -25,15 +25,15 @@ def test_errors_are_those_of_the_reconstruction() -> None:
         chosen = np.take_along_axis(distances, found.codes[:, level : level + 1].astype(int), axis=1)[:, 0]
         np.testing.assert_allclose(chosen, distances.min(axis=1), atol=1e-5)  # each code is a nearest centroid
         rebuilt += book[found.codes[:, level]]
-        assert found.errors[level] == pytest.approx(((exact - rebuilt) ** 2).sum() / (exact**2).sum(), rel=1e-4)
-    assert found.errors == sorted(found.errors, reverse=True)
+        assert found.errors()[level] == pytest.approx(((exact - rebuilt) ** 2).sum() / (exact**2).sum(), rel=1e-4)
+    assert found.errors() == sorted(found.errors(), reverse=True)
     assert found.codes.dtype == np.int16
 
 
 def test_codes_shrink_to_what_the_sample_can_train() -> None:
     matrix = clustered(100)
     found = semantic_ids(all_of(matrix), codebooks(matrix, 3, 256, seed=1))
-    assert found.centroids == 2 and found.codes.max() == 1
+    assert found.books.shape == (3, 2, 32) and found.codes.max() == 1
     assert semantic_ids(all_of(matrix[:5]), codebooks(matrix[:5], 2, 256, seed=1)).codes.tolist() == [[0, 0]] * 5
 
 

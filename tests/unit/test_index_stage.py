@@ -17,6 +17,7 @@ from steps.core.fingerprints import fingerprint
 from steps.core.index_files import open_index
 from steps.core.tables import table_from_rows, write_table
 from steps.core.tracking import NullRun
+from steps.index import dataset as one_dataset
 from steps.index import run as stage
 
 WIDTH = 32
@@ -148,6 +149,7 @@ def test_an_incremental_run_finds_what_a_rebuild_finds(
     _, metrics = project.index("again", **knobs)
     assert {key: metrics[f"one.update.{key}"] for key in ("added", "removed", "trained")} == {
         "added": 40, "removed": 30, "trained": 0}  # fmt: skip
+    assert metrics["one.update.drift"] == 40 / 800 and metrics["one.update.scanned_queries"] < 40
     monkeypatch.setenv("SLIMTOWER_CACHE", str(tmp_path / "empty"))
     _, metrics = project.index("anew", **knobs)
     assert metrics["one.update.trained"] == 1
@@ -162,7 +164,31 @@ def test_too_many_changes_train_anew(project: Project) -> None:
     project.documents(range(1600), clustered(1600, WIDTH, seed=20))
     assert project.index()[1]["one.update.trained"] == 1
     project.documents(range(1400), clustered(1600, WIDTH, seed=20)[:1400])
-    assert project.index(retrain_after=0.1)[1]["one.update.trained"] == 1
+    anew = project.index(retrain_after=0.1)[1]
+    assert (anew["one.update.trained"], anew["one.update.tuned"], anew["one.update.drift"]) == (1, 1, 0)
+
+
+def test_nothing_is_searched_for_twice(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = project.index()[0]
+    for name in ("codebooks", "exact_top", "tune", "trained"):
+        monkeypatch.setattr(one_dataset, name, lambda *given, name=name: pytest.fail(f"{name} ran again"))
+    manifest, metrics = project.index()
+    assert manifest == first
+    assert {key: metrics[f"one.update.{key}"] for key in ("added", "scanned_queries", "trained", "tuned")} == {
+        "added": 0, "scanned_queries": 0, "trained": 0, "tuned": 0}  # fmt: skip
+
+
+def test_settings_are_tuned_again_for_another_target_and_codes_for_other_levels(project: Project) -> None:
+    project.index(target_recall=0.7)
+    manifest, metrics = project.index(target_recall=1.0, semantic_ids={"levels": 3, "codes": 8})
+    assert (metrics["one.update.trained"], metrics["one.update.tuned"]) == (0, 1)
+    assert manifest["datasets"]["one"]["measured"]["ann_recall_at_10"] > 0.99
+    assert len(manifest["datasets"]["one"]["measured"]["semantic_ids"]["relative_error"]) == 3
+
+
+def test_other_queries_are_answered_anew(project: Project) -> None:
+    project.index(recall_queries=30)
+    assert project.index(recall_queries=20)[1]["one.update.scanned_queries"] == 20
 
 
 @pytest.mark.parametrize("kind", ["ivfpq", "hnsw"])

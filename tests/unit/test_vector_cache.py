@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from steps.embed.vector_cache import VectorCache
+from steps.embed.vector_cache import WINDOW_SHARDS, VectorCache
 
 TEXTS = [f"text {number}" for number in range(50)]
 
@@ -78,3 +78,32 @@ def test_a_killed_run_repeats_at_most_one_shard(tmp_path: Path) -> None:
     assert len(list(cache.glob("shard-*"))) == 4  # the fifth was in the making
     repeated = VectorCache(cache, "float32").fill(TEXTS, vectors, 5, "test")
     assert repeated == 30  # ten shards of five, four of them kept
+
+
+def test_windows_bound_what_is_held_and_a_resumed_run_makes_the_same_shards(tmp_path: Path) -> None:
+    texts = [f"{'long ' * (number % 5)}text {number}" for number in range(203)] + TEXTS
+
+    def some(texts: list[str]) -> np.ndarray:
+        shards.append(texts)
+        if len(shards) == stop:
+            raise KeyboardInterrupt
+        return np.array([[len(text), 0, 1] for text in texts], dtype=np.float32)
+
+    made = []
+    for stop in (0, 7):
+        shards: list[list[str]] = []
+        cache = tmp_path / str(stop)
+        if stop:
+            with pytest.raises(KeyboardInterrupt):
+                VectorCache(cache, "float32").fill(texts, some, 3, "test")
+            shards.pop()
+            stop = 0
+        VectorCache(cache, "float32").fill(texts, some, 3, "test")
+        made.append(shards)
+    assert made[0] == made[1]
+    asked = [text for shard in made[0] for text in shard]
+    assert len(asked) == len(set(asked)) == len(set(texts))
+    window = 3 * WINDOW_SHARDS
+    for place, shard in enumerate(made[0]):
+        assert len({texts.index(text) // window for text in shard}) == 1, place
+        assert len(shard[0]) >= len(shard[-1])

@@ -1,0 +1,125 @@
+"""What a run leaves of a data set's index for the next one, under SLIMTOWER_CACHE.
+
+What is trained (centroids, quantisers, codebooks) is kept until more than `index.retrain_after` of the vectors have
+changed since. The vectors themselves are not kept: the exact index is as quickly copied from the present ones.
+"""
+
+import os
+import shutil
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import faiss
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from steps.core.files import cache_root, read_json, staged_folder, write_json
+from steps.core.params.index import IndexParams
+from steps.index.exact import Top
+from steps.index.matching import Match, match
+from steps.index.semantic_ids import SemanticIds
+
+FORMAT = 1
+KEPT = 4  # states of one data set: a champion's, its challenger's, and two that someone tries out
+_IDS, _TOP = ("books", "codes", "left"), ("rows", "scores")
+
+
+@dataclass(frozen=True)
+class Tried:
+    """The settings that were chosen for the approximate index of this factory string, and how far they were tuned."""
+
+    factory: str
+    settings: dict[str, int]
+    target: float
+    met: bool
+
+
+@dataclass(frozen=True)
+class State:
+    """`trained_on`: vectors there were when the index was trained; `changed`: vectors exchanged since.
+
+    `tried`: None when the approximate index is not kept; `ids`, `wanted_ids`: semantic IDs and the levels and codes
+    that were asked for; `top`, `asked`: exact hits and the digest of the queries that they answer.
+    """
+
+    trained_on: int
+    changed: int
+    tried: Tried | None
+    ids: SemanticIds | None
+    wanted_ids: dict[str, int]
+    top: Top | None
+    asked: str
+
+
+@dataclass(frozen=True)
+class Previous:
+    """A state, its folder, and which of the present documents it knows."""
+
+    state: State
+    folder: Path
+    match: Match
+
+    def changed(self) -> int:
+        """Vectors changed since training, this time included."""
+        return self.state.changed + self.match.exchanged
+
+    def drift(self) -> float:
+        """The same as a share of those trained on."""
+        return self.changed() / self.state.trained_on
+
+    def index(self) -> faiss.Index:
+        """The approximate index as it was."""
+        return faiss.read_index(str(self.folder / "ann.faiss"))
+
+
+def state_folder(teacher: str, dataset: str, params: IndexParams) -> Path:
+    """Cache folder of one data set's index: all that decides how it is trained is in its name."""
+    knobs = params.model_dump(exclude={"target_recall", "recall_queries", "retrain_after", "semantic_ids"})
+    settings = (FORMAT, teacher, sorted(knobs.items()), faiss.__version__)
+    return cache_root() / "index" / dataset / sha256(repr(settings).encode()).hexdigest()[:24]
+
+
+def load(folder: Path, doc_ids: pa.ChunkedArray, digests: np.ndarray) -> Previous | None:
+    """The state in `folder`, matched with the present documents by id and vector digest; None when there is none."""
+    if not (folder / "state.json").is_file():
+        return None
+    os.utime(folder / "state.json")  # used: prune keeps it
+    told: dict[str, Any] = read_json(folder / "state.json")
+    documents = pq.read_table(folder / "documents.parquet")
+    ids = {name: np.load(folder / f"{name}.npy") for name in _IDS if (folder / f"{name}.npy").is_file()}
+    top = {name: np.load(folder / f"{name}.npy") for name in _TOP if (folder / f"{name}.npy").is_file()}
+    state = State(
+        trained_on=told["trained_on"],
+        changed=told["changed"],
+        tried=Tried(**told["tried"]) if told["tried"] else None,
+        ids=SemanticIds(**ids) if ids else None,
+        wanted_ids=told["wanted_ids"],
+        top=Top(**top) if top else None,
+        asked=told["asked"],
+    )
+    return Previous(state, folder, match(documents["doc_id"], documents["digest"].to_numpy(), doc_ids, digests))
+
+
+def save(folder: Path, state: State, doc_ids: pa.ChunkedArray, digests: np.ndarray, ann: Path) -> None:
+    """Keep a state and a copy of its approximate index, the file `ann`; old states of the data set go."""
+    with staged_folder(folder) as staging:
+        if state.tried:
+            shutil.copyfile(ann, staging / "ann.faiss")
+        table = pa.table({"doc_id": doc_ids, "digest": pa.array(digests)})
+        pq.write_table(table, staging / "documents.parquet", use_dictionary=False)
+        for part, names in ((state.ids, _IDS), (state.top, _TOP)):
+            for name in names if part else ():
+                np.save(staging / f"{name}.npy", getattr(part, name))
+        told = {name: getattr(state, name) for name in ("trained_on", "changed", "wanted_ids", "asked")}
+        write_json(staging / "state.json", told | {"tried": vars(state.tried) if state.tried else None})
+    prune(folder.parent)
+
+
+def prune(folder: Path) -> None:
+    """Remove all states in a data set's folder but the KEPT used last."""
+    found = sorted(folder.glob("*/state.json"), key=lambda path: path.stat().st_mtime_ns, reverse=True)
+    for path in found[KEPT:]:
+        shutil.rmtree(path.parent, ignore_errors=True)
