@@ -1,7 +1,8 @@
 """Queries to embeddings on the latency path: tokenizers, numpy and onnxruntime, without torch.
 
 `serving.json` beside the model says what to load: `format` (table or onnx), `precision` (fp32 or int8), `width`,
-`max_length` in tokens (null = no limit), `normalise`, `prompt` (put before each query) and `pad_id`.
+`max_length` in tokens (null = no limit), `normalise`, `prompt` (put before each query) and `pad_id`; and, for the
+checks of a release, `pooling`.
 """
 
 import math
@@ -130,10 +131,13 @@ class OnnxEncoder:
             reason = " ".join(str(error).split())[:200]
             raise UserError(f"{model}: onnxruntime cannot load it ({reason}); {REMEDY}") from None
         self.width, self._token_ids, self._pad_id, self._batch = width, token_ids, pad_id, batch
+        self._outputs = [self._session.get_outputs()[0].name]
 
     def encode(self, texts: list[str]) -> np.ndarray:
         """Embeddings of the texts, float32 `(len(texts), width)`; texts of like length share a batch."""
         rows = [self._token_ids(text) for text in texts]
+        if len(rows) == 1:
+            return self._run(np.array(rows, dtype=np.int64))
         vectors = np.zeros((len(rows), self.width), dtype=np.float32)
         order = sorted(range(len(rows)), key=lambda row: len(rows[row]))
         for start in range(0, len(order), self._batch):
@@ -143,8 +147,14 @@ class OnnxEncoder:
             for position, row in enumerate(chosen):
                 ids[position, : len(rows[row])] = rows[row]
                 mask[position, : len(rows[row])] = 1
-            vectors[chosen] = self._session.run(None, {"input_ids": ids, "attention_mask": mask})[0]
+            vectors[chosen] = self._run(ids, mask)
         return vectors
+
+    def _run(self, ids: np.ndarray, mask: np.ndarray | None = None) -> np.ndarray:
+        """Embeddings of token ids `(batch, length)`; no mask = no padding."""
+        mask = np.ones(ids.shape, dtype=np.int64) if mask is None else mask
+        found: np.ndarray = self._session.run(self._outputs, {"input_ids": ids, "attention_mask": mask})[0]
+        return found
 
 
 def load_query_encoder(folder: Path, threads: int = 1, precision: str | None = None) -> QueryEncoder:

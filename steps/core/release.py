@@ -13,7 +13,7 @@ from steps.core.errors import UserError
 from steps.core.files import folder_bytes
 from steps.core.index_files import open_index
 from steps.core.query_encoder import load_query_encoder
-from steps.core.release_checks import check_encoder, check_files, check_index, check_probes, check_rows, embed_each
+from steps.core.release_checks import check_files, check_index, check_probes, check_rows, check_serving, embed_each
 from steps.core.release_manifest import REMEDY, Manifest, read_manifest
 from steps.core.widths import cut
 
@@ -43,13 +43,9 @@ class Release:
         self.folder, self.manifest, self.threads = folder, manifest, threads
         self.encoder = load_query_encoder(folder / "serving", threads)
         self.entries = check_index(folder, manifest)
+        self.datasets = sorted(manifest.datasets)
         self._indexes: dict[tuple[str, str], faiss.Index] = {}
         self._documents: dict[str, Documents] = {}
-
-    @property
-    def datasets(self) -> list[str]:
-        """Names of the data sets with an index."""
-        return sorted(self.manifest.datasets)
 
     @property
     def model_bytes(self) -> int:
@@ -120,13 +116,16 @@ class Release:
 
     def index(self, dataset: str, kind: str = "ann") -> faiss.Index:
         """The faiss index of a data set, mapped from disk where faiss can; UserError when it cannot be opened."""
+        found = self._indexes.get((dataset, kind))
+        if found is not None:
+            return found
         kinds = self.kinds(dataset)
-        kind = kinds[0] if kind == "ann" else kind
-        if kind not in kinds:
+        own = kinds[0] if kind == "ann" else kind
+        if own not in kinds:
             raise UserError(f"release {self.folder}: has no {kind} index of {dataset!r}; it has {', '.join(kinds)}")
-        if (dataset, kind) not in self._indexes:
-            self._indexes[dataset, kind] = self._open(dataset, kind)
-        return self._indexes[dataset, kind]
+        index = self._open(dataset, own) if own == kind else self.index(dataset, own)
+        self._indexes[dataset, kind] = index
+        return index
 
     def _open(self, dataset: str, kind: str) -> faiss.Index:
         path = self.folder / "index" / dataset
@@ -158,8 +157,8 @@ def load_release(folder: Path, threads: int = 1) -> Release:
     if not (folder / "manifest.json").is_file():
         raise UserError(f"{folder}: no release here; run `dvc repro` (or `make demo`) to build it")
     manifest = read_manifest(folder / "manifest.json")
-    check_encoder(folder, manifest)
     check_files(folder, manifest)
+    check_serving(folder, manifest)
     release = Release(folder, manifest, threads)
     vectors = embed_each(release.encode, [probe.text for probe in manifest.probes])
     check_probes(folder / "serving", manifest, vectors, [probe.served for probe in manifest.probes])

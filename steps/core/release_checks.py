@@ -10,31 +10,18 @@ import pyarrow as pa
 
 from steps.core.errors import UserError
 from steps.core.files import read_json, sha256_file
-from steps.core.fingerprints import fingerprint
 from steps.core.index_files import file_digests
 from steps.core.release_manifest import REMEDY, SHARED, Manifest
+from steps.core.tower_files import query_pooling, tower_facts
 
 TITLES = "titles.parquet"
 
 
-def check_encoder(folder: Path, manifest: Manifest) -> None:
-    """The sentence-transformers folder is the one the release was made with."""
-    try:
-        found = vars(fingerprint(folder / "query_encoder"))
-    except UserError:  # no weights at all
-        found = {}
-    for part in sorted(found.keys() | manifest.encoder.keys()):
-        if found.get(part) != manifest.encoder.get(part):
-            raise UserError(f"{folder}/query_encoder: its {part} are not the ones this release was made with; {REMEDY}")
-
-
 def check_files(folder: Path, manifest: Manifest) -> None:
-    """Every file of serving/ and index/ has its digest."""
+    """query_encoder/, serving/ and index/ hold the files that the manifest names, as it knows them, and no others."""
+    _check_digests(folder / "query_encoder", manifest.encoder)
     _check_digests(folder / "serving", manifest.serving)
     _check_digests(folder / "index", manifest.index_files | {"manifest.json": manifest.index_manifest})
-    present = {path.name for path in (folder / "serving").iterdir()}
-    if unknown := sorted(present - set(manifest.serving)):
-        raise UserError(f"{folder}/serving: {', '.join(unknown)} not named by the manifest; {REMEDY}")
 
 
 def _check_digests(folder: Path, digests: Mapping[str, str]) -> None:
@@ -42,6 +29,31 @@ def _check_digests(folder: Path, digests: Mapping[str, str]) -> None:
         path = folder / name
         if not path.is_file() or sha256_file(path) != digest:
             raise UserError(f"{path}: missing or not the file this release was made with; {REMEDY}")
+    # a link to a folder would not be walked
+    present = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_symlink() or path.is_file()}
+    if unknown := sorted(present - set(digests)):
+        raise UserError(f"{folder}: {', '.join(unknown)} not named by the manifest; {REMEDY}")
+
+
+def check_serving(folder: Path, manifest: Manifest) -> None:
+    """What encodes queries is set up as the manifest says, as the student is, and for the index."""
+    found, serves = read_json(folder / "serving" / "serving.json"), manifest.serves
+    if found != serves.model_dump():
+        fields = sorted(found.keys() ^ serves.model_dump().keys()) or [
+            field for field, value in serves.model_dump().items() if found[field] != value
+        ]
+        raise UserError(f"{folder}: serving/serving.json and manifest.json differ in {', '.join(fields)}; {REMEDY}")
+    student = tower_facts(folder / "query_encoder")
+    sides: list[tuple[str, object, str, object]] = [
+        ("width", serves.width, "the index has", manifest.width),
+        ("normalise", serves.normalise, "the index has", manifest.normalised),
+        ("normalise", serves.normalise, "query_encoder/ has", student["normalised"]),
+        ("pooling", serves.pooling, "query_encoder/ has", query_pooling(student)),
+        ("prompt", serves.prompt, "query_encoder/ has", student["prompts"].get("query") or ""),
+    ]
+    for field, served, whose, expected in sides:
+        if served != expected:
+            raise UserError(f"{folder}/serving: {field} is {served!r}, {whose} {expected!r}; {REMEDY}")
 
 
 def check_index(folder: Path, manifest: Manifest) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from steps.core.errors import UserError
 from steps.core.files import read_json, write_json
 
-FORMAT = 2
+FORMAT = 3
 REMEDY = "encoder and index must come from one run: run `dvc repro` (or `make demo`) to build the release again"
 SHARED = ("teacher", "width", "metric", "modules", "pooling", "normalised", "prompts", "faiss")
 
@@ -36,10 +36,23 @@ class Collection(Strict):
     corpus_digest: str
 
 
+class Serves(Strict):
+    """How queries become embeddings; equal to serving.json, where the query encoder reads it."""
+
+    format: str
+    precision: str
+    width: int
+    max_length: int | None
+    normalise: bool
+    pooling: str
+    prompt: str
+    pad_id: int
+
+
 class Manifest(Strict):
     """manifest.json of a release. The fields of SHARED are equal in the index's own manifest.
 
-    `encoder`: fingerprint of query_encoder/. `serving`, `index_files`: path below that folder -> sha256.
+    `encoder`, `serving`, `index_files`: path below query_encoder/, serving/, index/ -> sha256, of every file.
     `seal`: sha256 over all other fields.
     """
 
@@ -47,6 +60,7 @@ class Manifest(Strict):
     student: str
     encoder: dict[str, str]
     serving: dict[str, str]
+    serves: Serves
     index_manifest: str
     index_files: dict[str, str]
     datasets: dict[str, Collection]

@@ -1,16 +1,16 @@
 """python -m steps.release --student 2l"""
 
-import argparse
 from pathlib import Path
 
 from steps.core.params import Params
+from steps.core.self_check import step_parser
 from steps.core.stage import stage_main
 from steps.core.tracking import Run
 
 
 def main() -> None:
     """Release one student."""
-    parser = argparse.ArgumentParser(prog="python -m steps.release", description=__doc__)
+    parser = step_parser("release", __doc__)
     parser.add_argument("--student", required=True, help="a name in distill.students")
     student = parser.parse_args().student
 

@@ -5,11 +5,12 @@ import shutil
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from steps.core.corpus import corpus_batches
 from steps.core.errors import UserError
 from steps.core.release_checks import TITLES
-from steps.core.tables import read_table
 
 
 def copy_index(index: Path, target: Path) -> None:
@@ -28,14 +29,20 @@ def _link_or_copy(source: str, target: str) -> str:
 def write_titles(ingest: Path, index: Path, datasets: list[str]) -> None:
     """Write `<data set>/titles.parquet`: doc_id and title, in the order of the index's rows.
 
-    UserError when the index holds a document that the corpus lacks.
+    In memory are the ids and titles of one data set, as they are where a release answers. UserError when the index
+    holds a document that the corpus lacks.
     """
-    corpus = read_table(ingest, "corpus")
-    titles = dict(zip(corpus["doc_id"].to_pylist(), corpus["title"].to_pylist(), strict=True))
     for dataset in datasets:
-        ids = pq.read_table(index / dataset / "doc_ids.parquet")["doc_id"].to_pylist()
-        missing = next((doc_id for doc_id in ids if doc_id not in titles), None)
-        if missing is not None:
+        corpus = pa.Table.from_batches(
+            [
+                batch.filter(pc.equal(batch["dataset"], dataset)).select(["doc_id", "title"])
+                for batch in corpus_batches(ingest, ["doc_id", "dataset", "title"])
+            ]
+        )
+        ids = pq.read_table(index / dataset / "doc_ids.parquet", columns=["doc_id"])["doc_id"]
+        rows = pc.index_in(ids, value_set=corpus["doc_id"])
+        if rows.null_count:
+            missing = ids.filter(pc.is_null(rows))[0].as_py()
             raise UserError(f"{index / dataset}: document {missing!r} is not in {ingest}; run `dvc repro index`")
-        table = pa.table({"doc_id": ids, "title": [titles[doc_id] for doc_id in ids]})
+        table = pa.table({"doc_id": ids, "title": corpus["title"].take(rows)})
         pq.write_table(table, index / dataset / TITLES, compression="zstd")

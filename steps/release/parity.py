@@ -82,6 +82,38 @@ def check_parity(
     )
 
 
+@dataclass(frozen=True)
+class Unjudged:
+    """What stands in for nDCG@10 on a data set without judged dev queries: cosines of served texts to the student."""
+
+    reason: str
+    texts: int
+    served_cosine_mean: float
+    served_cosine_min: float
+
+    def as_dict(self) -> dict[str, object]:
+        """Field name -> value."""
+        return asdict(self)
+
+
+def check_unjudged(dataset: str, reference: np.ndarray, served: np.ndarray, *, minimum_mean: float) -> Unjudged:
+    """Compare a data set's sample texts as the model embeds them and as they are served, `(texts, dim)`.
+
+    UserError when the mean cosine is below `minimum_mean`, or there is no text.
+    """
+    if not len(reference):
+        raise UserError(f"{dataset!r}: no query and no document has a text to compare encoders with; leave it out")
+    close = cosines(served, reference)
+    mean, reason = float(close.mean()), "no dev query of this data set is judged"
+    if not mean >= minimum_mean:  # also catches NaN
+        raise UserError(
+            f"release.served_cosine: on {len(close)} texts of {dataset!r}, what serves has mean cosine {mean:.4f} to"
+            f" the student, below {minimum_mean}; nDCG@10 cannot tell what that costs, as {reason}: set"
+            " release.precision: fp32, or judge dev queries"
+        )
+    return Unjudged(reason, len(close), mean, float(close.min()))
+
+
 def cosines(served: np.ndarray, reference: np.ndarray) -> np.ndarray:
     """Cosine of each row of `served` `(n, dim)` with the same row of `reference`, float64 `(n,)`.
 

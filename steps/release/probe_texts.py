@@ -1,17 +1,44 @@
-"""The queries by which a release recognises its encoder."""
+"""Texts on which an encoder is recognised, or compared with the student where no dev query is judged."""
 
+from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from steps.core.corpus import corpus_columns
 from steps.core.tables import read_table
 from steps.core.texts import sentences
 
 
 def probe_texts(ingest: Path, count: int) -> list[str]:
     """The first training queries by id; titles, then first sentences of documents where there are too few."""
-    queries = [row for row in read_table(ingest, "queries").to_pylist() if row["split"] == "train"]
-    texts = [row["text"] for row in sorted(queries, key=lambda row: row["query_id"])]
-    if len(texts) < count:
-        corpus = read_table(ingest, "corpus").to_pylist()
-        texts += [row["title"] for row in corpus if row["title"]]
-        texts += [found[0] for row in corpus if (found := sentences(row["content"]))]
-    return texts[:count]
+    queries = read_table(ingest, "queries")
+    texts = _first(queries.filter(pc.equal(queries["split"], "train")), count)
+    return [*texts, *islice(_document_texts(ingest), count - len(texts))]
+
+
+def sample_texts(ingest: Path, dataset: str, count: int) -> list[str]:
+    """Texts like the queries of a data set: its dev, train and pool queries, by id, then titles and first sentences."""
+    queries = read_table(ingest, "queries")
+    queries = queries.filter(pc.equal(queries["dataset"], dataset))
+    texts: list[str] = []
+    for split in ("dev", "train", "pool"):
+        texts += _first(queries.filter(pc.equal(queries["split"], split)), count - len(texts))
+    return [*texts, *islice(_document_texts(ingest, dataset), count - len(texts))]
+
+
+def _first(queries: pa.Table, count: int) -> list[str]:
+    texts: list[str] = queries.sort_by("query_id").slice(0, count)["text"].to_pylist()
+    return texts
+
+
+def _document_texts(ingest: Path, dataset: str | None = None) -> Iterator[str]:
+    """Titles of the corpus or of one data set, then first sentences of its documents; read as far as needed."""
+    for name, title in corpus_columns(ingest, ["dataset", "title"]):
+        if title and dataset in (None, name):
+            yield title
+    for name, content in corpus_columns(ingest, ["dataset", "content"]):
+        if dataset in (None, name) and (found := sentences(content)):
+            yield found[0]

@@ -4,8 +4,10 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pyarrow.compute as pc
 
 from steps.core.errors import UserError
 from steps.core.release import Release
@@ -26,12 +28,11 @@ class DevQueries:
 def read_dev_queries(ingest: Path, datasets: Sequence[str]) -> list[DevQueries]:
     """Judged dev queries, one entry a data set that has any, in the order of `datasets`."""
     grades: dict[str, dict[str, int]] = defaultdict(dict)
-    for row in read_table(ingest, "qrels").to_pylist():
-        if row["split"] == "dev":
-            grades[row["query_id"]][row["doc_id"]] = row["grade"]
+    for row in _dev(ingest, "qrels"):
+        grades[row["query_id"]][row["doc_id"]] = row["grade"]
     found: dict[str, list[tuple[str, str]]] = defaultdict(list)
-    for row in read_table(ingest, "queries").to_pylist():
-        if row["split"] == "dev" and any(grade > 0 for grade in grades[row["query_id"]].values()):
+    for row in _dev(ingest, "queries"):
+        if any(grade > 0 for grade in grades[row["query_id"]].values()):
             found[row["dataset"]].append((row["query_id"], row["text"]))
     return [
         DevQueries(name, [q for q, _ in rows], [text for _, text in rows], {q: grades[q] for q, _ in rows})
@@ -40,16 +41,22 @@ def read_dev_queries(ingest: Path, datasets: Sequence[str]) -> list[DevQueries]:
     ]
 
 
+def _dev(ingest: Path, name: str) -> list[dict[str, Any]]:
+    table = read_table(ingest, name)
+    rows: list[dict[str, Any]] = table.filter(pc.equal(table["split"], "dev")).to_pylist()
+    return rows
+
+
 @dataclass(frozen=True)
 class Embedded:
-    """The dev queries' embeddings `(queries, width)` by the student, its fp32 export, and the encoder that serves."""
+    """Embeddings of texts `(texts, width)` by the student, its fp32 export, and the encoder that serves."""
 
     model: np.ndarray
     exported: np.ndarray
     served: np.ndarray
 
     def rows(self, start: int, stop: int) -> "Embedded":
-        """The embeddings of some queries."""
+        """The embeddings of some texts."""
         return Embedded(*(getattr(self, name)[start:stop] for name in ("model", "exported", "served")))
 
 
@@ -89,7 +96,7 @@ def mean_ndcg(release: Release, queries: DevQueries, vectors: np.ndarray, kind: 
 
 
 def measure_costs(release: Release, queries: Sequence[DevQueries], embedded: Embedded) -> dict[str, Cost]:
-    """Cost of serving by data set; `embedded` holds the queries' vectors one data set after the other."""
+    """Cost of serving by data set; `embedded` begins with the queries' vectors, one data set after the other."""
     costs, start = {}, 0
     for asked in queries:
         part, start = embedded.rows(start, start + len(asked.ids)), start + len(asked.ids)

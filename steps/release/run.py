@@ -1,6 +1,7 @@
 """Put a student and the index together, export what serves, and load the result as its user will."""
 
 import shutil
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -8,36 +9,40 @@ import numpy as np
 
 from steps.core.errors import UserError
 from steps.core.files import folder_bytes, read_json, sha256_file, staged_folder, write_json
-from steps.core.fingerprints import fingerprint
 from steps.core.params.release import ReleaseParams
 from steps.core.query_encoder import load_query_encoder
 from steps.core.release import Release, load_release
 from steps.core.release_checks import embed_each
-from steps.core.release_manifest import FORMAT, SHARED, Collection, Manifest, Probe
+from steps.core.release_manifest import FORMAT, SHARED, Collection, Manifest, Probe, Serves
 from steps.core.towers import encode, load_tower
 from steps.core.tracking import Run, flatten
 from steps.core.widths import cut
 from steps.release.export import export, quantise
 from steps.release.index_copy import copy_index, write_titles
-from steps.release.parity import check_parity
-from steps.release.probe_texts import probe_texts
+from steps.release.parity import Unjudged, check_parity, check_unjudged
+from steps.release.probe_texts import probe_texts, sample_texts
 from steps.release.quality import DevQueries, Embedded, check_costs, mean_ndcg, measure_costs, read_dev_queries
 
 SERVED_MODEL = Path(__file__).with_name("served_model.py")
+SAMPLE = 256  # texts of a data set that is not judged: their mean cosine is known to a ten-thousandth
 
 
 def run(student: str, distill: Path, index: Path, ingest: Path, output: Path, params: ReleaseParams, run: Run) -> None:
     """Write `query_encoder/`, `serving/`, `index/`, `manifest.json` and `report.json`.
 
     UserError when the two sides have different teachers, when the exported encoder is not the student, or when export,
-    precision and approximate index together lose more of dev nDCG@10 than allowed.
+    precision and approximate index together lose more of dev nDCG@10 than allowed. Where a data set has no judged dev
+    queries, how close the served encoder is to the student decides instead.
     """
     documents = read_json(index / "manifest.json")
     _check_sides(student, distill, index, documents)
     width, datasets = int(documents["width"]), sorted(documents["datasets"])
     queries = read_dev_queries(ingest, datasets)
+    judged = [text for asked in queries for text in asked.texts]
+    names = sorted(set(datasets) - {asked.dataset for asked in queries})
+    samples = {name: sample_texts(ingest, name, SAMPLE) for name in names}
     probed = probe_texts(ingest, params.probes)
-    texts = [*(text for asked in queries for text in asked.texts), *probed]
+    texts = [*judged, *chain.from_iterable(samples.values()), *probed]
     tower = load_tower(distill / "query_encoder")
     vectors = encode(tower, texts, "query")
     if vectors.shape[1] < width:
@@ -60,21 +65,28 @@ def run(student: str, distill: Path, index: Path, ingest: Path, output: Path, pa
         manifest = _manifest(student, staging, documents, probes, params.probe_tolerance)
         manifest.write(staging / "manifest.json")
         release = load_release(staging)
-        quality = _quality(release, queries, texts, Embedded(vectors, exported, served), params)
+        embedded = Embedded(vectors, exported, served)
+        quality = _quality(release, queries, texts, embedded, params)
+        unjudged = _unjudged(samples, len(judged), embedded, params.served_cosine)
         report = {
             "student": student,
             "format": form,
             "precision": params.precision,
             "bytes": {name: folder_bytes(staging / name) for name in ("query_encoder", "serving", "index")},
-            "skipped": sorted(set(datasets) - {asked.dataset for asked in queries}),  # no judged dev queries
             **quality,
+            "unjudged": {dataset: found.as_dict() for dataset, found in unjudged.items()},
         }
         write_json(staging / "report.json", report)
+    for dataset, found in unjudged.items():
+        print(
+            f"{dataset}: what serving costs in nDCG@10 was not measured: {found.reason}; mean cosine of the served"
+            f" encoder to the student {found.served_cosine_mean:.4f} on {found.texts} texts"
+        )
     run.param("student", student)
     run.metrics({name: value for name, value in flatten(report).items() if isinstance(value, int | float)})
     run.artifact(output / "manifest.json")
     run.artifact(output / "report.json")
-    run.served(output, f"release-{student}", SERVED_MODEL)
+    run.served(output, f"release-{student}", SERVED_MODEL, once=True)
 
 
 def _check_sides(student: str, distill: Path, index: Path, documents: dict[str, Any]) -> None:
@@ -91,8 +103,9 @@ def _manifest(student: str, folder: Path, documents: dict[str, Any], probes: lis
     return Manifest(
         format=FORMAT,
         student=student,
-        encoder=vars(fingerprint(folder / "query_encoder")),
+        encoder=_digests(folder / "query_encoder"),
         serving=_digests(folder / "serving"),
+        serves=Serves.model_validate(read_json(folder / "serving" / "serving.json")),
         index_manifest=files.pop("manifest.json"),
         index_files=files,
         datasets={
@@ -135,6 +148,15 @@ def _quality(
     costs = measure_costs(release, queries, embedded)
     check_costs(costs, params.total_ndcg_loss)
     return {"parity": parity.as_dict(), "dev": {dataset: cost.as_dict() for dataset, cost in costs.items()}}
+
+
+def _unjudged(samples: dict[str, list[str]], start: int, embedded: Embedded, minimum: float) -> dict[str, Unjudged]:
+    """How close what serves is to the student, by data set; the samples' rows of `embedded` begin at `start`."""
+    found = {}
+    for dataset, texts in samples.items():
+        part, start = embedded.rows(start, start + len(texts)), start + len(texts)
+        found[dataset] = check_unjudged(dataset, part.model, part.served, minimum_mean=minimum)
+    return found
 
 
 def _rounded(vector: np.ndarray) -> list[float]:

@@ -53,6 +53,7 @@ def export_table(tower_folder: Path, out: Path, *, int8: bool, width: int = 0) -
         "width": int(rows.shape[1]),
         "max_length": truncation["max_length"] if truncation else None,
         "normalise": normalise,
+        "pooling": "mean",
         "prompt": tower.prompts.get("query") or "",
         "pad_id": 0,
     }

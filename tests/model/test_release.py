@@ -6,13 +6,16 @@ from pathlib import Path
 
 import faiss
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from stages import INDEX, RELEASE, run_index, run_release
 
 from steps.core.errors import UserError
 from steps.core.release import load_release
-from steps.core.tables import read_table, write_table
+from steps.core.tables import read_table, table_from_rows, write_table
 from steps.core.tracking import NullRun
+from steps.release.index_copy import write_titles
 
 
 @pytest.fixture
@@ -121,7 +124,7 @@ def test_the_encoder_that_serves_stays_close_to_the_student(released: Path) -> N
         report = json.loads((release.folder / "report.json").read_text())
         assert (report["format"], report["precision"]) == (form, "int8")
         assert report["parity"]["exported_cosine_min"] > 0.9999
-        assert report["skipped"] == ["one"]  # its queries are train and test
+        assert list(report["unjudged"]) == ["one"]  # its queries are train and test
         assert report["dev"]["two"]["queries"] == 8
         parts = report["dev"]["two"]["loss"]
         assert parts["total"] == pytest.approx(parts["export"] + parts["precision"] + parts["index"])
@@ -156,6 +159,26 @@ def test_an_index_of_documents_that_are_gone_cannot_be_released(other: Path) -> 
             run=NullRun(),
         )
     assert not (other / "models/release/static").exists()
+
+
+def test_titles_follow_the_rows_of_the_index(tmp_path: Path) -> None:
+    rows = [
+        {"doc_id": f"d{number}", "dataset": "even" if number % 2 == 0 else "odd", "title": f"title {number}"}
+        for number in range(9000)  # several batches
+    ]
+    write_table(tmp_path, "corpus", table_from_rows("corpus", [row | {"topic": "", "content": ""} for row in rows]))
+    ids = {"even": [f"d{number}" for number in range(8998, -1, -2)], "odd": ["d8999", "d1", "d7"]}
+    for dataset, held in ids.items():
+        (tmp_path / "index" / dataset).mkdir(parents=True)
+        pq.write_table(pa.table({"doc_id": held}), tmp_path / "index" / dataset / "doc_ids.parquet")
+    write_titles(tmp_path, tmp_path / "index", list(ids))
+    for dataset, held in ids.items():
+        table = pq.read_table(tmp_path / "index" / dataset / "titles.parquet")
+        assert table["doc_id"].to_pylist() == held
+        assert table["title"].to_pylist() == [f"title {doc_id[1:]}" for doc_id in held]
+    pq.write_table(pa.table({"doc_id": ["d1", "d2"]}), tmp_path / "index/odd/doc_ids.parquet")
+    with pytest.raises(UserError, match=r"odd: document 'd2' is not in "):  # it is another data set's
+        write_titles(tmp_path, tmp_path / "index", ["odd"])
 
 
 def test_the_same_input_gives_the_same_release(released: Path, other: Path) -> None:

@@ -3,14 +3,16 @@
 import json
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from steps.core.errors import UserError
+from steps.core.files import sha256_file
 from steps.core.release import load_release
-from steps.core.release_manifest import Manifest, read_manifest
+from steps.core.release_manifest import FORMAT, SHARED, Manifest, read_manifest
 
 # Nothing in the folder can contradict these but the seal; the student's vectors only the student itself.
 SEALED_ONLY = {"student", "probe_tolerance", "seal"}
@@ -43,20 +45,31 @@ def changed(value: Any) -> Any:
 
 
 def edit(folder: Path, path: Place, change: Callable[[Any, Any], None], *, seal: bool) -> None:
-    """Apply `change(container, key)` at a place of manifest.json; `seal` makes the manifest whole again."""
+    """Apply `change(container, key)` at a place of manifest.json; `seal` then makes it whole where it can be."""
     file = folder / "manifest.json"
     manifest = container = json.loads(file.read_text())
     for key in path[:-1]:
         container = container[key]
     change(container, path[-1])
     file.write_text(json.dumps(manifest))
-    if seal and manifest.get("format") == 2:
-        read_manifest(file).write(file)
+    if seal and manifest.get("format") == FORMAT:
+        with suppress(UserError):  # a field is missing or unknown: it stays broken
+            read_manifest(file).write(file)
 
 
-def one_more(container: Any, key: Any) -> None:
-    """Name one more thing in a mapping of the manifest."""
-    container[key]["more"] = next(iter(container[key].values()))
+def rewrite(folder: Path, name: str, change: Callable[[Any], None]) -> None:
+    """Change a JSON file of the release, and its digest in the manifest with it: only what it says is left to tell."""
+    path = folder / name
+    value = json.loads(path.read_text())
+    change(value)
+    path.write_text(json.dumps(value))
+    part, _, inner = name.partition("/")
+    place: Place = {
+        "query_encoder": ("encoder", inner),
+        "serving": ("serving", inner),
+        "index": ("index_manifest",) if inner == "manifest.json" else ("index_files", inner),
+    }[part]
+    edit(folder, place, lambda container, key: container.__setitem__(key, sha256_file(path)), seal=True)
 
 
 def refused(folder: Path) -> str:
@@ -122,9 +135,59 @@ def test_every_file_is_checked(copy: Path) -> None:
     load_release(copy)
 
 
-def test_a_file_that_no_one_named_is_refused(copy: Path) -> None:
-    (copy / "serving" / "more.onnx").write_bytes(b"x")
-    assert "more.onnx not named by the manifest" in refused(copy)
+@pytest.mark.parametrize("name", ["serving/more.onnx", "index/one/more.faiss", "query_encoder/0/README.md"])
+def test_a_file_that_no_one_named_is_refused(copy: Path, name: str, tmp_path: Path) -> None:
+    path = copy / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(b"x")
+    folder, _, inner = name.partition("/")
+    assert f"{folder}: {inner} not named by the manifest" in refused(copy)
+    path.unlink()
+    load_release(copy)
+    path.symlink_to(tmp_path)  # a link to a folder is no file, but what lies there could be read
+    assert f"{inner} not named by the manifest" in refused(copy)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("width", 16, "width is 16, the index has 32"),
+        ("normalise", False, "normalise is False, the index has True"),
+        ("pooling", "cls", "pooling is 'cls', query_encoder/ has 'mean'"),
+        ("prompt", "query: ", "prompt is 'query: ', query_encoder/ has ''"),
+    ],
+)
+def test_an_encoder_set_up_otherwise_than_student_and_index_is_refused(
+    copy: Path, field: str, value: object, message: str
+) -> None:
+    rewrite(copy, "serving/serving.json", lambda serving: serving.update({field: value}))
+    assert f"differ in {field}" in refused(copy)
+    edit(copy, ("serves", field), lambda container, key: container.__setitem__(key, value), seal=True)
+    assert message in refused(copy)
+
+
+def test_a_student_set_up_otherwise_than_what_serves_is_refused(copy: Path) -> None:
+    name = "query_encoder/config_sentence_transformers.json"
+    rewrite(copy, name, lambda settings: settings["prompts"].update(query="query: "))
+    assert "prompt is '', query_encoder/ has 'query: '" in refused(copy)
+
+
+def test_a_student_that_does_not_normalise_is_refused(copy: Path) -> None:
+    rewrite(copy, "query_encoder/modules.json", lambda modules: modules.pop())
+    assert "normalise is True, query_encoder/ has False" in refused(copy)
+
+
+@pytest.mark.parametrize("field", SHARED)
+def test_an_index_of_other_making_is_refused(copy: Path, field: str) -> None:
+    def change(index: Any) -> None:
+        place = next(leaves(index[field], (field,)))
+        container = index
+        for key in place[:-1]:
+            container = container[key]
+        container[place[-1]] = changed(container[place[-1]])
+
+    rewrite(copy, "index/manifest.json", change)
+    assert f"differ in {field}" in refused(copy)
 
 
 def test_probes_that_are_no_numbers_or_none_are_refused(copy: Path) -> None:

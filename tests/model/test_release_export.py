@@ -6,6 +6,7 @@ from pathlib import Path
 
 import ir_measures
 import numpy as np
+import onnx
 import pytest
 import torch
 from sentence_transformers import SentenceTransformer
@@ -17,7 +18,7 @@ from steps.core.errors import UserError
 from steps.core.query_encoder import load_query_encoder
 from steps.core.towers import load_tower
 from steps.release.onnx_export import export_onnx
-from steps.release.parity import check_parity, cosines, ndcg_at_10
+from steps.release.parity import check_parity, check_unjudged, cosines, ndcg_at_10
 from steps.release.table_export import export_table, quantise_table
 
 TEXTS = [
@@ -75,6 +76,20 @@ def test_the_int8_graph_is_smaller_and_close(tiny_tower: Path, tmp_path: Path) -
     close = cosines(quantised.encode(TEXTS), exported.encode(TEXTS))
     assert 0.99 < close.min() < 1 - 1e-9  # close, and yet another graph
     assert json.loads((tmp_path / "serving/serving.json").read_text())["precision"] == "int8"
+
+
+def test_int8_products_cannot_saturate_without_vnni(tiny_tower: Path, tmp_path: Path) -> None:
+    """AVX2 adds two products of an unsigned activation (up to 255) and a signed weight in signed 16 bits."""
+    export_onnx(tiny_tower, tmp_path / "serving", int8=True)
+    graph = onnx.load(tmp_path / "serving/encoder.int8.onnx").graph
+    weights = {each.name: onnx.numpy_helper.to_array(each) for each in graph.initializer}
+    products = [node for node in graph.node if node.op_type in {"QAttention", "MatMulInteger", "DynamicQuantizeMatMul"}]
+    assert len(products) == 4 * 4  # attention, its output and two feed-forward layers, in four layers
+    for node in products:
+        codes = weights[node.input[1]]
+        assert codes.dtype == np.int8
+        assert 2 * 255 * np.abs(codes.astype(np.int64)).max() <= 2**15 - 1
+        assert np.abs(codes.astype(np.int64)).max(axis=0).min() > 32  # and yet each column uses its range
 
 
 def test_an_int8_embedding_does_not_depend_on_its_neighbours(tiny_tower: Path, tmp_path: Path) -> None:
@@ -186,6 +201,23 @@ def test_parity_reports_what_was_lost() -> None:
     assert found.served_cosine_min == pytest.approx(min(expected))
     assert found.served_cosine_mean == pytest.approx(np.mean(expected))
     assert parity(vectors(), served).ndcg is None  # no judged dev queries: nothing to lose
+
+
+def test_without_judged_queries_the_mean_cosine_decides() -> None:
+    served = vectors() + np.random.default_rng(7).normal(0, 0.2, vectors().shape).astype(np.float32)
+    left, right = served.astype(np.float64), vectors().astype(np.float64)
+    each = [a @ b / np.sqrt(a @ a) / np.sqrt(b @ b) for a, b in zip(left, right, strict=True)]
+    found = check_unjudged("one", vectors(), served, minimum_mean=float(np.mean(each)) - 1e-9)
+    assert (found.texts, found.served_cosine_mean) == (4, pytest.approx(np.mean(each)))
+    assert found.served_cosine_min == pytest.approx(min(each))
+    assert found.served_cosine_min < found.served_cosine_mean - 1e-3
+    with pytest.raises(UserError, match=r"release\.served_cosine: on 4 texts of 'one'.*below 0\.9999.*precision: fp32"):
+        check_unjudged("one", vectors(), served, minimum_mean=0.9999)
+    served[1, 0] = np.nan
+    with pytest.raises(UserError, match="mean cosine nan"):
+        check_unjudged("one", vectors(), served, minimum_mean=0.0)
+    with pytest.raises(UserError, match="'one': no query and no document has a text"):
+        check_unjudged("one", vectors(0), vectors(0), minimum_mean=0.0)
 
 
 def test_cosines_of_nothing() -> None:

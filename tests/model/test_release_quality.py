@@ -1,16 +1,19 @@
 """What serving costs: measured on dev queries, split into its parts, and refused above the limit."""
 
+import json
+import shutil
 from pathlib import Path
 
 import ir_measures
+import numpy as np
 import pytest
 from ir_measures import nDCG
-from stages import write_ingest
+from stages import RELEASE, run_release, write_ingest
 
 from steps.core.errors import UserError
 from steps.core.release import load_release
 from steps.core.tables import read_table, table_from_rows, write_table
-from steps.release.probe_texts import probe_texts
+from steps.release.probe_texts import probe_texts, sample_texts
 from steps.release.quality import Cost, check_costs, mean_ndcg, read_dev_queries
 
 COST = Cost(queries=600, model=0.5, exported=0.5, served=0.498, approximate=0.4)
@@ -67,6 +70,41 @@ def test_ndcg_of_a_release_is_that_of_its_hits(released: Path) -> None:
     qrels = [ir_measures.Qrel(query, doc, grade) for query, docs in asked.qrels.items() for doc, grade in docs.items()]
     expected = ir_measures.calc_aggregate([nDCG @ 10], qrels, run)[nDCG @ 10]
     assert mean_ndcg(release, asked, vectors, "flat") == pytest.approx(expected, abs=1e-9)
+
+
+def test_what_stands_in_for_dev_queries_is_of_the_data_set_and_no_test_query(tmp_path: Path) -> None:
+    ingest = write_ingest(tmp_path)
+    queries = {row["text"]: row for row in read_table(ingest, "queries").to_pylist()}
+    titles = {row["title"]: row for row in read_table(ingest, "corpus").to_pylist() if row["dataset"] == "two"}
+    texts = sample_texts(ingest, "two", 1000)
+    asked, written = texts[:32], texts[32:]
+    assert [queries[text]["split"] for text in asked] == ["dev"] * 8 + ["train"] * 24
+    assert all(queries[text]["dataset"] == "two" for text in asked)
+    assert set(written[:32]) == set(titles)
+    assert len(written) == 64  # a first sentence a document follows
+    assert all(text.startswith("Computes the") for text in written[32:])
+    assert sample_texts(ingest, "two", 10) == texts[:10]
+    split = {queries[text]["split"] for text in sample_texts(ingest, "one", 1000) if text in queries}
+    assert split == {"train"}  # its other queries are test
+
+
+def test_a_data_set_without_judged_queries_is_checked_by_cosine_and_said_to_be(
+    released: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    project = Path(shutil.copytree(released, tmp_path / "project", ignore=shutil.ignore_patterns("release", "cache")))
+    release = load_release(run_release(project, "2l"))
+    found = json.loads((release.folder / "report.json").read_text())["unjudged"]["one"]
+    said = next(line for line in capsys.readouterr().out.splitlines() if "was not measured" in line)
+    assert said.startswith("one: ") and "no dev query of this data set is judged" in said and "2l" not in said
+    texts = sample_texts(project / "data/ingest", "one", 256)
+    served = np.concatenate([release.encode([text]) for text in texts]).astype(np.float64)
+    student = release.tower.encode_query(texts).astype(np.float64)
+    close = (served * student).sum(axis=1) / np.linalg.norm(served, axis=1) / np.linalg.norm(student, axis=1)
+    assert found["texts"] == len(texts) == 88  # 24 queries that are not test, 32 titles, 32 sentences
+    assert found["served_cosine_mean"] == pytest.approx(close.mean(), abs=1e-6)
+    assert found["served_cosine_min"] == pytest.approx(close.min(), abs=1e-6)
+    with pytest.raises(UserError, match=r"release\.served_cosine: on 88 texts of 'one'"):
+        run_release(project, "2l", RELEASE.model_copy(update={"served_cosine": 1.0}))
 
 
 def test_probes_are_training_queries_then_titles(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -111,6 +112,27 @@ def test_a_stage_logs_a_model_that_loads_from_the_tracking_server(
     finally:
         mlflow.set_tracking_uri(None)
     same(model.predict(pd.DataFrame({"query": QUERIES[:1]})).to_dict("records")[0], expected(released, QUERIES[0], 10))
+
+
+def test_an_equal_release_is_stored_once(released: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'mlflow.db'}")
+    monkeypatch.setenv("SLIMTOWER_PIPELINE", "test")
+    monkeypatch.chdir(tmp_path)
+    releases = {name: released / "models/release" / name for name in ("static", "2l")}
+    attached = []
+    for name, folder in [("a", "static"), ("a", "static"), ("b", "static"), ("a", "2l"), ("a", "static")]:
+        with tracking.stage_run("release", {}) as run:
+            run.served(releases[folder], name, CODE, once=True)
+        assert isinstance(run, tracking.MlflowRun)
+        found = run.api.get_run(run.run_id)
+        (output,) = found.outputs.model_outputs
+        assert found.data.tags["slimtower.model"] == output.model_id
+        attached.append(output.model_id)
+        if len(attached) == 4:  # a copy that is gone is no copy
+            shutil.rmtree(tmp_path / "mlartifacts/models" / attached[0])
+    first, again, renamed, other, new = attached
+    assert first == again
+    assert len({first, renamed, other, new}) == 4
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ class ReleaseParams(Strict):
     format: Literal["auto", "onnx", "table"]
     precision: Literal["int8", "fp32"]
     parity_cosine: float = Field(ge=0, le=1)
+    served_cosine: float = Field(ge=0, le=1)
     parity_ndcg_loss: float = Field(ge=0, le=1)
     total_ndcg_loss: float = Field(ge=0, le=1)
     probes: int = Field(ge=1)
