@@ -37,16 +37,18 @@ TEACHER = "teacher"
 SEED = 7
 
 
-def measure(single: int = SINGLE, batched: int = BATCHED) -> dict[str, Any]:
-    """p50 and p99 in milliseconds of one query, queries/s by batch size, and how many times faster than the teacher."""
+def measure(folder: Path, single: int, batched: int) -> dict[str, Any]:
+    """p50 and p99 in milliseconds of one query, queries/s by batch size, and how many times faster than the teacher.
+
+    `single` queries are timed one by one, `batched` in batches; what is exported for it stays below `folder`.
+    """
     texts = query_texts()
-    with tempfile.TemporaryDirectory(prefix="bench-latency.") as name:
-        encoders, origin = served_encoders(Path(name))
-        sizes = {key: _model_bytes(each) for key in encoders if (each := Path(name) / key).is_dir()}
-        singles, batches = sample(texts, single, SEED), sample(texts, batched, SEED)
-        results = {
-            size: take_turns(encoders, singles if size == 1 else singles[:25], batches, size) for size in BATCH_SIZES
-        }
+    encoders, origin = served_encoders(folder)
+    sizes = {key: _model_bytes(each) for key in encoders if (each := folder / key).is_dir()}
+    singles, batches = sample(texts, single, SEED), sample(texts, batched, SEED)
+    results = {
+        size: take_turns(encoders, singles if size == 1 else singles[:25], batches, size) for size in BATCH_SIZES
+    }
     teacher = results[1][TEACHER]
     tokens = load_tower(_teacher_folder()).tokenizer
     return {
@@ -81,12 +83,12 @@ def query_texts() -> list[str]:
 
 
 def _teacher_folder() -> Path:
-    trained = MODELS / "teach/tower"
+    trained = MODELS / "teach" / "tower"
     return trained if trained.is_dir() else Path(resolve_base("all-MiniLM-L6-v2"))
 
 
 def served_encoders(folder: Path) -> tuple[dict[str, Encode], dict[str, str]]:
-    """Encoders by name, exported below `folder`, and what each is."""
+    """Encoders by name, exported below `folder` unless they lie there, and what each is."""
     source = _teacher_folder()
     teacher = load_tower(source)
     layers, layers_origin = _student("2l", folder, lambda: _two_layers(source))
@@ -102,7 +104,8 @@ def served_encoders(folder: Path) -> tuple[dict[str, Encode], dict[str, str]]:
     ):
         for precision in ("fp32", "int8"):
             key = f"{name}.{precision}"
-            export(tower, folder / key, int8=precision == "int8")
+            if not (folder / key / "serving.json").is_file():
+                export(tower, folder / key, int8=precision == "int8")
             encoders[key], origin[key] = _served(load_query_encoder(folder / key)), what
     return encoders, origin
 
@@ -112,7 +115,8 @@ def _student(name: str, folder: Path, untrained: Callable[[], SentenceTransforme
     trained = MODELS / "distill" / name / "query_encoder"
     if trained.is_dir():
         return trained, str(trained)
-    untrained().save_pretrained(str(folder / f"{name}.tower"), create_model_card=False)
+    if not (folder / f"{name}.tower").is_dir():
+        untrained().save_pretrained(str(folder / f"{name}.tower"), create_model_card=False)
     return folder / f"{name}.tower", "untrained"
 
 
@@ -145,7 +149,8 @@ def _served(encoder: QueryEncoder) -> Encode:
 
 def main() -> None:
     """Write bench/results/latency.json."""
-    measured = measure()
+    with tempfile.TemporaryDirectory(prefix="bench-latency.") as name:
+        measured = measure(Path(name), SINGLE, BATCHED)
     kind = machine() | {"onnxruntime": onnxruntime.__version__}
     write_json(RESULT, {"machine": kind, "git_commit": git_commit(), "seed": SEED} | measured)
     for name, row in measured["encoders"].items():

@@ -14,19 +14,21 @@ from steps.core.tracking import client, experiment_id, git_commit
 
 
 def stage_seconds() -> dict[str, float]:
-    """Wall seconds of each stage that ran in the newest finished pipeline run."""
+    """Wall seconds of each stage that ran in the newest finished pipeline run that ran any."""
     api = client()
     experiment = experiment_id(api)
-    done = api.search_runs([experiment], "attributes.status = 'FINISHED'", order_by=["start_time DESC"])
-    parents = [run.info.run_id for run in done if "slimtower.pipeline" in run.data.tags]
-    if not parents:
-        raise UserError("MLflow holds no finished pipeline run; run `make demo` or `make run` first")
-    children = api.search_runs([experiment], f"tags.`mlflow.parentRunId` = '{parents[0]}'", max_results=1000)
-    return {
-        run.data.tags["slimtower.stage"]: (run.info.end_time - run.info.start_time) / 1000
-        for run in children
-        if run.data.tags.get("slimtower.reused") != "true"
-    }
+    done = "attributes.status = 'FINISHED'"
+    pipelines = f"{done} and tags.`slimtower.pipeline` != ''"
+    for parent in api.search_runs([experiment], pipelines, order_by=["start_time DESC"]):
+        children = f"{done} and tags.`mlflow.parentRunId` = '{parent.info.run_id}'"
+        seconds = {
+            run.data.tags["slimtower.stage"]: (run.info.end_time - run.info.start_time) / 1000
+            for run in api.search_runs([experiment], children)
+            if run.data.tags.get("slimtower.reused") != "true" and run.data.tags["slimtower.stage"] != "promote"
+        }
+        if seconds:
+            return seconds
+    raise UserError("MLflow holds no finished pipeline run that ran a stage; run `make demo` or `make run` first")
 
 
 def main() -> None:

@@ -1,15 +1,15 @@
 """`python -m steps.promote`: make a release the champion if it is no worse; or roll back; or show its lineage."""
 
-import argparse
 from pathlib import Path
 
 from steps.core.errors import guarded
 from steps.core.params import load_params
+from steps.core.self_check import step_parser
 
 
 def main() -> None:
     """Read the command line and do what it says."""
-    parser = argparse.ArgumentParser(prog="python -m steps.promote", description=__doc__)
+    parser = step_parser("promote", __doc__)
     parser.add_argument("--student", help="a name in distill.students (default: promote.student of params.yaml)")
     parser.add_argument("--name", help="registered model (default: promote.name of params.yaml)")
     parser.add_argument("--dry-run", action="store_true", help="print the decision and its reasons, change nothing")

@@ -2,6 +2,7 @@
 
 A script without the project on its path: the model must bring the code that it needs. The request is JSON with `model`,
 an MLflow URI, and `questions`, a list of `text`, `dataset` and `k`; the answers are `doc_ids` and `scores`, in order.
+Exit code 75 when the server or the store was not reached.
 """
 
 import json
@@ -9,6 +10,12 @@ import sys
 
 import mlflow.pyfunc
 import pandas as pd
+import requests
+from botocore.exceptions import ConnectionError as StoreError
+from botocore.exceptions import HTTPClientError
+from mlflow.exceptions import MlflowException
+
+EXIT_TRANSIENT = 75
 
 
 def main() -> None:
@@ -24,4 +31,11 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except (requests.RequestException, StoreError, HTTPClientError) as error:
+        print(error, file=sys.stderr)
+        sys.exit(EXIT_TRANSIENT)
+    except MlflowException as error:
+        print(" ".join(str(error).split()), file=sys.stderr)
+        sys.exit(EXIT_TRANSIENT if "failed with exception" in str(error) else 1)

@@ -29,7 +29,8 @@ class Candidate:
 def choose_student(named: str, reports: Path, releases: Path, policy: Policy) -> str:
     """The named student, or the best on dev (on test without dev queries) of those within the policy's budgets.
 
-    UserError when the last evaluation did not measure the named one, or when none is within the budgets.
+    Only releases that are there count. UserError when the last evaluation did not measure the named one, or when none
+    is within the budgets.
     """
     metrics = read_json(reports / "metrics.json")
     students = sorted(metrics["retention"])
@@ -41,13 +42,15 @@ def choose_student(named: str, reports: Path, releases: Path, policy: Policy) ->
     means = {
         student: float(np.mean([models[student][MEASURE] for models in quality.values()]))
         for student in students
-        if _p50_ms(metrics, student) <= policy.max_p50_ms
+        if (releases / student).is_dir()
+        and _p50_ms(metrics, student) <= policy.max_p50_ms
         and folder_bytes(releases / student / "index") <= policy.max_index_bytes
     }
     if not means:
         raise UserError(
-            f"promote.policy: none of {students} is within max_p50_ms {policy.max_p50_ms:g} and max_index_bytes"
-            f" {policy.max_index_bytes}; raise a budget or distil a smaller student"
+            f"promote.policy: none of {students} has a release in {releases} and is within max_p50_ms"
+            f" {policy.max_p50_ms:g} and max_index_bytes {policy.max_index_bytes}; raise a budget, distil a smaller"
+            " student, or run `dvc pull` where releases are missing"
         )
     return min(means, key=lambda student: (-means[student], student))
 

@@ -10,7 +10,7 @@ COLUMNS = ("when", "what", "version", "replaced", "by", "student", "git commit")
 
 def history(registry: Registry) -> list[tuple[str, ...]]:
     """One row an event, oldest first: promotions, rollbacks, moves by other hands, and refusals."""
-    versions = {str(version.version): registry.tags(str(version.version)) for version in registry.versions()}
+    versions = registry.all_tags()
     events = [json.loads(value) for key, value in sorted(registry.model_tags().items()) if key.startswith(EVENT)]
     for version, tags in versions.items():
         if tags.get("decision") == "refused":

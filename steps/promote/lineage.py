@@ -6,16 +6,18 @@ data or of a release.
 
 import tempfile
 from collections.abc import Mapping
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import yaml
 
 from steps.core.errors import UserError
-from steps.core.lineage import lock_stages
+from steps.core.lineage import Stages, lock_stages
 from steps.promote.registry import PREFIX, Registry
 
-_BACKWARD = ("git_commit", "dvc_lock", "dvc_lock_md5", "data_md5", "release_md5", "release", "pipeline_run")
+_BACKWARD = (
+    "git_commit", "dvc_lock", "dvc_lock_md5", "data_md5", "release_md5", "release", "pipeline_run", "airflow_run"
+)  # fmt: skip
 _SHORTEST = 7  # digits of a digest that tell enough
 
 
@@ -34,6 +36,7 @@ def made_of(reference: str) -> dict[str, Any]:
     number = aliases[which[1:]] if which.startswith("@") else which
     version, tags = registry.version(number), registry.tags(number)
     files = _files(registry, str(version.run_id)) if version.run_id else {}
+    behind = upstream(files.get("dvc.lock", {}), [f"release@{tags.get('student')}", "evaluate"])
     return {
         "model": f"{name}/{number}",
         "aliases": sorted(alias for alias, held in aliases.items() if held == number),
@@ -45,9 +48,13 @@ def made_of(reference: str) -> dict[str, Any]:
             "sha256": tags.get("dvc_lock"),
             "file": f"runs:/{version.run_id}/dvc.lock" if "dvc.lock" in files else None,
         },
-        "runs": {"pipeline": tags.get("pipeline_run"), "registration": version.run_id},
+        "runs": {
+            "pipeline": tags.get("pipeline_run"),
+            "registration": version.run_id,
+            "airflow": tags.get("airflow_run"),
+        },
         "data": _data(files.get("dvc.lock", {})),
-        "stages": _stages(registry, tags.get("pipeline_run"), files.get("dvc.lock", {})),
+        "stages": _stages(registry, tags.get("pipeline_run"), behind),
         "images": files.get("images.lock"),
         "params": files.get("params.yaml"),
     }
@@ -59,14 +66,40 @@ def made_from(registry: Registry, digest: str) -> list[dict[str, Any]]:
         raise UserError(f"lineage: {digest!r} is too short; give NAME@alias or at least {_SHORTEST} digits of a digest")
     aliases = registry.aliases()
     found = []
-    for version in registry.versions():
-        number, tags = str(version.version), registry.tags(str(version.version))
+    for number, tags in registry.all_tags().items():
         by = [key for key in _BACKWARD if tags.get(key, "").startswith(digest)]
         if by:
             names = sorted(alias for alias, held in aliases.items() if held == number)
             entry = {"model": f"{registry.name}/{number}", "aliases": names, "through": by}
             found.append(entry | {key: tags.get(key) for key in ("student", "git_commit", "dvc_lock_md5")})
     return found
+
+
+def upstream(stages: Stages, wanted: list[str]) -> Stages:
+    """The first of the `wanted` stages with all that it was made from, and the others themselves; in dvc.lock's order.
+
+    dvc.lock keeps stages that were renamed and students that params dropped: no path leads to those.
+    """
+    found = set(wanted[1:]) & set(stages)
+    waiting = [wanted[0]] if wanted[0] in stages else []
+    while waiting:
+        stage = waiting.pop()
+        found.add(stage)
+        makers = {maker for item in stages[stage].get("deps", []) for maker in _makers(stages, item)}
+        waiting += sorted(makers - found)
+    return {stage: entry for stage, entry in stages.items() if stage in found}
+
+
+def _makers(stages: Stages, dependency: Mapping[str, Any]) -> list[str]:
+    """Stages with this very output; else those with an output inside the path, or around it."""
+    outs = [(stage, out) for stage, entry in stages.items() for out in entry.get("outs", [])]
+    path = PurePosixPath(dependency["path"])
+    exact = {stage: out for stage, out in outs if PurePosixPath(out["path"]) == path}
+    if exact:
+        same = [stage for stage, out in exact.items() if out.get("md5") == dependency.get("md5")]
+        return same or list(exact)
+    near = [(stage, PurePosixPath(out["path"])) for stage, out in outs]
+    return [stage for stage, out in near if path in out.parents or out in path.parents]
 
 
 def _files(registry: Registry, run_id: str) -> dict[str, Any]:

@@ -3,7 +3,8 @@
 A lock is an object `<name>/<generation>`. Whoever finds no live one puts the next generation, conditionally, so that
 one writer wins; it then looks again and yields to any other live one, because a generation can be free once more after
 a release. A stale object is thus never overwritten, only overtaken. Before every write the holder asks `guard`, which
-refuses once half of the lock's life is over.
+refuses once half of the lock's life is over, by the clock of the place where locks lie. A holder that stands still for
+the other half between a guard and its write is the one case left: MLflow has no conditional write.
 """
 
 import contextlib
@@ -35,11 +36,11 @@ class Lock:
     def held(self) -> Iterator[Guard]:
         """Hold the lock; yields the guard. TransientError when others hold it all the time or it was lost."""
         body = json.dumps({"id": uuid.uuid4().hex, "host": socket.gethostname(), "pid": os.getpid(), "in": _place()})
-        key, since = self._acquire(body), time.monotonic()
+        key = self._acquire(body)
 
         def guard() -> None:
             present = self.shelf.entries(self.name).get(key)
-            if present is None or present.body != body or time.monotonic() - since > self.expires_s / 2:
+            if present is None or present.body != body or present.age_s > self.expires_s / 2:
                 raise TransientError(f"promotion lock of {self.name}: held too long and given up; run it again")
 
         try:
@@ -70,8 +71,20 @@ class Lock:
             return next(iter(live.values()))
         last = max((int(key.rpartition("/")[2]) for key in seen), default=0)
         key = f"{self.name}/{last + 1:08d}"
+        try:
+            return key if self._won(key, body, seen) else None
+        except BaseException:
+            with contextlib.suppress(Exception):
+                if self.shelf.entries(self.name)[key].body == body:
+                    self.shelf.delete(key)
+            raise
+
+    def _won(self, key: str, body: str, seen: dict[str, Entry]) -> bool:
+        """Put the object, unless others were first or come between; `seen` are stale ones, then removed."""
         if not self.shelf.put_new(key, body):
-            return None
+            present = self.shelf.entries(self.name).get(key)
+            if present is None or present.body != body:  # else it was written, and the answer got lost
+                return False
         if self.shelf.put_new(key, body):
             raise UserError(
                 f"promotion lock of {self.name}: the store ignores If-None-Match and cannot hold a lock; let"
@@ -82,10 +95,10 @@ class Lock:
             other != key and (other not in seen or seen[other].body != entry.body) for other, entry in others.items()
         ):
             self.shelf.delete(key)
-            return None
+            return False
         for old in seen:
             self.shelf.delete(old)
-        return key
+        return True
 
     def _stale(self, entry: Entry) -> bool:
         """Too old, or of a process of this very system that is gone."""
@@ -96,10 +109,17 @@ class Lock:
 def lock_shelf(registry: Registry) -> Shelf:
     """Where this server's locks lie: SLIMTOWER_LOCK, else what the model's tag says, else beside the artefacts.
 
-    For a sqlite file that is a folder beside it. UserError where the server hides its artefact store.
+    For a sqlite file that is a folder beside it. UserError where the server hides its artefact store, or when
+    SLIMTOWER_LOCK is another place than the one where others lock this model.
     """
     uri = tracking_uri()
-    given = os.environ.get("SLIMTOWER_LOCK") or registry.model_tags().get("lock")
+    chosen, agreed = os.environ.get("SLIMTOWER_LOCK"), registry.model_tags().get("lock")
+    if chosen and agreed and chosen.rstrip("/") != agreed.rstrip("/"):
+        raise UserError(
+            f"SLIMTOWER_LOCK is {chosen!r}, but {registry.name} is locked at {agreed!r}; unset it (to move the lock,"
+            " change the registered model's tag slimtower.lock while nobody promotes)"
+        )
+    given = chosen or agreed
     if not given and uri.startswith("sqlite:///"):
         return FolderShelf(Path(f"{uri.removeprefix('sqlite:///')}.locks"))
     given = given or lock_place(registry)

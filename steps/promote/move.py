@@ -64,7 +64,7 @@ def carry_out(registry: Registry, move: Move, guard: Guard, after: After) -> Non
     guard()
     registry.point(CHAMPION, move.version)
     after("champion")
-    _record(registry, move, after)
+    _record(registry, move, guard, after)
 
 
 def mend(registry: Registry, guard: Guard) -> list[str]:
@@ -75,11 +75,11 @@ def mend(registry: Registry, guard: Guard) -> list[str]:
         move = Move(**json.loads(tags["intent"]))
         guard()
         if champion == move.version:
-            registry.point(PREVIOUS, move.then_previous)
-            _record(registry, move, nothing)
+            registry.point(PREVIOUS, registry.existing(move.then_previous))
+            _record(registry, move, guard, nothing)
             return [f"finished the record of version {move.version}, {move.action} by {move.by} at {move.at}"]
         if champion == move.champion:
-            registry.point(PREVIOUS, move.previous)
+            registry.point(PREVIOUS, registry.existing(move.previous))
             found.append(f"undid a move to version {move.version} that was cut short; champion is still {champion}")
         registry.tag_model("intent", None)
     if champion != tags.get(CHAMPION):
@@ -90,17 +90,23 @@ def mend(registry: Registry, guard: Guard) -> list[str]:
     return found
 
 
-def _record(registry: Registry, move: Move, after: After) -> None:
-    """Write the audit trail; every part may be there already. The intent goes last."""
+def _record(registry: Registry, move: Move, guard: Guard, after: After) -> None:
+    """Write the audit trail; every part may be there already. The intent goes last.
+
+    Guarded as the aliases are: whoever lost the lock since would undo the notes of the one that came after.
+    """
+    guard()
     event = {"action": move.action, "version": move.version, "replaced": move.champion}
     _event(registry, {**event, "at": move.at, "by": move.by, "id": move.id})
     after("event")
+    guard()
     if move.action == "promoted":
         kept = {"promoted_at": move.at, "promoted_by": move.by, "replaced": move.champion, "rolled_back_at": None}
         registry.tag(move.version, kept)
-    elif move.champion is not None:
-        registry.tag(move.champion, {"rolled_back_at": move.at, "rolled_back_by": move.by})
+    elif replaced := registry.existing(move.champion):
+        registry.tag(replaced, {"rolled_back_at": move.at, "rolled_back_by": move.by})
     after("audit")
+    guard()
     if registry.aliases().get(CHALLENGER) == move.version:
         registry.point(CHALLENGER, None)
     registry.tag_model(CHAMPION, move.version)
@@ -111,9 +117,10 @@ def _record(registry: Registry, move: Move, after: After) -> None:
 def _event(registry: Registry, event: dict[str, str | None]) -> None:
     """Append to the events of the registered model, once for each id."""
     event = {"at": now(), "by": operator(), "id": uuid.uuid4().hex, **event}
-    past = [value for key, value in registry.model_tags().items() if key.startswith(EVENT)]
-    if event["id"] not in {json.loads(value)["id"] for value in past}:
-        registry.tag_model(f"{EVENT}{len(past) + 1:06d}", json.dumps(event, sort_keys=True))
+    past = {key: value for key, value in registry.model_tags().items() if key.startswith(EVENT)}
+    if event["id"] not in {json.loads(value)["id"] for value in past.values()}:
+        last = max((int(key.removeprefix(EVENT)) for key in past), default=0)
+        registry.tag_model(f"{EVENT}{last + 1:06d}", json.dumps(event, sort_keys=True))
 
 
 def now() -> str:

@@ -1,13 +1,16 @@
 """Where a release comes from: commit, dvc.lock, data, pipeline run. Checked against the files, then kept as tags."""
 
 import hashlib
+import os
 from pathlib import Path
 from typing import Any
 
+from mlflow.exceptions import MlflowException
+
 from steps.core.errors import UserError
 from steps.core.files import sha256_file
-from steps.core.lineage import Stages, lock_stages
-from steps.core.tracking import git_commit
+from steps.core.lineage import Stages, lock_stages, outputs
+from steps.core.tracking import git_commit, scheduler_tags, tracking_uri
 from steps.promote.recorded import REMEDY, check_recorded, dvc_md5
 from steps.promote.registration import Origin
 from steps.promote.registry import PREFIX, Registry
@@ -19,7 +22,8 @@ _FILES = ("dvc.lock", "params.yaml", "sources.json", "images.lock")
 def read_origin(registry: Registry, student: str, release: Path, reports: Path, ingest: Path) -> Origin:
     """The origin of a student's release; UserError when a file is not what dvc.lock records of its stage.
 
-    Paths are relative to the project's root, where dvc.lock lies.
+    Paths are relative to the project's root, where dvc.lock lies. The pipeline's run is SLIMTOWER_PARENT_RUN, else the
+    earliest that ended with this dvc.lock.
     """
     stages = lock_stages(LOCK)
     if not stages:
@@ -42,6 +46,9 @@ def read_origin(registry: Registry, student: str, release: Path, reports: Path, 
     }
     if parent:
         tags["pipeline_run"] = str(parent.info.run_id)
+        if run := parent.data.tags.get(f"{PREFIX}airflow_run"):
+            tags["airflow_run"] = run
+    tags |= {key.removeprefix(PREFIX): value for key, value in scheduler_tags().items()}
     files = [path for name in _FILES if (path := Path(name)).is_file()]
     return Origin(tags, files, str(parent.info.run_id) if parent else None)
 
@@ -52,13 +59,32 @@ def _check_evaluated(stages: Stages, path: Path) -> None:
         depended = Path(item["path"])
         if depended == path or depended in path.parents:
             if dvc_md5(depended) != item.get("md5"):
-                raise UserError(f"{depended}: changed since it was evaluated; {REMEDY}")
+                _only_incomplete(stages, depended)
             return
     raise UserError(f"dvc.lock: stage evaluate does not depend on {path}; {REMEDY}")
 
 
+def _only_incomplete(stages: Stages, folder: Path) -> None:
+    """Other students' releases were not fetched, so dvc.lock alone says what was evaluated; else UserError."""
+    outs = [path for entry in stages.values() for path in outputs(entry) if folder in path.parents]
+    missing = sorted(path.name for path in outs if not path.exists())
+    if not missing:
+        raise UserError(f"{folder}: changed since it was evaluated; {REMEDY}")
+    print(f"promote: {folder} lacks {', '.join(missing)}: taken from dvc.lock that the evaluation read this release")
+
+
 def _pipeline_run(registry: Registry, lock_digest: str) -> Any | None:
-    """The earliest pipeline run that ended with this dvc.lock, if this server tracked one."""
+    """The run that SLIMTOWER_PARENT_RUN names, else the earliest that ended with this dvc.lock, if there is one."""
+    if given := os.environ.get("SLIMTOWER_PARENT_RUN"):
+        try:
+            return registry.api.get_run(given)
+        except MlflowException as error:
+            if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+                raise
+            raise UserError(
+                f"SLIMTOWER_PARENT_RUN is {given!r}: {tracking_uri()} has no such run; name the run that made this"
+                " release, or none"
+            ) from None
     wanted = f"tags.`{PREFIX}dvc_lock` = '{lock_digest}' and tags.`{PREFIX}pipeline` != ''"
     found = registry.api.search_runs(
         [registry.experiment()], wanted, order_by=["attributes.start_time ASC"], max_results=1

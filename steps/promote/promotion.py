@@ -17,10 +17,12 @@ from steps.promote.evidence import Evidence, evidence_from_json
 from steps.promote.gate import Decision, decide
 from steps.promote.lock import Lock
 from steps.promote.move import After, Move, carry_out, mend, nothing, now, operator
-from steps.promote.registration import Origin, evidence_name, register
-from steps.promote.registry import CHALLENGER, CHAMPION, PREFIX, Registry
+from steps.promote.registration import Origin, evidence_name, find_version, register
+from steps.promote.registry import CHALLENGER, CHAMPION, PREVIOUS, Registry
 from steps.promote.rescoring import rescore
 from steps.promote.smoke import golden_hits, smoke_test
+
+_TAG = 5000  # characters
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,7 @@ def promote(
             f"{registry.name}/{known}: this release was rolled back at {when}; say --again to promote it all the same"
         )
     golden = golden_hits(candidate.release, params.golden_hits)
-    version = register(registry, candidate, golden, origin)
+    version = register(registry, candidate, golden, origin, lock)
     after("registered")
     registry.point(CHALLENGER, version)
     after("challenger")
@@ -77,11 +79,13 @@ def promote(
         if not decision.approved:
             raise Refused(f"{registry.name}/{version} refused, nothing was changed: {'; '.join(decision.reasons)}")
     except UserError:
-        before = aliases.get(CHALLENGER)
+        before = registry.existing(aliases.get(CHALLENGER))
         registry.point(CHALLENGER, before if before != version else None)
         raise
+    replaced = aliases.get(CHAMPION) or aliases.get(PREVIOUS)  # a champion that was deleted leaves its predecessor
+    replaced = None if replaced == version else replaced
     with lock.held() as guard:
-        carry_out(registry, Move.new("promoted", version, aliases, aliases.get(CHAMPION)), guard, after)
+        carry_out(registry, Move.new("promoted", version, aliases, replaced), guard, after)
     after("unlocked")
     return Outcome(version, decision, notes)
 
@@ -92,12 +96,6 @@ def rehearse(
     """The decision as it would fall now; writes nothing, neither to the registry nor to the artefact store."""
     champion = champion_evidence(registry, registry.aliases().get(CHAMPION), candidate.evidence, questions, keep=False)
     return decide(candidate.evidence, champion, params.policy)
-
-
-def find_version(registry: Registry, digest: str) -> str | None:
-    """The version that holds the release of this digest."""
-    versions = registry.versions()
-    return next((str(found.version) for found in versions if found.tags.get(f"{PREFIX}release") == digest), None)
 
 
 def champion_evidence(
@@ -129,6 +127,16 @@ def _note_decision(registry: Registry, version: str, decision: Decision) -> None
             "decision": "approved" if decision.approved else "refused",
             "decided_at": now(),
             "decided_by": operator(),
-            "reasons": "\n".join(decision.lines()[1:])[:4900],
+            "reasons": _within_a_tag(decision.lines()[1:]),
         },
     )
+
+
+def _within_a_tag(lines: Sequence[str]) -> str:
+    """The first lines that a tag holds on any server, and how many there are besides."""
+    kept: list[str] = []
+    for line in lines:
+        if sum(len(each) + 1 for each in kept) + len(line) > _TAG - 50:
+            return "\n".join([*kept, f"... and {len(lines) - len(kept)} more"])
+        kept.append(line)
+    return "\n".join(kept)

@@ -6,6 +6,7 @@ from typing import Any
 
 from steps.core.tracking import MlflowRun
 from steps.promote.candidate import Candidate
+from steps.promote.lock import Lock
 from steps.promote.registry import PREFIX, Registry
 
 GOLDEN = "golden.json"
@@ -37,13 +38,19 @@ def publish(release: Path, run: MlflowRun) -> str:
     return str(run.api.get_run(run.run_id).data.tags[key])
 
 
-def register(registry: Registry, candidate: Candidate, golden: Any, origin: Origin) -> str:
+def find_version(registry: Registry, digest: str) -> str | None:
+    """The version that holds the release of this digest."""
+    return next((number for number, tags in registry.all_tags().items() if tags.get("release") == digest), None)
+
+
+def register(registry: Registry, candidate: Candidate, golden: Any, origin: Origin, lock: Lock) -> str:
     """The version of the candidate's release: found by its digest, or made. Returns its number.
 
-    Every part is looked for before it is made, so that a registration cut short is completed by the next one.
+    Every part is looked for before it is made, so that a registration cut short is completed by the next one. Of two
+    that register one release at once, the lock lets the second find the version of the first.
     """
     digest = candidate.evidence.release
-    version = next((str(v.version) for v in registry.versions() if v.tags.get(f"{PREFIX}release") == digest), None)
+    version = find_version(registry, digest)
     if version is None:
         run = _run(registry, candidate, origin)
         model = publish(candidate.release, run)
@@ -52,8 +59,13 @@ def register(registry: Registry, candidate: Candidate, golden: Any, origin: Orig
         place = registry.api.get_logged_model(model).artifact_location
         own = {"release": digest, "p50_ms": repr(candidate.evidence.p50_ms)}
         tags = {PREFIX + key: value for key, value in {**origin.tags, **own}.items()}
-        made = registry.api.create_model_version(registry.name, place, run_id=run.run_id, model_id=model, tags=tags)
-        version = str(made.version)
+        with lock.held():
+            version = find_version(registry, digest)
+            if version is None:
+                made = registry.api.create_model_version(
+                    registry.name, place, run_id=run.run_id, model_id=model, tags=tags
+                )
+                version = str(made.version)
         registry.api.set_terminated(run.run_id, "FINISHED")
     name = evidence_name(candidate.evidence.evaluation.digest)
     for document, content in ((GOLDEN, golden), (name, candidate.evidence.as_json())):

@@ -4,44 +4,20 @@ import json
 import logging
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import requests
-from botocore.exceptions import BotoCoreError, ClientError
 from mlflow.artifacts import download_artifacts
 from mlflow.exceptions import MlflowException
 
-from steps.core.errors import TransientError, UserError
-from steps.core.files import read_json
+from steps.core.errors import UserError
 from steps.core.tracking import client, experiment_id, tracking_uri
 
 CHAMPION, CHALLENGER, PREVIOUS = "champion", "challenger", "previous"
 PREFIX = "slimtower."
 _BAR = "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR"
 _ABSENT = {"RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"}
-_REFUSED = {"PERMISSION_DENIED", "UNAUTHENTICATED", "CUSTOMER_UNAUTHORIZED"}
-
-
-@contextmanager
-def reaching() -> Iterator[None]:
-    """Failures of the tracking server or of the artefact store as errors that say whether to try again."""
-    try:
-        yield
-    except MlflowException as error:
-        text = str(error)
-        if error.error_code in _REFUSED or "error code 401" in text or "error code 403" in text:
-            raise UserError(
-                f"{tracking_uri()}: the server refused: {text[:200]}; check MLFLOW_TRACKING_USERNAME and"
-                " MLFLOW_TRACKING_PASSWORD"
-            ) from error
-        if "failed with exception" in text or error.error_code == "TEMPORARILY_UNAVAILABLE":
-            raise TransientError(f"{tracking_uri()}: not reached: {text[:200]}; is the server up?") from error
-        raise
-    except (requests.RequestException, BotoCoreError, ClientError) as error:
-        raise TransientError(f"artefact store of {tracking_uri()}: {str(error)[:300]}; try again") from error
 
 
 class Registry:
@@ -106,6 +82,14 @@ class Registry:
             known = [str(item.version) for item in self.versions()]
             raise UserError(f"{self.name}: no version {version!r}; registered are {known}") from None
 
+    def existing(self, version: str | None) -> str | None:
+        """The number of a version that is still there; None for one that was deleted."""
+        return version if version in {str(item.version) for item in self.versions()} else None
+
+    def all_tags(self) -> dict[str, dict[str, str]]:
+        """Number -> the project's tags, of every version, oldest first."""
+        return {str(item.version): _own(item.tags) for item in self.versions()}
+
     def tags(self, version: str) -> dict[str, str]:
         """The project's tags on a version, keys without prefix."""
         return _own(self.version(version).tags)
@@ -126,19 +110,26 @@ class Registry:
         for manifest in sorted(folder.rglob("manifest.json"), key=lambda path: len(path.parts)):
             if (manifest.parent / "query_encoder").is_dir():
                 return manifest.parent
-        raise UserError(f"{uri}: holds no release (no manifest.json beside query_encoder/)")
+        raise UserError(
+            f"{uri}: holds no release (no manifest.json beside query_encoder/), so nothing can be compared with it; let"
+            " its alias name a version that `make promote` registered, or none"
+        )
 
     def log_document(self, version: str, name: str, document: Any) -> None:
         """Keep a JSON document with the run that registered the version."""
         self.api.log_text(self._run_id(version), json.dumps(document, indent=1, sort_keys=True) + "\n", name)
 
     def document(self, version: str, name: str) -> Any | None:
-        """A JSON document of the version's run, or None when there is none."""
+        """A JSON document of the version's run, or None when there is none or its upload was cut short."""
         run_id, folder = self.version(version).run_id, name.rpartition("/")[0]
         if not run_id or name not in {item.path for item in self.api.list_artifacts(run_id, folder or None)}:
             return None
         with tempfile.TemporaryDirectory() as place:
-            return read_json(self.fetch(run_id, name, Path(place)))
+            text = self.fetch(run_id, name, Path(place)).read_text(encoding="utf-8")
+        try:
+            return json.loads(text)
+        except ValueError:
+            return None
 
     def fetch(self, run_id: str, name: str, into: Path) -> Path:
         """Download one small file of a run, without a progress bar."""

@@ -1,21 +1,26 @@
-"""Measure a registered release on the evaluation that stands now: its old encoder with its own old index."""
+"""Measure a registered release on the evaluation that stands now: its old encoder with its own old index and code."""
 
+import json
+import os
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import ir_measures
 from ir_measures import nDCG
 
+from steps.core.errors import UserError
 from steps.core.files import folder_bytes
-from steps.core.progress import progress
-from steps.core.release import Release, load_release
 from steps.promote.candidate import release_digest
 from steps.promote.evaluation import Questions
 from steps.promote.evidence import Evaluation, Evidence
 
-_CHUNK = 256  # queries whose hits are in memory at once
 _DEPTH = 1000  # hits a query, as the evaluation takes them: equal scores at the cut are ordered among all of these
 _MEASURE = nDCG @ 10
+_SCRIPT = Path(__file__).with_name("searching.py")
+_PROJECT = Path(__file__).resolve().parents[2]
 
 
 def rescore(folder: Path, evaluation: Evaluation, questions: Sequence[Questions], p50_ms: float) -> Evidence:
@@ -24,31 +29,51 @@ def rescore(folder: Path, evaluation: Evaluation, questions: Sequence[Questions]
     A document that is newer than the release is one that it cannot find, and counts as missed. UserError when the
     release does not verify.
     """
-    release = load_release(folder)
-    served = [item for item in questions if item.dataset in release.datasets]
+    found = _search(folder, questions)
+    hits = {answer["dataset"]: answer["hits"] for answer in found["answers"]}
     return Evidence(
         release=release_digest(folder),
         evaluation=evaluation,
-        datasets=frozenset(release.datasets),
-        values={item.dataset: ndcg(release, item) for item in served},
+        datasets=frozenset(found["datasets"]),
+        values={item.dataset: ndcg(hits[item.dataset], item) for item in questions if item.dataset in hits},
         p50_ms=p50_ms,
         index_bytes=folder_bytes(folder / "index"),
     )
 
 
-def ndcg(release: Release, questions: Questions) -> dict[str, float]:
+def ndcg(hits: Sequence[Sequence[tuple[str, float]]], questions: Questions) -> dict[str, float]:
     """nDCG@10 by query id, with trec_eval's gains and ties; a query without hits counts 0."""
     values = dict.fromkeys(questions.query_ids, 0.0)
-    starts = range(0, len(questions.query_ids), _CHUNK)
-    for start in progress(starts, len(starts), f"re-scoring {questions.dataset}"):
-        ids = questions.query_ids[start : start + _CHUNK]
-        vectors = release.encode(questions.texts[start : start + _CHUNK])
-        scores, doc_ids = release.search(questions.dataset, vectors, _DEPTH, "flat")
-        hits = {
-            query: dict(zip(docs, row.tolist(), strict=False))  # an index of fewer documents pads its scores
-            for query, docs, row in zip(ids, doc_ids, scores, strict=True)
-        }
-        judged = [ir_measures.Qrel(q, doc, grade) for q in ids for doc, grade in questions.judgements[q].items()]
-        for metric in ir_measures.pytrec_eval.iter_calc([_MEASURE], judged, hits):
-            values[metric.query_id] = float(metric.value)
+    run = {query: dict(found) for query, found in zip(questions.query_ids, hits, strict=True)}
+    judged = [
+        ir_measures.Qrel(q, doc, grade) for q, docs in questions.judgements.items() for doc, grade in docs.items()
+    ]
+    for metric in ir_measures.pytrec_eval.iter_calc([_MEASURE], judged, run):
+        values[metric.query_id] = float(metric.value)
     return values
+
+
+def own_code(folder: Path) -> Path:
+    """The code that was registered with a release, beside it in its model's folder; else the project's."""
+    own = [parent / "code" for parent in folder.parents if (parent / "code/steps/core/release.py").is_file()]
+    return own[0] if own else _PROJECT
+
+
+def _search(folder: Path, questions: Sequence[Questions]) -> dict[str, Any]:
+    """What searching.py answers, in a process whose `steps` are those of the release."""
+    asked = [{"dataset": item.dataset, "texts": item.texts} for item in questions]
+    done = subprocess.run(
+        [sys.executable, "-P", str(_SCRIPT)],
+        env=os.environ | {"PYTHONPATH": str(own_code(folder).resolve())},
+        input=json.dumps({"release": str(folder), "depth": _DEPTH, "questions": asked}),
+        capture_output=True,
+        text=True,
+    )
+    if done.returncode:
+        said = (done.stderr.strip().splitlines() or ["nothing"])[-1]
+        raise UserError(
+            f"the champion cannot be measured on the present evaluation: {said[:500]}; if it cannot be loaded any more,"
+            " roll back, or delete its alias: the next promotion then counts as the first"
+        )
+    answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return answer

@@ -17,16 +17,16 @@ def roll_back(registry: Registry, lock: Lock, after: After = nothing) -> tuple[M
         notes = mend(registry, guard)
     after("mended")
     aliases = registry.aliases()
-    target = aliases.get(PREVIOUS)
-    if target is None:
+    target, champion = aliases.get(PREVIOUS), aliases.get(CHAMPION)
+    if target is None or target == champion:
         raise UserError(
-            f"{registry.name}: no previous champion to go back to (champion: {aliases.get(CHAMPION)});"
+            f"{registry.name}: no previous champion to go back to (champion: {champion}, previous: {target});"
             " see `python -m steps.promote --history`"
         )
     smoke_test(registry, target)
     after("smoke-tested")
-    before = registry.tags(target).get("replaced")
-    if before is not None and (before == aliases.get(CHAMPION) or "rolled_back_at" in registry.tags(before)):
+    before = registry.existing(registry.tags(target).get("replaced"))
+    if before is not None and (before == champion or "rolled_back_at" in registry.tags(before)):
         before = None
     move = Move.new("rolled back to", target, aliases, before)
     with lock.held() as guard:

@@ -1,7 +1,7 @@
 """Where locks lie: small objects of which only one writer can be the first, in a folder or in an S3 bucket."""
 
 import os
-import time
+import tempfile
 import uuid
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
@@ -56,15 +56,21 @@ class FolderShelf:
         return True
 
     def entries(self, name: str) -> dict[str, Entry]:
-        """Files of the folder of that name."""
+        """Files of the folder of that name; ages by the clock of the file system, which may be another machine's."""
         found = {}
-        for path in sorted((self.folder / name).glob("*")):
+        held = sorted((self.folder / name).glob("*"))
+        now = self._now() if held else 0.0
+        for path in held:
             try:
                 key = path.relative_to(self.folder).as_posix()
-                found[key] = Entry(path.read_text(encoding="utf-8"), time.time() - path.stat().st_mtime)
+                found[key] = Entry(path.read_text(encoding="utf-8"), now - path.stat().st_mtime)
             except FileNotFoundError:  # released meanwhile
                 continue
         return found
+
+    def _now(self) -> float:
+        with tempfile.NamedTemporaryFile(prefix=".now.", dir=self.folder) as probe:
+            return Path(probe.name).stat().st_mtime
 
     def delete(self, key: str) -> None:
         """Unlink the file."""

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypedDict
 
-from steps.core.errors import UserError
+from steps.core.errors import EXIT_TRANSIENT, TransientError, UserError
 from steps.core.release import load_release
 from steps.core.tracking import tracking_uri
 from steps.promote.registration import GOLDEN
@@ -48,7 +48,10 @@ def golden_hits(folder: Path, count: int) -> list[Golden]:
 
 
 def smoke_test(registry: Registry, version: str) -> None:
-    """Load a version in a process of its own and ask its golden queries; UserError says what failed."""
+    """Load a version in a process of its own and ask its golden queries; UserError says what failed.
+
+    TransientError where the server or the store was not reached.
+    """
     golden: list[Golden] | None = registry.document(version, GOLDEN)
     if not golden:
         raise UserError(f"{registry.name}/{version}: has no golden queries; register its release with `make promote`")
@@ -64,6 +67,8 @@ def smoke_test(registry: Registry, version: str) -> None:
     )
     if done.returncode:
         said = (done.stderr.strip().splitlines() or ["nothing"])[-1]
+        if done.returncode == EXIT_TRANSIENT:
+            raise TransientError(f"smoke test of {registry.name}/{version}: not reached: {said[:500]}; try again")
         raise UserError(f"smoke test of {registry.name}/{version}: it does not load and answer: {said[:500]}")
     answers: list[dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
     if wrong := differences(golden, answers):

@@ -30,6 +30,7 @@ NEEDED = ("AWS_ENDPOINT_URL", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
 MISSING = [name for name in NEEDED if not os.environ.get(name)]
 pytestmark = [
     pytest.mark.integration,
+    pytest.mark.timeout(900),
     pytest.mark.skipif(bool(MISSING), reason=f"needs an S3 server: set {', '.join(MISSING)}"),
 ]
 PASSWORDS = {"admin": "admin-password-1", "deployer": "deployer-password-1", "reader": "reader-password-1"}
@@ -202,3 +203,15 @@ def test_whoever_may_only_read_cannot_promote(project: Path, monkeypatch: pytest
         promote()
     log_in(monkeypatch, "deployer")
     assert Registry(PARAMS["name"]).aliases() == {"champion": "1"}
+
+
+def test_a_wrong_secret_of_the_store_is_not_worth_another_try(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    promote()
+    with monkeypatch.context() as patch:
+        patch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
+        patch.setattr(boto3, "DEFAULT_SESSION", None)  # remembers the right one
+        with pytest.raises(UserError, match="check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY") as caught:
+            promote(params=params(student="2l"))
+        assert not isinstance(caught.value, TransientError)
+    promote(params=params(student="2l"))
+    assert Registry(PARAMS["name"]).aliases() == {"champion": "2", "previous": "1"}

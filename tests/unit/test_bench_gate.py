@@ -1,10 +1,15 @@
 """The gate's error rates: what the benchmark draws is as worse or better as it says, and judged as promotion judges."""
 
+import shutil
+from pathlib import Path
+
 import numpy as np
 import pytest
 from promote_stand_ins import evidence, policy
 
-from bench.gate import DRAWS, SEED, accepted, tilted
+from bench.gate import DRAWS, SEED, accepted, main, tilted
+from steps.core.files import read_json
+from steps.core.tables import table_from_rows, write_table
 from steps.promote.gate import decide
 
 
@@ -33,6 +38,38 @@ def test_one_percent_worse_is_refused_and_one_percent_better_accepted(pair) -> N
     for queries in (300, 1704):
         assert accepted(candidate, champion, -0.01, queries, rules) <= 0.05 + sampling
     assert accepted(candidate, champion, 0.01, 1704, rules) >= 0.8
+
+
+def test_the_command_reads_a_demos_reports_and_tells_the_mean_beside_the_range(
+    pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    candidate, champion = pair
+    models = {"static": candidate, "2l": champion, "bm25": champion / 2}
+    rows = [
+        {"query_id": f"api/q{number:04d}", "dataset": "api", "model": model, "split": split}
+        | {"measure": measure, "value": float(value)}
+        for model, values in models.items()
+        for number, value in enumerate(values)
+        for split, measure in (("test", "nDCG@10"), ("test", "MRR@10"), ("dev", "nDCG@10"))
+    ]
+    write_table(tmp_path / "reports", "per_query", table_from_rows("per_query", rows))
+    shutil.copyfile(Path(__file__).parents[2] / "params.yaml", tmp_path / "params.yaml")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("bench.gate.DRAWS", 50)
+    monkeypatch.setattr("sys.argv", ["bench.gate"])
+    main()
+    found = read_json(Path("bench/results/gate.json"))
+    assert [(row["champion"], row["candidate"]) for row in found["pairs"]] == [("2l", "static"), ("static", "2l")]
+    power = [row["1704"]["better_1_percent"] for row in found["pairs"]]
+    assert found["summary"]["1704"]["better_1_percent"] == {
+        "least": min(power),
+        "mean": pytest.approx(sum(power) / 2),
+        "greatest": max(power),
+        "enough": sum(value >= 0.8 for value in power),
+    }
+    said = capsys.readouterr().out
+    assert f" 1704 queries, better_1_percent accepted {min(power):6.1%} to {max(power):6.1%}, mean" in said
+    assert "of 2 pairs" in said
 
 
 def test_the_share_is_that_of_decisions(pair, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -145,3 +145,43 @@ def test_a_store_that_overwrites_is_found_out(tmp_path: Path) -> None:
 
     with pytest.raises(UserError, match="ignores If-None-Match"), Lock(Overwrites(tmp_path), "a", 0, 60).held():
         pass
+
+
+def test_a_put_whose_answer_got_lost_is_still_a_put(tmp_path: Path) -> None:
+    class Deaf(FolderShelf):
+        puts = 0
+
+        def put_new(self, key, body):
+            self.puts += 1
+            written = super().put_new(key, body)
+            return written and self.puts > 1  # the retry within the client finds the key taken
+
+    with Lock(Deaf(tmp_path), "retriever", 0, 60).held() as guard:
+        guard()
+    assert FolderShelf(tmp_path).entries("retriever") == {}
+
+
+def test_a_store_that_fails_after_the_put_leaves_no_lock_behind(tmp_path: Path) -> None:
+    class Fails(FolderShelf):
+        looks = 0
+
+        def entries(self, name):
+            self.looks += 1
+            if self.looks == 2:
+                raise ConnectionError
+            return super().entries(name)
+
+    with pytest.raises(ConnectionError), Lock(Fails(tmp_path), "retriever", 0, 60).held():
+        pass
+    assert FolderShelf(tmp_path).entries("retriever") == {}
+
+
+@pytest.mark.parametrize("hours", [-5, 5])
+def test_a_wrong_clock_of_this_machine_makes_no_lock_stale(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hours: int
+) -> None:
+    left_behind(tmp_path, pid=1)
+    wrong = time.time() + hours * 3600
+    monkeypatch.setattr(time, "time", lambda: wrong)
+    with pytest.raises(TransientError, match=r"on other for [01] s"), lock(tmp_path).held():
+        pass

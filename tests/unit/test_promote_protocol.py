@@ -1,83 +1,20 @@
 """The protocol on a sqlite registry: whatever dies and whoever interferes, the right version serves, and once only."""
 
-import json
-import uuid
 from pathlib import Path
 from typing import Any
 
 import pytest
-from promote_stand_ins import evidence, promote_params
+from promote_registry import SWAP, KilledError, Project, killed_after, open_project
 
 from steps.core.errors import TransientError, UserError
 from steps.core.tracking import MlflowRun
-from steps.promote import promotion, registration, rollback
-from steps.promote.candidate import Candidate, release_digest
+from steps.promote import promotion, registration
 from steps.promote.history import as_table, history
-from steps.promote.lock import Lock, lock_shelf
-from steps.promote.promotion import Outcome, Refused, promote
-from steps.promote.registration import Origin
+from steps.promote.promotion import Refused
 from steps.promote.registry import Registry
-from steps.promote.rollback import roll_back
 
-SWAP = ["intent", "previous", "champion", "event", "audit", "intent removed", "unlocked"]
 STEPS = ["mended", "registered", "challenger", "smoke-tested", "decided", *SWAP]
 STEPS_BACK = ["mended", "smoke-tested", *SWAP]
-
-
-class KilledError(BaseException):
-    """Stands for a process that ends between two steps; nothing catches it."""
-
-
-def killed_after(step: str):
-    def after(done: str) -> None:
-        if done == step:
-            raise KilledError(step)
-
-    return after
-
-
-class Project:
-    """A registry with releases A, B, C ... that need no models: loading and serving them is not what is tested here."""
-
-    def __init__(self, root: Path, name: str) -> None:
-        self.root, self.registry = root, Registry(name)
-        self.registry.ensure({})
-
-    def candidate(self, name: str, quality: float) -> Candidate:
-        folder = self.root / "releases" / name
-        (folder / "query_encoder").mkdir(parents=True, exist_ok=True)
-        (folder / "manifest.json").write_text(json.dumps({"name": name, "of": self.registry.name}))
-        return Candidate(name, folder, evidence([quality] * 8, release=release_digest(folder)))
-
-    def promote(self, name: str, quality: float = 0.5, after=lambda step: None, again: bool = False) -> Outcome:
-        origin = Origin({"student": name, "git_commit": "c0ffee"}, [], None)
-        return promote(
-            self.registry,
-            self.lock(),
-            self.candidate(name, quality),
-            origin,
-            [],
-            promote_params(),
-            again=again,
-            after=after,
-        )
-
-    def lock(self) -> Lock:
-        return Lock(lock_shelf(self.registry), self.registry.name, 2.0, 60.0)
-
-    def roll_back(self, after=lambda step: None) -> str:
-        return roll_back(self.registry, self.lock(), after)[0].version
-
-    @property
-    def aliases(self) -> dict[str, str]:
-        return self.registry.aliases()
-
-    def names(self) -> dict[str, str]:
-        """Alias -> name of the release."""
-        return {alias: self.registry.tags(version)["student"] for alias, version in self.aliases.items()}
-
-    def actions(self) -> list[str]:
-        return [f"{row[1]} {row[2]}" for row in history(self.registry)]
 
 
 @pytest.fixture(scope="module")
@@ -88,15 +25,7 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def project(tmp_path: Path, database: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{database}")
-    monkeypatch.setenv("SLIMTOWER_OPERATOR", "tester")
-    monkeypatch.delenv("SLIMTOWER_LOCK", raising=False)
-    golden = [{"dataset": "api", "text": "a", "doc_ids": ["d"], "scores": [1.0]}]
-    monkeypatch.setattr(promotion, "golden_hits", lambda folder, count: golden)
-    monkeypatch.setattr(MlflowRun, "served", lambda self, folder, name, code: self.model(folder, name))
-    for module in (promotion, rollback):
-        monkeypatch.setattr(module, "smoke_test", lambda registry, version: None)
-    return Project(tmp_path, f"retriever-{uuid.uuid4().hex[:8]}")
+    return open_project(tmp_path, database, monkeypatch)
 
 
 def test_promotions_move_champion_and_previous_and_leave_a_trail(project: Project) -> None:

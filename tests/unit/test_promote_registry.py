@@ -3,11 +3,14 @@
 import socket
 
 import pytest
+from boto3.exceptions import S3UploadFailedError
 from mlflow.exceptions import MlflowException
+from mlflow.protos.databricks_pb2 import UNAUTHENTICATED
 
 from steps.core.errors import TransientError, UserError
+from steps.core.tracking import reaching
 from steps.promote.lock import lock_shelf
-from steps.promote.registry import Registry, reaching
+from steps.promote.registry import Registry
 from steps.promote.shelf import FolderShelf, S3Shelf
 
 
@@ -27,6 +30,21 @@ def test_an_unreachable_server_may_be_tried_again(monkeypatch: pytest.MonkeyPatc
         (MlflowException("API request failed with error code 401 != 200"), UserError, "MLFLOW_TRACKING_PASSWORD"),
         (MlflowException("API request failed with error code 403 != 200"), UserError, "MLFLOW_TRACKING_PASSWORD"),
         (MlflowException("a defect"), MlflowException, "a defect"),
+        (
+            S3UploadFailedError("Failed to upload x: An error occurred (AccessDenied)"),
+            UserError,
+            "AWS_SECRET_ACCESS_KEY",
+        ),
+        (
+            MlflowException("The following failures occurred while downloading: (SignatureDoesNotMatch)"),
+            UserError,
+            "AWS_SECRET_ACCESS_KEY",
+        ),
+        (
+            MlflowException("Failed to list artifacts in s3://b: The signature does not match", UNAUTHENTICATED),
+            UserError,
+            "AWS_SECRET_ACCESS_KEY",
+        ),
     ],
 )
 def test_a_refusal_names_the_credentials_and_a_defect_stays_one(raised, kind, message) -> None:
@@ -45,6 +63,16 @@ class Api:
         return lambda *given, **named: self
 
 
+def test_a_transfer_that_broke_off_may_be_tried_again() -> None:
+    for raised in (
+        S3UploadFailedError("Failed to upload x: Connection was closed"),
+        MlflowException("The following failures occurred while downloading one or more artifacts: connection reset"),
+        MlflowException("Failed to list artifacts in s3://b: Please reduce your request rate."),
+    ):
+        with pytest.raises(TransientError, match=r"artefact store of .*; try again"), reaching():
+            raise raised
+
+
 @pytest.mark.parametrize(
     ("variable", "location", "expected"),
     [
@@ -61,6 +89,21 @@ def test_the_lock_lies_beside_the_artefacts_unless_told_otherwise(monkeypatch, v
     shelf = lock_shelf(registry)
     assert isinstance(shelf, S3Shelf)
     assert (shelf.bucket, shelf.root) == expected
+
+
+def test_two_places_to_lock_one_model_are_one_too_many(monkeypatch, tmp_path) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://server")
+    registry = Registry("retriever")
+    registry.api = Api("s3://bucket/mlflow/7")
+    registry.api.tags["slimtower.lock"] = str(tmp_path)
+    for given in ("", f"{tmp_path}/"):
+        monkeypatch.setenv("SLIMTOWER_LOCK", given)
+        assert isinstance(lock_shelf(registry), FolderShelf)
+    monkeypatch.setenv("SLIMTOWER_LOCK", "s3://other/place")
+    with pytest.raises(
+        UserError, match=f"SLIMTOWER_LOCK is 's3://other/place', but retriever is locked at '{tmp_path}"
+    ):
+        lock_shelf(registry)
 
 
 def test_a_server_that_hides_its_artefacts_needs_to_be_told_where_to_lock(monkeypatch, tmp_path) -> None:

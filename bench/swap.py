@@ -1,0 +1,101 @@
+"""What each student of the demo loses between its training and the index that serves it, and which part costs what."""
+
+from pathlib import Path
+from typing import Any
+
+import faiss
+import numpy as np
+
+from steps.core.errors import UserError
+from steps.core.files import read_json
+from steps.core.params import load_params
+from steps.core.params.index import IndexParams
+from steps.core.release import Release, load_release
+from steps.core.tables import read_table
+from steps.core.towers import encode, load_tower
+from steps.core.widths import cut
+from steps.evaluate.questions import EvaluationSet, read_evaluation_sets
+from steps.evaluate.scoring import score
+from steps.evaluate.systems import Hits
+from steps.index.factories import of_kind
+from steps.index.queries import recall_queries
+from steps.index.tuning import K, Tuned, tune
+
+INGEST, EMBED, TEACHER = Path("data/ingest"), Path("data/embed"), Path("models/teach/tower")
+RELEASES, METRICS = Path("models/release"), Path("reports/metrics.json")
+MEASURE = "nDCG@10"
+
+
+def read_costs() -> dict[str, dict[str, dict[str, float]]]:
+    """What the last evaluation found, `[data set][student]`; UserError when it did not look at serving."""
+    costs: dict[str, dict[str, dict[str, float]]] = read_json(METRICS).get("serving", {})
+    if not costs:
+        raise UserError(f"{METRICS}: holds no figures of serving; run `make demo` (or `dvc repro evaluate`) first")
+    return costs
+
+
+def measure() -> dict[str, dict[str, Any]]:
+    """`[data set][student]`: test nDCG@10 as trained, exported, and over the index that serves; and over HNSW.
+
+    Shares are of `model`, the student as trained over the exact index: `lost_by_export` (ONNX or table, and int8) and
+    `lost_by_index` add up to `lost`. HNSW is built over the same vectors and tuned to the same recall target.
+    """
+    costs, params = read_costs(), load_params().index
+    found: dict[str, dict[str, Any]] = {}
+    for asked in read_evaluation_sets(INGEST, ["test"]):
+        row = costs[asked.dataset]
+        releases = {student: load_release(RELEASES / student) for student in sorted(row)}
+        graph, tuned = _graph(next(iter(releases.values())), asked.dataset, params)
+        found[asked.dataset] = {
+            student: _parts(row[student]) | {"hnsw": _over(graph, tuned, release, asked, row[student]["model"])}
+            for student, release in releases.items()
+        }
+    return found
+
+
+def _parts(cost: dict[str, float]) -> dict[str, Any]:
+    model, exact, served = (cost[key] for key in ("model", "exact", "served"))
+    shares = {"lost_by_export": model - exact, "lost_by_index": exact - served, "lost": model - served}
+    return {key: cost[key] for key in ("model", "exact", "served")} | {
+        key: loss / model if model else 0.0 for key, loss in shares.items()
+    }
+
+
+def _graph(release: Release, dataset: str, params: IndexParams) -> tuple[faiss.Index, Tuned]:
+    """HNSW over a data set's documents, at the setting that finds what the exact index finds for dev queries."""
+    exact = release.index(dataset, "flat")
+    vectors = exact.reconstruct_n(0, exact.ntotal)
+    text = of_kind("hnsw", len(vectors), vectors.shape[1], len(vectors))
+    graph = faiss.index_factory(vectors.shape[1], text, faiss.METRIC_INNER_PRODUCT)
+    graph.add(vectors)
+    teacher = load_tower(TEACHER)
+    asked = recall_queries(
+        read_table(INGEST, "queries"),
+        dataset,
+        EMBED,
+        lambda texts: encode(teacher, texts, "query"),
+        params.recall_queries,
+        params.seed,
+    )
+    queries = np.ascontiguousarray(cut(asked.vectors, release.manifest.width))
+    wanted = exact.search(queries, min(K, exact.ntotal))[1]
+    return graph, tune(graph, queries, wanted, params.target_recall)
+
+
+def _over(graph: faiss.Index, tuned: Tuned, release: Release, asked: EvaluationSet, model: float) -> dict[str, Any]:
+    """The served encoder over the graph."""
+    ids = release.documents(asked.dataset).ids
+
+    def search(dataset: str, texts: list[str], k: int) -> Hits:
+        vectors = np.ascontiguousarray(release.encode(texts), dtype=np.float32)
+        scores, rows = graph.search(vectors, min(k, graph.ntotal))
+        found = [[ids[row] for row in line if row >= 0] for line in rows.tolist()]
+        return [row[: len(docs)] for row, docs in zip(scores, found, strict=True)], found
+
+    served = float(score(f"{release.folder.name}, HNSW", search, asked, K).values[MEASURE].mean())
+    return {
+        "served": served,
+        "lost": 1 - served / model if model else 0.0,
+        "settings": tuned.settings,
+        "recall_at_10": round(tuned.recall, 4),
+    }

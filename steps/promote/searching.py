@@ -1,0 +1,40 @@
+"""`python -P searching.py < request`: what a release finds, by the code that was registered with it.
+
+A script that imports `steps.core.release` from PYTHONPATH, where the version's own code lies: a release of an older
+format, which the project cannot load any more, is still measured. The request is JSON with `release`, a folder,
+`depth`, and `questions`, a list of `dataset` and `texts`. Prints the data sets of the release, and for every text the
+ids and scores of its ten best hits in the exact index, with all of equal score.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+from steps.core.release import load_release
+
+_CHUNK = 256  # queries whose hits are in memory at once
+_KEPT = 10  # hits that the measure looks at, with all of equal score
+
+
+def main() -> None:
+    """Answer the questions on stdin."""
+    request = json.load(sys.stdin)
+    release = load_release(Path(request["release"]))
+    answers = []
+    for question in request["questions"]:
+        if question["dataset"] not in release.datasets:
+            continue
+        hits = []
+        for start in range(0, len(question["texts"]), _CHUNK):
+            vectors = release.encode(question["texts"][start : start + _CHUNK])
+            scores, doc_ids = release.search(question["dataset"], vectors, request["depth"], "flat")
+            for docs, row in zip(doc_ids, scores.tolist(), strict=True):
+                found = list(zip(docs, row, strict=False))  # an index of fewer documents pads its scores
+                last = sorted((score for _, score in found), reverse=True)[:_KEPT][-1:]
+                hits.append([[doc, score] for doc, score in found if score >= last[0]])
+        answers.append({"dataset": question["dataset"], "hits": hits})
+    print(json.dumps({"datasets": release.datasets, "answers": answers}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,36 @@
+"""The seconds that a results file quotes are those of the newest pipeline that did some work."""
+
+from pathlib import Path
+
+import pytest
+
+from bench.record import stage_seconds
+from steps.core import tracking
+from steps.core.errors import UserError
+
+
+def test_the_newest_pipeline_that_ran_a_stage_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'mlflow.db'}")
+    with pytest.raises(UserError, match="no finished pipeline run that ran a stage"):
+        stage_seconds()
+    api = tracking.client()
+    experiment = tracking.experiment_id(api)
+
+    def run(start: int, seconds: float, status: str = "FINISHED", **tags: str) -> str:
+        named = {key.replace("__", "."): value for key, value in tags.items()}
+        made = api.create_run(experiment, start_time=start, tags=named).info.run_id
+        if status != "RUNNING":
+            api.set_terminated(made, status, end_time=start + round(seconds * 1000))
+        return str(made)
+
+    old = run(1000, 9, slimtower__pipeline="old")
+    run(1000, 2.5, mlflow__parentRunId=old, slimtower__stage="teach")
+    newer = run(2000, 9, slimtower__pipeline="newer")
+    run(2000, 1.5, mlflow__parentRunId=newer, slimtower__stage="teach")
+    run(2000, 0.5, mlflow__parentRunId=newer, slimtower__stage="ingest", slimtower__reused="true")
+    run(2000, 8.0, mlflow__parentRunId=newer, slimtower__stage="promote")
+    run(2000, 8.0, "RUNNING", mlflow__parentRunId=newer, slimtower__stage="promote")
+    idle = run(3000, 9, slimtower__pipeline="nothing to do")
+    run(3000, 0.5, mlflow__parentRunId=idle, slimtower__stage="teach", slimtower__reused="true")
+    run(4000, 9, "FAILED", slimtower__pipeline="failed")
+    assert stage_seconds() == {"teach": 1.5}

@@ -1,0 +1,274 @@
+"""What happens to a registry between commands: calls that never came back, versions deleted, aliases moved by hand."""
+
+import json
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+from promote_registry import SWAP, KilledError, Project, killed_after, open_project
+
+from steps.core.errors import TransientError, UserError
+from steps.promote import promotion, registration, smoke
+from steps.promote.lock import lock_shelf
+from steps.promote.promotion import Refused
+from steps.promote.registry import Registry
+
+WRITES = ("create_", "log_", "set_", "delete_", "finalize_")
+
+
+@pytest.fixture(scope="module")
+def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of an MLflow database for all tests, a registered model each; making one takes seconds."""
+    return tmp_path_factory.mktemp("mlflow") / "mlflow.db"
+
+
+@pytest.fixture
+def project(tmp_path: Path, database: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
+    return open_project(tmp_path, database, monkeypatch)
+
+
+class Dying:
+    """An MLflow client whose process ends before its `last` writing call."""
+
+    def __init__(self, api: Any, last: int = 10**6) -> None:
+        self.api, self.last, self.calls = api, last, 0
+
+    def __getattr__(self, name: str) -> Any:
+        real = getattr(self.api, name)
+        if not name.startswith(WRITES):
+            return real
+
+        def call(*given: Any, **named: Any) -> Any:
+            self.calls += 1
+            if self.calls >= self.last:
+                raise KilledError(name)
+            return real(*given, **named)
+
+        return call
+
+
+def test_a_promotion_that_dies_at_any_call_of_the_registry_is_finished_by_the_next(project: Project) -> None:
+    """Before each writing call of registration and of the move; every release is better than the one before it."""
+    real, names, calls = project.registry.api, ["first"], 1
+    project.promote("first", 0.31)
+    while len(names) <= calls:
+        name, quality = f"dies at {len(names)}", 0.31 + 0.02 * len(names)
+        project.registry.api = Dying(real, last=len(names))
+        with pytest.raises(KilledError):
+            project.promote(name, quality)
+        project.registry.api = counting = Dying(real)
+        assert project.names()["champion"] in {names[-1], name}
+        project.promote(name, quality)
+        calls = max(calls, counting.calls) if len(names) == 1 else calls
+        assert project.names() == {"champion": name, "previous": names[-1]}
+        names.append(name)
+        assert project.registry.tags(str(len(names)))["replaced"] == str(len(names) - 1)
+        assert "intent" not in project.registry.model_tags()
+    assert calls > 20
+    assert project.actions() == [f"promoted {number}" for number in range(1, len(names) + 1)]
+
+
+def lose_the_lock(project: Project) -> None:
+    """As if it had expired, and whoever took it over had given it back."""
+    shelf = lock_shelf(project.registry)
+    for key in shelf.entries(project.registry.name):
+        shelf.delete(key)
+
+
+@pytest.mark.parametrize("step", SWAP[: SWAP.index("intent removed")])
+def test_a_holder_that_wakes_up_too_late_changes_nothing_more(project: Project, step: str) -> None:
+    project.promote("A")
+
+    def sleep(done: str) -> None:
+        if done == step:
+            lose_the_lock(project)
+            project.promote("C", 0.8)
+
+    with pytest.raises(TransientError, match="held too long and given up"):
+        project.promote("B", 0.6, sleep)
+    moved = step in SWAP[SWAP.index("champion") :]
+    names = project.names()
+    assert names.pop("challenger", "B") == "B"  # its owner did not come back to it
+    assert names == {"champion": "C", "previous": "B" if moved else "A"}
+    tags = project.registry.model_tags()
+    assert (tags["champion"], "intent" in tags) == (project.aliases["champion"], False)
+    assert not any("other hands" in action for action in project.actions())
+
+
+def test_two_that_register_one_release_at_once_make_one_version(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish, others = registration.publish, []
+
+    def meanwhile(release: Path, run: Any) -> str:
+        if not others:
+            others.append(release)
+            project.promote("A")
+        return publish(release, run)
+
+    monkeypatch.setattr(registration, "publish", meanwhile)
+    with pytest.raises(TransientError, match="champion moved from None to 1"):
+        project.promote("A")
+    assert [str(version.version) for version in project.registry.versions()] == ["1"]
+    assert project.promote("A").decision is None
+
+
+def three(project: Project) -> None:
+    for name, quality in (("A", 0.5), ("B", 0.6), ("C", 0.7)):
+        project.promote(name, quality)
+
+
+def test_rollback_past_a_deleted_version(project: Project) -> None:
+    three(project)
+    project.registry.api.delete_model_version(project.registry.name, "1")
+    assert project.roll_back() == "2"
+    assert project.names() == {"champion": "B"}
+    with pytest.raises(UserError, match="no previous champion to go back to"):
+        project.roll_back()
+
+
+@pytest.mark.parametrize("step", ["previous", "champion"])
+def test_a_move_cut_short_is_mended_though_a_version_of_it_was_deleted(project: Project, step: str) -> None:
+    three(project)
+    with pytest.raises(KilledError):
+        project.promote("D", 0.8, killed_after(step))
+    project.registry.api.delete_model_version(project.registry.name, "2" if step == "previous" else "3")
+    project.promote("E", 0.9)
+    assert project.names()["champion"] == "E"
+    assert "intent" not in project.registry.model_tags()
+
+
+def test_a_deleted_champion_leaves_its_predecessor_to_go_back_to(project: Project) -> None:
+    three(project)
+    project.registry.api.delete_model_version(project.registry.name, "3")
+    project.promote("D", 0.4)  # there is no champion to be worse than
+    assert project.names() == {"champion": "D", "previous": "B"}
+    assert "moved by other hands None" not in project.actions()
+    assert "moved by other hands -" in project.actions()
+    assert project.roll_back() == "2"
+
+
+def test_the_predecessor_of_a_deleted_champion_is_not_its_own_predecessor(project: Project) -> None:
+    project.promote("A")
+    project.promote("B", 0.6)
+    project.registry.api.delete_model_version(project.registry.name, "2")
+    project.promote("A")
+    assert project.names() == {"champion": "A"}
+
+
+def test_a_challenger_that_was_deleted_meanwhile_does_not_hide_the_refusal(project: Project) -> None:
+    project.promote("A", 0.6)
+    with pytest.raises(Refused):
+        project.promote("B", 0.5)
+    project.registry.point("challenger", "2")
+
+    def delete(done: str) -> None:
+        if done == "decided":
+            project.registry.api.delete_model_version(project.registry.name, "2")
+
+    with pytest.raises(Refused, match="/3 refused"):
+        project.promote("C", 0.4, delete)
+    assert project.names() == {"champion": "A"}
+
+
+def test_after_a_move_by_hand_to_the_previous_version_there_is_nothing_to_roll_back_to(project: Project) -> None:
+    project.promote("A")
+    project.promote("B", 0.6)
+    project.registry.point("champion", "1")
+    with pytest.raises(UserError, match=r"no previous champion to go back to \(champion: 1, previous: 1\)"):
+        project.roll_back()
+    assert "rolled_back_at" not in project.registry.tags("1")
+    assert "moved by other hands 1" in project.actions()
+
+
+def foreign_version(project: Project, folder: Path) -> str:
+    """A version that somebody registered without the project: files of no release, no run, no tags."""
+    folder.mkdir()
+    (folder / "weights.bin").write_bytes(b"x")
+    return str(project.registry.api.create_model_version(project.registry.name, folder.as_uri()).version)
+
+
+def test_versions_of_others_are_left_alone_until_one_is_champion(project: Project, tmp_path: Path) -> None:
+    number = foreign_version(project, tmp_path / "foreign")
+    project.promote("A")
+    assert project.names() == {"champion": "A"}
+    project.registry.point("champion", number)
+    with pytest.raises(UserError, match=r"holds no release .* nothing can be compared with it; let its alias name"):
+        project.promote("B", 0.6)
+    assert project.aliases == {"champion": number}
+    project.registry.point("champion", None)
+    project.promote("B", 0.6)
+    assert project.names() == {"champion": "B"}
+
+
+@pytest.mark.parametrize("name", ["golden.json", "evidence/dddddddddddddddd.json"])
+def test_a_document_whose_upload_was_cut_short_is_written_again(project: Project, name: str) -> None:
+    with pytest.raises(KilledError):
+        project.promote("A", after=killed_after("registered"))
+    registry = project.registry
+    whole = registry.document("1", name)
+    registry.api.log_text(registry.version("1").run_id, json.dumps(whole)[:-5], name)
+    assert registry.document("1", name) is None
+    project.promote("A")
+    assert registry.document("1", name) == whole
+
+
+def test_an_upload_cut_short_is_made_again_and_the_part_is_not_served(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api = project.registry.api
+    real, starts = api.log_model_artifacts, []
+
+    def stops(model_id: str, folder: str) -> None:
+        starts.append(model_id)
+        if len(starts) == 1:
+            raise KilledError
+        real(model_id, folder)
+
+    monkeypatch.setattr(api, "log_model_artifacts", stops)
+    with pytest.raises(KilledError):
+        project.promote("A")
+    project.promote("A")
+    source = project.registry.version("1").source
+    assert (len(starts), starts[0] in source, starts[1] in source) == (2, False, True)
+    assert len(project.registry.versions()) == 1
+
+
+def test_a_smoke_test_that_reaches_no_server_may_be_tried_again(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    version = project.promote("A").version
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{free.getsockname()[1]}"
+    monkeypatch.setattr(smoke, "tracking_uri", lambda: url)
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    with pytest.raises(TransientError, match=r"smoke test of .*/1: not reached: .*; try again"):
+        smoke.smoke_test(project.registry, version)
+
+
+def test_more_versions_than_a_page_holds(project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    numbers = [foreign_version(project, tmp_path / f"foreign{count}") for count in range(5)]
+    real = project.registry.api.search_model_versions
+    pages = []
+
+    def small(name: str, max_results: int, page_token: str | None) -> Any:
+        pages.append(page_token)
+        return real(name, max_results=2, page_token=page_token)
+
+    monkeypatch.setattr(project.registry.api, "search_model_versions", small)
+    assert [str(version.version) for version in project.registry.versions()] == numbers
+    assert len(pages) == 3
+    assert project.registry.existing("5") == "5"
+    assert project.registry.existing("6") is None
+
+
+def test_reasons_longer_than_a_tag_are_cut_at_a_line(project: Project) -> None:
+    version = project.promote("A").version
+    decision = promotion.Decision(False, tuple(f"{number}: " + "x" * 90 for number in range(100)), ())
+    promotion._note_decision(Registry(project.registry.name), version, decision)
+    lines = project.registry.tags(version)["reasons"].splitlines()
+    assert 4000 < sum(len(line) + 1 for line in lines) <= 5000
+    assert all(line.endswith("x" * 90) for line in lines[:-1])
+    assert lines[-1] == f"... and {100 - len(lines) + 1} more"

@@ -1,0 +1,97 @@
+"""A clone with one fetched release and its dvc.lock is enough, and a scheduler's run ids reach the tags."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+from promote_project import INGEST, RELEASES, REPORTS, write_lock
+from promote_stand_ins import policy
+
+from steps.core import tracking
+from steps.core.errors import UserError
+from steps.core.files import write_json
+from steps.promote.candidate import choose_student
+from steps.promote.origin import read_origin
+from steps.promote.recorded import dvc_md5
+from steps.promote.registration import Origin
+from steps.promote.registry import Registry
+
+
+@pytest.fixture
+def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Files of a pipeline with two releases, and the dvc.lock that records them; nothing else."""
+    folder = tmp_path / "clone"
+    for path in (INGEST / "corpus.parquet", REPORTS / "per_query.parquet"):
+        (folder / path).parent.mkdir(parents=True)
+        (folder / path).write_text("x")
+    for student in ("static", "2l"):
+        write_json(folder / RELEASES / student / "manifest.json", {"student": student})
+        write_json(folder / RELEASES / student / "index/manifest.json", {})
+    quality = {student: {"nDCG@10": value} for student, value in {"static": 0.5, "2l": 0.6}.items()}
+    latency = {student: {"p50_ms": 1.0} for student in quality}
+    metrics = {"retention": quality, "latency": latency, "datasets": {"api": quality}, "datasets_dev": {}}
+    write_json(folder / REPORTS / "metrics.json", metrics)
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'mlflow.db'}")
+    for name in ("SLIMTOWER_PARENT_RUN", "SLIMTOWER_AIRFLOW_RUN", "SLIMTOWER_IMAGE_DIGEST", "SLIMTOWER_PIPELINE"):
+        monkeypatch.delenv(name, raising=False)
+    write_lock(["static", "2l"])
+    lock = yaml.safe_load(Path("dvc.lock").read_text())
+    whole = [{"path": path.as_posix(), "md5": dvc_md5(path)} for path in (INGEST, RELEASES)]  # as dvc.yaml has it
+    lock["stages"]["evaluate"]["deps"] = whole
+    Path("dvc.lock").write_text(yaml.safe_dump(lock))
+    return folder
+
+
+def origin(student: str) -> Origin:
+    return read_origin(Registry("retriever"), student, RELEASES / student, REPORTS, INGEST)
+
+
+def test_one_fetched_release_is_promoted_without_the_others(clone: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    whole = origin("static").tags
+    assert capsys.readouterr().out == ""
+    assert choose_student("", REPORTS, RELEASES, policy()) == "2l"
+    shutil.rmtree(RELEASES / "2l")
+    assert origin("static").tags == whole
+    assert "models/release lacks 2l: taken from dvc.lock" in capsys.readouterr().out
+    assert choose_student("", REPORTS, RELEASES, policy()) == "static"
+    write_json(RELEASES / "static/manifest.json", {"student": "another"})
+    with pytest.raises(UserError, match=r"models/release/static: missing or not what dvc\.lock records"):
+        origin("static")
+    shutil.rmtree(RELEASES)
+    with pytest.raises(UserError, match=r"none of \['2l', 'static'\] has a release in models/release"):
+        choose_student("", REPORTS, RELEASES, policy())
+
+
+def test_the_schedulers_runs_reach_the_tags(clone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not {"pipeline_run", "airflow_run", "image_digest"} & set(origin("2l").tags)
+    api = tracking.client()
+    experiment = tracking.experiment_id(api)
+    tags = {"slimtower.git_commit": "c0ffee", "slimtower.airflow_run": "scheduled__1"}
+    parent = api.create_run(experiment, tags=tags).info.run_id
+    monkeypatch.setenv("SLIMTOWER_PARENT_RUN", parent)
+    monkeypatch.setenv("SLIMTOWER_IMAGE_DIGEST", "sha256:abc")
+    found = origin("2l")
+    assert found.parent_run == parent
+    wanted = {
+        "pipeline_run": parent,
+        "git_commit": "c0ffee",
+        "airflow_run": "scheduled__1",
+        "image_digest": "sha256:abc",
+    }
+    assert wanted.items() <= found.tags.items()
+    monkeypatch.setenv("SLIMTOWER_AIRFLOW_RUN", "manual__2")  # this very run
+    assert origin("2l").tags["airflow_run"] == "manual__2"
+    monkeypatch.setenv("SLIMTOWER_PARENT_RUN", "0" * 32)
+    with pytest.raises(UserError, match=r"SLIMTOWER_PARENT_RUN is '0000.* has no such run"):
+        origin("2l")
+
+
+def test_the_run_that_ended_with_this_lock_is_found_without_being_named(clone: Path) -> None:
+    api = tracking.client()
+    experiment = tracking.experiment_id(api)
+    digest = origin("2l").tags["dvc_lock"]
+    for name, lock in (("other", "0" * 64), ("made it", digest), ("reused it", digest)):
+        api.create_run(experiment, run_name=name, tags={"slimtower.pipeline": name, "slimtower.dvc_lock": lock})
+    assert api.get_run(origin("2l").tags["pipeline_run"]).info.run_name == "made it"

@@ -1,0 +1,84 @@
+"""A champion is measured by the code that was registered with it, whatever the project's own code can load by now."""
+
+import math
+from pathlib import Path
+
+import pytest
+
+from steps.core.errors import UserError
+from steps.promote.evaluation import Questions
+from steps.promote.evidence import Evaluation
+from steps.promote.rescoring import own_code, rescore
+
+OLD = '''
+import numpy as np
+
+class Old:
+    datasets = ["api", "unasked"]
+
+    def encode(self, texts):
+        return np.array([[len(text)] for text in texts], dtype=np.float32)
+
+    def search(self, dataset, vectors, depth, kind):
+        """Twelve of the `depth` asked for: d00 first, the last four of equal score; a text of one letter finds none."""
+        assert (depth, kind) == (1000, "flat")
+        scores = np.array([max(12 - rank, 4) for rank in range(12)] + [-9.0], dtype=np.float32)
+        ids = [[f"d{rank:02d}" for rank in range(12)] if width > 1 else [] for [width] in vectors.tolist()]
+        return np.tile(scores, (len(vectors), 1)), ids
+
+def load_release(folder):
+    if not (folder / "old format").is_file():
+        raise ValueError("not a release of the old format")
+    return Old()
+'''
+
+
+@pytest.fixture
+def registered(tmp_path: Path) -> Path:
+    """The release in a version's files, beside its own code."""
+    release = tmp_path / "model/artifacts/release"
+    (release / "index").mkdir(parents=True)
+    (release / "index/flat.faiss").write_bytes(b"12345")
+    (release / "old format").touch()
+    core = tmp_path / "model/code/steps/core"
+    core.mkdir(parents=True)
+    for name in ("__init__.py", "core/__init__.py"):
+        (core.parent / name).touch()
+    (core / "release.py").write_text(OLD)
+    return release
+
+
+def questions(dataset: str, judgements: dict[str, dict[str, int]], texts: list[str]) -> Questions:
+    return Questions(dataset, list(judgements), texts, judgements)
+
+
+def test_the_old_code_searches_and_the_measure_is_trec_evals(registered: Path) -> None:
+    judged = {"q0": {"d01": 2, "d99": 1}, "q1": {"d10": 1}, "q2": {"d08": 1}, "q3": {"d00": 1}}
+    asked = [questions("api", judged, ["aa", "bb", "cc", "d"]), questions("new", {"n0": {"x": 1}}, ["ee"])]
+    evaluation = Evaluation("e" * 64, {"api": frozenset(judged), "new": frozenset({"n0"})}, {})
+    found = rescore(registered, evaluation, asked, 0.25)
+    ideal = 2 + 1 / math.log2(3)
+    assert found.values == {
+        "api": {
+            "q0": pytest.approx(2 / math.log2(3) / ideal),
+            # d08 to d11 have one score, and trec_eval puts the greater id first: d11, d10 are ninth and tenth
+            "q1": pytest.approx(1 / math.log2(11)),
+            "q2": 0.0,
+            "q3": 0.0,
+        }
+    }
+    assert found.datasets == {"api", "unasked"}
+    assert (found.p50_ms, found.index_bytes, found.evaluation) == (0.25, 5, evaluation)
+
+
+def test_a_champion_that_does_not_load_is_an_error_that_says_what_to_do(registered: Path) -> None:
+    (registered / "old format").unlink()
+    with pytest.raises(
+        UserError, match=r"cannot be measured .*not a release of the old format; .*roll back, or delete"
+    ):
+        rescore(registered, Evaluation("e", {}, {}), [questions("api", {"q": {"d": 1}}, ["a"])], 1.0)
+
+
+def test_a_release_without_code_of_its_own_is_read_by_the_projects(tmp_path: Path, registered: Path) -> None:
+    assert own_code(registered) == tmp_path / "model/code"
+    assert own_code(tmp_path / "elsewhere/release") == Path(__file__).parents[2]
