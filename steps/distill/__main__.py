@@ -1,16 +1,16 @@
 """python -m steps.distill --student 2l"""
 
-import argparse
 from pathlib import Path
 
 from steps.core.params import Params
-from steps.core.stage import stage_main
+from steps.core.self_check import step_parser
+from steps.core.torchrun import shared_stage_main
 from steps.core.tracking import Run
 
 
 def main() -> None:
     """Distil one student."""
-    parser = argparse.ArgumentParser(prog="python -m steps.distill", description=__doc__)
+    parser = step_parser("distill", __doc__)
     parser.add_argument("--student", required=True, help="a name in distill.students")
     student = parser.parse_args().student
 
@@ -27,7 +27,7 @@ def main() -> None:
             run=run,
         )
 
-    stage_main("distill", body, cell=student)
+    shared_stage_main("distill", body, cell=student)
 
 
 if __name__ == "__main__":

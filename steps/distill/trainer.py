@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 import torch
@@ -12,8 +13,11 @@ from torch import Tensor, nn
 from steps.core.errors import UserError
 from steps.core.params.distill import DistillParams, Schedule
 from steps.core.progress import progress
+from steps.core.ranks import gather, micro_batch, rank, sum_over_ranks, world
 from steps.core.towers import autocast
 from steps.core.tracking import Run
+from steps.distill.checkpoints import Checkpoints
+from steps.distill.checks import explain_no_number
 from steps.distill.mixture import epoch_rows
 from steps.distill.students import Student
 from steps.distill.tokens import Tokens, length_batches
@@ -34,12 +38,19 @@ class Alignment:
 
 
 def train(
-    student: Student, loss: nn.Module, data: Alignment, schedule: Schedule, params: DistillParams, run: Run
+    student: Student,
+    loss: nn.Module,
+    data: Alignment,
+    schedule: Schedule,
+    params: DistillParams,
+    run: Run,
+    checkpoints: Checkpoints,
 ) -> dict[str, float]:
     """Train in place; returns texts seen, seconds, texts per second and the final validation cosine.
 
-    Dropout stays off: the targets are exact, so noise in the student only slows it. UserError when the loss is no
-    finite number.
+    Dropout stays off: the targets are exact, so noise in the student only slows it. What a killed run left in
+    `checkpoints` is continued. Processes that torchrun started share each batch, and have equal weights at every step;
+    rank 0 validates. UserError when the loss is no finite number, or does not move the student.
     """
     module = student.tower
     module.eval()
@@ -47,36 +58,90 @@ def train(
     steps = max(1, math.ceil(schedule.epochs * math.ceil(per_epoch / schedule.batch_size)))
     optimizer = _optimizer(module, schedule)
     rate = torch.optim.lr_scheduler.LambdaLR(optimizer, _warmup_then_linear(steps, schedule.warmup_ratio))
-    started, seen, losses = time.perf_counter(), 0, []
-    for step, rows in enumerate(progress(_batches(data, schedule, params, steps), steps, "distill"), start=1):
-        target = torch.from_numpy(np.asarray(data.vectors[rows], dtype=np.float32)).to(module.device)
-        with autocast(params.precision):
-            embedded = student.embed(data.tokens, rows)
-        value = loss(embedded, target)
-        value.backward()
-        nn.utils.clip_grad_norm_(module.parameters(), 1.0)
+    done = checkpoints.load(module, optimizer, rate)
+    left = islice(_batches(data, schedule, params, steps), done.step, None)
+    window = Window(schedule, data.vectors)
+    started = time.perf_counter() - done.seconds
+    for step, rows in enumerate(progress(left, steps - done.step, "distill"), start=done.step + 1):
+        value = _backward(student, loss, data, rows, params)
+        norm = nn.utils.clip_grad_norm_(module.parameters(), 1.0)
         optimizer.step()
         rate.step()
         optimizer.zero_grad(set_to_none=True)
-        seen += len(rows)
-        losses.append(value.detach())
+        done.step, done.texts = step, done.texts + len(rows)
+        window.add(value, norm, rows)
         if step % LOG_EVERY == 0 or step == steps:
-            run.metrics(
-                {"train_loss": _finite_mean(losses, step), "learning_rate": float(rate.get_last_lr()[0])}, step=step
-            )
-            losses = []
-        if step % max(1, steps // VALIDATIONS) == 0 and step != steps:
+            run.metrics({"train_loss": window.close(step), "learning_rate": float(rate.get_last_lr()[0])}, step=step)
+        if rank() == 0 and step % max(1, steps // VALIDATIONS) == 0 and step != steps:
             run.metric("validation_cosine", validate(student, data, params), step=step)
+        if checkpoints.due() and step != steps and bool(torch.isfinite(norm)):
+            done.seconds = time.perf_counter() - started
+            checkpoints.save(module, optimizer, rate, done)
     seconds = time.perf_counter() - started
-    cosine = validate(student, data, params)
+    cosine = validate(student, data, params) if rank() == 0 else math.nan
     run.metric("validation_cosine", cosine, step=steps)
     return {
-        "texts_seen": seen,
+        "texts_seen": done.texts,
         "steps": steps,
         "seconds": seconds,
-        "texts_per_second": seen / seconds,
+        "texts_per_second": done.texts / seconds,
         "validation_cosine": cosine,
     }
+
+
+def _backward(student: Student, loss: nn.Module, data: Alignment, rows: np.ndarray, params: DistillParams) -> Tensor:
+    """Gradients of the mean loss of these rows' texts, and of it the share that this process has computed.
+
+    Each process reads its part of the rows, at most SLIMTOWER_MICRO_BATCH at once; gradients are summed.
+    """
+    own = np.array_split(rows, world())[rank()]
+    idle = not len(own)  # more processes than rows: reads one all the same, and joins the sum with a gradient of 0
+    own = rows[:1] if idle else own
+    pieces = np.array_split(own, -(-len(own) // (micro_batch() or len(own))))
+    shares = []
+    for piece in pieces:
+        target = torch.from_numpy(np.asarray(data.vectors[piece], dtype=np.float32)).to(student.tower.device)
+        with autocast(params.precision):
+            embedded = student.embed(data.tokens, piece)
+        share = loss(embedded, target) * (0.0 if idle else len(piece) / len(rows))
+        share.backward()
+        shares.append(share.detach())
+    sum_over_ranks(student.tower.parameters())
+    return torch.stack(shares).sum() if len(shares) > 1 else shares[0]
+
+
+class Window:
+    """Losses and gradients since the last report."""
+
+    def __init__(self, schedule: Schedule, vectors: np.ndarray) -> None:
+        """`vectors` are the targets, in which the reason for a broken loss is looked for first."""
+        self.schedule, self.vectors = schedule, vectors
+        self._clear()
+
+    def _clear(self) -> None:
+        self.losses: list[Tensor] = []
+        self.norms: list[Tensor] = []
+        self.rows: list[np.ndarray] = []
+
+    def add(self, loss: Tensor, norm: Tensor, rows: np.ndarray) -> None:
+        """Remember a step: this process' share of the loss, the norm of the whole gradient, the texts' rows."""
+        self.losses.append(loss)
+        self.norms.append(norm)
+        self.rows.append(rows)
+
+    def close(self, step: int) -> float:
+        """Mean loss of the window; UserError when it is no finite number, or when no step had a gradient."""
+        mean = float(gather(torch.stack(self.losses).mean()[None]).sum())
+        if not math.isfinite(mean):
+            raise explain_no_number(mean, step, self.vectors[np.unique(np.concatenate(self.rows))])
+        if not torch.stack(self.norms).any():
+            raise UserError(
+                f"distill: the loss {self.schedule.loss} is {mean:g} and gave no gradient in the {len(self.norms)}"
+                f" steps up to {step}, so it contributes nothing; give the student fewer layers than the teacher's, or"
+                " another loss"
+            )
+        self._clear()
+        return mean
 
 
 def _batches(data: Alignment, schedule: Schedule, params: DistillParams, steps: int) -> Iterator[np.ndarray]:
@@ -109,14 +174,6 @@ def _warmup_then_linear(steps: int, warmup_ratio: float):  # type: ignore[no-unt
         return min((step + 1) / warmup, (steps - step) / max(1, steps - warmup + 1), 1.0)
 
     return factor
-
-
-def _finite_mean(losses: list[Tensor], step: int) -> float:
-    """Mean loss since the last report; UserError when it is not a number."""
-    mean = float(torch.stack(losses).mean())
-    if not math.isfinite(mean):
-        raise UserError(f"distill: the loss is {mean} at step {step}; lower the student's learning_rate")
-    return mean
 
 
 def validate(student: Student, data: Alignment, params: DistillParams) -> float:

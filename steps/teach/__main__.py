@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from steps.core.params import Params
-from steps.core.stage import stage_main
+from steps.core.torchrun import shared_stage_main
 from steps.core.tracking import Run
 
 
@@ -21,4 +21,4 @@ def body(params: Params, run: Run) -> None:
 
 
 if __name__ == "__main__":
-    stage_main("teach", body)
+    shared_stage_main("teach", body)

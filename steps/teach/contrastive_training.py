@@ -4,28 +4,34 @@ import math
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
+from accelerate.data_loader import prepare_data_loader  # type: ignore[import-untyped]
 from datasets import Dataset
 from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer, SentenceTransformerTrainingArguments
 from sentence_transformers.base.sampler import BatchSamplers
 from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
-from torch import Tensor
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
 from transformers import PrinterCallback, TrainerCallback
 
 from steps.core.errors import UserError
 from steps.core.params.teach import TeachParams
 from steps.core.progress import progress
+from steps.core.ranks import agreed_step, micro_batch, rank, world
 from steps.core.towers import resolve_precision
 from steps.core.tracking import Run
+from steps.teach.cached_gradients import backward
 from steps.teach.training_triplets import TextTriplet
+
+STAGING = "staging"  # where a checkpoint is written before it gets its name
 
 
 def info_nce(tower: SentenceTransformer, temperature: float) -> MultipleNegativesRankingLoss:
     """`-mean_i log softmax_j(s(q_i, d_j) / temperature)[i]` over the batch's positives and mined negatives.
 
-    s is the tower's own similarity, in fp32 whatever the network computes in: bf16 keeps 8 bits of a logit near 20.
+    s is the tower's own similarity, at least in fp32 whatever the network computes in: bf16 keeps 8 bits of a logit.
 
     | texts | labels | embeddings |
     |---|---|---|
@@ -34,7 +40,8 @@ def info_nce(tower: SentenceTransformer, temperature: float) -> MultipleNegative
 
     def similarity(queries: Tensor, documents: Tensor) -> Tensor:
         with torch.autocast(queries.device.type, enabled=False):
-            return tower.similarity(queries.float(), documents.float())
+            exact = torch.promote_types(queries.dtype, torch.float32)
+            return tower.similarity(queries.to(exact), documents.to(exact))
 
     return MultipleNegativesRankingLoss(tower, scale=1 / temperature, similarity_fct=similarity)
 
@@ -42,9 +49,10 @@ def info_nce(tower: SentenceTransformer, temperature: float) -> MultipleNegative
 def train_tower(
     tower: SentenceTransformer, triplets: list[TextTriplet], params: TeachParams, checkpoints: Path, run: Run
 ) -> None:
-    """Train the tower in place for `params.epochs`; a checkpoint left in `checkpoints` is continued, then removed.
+    """Train the tower in place for `params.epochs`, from the checkpoint in `checkpoints` if a killed run left one.
 
-    UserError when the loss stops being a finite number.
+    Processes that torchrun started train it together, on the batches and to the weights of one process, up to the order
+    of summation (with dropout 0). UserError when the loss stops being a finite number.
     """
     dataset = Dataset.from_dict(
         {
@@ -54,7 +62,7 @@ def train_tower(
         }
     )
     tower.model_card_data.generate_widget_examples = False
-    trainer = SentenceTransformerTrainer(
+    trainer = ContrastiveTrainer(
         model=tower,
         args=_arguments(tower, params, checkpoints),
         train_dataset=dataset,
@@ -64,12 +72,55 @@ def train_tower(
     for callback in (trainer.model_card_callback_class, PrinterCallback):
         trainer.remove_callback(callback)
     set_dropout(tower, params.dropout)
-    resume = last_checkpoint(checkpoints)
-    if resume is not None:
+    if rank() == 0:
+        shutil.rmtree(checkpoints / STAGING, ignore_errors=True)
+    step = agreed_step(last_step(checkpoints), str(checkpoints))
+    resume = checkpoints / f"checkpoint-{step}" if step else None
+    if resume and rank() == 0:
         print(f"teach: continues from {resume}")
     trainer.train(resume_from_checkpoint=str(resume) if resume else None)
-    shutil.rmtree(checkpoints, ignore_errors=True)
     tower.eval()
+
+
+class ContrastiveTrainer(SentenceTransformerTrainer):
+    """The library's trainer, with checkpoints that appear whole and batches that pieces and processes can share."""
+
+    def get_train_dataloader(self) -> DataLoader:
+        """Whole batches for every process: of each it embeds its own rows."""
+        if world() == 1:
+            return super().get_train_dataloader()
+        loader = self._build_dataloader(self.train_dataset, self.args.train_batch_size, dataset_kind="train")
+        self._train_dataloader = prepare_data_loader(
+            loader, self.accelerator.device, num_processes=1, process_index=0, put_on_device=True
+        )
+        return self._train_dataloader
+
+    def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
+        """Gradients of one batch; with SLIMTOWER_MICRO_BATCH or several processes piece by piece."""
+        if world() == 1 and micro_batch() is None:
+            return super().training_step(model, inputs, num_items_in_batch)
+        self.model.train()
+        columns, _ = self.collect_features(self._prepare_inputs(inputs))
+        loss = cast(MultipleNegativesRankingLoss, self.loss)
+        # the tower itself, not its DDP wrapper: that would average what has to be summed, and after every piece
+        return backward(
+            self.model,
+            lambda embeddings: loss.compute_loss_from_embeddings(embeddings, torch.empty(0)),
+            columns,
+            micro_batch(),
+        )
+
+    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+        """Write the checkpoint beside the others, then rename it: a kill leaves a whole one or none."""
+        folder = Path(str(self.args.output_dir))
+        self.args.output_dir = str(folder / STAGING)
+        try:
+            super()._save_checkpoint(model, trial)
+        finally:
+            self.args.output_dir = str(folder)
+        self.accelerator.wait_for_everyone()
+        if rank() == 0:
+            publish_checkpoint(folder, self.state.global_step)
 
 
 def set_dropout(tower: SentenceTransformer, share: float) -> None:
@@ -90,13 +141,18 @@ def cut_to_tokens(tower: SentenceTransformer, texts: list[str], limit: int) -> l
     ]
 
 
-def last_checkpoint(folder: Path) -> Path | None:
-    """Newest whole checkpoint below a folder; one that a kill left half-written is removed."""
-    for path in sorted(folder.glob("checkpoint-*"), key=lambda path: int(path.name.split("-")[1]), reverse=True):
-        if (path / "trainer_state.json").is_file():  # the last file that a checkpoint gets
-            return path
-        shutil.rmtree(path)
-    return None
+def last_step(folder: Path) -> int:
+    """Step of the newest checkpoint below a folder, 0 without any."""
+    return max((int(path.name.partition("-")[2]) for path in folder.glob("checkpoint-*")), default=0)
+
+
+def publish_checkpoint(folder: Path, step: int) -> None:
+    """Move the checkpoint of a step from the staging folder into `folder`, and drop the older ones."""
+    name = f"checkpoint-{step}"
+    (folder / STAGING / name).rename(folder / name)
+    for path in (folder / STAGING, *folder.glob("checkpoint-*")):
+        if path.name != name:
+            shutil.rmtree(path)
 
 
 class LossLog(TrainerCallback):
@@ -132,7 +188,7 @@ def _arguments(
     tower: SentenceTransformer, params: TeachParams, checkpoints: Path
 ) -> SentenceTransformerTrainingArguments:
     query_prompt, document_prompt = (tower.prompts.get(role) or "" for role in ("query", "document"))
-    return SentenceTransformerTrainingArguments(
+    arguments = SentenceTransformerTrainingArguments(
         output_dir=str(checkpoints),
         num_train_epochs=params.epochs,
         per_device_train_batch_size=params.batch_size,
@@ -147,9 +203,13 @@ def _arguments(
         data_seed=params.seed,
         save_strategy="steps",
         save_steps=params.checkpoint_steps,
-        save_total_limit=1,
         logging_steps=1,
         logging_nan_inf_filter=False,  # by default the trainer hides a NaN loss behind the mean of the others
         report_to="none",
         disable_tqdm=True,
+        dataloader_drop_last=world() > 1,  # the library insists on it there
     )
+    arguments.dataloader_drop_last = False  # our processes share the last batch, whatever its size
+    if arguments.n_gpu > 1:  # one process uses one GPU: the trainer would multiply the batch by their number
+        arguments._n_gpu = 1
+    return arguments

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import shutil
 import sys
 import time
 from dataclasses import astuple
@@ -16,6 +17,7 @@ from steps.core.errors import UserError
 from steps.core.files import cache_root, staged_folder, write_json
 from steps.core.fingerprints import fingerprint
 from steps.core.params.teach import TeachParams
+from steps.core.ranks import rank
 from steps.core.tables import read_table
 from steps.core.towers import load_tower, resolve_base, resolve_precision
 from steps.core.tracking import Run
@@ -30,12 +32,14 @@ def run(ingest: Path, mine: Path, output: Path, params: TeachParams, run: Run) -
     """Write `output/tower` (a SentenceTransformer folder) and `output/report.json`.
 
     `epochs: 0` saves the base's weights as they are. UserError when epochs are asked for and no triplet is usable.
+    Of several processes rank 0 alone evaluates and writes.
     """
     corpus, queries, qrels = (read_table(ingest, name) for name in ("corpus", "queries", "qrels"))
     tower = load_tower(resolve_base(params.base))
     limit_length(tower, params)
     make_inner_product(tower, params.base)
     report: dict[str, Any] = {"base": params.base, "kind": params.kind, "epochs": params.epochs, "comparison": None}
+    checkpoints: Path | None = None
     if params.epochs > 0:
         triplets = read_table(mine, "triplets")
         choice = choose_triplets(triplets, queries, corpus, params.max_triplets, params.seed, ingest)
@@ -46,18 +50,25 @@ def run(ingest: Path, mine: Path, output: Path, params: TeachParams, run: Run) -
             )
         report |= {"triplets": len(choice.chosen), "by_source": choice.by_source, "left_out": choice.left_out}
         tasks = dev_tasks(queries, qrels, corpus, params.dev_queries, params.dev_documents, params.seed)
-        before = ndcg_per_query(tower, tasks, params.precision, ENCODE_BATCH, "base on dev")
+        checkpoints = checkpoint_folder(tower, choice, params)
+        before: dict[str, float] = {}
+        if rank() == 0:
+            before = ndcg_per_query(tower, tasks, params.precision, ENCODE_BATCH, "base on dev")
         start = time.monotonic()
-        train_tower(tower, choice.chosen, params, checkpoint_folder(tower, choice, params), run)
+        train_tower(tower, choice.chosen, params, checkpoints, run)
         run.metric("training_seconds", time.monotonic() - start)
         if before:
             after = ndcg_per_query(tower, tasks, params.precision, ENCODE_BATCH, "teacher on dev")
             report["comparison"] = compare(before, after)
             _tell(report["comparison"], run)
+    if rank() > 0:
+        return
     with staged_folder(output) as staging:
         tower.save_pretrained(str(staging / "tower"), create_model_card=False, safe_serialization=True)
         report["fingerprint"] = fingerprint(staging / "tower").id
         write_json(staging / "report.json", report)
+    if checkpoints:
+        shutil.rmtree(checkpoints, ignore_errors=True)
     run.model(output / "tower", "teacher")
     run.artifact(output / "report.json")
 

@@ -17,7 +17,7 @@ from steps.core.files import read_json, sha256_file
 from steps.core.params.teach import TeachParams
 from steps.core.towers import encode, load_tower
 from steps.core.tracking import NullRun, Run
-from steps.teach.contrastive_training import cut_to_tokens, last_checkpoint
+from steps.teach.contrastive_training import cut_to_tokens, last_step, publish_checkpoint
 from steps.teach.dev_comparison import compare
 from steps.teach.run import run as teach
 
@@ -109,13 +109,13 @@ def test_a_killed_training_continues_to_the_same_weights(
         torch.testing.assert_close(found[name], tensor, rtol=0, atol=1e-6)
 
 
-def test_a_half_written_checkpoint_is_removed_and_the_one_before_taken(tmp_path: Path) -> None:
-    for step in (2, 10):
-        (tmp_path / f"checkpoint-{step}").mkdir()
-    (tmp_path / "checkpoint-2" / "trainer_state.json").write_text("{}")
-    assert last_checkpoint(tmp_path) == tmp_path / "checkpoint-2"
-    assert not (tmp_path / "checkpoint-10").exists()
-    assert last_checkpoint(tmp_path / "nothing") is None
+def test_the_newest_checkpoint_is_taken_and_an_unfinished_one_is_not(tmp_path: Path) -> None:
+    for name in ("checkpoint-2", "checkpoint-10", "staging/checkpoint-12"):
+        (tmp_path / name).mkdir(parents=True)
+    assert last_step(tmp_path) == 10
+    publish_checkpoint(tmp_path, 12)
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-12"]
+    assert last_step(tmp_path / "nothing") == 0
 
 
 def test_a_loss_that_is_no_number_stops_the_stage(tmp_path: Path, base: Path) -> None:

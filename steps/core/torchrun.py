@@ -1,0 +1,190 @@
+"""A stage in several processes, started by torchrun.
+
+SLIMTOWER_PROCESSES says how many on this host (default 1: none are started). Over several hosts the same command is
+given on each, with SLIMTOWER_HOSTS, their number, SLIMTOWER_HOST_RANK, from 0, and SLIMTOWER_RDZV, `host:port` of
+host 0. Rank 0 writes outputs and the tracked run; the hosts share SLIMTOWER_CACHE, where checkpoints lie.
+"""
+
+import ctypes
+import logging
+import os
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from steps.core.errors import EXIT_BUG, OutOfMemory, TransientError, UserError, exhausted, guarded, line
+from steps.core.exit_file import recorded
+from steps.core.files import read_json, write_json
+from steps.core.params import Params, load_params
+from steps.core.self_check import require_cuda
+from steps.core.stage import stage_main
+from steps.core.tracking import NullRun, Run, pipeline_key
+
+Body = Callable[[Params, Run], None]
+
+FAILURES = "SLIMTOWER_RANK_FAILURES"  # folder in which a rank leaves why it failed
+MEET_S = 900  # how long hosts wait for each other
+_KINDS: dict[int, type[UserError]] = {kind.exit_code: kind for kind in (UserError, TransientError, OutOfMemory)}
+
+
+def shared_stage_main(stage: str, body: Body, cell: str | None = None) -> None:
+    """`stage_main`, in as many processes as SLIMTOWER_PROCESSES and SLIMTOWER_HOSTS ask for."""
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        _as_rank(stage, body, cell)
+    elif "--self-check" in sys.argv:
+        stage_main(stage, body, cell)
+    else:
+        guarded(lambda: _launch(stage, body, cell))
+
+
+def _launch(stage: str, body: Body, cell: str | None) -> None:
+    """Start the ranks and wait for them, and end as the one that failed first did; one process needs no ranks."""
+    try:
+        processes, hosts = _number("SLIMTOWER_PROCESSES"), _number("SLIMTOWER_HOSTS")
+        code = _run_ranks(stage, processes, hosts) if processes * hosts > 1 else None
+    except UserError:
+        with recorded():
+            raise
+    if code is None:
+        stage_main(stage, body, cell)
+    else:
+        raise SystemExit(code)
+
+
+def _number(name: str, default: str = "1", least: int = 1) -> int:
+    """A whole number from the environment; UserError when it is none."""
+    given = os.environ.get(name) or default
+    if not given.isdigit() or int(given) < least:
+        raise UserError(f"{name} is {given!r}; give a whole number from {least}")
+    return int(given)
+
+
+def _run_ranks(stage: str, processes: int, hosts: int) -> int:
+    """Run this command in `processes` ranks of this host; returns its exit code, or raises why they failed."""
+    require_cuda()
+    load_params()
+    import torch
+    from torch.distributed.elastic.multiprocessing.api import DefaultLogsSpecs, SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.elastic.rendezvous import RendezvousError
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+    if torch.cuda.is_available() and processes > torch.cuda.device_count():
+        raise UserError(
+            f"SLIMTOWER_PROCESSES is {processes}, but this host has {torch.cuda.device_count()} GPUs; each process"
+            " needs one"
+        )
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // processes)))
+    os.environ["SLIMTOWER_PIPELINE"] = pipeline_key()  # the ranks are called by this process, not by the pipeline
+    logging.disable(logging.ERROR)  # torchrun's own report of a failure
+    with tempfile.TemporaryDirectory(prefix="slimtower-ranks.") as scratch:
+        failures = Path(scratch) / "failures"
+        failures.mkdir()
+        os.environ[FAILURES] = str(failures)
+        config = LaunchConfig(
+            min_nodes=hosts,
+            max_nodes=hosts,
+            nproc_per_node=processes,
+            run_id=f"slimtower-{stage}",
+            max_restarts=0,
+            logs_specs=DefaultLogsSpecs(log_dir=str(Path(scratch) / "logs")),
+            **_meeting_point(hosts),
+        )
+        try:
+            elastic_launch(config, sys.executable)("-u", "-m", f"steps.{stage}", *sys.argv[1:])
+        except ChildFailedError as error:
+            return explain(failures, {rank: failed.exitcode for rank, failed in error.failures.items()})
+        except SignalException as error:
+            return 128 + int(error.sigval)
+        except (RendezvousError, torch.distributed.DistError) as error:
+            raise TransientError(
+                f"SLIMTOWER_RDZV {os.environ.get('SLIMTOWER_RDZV')}: the {hosts} hosts did not meet ({error}); check"
+                " that each runs, has its own SLIMTOWER_HOST_RANK and reaches that port"
+            ) from None
+    return 0
+
+
+def _meeting_point(hosts: int) -> dict[str, Any]:
+    """Where the processes meet: a free port of this host, or SLIMTOWER_RDZV for several hosts."""
+    if hosts == 1:
+        return {"rdzv_backend": "c10d", "rdzv_endpoint": "localhost:0"}
+    endpoint = os.environ.get("SLIMTOWER_RDZV", "")
+    host, _, port = endpoint.rpartition(":")
+    if not host or not port.isdigit():
+        raise UserError(f"SLIMTOWER_RDZV is {endpoint!r}; give host:port of host 0, the same on every host")
+    number = _number("SLIMTOWER_HOST_RANK", default="", least=0)
+    if number >= hosts:
+        raise UserError(f"SLIMTOWER_HOST_RANK is {number}; with SLIMTOWER_HOSTS={hosts} it is 0 to {hosts - 1}")
+    return {
+        "rdzv_backend": "static",
+        "rdzv_endpoint": endpoint,
+        "rdzv_configs": {"rank": number, "timeout": MEET_S},
+    }
+
+
+def explain(folder: Path, codes: Mapping[int, int]) -> int:
+    """Raise the UserError that ended the training, or say what else did and return the exit code.
+
+    `codes` are the exit codes of the failed ranks, minus the signal where one was killed. A rank that fails takes the
+    others with it, so a reason left in `folder` that a person can mend, then a kill, then the earliest traceback, is
+    what happened; without any of them rank 0 has failed outside the training and said so itself.
+    """
+    left = sorted((read_json(path) for path in folder.glob("*.json")), key=lambda reason: reason["time"])
+    for reason in left:
+        if reason["code"] in _KINDS:
+            raise _KINDS[reason["code"]](reason["message"])
+    for rank, code in sorted(codes.items()):
+        if code == -signal.SIGKILL:
+            raise OutOfMemory(f"process {rank} of the training was killed, most likely for the memory it took")
+        if code < 0 and code != -signal.SIGTERM:
+            print(f"slimtower: process {rank} of the training ended by signal {-code}", file=sys.stderr)
+            return 128 - code
+    for reason in left[:1]:
+        print(f"process {reason['rank']} of the training failed:\n{reason['message']}", file=sys.stderr)
+        return int(reason["code"])
+    return next((code for _, code in sorted(codes.items()) if code > 0), EXIT_BUG)
+
+
+def _as_rank(stage: str, body: Body, cell: str | None) -> None:
+    """One of the processes: rank 0 is the tracked stage, the others only train along."""
+    _end_with_launcher()
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # lets rank 0 close its run as failed
+
+    def together(params: Params, run: Run) -> None:
+        from steps.core.ranks import joined
+
+        try:
+            with joined():
+                body(params, run)
+        except Exception as error:
+            _leave_reason(error)
+            raise
+
+    if os.environ["RANK"] == "0":
+        stage_main(stage, together, cell)
+    else:
+        guarded(lambda: together(load_params(), NullRun()))
+
+
+def _leave_reason(error: Exception) -> None:
+    """Write why this rank fails, for the launcher to tell, and exit; returns under a torchrun that is not ours."""
+    if not (folder := os.environ.get(FAILURES)):
+        return
+    known = error if isinstance(error, UserError) else exhausted(error)
+    code = known.exit_code if known else EXIT_BUG
+    message = line(known) if known else traceback.format_exc()
+    rank = os.environ["RANK"]
+    reason = {"rank": rank, "code": code, "message": message, "time": time.time_ns()}
+    write_json(Path(folder) / f"{rank}.json", reason)
+    raise SystemExit(code) from None
+
+
+def _end_with_launcher() -> None:
+    """Let Linux kill this process when its launcher dies, so that none trains on beside its successor."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG

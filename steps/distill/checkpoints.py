@@ -1,0 +1,93 @@
+"""What a killed training needs to go on as if nothing had happened, below SLIMTOWER_CACHE."""
+
+import hashlib
+import json
+import pickle
+import shutil
+import sys
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from steps.core.files import cache_root, staged_file
+from steps.core.ranks import agreed_step, rank
+
+CHECKPOINT_SECONDS = 60.0  # between two checkpoints: what a killed run repeats at most, beside its start
+
+
+@dataclass
+class Done:
+    """How far a training has come; the order of its texts follows from the step."""
+
+    step: int = 0
+    texts: int = 0
+    seconds: float = 0.0
+
+
+class Checkpoints:
+    """The newest state of one training: weights, optimizer, schedule, random numbers and how far it has come."""
+
+    def __init__(self, folder: Path) -> None:
+        """`folder` belongs to this training alone."""
+        self.folder, self.saved_at = folder, time.monotonic()
+
+    def due(self) -> bool:
+        """Whether it is time to save again; only ever for rank 0, whose state is everyone's."""
+        return rank() == 0 and time.monotonic() - self.saved_at >= CHECKPOINT_SECONDS
+
+    def save(self, module: nn.Module, optimizer: torch.optim.Optimizer, rate: Any, done: Done) -> None:
+        """Replace the checkpoint; a kill leaves the old one or the new one, whole."""
+        state = {
+            "weights": module.state_dict(),
+            "optimizer": optimizer.state_dict(),
+            "rate": rate.state_dict(),
+            "random": torch.get_rng_state(),
+            "done": asdict(done),
+        }
+        with staged_file(self.folder / "state.pt") as staging:
+            torch.save(state, staging)
+        self.saved_at = time.monotonic()
+
+    def load(self, module: nn.Module, optimizer: torch.optim.Optimizer, rate: Any) -> Done:
+        """Take up the state of a killed run, if it left one; one that cannot be read is begun anew."""
+        state = self._read()
+        done = Done(**state["done"]) if state else Done()
+        agreed_step(done.step, str(self.folder))
+        if state:
+            module.load_state_dict(state["weights"])
+            optimizer.load_state_dict(state["optimizer"])
+            rate.load_state_dict(state["rate"])
+            torch.set_rng_state(state["random"])
+            if rank() == 0:
+                print(f"distill: continues after step {done.step} from {self.folder}", file=sys.stderr)
+        return done
+
+    def remove(self) -> None:
+        """Forget the training; call it when its student is written."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _read(self) -> dict[str, Any] | None:
+        path = self.folder / "state.pt"
+        if not path.is_file():
+            return None
+        try:
+            return torch.load(path, map_location="cpu", weights_only=True)
+        except (RuntimeError, EOFError, pickle.UnpicklingError) as error:
+            print(f"distill: {path} cannot be read ({str(error)[:80]}); begins anew", file=sys.stderr)
+            return None
+
+
+def training_folder(module: nn.Module, arrays: dict[str, Any], knobs: dict[str, Any]) -> Path:
+    """Folder below SLIMTOWER_CACHE of all trainings of these weights, texts, targets and knobs, and of no other."""
+    key = hashlib.sha256(json.dumps(knobs, sort_keys=True).encode())
+    for name, tensor in sorted(module.state_dict().items()):
+        key.update(name.encode() + tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+    for name, array in sorted(arrays.items()):
+        key.update(f"{name} {array.dtype} {array.shape}".encode())
+        for start in range(0, len(array), 1_000_000):  # targets are memory-mapped: not all at once
+            key.update(array[start : start + 1_000_000].tobytes())
+    return cache_root() / "distill" / key.hexdigest()[:32]

@@ -1,0 +1,104 @@
+"""What a student would learn wrongly without a word: each check stops the run with the reason and the mend."""
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import StaticEmbedding
+
+from steps.core.errors import UserError
+from steps.core.params.embed import Part
+from steps.distill.students import Student
+from steps.distill.tokens import Tokens
+
+
+def check_targets(embed: Path, vectors: np.ndarray, texts: int, teacher: SentenceTransformer) -> None:
+    """UserError unless `vectors` is `(texts, dim)` of the teacher that is here."""
+    width = teacher.get_embedding_dimension()
+    if vectors.shape != (texts, width):
+        raise UserError(
+            f"{embed / 'alignment.npy'}: holds {vectors.shape}, but there are {texts} alignment texts and the teacher's"
+            f" width is {width}; run `dvc repro embed` again"
+        )
+
+
+def check_token_rows(embed: Path, rows: np.ndarray, teacher: SentenceTransformer) -> None:
+    """UserError unless `rows` is `(vocabulary, dim)` of the teacher that is here."""
+    expected = (len(teacher.tokenizer), teacher.get_embedding_dimension())
+    if rows.ndim != 2 or rows.shape[0] < expected[0] or rows.shape[1] != expected[1]:
+        raise UserError(
+            f"{embed / 'tokens.npy'}: holds {rows.shape}, but the teacher's vocabulary and width are {expected}; run"
+            " `dvc repro embed` again"
+        )
+
+
+def check_student(student: Student, tokens: Tokens, width: int) -> None:
+    """UserError when the student has no row for a token that it will read, or gives another width than its targets."""
+    first: Any = student.tower[0]
+    table = first.embedding if isinstance(first, StaticEmbedding) else first.auto_model.get_input_embeddings()
+    highest = int(tokens.ids.max())
+    if highest >= table.num_embeddings:
+        raise UserError(
+            f"models/teach/tower: its tokenizer gives token {highest}, but the model's vocabulary ends at"
+            f" {table.num_embeddings - 1}; give teach.base a tokenizer and weights that belong together"
+        )
+    with torch.inference_mode():
+        made = student.embed(tokens, np.arange(1)).shape[1]
+    if made != width:
+        raise UserError(
+            f"distill.student: it embeds in {made} dimensions, but its targets in data/embed have {width}; let it end"
+            " in the teacher's pooling, or in a projection to the teacher's width"
+        )
+
+
+def check_mixture(
+    weights: Mapping[Part, float], parts: np.ndarray, training: np.ndarray, counts: Mapping[str, Mapping[str, int]]
+) -> list[str]:
+    """Parts with a weight that have no texts because their source has none; they are told on stderr.
+
+    UserError for a weighted part that would train nothing for any other reason: it was not embedded, all of its texts
+    were left out or held out, or its weight is too small for a single one. `counts` are those of the stage `embed`.
+    """
+    absent = []
+    for part in sorted(part for part, weight in weights.items() if weight > 0):
+        members, weight = int((parts[training] == part).sum()), weights[part]
+        if part not in counts:
+            raise UserError(
+                f"distill.mixture: {part} has weight {weight}, but it was not embedded; add it to embed.parts, or give"
+                " it weight 0"
+            )
+        if not members and _dropped(counts[part]):
+            raise UserError(
+                f"distill.mixture: {part} has weight {weight}, but none of its texts is left to train on (embed:"
+                f" {dict(counts[part])}); give it weight 0, or other texts"
+            )
+        if members and weight < 1 and not round(weight * members):
+            raise UserError(
+                f"distill.mixture: weight {weight} of the {members} texts of {part} is not one text; give it"
+                f" {1 / members:.2g} or more, or 0"
+            )
+        if not members:
+            absent.append(str(part))
+    if absent:
+        print(f"distill: no texts of {', '.join(absent)}: there are none to align on", file=sys.stderr)
+    return absent
+
+
+def _dropped(counts: Mapping[str, int]) -> bool:
+    """Whether the part had texts, of which some were kept, repeated others' or were evaluation queries."""
+    return any(counts.get(reason, 0) for reason in ("kept", "repeated", "evaluation_query"))
+
+
+def explain_no_number(loss: Any, step: int, targets: np.ndarray) -> UserError:
+    """Why the loss may be no finite number; `targets` `(texts, dim)` are those of the steps since the last look."""
+    broken = int((~np.isfinite(targets)).any(axis=1).sum())
+    if broken:
+        return UserError(
+            f"data/embed/alignment.npy: {broken} vectors of the texts before step {step} are not finite; set"
+            " embed.precision: fp32 and run `dvc repro embed` again"
+        )
+    return UserError(f"distill: the loss is {loss} at step {step}; lower the student's learning_rate")

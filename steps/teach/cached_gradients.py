@@ -1,0 +1,66 @@
+"""A contrastive batch read in pieces, by one process or several, with the gradients of the whole.
+
+In-batch negatives tie all texts of a batch together, so its loss is no sum over pieces. Gradient caching (Gao et al.,
+"Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup", 2021, Sec. 3.2) embeds the pieces without
+gradient, takes the loss and its gradient by every embedding, then embeds each piece again and passes its gradient on.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from sentence_transformers.base.losses.gradcache import RandContext
+from torch import Tensor, nn
+
+from steps.core.ranks import gather, rank, sum_over_ranks, world
+
+Features = dict[str, Any]
+"""What a tower reads: tensors whose first dimension is the batch, and settings that go to every piece."""
+
+
+def backward(
+    tower: nn.Module, loss: Callable[[list[Tensor]], Tensor], columns: Sequence[Features], micro_batch: int | None
+) -> Tensor:
+    """Add the gradients of `loss` to the tower's parameters and return its value, equal on every process.
+
+    `columns` are the batch's texts, a column each for query, positive and negative, whole on every process. `loss`
+    takes the columns' embeddings, each `(batch, dim)`. A process embeds its own rows, at most `micro_batch` at once.
+    """
+    batch = len(columns[0]["input_ids"])
+    share = -(-batch // world())
+    places = torch.arange(rank() * share, (rank() + 1) * share)
+    rows = places % batch  # where the batch does not divide, some are read twice, the second time without gradient
+    pieces = rows.split(micro_batch or share)
+    once = len(pieces) == 1
+
+    replays, embedded = [], []
+    for piece in pieces:
+        replays.append(RandContext(*(value for value in columns[0].values() if isinstance(value, Tensor))))
+        with torch.set_grad_enabled(once):
+            embedded.append(_embed(tower, columns, piece))
+    whole = gather(torch.cat(embedded).detach())[:batch].requires_grad_()
+    value = loss(list(whole.unbind(dim=1)))
+    (by_embedding,) = torch.autograd.grad(value, whole)
+
+    own = by_embedding[rows.to(whole.device)] * (places < batch).to(whole)[:, None, None]
+    if once:
+        embedded[0].backward(own)
+    else:
+        for piece, replay, gradient in zip(pieces, replays, own.split(micro_batch or share), strict=True):
+            with replay:  # the same dropout again
+                again = _embed(tower, columns, piece)
+            again.backward(gradient)
+    sum_over_ranks(tower.parameters())
+    return value.detach()
+
+
+def _embed(tower: nn.Module, columns: Sequence[Features], rows: Tensor) -> Tensor:
+    """Embeddings of these rows of every column, `(rows, columns, dim)`."""
+    return torch.stack([tower(_take(column, rows))["sentence_embedding"] for column in columns], dim=1)
+
+
+def _take(column: Features, rows: Tensor) -> Features:
+    return {
+        name: value[rows.to(value.device)] if isinstance(value, Tensor) and value.ndim else value
+        for name, value in column.items()
+    }

@@ -1,0 +1,27 @@
+"""Trainings that a test kills: they run in processes of their own, and save a checkpoint at every step."""
+
+import os
+from pathlib import Path
+
+from stages import distill_params, run_distill
+from teach_stand_ins import PARAMS
+
+import steps.distill.checkpoints as checkpoints
+from steps.core.tracking import NullRun
+from steps.teach.run import run as teach
+
+
+def train_teacher(world: Path, cache: Path, output: Path) -> None:
+    """Train the teacher of a world, with dropout, so that random numbers matter."""
+    os.environ["SLIMTOWER_CACHE"] = str(cache)
+    base = str(world / "model/tower")
+    params = PARAMS.model_copy(update={"base": base, "checkpoint_steps": 1, "dropout": 0.1, "dev_queries": 0})
+    teach(world / "ingest", world / "mine", output, params, NullRun())
+
+
+def train_student(root: Path, cache: Path, student: str) -> None:
+    """Distil one student of a folder, for long enough to be killed three times."""
+    os.environ["SLIMTOWER_CACHE"] = str(cache)
+    checkpoints.CHECKPOINT_SECONDS = 0.0
+    longer = {name: one.model_dump() | {"epochs": 5.0} for name, one in distill_params().student.items()}
+    run_distill(root, student, distill_params(student=longer))

@@ -1,0 +1,76 @@
+"""Two processes train what one does.
+
+Sums of float32 gradients in another order differ in their last bits, and Adam divides small gradients by their own
+size, so weights are compared within TOLERANCE, embeddings within a tenth of it.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import two_processes
+from safetensors.torch import load_file
+from sentence_transformers import SentenceTransformer
+from stages import distill_params, run_distill, run_embed
+from teach_stand_ins import PARAMS, documents, write_tower, write_world
+
+from steps.core.files import read_json
+from steps.core.tracking import NullRun
+from steps.teach.run import run as teach
+
+TOLERANCE = 1e-3
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def trained(tiny_tower: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The worlds, trained by one process and by two."""
+    folder = tmp_path_factory.mktemp("distributed")
+    teacher, one, two = folder / "teacher", folder / "one", folder / "two"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SLIMTOWER_CACHE", str(folder / "cache"))
+        base = write_tower(teacher / "model")
+        ingest, mine = write_world(teacher)
+        teach(ingest, mine, teacher / "one", PARAMS.model_copy(update={"base": str(base)}), NullRun())
+        run_embed(one, tiny_tower)
+        shutil.copytree(one, two)
+        for student in ("static", "2l"):
+            run_distill(one, student, distill_params())
+        paths = os.pathsep.join([str(ROOT), str(ROOT / "tests/model")])
+        subprocess.run(
+            [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2",
+             two_processes.__file__, str(teacher), str(two)],
+            env=os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}, check=True, timeout=200,
+        )  # fmt: skip
+    return {"teacher": teacher, "one": one, "two": two}
+
+
+def assert_equal_models(one: Path, two: Path, texts: list[str]) -> None:
+    ours, theirs = (load_file(next(folder.rglob("model.safetensors"))) for folder in (one, two))
+    assert ours.keys() == theirs.keys()
+    for name, tensor in ours.items():
+        if not name.endswith("key.bias"):  # its gradient is zero but for rounding, which Adam makes steps of
+            np.testing.assert_allclose(theirs[name], tensor, rtol=0, atol=TOLERANCE, err_msg=name)
+    first, second = (SentenceTransformer(str(folder), device="cpu").encode(texts) for folder in (one, two))
+    np.testing.assert_allclose(second, first, rtol=0, atol=TOLERANCE / 10)
+
+
+def test_two_processes_train_the_same_teacher(trained: dict[str, Path]) -> None:
+    folder = trained["teacher"]
+    assert_equal_models(folder / "one/tower", folder / "two/tower", [row["content"] for row in documents()])
+    one, two = (read_json(folder / name / "report.json") for name in ("one", "two"))
+    assert one["comparison"]["ndcg_base"] == two["comparison"]["ndcg_base"]
+    assert one["triplets"] % PARAMS.batch_size == 3  # the last batch does not divide by two
+
+
+@pytest.mark.parametrize("student", ["static", "2l"])
+def test_two_processes_train_the_same_student(trained: dict[str, Path], student: str) -> None:
+    one, two = (trained[name] / "models/distill" / student for name in ("one", "two"))
+    assert_equal_models(one / "query_encoder", two / "query_encoder", ["sum of matrix", "window over the axis"])
+    ours, theirs = (read_json(folder / "report.json") for folder in (one, two))
+    assert ours["texts_seen"] == theirs["texts_seen"]
+    assert theirs["validation_cosine"] == pytest.approx(ours["validation_cosine"], abs=1e-5)

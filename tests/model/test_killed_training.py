@@ -1,0 +1,92 @@
+"""A training that is killed, three times, and run again ends in the bytes of one that was left alone."""
+
+import multiprocessing
+import random
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from killed_training import train_student, train_teacher
+from stages import run_embed
+from teach_stand_ins import write_tower, write_world
+
+from steps.core.files import sha256_file
+
+SERVER = multiprocessing.get_context("forkserver")  # imports once, then forks a clean process for each training
+SERVER.set_forkserver_preload(["killed_training"])
+
+
+def run_to_end(body: Callable[..., None], *arguments: object) -> None:
+    process = SERVER.Process(target=body, args=arguments)
+    process.start()
+    process.join(120)
+    assert process.exitcode == 0
+
+
+def kill_after(
+    mark: Callable[[], object], times: int, delay: float, body: Callable[..., None], *arguments: object
+) -> None:
+    """Run `body` in a process; kill it `delay` seconds after `mark` has changed so often."""
+    seen = {mark()}
+    process = SERVER.Process(target=body, args=arguments)
+    process.start()
+    while len(seen) <= times and process.is_alive():
+        seen.add(mark())
+        time.sleep(0.003)
+    time.sleep(delay)
+    assert process.is_alive(), "it ended before it could be killed"
+    process.kill()
+    process.join()
+
+
+def test_a_killed_teacher_ends_in_the_same_bytes(tmp_path: Path) -> None:
+    world, cache = tmp_path / "world", tmp_path / "killed"
+    write_tower(world / "model")
+    write_world(world)
+    run_to_end(train_teacher, world, tmp_path / "calm", tmp_path / "undisturbed")
+    draw = random.Random(4)
+    for _ in range(3):
+        kill_after(
+            lambda: tuple(sorted(path.name for path in cache.rglob("checkpoint-*") if path.parent.name != "staging")),
+            draw.randint(1, 2), draw.uniform(0, 0.03), train_teacher, world, cache, tmp_path / "output",
+        )  # fmt: skip
+        assert list(cache.rglob("checkpoint-*"))
+        assert not (tmp_path / "output").exists()
+    run_to_end(train_teacher, world, cache, tmp_path / "output")
+    for name in ("tower/model.safetensors", "report.json"):
+        assert sha256_file(tmp_path / "output" / name) == sha256_file(tmp_path / "undisturbed" / name)
+    assert not list(cache.rglob("checkpoint-*"))
+
+
+@pytest.fixture(scope="module")
+def embedded(tiny_tower: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("embedded")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SLIMTOWER_CACHE", str(folder / "cache"))
+        run_embed(folder, tiny_tower)
+    return folder
+
+
+@pytest.mark.parametrize("student", ["static", "2l"])
+def test_a_killed_student_ends_in_the_same_bytes(tmp_path: Path, embedded: Path, student: str) -> None:
+    calm, root, cache = tmp_path / "calm", tmp_path / "root", tmp_path / "killed"
+    shutil.copytree(embedded, calm)
+    shutil.copytree(embedded, root)
+    run_to_end(train_student, calm, tmp_path / "calm cache", student)
+    draw = random.Random(student)
+    for _ in range(3):
+        kill_after(
+            lambda: tuple(path.stat().st_mtime_ns for path in cache.rglob("state.pt")),
+            draw.randint(2, 4), draw.uniform(0, 0.02), train_student, root, cache, student,
+        )  # fmt: skip
+        assert list(cache.rglob("state.pt"))
+        assert not (root / "models/distill").exists()
+    run_to_end(train_student, root, cache, student)
+    weights = Path("models/distill") / student / "query_encoder"
+    names = sorted(path.relative_to(calm / weights) for path in (calm / weights).rglob("*.safetensors"))
+    assert names
+    for name in names:
+        assert sha256_file(root / weights / name) == sha256_file(calm / weights / name)
+    assert not list(cache.rglob("state.pt"))

@@ -1,0 +1,24 @@
+"""Started twice by torchrun: trains the tiny teacher and the tiny students of a folder, as one of two processes."""
+
+import sys
+from pathlib import Path
+
+from stages import distill_params, run_distill
+from teach_stand_ins import PARAMS
+
+from steps.core.ranks import joined
+from steps.core.tracking import NullRun
+from steps.teach.run import run as teach
+
+
+def main(teacher_world: Path, student_world: Path) -> None:
+    """Write `teacher_world/two` and the students below `student_world`."""
+    with joined():
+        params = PARAMS.model_copy(update={"base": str(teacher_world / "model/tower")})
+        teach(teacher_world / "ingest", teacher_world / "mine", teacher_world / "two", params, NullRun())
+        for student in ("static", "2l"):
+            run_distill(student_world, student, distill_params())
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]))

@@ -1,0 +1,96 @@
+"""What a student would learn wrongly in silence stops the run, with the reason and the mend."""
+
+import math
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sentence_transformers.sentence_transformer.modules import StaticEmbedding
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+
+from steps.core.errors import UserError
+from steps.core.params.distill import TokenTableParams
+from steps.distill.checks import check_mixture, check_student, check_targets, check_token_rows, explain_no_number
+from steps.distill.tokens import Tokens
+from steps.distill.trainer import Window
+
+TEACHER: Any = SimpleNamespace(tokenizer=[0] * 6, get_embedding_dimension=lambda: 4)
+EMBED = Path("data/embed")
+PARTS = np.array(["titles"] * 8 + ["sentences"] * 4)
+COUNTS = {"titles": {"kept": 8}, "sentences": {"kept": 4}, "pool": {"kept": 0, "empty": 3}}
+SCHEDULE = TokenTableParams(
+    kind="token_table", loss="l2", epochs=1.0, batch_size=2, learning_rate=0.1, warmup_ratio=0.0
+)
+
+
+@pytest.mark.parametrize("shape", [(11, 4), (12, 3), (12,)])
+def test_targets_of_other_texts_or_another_width_are_refused(shape: tuple[int, ...]) -> None:
+    check_targets(EMBED, np.zeros((12, 4)), 12, TEACHER)
+    with pytest.raises(UserError, match=r"alignment.npy: holds \(.*12 alignment texts and the teacher's width is 4"):
+        check_targets(EMBED, np.zeros(shape), 12, TEACHER)
+
+
+@pytest.mark.parametrize("shape", [(5, 4), (6, 3), (6,)])
+def test_token_rows_of_another_vocabulary_or_width_are_refused(shape: tuple[int, ...]) -> None:
+    check_token_rows(EMBED, np.zeros((7, 4)), TEACHER)  # a table padded to a rounder size
+    with pytest.raises(UserError, match=r"tokens.npy: holds .* vocabulary and width are \(6, 4\)"):
+        check_token_rows(EMBED, np.zeros(shape), TEACHER)
+
+
+def student(rows: int, width: int) -> Any:
+    table = StaticEmbedding(Tokenizer(WordLevel({"a": 0}, unk_token="a")), embedding_weights=torch.ones(rows, width))
+    return SimpleNamespace(tower=[table], embed=lambda tokens, rows: torch.ones(len(rows), width))
+
+
+def test_a_student_without_a_row_for_a_token_or_of_another_width_is_refused() -> None:
+    tokens = Tokens(np.array([0, 4]), np.array([0, 2]))
+    check_student(student(5, 3), tokens, 3)
+    with pytest.raises(UserError, match="gives token 4, but the model's vocabulary ends at 3"):
+        check_student(student(4, 3), tokens, 3)
+    with pytest.raises(UserError, match=r"embeds in 3 dimensions, but its targets .* have 2"):
+        check_student(student(5, 3), tokens, 2)
+
+
+def test_a_part_whose_source_is_empty_is_told_and_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    assert check_mixture({"titles": 1.0, "pool": 1.0}, PARTS, np.arange(12), COUNTS) == ["pool"]
+    assert "no texts of pool" in capsys.readouterr().err
+    assert check_mixture({"titles": 1.0, "pool": 0.0}, PARTS, np.arange(12), COUNTS) == []
+
+
+@pytest.mark.parametrize(
+    ("weights", "rows", "complaint"),
+    [
+        ({"generated_queries": 1.0}, 12, "generated_queries has weight 1.0, but it was not embedded; add it to embed"),
+        ({"sentences": 2.0}, 8, "none of its texts is left to train on"),
+        ({"sentences": 0.1}, 12, "weight 0.1 of the 4 texts of sentences is not one text; give it 0.25 or more"),
+    ],
+)
+def test_a_part_that_would_train_nothing_is_refused(weights: Any, rows: int, complaint: str) -> None:
+    with pytest.raises(UserError, match=complaint):
+        check_mixture(weights, PARTS, np.arange(rows), COUNTS)
+
+
+def test_a_part_whose_texts_all_repeat_others_is_refused() -> None:
+    counts = COUNTS | {"pool": {"kept": 0, "repeated": 5}}
+    with pytest.raises(UserError, match=r"pool has weight 1.0, but none of its texts is left"):
+        check_mixture({"titles": 1.0, "pool": 1.0}, PARTS, np.arange(12), counts)
+
+
+def test_a_broken_target_is_named_before_the_learning_rate() -> None:
+    good, bad = np.ones((3, 2)), np.array([[1.0, 1.0], [np.inf, 0.0], [np.nan, np.nan]])
+    assert "lower the student's learning_rate" in str(explain_no_number(math.nan, 5, good))
+    assert "2 vectors of the texts before step 5 are not finite" in str(explain_no_number(math.nan, 5, bad))
+
+
+def test_a_loss_without_gradient_contributes_nothing() -> None:
+    window = Window(SCHEDULE, np.ones((4, 2)))
+    window.add(torch.tensor(0.5), torch.tensor(0.0), np.arange(2))
+    window.add(torch.tensor(1.5), torch.tensor(1e-9), np.arange(2))
+    assert window.close(2) == 1.0  # one step of the window had a gradient
+    window.add(torch.tensor(0.0), torch.tensor(0.0), np.arange(2))
+    with pytest.raises(UserError, match="the loss l2 is 0 and gave no gradient in the 1 steps up to 3"):
+        window.close(3)

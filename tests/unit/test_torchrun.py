@@ -1,0 +1,108 @@
+"""What ends a training in several processes, and the settings that start one."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from steps.core.errors import OutOfMemory, TransientError, UserError
+from steps.core.files import write_json
+from steps.core.torchrun import _meeting_point, _number, explain
+
+ROOT = Path(__file__).parents[2]
+
+
+def leave(folder: Path, rank: int, code: int, message: str, time: int) -> None:
+    write_json(folder / f"{rank}.json", {"rank": str(rank), "code": code, "message": message, "time": time})
+
+
+@pytest.mark.parametrize(("code", "kind"), [(3, UserError), (75, TransientError), (137, OutOfMemory)])
+def test_a_reason_that_can_be_mended_is_what_happened(tmp_path: Path, code: int, kind: type[UserError]) -> None:
+    leave(tmp_path, 0, 1, "Traceback: connection closed by peer", 1)
+    leave(tmp_path, 1, code, "ingest: too bad", 2)
+    with pytest.raises(UserError, match=r"^ingest: too bad$") as raised:
+        explain(tmp_path, {0: 1, 1: code})
+    assert type(raised.value) is kind
+
+
+def test_a_killed_rank_counts_before_the_errors_that_it_caused(tmp_path: Path) -> None:
+    leave(tmp_path, 0, 1, "Traceback: connection closed by peer", 1)
+    with pytest.raises(OutOfMemory, match="process 1 of the training was killed"):
+        explain(tmp_path, {0: 1, 1: -signal.SIGKILL})
+    assert explain(tmp_path, {0: 1, 1: -signal.SIGSEGV}) == 128 + signal.SIGSEGV
+
+
+def test_of_tracebacks_the_earliest_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    leave(tmp_path, 0, 1, "Traceback: connection closed by peer", 9)
+    leave(tmp_path, 1, 1, "Traceback: a bug", 5)
+    assert explain(tmp_path, {0: 1, 1: 1}) == 1
+    assert capsys.readouterr().err == "process 1 of the training failed:\nTraceback: a bug\n"
+
+
+def test_what_rank_0_said_itself_is_not_said_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert explain(tmp_path, {0: 75, 1: -signal.SIGTERM}) == 75
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("settings", "complaint"),
+    [
+        ({}, "SLIMTOWER_RDZV is ''; give host:port"),
+        ({"SLIMTOWER_RDZV": "host"}, "SLIMTOWER_RDZV is 'host'; give host:port"),
+        ({"SLIMTOWER_RDZV": "host:29500"}, "SLIMTOWER_HOST_RANK is ''"),
+        ({"SLIMTOWER_RDZV": "host:29500", "SLIMTOWER_HOST_RANK": "2"}, "it is 0 to 1"),
+    ],
+)
+def test_hosts_need_a_meeting_point_and_numbers(
+    monkeypatch: pytest.MonkeyPatch, settings: dict[str, str], complaint: str
+) -> None:
+    for name, value in settings.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(UserError, match=complaint):
+        _meeting_point(2)
+    assert _meeting_point(1)["rdzv_endpoint"] == "localhost:0"
+
+
+def test_a_number_of_processes_is_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert _number("SLIMTOWER_PROCESSES") == 1
+    for given in ("0", "two", "-1"):
+        monkeypatch.setenv("SLIMTOWER_PROCESSES", given)
+        with pytest.raises(UserError, match=f"SLIMTOWER_PROCESSES is '{given}'; give a whole number from 1"):
+            _number("SLIMTOWER_PROCESSES")
+
+
+def test_a_failing_rank_ends_the_command_with_its_line_and_code(tmp_path: Path) -> None:
+    """Rank 1 refuses while rank 0 waits for it; the command's own launcher tells."""
+    script = (
+        "import sys, torch\n"
+        "from steps.core import ranks, torchrun\n"
+        "from steps.core.errors import UserError\n"
+        "torchrun.load_params = lambda: None\n"
+        "torchrun.stage_main = lambda stage, body, cell: body(None, None)\n"
+        "def body(params, run):\n"
+        "    if ranks.rank() == 1:\n"
+        "        raise UserError('data/x: is broken; mend it')\n"
+        "    ranks.gather(torch.zeros(1))\n"
+        "if __name__ == '__main__':\n"
+        "    torchrun.shared_stage_main('stand_in', body)\n"
+    )
+    (tmp_path / "steps").mkdir()
+    (tmp_path / "steps/stand_in.py").write_text(script)
+    (tmp_path / "steps/__init__.py").touch()
+    (tmp_path / "steps/core").symlink_to(ROOT / "steps/core")
+    environment = os.environ | {
+        "SLIMTOWER_PROCESSES": "2",
+        "SLIMTOWER_EXIT_FILE": str(tmp_path / "exit.json"),
+        "PYTHONPATH": str(tmp_path),
+        "OMP_NUM_THREADS": "1",
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", "steps.stand_in"], cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 3
+    assert done.stderr.splitlines()[-1] == "slimtower: data/x: is broken; mend it"
+    assert "Traceback" not in done.stderr
+    assert '"code": 3' in (tmp_path / "exit.json").read_text()
