@@ -1,11 +1,52 @@
 #!/bin/sh
-# Resolve pyproject.toml anew and write requirements/cpu.lock: `make lock`.
-# torch comes without its local version, so that any build of it satisfies the lock.
+# Resolve pyproject.toml anew and write requirements/cpu.lock, gpu.lock, sbom.lock and airflow.lock: `make lock`.
+#
+# cpu.lock comes from an installation. Its torch has no local version, so that any build of it satisfies the lock.
+# gpu.lock holds the same pins and what CUDA adds on x86-64 Linux, from the registry's metadata alone: no machine with
+# a GPU is needed. Its `torch===` refuses a CPU build, which `==` would prefer. What was tried of it: that it resolves,
+# and faiss-gpu beside torch's CPU build without a GPU. All of it together, and a GPU, were not: the build of a GPU image
+# fails where torch has no CUDA, and `--self-check` says what it finds.
+# sbom.lock is the tool of `make sbom`, kept out of the images.
+# airflow.lock is an environment of its own: Airflow, the providers that dags/ uses, and pytest for tests/dags.
 set -eu
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 python3 -m venv "$folder/venv"
-"$folder/venv/bin/pip" install --quiet ${CONSTRAINTS:+-c "$CONSTRAINTS"} torch==2.13.0
-"$folder/venv/bin/pip" install --quiet ${CONSTRAINTS:+-c "$CONSTRAINTS"} ".[dev]"
-"$folder/venv/bin/pip" freeze --exclude slimtower | grep -v '^nvidia-\|^cuda-\|^triton' | sed 's/+cpu//' >"$folder/cpu.lock"
-mv "$folder/cpu.lock" requirements/cpu.lock
+pip="$folder/venv/bin/pip"
+"$pip" install --quiet ${CONSTRAINTS:+-c "$CONSTRAINTS"} torch==2.13.0
+"$pip" install --quiet ${CONSTRAINTS:+-c "$CONSTRAINTS"} ".[cpu,dev]"
+"$pip" freeze --exclude slimtower | grep -v '^nvidia-\|^cuda-\|^triton' | sed 's/+cpu//' >"$folder/cpu.lock"
+
+"$pip" install --quiet uv
+resolve() {
+	"$folder/venv/bin/uv" pip compile --quiet --python-version 3.11 --python-platform x86_64-manylinux_2_28 \
+		--no-header --no-annotate --no-emit-package setuptools --constraints "$folder/known" "$@"
+}
+grep -v '^faiss-cpu==' "$folder/cpu.lock" >"$folder/known"
+resolve --extra gpu --extra dev pyproject.toml >"$folder/resolved"
+"$folder/venv/bin/python" - "$folder" <<'END'
+import re
+import sys
+from pathlib import Path
+
+
+def pins(file):
+    """Lines of a lock by normalised name."""
+    lines = Path(sys.argv[1], file).read_text().split()
+    return {re.sub(r"[-_.]+", "-", line.split("==")[0]).lower(): line for line in lines}
+
+
+known = pins("known")
+lines = [known.get(name, line).replace("torch==", "torch===") for name, line in pins("resolved").items()]
+lines.sort(key=lambda line: line.split("=")[0].lower())
+Path(sys.argv[1], "gpu.lock").write_text("\n".join(lines) + "\n")
+END
+: >"$folder/known"
+echo cyclonedx-bom | resolve - >"$folder/sbom.lock"
+
+python3 -m venv "$folder/airflow"
+"$folder/airflow/bin/pip" install --quiet ${CONSTRAINTS:+-c "$CONSTRAINTS"} apache-airflow==3.3.2 pytest \
+	apache-airflow-providers-docker==4.6.1 apache-airflow-providers-cncf-kubernetes apache-airflow-providers-standard
+"$folder/airflow/bin/pip" freeze >"$folder/airflow.lock"
+mv "$folder/airflow.lock" requirements/
+mv "$folder/cpu.lock" "$folder/gpu.lock" "$folder/sbom.lock" requirements/
