@@ -1,30 +1,68 @@
 """Errors that a person can mend, and the exit codes that schedulers read."""
 
+import errno
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NoReturn
 
+FULL_DISK = "No space left on device"
+EXIT_BUG = 1
 EXIT_DATA = 3  # data or gate violation: failing again would not help
-EXIT_TRANSIENT = 75  # a network or a server failed: trying again may help
+EXIT_TRANSIENT = 75  # a network, a server or a disk failed: trying again may help
+EXIT_NOTHING = 99  # nothing to do
+EXIT_KILLED = 137  # killed, or out of memory: a smaller micro-batch may help
 
 
 class UserError(Exception):
     """What is wrong, with the value, and what to do. Ends a command with one line and exit code 3."""
 
+    exit_code = EXIT_DATA
+
 
 class TransientError(UserError):
     """What failed outside this machine, and what to look at before trying again. Exit code 75."""
 
+    exit_code = EXIT_TRANSIENT
+
+
+class OutOfMemory(UserError):
+    """What did not fit into the memory of a device or of the machine. Exit code 137."""
+
+    exit_code = EXIT_KILLED
+
+
+def line(error: BaseException) -> str:
+    """What an error says, on one line."""
+    return " ".join(str(error).split())
+
 
 def exit_with(error: UserError) -> NoReturn:
-    """Print the error as one line on stderr and exit with its code, 3 or 75."""
-    print(f"slimtower: {' '.join(str(error).split())}", file=sys.stderr)
-    raise SystemExit(EXIT_TRANSIENT if isinstance(error, TransientError) else EXIT_DATA)
+    """Print the error as one line on stderr and exit with its code."""
+    print(f"slimtower: {line(error)}", file=sys.stderr)
+    raise SystemExit(error.exit_code)
 
 
 def guarded(command: Callable[[], None]) -> None:
-    """Run a command; a UserError becomes one line and exit code 3, or 75 where trying again may help."""
+    """Run a command; a UserError becomes one line and its exit code: 3, 75 where trying again may help, or 137."""
     try:
         command()
     except UserError as error:
         exit_with(error)
+
+
+def exhausted(error: BaseException) -> UserError | None:
+    """The error of ours that a full disk or exhausted memory amounts to, where that is behind the given one."""
+    for cause in _causes(error):
+        text = line(cause)
+        if getattr(cause, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or FULL_DISK in text:
+            return TransientError(f"full disk: {text[:300]}; free some space, then run again")
+        if isinstance(cause, MemoryError) or type(cause).__name__ == "OutOfMemoryError":  # torch's, for any device
+            return OutOfMemory(f"out of memory: {text[:300]}; give it more, or a smaller SLIMTOWER_MICRO_BATCH")
+    return None
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """The error, what caused it, what caused that, ..."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__

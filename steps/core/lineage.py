@@ -3,6 +3,7 @@
 `make` calls `finish` by itself. After a plain `dvc repro`, `python -m steps.core.lineage` finishes its MLflow run.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from steps.core.files import sha256_file
 from steps.core.tracking import client, experiment_id, open_parent, parent_run
 
 Stages = dict[str, dict[str, Any]]
+METRICS = "reports/metrics.json"
 
 
 def lock_stages(path: Path = Path("dvc.lock")) -> Stages:
@@ -28,13 +30,27 @@ def outputs(entry: dict[str, Any]) -> list[Path]:
     return [Path(out["path"]) for out in entry.get("outs", [])]
 
 
-def finish(parent: str | None = None, *, failed: bool = False) -> str:
+def dependencies(entry: dict[str, Any]) -> list[Path]:
+    """Paths that a stage of dvc.lock depends on."""
+    return [Path(dep["path"]) for dep in entry.get("deps", [])]
+
+
+def dump_lock(stages: Stages) -> bytes:
+    """Stages as a dvc.lock."""
+    return yaml.safe_dump({"schema": "2.0", "stages": stages}, sort_keys=False, allow_unicode=True).encode()
+
+
+def finish(
+    parent: str | None = None, *, failed: bool = False, root: Path | None = None, names: Sequence[str] | None = None
+) -> str:
     """Close a pipeline's parent run (this pipeline's, unless given); returns what happened, in words.
 
     Stages that ran get the md5s of their dependencies and outputs as tags. Where the pipeline succeeded, every other
-    stage of dvc.lock was reused, from disk or from DVC's cache: it gets a run that names its maker.
+    stage of dvc.lock was reused, from disk or from DVC's cache: it gets a run that names its maker. `names` are the
+    stages that there are; without them, those whose outputs are on disk. `root` is the folder of dvc.lock.
     """
-    stages = lock_stages()
+    root = root or Path()
+    stages = lock_stages(root / "dvc.lock")
     api = client()
     experiment = experiment_id(api)
     parent = parent or parent_run(api, experiment)
@@ -43,17 +59,19 @@ def finish(parent: str | None = None, *, failed: bool = False) -> str:
     for stage, run_id in ran.items():
         for name, value in _md5_tags(stages.get(stage, {})).items():
             api.set_tag(run_id, name, value)
-    present = {stage for stage, entry in stages.items() if all(path.exists() for path in outputs(entry))}
-    reused = [] if failed else sorted(present - set(ran))  # dvc.lock also remembers students that params dropped
+    if names is None:  # dvc.lock also remembers students that params dropped
+        names = [stage for stage, entry in stages.items() if all((root / path).exists() for path in outputs(entry))]
+    reused = [] if failed else sorted(set(names) - set(ran))
     for stage in reused:
         _link(api, experiment, parent, stage, stages[stage])
-    for path in (Path("dvc.lock"), Path("params.yaml"), Path("reports/metrics.json")):
-        if path.is_file():
-            api.log_artifact(parent, str(path))
+    for name in ("dvc.lock", "params.yaml", METRICS):
+        if (root / name).is_file():
+            api.log_artifact(parent, str(root / name))
     if stages:
-        api.set_tag(parent, "slimtower.dvc_lock", sha256_file(Path("dvc.lock")))
+        api.set_tag(parent, "slimtower.dvc_lock", sha256_file(root / "dvc.lock"))
     api.set_terminated(parent, "FAILED" if failed else "FINISHED")
-    return f"{len(ran)} stages ran, {len(reused)} reused; MLflow run {parent}"
+    linked = [run for run in children if run.data.tags.get("slimtower.reused") == "true"]  # by an earlier call
+    return f"{len(ran) - len(linked)} stages ran, {len(reused) + len(linked)} reused; MLflow run {parent}"
 
 
 def _md5_tags(entry: dict[str, Any]) -> dict[str, str]:

@@ -48,6 +48,17 @@ def fill(text: str, variables: dict[str, str], recipe: Path) -> str:
     return "\n".join(line if line.lstrip().startswith("#") else _VARIABLE.sub(value, line) for line in text.split("\n"))
 
 
+def laid_over(params: dict[str, Any], text: str, variables: dict[str, str], recipe: Path) -> dict[str, Any]:
+    """`params` with the text of a recipe, its variables filled, laid over them."""
+    return overlay(params, parse_mapping(fill(text, variables, recipe), str(recipe)))
+
+
+def params_text(params: dict[str, Any], origin: str) -> str:
+    """What is written as params.yaml; `origin` says on its first line what was laid over it."""
+    text: str = yaml.safe_dump(params, sort_keys=False, allow_unicode=True, width=120)
+    return f"# params.yaml of the project with {origin} laid over it\n{text}"
+
+
 def worktree(root: Path, name: str) -> Path:
     """Make or refresh runs/<name> at the present state of the tracked files; keeps its dvc.lock."""
     folder = root / "runs" / name
@@ -88,15 +99,11 @@ def main() -> None:
         known = ", ".join(sorted(str(path) for path in Path("recipes").glob("*.yaml")))
         raise UserError(f"{recipe}: no such recipe; there are {known}")
     variables = dict(word.split("=", 1) for word in sys.argv[2:] if "=" in word)
-    change = parse_mapping(fill(recipe.read_text(encoding="utf-8"), variables, recipe), str(recipe))
-    params = overlay(read_mapping(Path("params.yaml")), change)
+    params = laid_over(read_mapping(Path("params.yaml")), recipe.read_text(encoding="utf-8"), variables, recipe)
     check_params(params, str(recipe))
 
     folder = worktree(root, recipe.stem)
-    text = yaml.safe_dump(params, sort_keys=False, allow_unicode=True, width=120)
-    (folder / "params.yaml").write_text(
-        f"# params.yaml of the project with {recipe} laid over it\n{text}", encoding="utf-8"
-    )
+    (folder / "params.yaml").write_text(params_text(params, str(recipe)), encoding="utf-8")
     environment = os.environ | {
         "SLIMTOWER_CACHE": str(cache_root()),
         "SLIMTOWER_GIT_COMMIT": git_commit(),

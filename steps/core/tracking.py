@@ -16,15 +16,19 @@ from importlib.metadata import packages_distributions, version
 from pathlib import Path
 from typing import Any, Protocol
 
-from steps.core.files import read_json
+from steps.core.errors import TransientError, UserError
+from steps.core.files import read_json, sha256_file, sha256_text
 
 os.environ.setdefault("MLFLOW_ENABLE_ASYNC_LOGGING", "false")
 # What loading a release imports, and nothing more.
 SERVED_MODULES = (
-    "__init__", "errors", "files", "fingerprints", "index_files", "query_encoder", "release", "release_checks",
-    "release_manifest", "widths",
+    "__init__", "errors", "files", "index_files", "query_encoder", "release", "release_checks", "release_manifest",
+    "tower_files", "widths",
 )  # fmt: skip
 SERVED_PACKAGES = ("mlflow", "numpy", "onnxruntime", "pandas", "pyarrow", "pydantic", "tokenizers")
+_REFUSED = {"PERMISSION_DENIED", "UNAUTHENTICATED", "CUSTOMER_UNAUTHORIZED"}
+_S3_REFUSED = ("AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "NoSuchBucket", "(403)", "(401)")
+_STORE_FAILED = ("failures occurred while", "Failed to list artifacts")  # how MLflow tells of its artefact store
 EXPERIMENT = os.environ.get("MLFLOW_EXPERIMENT_NAME", "slimtower")
 
 
@@ -49,8 +53,11 @@ class Run(Protocol):
     def model(self, folder: Path, name: str) -> None:
         """Attach a model folder as a logged model."""
 
-    def served(self, folder: Path, name: str, code: Path) -> None:
-        """Attach a release folder as a logged model that `mlflow models serve` serves; `code` is its model file."""
+    def served(self, folder: Path, name: str, code: Path, *, once: bool = False) -> None:
+        """Attach a release folder as a logged model that `mlflow models serve` serves; `code` is its model file.
+
+        With `once`, an equal model of this name that was logged before is attached instead of a copy.
+        """
 
 
 class NullRun:
@@ -74,13 +81,50 @@ class NullRun:
     def model(self, folder: Path, name: str) -> None:
         """Ignore."""
 
-    def served(self, folder: Path, name: str, code: Path) -> None:
+    def served(self, folder: Path, name: str, code: Path, *, once: bool = False) -> None:
         """Ignore."""
 
 
 def tracking_uri() -> str:
     """MLFLOW_TRACKING_URI, or a sqlite file in the present folder."""
     return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{Path('mlflow.db').resolve()}"
+
+
+@contextmanager
+def reaching() -> Iterator[None]:
+    """Failures of the tracking server or of the artefact store as errors that say whether to try again."""
+    import requests
+    from boto3.exceptions import Boto3Error
+    from botocore.exceptions import BotoCoreError, ClientError
+    from mlflow.exceptions import MlflowException
+
+    try:
+        yield
+    except MlflowException as error:
+        text = str(error)
+        if any(begin in text for begin in _STORE_FAILED):
+            raise _store_error(error) from error
+        if error.error_code in _REFUSED or "error code 401" in text or "error code 403" in text:
+            raise UserError(
+                f"{tracking_uri()}: the server refused: {text[:200]}; check MLFLOW_TRACKING_USERNAME and"
+                " MLFLOW_TRACKING_PASSWORD"
+            ) from error
+        if "failed with exception" in text or error.error_code == "TEMPORARILY_UNAVAILABLE":
+            raise TransientError(f"{tracking_uri()}: not reached: {text[:200]}; is the server up?") from error
+        raise
+    except (requests.RequestException, BotoCoreError, ClientError, Boto3Error) as error:
+        raise _store_error(error) from error
+
+
+def _store_error(error: Exception) -> UserError:
+    """A refusal of the artefact store, which stays one, or a failure on the way to it."""
+    from botocore.exceptions import NoCredentialsError, PartialCredentialsError
+
+    said = f"artefact store of {tracking_uri()}: {str(error)[:300]}"
+    refused = getattr(error, "error_code", None) in _REFUSED or any(code in str(error) for code in _S3_REFUSED)
+    if refused or isinstance(error, NoCredentialsError | PartialCredentialsError):
+        return UserError(f"{said}; check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and the bucket")
+    return TransientError(f"{said}; try again")
 
 
 def client() -> Any:
@@ -117,11 +161,15 @@ def parent_run(api: Any, experiment: str) -> str:
     """Id of the pipeline's parent run; the first stage of a pipeline opens it."""
     if given := os.environ.get("SLIMTOWER_PARENT_RUN"):
         return given
-    key = pipeline_key()
+    return pipeline_run(api, experiment, pipeline_key(), git_commit())
+
+
+def pipeline_run(api: Any, experiment: str, key: str, commit: str) -> str:
+    """Id of the parent run of the pipeline with this key; made where there is none yet."""
     found = api.search_runs([experiment], f"tags.`slimtower.pipeline` = '{key}'", max_results=1)
     if found:
         return str(found[0].info.run_id)
-    tags = {"slimtower.pipeline": key, "slimtower.git_commit": git_commit()}
+    tags = {"slimtower.pipeline": key, "slimtower.git_commit": commit, **scheduler_tags()}
     run = api.create_run(experiment, run_name="pipeline", tags=tags)
     return str(run.info.run_id)
 
@@ -131,6 +179,12 @@ def open_parent(api: Any, experiment: str) -> str | None:
     found = api.search_runs([experiment], "attributes.status = 'RUNNING'", order_by=["start_time DESC"])
     parents = [run.info.run_id for run in found if "slimtower.pipeline" in run.data.tags]
     return str(parents[0]) if parents else None
+
+
+def scheduler_tags() -> dict[str, str]:
+    """What only the scheduler knows of a run: its own id and the digest of the image that the run has."""
+    known = {"airflow_run": "SLIMTOWER_AIRFLOW_RUN", "image_digest": "SLIMTOWER_IMAGE_DIGEST"}
+    return {f"slimtower.{tag}": value for tag, name in known.items() if (value := os.environ.get(name))}
 
 
 def git_commit() -> str:
@@ -183,21 +237,55 @@ class MlflowRun:
         """Attach a file."""
         self.api.log_artifact(self.run_id, str(path))
 
-    def model(self, folder: Path, name: str) -> None:
+    def model(self, folder: Path, name: str, tags: Mapping[str, str] | None = None) -> None:
         """Attach a model folder as a logged model that names this run as its source."""
-        logged = self.api.create_logged_model(self.experiment, name=name, source_run_id=self.run_id)
+        logged = self.api.create_logged_model(self.experiment, name, self.run_id, tags=dict(tags or {}))
         self.api.log_model_artifacts(logged.model_id, str(folder))
         self.api.finalize_logged_model(logged.model_id, "READY")
-        from mlflow.entities import LoggedModelOutput
+        self._output(logged.model_id)
 
-        self.api.log_outputs(self.run_id, [LoggedModelOutput(model_id=logged.model_id, step=0)])
-        self.tag("slimtower.model", logged.model_id)
+    def served(self, folder: Path, name: str, code: Path, *, once: bool = False) -> None:
+        """Attach a release folder as a logged model that `mlflow models serve` serves; `code` is its model file.
 
-    def served(self, folder: Path, name: str, code: Path) -> None:
-        """Attach a release folder as a logged model that `mlflow models serve` serves; `code` is its model file."""
+        With `once`, an equal model of this name that was logged before is attached instead of a copy.
+        """
+        tags = {"slimtower.content": _served_content(folder, code)}
+        if once and (equal := self._logged(name, tags["slimtower.content"])):
+            self._output(equal)
+            return
         with tempfile.TemporaryDirectory() as scratch:
             save_served_model(folder, code, Path(scratch) / "model")
-            self.model(Path(scratch) / "model", name)
+            self.model(Path(scratch) / "model", name, tags)
+
+    def _logged(self, name: str, content: str) -> str | None:
+        """Id of a whole model of that name and content whose files are still there."""
+        wanted = f"name = '{name}' AND tags.`slimtower.content` = '{content}'"
+        for found in self.api.search_logged_models([self.experiment], wanted):
+            if str(found.status) == "READY" and self.api.list_logged_model_artifacts(found.model_id):
+                return str(found.model_id)
+        return None
+
+    def _output(self, model: str) -> None:
+        from mlflow.entities import LoggedModelOutput
+
+        self.api.log_outputs(self.run_id, [LoggedModelOutput(model_id=model, step=0)])
+        self.tag("slimtower.model", model)
+
+
+def _served_content(release: Path, code: Path) -> str:
+    """Digest of all that a served model is made from; the release's manifest holds the digests of its files."""
+    modules = [Path(__file__).parents[1] / module for module in _served_modules()]
+    digests = [sha256_file(path) for path in (release / "manifest.json", release / "report.json", code, *modules)]
+    return sha256_text("\n".join([*digests, *_served_requirements()]))
+
+
+def _served_modules() -> list[str]:
+    return ["__init__.py", *(f"core/{name}.py" for name in SERVED_MODULES)]
+
+
+def _served_requirements() -> list[str]:
+    faiss = packages_distributions()["faiss"][0]  # faiss-cpu or one of its siblings
+    return [f"{name}=={version(name)}" for name in (*SERVED_PACKAGES, faiss)]
 
 
 def save_served_model(release: Path, code: Path, target: Path) -> None:
@@ -217,11 +305,10 @@ def save_served_model(release: Path, code: Path, target: Path) -> None:
         outputs=Schema([ColSpec(Array(kind), name) for name, kind in output]),
         params=ParamSchema([ParamSpec("k", "long", 10), ParamSpec("dataset", "string", "")]),
     )
-    faiss = packages_distributions()["faiss"][0]  # faiss-cpu or one of its siblings
     with tempfile.TemporaryDirectory() as scratch:
         package = Path(scratch) / "steps"
         (package / "core").mkdir(parents=True)
-        for module in ("__init__.py", *(f"core/{name}.py" for name in SERVED_MODULES)):
+        for module in _served_modules():
             shutil.copyfile(Path(__file__).parents[1] / module, package / module)
         mlflow.pyfunc.save_model(
             target,
@@ -230,7 +317,7 @@ def save_served_model(release: Path, code: Path, target: Path) -> None:
             artifacts={"release": str(release)},
             signature=signature,
             input_example={"query": [text], "k": [5]},
-            pip_requirements=[f"{name}=={version(name)}" for name in (*SERVED_PACKAGES, faiss)],
+            pip_requirements=_served_requirements(),
         )
 
 
@@ -243,6 +330,7 @@ def stage_run(stage: str, params: Mapping[str, Any]) -> Iterator[Run]:
         "mlflow.parentRunId": parent_run(api, experiment),
         "slimtower.stage": stage,
         "slimtower.git_commit": git_commit(),
+        **scheduler_tags(),
     }
     run = MlflowRun(api, str(api.create_run(experiment, run_name=stage, tags=tags).info.run_id), experiment)
     try:

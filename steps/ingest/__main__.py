@@ -1,10 +1,10 @@
 """`python -m steps.ingest` reads the sources; `--list` only lists their files into sources.json."""
 
-import argparse
 from pathlib import Path
 
 from steps.core.errors import guarded
 from steps.core.params import Params, load_params
+from steps.core.self_check import step_parser
 from steps.core.stage import stage_main
 from steps.core.tracking import Run
 
@@ -24,7 +24,7 @@ def list_files() -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(prog="python -m steps.ingest", description=__doc__)
+    parser = step_parser("ingest", __doc__)
     parser.add_argument("--list", action="store_true", help="write sources.json and stop")
     if parser.parse_args().list:
         guarded(list_files)

@@ -1,26 +1,20 @@
-"""Where a source's files lie: a local file or folder, or s3://bucket/prefix; only the window's partitions are read.
+"""Where a source's files lie: a local file or folder, or s3://bucket/prefix; only the window's partitions are read."""
 
-An S3 endpoint, its region and its credentials come from the standard AWS_* variables (AWS_ENDPOINT_URL,
-AWS_DEFAULT_REGION, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_PROFILE, ...).
-"""
-
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from steps.core.errors import TransientError, UserError
+from steps.core import s3
+from steps.core.errors import UserError
 from steps.core.files import cache_root, sha256_file, sha256_text, staged_file
 from steps.core.progress import progress
 from steps.ingest.partitions import Entry, Place, entries, window
 
 _CHUNK = 1 << 20  # bytes
 _DOWNLOADS = 8  # at a time; below the client's pool of ten connections
-_REFUSED = {"AccessDenied", "ExpiredToken", "InvalidAccessKeyId", "InvalidToken", "SignatureDoesNotMatch"}
-_CHANGED = {"PreconditionFailed", "NoSuchKey", "404", "412"}
-_BUSY = {"InternalError", "RequestTimeout", "ServiceUnavailable", "SlowDown", "Throttling"}
 
 
 class Located(NamedTuple):
@@ -98,14 +92,7 @@ def _local_children(root: Path, folder: str) -> tuple[list[str], list[Entry]]:
 
 def s3_client(location: str, key: str) -> Any:
     """A client for the environment's endpoint, region and credentials; it connects on its first call."""
-    import boto3
-    from botocore.config import Config
-
-    with _explained(location, key):
-        try:
-            return boto3.Session().client("s3", config=Config(connect_timeout=10))  # seconds
-        except ValueError as error:
-            raise UserError(f"params.yaml: {key}: {location}: {error}; mend AWS_ENDPOINT_URL") from None
+    return s3.s3_client(_where(location, key))
 
 
 def _s3_place(client: Any, location: str, key: str) -> Place:
@@ -151,34 +138,10 @@ def _download(client: Any, root: str, entry: Entry, path: Path) -> None:
             handle.write(chunk)
 
 
-@contextmanager
-def _explained(location: str, key: str) -> Iterator[None]:
-    """Turn what botocore raises into an error that names params.yaml's key, the location and the mend."""
-    from botocore import exceptions as aws
-
-    where = f"params.yaml: {key}: {location}"
-    try:
-        yield
-    except aws.ClientError as error:
-        raise _refusal(where, error.response) from None
-    except (aws.NoCredentialsError, aws.PartialCredentialsError, aws.CredentialRetrievalError) as error:
-        raise UserError(f"{where}: {error}; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE") from None
-    except (aws.ConnectionError, aws.HTTPClientError, aws.IncompleteReadError) as error:
-        raise TransientError(f"{where}: {error}; check AWS_ENDPOINT_URL and the network, then run again") from None
-    except aws.BotoCoreError as error:
-        raise UserError(f"{where}: {error}; mend the location or the AWS_* variables") from None
+def _explained(location: str, key: str) -> AbstractContextManager[None]:
+    """S3's errors name params.yaml's key and the location."""
+    return s3.explained(_where(location, key))
 
 
-def _refusal(where: str, response: dict[str, Any]) -> Exception:
-    code = str(response.get("Error", {}).get("Code", "?"))
-    status = response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-    said = f"{where}: {code}, {response.get('Error', {}).get('Message', 'no message')}"
-    if code == "NoSuchBucket":
-        return UserError(f"{said}; name a bucket that exists at this endpoint (AWS_ENDPOINT_URL)")
-    if code in _REFUSED or status in (401, 403):
-        return UserError(f"{said}; check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and what they may read")
-    if code in _CHANGED:
-        return TransientError(f"{said}; an object changed while it was read, run again")
-    if code in _BUSY or status >= 500:
-        return TransientError(f"{said}; the server is busy, run again")
-    return UserError(f"{said}; check AWS_ENDPOINT_URL, AWS_DEFAULT_REGION and the location")
+def _where(location: str, key: str) -> str:
+    return f"params.yaml: {key}: {location}"

@@ -1,9 +1,9 @@
 """python -m steps.mine --signal click"""
 
-import argparse
 from pathlib import Path
 
 from steps.core.params import Params
+from steps.core.self_check import step_parser
 from steps.core.stage import stage_main
 from steps.core.tracking import Run
 
@@ -12,7 +12,7 @@ FOLDER = Path("data/mine")
 
 def main() -> None:
     """Mine one signal."""
-    parser = argparse.ArgumentParser(prog="python -m steps.mine", description=__doc__)
+    parser = step_parser("mine", __doc__)
     parser.add_argument("--signal", required=True, choices=["click", "relevance"])
     signal = parser.parse_args().signal
 

@@ -82,6 +82,31 @@ def test_a_plain_repro_is_finished_afterwards(project: Path, monkeypatch: pytest
     assert runs["teach"].data.tags["out_md5.out/teach"] == "m1"
 
 
+def test_outputs_need_not_be_here_where_the_stages_are_named(
+    project: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLIMTOWER_AIRFLOW_RUN", "scheduled__2025-01-01")
+    monkeypatch.setenv("SLIMTOWER_IMAGE_DIGEST", "sha256:1")
+    api = tracking.client()
+    parent = tracking.pipeline_run(api, tracking.experiment_id(api), "s3://bucket/runs/a", "commit")
+    assert tracking.pipeline_run(api, tracking.experiment_id(api), "s3://bucket/runs/a", "other") == parent
+    monkeypatch.setenv("SLIMTOWER_PARENT_RUN", parent)
+    with tracking.stage_run("teach", {}):
+        pass
+    lock({"teach": "m1", "mine": "m2", "distill@dropped": "m3"})
+    root = tmp_path_factory.mktemp("clone")
+    Path("dvc.lock").rename(root / "dvc.lock")
+    for _ in range(2):  # a task may be run again
+        done = lineage.finish(parent, root=root, names=["mine", "teach"])
+        assert done == f"1 stages ran, 1 reused; MLflow run {parent}"
+    runs = {run.info.run_name: run.data.tags for run in api.search_runs([tracking.experiment_id(api)])}
+    assert set(runs) == {"pipeline", "teach", "mine (reused)"}
+    assert runs["teach"]["out_md5.out/teach"] == "m1"
+    assert runs["teach"]["slimtower.image_digest"] == "sha256:1"
+    assert runs["pipeline"]["slimtower.airflow_run"] == "scheduled__2025-01-01"
+    assert len(runs["pipeline"]["slimtower.dvc_lock"]) == 64
+
+
 def test_a_failed_pipeline_keeps_the_lineage_of_what_succeeded(project: Path) -> None:
     with tracking.stage_run("teach", {}):
         pass

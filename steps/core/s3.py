@@ -1,0 +1,59 @@
+"""S3 as the environment names it, and what goes wrong there as errors that say whether to try again.
+
+Endpoint, region and credentials come from the standard AWS_* variables (AWS_ENDPOINT_URL, AWS_DEFAULT_REGION,
+AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_PROFILE, ...).
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from steps.core.errors import TransientError, UserError
+
+_REFUSED = {"AccessDenied", "ExpiredToken", "InvalidAccessKeyId", "InvalidToken", "SignatureDoesNotMatch"}
+_CHANGED = {"PreconditionFailed", "NoSuchKey", "404", "412"}
+_BUSY = {"InternalError", "RequestTimeout", "ServiceUnavailable", "SlowDown", "Throttling"}
+
+
+def s3_client(where: str) -> Any:
+    """A client that connects on its first call; `where` begins what its errors say."""
+    import boto3
+    from botocore.config import Config
+
+    with explained(where):
+        try:
+            return boto3.Session().client("s3", config=Config(connect_timeout=10))  # seconds
+        except ValueError as error:
+            raise UserError(f"{where}: {error}; mend AWS_ENDPOINT_URL") from None
+
+
+@contextmanager
+def explained(where: str) -> Iterator[None]:
+    """Turn what botocore raises into a UserError or TransientError that begins with `where` and ends with the mend."""
+    from botocore import exceptions as aws
+
+    try:
+        yield
+    except aws.ClientError as error:
+        raise _refusal(where, error.response) from None
+    except (aws.NoCredentialsError, aws.PartialCredentialsError, aws.CredentialRetrievalError) as error:
+        raise UserError(f"{where}: {error}; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE") from None
+    except (aws.ConnectionError, aws.HTTPClientError, aws.IncompleteReadError) as error:
+        raise TransientError(f"{where}: {error}; check AWS_ENDPOINT_URL and the network, then run again") from None
+    except aws.BotoCoreError as error:
+        raise UserError(f"{where}: {error}; mend the location or the AWS_* variables") from None
+
+
+def _refusal(where: str, response: dict[str, Any]) -> Exception:
+    code = str(response.get("Error", {}).get("Code", "?"))
+    status = response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+    said = f"{where}: {code}, {response.get('Error', {}).get('Message', 'no message')}"
+    if code == "NoSuchBucket":
+        return UserError(f"{said}; name a bucket that exists at this endpoint (AWS_ENDPOINT_URL)")
+    if code in _REFUSED or status in (401, 403):
+        return UserError(f"{said}; check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and what they may read")
+    if code in _CHANGED:
+        return TransientError(f"{said}; an object changed while it was read, run again")
+    if code in _BUSY or status >= 500:
+        return TransientError(f"{said}; the server is busy, run again")
+    return UserError(f"{said}; check AWS_ENDPOINT_URL, AWS_DEFAULT_REGION and the location")

@@ -1,0 +1,1 @@
+"""Tasks of a scheduled run: what `python -m steps.core.task` does, and where its tasks meet."""

@@ -1,0 +1,74 @@
+"""Child processes of a task: asked for an answer, or run with their output passed on and their last words kept."""
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+_LAST_WORDS = 16384  # bytes
+_LOOK = 0.5  # seconds between looks whether a silent child has ended
+_GRACE = 10  # seconds between asking to stop and killing
+
+
+class Ended(NamedTuple):
+    """How a child ended: exit code, stdout where it was asked for, the end of stderr."""
+
+    code: int
+    out: str
+    said: str
+
+    def line(self) -> str:
+        """Its last complaint: the last line with ERROR or fatal, else the last one."""
+        lines = [" ".join(line.split()) for line in self.said.splitlines() if line.strip()]
+        complaints = [line for line in lines if line.startswith(("ERROR", "fatal:", "slimtower:"))]
+        return (complaints or lines or [f"ended with code {self.code}"])[-1][:500]
+
+
+def ask(words: Sequence[str], folder: Path | str, environment: dict[str, str]) -> Ended:
+    """Run a command and return what it printed."""
+    done = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, errors="replace")
+    return Ended(done.returncode, done.stdout, done.stderr[-_LAST_WORDS:])
+
+
+def stream(words: Sequence[str], folder: Path, environment: dict[str, str]) -> Ended:
+    """Run a command in a process group of its own, of which nothing is left when this returns or is stopped."""
+    said = b""
+    process = subprocess.Popen(words, cwd=folder, env=environment, stderr=subprocess.PIPE, start_new_session=True)
+    assert process.stderr is not None
+    try:
+        for chunk in _chunks(process, process.stderr.fileno()):
+            sys.stderr.buffer.write(chunk)
+            sys.stderr.flush()
+            said = (said + chunk)[-_LAST_WORDS:]
+        return Ended(process.wait(), "", said.decode(errors="replace"))
+    finally:
+        _stop(process)
+        process.stderr.close()
+
+
+def _chunks(process: subprocess.Popen[bytes], stderr: int) -> Iterator[bytes]:
+    """What a child writes until it ends; a grandchild that outlives it may keep the pipe open."""
+    while True:
+        readable, _, _ = select.select([stderr], [], [], 0 if process.poll() is not None else _LOOK)
+        if readable:
+            if not (chunk := os.read(stderr, 65536)):
+                return
+            yield chunk
+        elif process.poll() is not None:
+            return
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    """Stop what is left of a process group, politely where its first process still runs."""
+    with contextlib.suppress(ProcessLookupError):
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_GRACE)
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()

@@ -1,0 +1,440 @@
+"""A scheduled run's tasks, each a process with its own clone of a small project, meeting in a remote only."""
+
+import contextlib
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import yaml
+
+from steps.core import tracking
+
+pytestmark = pytest.mark.timeout(900)
+CORE = ("steps/__init__.py", "steps/core/__init__.py", "steps/core/errors.py", "steps/core/exit_file.py")
+STAGES = ("ingest", "grow@a", "grow@b", "gather")
+
+DVC_YAML = """\
+stages:
+  ingest:
+    cmd: python -m steps.ingest
+    params: [ingest]
+    deps: [sources.json, steps/ingest]
+    outs: [data/ingest]
+  grow:
+    matrix:
+      kind: ${kinds}
+    cmd: python -m steps.ingest grow ${item.kind}
+    params:
+      - grow.${item.kind}
+    deps: [data/ingest]
+    outs:
+      - models/${item.kind}
+  gather:
+    cmd: python -m steps.ingest gather
+    deps: [data/ingest, models]
+    outs: [reports]
+"""
+
+# Lists the days of a log, or runs a stage; says what ran in $RAN; misbehaves as $MISBEHAVE says.
+STEP = """\
+import errno, json, os, sys, time
+from pathlib import Path
+import yaml
+from steps.core import errors, exit_file
+
+params = yaml.safe_load(Path("params.yaml").read_text())
+window = params["ingest"]
+
+
+def days():
+    for path in sorted(Path(os.environ["LOG"]).iterdir()):
+        if window["since"] <= path.stem and (not window["until"] or path.stem < window["until"]):
+            yield path
+
+
+def ingest():
+    write("data/ingest", "".join(path.read_text() for path in days()))
+
+
+def grow(kind):
+    write(f"models/{kind}", Path("data/ingest/text").read_text() * params["grow"][kind])
+
+
+def gather():
+    write("reports", "".join(path.read_text() for path in sorted(Path("models").glob("*/text"))))
+
+
+def write(folder, text):
+    Path(folder).mkdir(parents=True)
+    Path(folder, "text").write_text(text)
+
+
+def stage(words):
+    with Path(os.environ["RAN"]).open("a") as ran:
+        ran.write("@".join(words) + "\\n")
+    name, _, how = os.environ.get("MISBEHAVE", "").partition(":")
+    if name == "@".join(words):
+        if how == "hang":
+            time.sleep(600)
+        raise {
+            "user": errors.UserError("the data are wrong;\\nmend them"),
+            "transient": errors.TransientError("the server is away; try again"),
+            "disk": OSError(errno.ENOSPC, "No space left on device"),
+            "memory": MemoryError("too large"),
+            "defect": KeyError("a defect"),
+        }[how]
+    globals()[words[0]](*words[1:])
+
+
+def main():
+    if sys.argv[1:] == ["--list"]:
+        if window["since"] > "3":
+            raise errors.UserError("params.yaml: ingest.since: no such day")
+        Path("sources.json").write_text(json.dumps([[path.name, path.stat().st_size] for path in days()]))
+    else:
+        with exit_file.recorded():
+            stage(sys.argv[1:] or ["ingest"])
+
+
+errors.guarded(main)
+"""
+
+
+PROMOTE = """\
+import os, sys
+from pathlib import Path
+
+with Path(os.environ["RAN"]).open("a") as ran:
+    ran.write("-".join(["promote", *sys.argv[1:], *map(str, Path("data").glob("*/text"))]) + "\\n")
+if os.environ.get("MISBEHAVE") == "refuse":
+    print("slimtower: refused", file=sys.stderr)
+    sys.exit(3)
+"""
+
+
+@dataclass
+class Project:
+    """A git repository, a log of days, and a remote; `ran` lists the stages that ran since it was last asked."""
+
+    root: Path
+    remote: str
+    tracking: str
+    given: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def repository(self) -> Path:
+        return self.root / "repository"
+
+    def environment(self, run: str, **given: str) -> dict[str, str]:
+        dropped = ("SLIMTOWER_", "MLFLOW_", "AIRFLOW_", "DVC_")
+        return {name: value for name, value in os.environ.items() if not name.startswith(dropped)} | {
+            "SLIMTOWER_RUN": run,
+            "SLIMTOWER_REPO": str(self.repository),
+            "SLIMTOWER_REMOTE": self.remote,
+            "SLIMTOWER_WORK": str(self.root / "work"),
+            "MLFLOW_TRACKING_URI": self.tracking,
+            "LOG": str(self.root / "log"),
+            "RAN": str(self.root / "ran"),
+            **self.given,
+            **given,
+        }
+
+    def start(self, run: str, what: str, **given: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "steps.core.task", what]
+        pipe = subprocess.PIPE
+        return subprocess.Popen(command, env=self.environment(run, **given), stdout=pipe, stderr=pipe, text=True)
+
+    def task(self, run: str, what: str, **given: str) -> tuple[int, str]:
+        """Exit code and stderr of a task; its clone must be gone."""
+        process = self.start(run, what, **given)
+        _, said = process.communicate()
+        assert not list((self.root / "work").glob("*"))
+        assert "Traceback" not in said or process.returncode == 1, said
+        return process.returncode, said
+
+    def all(self, run: str, **given: str) -> list[int]:
+        """Exit codes of begin, the stages and publish."""
+        return [self.task(run, what, **given)[0] for what in ("begin", *STAGES, "publish")]
+
+    def ran(self) -> list[str]:
+        path = self.root / "ran"
+        lines = path.read_text().split() if path.is_file() else []
+        path.unlink(missing_ok=True)
+        return lines
+
+    def stored(self, key: str) -> Any:
+        return yaml.safe_load((Path(self.remote) / key).read_text())
+
+    def day(self, name: str) -> None:
+        (self.root / "log").mkdir(exist_ok=True)
+        (self.root / "log" / f"{name}.txt").write_text(f"{name}\n")
+
+    def change(self, old: str, new: str) -> None:
+        path = self.repository / "params.yaml"
+        path.write_text(path.read_text().replace(old, new))
+        commit(self.repository)
+
+
+def commit(repository: Path) -> None:
+    identity = ("-c", "user.name=test", "-c", "user.email=test@example.org")
+    for words in (["add", "-A"], ["commit", "-qm", "state"]):
+        subprocess.run(["git", *identity, *words], cwd=repository, check=True, capture_output=True)
+
+
+def make(root: Path, remote: str = "") -> Project:
+    repository = root / "repository"
+    for name in CORE:
+        (repository / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(name, repository / name)
+    files = {
+        ".dvc/config": "[core]\n    analytics = false\n",
+        ".dvc/.gitignore": "/config.local\n/tmp\n/cache\n",
+        ".gitignore": "/data\n/models\n/reports\n__pycache__/\n",
+        ".dvcignore": "__pycache__\n",
+        "dvc.yaml": DVC_YAML,
+        "params.yaml": "ingest: {since: '', until: ''}\nkinds: [a, b]\ngrow: {a: 1, b: 2}\n",
+        "sources.json": "[]",
+        "recipes/twice.yaml": "grow: {a: 2}\ningest: {since: '${SINCE:-}', until: '${UNTIL:-}'}\n",
+        "steps/ingest/__init__.py": "",
+        "steps/ingest/__main__.py": STEP,
+        "steps/promote/__init__.py": "",
+        "steps/promote/__main__.py": PROMOTE,
+    }
+    for name, text in files.items():
+        (repository / name).parent.mkdir(parents=True, exist_ok=True)
+        (repository / name).write_text(text)
+    subprocess.run(["git", "init", "-q"], cwd=repository, check=True)
+    commit(repository)
+    project = Project(root, remote or str(root / "remote"), f"sqlite:///{root}/mlflow.db")
+    project.day("2025-01-01")
+    project.day("2025-01-02")
+    return project
+
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """A project whose run `first` is published; to be copied, not changed."""
+    project = make(tmp_path_factory.mktemp("first"))
+    assert project.all("first") == [0] * 6
+    return project
+
+
+@pytest.fixture
+def project(first: Project, tmp_path: Path) -> Project:
+    root = tmp_path / "project"
+    shutil.copytree(first.root, root)
+    copy = Project(root, str(root / "remote"), f"sqlite:///{root}/mlflow.db")
+    copy.ran()
+    return copy
+
+
+def test_a_run_leaves_one_complete_lock_and_a_closed_run(first: Project) -> None:
+    lock = first.stored("locks/first/dvc.lock")["stages"]
+    assert tuple(lock) == STAGES
+    assert first.stored("locks/latest/dvc.lock")["stages"] == lock
+    begun = first.stored("locks/latest/begin.json")
+    assert begun["window"] == {"since": "", "until": ""}
+    assert Path(first.root, "ran").read_text().split() == list(STAGES)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MLFLOW_TRACKING_URI", first.tracking)
+        api = tracking.client()
+        parent = api.get_run(begun["parent_run"])
+        assert parent.info.status == "FINISHED"
+        assert parent.data.tags["slimtower.pipeline"] == f"{first.remote}/runs/first"
+        assert parent.data.tags["slimtower.git_commit"] == begun["commit"]
+        written = (Path(first.remote) / "locks/first/dvc.lock").read_bytes()
+        assert parent.data.tags["slimtower.dvc_lock"] == hashlib.sha256(written).hexdigest()
+        children = api.search_runs([parent.info.experiment_id], f"tags.`mlflow.parentRunId` = '{parent.info.run_id}'")
+    assert {run.data.tags["slimtower.stage"] for run in children} == set(STAGES)  # they track nothing themselves
+
+
+def test_promotion_reads_what_a_run_published(project: Project) -> None:
+    project.change("a: 1", "a: 3")  # not published: no business of theirs
+    assert project.task("first", "promote")[0] == 0
+    assert project.task("latest", "rollback")[0] == 0
+    assert project.ran() == ["promote-data/ingest/text", "promote---rollback"]
+    code, said = project.task("first", "promote", MISBEHAVE="refuse")
+    assert code == 3 and "slimtower: refused" in said
+
+
+def test_with_nothing_new_nothing_runs(project: Project) -> None:
+    assert [project.task("second", what)[0] for what in ("begin", "gather", "publish")] == [99, 99, 99]
+    assert project.task("second", "begin")[0] == 99
+    assert project.ran() == []
+    assert project.stored("locks/second/dvc.lock") == project.stored("locks/first/dvc.lock")
+
+
+def test_a_past_window_gives_what_it_gave(project: Project) -> None:
+    project.day("2025-01-03")
+    assert [project.task("second", what)[0] for what in ("begin", "ingest")] == [0, 0]
+    window = {"SINCE": "2025-01-01", "UNTIL": "2025-01-03", "SLIMTOWER_RECIPE": "recipes/twice.yaml"}
+    assert project.task("past", "begin", **window)[0] == 0
+    assert project.stored("runs/past/params.yaml")["ingest"] == {"since": "2025-01-01", "until": "2025-01-03"}
+    assert project.stored("runs/past/params.yaml")["grow"] == {"a": 2, "b": 2}
+    assert project.stored("runs/past/sources.json") == project.stored("runs/first/sources.json")
+    assert project.stored("runs/second/sources.json") != project.stored("runs/first/sources.json")
+    # The window is in ingest's params, so it runs; what it wrote is as before, so what follows does not run.
+    assert [project.task("past", what)[0] for what in ("ingest", "grow@b", "grow@a")] == [0, 99, 0]
+    assert project.ran() == ["ingest", "ingest", "grow@a"]
+    made = project.stored("runs/past/locks/ingest.yaml")["ingest"]["outs"]
+    assert made == project.stored("locks/first/dvc.lock")["stages"]["ingest"]["outs"]
+    code, said = project.task("past", "publish")
+    assert code == 3 and "gather did not run on what others made" in said
+    latest = project.stored("locks/latest/begin.json")
+    assert [project.task("past", what, SLIMTOWER_BACKFILL="1")[0] for what in ("gather", "publish")] == [0, 0]
+    assert tuple(project.stored("locks/past/dvc.lock")["stages"]) == STAGES
+    assert project.stored("locks/latest/begin.json") == latest
+
+
+def test_a_killed_task_is_repeated_alone(project: Project) -> None:
+    project.change("a: 1", "a: 3")
+    assert [project.task("second", what)[0] for what in ("begin", "ingest")] == [0, 99]
+    process = project.start("second", "grow@a", MISBEHAVE="grow@a:hang")
+    wait_for(lambda: project.ran() == ["grow@a"])
+    family = psutil.Process(process.pid).children(recursive=True)
+    process.kill()
+    for member in family:  # as a container's end kills all of it
+        with contextlib.suppress(psutil.NoSuchProcess):
+            member.kill()
+    process.communicate()
+    shutil.rmtree(project.root / "work")
+    assert [project.task("second", what)[0] for what in ("grow@a", "grow@b", "gather")] == [0, 99, 0]
+    assert project.ran() == ["grow@a", "gather"]
+    assert project.task("second", "grow@a")[0] == 99
+    assert project.task("second", "publish")[0] == 0
+    assert project.ran() == []
+    lock, before = (project.stored(f"locks/{run}/dvc.lock")["stages"] for run in ("second", "first"))
+    assert lock["grow@a"]["outs"] != before["grow@a"]["outs"] and lock["gather"]["outs"] != before["gather"]["outs"]
+    assert lock["ingest"] == before["ingest"] and lock["grow@b"] == before["grow@b"]
+
+    project.change("a: 3", "a: 1")  # made before: DVC's run cache has it, on another machine too
+    assert [project.task("third", what)[0] for what in ("begin", "grow@a")] == [0, 0]
+    assert project.ran() == []
+    assert project.stored("runs/third/locks/grow@a.yaml")["grow@a"] == before["grow@a"]
+
+
+def test_outputs_that_the_remote_lost_are_made_again(project: Project) -> None:
+    lock = project.stored("locks/first/dvc.lock")["stages"]
+    md5 = lock["grow@b"]["outs"][0]["md5"]
+    (Path(project.remote) / "dvc/files/md5" / md5[:2] / md5[2:]).unlink()
+    assert [project.task("second", what)[0] for what in ("begin", "grow@a", "grow@b")] == [0, 99, 0]
+    assert project.ran() == ["grow@b"]
+    assert project.stored("runs/second/locks/grow@b.yaml")["grow@b"] == lock["grow@b"]
+
+
+@pytest.fixture(scope="module")
+def begun(first: Project, tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """A project whose run `second` has begun, with work for grow@a and nothing else."""
+    root = tmp_path_factory.mktemp("begun") / "project"
+    shutil.copytree(first.root, root)
+    project = Project(root, str(root / "remote"), f"sqlite:///{root}/mlflow.db")
+    project.change("a: 1", "a: 3")
+    assert project.task("second", "begin")[0] == 0
+    return project
+
+
+@pytest.mark.parametrize(
+    ("how", "code", "message"),
+    [
+        ("user", 3, "grow@a: the data are wrong; mend them"),
+        ("transient", 75, "grow@a: the server is away; try again"),
+        ("disk", 75, "grow@a: full disk: [Errno 28] No space left on device; free some space, then run again"),
+        ("memory", 137, "grow@a: out of memory: too large; give it more, or a smaller SLIMTOWER_MICRO_BATCH"),
+        ("defect", 1, "grow@a: 'a defect'"),
+    ],
+)
+def test_a_failing_stage_gives_its_code_and_its_reason_last(begun: Project, how: str, code: int, message: str) -> None:
+    ended, said = begun.task("second", "grow@a", MISBEHAVE=f"grow@a:{how}")
+    assert (ended, said.splitlines()[-1]) == (code, f"slimtower: {message}")
+    assert not (Path(begun.remote) / "runs/second/locks").exists()
+
+
+def test_a_killed_stage_and_a_stopped_task(begun: Project) -> None:
+    for stage_only, code in ((True, 137), (False, 143)):
+        begun.ran()
+        process = begun.start("second", "grow@a", MISBEHAVE="grow@a:hang")
+        wait_for(lambda: begun.ran() == ["grow@a"])
+        family = psutil.Process(process.pid).children(recursive=True)
+        stage = next(child for child in family if "steps.ingest" in child.cmdline())
+        if stage_only:
+            stage.kill()
+        else:
+            process.terminate()
+        process.communicate(timeout=60)
+        assert process.returncode == code
+        assert not psutil.wait_procs(family, timeout=10)[1]
+        assert not list((begun.root / "work").glob("*"))
+
+
+@pytest.mark.parametrize(
+    ("what", "change", "code", "message"),
+    [
+        ("grow@a", {"SLIMTOWER_RUN": ""}, 3, "SLIMTOWER_RUN: not set; give the id of this run"),
+        ("grow@a", {"SLIMTOWER_RUN": "third"}, 3, "run `begin` with the same SLIMTOWER_RUN first"),
+        ("grow@c", {}, 3, "'grow@c' is no stage of dvc.yaml at this run's commit; there are ingest, grow@a"),
+        ("grow@a", {"SLIMTOWER_REMOTE": "remote"}, 3, "SLIMTOWER_REMOTE is 'remote'; give s3://bucket/prefix or"),
+        ("publish", {}, 3, "a stage did not run on what others made"),
+        ("promote", {"SLIMTOWER_RUN": "third"}, 3, "nothing was published there"),
+        ("begin", {"SLIMTOWER_RUN": "new", "SLIMTOWER_REF": "no-such"}, 3, "no commit, tag or branch 'no-such'"),
+        ("begin", {"SLIMTOWER_RUN": "new", "SLIMTOWER_REPO": "/no/such"}, 3, "SLIMTOWER_REPO: /no/such"),
+        ("begin", {"SLIMTOWER_RUN": "new", "SLIMTOWER_STAGES": "ingest grow@a gather"}, 3, "differ in grow@b"),
+        ("begin", {"SLIMTOWER_RUN": "new", "SINCE": "4"}, 3, "ingest.since: no such day"),
+        ("begin", {"SLIMTOWER_RUN": "new", "SLIMTOWER_RECIPE": "recipes/no.yaml"}, 3, "recipes/no.yaml"),
+        ("begin", {"SLIMTOWER_RUN": "new", "SLIMTOWER_REPO": "http://127.0.0.1:9/x.git"}, 75, "127.0.0.1"),
+        ("begin", {"SLIMTOWER_RUN": "new", "MLFLOW_TRACKING_URI": "http://127.0.0.1:9"}, 75, "not reached"),
+        ("grow@a", {"SLIMTOWER_REMOTE": "s3://bucket/prefix"}, 75, "SLIMTOWER_REMOTE: s3://bucket/prefix: Could not"),
+    ],
+)
+def test_wrong_settings_and_servers_that_are_away(
+    begun: Project, what: str, change: dict[str, str], code: int, message: str
+) -> None:
+    aws = {"AWS_ENDPOINT_URL": "http://127.0.0.1:9", "AWS_ACCESS_KEY_ID": "id", "AWS_SECRET_ACCESS_KEY": "secret"}
+    started = time.monotonic()
+    ended, said = begun.task("second", what, **aws, **change)
+    assert time.monotonic() - started < 60
+    complaints = [line for line in said.splitlines() if line.startswith("slimtower:")]
+    assert ended == code and len(complaints) == 1 and message in complaints[0], said
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 60) -> None:
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.1)
+
+
+MISSING = [name for name in ("AWS_ENDPOINT_URL", "AWS_SECRET_ACCESS_KEY") if not os.environ.get(name)]
+
+
+@pytest.mark.integration
+@pytest.mark.skipif(bool(MISSING), reason=f"needs an S3 server: set {', '.join(MISSING)}")
+def test_tasks_meet_on_s3(tmp_path: Path) -> None:
+    import boto3
+
+    client: Any = boto3.client("s3")
+    bucket = f"task-{uuid.uuid4().hex[:12]}"
+    client.create_bucket(Bucket=bucket)
+    try:
+        project = make(tmp_path, f"s3://{bucket}/project")
+        assert project.all("first") == [0] * 6
+        assert project.ran() == list(STAGES)
+        assert project.all("second") == [99] * 6
+        assert project.ran() == []
+        code, said = project.task("second", "grow@a", AWS_SECRET_ACCESS_KEY="wrong")
+        assert code == 3 and f"SLIMTOWER_REMOTE: s3://{bucket}/project: " in said
+        assert said.splitlines()[-1].endswith("check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and what they may read")
+    finally:
+        for page in client.get_paginator("list_objects_v2").paginate(Bucket=bucket):
+            for item in page.get("Contents", []):
+                client.delete_object(Bucket=bucket, Key=item["Key"])
+        client.delete_bucket(Bucket=bucket)

@@ -1,0 +1,42 @@
+"""Children of a task: their last words are kept, and nothing of them is left."""
+
+import os
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from steps.core.task.children import Ended, ask, stream
+
+BACKGROUND = """
+import subprocess, sys
+left = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+print(left.pid, file=sys.stderr)
+sys.exit(3)
+"""
+
+
+def test_what_a_child_leaves_running_neither_delays_its_end_nor_outlives_it(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    started = time.monotonic()
+    done = stream([sys.executable, "-c", BACKGROUND], tmp_path, dict(os.environ))
+    assert time.monotonic() - started < 60
+    assert done.code == 3
+    pid = int(done.said)
+    assert capfd.readouterr().err == done.said
+    until = time.monotonic() + 10
+    while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
+def test_the_last_complaint_is_found() -> None:
+    said = "reading\nERROR: failed to push:\n  the remote is  away\nERROR: gave up \nhave a look at the manual\n"
+    assert Ended(1, "", said).line() == "ERROR: gave up"
+    assert Ended(1, "", "one\ntwo  words\n\n").line() == "two words"
+    assert Ended(-9, "", "").line() == "ended with code -9"
+    done = ask([sys.executable, "-c", "print('x'); raise SystemExit('slimtower: no')"], ".", dict(os.environ))
+    assert (done.code, done.out, done.line()) == (1, "x\n", "slimtower: no")
