@@ -1,0 +1,47 @@
+"""DAG `promote`: a new release becomes the champion if the gate approves, and a person before it where asked to."""
+
+from datetime import timedelta
+from pathlib import Path
+
+from airflow.providers.standard.operators.hitl import ApprovalOperator
+from airflow.sdk import DAG, Param, task
+from slimtower_dags.assets import RELEASE, is_for_serving, newest_run
+from slimtower_dags.deployment import read_deployment
+from slimtower_dags.tasks import make_task
+from slimtower_dags.variables import MACROS
+
+deployment = read_deployment(Path(__file__).parent)
+
+with DAG(
+    dag_id="promote",
+    description="Register the release, put it to the gate, let it serve",
+    schedule=[RELEASE],
+    catchup=False,
+    max_active_runs=1,
+    user_defined_macros=MACROS | {"newest_run": newest_run},
+    params={"run": Param("", type="string", description="run of retrain; empty: that of the event, else the newest")},
+    tags=["slimtower"],
+    doc_md=__doc__,
+) as dag:
+    run = "{{ newest_run(params, triggering_asset_events) }}"
+    promote = make_task(deployment, "promote", image="promote", more={"SLIMTOWER_RUN": run})
+
+    @task.short_circuit(task_id="for-serving", ignore_downstream_trigger_rules=True, do_xcom_push=False)
+    def for_serving(triggering_asset_events=None):
+        """Stop where only releases of a backfill called."""
+        return is_for_serving(triggering_asset_events)
+
+    before = for_serving()
+    if deployment.promote.approval:
+        approval = ApprovalOperator(
+            task_id="approval",
+            subject=f"Promote the release of run {run}?",
+            body="Its report is in the MLflow run of stage `evaluate`. The gate still decides after you: a release "
+            "that is worse than the champion is refused whatever the answer.",
+            defaults=ApprovalOperator.REJECT,
+            response_timeout=timedelta(hours=deployment.promote.approval_hours),
+            ignore_downstream_trigger_rules=True,
+        )
+        before >> approval
+        before = approval
+    before >> promote

@@ -1,0 +1,57 @@
+"""DAG `retrain`: begin, every stage of dvc.yaml as a task of its own, publish. Weekly, and when new logs land."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+from airflow.sdk import DAG, AssetOrTimeSchedule, CronDataIntervalTimetable, Param
+from slimtower_dags import variables
+from slimtower_dags.assets import LOG_PARTITIONS, RELEASE, announce
+from slimtower_dags.deployment import read_deployment
+from slimtower_dags.graph import read_graph
+from slimtower_dags.tasks import PROJECT, make_task
+
+deployment = read_deployment(Path(__file__).parent)
+graph = read_graph(PROJECT, deployment.recipe)
+deployment.check_steps({stage.name for stage in graph.stages.values()} | {"begin", "publish", "promote", "rollback"})
+
+schedule = [LOG_PARTITIONS]
+if deployment.schedule:
+    weekly = CronDataIntervalTimetable(deployment.schedule, timezone="UTC")
+    schedule = AssetOrTimeSchedule(timetable=weekly, assets=schedule)
+
+with DAG(
+    dag_id="retrain",
+    description="Logs to a published release: every stage of dvc.yaml, at one commit and over one window",
+    schedule=schedule,
+    start_date=datetime(2025, 1, 1, tzinfo=UTC),
+    catchup=False,
+    max_active_runs=1,
+    max_active_tasks=deployment.parallel,
+    user_defined_macros=variables.MACROS,
+    params={
+        "recipe": Param(
+            deployment.recipe, type="string", description="recipes/<name>.yaml; its students must be the DAG's"
+        ),
+        "data": Param(deployment.variables.get("DATA", ""), type="string", description="DATA of the recipe"),
+        "since": Param("", type="string", description="first date to read (ISO, UTC); empty: by window_days"),
+        "until": Param("", type="string", description="first date not to read; empty: end of the data interval"),
+        "ref": Param(deployment.ref, type="string", description="commit, branch or tag of the project"),
+    },
+    tags=["slimtower"],
+    doc_md=__doc__,
+) as dag:
+    begin = make_task(deployment, "begin", image="ingest", more=variables.of_begin(deployment, list(graph.stages)))
+    tasks = {address: make_task(deployment, address, image=stage.name) for address, stage in graph.stages.items()}
+    publish = make_task(
+        deployment,
+        "publish",
+        image="ingest",
+        more={"SLIMTOWER_BACKFILL": "{{ '1' if is_backfill(dag_run) else '' }}"},
+        outlets=[RELEASE],
+        post_execute=announce,
+    )
+    begin >> [tasks[address] for address in graph.roots]
+    for address, before in graph.upstream.items():
+        for other in sorted(before):
+            tasks[other] >> tasks[address]
+    [tasks[address] for address in graph.leaves] >> publish

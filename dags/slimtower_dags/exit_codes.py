@@ -1,0 +1,47 @@
+"""What Airflow makes of a task's exit code, whichever runner started it.
+
+    0    done
+    99   nothing to do: skipped
+    3    wrong data or settings, or a gate: failed, never retried
+    75   transient: retried as often as the deployment says
+    137  killed or out of memory: retried once, with a smaller micro-batch where the stage has one
+    143  asked to stop (a drained node): as 75
+    else a defect: failed, never retried
+
+A task that ended without a code (engine or cluster not reached, node lost) is retried as after 75.
+"""
+
+from typing import Any
+
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
+
+NOTHING, REFUSED, TRANSIENT, KILLED, STOPPED = 99, 3, 75, 137, 143
+_WORDS = {
+    REFUSED: "wrong data or settings",
+    TRANSIENT: "transient",
+    KILLED: "killed or out of memory",
+    STOPPED: "stopped",
+}
+_MEMORY = "killed_try"  # key of the task's store, which outlives a try: the last try that was killed
+
+
+def is_second_chance(context: Any) -> bool:
+    """Tell whether the try before this one was killed."""
+    return bool(context["task_state_store"].get(_MEMORY) == context["ti"].try_number - 1)
+
+
+def settle(code: int, context: Any, last_line: str = "") -> None:
+    """Return for 0, otherwise raise what makes Airflow skip, retry or fail; `last_line` is what the task said last."""
+    if code == 0:
+        return
+    what = f"exit code {code}, {_WORDS.get(code, 'a defect')}" + (f": {last_line}" if last_line else "")
+    if code == NOTHING:
+        raise AirflowSkipException("exit code 99: nothing to do")
+    second = is_second_chance(context)
+    if code == KILLED and second:
+        raise AirflowFailException(f"{what}; and before this try too. Give it more memory (deployment.yaml: stages)")
+    if code not in (TRANSIENT, KILLED, STOPPED):
+        raise AirflowFailException(what)
+    if code == KILLED or second:  # the next try stays small
+        context["task_state_store"].set(_MEMORY, context["ti"].try_number)
+    raise AirflowException(what)

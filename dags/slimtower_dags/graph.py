@@ -1,0 +1,182 @@
+"""dvc.yaml as a graph of tasks: every stage, or cell of a matrix, and what it waits for. Reads YAML, never runs DVC.
+
+A stage waits for another when one of its dependencies is, contains or lies in one of the other's outputs: DVC's rule.
+"""
+
+import itertools
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import yaml
+
+_TEMPLATE = re.compile(r"\$\{\s*([\w.\-]+)\s*\}")
+_VARIABLE = re.compile(r"\$\{\w+(?::-([^}]*))?\}")
+
+
+class GraphError(ValueError):
+    """dvc.yaml, params.yaml or a recipe cannot be made into a graph; one line says why."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A stage of dvc.yaml or one cell of its matrix."""
+
+    name: str
+    cell: str = ""
+    deps: frozenset[PurePosixPath] = field(default=frozenset(), repr=False)
+    outs: frozenset[PurePosixPath] = field(default=frozenset(), repr=False)
+
+    @property
+    def address(self) -> str:
+        """How DVC calls it: `teach`, `distill@2l`."""
+        return f"{self.name}@{self.cell}" if self.cell else self.name
+
+    @property
+    def task_id(self) -> str:
+        """How Airflow calls it: `teach`, `distill-2l`."""
+        return self.address.replace("@", "-")
+
+
+@dataclass(frozen=True)
+class Graph:
+    """Stages by address, in the order of dvc.yaml, and the addresses that each one waits for."""
+
+    stages: dict[str, Stage]
+    upstream: dict[str, frozenset[str]]
+
+    @property
+    def roots(self) -> list[str]:
+        """Addresses that wait for nothing."""
+        return [address for address, before in self.upstream.items() if not before]
+
+    @property
+    def leaves(self) -> list[str]:
+        """Addresses for which nothing waits."""
+        awaited = frozenset[str]().union(*self.upstream.values())
+        return [address for address in self.stages if address not in awaited]
+
+
+def read_graph(root: Path, recipe: str = "") -> Graph:
+    """The graph of the project in `root` with a recipe's params laid over its own.
+
+    Raises:
+        GraphError: names the file and key at fault.
+    """
+    params = _mapping(root / "params.yaml")
+    if recipe:
+        params = overlay(params, _recipe(root / recipe))
+    stages: dict[str, Stage] = {}
+    for name, entry in _mapping(root / "dvc.yaml").get("stages", {}).items():
+        for stage in _cells(name, entry, params):
+            if any(stage.task_id == other.task_id for other in stages.values()):
+                raise GraphError(f"dvc.yaml: two stages would be the task {stage.task_id}; rename one")
+            stages[stage.address] = stage
+    if not stages:
+        raise GraphError(f"{root / 'dvc.yaml'}: no stages; dags/ must lie in a checkout of the project")
+    upstream = {
+        one.address: frozenset(
+            other.address
+            for other in stages.values()
+            if other is not one and any(_touch(dep, out) for dep in one.deps for out in other.outs)
+        )
+        for one in stages.values()
+    }
+    return Graph(stages, upstream)
+
+
+def overlay(base: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
+    """`base` with `change` laid over it: mappings merge, everything else replaces."""
+    merged = dict(base)
+    for key, value in change.items():
+        old = merged.get(key)
+        merged[key] = overlay(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
+    return merged
+
+
+def _mapping(path: Path) -> dict[str, Any]:
+    return _parsed(_text(path), path)
+
+
+def _recipe(path: Path) -> dict[str, Any]:
+    """A recipe with its `${VARIABLE}`s filled by their defaults: they name data, never stages."""
+    lines = (line for line in _text(path).splitlines() if not line.lstrip().startswith("#"))
+    return _parsed(_VARIABLE.sub(lambda match: match[1] or "", "\n".join(lines)), path)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise GraphError(f"{path}: cannot be read ({error.strerror}); is it in the checkout?") from error
+
+
+def _parsed(text: str, path: Path) -> dict[str, Any]:
+    try:
+        loaded = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise GraphError(f"{path}: not YAML: {error}") from error
+    if not isinstance(loaded, dict):
+        raise GraphError(f"{path}: must be a mapping, is {type(loaded).__name__}")
+    return loaded
+
+
+def _cells(name: str, entry: dict[str, Any], params: dict[str, Any]) -> Iterator[Stage]:
+    """The stage itself, or the cells of its `foreach` or `matrix`, named as DVC names them."""
+    if "matrix" in entry:
+        axes = {axis: _resolved(values, params, name) for axis, values in entry["matrix"].items()}
+        for picked in itertools.product(*(enumerate(values) for values in axes.values())):
+            item = {axis: value for axis, (_, value) in zip(axes, picked, strict=True)}
+            keys = (
+                f"{axis}{at}" if isinstance(value, dict | list) else str(value)
+                for axis, (at, value) in zip(axes, picked, strict=True)
+            )
+            cell = "-".join(keys)
+            yield _stage(name, cell, entry, params | {"item": item, "key": cell})
+    elif "foreach" in entry:
+        items = _resolved(entry["foreach"], params, name)
+        if isinstance(items, list):
+            plain = not any(isinstance(item, dict | list) for item in items)
+            items = {str(item) if plain else str(at): item for at, item in enumerate(items)}
+        for cell, item in items.items():
+            yield _stage(name, str(cell), entry["do"], params | {"item": item, "key": cell})
+    else:
+        yield _stage(name, "", entry, params)
+
+
+def _stage(name: str, cell: str, entry: dict[str, Any], context: dict[str, Any]) -> Stage:
+    def paths(*keys: str) -> frozenset[PurePosixPath]:
+        given = (item for key in keys for item in entry.get(key, []))
+        names = (next(iter(item)) if isinstance(item, dict) else item for item in given)
+        return frozenset(PurePosixPath(str(_resolved(path, context, name))) for path in names)
+
+    return Stage(name, cell, paths("deps"), paths("outs", "metrics", "plots"))
+
+
+def _resolved(value: Any, context: dict[str, Any], stage: str) -> Any:
+    """A value with its `${key.of.params}` filled in; a lone one keeps the type of what it names."""
+    if isinstance(value, list):
+        return [_resolved(item, context, stage) for item in value]
+    if isinstance(value, dict):
+        return {key: _resolved(item, context, stage) for key, item in value.items()}
+    if not isinstance(value, str):
+        return value
+    if lone := _TEMPLATE.fullmatch(value):
+        return _look_up(lone[1], context, stage)
+    return _TEMPLATE.sub(lambda match: str(_look_up(match[1], context, stage)), value)
+
+
+def _look_up(path: str, context: dict[str, Any], stage: str) -> Any:
+    found: Any = context
+    for part in path.split("."):
+        if not isinstance(found, dict) or part not in found:
+            raise GraphError(f"params.yaml: {path} is not there; stage {stage} of dvc.yaml names it")
+        found = found[part]
+    return found
+
+
+def _touch(one: PurePosixPath, other: PurePosixPath) -> bool:
+    """Tell whether two paths are the same or one contains the other."""
+    return one == other or one in other.parents or other in one.parents

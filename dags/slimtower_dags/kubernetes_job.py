@@ -1,0 +1,106 @@
+"""Runner `kubernetes`: a task is a pod."""
+
+from typing import Any
+
+from airflow.providers.cncf.kubernetes.operators.pod import KubernetesPodOperator
+from airflow.sdk.exceptions import AirflowException
+from kubernetes.client import models as k8s
+
+from slimtower_dags.deployment import Kubernetes, Resources
+
+CACHE, WORK = "/cache", "/work"
+
+
+class PodJob:
+    """`python -m steps.core.task WHAT`, which is the images' entry point, in a pod. Secrets reach it by reference."""
+
+    def __init__(
+        self,
+        what: str,
+        image: str,
+        settings: Kubernetes,
+        resources: Resources,
+        environment: dict[str, str],
+        context: Any,
+    ) -> None:
+        volumes, mounts = _volumes(settings, resources)
+        gpu = bool(resources.gpus)
+        self.context = context
+        self.operator = KubernetesPodOperator(
+            task_id=context["ti"].task_id,
+            image=image,
+            arguments=[what],
+            name=f"slimtower-{what}".replace("@", "-").replace("_", "-").lower(),
+            namespace=settings.namespace,
+            env_vars=environment | {"SLIMTOWER_WORK": WORK},
+            env_from=[k8s.V1EnvFromSource(secret_ref=k8s.V1SecretEnvSource(name=name)) for name in settings.secrets],
+            container_resources=_requirements(resources),
+            volumes=volumes,
+            volume_mounts=mounts,
+            node_selector=settings.node_selector | (settings.gpu_node_selector if gpu else {}),
+            tolerations=[k8s.V1Toleration(**one) for one in settings.gpu_tolerations] if gpu else [],
+            security_context=k8s.V1PodSecurityContext(
+                run_as_non_root=True, run_as_user=settings.user, fs_group=settings.user
+            ),
+            service_account_name=settings.service_account or None,
+            automount_service_account_token=False,  # of Kubernetes: tasks do not speak to it
+            image_pull_secrets=[k8s.V1LocalObjectReference(name=name) for name in settings.pull_secrets],
+            startup_timeout_seconds=settings.start_timeout_s,
+            on_finish_action="delete_pod",
+            log_pod_spec_on_failure=False,
+            deferrable=False,
+        )
+
+    def wait(self) -> tuple[int, str]:
+        """Run the pod, its output in the log; returns the exit code.
+
+        A pod that was evicted, or whose node is lost, leaves no code: its error is passed on, and Airflow tries again.
+        """
+        try:
+            KubernetesPodOperator.execute.__wrapped__(self.operator, self.context)  # type: ignore[attr-defined]
+        except AirflowException as error:
+            code = exit_code(self.operator.remote_pod, self.operator.base_container_name)
+            if not code:
+                raise
+            return code, str(error).replace("\n", " ")
+        return 0, ""
+
+    def stop(self) -> None:
+        """Delete the pod."""
+        self.operator.on_kill()
+
+
+def exit_code(pod: k8s.V1Pod | None, container: str) -> int | None:
+    """The code with which a pod's container ended; None where it left none."""
+    statuses = (pod and pod.status and pod.status.container_statuses) or []
+    ended = [one.state.terminated for one in statuses if one.name == container and one.state]
+    return ended[0].exit_code if ended and ended[0] else None
+
+
+def _requirements(resources: Resources) -> k8s.V1ResourceRequirements:
+    """CPU is asked for and may be exceeded; memory and GPUs are what they are."""
+    memory = _mebibytes(resources.memory_gib)
+    gpus = {"nvidia.com/gpu": str(resources.gpus)} if resources.gpus else {}
+    asked = {
+        "cpu": f"{int(resources.cpus * 1000)}m",
+        "memory": memory,
+        "ephemeral-storage": _mebibytes(resources.disk_gib),
+    }
+    return k8s.V1ResourceRequirements(requests=asked | gpus, limits={"memory": memory} | gpus)
+
+
+def _volumes(settings: Kubernetes, resources: Resources) -> tuple[list[k8s.V1Volume], list[k8s.V1VolumeMount]]:
+    """The cache, room for the task's clone, and shared memory for data loaders and NCCL."""
+    empty = k8s.V1EmptyDirVolumeSource
+    cache = k8s.V1Volume(name="cache", empty_dir=empty())
+    if settings.cache_claim:
+        claim = k8s.V1PersistentVolumeClaimVolumeSource(claim_name=settings.cache_claim)
+        cache = k8s.V1Volume(name="cache", persistent_volume_claim=claim)
+    work = k8s.V1Volume(name="work", empty_dir=empty(size_limit=_mebibytes(resources.disk_gib)))
+    shm = k8s.V1Volume(name="shm", empty_dir=empty(medium="Memory", size_limit=_mebibytes(resources.shm_gib)))
+    places = {"cache": CACHE, "work": WORK, "shm": "/dev/shm"}
+    return [cache, work, shm], [k8s.V1VolumeMount(name=name, mount_path=path) for name, path in places.items()]
+
+
+def _mebibytes(gib: float) -> str:
+    return f"{int(gib * 1024)}Mi"

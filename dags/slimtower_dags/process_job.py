@@ -1,0 +1,65 @@
+"""Runner `process`: a task is a process on Airflow's machine, in the project's own Python environment."""
+
+import os
+import signal
+import subprocess
+from collections.abc import Mapping
+from logging import Logger
+from pathlib import Path
+
+from airflow.sdk.exceptions import AirflowFailException
+
+
+class ProcessJob:
+    """`python -m steps.core.task WHAT` with the interpreter SLIMTOWER_PYTHON, in the project's folder."""
+
+    def __init__(self, what: str, folder: Path, environment: dict[str, str], log: Logger) -> None:
+        python = os.environ.get("SLIMTOWER_PYTHON", "")
+        if not Path(python).is_absolute() or not Path(python).exists():
+            raise AirflowFailException(
+                f"SLIMTOWER_PYTHON is {python!r}; give the absolute path of the project's interpreter, .venv/bin/python"
+            )
+        self.log = log
+        self.process = subprocess.Popen(
+            [python, "-m", "steps.core.task", what],
+            cwd=folder,
+            env=clean(os.environ, python) | environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )
+
+    def wait(self) -> tuple[int, str]:
+        """Pass the output on to the log; returns the exit code and the last line."""
+        assert self.process.stdout is not None
+        last = ""
+        for line in self.process.stdout:
+            last = line.rstrip() or last
+            self.log.info("%s", line.rstrip())
+        code = self.process.wait()
+        return (code if code >= 0 else 128 - code), last
+
+    def stop(self) -> None:
+        """Stop the task and what it started: asked first, killed after ten seconds."""
+        if self.process.poll() is not None:
+            return
+        os.killpg(self.process.pid, signal.SIGTERM)
+        try:
+            self.process.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            os.killpg(self.process.pid, signal.SIGKILL)
+
+
+def clean(environment: Mapping[str, str], python: str) -> dict[str, str]:
+    """Airflow's environment without what would lead the project's interpreter to Airflow's packages or settings."""
+    foreign = {"PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV"}
+    kept = {
+        name: value
+        for name, value in environment.items()
+        if name not in foreign and not name.startswith(("AIRFLOW", "_AIRFLOW", "__AIRFLOW"))
+    }
+    kept["PATH"] = f"{Path(python).parent}{os.pathsep}{kept.get('PATH', os.defpath)}"
+    return kept

@@ -1,0 +1,102 @@
+"""A task of a DAG, on whichever runner the deployment names."""
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Protocol
+
+from airflow.sdk import BaseOperator
+
+from slimtower_dags import variables
+from slimtower_dags.deployment import Deployment
+from slimtower_dags.exit_codes import is_second_chance, settle
+
+PROJECT = Path(__file__).resolve().parents[2]  # the checkout that holds dags/
+
+
+class Job(Protocol):
+    """A task's process, container or pod."""
+
+    def wait(self) -> tuple[int, str]:
+        """Exit code and last line."""
+
+    def stop(self) -> None:
+        """End it early."""
+
+
+class RunnerTask(BaseOperator):
+    """`python -m steps.core.task WHAT` in the image of one step, its exit code made Airflow's.
+
+    A runner's provider is imported where the task runs, never where the DAG is parsed.
+    """
+
+    template_fields = ("environment",)
+
+    def __init__(self, *, what: str, image: str, environment: dict[str, str], deployment: Deployment, **kwargs: Any):
+        super().__init__(**kwargs)
+        self.what = what
+        self.image = image
+        self.environment = environment
+        self.deployment = deployment
+        self._job: Job | None = None
+
+    def execute(self, context: Any) -> None:
+        """Run it, its output in the task's log."""
+        self._job = self.job(context)
+        code, last_line = self._job.wait()
+        settle(code, context, last_line)
+
+    def job(self, context: Any) -> Job:
+        """The process, container or pod of this try: after one that was killed, with a smaller micro-batch."""
+        deployment, environment = self.deployment, dict(self.environment)
+        step, _, cell = self.what.partition("@")
+        resources = deployment.resources(step, cell)
+        if resources.micro_batch and is_second_chance(context):
+            environment["SLIMTOWER_MICRO_BATCH"] = str(resources.micro_batch)
+        if deployment.runner == "docker":
+            from slimtower_dags.docker_job import ContainerJob
+
+            return ContainerJob(self.what, self.image, deployment.docker, resources, environment, context)
+        if deployment.runner == "kubernetes":
+            from slimtower_dags.kubernetes_job import PodJob
+
+            return PodJob(self.what, self.image, deployment.kubernetes, resources, environment, context)
+        from slimtower_dags.process_job import ProcessJob
+
+        return ProcessJob(self.what, PROJECT, environment, self.log)
+
+    def on_kill(self) -> None:
+        """Stop it when the task is stopped or marked by hand."""
+        if self._job is not None:
+            self._job.stop()
+
+
+def make_task(
+    deployment: Deployment, what: str, *, image: str, more: dict[str, str] | None = None, **kwargs: Any
+) -> RunnerTask:
+    """The task that runs `python -m steps.core.task WHAT`.
+
+    Args:
+        deployment: the settings.
+        what: begin, publish, promote, rollback or the address of a stage.
+        image: the step whose image holds what the task needs.
+        more: variables besides those of every task.
+        kwargs: for Airflow's operator.
+    """
+    step, _, cell = what.partition("@")
+    resources = deployment.resources(step, cell)
+    name = deployment.image(image, gpu=resources.gpus > 0)
+    return RunnerTask(
+        task_id=what.replace("@", "-"),
+        what=what,
+        image=name,
+        environment=variables.of_task(deployment, resources, name) | (more or {}),
+        deployment=deployment,
+        trigger_rule="none_failed",
+        pool=resources.pool,
+        retries=deployment.retries,
+        retry_delay=timedelta(seconds=deployment.retry_delay_s),
+        retry_exponential_backoff=2.0,
+        max_retry_delay=timedelta(hours=1),
+        do_xcom_push=False,
+        **kwargs,
+    )

@@ -1,0 +1,74 @@
+"""The environment of a task: what `python -m steps.core.task` reads (docs/scheduling.md), as templates of Airflow."""
+
+import re
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+from slimtower_dags.deployment import Deployment, Resources
+
+RECIPE_VARIABLES = ("DATA", "POOL", "RELEVANCE", "TEST_FROM", "SIMULATED")
+BACKFILL = "backfill"
+
+
+def run_name(run_id: str) -> str:
+    """Airflow's run id as the name of a folder."""
+    return re.sub(r"[^A-Za-z0-9._-]", "-", run_id)
+
+
+def until(params: Mapping[str, Any], dag_run: Any, days: int | None) -> str:
+    """First date that a run does not read: given, or that of its data interval's end; "" without a window.
+
+    A run that new data started has no interval and reads up to its own date.
+    """
+    if params["until"] or days is None:
+        return str(params["until"] or "")
+    return f"{_end(dag_run):%Y-%m-%d}"
+
+
+def since(params: Mapping[str, Any], dag_run: Any, days: int | None) -> str:
+    """First date that a run reads: given, or `days` before the end of its data interval; "" = all."""
+    if params["since"] or not days:
+        return str(params["since"] or "")
+    return f"{_end(dag_run) - timedelta(days=days):%Y-%m-%d}"
+
+
+def _end(dag_run: Any) -> Any:
+    return dag_run.data_interval_end or dag_run.run_after
+
+
+def is_backfill(dag_run: Any) -> bool:
+    """Tell whether a run belongs to a backfill."""
+    return str(getattr(dag_run.run_type, "value", dag_run.run_type)) == BACKFILL
+
+
+MACROS = {"run_name": run_name, "since": since, "until": until, "is_backfill": is_backfill}
+
+
+def of_task(deployment: Deployment, resources: Resources, image: str) -> dict[str, str]:
+    """What every task of a run gets."""
+    variables = {
+        "SLIMTOWER_RUN": "{{ run_name(dag_run.run_id) }}",
+        "SLIMTOWER_AIRFLOW_RUN": "{{ dag_run.dag_id }}/{{ dag_run.run_id }}",
+    }
+    if "@" in image and deployment.runner != "process":
+        variables["SLIMTOWER_IMAGE_DIGEST"] = image.partition("@")[2]
+    if resources.gpus:
+        variables["SLIMTOWER_REQUIRE_CUDA"] = "1"
+    if resources.processes > 1:
+        variables["SLIMTOWER_PROCESSES"] = str(resources.processes)
+    return variables | deployment.environment | resources.environment
+
+
+def of_begin(deployment: Deployment, addresses: list[str]) -> dict[str, str]:
+    """What `begin` gets besides: the commit, recipe and window to fix, and the stages that the graph has tasks for."""
+    days = deployment.window_days
+    given = {name: deployment.variables.get(name, "") for name in RECIPE_VARIABLES}
+    return given | {
+        "SLIMTOWER_REF": "{{ params.ref }}",
+        "SLIMTOWER_RECIPE": "{{ params.recipe or '' }}",
+        "SLIMTOWER_STAGES": " ".join(addresses),
+        "DATA": "{{ params.data or '' }}",
+        "SINCE": f"{{{{ since(params, dag_run, {days}) }}}}",
+        "UNTIL": f"{{{{ until(params, dag_run, {days}) }}}}",
+    }

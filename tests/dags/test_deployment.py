@@ -1,0 +1,87 @@
+"""dags/deployment.yaml and the file laid over it."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from slimtower_dags import variables
+from slimtower_dags.deployment import DeploymentError, read_deployment
+
+DAGS = Path(__file__).resolve().parents[2] / "dags"
+
+
+def laid_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    own = tmp_path / "own.yaml"
+    own.write_text(text)
+    monkeypatch.setenv("SLIMTOWER_DEPLOYMENT", str(own))
+
+
+def test_a_cell_inherits_from_its_step_and_a_step_from_the_defaults(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "defaults: {cpus: 3}\nstages: {distill@4l: {memory_gib: 64}, distill: {gpus: 1, pool: gpu}}\n"
+    laid_over(tmp_path, monkeypatch, text)
+    deployment = read_deployment(DAGS)
+    cell, step, other = (deployment.resources(*key) for key in (("distill", "4l"), ("distill", "1l"), ("index", "")))
+    assert (cell.memory_gib, cell.gpus, cell.pool, cell.cpus) == (64, 1, "gpu", 3)
+    assert (step.memory_gib, step.gpus) == (8, 1)
+    assert (other.gpus, other.pool, other.cpus) == (0, "default_pool", 3)
+    assert deployment.resources("teach").micro_batch == 8  # of the file below
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("runer: docker", "runer is unknown; did you mean runner?"),
+        ("runner: dokcer", "runner is 'dokcer'; choose one of process, docker, kubernetes"),
+        ("stages: {teach: {gpu: 1}}", "stages.teach.gpu is unknown; did you mean stages.teach.gpus?"),
+        ("retries: '3'", "retries is '3'; give int"),
+        ("promote: {approval: 1}", "promote.approval is 1; give bool"),
+        ("parallel: true", "parallel is True; give int"),
+        ("window_days: soon", "window_days is 'soon'; give int or nothing"),
+        ("kubernetes: [x]", "kubernetes must be a mapping"),
+        ("[", "not YAML"),
+    ],
+)
+def test_a_wrong_setting_is_named_with_its_mend(
+    text: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    laid_over(tmp_path, monkeypatch, text)
+    with pytest.raises(DeploymentError) as caught:
+        read_deployment(DAGS)
+    assert message in str(caught.value)
+    assert "own.yaml" in str(caught.value)
+
+
+def test_settings_of_a_step_that_does_not_exist_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    laid_over(tmp_path, monkeypatch, "stages: {teech: {cpus: 1}}")
+    with pytest.raises(DeploymentError, match=r"stages\.teech is of no step"):
+        read_deployment(DAGS).check_steps({"teach", "begin", "publish", "rollback"})
+
+
+def test_a_pinned_image_is_named_by_its_digest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    images = "{prefix: r.example/x/, tag: v1, gpu_tag: v1-gpu, digests: {mine: 'sha256:ab'}}"
+    laid_over(tmp_path, monkeypatch, f"images: {images}")
+    deployment = read_deployment(DAGS)
+    assert deployment.image("index", gpu=False) == "r.example/x/slimtower-index:v1"
+    assert deployment.image("teach", gpu=True) == "r.example/x/slimtower-teach:v1-gpu"
+    assert deployment.image("mine", gpu=False) == "r.example/x/slimtower-mine@sha256:ab"
+
+
+def test_the_window_ends_with_the_run_unless_it_is_given() -> None:
+    weekly = SimpleNamespace(
+        data_interval_end=datetime(2026, 3, 9, 3, tzinfo=UTC), run_after=datetime(2026, 3, 9, 3, tzinfo=UTC)
+    )
+    by_asset = SimpleNamespace(data_interval_end=None, run_after=datetime(2026, 3, 12, 17, tzinfo=UTC))
+    unset = {"since": "", "until": ""}
+    assert (variables.since(unset, weekly, 90), variables.until(unset, weekly, 90)) == ("2025-12-09", "2026-03-09")
+    assert (variables.since(unset, weekly, 0), variables.until(unset, weekly, 0)) == ("", "2026-03-09")
+    assert (variables.since(unset, weekly, None), variables.until(unset, weekly, None)) == ("", "")
+    assert variables.until(unset, by_asset, 7) == "2026-03-12"
+    given = {"since": "2026-01-01", "until": "2026-02-01"}
+    assert (variables.since(given, weekly, 90), variables.until(given, weekly, None)) == ("2026-01-01", "2026-02-01")
+
+
+def test_a_run_id_becomes_the_name_of_a_folder() -> None:
+    assert variables.run_name("scheduled__2026-03-09T03:00:00+00:00") == "scheduled__2026-03-09T03-00-00-00-00"

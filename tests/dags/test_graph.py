@@ -1,0 +1,104 @@
+"""The graph that Airflow shows is DVC's, read without DVC."""
+
+import contextlib
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+from dvc.repo import Repo
+from slimtower_dags.graph import Graph, GraphError, read_graph
+
+from steps.core.recipe import fill, overlay
+
+PROJECT = Path(__file__).resolve().parents[2]
+
+
+def dvc_edges(root: Path) -> dict[str, set[str]]:
+    """What each stage waits for, as DVC's own index has it."""
+    with contextlib.chdir(root), Repo() as repo:  # DVC names stages relative to where it runs
+        graph = repo.index.graph
+        return {stage.addressing: {other.addressing for other in graph.successors(stage)} for stage in graph}
+
+
+def edges(graph: Graph) -> dict[str, set[str]]:
+    return {address: set(before) for address, before in graph.upstream.items()}
+
+
+@pytest.fixture
+def bare(tmp_path: Path) -> Path:
+    """A folder that is a DVC project and nothing else."""
+    (tmp_path / ".dvc").mkdir()
+    (tmp_path / ".dvc" / "config").write_text("[core]\n    no_scm = true\n")
+    return tmp_path
+
+
+def test_the_project_graph_is_that_of_dvc() -> None:
+    graph = read_graph(PROJECT)
+    assert edges(graph) == dvc_edges(PROJECT)
+    assert graph.roots == ["ingest"]
+    assert graph.leaves == ["evaluate"]
+    ids = [stage.task_id for stage in graph.stages.values()]
+    assert "mine-click" in ids
+    assert len(set(ids)) == len(ids)
+
+
+@pytest.mark.parametrize("recipe", sorted(path.name for path in (PROJECT / "recipes").glob("*.yaml")))
+def test_the_graph_under_a_recipe_is_that_of_dvc(recipe: str, bare: Path) -> None:
+    path = PROJECT / "recipes" / recipe
+    filled = fill(path.read_text(), dict.fromkeys(["DATA", "POOL", "RELEVANCE"], "somewhere"), path)
+    params = overlay(yaml.safe_load((PROJECT / "params.yaml").read_text()), yaml.safe_load(filled))
+    (bare / "params.yaml").write_text(yaml.safe_dump(params))
+    shutil.copy(PROJECT / "dvc.yaml", bare)
+    graph = read_graph(PROJECT, f"recipes/{recipe}")
+    assert edges(graph) == dvc_edges(bare)
+    assert [name for name in graph.stages if name.startswith("distill@")] == [
+        f"distill@{student}" for student in params["distill"]["students"]
+    ]
+
+
+def test_every_form_of_dvc_yaml_is_read_as_dvc_reads_it(bare: Path) -> None:
+    (bare / "params.yaml").write_text("names: [a, b]\nsizes: {small: {out: s}, large: {out: l}}\nset: {deep: [1, 2]}\n")
+    (bare / "dvc.yaml").write_text(
+        """
+stages:
+  first: {cmd: x, outs: [tree: {cache: true}], metrics: [m.json: {cache: false}], plots: [p/a.csv]}
+  each: {foreach: "${names}", do: {cmd: x, deps: [tree/part], outs: ["each/${item}"]}}
+  sized: {foreach: "${sizes}", do: {cmd: "${key}", deps: [each], outs: ["sized/${item.out}.txt"]}}
+  listed: {foreach: [{x: 1}, {x: 2}], do: {cmd: x, deps: [p], outs: ["listed-${item.x}"]}}
+  grid:
+    matrix: {name: "${names}", deep: "${set.deep}", pair: [[1, 2], [3, 4]]}
+    cmd: x
+    deps: ["each/${item.name}", m.json]
+    outs: ["grid/${item.name}.${item.deep}.${key}"]
+  last: {cmd: x, deps: [grid, sized/s.txt, treeish]}
+"""
+    )
+    graph = read_graph(bare)
+    assert edges(graph) == dvc_edges(bare)
+    assert "grid@a-1-pair0" in graph.stages
+    assert graph.upstream["last"] >= {"sized@small"}
+    assert not graph.upstream["last"] & {"first", "sized@large"}
+
+
+@pytest.mark.parametrize(
+    ("params", "stages", "message"),
+    [
+        ("a: 1", "{s: {matrix: {x: '${students}'}, cmd: x}}", "students is not there; stage s"),
+        ("a: 1", "{s-x: {cmd: x}, s: {foreach: [x], do: {cmd: x}}}", "two stages would be the task s-x"),
+        ("a: [", "{s: {cmd: x}}", "params.yaml: not YAML"),
+        ("a: 1", "{}", "no stages"),
+    ],
+)
+def test_what_is_no_graph_ends_with_one_line_that_says_why(
+    params: str, stages: str, message: str, tmp_path: Path
+) -> None:
+    (tmp_path / "params.yaml").write_text(params)
+    (tmp_path / "dvc.yaml").write_text(f"stages: {stages}")
+    with pytest.raises(GraphError, match=message):
+        read_graph(tmp_path)
+
+
+def test_a_recipe_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(GraphError, match=r"recipes/none\.yaml"):
+        read_graph(PROJECT, "recipes/none.yaml")

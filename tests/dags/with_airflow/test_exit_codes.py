@@ -1,0 +1,210 @@
+"""Every runner tells Airflow the same about an exit code: a real process, and what engine and cluster report."""
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
+from conftest import DEPLOYMENTS, PROJECT
+from slimtower_dags import docker_job, kubernetes_job, tasks
+from slimtower_dags.deployment import read_deployment
+from slimtower_dags.tasks import RunnerTask, make_task
+
+Context = Callable[..., dict[str, Any]]
+Run = Callable[[int, dict[str, Any]], dict[str, str]]
+RETRIED, FAILED, SKIPPED = AirflowException, AirflowFailException, AirflowSkipException
+TASK = """
+import json, os, signal, sys
+open(os.environ["SEEN"], "w").write(json.dumps(dict(os.environ) | {"argv": sys.argv[1:], "python": sys.executable}))
+print("the last line says why", flush=True)
+code = int(os.environ["CODE"])
+os.kill(os.getpid(), signal.SIGKILL) if code == 137 else sys.exit(code)
+"""
+
+
+def task_of(runner: str, monkeypatch: pytest.MonkeyPatch) -> RunnerTask:
+    monkeypatch.setenv("SLIMTOWER_DEPLOYMENT", DEPLOYMENTS[runner])
+    return make_task(read_deployment(PROJECT / "dags"), "teach", image="teach")
+
+
+@pytest.fixture(params=DEPLOYMENTS)
+def run(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
+    """One try of `teach` that ends with the given code; returns the variables that it saw."""
+    by_runner = {"process": in_process, "docker": in_container, "kubernetes": in_pod}
+    yield by_runner[request.param](task_of(request.param, monkeypatch), tmp_path, monkeypatch)
+
+
+def in_process(task: RunnerTask, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """A project whose task ends with CODE, run for real."""
+    import json
+
+    module = folder / "steps" / "core" / "task.py"
+    module.parent.mkdir(parents=True)
+    module.write_text(TASK)
+    monkeypatch.setattr(tasks, "PROJECT", folder)
+    monkeypatch.setenv("SLIMTOWER_PYTHON", sys.executable)
+    monkeypatch.setenv("SEEN", str(folder / "seen.json"))
+
+    def run(code: int, context: dict[str, Any]) -> dict[str, str]:
+        monkeypatch.setenv("CODE", str(code))
+        task.execute.__wrapped__(task, context)
+        return dict(json.loads((folder / "seen.json").read_text()))
+
+    return run
+
+
+def in_container(task: RunnerTask, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Docker's operator on an engine that answers as Docker does."""
+    created: dict[str, Any] = {}
+    engine = SimpleNamespace(
+        images=lambda name: [name],
+        inspect_image=lambda name: {"Id": "sha256:local", "RepoDigests": [f"{name}@sha256:pushed"]},
+        create_host_config=lambda **given: given,
+        create_container=lambda **given: created.update(given) or {"Id": "1"},
+        attach=lambda **_: iter([b"first\nthe last line says why\n"]),
+        start=lambda _: None,
+        remove_container=lambda _, force: created.update(removed=force),
+    )
+    monkeypatch.setattr(docker_job.ContainerOperator, "cli", engine)
+
+    def run(code: int, context: dict[str, Any]) -> dict[str, str]:
+        engine.wait = lambda _: {"StatusCode": code}
+        try:
+            task.execute.__wrapped__(task, context)
+        finally:
+            assert created["removed"] is True
+        return created["environment"] | {"argv": created["command"]}
+
+    return run
+
+
+def in_pod(task: RunnerTask, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Kubernetes' operator, its own handling of an ended pod included, on a pod that ended with the code."""
+    from kubernetes.client import models as k8s
+
+    created: dict[str, Any] = {}
+    operator = kubernetes_job.KubernetesPodOperator
+
+    def create(self: Any, pod_request_obj: Any, context: Any) -> Any:
+        created["pod"] = pod_request_obj
+        return pod_request_obj
+
+    def ended(code: int) -> Any:
+        state = k8s.V1ContainerState(terminated=k8s.V1ContainerStateTerminated(exit_code=code))
+        status = k8s.V1ContainerStatus(name="base", state=state, image="i", image_id="i", ready=False, restart_count=0)
+        phase = "Failed" if code else "Succeeded"
+        metadata = k8s.V1ObjectMeta(name="pod", labels={})
+        return k8s.V1Pod(metadata=metadata, status=k8s.V1PodStatus(phase=phase, container_statuses=[status]))
+
+    for name in (
+        "await_pod_start",
+        "await_init_containers_completion",
+        "await_pod_completion",
+        "patch_already_checked",
+    ):
+        monkeypatch.setattr(operator, name, lambda self, *_, **__: None)
+    monkeypatch.setattr(operator, "get_or_create_pod", create)
+    monkeypatch.setattr(operator, "process_pod_deletion", lambda self, pod, reraise: created.update(removed=True))
+    monkeypatch.setattr(operator, "is_istio_enabled", lambda self, pod: False)
+    monkeypatch.setattr(operator, "hook", SimpleNamespace(is_in_cluster=True))
+    monkeypatch.setattr(operator, "_get_ti_pod_labels", staticmethod(lambda *_: {}))
+    monkeypatch.setattr(operator, "client", None)
+
+    def run(code: int, context: dict[str, Any]) -> dict[str, str]:
+        manager = SimpleNamespace(await_pod_completion=lambda *_: ended(code))
+        monkeypatch.setattr(operator, "pod_manager", manager)
+        monkeypatch.setattr(operator, "find_pod", lambda self, *_, **__: ended(code))
+        try:
+            task.execute.__wrapped__(task, context)
+        finally:
+            assert created["removed"]
+        container = created["pod"].spec.containers[0]
+        return {one.name: one.value for one in container.env} | {"argv": container.args}
+
+    return run
+
+
+def test_success_is_success(run: Run, context: Context) -> None:
+    seen = run(0, context())
+    assert seen["argv"] == ["teach"]
+    assert "SLIMTOWER_MICRO_BATCH" not in seen
+    assert not any(name.startswith("AIRFLOW_") for name in seen)
+
+
+@pytest.mark.parametrize(
+    ("code", "outcome"), [(99, SKIPPED), (3, FAILED), (75, RETRIED), (137, RETRIED), (143, RETRIED), (1, FAILED)]
+)
+def test_an_exit_code_is_skipped_retried_or_failed(code: int, outcome: type, run: Run, context: Context) -> None:
+    with pytest.raises(AirflowException) as caught:
+        run(code, context())
+    assert caught.type is outcome
+    assert f"exit code {code}" in str(caught.value)
+
+
+def test_a_killed_task_gets_one_smaller_try(run: Run, context: Context) -> None:
+    store: dict[str, Any] = {}
+    with pytest.raises(AirflowException) as first:
+        run(137, context(1, store))
+    assert first.type is RETRIED
+    assert run(0, context(2, store))["SLIMTOWER_MICRO_BATCH"] == "8"
+    with pytest.raises(AirflowException) as second:
+        run(137, context(2, store))
+    assert second.type is FAILED
+    assert "SLIMTOWER_MICRO_BATCH" not in run(0, context(3, store))  # cleared by hand, after more memory
+
+
+def test_a_smaller_try_stays_small_after_a_transient_failure(run: Run, context: Context) -> None:
+    store: dict[str, Any] = {}
+    for number, code in ((1, 137), (2, 75)):
+        with pytest.raises(RETRIED):
+            run(code, context(number, store))
+    assert run(0, context(3, store))["SLIMTOWER_MICRO_BATCH"] == "8"
+
+
+def test_a_process_sees_the_project_and_not_airflow(
+    context: Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", "/airflow/packages")
+    monkeypatch.setenv("VIRTUAL_ENV", "/airflow")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+    seen = in_process(task_of("process", monkeypatch), tmp_path, monkeypatch)(0, context())
+    assert seen["python"] == sys.executable
+    assert seen["PATH"].startswith(str(Path(sys.executable).parent))
+    assert not {"PYTHONPATH", "VIRTUAL_ENV", "AIRFLOW_HOME"} & set(seen)
+    assert seen["AWS_ACCESS_KEY_ID"] == "key"
+
+
+def test_a_process_without_the_projects_interpreter_fails_at_once(
+    context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLIMTOWER_PYTHON", "python3")
+    task = task_of("process", monkeypatch)
+    with pytest.raises(AirflowFailException, match="SLIMTOWER_PYTHON is 'python3'; give the absolute path"):
+        task.execute.__wrapped__(task, context())
+
+
+def test_the_last_line_of_a_container_is_the_reason_that_airflow_shows(
+    context: Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    monkeypatch.setenv("NOT_LISTED", "x")
+    run = in_container(task_of("docker", monkeypatch), tmp_path, monkeypatch)
+    with pytest.raises(AirflowFailException, match="wrong data or settings: the last line says why"):
+        run(3, context())
+    seen = run(0, context())
+    assert seen["AWS_SECRET_ACCESS_KEY"] == "secret"
+    assert seen["SLIMTOWER_IMAGE_DIGEST"] == "sha256:pushed"
+    assert "NOT_LISTED" not in seen
+
+
+def test_a_pod_that_left_no_code_is_tried_again(
+    context: Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from kubernetes.client import models as k8s
+
+    assert kubernetes_job.exit_code(None, "base") is None
+    evicted = k8s.V1Pod(status=k8s.V1PodStatus(phase="Failed", reason="Evicted"))
+    assert kubernetes_job.exit_code(evicted, "base") is None
