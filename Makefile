@@ -8,7 +8,7 @@ export HF_HUB_DISABLE_TELEMETRY := 1
 export DVC_NO_ANALYTICS := true
 export MLFLOW_DISABLE_TELEMETRY := true
 
-.PHONY: help setup demo run search test lint promote rollback bench-mine bench-serving bench-gate test-integration lock mlflow clean
+.PHONY: help setup demo run search test lint promote rollback bench-mine bench-serving bench-gate test-integration images sbom lock mlflow airflow test-dags clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -59,13 +59,43 @@ bench-mine: setup ## time and memory of mining made-up logs of 100 thousand to 1
 bench-serving: setup ## speed of encoders, indexes and both, after `make demo` (a quarter of an hour, 4 GB of disk)
 	@python -m bench.serving
 
-test-integration: setup ## tests against a real S3 and a real MLflow server; needs AWS_ENDPOINT_URL and credentials
+test-integration: setup .airflow-venv/.done ## containers, S3, MLflow and Airflow end to end; needs DOCKER_HOST, AWS_ENDPOINT_URL and its credentials (docs/operations.md)
+	@docker compose version >/dev/null 2>&1 || python -m pip install --quiet --disable-pip-version-check podman-compose==1.6.0
 	@python -m pytest tests -m integration
 
 mlflow: setup ## MLflow's pages on the tracked runs
 	@mlflow ui --backend-store-uri "$${MLFLOW_TRACKING_URI:-sqlite:///mlflow.db}"
 
-lock: ## resolve pyproject.toml anew into requirements/cpu.lock
+airflow: setup .airflow-venv/.done ## Airflow on this machine with the project's DAGs: make airflow [AIRFLOW_PORT=8080] (docs/scheduling.md)
+	@.airflow-venv/bin/python dags/slimtower_dags/standalone.py
+
+test-dags: setup .airflow-venv/.done ## tests of the DAGs, those that need Airflow too
+	@python -m pytest tests/dags
+
+.airflow-venv/.done: requirements/airflow.lock
+	@echo "airflow: installing the locked packages into .airflow-venv (a minute)"
+	@$(PYTHON) -m venv .airflow-venv
+	@.airflow-venv/bin/python -m pip install --quiet --disable-pip-version-check -r requirements/airflow.lock
+	@touch $@
+
+images: setup ## a container image for every step: make images [STEPS="mine teach"] [LOCK=gpu] [CONTAINER_ENGINE=podman]
+	@python -m steps.core.images --packages "$${LOCK:-cpu}" --base "$$BASE" --prefix "$$PREFIX" --tag "$${TAG:-latest}" \
+		--flags="$$BUILD_FLAGS" --build $$STEPS
+
+sbom: .cache/sbom/.done ## what the images install, as CycloneDX files in reports/sbom
+	@mkdir -p reports/sbom
+	@for lock in cpu gpu; do \
+		.cache/sbom/bin/python -W ignore -m cyclonedx_py requirements requirements/$$lock.lock \
+			--pyproject pyproject.toml --output-reproducible --output-file reports/sbom/$$lock.cdx.json || exit; \
+		echo "sbom: reports/sbom/$$lock.cdx.json"; \
+	done
+
+.cache/sbom/.done: requirements/sbom.lock
+	@$(PYTHON) -m venv .cache/sbom
+	@.cache/sbom/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements/sbom.lock
+	@touch $@
+
+lock: ## resolve pyproject.toml anew into the files of requirements/
 	@requirements/lock.sh
 
 clean: ## remove outputs, caches and runs; keeps .venv

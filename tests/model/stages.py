@@ -41,6 +41,7 @@ RELEASE = ReleaseParams(
     parity_cosine=0.9999,
     parity_ndcg_loss=1.0,
     total_ndcg_loss=1.0,
+    served_cosine=0.9,
     probes=4,
     probe_tolerance=1e-3,
 )

@@ -1,0 +1,106 @@
+"""python prepare.py STEP...: what the servers of compose.yaml need before they start, or right after.
+
+database    create the database DATABASE where it is missing (PGHOST, PGUSER, PGPASSWORD)
+buckets     create the buckets of ARTIFACT_ROOT and SLIMTOWER_REMOTE where they are missing (AWS_*)
+account     create MLFLOW_TRACKING_USERNAME, the account of tasks, or set its password (MLFLOW_TRACKING_URI)
+
+Each step waits for its server and may be repeated: changed passwords of .env are taken over by starting again.
+"""
+
+import base64
+import json
+import os
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+WAIT_S = 600
+ACCOUNTS = "api/2.0/mlflow/users"
+
+
+def database() -> None:
+    """Create what is missing; an existing database is left as it is."""
+    import psycopg2
+
+    connection = patiently(lambda: psycopg2.connect(dbname="postgres", connect_timeout=5), psycopg2.OperationalError)
+    connection.autocommit = True  # `create database` refuses transactions
+    with connection.cursor() as cursor:
+        name = os.environ["DATABASE"]
+        cursor.execute("select 1 from pg_database where datname = %s", (name,))
+        if not cursor.fetchone():
+            cursor.execute(f'create database "{name}"')
+            print(f"prepare: database {name} created")
+
+
+def buckets() -> None:
+    """Create what is missing; the secret of an existing bucket must fit."""
+    import boto3
+    from botocore.exceptions import ClientError, EndpointConnectionError
+
+    client: Any = boto3.client("s3")
+    for name in sorted({place.split("/")[2] for place in places() if place.startswith("s3://")}):
+        try:
+            patiently(partial(client.head_bucket, Bucket=name), EndpointConnectionError)
+        except ClientError as error:
+            if error.response["ResponseMetadata"]["HTTPStatusCode"] != 404:
+                sys.exit(f"prepare: bucket {name}: {error}; check AWS_* and the name")
+            client.create_bucket(Bucket=name, **_region(client.meta.region_name))
+            print(f"prepare: bucket {name} created")
+
+
+def places() -> list[str]:
+    return [os.environ["ARTIFACT_ROOT"], os.environ["SLIMTOWER_REMOTE"]]
+
+
+def _region(name: str) -> dict[str, Any]:
+    return {} if name == "us-east-1" else {"CreateBucketConfiguration": {"LocationConstraint": name}}
+
+
+def account() -> None:
+    """Create the account or set its password; it owns the experiments and models that it makes."""
+    user, password = os.environ["MLFLOW_TRACKING_USERNAME"], os.environ["MLFLOW_TRACKING_PASSWORD"]
+    patiently(lambda: urllib.request.urlopen(f"{server()}/health", timeout=5), OSError)
+    login = {"username": user, "password": password}
+    try:
+        as_admin("POST", f"{ACCOUNTS}/create", login)
+        print(f"prepare: MLflow account {user} created")
+    except urllib.error.HTTPError as error:
+        said = error.read().decode(errors="replace")
+        if "RESOURCE_ALREADY_EXISTS" not in said:
+            sys.exit(f"prepare: MLflow refused to make {user}: {error}: {said[:300]}; check MLFLOW_AUTH_ADMIN_PASSWORD")
+        as_admin("PATCH", f"{ACCOUNTS}/update-password", login)
+
+
+def server() -> str:
+    return os.environ["MLFLOW_TRACKING_URI"].rstrip("/")
+
+
+def as_admin(method: str, path: str, body: dict[str, str]) -> None:
+    """One request with the admin's login. Raises urllib.error.HTTPError."""
+    login = base64.b64encode(f"admin:{os.environ['MLFLOW_AUTH_ADMIN_PASSWORD']}".encode()).decode()
+    headers = {"Authorization": f"Basic {login}", "Content-Type": "application/json"}
+    request = urllib.request.Request(f"{server()}/{path}", json.dumps(body).encode(), headers, method=method)
+    urllib.request.urlopen(request, timeout=30).close()
+
+
+def patiently(call: Callable[[], Any], *waits_on: type[Exception]) -> Any:
+    """The result of `call`, tried again every second for WAIT_S while the server is not there."""
+    last = time.monotonic() + WAIT_S
+    while True:
+        try:
+            return call()
+        except waits_on as error:
+            if time.monotonic() > last:
+                sys.exit(f"prepare: not reached within {WAIT_S} s: {error}")
+            time.sleep(1)
+
+
+STEPS = {"database": database, "buckets": buckets, "account": account}
+
+if __name__ == "__main__":
+    for step in sys.argv[1:]:
+        STEPS[step]()

@@ -1,0 +1,173 @@
+"""containers/compose.yaml, brought up with secrets of its own on free ports."""
+
+import base64
+import json
+import os
+import secrets
+import shutil
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from forwarder import free_port
+
+ENGINE = os.environ.get("CONTAINER_ENGINE") or ("docker" if shutil.which("docker") else "podman")
+
+
+def compose_command() -> list[str] | None:
+    """`docker compose`, or podman-compose beside this interpreter; None where there is neither."""
+    if shutil.which("docker") and not subprocess.run(["docker", "compose", "version"], capture_output=True).returncode:
+        return ["docker", "compose"]
+    own = Path(sys.executable).with_name("podman-compose")
+    found = str(own) if own.exists() else shutil.which("podman-compose")
+    return [found] if found else None
+
+
+@dataclass
+class Deployment:
+    """A compose project of its own: `settings` are what .env holds."""
+
+    project: Path  # a checkout
+    bucket: str
+    endpoint: str  # of S3, as containers and this machine reach it
+    repo: str  # what tasks clone
+    name: str = field(default_factory=lambda: f"slimtower-test-{secrets.token_hex(3)}")
+    settings: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        socket = os.environ["DOCKER_HOST"].removeprefix("unix://")
+        self.settings |= {
+            "POSTGRES_PASSWORD": f"p@ss word/{secrets.token_hex(8)}",
+            "AIRFLOW_ADMIN_PASSWORD": secrets.token_hex(8),
+            "AIRFLOW_SECRET_KEY": secrets.token_hex(32),
+            "AIRFLOW_FERNET_KEY": base64.urlsafe_b64encode(secrets.token_bytes(32)).decode(),
+            "MLFLOW_AUTH_ADMIN_PASSWORD": secrets.token_hex(8),
+            "MLFLOW_TRACKING_USERNAME": "pipeline",
+            "MLFLOW_TRACKING_PASSWORD": secrets.token_hex(8),
+            "MLFLOW_FLASK_SERVER_SECRET_KEY": secrets.token_hex(16),
+            "AWS_ACCESS_KEY_ID": os.environ["AWS_ACCESS_KEY_ID"],
+            "AWS_SECRET_ACCESS_KEY": os.environ["AWS_SECRET_ACCESS_KEY"],
+            "AWS_ENDPOINT_URL": self.endpoint,
+            "AWS_DEFAULT_REGION": os.environ.get("AWS_DEFAULT_REGION", "us-east-1"),
+            "ARTIFACT_ROOT": f"s3://{self.bucket}/mlflow",
+            "SLIMTOWER_REMOTE": f"s3://{self.bucket}/pipeline",
+            "SLIMTOWER_REPO": self.repo,
+            "DOCKER_SOCKET": socket,
+            "DOCKER_GID": str(Path(socket).stat().st_gid),
+            "SCHEDULER_USER": "50000" if Path(socket).stat().st_mode & 0o060 == 0o060 else "0",
+            "DAGS_PAUSED": "false",
+            "NETWORK": self.name,
+            "MLFLOW_WORKERS": "1",
+            "AIRFLOW_PORT": str(free_port()),
+            "MLFLOW_PORT": str(free_port()),
+            "POSTGRES_IMAGE": os.environ.get("POSTGRES_IMAGE", "slimtower-test-postgres"),
+        }
+
+    @property
+    def mlflow(self) -> str:
+        return f"http://127.0.0.1:{self.settings['MLFLOW_PORT']}"
+
+    @property
+    def airflow(self) -> str:
+        return f"http://127.0.0.1:{self.settings['AIRFLOW_PORT']}"
+
+    def compose(self, *words: str, timeout: float = 1800) -> str:
+        """Run a compose command; RuntimeError with the end of what it said when it fails."""
+        command = compose_command()
+        assert command, "conftest skips where there is no compose"
+        env_file = self.project / ".env"
+        env_file.write_text("".join(f'{key}="{value}"\n' for key, value in self.settings.items()))
+        given = ["--project-name", self.name, "--env-file", str(env_file)]
+        command += [*given, "--file", str(self.project / "containers" / "compose.yaml"), *words]
+        clean = {
+            key: value for key, value in os.environ.items() if key not in self.settings and key != "COMPOSE_PROFILES"
+        }
+        done = subprocess.run(
+            command,
+            cwd=self.project,
+            env=clean,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            stdin=subprocess.DEVNULL,
+        )
+        if done.returncode:
+            raise RuntimeError(
+                f"{' '.join(words)}: exit {done.returncode}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+            )
+        return done.stdout
+
+    def start(self, *services: str) -> None:
+        """`up` as the documentation says, then wait for the pages."""
+        self.compose("up", "--build", "--detach", *services)
+        self.wait(f"{self.mlflow}/health")
+        if not services:
+            self.wait(f"{self.airflow}/api/v2/version")
+
+    def wait(self, url: str, seconds: float = 600) -> None:
+        last = time.monotonic() + seconds
+        while True:
+            try:
+                urllib.request.urlopen(url, timeout=5).close()
+                return
+            except OSError as error:
+                if time.monotonic() > last:
+                    raise RuntimeError(f"{url} did not answer: {error}\n{self.logs()}") from error
+                time.sleep(1)
+
+    def until(self, holds: Callable[[], Any], seconds: float = 600) -> Any:
+        """What `holds` returns once it is true; RuntimeError with the logs when it stays false."""
+        last = time.monotonic() + seconds
+        while not (found := holds()):
+            if time.monotonic() > last:
+                raise RuntimeError(f"waited {seconds:.0f} s in vain\n{self.logs()}")
+            time.sleep(2)
+        return found
+
+    def inside(self, service: str, *words: str) -> str:
+        """What a command prints in a service's container."""
+        listed = [ENGINE, "ps", "--quiet", "--filter", f"label=com.docker.compose.project={self.name}"]
+        [container] = subprocess.run(
+            [*listed, "--filter", f"label=com.docker.compose.service={service}"],
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.split()
+        done = subprocess.run([ENGINE, "exec", container, *words], capture_output=True, text=True, check=True)
+        return done.stdout
+
+    def logs(self) -> str:
+        listed = [ENGINE, "ps", "--all", "--format", "{{.Names}} {{.Status}}", "--filter", f"name={self.name}"]
+        lines = subprocess.run(listed, capture_output=True, text=True).stdout.splitlines()
+        ends = []
+        for line in lines:
+            said = subprocess.run([ENGINE, "logs", "--tail", "12", line.split()[0]], capture_output=True, text=True)
+            ends.append(f"--- {line}\n{said.stdout[-1500:]}{said.stderr[-1500:]}")
+        return "\n".join(ends)
+
+    def stop(self) -> None:
+        self.compose("down", "--volumes")
+
+    def login(self, password: str | None = None) -> str:
+        """A token of Airflow's REST API. Raises urllib.error.HTTPError for a wrong password."""
+        body = {"username": "admin", "password": password or self.settings["AIRFLOW_ADMIN_PASSWORD"]}
+        return str(_json("POST", f"{self.airflow}/auth/token", body)["access_token"])
+
+    def ask(self, path: str, body: Any = None, method: str | None = None) -> Any:
+        """One request to Airflow's REST API below /api/v2/."""
+        return _json(
+            method or ("POST" if body is not None else "GET"), f"{self.airflow}/api/v2/{path}", body, self.login()
+        )
+
+
+def _json(method: str, url: str, body: Any = None, token: str = "") -> Any:
+    headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
+    data = None if body is None else json.dumps(body).encode()
+    with urllib.request.urlopen(urllib.request.Request(url, data, headers, method=method), timeout=60) as answer:
+        return json.loads(answer.read() or b"null")

@@ -1,0 +1,170 @@
+"""Retraining as deployed: every stage in its own container, one of them killed, and a champion that answers.
+
+The tests run in order, on one deployment: a first run, its promotion, a run with nothing new, a run on new data.
+"""
+
+import os
+import subprocess
+import sys
+import time
+import urllib.error
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import boto3
+import mlflow
+import pytest
+from deployment import Deployment
+from tiny_data import write_tiny
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(7200)]
+ROOT = Path(__file__).parents[2]
+STUDENTS = ("1l", "static")
+ONCE = ("ingest", "mine-click", "mine-relevance", "teach", "generate", "embed", "index", "evaluate")
+STAGES = {*ONCE, *(f"{stage}-{student}" for stage in ("distill", "release") for student in STUDENTS)}
+FINISHED = {"success", "failed"}
+
+
+@pytest.fixture(scope="module")
+def images(engine: str) -> None:
+    """Every image, as `make images` builds them."""
+    command = [sys.executable, "-m", "steps.core.images", "--base", os.environ.get("PYTHON_IMAGE", ""), "--build"]
+    subprocess.run(command, cwd=ROOT, env=os.environ | {"CONTAINER_ENGINE": engine}, check=True)
+
+
+@pytest.fixture(scope="module")
+def airflow(images: None, deployment: Deployment) -> Deployment:
+    """The deployment with its DAGs loaded and the first data on S3."""
+    put_data(deployment)
+    deployment.until(lambda: {dag["dag_id"] for dag in deployment.ask("dags")["dags"]} >= {"retrain", "promote"})
+    assert deployment.ask("importErrors")["total_entries"] == 0
+    return deployment
+
+
+@pytest.fixture(autouse=True)
+def logged_in(deployment: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", deployment.mlflow)
+    monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", "pipeline")
+    monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", deployment.settings["MLFLOW_TRACKING_PASSWORD"])
+    monkeypatch.setenv("AWS_ENDPOINT_URL", deployment.endpoint)
+
+
+def put_data(deployment: Deployment, more: str = "") -> None:
+    """Write the tiny data set to s3://<bucket>/data."""
+    store: Any = boto3.client("s3", endpoint_url=deployment.endpoint)
+    folder = write_tiny(deployment.project.parent / "data", more=more)
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            store.upload_file(str(path), deployment.bucket, f"data/{path.relative_to(folder).as_posix()}")
+
+
+def start(deployment: Deployment, run: str, dag: str = "retrain") -> None:
+    deployment.ask(f"dags/{dag}/dagRuns", {"dag_run_id": run, "logical_date": None})
+
+
+def tasks(deployment: Deployment, run: str, dag: str = "retrain") -> dict[str, dict[str, Any]]:
+    """Task instances of a run by task id."""
+    found = deployment.ask(f"dags/{dag}/dagRuns/{run}/taskInstances?limit=100")["task_instances"]
+    return {task["task_id"]: task for task in found}
+
+
+def state(deployment: Deployment, run: str, dag: str = "retrain") -> str:
+    return str(deployment.ask(f"dags/{dag}/dagRuns/{run}")["state"])
+
+
+def finish(deployment: Deployment, run: str, dag: str = "retrain", minutes: float = 60) -> dict[str, str]:
+    """Wait until a run ends well; task id -> state. AssertionError with the failed tasks' logs otherwise."""
+    deployment.until(lambda: state(deployment, run, dag) in FINISHED, minutes * 60)
+    found = tasks(deployment, run, dag)
+    failed = [name for name, task in found.items() if task["state"] == "failed"]
+    assert not failed and state(deployment, run, dag) == "success", "\n".join(
+        f"--- {name}: {log(deployment, dag, run, found[name])}" for name in failed
+    )
+    return {name: str(task["state"]) for name, task in found.items()}
+
+
+def log(deployment: Deployment, dag: str, run: str, task: dict[str, Any]) -> str:
+    """The end of what the last try of a task wrote."""
+    try:
+        said = deployment.ask(f"dags/{dag}/dagRuns/{run}/taskInstances/{task['task_id']}/logs/{task['try_number']}")
+    except urllib.error.HTTPError as error:
+        return f"no log: {error}"
+    return "\n".join(str(line.get("event", line)) for line in said["content"])[-3000:]
+
+
+def stage_runs() -> Counter[str]:
+    """MLflow runs of stages, by name of the stage: each start of a stage makes one."""
+    found = mlflow.search_runs(search_all_experiments=True, output_format="list")
+    names = [str(run.info.run_name) for run in found if "mlflow.parentRunId" in run.data.tags]
+    return Counter(name.replace("@", "-") for name in names if not name.endswith("(reused)"))
+
+
+def promoted(deployment: Deployment, known: set[str]) -> str:
+    """Wait for the run of DAG `promote` that the release's asset starts; returns its id."""
+
+    def new() -> str:
+        runs = {run["dag_run_id"] for run in deployment.ask("dags/promote/dagRuns")["dag_runs"]}
+        return next(iter(runs - known), "")
+
+    return str(deployment.until(new))
+
+
+def test_the_first_run_trains_and_its_release_becomes_the_champion(airflow: Deployment) -> None:
+    start(airflow, "first")
+    states = finish(airflow, "first")
+    assert set(states) == STAGES | {"begin", "publish"} and set(states.values()) == {"success"}
+    assert stage_runs() == Counter(STAGES)
+    found = mlflow.search_runs(search_all_experiments=True, output_format="list")
+    digests = {run.data.tags.get("image_digest") for run in found} - {None}
+    assert len(digests) >= len({task.partition("-")[0] for task in STAGES}), "each step has an image of its own"
+    run = promoted(airflow, set())
+    assert finish(airflow, run, "promote")["promote"] == "success"
+    assert mlflow.MlflowClient().get_model_version_by_alias("tiny", "champion").version == "1"
+
+
+def test_the_champion_of_the_registry_answers_a_query(airflow: Deployment) -> None:
+    model = mlflow.pyfunc.load_model("models:/tiny@champion")
+    hits = model.predict([{"query": "what is the best way to sharpen my old knife"}], params={"k": 3})
+    assert "sharpen a knife" in str(hits).lower()
+
+
+def test_a_run_with_nothing_new_trains_nothing(airflow: Deployment) -> None:
+    before, registered = stage_runs(), len(mlflow.MlflowClient().search_model_versions("name='tiny'"))
+    start(airflow, "second")
+    states = finish(airflow, "second")
+    assert {states[stage] for stage in STAGES} == {"skipped"}, states
+    assert stage_runs() == before
+    assert len(mlflow.MlflowClient().search_model_versions("name='tiny'")) == registered
+
+
+@pytest.fixture
+def victim(airflow: Deployment) -> Iterator[str]:
+    """New data, and a run that stands at one of its tasks' first tries: the task's id."""
+    put_data(airflow, more="It takes a quarter of an hour.")
+    start(airflow, "third")
+    yield "embed"
+
+
+def test_a_killed_container_is_tried_again_and_nothing_before_it_is_repeated(
+    airflow: Deployment, victim: str, engine: str
+) -> None:
+    before = stage_runs()
+    killed = airflow.until(lambda: container_of(engine, airflow, victim), 3600)
+    time.sleep(5)  # in the middle of it
+    subprocess.run([engine, "kill", killed], check=True, capture_output=True)
+    assert finish(airflow, "third")[victim] == "success"
+    tries = {name: task["try_number"] for name, task in tasks(airflow, "third").items()}
+    assert tries[victim] == 2 and set(tries.values()) == {1, 2} and Counter(tries.values())[2] == 1, tries
+    ran = stage_runs() - before
+    assert {name: count for name, count in ran.items() if name != victim} == dict.fromkeys(STAGES - {victim}, 1)
+    assert 1 <= ran[victim] <= 2
+
+
+def container_of(engine: str, deployment: Deployment, stage: str) -> str:
+    """Id of the running container of a stage of this deployment, "" while there is none."""
+    listed = [engine, "ps", "--filter", f"network={deployment.name}", "--format", "{{.ID}} {{.Image}}"]
+    lines = subprocess.run(listed, capture_output=True, text=True, check=True).stdout.splitlines()
+    found = dict(reversed(line.split()) for line in lines if len(line.split()) == 2)
+    return next((one for image, one in found.items() if f"slimtower-{stage}" in image), "")
