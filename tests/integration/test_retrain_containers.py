@@ -117,7 +117,7 @@ def test_the_first_run_trains_and_its_release_becomes_the_champion(airflow: Depl
     assert set(states) == STAGES | {"begin", "publish"} and set(states.values()) == {"success"}
     assert stage_runs() == Counter(STAGES)
     found = mlflow.search_runs(search_all_experiments=True, output_format="list")
-    digests = {run.data.tags.get("image_digest") for run in found} - {None}
+    digests = {run.data.tags.get("slimtower.image_digest") for run in found} - {None}
     assert len(digests) >= len({task.partition("-")[0] for task in STAGES}), "each step has an image of its own"
     run = promoted(airflow, set())
     assert finish(airflow, run, "promote")["promote"] == "success"
