@@ -7,8 +7,8 @@ import boto3
 import pytest
 from botocore.stub import Stubber
 
-from steps.core.task import run_store
 from steps.core.errors import TransientError, UserError
+from steps.core.task import run_store
 from steps.core.task.run_store import FolderStore, S3Store, open_store
 
 
