@@ -59,7 +59,7 @@ class Lock:
                 holder = json.loads(taken.body) if taken else {}
                 raise TransientError(
                     f"promotion lock of {self.name}: held by process {holder.get('pid')} on {holder.get('host')} for"
-                    f" {taken.age_s if taken else 0:.0f} s; try again (it expires after {self.expires_s:.0f} s)"
+                    f" {max(0, round(taken.age_s)) if taken else 0} s; try again (it expires after {self.expires_s:.0f} s)"
                 )
             time.sleep(random.uniform(0.05, 0.5))
 

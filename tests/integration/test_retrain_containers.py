@@ -127,7 +127,7 @@ def test_the_first_run_trains_and_its_release_becomes_the_champion(airflow: Depl
 def test_the_champion_of_the_registry_answers_a_query(airflow: Deployment) -> None:
     model = mlflow.pyfunc.load_model("models:/tiny@champion")
     hits = model.predict([{"query": "what is the best way to sharpen my old knife"}], params={"k": 3})
-    assert "sharpen a knife" in str(hits).lower()
+    assert "How to sharpen a knife" in list(hits["titles"][0])
 
 
 def test_a_run_with_nothing_new_trains_nothing(airflow: Deployment) -> None:
