@@ -57,9 +57,10 @@ class Lock:
                 return taken
             if time.monotonic() > until:
                 holder = json.loads(taken.body) if taken else {}
+                age = max(0, round(taken.age_s)) if taken else 0
                 raise TransientError(
                     f"promotion lock of {self.name}: held by process {holder.get('pid')} on {holder.get('host')} for"
-                    f" {max(0, round(taken.age_s)) if taken else 0} s; try again (it expires after {self.expires_s:.0f} s)"
+                    f" {age} s; try again (it expires after {self.expires_s:.0f} s)"
                 )
             time.sleep(random.uniform(0.05, 0.5))
 
