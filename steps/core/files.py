@@ -35,9 +35,13 @@ def staged_folder(target: Path) -> Iterator[Path]:
     staging.chmod(0o755)  # mkdtemp makes it private; outputs are read by other users and containers
     try:
         yield staging
-        if target.exists():
-            shutil.rmtree(target)
-        staging.rename(target)
+        if target.exists():  # moved aside first: a folder that is being removed must never be taken for a whole one
+            old = Path(tempfile.mkdtemp(prefix=prefix, dir=target.parent))
+            target.rename(old / "old")
+            staging.rename(target)
+            shutil.rmtree(old, ignore_errors=True)
+        else:
+            staging.rename(target)
     finally:
         shutil.rmtree(staging, ignore_errors=True)
 
@@ -80,6 +84,14 @@ def sha256_file(path: Path) -> str:
     """Hex sha256 of a file's bytes."""
     with path.open("rb") as handle:
         return hashlib.file_digest(handle, "sha256").hexdigest()
+
+
+def code_digest(folder: Path) -> str:
+    """Hex sha256 of the Python files below a folder: what a cache must not outlive."""
+    digest = hashlib.sha256()
+    for path in sorted(folder.rglob("*.py")):
+        digest.update(path.relative_to(folder).as_posix().encode() + path.read_bytes())
+    return digest.hexdigest()
 
 
 def folder_bytes(folder: Path) -> int:

@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from steps.core.files import cache_root, staged_file
+from steps.core import losses
+from steps.core.files import cache_root, code_digest, staged_file
 from steps.core.ranks import agreed_step, rank
 
 CHECKPOINT_SECONDS = 60.0  # between two checkpoints: what a killed run repeats at most, beside its start
@@ -82,8 +83,9 @@ class Checkpoints:
 
 
 def training_folder(module: nn.Module, arrays: dict[str, Any], knobs: dict[str, Any]) -> Path:
-    """Folder below SLIMTOWER_CACHE of all trainings of these weights, texts, targets and knobs, and of no other."""
-    key = hashlib.sha256(json.dumps(knobs, sort_keys=True).encode())
+    """Folder below SLIMTOWER_CACHE of all trainings of these weights, texts, targets, knobs and this code alone."""
+    code = [code_digest(Path(__file__).parent), code_digest(Path(losses.__file__).parent), torch.__version__]
+    key = hashlib.sha256(json.dumps([knobs, code], sort_keys=True).encode())
     for name, tensor in sorted(module.state_dict().items()):
         key.update(name.encode() + tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
     for name, array in sorted(arrays.items()):

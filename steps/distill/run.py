@@ -81,9 +81,9 @@ def run(student: str, ingest: Path, embed: Path, teach: Path, output: Path, para
             **measured,
         }
         write_json(staging / "report.json", report)
-    checkpoints.remove()
     run.metrics({**sizes, **measured})
     run.model(output / "query_encoder", f"query-encoder-{student}")
+    checkpoints.remove()  # last: where the tracking server is away, the next try goes on from it
 
 
 def _student(chosen: StudentParams, teacher: Path, embed: Path, tokens: Tokens) -> Student:

@@ -146,7 +146,8 @@ def _approximate(
         tuned, whole_grid = tune(open_index(folder, "ann", entry), queries, wanted, params.target_recall), True
     else:
         index = next(built)
-        tuned, whole_grid = _tuned(before, index, queries, wanted, params.target_recall)
+        known = before if previous and previous.state.asked == queries_digest(queries) else None
+        tuned, whole_grid = _tuned(known, index, queries, wanted, params.target_recall)
         entry |= shards.write(folder, "ann", _once(index), several=False)
     tried = None if several else Tried(text, tuned.settings, params.target_recall, tuned.met)
     return _Approximate(
@@ -157,7 +158,7 @@ def _approximate(
 def _tuned(
     before: Tried | None, index: faiss.Index, queries: np.ndarray, wanted: np.ndarray, target: float
 ) -> tuple[Tuned, bool]:
-    """The settings of before where they still do, and whether they were searched for anew."""
+    """The settings that the same queries chose before, where they still do, and whether they were searched for anew."""
     if before is None or before.target != target:
         return tune(index, queries, wanted, target), True
     return tuned_again(index, queries, wanted, target, before.settings, before.met)

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from steps.core.files import cache_root, read_json, staged_folder, write_json
+from steps.core.files import cache_root, code_digest, read_json, staged_folder, write_json
 from steps.core.params.index import IndexParams
 from steps.index.exact import Top
 from steps.index.matching import Match, match
@@ -78,7 +78,7 @@ class Previous:
 def state_folder(teacher: str, dataset: str, params: IndexParams) -> Path:
     """Cache folder of one data set's index: all that decides how it is trained is in its name."""
     knobs = params.model_dump(exclude={"target_recall", "recall_queries", "retrain_after", "semantic_ids"})
-    settings = (FORMAT, teacher, sorted(knobs.items()), faiss.__version__)
+    settings = (FORMAT, code_digest(Path(__file__).parent), teacher, sorted(knobs.items()), faiss.__version__)
     return cache_root() / "index" / dataset / sha256(repr(settings).encode()).hexdigest()[:24]
 
 
@@ -122,4 +122,5 @@ def prune(folder: Path) -> None:
     """Remove all states in a data set's folder but the KEPT used last."""
     found = sorted(folder.glob("*/state.json"), key=lambda path: path.stat().st_mtime_ns, reverse=True)
     for path in found[KEPT:]:
+        path.unlink(missing_ok=True)  # without it what a kill leaves is no state
         shutil.rmtree(path.parent, ignore_errors=True)

@@ -79,8 +79,9 @@ def promote(
         if not decision.approved:
             raise Refused(f"{registry.name}/{version} refused, nothing was changed: {'; '.join(decision.reasons)}")
     except UserError:
-        before = registry.existing(aliases.get(CHALLENGER))
-        registry.point(CHALLENGER, before if before != version else None)
+        if registry.aliases().get(CHALLENGER) == version:  # else somebody else's promotion has set it meanwhile
+            before = registry.existing(aliases.get(CHALLENGER))
+            registry.point(CHALLENGER, before if before != version else None)
         raise
     replaced = aliases.get(CHAMPION) or aliases.get(PREVIOUS)  # a champion that was deleted leaves its predecessor
     replaced = None if replaced == version else replaced

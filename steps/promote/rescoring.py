@@ -11,7 +11,7 @@ from typing import Any
 import ir_measures
 from ir_measures import nDCG
 
-from steps.core.errors import UserError
+from steps.core.errors import TransientError, UserError
 from steps.core.files import folder_bytes
 from steps.promote.candidate import release_digest
 from steps.promote.evaluation import Questions
@@ -69,6 +69,11 @@ def _search(folder: Path, questions: Sequence[Questions]) -> dict[str, Any]:
         capture_output=True,
         text=True,
     )
+    if done.returncode < 0:
+        raise TransientError(
+            f"measuring the champion was killed by signal {-done.returncode}, most likely for its memory; give it more,"
+            " then run again"
+        )
     if done.returncode:
         said = (done.stderr.strip().splitlines() or ["nothing"])[-1]
         raise UserError(

@@ -14,7 +14,7 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Normalize
 
 from steps.core.errors import UserError
-from steps.core.files import cache_root, staged_folder, write_json
+from steps.core.files import cache_root, code_digest, staged_folder, write_json
 from steps.core.fingerprints import fingerprint
 from steps.core.params.teach import TeachParams
 from steps.core.ranks import rank
@@ -67,10 +67,10 @@ def run(ingest: Path, mine: Path, output: Path, params: TeachParams, run: Run) -
         tower.save_pretrained(str(staging / "tower"), create_model_card=False, safe_serialization=True)
         report["fingerprint"] = fingerprint(staging / "tower").id
         write_json(staging / "report.json", report)
-    if checkpoints:
-        shutil.rmtree(checkpoints, ignore_errors=True)
     run.model(output / "tower", "teacher")
     run.artifact(output / "report.json")
+    if checkpoints:  # last: where the tracking server is away, the next try goes on from them
+        shutil.rmtree(checkpoints, ignore_errors=True)
 
 
 def limit_length(tower: SentenceTransformer, params: TeachParams) -> None:
@@ -103,6 +103,7 @@ def checkpoint_folder(tower: SentenceTransformer, choice: TripletChoice, params:
     """Folder below SLIMTOWER_CACHE that only a run over equal weights, texts and knobs would continue from."""
     key = hashlib.sha256()
     knobs = params.model_dump(exclude={"dev_queries", "dev_documents", "checkpoint_steps"})
+    key.update(f"{code_digest(Path(__file__).parent)} {torch.__version__}".encode())
     key.update(json.dumps(knobs | {"computes_in": resolve_precision(params.precision)}, sort_keys=True).encode())
     for name, tensor in sorted(tower.state_dict().items()):
         key.update(name.encode() + tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
