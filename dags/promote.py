@@ -28,7 +28,7 @@ with DAG(
 
     @task.short_circuit(task_id="for-serving", ignore_downstream_trigger_rules=True, do_xcom_push=False)
     def for_serving(triggering_asset_events=None):
-        """Stop where only releases of a backfill called."""
+        """Stop where only releases of past windows called."""
         return is_for_serving(triggering_asset_events)
 
     before = for_serving()

@@ -34,22 +34,20 @@ with DAG(
         ),
         "data": Param(deployment.variables.get("DATA", ""), type="string", description="DATA of the recipe"),
         "since": Param("", type="string", description="first date to read (ISO, UTC); empty: by window_days"),
-        "until": Param("", type="string", description="first date not to read; empty: end of the data interval"),
+        "until": Param(
+            "", type="string", description="first date not to read, of a past window, not served; empty: by window_days"
+        ),
         "ref": Param(deployment.ref, type="string", description="commit, branch or tag of the project"),
     },
     tags=["slimtower"],
     doc_md=__doc__,
 ) as dag:
     begin = make_task(deployment, "begin", image="ingest", more=variables.of_begin(deployment, list(graph.stages)))
-    tasks = {address: make_task(deployment, address, image=stage.name) for address, stage in graph.stages.items()}
-    publish = make_task(
-        deployment,
-        "publish",
-        image="ingest",
-        more={"SLIMTOWER_BACKFILL": "{{ '1' if is_backfill(dag_run) else '' }}"},
-        outlets=[RELEASE],
-        post_execute=announce,
-    )
+    past = {"SLIMTOWER_BACKFILL": "{{ '1' if is_past(params, dag_run) else '' }}"}
+    tasks = {
+        address: make_task(deployment, address, image=stage.name, more=past) for address, stage in graph.stages.items()
+    }
+    publish = make_task(deployment, "publish", image="ingest", more=past, outlets=[RELEASE], post_execute=announce)
     begin >> [tasks[address] for address in graph.roots]
     for address, before in graph.upstream.items():
         for other in sorted(before):

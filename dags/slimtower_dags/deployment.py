@@ -76,6 +76,7 @@ class Resources:
     pool: str
     processes: int
     micro_batch: int
+    timeout_h: float
     environment: dict[str, str]
 
 

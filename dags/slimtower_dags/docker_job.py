@@ -1,30 +1,54 @@
 """Runner `docker`: a task is a container on the engine at DOCKER_HOST."""
 
+import contextlib
+import hashlib
 import os
 import re
 from typing import Any
 
 from airflow.providers.docker.exceptions import DockerContainerFailedException, DockerContainerFailedSkipException
 from airflow.providers.docker.operators.docker import DockerOperator
+from docker.errors import APIError, NotFound
 from docker.types import DeviceRequest
 
 from slimtower_dags.deployment import Docker, Resources
+from slimtower_dags.variables import run_name
 
 CACHE = "/cache"
 NOTHING = 99
+STOP_S = 3  # from asking to killing: Airflow kills its own worker after 5
 _CODE = re.compile(r"'StatusCode': (\d+)")
 
 
 class ContainerOperator(DockerOperator):
-    """A container that knows the digest of its image."""
+    """A container that knows the digest of its image, and of whose name there is never a second."""
 
     def _run_image(self) -> Any:
-        """Name the image, which is on the engine by now, among the container's variables."""
+        """Remove what a try whose worker died has left, and tell the container the digest of its image."""
+        with contextlib.suppress(NotFound):
+            self.cli.remove_container(self.container_name, force=True)
+            self.log.warning("removed container %s, which an earlier try had left", self.container_name)
         if "SLIMTOWER_IMAGE_DIGEST" not in self.environment:
             image = self.cli.inspect_image(self.image)
             pushed = [name.partition("@")[2] for name in image.get("RepoDigests") or []]
             self.environment["SLIMTOWER_IMAGE_DIGEST"] = next(iter(pushed), image["Id"])
         return super()._run_image()
+
+    def on_kill(self) -> None:
+        """Stop and remove the container before Airflow kills the worker."""
+        if self.container is None:
+            return
+        with contextlib.suppress(APIError):  # it has ended
+            self.cli.stop(self.container["Id"], timeout=STOP_S)
+        with contextlib.suppress(APIError):  # it has been removed, or is being
+            self.cli.remove_container(self.container["Id"], force=True)
+
+
+def container_name(context: Any, remote: str) -> str:
+    """One name for all tries of a task of a run; other deployments on the engine have other remotes."""
+    task = context["ti"]
+    digest = hashlib.sha256("\n".join((remote, task.dag_id, task.run_id, task.task_id)).encode()).hexdigest()
+    return run_name(f"slimtower-{task.dag_id}-{task.task_id}-{digest[:12]}")
 
 
 class ContainerJob:
@@ -36,14 +60,16 @@ class ContainerJob:
         gib = 2**30
         kind = "bind" if settings.cache.startswith("/") else "volume"
         gpus = [DeviceRequest(count=resources.gpus, capabilities=[["gpu"]])] if resources.gpus else None
+        # read where the task runs, at that time: neither the serialised DAG nor Airflow's pages hold them
+        private = {name: os.environ[name] for name in settings.pass_ if os.environ.get(name)}
         self.context = context
         self.operator = ContainerOperator(
             task_id=context["ti"].task_id,
+            container_name=container_name(context, (environment | private).get("SLIMTOWER_REMOTE", "")),
             image=image,
             command=[what],
             environment=dict(environment),
-            # read where the task runs, at that time: neither the serialised DAG nor Airflow's pages hold them
-            private_environment={name: os.environ[name] for name in settings.pass_ if os.environ.get(name)},
+            private_environment=private,
             network_mode=settings.network,
             mounts=[{"source": settings.cache, "target": CACHE, "type": kind}, *settings.mounts],
             cpus=resources.cpus,

@@ -1,13 +1,18 @@
 """Runner `process`: a task is a process on Airflow's machine, in the project's own Python environment."""
 
+import ctypes
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Mapping
 from logging import Logger
 from pathlib import Path
 
 from airflow.sdk.exceptions import AirflowFailException
+
+STOP_S = 15  # from asking to killing: a task takes up to ten seconds to stop what it started
+_LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 class ProcessJob:
@@ -30,6 +35,7 @@ class ProcessJob:
             text=True,
             errors="replace",
             start_new_session=True,
+            preexec_fn=end_with_worker,
         )
 
     def wait(self) -> tuple[int, str]:
@@ -43,14 +49,20 @@ class ProcessJob:
         return (code if code >= 0 else 128 - code), last
 
     def stop(self) -> None:
-        """Stop the task and what it started: asked first, killed after ten seconds."""
+        """Stop the task, which stops what it started: asked first, killed after STOP_S."""
         if self.process.poll() is not None:
             return
         os.killpg(self.process.pid, signal.SIGTERM)
         try:
-            self.process.wait(timeout=10)
+            self.process.wait(timeout=STOP_S)
         except subprocess.TimeoutExpired:
             os.killpg(self.process.pid, signal.SIGKILL)
+
+
+def end_with_worker() -> None:
+    """Let Linux ask this process to stop when Airflow's worker dies, so that none runs on beside its retry."""
+    if _LIBC is not None:
+        _LIBC.prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
 
 
 def clean(environment: Mapping[str, str], python: str) -> dict[str, str]:

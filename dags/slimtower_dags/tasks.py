@@ -65,7 +65,7 @@ class RunnerTask(BaseOperator):
         return ProcessJob(self.what, PROJECT, environment, self.log)
 
     def on_kill(self) -> None:
-        """Stop it when the task is stopped or marked by hand."""
+        """Stop it when the task takes too long, or is stopped or marked by hand."""
         if self._job is not None:
             self._job.stop()
 
@@ -97,6 +97,7 @@ def make_task(
         retry_delay=timedelta(seconds=deployment.retry_delay_s),
         retry_exponential_backoff=2.0,
         max_retry_delay=timedelta(hours=1),
+        execution_timeout=timedelta(hours=resources.timeout_h),
         do_xcom_push=False,
         **kwargs,
     )

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from datetime import timedelta
+from datetime import date, timedelta
 from typing import Any
 
 from slimtower_dags.deployment import Deployment, Resources
@@ -27,22 +27,28 @@ def until(params: Mapping[str, Any], dag_run: Any, days: int | None) -> str:
 
 
 def since(params: Mapping[str, Any], dag_run: Any, days: int | None) -> str:
-    """First date that a run reads: given, or `days` before the end of its data interval; "" = all."""
+    """First date that a run reads: given, or `days` before the first that it does not read; "" = all."""
     if params["since"] or not days:
         return str(params["since"] or "")
-    return f"{_end(dag_run) - timedelta(days=days):%Y-%m-%d}"
+    return before_until(params, dag_run, days)
+
+
+def before_until(params: Mapping[str, Any], dag_run: Any, days: int) -> str:
+    """Date so many days before the first that a run does not read."""
+    end = date.fromisoformat(params["until"][:10]) if params["until"] else _end(dag_run)
+    return f"{end - timedelta(days=days):%Y-%m-%d}"
 
 
 def _end(dag_run: Any) -> Any:
     return dag_run.data_interval_end or dag_run.run_after
 
 
-def is_backfill(dag_run: Any) -> bool:
-    """Tell whether a run belongs to a backfill."""
-    return str(getattr(dag_run.run_type, "value", dag_run.run_type)) == BACKFILL
+def is_past(params: Mapping[str, Any], dag_run: Any) -> bool:
+    """Tell whether a run is of a past window, which is not for serving: one of a backfill, or with `until` given."""
+    return bool(params["until"]) or str(getattr(dag_run.run_type, "value", dag_run.run_type)) == BACKFILL
 
 
-MACROS = {"run_name": run_name, "since": since, "until": until, "is_backfill": is_backfill}
+MACROS = {"run_name": run_name, "since": since, "until": until, "before_until": before_until, "is_past": is_past}
 
 
 def of_task(deployment: Deployment, resources: Resources, image: str) -> dict[str, str]:

@@ -1,6 +1,7 @@
 """Errors that a person can mend, and the exit codes that schedulers read."""
 
 import errno
+import re
 import sys
 from collections.abc import Callable, Iterator
 from typing import NoReturn
@@ -11,6 +12,8 @@ EXIT_DATA = 3  # data or gate violation: failing again would not help
 EXIT_TRANSIENT = 75  # a network, a server or a disk failed: trying again may help
 EXIT_NOTHING = 99  # nothing to do
 EXIT_KILLED = 137  # killed, or out of memory: a smaller micro-batch may help
+
+_LOGIN = re.compile(r"\b([A-Za-z][A-Za-z0-9+.-]*://)[^\s/'\"]+@")
 
 
 class UserError(Exception):
@@ -32,8 +35,13 @@ class OutOfMemory(UserError):
 
 
 def line(error: BaseException) -> str:
-    """What an error says, on one line."""
-    return " ".join(str(error).split())
+    """What an error says, on one line, without passwords."""
+    return redacted(" ".join(str(error).split()))
+
+
+def redacted(text: str) -> str:
+    """The text with `***` for the user and password of every URL in it."""
+    return _LOGIN.sub(r"\1***@", text)
 
 
 def exit_with(error: UserError) -> NoReturn:
@@ -56,7 +64,8 @@ def exhausted(error: BaseException) -> UserError | None:
         text = line(cause)
         if getattr(cause, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or FULL_DISK in text:
             return TransientError(f"full disk: {text[:300]}; free some space, then run again")
-        if isinstance(cause, MemoryError) or type(cause).__name__ == "OutOfMemoryError":  # torch's, for any device
+        out_of_memory = isinstance(cause, MemoryError) or getattr(cause, "errno", None) == errno.ENOMEM
+        if out_of_memory or type(cause).__name__ == "OutOfMemoryError":  # torch's, for any device
             return OutOfMemory(f"out of memory: {text[:300]}; give it more, or a smaller SLIMTOWER_MICRO_BATCH")
     return None
 

@@ -2,7 +2,8 @@
 
 A stage of dvc.yaml depends on its own key of images.lock: it reruns when its image is made differently, and it alone.
 A key covers the target's lines in the Containerfile and those it builds on, the locks and the base's name; not the
-code, which stages depend on by themselves. Comments may change freely.
+code, which stages depend on by themselves. Comments may change freely. An image carries the key that it was built for:
+a task does not run a stage in an image that its commit does not name.
 """
 
 import argparse
@@ -22,6 +23,7 @@ from steps.core.files import staged_file
 CONTAINERFILE = Path("containers/Containerfile")
 PACKAGE_LOCKS = (Path("requirements/cpu.lock"), Path("requirements/gpu.lock"))
 LOCK = Path("images.lock")
+KEY = "SLIMTOWER_IMAGE_KEY"  # set by the Containerfile
 HEADER = "# What each step's image is made from; `make images` keeps it up to date (steps/core/images.py).\n"
 GPU_TARGET = "accelerated"
 
@@ -94,6 +96,20 @@ def check_lock(path: Path = LOCK) -> None:
         raise UserError(f"{path}: out of date for {', '.join(stale)}; run `python -m steps.core.images --lock`")
 
 
+def check_image(step: str, root: Path) -> None:
+    """UserError where this process runs in an image made from something else than `root`/images.lock says of a step."""
+    if not (key := os.environ.get(KEY)):
+        return  # in no image
+    path = root / LOCK
+    held = yaml.safe_load(path.read_text(encoding="utf-8")) if path.is_file() else None
+    wanted = (held or {}).get(step, "nothing")
+    if key != wanted:
+        raise UserError(
+            f"{KEY}: this image is made from {key[:12]}, not from what images.lock of the run's commit says of {step}"
+            f" ({wanted[:12]}); run `make images STEPS={step}` at that commit and let the deployment use the image"
+        )
+
+
 def build(steps: list[str], lock: str, base: str, prefix: str, tag: str, flags: list[str]) -> None:
     """Build images `<prefix>slimtower-<step>:<tag>` and print id and size of each; UserError where the engine fails.
 
@@ -103,12 +119,14 @@ def build(steps: list[str], lock: str, base: str, prefix: str, tag: str, flags: 
     known = targets(CONTAINERFILE.read_text(encoding="utf-8"))
     if unknown := [step for step in steps if step not in steps_of(known)]:
         raise UserError(f"{CONTAINERFILE}: has no image {unknown[0]!r}; it has {', '.join(steps_of(known))}")
+    keys = current()
     revision = _output("git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude", "*")
     began = time.perf_counter()
     for step in steps or steps_of(known):
         name = f"{prefix}slimtower-{step}:{tag}"
         packages = lock if GPU_TARGET in ancestors(step, known) else "cpu"
-        arguments = [f"LOCK={packages}", f"REVISION={revision}", *([f"BASE={base}"] if base else [])]
+        arguments = [f"LOCK={packages}", f"FINGERPRINT={keys[step]}", f"REVISION={revision}"]
+        arguments += [f"BASE={base}"] if base else []
         words = [engine, "build", *flags, "--file", str(CONTAINERFILE), "--target", step, "--tag", name]
         _call(*words, *(word for argument in arguments for word in ("--build-arg", argument)), ".")
         digest, size = _output(engine, "image", "inspect", "--format", "{{.Id}} {{.Size}}", name).split()

@@ -55,7 +55,11 @@ def finish(
     experiment = experiment_id(api)
     parent = parent or parent_run(api, experiment)
     children = api.search_runs([experiment], f"tags.`mlflow.parentRunId` = '{parent}'", max_results=1000)
-    ran = {run.data.tags["slimtower.stage"]: run.info.run_id for run in children if run.info.status == "FINISHED"}
+    finished = sorted(
+        (run for run in children if run.info.status == "FINISHED"),
+        key=lambda run: (run.info.end_time, run.info.start_time),
+    )
+    ran = {run.data.tags["slimtower.stage"]: run.info.run_id for run in finished}  # of several tries the last
     for stage, run_id in ran.items():
         for name, value in _md5_tags(stages.get(stage, {})).items():
             api.set_tag(run_id, name, value)
@@ -70,7 +74,8 @@ def finish(
     if stages:
         api.set_tag(parent, "slimtower.dvc_lock", sha256_file(root / "dvc.lock"))
     api.set_terminated(parent, "FAILED" if failed else "FINISHED")
-    linked = [run for run in children if run.data.tags.get("slimtower.reused") == "true"]  # by an earlier call
+    linked = [run for run in finished if run.data.tags.get("slimtower.reused") == "true"]  # by an earlier call
+    linked = [run for run in linked if run.info.run_id in ran.values()]
     return f"{len(ran) - len(linked)} stages ran, {len(reused) + len(linked)} reused; MLflow run {parent}"
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from steps.core.errors import TransientError, UserError
 
 _REFUSED = {"AccessDenied", "ExpiredToken", "InvalidAccessKeyId", "InvalidToken", "SignatureDoesNotMatch"}
-_CHANGED = {"PreconditionFailed", "NoSuchKey", "404", "412"}
+CHANGED = {"PreconditionFailed", "NoSuchKey", "404", "412"}
 _BUSY = {"InternalError", "RequestTimeout", "ServiceUnavailable", "SlowDown", "Throttling"}
 
 
@@ -52,7 +52,7 @@ def _refusal(where: str, response: dict[str, Any]) -> Exception:
         return UserError(f"{said}; name a bucket that exists at this endpoint (AWS_ENDPOINT_URL)")
     if code in _REFUSED or status in (401, 403):
         return UserError(f"{said}; check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and what they may read")
-    if code in _CHANGED:
+    if code in CHANGED:
         return TransientError(f"{said}; an object changed while it was read, run again")
     if code in _BUSY or status >= 500:
         return TransientError(f"{said}; the server is busy, run again")

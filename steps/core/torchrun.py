@@ -15,10 +15,10 @@ import time
 import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from steps.core.errors import EXIT_BUG, OutOfMemory, TransientError, UserError, exhausted, guarded, line
-from steps.core.exit_file import recorded
+from steps.core.exit_file import VARIABLE, read_exit, recorded
 from steps.core.files import read_json, write_json
 from steps.core.params import Params, load_params
 from steps.core.self_check import require_cuda
@@ -52,7 +52,16 @@ def _launch(stage: str, body: Body, cell: str | None) -> None:
             raise
     if code is None:
         stage_main(stage, body, cell)
-    else:
+        return
+    _end_as(code)
+
+
+def _end_as(code: int) -> NoReturn:
+    """Exit with a code, and record it: rank 0 may have been taken down, or killed, for what another rank did."""
+    last = read_exit(Path(os.environ.get(VARIABLE, "")))
+    if last and last[0] == code:  # with what rank 0 says about it
+        raise SystemExit(code)
+    with recorded():
         raise SystemExit(code)
 
 

@@ -175,10 +175,12 @@ def pipeline_run(api: Any, experiment: str, key: str, commit: str) -> str:
 
 
 def open_parent(api: Any, experiment: str) -> str | None:
-    """Id of the newest parent run that no one has closed, if any."""
+    """Id of the newest parent run that no one has closed, if any; a scheduled one is closed by its own tasks."""
     found = api.search_runs([experiment], "attributes.status = 'RUNNING'", order_by=["start_time DESC"])
-    parents = [run.info.run_id for run in found if "slimtower.pipeline" in run.data.tags]
-    return str(parents[0]) if parents else None
+    for run in found:
+        if "slimtower.pipeline" in run.data.tags and "slimtower.airflow_run" not in run.data.tags:
+            return str(run.info.run_id)
+    return None
 
 
 def scheduler_tags() -> dict[str, str]:

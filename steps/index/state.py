@@ -83,8 +83,12 @@ def state_folder(teacher: str, dataset: str, params: IndexParams) -> Path:
 
 
 def load(folder: Path, doc_ids: pa.ChunkedArray, digests: np.ndarray) -> Previous | None:
-    """The state in `folder`, matched with the present documents by id and vector digest; None when there is none."""
-    if not (folder / "state.json").is_file():
+    """The state in `folder`, matched with the present documents by id and vector digest; None when there is none.
+
+    A run over a past window (SLIMTOWER_BACKFILL) must give what that window would have given: it neither goes on from a
+    state nor leaves one.
+    """
+    if os.environ.get("SLIMTOWER_BACKFILL") or not (folder / "state.json").is_file():
         return None
     os.utime(folder / "state.json")  # used: prune keeps it
     told: dict[str, Any] = read_json(folder / "state.json")
@@ -105,6 +109,8 @@ def load(folder: Path, doc_ids: pa.ChunkedArray, digests: np.ndarray) -> Previou
 
 def save(folder: Path, state: State, doc_ids: pa.ChunkedArray, digests: np.ndarray, ann: Path) -> None:
     """Keep a state and a copy of its approximate index, the file `ann`; old states of the data set go."""
+    if os.environ.get("SLIMTOWER_BACKFILL"):
+        return
     with staged_folder(folder) as staging:
         if state.tried:
             shutil.copyfile(ann, staging / "ann.faiss")

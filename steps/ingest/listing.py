@@ -1,8 +1,9 @@
 """sources.json: the files of every outside source with size and digest, so that DVC sees when they change."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from steps.core.errors import UserError
 from steps.core.files import write_json
@@ -19,6 +20,17 @@ def write_listing(params: IngestParams, path: Path) -> None:
     write_json(path, list_sources(params))
 
 
+class _Place(NamedTuple):
+    """A location by its key in params.yaml, and how its files are listed: for which source, below which prefix."""
+
+    source: str
+    prefix: str
+    location: str
+    key: str
+    window: Window = ALWAYS
+    patterns: Sequence[str] = ()
+
+
 def list_sources(params: IngestParams) -> list[dict[str, Any]]:
     """{source, path inside the source, bytes, sha256 or (s3) etag} of every file that ingest reads from outside.
 
@@ -26,48 +38,73 @@ def list_sources(params: IngestParams) -> list[dict[str, Any]]:
     window are listed. Raises UserError for a place that does not exist.
     """
     listed: list[dict[str, Any]] = []
-    for at, source in enumerate(params.sources):
-        listed += _of_source(source, f"ingest.sources[{at}]", Window.of(params.since, params.until))
-    for name, location in (("pool", params.pool), ("term_scores", params.term_scores)):
-        if location:
-            what = "queries" if name == "pool" else 'lines "term<TAB>score"'
-            if "://" not in location and not Path(location).is_file():
-                raise UserError(
-                    f'params.yaml: ingest.{name}: DATA {location!r} is not a file; give a TSV of {what}, or "" for none'
-                )
-            listed += _entries(name, "", location, f"ingest.{name}")
+    for place in _places(params):
+        _check(place)
+        files = listing(
+            place.location,
+            key=place.key,
+            since=place.window.since,
+            until=place.window.until,
+            patterns=place.patterns,
+        )
+        # paths of a source lie below a prefix, which tells its locations apart
+        listed += [{"source": place.source} | file | {"path": f"{place.prefix}{file['path']}"} for file in files]
     return listed
 
 
-def _of_source(source: Source, key: str, window: Window) -> list[dict[str, Any]]:
+def by_key(params: IngestParams, listed: Iterable[Mapping[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    """Rows of `list_sources` as `listing` gave them, by the key in params.yaml of their location."""
+    rows = list(listed)
+    keyed: dict[str, list[dict[str, Any]]] = {}
+    for place in _places(params):
+        own = [row for row in rows if _lies_in(row, place)]
+        rows = [row for row in rows if row not in own]
+        keyed[place.key] = [dict(row) | {"path": row["path"].removeprefix(place.prefix)} for row in own]
+    return keyed
+
+
+def _lies_in(row: Mapping[str, Any], place: _Place) -> bool:
+    path: str = row["path"]
+    name = path.removeprefix(place.prefix)
+    wanted = not place.patterns or any(fnmatchcase(name, pattern) for pattern in place.patterns)
+    return row["source"] == place.source and path.startswith(place.prefix) and wanted
+
+
+def _places(params: IngestParams) -> Iterator[_Place]:
+    for at, source in enumerate(params.sources):
+        yield from _of_source(source, f"ingest.sources[{at}]", Window.of(params.since, params.until))
+    for name, location in (("pool", params.pool), ("term_scores", params.term_scores)):
+        if location:
+            yield _Place(name, "", location, f"ingest.{name}")
+
+
+def _of_source(source: Source, key: str, window: Window) -> Iterator[_Place]:
     match source:
         case BeirSource() | MsMarcoSource():
-            if "://" not in source.path and not Path(source.path).is_dir():
-                raise UserError(
-                    f"params.yaml: {key}.path: DATA {source.path!r} is not a folder;"
-                    " give the folder of the data set (make run ... DATA=folder)"
-                )
             patterns = BEIR_PATTERNS if isinstance(source, BeirSource) else MS_MARCO_PATTERNS
-            listed = _entries(source.name, "", source.path, f"{key}.path", patterns=patterns)
+            yield _Place(source.name, "", source.path, f"{key}.path", patterns=patterns)
             if isinstance(source, BeirSource) and source.relevance:
-                listed += _entries(source.name, "relevance/", source.relevance, f"{key}.relevance", patterns=PATTERNS)
-            return listed
+                location = source.relevance
+                yield _Place(source.name, "relevance/", location, f"{key}.relevance", patterns=PATTERNS)
         case ClickLogSource() | UbiSource():
             logs = ("path",) if isinstance(source, ClickLogSource) else ("queries", "events")
             places = [("corpus", ALWAYS), *((log, window) for log in logs), ("relevance", ALWAYS)]
-            return [
-                entry
-                for place, when in places
-                if (location := getattr(source, place))
-                for entry in _entries(source.name, f"{place}/", location, f"{key}.{place}", when, PATTERNS)
-            ]
-        case _:
-            return []
+            for place, when in places:
+                if location := getattr(source, place):
+                    yield _Place(source.name, f"{place}/", location, f"{key}.{place}", when, PATTERNS)
 
 
-def _entries(
-    source: str, prefix: str, location: str, key: str, window: Window = ALWAYS, patterns: Sequence[str] = ()
-) -> list[dict[str, Any]]:
-    """The files of a location, their paths below `prefix`, which tells the locations of a source apart."""
-    files = listing(location, key=key, since=window.since, until=window.until, patterns=patterns)
-    return [{"source": source} | file | {"path": f"{prefix}{file['path']}"} for file in files]
+def _check(place: _Place) -> None:
+    """UserError with what to give instead, for a data set that is no folder and a table that is no file."""
+    if "://" in place.location:
+        return
+    if place.key in ("ingest.pool", "ingest.term_scores") and not Path(place.location).is_file():
+        what = "queries" if place.key == "ingest.pool" else 'lines "term<TAB>score"'
+        raise UserError(
+            f'params.yaml: {place.key}: DATA {place.location!r} is not a file; give a TSV of {what}, or "" for none'
+        )
+    if place.patterns in (BEIR_PATTERNS, MS_MARCO_PATTERNS) and not Path(place.location).is_dir():
+        raise UserError(
+            f"params.yaml: {place.key}: DATA {place.location!r} is not a folder;"
+            " give the folder of the data set (make run ... DATA=folder)"
+        )

@@ -1,8 +1,13 @@
-"""Where a source's files lie: a local file or folder, or s3://bucket/prefix; only the window's partitions are read."""
+"""Where a source's files lie: a local file or folder, or s3://bucket/prefix; only the window's partitions are read.
 
-from collections.abc import Sequence
+Inside `reading_only`, what was listed is read: files that came later are left out, changed or missing ones are errors.
+"""
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,10 +16,13 @@ from steps.core import s3
 from steps.core.errors import UserError
 from steps.core.files import cache_root, sha256_file, sha256_text, staged_file
 from steps.core.progress import progress
-from steps.ingest.partitions import Entry, Place, entries, window
+from steps.ingest.partitions import Entry, Place, Span, entries, named_span, window
 
 _CHUNK = 1 << 20  # bytes
 _DOWNLOADS = 8  # at a time; below the client's pool of ten connections
+
+Rows = Sequence[Mapping[str, Any]]  # as `listing` gives them
+_listed: ContextVar[Mapping[str, Rows] | None] = ContextVar("listed", default=None)
 
 
 class Located(NamedTuple):
@@ -24,28 +32,40 @@ class Located(NamedTuple):
     path: Path
 
 
+@contextmanager
+def reading_only(listed: Mapping[str, Rows]) -> Iterator[None]:
+    """Let `locate` find just these files: the rows of `listing` by the key of params.yaml that names the location."""
+    token = _listed.set(listed)
+    try:
+        yield
+    finally:
+        _listed.reset(token)
+
+
 def locate(location: str, *, key: str, since: str, until: str, patterns: Sequence[str] = ()) -> list[Located]:
     """The files of a location, sorted by name; those of S3 are downloaded into the cache unless they are there.
 
     `key` is where params.yaml names the location. `since` and `until` are ISO dates or datetimes in UTC, "" for none:
     a file whose name carries a date partition wholly outside of [since, until) is neither returned nor downloaded.
     `patterns` are fnmatch patterns on the name, none for all; hidden files and markers such as _SUCCESS are skipped.
-    Raises UserError for a location that is missing, refused or empty in the window, and TransientError for an
-    endpoint that cannot be reached.
+    Raises UserError for a location that is missing, refused or empty in the window and for a file that is not as it
+    was listed, and TransientError for an endpoint that cannot be reached.
     """
     seen = window(since, until)
     if not _is_s3(location):
         place = _local_place(location, key)
-        return [Located(e.name, Path(place.root, e.name)) for e in entries(place, location, key, seen, patterns)]
+        found = _as_listed(entries(place, location, key, seen, patterns), place.root, location, key, seen)
+        return [Located(entry.name, Path(place.root, entry.name)) for entry in found]
     client = s3_client(location, key)
     with _explained(location, key):
         place = _s3_place(client, location, key)
-        found = entries(place, location, key, seen, patterns)
+        found = _as_listed(entries(place, location, key, seen, patterns), place.root, location, key, seen)
         paths = [_cached(client.meta.endpoint_url, place.root, entry) for entry in found]
         missing = [(entry, path) for entry, path in zip(found, paths, strict=True) if not path.is_file()]
         if missing:
             with ThreadPoolExecutor(_DOWNLOADS) as threads:
-                downloads = threads.map(lambda item: _download(client, place.root, *item), missing)
+                fixed = is_fixed()  # here: the threads do not see it
+                downloads = threads.map(lambda item: _download(client, place.root, *item, fixed=fixed), missing)
                 for _ in progress(downloads, len(missing), f"download {location}"):
                     pass
     return [Located(entry.name, path) for entry, path in zip(found, paths, strict=True)]
@@ -64,6 +84,47 @@ def listing(location: str, *, key: str, since: str, until: str, patterns: Sequen
     with _explained(location, key):
         found = entries(_s3_place(client, location, key), location, key, seen, patterns)
     return [{"path": entry.name, "bytes": entry.size, "etag": entry.etag} for entry in found]
+
+
+def local_files(location: str, *, key: str, patterns: Sequence[str]) -> int:
+    """The number of a local folder's files, listed or not."""
+    return len(entries(_local_place(location, key), location, key, window("", ""), patterns))
+
+
+def is_fixed() -> bool:
+    """Tell whether only listed files may be read."""
+    return _listed.get() is not None
+
+
+def _as_listed(found: list[Entry], root: str, location: str, key: str, seen: Span) -> list[Entry]:
+    """The entries that were listed; UserError for a listed one that is gone or another, and when none was listed."""
+    if (listed := _listed.get()) is None:
+        return found
+    rows = {str(row["path"]): row for row in listed.get(key, ())}
+    spans = [span for name in rows if (span := named_span(name))]
+    if not rows or not all(span.overlaps(seen) for span in spans):
+        raise UserError(
+            f"sources.json: not the files of {location} in the window ({key} of params.yaml); write it anew with"
+            " `python -m steps.ingest --list`"
+        )
+    here = {entry.name: entry for entry in found}
+    for name, row in rows.items():
+        path = f"{'s3://' if _is_s3(location) else ''}{root.rstrip('/')}/{name}"
+        if name not in here:
+            raise UserError(f"{path} is gone since the run began; start a new run")
+        etag = here[name].etag
+        same = here[name].size == row["bytes"] and (
+            etag == row.get("etag") if _is_s3(location) else sha256_file(Path(root, name)) == row.get("sha256")
+        )
+        if not same:
+            raise _changed(path)
+    if late := len(here) - len(rows):
+        print(f"{location}: {late} files came after sources.json was written and are left out", file=sys.stderr)
+    return [entry for entry in found if entry.name in rows]
+
+
+def _changed(path: str) -> UserError:
+    return UserError(f"{path} changed since the run began; start a new run")
 
 
 def _is_s3(location: str) -> bool:
@@ -130,10 +191,17 @@ def _cached(endpoint: str, root: str, entry: Entry) -> Path:
     return cache_root() / "sources" / digest / Path(entry.name).name
 
 
-def _download(client: Any, root: str, entry: Entry, path: Path) -> None:
+def _download(client: Any, root: str, entry: Entry, path: Path, *, fixed: bool) -> None:
+    from botocore.exceptions import ClientError
+
     bucket, _, prefix = root.partition("/")
     with staged_file(path) as staging, staging.open("wb") as handle:
-        body = client.get_object(Bucket=bucket, Key=f"{prefix}{entry.name}", IfMatch=f'"{entry.etag}"')["Body"]
+        try:
+            body = client.get_object(Bucket=bucket, Key=f"{prefix}{entry.name}", IfMatch=f'"{entry.etag}"')["Body"]
+        except ClientError as error:
+            if fixed and error.response["Error"]["Code"] in s3.CHANGED:
+                raise _changed(f"s3://{root}{entry.name}") from None
+            raise
         for chunk in body.iter_chunks(_CHUNK):
             handle.write(chunk)
 

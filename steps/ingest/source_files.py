@@ -6,7 +6,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from steps.core.errors import UserError
-from steps.ingest.locations import Located, locate
+from steps.ingest.locations import Located, is_fixed, local_files, locate
 from steps.ingest.table_rows import PATTERNS
 from steps.ingest.times import ALWAYS, Window
 
@@ -26,8 +26,8 @@ def table_files(location: str, key: str, window: Window = ALWAYS) -> list[Locate
 
 
 def one_file(location: str, key: str) -> Path:
-    """A single file, downloaded from an object store; a local one need not exist."""
-    if not location.startswith("s3://"):
+    """A single file, downloaded from an object store; a local one need not exist where any file may be read."""
+    if not location.startswith("s3://") and not is_fixed():
         return Path(location)
     found = locate(location, key=key, since="", until="")
     if len(found) != 1:
@@ -37,12 +37,17 @@ def one_file(location: str, key: str) -> Path:
 
 @contextmanager
 def local_folder(location: str, key: str, patterns: Sequence[str]) -> Iterator[Path]:
-    """The folder itself, or a temporary one of links to the downloaded files of an object store."""
-    if not location.startswith("s3://"):
+    """The folder itself, or a temporary one of links to the files that may be read or came from an object store."""
+    local = not location.startswith("s3://")
+    if local and not is_fixed():
+        yield Path(location)
+        return
+    files = locate(location, key=key, since="", until="", patterns=patterns)
+    if local and len(files) == local_files(location, key=key, patterns=patterns):
         yield Path(location)
         return
     with TemporaryDirectory() as scratch:
-        for file in locate(location, key=key, since="", until="", patterns=patterns):
+        for file in files:
             link = Path(scratch) / file.name
             link.parent.mkdir(parents=True, exist_ok=True)
             link.symlink_to(file.path.resolve())

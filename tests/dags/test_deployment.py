@@ -5,6 +5,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from jinja2 import Environment
 from slimtower_dags import variables
 from slimtower_dags.deployment import DeploymentError, read_deployment
 
@@ -27,6 +28,7 @@ def test_a_cell_inherits_from_its_step_and_a_step_from_the_defaults(
     assert (cell.memory_gib, cell.gpus, cell.pool, cell.cpus) == (64, 1, "gpu", 3)
     assert (step.memory_gib, step.gpus) == (8, 1)
     assert (other.gpus, other.pool, other.cpus) == (0, "default_pool", 3)
+    assert other.timeout_h == 24
     assert deployment.resources("teach").micro_batch == 8  # of the file below
 
 
@@ -81,6 +83,31 @@ def test_the_window_ends_with_the_run_unless_it_is_given() -> None:
     assert variables.until(unset, by_asset, 7) == "2026-03-12"
     given = {"since": "2026-01-01", "until": "2026-02-01"}
     assert (variables.since(given, weekly, 90), variables.until(given, weekly, None)) == ("2026-01-01", "2026-02-01")
+
+
+def test_a_window_without_a_start_lies_before_the_given_end() -> None:
+    run = SimpleNamespace(data_interval_end=datetime(2026, 3, 9, 3, tzinfo=UTC), run_after=None)
+    assert variables.since({"since": "", "until": "2026-02-01T12:00:00"}, run, 7) == "2026-01-25"
+
+
+@pytest.mark.parametrize(("until", "expected"), [("", "2026-02-23"), ("2026-02-01", "2026-01-18")])
+def test_the_clusters_test_queries_are_those_of_its_windows_last_two_weeks(
+    until: str, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLIMTOWER_DEPLOYMENT", str(DAGS / "deployments/gpu_cluster.yaml"))
+    given = variables.of_begin(read_deployment(DAGS), [])
+    run = SimpleNamespace(data_interval_end=datetime(2026, 3, 9, 3, tzinfo=UTC))
+    context = variables.MACROS | {"params": {"since": "", "until": until}, "dag_run": run}
+    dates = [Environment().from_string(given[name]).render(context) for name in ("SINCE", "TEST_FROM", "UNTIL")]
+    assert dates[1] == expected
+    assert dates == sorted(dates)
+
+
+def test_a_run_with_an_end_of_its_own_is_of_the_past() -> None:
+    manual, filled = SimpleNamespace(run_type="manual"), SimpleNamespace(run_type="backfill")
+    assert variables.is_past({"until": "2026-02-01"}, manual)
+    assert variables.is_past({"until": ""}, filled)
+    assert not variables.is_past({"until": ""}, manual)
 
 
 def test_a_run_id_becomes_the_name_of_a_folder() -> None:

@@ -21,6 +21,7 @@ from steps.core import tracking
 
 pytestmark = pytest.mark.timeout(900)
 CORE = ("steps/__init__.py", "steps/core/__init__.py", "steps/core/errors.py", "steps/core/exit_file.py")
+TOKEN = "s3cr3t"
 STAGES = ("ingest", "grow@a", "grow@b", "gather")
 
 DVC_YAML = """\
@@ -268,9 +269,14 @@ def test_promotion_reads_what_a_run_published(project: Project) -> None:
 
 
 def test_with_nothing_new_nothing_runs(project: Project) -> None:
-    assert [project.task("second", what)[0] for what in ("begin", "gather", "publish")] == [99, 99, 99]
+    assert [project.task("second", what)[0] for what in ("begin", "gather")] == [99, 99]
     assert project.task("second", "begin")[0] == 99
+    assert [project.task("third", what)[0] for what in ("begin", "publish")] == [99, 99]
+    assert project.task("second", "publish")[0] == 99
     assert project.ran() == []
+    latest, first = (project.stored(f"locks/{run}/begin.json") for run in ("latest", "first"))
+    assert latest["run"] == "third" and latest["parent_run"] == first["parent_run"]  # which made what the lock says
+    assert project.stored("runs/third/begin.json")["parent_run"] != first["parent_run"]
     assert project.stored("locks/second/dvc.lock") == project.stored("locks/first/dvc.lock")
 
 
@@ -357,6 +363,10 @@ def test_a_failing_stage_gives_its_code_and_its_reason_last(begun: Project, how:
     ended, said = begun.task("second", "grow@a", MISBEHAVE=f"grow@a:{how}")
     assert (ended, said.splitlines()[-1]) == (code, f"slimtower: {message}")
     assert not (Path(begun.remote) / "runs/second/locks").exists()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MLFLOW_TRACKING_URI", begun.tracking)
+        parent = tracking.client().get_run(begun.stored("runs/second/begin.json")["parent_run"])
+    assert parent.info.status == "FAILED"
 
 
 def test_a_killed_stage_and_a_stopped_task(begun: Project) -> None:
@@ -390,7 +400,12 @@ def test_a_killed_stage_and_a_stopped_task(begun: Project) -> None:
         ("begin", {"SLIMTOWER_RUN": "new", "SLIMTOWER_STAGES": "ingest grow@a gather"}, 3, "differ in grow@b"),
         ("begin", {"SLIMTOWER_RUN": "new", "SINCE": "4"}, 3, "ingest.since: no such day"),
         ("begin", {"SLIMTOWER_RUN": "new", "SLIMTOWER_RECIPE": "recipes/no.yaml"}, 3, "recipes/no.yaml"),
-        ("begin", {"SLIMTOWER_RUN": "new", "SLIMTOWER_REPO": "http://127.0.0.1:9/x.git"}, 75, "127.0.0.1"),
+        (
+            "begin",
+            {"SLIMTOWER_RUN": "new", "SLIMTOWER_REPO": f"http://me:{TOKEN}@127.0.0.1:9/x.git"},
+            75,
+            "http://***@127.0.0.1",
+        ),
         ("begin", {"SLIMTOWER_RUN": "new", "MLFLOW_TRACKING_URI": "http://127.0.0.1:9"}, 75, "not reached"),
         ("grow@a", {"SLIMTOWER_REMOTE": "s3://bucket/prefix"}, 75, "SLIMTOWER_REMOTE: s3://bucket/prefix: Could not"),
     ],
@@ -404,6 +419,7 @@ def test_wrong_settings_and_servers_that_are_away(
     assert time.monotonic() - started < 60
     complaints = [line for line in said.splitlines() if line.startswith("slimtower:")]
     assert ended == code and len(complaints) == 1 and message in complaints[0], said
+    assert TOKEN not in said
 
 
 def wait_for(condition: Callable[[], bool], seconds: float = 60) -> None:

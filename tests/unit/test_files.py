@@ -1,11 +1,12 @@
 """Outputs appear whole or not at all."""
 
+import shutil
 from pathlib import Path
 
 import pytest
 
 from steps.core.errors import UserError
-from steps.core.files import read_json, staged_folder, write_json
+from steps.core.files import code_digest, read_json, staged_folder, write_json
 
 
 def test_a_failed_block_leaves_the_old_folder_and_no_litter(tmp_path: Path) -> None:
@@ -25,6 +26,39 @@ def test_success_replaces_all_of_the_old_folder(tmp_path: Path) -> None:
         with staged_folder(target) as staging:
             (staging / name).write_text(name)
     assert [path.name for path in target.iterdir()] == ["b"]
+
+
+def test_a_kill_while_the_old_folder_goes_leaves_the_new_one_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tmp_path / "out"
+    with staged_folder(target) as staging:
+        (staging / "a").write_text("old")
+
+    def killed(path: Path, **_: object) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), staged_folder(target) as staging:
+        (staging / "a").write_text("new")
+        monkeypatch.setattr(shutil, "rmtree", killed)
+    monkeypatch.undo()
+    assert (target / "a").read_text() == "new"
+    with staged_folder(target) as staging:  # sweeps what the kill left
+        (staging / "a").write_text("newer")
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_code_is_known_by_name_and_content(tmp_path: Path) -> None:
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "deep/a.py").write_text("one")
+    digests = [code_digest(tmp_path)]
+    (tmp_path / "notes.txt").write_text("no code")
+    assert code_digest(tmp_path) == digests[0]
+    (tmp_path / "deep/a.py").write_text("two")
+    digests.append(code_digest(tmp_path))
+    (tmp_path / "deep/a.py").rename(tmp_path / "deep/b.py")
+    digests.append(code_digest(tmp_path))
+    assert len(set(digests)) == 3
 
 
 def test_json_is_equal_bytes_for_equal_content(tmp_path: Path) -> None:

@@ -108,6 +108,31 @@ def test_both_locks_hold_the_same_pins_but_for_cuda() -> None:
     assert {name for name in cpu.keys() & gpu.keys() if cpu[name] != gpu[name]} == {"torch"}
 
 
+@pytest.mark.parametrize("step", STEPS)
+def test_an_image_carries_the_key_that_it_is_built_for(step: str) -> None:
+    own = TARGETS[step]
+    assert "ARG FINGERPRINT=unknown" in own  # built by hand it is of no key
+    assert 'ENV SLIMTOWER_IMAGE_KEY="${FINGERPRINT}"' in own
+
+
+def test_a_stage_runs_only_in_an_image_that_its_commit_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(images.KEY, raising=False)
+    images.check_image("teach", tmp_path)  # outside images there is nothing to compare
+    images.write_lock(tmp_path / "images.lock")
+    keys = images.current()
+    monkeypatch.setenv(images.KEY, keys["teach"])
+    images.check_image("teach", tmp_path)
+    with pytest.raises(UserError, match=rf"images\.lock of the run's commit says of mine \({keys['mine'][:12]}\); run"):
+        images.check_image("mine", tmp_path)
+    monkeypatch.setenv(images.KEY, "unknown")
+    with pytest.raises(UserError, match="this image is made from unknown") as caught:
+        images.check_image("teach", tmp_path)
+    assert caught.value.exit_code == 3
+    (tmp_path / "images.lock").unlink()
+    with pytest.raises(UserError, match=r"\(nothing\)"):
+        images.check_image("teach", tmp_path)
+
+
 @pytest.fixture
 def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A stand-in for docker: notes the words it is given, fails for the target `mine`."""
@@ -126,6 +151,7 @@ def test_gpu_packages_go_to_the_steps_that_can_use_them(engine: Path, capsys: py
     calls = engine.with_name("engine.log").read_text().splitlines()
     assert "--network=host --file containers/Containerfile --target ingest" in calls[0]
     assert "LOCK=cpu" in calls[0] and "BASE=other:1" in calls[0]
+    assert f"FINGERPRINT={images.current()['ingest']}" in calls[0]
     assert "--target teach --tag ghcr.io/team/slimtower-teach:v1" in calls[2] and "LOCK=gpu" in calls[2]
     shown = capsys.readouterr().out.splitlines()
     assert shown[1] == "ghcr.io/team/slimtower-teach:v1  gpu  sha256:0a  1.50 GB"

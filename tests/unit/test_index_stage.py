@@ -168,6 +168,18 @@ def test_too_many_changes_train_anew(project: Project) -> None:
     assert (anew["one.update.trained"], anew["one.update.tuned"], anew["one.update.drift"]) == (1, 1, 0)
 
 
+def test_a_run_of_the_past_neither_takes_up_nor_leaves_a_state(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project.index()
+    monkeypatch.setenv("SLIMTOWER_BACKFILL", "1")
+    project.documents(range(1590), clustered(1590, WIDTH, seed=20))
+    assert project.index("past")[1]["one.update.trained"] == 1
+    monkeypatch.delenv("SLIMTOWER_BACKFILL")
+    project.documents(range(1600), clustered(1600, WIDTH))
+    assert project.index("again")[1]["one.update.drift"] == 0
+
+
 def test_nothing_is_searched_for_twice(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     first = project.index()[0]
     for name in ("codebooks", "exact_top", "tune", "trained"):
@@ -186,9 +198,10 @@ def test_settings_are_tuned_again_for_another_target_and_codes_for_other_levels(
     assert len(manifest["datasets"]["one"]["measured"]["semantic_ids"]["relative_error"]) == 3
 
 
-def test_other_queries_are_answered_anew(project: Project) -> None:
+def test_other_queries_are_answered_anew_and_choose_anew(project: Project) -> None:
     project.index(recall_queries=30)
-    assert project.index(recall_queries=20)[1]["one.update.scanned_queries"] == 20
+    metrics = project.index(recall_queries=20)[1]
+    assert (metrics["one.update.scanned_queries"], metrics["one.update.tuned"]) == (20, 1)
 
 
 @pytest.mark.parametrize("kind", ["ivfpq", "hnsw"])

@@ -6,10 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ingest_logs import params
 
-from steps.core.errors import UserError
+from steps.core.errors import TransientError, UserError
 from steps.ingest import locations
-from steps.ingest.locations import listing, locate
+from steps.ingest.listing import by_key, list_sources
+from steps.ingest.locations import listing, locate, reading_only
+from steps.ingest.source_files import local_folder, one_file
 
 KEY = "ingest.sources[0].path"
 
@@ -81,6 +84,81 @@ def test_faults_name_the_key_and_the_mend(folder: Path) -> None:
         names_of(folder / "nowhere")
     with pytest.raises(UserError, match="is neither local nor on s3://"):
         names_of("gs://bucket/log")
+
+
+def test_what_came_after_the_listing_is_left_out(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    listed = {KEY: listing(str(folder), key=KEY, since="", until="")}
+    before = names_of(folder)
+    (folder / "dt=2026-01-31/late.jsonl").write_text("late")
+    assert names_of(folder) != before
+    with reading_only(listed):
+        assert names_of(folder) == before
+    assert "1 files came after sources.json was written and are left out" in capsys.readouterr().err
+    assert "dt=2026-01-31/late.jsonl" in names_of(folder)
+
+
+def test_what_is_not_as_it_was_listed_is_refused(folder: Path) -> None:
+    listed = {KEY: listing(str(folder), key=KEY, since="", until="")}
+    path = folder / "always.jsonl"
+    path.write_text(path.read_text().upper())  # of the same size
+    with reading_only(listed):
+        with pytest.raises(UserError, match=rf"^{path} changed since the run began; start a new run$"):
+            names_of(folder)
+        with pytest.raises(UserError, match=r"^sources\.json: not the files of"):  # the window moved on
+            names_of(folder, "2026-01-31")
+        path.unlink()
+        with pytest.raises(UserError, match=rf"^{path} is gone since the run began; start a new run$"):
+            names_of(folder)
+    with reading_only({}), pytest.raises(UserError, match=r"sources.json: .*write it anew"):
+        names_of(folder)
+
+
+def test_a_data_set_is_read_as_it_was_listed(folder: Path) -> None:
+    key, patterns = "ingest.sources[0].path", ("*.jsonl",)
+    listed = {key: listing(str(folder), key=key, since="", until="", patterns=patterns)}
+    with reading_only(listed):
+        with local_folder(str(folder), key, patterns) as read:
+            assert read == folder
+        (folder / "late.jsonl").write_text("late")
+        with local_folder(str(folder), key, patterns) as read:
+            assert (read / "dt=2026-01-31/part-0.jsonl").read_text() == "dt=2026-01-31/part-0.jsonl"
+            assert not (read / "late.jsonl").exists()
+    with local_folder(str(folder), key, patterns) as read:
+        assert read == folder
+
+
+def test_rows_of_sources_json_go_to_the_places_that_they_came_from(tmp_path: Path) -> None:
+    for name in (
+        "toy/corpus.jsonl",
+        "toy/queries.jsonl",
+        "toy/qrels/test.tsv",
+        "scores/a.csv",
+        "terms.tsv",
+        "pool.tsv",
+    ):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(name)
+    source = {
+        "name": "term_scores",
+        "kind": "beir",
+        "path": str(tmp_path / "toy"),
+        "relevance": str(tmp_path / "scores"),
+    }
+    checked = params(source, pool=str(tmp_path / "pool.tsv"), term_scores=str(tmp_path / "terms.tsv"))
+    keyed = by_key(checked, list_sources(checked))
+    assert {key: [row["path"] for row in rows] for key, rows in keyed.items()} == {
+        "ingest.sources[0].path": ["corpus.jsonl", "qrels/test.tsv", "queries.jsonl"],
+        "ingest.sources[0].relevance": ["a.csv"],
+        "ingest.pool": ["pool.tsv"],
+        "ingest.term_scores": ["terms.tsv"],
+    }
+    with reading_only(keyed):
+        assert one_file(str(tmp_path / "pool.tsv"), "ingest.pool") == tmp_path / "pool.tsv"
+        (tmp_path / "pool.tsv").write_text("changed")
+        with pytest.raises(UserError, match=r"pool\.tsv changed since the run began"):
+            one_file(str(tmp_path / "pool.tsv"), "ingest.pool")
+    no_files = params({"name": "beir", "kind": "ir_datasets", "id": "beir/scifact"})
+    assert by_key(no_files, list_sources(no_files)) == {}
 
 
 class Bucket:
@@ -158,6 +236,34 @@ def test_an_object_is_downloaded_again_only_when_its_etag_changes(bucket: Bucket
     after = locate("s3://shop/log/", key=KEY, since="2026-01-31", until="2026-02-01")
     assert bucket.read == [changed]
     assert after[1].path.read_text() == "new" and before[1].path.read_text() == changed
+
+
+def test_objects_of_s3_are_read_as_they_were_listed(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    from botocore.exceptions import ClientError
+
+    days = {"since": "2026-01-31", "until": "2026-02-01"}
+    listed = {KEY: listing("s3://shop/log", key=KEY, **days)}
+    day = "log/year=2026/month=01/day=31/"
+    bucket.objects[f"{day}p9.csv"] = b"late"
+    with reading_only(listed):
+        assert [found.name[-6:] for found in locate("s3://shop/log", key=KEY, **days)] == ["p0.csv", "p1.csv", "p2.csv"]
+        bucket.objects[f"{day}p1.csv"] = b"new"
+        with pytest.raises(UserError, match=rf"^s3://shop/{day}p1.csv changed since the run began; start a new run$"):
+            locate("s3://shop/log", key=KEY, **days)
+        del bucket.objects[f"{day}p1.csv"]
+        with pytest.raises(UserError, match=rf"^s3://shop/{day}p1.csv is gone since the run began; start a new run$"):
+            locate("s3://shop/log", key=KEY, **days)
+
+    def too_late(**request: str) -> None:
+        raise ClientError({"Error": {"Code": "PreconditionFailed"}}, "GetObject")
+
+    fresh = {KEY: listing("s3://shop/corpus.jsonl.gz", key=KEY, since="", until="")}
+    monkeypatch.setattr(bucket, "get_object", too_late)  # it changed between the look and the download
+    with reading_only(fresh), pytest.raises(UserError, match=r"corpus\.jsonl\.gz changed since") as raised:
+        names_of("s3://shop/corpus.jsonl.gz")
+    assert not isinstance(raised.value, TransientError)
+    with pytest.raises(TransientError, match="changed while it was read"):
+        names_of("s3://shop/corpus.jsonl.gz")
 
 
 def test_s3_listing_has_etags_and_downloads_nothing(bucket: Bucket) -> None:

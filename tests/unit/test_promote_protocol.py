@@ -63,6 +63,18 @@ def test_a_refusal_leaves_every_alias_as_it_was_and_says_why(project: Project) -
     assert project.actions() == ["promoted 1", "promoted 2", "refused 3"]
 
 
+def test_a_refusal_leaves_the_challenger_that_another_promotion_set_meanwhile(project: Project) -> None:
+    project.promote("A", 0.7)
+
+    def other(step: str) -> None:
+        if step == "decided":
+            project.registry.point("challenger", "1")
+
+    with pytest.raises(Refused):
+        project.promote("B", 0.5, after=other)
+    assert project.aliases["challenger"] == "1"
+
+
 def test_a_failed_smoke_test_leaves_every_alias_as_it_was(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     project.promote("A")
     before = project.aliases

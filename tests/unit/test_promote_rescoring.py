@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from steps.core.errors import UserError
+from steps.core.errors import TransientError, UserError
 from steps.promote.evaluation import Questions
 from steps.promote.evidence import Evaluation
 from steps.promote.rescoring import own_code, rescore
@@ -76,6 +76,13 @@ def test_a_champion_that_does_not_load_is_an_error_that_says_what_to_do(register
     with pytest.raises(
         UserError, match=r"cannot be measured .*not a release of the old format; .*roll back, or delete"
     ):
+        rescore(registered, Evaluation("e", {}, {}), [questions("api", {"q": {"d": 1}}, ["a"])], 1.0)
+
+
+def test_a_measurement_that_is_killed_blames_no_champion(registered: Path) -> None:
+    release = registered.parents[1] / "code/steps/core/release.py"
+    release.write_text("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n")
+    with pytest.raises(TransientError, match=r"killed by signal 9, most likely for its memory"):
         rescore(registered, Evaluation("e", {}, {}), [questions("api", {"q": {"d": 1}}, ["a"])], 1.0)
 
 

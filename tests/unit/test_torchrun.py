@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from steps.core import torchrun
 from steps.core.errors import OutOfMemory, TransientError, UserError
+from steps.core.exit_file import VARIABLE, read_exit
 from steps.core.files import write_json
-from steps.core.torchrun import _meeting_point, _number, explain
+from steps.core.torchrun import _end_as, _launch, _meeting_point, _number, explain
 
 ROOT = Path(__file__).parents[2]
 
@@ -45,6 +47,36 @@ def test_of_tracebacks_the_earliest_is_shown(tmp_path: Path, capsys: pytest.Capt
 def test_what_rank_0_said_itself_is_not_said_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert explain(tmp_path, {0: 75, 1: -signal.SIGTERM}) == 75
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("left", "code", "recorded"),
+    [
+        ((137, "killed, most likely for the memory it took"), 1, (1, "exited with 1")),  # a defect of another rank
+        ((143, "exited with 143"), 1, (1, "exited with 1")),
+        ((75, "the server is away"), 75, (75, "the server is away")),  # rank 0 said so itself
+        ((0, ""), 0, (0, "")),
+    ],
+)
+def test_the_launcher_has_the_last_word(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: tuple[int, str], code: int, recorded: tuple[int, str]
+) -> None:
+    write_json(tmp_path / "exit", {"code": left[0], "line": left[1]})
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "exit"))
+    with pytest.raises(SystemExit) as ended:
+        _end_as(code)
+    assert ended.value.code == code
+    assert read_exit(tmp_path / "exit") == recorded
+
+
+def test_a_killed_rank_is_recorded_as_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_json(tmp_path / "exit", {"code": 143, "line": "exited with 143"})
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "exit"))
+    monkeypatch.setenv("SLIMTOWER_PROCESSES", "2")
+    monkeypatch.setattr(torchrun, "_run_ranks", lambda *given: explain(tmp_path / "none", {1: -signal.SIGKILL}))
+    with pytest.raises(OutOfMemory):
+        _launch("teach", lambda params, run: None, None)
+    assert (read_exit(tmp_path / "exit") or (0, ""))[0] == 137
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """MLflow: one parent a pipeline, a child a stage, and reused stages linked to their makers."""
 
+import time
 from pathlib import Path
 
 import pytest
@@ -80,6 +81,31 @@ def test_a_plain_repro_is_finished_afterwards(project: Path, monkeypatch: pytest
     assert set(runs) == {"pipeline", "teach"}
     assert runs["pipeline"].info.status == "FINISHED"
     assert runs["teach"].data.tags["out_md5.out/teach"] == "m1"
+
+
+def test_a_scheduled_run_is_left_to_its_tasks(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    api = tracking.client()
+    experiment = tracking.experiment_id(api)
+    own = tracking.pipeline_run(api, experiment, "own", "commit")
+    monkeypatch.setenv("SLIMTOWER_AIRFLOW_RUN", "scheduled__2025-01-01")
+    tracking.pipeline_run(api, experiment, "s3://bucket/runs/a", "commit")
+    assert tracking.open_parent(api, experiment) == own
+    api.set_terminated(own, "FINISHED")
+    assert tracking.open_parent(api, experiment) is None
+
+
+def test_of_several_tries_the_last_finished_counts(project: Path) -> None:
+    for epochs in (1, 2):
+        with tracking.stage_run("teach", {"epochs": epochs}):
+            pass
+        time.sleep(0.01)  # MLflow's clock has milliseconds
+    with pytest.raises(RuntimeError), tracking.stage_run("teach", {"epochs": 3}):
+        raise RuntimeError
+    lock({"teach": "m1"})
+    assert "1 stages ran, 0 reused" in lineage.finish()
+    api = tracking.client()
+    found = api.search_runs([tracking.experiment_id(api)], "tags.`out_md5.out/teach` = 'm1'")
+    assert [run.data.params["epochs"] for run in found] == ["2"]
 
 
 def test_outputs_need_not_be_here_where_the_stages_are_named(

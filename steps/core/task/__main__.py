@@ -6,13 +6,14 @@ killed or out of memory, 1 a defect. docs/operations.md lists the environment.
 """
 
 import argparse
+import errno
 import os
 import signal
 import sys
 import time
 from types import FrameType
 
-from steps.core.errors import EXIT_NOTHING, UserError, exhausted, guarded
+from steps.core.errors import EXIT_NOTHING, TransientError, UserError, exhausted, guarded, line
 from steps.core.task.begin import begin
 from steps.core.task.promote import promote, rollback
 from steps.core.task.publish import publish
@@ -24,6 +25,7 @@ _DEFAULTS = {  # a server that is away is the scheduler's to wait for
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "30",  # seconds
     "MLFLOW_DISABLE_TELEMETRY": "true",
 }
+_PASSING = {errno.EAGAIN, errno.EIO, errno.ESTALE, errno.ETIMEDOUT}  # of folders on a network, most of them
 _WHAT = {"begin": begin, "publish": publish, "promote": promote, "rollback": rollback}
 
 
@@ -40,14 +42,23 @@ def main() -> None:
     try:
         code = _WHAT[what](run) if what in _WHAT else run_stage(run, what)
     except OSError as error:
-        raise exhausted(error) or UserError(f"{what}: {error}; look at SLIMTOWER_REMOTE and SLIMTOWER_WORK") from error
+        raise explained(what, error) from error
     word = {0: "done", EXIT_NOTHING: "nothing to do"}.get(code, f"ended with code {code}")
     print(f"task {what}: {word}; {time.perf_counter() - started:.0f} s", file=sys.stderr)
     raise SystemExit(code)
 
 
+def explained(what: str, error: OSError) -> UserError:
+    """The error of ours that an OSError of a task amounts to."""
+    if known := exhausted(error):
+        return known
+    kind = TransientError if error.errno in _PASSING else UserError
+    return kind(f"{what}: {line(error)}; look at SLIMTOWER_REMOTE and SLIMTOWER_WORK")
+
+
 def _stopped(number: int, frame: FrameType | None) -> None:
     """End as a program that was asked to stop: children are stopped and the clone is removed on the way out."""
+    signal.signal(number, signal.SIG_IGN)  # asked twice, the way out is cut short
     raise SystemExit(128 + number)
 
 

@@ -1,6 +1,7 @@
 """The first task: fix the commit, the params with their window, and the listing of outside data, for all others."""
 
 import os
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -34,11 +35,12 @@ def begin(run: TaskRun) -> int:
             place.write(PARAMS, params)
             listed = place.python("steps.ingest", "--list")  # checks params.yaml too, and says what is wrong
             if listed.code:
-                return listed.code if listed.code > 0 else 1
+                return listed.exit_code
             commit, sources, names = place.git("rev-parse", "HEAD"), place.read(SOURCES), place.stages()
             _check_graph(names)
             base = _base(run.store, place, names)
         begun = {
+            "began": datetime.now(UTC).isoformat(timespec="microseconds"),
             "commit": commit,
             "params": digest(params),
             "sources": digest(sources),
@@ -48,6 +50,7 @@ def begin(run: TaskRun) -> int:
             "window": {"since": os.environ.get("SINCE", ""), "until": os.environ.get("UNTIL", "")},
         }
         latest = read_json(run.store, f"locks/{LATEST}/{BEGIN}")
+        begun["base_parent"] = latest["parent_run"] if latest else ""
         begun["new"] = latest is None or not same_inputs(latest, begun) or set(base) != set(names)
         with reaching():
             api = client()

@@ -10,6 +10,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from steps.core.errors import redacted
+
 _LAST_WORDS = 16384  # bytes
 _LOOK = 0.5  # seconds between looks whether a silent child has ended
 _GRACE = 10  # seconds between asking to stop and killing
@@ -22,11 +24,19 @@ class Ended(NamedTuple):
     out: str
     said: str
 
+    @property
+    def exit_code(self) -> int:
+        """Its code as an exit code: 128 and the signal, where one ended it."""
+        return self.code if self.code >= 0 else 128 - self.code
+
     def line(self) -> str:
-        """Its last complaint: the last line with ERROR or fatal, else the last one."""
-        lines = [" ".join(line.split()) for line in self.said.splitlines() if line.strip()]
-        complaints = [line for line in lines if line.startswith(("ERROR", "fatal:", "slimtower:"))]
-        return (complaints or lines or [f"ended with code {self.code}"])[-1][:500]
+        """Its last complaint."""
+        return (self.complaints() or [f"ended with code {self.code}"])[-1][:500]
+
+    def complaints(self) -> list[str]:
+        """The lines of stderr with ERROR or fatal, else all of them; without passwords."""
+        lines = [redacted(" ".join(line.split())) for line in self.said.splitlines() if line.strip()]
+        return [line for line in lines if line.startswith(("ERROR", "fatal:", "slimtower:"))] or lines
 
 
 def ask(words: Sequence[str], folder: Path | str, environment: dict[str, str]) -> Ended:

@@ -15,13 +15,13 @@ def promote(run: TaskRun) -> int:
     """`python -m steps.promote` on what the run SLIMTOWER_RUN published; returns its exit code."""
     with _published(run) as (place, begun):
         place.dvc("pull", *(name for name in begun["stages"] if name.partition("@")[0] in _NEEDED))
-        return _exit_code(place.python("steps.promote", **_origin(begun)).code)
+        return place.python("steps.promote", **_origin(begun)).exit_code
 
 
 def rollback(run: TaskRun) -> int:
     """`python -m steps.promote --rollback` with the params of that run; returns its exit code."""
     with _published(run) as (place, begun):
-        return _exit_code(place.python("steps.promote", "--rollback", **_origin(begun)).code)
+        return place.python("steps.promote", "--rollback", **_origin(begun)).exit_code
 
 
 @contextmanager
@@ -38,8 +38,3 @@ def _published(run: TaskRun) -> Iterator[tuple[Workspace, dict[str, Any]]]:
 def _origin(begun: dict[str, Any]) -> dict[str, str]:
     """What a version says about where it comes from: the run's commit and its MLflow run."""
     return {"SLIMTOWER_GIT_COMMIT": begun["commit"], "SLIMTOWER_PARENT_RUN": begun["parent_run"]}
-
-
-def _exit_code(code: int) -> int:
-    """A child's code as an exit code: one that a signal ended counts as killed."""
-    return code if code >= 0 else 128 - code

@@ -1,10 +1,11 @@
 """The last task: what the stages made becomes one dvc.lock, and the MLflow run says where each output comes from."""
 
 import os
+from typing import Any
 
 from steps.core.errors import EXIT_NOTHING, UserError
 from steps.core.lineage import METRICS, Stages, dependencies, finish, outputs
-from steps.core.task.run import BEGIN, LATEST, TaskRun, json_bytes, write_lock
+from steps.core.task.run import BEGIN, LATEST, TaskRun, json_bytes, read_json, write_lock
 from steps.core.task.workspace import LOCK, PARAMS, SOURCES, Workspace
 from steps.core.tracking import client, reaching
 
@@ -12,8 +13,8 @@ from steps.core.tracking import client, reaching
 def publish(run: TaskRun) -> int:
     """Write locks/<run>/ and locks/latest/ and close the MLflow run; 99 when no stage ran.
 
-    With SLIMTOWER_BACKFILL the run is of the past, and locks/latest/ stays. Raises UserError when a stage is missing or
-    not up to date.
+    With SLIMTOWER_BACKFILL the run is of the past, and locks/latest/ stays, as it does when it is of a run that began
+    later. Raises UserError when a stage is missing or not up to date.
     """
     begun = run.must_have_begun()
     with run.workspace(begun["commit"]) as place:
@@ -29,12 +30,20 @@ def publish(run: TaskRun) -> int:
         write_lock(place, {name: stages[name] for name in names})  # without stages that params dropped
         with reaching():
             _close(place, stages, names, begun["parent_run"], ran=bool(fragments))
+        if not fragments and begun.get("base_parent"):  # whoever reads the lock wants the run that made it
+            begun["parent_run"] = begun["base_parent"]
         files = {name: place.read(name) for name in (LOCK, PARAMS, SOURCES)} | {BEGIN: json_bytes(begun)}
-    for folder in (run.name,) if os.environ.get("SLIMTOWER_BACKFILL") else (run.name, LATEST):
+    for folder in (run.name, LATEST) if _is_newest(run, begun) else (run.name,):
         for name, content in files.items():
             run.store.write(f"locks/{folder}/{name}", content)
     print(f"publish: {run.store.url}/locks/{run.name}")
     return 0 if fragments else EXIT_NOTHING
+
+
+def _is_newest(run: TaskRun, begun: dict[str, Any]) -> bool:
+    """Tell whether a run is of the present, and locks/latest/ not of one that began later."""
+    latest = read_json(run.store, f"locks/{LATEST}/{BEGIN}") or {}
+    return not os.environ.get("SLIMTOWER_BACKFILL") and latest.get("began", "") <= begun.get("began", "")
 
 
 def _outdated(stages: Stages, base: Stages, fragments: dict[str, Stages]) -> list[str]:

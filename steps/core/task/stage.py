@@ -1,16 +1,24 @@
 """A task for one stage: what is there already is not made again, what is made is pushed and told to the others."""
 
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from steps.core.errors import EXIT_BUG, EXIT_KILLED, EXIT_NOTHING, FULL_DISK, TransientError, UserError
+from steps.core.errors import EXIT_BUG, EXIT_KILLED, EXIT_NOTHING, FULL_DISK, TransientError, UserError, line
 from steps.core.exit_file import VARIABLE, read_exit
+from steps.core.images import check_image
 from steps.core.lineage import Stages
 from steps.core.task.children import Ended
 from steps.core.task.run import TaskRun
-from steps.core.task.workspace import Workspace
+from steps.core.task.workspace import Workspace, is_passing, is_refused
+from steps.core.tracking import client
+
+_WAITS = (10, 60, 300)  # seconds before a push is tried again: what it stores took hours
 
 
 class StageFailed(UserError):
@@ -27,8 +35,9 @@ def run_stage(run: TaskRun, stage: str) -> int:
     names = begun["stages"]
     if stage not in names:
         raise UserError(f"{stage!r} is no stage of dvc.yaml at this run's commit; there are {', '.join(names)}")
-    with run.workspace(begun["commit"]) as place:
+    with _marked_failed(begun["parent_run"]), run.workspace(begun["commit"]) as place:
         base, fragments = run.lay_out(place)
+        check_image(stage.partition("@")[0], place.folder)
         before = place.lock()
         if not _outputs_changed(base, fragments) and not place.has_work(stage):
             return EXIT_NOTHING
@@ -39,7 +48,7 @@ def run_stage(run: TaskRun, stage: str) -> int:
         changed = {name: after[name] for name in names if name in after and after[name] != before.get(name)}
         if not changed:
             return EXIT_NOTHING
-        place.dvc("push", "--run-cache", *changed)
+        _push(place, list(changed))
         run.store.write(f"runs/{run.name}/locks/{stage}.yaml", yaml.safe_dump(changed, sort_keys=False).encode())
     return 0
 
@@ -65,6 +74,30 @@ def _reproduce(run: TaskRun, place: Workspace, stage: str, begun: dict[str, Any]
         raise _failure(run, place.exit_file, stage, ended)
 
 
+@contextmanager
+def _marked_failed(parent: str) -> Iterator[None]:
+    """Close the MLflow run as failed when the block fails; after a better try `publish` closes it as finished."""
+    try:
+        yield
+    except Exception:
+        with suppress(Exception):  # what went wrong first is what is told
+            client().set_terminated(parent, "FAILED")
+        raise
+
+
+def _push(place: Workspace, stages: list[str]) -> None:
+    """Push outputs and the run cache, again after a while where the network or the server failed."""
+    for wait in _WAITS:
+        try:
+            place.dvc("push", "--run-cache", *stages)
+        except TransientError as error:
+            print(f"{line(error)}; next try in {wait} s", file=sys.stderr, flush=True)
+            time.sleep(wait)
+        else:
+            return
+    place.dvc("push", "--run-cache", *stages)
+
+
 def _failure(run: TaskRun, exit_file: Path, stage: str, ended: Ended) -> UserError:
     """Why a stage failed: what it recorded itself, else a signal, the disk, the remote, DVC."""
     recorded = read_exit(exit_file)
@@ -75,4 +108,9 @@ def _failure(run: TaskRun, exit_file: Path, stage: str, ended: Ended) -> UserErr
     if FULL_DISK in ended.said:
         return TransientError(f"{stage}: full disk: {ended.line()}; free some space, then run again")
     run.store.names("locks/latest")  # raises where the remote refuses or cannot be reached
+    said = "\n".join(ended.complaints())  # without what the stage said, which has ended well or never began
+    if is_refused(said):
+        return UserError(f"{stage}: {ended.line()}; look at SLIMTOWER_REMOTE and what may be done there")
+    if is_passing(said):
+        return TransientError(f"{stage}: {ended.line()}; look at SLIMTOWER_REMOTE, then run again")
     return StageFailed(f"{stage}: {ended.line()}", EXIT_BUG)

@@ -22,9 +22,15 @@ from steps.core.tracking import tracking_uri
 LOCK, PARAMS, SOURCES = "dvc.lock", "params.yaml", "sources.json"
 REMOTE = "dvc"  # DVC's remote, below SLIMTOWER_REMOTE: beside it lie runs/ and locks/, and DVC has a runs/ of its own
 _RUNNING = re.compile(r"^Running stage '", re.MULTILINE)
-_PASSING = re.compile(rf"resolve host|unable to access|timed out|[Cc]onnection|early EOF|hung up|{FULL_DISK}")
-
-_REFUSED = re.compile(r"Access ?Denied|Forbidden|SignatureDoesNotMatch|Permission denied")
+_PASSING = re.compile(
+    r"resolve host|name resolution|unable to access|[Tt]imed? ?out|[Cc]onnection|[Cc]ould not connect|[Cc]annot connect"
+    r"|early EOF|hung up|too slow|RPC failed|SlowDown|Service ?Unavailable|InternalError|IncompleteRead"
+    rf"|failed to (?:pull|push|transfer|download|upload)|{FULL_DISK}"
+)
+_REFUSED = re.compile(
+    r"Access ?Denied|Forbidden|SignatureDoesNotMatch|InvalidAccessKeyId|Permission denied|Authentication failed"
+    r"|error: 40[13]|could not read (?:Username|Password)"
+)
 
 
 @dataclass(frozen=True)
@@ -46,7 +52,7 @@ class Workspace:
         """What DVC answers; where the remote or the disk may have failed a TransientError, else a UserError."""
         done = ask([sys.executable, "-m", "dvc", *words], self.folder, self.environment)
         if done.code:
-            passing = words[0] in ("pull", "push") and not _REFUSED.search(done.said)
+            passing = words[0] in ("pull", "push") and not is_refused(done.said)
             kind = TransientError if passing or FULL_DISK in done.said else UserError
             raise kind(
                 f"dvc {words[0]}: {done.line()}; look at dvc.yaml, or SLIMTOWER_REMOTE and what may be done there"
@@ -104,8 +110,18 @@ class Workspace:
 
 def _git_error(done: Ended, where: str, mend: str) -> UserError:
     """A failure of git: TransientError for the network or a full disk, UserError for everything else."""
-    kind = TransientError if _PASSING.search(done.said) else UserError
+    kind = TransientError if is_passing(done.said) else UserError
     return kind(f"{where}: {done.line()}; {mend}")
+
+
+def is_refused(said: str) -> bool:
+    """Tell whether a server wants another login, or gives it less than what was asked for."""
+    return _REFUSED.search(said) is not None
+
+
+def is_passing(said: str) -> bool:
+    """Tell whether the words of git or DVC are of a network, a server or a full disk, and of no refusal."""
+    return _PASSING.search(said) is not None and not is_refused(said)
 
 
 def _touch(one: Path, other: Path) -> bool:
@@ -158,6 +174,8 @@ def _environment(scratch: Path) -> dict[str, str]:
         "DVC_NO_ANALYTICS": "true",
         "GIT_CONFIG_SYSTEM": str(scratch / "gitconfig"),
         "GIT_TERMINAL_PROMPT": "0",
+        "GIT_HTTP_LOW_SPEED_LIMIT": "1000",  # bytes a second, below which a transfer has stalled
+        "GIT_HTTP_LOW_SPEED_TIME": "120",  # seconds
         "MLFLOW_TRACKING_URI": tracking_uri(),
     }
 

@@ -24,7 +24,9 @@ def context() -> Callable[..., dict[str, Any]]:
     def make(try_number: int = 1, store: dict[str, Any] | None = None, task_id: str = "teach") -> dict[str, Any]:
         held = {} if store is None else store
         memory = SimpleNamespace(get=held.get, set=held.__setitem__)
-        task = SimpleNamespace(task_id=task_id, try_number=try_number, xcom_push=lambda **_: None)
+        task = SimpleNamespace(
+            dag_id="retrain", run_id="run", task_id=task_id, try_number=try_number, xcom_push=lambda **_: None
+        )
         return {"ti": task, "task_state_store": memory}
 
     return make

@@ -24,6 +24,7 @@ spent = time.process_time() - began
 from airflow.serialization.serialized_objects import DagSerialization
 def told(task):
     return {"upstream": sorted(task.upstream_task_ids), "rule": task.trigger_rule.value, "pool": task.pool,
+            "timeout": task.execution_timeout and task.execution_timeout.total_seconds(),
             "outlets": [asset.name for asset in task.outlets], "retries": task.retries,
             "environment": getattr(task, "environment", {}), "image": getattr(task, "image", "")}
 print("RESULT" + json.dumps({
@@ -87,6 +88,11 @@ def test_gpu_tasks_share_a_pool_and_must_see_cuda(parsed: dict[str, Any]) -> Non
     asserting = {name for name, task in tasks.items() if "SLIMTOWER_REQUIRE_CUDA" in task["environment"]}
     gpu = {"teach", "generate", "embed", "distill-1l", "distill-2l", "distill-4l"}
     assert in_pool == asserting == (gpu if parsed["runner"] == "kubernetes" else set())
+
+
+def test_no_task_runs_for_ever(parsed: dict[str, Any]) -> None:
+    tasks = [task for dag in parsed["dags"].values() for task in dag.values() if task["image"]]
+    assert {task["timeout"] for task in tasks} == {24 * 3600}
 
 
 def test_no_secret_reaches_what_airflow_stores(parsed: dict[str, Any]) -> None:

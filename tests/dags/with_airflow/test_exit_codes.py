@@ -1,7 +1,12 @@
 """Every runner tells Airflow the same about an exit code: a real process, and what engine and cluster report."""
 
+import json
+import os
+import signal
+import subprocess
 import sys
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,6 +14,7 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 from conftest import DEPLOYMENTS, PROJECT
+from docker.errors import APIError, NotFound
 from slimtower_dags import docker_job, kubernetes_job, tasks
 from slimtower_dags.deployment import read_deployment
 from slimtower_dags.tasks import RunnerTask, make_task
@@ -39,8 +45,6 @@ def run(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Monk
 
 def in_process(task: RunnerTask, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """A project whose task ends with CODE, run for real."""
-    import json
-
     module = folder / "steps" / "core" / "task.py"
     module.parent.mkdir(parents=True)
     module.write_text(TASK)
@@ -56,17 +60,31 @@ def in_process(task: RunnerTask, folder: Path, monkeypatch: pytest.MonkeyPatch) 
     return run
 
 
-def in_container(task: RunnerTask, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Docker's operator on an engine that answers as Docker does."""
+def in_container(task: RunnerTask, folder: Path, monkeypatch: pytest.MonkeyPatch, left: Sequence[str] = ()) -> Run:
+    """Docker's operator on an engine that answers as Docker does, and has containers of the names `left`."""
     created: dict[str, Any] = {}
+    on_engine = set(left)
+
+    def create(**given: Any) -> dict[str, str]:
+        assert given["name"] not in on_engine
+        on_engine.add(given["name"])
+        created.update(given)
+        return {"Id": given["name"]}
+
+    def remove(name: str, force: bool) -> None:
+        if name not in on_engine:
+            raise NotFound(name)
+        on_engine.remove(name)
+        created["removed"] = force
+
     engine = SimpleNamespace(
         images=lambda name: [name],
         inspect_image=lambda name: {"Id": "sha256:local", "RepoDigests": [f"{name}@sha256:pushed"]},
         create_host_config=lambda **given: given,
-        create_container=lambda **given: created.update(given) or {"Id": "1"},
+        create_container=create,
         attach=lambda **_: iter([b"first\nthe last line says why\n"]),
         start=lambda _: None,
-        remove_container=lambda _, force: created.update(removed=force),
+        remove_container=remove,
     )
     monkeypatch.setattr(docker_job.ContainerOperator, "cli", engine)
 
@@ -198,6 +216,75 @@ def test_the_last_line_of_a_container_is_the_reason_that_airflow_shows(
     assert seen["AWS_SECRET_ACCESS_KEY"] == "secret"
     assert seen["SLIMTOWER_IMAGE_DIGEST"] == "sha256:pushed"
     assert "NOT_LISTED" not in seen
+
+
+def test_a_retry_never_runs_beside_the_container_of_a_dead_worker(
+    context: Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLIMTOWER_REMOTE", "s3://b/one")
+    name = docker_job.container_name(context(1), "s3://b/one")
+    other_run = context(1)
+    other_run["ti"].run_id = "another"
+    others = {
+        docker_job.container_name(other_run, "s3://b/one"),
+        docker_job.container_name(context(1, task_id="embed"), "s3://b/one"),
+        docker_job.container_name(context(1), "s3://b/two"),
+    }
+    assert name not in others and name.startswith("slimtower-retrain-teach-")
+    run = in_container(task_of("docker", monkeypatch), tmp_path, monkeypatch, left=[name])
+    run(0, context(2))
+
+
+def test_a_container_is_gone_before_airflow_kills_the_worker(
+    context: Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = task_of("docker", monkeypatch).job(context())
+    job.stop()  # nothing was started
+    asked: list[Any] = []
+
+    def gone(name: str, force: bool) -> None:
+        asked.append((name, force))
+        raise NotFound(name)
+
+    def ended(name: str, timeout: int) -> None:
+        asked.append((name, timeout < 5))
+        raise APIError("it has ended")
+
+    engine = SimpleNamespace(stop=ended, remove_container=gone)
+    monkeypatch.setattr(docker_job.ContainerOperator, "cli", engine)
+    job.operator.container = {"Id": "1"}
+    job.stop()
+    assert asked == [("1", True), ("1", True)]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a process with its parent")
+def test_a_process_ends_with_its_worker(tmp_path: Path) -> None:
+    module = tmp_path / "steps" / "core" / "task.py"
+    module.parent.mkdir(parents=True)
+    module.write_text(
+        "import pathlib, signal, sys, time\n"
+        "signal.signal(signal.SIGTERM, lambda *_: (pathlib.Path('stopped').touch(), sys.exit(143)))\n"
+        "pathlib.Path('started').touch()\n"
+        "time.sleep(60)\n"
+    )
+    worker = (
+        "import logging, pathlib, sys\n"
+        "from slimtower_dags.process_job import ProcessJob\n"
+        "ProcessJob('teach', pathlib.Path.cwd(), {}, logging.getLogger()).wait()\n"
+    )
+    path = {"SLIMTOWER_PYTHON": sys.executable, "PYTHONPATH": str(PROJECT / "dags")}
+    with subprocess.Popen([sys.executable, "-c", worker], cwd=tmp_path, env=os.environ | path) as process:
+        appears(tmp_path / "started")
+        process.send_signal(signal.SIGKILL)
+    appears(tmp_path / "stopped")
+
+
+def appears(path: Path) -> None:
+    """Wait until a file is there."""
+    last = time.monotonic() + 30
+    while not path.exists():
+        assert time.monotonic() < last, path
+        time.sleep(0.05)
 
 
 def test_a_pod_that_left_no_code_is_tried_again(

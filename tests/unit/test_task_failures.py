@@ -1,0 +1,133 @@
+"""What a task's failures amount to: to be mended, to be tried again, or killed; and that no password is told."""
+
+import errno
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from steps.core.errors import OutOfMemory, TransientError, UserError, line
+from steps.core.task import stage
+from steps.core.task.__main__ import explained
+from steps.core.task.children import Ended
+from steps.core.task.run import TaskRun
+from steps.core.task.run_store import FolderStore
+from steps.core.task.stage import _failure, _push
+from steps.core.task.workspace import Workspace, _environment, _git_error
+
+TIMEOUT = "ERROR: unexpected error - Connect timeout on endpoint URL: http://store:9000/x"
+FAILED_PULL = "ERROR: failed to pull data from the cloud - 3 files failed to download"
+
+
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        ("https://me:s3cr3t@host/x.git", "https://***@host/x.git"),
+        ("https://s3cr3t@host/x.git", "https://***@host/x.git"),
+        ("https://me:s3c@r3t@host/x.git", "https://***@host/x.git"),
+        ("postgresql://me:s3cr3t@host:5432/db", "postgresql://***@host:5432/db"),
+        ("https://host/a@b/x.git", "https://host/a@b/x.git"),
+        ("s3://bucket/distill@2l", "s3://bucket/distill@2l"),
+        ("sqlite:////data/a@b.db", "sqlite:////data/a@b.db"),
+    ],
+)
+def test_errors_tell_no_password(url: str, told: str) -> None:
+    assert line(UserError(f"git clone '{url}':\n no")) == f"git clone '{told}': no"
+    assert Ended(128, "", f"fatal: unable to access '{url}/': no").line() == f"fatal: unable to access '{told}/': no"
+
+
+@pytest.mark.parametrize(
+    ("said", "kind"),
+    [
+        ("fatal: unable to access 'https://host/': The requested URL returned error: 403", UserError),
+        ("fatal: unable to access 'https://host/': The requested URL returned error: 401", UserError),
+        ("remote: Invalid username or token.\nfatal: Authentication failed for 'https://host/'", UserError),
+        ("fatal: could not read Username for 'https://host': terminal prompts disabled", UserError),
+        ("fatal: repository '/no/such' does not exist", UserError),
+        ("fatal: unable to access 'https://host/': The requested URL returned error: 503", TransientError),
+        ("fatal: unable to access 'https://host/': Could not resolve host: host", TransientError),
+        (
+            "error: RPC failed; curl 28 Operation too slow. Less than 1000 bytes/sec\nfatal: expected packfile",
+            TransientError,
+        ),
+    ],
+)
+def test_a_refused_login_is_to_be_mended_and_a_lost_network_to_be_tried_again(said: str, kind: type[UserError]) -> None:
+    assert type(_git_error(Ended(128, "", said), "git", "look")) is kind
+
+
+def test_a_stalled_transfer_ends(tmp_path: Path) -> None:
+    environment = _environment(tmp_path)
+    assert (environment["GIT_HTTP_LOW_SPEED_LIMIT"], environment["GIT_HTTP_LOW_SPEED_TIME"]) == ("1000", "120")
+
+
+@pytest.mark.parametrize(
+    ("recorded", "said", "code"),
+    [
+        (None, TIMEOUT, 75),  # before the stage started
+        ('{"code": 0, "line": ""}', TIMEOUT, 75),  # after it ended well
+        (None, FAILED_PULL, 75),
+        (None, "ERROR: unexpected error - Forbidden: An error occurred (403)", 3),
+        (None, "ERROR: stage 'grow' is broken", 1),
+        ('{"code": 0, "line": ""}', "connection lost, next try\nERROR: output 'models' does not exist", 1),
+        ('{"code": 1, "line": "a defect"}', TIMEOUT, 1),
+    ],
+)
+def test_a_transfer_that_failed_is_no_defect(tmp_path: Path, recorded: str | None, said: str, code: int) -> None:
+    exit_file = tmp_path / "exit"
+    if recorded:
+        exit_file.write_text(recorded)
+    run = TaskRun("run", "repository", FolderStore(tmp_path / "remote"))
+    assert _failure(run, exit_file, "grow", Ended(255, "", said)).exit_code == code
+
+
+@dataclass(frozen=True)
+class Pushing(Workspace):
+    """A clone whose pushes end as they are told to."""
+
+    ends: list[UserError | None] = field(default_factory=list)
+
+    def dvc(self, *words: str) -> str:
+        assert words == ("push", "--run-cache", "teach")
+        if error := self.ends.pop(0):
+            raise error
+        return ""
+
+
+def test_a_push_is_tried_again_where_that_may_help(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[float] = []
+    monkeypatch.setattr(stage.time, "sleep", waited.append)
+    away, refused = TransientError("away"), UserError("refused")
+
+    def pushed(*ends: UserError | None) -> None:
+        waited.clear()
+        _push(Pushing(tmp_path, {}, tmp_path / "exit", list(ends)), ["teach"])
+
+    pushed(away, away, away, None)
+    assert waited == [10, 60, 300]
+    with pytest.raises(TransientError):
+        pushed(away, away, away, away)
+    with pytest.raises(UserError, match="refused"):
+        pushed(away, refused)
+    assert waited == [10]
+
+
+@pytest.mark.parametrize(
+    ("number", "kind"),
+    [
+        (errno.ESTALE, TransientError),
+        (errno.EIO, TransientError),
+        (errno.ETIMEDOUT, TransientError),
+        (errno.EAGAIN, TransientError),
+        (errno.ENOSPC, TransientError),
+        (errno.ENOMEM, OutOfMemory),
+        (errno.EACCES, UserError),
+    ],
+)
+def test_what_the_system_refuses_a_task(number: int, kind: type[UserError]) -> None:
+    assert type(explained("begin", OSError(number, os.strerror(number)))) is kind
+
+
+def test_a_child_that_a_signal_ended_counts_as_killed() -> None:
+    assert [Ended(code, "", "").exit_code for code in (0, 3, -9, -15)] == [0, 3, 137, 143]
