@@ -20,6 +20,7 @@ from steps.core.errors import TransientError, UserError
 from steps.core.files import read_json, sha256_file, sha256_text
 
 os.environ.setdefault("MLFLOW_ENABLE_ASYNC_LOGGING", "false")
+os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")  # of files on this very disk, mostly
 # What loading a release imports, and nothing more.
 SERVED_MODULES = (
     "__init__", "errors", "files", "index_files", "query_encoder", "release", "release_checks", "release_manifest",
