@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -67,6 +68,8 @@ def open_spark(params: MineParams, scratch: Path) -> Iterator[SparkEngine]:
     if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
         raise UserError("mine.engine: spark needs Java 17 or later; install it or set mine.engine: duckdb")
     root = str(Path(__file__).parents[2])
+    if params.spark_master.startswith("local"):  # else Spark takes whatever python3 comes first in PATH
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     session = (
         SparkSession.builder.master(params.spark_master)
         .appName("slimtower mine")
