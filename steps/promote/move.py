@@ -47,9 +47,14 @@ class Move:
 
 
 def carry_out(registry: Registry, move: Move, guard: Guard, after: After) -> None:
-    """Move the aliases, under the lock; TransientError when the champion is no longer the one that was judged."""
+    """Move the aliases, under the lock, unless the version is the champion by now.
+
+    TransientError when the champion is no longer the one that was judged.
+    """
     mend(registry, guard)
     aliases = registry.aliases()
+    if aliases.get(CHAMPION) == move.version:  # another promotion of the same release was first
+        return
     if aliases.get(CHAMPION) != move.champion:
         raise TransientError(
             f"{registry.name}: champion moved from {move.champion} to {aliases.get(CHAMPION)} meanwhile; nothing was"

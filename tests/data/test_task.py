@@ -4,228 +4,26 @@ import contextlib
 import hashlib
 import os
 import shutil
-import subprocess
-import sys
 import time
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
-import yaml
+from task_project import STAGES, Project, make_project
 
 from steps.core import tracking
 
 pytestmark = pytest.mark.timeout(900)
-CORE = ("steps/__init__.py", "steps/core/__init__.py", "steps/core/errors.py", "steps/core/exit_file.py")
 TOKEN = "s3cr3t"
-STAGES = ("ingest", "grow@a", "grow@b", "gather")
-
-DVC_YAML = """\
-stages:
-  ingest:
-    cmd: python -m steps.ingest
-    params: [ingest]
-    deps: [sources.json, steps/ingest]
-    outs: [data/ingest]
-  grow:
-    matrix:
-      kind: ${kinds}
-    cmd: python -m steps.ingest grow ${item.kind}
-    params:
-      - grow.${item.kind}
-    deps: [data/ingest]
-    outs:
-      - models/${item.kind}
-  gather:
-    cmd: python -m steps.ingest gather
-    deps: [data/ingest, models]
-    outs: [reports]
-"""
-
-# Lists the days of a log, or runs a stage; says what ran in $RAN; misbehaves as $MISBEHAVE says.
-STEP = """\
-import errno, json, os, sys, time
-from pathlib import Path
-import yaml
-from steps.core import errors, exit_file
-
-params = yaml.safe_load(Path("params.yaml").read_text())
-window = params["ingest"]
-
-
-def days():
-    for path in sorted(Path(os.environ["LOG"]).iterdir()):
-        if window["since"] <= path.stem and (not window["until"] or path.stem < window["until"]):
-            yield path
-
-
-def ingest():
-    write("data/ingest", "".join(path.read_text() for path in days()))
-
-
-def grow(kind):
-    write(f"models/{kind}", Path("data/ingest/text").read_text() * params["grow"][kind])
-
-
-def gather():
-    write("reports", "".join(path.read_text() for path in sorted(Path("models").glob("*/text"))))
-
-
-def write(folder, text):
-    Path(folder).mkdir(parents=True)
-    Path(folder, "text").write_text(text)
-
-
-def stage(words):
-    with Path(os.environ["RAN"]).open("a") as ran:
-        ran.write("@".join(words) + "\\n")
-    name, _, how = os.environ.get("MISBEHAVE", "").partition(":")
-    if name == "@".join(words):
-        if how == "hang":
-            time.sleep(600)
-        raise {
-            "user": errors.UserError("the data are wrong;\\nmend them"),
-            "transient": errors.TransientError("the server is away; try again"),
-            "disk": OSError(errno.ENOSPC, "No space left on device"),
-            "memory": MemoryError("too large"),
-            "defect": KeyError("a defect"),
-        }[how]
-    globals()[words[0]](*words[1:])
-
-
-def main():
-    if sys.argv[1:] == ["--list"]:
-        if window["since"] > "3":
-            raise errors.UserError("params.yaml: ingest.since: no such day")
-        Path("sources.json").write_text(json.dumps([[path.name, path.stat().st_size] for path in days()]))
-    else:
-        with exit_file.recorded():
-            stage(sys.argv[1:] or ["ingest"])
-
-
-errors.guarded(main)
-"""
-
-
-PROMOTE = """\
-import os, sys
-from pathlib import Path
-
-with Path(os.environ["RAN"]).open("a") as ran:
-    ran.write("-".join(["promote", *sys.argv[1:], *map(str, Path("data").glob("*/text"))]) + "\\n")
-if os.environ.get("MISBEHAVE") == "refuse":
-    print("slimtower: refused", file=sys.stderr)
-    sys.exit(3)
-"""
-
-
-@dataclass
-class Project:
-    """A git repository, a log of days, and a remote; `ran` lists the stages that ran since it was last asked."""
-
-    root: Path
-    remote: str
-    tracking: str
-    given: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def repository(self) -> Path:
-        return self.root / "repository"
-
-    def environment(self, run: str, **given: str) -> dict[str, str]:
-        dropped = ("SLIMTOWER_", "MLFLOW_", "AIRFLOW_", "DVC_")
-        return {name: value for name, value in os.environ.items() if not name.startswith(dropped)} | {
-            "SLIMTOWER_RUN": run,
-            "SLIMTOWER_REPO": str(self.repository),
-            "SLIMTOWER_REMOTE": self.remote,
-            "SLIMTOWER_WORK": str(self.root / "work"),
-            "MLFLOW_TRACKING_URI": self.tracking,
-            "LOG": str(self.root / "log"),
-            "RAN": str(self.root / "ran"),
-            **self.given,
-            **given,
-        }
-
-    def start(self, run: str, what: str, **given: str) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "steps.core.task", what]
-        pipe = subprocess.PIPE
-        return subprocess.Popen(command, env=self.environment(run, **given), stdout=pipe, stderr=pipe, text=True)
-
-    def task(self, run: str, what: str, **given: str) -> tuple[int, str]:
-        """Exit code and stderr of a task; its clone must be gone."""
-        process = self.start(run, what, **given)
-        _, said = process.communicate()
-        assert not list((self.root / "work").glob("*"))
-        assert "Traceback" not in said or process.returncode == 1, said
-        return process.returncode, said
-
-    def all(self, run: str, **given: str) -> list[int]:
-        """Exit codes of begin, the stages and publish."""
-        return [self.task(run, what, **given)[0] for what in ("begin", *STAGES, "publish")]
-
-    def ran(self) -> list[str]:
-        path = self.root / "ran"
-        lines = path.read_text().split() if path.is_file() else []
-        path.unlink(missing_ok=True)
-        return lines
-
-    def stored(self, key: str) -> Any:
-        return yaml.safe_load((Path(self.remote) / key).read_text())
-
-    def day(self, name: str) -> None:
-        (self.root / "log").mkdir(exist_ok=True)
-        (self.root / "log" / f"{name}.txt").write_text(f"{name}\n")
-
-    def change(self, old: str, new: str) -> None:
-        path = self.repository / "params.yaml"
-        path.write_text(path.read_text().replace(old, new))
-        commit(self.repository)
-
-
-def commit(repository: Path) -> None:
-    identity = ("-c", "user.name=test", "-c", "user.email=test@example.org")
-    for words in (["add", "-A"], ["commit", "-qm", "state"]):
-        subprocess.run(["git", *identity, *words], cwd=repository, check=True, capture_output=True)
-
-
-def make(root: Path, remote: str = "") -> Project:
-    repository = root / "repository"
-    for name in CORE:
-        (repository / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(name, repository / name)
-    files = {
-        ".dvc/config": "[core]\n    analytics = false\n",
-        ".dvc/.gitignore": "/config.local\n/tmp\n/cache\n",
-        ".gitignore": "/data\n/models\n/reports\n__pycache__/\n",
-        ".dvcignore": "__pycache__\n",
-        "dvc.yaml": DVC_YAML,
-        "params.yaml": "ingest: {since: '', until: ''}\nkinds: [a, b]\ngrow: {a: 1, b: 2}\n",
-        "sources.json": "[]",
-        "recipes/twice.yaml": "grow: {a: 2}\ningest: {since: '${SINCE:-}', until: '${UNTIL:-}'}\n",
-        "steps/ingest/__init__.py": "",
-        "steps/ingest/__main__.py": STEP,
-        "steps/promote/__init__.py": "",
-        "steps/promote/__main__.py": PROMOTE,
-    }
-    for name, text in files.items():
-        (repository / name).parent.mkdir(parents=True, exist_ok=True)
-        (repository / name).write_text(text)
-    subprocess.run(["git", "init", "-q"], cwd=repository, check=True)
-    commit(repository)
-    project = Project(root, remote or str(root / "remote"), f"sqlite:///{root}/mlflow.db")
-    project.day("2025-01-01")
-    project.day("2025-01-02")
-    return project
 
 
 @pytest.fixture(scope="module")
 def first(tmp_path_factory: pytest.TempPathFactory) -> Project:
     """A project whose run `first` is published; to be copied, not changed."""
-    project = make(tmp_path_factory.mktemp("first"))
+    project = make_project(tmp_path_factory.mktemp("first"))
     assert project.all("first") == [0] * 6
     return project
 
@@ -441,7 +239,7 @@ def test_tasks_meet_on_s3(tmp_path: Path) -> None:
     bucket = f"task-{uuid.uuid4().hex[:12]}"
     client.create_bucket(Bucket=bucket)
     try:
-        project = make(tmp_path, f"s3://{bucket}/project")
+        project = make_project(tmp_path, f"s3://{bucket}/project")
         assert project.all("first") == [0] * 6
         assert project.ran() == list(STAGES)
         assert project.all("second") == [99] * 6

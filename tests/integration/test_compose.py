@@ -85,14 +85,16 @@ def test_no_password_is_on_a_command_line_and_none_in_an_image(deployment: Deplo
 def test_a_new_password_in_env_is_taken_over_by_starting_again(
     deployment: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    deployment.settings["MLFLOW_TRACKING_PASSWORD"] += "-new"
+    old = deployment.settings["MLFLOW_TRACKING_PASSWORD"]
+    new = deployment.settings["MLFLOW_TRACKING_PASSWORD"] = f"{old}-new"
     deployment.start()
-    log_in(deployment, monkeypatch, "pipeline", deployment.settings["MLFLOW_TRACKING_PASSWORD"])
 
-    def known() -> bool:
+    def known(password: str) -> bool:
+        log_in(deployment, monkeypatch, "pipeline", password)
         try:
             return bool(mlflow.MlflowClient().get_experiment_by_name("compose"))
         except MlflowException:
             return False
 
-    deployment.until(known)
+    assert deployment.until(lambda: known(new))
+    assert deployment.until(lambda: not known(old), 180)  # the server keeps a good login for a minute

@@ -190,6 +190,18 @@ def test_two_promotions_at_once_end_with_one_of_them_refused(project: Project) -
         project.promote("B", 0.6)
 
 
+def test_two_promotions_of_one_release_at_once_promote_it_once(project: Project) -> None:
+    project.promote("A")
+
+    def other(done: str) -> None:
+        if done == "decided":
+            project.promote("B", 0.6)
+
+    assert project.promote("B", 0.6, other).version == "2"
+    assert project.names() == {"champion": "B", "previous": "A"}
+    assert project.actions() == ["promoted 1", "promoted 2"]
+
+
 def test_rollback_goes_back_one_promotion_at_a_time_and_then_stops(project: Project) -> None:
     for name, quality in (("A", 0.5), ("B", 0.6), ("C", 0.7)):
         project.promote(name, quality)

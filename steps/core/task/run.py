@@ -40,6 +40,8 @@ class TaskRun:
         repository = _needed("SLIMTOWER_REPO", "the git URL or folder of the project")
         if Path(repository).is_dir():
             repository = str(Path(repository).resolve())
+        elif Path(repository).is_absolute():
+            raise UserError(f"SLIMTOWER_REPO: {repository}: no such folder; give a git URL or folder of the project")
         tracking = os.environ.get("MLFLOW_TRACKING_URI", "")
         if not tracking and not Path(repository).is_dir():
             raise UserError("MLFLOW_TRACKING_URI: not set; name the server on which the tasks of a run meet")
