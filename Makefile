@@ -2,13 +2,13 @@
 PYTHON  ?= python3
 VENV    := .venv
 BIN     := $(CURDIR)/$(VENV)/bin
-export Q RECIPE STUDENT DATA POOL RELEVANCE TEST_FROM SIMULATED SINCE UNTIL
+export Q RECIPE STAGES STUDENT DATA POOL RELEVANCE TEST_FROM SIMULATED SINCE UNTIL TABLE ONLY SEEDS
 export PATH := $(BIN):$(PATH)
 export HF_HUB_DISABLE_TELEMETRY := 1
 export DVC_NO_ANALYTICS := true
 export MLFLOW_DISABLE_TELEMETRY := true
 
-.PHONY: help setup demo run search test lint promote rollback bench-mine bench-serving bench-gate test-integration images sbom lock mlflow airflow test-dags clean
+.PHONY: help setup demo run search test lint promote rollback bench-mine bench-serving bench-gate bench-distill-speed bench-distill test-integration images sbom lock mlflow airflow test-dags clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -28,9 +28,9 @@ demo: setup ## the whole pipeline on the embedded data, then its results
 	@python -m steps.core.pipeline
 	@python -m steps.evaluate --table
 
-run: setup ## the pipeline with an overlay: make run RECIPE=recipes/scifact.yaml DATA=<folder>
+run: setup ## the pipeline with an overlay: make run RECIPE=recipes/scifact.yaml DATA=<folder> [STAGES=embed]
 	@python -m steps.core.recipe "$$RECIPE" DATA="$$DATA" POOL="$$POOL" RELEVANCE="$$RELEVANCE" \
-		TEST_FROM="$$TEST_FROM" SIMULATED="$$SIMULATED" SINCE="$$SINCE" UNTIL="$$UNTIL"
+		TEST_FROM="$$TEST_FROM" SIMULATED="$$SIMULATED" SINCE="$$SINCE" UNTIL="$$UNTIL" $$STAGES
 
 search: setup ## top hits: make search Q="running total along an axis" [STUDENT=static] [RECIPE=recipes/x.yaml]
 	@python -m steps.search --student "$$STUDENT" --recipe "$$RECIPE" -- "$$Q"
@@ -58,6 +58,12 @@ bench-mine: setup ## time and memory of mining made-up logs of 100 thousand to 1
 
 bench-serving: setup ## speed of encoders, indexes and both, after `make demo` (a quarter of an hour, 4 GB of disk)
 	@python -m bench.serving
+
+bench-distill-speed: setup ## texts per second of distillation beside sentence-transformers' trainer, after `make demo` (7 minutes)
+	@python -m bench.distill_speed
+
+bench-distill: setup ## a table of distilled students: make bench-distill TABLE=ladder [ONLY=direct,distil] [SEEDS=1,2,3], after `make run RECIPE=recipes/scifact_medquad.yaml DATA=<folder> STAGES=embed`
+	@python -m bench.distillation "$$TABLE" --run runs/scifact_medquad --only "$$ONLY" --seeds "$$SEEDS"
 
 test-integration: setup .airflow-venv/.done ## containers, S3, MLflow and Airflow end to end; needs DOCKER_HOST, AWS_ENDPOINT_URL and its credentials (docs/operations.md)
 	@docker compose version >/dev/null 2>&1 || python -m pip install --quiet --disable-pip-version-check podman-compose==1.6.0

@@ -23,7 +23,7 @@ from steps.distill.run import run as distill
 from steps.evaluate.measures import per_query
 from steps.evaluate.questions import EvaluationSet, read_evaluation_sets
 
-INGEST, EMBED, TEACH = Path("data/ingest"), Path("data/embed"), Path("models/teach")
+INGEST, MINE, EMBED, TEACH = Path("data/ingest"), Path("data/mine/relevance"), Path("data/embed"), Path("models/teach")
 
 
 def ndcg(tower_folder: Path, questions: list[EvaluationSet]) -> np.ndarray:
@@ -51,7 +51,7 @@ def measure(
     changed = params.model_copy(update={"mixture": mixture, "seed": seed})
     with TemporaryDirectory() as folder:
         output = Path(folder) / student
-        distill(student, INGEST, EMBED, TEACH, output, changed, NullRun())
+        distill(student, INGEST, MINE, EMBED, TEACH, output, changed, NullRun())
         return ndcg(output / "query_encoder", questions)
 
 

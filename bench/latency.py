@@ -18,12 +18,12 @@ from sentence_transformers import SentenceTransformer
 from bench.machine import machine
 from steps.core.errors import UserError, guarded
 from steps.core.files import read_json, write_json
-from steps.core.params.distill import LayerSubsetParams
 from steps.core.query_encoder import ONNX_FILES, TABLE_FILES, QueryEncoder, load_query_encoder
 from steps.core.tables import read_table
 from steps.core.towers import load_tower, resolve_base
 from steps.core.tracking import git_commit
-from steps.distill.students import LayerSubset, TokenTable
+from steps.distill.starts import layer_subset
+from steps.distill.token_tables import table_tower
 from steps.evaluate.latency import Encode, sample
 from steps.evaluate.latency import measure as take_turns
 from steps.release.onnx_export import export_onnx
@@ -91,7 +91,7 @@ def served_encoders(folder: Path) -> tuple[dict[str, Encode], dict[str, str]]:
     """Encoders by name, exported below `folder` unless they lie there, and what each is."""
     source = _teacher_folder()
     teacher = load_tower(source)
-    layers, layers_origin = _student("2l", folder, lambda: _two_layers(source))
+    layers, layers_origin = _student("2l", folder, lambda: layer_subset(source, [0, -1]))
     table, table_origin = _student("static", folder, lambda: _random_table(teacher))
     encoders: dict[str, Encode] = {TEACHER: _encode(teacher), "2l": _encode(load_tower(layers))}
     origin = {
@@ -120,23 +120,9 @@ def _student(name: str, folder: Path, untrained: Callable[[], SentenceTransforme
     return folder / f"{name}.tower", "untrained"
 
 
-def _two_layers(teacher: Path) -> SentenceTransformer:
-    params = LayerSubsetParams(
-        kind="layer_subset",
-        layers=[0, -1],
-        loss="squared_error",
-        epochs=1.0,
-        batch_size=1,
-        learning_rate=1.0e-4,
-        warmup_ratio=0.0,
-        weight_decay=0.0,
-    )
-    return LayerSubset(teacher, params).tower
-
-
 def _random_table(teacher: SentenceTransformer) -> SentenceTransformer:
     shape = (len(teacher.tokenizer), teacher.get_embedding_dimension() or 0)
-    return TokenTable(teacher, np.random.default_rng(SEED).standard_normal(shape, dtype=np.float32)).tower
+    return table_tower(teacher, teacher.tokenizer, np.random.default_rng(SEED).standard_normal(shape, dtype=np.float32))
 
 
 def _encode(tower: SentenceTransformer) -> Encode:

@@ -91,7 +91,7 @@ def _git(folder: Path, *words: str) -> str:
 
 
 def main() -> None:
-    """Run a recipe and copy its report to reports/."""
+    """Run a recipe and copy its report to reports/; words without `=` are the stages to stop at."""
     if len(sys.argv) < 2 or not sys.argv[1]:
         raise UserError("no recipe given; run `make run RECIPE=recipes/<name>.yaml DATA=<folder>`")
     recipe, root = Path(sys.argv[1]), Path.cwd()
@@ -99,6 +99,7 @@ def main() -> None:
         known = ", ".join(sorted(str(path) for path in Path("recipes").glob("*.yaml")))
         raise UserError(f"{recipe}: no such recipe; there are {known}")
     variables = dict(word.split("=", 1) for word in sys.argv[2:] if "=" in word)
+    stages = [word for word in sys.argv[2:] if "=" not in word]
     params = laid_over(read_mapping(Path("params.yaml")), recipe.read_text(encoding="utf-8"), variables, recipe)
     check_params(params, str(recipe))
 
@@ -109,8 +110,9 @@ def main() -> None:
         "SLIMTOWER_GIT_COMMIT": git_commit(),
         "MLFLOW_TRACKING_URI": tracking_uri(),
     }
-    code = subprocess.run([sys.executable, "-m", "steps.core.pipeline"], cwd=folder, env=environment).returncode
-    if code:
+    command = [sys.executable, "-m", "steps.core.pipeline", *stages]
+    code = subprocess.run(command, cwd=folder, env=environment).returncode
+    if code or stages:
         raise SystemExit(code)
     for name in ("report.html", "metrics.json"):
         target = root / "reports" / f"{recipe.stem}.{name}"

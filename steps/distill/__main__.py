@@ -20,6 +20,7 @@ def main() -> None:
         distill(
             student=student,
             ingest=Path("data/ingest"),
+            mine=Path("data/mine/relevance"),
             embed=Path("data/embed"),
             teach=Path("models/teach"),
             output=Path("models/distill") / student,

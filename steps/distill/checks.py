@@ -1,7 +1,7 @@
 """What a student would learn wrongly without a word: each check stops the run with the reason and the mend."""
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 
 from steps.core.errors import UserError
+from steps.core.params.distill import Ranking
 from steps.core.params.embed import Part
 from steps.distill.students import Student
 from steps.distill.tokens import Tokens
@@ -26,18 +27,11 @@ def check_targets(embed: Path, vectors: np.ndarray, texts: int, teacher: Sentenc
         )
 
 
-def check_token_rows(embed: Path, rows: np.ndarray, teacher: SentenceTransformer) -> None:
-    """UserError unless `rows` is `(vocabulary, dim)` of the teacher that is here."""
-    expected = (len(teacher.tokenizer), teacher.get_embedding_dimension())
-    if rows.ndim != 2 or rows.shape[0] < expected[0] or rows.shape[1] != expected[1]:
-        raise UserError(
-            f"{embed / 'tokens.npy'}: holds {rows.shape}, but the teacher's vocabulary and width are {expected}; run"
-            " `dvc repro embed` again"
-        )
+def check_student(student: Student, tokens: Tokens, width: int, cuts: Sequence[int] = ()) -> None:
+    """UserError when the student has no row for a token that it will read, or gives another width than its targets.
 
-
-def check_student(student: Student, tokens: Tokens, width: int) -> None:
-    """UserError when the student has no row for a token that it will read, or gives another width than its targets."""
+    Also when one of its Matryoshka widths, `cuts`, is not below that.
+    """
     first: Any = student.tower[0]
     table = first.embedding if isinstance(first, StaticEmbedding) else first.auto_model.get_input_embeddings()
     highest = int(tokens.ids.max())
@@ -53,6 +47,9 @@ def check_student(student: Student, tokens: Tokens, width: int) -> None:
             f"distill.student: it embeds in {made} dimensions, but its targets in data/embed have {width}; let it end"
             " in the teacher's pooling, or in a projection to the teacher's width"
         )
+    wide = [cut for cut in cuts if cut >= width]
+    if wide:
+        raise UserError(f"distill.student: widths {wide} are not below the teacher's, {width}; leave them out")
 
 
 def check_mixture(
@@ -86,6 +83,23 @@ def check_mixture(
     if absent:
         print(f"distill: no texts of {', '.join(absent)}: there are none to align on", file=sys.stderr)
     return absent
+
+
+def check_candidates(ranking: Ranking, positives: Mapping[int, np.ndarray], training: np.ndarray) -> None:
+    """UserError when a term would compare nothing: no training text has a label, or there is no candidate at all."""
+    labelled = sum(int(row) in positives for row in training)
+    wanting = [name for name in ("label_softmax", "label_binary") if ranking.terms.get(name, 0) > 0]
+    if wanting and not labelled:
+        raise UserError(
+            f"distill.student: {', '.join(wanting)} needs labels, but no training query among the alignment texts has a"
+            " known positive; give train_queries to embed.parts and a weight in distill.mixture, or set labels: teacher"
+            " and neighbours"
+        )
+    compared = [name for name in ranking.terms if name.startswith("score_") and ranking.terms[name] > 0]
+    if compared and not labelled and not ranking.neighbours:
+        raise UserError(
+            f"distill.student: {', '.join(compared)} has no candidate documents; set neighbours to 1 or more"
+        )
 
 
 def _dropped(counts: Mapping[str, int]) -> bool:

@@ -1,20 +1,19 @@
 """Students: what each is made of, and how it reads a batch of token ids."""
 
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Router
-from sentence_transformers.base.modules.transformer import Transformer
-from sentence_transformers.sentence_transformer.modules import Normalize, StaticEmbedding
 from torch import Tensor, nn
 
-from steps.core.errors import UserError
-from steps.core.params.distill import LayerSubsetParams
+from steps.core.params.distill import DistillParams, EmbedDistillParams, StaticParams, StudentParams
 from steps.core.towers import device, load_tower
-from steps.distill.tokens import Tokens
+from steps.distill.starts import fresh, layer_subset, pretrained
+from steps.distill.token_tables import token_table
+from steps.distill.tokens import Tokens, tokenize
 
 
 class Student(Protocol):
@@ -22,53 +21,29 @@ class Student(Protocol):
 
     tower: SentenceTransformer
 
+    def read(self, texts: list[str], max_length: int) -> Tokens:
+        """The texts' tokens, cut to `max_length`."""
+
     def embed(self, tokens: Tokens, rows: np.ndarray) -> Tensor:
         """Embeddings of the rows' texts, `(len(rows), dim)`, with gradient."""
 
+    def token_rows(self) -> nn.Parameter:
+        """The embeddings of its tokens, `(vocabulary, width)`."""
 
-class TokenTable:
-    """One vector a token and their mean: a student without a transformer."""
-
-    def __init__(self, teacher: SentenceTransformer, rows: np.ndarray) -> None:
-        """Start from `rows` `(vocabulary, dim)`; normalised where the teacher is."""
-        table = StaticEmbedding(teacher.tokenizer, embedding_weights=torch.from_numpy(rows).float())
-        modules: list[nn.Module] = [table]
-        if any(isinstance(module, Normalize) for module in teacher):
-            modules.append(Normalize())
-        self.tower = SentenceTransformer(
-            modules=modules, device=device(), similarity_fn_name=teacher.similarity_fn_name
-        )
-
-    def embed(self, tokens: Tokens, rows: np.ndarray) -> Tensor:
-        """Embeddings of the rows' texts, `(len(rows), dim)`."""
-        parts = [tokens.row(row) for row in rows]
-        starts = np.cumsum([0] + [len(part) for part in parts[:-1]])
-        features = {
-            "input_ids": torch.from_numpy(np.concatenate(parts)).long().to(self.tower.device),
-            "offsets": torch.from_numpy(starts).long().to(self.tower.device),
-        }
-        return self.tower(features)["sentence_embedding"]
+    def finish(self) -> None:
+        """Make the tower what it is to be saved as; its embeddings stay the same."""
 
 
-class LayerSubset:
-    """Some of the teacher's layers between its own embedding and pooling layers."""
+class TransformerStudent:
+    """A transformer with its pooling, projected to the teacher's width where its own differs."""
 
-    def __init__(self, teacher_folder: Path, params: LayerSubsetParams) -> None:
-        """Copy the teacher and keep the layers that params name; UserError for a layer it does not have."""
-        self.tower = load_tower(teacher_folder)
-        _forget_prompts(self.tower)
-        transformer = self.tower[0]
-        if not isinstance(transformer, Transformer):
-            raise UserError(f"{teacher_folder}: its first module is no transformer, so it has no layers to keep")
-        model = transformer.auto_model
-        owner, name, blocks = _blocks(model, teacher_folder)
-        depth = len(blocks)
-        outside = [layer for layer in params.layers if not -depth <= layer < depth]
-        if outside:
-            raise UserError(f"distill.student: layers {outside} do not exist; the teacher's are 0 to {depth - 1}")
-        setattr(owner, name, nn.ModuleList([blocks[layer % depth] for layer in params.layers]))
-        model.config.num_hidden_layers = len(params.layers)
-        self.pad = self.tower.tokenizer.pad_token_id or 0
+    def __init__(self, tower: SentenceTransformer) -> None:
+        self.tower = tower
+        self.pad = tower.tokenizer.pad_token_id or 0
+
+    def read(self, texts: list[str], max_length: int) -> Tokens:
+        """The texts' tokens, with those that the tokenizer puts around a text, cut to `max_length`."""
+        return tokenize(texts, self.tower.tokenizer, max_length, special=True)
 
     def embed(self, tokens: Tokens, rows: np.ndarray) -> Tensor:
         """Embeddings of the rows' texts, `(len(rows), dim)`."""
@@ -82,31 +57,44 @@ class LayerSubset:
         }
         return self.tower(features)["sentence_embedding"]
 
+    def token_rows(self) -> nn.Parameter:
+        """The input embeddings of its tokens, `(vocabulary, width)`."""
+        network: Any = self.tower[0]
+        rows: nn.Parameter = network.auto_model.get_input_embeddings().weight
+        return rows
 
-def _blocks(model: nn.Module, folder: Path) -> tuple[nn.Module, str, nn.ModuleList]:
-    """The model's transformer blocks: the module that holds them, under which name, and the list."""
-    for path in ("encoder.layer", "transformer.layer", "encoder.layers", "layers"):
-        holder, _, name = path.rpartition(".")
-        owner = getattr(model, holder, None) if holder else model
-        found = getattr(owner, name, None)
-        if isinstance(owner, nn.Module) and isinstance(found, nn.ModuleList):
-            return owner, name, found
-    raise UserError(f"{folder}: no list of layers found in {type(model).__name__}; use a BERT-like encoder as teacher")
+    def finish(self) -> None:
+        """Nothing to do."""
 
 
-def _forget_prompts(tower: SentenceTransformer) -> None:
-    """A student reads bare text: what the teacher's query prompt adds is in the targets that it learns."""
-    tower.prompts = dict.fromkeys(tower.prompts, "")
-    tower.default_prompt_name = None
+def untrained(
+    chosen: StudentParams, teacher_folder: Path, embed: Path, texts: list[str], params: DistillParams
+) -> Student:
+    """The student that `chosen` describes, before its training."""
+    teacher = load_tower(teacher_folder)
+    if isinstance(chosen, StaticParams):
+        return token_table(teacher, embed, texts, chosen, params.max_length)
+    if chosen.layers:
+        return TransformerStudent(layer_subset(teacher_folder, chosen.layers))
+    if chosen.base:
+        return TransformerStudent(pretrained(chosen.base, teacher))
+    assert chosen.fresh is not None  # params see to it
+    return TransformerStudent(fresh(chosen.fresh, teacher, texts, _longest(chosen, params)))
 
 
-def router(student: SentenceTransformer, teacher: SentenceTransformer) -> SentenceTransformer:
-    """One model with the student on the query route and the teacher on the document route."""
-    query, document = ([*model] for model in (student, teacher))
-    routes = Router.for_query_document(query_modules=query, document_modules=document)
+def _longest(chosen: StudentParams, params: DistillParams) -> int:
+    """Tokens of the longest text that it reads."""
+    if isinstance(chosen, EmbedDistillParams) and chosen.towers == "symmetric":
+        return max(params.max_length, chosen.max_document_length)
+    return params.max_length
+
+
+def router(student: SentenceTransformer, documents: SentenceTransformer) -> SentenceTransformer:
+    """One model with the student on the query route and another tower on the document route."""
+    routes = Router.for_query_document(query_modules=[*student], document_modules=[*documents])
     return SentenceTransformer(
         modules=[routes],
         device=device(),
-        similarity_fn_name=teacher.similarity_fn_name,
-        prompts={"query": "", "document": teacher.prompts.get("document") or ""},
+        similarity_fn_name=documents.similarity_fn_name,
+        prompts={"query": "", "document": documents.prompts.get("document") or ""},
     )

@@ -5,16 +5,21 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from tokenizers import Tokenizer
 
 _CHUNK = 20_000
 
 
 @dataclass(frozen=True)
 class Tokens:
-    """Token ids of many texts, end to end: text i is `ids[offsets[i]:offsets[i + 1]]`."""
+    """Token ids of many texts, end to end: text i is `ids[offsets[i]:offsets[i + 1]]`.
+
+    `sizes[i]` is what a mean over its ids divides by; None = how many they are.
+    """
 
     ids: np.ndarray
     offsets: np.ndarray
+    sizes: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -29,25 +34,23 @@ class Tokens:
 
 
 def tokenize(texts: list[str], tokenizer: Any, max_length: int, *, special: bool) -> Tokens:
-    """Tokenise with a fast tokenizer, cut to `max_length` tokens, `special` tokens included when asked for.
+    """Tokenise, cut to `max_length` tokens, `special` tokens included when asked for.
 
-    A text without any token gets the unknown token, so that every text has an embedding.
+    `tokenizer` is one of tokenizers, or a fast one of transformers. A text without any token gets the unknown token, so
+    that every text has an embedding.
     """
+    tokenizer = Tokenizer.from_str(getattr(tokenizer, "_tokenizer", tokenizer).to_str())  # what is set below stays here
+    tokenizer.no_padding()
+    tokenizer.enable_truncation(max_length)
+    unknown = tokenizer.token_to_id(getattr(tokenizer.model, "unk_token", None) or "")
     parts, lengths = [], [0]
     for start in range(0, len(texts), _CHUNK):
-        encoded = tokenizer(
-            texts[start : start + _CHUNK],
-            add_special_tokens=special,
-            truncation=True,
-            max_length=max_length,
-            return_attention_mask=False,
-            return_token_type_ids=False,
-        )["input_ids"]
-        for ids in encoded:
-            ids = ids or [tokenizer.unk_token_id]
+        for encoded in tokenizer.encode_batch_fast(texts[start : start + _CHUNK], add_special_tokens=special):
+            ids = encoded.ids or [unknown or 0]
             parts.append(np.asarray(ids, dtype=np.int32))
             lengths.append(len(ids))
-    return Tokens(np.concatenate(parts), np.cumsum(lengths))
+    ids = np.concatenate(parts) if parts else np.zeros(0, dtype=np.int32)
+    return Tokens(ids, np.cumsum(lengths))
 
 
 def length_batches(lengths: np.ndarray, batch_size: int, seed: tuple[int, ...]) -> Iterator[np.ndarray]:

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from steps.core.errors import UserError
-from steps.core.params.distill import DistillParams, Schedule
+from steps.core.params.distill import DistillParams
 from steps.core.progress import progress
 from steps.core.ranks import gather, micro_batch, rank, sum_over_ranks, world
 from steps.core.towers import autocast
@@ -19,11 +19,13 @@ from steps.core.tracking import Run
 from steps.distill.checkpoints import Checkpoints
 from steps.distill.checks import explain_no_number
 from steps.distill.mixture import epoch_rows
+from steps.distill.objectives import Objective
 from steps.distill.students import Student
 from steps.distill.tokens import Tokens, length_batches
 
 LOG_EVERY = 20  # steps
 VALIDATIONS = 8  # over the whole training
+DOCUMENT_PARTS = {"titles", "sentences", "spans"}
 
 
 @dataclass(frozen=True)
@@ -37,11 +39,26 @@ class Alignment:
     validation: np.ndarray
 
 
+@dataclass(frozen=True)
+class Timetable:
+    """How long and how fast a training goes; `name` is what its progress is called."""
+
+    name: str
+    epochs: float
+    batch_size: int
+    learning_rate: float
+    warmup_ratio: float
+    weight_decay: float
+    token_rate: float  # factor of the learning rate of token embeddings
+    documents_first: float  # share of the steps, at the start, that see texts of documents alone
+    prefix: str = ""  # of the metrics that it logs
+
+
 def train(
     student: Student,
-    loss: nn.Module,
+    objective: Objective,
     data: Alignment,
-    schedule: Schedule,
+    timetable: Timetable,
     params: DistillParams,
     run: Run,
     checkpoints: Checkpoints,
@@ -49,121 +66,145 @@ def train(
     """Train in place; returns texts seen, seconds, texts per second and the final validation cosine.
 
     Dropout stays off: the targets are exact, so noise in the student only slows it. What a killed run left in
-    `checkpoints` is continued. Processes that torchrun started share each batch, and have equal weights at every step;
-    rank 0 validates. UserError when the loss is no finite number, or does not move the student.
+    `checkpoints` is continued, and the last step is kept there too. Processes that torchrun started share each batch,
+    and have equal weights at every step; rank 0 validates. UserError when the loss is no finite number, or when one of
+    its terms does not move the student.
     """
     module = student.tower
     module.eval()
     per_epoch = len(epoch_rows(data.training, data.parts, params.mixture, params.seed, 0))
-    steps = max(1, math.ceil(schedule.epochs * math.ceil(per_epoch / schedule.batch_size)))
-    optimizer = _optimizer(module, schedule)
-    rate = torch.optim.lr_scheduler.LambdaLR(optimizer, _warmup_then_linear(steps, schedule.warmup_ratio))
+    steps = max(1, math.ceil(timetable.epochs * math.ceil(per_epoch / timetable.batch_size)))
+    optimizer = _optimizer(student, timetable)
+    rate = torch.optim.lr_scheduler.LambdaLR(optimizer, _warmup_then_linear(steps, timetable.warmup_ratio))
     done = checkpoints.load(module, optimizer, rate)
-    left = islice(_batches(data, schedule, params, steps), done.step, None)
-    window = Window(schedule, data.vectors)
-    started = time.perf_counter() - done.seconds
-    for step, rows in enumerate(progress(left, steps - done.step, "distill"), start=done.step + 1):
-        value = _backward(student, loss, data, rows, params)
+    left = islice(_batches(data, timetable, params, steps), done.step, None)
+    window = Window(objective.names, data.vectors)
+    validate_every = max(1, steps // VALIDATIONS)
+    begun, started = done.step, time.perf_counter() - done.seconds
+    for step, rows in enumerate(progress(left, steps - done.step, timetable.name), start=done.step + 1):
+        terms = _backward(student, objective, data, rows, params, step)
         norm = nn.utils.clip_grad_norm_(module.parameters(), 1.0)
         optimizer.step()
         rate.step()
         optimizer.zero_grad(set_to_none=True)
-        done.step, done.texts = step, done.texts + len(rows)
-        window.add(value, norm, rows)
+        done.step, done.texts, done.seconds = step, done.texts + len(rows), time.perf_counter() - started
+        window.add(terms, rows)
         if step % LOG_EVERY == 0 or step == steps:
-            run.metrics({"train_loss": window.close(step), "learning_rate": float(rate.get_last_lr()[0])}, step=step)
-        if rank() == 0 and step % max(1, steps // VALIDATIONS) == 0 and step != steps:
-            run.metric("validation_cosine", validate(student, data, params), step=step)
-        if checkpoints.due() and step != steps and bool(torch.isfinite(norm)):
-            done.seconds = time.perf_counter() - started
+            logged = window.close(step) | {"learning_rate": float(rate.get_last_lr()[0])}
+            run.metrics({timetable.prefix + name: value for name, value in logged.items()}, step=step)
+            enough = min(step - begun, step - timetable.documents_first * steps) >= validate_every
+            if enough or (step == steps and not begun):  # a run continued near its end may see no label any more
+                window.check_terms(step)
+        if rank() == 0 and step % validate_every == 0 and step != steps:
+            run.metric(f"{timetable.prefix}validation_cosine", validate(student, data, params), step=step)
+        if (checkpoints.due() or (rank() == 0 and step == steps)) and bool(torch.isfinite(norm)):
             checkpoints.save(module, optimizer, rate, done)
-    seconds = time.perf_counter() - started
     cosine = validate(student, data, params) if rank() == 0 else math.nan
-    run.metric("validation_cosine", cosine, step=steps)
+    run.metric(f"{timetable.prefix}validation_cosine", cosine, step=steps)
     return {
         "texts_seen": done.texts,
         "steps": steps,
-        "seconds": seconds,
-        "texts_per_second": done.texts / seconds,
+        "seconds": done.seconds,
+        "texts_per_second": done.texts / done.seconds if done.seconds else 0.0,
         "validation_cosine": cosine,
     }
 
 
-def _backward(student: Student, loss: nn.Module, data: Alignment, rows: np.ndarray, params: DistillParams) -> Tensor:
-    """Gradients of the mean loss of these rows' texts, and of it the share that this process has computed.
+def _backward(
+    student: Student, objective: Objective, data: Alignment, rows: np.ndarray, params: DistillParams, step: int
+) -> dict[str, tuple[Tensor, Tensor]]:
+    """Gradients of the batch's loss; of each term the share that this process computed, and if it had a gradient.
 
-    Each process reads its part of the rows, at most SLIMTOWER_MICRO_BATCH at once; gradients are summed.
+    Each process reads its part of the rows, at most SLIMTOWER_MICRO_BATCH at once; gradients are summed. The terms
+    meet in the embeddings, so the network is gone back through once, however many they are.
     """
     own = np.array_split(rows, world())[rank()]
     idle = not len(own)  # more processes than rows: reads one all the same, and joins the sum with a gradient of 0
     own = rows[:1] if idle else own
     pieces = np.array_split(own, -(-len(own) // (micro_batch() or len(own))))
-    shares = []
+    found: dict[str, tuple[Tensor, Tensor]] = {}
     for piece in pieces:
-        target = torch.from_numpy(np.asarray(data.vectors[piece], dtype=np.float32)).to(student.tower.device)
         with autocast(params.precision):
-            embedded = student.embed(data.tokens, piece)
-        share = loss(embedded, target) * (0.0 if idle else len(piece) / len(rows))
-        share.backward()
-        shares.append(share.detach())
+            embedded = objective.embed(student, data.tokens, piece, rows, step)
+        leaf = embedded.detach().float().requires_grad_()
+        total = torch.zeros_like(leaf)
+        for name, share in objective.terms(leaf, piece, rows, step).items():
+            (slope,) = torch.autograd.grad(share * (not idle), leaf, retain_graph=True)
+            total += slope
+            value, moved = found.get(name, (torch.zeros(()), torch.zeros((), dtype=torch.bool)))
+            found[name] = value.to(share.device) + share.detach() * (not idle), moved.to(share.device) | slope.any()
+        embedded.backward(total.to(embedded.dtype))
     sum_over_ranks(student.tower.parameters())
-    return torch.stack(shares).sum() if len(shares) > 1 else shares[0]
+    return found
 
 
 class Window:
-    """Losses and gradients since the last report."""
+    """The loss' terms since the last report, and which of them have ever moved the student."""
 
-    def __init__(self, schedule: Schedule, vectors: np.ndarray) -> None:
+    def __init__(self, names: Sequence[str], vectors: np.ndarray) -> None:
         """`vectors` are the targets, in which the reason for a broken loss is looked for first."""
-        self.schedule, self.vectors = schedule, vectors
-        self._clear()
-
-    def _clear(self) -> None:
-        self.losses: list[Tensor] = []
-        self.norms: list[Tensor] = []
+        self.names, self.vectors = names, vectors
+        self.still = set(names)
+        self.terms: list[dict[str, tuple[Tensor, Tensor]]] = []
         self.rows: list[np.ndarray] = []
 
-    def add(self, loss: Tensor, norm: Tensor, rows: np.ndarray) -> None:
-        """Remember a step: this process' share of the loss, the norm of the whole gradient, the texts' rows."""
-        self.losses.append(loss)
-        self.norms.append(norm)
+    def add(self, terms: dict[str, tuple[Tensor, Tensor]], rows: np.ndarray) -> None:
+        """Remember a step: this process' share of each term and whether it had a gradient, and the texts' rows."""
+        self.terms.append(terms)
         self.rows.append(rows)
 
-    def close(self, step: int) -> float:
-        """Mean loss of the window; UserError when it is no finite number, or when no step had a gradient."""
-        mean = float(gather(torch.stack(self.losses).mean()[None]).sum())
-        if not math.isfinite(mean):
-            raise explain_no_number(mean, step, self.vectors[np.unique(np.concatenate(self.rows))])
-        if not torch.stack(self.norms).any():
+    def close(self, step: int) -> dict[str, float]:
+        """Mean of the loss over the window, and of each of several terms; UserError when it is no finite number."""
+        shares = torch.stack([torch.stack([terms[name][0] for name in self.names]) for terms in self.terms])
+        means = gather(shares.float().mean(dim=0)[None]).sum(dim=0).tolist()
+        loss = math.fsum(means)
+        if not math.isfinite(loss):
+            raise explain_no_number(loss, step, self.vectors[np.unique(np.concatenate(self.rows))])
+        moved = torch.stack([torch.stack([terms[name][1] for name in self.names]) for terms in self.terms])
+        ever = gather(moved.any(dim=0).float()[None]).sum(dim=0).tolist()
+        self.still -= {name for name, any_gradient in zip(self.names, ever, strict=True) if any_gradient}
+        self.terms, self.rows = [], []
+        several = dict(zip(self.names, means, strict=True)) if len(self.names) > 1 else {}
+        return {"train_loss": loss} | {f"train_loss.{name}": value for name, value in several.items()}
+
+    def check_terms(self, step: int) -> None:
+        """UserError for a term that had no gradient in any step so far: it contributes nothing."""
+        if self.still:
             raise UserError(
-                f"distill: the loss {self.schedule.loss} is {mean:g} and gave no gradient in the {len(self.norms)}"
-                f" steps up to {step}, so it contributes nothing; give the student fewer layers than the teacher's, or"
-                " another loss"
+                f"distill: the loss {', '.join(sorted(self.still))} gave no gradient in the {step} steps so far, so it"
+                " contributes nothing; leave it out, or give it something to learn from: more neighbours or labels"
+                " where it compares scores, fewer layers than the teacher's where it compares embeddings"
             )
-        self._clear()
-        return mean
 
 
-def _batches(data: Alignment, schedule: Schedule, params: DistillParams, steps: int) -> Iterator[np.ndarray]:
+def _batches(data: Alignment, timetable: Timetable, params: DistillParams, steps: int) -> Iterator[np.ndarray]:
     """Batches of row numbers, epoch after epoch, until there were `steps` of them."""
-    given, epoch = 0, 0
-    while True:
-        rows = epoch_rows(data.training, data.parts, params.mixture, params.seed, epoch)
-        for positions in length_batches(data.tokens.lengths(rows), schedule.batch_size, (params.seed, 3, epoch)):
-            if given == steps:
-                return
+    given, epoch, first = 0, 0, int(timetable.documents_first * steps)
+    while given < steps:
+        weights = params.mixture
+        if given < first:
+            weights = {part: weight for part, weight in weights.items() if part in DOCUMENT_PARTS}
+        rows = epoch_rows(data.training, data.parts, weights, params.seed, epoch)
+        batches = length_batches(data.tokens.lengths(rows), timetable.batch_size, (params.seed, 3, epoch))
+        for positions in islice(batches, (first if given < first else steps) - given):
             given += 1
             yield np.sort(rows[positions])
         epoch += 1
 
 
-def _optimizer(module: nn.Module, schedule: Schedule) -> torch.optim.Optimizer:
-    """AdamW; biases and norms are not decayed."""
-    decay = getattr(schedule, "weight_decay", 0.0)
-    matrices = [weight for weight in module.parameters() if weight.requires_grad and weight.ndim > 1]
-    others = [weight for weight in module.parameters() if weight.requires_grad and weight.ndim <= 1]
-    groups = [{"params": matrices, "weight_decay": decay}, {"params": others, "weight_decay": 0.0}]
-    return torch.optim.AdamW(groups, lr=schedule.learning_rate, fused=True)
+def _optimizer(student: Student, timetable: Timetable) -> torch.optim.Optimizer:
+    """AdamW; biases and norms are not decayed, nor are token embeddings, which have a learning rate of their own."""
+    tokens = student.token_rows()
+    weights = [weight for weight in student.tower.parameters() if weight.requires_grad and weight is not tokens]
+    matrices = [weight for weight in weights if weight.ndim > 1]
+    others = [weight for weight in weights if weight.ndim <= 1]
+    rate, decay = timetable.learning_rate, timetable.weight_decay
+    groups = [
+        {"params": matrices, "weight_decay": decay, "lr": rate},
+        {"params": others, "weight_decay": 0.0, "lr": rate},
+        {"params": [tokens], "weight_decay": 0.0, "lr": rate * timetable.token_rate},
+    ]
+    return torch.optim.AdamW([group for group in groups if group["params"]], lr=rate, fused=True)
 
 
 def _warmup_then_linear(steps: int, warmup_ratio: float):  # type: ignore[no-untyped-def]

@@ -23,6 +23,7 @@ def body(params: Params, run: Run) -> None:
         distill=Path("models/distill"),
         releases={name: Path("models/release") / name for name in params.distill.students},
         output=Path("reports"),
+        budget_ms=params.distill.budget_ms,
         params=params.evaluate,
         run=run,
     )

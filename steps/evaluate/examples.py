@@ -1,6 +1,6 @@
 """Where the best student loses: the dev queries with the largest drop from the teacher, for a reader's eye."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,11 +35,6 @@ def worst_losses(teacher: Sequence[Scored], student: Sequence[Scored], count: in
             )
             found.append((-loss.drop, ours.questions.query_ids[row], loss))
     return [loss for _, _, loss in sorted(found, key=lambda item: item[:2])[:count]]
-
-
-def best_student(mean_ndcg: Mapping[str, float]) -> str:
-    """The student with the highest mean nDCG@10; the first by name among equals."""
-    return min(mean_ndcg, key=lambda name: (-mean_ndcg[name], name))
 
 
 def _rank(reciprocal: float) -> int | None:

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from steps.evaluate.metrics import Metrics
 from steps.evaluate.retention import Retention
 
 # Colours that occur nowhere else in the drawing; each becomes a variable of the page, which knows light and dark.
-_INK, _MUTED, _GRID, _STUDENT, _TEACHER = "#010203", "#040506", "#070809", "#0a0b0c", "#0d0e0f"
+_INK, _MUTED, _GRID, _STUDENT, _TEACHER, _CARD = "#010203", "#040506", "#070809", "#0a0b0c", "#0d0e0f", "#101112"
 _STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "slimtower",
@@ -32,6 +33,7 @@ _VARIABLES = {
     _GRID: "var(--line)",
     _STUDENT: "var(--student)",
     _TEACHER: "var(--teacher)",
+    _CARD: "var(--card)",
 }
 
 
@@ -57,9 +59,9 @@ def frontier(latencies: Mapping[str, Latency], retained: Mapping[str, Retention]
     return sorted(points, key=lambda point: (point.p50_ms, point.model))
 
 
-def mean_ndcg(metrics: Metrics, model: str, part: str = "datasets") -> float:
-    """Mean of a model's nDCG@10 over data sets."""
-    values = [models[model]["nDCG@10"] for models in metrics[part].values()]
+def mean_ndcg(metrics: Metrics, model: str) -> float:
+    """Mean of a model's test nDCG@10 over data sets."""
+    values = [models[model]["nDCG@10"] for models in metrics["datasets"].values()]
     return float(sum(values) / len(values))
 
 
@@ -72,26 +74,32 @@ def write_frontier(path: Path, points: Sequence[Point]) -> None:
             writer.writerow([point.model, f"{point.p50_ms:.4f}", f"{point.retention:.6f}", f"{point.ndcg:.6f}"])
 
 
-def draw_frontier(points: Sequence[Point], bm25: float) -> str:
-    """The frontier as an SVG element for inlining; `bm25` is the mean over data sets of BM25 / teacher."""
+def draw_frontier(points: Sequence[Point], bm25: float, chosen: str | None, budget_ms: float) -> str:
+    """The frontier as an SVG element for inlining; `bm25` is the mean over data sets of BM25 / teacher.
+
+    The chosen model is ringed and the budget, in milliseconds, is a line; None and 0 draw neither.
+    """
     with matplotlib.rc_context(_STYLE):
         figure = Figure(figsize=(8.8, 4.4), layout="constrained")
         axes = figure.subplots()
         figure.patch.set_visible(False)
         axes.patch.set_visible(False)
-        _frame(axes, points, bm25)
+        _frame(axes, points, bm25, budget_ms)
         _draw_bm25(axes, bm25)
+        if budget_ms:
+            _draw_budget(axes, budget_ms)
         for point, above in zip(points, _label_sides(points), strict=True):
-            _draw_point(axes, point, above)
+            _draw_point(axes, point, above, point.model == chosen)
         buffer = io.StringIO()
         no_metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))
         figure.savefig(buffer, format="svg", metadata=no_metadata)
     return _inline(buffer.getvalue())
 
 
-def _frame(axes: Axes, points: Sequence[Point], bm25: float) -> None:
+def _frame(axes: Axes, points: Sequence[Point], bm25: float, budget_ms: float) -> None:
     """Axes, grid and limits with room for the labels."""
-    fastest, slowest = min(p.p50_ms for p in points), max(p.p50_ms for p in points)
+    times = [p.p50_ms for p in points] + ([budget_ms] if budget_ms else [])
+    fastest, slowest = min(times), max(times)
     axes.set_xscale("log")
     axes.set_xlim(fastest / 2, slowest * 2.2)
     lowest = min([p.ci95_low for p in points] + [bm25]) * 100
@@ -123,22 +131,42 @@ def _draw_bm25(axes: Axes, bm25: float) -> None:
     )
 
 
-def _draw_point(axes: Axes, point: Point, above: bool) -> None:
+def _draw_budget(axes: Axes, budget_ms: float) -> None:
+    """A line over the whole height; its label stands below every point, on the side that has room."""
+    axes.axvline(budget_ms, color=_MUTED, linewidth=1, linestyle=(0, (1, 2)), zorder=1)
+    left, right = axes.get_xlim()
+    room = math.log(budget_ms / left) < 0.8 * math.log(right / left)
+    axes.annotate(
+        f"budget {budget_ms:g} ms",
+        (budget_ms, 0),
+        xycoords=("data", "axes fraction"),
+        xytext=(5 if room else -5, 4),
+        textcoords="offset points",
+        ha="left" if room else "right",
+        color=_MUTED,
+    )
+
+
+def _draw_point(axes: Axes, point: Point, above: bool, chosen: bool) -> None:
     teacher = point.model == "teacher"
     colour = _TEACHER if teacher else _STUDENT
     kept = point.retention * 100
     if not teacher:
         axes.vlines(point.p50_ms, point.ci95_low * 100, point.ci95_high * 100, color=colour, linewidth=1.5, alpha=0.45)
     axes.plot(point.p50_ms, kept, marker="D" if teacher else "o", markersize=8, color=colour, markeredgewidth=0)
-    label = "teacher" if teacher else f"{point.model} {kept:.1f}"
+    if chosen:
+        axes.plot(point.p50_ms, kept, marker="o", markersize=15, markerfacecolor="none", markeredgecolor=colour)
+    label = "teacher" if teacher else f"{point.model} {kept:.1f}{', chosen' if chosen else ''}"
     axes.annotate(
         label,
         (point.p50_ms, kept),
-        xytext=(8, 7 if above else -7),
+        xytext=(12 if chosen else 8, 7 if above else -7),
         textcoords="offset points",
         va="bottom" if above else "top",
         color=_INK,
         fontweight="bold",
+        zorder=1.5,  # its box hides the budget's line, never a point
+        bbox={"facecolor": _CARD, "edgecolor": "none", "pad": 1},
     )
 
 

@@ -16,10 +16,17 @@
     serving.<set>.<student>.model, exact, served, lost    test nDCG@10 in PyTorch, exported over the exact
                                            index, and over the served one; lost = 1 - served / model
     queries.<set>.test, dev                evaluated queries
+    choice.budget_ms                       distill.budget_ms; 0 = none
+    choice.student, p50_ms, ndcg           the best student within it, its latency, its mean nDCG@10 over data sets, on
+                                           dev, or on test where there are no dev queries; null: none is within it
+    choice.runner_up, runner_up_p50_ms, runner_up_ndcg    the next best within it; null: there is none
+    choice.difference, p_value             how far the runner-up is behind, with the p-value of a paired t-test
+    choice.over_budget.<student>           p50 in milliseconds of a student that the budget leaves out
     audit.checked_texts, evaluation_queries, leaks     the leak audit; a leak fails the stage, so leaks is 0
     settings.seed, throughput_batch        what the numbers above depend on
 
-Numbers only: no names, dates or machine facts, so that equal results are equal files apart from timings.
+Numbers only, but for the names in `choice`: no dates or machine facts, so that equal results are equal files apart from
+timings and, where these decide, the choice.
 """
 
 from collections import defaultdict
@@ -28,6 +35,7 @@ from typing import Any
 
 from steps.core.params.evaluate import EvaluateParams
 from steps.evaluate.audit import Audit
+from steps.evaluate.choice import Choice
 from steps.evaluate.indexes import IndexFigures
 from steps.evaluate.latency import Latency
 from steps.evaluate.retention import Comparison, Retention
@@ -42,6 +50,7 @@ def assemble(
     retained: Mapping[str, Retention],
     compared: Mapping[str, Mapping[str, Comparison]],
     latencies: Mapping[str, Latency],
+    choice: Choice,
     sizes: Mapping[str, int],
     indexes: Mapping[str, Mapping[str, IndexFigures]],
     serving: Mapping[str, Mapping[str, ServingCost]],
@@ -62,6 +71,7 @@ def assemble(
             dataset: {student: value.as_dict() for student, value in row.items()} for dataset, row in compared.items()
         },
         "latency": {model: value.as_dict() for model, value in latencies.items()},
+        "choice": choice.as_dict(),
         "sizes": {model: {"bytes": value} for model, value in sizes.items()},
         "indexes": {
             dataset: {kind: value.as_dict() for kind, value in row.items()} for dataset, row in indexes.items()

@@ -15,6 +15,7 @@ from steps.evaluate.facts import Facts, facts, generated_examples, generation_fa
 from steps.evaluate.frontier import Point, draw_frontier
 from steps.evaluate.measures import MEASURES
 from steps.evaluate.metrics import Metrics
+from steps.evaluate.table import choice_lines, significant
 
 _EXAMPLES = 4
 
@@ -101,7 +102,8 @@ def write_report(
         best=next(point for point in points if point.model == best),
         fastest=next(point for point in points if point.model != "teacher"),
         losses=losses,
-        frontier=Markup(draw_frontier(points, bm25)),
+        frontier=Markup(draw_frontier(points, bm25, metrics["choice"]["student"], metrics["choice"]["budget_ms"])),
+        choice=choice_lines(metrics),
         background=background,
         processor=processor(),
     )
@@ -112,11 +114,6 @@ def write_report(
 def percent(ratio: float) -> str:
     """0.9871 -> 98.7 %, with a space that does not break."""
     return f"{ratio * 100:.1f}\u00a0%"
-
-
-def significant(p_value: float) -> str:
-    """A p-value as people read it."""
-    return "< 0.001" if p_value < 0.001 else f"= {p_value:.3f}"
 
 
 def size(count: float) -> str:

@@ -4,7 +4,7 @@ Retention follows METHODS of query-encoder alignment: the mean over data sets of
 means and the worst data set are reported beside it, because the mean of ratios flatters where the teacher is weak.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -77,11 +77,26 @@ def bootstrap_mean_ratio(paired: Paired, samples: int, seed: int) -> np.ndarray:
 
 
 def compare(student: np.ndarray, teacher: np.ndarray) -> Comparison:
-    """Paired two-sided t-test over queries; p is 1 where no query differs or only one query exists."""
+    """Paired two-sided t-test over queries, and who wins them."""
     difference = student - teacher
-    p_value = 1.0
-    if len(difference) > 1 and np.any(difference != difference[0]):
-        p_value = float(stats.ttest_rel(student, teacher).pvalue)
-    elif len(difference) > 1 and difference[0] != 0:
-        p_value = 0.0  # every query differs by the same amount: no variance to set against it
-    return Comparison(p_value, int((difference > 0).sum()), int((difference == 0).sum()), int((difference < 0).sum()))
+    won, tied, lost = (int(count.sum()) for count in (difference > 0, difference == 0, difference < 0))
+    return Comparison(p_value([difference]), won, tied, lost)
+
+
+def p_value(differences: Sequence[np.ndarray]) -> float:
+    """Two-sided t-test that the mean over data sets of the mean difference is 0; one array `(queries,)` a data set.
+
+    With one data set this is the paired t-test. Several count alike, whatever their numbers of queries, each with its
+    own variance and the degrees of freedom of Welch and Satterthwaite. 1 where no query differs or a data set has only
+    one; 0 where all differ by the same amount, as no variance stands against it.
+    """
+    if any(len(values) < 2 for values in differences):
+        return 1.0
+    total = sum(float(values.mean()) for values in differences)
+    variances = np.array([values.var(ddof=1) / len(values) if np.ptp(values) else 0.0 for values in differences])
+    if not variances.any():
+        return float(total == 0)
+    freedom = variances.sum() ** 2 / sum(
+        variance**2 / (len(values) - 1) for variance, values in zip(variances, differences, strict=True)
+    )
+    return float(2 * stats.t.sf(abs(total) / np.sqrt(variances.sum()), freedom))

@@ -14,8 +14,9 @@ from steps.core.tables import SCHEMAS, write_table
 from steps.core.tracking import Run, flatten
 from steps.evaluate import latency
 from steps.evaluate.audit import audit_leaks
-from steps.evaluate.examples import best_student, worst_losses
-from steps.evaluate.frontier import frontier, mean_ndcg, write_frontier
+from steps.evaluate.choice import choose, ranked
+from steps.evaluate.examples import worst_losses
+from steps.evaluate.frontier import frontier, write_frontier
 from steps.evaluate.indexes import measure_indexes
 from steps.evaluate.measures import MEASURES
 from steps.evaluate.metrics import assemble
@@ -37,13 +38,15 @@ def run(
     distill: Path,
     releases: Mapping[str, Path],
     output: Path,
+    budget_ms: float,
     params: EvaluateParams,
     run: Run,
 ) -> None:
     """Write metrics.json, report.html, frontier.csv, per_query.parquet and runs/ below `output`.
 
-    `releases`: student name -> release folder. UserError when an evaluation query leaked into training, or when a
-    release is missing, damaged, of another teacher or without one of the data sets.
+    `releases`: student name -> release folder. `budget_ms`: p50 that the chosen student may have; 0 = any. UserError
+    when an evaluation query leaked into training, or when a release is missing, damaged, of another teacher or without
+    one of the data sets.
     """
     audit = audit_leaks(ingest, mine, embed, generate)
     questions = read_evaluation_sets(ingest, params.splits)
@@ -62,11 +65,17 @@ def run(
         scored = {system.name: _score_all(system, questions, params, staging / "runs") for system in systems}
         retained, compared = _against_teacher(scored, list(opened), params)
         latencies = _time_all(systems, tests, params)
+        judged = {name: _of_split(scored[name], "dev") or _of_split(scored[name], "test") for name in opened}
+        quality = {name: [item.values["nDCG@10"] for item in items] for name, items in judged.items()}
+        p50_ms = {name: latencies[name].p50_ms for name in opened}
+        choice = choose(quality, p50_ms, budget_ms)
+        best = choice.student or ranked(quality, p50_ms)[0]
         metrics = assemble(
             scored=[item for items in scored.values() for item in items],
             retained=retained,
             compared=compared,
             latencies=latencies,
+            choice=choice,
             sizes={system.name: system.bytes for system in systems if system.bytes is not None},
             indexes=measure_indexes(
                 first,
@@ -81,8 +90,6 @@ def run(
             audit=audit,
             params=params,
         )
-        chosen_on = "datasets_dev" if metrics["datasets_dev"] else "datasets"
-        best = best_student({student: mean_ndcg(metrics, student, chosen_on) for student in opened})
         losses = worst_losses(_of_split(scored["teacher"], "dev"), _of_split(scored[best], "dev"), params.examples)
         points = frontier(latencies, retained, metrics)
         background = read_background(ingest, mine, generate, teach, distill, list(opened))
@@ -91,7 +98,9 @@ def run(
         write_table(staging, "per_query", _per_query_table(scored))
         write_report(staging / "report.html", metrics, points, losses, best, background)
         _publish(staging, output)
-    run.metrics(flatten(metrics))
+    run.metrics({name: value for name, value in flatten(metrics).items() if isinstance(value, int | float)})
+    run.tag("slimtower.choice", choice.student or "none")
+    run.tag("slimtower.runner_up", choice.runner_up or "none")
     for name in ("metrics.json", "report.html", "frontier.csv"):
         run.artifact(output / name)
 

@@ -27,10 +27,10 @@ class Candidate:
 
 
 def choose_student(named: str, reports: Path, releases: Path, policy: Policy) -> str:
-    """The named student, or the best on dev (on test without dev queries) of those within the policy's budgets.
+    """The named student, or of those within the policy's budgets the evaluation's choice, else the best.
 
-    Only releases that are there count. UserError when the last evaluation did not measure the named one, or when none
-    is within the budgets.
+    The best on dev, or on test without dev queries. Only releases that are there count. UserError when the last
+    evaluation did not measure the named one, or when none is within the budgets.
     """
     metrics = read_json(reports / "metrics.json")
     students = sorted(metrics["retention"])
@@ -52,7 +52,8 @@ def choose_student(named: str, reports: Path, releases: Path, policy: Policy) ->
             f" {policy.max_p50_ms:g} and max_index_bytes {policy.max_index_bytes}; raise a budget, distil a smaller"
             " student, or run `dvc pull` where releases are missing"
         )
-    return min(means, key=lambda student: (-means[student], student))
+    chosen = metrics.get("choice", {}).get("student")
+    return chosen if chosen in means else min(means, key=lambda student: (-means[student], student))
 
 
 def read_candidate(student: str, reports: Path, releases: Path, evaluation: Evaluation) -> Candidate:

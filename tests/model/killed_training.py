@@ -20,8 +20,9 @@ def train_teacher(world: Path, cache: Path, output: Path) -> None:
 
 
 def train_student(root: Path, cache: Path, student: str) -> None:
-    """Distil one student of a folder, for long enough to be killed three times."""
+    """Distil one student of a folder; its last training is long enough to be killed three times."""
     os.environ["SLIMTOWER_CACHE"] = str(cache)
     checkpoints.CHECKPOINT_SECONDS = 0.0
-    longer = {name: one.model_dump() | {"epochs": 5.0} for name, one in distill_params().student.items()}
-    run_distill(root, student, distill_params(student=longer))
+    knobs = distill_params().student[student].model_dump(exclude_unset=True)
+    knobs.get("refine", knobs)["epochs"] = 5.0
+    run_distill(root, student, distill_params(students=[student], student={student: knobs}))

@@ -8,13 +8,15 @@ from steps.core.params.embed import EmbedParams
 from steps.core.params.index import IndexParams
 from steps.core.params.release import ReleaseParams
 from steps.core.tables import SCHEMAS, table_from_rows, write_table
-from steps.core.tracking import NullRun
+from steps.core.tracking import NullRun, Run
 
 TOPICS = ["sum", "mean", "matrix", "string", "axis", "file", "window", "graph"]
 EMBED = EmbedParams(
     parts=["train_queries", "generated_queries", "titles", "sentences", "pool"],
     max_words=48,
     max_part_texts=0,
+    spans_per_document=1,
+    case_share=0.25,
     precision="fp32",
     batch_size=16,
     shard_texts=32,
@@ -45,24 +47,48 @@ RELEASE = ReleaseParams(
     probes=4,
     probe_tolerance=1e-3,
 )
-LAYERS = {"kind": "layer_subset", "loss": "squared_error", "epochs": 1.0, "batch_size": 16, "learning_rate": 1e-3,
+LAYERS = {"method": "alignment", "loss": "squared_error", "epochs": 1.0, "batch_size": 16, "learning_rate": 1e-3,
           "warmup_ratio": 0.1, "weight_decay": 0.01}  # fmt: skip
-TABLE = {"kind": "token_table", "loss": "cosine", "epochs": 2.0, "batch_size": 32, "learning_rate": 0.02,
+TABLE = {"method": "static", "loss": "cosine", "epochs": 2.0, "batch_size": 32, "learning_rate": 0.02,
          "warmup_ratio": 0.1}  # fmt: skip
+RANKED = {"method": "embed_distill", "layers": [0, -1], "epochs": 1.0, "batch_size": 16, "learning_rate": 1e-3,
+          "warmup_ratio": 0.1, "neighbours": 2, "temperature": 0.2,
+          "terms": {"label_softmax": 1.0, "score_softmax": 1.0, "query_matching": 1.0}}  # fmt: skip
+REFINE = {"epochs": 1.0, "learning_rate": 1e-3, "labels": "teacher", "neighbours": 2, "temperature": 0.2,
+          "terms": {"label_softmax": 1.0, "score_squared": 0.1}}  # fmt: skip
 DISTILL = {
     "students": ["static", "2l"],
+    "budget_ms": 0.0,
     "seed": 1,
     "mixture": {"train_queries": 1.0, "titles": 1.0, "sentences": 1.0},
     "max_length": 32,
     "validation_texts": 16,
     "precision": "fp32",
-    "student": {"static": TABLE, "2l": LAYERS | {"layers": [0, -1]}},
+    "student": {"static": TABLE, "2l": LAYERS | {"layers": [0, -1]}, "ranked": RANKED | {"refine": REFINE}},
 }
 
 
 def distill_params(**changes: object) -> DistillParams:
     """The tiny distillation with some values changed."""
     return DistillParams.model_validate(DISTILL | changes)
+
+
+def write_mine(folder: Path) -> None:
+    """A triplet for every query of the data set: the next document is the negative."""
+    rows = [
+        {
+            "query_id": f"{dataset}/q{number}",
+            "positive_id": f"{dataset}/{number}",
+            "negative_id": f"{dataset}/{(number + 2) % 64}",
+            "source": "click_one_hop",
+            "via_query_id": "",
+            "weight": 1.0,
+        }
+        for number in range(64)
+        for dataset in ["one" if number % 2 else "two"]
+        if number % 8 < 6
+    ]
+    write_table(folder, "triplets", table_from_rows("triplets", rows))
 
 
 def write_ingest(folder: Path) -> Path:
@@ -86,10 +112,11 @@ def write_ingest(folder: Path) -> Path:
 
 
 def run_embed(root: Path, tower: Path) -> None:
-    """Write data/ingest, data/generate (empty), models/teach and data/embed below `root`."""
+    """Write data/ingest, data/mine, data/generate (empty), models/teach and data/embed below `root`."""
     from steps.embed.run import run as embed
 
     write_ingest(root / "data/ingest")
+    write_mine(root / "data/mine/relevance")
     generated = SCHEMAS["generated_queries"].empty_table()
     write_table(root / "data/generate", "generated_queries", generated)
     shutil.copytree(tower, root / "models/teach/tower", dirs_exist_ok=True)
@@ -103,19 +130,20 @@ def run_embed(root: Path, tower: Path) -> None:
     )
 
 
-def run_distill(root: Path, student: str, params: DistillParams) -> Path:
-    """Distil one student; returns its folder."""
+def run_distill(root: Path, student: str, params: DistillParams, run: Run | None = None) -> Path:
+    """Distil one student, and tell `run` about it; returns its folder."""
     from steps.distill.run import run as distill
 
     output = root / "models/distill" / student
     distill(
         student=student,
         ingest=root / "data/ingest",
+        mine=root / "data/mine/relevance",
         embed=root / "data/embed",
         teach=root / "models/teach",
         output=output,
         params=params,
-        run=NullRun(),
+        run=run or NullRun(),
     )
     return output
 

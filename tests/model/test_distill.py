@@ -10,10 +10,11 @@ from stages import LAYERS, distill_params, run_distill, run_embed
 
 from steps.core.errors import UserError
 from steps.core.files import read_json
-from steps.core.params.distill import LayerSubsetParams
 from steps.core.tables import read_table, table_from_rows, write_table
 from steps.core.towers import encode, load_tower
-from steps.distill.students import LayerSubset, TokenTable
+from steps.distill.starts import layer_subset
+from steps.distill.students import TransformerStudent
+from steps.distill.token_tables import Parts, TokenTable, table_tower
 from steps.distill.tokens import tokenize
 
 TEXTS = ["how to sum the axis", "window", "a mean of a matrix over the last axis of a file"]
@@ -28,8 +29,8 @@ def root(tiny_tower: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def subset(tower: Path, layers: list[int]) -> LayerSubset:
-    return LayerSubset(tower, LayerSubsetParams.model_validate(LAYERS | {"layers": layers}))
+def subset(tower: Path, layers: list[int]) -> TransformerStudent:
+    return TransformerStudent(layer_subset(tower, layers))
 
 
 def test_all_layers_are_the_teacher_itself(tiny_tower: Path) -> None:
@@ -60,7 +61,13 @@ def test_a_token_table_is_the_normalised_mean_of_its_rows(tiny_tower: Path) -> N
     rows = np.random.default_rng(0).normal(size=(30522, 32)).astype(np.float32)
     tokens = tokenize(TEXTS, teacher.tokenizer, 32, special=False)
     with torch.inference_mode():
-        embedded = TokenTable(teacher, rows).embed(tokens, np.arange(3)).numpy()
+        embedded = (
+            TokenTable(
+                table_tower(teacher, teacher.tokenizer, rows), Parts(np.arange(len(rows)), np.arange(len(rows) + 1))
+            )
+            .embed(tokens, np.arange(3))
+            .numpy()
+        )
     for position in range(3):
         mean = rows[tokens.row(position)].astype(np.float64).mean(axis=0)
         np.testing.assert_allclose(embedded[position], mean / np.linalg.norm(mean), atol=1e-6)

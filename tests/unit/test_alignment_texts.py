@@ -1,15 +1,29 @@
 """Alignment texts: every part in turn, each text once, and never an evaluation query."""
 
-from typing import Any
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import product
+from random import Random
+from typing import Any, get_args
 
-from steps.core.params.embed import EmbedParams
-from steps.core.tables import SCHEMAS, table_from_rows
+import numpy as np
+import pytest
+
+from steps.core.params.embed import EmbedParams, Part
+from steps.core.tables import table_from_rows
 from steps.embed.alignment_texts import AlignmentTexts, Sources, build
+from steps.embed.query_words import query_words
 
 PARAMS: dict[str, Any] = {
     "parts": ["train_queries", "generated_queries", "titles", "sentences", "pool"],
     "max_words": 6,
     "max_part_texts": 0,
+    "spans_per_document": 1,
+    "case_share": 0.25,
     "precision": "fp32",
     "batch_size": 8,
     "shard_texts": 8,
@@ -21,11 +35,21 @@ def query(query_id: str, text: str, split: str) -> dict[str, str]:
     return {"query_id": query_id, "dataset": "one", "text": text, "split": split}
 
 
-def texts_of(queries: list[dict[str, str]], *corpus: tuple[str, str], **changes: Any) -> AlignmentTexts:
+def generated(*texts: tuple[str, float]) -> list[dict[str, Any]]:
+    return [{"query_id": f"a#{variant}", "source_query_id": "a", "variant": variant, "text": text, "sigma": sigma,
+             "mask_ratio": 0.1} for variant, (text, sigma) in enumerate(texts)]  # fmt: skip
+
+
+def texts_of(
+    queries: list[dict[str, str]],
+    *corpus: tuple[str, str],
+    generated: Sequence[dict[str, Any]] = (),
+    **changes: Any,
+) -> AlignmentTexts:
     sources = Sources(
         corpus=[(f"one/d{i}", title, content) for i, (title, content) in enumerate(corpus)],
         queries=table_from_rows("queries", queries),
-        generated=SCHEMAS["generated_queries"].empty_table(),
+        generated=table_from_rows("generated_queries", generated),
     )
     return build(sources, EmbedParams.model_validate(PARAMS | changes))
 
@@ -90,3 +114,198 @@ def test_a_sample_of_sentences_is_read_again_as_it_was_counted() -> None:
     for row in found.table.to_pylist():
         document = row["text"].removesuffix(".").rpartition(" ")[2]
         assert row["source_id"] == ("one/d0" if document == "one" else f"one/d{document}")
+
+
+NEW = ["random_queries", "spans", "perturbed_queries"]
+TRAIN = [query(f"q{i}", f"how many rows does frame {i} have", "train") for i in range(60)]
+VARIANTS = generated(*((f"new query {i}", 0.1) for i in range(50)))
+CORPUS = [(f"Title {i}", " ".join(f"word{i}x{n}" for n in range(30))) for i in range(40)]
+
+
+def test_generated_queries_of_every_sigma_are_aligned_on() -> None:
+    found = texts_of([], generated=generated(("first variant", 0.1), ("second variant", 0.2)))
+    assert pairs(found) == [("generated_queries", "first variant"), ("generated_queries", "second variant")]
+    assert found.table["source_id"].to_pylist() == ["a#0", "a#1"]
+
+
+def test_random_queries_are_as_many_as_generated_ones_and_made_of_the_training_queries() -> None:
+    found = texts_of(TRAIN, generated=VARIANTS, parts=["random_queries"])
+    counts = found.counts["random_queries"]
+    assert counts["kept"] + counts["repeated"] == 50 and counts["kept"] >= 45
+    vocabulary = {word for row in TRAIN for word in row["text"].split()}
+    for row in found.table.to_pylist():
+        assert set(row["text"].split()) <= vocabulary
+        assert len(row["text"].split()) == 6  # queries have seven words, and max_words is six
+    assert set(found.table["source_id"].to_pylist()) <= {row["query_id"] for row in VARIANTS}
+
+
+def test_words_and_lengths_of_random_queries_follow_the_training_queries() -> None:
+    queries = [query("a", "common", "train"), query("b", "common common rare", "train")]
+    many = generated(*((f"new {i}", 0.1) for i in range(4000)))
+    found = texts_of(queries, generated=many, parts=["random_queries"])
+    every = {" ".join(text) for length in (1, 3) for text in product(("common", "rare"), repeat=length)}
+    assert {text for _, text in pairs(found)} == every
+    drawn = query_words(row["text"] for row in queries)
+    texts = [drawn.random_query(Random(place)).split() for place in range(4000)]
+    share = np.mean([word == "common" for text in texts for word in text])
+    assert share == pytest.approx(3 / 4, abs=0.02)
+    assert np.mean([len(text) == 1 for text in texts]) == pytest.approx(1 / 2, abs=0.03)
+
+
+def test_spans_are_consecutive_words_of_their_document_as_long_as_training_queries() -> None:
+    queries = [query("a", "two words", "train"), query("b", "and now four words", "train")]
+    found = texts_of(queries, *CORPUS, parts=["spans"], spans_per_document=5)
+    counts = found.counts["spans"]
+    assert counts["kept"] + counts["repeated"] == 5 * len(CORPUS)
+    lengths = Counter(len(text.split()) for _, text in pairs(found))
+    assert set(lengths) == {2, 4} and min(lengths.values()) > 60
+    starts = set()
+    for row in found.table.to_pylist():
+        title, content = CORPUS[int(row["source_id"].removeprefix("one/d"))]
+        document, span = f"{title}. {content}".split(), row["text"].split()
+        places = [at for at in range(len(document)) if document[at : at + len(span)] == span]
+        assert len(places) == 1
+        starts.add((places[0], len(document) - len(span)))
+    assert min(starts)[0] == 0 and any(at == last for at, last in starts)  # both ends of documents occur
+
+
+def test_spans_are_bounded_by_max_words_and_by_the_document() -> None:
+    queries = [query("a", "a query of seven words in all", "train")]
+    found = texts_of(queries, ("", "only three words"), *CORPUS, parts=["spans"])
+    assert [len(text.split()) for _, text in pairs(found)] == [3] + [6] * len(CORPUS)
+
+
+def test_spans_without_training_queries_have_4_to_12_words() -> None:
+    found = texts_of([], *CORPUS, parts=["spans"], spans_per_document=8, max_words=48)
+    assert {len(text.split()) for _, text in pairs(found)} == set(range(4, 13))
+    assert {len(text.split()) for _, text in pairs(texts_of([], *CORPUS, parts=["spans"], max_words=3))} == {3}
+
+
+def test_every_training_query_is_perturbed_once_and_keeps_its_id() -> None:
+    found = texts_of(TRAIN, parts=["train_queries", "perturbed_queries"], max_words=48)
+    assert found.counts["perturbed_queries"] == {"kept": 60, "evaluation_query": 0, "repeated": 0, "empty": 0}
+    rows = found.table.to_pylist()
+    assert [row["source_id"] for row in rows[60:]] == [row["query_id"] for row in TRAIN]
+    assert all(new["text"] != old["text"] for old, new in zip(rows[:60], rows[60:], strict=True))
+    same = sum(new["text"].lower() == old["text"].lower() for old, new in zip(rows[:60], rows[60:], strict=True))
+    assert 5 <= same <= 28  # a quarter of them in another case
+
+
+@pytest.mark.parametrize("order", [["train_queries", "perturbed_queries"], ["perturbed_queries", "train_queries"]])
+def test_a_perturbation_of_case_alone_repeats_nothing_and_its_repetition_does(order: list[str]) -> None:
+    queries = [query("a", "Cumulative Sum", "train"), query("b", "Cumulative Sum", "train")]
+    found = texts_of(queries, parts=order, case_share=1.0)
+    made = [text for part, text in pairs(found) if part == "perturbed_queries"]
+    assert made and set(made) <= {"cumulative sum", "CUMULATIVE SUM"} and len(made) == len(set(made))
+    assert found.counts["perturbed_queries"]["repeated"] == 2 - len(made)
+    assert [text for part, text in pairs(found) if part == "train_queries"] == ["Cumulative Sum"]
+
+
+def test_a_text_that_is_there_to_the_letter_is_no_new_perturbation_nor_one_of_a_later_part() -> None:
+    queries = [query("a", "abs", "train"), query("b", "ABS", "pool"), query("c", "Abs", "pool")]
+    found = texts_of(queries, parts=["perturbed_queries", "pool"])
+    (made,) = (text for part, text in pairs(found) if part == "perturbed_queries")
+    assert made in {"ABS", "Abs"}
+    assert [text for part, text in pairs(found) if part == "pool"] == [{"ABS": "Abs", "Abs": "ABS"}[made]]
+    assert texts_of([query("a", "42", "train")], parts=["perturbed_queries"]).counts["perturbed_queries"] == {
+        "kept": 0, "evaluation_query": 0, "repeated": 1, "empty": 0}  # fmt: skip
+
+
+def test_evaluation_queries_are_removed_from_random_queries() -> None:
+    queries = [query("a", "sum", "train"), query("t", "Sum!", "test")]
+    found = texts_of(queries, generated=VARIANTS, parts=["random_queries"])
+    assert pairs(found) == [] and found.counts["random_queries"]["evaluation_query"] == 50
+
+
+def test_evaluation_queries_are_removed_from_spans() -> None:
+    queries = [query("a", "two words", "train"), query("t", "ONE, two", "test"), query("v", "three four", "dev")]
+    found = texts_of(queries, ("", "one two three four"), parts=["spans"], spans_per_document=60)
+    assert pairs(found) == [("spans", "two three")]
+    counts = found.counts["spans"]
+    assert counts["evaluation_query"] > 20 and sum(counts.values()) == 60
+
+
+@pytest.mark.parametrize("extra", ["", " and words after the cut of it"])
+def test_no_perturbation_of_a_query_that_equals_an_evaluation_query_is_kept(extra: str) -> None:
+    leaking = [query(f"q{i}", f"What is (are) glaucoma in number {i}{extra}", "train") for i in range(6)]
+    tests = [query(f"t{i}", f"what is are Glaucoma in, number {i}{extra}", "test") for i in range(6)]
+    found = texts_of([*leaking, *tests], parts=["perturbed_queries"])
+    assert pairs(found) == [] and found.counts["perturbed_queries"]["evaluation_query"] == 6
+
+
+def test_a_typo_that_makes_an_evaluation_query_is_removed() -> None:
+    (made,) = texts_of([query("a", "glaucoma", "train")], parts=["perturbed_queries"], case_share=0.0).table["text"]
+    queries = [query("a", "glaucoma", "train"), query("t", made.as_py().upper(), "test")]
+    found = texts_of(queries, parts=["perturbed_queries"], case_share=0.0)
+    assert pairs(found) == []
+    assert found.counts["perturbed_queries"] == {"kept": 0, "evaluation_query": 1, "repeated": 0, "empty": 0}
+
+
+def test_new_parts_are_sampled_too() -> None:
+    found = texts_of(TRAIN, *CORPUS, generated=VARIANTS, parts=NEW, max_part_texts=7)
+    assert [found.counts[part]["kept"] for part in NEW] == [7, 7, 7]
+    every = pairs(texts_of(TRAIN, *CORPUS, generated=VARIANTS, parts=NEW))
+    assert [pair for pair in every if pair in pairs(found)] == pairs(found)
+
+
+def test_a_text_made_from_one_source_depends_on_no_other_source() -> None:
+    def made(queries: list[dict[str, str]], *corpus: tuple[str, str]) -> dict[tuple[str, str], str]:
+        found = texts_of(queries, *corpus, parts=["spans", "perturbed_queries"])
+        return {(row["part"], row["source_id"]): row["text"] for row in found.table.to_pylist()}
+
+    fewer, all_of_them = made(TRAIN[10:], *CORPUS[:30]), made(TRAIN, *CORPUS)
+    same = [all_of_them[key] == text for key, text in fewer.items()]
+    assert len(same) == 80 and all(same)
+
+
+def test_another_seed_gives_other_texts() -> None:
+    first, other = (pairs(texts_of(TRAIN, *CORPUS, generated=VARIANTS, parts=NEW, seed=seed)) for seed in (3, 4))
+    for part in NEW:
+        assert {text for name, text in first if name == part} != {text for name, text in other if name == part}
+
+
+def test_another_process_makes_the_same_texts() -> None:
+    code = (
+        "import json, test_alignment_texts as here;"
+        "print(json.dumps(here.pairs(here.texts_of("
+        "here.TRAIN, *here.CORPUS, generated=here.VARIANTS, parts=here.NEW))))"
+    )
+    environment = os.environ | {"PYTHONHASHSEED": "5", "PYTHONPATH": os.pathsep.join(sys.path)}
+    there = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    here = pairs(texts_of(TRAIN, *CORPUS, generated=VARIANTS, parts=NEW))
+    assert [tuple(pair) for pair in json.loads(there.stdout)] == here
+
+
+@pytest.mark.parametrize("part", get_args(Part))
+def test_nothing_to_take_texts_from_gives_no_texts(part: str) -> None:
+    found = texts_of([], parts=[part])
+    assert pairs(found) == []
+    assert found.counts == {part: {"kept": 0, "evaluation_query": 0, "repeated": 0, "empty": 0}}
+
+
+def test_without_training_queries_there_are_neither_random_nor_perturbed_ones() -> None:
+    queries = [query("p", "an unlabelled query", "pool"), query("t", "a test query", "test")]
+    found = texts_of(queries, *CORPUS, generated=VARIANTS, parts=["random_queries", "perturbed_queries"])
+    assert pairs(found) == []
+
+
+def test_documents_without_a_word_give_empty_spans() -> None:
+    assert texts_of(TRAIN, ("", ""), parts=["spans"]).counts["spans"]["empty"] == 1
+
+
+class Stream:
+    """A corpus that is read anew by every loop and never held."""
+
+    def __init__(self, documents: int) -> None:
+        self.documents, self.loops = documents, 0
+
+    def __iter__(self) -> Iterator[tuple[str, ...]]:
+        self.loops += 1
+        return ((f"d{n}", f"Title {n}", f"Content of document {n} and more") for n in range(self.documents))
+
+
+def test_spans_stream_the_corpus_and_read_it_twice() -> None:
+    corpus = Stream(50)
+    sources = Sources(corpus, table_from_rows("queries", TRAIN), table_from_rows("generated_queries", []))
+    found = build(sources, EmbedParams.model_validate(PARAMS | {"parts": ["spans"]}))
+    assert corpus.loops == 2 and found.counts["spans"]["kept"] > 40

@@ -13,8 +13,8 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
 from steps.core.errors import UserError
-from steps.core.params.distill import TokenTableParams
-from steps.distill.checks import check_mixture, check_student, check_targets, check_token_rows, explain_no_number
+from steps.core.params.distill import Ranking
+from steps.distill.checks import check_candidates, check_mixture, check_student, check_targets, explain_no_number
 from steps.distill.tokens import Tokens
 from steps.distill.trainer import Window
 
@@ -22,9 +22,6 @@ TEACHER: Any = SimpleNamespace(tokenizer=[0] * 6, get_embedding_dimension=lambda
 EMBED = Path("data/embed")
 PARTS = np.array(["titles"] * 8 + ["sentences"] * 4)
 COUNTS = {"titles": {"kept": 8}, "sentences": {"kept": 4}, "pool": {"kept": 0, "empty": 3}}
-SCHEDULE = TokenTableParams(
-    kind="token_table", loss="l2", epochs=1.0, batch_size=2, learning_rate=0.1, warmup_ratio=0.0
-)
 
 
 @pytest.mark.parametrize("shape", [(11, 4), (12, 3), (12,)])
@@ -34,20 +31,13 @@ def test_targets_of_other_texts_or_another_width_are_refused(shape: tuple[int, .
         check_targets(EMBED, np.zeros(shape), 12, TEACHER)
 
 
-@pytest.mark.parametrize("shape", [(5, 4), (6, 3), (6,)])
-def test_token_rows_of_another_vocabulary_or_width_are_refused(shape: tuple[int, ...]) -> None:
-    check_token_rows(EMBED, np.zeros((7, 4)), TEACHER)  # a table padded to a rounder size
-    with pytest.raises(UserError, match=r"tokens.npy: holds .* vocabulary and width are \(6, 4\)"):
-        check_token_rows(EMBED, np.zeros(shape), TEACHER)
-
-
 def student(rows: int, width: int) -> Any:
     table = StaticEmbedding(Tokenizer(WordLevel({"a": 0}, unk_token="a")), embedding_weights=torch.ones(rows, width))
     return SimpleNamespace(tower=[table], embed=lambda tokens, rows: torch.ones(len(rows), width))
 
 
 def test_a_student_without_a_row_for_a_token_or_of_another_width_is_refused() -> None:
-    tokens = Tokens(np.array([0, 4]), np.array([0, 2]))
+    tokens = Tokens(np.array([0, 4]), np.array([0, 2]), np.array([2]))
     check_student(student(5, 3), tokens, 3)
     with pytest.raises(UserError, match="gives token 4, but the model's vocabulary ends at 3"):
         check_student(student(4, 3), tokens, 3)
@@ -86,11 +76,52 @@ def test_a_broken_target_is_named_before_the_learning_rate() -> None:
     assert "2 vectors of the texts before step 5 are not finite" in str(explain_no_number(math.nan, 5, bad))
 
 
-def test_a_loss_without_gradient_contributes_nothing() -> None:
-    window = Window(SCHEDULE, np.ones((4, 2)))
-    window.add(torch.tensor(0.5), torch.tensor(0.0), np.arange(2))
-    window.add(torch.tensor(1.5), torch.tensor(1e-9), np.arange(2))
-    assert window.close(2) == 1.0  # one step of the window had a gradient
-    window.add(torch.tensor(0.0), torch.tensor(0.0), np.arange(2))
-    with pytest.raises(UserError, match="the loss l2 is 0 and gave no gradient in the 1 steps up to 3"):
-        window.close(3)
+def a_step(**terms: tuple[float, bool]) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
+    return {name: (torch.tensor(value), torch.tensor(moved)) for name, (value, moved) in terms.items()}
+
+
+def test_a_term_that_never_moved_the_student_is_named() -> None:
+    window = Window(["l2", "label_softmax"], np.ones((4, 2)))
+    window.add(a_step(l2=(0.5, True), label_softmax=(0.0, False)), np.arange(2))
+    window.add(a_step(l2=(1.5, False), label_softmax=(1.0, False)), np.arange(2))
+    assert window.close(2) == {"train_loss": 1.5, "train_loss.l2": 1.0, "train_loss.label_softmax": 0.5}
+    with pytest.raises(UserError, match="the loss label_softmax gave no gradient in the 2 steps so far"):
+        window.check_terms(2)
+    window.add(a_step(l2=(1.0, False), label_softmax=(1.0, True)), np.arange(2))
+    window.close(3)
+    window.check_terms(3)  # each of them moved it in some step
+
+
+def test_one_term_is_the_loss_and_must_be_a_number() -> None:
+    targets = np.array([[1.0, 1.0], [1.0, np.nan]])
+    window = Window(["l2"], targets)
+    window.add(a_step(l2=(0.5, True)), np.array([0]))
+    assert window.close(1) == {"train_loss": 0.5}
+    for row, complaint in ((0, "lower the student's learning_rate"), (1, "1 vectors of the texts before step 2")):
+        window = Window(["l2"], targets)
+        window.add(a_step(l2=(math.nan, True)), np.array([row]))
+        with pytest.raises(UserError, match=complaint):
+            window.close(2)
+
+
+@pytest.mark.parametrize("cut", [4, 5])
+def test_widths_that_cut_nothing_are_refused(cut: int) -> None:
+    tokens = Tokens(np.array([0, 4]), np.array([0, 2]), np.array([2]))
+    check_student(student(5, 4), tokens, 4, [3])
+    with pytest.raises(UserError, match=rf"widths \[{cut}\] are not below the teacher's, 4"):
+        check_student(student(5, 4), tokens, 4, [3, cut])
+
+
+LABELS = {3: np.array([0])}
+
+
+def test_terms_without_labels_or_candidates_are_refused() -> None:
+    both = Ranking(terms={"label_softmax": 1.0, "label_binary": 1.0, "score_binary": 1.0})
+    check_candidates(both, LABELS, np.array([2, 3]))
+    with pytest.raises(UserError, match="label_softmax, label_binary needs labels, but no training query"):
+        check_candidates(both, LABELS, np.array([2]))
+    scores = Ranking(terms={"score_squared": 1.0, "score_softmax": 0.0, "query_matching": 1.0})
+    check_candidates(scores, LABELS, np.array([3]))
+    check_candidates(scores.model_copy(update={"neighbours": 2}), {}, np.array([3]))
+    with pytest.raises(UserError, match=r"student: score_squared has no candidate documents; set neighbours"):
+        check_candidates(scores, LABELS, np.array([2]))

@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 import ir_measures
@@ -14,15 +15,31 @@ from evaluate_stand_ins import FakeRelease, bag_of_words, params, write_inputs
 from steps.core.errors import UserError
 from steps.core.files import write_json
 from steps.core.tables import read_table
-from steps.core.tracking import NullRun
+from steps.core.tracking import NullRun, Run
 from steps.evaluate import run as stage
 from steps.evaluate.measures import MEASURES
 from steps.evaluate.report import read_background
 from steps.evaluate.systems import System, dense_search
+from steps.evaluate.table import results_table
 from steps.evaluate.trec import write_hits
 
 
-def evaluate(root: Path, monkeypatch: pytest.MonkeyPatch, **changes: object) -> Path:
+class Recorded(NullRun):
+    """Keeps metrics and tags."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, object] = {}
+
+    def metrics(self, values: Mapping[str, float], step: int | None = None) -> None:
+        self.values |= {name: float(value) for name, value in values.items()}
+
+    def tag(self, name: str, value: str) -> None:
+        self.values[name] = value
+
+
+def evaluate(
+    root: Path, monkeypatch: pytest.MonkeyPatch, budget_ms: float = 0.0, run: Run | None = None, **changes: object
+) -> Path:
     """Run the stage with a teacher that reads whole queries and students that read less of them."""
     documents = write_inputs(root)
     whole = FakeRelease(documents)
@@ -41,8 +58,9 @@ def evaluate(root: Path, monkeypatch: pytest.MonkeyPatch, **changes: object) -> 
         distill=root / "distill",
         releases={"static": root, "2l": root},
         output=root / "reports",
+        budget_ms=budget_ms,
         params=params(**changes),
-        run=NullRun(),
+        run=run or NullRun(),
     )
     return root / "reports"
 
@@ -57,7 +75,7 @@ def test_metrics_have_the_documented_keys(reports: Path) -> None:
     metrics = json.loads((reports / "metrics.json").read_text())
     assert set(metrics) == {
         "datasets", "datasets_dev", "retention", "significance", "latency", "sizes", "indexes", "serving", "queries",
-        "audit", "settings",
+        "audit", "settings", "choice",
     }  # fmt: skip
     for part in ("datasets", "datasets_dev"):
         assert set(metrics[part]) == {"api", "med"}
@@ -75,6 +93,8 @@ def test_metrics_have_the_documented_keys(reports: Path) -> None:
     assert metrics["sizes"] == {"teacher": {"bytes": 1_000_000}, "static": {"bytes": 123_456}, "2l": {"bytes": 123_456}}
     assert metrics["audit"] == {"checked_texts": 3, "evaluation_queries": 40, "leaks": 0}
     assert metrics["queries"]["api"] == {"test": 10, "dev": 10}
+    names = {metrics["choice"].pop(key) for key in ("student", "runner_up")}
+    assert names == {"static", "2l"}
     assert all(isinstance(value, int | float) for value in _leaves(metrics)), "only numbers differ usefully"
 
 
@@ -154,6 +174,42 @@ def test_report_is_self_contained_and_says_what_it_must(reports: Path) -> None:
     assert "13 s" in page, "training time of 2l, from its distillation report"
 
 
+def test_the_best_on_dev_is_chosen_and_everything_tells_it(tmp_path: Path, monkeypatch) -> None:
+    run = Recorded()
+    reports = evaluate(tmp_path, monkeypatch, budget_ms=1e4, run=run)
+    metrics = json.loads((reports / "metrics.json").read_text())
+    choice, dev = metrics["choice"], metrics["datasets_dev"]
+    means = {name: np.mean([models[name]["nDCG@10"] for models in dev.values()]) for name in ("2l", "static")}
+    assert (choice["student"], choice["runner_up"], choice["over_budget"]) == ("2l", "static", {})
+    assert choice["ndcg"] == pytest.approx(means["2l"])
+    assert choice["difference"] == pytest.approx(means["2l"] - means["static"])
+    assert choice["p50_ms"] == metrics["latency"]["2l"]["p50_ms"]
+    assert (run.values["slimtower.choice"], run.values["slimtower.runner_up"]) == ("2l", "static")
+    assert run.values["choice.p_value"] == choice["p_value"]
+    page = (reports / "report.html").read_text()
+    for told in (
+        "Choice: 2l, the best of 2 within 10000 ms a query",
+        "Runner-up: static",
+        "budget 10000 ms<",
+        ", chosen<",
+    ):
+        assert told in page
+    assert "Choice: 2l, the best of 2 within 10000 ms a query" in results_table(reports)
+
+
+def test_a_budget_that_nobody_meets_is_told_and_stops_nothing(tmp_path: Path, monkeypatch) -> None:
+    run = Recorded()
+    reports = evaluate(tmp_path, monkeypatch, budget_ms=1e-7, run=run)
+    choice = json.loads((reports / "metrics.json").read_text())["choice"]
+    assert choice["student"] is None
+    fastest = min(choice["over_budget"], key=choice["over_budget"].get)
+    told = f"no student is within distill.budget_ms (1e-07): the fastest, {fastest}, needs"
+    page = (reports / "report.html").read_text()
+    assert told in page and told in results_table(reports)
+    assert ", chosen<" not in page
+    assert run.values["slimtower.choice"] == "none"
+
+
 def test_nothing_but_the_outputs_remains_and_a_rerun_replaces_them(tmp_path: Path, monkeypatch) -> None:
     first = evaluate(tmp_path, monkeypatch)
     stale = first / "runs" / "gone.run"
@@ -183,7 +239,11 @@ def test_quality_is_byte_identical_on_a_rerun(tmp_path: Path, monkeypatch, repor
 
 def test_without_dev_the_report_still_stands(tmp_path: Path, monkeypatch) -> None:
     reports = evaluate(tmp_path, monkeypatch, splits=["test"])
-    assert json.loads((reports / "metrics.json").read_text())["datasets_dev"] == {}
+    metrics = json.loads((reports / "metrics.json").read_text())
+    assert metrics["datasets_dev"] == {}
+    test = metrics["datasets"]
+    assert metrics["choice"]["ndcg"] == pytest.approx(np.mean([models["2l"]["nDCG@10"] for models in test.values()]))
+    assert "on test, as there are no dev queries" in (reports / "report.html").read_text()
     assert "Where" not in (reports / "report.html").read_text().split("<main>")[1].split("How it was made")[0]
 
 

@@ -12,7 +12,7 @@ from steps.core.errors import UserError
 from steps.core.fingerprints import Fingerprint
 from steps.core.tables import read_table, write_table
 from steps.evaluate import systems
-from steps.evaluate.examples import best_student, worst_losses
+from steps.evaluate.examples import worst_losses
 from steps.evaluate.questions import EvaluationSet, read_evaluation_sets
 from steps.evaluate.scoring import Scored
 
@@ -86,7 +86,3 @@ def test_worst_losses_are_the_largest_drops_with_ranks() -> None:
         ("text q0", 1, None),
         ("text q2", 2, 60),
     ]
-
-
-def test_best_student_is_the_first_by_name_among_equals() -> None:
-    assert best_student({"b": 0.5, "a": 0.5, "c": 0.4}) == "a"

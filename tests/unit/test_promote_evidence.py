@@ -11,7 +11,7 @@ import yaml
 from promote_stand_ins import policy
 
 from steps.core.errors import UserError
-from steps.core.files import write_json
+from steps.core.files import read_json, write_json
 from steps.core.tables import table_from_rows, write_table
 from steps.promote.candidate import choose_student, read_candidate, release_digest
 from steps.promote.evaluation import read_evaluation, read_questions
@@ -127,6 +127,17 @@ def test_the_best_on_dev_within_the_budgets_is_chosen(tmp_path: Path) -> None:
         choose_student("gone", reports, folders, rules)
     with pytest.raises(UserError, match=r"none of .* is within max_p50_ms 0.1 and max_index_bytes 1000"):
         choose_student("", reports, folders, policy(max_p50_ms=0.1, max_index_bytes=1000))
+
+
+def test_the_choice_of_the_evaluation_goes_first_within_the_budgets(tmp_path: Path) -> None:
+    folders = releases(tmp_path / "release", fast=10, slow=10, big=2000)
+    dev = {"fast": 0.5, "slow": 0.9, "big": 0.8, "gone": 0.95}
+    reports = metrics(tmp_path, dev, dict.fromkeys(dev, 1.0))
+    measured = read_json(reports / "metrics.json")
+    for recorded, expected in {"fast": "fast", "big": "slow", "gone": "slow", None: "slow"}.items():
+        write_json(reports / "metrics.json", measured | {"choice": {"student": recorded}})
+        assert choose_student("", reports, folders, policy(max_index_bytes=1000)) == expected
+    assert choose_student("big", reports, folders, policy()) == "big", "a named student goes before any choice"
 
 
 def test_the_candidate_is_the_students_test_values_and_its_own_files(tmp_path: Path) -> None:

@@ -6,7 +6,16 @@ from pydantic import Field
 
 from steps.core.params.strict import Strict
 
-Part = Literal["train_queries", "generated_queries", "titles", "sentences", "pool"]
+Part = Literal[
+    "train_queries",
+    "generated_queries",
+    "random_queries",
+    "perturbed_queries",
+    "titles",
+    "sentences",
+    "spans",
+    "pool",
+]
 
 
 class EmbedParams(Strict):
@@ -15,6 +24,8 @@ class EmbedParams(Strict):
     parts: list[Part] = Field(min_length=1)
     max_words: int = Field(ge=1)
     max_part_texts: int = Field(ge=0)
+    spans_per_document: int = Field(ge=1)
+    case_share: float = Field(ge=0, le=1)
     precision: Literal["auto", "fp32", "bf16"]
     batch_size: int = Field(ge=1)
     shard_texts: int = Field(ge=1)

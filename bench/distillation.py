@@ -1,0 +1,110 @@
+"""python -m bench.distillation TABLE [--run FOLDER] [--seeds 1,2,3] [--only ROW,...]: a table of distilled students.
+
+TABLE is one of bench/expected.yaml: ladder, layers, qkd, texts, widths, frontier, unlimited. Every row is distilled
+with every seed from a run in which `embed` is done (FOLDER; default: the present one), scored on dev and test by exact
+search over the teacher's documents, and compared with what is expected of it, each claim of a paper by a paired test.
+A finished cell is kept below .cache/bench-distill, so a killed bench goes on. Writes
+bench/results/distillation/TABLE.json when all rows and seeds are there; exits 3 when a verdict is FAIL.
+"""
+
+import argparse
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from bench.tables.cells import STUDENT, make_cell, measured, mixture_of
+from bench.tables.expected import Expected, Table, read_expected
+from bench.tables.pipeline import Pipeline, Scores, open_pipeline
+from bench.tables.report import finished, show
+from bench.tables.verdicts import Measured, failures
+from steps.core.errors import UserError, guarded
+from steps.core.files import write_json
+
+EXPECTED = Path("bench/expected.yaml")
+RESULTS = Path("bench/results/distillation")
+
+
+def left_out(pipeline: Pipeline, table: Table) -> dict[str, str]:
+    """Rows that cannot be measured, and why."""
+    found = {}
+    for name, row in table.rows.items():
+        if row.student is None:
+            found[name] = "its student is not settled yet"
+        elif (row.texts or table.texts) and (absent := pipeline.missing(mixture_of(pipeline, table, row))):
+            found[name] = f"the run has no texts of {', '.join(absent)}"
+    return found
+
+
+def measure(name: str, table: Table, pipeline: Pipeline, rows: list[str], seeds: list[int]) -> dict[str, Measured]:
+    """Every line of the table that belongs to `rows`, from as many cells as rows and seeds."""
+    cells: dict[str, list[dict[str, Any]]] = {}
+    total = len(rows) * len(seeds)
+    for number, (row, seed) in enumerate(((row, seed) for row in rows for seed in seeds), start=1):
+        cell = make_cell(pipeline, table, table.rows[row], seed)
+        print(f"table {name} {number}/{total} {row} seed {seed} ...", file=sys.stderr, flush=True)
+        found, old = measured(cell, pipeline)
+        means = {dataset: sum(values) / len(values) for dataset, values in _whole(found)["test"].items()}
+        said = ", ".join(f"{dataset} {value:.4f}" for dataset, value in means.items())
+        origin = "known" if old else f"{found['stage_seconds']:.0f} s"
+        print(f"table {name} {number}/{total} {row} seed {seed}: test nDCG@10 {said} ({origin})", flush=True)
+        student = cell.params.student[STUDENT].model_dump(exclude_defaults=True)
+        cells.setdefault(row, []).append(found | {"student": student})
+    return {
+        entry.name: Measured(entry, [cell["scores"][str(entry.cut)] for cell in cells[entry.row_name]],
+                             cells[entry.row_name])
+        for entry in table.entries()
+        if entry.row_name in cells
+    }  # fmt: skip
+
+
+def _whole(cell: Mapping[str, Any]) -> Scores:
+    """Scores at the greatest width that the cell has."""
+    return cell["scores"][max(cell["scores"], key=lambda cut: int(cut) or sys.maxsize)]
+
+
+def chosen(words: argparse.Namespace, expected: Expected, table: Table) -> tuple[list[str], list[int]]:
+    """Rows and seeds that were asked for; UserError for a row that the table does not have."""
+    rows = words.only.split(",") if words.only else list(table.rows)
+    unknown = [row for row in rows if row not in table.rows]
+    if unknown:
+        raise UserError(f"--only: the table {words.table} has no rows {unknown}; it has {list(table.rows)}")
+    try:
+        seeds = [int(word) for word in words.seeds.split(",")] if words.seeds else expected.seeds
+    except ValueError:
+        raise UserError(f"--seeds: {words.seeds!r} are no numbers; write 1,2,3") from None
+    return rows, seeds
+
+
+def main() -> None:
+    """Measure, write, show and judge one table."""
+    parser = argparse.ArgumentParser(prog="python -m bench.distillation", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("table")
+    parser.add_argument("--run", type=Path, default=Path(), help="a pipeline's folder in which embed is done")
+    parser.add_argument("--seeds", default="", help="such as 1,2,3; absent = those of bench/expected.yaml")
+    parser.add_argument("--only", default="", help="rows, separated by commas; absent = all")
+    words = parser.parse_args()
+    expected = read_expected(EXPECTED)
+    if words.table not in expected.tables:
+        raise UserError(f"bench.distillation: no table {words.table!r}; {EXPECTED} has {sorted(expected.tables)}")
+    table, pipeline = expected.tables[words.table], open_pipeline(words.run)
+    rows, seeds = chosen(words, expected, table)
+    absent = left_out(pipeline, table)
+    rows = [row for row in rows if row not in absent]
+    if not rows:
+        raise UserError(f"bench.distillation: nothing to measure of {words.table}: {absent}")
+    lines = measure(words.table, table, pipeline, rows, seeds)
+    found = finished(words.table, table, pipeline, lines, absent, seeds)
+    show(found)
+    if seeds == expected.seeds and {*rows, *absent} == set(table.rows):
+        write_json(RESULTS / f"{words.table}.json", found)
+        print(f"wrote {RESULTS / words.table}.json")
+    else:
+        print(f"{RESULTS / words.table}.json stays as it is: this is a part of the table")
+    missed = failures(found["rows"], found["claims"])
+    if missed:
+        raise UserError(f"bench.distillation {words.table}: FAIL for {'; '.join(missed)}")
+
+
+if __name__ == "__main__":
+    guarded(main)

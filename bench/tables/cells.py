@@ -1,0 +1,144 @@
+"""A cell of a table: one student distilled with one seed, and scored. Finished ones are kept by what they depend on."""
+
+import hashlib
+import json
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import sentence_transformers
+import torch
+from pydantic import TypeAdapter, ValidationError
+
+from bench.machine import machine
+from bench.tables.expected import Mixture, Row, Table
+from bench.tables.layer_subsets import scaled
+from bench.tables.pipeline import Pipeline, Scores
+from steps.core import losses
+from steps.core.errors import UserError
+from steps.core.files import code_digest, read_json, sha256_file, write_json
+from steps.core.params.distill import DistillParams, StudentParams
+from steps.core.towers import encode, load_tower, resolve_precision
+from steps.core.tracking import NullRun
+from steps.distill import run as stage
+
+CELLS = Path(".cache/bench-distill")
+STUDENT = "bench"  # what it is called while it is distilled
+_HERE = Path(__file__).parent
+_STUDENT: TypeAdapter[StudentParams] = TypeAdapter(StudentParams)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A student's params, all that is shared with others included, and the widths at which it is scored."""
+
+    params: DistillParams
+    cuts: tuple[int, ...] = ()
+
+    def key(self, pipeline: Pipeline) -> str:
+        """Hex sha256 of all that the figures depend on: params, data, teacher, code, and how it computes."""
+        described = self.params.model_dump(include={"seed", "mixture", "max_length", "validation_texts"})
+        what = {
+            "params": described | {"student": self.params.student[STUDENT].model_dump()},
+            "precision": resolve_precision(self.params.precision),
+            "cuts": self.cuts,
+            "data": pipeline.digest,
+            "code": [code_digest(Path(stage.__file__).parent), code_digest(Path(losses.__file__).parent), _own_code()],
+            "torch": torch.__version__,
+            "sentence_transformers": sentence_transformers.__version__,
+        }
+        return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()
+
+
+def _own_code() -> list[str]:
+    return [sha256_file(_HERE / name) for name in ("cells.py", "pipeline.py")]
+
+
+def make_cell(pipeline: Pipeline, table: Table, row: Row, seed: int) -> Cell:
+    """The cell of a row; UserError for a student that params.yaml would not take."""
+    run = pipeline.params
+    held = table.validation_texts or run.validation_texts
+    weights = pipeline.weights(mixture_of(pipeline, table, row), row.texts or table.texts, held, seed)
+    return Cell(distill_params(run, student_of(pipeline, table, row), weights, held, seed), tuple(row.cuts))
+
+
+def mixture_of(pipeline: Pipeline, table: Table, row: Row) -> Mixture:
+    """The row's mixture, the table's, or the run's."""
+    return row.mixture or table.mixture or pipeline.params.mixture
+
+
+def student_of(pipeline: Pipeline, table: Table, row: Row) -> dict[str, Any]:
+    """The row's student as params.yaml would describe it; UserError for a name that the run does not know."""
+    if isinstance(row.student, str):
+        if row.student not in pipeline.params.student:
+            raise UserError(f"bench/expected.yaml: {pipeline.root}/params.yaml describes no student {row.student!r}")
+        return pipeline.params.student[row.student].model_dump()
+    layers = {"layers": scaled(row.subset, pipeline.depth)} if row.subset else {}
+    return table.common | (row.student or {}) | layers
+
+
+def distill_params(
+    run: DistillParams, student: dict[str, Any], mixture: Mixture, validation_texts: int, seed: int
+) -> DistillParams:
+    """The run's params with this student alone, another mixture and another seed."""
+    try:
+        chosen: StudentParams = _STUDENT.validate_python(student)
+    except ValidationError as error:
+        item = error.errors()[0]
+        key = ".".join(map(str, item["loc"]))
+        raise UserError(f"bench/expected.yaml: student {student}: {key}: {item['msg']}; mend it") from None
+    changes = {"seed": seed, "mixture": mixture, "validation_texts": validation_texts}
+    return run.model_copy(update=changes | {"students": [], "student": {STUDENT: chosen}})
+
+
+def measure(cell: Cell, pipeline: Pipeline) -> dict[str, Any]:
+    """Distil the student and score it on dev and test."""
+    chosen = cell.params.student[STUDENT]
+    started = time.perf_counter()
+    with TemporaryDirectory(prefix="bench-distill.") as folder:
+        output, labels = Path(folder) / "student", Path(folder) / "labels"
+        pipeline.write_labels(labels)
+        stage.run(STUDENT, pipeline.ingest, labels, pipeline.embed, pipeline.teach, output, cell.params, NullRun())
+        stage_seconds = time.perf_counter() - started
+        report = read_json(output / "report.json")
+        tower = load_tower(output / "query_encoder")
+    documents = pipeline.documents
+    if getattr(chosen, "towers", "") == "symmetric":
+        tower.max_seq_length = chosen.max_document_length  # type: ignore[union-attr]
+        texts = pipeline.document_texts()
+        documents = encode(tower, texts, "document", precision=cell.params.precision, what="documents")
+    queries = {f"{item.split}/{item.dataset}": encode(tower, item.texts, "query") for item in pipeline.questions}
+    drawn = pipeline.drawn(cell.params.mixture, cell.params.validation_texts, cell.params.seed, chosen.epochs)
+    kept = ("parameters", "bytes", "texts_seen", "steps", "validation_cosine", "texts_per_second")
+    return {
+        "scores": pipeline.score(queries, documents, cell.cuts),
+        "training_seconds": report["seconds"],
+        "stage_seconds": max(stage_seconds, report["seconds"]),  # a killed cell goes on from its checkpoint
+        "drawn": drawn,
+        "machine": machine(),
+        **{name: report[name] for name in kept},
+    }
+
+
+def measured(cell: Cell, pipeline: Pipeline) -> tuple[dict[str, Any], bool]:
+    """The cell's figures, from disk where it was finished before, and whether they were."""
+    path = CELLS / f"{cell.key(pipeline)}.json"
+    if path.is_file():
+        return read_json(path), True
+    found = measure(cell, pipeline)
+    write_json(path, found)
+    return found, False
+
+
+def teacher_scores(pipeline: Pipeline, cuts: tuple[int, ...]) -> dict[str, Scores]:
+    """nDCG@10 of the teacher itself, whole ("0") and at the cuts."""
+    what = json.dumps([pipeline.digest, _own_code(), cuts])
+    path = CELLS / f"teacher.{hashlib.sha256(what.encode()).hexdigest()}.json"
+    if not path.is_file():
+        queries = {
+            f"{item.split}/{item.dataset}": encode(pipeline.teacher, item.texts, "query") for item in pipeline.questions
+        }
+        write_json(path, pipeline.score(queries, pipeline.documents, (0, *cuts)))
+    return read_json(path)

@@ -1,0 +1,120 @@
+"""The schema of bench/expected.yaml: the tables, their students, and what is expected of them."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, ValidationError, model_validator
+
+from steps.core.errors import UserError
+from steps.core.params import read_mapping
+from steps.core.params.distill import Weight
+from steps.core.params.embed import Part
+from steps.core.params.strict import Strict
+
+Mixture = dict[Part, Weight]
+Paper = dict[str, float | str]
+
+
+class Row(Strict):
+    """A student, what it is trained on, and how much of the teacher it is expected to keep.
+
+    `student`: parameters laid over the table's `common`, or a name in the run's own distill.student; null = not settled
+    yet. `subset`: layers of the paper's teacher. With `cuts` one training is evaluated at several widths, and
+    `expected` names a value for each; null = measured for the first time. `minimum` is a promise instead.
+    """
+
+    description: str = Field(min_length=1)
+    student: dict[str, Any] | str | None = Field(default_factory=dict)
+    subset: list[int] = Field(default_factory=list)
+    mixture: Mixture | None = None
+    texts: int | None = Field(default=None, ge=1)
+    cuts: list[int] = Field(default_factory=list)
+    expected: float | dict[int, float | None] | None = None
+    minimum: float | None = None
+    tolerance: float | None = Field(default=None, ge=0)
+    paper: Paper = Field(default_factory=dict)
+    differs: str = ""
+
+    @model_validator(mode="after")
+    def _expected_names_cuts(self) -> "Row":
+        if isinstance(self.expected, dict) and set(self.expected) != set(self.cuts):
+            raise ValueError(f"expected names {sorted(self.expected)}, cuts {sorted(self.cuts)}; give both alike")
+        if isinstance(self.expected, float) and self.cuts:
+            raise ValueError("expected is one value, but there are cuts; give one for each of them")
+        return self
+
+
+class Claim(Strict):
+    """What a paper finds: the first row is better than the second. `differs`: what was found when ours was not."""
+
+    order: list[str] = Field(min_length=2, max_length=2)
+    paper: str = Field(min_length=1)
+    differs: str = ""
+
+
+class Table(Strict):
+    """Rows that are compared with one another.
+
+    `mixture` and `texts` serve rows without their own. Weights are those of distill.mixture (absent: the run's own);
+    with `texts` a weight of 1 stands for so many texts of a part in an epoch, whatever its size. `validation_texts`
+    replaces the run's. `worst_within`: how far the worst data set may lie below the mean; `seconds` limits training.
+    """
+
+    description: str = Field(min_length=1)
+    common: dict[str, Any] = Field(default_factory=dict)
+    mixture: Mixture | None = None
+    texts: int | None = Field(default=None, ge=1)
+    validation_texts: int | None = Field(default=None, ge=1)
+    tolerance: float = Field(ge=0)
+    worst_within: float | None = Field(default=None, ge=0)
+    seconds: float | None = Field(default=None, gt=0)
+    rows: dict[str, Row] = Field(min_length=1)
+    claims: list[Claim] = Field(default_factory=list)
+
+    @model_validator(mode="after")
+    def _claims_name_rows(self) -> "Table":
+        unknown = {name for claim in self.claims for name in claim.order} - {entry.name for entry in self.entries()}
+        if unknown:
+            raise ValueError(f"claims name {sorted(unknown)}, which are no rows")
+        return self
+
+    def entries(self) -> Iterator["Entry"]:
+        """A line of the finished table for each row, or for each of its cuts."""
+        for name, row in self.rows.items():
+            for cut in row.cuts or [0]:
+                yield Entry(f"{name}@{cut}" if cut else name, name, row, cut)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A line of a finished table; `cut` 0 = the whole embedding."""
+
+    name: str
+    row_name: str
+    row: Row
+    cut: int
+
+    def expected(self) -> float | None:
+        """The ratio to the teacher that is expected; None before the first measurement."""
+        return self.row.expected.get(self.cut) if isinstance(self.row.expected, dict) else self.row.expected
+
+
+class Expected(Strict):
+    """The whole file."""
+
+    seeds: list[int] = Field(min_length=1)
+    tables: dict[str, Table]
+
+
+def read_expected(path: Path) -> Expected:
+    """Read and check the file; UserError names the first bad key."""
+    raw = read_mapping(path)
+    raw.pop("anchors", None)  # a place for what several tables share
+    try:
+        return Expected.model_validate(raw)
+    except ValidationError as error:
+        item = error.errors()[0]
+        key = ".".join(map(str, item["loc"]))
+        raise UserError(f"{path}: {key} is {str(item['input'])[:80]!r}: {item['msg']}; mend it") from None

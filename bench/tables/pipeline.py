@@ -1,0 +1,177 @@
+"""What a pipeline's run left up to `embed`: all that students are distilled from and judged by."""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import faiss
+import numpy as np
+from sentence_transformers import SentenceTransformer
+
+from bench.tables.expected import Mixture
+from steps.core.corpus import CorpusTexts, corpus_columns
+from steps.core.errors import UserError
+from steps.core.files import sha256_file
+from steps.core.fingerprints import fingerprint
+from steps.core.params import load_params
+from steps.core.params.distill import DistillParams
+from steps.core.params.embed import Part
+from steps.core.tables import read_table, table_from_rows, write_table
+from steps.core.towers import load_tower
+from steps.core.widths import cut as cut_to
+from steps.distill.mixture import epoch_rows, hold_out
+from steps.evaluate.measures import per_query
+from steps.evaluate.questions import EvaluationSet, read_evaluation_sets
+
+_HITS = 100  # more than the 10 that count, so that ties at the tenth are broken by document id
+
+Scores = dict[str, dict[str, list[float]]]  # split -> data set -> nDCG@10 of each query
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """A pipeline's folder in which `embed` is done."""
+
+    root: Path
+
+    @property
+    def ingest(self) -> Path:
+        """Corpora, queries and judgements."""
+        return self.root / "data/ingest"
+
+    @property
+    def embed(self) -> Path:
+        """Alignment texts, their vectors, and the documents'."""
+        return self.root / "data/embed"
+
+    @property
+    def teach(self) -> Path:
+        """The teacher's folder."""
+        return self.root / "models/teach"
+
+    @cached_property
+    def params(self) -> DistillParams:
+        """The run's own section `distill`."""
+        return load_params(self.root / "params.yaml").distill
+
+    @cached_property
+    def questions(self) -> list[EvaluationSet]:
+        """Judged dev and test queries."""
+        return read_evaluation_sets(self.ingest, ["dev", "test"])
+
+    @cached_property
+    def parts(self) -> np.ndarray:
+        """Name of each alignment text's part."""
+        return np.array(read_table(self.embed, "alignment_texts")["part"].to_pylist())
+
+    @cached_property
+    def teacher(self) -> SentenceTransformer:
+        """The teacher, zero-shot or trained."""
+        return load_tower(self.teach / "tower")
+
+    @cached_property
+    def depth(self) -> int:
+        """How many layers the teacher has."""
+        first: Any = self.teacher[0]
+        return int(first.auto_model.config.num_hidden_layers)
+
+    @cached_property
+    def digest(self) -> str:
+        """Hex sha256 over all that a student's figures depend on, but for its params and code."""
+        digest = hashlib.sha256(str(asdict(fingerprint(self.teach / "tower"))).encode())
+        for name in ("corpus.parquet", "queries.parquet", "qrels.parquet"):
+            digest.update(sha256_file(self.ingest / name).encode())
+        for name in ("alignment_texts.parquet", "alignment.npy", "documents.npy", "tokens.npy"):
+            digest.update(sha256_file(self.embed / name).encode())
+        return digest.hexdigest()
+
+    @cached_property
+    def documents(self) -> np.ndarray:
+        """The teacher's embeddings of the documents, `(documents, dim)`, memory-mapped."""
+        return np.load(self.embed / "documents.npy", mmap_mode="r")
+
+    @cached_property
+    def corpus(self) -> dict[str, tuple[np.ndarray, list[str]]]:
+        """Rows in `documents` and document ids of each data set."""
+        names, ids = zip(*corpus_columns(self.ingest, ["dataset", "doc_id"]), strict=True)
+        rows = {name: np.flatnonzero(np.array(names) == name) for name in sorted(set(names))}
+        return {name: (own, [ids[row] for row in own]) for name, own in rows.items()}
+
+    def document_texts(self) -> list[str]:
+        """What a document tower reads, in the order of `documents`."""
+        return list(CorpusTexts(self.ingest))
+
+    def write_labels(self, folder: Path) -> None:
+        """Write triplets of the training queries' judgements, as the papers have them: every relevant document.
+
+        Mining reads logs and a ranker's scores, which these data sets do not have. Batches make the negatives.
+        """
+        qrels = read_table(self.ingest, "qrels").to_pylist()
+        rows = [
+            {"query_id": row["query_id"], "positive_id": row["doc_id"], "negative_id": "", "source":
+             "relevance_one_hop", "via_query_id": "", "weight": 1.0}
+            for row in qrels
+            if row["split"] == "train" and row["grade"] > 0
+        ]  # fmt: skip
+        write_table(folder, "triplets", table_from_rows("triplets", rows))
+
+    def missing(self, mixture: Mixture) -> list[Part]:
+        """Parts with a weight of which there is no text."""
+        present = set(self.parts.tolist())
+        return sorted(part for part, weight in mixture.items() if weight > 0 and part not in present)
+
+    def weights(self, mixture: Mixture, texts: int | None, validation_texts: int, seed: int) -> Mixture:
+        """Weights for distill.mixture: `mixture` itself, or those of `texts` times each weight texts an epoch."""
+        if texts is None:
+            return {part: weight for part, weight in mixture.items() if weight > 0}
+        training, _ = hold_out(len(self.parts), validation_texts, seed)
+        counts = {part: int((self.parts[training] == part).sum()) for part in mixture}
+        return {part: round(weight * texts) / max(1, counts[part]) for part, weight in mixture.items() if weight > 0}
+
+    def drawn(self, mixture: Mixture, validation_texts: int, seed: int, epochs: float) -> dict[str, dict[str, int]]:
+        """Of each part: texts in the first epoch, and how many different ones all epochs begun draw from it."""
+        training, _ = hold_out(len(self.parts), validation_texts, seed)
+        begun = range(int(np.ceil(epochs)))
+        rows = [epoch_rows(training, self.parts, mixture, seed, epoch) for epoch in begun]
+        first, different = self.parts[rows[0]], self.parts[np.unique(np.concatenate(rows))]
+        return {
+            part: {"an_epoch": int((first == part).sum()), "different": int((different == part).sum())}
+            for part in sorted(mixture)
+        }
+
+    def score(self, queries: Mapping[str, np.ndarray], documents: np.ndarray, cuts: Sequence[int]) -> dict[str, Scores]:
+        """nDCG@10 by exact search, by cut ("0" = whole embeddings), of every evaluation set.
+
+        `queries` `(n, dim)` by "<split>/<data set>", in the order of `questions`; `documents` `(documents, dim)`.
+        """
+        found: dict[str, Scores] = {}
+        for cut in cuts or [0]:
+            scores: Scores = {}
+            for item in self.questions:
+                rows, ids = self.corpus[item.dataset]
+                asked = cut_to(queries[f"{item.split}/{item.dataset}"], cut or documents.shape[1])
+                held = cut_to(documents[rows], cut or documents.shape[1])
+                if self.teacher.similarity_fn_name == "cosine":
+                    faiss.normalize_L2(asked)
+                    faiss.normalize_L2(held)
+                index = faiss.IndexFlatIP(held.shape[1])
+                index.add(held)
+                values, hits = index.search(asked, min(_HITS, len(ids)))
+                names = [[ids[hit] for hit in line] for line in hits.tolist()]
+                ndcg = per_query(item.judgements, item.query_ids, names, list(values))["nDCG@10"]
+                scores.setdefault(item.split, {})[item.dataset] = [round(value, 6) for value in ndcg.tolist()]
+            found[str(cut)] = scores
+        return found
+
+
+def open_pipeline(root: Path) -> Pipeline:
+    """UserError unless `embed` is done there."""
+    if not (root / "data/embed/report.json").is_file():
+        raise UserError(
+            f"{root}: no data/embed there; run `make run RECIPE=recipes/scifact_medquad.yaml DATA=... STAGES=embed` and"
+            " give its folder with --run runs/scifact_medquad"
+        )
+    return Pipeline(root)

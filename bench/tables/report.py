@@ -1,0 +1,109 @@
+"""A finished table: what is written about it, and how it is shown."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from bench.tables.cells import teacher_scores
+from bench.tables.expected import Table
+from bench.tables.pipeline import Pipeline, Scores
+from bench.tables.verdicts import Measured, judged, row_of
+from steps.core.tracking import git_commit
+
+
+def finished(
+    name: str,
+    table: Table,
+    pipeline: Pipeline,
+    lines: Mapping[str, Measured],
+    left_out: Mapping[str, str],
+    seeds: list[int],
+) -> dict[str, Any]:
+    """The table as it is written: rows, claims, the teacher, and what it was measured on.
+
+    `above_teacher`: rows that keep more than all, the smallest first.
+    """
+    widths = tuple(sorted({cut for row in table.rows.values() for cut in row.cuts}))
+    teacher = teacher_scores(pipeline, widths)
+    rows = {key: row_of(line, teacher["0"], table) for key, line in lines.items()}
+    by_row = {line.entry.row_name: line.cells for line in lines.values()}
+    cells = [cell for own in by_row.values() for cell in own]
+    above = [key for key, row in rows.items() if row["kept"]["mean"] > 1]
+    found: dict[str, Any] = _rounded(
+        {
+            "table": name,
+            "description": table.description,
+            "seeds": seeds,
+            "teacher": {cut: _means(scores) for cut, scores in teacher.items()},
+            "queries": {split: {key: len(row) for key, row in sets.items()} for split, sets in teacher["0"].items()},
+            "rows": rows,
+            "same_as": _equal_rows(lines),
+            "left_out": dict(left_out),
+            "claims": [judged(claim, lines) for claim in table.claims if set(claim.order) <= set(lines)],
+            "above_teacher": sorted(above, key=lambda key: rows[key]["bytes"]),
+            "machines": list({str(cell["machine"]): cell["machine"] for cell in cells}.values()),
+            "seconds": sum(cell["stage_seconds"] for cell in cells),
+            "git_commit": git_commit(),
+        }
+    )
+    return found
+
+
+def _means(scores: Scores) -> dict[str, dict[str, float]]:
+    return {split: {key: sum(row) / len(row) for key, row in sets.items()} for split, sets in scores.items()}
+
+
+def _equal_rows(lines: Mapping[str, Measured]) -> dict[str, str]:
+    """Rows whose cells are those of a row before them, such as layer subsets that coincide at this depth."""
+    first: dict[str, str] = {}
+    found = {}
+    for name, line in lines.items():
+        what = repr((line.entry.cut, [(cell["student"], cell["drawn"]) for cell in line.cells], line.scores))
+        if first.setdefault(what, name) != name:
+            found[name] = first[what]
+    return found
+
+
+def _rounded(value: Any) -> Any:
+    """Five digits, but for p-values and other numbers below 0.001, which keep five that count."""
+    if isinstance(value, float):
+        return round(value, 5) if abs(value) >= 1e-3 else float(f"{value:.5g}")
+    if isinstance(value, dict):
+        return {key: _rounded(item) for key, item in value.items()}
+    return [_rounded(item) for item in value] if isinstance(value, list) else value
+
+
+def show(found: Mapping[str, Any]) -> None:
+    """Print rows and claims."""
+    datasets = list(next(iter(found["rows"].values()))["datasets"])
+    width = max(map(len, found["rows"]))
+    heads = "".join(f" {name:>10}" for name in datasets)
+    print(f"\n{found['table']}: {found['description']}")
+    print(f"{'row':{width}}    kept     sd    dev{heads}  expected     MB  texts/s  seconds  verdict")
+    for name, row in found["rows"].items():
+        sets = "".join(f" {row['datasets'][key]['kept']:10.2%}" for key in datasets)
+        sd = "-" if row["kept"]["sd"] is None else f"{row['kept']['sd']:.2%}"
+        dev = f"{row['dev']['mean']:.1%}" if "dev" in row else "-"
+        aim = "-" if row["expected"] is None else f"{row['expected']:.2%}"
+        aim = aim if row["minimum"] is None else f">={row['minimum']:.1%}"
+        paper = ", ".join(f"{key} {value}" for key, value in row["paper"].items())
+        print(
+            f"{name:{width}} {row['kept']['mean']:7.2%} {sd:>6} {dev:>6}{sets} {aim:>9} {row['bytes'] / 1e6:6.1f}"
+            f" {row['texts_per_second']:8.0f} {row['stage_seconds']:8.0f}  {_verdicts(row)}"
+            + (f"; paper: {paper}" if paper else "")
+            + (f"; differs: {row['differs']}" if row.get("differs") else "")
+        )
+    for name, other in found["same_as"].items():
+        print(f"{name} is the same student as {other}")
+    for name, reason in found["left_out"].items():
+        print(f"{name} is left out: {reason}")
+    for claim in found["claims"]:
+        better, worse = claim["order"]
+        here = f"{claim['difference']:+.4f}, p {claim['p']:.3g}"
+        note = f"; differs: {claim['differs']}" if claim.get("differs") else ""
+        print(f"{claim['verdict']:5} {better} > {worse}: {here} (paper: {claim['paper']}){note}")
+
+
+def _verdicts(row: Mapping[str, Any]) -> str:
+    """The row's verdict, and what failed where there are several promises."""
+    failed = [kind for kind, verdict in row["verdicts"].items() if verdict == "FAIL"]
+    return f"{row['verdict']} ({', '.join(failed)})" if failed else str(row["verdict"])

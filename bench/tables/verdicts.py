@@ -1,0 +1,143 @@
+"""From per-query figures of all seeds to a finished table: ratios to the teacher, spreads, tests and verdicts."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from bench.tables.expected import Claim, Entry, Table
+from bench.tables.pipeline import Scores
+from steps.core.errors import UserError
+from steps.evaluate.retention import p_value
+
+Verdict = Literal["OK", "OKish", "FAIL", "new"]
+SIGNIFICANT = 0.05
+Kept = Mapping[str, Mapping[str, np.ndarray]]  # split -> data set -> student / teacher of each seed, `(seeds,)`
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A line of the table: nDCG@10 of each query and seed, and what the cells say besides."""
+
+    entry: Entry
+    scores: Sequence[Scores]  # one a seed
+    cells: Sequence[Mapping[str, Any]]
+
+    def by_query(self, split: str, dataset: str) -> np.ndarray:
+        """Means over the seeds, `(queries,)`."""
+        return np.array([seed[split][dataset] for seed in self.scores]).mean(axis=0)
+
+
+def near(value: float, expected: float | None, tolerance: float) -> Verdict:
+    """OK within the tolerance, OKish within twice of it; new without an expectation."""
+    if expected is None:
+        return "new"
+    distance = abs(value - expected) - 1e-9  # what decimal figures lose in binary
+    return "OK" if distance <= tolerance else "OKish" if distance <= 2 * tolerance else "FAIL"
+
+
+def at_least(value: float, promised: float, tolerance: float) -> Verdict:
+    """OK from what is promised on, OKish when short of it by no more than the tolerance."""
+    short = promised - value - 1e-9
+    return "OK" if short <= 0 else "OKish" if short <= tolerance else "FAIL"
+
+
+def worst_of(verdicts: Sequence[Verdict]) -> Verdict:
+    """FAIL before OKish before OK; new only where nothing else is known."""
+    ranked: list[Verdict] = ["new", "OK", "OKish", "FAIL"]
+    return max(verdicts, key=ranked.index, default="new")
+
+
+def kept(line: Measured, teacher: Scores) -> Kept:
+    """Student / teacher of the mean nDCG@10; UserError where the teacher finds nothing."""
+    found: dict[str, dict[str, np.ndarray]] = {}
+    for split, datasets in teacher.items():
+        for dataset, values in datasets.items():
+            whole = float(np.mean(values))
+            if whole <= 0:
+                raise UserError(f"models/teach: the teacher's nDCG@10 on {dataset} {split} is 0; nothing can be kept")
+            means = [float(np.mean(seed[split][dataset])) / whole for seed in line.scores]
+            found.setdefault(split, {})[dataset] = np.array(means)
+    return found
+
+
+def row_of(line: Measured, teacher: Scores, table: Table) -> dict[str, Any]:
+    """All that is told of a line; ratios are means over data sets and seeds, on test unless they say dev."""
+    ratios, row, cells = kept(line, teacher), line.entry.row, line.cells
+    test, by_seed = ratios["test"], _over_sets(ratios["test"])
+    mean, worst = float(by_seed.mean()), min(test, key=lambda name: float(test[name].mean()))
+    students = {name: float(line.by_query("test", name).mean()) for name in test}
+    teachers = {name: float(np.mean(teacher["test"][name])) for name in test}
+    differences = [line.by_query("test", name) - np.array(teacher["test"][name]) for name in test]
+    seconds = {f"{kind}_seconds": float(np.mean([cell[f"{kind}_seconds"] for cell in cells])) for kind in
+               ("training", "stage")}  # fmt: skip
+    told: dict[str, Any] = {
+        "description": row.description,
+        "student": cells[0]["student"],
+        "mixture": cells[0]["drawn"],
+        "kept": {"mean": mean, "sd": _spread(by_seed), "by_seed": by_seed.tolist()},
+        "datasets": {
+            name: {"ndcg": students[name], "kept": float(test[name].mean()), "sd": _spread(test[name])} for name in test
+        },
+        "ratio_of_means": sum(students.values()) / sum(teachers.values()),
+        "worst": {"dataset": worst, "kept": float(test[worst].mean())},
+        "against_teacher": {"difference": float(np.mean([d.mean() for d in differences])), "p": p_value(differences)},
+        **seconds,
+        **{name: float(np.mean([cell[name] for cell in cells])) for name in
+           ("texts_seen", "texts_per_second", "validation_cosine")},
+        "parameters": cells[0]["parameters"],
+        "bytes": cells[0]["bytes"],
+        "paper": row.paper,
+    }  # fmt: skip
+    if "dev" in ratios:
+        dev = _over_sets(ratios["dev"])
+        told["dev"] = {"mean": float(dev.mean()), "sd": _spread(dev)} | {
+            name: float(values.mean()) for name, values in ratios["dev"].items()
+        }
+    tolerance = table.tolerance if row.tolerance is None else row.tolerance
+    longest = max(cell["stage_seconds"] for cell in cells)
+    verdicts: dict[str, Verdict] = {"expected": near(mean, line.entry.expected(), tolerance)}
+    if row.minimum is not None:
+        verdicts["minimum"] = at_least(mean, row.minimum, tolerance)
+        if table.worst_within is not None:
+            verdicts["worst"] = at_least(told["worst"]["kept"], mean - table.worst_within, tolerance)
+    if table.seconds is not None:
+        verdicts["seconds"] = "OK" if longest <= table.seconds else "FAIL"
+    told |= {"expected": line.entry.expected(), "minimum": row.minimum, "tolerance": tolerance, "verdicts": verdicts}
+    told |= {"verdict": worst_of(list(verdicts.values())), "longest_stage_seconds": longest}
+    return told | ({"differs": row.differs} if row.differs else {})
+
+
+def judged(claim: Claim, lines: Mapping[str, Measured]) -> dict[str, Any]:
+    """Whether the first row of the claim is better: a paired t-test over test queries, seeds averaged first.
+
+    Data sets count alike. OK where it is better with p < 0.05, OKish where it is better or equal, else FAIL.
+    """
+    better, worse = (lines[name] for name in claim.order)
+    differences = [better.by_query("test", name) - worse.by_query("test", name) for name in better.scores[0]["test"]]
+    difference, p = float(np.mean([values.mean() for values in differences])), p_value(differences)
+    verdict: Verdict = "FAIL" if difference < 0 else "OK" if p < SIGNIFICANT and difference > 0 else "OKish"
+    told = {"order": claim.order, "paper": claim.paper, "difference": difference, "p": p, "verdict": verdict}
+    return told | ({"differs": claim.differs} if claim.differs else {})
+
+
+def failures(rows: Mapping[str, Mapping[str, Any]], claims: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What has the verdict FAIL and is not explained by `differs`; rows' own text explains no missed promise."""
+    missed = [
+        f"{name} ({', '.join(kind for kind, verdict in row['verdicts'].items() if verdict == 'FAIL')})"
+        for name, row in rows.items()
+        if row["verdict"] == "FAIL"
+    ]
+    unlike = [claim for claim in claims if claim["verdict"] == "FAIL" and not claim.get("differs")]
+    return missed + [f"{claim['order'][0]} is not above {claim['order'][1]}" for claim in unlike]
+
+
+def _over_sets(ratios: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Mean over data sets, `(seeds,)`."""
+    return np.mean(list(ratios.values()), axis=0)
+
+
+def _spread(values: np.ndarray) -> float | None:
+    """Standard deviation over seeds; None of one."""
+    return float(values.std(ddof=1)) if len(values) > 1 else None

@@ -1,0 +1,94 @@
+"""The documents that a batch of queries is scored against, and which of them are right."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import faiss
+import numpy as np
+import pyarrow as pa
+
+from steps.core.errors import UserError
+from steps.core.progress import progress
+
+_TEXTS = 4096  # searched at once
+_DOCUMENTS = 50_000  # among which nearest documents are sought; a seeded sample of a larger corpus
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Documents `(m,)` shared by the queries of a batch; which one is a query's label; which do not count for it.
+
+    `label` and `counts` are booleans `(n, m)`. A query has one label or none. Its other positives do not count: they
+    would serve as its negatives.
+    """
+
+    documents: np.ndarray
+    label: np.ndarray
+    counts: np.ndarray
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """Of every text: its positive documents (none for most), and the documents nearest to the teacher's embedding."""
+
+    positives: Mapping[int, np.ndarray]  # text row -> document rows
+    nearest: np.ndarray  # (texts, neighbours), the nearest first
+    seed: int
+
+    def of(self, rows: np.ndarray, step: int) -> Batch:
+        """One positive of each row, drawn by seed and step, and all its nearest documents: the batch's candidates."""
+        rng = np.random.default_rng((self.seed, 5, step))
+        known = [self.positives.get(row) for row in rows.tolist()]
+        drawn = [-1 if own is None else int(rng.choice(own)) for own in known]
+        documents = np.unique(np.concatenate([[each for each in drawn if each >= 0], self.nearest[rows].reshape(-1)]))
+        documents = documents.astype(np.int64)
+        label = documents[None, :] == np.array(drawn)[:, None]
+        counts = np.ones_like(label)
+        for position, own in enumerate(known):
+            if own is not None and len(own) > 1:
+                counts[position] = label[position] | ~np.isin(documents, own)
+        return Batch(documents, label, counts)
+
+
+def positives_of(texts: pa.Table, pairs: Iterable[tuple[str, str]], doc_ids: Sequence[str]) -> dict[int, np.ndarray]:
+    """Document rows, sorted, of each training query among the alignment texts, by text row.
+
+    `pairs` are (query_id, doc_id); those of unknown documents are left out.
+    """
+    document = {doc_id: row for row, doc_id in enumerate(doc_ids)}
+    found: dict[str, set[int]] = {}
+    for query, doc_id in pairs:
+        if doc_id in document:
+            found.setdefault(query, set()).add(document[doc_id])
+    rows = enumerate(zip(texts["part"].to_pylist(), texts["source_id"].to_pylist(), strict=True))
+    return {
+        row: np.array(sorted(found[source]))
+        for row, (part, source) in rows
+        if part == "train_queries" and source in found
+    }
+
+
+def nearest_documents(vectors: np.ndarray, documents: np.ndarray, count: int, seed: int, *, cosine: bool) -> np.ndarray:
+    """Rows of the `count` documents most like each of the `(texts, dim)` vectors, best first.
+
+    Documents `(n, dim)`; of more than 50,000 a seeded sample is searched. UserError when there are fewer than `count`.
+    """
+    most = min(len(documents), _DOCUMENTS)
+    if count > most:
+        raise UserError(f"distill.student: neighbours is {count}, but there are {most} documents; lower it")
+    if not count:
+        return np.zeros((len(vectors), 0), dtype=np.int64)
+    rows = np.arange(len(documents))
+    if len(rows) > _DOCUMENTS:
+        rows = np.sort(np.random.default_rng((seed, 4)).choice(rows, size=_DOCUMENTS, replace=False))
+    searched = np.array(documents[rows], dtype=np.float32)
+    if cosine:
+        faiss.normalize_L2(searched)
+    index = faiss.IndexFlatIP(documents.shape[1])
+    index.add(searched)
+    starts = range(0, len(vectors), _TEXTS)
+    found = [
+        index.search(np.ascontiguousarray(vectors[start : start + _TEXTS], dtype=np.float32), count)[1]
+        for start in progress(starts, len(starts), "nearest documents")
+    ]
+    return rows[np.concatenate(found)]

@@ -1,0 +1,153 @@
+"""What a transformer starts from: the teacher's layers, a pretrained encoder, or random weights."""
+
+from collections import Counter
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.base.modules import Dense
+from sentence_transformers.base.modules.transformer import Transformer
+from sentence_transformers.sentence_transformer.modules import Normalize, Pooling
+from tokenizers import BertWordPieceTokenizer
+from torch import nn
+from transformers import BertConfig, BertModel, PreTrainedModel, PreTrainedTokenizerFast
+
+from steps.core.errors import UserError
+from steps.core.params.distill import Fresh
+from steps.core.towers import device, load_tower, resolve_base
+
+_LETTERS = 1000  # the most frequent ones are pieces of a new vocabulary
+
+
+def layer_subset(teacher_folder: Path, layers: list[int]) -> SentenceTransformer:
+    """The teacher with these of its layers alone, in this order; negative numbers count from the last.
+
+    Query-encoder alignment (Sec. 3.2). UserError for a layer that the teacher does not have.
+    """
+    tower = load_tower(teacher_folder)
+    _forget_prompts(tower)
+    model = _transformer(tower, teacher_folder)
+    owner, name, blocks = _blocks(model, teacher_folder)
+    depth = len(blocks)
+    outside = [layer for layer in layers if not -depth <= layer < depth]
+    if outside:
+        raise UserError(f"distill.student: layers {outside} do not exist; the teacher's are 0 to {depth - 1}")
+    setattr(owner, name, nn.ModuleList([blocks[layer % depth] for layer in layers]))
+    model.config.num_hidden_layers = len(layers)
+    return tower
+
+
+def pretrained(base: str, teacher: SentenceTransformer) -> SentenceTransformer:
+    """Another encoder with its own tokenizer and pooling, ending as the teacher does."""
+    tower = load_tower(resolve_base(base))
+    if not isinstance(tower[0], Transformer):
+        raise UserError(
+            f"distill.student: base {base}: its first module is no transformer; use method: static for a table"
+        )
+    _forget_prompts(tower)
+    return _ending_like(teacher, [module for module in tower if not isinstance(module, Normalize)])
+
+
+def fresh(params: Fresh, teacher: SentenceTransformer, texts: list[str], max_length: int) -> SentenceTransformer:
+    """A BERT of random weights with mean pooling.
+
+    Of its own vocabulary, trained on `texts`, or of the teacher's: then each token starts as the teacher's input
+    embedding, reduced to the width by its principal directions.
+    """
+    with TemporaryDirectory() as folder:
+        tokenizer = _word_pieces(texts, params.vocabulary) if params.vocabulary else teacher.tokenizer
+        config = BertConfig(
+            vocab_size=len(tokenizer),
+            hidden_size=params.width,
+            num_hidden_layers=params.layers,
+            num_attention_heads=params.heads,
+            intermediate_size=4 * params.width,
+            max_position_embeddings=max_length,
+            pad_token_id=tokenizer.pad_token_id,
+        )
+        model = BertModel(config, add_pooling_layer=False)
+        if not params.vocabulary:
+            network = _transformer(teacher, "models/teach/tower")
+            _reduce_rows(network.get_input_embeddings().weight, model.get_input_embeddings().weight)
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+        transformer = Transformer(folder, max_seq_length=max_length)
+    return _ending_like(teacher, [transformer, Pooling(params.width, "mean")])
+
+
+def _word_pieces(texts: list[str], size: int) -> PreTrainedTokenizerFast:
+    """A BERT tokenizer of at most `size` lower-case word pieces, learned from the texts.
+
+    The trainer numbers inner letters, and drops rare ones, in an order that changes from process to process; so both
+    are settled before it starts.
+    """
+    learner = BertWordPieceTokenizer(lowercase=True)
+    normal = [learner.normalize(text) for text in texts]
+    words = Counter(word for text in normal for word, _ in learner.pre_tokenizer.pre_tokenize_str(text))
+    letters: Counter[str] = Counter()
+    for word, count in words.items():
+        letters.update(dict.fromkeys(word, count))
+    ordered = sorted(letters, key=lambda letter: (-letters[letter], letter))
+    kept, rare = set(ordered[:_LETTERS]), dict.fromkeys(map(ord, ordered[_LETTERS:]))
+    inner = [f"##{letter}" for letter in sorted({letter for word in words for letter in word[1:]} & kept)]
+    names = {"unk": "[UNK]", "sep": "[SEP]", "cls": "[CLS]", "pad": "[PAD]", "mask": "[MASK]"}
+    learner.train_from_iterator(
+        (text.translate(rare) for text in normal),
+        vocab_size=size,
+        special_tokens=[*names.values(), *inner],
+        show_progress=False,
+    )
+    pieces = BertWordPieceTokenizer(learner.get_vocab(), lowercase=True)
+    special = {f"{name}_token": token for name, token in names.items()}
+    return PreTrainedTokenizerFast(tokenizer_object=pieces._tokenizer, **special)
+
+
+def _reduce_rows(source: Any, target: Any) -> None:
+    """Fill `(vocabulary, width)` with the coordinates of `source`'s rows along their principal directions."""
+    with torch.no_grad():
+        rows = source.detach().float().cpu()[: len(target)]  # a padded table has rows for no token
+        rows = rows - rows.mean(dim=0)
+        _, directions = torch.linalg.eigh(rows.T @ rows)
+        kept = rows @ directions.flip(1)[:, : target.shape[1]]
+        target[: len(kept), : kept.shape[1]] = kept * (target.std() / kept.std())
+
+
+def _ending_like(teacher: SentenceTransformer, modules: list[nn.Module]) -> SentenceTransformer:
+    """The modules, a linear projection where their width is not the teacher's, and its normalisation."""
+    tower = SentenceTransformer(modules=modules, device=device(), similarity_fn_name=teacher.similarity_fn_name)
+    width, wanted = tower.get_embedding_dimension() or 0, teacher.get_embedding_dimension() or 0
+    if width != wanted:
+        tower.append(Dense(width, wanted, activation_function=nn.Identity()).to(tower.device))
+    if any(isinstance(module, Normalize) for module in teacher):
+        tower.append(Normalize())
+    return tower
+
+
+def _transformer(tower: SentenceTransformer, source: str | Path) -> PreTrainedModel:
+    """The network that reads a tower's tokens; UserError when it is no transformer."""
+    first = tower[0]
+    if not isinstance(first, Transformer):
+        raise UserError(
+            f"{source}: its first module is {type(first).__name__}; give one that begins with a transformer"
+        )
+    model: PreTrainedModel = first.auto_model
+    return model
+
+
+def _blocks(model: nn.Module, folder: Path) -> tuple[nn.Module, str, nn.ModuleList]:
+    """The model's transformer blocks: the module that holds them, under which name, and the list."""
+    for path in ("encoder.layer", "transformer.layer", "encoder.layers", "layers"):
+        holder, _, name = path.rpartition(".")
+        owner = getattr(model, holder, None) if holder else model
+        found = getattr(owner, name, None)
+        if isinstance(owner, nn.Module) and isinstance(found, nn.ModuleList):
+            return owner, name, found
+    raise UserError(f"{folder}: no list of layers found in {type(model).__name__}; use a BERT-like encoder as teacher")
+
+
+def _forget_prompts(tower: SentenceTransformer) -> None:
+    """A student reads bare text: what the teacher's query prompt adds is in the targets that it learns."""
+    tower.prompts = dict.fromkeys(tower.prompts, "")
+    tower.default_prompt_name = None

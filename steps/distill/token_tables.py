@@ -1,0 +1,137 @@
+"""Token tables: the teacher's embedding of each token, weighed, and rows for frequent words and pairs of words."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Normalize, StaticEmbedding
+from tokenizers import Tokenizer
+from torch import Tensor, nn
+from torch.nn import functional
+
+from steps.core.errors import UserError
+from steps.core.params.distill import StaticParams
+from steps.core.towers import device
+from steps.distill.token_weights import inverse_document_frequency
+from steps.distill.tokens import Tokens, tokenize
+from steps.distill.vocabulary import frequent_phrases, with_phrases
+
+_PIECES = 512  # of a phrase, at most
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What each token consists of, end to end: token t is `ids[offsets[t]:offsets[t + 1]]`."""
+
+    ids: np.ndarray
+    offsets: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def of(self, tokens: Tokens) -> Tokens:
+        """The texts with every token replaced by its parts."""
+        counts = np.diff(self.offsets)[tokens.ids]
+        ends = np.cumsum(counts)
+        within = np.arange(ends[-1] if len(ends) else 0) - np.repeat(ends - counts, counts)
+        opened = self.ids[np.repeat(self.offsets[tokens.ids], counts) + within]
+        return Tokens(opened, np.concatenate([[0], ends])[tokens.offsets], np.diff(tokens.offsets))
+
+
+class TokenTable:
+    """One vector a token and their mean: a student without a transformer.
+
+    While it trains, the row of a phrase is what the phrase adds to the rows of its pieces and of the words within it,
+    so that a rare phrase leans on what it consists of, and a learned weight multiplies each row. `finish` puts all of
+    that into the rows; the embedding of a text is the same before and after.
+    """
+
+    def __init__(self, tower: SentenceTransformer, parts: Parts, *, learned_weights: bool = False) -> None:
+        """`tower` begins with the table; `parts` are what the table's tokens consist of."""
+        self.tower, self.parts = tower, parts
+        self._table: Any = tower[0]  # learned weights lie in it, so that checkpoints hold them
+        self._table.register_parameter("weights", nn.Parameter(torch.ones(len(parts))) if learned_weights else None)
+
+    def read(self, texts: list[str], max_length: int) -> Tokens:
+        """The texts' tokens, cut to `max_length`, each replaced by its parts."""
+        return self.parts.of(tokenize(texts, self.tower.tokenizer, max_length, special=False))
+
+    def embed(self, tokens: Tokens, rows: np.ndarray) -> Tensor:
+        """Embeddings of the rows' texts, `(len(rows), dim)`."""
+        parts = [tokens.row(row) for row in rows]
+        starts = np.cumsum([0] + [len(part) for part in parts[:-1]])
+        divisors = tokens.lengths(rows) if tokens.sizes is None else tokens.sizes[rows]
+        arrays = (np.concatenate(parts).astype(np.int64), starts, divisors.astype(np.float32))
+        ids, offsets, sizes = (torch.from_numpy(values).to(self.tower.device) for values in arrays)
+        weights = None if self._table.weights is None else self._table.weights[ids]
+        rows_of = self._table.embedding.weight
+        total = functional.embedding_bag(ids, rows_of, offsets, mode="sum", per_sample_weights=weights)
+        features: dict[str, Tensor] = {"sentence_embedding": total / sizes[:, None]}
+        for module in list(self.tower)[1:]:
+            features = module(features)
+        return features["sentence_embedding"]
+
+    def token_rows(self) -> nn.Parameter:
+        """The table, `(vocabulary, dim)`."""
+        rows: nn.Parameter = self._table.embedding.weight
+        return rows
+
+    def finish(self) -> None:
+        """Put parts and weights into the rows: from here on the tower is plain."""
+        with torch.no_grad():
+            rows = self._table.embedding.weight
+            if self._table.weights is not None:
+                rows.mul_(self._table.weights[:, None])
+            ids, offsets = (torch.from_numpy(each).to(rows.device) for each in (self.parts.ids, self.parts.offsets))
+            rows.copy_(functional.embedding_bag(ids.long(), rows, offsets[:-1].long(), mode="sum"))
+        self._table.register_parameter("weights", None)
+
+
+def token_table(
+    teacher: SentenceTransformer, embed: Path, texts: list[str], params: StaticParams, max_length: int
+) -> TokenTable:
+    """A table of the teacher's tokens and of frequent phrases; normalised where the teacher is."""
+    rows = np.load(embed / "tokens.npy")
+    check_token_rows(embed, rows, teacher)
+    tokenizer: Tokenizer = teacher.tokenizer._tokenizer
+    if params.token_weights != "uniform":
+        tokens = tokenize(texts, tokenizer, max_length, special=False)
+        rows = rows * inverse_document_frequency(tokens, len(rows))[:, None]
+    phrases = frequent_phrases(texts, tokenizer, params.added_words, params.added_pairs)
+    extended = with_phrases(tokenizer, phrases, first_id=len(rows))
+    parts = _parts(phrases, tokenizer, len(rows))
+    rows = np.concatenate([rows, np.zeros((len(phrases), rows.shape[1]), rows.dtype)])
+    tower = table_tower(teacher, extended, rows)
+    return TokenTable(tower, parts, learned_weights=params.token_weights == "learned")
+
+
+def _parts(phrases: list[str], tokenizer: Tokenizer, first_id: int) -> Parts:
+    """A token of the teacher's is itself; a phrase is its pieces, the added words within it, and itself."""
+    number = {phrase: first_id + place for place, phrase in enumerate(phrases)}
+    pieces = tokenize(phrases, tokenizer, _PIECES, special=False)
+    found = [[token] for token in range(first_id)]
+    for place, phrase in enumerate(phrases):
+        words = [number[word] for word in phrase.split(" ") if word in number and word != phrase]
+        found.append([*pieces.row(place).tolist(), *words, number[phrase]])
+    return Parts(np.array([part for each in found for part in each]), np.cumsum([0] + [len(each) for each in found]))
+
+
+def table_tower(teacher: SentenceTransformer, tokenizer: Any, rows: np.ndarray) -> SentenceTransformer:
+    """The mean of the tokens' rows `(vocabulary, dim)` as a tower that compares as the teacher does."""
+    modules: list[nn.Module] = [StaticEmbedding(tokenizer, embedding_weights=torch.from_numpy(rows).float())]
+    if any(isinstance(module, Normalize) for module in teacher):
+        modules.append(Normalize())
+    return SentenceTransformer(modules=modules, device=device(), similarity_fn_name=teacher.similarity_fn_name)
+
+
+def check_token_rows(embed: Path, rows: np.ndarray, teacher: SentenceTransformer) -> None:
+    """UserError unless `rows` is `(vocabulary, dim)` of the teacher that is here."""
+    expected = (len(teacher.tokenizer), teacher.get_embedding_dimension())
+    if rows.ndim != 2 or rows.shape[0] < expected[0] or rows.shape[1] != expected[1]:
+        raise UserError(
+            f"{embed / 'tokens.npy'}: holds {rows.shape}, but the teacher's vocabulary and width are {expected}; run"
+            " `dvc repro embed` again"
+        )

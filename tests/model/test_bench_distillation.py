@@ -1,0 +1,125 @@
+"""A table of distilled students from end to end, on a tiny tower."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from stages import DISTILL, LAYERS, run_embed
+
+from bench import distillation
+from bench.tables import cells
+from bench.tables.cells import teacher_scores
+from bench.tables.pipeline import Pipeline
+from steps.core.errors import UserError
+from steps.core.files import read_json
+from steps.core.tables import read_table, write_table
+from steps.core.towers import encode, load_tower
+
+ROOT = Path(__file__).parents[2]
+RANKED = LAYERS | {"method": "embed_distill", "max_document_length": 32, "terms": {"label_softmax": 1.0}}
+RANKED.pop("loss")
+TABLE: dict[str, Any] = {
+    "description": "a tiny one",
+    "common": LAYERS,
+    "mixture": {"train_queries": 0.5, "sentences": 1.0},
+    "texts": 24,
+    "validation_texts": 8,
+    "tolerance": 5.0,
+    "rows": {
+        "cut": {
+            "description": "two layers",
+            "student": {"layers": [0, -1], "widths": [8]},
+            "cuts": [8, 32],
+            "expected": {8: 1.0, 32: None},
+        },
+        "both": {"description": "a symmetric one", "student": RANKED | {"layers": [-1], "towers": "symmetric"}},
+        "again": {"description": "as params.yaml has it", "student": "2l", "mixture": {"titles": 1.0}},
+        "later": {"description": "not settled", "student": None},
+        "pool": {"description": "of nothing", "student": {"layers": [-1]}, "mixture": {"pool": 1.0}},
+    },
+    "claims": [{"order": ["cut@32", "cut@8"], "paper": "Table 9", "differs": "the tower is random"}],
+}
+TABLE["rows"]["both"]["student"] |= {"loss": "l2"}  # `common` has one, which this method does not take
+
+
+@pytest.fixture
+def project(tiny_tower: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A run in which `embed` is done; both data sets have dev and test queries."""
+    run = tmp_path / "run"
+    run_embed(run, tiny_tower)
+    for name in ("queries", "qrels"):
+        table = read_table(run / "data/ingest", name)
+        splits = [
+            split if split == "train" else ("dev", "test")[int(query.rpartition("q")[2]) // 8 % 2]
+            for split, query in zip(table["split"].to_pylist(), table["query_id"].to_pylist(), strict=True)
+        ]
+        position = table.schema.get_field_index("split")
+        write_table(run / "data/ingest", name, table.set_column(position, table.schema.field(position), [splits]))
+    whole = yaml.safe_load((ROOT / "params.yaml").read_text())
+    (run / "params.yaml").write_text(yaml.safe_dump(whole | {"distill": DISTILL}))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def bench(project: Path, monkeypatch: pytest.MonkeyPatch, table: dict[str, Any], *words: str) -> None:
+    path = project / "bench/expected.yaml"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(yaml.safe_dump({"seeds": [1, 2], "tables": {"tiny": table}}))
+    monkeypatch.setattr(sys, "argv", ["bench", "tiny", "--run", "run", *words])
+    distillation.main()
+
+
+def test_a_table_is_measured_written_and_judged(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = TABLE | {"rows": TABLE["rows"] | {"both": TABLE["rows"]["both"] | {"student": SYMMETRIC}}}
+    bench(project, monkeypatch, table)
+    found = read_json(project / "bench/results/distillation/tiny.json")
+    assert list(found["rows"]) == sorted(["cut@8", "cut@32", "both", "again"])
+    assert set(found["left_out"]) == {"later", "pool"}
+    assert found["queries"] == {"dev": {"one": 4, "two": 4}, "test": {"one": 4, "two": 4}}
+    assert found["rows"]["cut@8"]["mixture"]["train_queries"]["an_epoch"] == 12
+    assert found["rows"]["cut@8"]["mixture"]["sentences"]["an_epoch"] == 24
+    assert found["rows"]["cut@8"]["verdict"] == "OK"
+    assert found["rows"]["cut@32"]["verdict"] == "new"
+    assert found["rows"]["cut@32"]["parameters"] == found["rows"]["cut@8"]["parameters"] > 30522 * 32
+    assert found["rows"]["again"]["texts_seen"] == 24
+    assert len(found["rows"]["both"]["kept"]["by_seed"]) == 2
+    shown = capsys.readouterr().out
+    assert "table tiny 6/6 again seed 2" in shown
+    assert "differs: the tower is random" in shown
+
+    monkeypatch.setattr(cells, "measure", lambda *words: pytest.fail("a finished cell is not measured again"))
+    rows = table["rows"] | {"again": table["rows"]["again"] | {"expected": 20.0}}
+    with pytest.raises(UserError, match=r"FAIL for again \(expected\)"):
+        bench(project, monkeypatch, table | {"rows": rows})
+    before = (project / "bench/results/distillation/tiny.json").read_bytes()
+    bench(project, monkeypatch, table, "--only", "cut", "--seeds", "2")
+    assert (project / "bench/results/distillation/tiny.json").read_bytes() == before, "a part of a table is not written"
+    with pytest.raises(UserError, match="no rows"):
+        bench(project, monkeypatch, table, "--only", "cot")
+
+
+SYMMETRIC = {"method": "embed_distill", "layers": [-1], "towers": "symmetric", "max_document_length": 32,
+             "terms": {"label_softmax": 1.0}}  # fmt: skip
+
+
+def test_scores_are_of_exact_search_and_of_the_teacher_at_each_cut(project: Path) -> None:
+    pipeline = Pipeline(project / "run")
+    found = teacher_scores(pipeline, (8,))
+    assert set(found) == {"0", "8"}
+    tower, item = load_tower(pipeline.teach / "tower"), next(each for each in pipeline.questions if each.split == "test")
+    queries = encode(tower, item.texts, "query").astype(np.float64)
+    rows, ids = pipeline.corpus[item.dataset]
+    for cut, width in (("0", 32), ("8", 8)):
+        asked, held = (each[:, :width] / np.linalg.norm(each[:, :width], axis=1, keepdims=True)
+                       for each in (queries, pipeline.documents[rows].astype(np.float64)))  # fmt: skip
+        expected = []
+        for query, scores in zip(item.query_ids, asked @ held.T, strict=True):
+            ranked = [ids[row] for row in np.argsort(-scores)[:10]]
+            right = [ranked.index(doc) for doc in item.judgements[query] if doc in ranked]
+            expected.append(sum(1 / np.log2(rank + 2) for rank in right))
+        assert found[cut]["test"][item.dataset] == pytest.approx(expected, abs=1e-5)

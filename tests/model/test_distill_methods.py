@@ -1,0 +1,196 @@
+"""Every method trains end to end, lowers its loss, and is refused where it would learn nothing."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from sentence_transformers import SentenceTransformer
+from stages import TABLE, distill_params, run_distill, run_embed
+from transformers import BertModel
+
+import steps.distill.run as stage
+import steps.distill.trainer as trainer
+from steps.core.errors import UserError
+from steps.core.files import read_json
+from steps.core.params.distill import DistillParams
+from steps.core.tables import read_table
+from steps.core.towers import load_tower
+from steps.distill.objectives import Embeddings, Objective, Rankings
+from steps.distill.students import Student
+from steps.distill.trainer import Alignment
+
+TEXTS = ["how to sum the axis", "window", "a mean of a matrix over the last axis of a file"]
+SHORT = {"layers": [0, -1], "epochs": 2.0, "batch_size": 16, "learning_rate": 3e-3, "warmup_ratio": 0.1}
+ALL_TERMS = {
+    "label_softmax": 1.0,
+    "label_binary": 0.2,
+    "score_softmax": 1.0,
+    "score_binary": 0.2,
+    "score_squared": 0.05,
+    "query_matching": 1.0,
+}
+ALIGNMENT = SHORT | {"method": "alignment", "loss": "squared_error"}
+RANKED = SHORT | {"method": "embed_distill", "terms": ALL_TERMS, "neighbours": 2, "temperature": 0.2}
+FRESH = {"layers": 1, "width": 16, "heads": 2, "vocabulary": 300}
+REFINE = {"epochs": 1.0, "learning_rate": 1e-3, "terms": {"label_softmax": 1.0, "score_softmax": 1.0}, "neighbours": 2}
+STUDENTS: dict[str, dict[str, Any]] = {
+    "index weighted": ALIGNMENT | {"loss": "index_weighted"},
+    "l2": ALIGNMENT | {"loss": "l2"},
+    "cosine with widths": ALIGNMENT | {"loss": "cosine", "widths": [4, 16]},
+    "asymmetric": RANKED,
+    "asymmetric, teacher's labels": RANKED | {"labels": "teacher"},
+    "symmetric": RANKED | {"towers": "symmetric", "terms": ALL_TERMS | {"document_matching": 1.0}},
+    "qkd": SHORT | {"method": "qkd", "layers": [], "fresh": FRESH, "batch_size": 64, "epochs": 8.0},
+    "static, refined": TABLE | {"refine": REFINE | {"labels": "teacher"}},
+    "alignment, refined": ALIGNMENT | {"refine": REFINE},
+}
+
+
+@pytest.fixture(scope="module")
+def root(tiny_tower: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("methods")
+    teacher = load_tower(tiny_tower)
+    with torch.no_grad():
+        for weight in teacher.parameters():
+            weight.mul_(10 if weight.ndim > 1 else 1)  # a small random network embeds all texts nearly alike
+    teacher.save_pretrained(str(folder / "teacher"), create_model_card=False)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SLIMTOWER_CACHE", str(folder / "cache"))
+        run_embed(folder, folder / "teacher")
+    return folder
+
+
+def one(student: dict[str, Any], **changes: Any) -> DistillParams:
+    return distill_params(student=distill_params().model_dump()["student"] | {"it": student}, **changes)
+
+
+def weights(output: Path) -> dict[str, torch.Tensor]:
+    folder = output / "query_encoder"
+    found = {str(path.relative_to(folder)): load_file(path) for path in sorted(folder.rglob("*.safetensors"))}
+    return {f"{path} {name}": tensor for path, tensors in found.items() for name, tensor in tensors.items()}
+
+
+def loss(student: Student, objective: Objective, data: Alignment) -> float:
+    """The objective over every fourth text, as one batch."""
+    rows = data.training[::4]
+    with torch.no_grad():
+        embedded = objective.embed(student, data.tokens, rows, rows, 0)
+        return sum(float(term) for term in objective.terms(embedded, rows, rows, 0).values())
+
+
+@pytest.mark.parametrize("student", STUDENTS.values(), ids=STUDENTS)
+def test_every_method_lowers_its_loss(root: Path, student: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    losses: list[tuple[float, float]] = []
+
+    def watched(made: Student, objective: Objective, data: Alignment, *others: Any) -> dict[str, float]:
+        before = loss(made, objective, data)
+        found = trainer.train(made, objective, data, *others)
+        losses.append((before, loss(made, objective, data)))
+        return found
+
+    monkeypatch.setattr(stage, "train", watched)
+    output = run_distill(root, "it", one(student))
+    assert len(losses) == (2 if "refine" in student else 1)
+    assert all(after < before for before, after in losses), losses
+    report = read_json(output / "report.json")
+    assert report["method"] == student["method"]
+    tower = SentenceTransformer(str(output / "query_encoder"), device="cpu")
+    assert tower.encode_query(TEXTS).shape == (3, 32)
+    np.testing.assert_allclose(np.linalg.norm(tower.encode_query(TEXTS), axis=1), 1, atol=1e-5)
+
+
+def test_a_symmetric_students_documents_are_its_own(root: Path) -> None:
+    output = run_distill(root, "it", one(STUDENTS["symmetric"]))
+    alone = SentenceTransformer(str(output / "query_encoder"), device="cpu")
+    routed = SentenceTransformer(str(output / "router"), device="cpu")
+    teacher = SentenceTransformer(str(root / "models/teach/tower"), device="cpu")
+    np.testing.assert_allclose(routed.encode_query(TEXTS), alone.encode(TEXTS), atol=1e-6)
+    np.testing.assert_allclose(routed.encode_document(TEXTS), alone.encode(TEXTS), atol=1e-6)
+    assert np.abs(routed.encode_document(TEXTS) - teacher.encode(TEXTS)).max() > 1e-3
+
+
+def test_a_refinement_begins_where_the_method_ended(root: Path) -> None:
+    plain = weights(run_distill(root, "it", one(ALIGNMENT)))
+    still = REFINE | {"learning_rate": 1e-30}
+    unmoved = weights(run_distill(root, "it", one(ALIGNMENT | {"refine": still})))
+    moved = weights(run_distill(root, "it", one(ALIGNMENT | {"refine": REFINE})))
+    assert all(torch.equal(tensor, unmoved[name]) for name, tensor in plain.items())
+    assert not all(torch.equal(tensor, moved[name]) for name, tensor in plain.items())
+
+
+def test_documents_come_first(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = np.array(read_table(root / "data/embed", "alignment_texts")["part"].to_pylist())
+    seen: list[set[str]] = []
+    backward = trainer._backward
+
+    def remember(student: Student, objective: Any, data: Any, rows: np.ndarray, *others: Any) -> Any:
+        seen.append(set(parts[rows].tolist()))
+        return backward(student, objective, data, rows, *others)
+
+    monkeypatch.setattr(trainer, "_backward", remember)
+    run_distill(root, "it", one(ALIGNMENT | {"documents_first": 0.5, "epochs": 2.0}))
+    half = int(0.5 * len(seen))
+    assert set.union(*seen[:half]) == {"titles", "sentences"}
+    assert set.union(*seen[half:]) == {"titles", "sentences", "train_queries"}
+    seen.clear()
+    run_distill(root, "it", one(ALIGNMENT | {"epochs": 2.0}))
+    assert "train_queries" in set.union(*seen[:half])
+
+
+def test_a_term_that_can_never_move_the_student_stops_the_run(root: Path) -> None:
+    lone = RANKED | {"terms": {"query_matching": 1.0, "score_softmax": 1.0}, "labels": "teacher", "neighbours": 1}
+    with pytest.raises(UserError, match="the loss score_softmax gave no gradient in the 20 steps so far"):
+        run_distill(root, "it", one(lone | {"batch_size": 1, "epochs": 0.1}))  # one candidate: it has all probability
+
+
+def test_labels_that_the_mixture_leaves_out_are_missed(root: Path) -> None:
+    documents = {"titles": 1.0, "sentences": 1.0}
+    with pytest.raises(UserError, match=r"label_softmax, label_binary needs labels.*distill\.mixture"):
+        run_distill(root, "it", one(RANKED, mixture=documents))
+    output = run_distill(root, "it", one(RANKED | {"labels": "teacher", "epochs": 0.5}, mixture=documents))
+    assert read_json(output / "report.json")["method"] == "embed_distill"
+
+
+@pytest.mark.parametrize("name", ["index weighted", "asymmetric", "qkd", "static, refined"])
+def test_the_teacher_never_runs(root: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    forward = BertModel.forward
+
+    def refuse_the_teacher(self: BertModel, *arguments: Any, **more: Any) -> Any:
+        assert len(self.encoder.layer) != 4, "the teacher ran"
+        return forward(self, *arguments, **more)
+
+    monkeypatch.setattr(BertModel, "forward", refuse_the_teacher)
+    run_distill(root, "it", one(STUDENTS[name]))
+    with pytest.raises(AssertionError, match="the teacher ran"):
+        load_tower(root / "models/teach/tower").encode(TEXTS)
+
+
+@pytest.mark.parametrize("name", ["cosine with widths", "asymmetric", "symmetric", "static, refined"])
+def test_small_passes_give_the_same_student(root: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: set[int] = set()
+    for kind in (Embeddings, Rankings):
+
+        def remember(self: Any, made: Any, texts: Any, piece: np.ndarray, *others: Any, embed: Any = kind.embed) -> Any:
+            sizes.add(len(piece))
+            return embed(self, made, texts, piece, *others)
+
+        monkeypatch.setattr(kind, "embed", remember)
+    student = STUDENTS[name] | {"epochs": 1.0}
+    whole = run_distill(root, "it", one(student))
+    assert max(sizes) >= 16
+    expected = weights(whole)
+    embedded = SentenceTransformer(str(whole / "query_encoder"), device="cpu").encode(TEXTS)
+    sizes.clear()
+    monkeypatch.setenv("SLIMTOWER_MICRO_BATCH", "5")
+    small = run_distill(root, "it", one(student))
+    assert max(sizes) <= 5
+    found = weights(small)
+    assert found.keys() == expected.keys()
+    for key, tensor in expected.items():
+        if not key.endswith("key.bias"):  # its gradient is zero but for rounding, which Adam makes steps of
+            np.testing.assert_allclose(found[key], tensor, rtol=0, atol=1e-3, err_msg=key)
+    again = SentenceTransformer(str(small / "query_encoder"), device="cpu").encode(TEXTS)
+    np.testing.assert_allclose(again, embedded, rtol=0, atol=1e-4)

@@ -1,0 +1,114 @@
+"""Token tables: what training sees and what is saved give the same embeddings."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from sentence_transformers import SentenceTransformer
+from stages import TABLE, distill_params, run_distill, run_embed, run_release
+
+from steps.core.errors import UserError
+from steps.core.params.distill import StaticParams
+from steps.core.query_encoder import load_query_encoder
+from steps.core.towers import load_tower
+from steps.distill.token_tables import Parts, TokenTable, check_token_rows, token_table
+from steps.distill.tokens import Tokens
+
+TEXTS = ["how to sum the axis", "matrix of window", "Computes the mean over a file.", ""]
+
+
+@pytest.fixture(scope="module")
+def root(tiny_tower: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tables")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SLIMTOWER_CACHE", str(folder / "cache"))
+        run_embed(folder, tiny_tower)
+    return folder
+
+
+def static(**changes: object) -> StaticParams:
+    """The tiny static student with some values changed."""
+    return StaticParams.model_validate(TABLE | changes)
+
+
+def table(root: Path, normalise: bool, **changes: object) -> TokenTable:
+    """A table over the tiny data, whose rows were moved as training might."""
+    params = static(**changes)
+    teacher = load_tower(root / "models/teach/tower")
+    if not normalise:
+        teacher = SentenceTransformer(modules=list(teacher)[:-1], device="cpu", similarity_fn_name="dot")
+    texts = ["how to sum the axis", "sum the axis", "the mean over a file", "mean over a file", "matrix of window"] * 2
+    made = token_table(teacher, root / "data/embed", texts, params, 32)
+    generator = torch.Generator().manual_seed(0)
+    for weight in made.tower.parameters():
+        weight.data += 0.1 * torch.randn(weight.shape, generator=generator)
+    return made
+
+
+def embedded(made: TokenTable) -> np.ndarray:
+    with torch.inference_mode():
+        return made.embed(made.read(TEXTS, 32), np.arange(len(TEXTS))).numpy()
+
+
+@pytest.mark.parametrize("weights", ["idf", "uniform", "learned"])
+@pytest.mark.parametrize("normalise", [True, False])
+def test_finishing_changes_no_embedding(root: Path, weights: str, normalise: bool) -> None:
+    made = table(root, normalise, token_weights=weights, added_words=6, added_pairs=6)
+    before = embedded(made)
+    made.finish()
+    assert [name for name, _ in made.tower.named_parameters()] == ["0.embedding.weight"]
+    with torch.inference_mode():
+        plain = made.tower.encode(TEXTS[:3], convert_to_numpy=True)
+    np.testing.assert_allclose(plain, before[:3], atol=1e-5, rtol=1e-4)
+
+
+def test_a_phrase_starts_as_the_sum_of_its_pieces(root: Path, tiny_tower: Path) -> None:
+    params = distill_params(
+        student={"static": TABLE | {"added_words": 6, "added_pairs": 6}}, students=["static"]
+    ).student["static"]
+    teacher = load_tower(tiny_tower)
+    texts = ["sum the axis", "sum the axis"]
+    with_phrases = token_table(teacher, root / "data/embed", texts, params, 32)
+    without = token_table(
+        teacher, root / "data/embed", texts, params.model_copy(update={"added_words": 0, "added_pairs": 0}), 32
+    )  # type: ignore[arg-type]
+    assert len(with_phrases.tower.tokenizer.encode("sum the axis", add_special_tokens=False).ids) == 2
+    with torch.inference_mode():
+        ours, theirs = (made.embed(made.read(texts, 32), np.arange(2)) for made in (with_phrases, without))
+    np.testing.assert_allclose(ours, theirs, atol=1e-6)
+
+
+def test_parts_replace_each_token() -> None:
+    parts = Parts(np.array([0, 1, 2, 0, 1, 3]), np.array([0, 1, 2, 3, 6]))  # token 3 is 0, 1 and itself
+    opened = parts.of(Tokens(np.array([3, 2, 1, 3]), np.array([0, 2, 4])))
+    assert opened.ids.tolist() == [0, 1, 3, 2, 1, 0, 1, 3]
+    assert opened.offsets.tolist() == [0, 4, 8]
+    assert opened.sizes is not None and opened.sizes.tolist() == [2, 2]
+
+
+def test_learned_weights_learn(root: Path) -> None:
+    made = table(root, True, token_weights="learned", added_words=4)
+    made.embed(made.read(TEXTS, 32), np.arange(4)).sum().backward()
+    gradients = {name: weight.grad for name, weight in made.tower.named_parameters()}
+    assert all(gradient is not None and bool(gradient.any()) for gradient in gradients.values())
+    assert "0.weights" in gradients
+
+
+def test_a_released_table_with_phrases_reads_as_the_student_does(root: Path) -> None:
+    params = distill_params(student={"static": TABLE | {"added_words": 10, "added_pairs": 10}}, students=["static"])
+    folder = run_distill(root, "static", params)
+    student = load_tower(folder / "query_encoder")
+    assert len(student.tokenizer.get_vocab()) > 30522 + 10
+    release = run_release(root, "static")
+    served = load_query_encoder(release / "serving", precision="int8").encode(TEXTS[:3])
+    expected = student.encode(TEXTS[:3], convert_to_numpy=True)
+    assert float((served * expected).sum(axis=1).min()) > 0.999
+
+
+@pytest.mark.parametrize("shape", [(30521, 32), (30522, 31), (30522,)])
+def test_token_rows_of_another_vocabulary_or_width_are_refused(tiny_tower: Path, shape: tuple[int, ...]) -> None:
+    teacher, embed = load_tower(tiny_tower), Path("data/embed")
+    check_token_rows(embed, np.zeros((30523, 32)), teacher)  # a table padded to a rounder size
+    with pytest.raises(UserError, match=r"tokens.npy: holds .* vocabulary and width are \(30522, 32\)"):
+        check_token_rows(embed, np.zeros(shape), teacher)

@@ -1,0 +1,161 @@
+"""The race between the distillation loop and sentence-transformers' trainer, on a tiny tower."""
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from datasets import Dataset
+from stages import distill_params
+from torch import Tensor
+
+from bench import distill_speed
+from bench.distill_speed import (
+    GROUPED,
+    LOOP,
+    SETTINGS,
+    TRAINER,
+    ByLength,
+    Setting,
+    Task,
+    draw,
+    judge,
+    loop,
+    student,
+    trainer,
+)
+from steps.core.errors import UserError
+from steps.core.files import read_json
+from steps.core.tables import table_from_rows, write_table
+from steps.core.towers import encode, load_tower
+
+ROOT = Path(__file__).parents[2]
+TOPICS = ["sum", "mean over an axis", "string", "the graph of a file that is read in windows"]
+
+
+@pytest.fixture
+def project(tiny_tower: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project's folder with 80 alignment texts; batches are of 16."""
+    texts = [f"how to take the {TOPICS[number % 4]} number {number}" for number in range(80)]
+    rows = [
+        {"text_sha": f"{number:064d}", "text": text, "part": "titles", "role": "query", "source_id": ""}
+        for number, text in enumerate(texts)
+    ]
+    write_table(tmp_path / "data/embed", "alignment_texts", table_from_rows("alignment_texts", rows))
+    vectors = encode(load_tower(tiny_tower), texts, "query").astype(np.float16)
+    np.save(tmp_path / "data/embed/alignment.npy", vectors)
+    shutil.copytree(tiny_tower, tmp_path / "models/teach/tower")
+    shutil.copyfile(ROOT / "params.yaml", tmp_path / "params.yaml")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(distill_speed, "BATCH", 16)
+    monkeypatch.setattr(distill_speed, "TIMETABLE", replace(distill_speed.TIMETABLE, batch_size=16))
+    return tmp_path
+
+
+def task(project: Path, precision: str = "fp32") -> Task:
+    return draw(distill_speed.EMBED, distill_speed.TOWER, distill_params(precision=precision), 64, 16)
+
+
+def weights(contestant: tuple[Any, float]) -> dict[str, Tensor]:
+    return {name: value.clone() for name, value in contestant[0].state_dict().items()}
+
+
+def equal(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
+    return all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_the_record_holds_every_contestant_and_round(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(distill_speed, "TRAINED", 64)
+    monkeypatch.setattr(distill_speed, "HELD_OUT", 16)
+    monkeypatch.setattr(distill_speed, "LEAST", 0.0)
+    monkeypatch.setattr(distill_speed, "TOLERANCE", 2.0)
+    distill_speed.main()
+    found = read_json(project / distill_speed.RESULT)
+    assert (found["texts"], found["held_out"], found["rounds"], found["batch_size"]) == (64, 16, 2, 16)
+    assert found["threads"] == torch.get_num_threads()
+    assert 5 < found["mean_tokens"] < 32
+    assert found["machine"]["sentence_transformers"]
+    rows = found["contestants"]
+    assert list(rows) == sorted([LOOP, *SETTINGS])
+    for row in rows.values():
+        assert len(row["by_round"]) == len(row["cosine_by_round"]) == 2
+        assert row["texts_per_second"] == pytest.approx(np.mean(row["by_round"]), abs=0.1)
+        assert row["cosine"] == pytest.approx(np.mean(row["cosine_by_round"]), abs=1e-4)
+        ratios = [ours / theirs for ours, theirs in zip(rows[LOOP]["by_round"], row["by_round"], strict=True)]
+        assert row["loop_is_faster"] == pytest.approx(np.mean(ratios), rel=0.02)
+    assert {path.name for path in project.iterdir()} - {"slimtower-cache"} == {"bench", "data", "models", "params.yaml"}
+
+
+def test_both_sides_learn_what_holds_for_held_out_texts(project: Path) -> None:
+    given = task(project)
+    given = replace(given, vectors=np.roll(given.vectors, 1, axis=1))  # which the student does not know yet
+    before = distill_speed.cosine(given, student(given))
+    for trained, seconds in (loop(given, 1), trainer(given, 1, SETTINGS[TRAINER])):
+        assert seconds > 0
+        assert distill_speed.cosine(given, trained) > before + 0.05
+
+
+def test_a_trainer_in_bf16_leaves_the_next_one_in_float32(project: Path) -> None:
+    given = task(project, "bf16")
+    first = weights(trainer(given, 1, SETTINGS[TRAINER]))
+    bf16 = weights(trainer(given, 1, SETTINGS["trainer.precision"]))
+    assert not equal(first, bf16)
+    assert equal(first, weights(trainer(given, 1, SETTINGS[TRAINER])))
+    assert equal(bf16, weights(trainer(given, 1, SETTINGS["trainer.precision"])))
+
+
+def test_the_installed_trainer_does_not_group_by_length_when_asked_to(project: Path) -> None:
+    given = task(project)
+    assert equal(
+        weights(trainer(given, 1, Setting("", arguments=GROUPED))), weights(trainer(given, 1, SETTINGS[TRAINER]))
+    )
+
+
+def test_held_out_texts_are_not_trained_on(project: Path) -> None:
+    given = task(project)
+    assert not set(given.training) & set(given.held_out)
+    assert len({*given.training, *given.held_out}) == len(given.texts) == 80
+    np.testing.assert_allclose(
+        given.vectors, encode(load_tower(given.tower), given.texts, "query"), atol=1e-3, err_msg="texts and targets"
+    )
+
+
+def test_batches_by_length_hold_every_text_once() -> None:
+    texts = ["x" * length for length in np.random.default_rng(1).permutation(50)]
+    sampler = ByLength(Dataset.from_dict({"sentence": texts}), 8, drop_last=False, seed=3)
+    batches = list(sampler)
+    assert sorted(row for batch in batches for row in batch) == list(range(50))
+    assert len(sampler) == len(batches) == 7
+    assert all(max(len(texts[row]) for row in batch) - min(len(texts[row]) for row in batch) < 8 for batch in batches)
+
+
+def test_too_few_texts_are_told(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(distill_speed, "BATCH", 64)
+    with pytest.raises(UserError, match="80 alignment texts are too few"):
+        task(project)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "cosines", "complaint"),
+    [
+        (4.0, [0.9, 0.9015], None),
+        (9.0, [0.95, 0.9], None),
+        (3.99, [0.9, 0.9], "3.99 times"),
+        (4.5, [0.9, 0.903], "cosine 0.9000, trainer has 0.9030"),
+    ],
+)
+def test_a_broken_promise_ends_it(ratio: float, cosines: list[float], complaint: str | None) -> None:
+    row = {"texts_per_second": 1.0, "setting": ""}
+    rows = {
+        LOOP: row | {"cosine": cosines[0], "loop_is_faster": 1.0},
+        TRAINER: row | {"cosine": cosines[1], "loop_is_faster": ratio},
+    }
+    if complaint is None:
+        judge({"contestants": rows})
+        return
+    with pytest.raises(UserError, match=complaint) as raised:
+        judge({"contestants": rows})
+    assert raised.value.exit_code == 3

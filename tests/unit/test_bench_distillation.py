@@ -1,0 +1,307 @@
+"""Tables of distilled students: what is expected of them, what is concluded, and what a cell depends on."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+from stages import distill_params
+
+from bench.tables.cells import STUDENT, Cell, student_of
+from bench.tables.cells import distill_params as with_student
+from bench.tables.expected import Claim, Entry, Row, Table, read_expected
+from bench.tables.layer_subsets import PAPER, scaled
+from bench.tables.pipeline import Pipeline, open_pipeline
+from bench.tables.verdicts import Measured, at_least, failures, judged, near, row_of, worst_of
+from steps.core.errors import UserError
+from steps.core.files import read_json
+from steps.core.params.distill import DistillParams
+from steps.core.tables import read_table, table_from_rows, write_table
+
+ROOT = Path(__file__).parents[2]
+EXPECTED = ROOT / "bench/expected.yaml"
+
+
+def pipeline(**known: Any) -> Pipeline:
+    """A pipeline of which some things are known without files."""
+    made = Pipeline(Path("nowhere"))
+    made.__dict__.update(known)
+    return made
+
+
+def line(name: str, *seeds: dict[str, list[float]], row: Row | None = None, seconds: float = 10.0) -> Measured:
+    """A row of the table by its test nDCG@10 of each seed and data set."""
+    cell = {
+        "student": {"method": "static"},
+        "drawn": {},
+        "training_seconds": 8.0,
+        "stage_seconds": seconds,
+        "texts_seen": 100,
+        "texts_per_second": 10.0,
+        "validation_cosine": 0.9,
+        "parameters": 5,
+        "bytes": 20,
+    }
+    scores = [{"test": seed, "dev": seed} for seed in seeds]
+    row = row or Row(description="a row")
+    return Measured(Entry(name, name, row, 0), scores, [cell] * len(seeds))
+
+
+def table(**changes: Any) -> Table:
+    return Table.model_validate({"description": "x", "tolerance": 0.01, "rows": {"a": {"description": "a"}}} | changes)
+
+
+@pytest.mark.parametrize(
+    ("value", "expected", "verdict"),
+    [(0.95, 0.96, "OK"), (0.97, 0.96, "OK"), (0.941, 0.96, "OKish"), (0.979, 0.96, "OKish"), (0.939, 0.96, "FAIL"),
+     (0.981, 0.96, "FAIL"), (0.5, None, "new")],
+)  # fmt: skip
+def test_a_figure_is_judged_by_its_distance_to_what_was_expected(value, expected, verdict) -> None:
+    assert near(value, expected, 0.01) == verdict
+
+
+@pytest.mark.parametrize(("value", "verdict"), [(0.97, "OK"), (1.2, "OK"), (0.9651, "OKish"), (0.964, "FAIL")])
+def test_a_promise_may_be_surpassed(value: float, verdict: str) -> None:
+    assert at_least(value, 0.97, 0.005) == verdict
+    assert at_least(0.9699, 0.97, 0.0) == "FAIL"
+
+
+def test_the_worst_verdict_counts() -> None:
+    assert worst_of(["OK", "new", "OKish"]) == "OKish"
+    assert worst_of(["FAIL", "OK"]) == "FAIL"
+    assert worst_of(["new", "OK"]) == "OK"
+    assert worst_of([]) == "new"
+
+
+TEACHER = {"test": {"big": [0.5, 1.0, 0.6], "small": [0.2, 0.4]}, "dev": {"big": [0.5, 1.0, 0.6], "small": [0.2, 0.4]}}
+
+
+def test_a_row_holds_ratios_of_means_and_means_of_ratios() -> None:
+    seeds = [{"big": [0.5, 0.8, 0.5], "small": [0.2, 0.1]}, {"big": [0.4, 0.9, 0.5], "small": [0.3, 0.4]}]
+    told = row_of(line("a", *seeds), TEACHER, table())
+    big = [1.8 / 2.1, 1.8 / 2.1]
+    small = [0.3 / 0.6, 0.7 / 0.6]
+    by_seed = [(one + other) / 2 for one, other in zip(big, small, strict=True)]
+    assert told["kept"]["by_seed"] == pytest.approx(by_seed)
+    assert told["kept"]["mean"] == pytest.approx(np.mean(by_seed))
+    assert told["kept"]["sd"] == pytest.approx(np.std(by_seed, ddof=1))
+    assert told["worst"] == {"dataset": "small", "kept": pytest.approx(np.mean(small))}
+    assert told["ratio_of_means"] == pytest.approx((0.6 + 0.25) / (0.7 + 0.3))
+    assert told["datasets"]["big"]["ndcg"] == pytest.approx(0.6)
+    assert told["dev"]["mean"] == pytest.approx(np.mean(by_seed))
+    assert told["against_teacher"]["difference"] == pytest.approx((-0.1 - 0.05) / 2)
+    assert told["verdict"] == "new"
+    assert row_of(line("a", seeds[0]), TEACHER, table())["kept"]["sd"] is None
+
+
+@pytest.mark.parametrize(
+    ("minimum", "within", "seconds", "failed"),
+    [(0.9, 0.1, 900, []), (0.96, 0.1, 900, ["minimum"]), (0.9, 0.04, 900, ["worst"]), (0.9, 0.1, 899, ["seconds"])],
+)
+def test_a_promise_holds_mean_worst_set_and_time(minimum, within, seconds, failed) -> None:
+    student = {"big": [0.5, 1.0, 0.6], "small": [0.18, 0.36]}  # keeps 100 % and 90 %
+    row = Row(description="a", minimum=minimum)
+    told = row_of(line("a", student, row=row, seconds=900), TEACHER,
+                  table(tolerance=0.0, worst_within=within, seconds=float(seconds)))  # fmt: skip
+    assert [kind for kind, verdict in told["verdicts"].items() if verdict == "FAIL"] == failed
+    assert bool(failures({"a": told}, [])) == bool(failed)
+
+
+def test_a_teacher_that_finds_nothing_is_told() -> None:
+    with pytest.raises(UserError, match="nDCG@10 on big test is 0"):
+        row_of(line("a", {"big": [0.5]}), {"test": {"big": [0.0]}}, table())
+
+
+def test_a_claim_is_a_paired_test_over_queries_with_seeds_averaged() -> None:
+    generator = np.random.default_rng(1)
+    worse = [{"one": generator.random(50).tolist()} for _ in range(2)]
+    better = [{"one": (np.array(seed["one"]) + 0.02 + 0.1 * generator.random(50)).tolist()} for seed in worse]
+    lines = {"better": line("better", *better), "worse": line("worse", *worse)}
+    found = judged(Claim(order=["better", "worse"], paper="Table 1"), lines)
+    ours = [np.mean([seed["one"] for seed in side], axis=0) for side in (better, worse)]
+    assert found["p"] == pytest.approx(stats.ttest_rel(*ours).pvalue)
+    assert found["difference"] == pytest.approx((ours[0] - ours[1]).mean())
+    assert found["verdict"] == "OK"
+    back = judged(Claim(order=["worse", "better"], paper="Table 1"), lines)
+    assert back["verdict"] == "FAIL"
+    assert failures({}, [back]) == ["worse is not above better"]
+    explained = judged(Claim(order=["worse", "better"], paper="Table 1", differs="looked into"), lines)
+    assert explained["verdict"] == "FAIL"
+    assert failures({}, [explained]) == []
+
+
+def test_a_difference_that_could_be_chance_is_okish() -> None:
+    generator = np.random.default_rng(2)
+    worse, noise = generator.random(40), generator.normal(size=40)
+    better = worse + noise - noise.mean() + 0.01
+    lines = {name: line(name, {"one": values.tolist()}) for name, values in (("b", better), ("w", worse))}
+    assert judged(Claim(order=["b", "w"], paper="x"), lines)["verdict"] == "OKish"
+    assert judged(Claim(order=["b", "b"], paper="x"), lines)["verdict"] == "OKish"
+
+
+def test_data_sets_count_alike_in_a_claim() -> None:
+    better = {"large": [0.5] * 90 + [0.6] * 10, "small": [0.1, 0.2, 0.3]}
+    worse = {"large": [0.5] * 100, "small": [0.4, 0.4, 0.5]}
+    lines = {"b": line("b", better), "w": line("w", worse)}
+    found = judged(Claim(order=["b", "w"], paper="x"), lines)
+    assert found["difference"] == pytest.approx((0.01 - 0.7 / 3) / 2)
+    assert found["verdict"] == "FAIL"
+
+
+def test_the_13_subsets_of_six_layers() -> None:
+    found = [scaled(subset, 6) for subset in PAPER]
+    assert found == [
+        [1, 2, 3, 4], [0, 1, 4, 5], [0, 1, 2, 3], [1, 2, 3, 4], [2, 3, 4, 5],
+        [0, 4], [0, 5], [1, 4], [1, 5],
+        [0], [1], [4], [5],
+    ]  # fmt: skip
+    assert [scaled(subset, 12) for subset in PAPER] == list(PAPER)
+    assert [scaled(subset, 24)[-1] for subset in PAPER if 11 in subset] == [23] * sum(11 in subset for subset in PAPER)
+    assert scaled([1, 4, 7, 10], 24) == [1, 8, 15, 22]
+
+
+def test_a_teacher_can_be_too_shallow_for_a_subset() -> None:
+    with pytest.raises(UserError, match="a teacher of 3 layers has no such"):
+        scaled([0, 1, 10, 11], 3)
+    with pytest.raises(UserError, match="a teacher of 3 layers"):
+        scaled([8, 9, 10, 11], 3)
+
+
+def test_the_file_holds_the_13_subsets_and_every_table() -> None:
+    expected = read_expected(EXPECTED)
+    assert list(expected.tables) == ["ladder", "layers", "qkd", "texts", "widths", "frontier", "unlimited"]
+    layers = expected.tables["layers"].rows
+    assert sorted(row.subset for row in layers.values()) == sorted(PAPER)
+    assert {row.minimum for row in expected.tables["frontier"].rows.values()} == {0.97, 0.98, 0.99, 0.997}
+
+
+def test_every_student_of_the_file_can_be_distilled() -> None:
+    run = distill_params(student={"static": STATIC, "1l": TWO, "2l": TWO, "4l": TWO})
+    made = pipeline(params=run, depth=6)
+    for name, each in read_expected(EXPECTED).tables.items():
+        for row in each.rows.values():
+            if row.student is not None:
+                params = with_student(run, student_of(made, each, row), {"titles": 1.0}, 5, 3)
+                assert (params.seed, params.validation_texts, list(params.student)) == (3, 5, [STUDENT]), name
+
+
+STATIC = {"method": "static", "loss": "cosine", "epochs": 1.0, "batch_size": 8, "learning_rate": 0.1,
+          "warmup_ratio": 0.1}  # fmt: skip
+TWO = {"method": "alignment", "loss": "l2", "layers": [0, -1], "epochs": 1.0, "batch_size": 8, "learning_rate": 1e-3,
+       "warmup_ratio": 0.1}  # fmt: skip
+
+
+def test_a_row_is_laid_over_the_table_and_a_subset_over_both() -> None:
+    made = pipeline(params=distill_params(), depth=6)
+    each = table(common=TWO)
+    assert student_of(made, each, Row(description="x", student={"loss": "cosine"}))["loss"] == "cosine"
+    assert student_of(made, each, Row(description="x", subset=[0, 11]))["layers"] == [0, 5]
+    named = student_of(made, each, Row(description="x", student="2l"))
+    assert named == distill_params().student["2l"].model_dump()
+    with pytest.raises(UserError, match="describes no student '9l'"):
+        student_of(made, each, Row(description="x", student="9l"))
+    with pytest.raises(UserError, match=r"alignment\.los"):
+        with_student(distill_params(), TWO | {"los": "l2"}, {"titles": 1.0}, 5, 3)
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"claims": [{"order": ["a", "b"], "paper": "x"}]}, "no rows"),
+        ({"rows": {"a": {"description": "a", "cuts": [8], "expected": {"16": 0.5}}}}, "expected"),
+        ({"rows": {"a": {"description": "a", "cuts": [8], "expected": 0.5}}}, "give one for each"),
+        ({"rows": {"a": {"description": "a", "expect": 0.5}}}, "expect"),
+    ],
+)
+def test_mistakes_in_the_file_are_named(tmp_path: Path, change: dict[str, Any], complaint: str) -> None:
+    import yaml
+
+    content = {"description": "x", "tolerance": 0.01, "rows": {"a": {"description": "a"}}} | change
+    path = tmp_path / "expected.yaml"
+    path.write_text(yaml.safe_dump({"seeds": [1], "tables": {"t": content}}))
+    with pytest.raises(UserError, match=complaint):
+        read_expected(path)
+
+
+def test_rows_with_cuts_have_a_line_for_each() -> None:
+    row = {"description": "a", "cuts": [8, 16], "expected": {8: 0.5, 16: None}}
+    made = table(rows={"a": row, "b": {"description": "b", "expected": 0.25}})
+    assert [(entry.name, entry.cut, entry.expected()) for entry in made.entries()] == [
+        ("a@8", 8, 0.5), ("a@16", 16, None), ("b", 0, 0.25),
+    ]  # fmt: skip
+
+
+PARTS = np.repeat(["titles", "train_queries", "sentences"], [700, 60, 240])
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("epochs", [1.0, 3.0])
+def test_weights_give_every_part_the_texts_that_were_asked_for(seed: int, epochs: float) -> None:
+    made = pipeline(parts=PARTS)
+    mixture = {"titles": 1.0, "train_queries": 1.0, "sentences": 0.5, "pool": 0.0}
+    weights = made.weights(mixture, 100, 50, seed)
+    assert set(weights) == {"titles", "train_queries", "sentences"}
+    drawn = made.drawn(weights, 50, seed, epochs)
+    assert {part: counts["an_epoch"] for part, counts in drawn.items()} == {
+        "titles": 100, "train_queries": 100, "sentences": 50,
+    }  # fmt: skip
+    assert drawn["train_queries"]["different"] <= 60
+    assert (drawn["titles"]["different"] == 100) == (epochs == 1.0)
+    assert made.weights({"titles": 0.25, "pool": 0.0}, None, 50, seed) == {"titles": 0.25}
+    assert made.missing(mixture | {"pool": 1.0, "spans": 0.0}) == ["pool"]
+
+
+def params(student: dict[str, Any] = TWO, **changes: Any) -> DistillParams:
+    mixture = changes.pop("mixture", {"titles": 1.0})
+    return with_student(distill_params(**changes), student, mixture, 5, changes.get("seed", 3))
+
+
+def test_a_cell_is_known_by_all_that_it_depends_on() -> None:
+    one = pipeline(digest="a")
+    key = Cell(params()).key(one)
+    assert key == Cell(params()).key(one)
+    others = {
+        Cell(params(TWO | {"learning_rate": 2e-3})).key(one),
+        Cell(params(mixture={"titles": 0.5})).key(one),
+        Cell(params(seed=4)).key(one),
+        Cell(params(max_length=16)).key(one),
+        Cell(params(precision="bf16")).key(one),
+        Cell(params(), cuts=(8,)).key(one),
+        Cell(params()).key(pipeline(digest="b")),
+    }
+    assert len(others | {key}) == 8
+    run = distill_params(student={"static": STATIC, "2l": TWO | {"loss": "cosine"}}, budget_ms=2.0)
+    assert Cell(with_student(run, TWO, {"titles": 1.0}, 5, 3)).key(one) == key, "another student, or a budget"
+
+
+def test_code_is_part_of_what_a_cell_depends_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = pipeline(digest="a")
+    key = Cell(params()).key(one)
+    monkeypatch.setattr("bench.tables.cells.code_digest", lambda folder: "changed")
+    assert Cell(params()).key(one) != key
+
+
+def test_labels_are_the_relevant_documents_of_training_queries(tmp_path: Path) -> None:
+    rows = [("q1", "d1", 1, "train"), ("q1", "d2", 2, "train"), ("q1", "d3", 0, "train"), ("q2", "d1", 1, "test")]
+    qrels = [
+        {"query_id": query, "dataset": "one", "doc_id": doc, "grade": grade, "split": split}
+        for query, doc, grade, split in rows
+    ]
+    write_table(tmp_path / "data/ingest", "qrels", table_from_rows("qrels", qrels))
+    Pipeline(tmp_path).write_labels(tmp_path / "labels")
+    found = read_table(tmp_path / "labels", "triplets").to_pylist()
+    assert [(row["query_id"], row["positive_id"]) for row in found] == [("q1", "d1"), ("q1", "d2")]
+
+
+def test_a_folder_without_embed_is_told(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no data/embed there"):
+        open_pipeline(tmp_path)
+
+
+def test_written_tables_are_judged_as_they_were_measured() -> None:
+    for path in sorted((ROOT / "bench/results/distillation").glob("*.json")):
+        found, expected = read_json(path), read_expected(EXPECTED)
+        assert list(found["rows"]), path
+        assert found["seeds"] == expected.seeds
+        assert {*found["rows"], *found["left_out"]} >= {entry.name for entry in expected.tables[path.stem].entries()}

@@ -1,0 +1,114 @@
+"""Candidates: the nearest documents are those of a full search, and no positive of a query serves as its negative."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from steps.core.errors import UserError
+from steps.core.tables import table_from_rows
+from steps.distill import candidates
+from steps.distill.candidates import Candidates, nearest_documents, positives_of
+
+RNG = np.random.default_rng(3)
+TEXTS = RNG.normal(size=(30, 8))
+DOCUMENTS = RNG.normal(size=(60, 8)) * RNG.uniform(0.2, 5.0, size=(60, 1))  # the longest win inner products
+POSITIVES = {2: np.array([5, 9, 30]), 7: np.array([9]), 11: np.array([1, 2])}
+
+
+def best_by_hand(text: np.ndarray, documents: np.ndarray, count: int, *, cosine: bool) -> list[int]:
+    scores = []
+    for document in documents:
+        score = sum(float(a) * float(b) for a, b in zip(text, document, strict=True))
+        scores.append(score / float(np.sqrt(sum(float(b) ** 2 for b in document))) if cosine else score)
+    return sorted(range(len(documents)), key=lambda row: -scores[row])[:count]
+
+
+def some(neighbours: int = 4, seed: int = 1) -> Candidates:
+    return Candidates(POSITIVES, nearest_documents(TEXTS, DOCUMENTS, neighbours, seed, cosine=True), seed)
+
+
+@pytest.mark.parametrize("cosine", [True, False])
+def test_nearest_documents_are_those_of_a_full_search(cosine: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(candidates, "_TEXTS", 7)  # the last part is smaller
+    found = nearest_documents(TEXTS, DOCUMENTS, 5, 1, cosine=cosine)
+    assert found.tolist() == [best_by_hand(text, DOCUMENTS, 5, cosine=cosine) for text in TEXTS]
+
+
+def test_the_length_of_documents_counts_in_inner_products_alone() -> None:
+    cosine, dot = (nearest_documents(TEXTS, DOCUMENTS, 5, 1, cosine=flag) for flag in (True, False))
+    assert not np.array_equal(cosine, dot)
+
+
+def test_memory_mapped_half_precision_is_read(tmp_path: Path) -> None:
+    for name, vectors in (("texts", TEXTS), ("documents", DOCUMENTS)):
+        np.save(tmp_path / f"{name}.npy", vectors.astype(np.float16))
+    texts, documents = (np.load(tmp_path / f"{name}.npy", mmap_mode="r") for name in ("texts", "documents"))
+    found = nearest_documents(texts, documents, 3, 1, cosine=True)
+    assert found.tolist() == [best_by_hand(text, np.asarray(documents), 3, cosine=True) for text in texts]
+
+
+def test_of_a_large_corpus_a_seeded_sample_is_searched(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(candidates, "_DOCUMENTS", 20)
+    whole = nearest_documents(TEXTS, DOCUMENTS, 20, 1, cosine=True)
+    sample = np.unique(whole)
+    assert len(sample) == 20
+    expected = [sample[best_by_hand(text, DOCUMENTS[sample], 20, cosine=True)].tolist() for text in TEXTS]
+    assert whole.tolist() == expected
+    assert np.array_equal(whole, nearest_documents(TEXTS, DOCUMENTS, 20, 1, cosine=True))
+    assert not np.array_equal(sample, np.unique(nearest_documents(TEXTS, DOCUMENTS, 20, 2, cosine=True)))
+    with pytest.raises(UserError, match="neighbours is 21, but there are 20 documents"):
+        nearest_documents(TEXTS, DOCUMENTS, 21, 1, cosine=True)
+
+
+def test_more_neighbours_than_documents_are_refused() -> None:
+    assert nearest_documents(TEXTS, DOCUMENTS, 60, 1, cosine=True).shape == (30, 60)
+    with pytest.raises(UserError, match="neighbours is 61, but there are 60 documents; lower it"):
+        nearest_documents(TEXTS, DOCUMENTS, 61, 1, cosine=True)
+
+
+def test_a_batch_is_one_positive_of_each_text_and_all_their_neighbours() -> None:
+    candidate, rows = some(), np.array([0, 2, 7, 20])
+    batch = candidate.of(rows, 4)
+    labels = [batch.documents[row].tolist() for row in batch.label]
+    assert [len(label) for label in labels] == [0, 1, 1, 0]
+    assert labels[1][0] in POSITIVES[2] and labels[2] == [9]
+    near = {document for row in rows for document in candidate.nearest[row].tolist()}
+    assert batch.documents.tolist() == sorted(near | {labels[1][0], labels[2][0]})
+    assert batch.label.shape == batch.counts.shape == (4, len(batch.documents))
+
+
+def test_no_positive_of_a_query_counts_as_its_negative() -> None:
+    candidate, rows = some(neighbours=60), np.array([0, 2, 7, 11])  # every document is a candidate
+    for step in range(5):
+        batch = candidate.of(rows, step)
+        for position, row in enumerate(rows.tolist()):
+            own = set(POSITIVES.get(row, np.array([], dtype=int)).tolist())
+            label = set(batch.documents[batch.label[position]].tolist())
+            assert set(batch.documents[~batch.counts[position]].tolist()) == own - label
+
+
+def test_draws_follow_from_seed_and_step() -> None:
+    rows = np.array([2, 11, 12])
+    drawn = [some(seed=seed).of(rows, step).label[:2] for seed in (1, 2) for step in range(20)]
+    again = [some(seed=seed).of(rows, step).label[:2] for seed in (1, 2) for step in range(20)]
+    assert all(np.array_equal(one, other) for one, other in zip(drawn, again, strict=True))
+    documents = {some().of(rows, step).documents[some().of(rows, step).label[0]].item() for step in range(20)}
+    assert documents == {5, 9, 30}  # every positive has its turn
+    assert any(
+        one.shape != other.shape or (one != other).any() for one, other in zip(drawn[:20], drawn[20:], strict=True)
+    )
+
+
+def test_a_batch_without_any_candidate_is_empty() -> None:
+    batch = some(neighbours=0).of(np.array([0, 1]), 1)
+    assert batch.documents.dtype == np.int64 and batch.label.shape == (2, 0)
+
+
+def test_positives_are_those_of_training_queries_that_the_corpus_holds() -> None:
+    parts = ["train_queries", "titles", "train_queries", "train_queries", "generated_queries"]
+    sources = ["q1", "q1", "q2", "q3", "q1"]  # a title or a generated query of the same name is no training query
+    rows = [{"part": part, "source_id": source, "text": "t"} for part, source in zip(parts, sources, strict=True)]
+    pairs = [("q1", "d3"), ("q1", "d0"), ("q1", "d3"), ("q2", "gone"), ("q9", "d1")]
+    found = positives_of(table_from_rows("alignment_texts", rows), pairs, ["d0", "d1", "d2", "d3"])
+    assert {row: own.tolist() for row, own in found.items()} == {0: [0, 3]}

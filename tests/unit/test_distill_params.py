@@ -1,0 +1,89 @@
+"""params.yaml: what a student may be, and the mistakes that are named before anything is trained."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from steps.core.errors import UserError
+from steps.core.params import check_params
+from steps.core.params.distill import DistillParams
+
+SCHEDULE = {"epochs": 1.0, "batch_size": 16, "learning_rate": 1e-3, "warmup_ratio": 0.1}
+TERMS = {"score_softmax": 1.0, "query_matching": 1.0}
+ALIGNMENT = SCHEDULE | {"method": "alignment", "loss": "l2", "layers": [0, -1]}
+RANKED = SCHEDULE | {"method": "embed_distill", "layers": [0, -1], "terms": TERMS, "neighbours": 4}
+FRESH = {"layers": 2, "width": 16, "heads": 4, "vocabulary": 500}
+QKD = SCHEDULE | {"method": "qkd", "fresh": FRESH}
+STATIC = SCHEDULE | {"method": "static", "loss": "cosine"}
+REFINE = {"epochs": 1.0, "learning_rate": 1e-4, "terms": {"label_softmax": 1.0}}
+
+
+def distill(student: dict[str, Any], names: list[str] | None = None) -> DistillParams:
+    """The tracked params with one student, `it`, through the check that every command makes."""
+    raw: dict[str, Any] = yaml.safe_load(Path("params.yaml").read_text(encoding="utf-8"))
+    others = raw["distill"]["student"]
+    raw["distill"] |= {"student": {"it": student} | others, "students": names or ["it"]}
+    raw["promote"]["student"] = ""
+    return check_params(raw, "params.yaml").distill
+
+
+@pytest.mark.parametrize(
+    "student",
+    [
+        ALIGNMENT,
+        ALIGNMENT | {"layers": [], "base": "all-MiniLM-L6-v2", "widths": [64, 128]},
+        ALIGNMENT | {"loss": "index_weighted", "documents_first": 0.5, "token_rate": 10.0},
+        RANKED,
+        RANKED | {"labels": "teacher", "terms": TERMS | {"label_binary": 2.0}, "temperature": 0.1},
+        RANKED | {"refine": REFINE},
+        QKD | {"cosine_weight": 0.0, "widths": [8]},
+        STATIC | {"refine": REFINE | {"labels": "teacher", "neighbours": 3}},
+    ],
+)
+def test_what_a_student_may_be(student: dict[str, Any]) -> None:
+    assert distill(student).student["it"].model_dump(exclude_unset=True) == student
+
+
+NO_START = {key: value for key, value in ALIGNMENT.items() if key != "layers"}
+
+
+@pytest.mark.parametrize(
+    ("student", "complaint"),
+    [
+        (NO_START, "give one of layers, base and fresh"),
+        (ALIGNMENT | {"base": "all-MiniLM-L6-v2"}, "give one of layers, base and fresh"),
+        (ALIGNMENT | {"fresh": FRESH}, "give one of layers, base and fresh"),
+        (QKD | {"base": "all-MiniLM-L6-v2"}, "give one of layers, base and fresh"),
+        (QKD | {"fresh": FRESH | {"heads": 3}}, r"heads \(3\) must divide width \(16\)"),
+        (QKD | {"fresh": FRESH | {"layers": 0}}, r"fresh\.layers is 0"),
+        (RANKED | {"terms": {}}, r"terms is \{\}"),
+        (RANKED | {"terms": {"score_softmax": 0.0, "query_matching": 0.0}}, "terms: every weight is 0"),
+        (RANKED | {"terms": {"score_softmax": -1.0}}, r"terms\.score_softmax is -1\.0"),
+        (RANKED | {"terms": {"kl": 1.0}}, r"terms\.kl"),
+        (RANKED | {"labels": "teacher", "neighbours": 0}, "labels: teacher takes the nearest .* set neighbours"),
+        (RANKED | {"terms": {"document_matching": 1.0}}, "terms.document_matching: .*use towers: symmetric"),
+        (RANKED | {"towers": "symmetric", "refine": REFINE}, "refine: .*use towers: asymmetric"),
+        (RANKED | {"widths": [8]}, "widths is unknown"),
+        (RANKED | {"temperature": 0.0}, r"temperature is 0\.0"),
+        (STATIC | {"refine": REFINE | {"labels": "teacher"}}, "labels: teacher takes the nearest"),
+        (STATIC | {"refine": REFINE | {"terms": {"document_matching": 1.0}}}, "document_matching: frozen documents"),
+        (STATIC | {"refine": REFINE | {"epoch": 1.0}}, r"refine\.epoch is unknown"),
+        (STATIC | {"layers": [0]}, "layers is unknown"),
+        (ALIGNMENT | {"widths": [0]}, r"widths\.0 is 0"),
+        (ALIGNMENT | {"loss": "index_weighted", "widths": [8]}, "widths: index_weighted weighs whole embeddings"),
+        (ALIGNMENT | {"documents_first": 1.0}, r"documents_first is 1\.0"),
+        (ALIGNMENT | {"method": "align"}, "align"),
+    ],
+)
+def test_a_mistake_is_named_with_its_key(student: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(UserError, match=rf"^params\.yaml: distill\.student\.it.*{complaint}"):
+        distill(student)
+
+
+def test_a_symmetric_student_can_be_described_but_not_released() -> None:
+    symmetric = RANKED | {"towers": "symmetric", "terms": TERMS | {"document_matching": 1.0}}
+    assert distill(symmetric, names=["2l"]).student["it"].method == "embed_distill"
+    with pytest.raises(UserError, match=r"students names \['it'\], whose towers are symmetric: none can be released"):
+        distill(symmetric, names=["2l", "it"])

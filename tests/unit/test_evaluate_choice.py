@@ -1,0 +1,114 @@
+"""The choice within a latency budget, its paired test against scipy's own, and what is drawn and said of it."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from scipy import stats
+
+from steps.evaluate.choice import choose
+from steps.evaluate.frontier import Point, draw_frontier
+from steps.evaluate.retention import p_value
+from steps.evaluate.table import choice_lines
+
+QUALITY = {"static": 0.62, "1l": 0.60, "2l": 0.65, "4l": 0.69}
+P50 = {"static": 0.014, "1l": 0.23, "2l": 0.38, "4l": 0.73}
+
+
+def values(quality: dict[str, float]) -> dict[str, list[np.ndarray]]:
+    """Two data sets whose means average to the given quality; over all queries at once the order is the reverse."""
+    spread = np.linspace(-0.1, 0.1, 4), np.linspace(-0.2, 0.2, 40)
+    return {name: [3 * wanted - 1 + spread[0], 1 - wanted + spread[1]] for name, wanted in quality.items()}
+
+
+@pytest.mark.parametrize(
+    ("budget", "first", "second", "over"),
+    [
+        (0.0, "4l", "2l", []),
+        (0.73, "4l", "2l", []),  # a budget may be used up
+        (0.5, "2l", "static", ["4l"]),
+        (0.25, "static", "1l", ["2l", "4l"]),
+        (0.1, "static", None, ["1l", "2l", "4l"]),
+        (0.01, None, None, ["static", "1l", "2l", "4l"]),
+    ],
+)
+def test_the_budget_decides_who_may_be_chosen(budget: float, first: Any, second: Any, over: list[str]) -> None:
+    choice = choose(values(QUALITY), P50, budget)
+    assert (choice.student, choice.runner_up) == (first, second)
+    assert choice.over_budget == {name: P50[name] for name in over}
+    assert (choice.p50_ms, choice.runner_up_p50_ms) == (P50.get(first), P50.get(second))
+    assert [choice.ndcg, choice.runner_up_ndcg] == pytest.approx([QUALITY.get(first), QUALITY.get(second)])
+    assert choice.difference == (pytest.approx(QUALITY[first] - QUALITY[second]) if second else None)
+
+
+def test_of_equals_the_faster_is_chosen_then_the_first_by_name() -> None:
+    same = values({"a": 0.5, "b": 0.5, "c": 0.5})
+    choice = choose(same, {"a": 2.0, "b": 1.0, "c": 1.0}, 0.0)
+    assert (choice.student, choice.runner_up, choice.difference, choice.p_value) == ("b", "c", 0.0, 1.0)
+
+
+def test_the_difference_is_tested_as_scipy_does() -> None:
+    random = np.random.default_rng(3)
+    ours, theirs = random.uniform(size=(2, 30)), random.uniform(size=(2, 30))
+    one = choose({"a": [ours[0]], "b": [theirs[0]]}, {"a": 1.0, "b": 1.0}, 0.0)
+    assert one.p_value == pytest.approx(stats.ttest_rel(ours[0], theirs[0]).pvalue)
+    # the sum of two means is the difference of the one and the negative of the other: Welch's test of two samples
+    first, second = ours[0] - theirs[0], (ours[1] - theirs[1])[:7]
+    assert p_value([first, second]) == pytest.approx(stats.ttest_ind(first, -second, equal_var=False).pvalue)
+
+
+def test_without_variance_there_is_no_doubt_and_with_one_query_nothing_but() -> None:
+    assert p_value([np.full(5, 0.1), np.full(3, 0.1)]) == 0
+    assert p_value([np.full(5, 0.5), np.full(3, -0.5)]) == 1
+    assert p_value([np.array([0.5]), np.array([0.1, 0.2, 0.3])]) == 1
+
+
+def said(budget: float, dev: bool = True) -> list[str]:
+    metrics = {
+        "choice": choose(values(QUALITY), P50, budget).as_dict(),
+        "retention": QUALITY,
+        "datasets_dev": {"api": {}} if dev else {},
+    }
+    return choice_lines(metrics)
+
+
+def test_the_choice_is_said_with_its_runner_up_and_who_was_too_slow() -> None:
+    chosen, runner_up, over = said(0.5)
+    assert chosen == "Choice: 2l, the best of 3 within 0.5 ms a query: nDCG@10 0.6500 on dev, 0.38 ms"
+    assert re.fullmatch(
+        r"Runner-up: static, 0\.6200, 0\.014 ms; 0\.0300 less \(paired t-test, p (< 0.001|= 0.\d{3})\)", runner_up
+    )
+    assert over == "Over the budget: 4l (0.73 ms)"
+    assert said(0.0, dev=False)[0] == (
+        "Choice: 4l, the best of 4: nDCG@10 0.6900 on test, as there are no dev queries, 0.73 ms"
+    )
+    alone, _ = said(0.1)
+    assert alone.startswith("Choice: static, the only one within 0.1 ms a query")
+    assert said(0.01) == [
+        "Choice: none, no student is within distill.budget_ms (0.01): the fastest, static, needs 0.014 ms a query"
+    ]
+
+
+def test_a_changed_budget_retrains_no_student() -> None:
+    stages = yaml.safe_load(Path("dvc.yaml").read_text(encoding="utf-8"))["stages"]
+    read = {name: entry.get("do", entry)["params"] for name, entry in stages.items()}
+    assert [name for name, keys in read.items() if {"distill", "distill.budget_ms"} & set(map(str, keys))] == [
+        "evaluate"
+    ]
+
+
+@pytest.mark.parametrize("budget", [0.0001, 0.5, 900.0])
+def test_the_drawing_rings_the_choice_and_holds_the_budget(budget: float) -> None:
+    points = [Point(name, P50[name], quality, quality, quality, quality) for name, quality in QUALITY.items()]
+    points.append(Point("teacher", 11.1, 1.0, 1.0, 1.0, 0.7))
+    drawn = draw_frontier(points, 0.5, "2l", budget)
+    assert "2l 65.0, chosen<" in drawn and drawn.count("chosen<") == 1
+    [x] = re.findall(r'<path d="M ([\d.]+) [\d.]+ *\n? *L \1 [\d.]+[^"]*" [^>]*stroke-dasharray: 1,2', drawn)
+    left, _, width, _ = (float(value) for value in re.search(r'viewBox="([^"]*)"', drawn)[1].split())
+    assert left < float(x) < left + width, "a budget beyond all points is still in the picture"
+    assert f"budget {budget:g} ms<" in drawn
+    plain = draw_frontier(points, 0.5, None, 0.0)
+    assert "chosen" not in plain and "budget" not in plain and "stroke-dasharray: 1,2" not in plain

@@ -1,0 +1,144 @@
+"""Score losses against Eq. 10 to 12 written out candidate by candidate, and their gradients by finite differences."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from steps.core.losses.score import BinaryScores, LogitMatching, ScoreLoss, SoftmaxScores
+
+KINDS = [SoftmaxScores, BinaryScores, LogitMatching]
+EVERY = pytest.mark.parametrize("kind", KINDS)
+STUDENT, TEACHER = np.random.default_rng(2).normal(scale=2, size=(2, 4, 5))
+MASK = np.array([[1, 1, 0, 1, 1], [1, 1, 1, 1, 1], [0, 0, 0, 0, 0], [0, 1, 1, 1, 0]], dtype=bool)
+
+
+def row_by_hand(kind: type[ScoreLoss], student: list[float], teacher: list[float], temperature: float) -> float:
+    s, t = ([score / temperature for score in side] for side in (student, teacher))
+    if kind is LogitMatching:
+        return sum((b - a) ** 2 for a, b in zip(s, t, strict=True))
+    if kind is BinaryScores:
+        total = 0.0
+        for a, b in zip(s, t, strict=True):
+            total -= 1 / (1 + math.exp(-b)) * math.log(1 / (1 + math.exp(-a)))
+            total -= 1 / (1 + math.exp(b)) * math.log(1 / (1 + math.exp(a)))
+        return total
+    below_s, below_t = sum(map(math.exp, s)), sum(map(math.exp, t))
+    return -sum(math.exp(b) / below_t * math.log(math.exp(a) / below_s) for a, b in zip(s, t, strict=True))
+
+
+def by_hand(kind: type[ScoreLoss], mask: np.ndarray, temperature: float, student: np.ndarray = STUDENT) -> float:
+    """Mean over the rows with a candidate that counts; the others are left out of the lists."""
+    rows = []
+    for row in range(len(student)):
+        kept = [j for j in range(student.shape[1]) if mask[row, j]]
+        if kept:
+            some, wanted = ([float(side[row, j]) for j in kept] for side in (student, TEACHER))
+            rows.append(row_by_hand(kind, some, wanted, temperature))
+    return sum(rows) / len(rows)
+
+
+@EVERY
+@pytest.mark.parametrize("temperature", [1.0, 0.5, 4.0])
+def test_value_equals_the_formula(kind: type[ScoreLoss], temperature: float) -> None:
+    student, teacher = torch.tensor(STUDENT), torch.tensor(TEACHER)
+    loss = kind(temperature)
+    assert loss(student, teacher).dtype == torch.float64
+    assert float(loss(student, teacher)) == pytest.approx(by_hand(kind, np.ones_like(MASK), temperature), rel=1e-12)
+    masked = loss(student, teacher, torch.tensor(MASK))
+    assert float(masked) == pytest.approx(by_hand(kind, MASK, temperature), rel=1e-12)
+
+
+@EVERY
+@pytest.mark.parametrize("mask", [None, torch.tensor(MASK)])
+def test_gradient_of_both_sides(kind: type[ScoreLoss], mask: torch.Tensor | None) -> None:
+    sides = (torch.tensor(STUDENT, requires_grad=True), torch.tensor(TEACHER, requires_grad=True))
+    assert torch.autograd.gradcheck(lambda s, t: kind(0.7)(s, t, mask), sides)
+
+
+@EVERY
+def test_the_teachers_scores_are_a_minimum(kind: type[ScoreLoss]) -> None:
+    student = torch.tensor(TEACHER, requires_grad=True)
+    value = kind(2.0)(student, torch.tensor(TEACHER))
+    value.backward()
+    assert student.grad is not None
+    assert student.grad.abs().max() < 1e-15
+    assert value.item() < float(kind(2.0)(torch.tensor(STUDENT), torch.tensor(TEACHER)))
+
+
+def test_softmax_scores_do_not_see_a_shift_of_all_scores_but_logit_matching_does() -> None:
+    student, teacher = torch.tensor(STUDENT), torch.tensor(TEACHER)
+    plain, shifted = (SoftmaxScores()(side, teacher) for side in (student, student + 3))
+    assert float(shifted) == pytest.approx(float(plain), rel=1e-12)
+    assert float(LogitMatching()(teacher + 3, teacher)) == pytest.approx(5 * 9)
+
+
+@EVERY
+@pytest.mark.parametrize("broken", [math.nan, math.inf, -math.inf, 1e30])
+def test_masked_candidates_change_neither_value_nor_gradient(kind: type[ScoreLoss], broken: float) -> None:
+    mask = torch.tensor(MASK)
+    student, teacher = (
+        torch.tensor(side).masked_fill(~mask, broken).requires_grad_(True) for side in (STUDENT, TEACHER)
+    )
+    value = kind()(student, teacher, mask)
+    value.backward()
+    assert value.item() == float(kind()(torch.tensor(STUDENT), torch.tensor(TEACHER), mask))
+    for side in (student, teacher):
+        assert side.grad is not None
+        assert torch.isfinite(side.grad).all()
+        assert not side.grad[~mask].any()
+        assert side.grad[mask].all()
+
+
+@EVERY
+def test_a_batch_without_a_candidate_is_worth_0_and_has_a_gradient_of_0(kind: type[ScoreLoss]) -> None:
+    student = torch.tensor(STUDENT, requires_grad=True)
+    value = kind()(student, torch.tensor(TEACHER), torch.zeros(4, 5, dtype=torch.bool))
+    value.backward()
+    assert value.item() == 0
+    assert student.grad is not None
+    assert torch.equal(student.grad, torch.zeros(4, 5, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    ("loss", "expected"),
+    [
+        (SoftmaxScores(), lambda size: 2 * size),
+        (BinaryScores(), lambda size: 2 * size),
+        (LogitMatching(), lambda size: 2 * (2 * size) ** 2),
+        (SoftmaxScores(0.01), lambda size: 200 * size),  # above what float16 holds
+    ],
+)
+def test_extreme_scores_stay_finite(loss: ScoreLoss, expected, dtype: torch.dtype) -> None:  # type: ignore[no-untyped-def]
+    student = torch.tensor([[1e4, -1e4, -1e4]], dtype=dtype, requires_grad=True)
+    teacher = torch.tensor([[-1e4, 1e4, 1e4]], dtype=dtype)
+    value = loss(student, teacher, torch.tensor([[True, True, False]]))
+    value.backward()
+    assert value.dtype == torch.promote_types(dtype, torch.float32)
+    assert value.item() == pytest.approx(expected(abs(float(student.detach()[0, 0]))), rel=1e-6)
+    assert torch.isfinite(student.grad).all()
+
+
+@EVERY
+def test_half_precision_is_computed_in_float32(kind: type[ScoreLoss]) -> None:
+    student = torch.tensor(STUDENT).bfloat16()
+    value = kind(0.5)(student, torch.tensor(TEACHER).float(), torch.tensor(MASK))
+    assert value.dtype == torch.float32
+    assert value.item() == pytest.approx(by_hand(kind, MASK, 0.5, student.double().numpy()), rel=1e-6)
+
+
+@EVERY
+@pytest.mark.parametrize("temperature", [0, -1.0, math.nan, math.inf])
+def test_temperatures_that_divide_nothing_are_refused(kind: type[ScoreLoss], temperature: float) -> None:
+    with pytest.raises(ValueError, match="above 0"):
+        kind(temperature)
+
+
+@EVERY
+def test_wrong_shapes_and_masks_are_refused(kind: type[ScoreLoss]) -> None:
+    with pytest.raises(ValueError, match="differ in shape"):
+        kind()(torch.zeros(4, 5), torch.zeros(4, 6))
+    with pytest.raises(ValueError, match="mask"):
+        kind()(torch.zeros(4, 5), torch.zeros(4, 5), torch.ones(5, dtype=torch.bool))
