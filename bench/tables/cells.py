@@ -98,9 +98,10 @@ def measure(cell: Cell, pipeline: Pipeline) -> dict[str, Any]:
     chosen = cell.params.student[STUDENT]
     started = time.perf_counter()
     with TemporaryDirectory(prefix="bench-distill.") as folder:
-        output, labels = Path(folder) / "student", Path(folder) / "labels"
-        pipeline.write_labels(labels)
-        stage.run(STUDENT, pipeline.ingest, labels, pipeline.embed, pipeline.teach, output, cell.params, NullRun())
+        output = Path(folder) / "student"
+        stage.run(
+            STUDENT, pipeline.ingest, pipeline.mine, pipeline.embed, pipeline.teach, output, cell.params, NullRun()
+        )
         stage_seconds = time.perf_counter() - started
         report = read_json(output / "report.json")
         tower = load_tower(output / "query_encoder")

@@ -19,7 +19,7 @@ from steps.core.fingerprints import fingerprint
 from steps.core.params import load_params
 from steps.core.params.distill import DistillParams
 from steps.core.params.embed import Part
-from steps.core.tables import read_table, table_from_rows, write_table
+from steps.core.tables import read_table
 from steps.core.towers import load_tower
 from steps.core.widths import cut as cut_to
 from steps.distill.mixture import epoch_rows, hold_out
@@ -41,6 +41,11 @@ class Pipeline:
     def ingest(self) -> Path:
         """Corpora, queries and judgements."""
         return self.root / "data/ingest"
+
+    @property
+    def mine(self) -> Path:
+        """Mined triplets."""
+        return self.root / "data/mine/relevance"
 
     @property
     def embed(self) -> Path:
@@ -103,20 +108,6 @@ class Pipeline:
     def document_texts(self) -> list[str]:
         """What a document tower reads, in the order of `documents`."""
         return list(CorpusTexts(self.ingest))
-
-    def write_labels(self, folder: Path) -> None:
-        """Write triplets of the training queries' judgements, as the papers have them: every relevant document.
-
-        Mining reads logs and a ranker's scores, which these data sets do not have. Batches make the negatives.
-        """
-        qrels = read_table(self.ingest, "qrels").to_pylist()
-        rows = [
-            {"query_id": row["query_id"], "positive_id": row["doc_id"], "negative_id": "", "source":
-             "relevance_one_hop", "via_query_id": "", "weight": 1.0}
-            for row in qrels
-            if row["split"] == "train" and row["grade"] > 0
-        ]  # fmt: skip
-        write_table(folder, "triplets", table_from_rows("triplets", rows))
 
     def missing(self, mixture: Mixture) -> list[Part]:
         """Parts with a weight of which there is no text."""

@@ -6,19 +6,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 from sentence_transformers import SentenceTransformer
 
-from steps.core.errors import UserError
 from steps.core.losses.embedding import (
     LOSSES,
-    EmbeddingLoss,
-    IndexWeightedSquaredError,
     QueryDistillation,
-    second_moment,
 )
 from steps.core.params.distill import (
     AlignmentParams,
     DistillParams,
     EmbedDistillParams,
-    LossName,
     QkdParams,
     Ranking,
     StudentParams,
@@ -96,8 +91,8 @@ class Maker:
             case QkdParams():
                 return Embeddings("qkd", QueryDistillation(chosen.cosine_weight), vectors, chosen.widths)
             case AlignmentParams():
-                return Embeddings(chosen.loss, self._loss(chosen.loss), vectors, chosen.widths)
-        return Embeddings(chosen.loss, self._loss(chosen.loss), vectors, [])
+                return Embeddings(chosen.loss, LOSSES[chosen.loss](), vectors, chosen.widths)
+        return Embeddings(chosen.loss, LOSSES[chosen.loss](), vectors, [])
 
     def rankings(self, ranking: Ranking, document_tokens: Tokens | None = None) -> Rankings:
         """The terms over candidate documents; UserError when a label term has no labelled text to train on."""
@@ -113,15 +108,6 @@ class Maker:
         check_candidates(ranking, positives, self.training[seen])
         candidates = Candidates(positives, nearest, self.params.seed)
         return Rankings(ranking, vectors, documents, candidates, document_tokens, cosine=cosine)
-
-    def _loss(self, name: LossName) -> EmbeddingLoss:
-        if name == "index_weighted":
-            try:
-                moment = second_moment(self.sources.documents)
-            except ValueError as error:
-                raise UserError(f"{self.sources.embed / 'documents.npy'}: {error}; use another loss") from None
-            return IndexWeightedSquaredError(moment).to(self.teacher.device)
-        return LOSSES[name]()
 
     def _document_tokens(self, made: Student, max_length: int) -> Tokens:
         return made.read(self.sources.document_texts(), max_length)

@@ -19,11 +19,12 @@ from steps.core.tables import read_table, write_table
 from steps.core.towers import encode, load_tower
 
 ROOT = Path(__file__).parents[2]
-RANKED = LAYERS | {"method": "embed_distill", "max_document_length": 32, "terms": {"label_softmax": 1.0}}
-RANKED.pop("loss")
+SYMMETRIC = {"method": "embed_distill", "layers": [-1], "towers": "symmetric", "max_document_length": 32,
+             "terms": {"label_softmax": 1.0}}  # fmt: skip
+ALIGNED = {"method": "alignment", "loss": "l2"}
 TABLE: dict[str, Any] = {
     "description": "a tiny one",
-    "common": LAYERS,
+    "common": {key: value for key, value in LAYERS.items() if key not in {"method", "loss"}},
     "mixture": {"train_queries": 0.5, "sentences": 1.0},
     "texts": 24,
     "validation_texts": 8,
@@ -31,18 +32,17 @@ TABLE: dict[str, Any] = {
     "rows": {
         "cut": {
             "description": "two layers",
-            "student": {"layers": [0, -1], "widths": [8]},
+            "student": ALIGNED | {"layers": [0, -1], "widths": [8]},
             "cuts": [8, 32],
             "expected": {8: 1.0, 32: None},
         },
-        "both": {"description": "a symmetric one", "student": RANKED | {"layers": [-1], "towers": "symmetric"}},
+        "both": {"description": "a symmetric one", "student": SYMMETRIC},
         "again": {"description": "as params.yaml has it", "student": "2l", "mixture": {"titles": 1.0}},
         "later": {"description": "not settled", "student": None},
-        "pool": {"description": "of nothing", "student": {"layers": [-1]}, "mixture": {"pool": 1.0}},
+        "pool": {"description": "of nothing", "student": ALIGNED | {"layers": [-1]}, "mixture": {"pool": 1.0}},
     },
     "claims": [{"order": ["cut@32", "cut@8"], "paper": "Table 9", "differs": "the tower is random"}],
 }
-TABLE["rows"]["both"]["student"] |= {"loss": "l2"}  # `common` has one, which this method does not take
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def project(tiny_tower: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 def bench(project: Path, monkeypatch: pytest.MonkeyPatch, table: dict[str, Any], *words: str) -> None:
     path = project / "bench/expected.yaml"
     path.parent.mkdir(exist_ok=True)
-    path.write_text(yaml.safe_dump({"seeds": [1, 2], "tables": {"tiny": table}}))
+    path.write_text(yaml.safe_dump({"seeds": [1, 2], "tables": {"tiny": table}}, sort_keys=False))
     monkeypatch.setattr(sys, "argv", ["bench", "tiny", "--run", "run", *words])
     distillation.main()
 
@@ -75,8 +75,7 @@ def bench(project: Path, monkeypatch: pytest.MonkeyPatch, table: dict[str, Any],
 def test_a_table_is_measured_written_and_judged(
     project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    table = TABLE | {"rows": TABLE["rows"] | {"both": TABLE["rows"]["both"] | {"student": SYMMETRIC}}}
-    bench(project, monkeypatch, table)
+    bench(project, monkeypatch, TABLE)
     found = read_json(project / "bench/results/distillation/tiny.json")
     assert list(found["rows"]) == sorted(["cut@8", "cut@32", "both", "again"])
     assert set(found["left_out"]) == {"later", "pool"}
@@ -93,25 +92,24 @@ def test_a_table_is_measured_written_and_judged(
     assert "differs: the tower is random" in shown
 
     monkeypatch.setattr(cells, "measure", lambda *words: pytest.fail("a finished cell is not measured again"))
-    rows = table["rows"] | {"again": table["rows"]["again"] | {"expected": 20.0}}
+    rows = TABLE["rows"] | {"again": TABLE["rows"]["again"] | {"expected": 20.0}}
     with pytest.raises(UserError, match=r"FAIL for again \(expected\)"):
-        bench(project, monkeypatch, table | {"rows": rows})
+        bench(project, monkeypatch, TABLE | {"rows": rows})
     before = (project / "bench/results/distillation/tiny.json").read_bytes()
-    bench(project, monkeypatch, table, "--only", "cut", "--seeds", "2")
+    bench(project, monkeypatch, TABLE, "--only", "cut", "--seeds", "2")
     assert (project / "bench/results/distillation/tiny.json").read_bytes() == before, "a part of a table is not written"
     with pytest.raises(UserError, match="no rows"):
-        bench(project, monkeypatch, table, "--only", "cot")
-
-
-SYMMETRIC = {"method": "embed_distill", "layers": [-1], "towers": "symmetric", "max_document_length": 32,
-             "terms": {"label_softmax": 1.0}}  # fmt: skip
+        bench(project, monkeypatch, TABLE, "--only", "cot")
 
 
 def test_scores_are_of_exact_search_and_of_the_teacher_at_each_cut(project: Path) -> None:
     pipeline = Pipeline(project / "run")
     found = teacher_scores(pipeline, (8,))
     assert set(found) == {"0", "8"}
-    tower, item = load_tower(pipeline.teach / "tower"), next(each for each in pipeline.questions if each.split == "test")
+    tower, item = (
+        load_tower(pipeline.teach / "tower"),
+        next(each for each in pipeline.questions if each.split == "test"),
+    )
     queries = encode(tower, item.texts, "query").astype(np.float64)
     rows, ids = pipeline.corpus[item.dataset]
     for cut, width in (("0", 32), ("8", 8)):

@@ -37,7 +37,6 @@ RANKED = SHORT | {"method": "embed_distill", "terms": ALL_TERMS, "neighbours": 2
 FRESH = {"layers": 1, "width": 16, "heads": 2, "vocabulary": 300}
 REFINE = {"epochs": 1.0, "learning_rate": 1e-3, "terms": {"label_softmax": 1.0, "score_softmax": 1.0}, "neighbours": 2}
 STUDENTS: dict[str, dict[str, Any]] = {
-    "index weighted": ALIGNMENT | {"loss": "index_weighted"},
     "l2": ALIGNMENT | {"loss": "l2"},
     "cosine with widths": ALIGNMENT | {"loss": "cosine", "widths": [4, 16]},
     "asymmetric": RANKED,

@@ -17,7 +17,6 @@ from bench.tables.verdicts import Measured, at_least, failures, judged, near, ro
 from steps.core.errors import UserError
 from steps.core.files import read_json
 from steps.core.params.distill import DistillParams
-from steps.core.tables import read_table, table_from_rows, write_table
 
 ROOT = Path(__file__).parents[2]
 EXPECTED = ROOT / "bench/expected.yaml"
@@ -280,18 +279,6 @@ def test_code_is_part_of_what_a_cell_depends_on(monkeypatch: pytest.MonkeyPatch)
     key = Cell(params()).key(one)
     monkeypatch.setattr("bench.tables.cells.code_digest", lambda folder: "changed")
     assert Cell(params()).key(one) != key
-
-
-def test_labels_are_the_relevant_documents_of_training_queries(tmp_path: Path) -> None:
-    rows = [("q1", "d1", 1, "train"), ("q1", "d2", 2, "train"), ("q1", "d3", 0, "train"), ("q2", "d1", 1, "test")]
-    qrels = [
-        {"query_id": query, "dataset": "one", "doc_id": doc, "grade": grade, "split": split}
-        for query, doc, grade, split in rows
-    ]
-    write_table(tmp_path / "data/ingest", "qrels", table_from_rows("qrels", qrels))
-    Pipeline(tmp_path).write_labels(tmp_path / "labels")
-    found = read_table(tmp_path / "labels", "triplets").to_pylist()
-    assert [(row["query_id"], row["positive_id"]) for row in found] == [("q1", "d1"), ("q1", "d2")]
 
 
 def test_a_folder_without_embed_is_told(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ def distill(student: dict[str, Any], names: list[str] | None = None) -> DistillP
     [
         ALIGNMENT,
         ALIGNMENT | {"layers": [], "base": "all-MiniLM-L6-v2", "widths": [64, 128]},
-        ALIGNMENT | {"loss": "index_weighted", "documents_first": 0.5, "token_rate": 10.0},
+        ALIGNMENT | {"loss": "l2", "documents_first": 0.5, "token_rate": 10.0},
         RANKED,
         RANKED | {"labels": "teacher", "terms": TERMS | {"label_binary": 2.0}, "temperature": 0.1},
         RANKED | {"refine": REFINE},
@@ -72,7 +72,6 @@ NO_START = {key: value for key, value in ALIGNMENT.items() if key != "layers"}
         (STATIC | {"refine": REFINE | {"epoch": 1.0}}, r"refine\.epoch is unknown"),
         (STATIC | {"layers": [0]}, "layers is unknown"),
         (ALIGNMENT | {"widths": [0]}, r"widths\.0 is 0"),
-        (ALIGNMENT | {"loss": "index_weighted", "widths": [8]}, "widths: index_weighted weighs whole embeddings"),
         (ALIGNMENT | {"documents_first": 1.0}, r"documents_first is 1\.0"),
         (ALIGNMENT | {"method": "align"}, "align"),
     ],

@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 from steps.core.params.embed import Part
 from steps.core.params.strict import Strict
 
-LossName = Literal["squared_error", "l2", "cosine", "index_weighted"]
+LossName = Literal["squared_error", "l2", "cosine"]
 Term = Literal[
     "label_softmax",  # EmbedDistill, Eq. 8
     "label_binary",  # Eq. 9
@@ -106,18 +106,6 @@ class AlignmentParams(TransformerStudent):
     method: Literal["alignment"]
     loss: LossName
     widths: Widths = Field(default_factory=list)
-
-    @model_validator(mode="after")
-    def _loss_has_widths(self) -> Self:
-        if self.widths and self.loss == "index_weighted":
-            raise ValueError("widths: index_weighted weighs whole embeddings; take another loss, or no widths")
-        return self
-
-    @model_validator(mode="after")
-    def _cuts_can_be_weighed(self) -> Self:
-        if self.widths and self.loss == "index_weighted":
-            raise ValueError("loss: index_weighted weighs whole embeddings; choose another for widths")
-        return self
 
 
 class EmbedDistillParams(TransformerStudent, Ranking):
