@@ -22,7 +22,7 @@ from steps.core.params.embed import Part
 from steps.core.tables import read_table
 from steps.core.towers import load_tower
 from steps.core.widths import cut as cut_to
-from steps.distill.mixture import epoch_rows, hold_out
+from steps.distill.mixture import epoch_rows, hold_out, weighted_rows
 from steps.evaluate.measures import per_query
 from steps.evaluate.questions import EvaluationSet, read_evaluation_sets
 
@@ -89,6 +89,7 @@ class Pipeline:
         digest = hashlib.sha256(str(asdict(fingerprint(self.teach / "tower"))).encode())
         for name in ("corpus.parquet", "queries.parquet", "qrels.parquet"):
             digest.update(sha256_file(self.ingest / name).encode())
+        digest.update(sha256_file(self.mine / "triplets.parquet").encode())
         for name in ("alignment_texts.parquet", "alignment.npy", "documents.npy", "tokens.npy"):
             digest.update(sha256_file(self.embed / name).encode())
         return digest.hexdigest()
@@ -118,13 +119,13 @@ class Pipeline:
         """Weights for distill.mixture: `mixture` itself, or those of `texts` times each weight texts an epoch."""
         if texts is None:
             return {part: weight for part, weight in mixture.items() if weight > 0}
-        training, _ = hold_out(len(self.parts), validation_texts, seed)
+        training, _ = hold_out(weighted_rows(self.parts, mixture), validation_texts, seed)
         counts = {part: int((self.parts[training] == part).sum()) for part in mixture}
         return {part: round(weight * texts) / max(1, counts[part]) for part, weight in mixture.items() if weight > 0}
 
     def drawn(self, mixture: Mixture, validation_texts: int, seed: int, epochs: float) -> dict[str, dict[str, int]]:
         """Of each part: texts in the first epoch, and how many different ones all epochs begun draw from it."""
-        training, _ = hold_out(len(self.parts), validation_texts, seed)
+        training, _ = hold_out(weighted_rows(self.parts, mixture), validation_texts, seed)
         begun = range(int(np.ceil(epochs)))
         rows = [epoch_rows(training, self.parts, mixture, seed, epoch) for epoch in begun]
         first, different = self.parts[rows[0]], self.parts[np.unique(np.concatenate(rows))]

@@ -72,14 +72,20 @@ def gather(rows: Tensor) -> Tensor:
     return torch.cat(parts)
 
 
+def agreed(number: int, complaint: str) -> None:
+    """UserError with the complaint when the processes have different numbers."""
+    numbers = gather(torch.tensor([number], device="cuda" if torch.cuda.is_available() else "cpu")).tolist()
+    if len(set(numbers)) > 1:
+        raise UserError(complaint)
+
+
 def agreed_step(step: int, where: str) -> int:
     """The training step that every process found a checkpoint of; UserError when they found different ones."""
-    steps = gather(torch.tensor([step], device="cuda" if torch.cuda.is_available() else "cpu")).tolist()
-    if len(set(steps)) > 1:
-        raise UserError(
-            f"{where}: the hosts see checkpoints of different steps {steps}; let SLIMTOWER_CACHE be one volume that all"
-            " of them mount"
-        )
+    agreed(
+        step,
+        f"{where}: the hosts see checkpoints of different steps, one of them of {step}; let SLIMTOWER_CACHE be one"
+        " volume that all of them mount",
+    )
     return step
 
 

@@ -33,10 +33,13 @@ def device() -> str:
 
 
 def load_tower(source: str | Path) -> SentenceTransformer:
-    """Load a tower from a folder or a Hugging Face name; UserError when it cannot be had."""
+    """Load a tower from a folder or a Hugging Face name, in fp32 whatever it was saved in.
+
+    UserError when it cannot be had.
+    """
     disable_progress_bar()
     try:
-        return SentenceTransformer(str(source), device=device(), trust_remote_code=False)
+        return SentenceTransformer(str(source), device=device(), trust_remote_code=False).float()
     except (OSError, ValueError, KeyError) as error:
         reason = " ".join(str(error).split())[:200]
         raise UserError(

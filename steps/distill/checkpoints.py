@@ -6,17 +6,23 @@ import pickle
 import shutil
 import sys
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import sentence_transformers
 import torch
+import transformers
 from torch import nn
 
-from steps.core import losses
+from steps import core
 from steps.core.files import cache_root, code_digest, staged_file
-from steps.core.ranks import agreed_step, rank
+from steps.core.ranks import agreed, agreed_step, rank
 
+_UNLIKE = (
+    "the processes of this training do not begin with the same student, texts and knobs; give all hosts the same"
+    " packages, params.yaml and inputs"
+)
 CHECKPOINT_SECONDS = 60.0  # between two checkpoints: what a killed run repeats at most, beside its start
 
 
@@ -27,6 +33,7 @@ class Done:
     step: int = 0
     texts: int = 0
     seconds: float = 0.0
+    moved: list[str] = field(default_factory=list)  # terms of the loss that have had a gradient
 
 
 class Checkpoints:
@@ -83,13 +90,18 @@ class Checkpoints:
 
 
 def training_folder(module: nn.Module, arrays: dict[str, Any], knobs: dict[str, Any]) -> Path:
-    """Folder below SLIMTOWER_CACHE of all trainings of these weights, texts, targets, knobs and this code alone."""
-    code = [code_digest(Path(__file__).parent), code_digest(Path(losses.__file__).parent), torch.__version__]
+    """Folder below SLIMTOWER_CACHE of all trainings of these weights, texts, targets, knobs and this code alone.
+
+    UserError when the processes of one training differ in them.
+    """
+    code = [code_digest(Path(__file__).parent), code_digest(Path(core.__file__).parent)]
+    code += [package.__version__ for package in (torch, transformers, sentence_transformers)]
     key = hashlib.sha256(json.dumps([knobs, code], sort_keys=True).encode())
     for name, tensor in sorted(module.state_dict().items()):
-        key.update(name.encode() + tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+        key.update(name.encode() + tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
     for name, array in sorted(arrays.items()):
         key.update(f"{name} {array.dtype} {array.shape}".encode())
         for start in range(0, len(array), 1_000_000):  # targets are memory-mapped: not all at once
             key.update(array[start : start + 1_000_000].tobytes())
+    agreed(int(key.hexdigest()[:15], 16), _UNLIKE)
     return cache_root() / "distill" / key.hexdigest()[:32]

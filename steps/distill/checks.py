@@ -11,7 +11,7 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 
 from steps.core.errors import UserError
-from steps.core.params.distill import Ranking
+from steps.core.params.distill import DOCUMENT_PARTS, Ranking
 from steps.core.params.embed import Part
 from steps.distill.students import Student
 from steps.distill.tokens import Tokens
@@ -37,9 +37,13 @@ def check_student(student: Student, tokens: Tokens, width: int, cuts: Sequence[i
     highest = int(tokens.ids.max())
     if highest >= table.num_embeddings:
         raise UserError(
-            f"models/teach/tower: its tokenizer gives token {highest}, but the model's vocabulary ends at"
-            f" {table.num_embeddings - 1}; give teach.base a tokenizer and weights that belong together"
+            f"distill.student: its tokenizer gives token {highest}, but the model's vocabulary ends at"
+            f" {table.num_embeddings - 1}; give teach.base (or the student's base) a tokenizer and weights that belong"
+            " together"
         )
+    longest, limit = int(np.diff(tokens.offsets).max()), getattr(first, "max_seq_length", None)
+    if limit is not None and longest > limit:
+        raise UserError(f"distill.max_length: texts have up to {longest} tokens, the student reads {limit}; lower it")
     with torch.inference_mode():
         made = student.embed(tokens, np.arange(1)).shape[1]
     if made != width:
@@ -55,10 +59,10 @@ def check_student(student: Student, tokens: Tokens, width: int, cuts: Sequence[i
 def check_mixture(
     weights: Mapping[Part, float], parts: np.ndarray, training: np.ndarray, counts: Mapping[str, Mapping[str, int]]
 ) -> list[str]:
-    """Parts with a weight that have no texts because their source has none; they are told on stderr.
+    """Parts with a weight whose source was not given: at most the pool, which is optional; told on stderr.
 
-    UserError for a weighted part that would train nothing for any other reason: it was not embedded, all of its texts
-    were left out or held out, or its weight is too small for a single one. `counts` are those of the stage `embed`.
+    UserError for any other weighted part that would train nothing: it was not embedded, has no texts, all of them were
+    left out or held out, or its weight is too small for a single one. `counts` are those of the stage `embed`.
     """
     absent = []
     for part in sorted(part for part, weight in weights.items() if weight > 0):
@@ -68,7 +72,7 @@ def check_mixture(
                 f"distill.mixture: {part} has weight {weight}, but it was not embedded; add it to embed.parts, or give"
                 " it weight 0"
             )
-        if not members and _dropped(counts[part]):
+        if not members and (part != "pool" or _dropped(counts[part])):
             raise UserError(
                 f"distill.mixture: {part} has weight {weight}, but none of its texts is left to train on (embed:"
                 f" {dict(counts[part])}); give it weight 0, or other texts"
@@ -83,6 +87,15 @@ def check_mixture(
     if absent:
         print(f"distill: no texts of {', '.join(absent)}: there are none to align on", file=sys.stderr)
     return absent
+
+
+def check_curriculum(documents_first: float, parts: np.ndarray) -> None:
+    """UserError when training is to begin with texts of documents, but none of the `parts` is from documents."""
+    if documents_first and not np.isin(parts, list(DOCUMENT_PARTS)).any():
+        raise UserError(
+            f"distill.student: documents_first is {documents_first}, but no text of {', '.join(sorted(DOCUMENT_PARTS))}"
+            " trains; give one of them a weight in distill.mixture, or set it to 0"
+        )
 
 
 def check_candidates(ranking: Ranking, positives: Mapping[int, np.ndarray], training: np.ndarray) -> None:
@@ -112,7 +125,8 @@ def explain_no_number(loss: Any, step: int, targets: np.ndarray) -> UserError:
     broken = int((~np.isfinite(targets)).any(axis=1).sum())
     if broken:
         return UserError(
-            f"data/embed/alignment.npy: {broken} vectors of the texts before step {step} are not finite; set"
-            " embed.precision: fp32 and run `dvc repro embed` again"
+            f"data/embed/alignment.npy: {broken} vectors of the texts before step {step} are not finite, as float16"
+            " (at most 65,504) or at all; set embed.precision: fp32, or give a teacher that normalises, and run `dvc"
+            " repro embed` again"
         )
     return UserError(f"distill: the loss is {loss} at step {step}; lower the student's learning_rate")

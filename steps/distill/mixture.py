@@ -8,20 +8,28 @@ from steps.core.errors import UserError
 from steps.core.params.embed import Part
 
 
-def hold_out(count: int, validation_texts: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Seeded split of row numbers `0..count-1` into training and validation rows, both sorted.
+def weighted_rows(parts: np.ndarray, weights: Mapping[Part, float]) -> np.ndarray:
+    """Rows of the parts that have a weight; `parts[row]` names the part of a row. UserError when there is none."""
+    rows = np.flatnonzero(np.isin(parts, [part for part, weight in weights.items() if weight > 0]))
+    if not len(rows):
+        raise UserError(
+            f"distill.mixture: no alignment text has a weight above 0 (parts present: {sorted(set(parts.tolist()))});"
+            " give one of them a weight, or add it to embed.parts"
+        )
+    return rows
 
-    At most a tenth of the rows validates.
-    """
-    order = np.random.default_rng((seed, 1)).permutation(count)
-    held = max(1, min(validation_texts, count // 10))
+
+def hold_out(rows: np.ndarray, validation_texts: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Seeded split of rows into training and validation rows, both sorted; at most a tenth of them validates."""
+    order = np.random.default_rng((seed, 1)).permutation(rows)
+    held = max(1, min(validation_texts, len(rows) // 10))
     return np.sort(order[held:]), np.sort(order[:held])
 
 
 def epoch_rows(rows: np.ndarray, parts: np.ndarray, weights: Mapping[Part, float], seed: int, epoch: int) -> np.ndarray:
     """Row numbers of one epoch in training order: a part of weight 2.5 gives each text twice and half of them thrice.
 
-    `rows` are the training rows, `parts[row]` names the part of a row. UserError when nothing is left.
+    `rows` are the training rows, `parts[row]` names the part of a row.
     """
     rng = np.random.default_rng((seed, 2, epoch))
     chosen = []
@@ -31,10 +39,4 @@ def epoch_rows(rows: np.ndarray, parts: np.ndarray, weights: Mapping[Part, float
         chosen += [members] * int(whole)
         if fraction:
             chosen.append(rng.choice(members, size=round(fraction * len(members)), replace=False))
-    mixed = np.concatenate(chosen) if chosen else rows[:0]
-    if not len(mixed):
-        raise UserError(
-            f"distill.mixture: no alignment text has a weight above 0 (parts present: {sorted(set(parts.tolist()))});"
-            " give one of them a weight, or add it to embed.parts"
-        )
-    return rng.permutation(mixed)
+    return rng.permutation(np.concatenate(chosen))

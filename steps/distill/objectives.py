@@ -12,7 +12,7 @@ from steps.core.losses.embedding import L2, EmbeddingLoss
 from steps.core.losses.label import BinaryCrossEntropy, SoftmaxCrossEntropy
 from steps.core.losses.score import BinaryScores, LogitMatching, SoftmaxScores
 from steps.core.params.distill import Ranking
-from steps.distill.candidates import Candidates
+from steps.distill.candidates import Batch, Candidates
 from steps.distill.students import Student
 from steps.distill.tokens import Tokens
 
@@ -55,8 +55,8 @@ class Rankings:
     """EmbedDistill: candidates' scores against labels and the teacher's scores, and embeddings against its embeddings.
 
     Scores are similarities to the teacher's frozen document embeddings, or, given `document_tokens`, to the
-    student's own embeddings of the documents (a symmetric student), over the temperature. Label terms are means over
-    the texts that have a label, the others over all texts.
+    student's own embeddings of the documents (a symmetric student); in softmax terms over the temperature. Label
+    terms are means over the texts that have a label, the others over all texts.
     """
 
     def __init__(
@@ -75,6 +75,12 @@ class Rankings:
         self.temperature, self.cosine = ranking.temperature, cosine
         self.vectors, self.documents = vectors, documents
         self.candidates, self.document_tokens = candidates, document_tokens
+        self.last: tuple[int, np.ndarray, Batch] | None = None
+        self.score_losses = {
+            "score_softmax": SoftmaxScores(ranking.temperature),
+            "score_binary": BinaryScores(),
+            "score_squared": LogitMatching(),
+        }
         owners = [[row, document] for row, own in sorted(candidates.positives.items()) for document in own.tolist()]
         self.arrays = {"positives": np.array(owners), "nearest": candidates.nearest, "documents": documents}
         if document_tokens is not None:
@@ -82,14 +88,23 @@ class Rankings:
 
     def embed(self, student: Student, tokens: Tokens, piece: np.ndarray, rows: np.ndarray, step: int) -> Tensor:
         """Embeddings of the piece's texts, and below them a symmetric student's of the batch's documents."""
-        queries, documents = student.embed(tokens, piece), self.candidates.of(rows, step).documents
-        if self.document_tokens is None or not len(documents):
+        queries = student.embed(tokens, piece)
+        if self.document_tokens is None or not len(documents := self._candidates(rows, step).documents):
             return queries
         return torch.cat([queries, student.embed(self.document_tokens, documents)])
 
+    def _candidates(self, rows: np.ndarray, step: int) -> Batch:
+        """Those of the batch, made once for all its pieces."""
+        if self.last is None or self.last[0] != step or not np.array_equal(self.last[1], rows):
+            self.last = step, rows, self.candidates.of(rows, step)
+        return self.last[2]
+
     def terms(self, embedded: Tensor, piece: np.ndarray, rows: np.ndarray, step: int) -> dict[str, Tensor]:
         """The terms that have a weight."""
-        batch = self.candidates.of(rows, step)
+        if self.names == ["query_matching"]:  # needs no documents
+            queries, target = embedded[: len(piece)], _targets(self.vectors, piece, embedded)
+            return {"query_matching": self.weights["query_matching"] * L2()(queries, target) * len(piece) / len(rows)}
+        batch = self._candidates(rows, step)
         queries, target = embedded[: len(piece)], _targets(self.vectors, piece, embedded)
         frozen = _targets(self.documents, batch.documents, embedded)
         documents = frozen if self.document_tokens is None else embedded[len(piece) :]
@@ -103,7 +118,8 @@ class Rankings:
         for name, weight in self.weights.items():
             match name:
                 case "label_softmax":
-                    value = label_share * SoftmaxCrossEntropy()(scores, label.to(scores), counts)
+                    tempered = scores / self.temperature
+                    value = label_share * SoftmaxCrossEntropy()(tempered, label.to(scores), counts)
                 case "label_binary":
                     value = label_share * BinaryCrossEntropy()(scores, label.to(scores), counts & labelled[:, None])
                 case "query_matching":
@@ -111,7 +127,7 @@ class Rankings:
                 case "document_matching":
                     value = share * (L2()(documents, frozen) if len(frozen) else documents.sum())
                 case _:
-                    value = share * _SCORES[name](scores, goal)
+                    value = share * self.score_losses[name](scores, goal)
             found[name] = weight * value
         return found
 
@@ -119,10 +135,7 @@ class Rankings:
         """`(n, m)`."""
         if self.cosine:
             queries, documents = functional.normalize(queries, dim=1), functional.normalize(documents, dim=1)
-        return queries @ documents.T / self.temperature
-
-
-_SCORES = {"score_softmax": SoftmaxScores(), "score_binary": BinaryScores(), "score_squared": LogitMatching()}
+        return queries @ documents.T
 
 
 def _targets(vectors: np.ndarray, rows: np.ndarray, like: Tensor) -> Tensor:

@@ -18,9 +18,9 @@ from steps.core.texts import fold
 from steps.core.towers import load_tower, resolve_precision
 from steps.core.tracking import Run
 from steps.distill.checkpoints import Checkpoints, training_folder
-from steps.distill.checks import check_mixture, check_student, check_targets
+from steps.distill.checks import check_curriculum, check_mixture, check_student, check_targets
 from steps.distill.methods import Phase, phases
-from steps.distill.mixture import hold_out
+from steps.distill.mixture import hold_out, weighted_rows
 from steps.distill.sources import Sources
 from steps.distill.students import Student, router, untrained
 from steps.distill.trainer import Alignment, train
@@ -54,16 +54,18 @@ def run(
     torch.manual_seed(params.seed)
     tower = load_tower(teach / "tower")
     check_targets(embed, sources.vectors, len(texts), tower)
-    made = untrained(chosen, teach / "tower", embed, texts, params)
-    training, validation = hold_out(len(texts), params.validation_texts, params.seed)
+    parts = np.array(sources.texts["part"].to_pylist())
+    training, validation = hold_out(weighted_rows(parts, params.mixture), params.validation_texts, params.seed)
+    absent = check_mixture(params.mixture, parts, training, embedded["parts"])
+    check_curriculum(chosen.documents_first, parts[training])
+    made = untrained(chosen, teach / "tower", embed, [texts[row] for row in training], params)
     data = Alignment(
         tokens=made.read(texts, params.max_length),
         vectors=sources.vectors,
-        parts=np.array(sources.texts["part"].to_pylist()),
+        parts=parts,
         training=training,
         validation=validation,
     )
-    absent = check_mixture(params.mixture, data.parts, training, embedded["parts"])
     check_student(made, data.tokens, sources.vectors.shape[1], getattr(chosen, "widths", []))
     measured: dict[str, float] = {}
     kept = []
@@ -78,10 +80,12 @@ def run(
     if rank() > 0:
         return
 
-    symmetric = isinstance(chosen, EmbedDistillParams) and chosen.towers == "symmetric"
     with staged_folder(output) as staging:
         made.tower.save_pretrained(str(staging / "query_encoder"), create_model_card=False)
-        documents = made.tower if symmetric else tower
+        documents = tower
+        if isinstance(chosen, EmbedDistillParams) and chosen.towers == "symmetric":
+            documents = made.tower
+            documents.max_seq_length = chosen.max_document_length
         router(made.tower, documents).save_pretrained(str(staging / "router"), create_model_card=False)
         sizes = {
             "parameters": sum(weight.numel() for weight in made.tower.parameters()),

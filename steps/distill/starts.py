@@ -5,6 +5,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
 import torch
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Dense
@@ -16,7 +17,7 @@ from transformers import BertConfig, BertModel, PreTrainedModel, PreTrainedToken
 
 from steps.core.errors import UserError
 from steps.core.params.distill import Fresh
-from steps.core.towers import device, load_tower, resolve_base
+from steps.core.towers import device, encode, load_tower, resolve_base
 
 _LETTERS = 1000  # the most frequent ones are pieces of a new vocabulary
 
@@ -24,7 +25,8 @@ _LETTERS = 1000  # the most frequent ones are pieces of a new vocabulary
 def layer_subset(teacher_folder: Path, layers: list[int]) -> SentenceTransformer:
     """The teacher with these of its layers alone, in this order; negative numbers count from the last.
 
-    Query-encoder alignment (Sec. 3.2). UserError for a layer that the teacher does not have.
+    Query-encoder alignment (Sec. 3.2). UserError for a layer that the teacher does not have, and for layers that would
+    be another model once saved: ModernBERT's first layer lacks a norm that its others have.
     """
     tower = load_tower(teacher_folder)
     _forget_prompts(tower)
@@ -35,8 +37,25 @@ def layer_subset(teacher_folder: Path, layers: list[int]) -> SentenceTransformer
     if outside:
         raise UserError(f"distill.student: layers {outside} do not exist; the teacher's are 0 to {depth - 1}")
     setattr(owner, name, nn.ModuleList([blocks[layer % depth] for layer in layers]))
+    if kinds := getattr(model.config, "layer_types", None):
+        model.config.layer_types = [kinds[layer % depth] for layer in layers]
     model.config.num_hidden_layers = len(layers)
+    _check_saved(tower, layers)
     return tower
+
+
+def _check_saved(tower: SentenceTransformer, layers: list[int]) -> None:
+    """UserError unless the tower, saved and loaded again, has the same weights and embeds a text as before."""
+    with TemporaryDirectory() as folder:
+        tower.save_pretrained(folder, create_model_card=False)
+        again = load_tower(folder)
+    ours, theirs = (encode(each, ["a short text"], "query") for each in (tower, again))
+    close = np.allclose(ours, theirs, atol=1e-4 * float(np.abs(ours).max()))
+    if tower.state_dict().keys() != again.state_dict().keys() or not close:
+        raise UserError(
+            f"distill.student: layers {layers}: once saved and loaded they are another model, as this teacher's layers"
+            " differ in kind; keep its first layer first, or start from base or fresh"
+        )
 
 
 def pretrained(base: str, teacher: SentenceTransformer) -> SentenceTransformer:
@@ -51,7 +70,7 @@ def pretrained(base: str, teacher: SentenceTransformer) -> SentenceTransformer:
 
 
 def fresh(params: Fresh, teacher: SentenceTransformer, texts: list[str], max_length: int) -> SentenceTransformer:
-    """A BERT of random weights with mean pooling.
+    """A BERT of random weights, with `params.pooling`.
 
     Of its own vocabulary, trained on `texts`, or of the teacher's: then each token starts as the teacher's input
     embedding, reduced to the width by its principal directions.
@@ -74,7 +93,7 @@ def fresh(params: Fresh, teacher: SentenceTransformer, texts: list[str], max_len
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
         transformer = Transformer(folder, max_seq_length=max_length)
-    return _ending_like(teacher, [transformer, Pooling(params.width, "mean")])
+    return _ending_like(teacher, [transformer, Pooling(params.width, params.pooling)])
 
 
 def _word_pieces(texts: list[str], size: int) -> PreTrainedTokenizerFast:

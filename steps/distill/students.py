@@ -17,9 +17,10 @@ from steps.distill.tokens import Tokens, tokenize
 
 
 class Student(Protocol):
-    """A query tower under training."""
+    """A query tower under training; `pads`: whether a text costs as much as the longest of its batch."""
 
     tower: SentenceTransformer
+    pads: bool
 
     def read(self, texts: list[str], max_length: int) -> Tokens:
         """The texts' tokens, cut to `max_length`."""
@@ -36,6 +37,8 @@ class Student(Protocol):
 
 class TransformerStudent:
     """A transformer with its pooling, projected to the teacher's width where its own differs."""
+
+    pads = True
 
     def __init__(self, tower: SentenceTransformer) -> None:
         self.tower = tower

@@ -49,6 +49,8 @@ class TokenTable:
     that into the rows; the embedding of a text is the same before and after.
     """
 
+    pads = False
+
     def __init__(self, tower: SentenceTransformer, parts: Parts, *, learned_weights: bool = False) -> None:
         """`tower` begins with the table; `parts` are what the table's tokens consist of."""
         self.tower, self.parts = tower, parts
@@ -111,7 +113,7 @@ def token_table(
 def _parts(phrases: list[str], tokenizer: Tokenizer, first_id: int) -> Parts:
     """A token of the teacher's is itself; a phrase is its pieces, the added words within it, and itself."""
     number = {phrase: first_id + place for place, phrase in enumerate(phrases)}
-    pieces = tokenize(phrases, tokenizer, _PIECES, special=False)
+    pieces = tokenize([f" {phrase}" for phrase in phrases], tokenizer, _PIECES, special=False)
     found = [[token] for token in range(first_id)]
     for place, phrase in enumerate(phrases):
         words = [number[word] for word in phrase.split(" ") if word in number and word != phrase]

@@ -8,6 +8,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 _CHUNK = 20_000
+_SORTED = 8192  # texts
 
 
 @dataclass(frozen=True)
@@ -56,10 +57,10 @@ def tokenize(texts: list[str], tokenizer: Any, max_length: int, *, special: bool
 def length_batches(lengths: np.ndarray, batch_size: int, seed: tuple[int, ...]) -> Iterator[np.ndarray]:
     """Positions `0..len(lengths)-1` in batches of like length, batches in seeded order.
 
-    Sorting happens within windows of 64 batches: little padding, and still another mix every epoch.
+    Sorting happens within windows of 8,192 texts, or of a batch: little padding, and still another mix every epoch.
     """
     rng = np.random.default_rng(seed)
-    window = 64 * batch_size
+    window = max(1, _SORTED // batch_size) * batch_size
     batches = []
     for start in range(0, len(lengths), window):
         order = start + np.argsort(lengths[start : start + window], kind="stable")

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from steps.core.errors import UserError
-from steps.core.params.distill import DistillParams
+from steps.core.params.distill import DOCUMENT_PARTS, DistillParams
 from steps.core.progress import progress
 from steps.core.ranks import gather, micro_batch, rank, sum_over_ranks, world
 from steps.core.towers import autocast
@@ -25,7 +25,6 @@ from steps.distill.tokens import Tokens, length_batches
 
 LOG_EVERY = 20  # steps
 VALIDATIONS = 8  # over the whole training
-DOCUMENT_PARTS = {"titles", "sentences", "spans"}
 
 
 @dataclass(frozen=True)
@@ -73,14 +72,15 @@ def train(
     module = student.tower
     module.eval()
     per_epoch = len(epoch_rows(data.training, data.parts, params.mixture, params.seed, 0))
-    steps = max(1, math.ceil(timetable.epochs * math.ceil(per_epoch / timetable.batch_size)))
+    steps_of_epoch = math.ceil(per_epoch / timetable.batch_size)
+    steps = max(1, math.ceil(timetable.epochs * steps_of_epoch))
     optimizer = _optimizer(student, timetable)
     rate = torch.optim.lr_scheduler.LambdaLR(optimizer, _warmup_then_linear(steps, timetable.warmup_ratio))
     done = checkpoints.load(module, optimizer, rate)
-    left = islice(_batches(data, timetable, params, steps), done.step, None)
-    window = Window(objective.names, data.vectors)
+    left = islice(_batches(data, timetable, params, steps, pads=student.pads), done.step, None)
+    window = Window(objective.names, data.vectors, done.moved)
     validate_every = max(1, steps // VALIDATIONS)
-    begun, started = done.step, time.perf_counter() - done.seconds
+    started = time.perf_counter() - done.seconds
     for step, rows in enumerate(progress(left, steps - done.step, timetable.name), start=done.step + 1):
         terms = _backward(student, objective, data, rows, params, step)
         norm = nn.utils.clip_grad_norm_(module.parameters(), 1.0)
@@ -92,8 +92,8 @@ def train(
         if step % LOG_EVERY == 0 or step == steps:
             logged = window.close(step) | {"learning_rate": float(rate.get_last_lr()[0])}
             run.metrics({timetable.prefix + name: value for name, value in logged.items()}, step=step)
-            enough = min(step - begun, step - timetable.documents_first * steps) >= validate_every
-            if enough or (step == steps and not begun):  # a run continued near its end may see no label any more
+            done.moved = sorted(window.moved)
+            if step == steps or step >= timetable.documents_first * steps + steps_of_epoch:  # each text was seen
                 window.check_terms(step)
         if rank() == 0 and step % validate_every == 0 and step != steps:
             run.metric(f"{timetable.prefix}validation_cosine", validate(student, data, params), step=step)
@@ -141,10 +141,12 @@ def _backward(
 class Window:
     """The loss' terms since the last report, and which of them have ever moved the student."""
 
-    def __init__(self, names: Sequence[str], vectors: np.ndarray) -> None:
-        """`vectors` are the targets, in which the reason for a broken loss is looked for first."""
-        self.names, self.vectors = names, vectors
-        self.still = set(names)
+    def __init__(self, names: Sequence[str], vectors: np.ndarray, moved: Sequence[str] = ()) -> None:
+        """`vectors` are the targets, in which the reason for a broken loss is looked for first.
+
+        `moved` are the terms that had a gradient before a killed run was continued.
+        """
+        self.names, self.vectors, self.moved = names, vectors, set(moved)
         self.terms: list[dict[str, tuple[Tensor, Tensor]]] = []
         self.rows: list[np.ndarray] = []
 
@@ -162,30 +164,34 @@ class Window:
             raise explain_no_number(loss, step, self.vectors[np.unique(np.concatenate(self.rows))])
         moved = torch.stack([torch.stack([terms[name][1] for name in self.names]) for terms in self.terms])
         ever = gather(moved.any(dim=0).float()[None]).sum(dim=0).tolist()
-        self.still -= {name for name, any_gradient in zip(self.names, ever, strict=True) if any_gradient}
+        self.moved |= {name for name, any_gradient in zip(self.names, ever, strict=True) if any_gradient}
         self.terms, self.rows = [], []
         several = dict(zip(self.names, means, strict=True)) if len(self.names) > 1 else {}
         return {"train_loss": loss} | {f"train_loss.{name}": value for name, value in several.items()}
 
     def check_terms(self, step: int) -> None:
         """UserError for a term that had no gradient in any step so far: it contributes nothing."""
-        if self.still:
+        still = [name for name in self.names if name not in self.moved]
+        if still:
             raise UserError(
-                f"distill: the loss {', '.join(sorted(self.still))} gave no gradient in the {step} steps so far, so it"
+                f"distill: the loss {', '.join(sorted(still))} gave no gradient in the {step} steps so far, so it"
                 " contributes nothing; leave it out, or give it something to learn from: more neighbours or labels"
                 " where it compares scores, fewer layers than the teacher's where it compares embeddings"
             )
 
 
-def _batches(data: Alignment, timetable: Timetable, params: DistillParams, steps: int) -> Iterator[np.ndarray]:
-    """Batches of row numbers, epoch after epoch, until there were `steps` of them."""
+def _batches(
+    data: Alignment, timetable: Timetable, params: DistillParams, steps: int, *, pads: bool
+) -> Iterator[np.ndarray]:
+    """Batches of row numbers, epoch after epoch, until there were `steps` of them; of like length where it `pads`."""
     given, epoch, first = 0, 0, int(timetable.documents_first * steps)
     while given < steps:
         weights = params.mixture
         if given < first:
             weights = {part: weight for part, weight in weights.items() if part in DOCUMENT_PARTS}
         rows = epoch_rows(data.training, data.parts, weights, params.seed, epoch)
-        batches = length_batches(data.tokens.lengths(rows), timetable.batch_size, (params.seed, 3, epoch))
+        lengths = data.tokens.lengths(rows) if pads else np.zeros(len(rows), dtype=np.int64)
+        batches = length_batches(lengths, timetable.batch_size, (params.seed, 3, epoch))
         for positions in islice(batches, (first if given < first else steps) - given):
             given += 1
             yield np.sort(rows[positions])

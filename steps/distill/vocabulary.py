@@ -3,52 +3,81 @@
 from collections import Counter
 from itertools import pairwise
 
-from tokenizers import AddedToken, Tokenizer
+from tokenizers import AddedToken, Regex, Tokenizer
+from tokenizers.pre_tokenizers import Split
 
 from steps.core.errors import UserError
+from steps.distill.tokens import tokenize
 
 _LEAST = 2  # occurrences that a phrase needs: a row seen once learns that one text by heart
+_WORDS = Split(Regex(r"\w+"), behavior="removed", invert=True)  # where added tokens match, whatever the pre-tokenizer
+_BEFORE = "qzxj"  # no phrase
+_TRIED = 8
 
 
 def frequent_phrases(texts: list[str], tokenizer: Tokenizer, words: int, pairs: int) -> list[str]:
     """At most so many words that are not one token already, and so many pairs of words, the most frequent of each.
 
-    They consist of letters and digits, as the tokenizer normalises them. Words come first.
+    They consist of letters and digits, as the tokenizer normalises them; a single space is between those of a pair.
+    Words come first. UserError when there are none though some are asked for.
     """
     if not words and not pairs:
         return []
     single: Counter[str] = Counter()
     double: Counter[str] = Counter()
     for text in texts:
-        read = _words(text, tokenizer)
-        single.update(word for word in read if word.isalnum())
-        double.update(f"{left} {right}" for left, right in pairwise(read) if left.isalnum() and right.isalnum())
-    known = tokenizer.get_vocab()
-    new = Counter({word: count for word, count in single.items() if word not in known})
-    return _most_frequent(new, words) + _most_frequent(double, pairs)
+        normal = tokenizer.normalizer.normalize_str(text) if tokenizer.normalizer else text
+        read = [found for found in _WORDS.pre_tokenize_str(normal) if found[0].isalnum()]
+        single.update(word for word, _ in read)
+        double.update(
+            f"{left} {right}" for (left, (_, end)), (right, (start, _)) in pairwise(read) if normal[end:start] == " "
+        )
+    phrases = _new(_frequent(single), tokenizer)[:words] + _frequent(double)[:pairs]
+    if not phrases:
+        raise UserError(
+            "distill.student: added_words and added_pairs: the alignment texts hold no word twice that is not one token"
+            " of the teacher's already, and no pair twice; set both to 0"
+        )
+    return phrases
 
 
-def _words(text: str, tokenizer: Tokenizer) -> list[str]:
-    """Words of the text, apart, as the tokenizer would cut into pieces."""
-    normal = tokenizer.normalizer.normalize_str(text) if tokenizer.normalizer else text
-    return [word for word, _ in tokenizer.pre_tokenizer.pre_tokenize_str(normal)]
-
-
-def _most_frequent(counts: Counter[str], most: int) -> list[str]:
+def _frequent(counts: Counter[str]) -> list[str]:
     found = [phrase for phrase, count in counts.items() if count >= _LEAST]
-    return sorted(found, key=lambda phrase: (-counts[phrase], phrase))[:most]
+    return sorted(found, key=lambda phrase: (-counts[phrase], phrase))
+
+
+def _new(words: list[str], tokenizer: Tokenizer) -> list[str]:
+    """Those that are no token of the vocabulary, neither as they are nor as one is written behind a space."""
+    vocabulary = tokenizer.get_vocab()
+    words = [word for word in words if word not in vocabulary]
+    pieces = tokenize([f" {word}" for word in words], tokenizer, 2, special=False)
+    rows = (pieces.row(place).tolist() for place in range(len(words)))
+    return [
+        word
+        for word, row in zip(words, rows, strict=True)
+        if len(row) > 1 or tokenizer.decode(row).strip() != word  # not known is one token as well
+    ]
 
 
 def with_phrases(tokenizer: Tokenizer, phrases: list[str], first_id: int) -> Tokenizer:
     """The same tokenizer with phrases as tokens, numbered from `first_id`; where several fit, the longest is taken.
 
-    UserError when the tokenizer would number them otherwise.
+    A phrase takes the spaces before it along. UserError when the tokenizer would number or read them otherwise.
     """
     copy: Tokenizer = Tokenizer.from_str(tokenizer.to_str())
-    copy.add_tokens([AddedToken(phrase, single_word=True, normalized=True) for phrase in phrases])
-    if phrases and copy.token_to_id(phrases[0]) != first_id:
+    copy.add_tokens([AddedToken(phrase, single_word=True, lstrip=True, normalized=True) for phrase in phrases])
+    ids = {phrase: copy.token_to_id(phrase) for phrase in phrases}
+    if list(ids.values()) != list(range(first_id, first_id + len(phrases))):
         raise UserError(
             f"distill.student: the teacher's table has {first_id} rows, but its tokenizer gives the next token number"
-            f" {copy.token_to_id(phrases[0])}; set added_words and added_pairs to 0"
+            f" {ids[phrases[0]]}; set added_words and added_pairs to 0"
         )
+    tried = phrases[:_TRIED] + [phrase for phrase in phrases if " " in phrase][:_TRIED]
+    read = tokenize([_BEFORE, *(f"{_BEFORE} {phrase}" for phrase in tried)], copy, 64, special=False)
+    for place, phrase in enumerate(tried, start=1):
+        if read.row(place).tolist() != [*read.row(0).tolist(), ids[phrase]]:
+            raise UserError(
+                f"distill.student: the teacher's tokenizer does not read the added phrase {phrase!r} as one token;"
+                " set added_words and added_pairs to 0"
+            )
     return copy

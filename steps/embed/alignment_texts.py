@@ -49,13 +49,14 @@ class AlignmentTexts:
     counts: dict[str, dict[str, int]]
 
 
-def build(sources: Sources, params: EmbedParams) -> AlignmentTexts:
+def build(sources: Sources, params: EmbedParams, *, uncased: bool = False) -> AlignmentTexts:
     """Collect the parts in their order; a text belongs to the first part that has it.
 
     Longer texts are cut to `max_words` words. Texts that equal an evaluation query after folding, before or after the
     cut of either, are left out and counted, as are perturbations of such queries, repeated texts and empty ones. Texts
     repeat each other when they are equal after folding, perturbed queries when they are the same to the letter: another
-    case is what some of them are for. A part above `max_part_texts` is sampled with the seed.
+    case is what some of them are for, unless the teacher is `uncased`. A part above `max_part_texts` is sampled with
+    the seed.
     """
     forbidden = evaluation_keys(sources.queries.to_pylist(), params.max_words)
     seen = _Seen("perturbed_queries" in params.parts)
@@ -64,12 +65,12 @@ def build(sources: Sources, params: EmbedParams) -> AlignmentTexts:
     for part in params.parts:
         tally: Counter[str] = Counter({"kept": 0, "evaluation_query": 0, "repeated": 0, "empty": 0})
         places = array("q")  # the texts of a large part are not held, but read again
-        for place, item in enumerate(_part(part, sources, params)):
+        for place, item in enumerate(_part(part, sources, params, uncased)):
             if (reason := _reason(item, forbidden, seen, params.max_words)) == "kept":
                 places.append(place)
             tally[reason] += 1
         chosen = set(_sample(places, params.max_part_texts, params.seed))
-        for place, item in enumerate(_part(part, sources, params)):
+        for place, item in enumerate(_part(part, sources, params, uncased)):
             if place in chosen:
                 text = _cut(item.text, params.max_words)
                 rows.append(
@@ -136,7 +137,7 @@ def _mark(key: str) -> int:
     return int.from_bytes(blake2b(key.encode("utf-8"), digest_size=8).digest(), "big")
 
 
-def _part(part: Part, sources: Sources, params: EmbedParams) -> Iterable[Item]:
+def _part(part: Part, sources: Sources, params: EmbedParams, uncased: bool) -> Iterable[Item]:
     """The texts of one part, the same in the same order at every call."""
     match part:
         case "train_queries":
@@ -148,7 +149,7 @@ def _part(part: Part, sources: Sources, params: EmbedParams) -> Iterable[Item]:
         case "random_queries":
             return _random_queries(sources, params)
         case "perturbed_queries":
-            return _perturbed_queries(sources.queries, params)
+            return _perturbed_queries(sources.queries, params, uncased)
         case "titles":
             return (Item(title, doc_id) for doc_id, title, _ in sources.corpus)
         case "sentences":
@@ -171,9 +172,10 @@ def _random_queries(sources: Sources, params: EmbedParams) -> Iterator[Item]:
             yield Item(drawn.random_query(_rng("random_queries", query_id, params)), query_id)
 
 
-def _perturbed_queries(queries: pa.Table, params: EmbedParams) -> Iterator[Item]:
+def _perturbed_queries(queries: pa.Table, params: EmbedParams, uncased: bool) -> Iterator[Item]:
     for query, query_id, _ in _queries(queries, "train"):
-        text = perturbed(_cut(query, params.max_words), _rng("perturbed_queries", query_id, params), params.case_share)
+        rng = _rng("perturbed_queries", query_id, params)
+        text = perturbed(_cut(query, params.max_words), rng, params.case_share, uncased=uncased)
         yield Item(text, query_id, query)
 
 

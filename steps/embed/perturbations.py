@@ -15,15 +15,16 @@ _NEIGHBOURS = {
 }
 
 
-def perturbed(text: str, rng: Random, case_share: float) -> str:
+def perturbed(text: str, rng: Random, case_share: float, *, uncased: bool = False) -> str:
     """The text with one or two typos or, with the chance `case_share`, in UPPER, Title or lower case.
 
     A typo swaps two neighbouring letters of a word of four letters or more, drops or doubles one, or hits a key beside
     it on a QWERTY keyboard. A text to which only the other of the two can be done gets that one, and one to which
-    neither can comes back as it is. White space is collapsed; the number of words stays.
+    neither can comes back as it is. `uncased`: who reads it does not tell case apart, so that only typos change it.
+    White space is collapsed; the number of words stays.
     """
     text = " ".join(text.split())
-    cases = [changed for changed in (text.upper(), capwords(text), text.lower()) if changed != text]
+    cases = [] if uncased else [case for case in (text.upper(), capwords(text), text.lower()) if case != text]
     in_case = rng.random() < case_share
     if cases and (in_case or not _LETTERS.search(text)):
         return rng.choice(cases)

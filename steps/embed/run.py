@@ -25,11 +25,11 @@ def run(ingest: Path, generate: Path, teach: Path, output: Path, params: EmbedPa
     """Write the teacher's vectors of documents `(documents, dim)`, alignment texts and tokens, and the texts' table."""
     corpus = CorpusRows(ingest, ["doc_id", "title", "content"])
     sources = Sources(corpus, read_table(ingest, "queries"), read_table(generate, "generated_queries"))
-    texts = build(sources, params)
     documents = CorpusTexts(ingest)
 
     teacher = fingerprint(teach / "tower")
     tower = load_tower(teach / "tower")
+    texts = build(sources, params, uncased=_uncased(tower))
     width = tower.get_embedding_dimension() or 0
 
     with staged_folder(output) as staging:
@@ -84,6 +84,14 @@ def generated_cosine(texts: pa.Table, generated: pa.Table, vectors: np.ndarray) 
     new, old = (vectors[list(side)].astype(np.float32) for side in zip(*pairs, strict=True))
     lengths = np.linalg.norm(new, axis=1) * np.linalg.norm(old, axis=1)
     return float(np.mean((new * old).sum(axis=1) / lengths))
+
+
+def _uncased(tower: SentenceTransformer) -> bool:
+    """Whether the tower reads the same letters in another case as the same tokens."""
+    upper, lower = (
+        tower.preprocess([text])["input_ids"].tolist() for text in ("The Title Of A TEXT", "the title of a text")
+    )
+    return bool(upper == lower)
 
 
 def _cache_folder(tower: SentenceTransformer, teacher: str, role: Role, dtype: str, params: EmbedParams) -> Path:

@@ -1,15 +1,25 @@
 """What a transformer student starts from: every start embeds in the teacher's width and opens in plain libraries."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from sentence_transformers import SentenceTransformer
-from sentence_transformers.base.modules import Dense
+from sentence_transformers.base.modules import Dense, Module
 from sentence_transformers.base.modules.transformer import Transformer
 from sentence_transformers.sentence_transformer.modules import Normalize, Pooling
-from transformers import AutoTokenizer, BertConfig, BertModel
+from transformers import (
+    AutoTokenizer,
+    BertConfig,
+    BertModel,
+    ModernBertConfig,
+    ModernBertModel,
+    PreTrainedModel,
+    Qwen3Config,
+    Qwen3Model,
+)
 
 from steps.core.errors import UserError
 from steps.core.params.distill import Fresh
@@ -36,17 +46,26 @@ SUBSETS = [  # query-encoder alignment, Sec. 3.2: of twelve layers, the last one
 ]
 
 
+def write_tower(folder: Path, model: PreTrainedModel, tokenizer: Path, *more: Module) -> Path:
+    """A tower of the model and these modules; its linear layers are random."""
+    model.save_pretrained(folder / "network")
+    AutoTokenizer.from_pretrained(tokenizer).save_pretrained(folder / "network")
+    modules = [
+        Transformer(str(folder / "network"), max_seq_length=32),
+        Pooling(model.config.hidden_size, "mean"),
+        *more,
+    ]
+    SentenceTransformer(modules=modules, device="cpu").save_pretrained(str(folder / "tower"), create_model_card=False)
+    return folder / "tower"
+
+
 def write_bert(folder: Path, tokenizer: Path, width: int, layers: int, *, rows: int = 30522) -> Path:
     """A random BERT with mean pooling and without normalisation."""
     config = BertConfig(
         vocab_size=rows, hidden_size=width, num_hidden_layers=layers, num_attention_heads=2, intermediate_size=2 * width
     )
     torch.manual_seed(3)
-    BertModel(config).save_pretrained(folder / "bert")
-    AutoTokenizer.from_pretrained(tokenizer).save_pretrained(folder / "bert")
-    modules = [Transformer(str(folder / "bert"), max_seq_length=32), Pooling(width, "mean")]
-    SentenceTransformer(modules=modules, device="cpu").save_pretrained(str(folder / "tower"), create_model_card=False)
-    return folder / "tower"
+    return write_tower(folder, BertModel(config), tokenizer)
 
 
 @pytest.fixture(scope="module")
@@ -157,3 +176,53 @@ def test_the_letters_of_a_new_vocabulary_are_the_most_frequent(monkeypatch: pyte
     monkeypatch.setattr(starts, "_LETTERS", 3)
     vocabulary = _word_pieces(["abab cab", "ab ca dz"], 200).get_vocab()
     assert {piece.removeprefix("##")[:1] for piece in vocabulary if not piece.startswith("[")} == set("abc")
+
+
+LAYERED: dict[str, Any] = {"vocab_size": 30522, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 4,
+                           "num_attention_heads": 2}  # fmt: skip
+
+
+def modern_bert() -> ModernBertModel:
+    torch.manual_seed(5)
+    model = ModernBertModel(ModernBertConfig(**LAYERED, pad_token_id=0, bos_token_id=1, eos_token_id=2))
+    for norm in (module for module in model.modules() if isinstance(module, torch.nn.LayerNorm)):
+        torch.nn.init.normal_(norm.weight, 1, 0.5)
+    return model
+
+
+def test_layers_of_several_kinds_keep_theirs(tiny_tower: Path, tmp_path: Path) -> None:
+    modern = write_tower(tmp_path / "modern", modern_bert(), tiny_tower)
+    kinds = load_tower(modern)[0].auto_model.config.layer_types
+    assert kinds == ["full_attention", "sliding_attention", "sliding_attention", "full_attention"]
+    subset = layer_subset(modern, [0, 2, -1])
+    assert subset[0].auto_model.config.layer_types == ["full_attention", "sliding_attention", "full_attention"]
+
+    config = Qwen3Config(**LAYERED, num_key_value_heads=2, head_dim=8)
+    torch.manual_seed(5)
+    qwen = layer_subset(write_tower(tmp_path / "qwen", Qwen3Model(config), tiny_tower), [1, -1])
+    assert qwen[0].auto_model.config.layer_types == ["full_attention"] * 2
+
+
+@pytest.mark.parametrize("layers", [[1, 2], [2, 0]])
+def test_layers_that_would_change_when_saved_are_refused(tiny_tower: Path, tmp_path: Path, layers: list[int]) -> None:
+    modern = write_tower(tmp_path, modern_bert(), tiny_tower)
+    with pytest.raises(UserError, match=r"layers \[.*\]: once saved and loaded they are another .* first layer first"):
+        layer_subset(modern, layers)
+
+
+def test_students_are_fp32_whatever_their_start_was_saved_in(tiny_tower: Path, tmp_path: Path) -> None:
+    model = BertModel(BertConfig(**LAYERED)).to(torch.bfloat16)
+    base = write_tower(tmp_path, model, tiny_tower, Dense(16, 8))
+    for student in (pretrained(str(base), load_tower(tiny_tower)), layer_subset(base, [0, -1])):
+        assert {weight.dtype for weight in student.parameters()} == {torch.float32}
+        assert student.encode(TEXTS).dtype == np.float32
+
+
+def test_a_fresh_student_may_read_its_first_token(tiny_tower: Path, tmp_path: Path) -> None:
+    params = Fresh(layers=1, width=16, heads=2, vocabulary=60, pooling="cls")
+    plain = reopened(fresh(params, load_tower(tiny_tower), TEXTS * 3, 32), tmp_path)
+    ids = plain.tokenizer(TEXTS[:1], return_tensors="pt")
+    with torch.inference_mode():
+        first = plain[0].auto_model(**ids).last_hidden_state[:, 0]
+        expected = torch.nn.functional.normalize(plain[2]({"sentence_embedding": first})["sentence_embedding"])
+    np.testing.assert_allclose(plain.encode(TEXTS[:1]), expected, atol=1e-6)

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import stages
 from stages import run_embed, write_ingest
+from tokenizers.normalizers import BertNormalizer
 
 from steps.core.texts import document_text
 from steps.core.towers import load_tower
@@ -80,3 +82,20 @@ def test_documents_are_in_corpus_order_and_tokens_have_their_row(tiny_tower: Pat
     row = tower.tokenizer.convert_tokens_to_ids("axis")
     np.testing.assert_allclose(tokens[row], tower.encode("axis"), atol=1e-5)
     assert tokens.shape == (len(tower.tokenizer), 32)
+
+
+@pytest.mark.parametrize("lowercase", [True, False])
+def test_only_a_teacher_that_tells_case_apart_gets_queries_in_another_case(
+    tiny_tower: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lowercase: bool
+) -> None:
+    tower = load_tower(tiny_tower)
+    tower.tokenizer.backend_tokenizer.normalizer = BertNormalizer(lowercase=lowercase)
+    monkeypatch.setattr(stage, "load_tower", lambda _: tower)
+    monkeypatch.setattr(
+        stages, "EMBED", stages.EMBED.model_copy(update={"parts": ["perturbed_queries"], "case_share": 1})
+    )
+    run_embed(tmp_path, tiny_tower)
+    asked = {row["query_id"]: row["text"] for row in stage.read_table(tmp_path / "data/ingest", "queries").to_pylist()}
+    made = stage.read_table(tmp_path / "data/embed", "alignment_texts").to_pylist()
+    assert made
+    assert all((row["text"].lower() == asked[row["source_id"]].lower()) != lowercase for row in made)

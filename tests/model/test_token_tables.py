@@ -88,7 +88,7 @@ def test_parts_replace_each_token() -> None:
 
 
 def test_learned_weights_learn(root: Path) -> None:
-    made = table(root, True, token_weights="learned", added_words=4)
+    made = table(root, True, token_weights="learned", added_pairs=4)
     made.embed(made.read(TEXTS, 32), np.arange(4)).sum().backward()
     gradients = {name: weight.grad for name, weight in made.tower.named_parameters()}
     assert all(gradient is not None and bool(gradient.any()) for gradient in gradients.values())

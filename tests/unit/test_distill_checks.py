@@ -14,7 +14,14 @@ from tokenizers.models import WordLevel
 
 from steps.core.errors import UserError
 from steps.core.params.distill import Ranking
-from steps.distill.checks import check_candidates, check_mixture, check_student, check_targets, explain_no_number
+from steps.distill.checks import (
+    check_candidates,
+    check_curriculum,
+    check_mixture,
+    check_student,
+    check_targets,
+    explain_no_number,
+)
 from steps.distill.tokens import Tokens
 from steps.distill.trainer import Window
 
@@ -49,6 +56,28 @@ def test_a_part_whose_source_is_empty_is_told_and_left_out(capsys: pytest.Captur
     assert check_mixture({"titles": 1.0, "pool": 1.0}, PARTS, np.arange(12), COUNTS) == ["pool"]
     assert "no texts of pool" in capsys.readouterr().err
     assert check_mixture({"titles": 1.0, "pool": 0.0}, PARTS, np.arange(12), COUNTS) == []
+
+
+def test_only_the_pool_may_be_absent() -> None:
+    counts = COUNTS | {"generated_queries": {"kept": 0, "repeated": 0, "evaluation_query": 0, "empty": 0}}
+    with pytest.raises(UserError, match=r"generated_queries has weight 1.0, but none of its texts is left"):
+        check_mixture({"titles": 1.0, "generated_queries": 1.0}, PARTS, np.arange(12), counts)
+
+
+def test_documents_first_needs_texts_of_documents() -> None:
+    check_curriculum(0.5, np.array(["pool", "spans"]))
+    check_curriculum(0.0, np.array(["pool"]))
+    with pytest.raises(UserError, match=r"documents_first is 0.5, but no text of sentences, spans, titles trains"):
+        check_curriculum(0.5, np.array(["pool"]))
+
+
+def test_texts_longer_than_a_student_reads_are_refused() -> None:
+    made = student(5, 3)
+    network = SimpleNamespace(get_input_embeddings=lambda: made.tower[0].embedding)
+    short = SimpleNamespace(auto_model=network, max_seq_length=1)
+    tokens = Tokens(np.array([0, 4]), np.array([0, 2]))
+    with pytest.raises(UserError, match=r"max_length: texts have up to 2 tokens, the student reads 1; lower it"):
+        check_student(SimpleNamespace(tower=[short], embed=made.embed), tokens, 3)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

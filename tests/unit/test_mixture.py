@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from steps.core.errors import UserError
-from steps.distill.mixture import epoch_rows, hold_out
+from steps.distill.mixture import epoch_rows, hold_out, weighted_rows
 
 PARTS = np.array(["pool"] * 100 + ["titles"] * 50)
 
@@ -32,11 +32,15 @@ def test_epochs_differ_and_repeat_exactly() -> None:
 
 def test_nothing_to_learn_from_is_an_error() -> None:
     with pytest.raises(UserError, match=r"no alignment text has a weight above 0 .*pool.*titles"):
-        epoch_rows(np.arange(150), PARTS, {"sentences": 1.0}, seed=1, epoch=0)
+        weighted_rows(PARTS, {"sentences": 1.0, "pool": 0.0})
+
+
+def test_parts_without_weight_are_neither_trained_nor_held_out() -> None:
+    assert weighted_rows(PARTS, {"titles": 0.5, "pool": 0.0}).tolist() == list(range(100, 150))
 
 
 def test_hold_out_is_a_partition() -> None:
-    training, validation = hold_out(1000, 64, seed=3)
+    training, validation = hold_out(np.arange(1000), 64, seed=3)
     assert len(validation) == 64
     assert sorted([*training, *validation]) == list(range(1000))
-    assert len(hold_out(50, 64, seed=3)[1]) == 5
+    assert len(hold_out(np.arange(50), 64, seed=3)[1]) == 5

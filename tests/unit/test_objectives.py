@@ -63,6 +63,7 @@ def by_hand(
     if name == "document_matching":
         return sum(distance(own[d], DOCUMENTS[d]) for d in candidates) / len(candidates)
     total, texts = 0.0, 0
+    t = t if name.endswith("softmax") else 1.0
     for row, right in zip(rows.tolist(), label, strict=True):
         s = {d: similarity(QUERIES[row], own[d], cosine=cosine) / t for d in candidates}
         goal = {d: similarity(VECTORS[row], DOCUMENTS[d], cosine=cosine) / t for d in candidates}

@@ -73,3 +73,12 @@ def test_letters_off_the_keyboard_are_mistyped_otherwise() -> None:
 
 def test_the_same_random_numbers_give_the_same_text() -> None:
     assert [perturbed(TEXT, Random("3 x"), 0.25) for _ in range(3)] == [perturbed(TEXT, Random("3 x"), 0.25)] * 3
+
+
+def test_for_an_uncased_reader_only_typos_are_made_and_the_same_ones() -> None:
+    drawn = [
+        (perturbed(TEXT, Random(seed), 0.25), perturbed(TEXT, Random(seed), 0.25, uncased=True)) for seed in range(400)
+    ]
+    assert all(typo.lower() != TEXT for _, typo in drawn)
+    assert all(typo == before for before, typo in drawn if before.lower() != TEXT)
+    assert perturbed("abs", Random(1), 1.0, uncased=True) == "abs"

@@ -1,7 +1,7 @@
 """Phrases as tokens: which are taken, and how they are matched."""
 
 import pytest
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from steps.core.errors import UserError
 from steps.distill.vocabulary import frequent_phrases, with_phrases
@@ -30,7 +30,7 @@ def test_phrases_are_frequent_and_words_no_token_already() -> None:
 def test_the_longest_phrase_is_taken_and_only_whole_words() -> None:
     tokenizer = with_phrases(word_pieces(), ["attack", "heart attack"], first_id=len(VOCABULARY))
     assert tokenizer.encode("Heart attack of").tokens == ["heart attack", "of"]
-    assert tokenizer.encode("HEART, attack").tokens == ["heart", "[UNK]", "attack"]
+    assert tokenizer.encode("HEART, attack").tokens == ["heart", "[UNK]", " attack"]
     assert tokenizer.encode("heart attackion").tokens == ["heart", "at", "##tack", "##ion"]
     again = Tokenizer.from_str(tokenizer.to_str())
     assert again.encode("Heart attack of").ids == tokenizer.encode("Heart attack of").ids == [8, 4]
@@ -39,3 +39,69 @@ def test_the_longest_phrase_is_taken_and_only_whole_words() -> None:
 def test_a_table_larger_than_the_tokenizer_cannot_take_phrases() -> None:
     with pytest.raises(UserError, match=r"has 9 rows, but .* next token number 7; set added_words"):
         with_phrases(word_pieces(), ["attack"], first_id=9)
+
+
+TEXTS = ["my heart attack", "a heart attack", "heart attack of"]
+
+
+def byte_level() -> Tokenizer:
+    """RoBERTa's kind: a word behind a space is another token than one at the start."""
+    tokens = [*sorted(pre_tokenizers.ByteLevel.alphabet()), "he", "ar", "hear", "heart", "Ġheart", "at", "Ġat"]
+    merges = [("h", "e"), ("a", "r"), ("he", "ar"), ("hear", "t"), ("Ġ", "heart"), ("a", "t"), ("Ġ", "at")]
+    tokenizer = Tokenizer(models.BPE({token: number for number, token in enumerate(tokens)}, merges))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
+
+
+def metaspace() -> Tokenizer:
+    """XLM-R's kind."""
+    pieces = [("<unk>", 0.0), ("▁heart", -1.0), ("▁", -2.0), *((letter, -3.0) for letter in "acefhjkmoqrtxyz")]
+    tokenizer = Tokenizer(models.Unigram(pieces, unk_id=0))
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    tokenizer.decoder = decoders.Metaspace()
+    return tokenizer
+
+
+def without_pre_tokenizer() -> Tokenizer:
+    tokenizer = Tokenizer(models.BPE({letter: number for number, letter in enumerate(" acefhjkmoqrtxyz")}, []))
+    tokenizer.normalizer = normalizers.Lowercase()
+    return tokenizer
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "new"), [(byte_level(), []), (metaspace(), []), (without_pre_tokenizer(), ["heart"])]
+)
+def test_phrases_are_words_and_tokens_whatever_the_tokenizer(tokenizer: Tokenizer, new: list[str]) -> None:
+    phrases = frequent_phrases(TEXTS, tokenizer, 9, 9)
+    assert phrases == [*sorted([*new, "attack"]), "heart attack"]
+    extended = with_phrases(tokenizer, phrases, tokenizer.get_vocab_size())
+    my, of = (tokenizer.encode(text).ids for text in ("my", " of"))
+    assert extended.encode("my heart attack of").ids == [*my, extended.token_to_id("heart attack"), *of]
+    assert extended.encode("attack").ids == [extended.token_to_id("attack")]
+
+
+def test_a_word_that_is_a_token_at_the_start_of_a_text_alone_is_not_added() -> None:
+    tokenizer = byte_level()
+    assert tokenizer.token_to_id("hear") and len(tokenizer.encode(" hear").ids) > 1
+    assert frequent_phrases(["to hear", "to hear"], tokenizer, 9, 0) == ["to"]
+
+
+def test_words_and_pairs_are_counted_where_added_tokens_match() -> None:
+    texts = ["one-two  three", "ate_it 2nd", "हिन्दी"] * 2
+    phrases = frequent_phrases(texts, without_pre_tokenizer(), 9, 9)
+    assert phrases == ["2nd", "one", "three", "two"]
+
+
+def test_phrases_that_the_tokenizer_would_not_find_are_refused() -> None:
+    tokenizer = metaspace()
+    tokenizer.pre_tokenizer = None
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    with pytest.raises(UserError, match="does not read the added phrase 'attack' as one token; set added_words"):
+        with_phrases(tokenizer, frequent_phrases(TEXTS, tokenizer, 9, 9), tokenizer.get_vocab_size())
+
+
+def test_texts_without_phrases_are_refused_where_some_are_asked_for() -> None:
+    with pytest.raises(UserError, match=r"hold no word twice that is not one token .* set both to 0"):
+        frequent_phrases(["heart", "heart", "once"], word_pieces(), 9, 9)
+    assert frequent_phrases(["heart"], word_pieces(), 0, 0) == []

@@ -17,6 +17,7 @@ Term = Literal[
     "query_matching",  # Eq. 5
     "document_matching",  # what Eq. 4 adds to Eq. 5; symmetric students only
 ]
+DOCUMENT_PARTS: frozenset[Part] = frozenset({"titles", "sentences", "spans"})
 Weight = Annotated[float, Field(ge=0)]
 Widths = list[Annotated[int, Field(ge=1)]]  # of Matryoshka embeddings
 
@@ -66,12 +67,16 @@ class Refinement(Ranking):
 
 
 class Fresh(Strict):
-    """A new BERT: `layers` of `width` with `heads`; `vocabulary` new WordPiece tokens, or 0 for the teacher's."""
+    """A new BERT: `layers` of `width` with `heads`; `vocabulary` new WordPiece tokens, or 0 for the teacher's.
+
+    A text's embedding is the mean of its tokens, or the first token: cls, as in EmbedDistill and ScalingNote.
+    """
 
     layers: int = Field(ge=1)
     width: int = Field(ge=8)
     heads: int = Field(ge=1)
     vocabulary: int = Field(ge=0)
+    pooling: Literal["mean", "cls"] = "mean"
 
     @model_validator(mode="after")
     def _heads_divide_width(self) -> Self:
