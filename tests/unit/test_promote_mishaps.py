@@ -110,7 +110,7 @@ def test_two_that_register_one_release_at_once_make_one_version(
     monkeypatch.setattr(registration, "publish", meanwhile)
     project.promote("A")
     assert [str(version.version) for version in project.registry.versions()] == ["1"]
-    assert project.actions() == ["promote 1"]
+    assert [action.split()[-1] for action in project.actions()] == ["1"]
     assert project.promote("A").decision is None
 
 
