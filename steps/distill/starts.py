@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from safetensors.torch import save_file
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Dense
 from sentence_transformers.base.modules.transformer import Transformer
@@ -17,6 +18,7 @@ from transformers import BertConfig, BertModel, PreTrainedModel, PreTrainedToken
 
 from steps.core.errors import UserError
 from steps.core.params.distill import Fresh
+from steps.core.ranks import rank
 from steps.core.towers import device, encode, load_tower, resolve_base
 
 _LETTERS = 1000  # the most frequent ones are pieces of a new vocabulary
@@ -40,7 +42,8 @@ def layer_subset(teacher_folder: Path, layers: list[int]) -> SentenceTransformer
     if kinds := getattr(model.config, "layer_types", None):
         model.config.layer_types = [kinds[layer % depth] for layer in layers]
     model.config.num_hidden_layers = len(layers)
-    _check_saved(tower, layers)
+    if rank() == 0:  # no other process saves
+        _check_saved(tower, layers)
     return tower
 
 
@@ -90,7 +93,8 @@ def fresh(params: Fresh, teacher: SentenceTransformer, texts: list[str], max_len
         if not params.vocabulary:
             network = _transformer(teacher, "models/teach/tower")
             _reduce_rows(network.get_input_embeddings().weight, model.get_input_embeddings().weight)
-        model.save_pretrained(folder)
+        model.config.to_json_file(Path(folder) / "config.json")  # save_pretrained writes on rank 0 alone
+        save_file(model.state_dict(), Path(folder) / "model.safetensors", metadata={"format": "pt"})
         tokenizer.save_pretrained(folder)
         transformer = Transformer(folder, max_seq_length=max_length)
     return _ending_like(teacher, [transformer, Pooling(params.width, params.pooling)])
