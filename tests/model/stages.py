@@ -56,6 +56,7 @@ RANKED = {"method": "embed_distill", "layers": [0, -1], "epochs": 1.0, "batch_si
           "terms": {"label_softmax": 1.0, "score_softmax": 1.0, "query_matching": 1.0}}  # fmt: skip
 REFINE = {"epochs": 1.0, "learning_rate": 1e-3, "labels": "teacher", "neighbours": 2, "temperature": 0.2,
           "terms": {"label_softmax": 1.0, "score_squared": 0.1}}  # fmt: skip
+FRESH = LAYERS | {"fresh": {"layers": 1, "width": 16, "heads": 2, "vocabulary": 300}}
 DISTILL = {
     "students": ["static", "2l"],
     "budget_ms": 0.0,
@@ -64,7 +65,12 @@ DISTILL = {
     "max_length": 32,
     "validation_texts": 16,
     "precision": "fp32",
-    "student": {"static": TABLE, "2l": LAYERS | {"layers": [0, -1]}, "ranked": RANKED | {"refine": REFINE}},
+    "student": {
+        "static": TABLE,
+        "2l": LAYERS | {"layers": [0, -1]},
+        "ranked": RANKED | {"refine": REFINE},
+        "fresh": FRESH,
+    },
 }
 
 

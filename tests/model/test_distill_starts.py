@@ -10,6 +10,7 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Dense, Module
 from sentence_transformers.base.modules.transformer import Transformer
 from sentence_transformers.sentence_transformer.modules import Normalize, Pooling
+from stages import distill_params
 from transformers import (
     AutoTokenizer,
     BertConfig,
@@ -23,10 +24,10 @@ from transformers import (
 
 from steps.core.errors import UserError
 from steps.core.params.distill import Fresh
-from steps.core.towers import load_tower
+from steps.core.towers import device, load_tower
 from steps.distill import starts
 from steps.distill.starts import _word_pieces, fresh, layer_subset, pretrained
-from steps.distill.students import TransformerStudent
+from steps.distill.students import TransformerStudent, untrained
 
 TEXTS = ["how to sum the axis", "window", "a mean of a matrix over the last axis of a file", "the window of a graph"]
 SUBSETS = [  # query-encoder alignment, Sec. 3.2: of twelve layers, the last ones by negative numbers too
@@ -226,3 +227,21 @@ def test_a_fresh_student_may_read_its_first_token(tiny_tower: Path, tmp_path: Pa
         first = plain[0].auto_model(**ids).last_hidden_state[:, 0]
         expected = torch.nn.functional.normalize(plain[2]({"sentence_embedding": first})["sentence_embedding"])
     np.testing.assert_allclose(plain.encode(TEXTS[:1]), expected, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("precision", "longest", "kind"), [("bf16", 32, "eager"), ("bf16", 256, "sdpa"), ("fp32", 32, "sdpa")]
+)
+def test_short_texts_train_in_bf16_with_plain_attention_on_a_cpu(
+    tiny_tower: Path, tmp_path: Path, precision: str, longest: int, kind: str
+) -> None:
+    params = distill_params(precision=precision, max_length=longest)
+    made = untrained(params.student["2l"], tiny_tower, tmp_path, TEXTS, params)
+    config = made.tower[0].auto_model.config
+    assert config._attn_implementation == (kind if device() == "cpu" else "sdpa")
+    tokens, rows = made.read(TEXTS, longest), np.arange(len(TEXTS))
+    with torch.no_grad():
+        during = made.embed(tokens, rows)
+        made.finish()
+        assert config._attn_implementation == "sdpa"
+        torch.testing.assert_close(made.embed(tokens, rows), during, rtol=0, atol=1e-6)

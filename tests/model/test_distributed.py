@@ -38,7 +38,7 @@ def trained(tiny_tower: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[
         teach(ingest, mine, teacher / "one", PARAMS.model_copy(update={"base": str(base)}), NullRun())
         run_embed(one, tiny_tower)
         shutil.copytree(one, two)
-        for student in ("static", "2l", "ranked"):
+        for student in ("static", "2l", "ranked", "fresh"):
             run_distill(one, student, distill_params())
         paths = os.pathsep.join([str(ROOT), str(ROOT / "tests/model")])
         subprocess.run(
@@ -67,7 +67,7 @@ def test_two_processes_train_the_same_teacher(trained: dict[str, Path]) -> None:
     assert one["triplets"] % PARAMS.batch_size == 3  # the last batch does not divide by two
 
 
-@pytest.mark.parametrize("student", ["static", "2l", "ranked"])
+@pytest.mark.parametrize("student", ["static", "2l", "ranked", "fresh"])
 def test_two_processes_train_the_same_student(trained: dict[str, Path], student: str) -> None:
     one, two = (trained[name] / "models/distill" / student for name in ("one", "two"))
     assert_equal_models(one / "query_encoder", two / "query_encoder", ["sum of matrix", "window over the axis"])

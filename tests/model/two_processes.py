@@ -16,7 +16,7 @@ def main(teacher_world: Path, student_world: Path) -> None:
     with joined():
         params = PARAMS.model_copy(update={"base": str(teacher_world / "model/tower")})
         teach(teacher_world / "ingest", teacher_world / "mine", teacher_world / "two", params, NullRun())
-        for student in ("static", "2l", "ranked"):
+        for student in ("static", "2l", "ranked", "fresh"):
             run_distill(student_world, student, distill_params())
 
 
