@@ -29,7 +29,7 @@ from steps.core.errors import UserError, guarded
 from steps.core.files import write_json
 from steps.core.losses.embedding import SquaredError
 from steps.core.params import load_params
-from steps.core.params.distill import DistillParams
+from steps.core.params.distill import AlignmentParams, DistillParams
 from steps.core.tables import read_table
 from steps.core.towers import device, encode, load_tower, resolve_precision
 from steps.core.tracking import NullRun, git_commit
@@ -37,7 +37,7 @@ from steps.distill.checkpoints import Checkpoints
 from steps.distill.checks import check_targets
 from steps.distill.objectives import Embeddings
 from steps.distill.starts import layer_subset
-from steps.distill.students import TransformerStudent
+from steps.distill.students import TransformerStudent, untrained
 from steps.distill.tokens import length_batches
 from steps.distill.trainer import Alignment, Timetable, train
 from steps.teach.contrastive_training import set_dropout
@@ -52,9 +52,13 @@ SEED = 7
 LEAST = 4.0  # times the trainer's texts per second
 TOLERANCE = 0.002  # of the cosine, below which no difference is counted
 LOOP, TRAINER = "loop", "trainer"
+CHOSEN = AlignmentParams(
+    method="alignment", loss="squared_error", layers=LAYERS, epochs=1.0, batch_size=BATCH, learning_rate=RATE,
+    warmup_ratio=WARMUP, weight_decay=DECAY,
+)  # fmt: skip
 TIMETABLE = Timetable(
-    name=LOOP, epochs=1.0, batch_size=BATCH, learning_rate=RATE, warmup_ratio=WARMUP, weight_decay=DECAY,
-    token_rate=1.0, documents_first=0.0,
+    name=LOOP, epochs=CHOSEN.epochs, batch_size=BATCH, learning_rate=RATE, warmup_ratio=WARMUP, weight_decay=DECAY,
+    token_rate=CHOSEN.token_rate, documents_first=CHOSEN.documents_first,
 )  # fmt: skip
 
 
@@ -77,6 +81,7 @@ class Setting:
     says: str
     dropout: bool = True  # as the student's configuration has it; the loop trains without
     same_precision: bool = False  # as the loop computes; else float32
+    plain_attention: bool = False  # as the loop has it in bf16 on a CPU; else PyTorch's fused one
     arguments: dict[str, Any] = field(default_factory=dict)
 
 
@@ -84,12 +89,19 @@ class Setting:
 GROUPED = {"train_sampling_strategy": "group_by_length"}
 SETTINGS = {
     TRAINER: Setting("as it comes"),
-    "trainer.precision": Setting("the loop's precision, grouping by length asked for", True, True, GROUPED),
-    "trainer.dropout": Setting("the same, and no dropout", False, True, GROUPED),
-    "trainer.batches": Setting(
-        "the same, and the loop's batches by a sampler of one's own", False, True, {"batch_sampler": ByLength}
+    "trainer.precision": Setting(
+        "the loop's precision, grouping by length asked for", same_precision=True, arguments=GROUPED
     ),
-}
+    "trainer.dropout": Setting("the same, and no dropout", dropout=False, same_precision=True, arguments=GROUPED),
+    "trainer.batches": Setting(
+        "the same, and the loop's batches by a sampler of one's own",
+        dropout=False, same_precision=True, arguments={"batch_sampler": ByLength},
+    ),
+    "trainer.attention": Setting(
+        "the same, and plain attention",
+        dropout=False, same_precision=True, plain_attention=True, arguments={"batch_sampler": ByLength},
+    ),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -132,7 +144,8 @@ def loop(task: Task, seed: int) -> tuple[SentenceTransformer, float]:
     The loop watches held-out texts and the trainer, as it is set here, does not: the loop is given one text to watch.
     """
     params = task.params.model_copy(update={"seed": seed, "mixture": {"train_queries": 1.0}})
-    made = TransformerStudent(student(task, seed))
+    torch.manual_seed(seed)
+    made = untrained(CHOSEN, task.tower, EMBED, [], params)
     started = perf_counter()
     tokens = made.read(task.texts, params.max_length)
     tokenised = perf_counter() - started
@@ -152,6 +165,9 @@ def trainer(task: Task, seed: int, setting: Setting) -> tuple[SentenceTransforme
     made = student(task, seed)
     if not setting.dropout:
         set_dropout(made, 0.0)
+    if setting.plain_attention:
+        network: Any = made[0]
+        network.auto_model.set_attn_implementation("eager")
     made.model_card_data.generate_widget_examples = False
     texts = [task.texts[row] for row in task.training]
     with TemporaryDirectory(prefix="bench-distill.") as folder:

@@ -59,8 +59,9 @@ def run(
     absent = check_mixture(params.mixture, parts, training, embedded["parts"])
     check_curriculum(chosen.documents_first, parts[training])
     made = untrained(chosen, teach / "tower", embed, [texts[row] for row in training], params)
+    weighed = np.isin(np.arange(len(texts)), np.concatenate([training, validation]))
     data = Alignment(
-        tokens=made.read(texts, params.max_length),
+        tokens=made.read([text if own else "" for text, own in zip(texts, weighed, strict=True)], params.max_length),
         vectors=sources.vectors,
         parts=parts,
         training=training,

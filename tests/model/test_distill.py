@@ -15,7 +15,7 @@ from steps.core.towers import encode, load_tower
 from steps.distill.starts import layer_subset
 from steps.distill.students import TransformerStudent
 from steps.distill.token_tables import Parts, TokenTable, table_tower
-from steps.distill.tokens import tokenize
+from steps.distill.tokens import Tokens, tokenize
 
 TEXTS = ["how to sum the axis", "window", "a mean of a matrix over the last axis of a file"]
 
@@ -153,3 +153,17 @@ def test_embeddings_of_another_teacher_are_refused(root: Path) -> None:
             run_distill(root, "static", distill_params())
     finally:
         config.write_text(before)
+
+
+def test_texts_of_parts_without_weight_are_not_read(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+    original = TransformerStudent.read
+
+    def watched(student: TransformerStudent, texts: list[str], max_length: int) -> Tokens:
+        read.extend(texts)
+        return original(student, texts, max_length)
+
+    monkeypatch.setattr(TransformerStudent, "read", watched)
+    run_distill(root, "2l", distill_params(mixture={"titles": 1.0, "sentences": 0.0}))
+    rows = read_table(root / "data/embed", "alignment_texts").to_pylist()
+    assert read == [row["text"] if row["part"] == "titles" else "" for row in rows]
