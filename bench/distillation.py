@@ -70,7 +70,7 @@ def chosen(words: argparse.Namespace, expected: Expected, table: Table) -> tuple
     if unknown:
         raise UserError(f"--only: the table {words.table} has no rows {unknown}; it has {list(table.rows)}")
     try:
-        seeds = [int(word) for word in words.seeds.split(",")] if words.seeds else expected.seeds
+        seeds = [int(word) for word in words.seeds.split(",")] if words.seeds else table.seeds or expected.seeds
     except ValueError:
         raise UserError(f"--seeds: {words.seeds!r} are no numbers; write 1,2,3") from None
     return rows, seeds
@@ -96,7 +96,7 @@ def main() -> None:
     lines = measure(words.table, table, pipeline, rows, seeds)
     found = finished(words.table, table, pipeline, lines, absent, seeds)
     show(found)
-    if seeds == expected.seeds and {*rows, *absent} == set(table.rows):
+    if seeds == (table.seeds or expected.seeds) and {*rows, *absent} == set(table.rows):
         write_json(RESULTS / f"{words.table}.json", found)
         print(f"wrote {RESULTS / words.table}.json")
     else:

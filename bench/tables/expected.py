@@ -59,7 +59,8 @@ class Table(Strict):
 
     `mixture` and `texts` serve rows without their own. Weights are those of distill.mixture (absent: the run's own);
     with `texts` a weight of 1 stands for so many texts of a part in an epoch, whatever its size. `validation_texts`
-    replaces the run's. `worst_within`: how far the worst data set may lie below the mean; `seconds` limits training.
+    replaces the run's, `seeds` the file's. `worst_within`: how far the worst data set may lie below the mean; `seconds`
+    limits training.
     """
 
     description: str = Field(min_length=1)
@@ -67,6 +68,7 @@ class Table(Strict):
     mixture: Mixture | None = None
     texts: int | None = Field(default=None, ge=1)
     validation_texts: int | None = Field(default=None, ge=1)
+    seeds: list[int] | None = Field(default=None, min_length=1)
     tolerance: float = Field(ge=0)
     worst_within: float | None = Field(default=None, ge=0)
     seconds: float | None = Field(default=None, gt=0)

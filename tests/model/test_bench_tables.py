@@ -98,6 +98,8 @@ def test_a_table_is_measured_written_and_judged(
     before = (project / "bench/results/distillation/tiny.json").read_bytes()
     bench(project, monkeypatch, TABLE, "--only", "cut", "--seeds", "2")
     assert (project / "bench/results/distillation/tiny.json").read_bytes() == before, "a part of a table is not written"
+    bench(project, monkeypatch, TABLE | {"seeds": [2]})
+    assert read_json(project / "bench/results/distillation/tiny.json")["seeds"] == [2], "a table may have its own"
     with pytest.raises(UserError, match="no rows"):
         bench(project, monkeypatch, TABLE, "--only", "cot")
 
