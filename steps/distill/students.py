@@ -46,10 +46,13 @@ class TransformerStudent:
         """`plain_attention`: trains without PyTorch's fused attention, which computes the same."""
         self.tower = tower
         self.pad = tower.tokenizer.pad_token_id or 0
-        self.network: Any = tower[0]
-        self.attention = self.network.auto_model.config._attn_implementation
+        self.attention = self._network().config._attn_implementation
         if plain_attention:
-            self.network.auto_model.set_attn_implementation("eager")
+            self._network().set_attn_implementation("eager")
+
+    def _network(self) -> Any:
+        first: Any = self.tower[0]
+        return first.auto_model
 
     def read(self, texts: list[str], max_length: int) -> Tokens:
         """The texts' tokens, with those that the tokenizer puts around a text, cut to `max_length`."""
@@ -69,12 +72,12 @@ class TransformerStudent:
 
     def token_rows(self) -> nn.Parameter:
         """The input embeddings of its tokens, `(vocabulary, width)`."""
-        rows: nn.Parameter = self.network.auto_model.get_input_embeddings().weight
+        rows: nn.Parameter = self._network().get_input_embeddings().weight
         return rows
 
     def finish(self) -> None:
         """Its own attention again."""
-        self.network.auto_model.set_attn_implementation(self.attention)
+        self._network().set_attn_implementation(self.attention)
 
 
 def untrained(
