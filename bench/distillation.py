@@ -1,25 +1,28 @@
-"""python -m bench.distillation TABLE [--run FOLDER] [--seeds 1,2,3] [--only ROW,...]: a table of distilled students.
+"""python -m bench.distillation TABLE [--run FOLDER] [--seeds 1,2,3] [--only ROW,...] [--judge]: distilled students.
 
 TABLE is one of bench/expected.yaml: ladder, layers, qkd, texts, widths, frontier, unlimited. Every row is distilled
 with every seed from a run in which `embed` is done (FOLDER; default: the present one), scored on dev and test by exact
 search over the teacher's documents, and compared with what is expected of it, each claim of a paper by a paired test.
 A finished cell is kept below .cache/bench-distill, so a killed bench goes on. Writes
-bench/results/distillation/TABLE.json when all rows and seeds are there; exits 3 when a verdict is FAIL.
+bench/results/distillation/TABLE.json when all rows and seeds are there; exits 3 when a verdict is FAIL. With --judge
+nothing is measured: the written table is judged by what bench/expected.yaml expects today.
 """
 
 import argparse
+import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from bench.tables.cells import STUDENT, make_cell, measured, mixture_of
 from bench.tables.expected import Expected, Table, read_expected
 from bench.tables.pipeline import Pipeline, Scores, open_pipeline
-from bench.tables.report import finished, show
+from bench.tables.report import finished, judged_again, show
 from bench.tables.verdicts import Measured, failures
 from steps.core.errors import UserError, guarded
-from steps.core.files import write_json
+from steps.core.files import read_json, write_json
 
 EXPECTED = Path("bench/expected.yaml")
 RESULTS = Path("bench/results/distillation")
@@ -83,27 +86,41 @@ def main() -> None:
     parser.add_argument("--run", type=Path, default=Path(), help="a pipeline's folder in which embed is done")
     parser.add_argument("--seeds", default="", help="such as 1,2,3; absent = those of bench/expected.yaml")
     parser.add_argument("--only", default="", help="rows, separated by commas; absent = all")
+    parser.add_argument("--judge", action="store_true", help="measure nothing: judge the written table anew")
     words = parser.parse_args()
     expected = read_expected(EXPECTED)
     if words.table not in expected.tables:
         raise UserError(f"bench.distillation: no table {words.table!r}; {EXPECTED} has {sorted(expected.tables)}")
-    table, pipeline = expected.tables[words.table], open_pipeline(words.run)
+    table, written = expected.tables[words.table], RESULTS / f"{words.table}.json"
+    if words.judge:
+        found = judged_again(read_json(written), table)
+        write_json(written, found)
+        conclude(words.table, found)
+        return
+    pipeline = open_pipeline(words.run)
     rows, seeds = chosen(words, expected, table)
     absent = left_out(pipeline, table)
     rows = [row for row in rows if row not in absent]
     if not rows:
         raise UserError(f"bench.distillation: nothing to measure of {words.table}: {absent}")
-    lines = measure(words.table, table, pipeline, rows, seeds)
+    with TemporaryDirectory(prefix="bench-distill.") as cache:
+        os.environ["SLIMTOWER_CACHE"] = cache  # a killed cell begins anew: its time is that of a whole training
+        lines = measure(words.table, table, pipeline, rows, seeds)
     found = finished(words.table, table, pipeline, lines, absent, seeds)
-    show(found)
     if seeds == (table.seeds or expected.seeds) and {*rows, *absent} == set(table.rows):
-        write_json(RESULTS / f"{words.table}.json", found)
-        print(f"wrote {RESULTS / words.table}.json")
+        write_json(written, found)
+        print(f"wrote {written}")
     else:
-        print(f"{RESULTS / words.table}.json stays as it is: this is a part of the table")
+        print(f"{written} stays as it is: this is a part of the table")
+    conclude(words.table, found)
+
+
+def conclude(name: str, found: Mapping[str, Any]) -> None:
+    """Show a table; UserError where a verdict is FAIL."""
+    show(found)
     missed = failures(found["rows"], found["claims"])
     if missed:
-        raise UserError(f"bench.distillation {words.table}: FAIL for {'; '.join(missed)}")
+        raise UserError(f"bench.distillation {name}: FAIL for {'; '.join(missed)}")
 
 
 if __name__ == "__main__":

@@ -10,23 +10,31 @@ from typing import Any
 
 import sentence_transformers
 import torch
+import transformers
 from pydantic import TypeAdapter, ValidationError
 
 from bench.machine import machine
 from bench.tables.expected import Mixture, Row, Table
 from bench.tables.layer_subsets import scaled
 from bench.tables.pipeline import Pipeline, Scores
-from steps.core import losses
+from steps import core
 from steps.core.errors import UserError
 from steps.core.files import code_digest, read_json, sha256_file, write_json
 from steps.core.params.distill import DistillParams, StudentParams
 from steps.core.towers import encode, load_tower, resolve_precision
 from steps.core.tracking import NullRun
 from steps.distill import run as stage
+from steps.evaluate import measures, questions
 
 CELLS = Path(".cache/bench-distill")
 STUDENT = "bench"  # what it is called while it is distilled
 _HERE = Path(__file__).parent
+_CODE = [  # as it is when it is imported: a file may change while a table is made
+    *(code_digest(Path(str(module.__file__)).parent) for module in (stage, core)),
+    *(sha256_file(Path(str(module.__file__))) for module in (measures, questions)),
+    *(sha256_file(_HERE / name) for name in ("cells.py", "pipeline.py")),
+]
+_PACKAGES = [package.__version__ for package in (torch, transformers, sentence_transformers)]
 _STUDENT: TypeAdapter[StudentParams] = TypeAdapter(StudentParams)
 
 
@@ -45,15 +53,10 @@ class Cell:
             "precision": resolve_precision(self.params.precision),
             "cuts": self.cuts,
             "data": pipeline.digest,
-            "code": [code_digest(Path(stage.__file__).parent), code_digest(Path(losses.__file__).parent), _own_code()],
-            "torch": torch.__version__,
-            "sentence_transformers": sentence_transformers.__version__,
+            "code": _CODE,
+            "packages": _PACKAGES,
         }
         return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()
-
-
-def _own_code() -> list[str]:
-    return [sha256_file(_HERE / name) for name in ("cells.py", "pipeline.py")]
 
 
 def make_cell(pipeline: Pipeline, table: Table, row: Row, seed: int) -> Cell:
@@ -116,7 +119,7 @@ def measure(cell: Cell, pipeline: Pipeline) -> dict[str, Any]:
     return {
         "scores": pipeline.score(queries, documents, cell.cuts),
         "training_seconds": report["seconds"],
-        "stage_seconds": max(stage_seconds, report["seconds"]),  # a killed cell goes on from its checkpoint
+        "stage_seconds": stage_seconds,
         "drawn": drawn,
         "machine": machine(),
         **{name: report[name] for name in kept},
@@ -135,7 +138,7 @@ def measured(cell: Cell, pipeline: Pipeline) -> tuple[dict[str, Any], bool]:
 
 def teacher_scores(pipeline: Pipeline, cuts: tuple[int, ...]) -> dict[str, Scores]:
     """nDCG@10 of the teacher itself, whole ("0") and at the cuts."""
-    what = json.dumps([pipeline.digest, _own_code(), cuts])
+    what = json.dumps([pipeline.digest, _CODE, _PACKAGES, cuts])
     path = CELLS / f"teacher.{hashlib.sha256(what.encode()).hexdigest()}.json"
     if not path.is_file():
         queries = {

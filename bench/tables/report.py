@@ -1,12 +1,13 @@
 """A finished table: what is written about it, and how it is shown."""
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
 from bench.tables.cells import teacher_scores
 from bench.tables.expected import Table
 from bench.tables.pipeline import Pipeline, Scores
-from bench.tables.verdicts import Measured, judged, row_of
+from bench.tables.verdicts import Measured, judged, row_of, verdicts_of
 from steps.core.tracking import git_commit
 
 
@@ -20,14 +21,13 @@ def finished(
 ) -> dict[str, Any]:
     """The table as it is written: rows, claims, the teacher, and what it was measured on.
 
-    `above_teacher`: rows that keep more than all, the smallest first.
+    `above_teacher`: rows that keep more than all, in the table's order, each with a paired t-test against the teacher.
     """
     widths = tuple(sorted({cut for row in table.rows.values() for cut in row.cuts}))
     teacher = teacher_scores(pipeline, widths)
     rows = {key: row_of(line, teacher["0"], table) for key, line in lines.items()}
     by_row = {line.entry.row_name: line.cells for line in lines.values()}
     cells = [cell for own in by_row.values() for cell in own]
-    above = [key for key, row in rows.items() if row["kept"]["mean"] > 1]
     found: dict[str, Any] = _rounded(
         {
             "table": name,
@@ -39,13 +39,31 @@ def finished(
             "same_as": _equal_rows(lines),
             "left_out": dict(left_out),
             "claims": [judged(claim, lines) for claim in table.claims if set(claim.order) <= set(lines)],
-            "above_teacher": sorted(above, key=lambda key: rows[key]["bytes"]),
-            "machines": list({str(cell["machine"]): cell["machine"] for cell in cells}.values()),
+            "above_teacher": [
+                {"row": key, **row["against_teacher"]} for key, row in rows.items() if row["kept"]["mean"] > 1
+            ],
+            "machines": list({json.dumps(cell["machine"], sort_keys=True): cell["machine"] for cell in cells}.values()),
             "seconds": sum(cell["stage_seconds"] for cell in cells),
             "git_commit": git_commit(),
         }
     )
     return found
+
+
+def judged_again(found: Mapping[str, Any], table: Table) -> dict[str, Any]:
+    """A written table with the verdicts of what is expected today; the measurements stay as they are."""
+    differs = {tuple(claim.order): claim.differs for claim in table.claims}
+    rows = {}
+    for entry in table.entries():
+        if entry.name in found["rows"]:
+            measured = {key: value for key, value in found["rows"][entry.name].items() if key != "differs"}
+            rows[entry.name] = measured | _rounded(verdicts_of(measured, entry, table))
+    claims = []
+    for claim in found["claims"]:
+        why = differs[tuple(claim["order"])]
+        measured = {key: value for key, value in claim.items() if key != "differs"}
+        claims.append(measured | ({"differs": why} if why else {}))
+    return {**found, "rows": rows, "claims": claims}
 
 
 def _means(scores: Scores) -> dict[str, dict[str, float]]:

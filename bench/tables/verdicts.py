@@ -37,10 +37,9 @@ def near(value: float, expected: float | None, tolerance: float) -> Verdict:
     return "OK" if distance <= tolerance else "OKish" if distance <= 2 * tolerance else "FAIL"
 
 
-def at_least(value: float, promised: float, tolerance: float) -> Verdict:
-    """OK from what is promised on, OKish when short of it by no more than the tolerance."""
-    short = promised - value - 1e-9
-    return "OK" if short <= 0 else "OKish" if short <= tolerance else "FAIL"
+def at_least(value: float, promised: float) -> Verdict:
+    """OK from what is promised on."""
+    return "OK" if promised - value <= 1e-9 else "FAIL"
 
 
 def worst_of(verdicts: Sequence[Verdict]) -> Verdict:
@@ -95,18 +94,23 @@ def row_of(line: Measured, teacher: Scores, table: Table) -> dict[str, Any]:
         told["dev"] = {"mean": float(dev.mean()), "sd": _spread(dev)} | {
             name: float(values.mean()) for name, values in ratios["dev"].items()
         }
+    told["longest_stage_seconds"] = max(cell["stage_seconds"] for cell in cells)
+    return told | verdicts_of(told, line.entry, table)
+
+
+def verdicts_of(told: Mapping[str, Any], entry: Entry, table: Table) -> dict[str, Any]:
+    """What was expected of the line of which `told` tells, and the verdicts on it."""
+    row, mean = entry.row, told["kept"]["mean"]
     tolerance = table.tolerance if row.tolerance is None else row.tolerance
-    longest = max(cell["stage_seconds"] for cell in cells)
-    verdicts: dict[str, Verdict] = {"expected": near(mean, line.entry.expected(), tolerance)}
+    verdicts: dict[str, Verdict] = {"expected": near(mean, entry.expected(), tolerance)}
     if row.minimum is not None:
-        verdicts["minimum"] = at_least(mean, row.minimum, tolerance)
+        verdicts["minimum"] = at_least(mean, row.minimum)
         if table.worst_within is not None:
-            verdicts["worst"] = at_least(told["worst"]["kept"], mean - table.worst_within, tolerance)
+            verdicts["worst"] = at_least(told["worst"]["kept"], mean - table.worst_within)
     if table.seconds is not None:
-        verdicts["seconds"] = "OK" if longest <= table.seconds else "FAIL"
-    told |= {"expected": line.entry.expected(), "minimum": row.minimum, "tolerance": tolerance, "verdicts": verdicts}
-    told |= {"verdict": worst_of(list(verdicts.values())), "longest_stage_seconds": longest}
-    return told | ({"differs": row.differs} if row.differs else {})
+        verdicts["seconds"] = "OK" if told["longest_stage_seconds"] <= table.seconds else "FAIL"
+    found = {"expected": entry.expected(), "minimum": row.minimum, "tolerance": tolerance, "verdicts": verdicts}
+    return found | {"verdict": worst_of(list(verdicts.values()))} | ({"differs": row.differs} if row.differs else {})
 
 
 def judged(claim: Claim, lines: Mapping[str, Measured]) -> dict[str, Any]:

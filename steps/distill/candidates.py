@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from steps.core.errors import UserError
 from steps.core.progress import progress
+from steps.core.texts import fold
 
 _TEXTS = 4096  # searched at once
 _DOCUMENTS = 50_000  # among which nearest documents are sought; a seeded sample of a larger corpus
@@ -50,21 +51,25 @@ class Candidates:
         return Batch(documents, label, counts)
 
 
-def positives_of(texts: pa.Table, pairs: Iterable[tuple[str, str]], doc_ids: Sequence[str]) -> dict[int, np.ndarray]:
+def positives_of(
+    texts: pa.Table, questions: Mapping[str, str], pairs: Iterable[tuple[str, str]], doc_ids: Sequence[str]
+) -> dict[int, np.ndarray]:
     """Document rows, sorted, of each training query among the alignment texts, by text row.
 
-    `pairs` are (query_id, doc_id); those of unknown documents are left out.
+    `questions`: query_id -> text. Those that are equal after folding are one alignment text, which has the positives of
+    them all. `pairs` are (query_id, doc_id); those of unknown queries and documents are left out.
     """
     document = {doc_id: row for row, doc_id in enumerate(doc_ids)}
+    key = {query: fold(text) for query, text in questions.items()}
     found: dict[str, set[int]] = {}
     for query, doc_id in pairs:
-        if doc_id in document:
-            found.setdefault(query, set()).add(document[doc_id])
+        if query in key and doc_id in document:
+            found.setdefault(key[query], set()).add(document[doc_id])
     rows = enumerate(zip(texts["part"].to_pylist(), texts["source_id"].to_pylist(), strict=True))
     return {
-        row: np.array(sorted(found[source]))
+        row: np.array(sorted(found[key[source]]))
         for row, (part, source) in rows
-        if part == "train_queries" and source in found
+        if part == "train_queries" and key.get(source) in found
     }
 
 

@@ -32,18 +32,7 @@ def check_student(student: Student, tokens: Tokens, width: int, cuts: Sequence[i
 
     Also when one of its Matryoshka widths, `cuts`, is not below that.
     """
-    first: Any = student.tower[0]
-    table = first.embedding if isinstance(first, StaticEmbedding) else first.auto_model.get_input_embeddings()
-    highest = int(tokens.ids.max())
-    if highest >= table.num_embeddings:
-        raise UserError(
-            f"distill.student: its tokenizer gives token {highest}, but the model's vocabulary ends at"
-            f" {table.num_embeddings - 1}; give teach.base (or the student's base) a tokenizer and weights that belong"
-            " together"
-        )
-    longest, limit = int(np.diff(tokens.offsets).max()), getattr(first, "max_seq_length", None)
-    if limit is not None and longest > limit:
-        raise UserError(f"distill.max_length: texts have up to {longest} tokens, the student reads {limit}; lower it")
+    check_tokens(student, tokens, getattr(student.tower[0], "max_seq_length", None), "distill.max_length")
     with torch.inference_mode():
         made = student.embed(tokens, np.arange(1)).shape[1]
     if made != width:
@@ -54,6 +43,29 @@ def check_student(student: Student, tokens: Tokens, width: int, cuts: Sequence[i
     wide = [cut for cut in cuts if cut >= width]
     if wide:
         raise UserError(f"distill.student: widths {wide} are not below the teacher's, {width}; leave them out")
+
+
+def check_document_tokens(student: Student, tokens: Tokens) -> None:
+    """UserError when a symmetric student cannot read the documents' tokens."""
+    network: Any = student.tower[0]
+    limit = getattr(network.auto_model.config, "max_position_embeddings", None)
+    check_tokens(student, tokens, limit, "distill.student: max_document_length")
+
+
+def check_tokens(student: Student, tokens: Tokens, limit: int | None, knob: str) -> None:
+    """UserError when the student has no row for a token, or a text has more than `limit`, which `knob` allows."""
+    first: Any = student.tower[0]
+    table = first.embedding if isinstance(first, StaticEmbedding) else first.auto_model.get_input_embeddings()
+    highest = int(tokens.ids.max())
+    if highest >= table.num_embeddings:
+        raise UserError(
+            f"distill.student: its tokenizer gives token {highest}, but the model's vocabulary ends at"
+            f" {table.num_embeddings - 1}; give teach.base (or the student's base) a tokenizer and weights that belong"
+            " together"
+        )
+    longest = int(np.diff(tokens.offsets).max())
+    if limit is not None and longest > limit:
+        raise UserError(f"{knob}: texts have up to {longest} tokens, the student reads {limit}; lower it")
 
 
 def check_mixture(

@@ -6,10 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from sentence_transformers import SentenceTransformer
 
-from steps.core.losses.embedding import (
-    LOSSES,
-    QueryDistillation,
-)
+from steps.core.losses.embedding import LOSSES, QueryDistillation
 from steps.core.params.distill import (
     AlignmentParams,
     DistillParams,
@@ -19,7 +16,7 @@ from steps.core.params.distill import (
     StudentParams,
 )
 from steps.distill.candidates import Candidates, nearest_documents, positives_of
-from steps.distill.checks import check_candidates
+from steps.distill.checks import check_candidates, check_document_tokens
 from steps.distill.objectives import Embeddings, Objective, Rankings
 from steps.distill.sources import Sources
 from steps.distill.students import Student
@@ -102,12 +99,18 @@ class Maker:
         if ranking.labels == "teacher":
             positives = {row: nearest[row, :1] for row in range(len(nearest))}
         else:
-            positives = positives_of(self.sources.texts, self.sources.positives(), self.sources.document_ids())
+            positives = self._known_positives()
         parts = np.array(self.sources.texts["part"].to_pylist())[self.training]
         seen = np.isin(parts, [part for part, weight in self.params.mixture.items() if weight > 0])
         check_candidates(ranking, positives, self.training[seen])
         candidates = Candidates(positives, nearest, self.params.seed)
         return Rankings(ranking, vectors, documents, candidates, document_tokens, cosine=cosine)
 
+    def _known_positives(self) -> dict[int, np.ndarray]:
+        known = self.sources
+        return positives_of(known.texts, known.training_queries(), known.positives(), known.document_ids())
+
     def _document_tokens(self, made: Student, max_length: int) -> Tokens:
-        return made.read(self.sources.document_texts(), max_length)
+        tokens = made.read(self.sources.document_texts(), max_length)
+        check_document_tokens(made, tokens)
+        return tokens

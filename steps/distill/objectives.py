@@ -37,7 +37,7 @@ class Embeddings:
         """`vectors` `(texts, dim)` are the teacher's, memory-mapped; the term is the mean over widths and `dim`."""
         self.names: Sequence[str] = [name]
         self.loss, self.vectors, self.widths = loss, vectors, widths
-        self.arrays = {name: value.cpu().numpy() for name, value in loss.named_buffers()}
+        self.arrays: dict[str, np.ndarray] = {}
 
     def embed(self, student: Student, tokens: Tokens, piece: np.ndarray, rows: np.ndarray, step: int) -> Tensor:
         """Embeddings of the piece's texts."""

@@ -43,6 +43,11 @@ class Sources:
         """What a document tower reads."""
         return list(CorpusTexts(self.ingest))
 
+    def training_queries(self) -> dict[str, str]:
+        """Text of every training query, by its id."""
+        rows = read_table(self.ingest, "queries").to_pylist()
+        return {row["query_id"]: row["text"] for row in rows if row["split"] == "train"}
+
     def positives(self) -> Iterator[tuple[str, str]]:
         """(query_id, doc_id) of mined positives and of what was judged relevant to training queries."""
         triplets = read_table(self.mine, "triplets")

@@ -67,6 +67,7 @@ DISTILL = {
     "precision": "fp32",
     "student": {
         "static": TABLE,
+        "weighed": TABLE | {"token_weights": "learned"},
         "2l": LAYERS | {"layers": [0, -1]},
         "ranked": RANKED | {"refine": REFINE},
         "fresh": FRESH,

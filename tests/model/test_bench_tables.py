@@ -95,6 +95,10 @@ def test_a_table_is_measured_written_and_judged(
     rows = TABLE["rows"] | {"again": TABLE["rows"]["again"] | {"expected": 20.0}}
     with pytest.raises(UserError, match=r"FAIL for again \(expected\)"):
         bench(project, monkeypatch, TABLE | {"rows": rows})
+    measured = read_json(project / "bench/results/distillation/tiny.json")
+    bench(project, monkeypatch, TABLE, "--judge")
+    judged = read_json(project / "bench/results/distillation/tiny.json")
+    assert measured != found and judged == found, "other verdicts, and the first ones again"
     before = (project / "bench/results/distillation/tiny.json").read_bytes()
     bench(project, monkeypatch, TABLE, "--only", "cut", "--seeds", "2")
     assert (project / "bench/results/distillation/tiny.json").read_bytes() == before, "a part of a table is not written"

@@ -69,7 +69,9 @@ def embedded(tiny_tower: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     return folder
 
 
-@pytest.mark.parametrize(("student", "trainings"), [("static", 1), ("2l", 1), ("ranked", 2)])
+@pytest.mark.parametrize(
+    ("student", "trainings"), [("static", 1), ("weighed", 1), ("2l", 1), ("fresh", 1), ("ranked", 2)]
+)
 def test_a_killed_student_ends_in_the_same_bytes(tmp_path: Path, embedded: Path, student: str, trainings: int) -> None:
     """Each kill falls into the last of its trainings: a refinement where there are two."""
 

@@ -17,6 +17,7 @@ from steps.core.params.distill import Ranking
 from steps.distill.checks import (
     check_candidates,
     check_curriculum,
+    check_document_tokens,
     check_mixture,
     check_student,
     check_targets,
@@ -78,6 +79,17 @@ def test_texts_longer_than_a_student_reads_are_refused() -> None:
     tokens = Tokens(np.array([0, 4]), np.array([0, 2]))
     with pytest.raises(UserError, match=r"max_length: texts have up to 2 tokens, the student reads 1; lower it"):
         check_student(SimpleNamespace(tower=[short], embed=made.embed), tokens, 3)  # type: ignore[arg-type]
+
+
+def test_documents_longer_than_a_student_has_positions_are_refused() -> None:
+    made = student(5, 3)
+    network = SimpleNamespace(
+        get_input_embeddings=lambda: made.tower[0].embedding, config=SimpleNamespace(max_position_embeddings=2)
+    )
+    reader = SimpleNamespace(tower=[SimpleNamespace(auto_model=network)])
+    check_document_tokens(reader, Tokens(np.array([0, 4]), np.array([0, 2])))  # type: ignore[arg-type]
+    with pytest.raises(UserError, match=r"max_document_length: texts have up to 3 tokens, the student reads 2; lower"):
+        check_document_tokens(reader, Tokens(np.array([0, 4, 1]), np.array([0, 3])))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
