@@ -62,8 +62,8 @@ bench-serving: setup ## speed of encoders, indexes and both, after `make demo` (
 bench-distill-speed: setup ## texts per second of distillation beside sentence-transformers' trainer, after `make demo` (7 minutes)
 	@python -m bench.distill_speed
 
-bench-distill: setup ## a table of distilled students: make bench-distill TABLE=ladder [ONLY=direct,distil] [SEEDS=1,2,3], after `make run RECIPE=recipes/scifact_medquad.yaml DATA=<folder> STAGES=embed`
-	@python -m bench.distillation "$$TABLE" --run runs/scifact_medquad --only "$$ONLY" --seeds "$$SEEDS"
+bench-distill: setup ## a table of distilled students: make bench-distill TABLE=ladder [RUN=runs/scifact_medquad] [ONLY=direct,distil] [SEEDS=1,2,3], after `make run RECIPE=recipes/scifact_medquad.yaml DATA=<folder> STAGES=embed`
+	@python -m bench.distillation "$$TABLE" --run "$${RUN:-runs/scifact_medquad}" --only "$$ONLY" --seeds "$$SEEDS"
 
 test-integration: setup .airflow-venv/.done ## containers, S3, MLflow and Airflow end to end; needs DOCKER_HOST, AWS_ENDPOINT_URL and its credentials (docs/operations.md)
 	@docker compose version >/dev/null 2>&1 || python -m pip install --quiet --disable-pip-version-check podman-compose==1.6.0
