@@ -1,40 +1,20 @@
 """The frontier: quality kept against the latency of one query, as a table and as a picture."""
 
 import csv
-import io
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import matplotlib
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from steps.core.files import staged_file
+from steps.evaluate.drawing import CARD, INK, MUTED, STUDENT, STYLE, TEACHER, bare, bare_figure, inline
 from steps.evaluate.latency import Latency
 from steps.evaluate.metrics import Metrics
 from steps.evaluate.retention import Retention
-
-# Colours that occur nowhere else in the drawing; each becomes a variable of the page, which knows light and dark.
-_INK, _MUTED, _GRID, _STUDENT, _TEACHER, _CARD = "#010203", "#040506", "#070809", "#0a0b0c", "#0d0e0f", "#101112"
-_STYLE: dict[Any, Any] = {
-    "svg.fonttype": "none",
-    "svg.hashsalt": "slimtower",
-    "font.family": "sans-serif",
-    "font.size": 10,
-}
-_VARIABLES = {
-    _INK: "var(--ink)",
-    _MUTED: "var(--muted)",
-    _GRID: "var(--line)",
-    _STUDENT: "var(--student)",
-    _TEACHER: "var(--teacher)",
-    _CARD: "var(--card)",
-}
 
 
 @dataclass(frozen=True)
@@ -79,21 +59,16 @@ def draw_frontier(points: Sequence[Point], bm25: float, chosen: str | None, budg
 
     The chosen model is ringed and the budget, in milliseconds, is a line; None and 0 draw neither.
     """
-    with matplotlib.rc_context(_STYLE):
-        figure = Figure(figsize=(8.8, 4.4), layout="constrained")
+    with matplotlib.rc_context(STYLE):
+        figure = bare_figure(8.8, 4.4)
         axes = figure.subplots()
-        figure.patch.set_visible(False)
-        axes.patch.set_visible(False)
         _frame(axes, points, bm25, budget_ms)
         _draw_bm25(axes, bm25)
         if budget_ms:
             _draw_budget(axes, budget_ms)
         for point, above in zip(points, _label_sides(points), strict=True):
             _draw_point(axes, point, above, point.model == chosen)
-        buffer = io.StringIO()
-        no_metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-        figure.savefig(buffer, format="svg", metadata=no_metadata)
-    return _inline(buffer.getvalue())
+        return inline(figure)
 
 
 def _frame(axes: Axes, points: Sequence[Point], bm25: float, budget_ms: float) -> None:
@@ -106,20 +81,16 @@ def _frame(axes: Axes, points: Sequence[Point], bm25: float, budget_ms: float) -
     highest = max([p.ci95_high for p in points] + [bm25, 1.0]) * 100
     room = max((highest - lowest) * 0.12, 1.0)
     axes.set_ylim(lowest - room, highest + room)
-    axes.set_xlabel("time to encode one query, ms (one thread, log scale)", color=_MUTED)
-    axes.set_ylabel("nDCG@10 kept, % of the teacher", color=_MUTED)
+    axes.set_xlabel("time to encode one query, ms (one thread, log scale)", color=MUTED)
+    axes.set_ylabel("nDCG@10 kept, % of the teacher", color=MUTED)
     axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.xaxis.set_minor_formatter(NullFormatter())
-    axes.tick_params(which="both", length=0, labelcolor=_MUTED, pad=6)
-    axes.minorticks_off()
-    axes.grid(True, color=_GRID, linewidth=0.8)
-    axes.set_axisbelow(True)
-    axes.spines[:].set_visible(False)
+    bare(axes)
 
 
 def _draw_bm25(axes: Axes, bm25: float) -> None:
-    axes.axhline(bm25 * 100, color=_MUTED, linewidth=1, linestyle=(0, (4, 4)))
+    axes.axhline(bm25 * 100, color=MUTED, linewidth=1, linestyle=(0, (4, 4)))
     axes.annotate(
         f"BM25 (no encoder) {bm25 * 100:.1f}",
         (1, bm25 * 100),
@@ -127,13 +98,13 @@ def _draw_bm25(axes: Axes, bm25: float) -> None:
         xytext=(-2, 5),
         textcoords="offset points",
         ha="right",
-        color=_MUTED,
+        color=MUTED,
     )
 
 
 def _draw_budget(axes: Axes, budget_ms: float) -> None:
     """A line over the whole height; its label stands below every point, on the side that has room."""
-    axes.axvline(budget_ms, color=_MUTED, linewidth=1, linestyle=(0, (1, 2)), zorder=1)
+    axes.axvline(budget_ms, color=MUTED, linewidth=1, linestyle=(0, (1, 2)), zorder=1)
     left, right = axes.get_xlim()
     room = math.log(budget_ms / left) < 0.8 * math.log(right / left)
     axes.annotate(
@@ -143,13 +114,13 @@ def _draw_budget(axes: Axes, budget_ms: float) -> None:
         xytext=(5 if room else -5, 4),
         textcoords="offset points",
         ha="left" if room else "right",
-        color=_MUTED,
+        color=MUTED,
     )
 
 
 def _draw_point(axes: Axes, point: Point, above: bool, chosen: bool) -> None:
     teacher = point.model == "teacher"
-    colour = _TEACHER if teacher else _STUDENT
+    colour = TEACHER if teacher else STUDENT
     kept = point.retention * 100
     if not teacher:
         axes.vlines(point.p50_ms, point.ci95_low * 100, point.ci95_high * 100, color=colour, linewidth=1.5, alpha=0.45)
@@ -163,10 +134,10 @@ def _draw_point(axes: Axes, point: Point, above: bool, chosen: bool) -> None:
         xytext=(12 if chosen else 8, 7 if above else -7),
         textcoords="offset points",
         va="bottom" if above else "top",
-        color=_INK,
+        color=INK,
         fontweight="bold",
         zorder=1.5,  # its box hides the budget's line, never a point
-        bbox={"facecolor": _CARD, "edgecolor": "none", "pad": 1},
+        bbox={"facecolor": CARD, "edgecolor": "none", "pad": 1},
     )
 
 
@@ -178,14 +149,3 @@ def _label_sides(points: Sequence[Point]) -> list[bool]:
         crowded = following and following.p50_ms < 2.5 * point.p50_ms and following.retention >= point.retention
         sides.append(not crowded)
     return sides
-
-
-def _inline(svg: str) -> str:
-    """Only the svg element, scaled by the page, colours as variables; no XML header, metadata or external address."""
-    svg = svg[svg.index("<svg") :]
-    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
-    svg = re.sub(r'^<svg [^>]*viewBox="([^"]*)"[^>]*>', r'<svg viewBox="\1" role="img">', svg, count=1)
-    svg = svg.replace("xlink:href", "href").replace("'DejaVu Sans', ", "")
-    for colour, variable in _VARIABLES.items():
-        svg = svg.replace(colour, variable)
-    return svg

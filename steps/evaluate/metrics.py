@@ -15,6 +15,12 @@
     indexes.<set>.<kind>.bytes, p50_ms, nDCG@10    kind = flat (exact) or ann (served); teacher's test queries
     serving.<set>.<student>.model, exact, served, lost    test nDCG@10 in PyTorch, exported over the exact
                                            index, and over the served one; lost = 1 - served / model
+    geometry.<set>.<student>.document_term, query_term, label_term    bound of the student's bias (EmbedDistill,
+                                           Proposition 1): mean L2 distance to the teacher's embeddings of documents,
+                                           0 as they are inherited, and of test queries; mean |sigmoid(s) - y| over the
+                                           teacher's ten best hits, equal for all students
+    geometry.<set>.<student>.pairs_mean, pairs_p05, pairs_p50, pairs_p95    over pairs of test queries: their distance
+                                           by the teacher less that by the student; null: there is one query
     queries.<set>.test, dev                evaluated queries
     choice.budget_ms                       distill.budget_ms; 0 = none
     choice.student, p50_ms, ndcg           the best student within it, its latency, its mean nDCG@10 over data sets, on
@@ -36,6 +42,7 @@ from typing import Any
 from steps.core.params.evaluate import EvaluateParams
 from steps.evaluate.audit import Audit
 from steps.evaluate.choice import Choice
+from steps.evaluate.geometry import Geometry
 from steps.evaluate.indexes import IndexFigures
 from steps.evaluate.latency import Latency
 from steps.evaluate.retention import Comparison, Retention
@@ -54,6 +61,7 @@ def assemble(
     sizes: Mapping[str, int],
     indexes: Mapping[str, Mapping[str, IndexFigures]],
     serving: Mapping[str, Mapping[str, ServingCost]],
+    geometry: Mapping[str, Mapping[str, Geometry]],
     audit: Audit,
     params: EvaluateParams,
 ) -> Metrics:
@@ -78,6 +86,9 @@ def assemble(
         },
         "serving": {
             dataset: {student: value.as_dict() for student, value in row.items()} for dataset, row in serving.items()
+        },
+        "geometry": {
+            dataset: {student: value.as_dict() for student, value in row.items()} for dataset, row in geometry.items()
         },
         "queries": queries,
         "audit": {

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
@@ -13,6 +14,8 @@ from steps.core.machine import processor
 from steps.evaluate.examples import Loss
 from steps.evaluate.facts import Facts, facts, generated_examples, generation_facts, mined_examples, stage_report
 from steps.evaluate.frontier import Point, draw_frontier
+from steps.evaluate.geometry import PAIRS, Geometry
+from steps.evaluate.histograms import draw_histograms
 from steps.evaluate.measures import MEASURES
 from steps.evaluate.metrics import Metrics
 from steps.evaluate.table import choice_lines, significant
@@ -73,9 +76,18 @@ def read_background(
 
 
 def write_report(
-    path: Path, metrics: Metrics, points: Sequence[Point], losses: Sequence[Loss], best: str, background: Background
+    path: Path,
+    metrics: Metrics,
+    geometry: Mapping[str, Mapping[str, Geometry]],
+    points: Sequence[Point],
+    losses: Sequence[Loss],
+    best: str,
+    background: Background,
 ) -> None:
-    """Render the page; every number in it comes from `metrics` or from an earlier stage's report."""
+    """Render the page; every number in it comes from `metrics` or from an earlier stage's report.
+
+    `geometry[dataset][student]` is drawn, all data sets together.
+    """
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -93,16 +105,22 @@ def write_report(
     bm25 = sum(
         models["bm25"]["nDCG@10"] / models["teacher"]["nDCG@10"] for models in metrics["datasets"].values()
     ) / len(metrics["datasets"])
+    students = [point for point in points if point.model != "teacher"]
+    differences = {
+        point.model: np.concatenate([row[point.model].differences for row in geometry.values()]) for point in students
+    }
     page = environment.get_template("report.html.j2").render(
         metrics=metrics,
         measures=MEASURES,
         teacher=next(point for point in points if point.model == "teacher"),
-        students=[point for point in points if point.model != "teacher"],
+        students=students,
         models=["bm25", *(point.model for point in points)],
         best=next(point for point in points if point.model == best),
         fastest=next(point for point in points if point.model != "teacher"),
         losses=losses,
         frontier=Markup(draw_frontier(points, bm25, metrics["choice"]["student"], metrics["choice"]["budget_ms"])),
+        pairs=PAIRS,
+        histograms=Markup(draw_histograms(differences, "distance by the teacher less distance by the student")),
         choice=choice_lines(metrics),
         background=background,
         processor=processor(),

@@ -2,6 +2,7 @@
 
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -17,6 +18,7 @@ from steps.evaluate.audit import audit_leaks
 from steps.evaluate.choice import choose, ranked
 from steps.evaluate.examples import worst_losses
 from steps.evaluate.frontier import frontier, write_frontier
+from steps.evaluate.geometry import measure_geometry
 from steps.evaluate.indexes import measure_indexes
 from steps.evaluate.measures import MEASURES
 from steps.evaluate.metrics import assemble
@@ -25,7 +27,15 @@ from steps.evaluate.report import read_background, write_report
 from steps.evaluate.retention import Comparison, Retention, compare, retention
 from steps.evaluate.scoring import Scored, score
 from steps.evaluate.serving import measure_serving
-from steps.evaluate.systems import System, bm25_system, open_releases, student_system, teacher_system
+from steps.evaluate.systems import (
+    System,
+    bm25_system,
+    dense_search,
+    open_releases,
+    remembering,
+    student_system,
+    teacher_system,
+)
 
 
 def run(
@@ -55,8 +65,9 @@ def run(
     _check_datasets(opened, tests)
     first = next(iter(opened.values()))  # every release carries the same index
     teacher = teacher_system(teach, first, params.batch_size)
+    embed_once = remembering(_encoder(teacher))
     students = [student_system(name, release) for name, release in opened.items()]
-    systems = [bm25_system(ingest), teacher, *students]
+    systems = [bm25_system(ingest), replace(teacher, search=dense_search(embed_once, first)), *students]
 
     output.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".evaluate.", dir=output) as staging_name:
@@ -70,6 +81,7 @@ def run(
         p50_ms = {name: latencies[name].p50_ms for name in opened}
         choice = choose(quality, p50_ms, budget_ms)
         best = choice.student or ranked(quality, p50_ms)[0]
+        geometry = measure_geometry(opened, embed_once, _of_split(scored["teacher"], "test"), params.seed)
         metrics = assemble(
             scored=[item for items in scored.values() for item in items],
             retained=retained,
@@ -80,13 +92,14 @@ def run(
             indexes=measure_indexes(
                 first,
                 index,
-                _encoder(teacher),
+                embed_once,
                 _of_split(scored["teacher"], "test"),
                 params.latency_queries,
                 params.k,
                 params.seed,
             ),
             serving=measure_serving(opened, {name: _of_split(scored[name], "test") for name in opened}),
+            geometry=geometry,
             audit=audit,
             params=params,
         )
@@ -96,7 +109,7 @@ def run(
         write_json(staging / "metrics.json", metrics)
         write_frontier(staging / "frontier.csv", points)
         write_table(staging, "per_query", _per_query_table(scored))
-        write_report(staging / "report.html", metrics, points, losses, best, background)
+        write_report(staging / "report.html", metrics, geometry, points, losses, best, background)
         _publish(staging, output)
     run.metrics({name: value for name, value in flatten(metrics).items() if isinstance(value, int | float)})
     run.tag("slimtower.choice", choice.student or "none")

@@ -76,6 +76,18 @@ def student_system(name: str, release: Release) -> System:
     return System(name, dense_search(release.encode, release), release.encode, release.model_bytes)
 
 
+def remembering(encode: Encode) -> Encode:
+    """The encoder, reading each text once; not to be timed."""
+    known: dict[str, np.ndarray] = {}
+
+    def embed(texts: list[str]) -> np.ndarray:
+        if unread := [text for text in dict.fromkeys(texts) if text not in known]:
+            known.update(zip(unread, encode(unread), strict=True))
+        return np.stack([known[text] for text in texts])
+
+    return embed
+
+
 def dense_search(embed: Encode, release: Release, kind: str = "flat") -> Search:
     """Embed queries, then search the release's index of that kind."""
 

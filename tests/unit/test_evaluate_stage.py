@@ -17,6 +17,7 @@ from steps.core.files import write_json
 from steps.core.tables import read_table
 from steps.core.tracking import NullRun, Run
 from steps.evaluate import run as stage
+from steps.evaluate.latency import Encode, Latency
 from steps.evaluate.measures import MEASURES
 from steps.evaluate.report import read_background
 from steps.evaluate.systems import System, dense_search
@@ -38,15 +39,20 @@ class Recorded(NullRun):
 
 
 def evaluate(
-    root: Path, monkeypatch: pytest.MonkeyPatch, budget_ms: float = 0.0, run: Run | None = None, **changes: object
+    root: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    budget_ms: float = 0.0,
+    run: Run | None = None,
+    teacher: Encode = bag_of_words,
+    **changes: object,
 ) -> Path:
     """Run the stage with a teacher that reads whole queries and students that read less of them."""
     documents = write_inputs(root)
     whole = FakeRelease(documents)
     releases = {"static": FakeRelease(documents, known=1), "2l": FakeRelease(documents, known=4)}
-    teacher = System("teacher", dense_search(bag_of_words, whole), bag_of_words, 1_000_000)
+    system = System("teacher", dense_search(teacher, whole), teacher, 1_000_000)
     monkeypatch.setattr(stage, "open_releases", lambda folders, teach: {name: releases[name] for name in folders})
-    monkeypatch.setattr(stage, "teacher_system", lambda *_: teacher)
+    monkeypatch.setattr(stage, "teacher_system", lambda *_: system)
     monkeypatch.setattr("steps.evaluate.serving.tower_encoder", lambda release: release.encode)
     stage.run(
         ingest=root / "ingest",
@@ -74,8 +80,8 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_metrics_have_the_documented_keys(reports: Path) -> None:
     metrics = json.loads((reports / "metrics.json").read_text())
     assert set(metrics) == {
-        "datasets", "datasets_dev", "retention", "significance", "latency", "sizes", "indexes", "serving", "queries",
-        "audit", "settings", "choice",
+        "datasets", "datasets_dev", "retention", "significance", "latency", "sizes", "indexes", "serving", "geometry",
+        "queries", "audit", "settings", "choice",
     }  # fmt: skip
     for part in ("datasets", "datasets_dev"):
         assert set(metrics[part]) == {"api", "med"}
@@ -90,6 +96,11 @@ def test_metrics_have_the_documented_keys(reports: Path) -> None:
     assert metrics["indexes"]["api"]["flat"]["bytes"] == 1000
     assert metrics["indexes"]["api"]["ann"]["bytes"] == 100
     assert metrics["serving"]["api"]["2l"]["lost"] == pytest.approx(0)
+    assert set(metrics["geometry"]) == {"api", "med"}
+    assert set(metrics["geometry"]["api"]) == {"static", "2l"}
+    assert set(metrics["geometry"]["api"]["2l"]) == {
+        "document_term", "query_term", "label_term", "pairs_mean", "pairs_p05", "pairs_p50", "pairs_p95",
+    }  # fmt: skip
     assert metrics["sizes"] == {"teacher": {"bytes": 1_000_000}, "static": {"bytes": 123_456}, "2l": {"bytes": 123_456}}
     assert metrics["audit"] == {"checked_texts": 3, "evaluation_queries": 40, "leaks": 0}
     assert metrics["queries"]["api"] == {"test": 10, "dev": 10}
@@ -169,9 +180,40 @@ def test_report_is_self_contained_and_says_what_it_must(reports: Path) -> None:
     assert not re.search(r"<(script|link|img|iframe)\b", page)
     assert not re.search(r"(src|href)\s*=\s*[\"'](?!#)", page), "every address must lie inside the page"
     assert not re.search(r"url\((?!#|\s*#)[^)]*\)|@import|https?://(?!www\.w3\.org/)", page)
-    assert page.count("<svg") == 1
+    assert page.count("<svg") == 2
+    ids = re.findall(r'\bid="([^"]*)"', page)
+    assert len(ids) == len(set(ids))
     assert "simulated" in page
     assert "13 s" in page, "training time of 2l, from its distillation report"
+
+
+def test_closeness_to_the_teacher_is_measured_and_shown(reports: Path) -> None:
+    geometry = json.loads((reports / "metrics.json").read_text())["geometry"]
+    for row in geometry.values():
+        assert row["static"]["document_term"] == 0
+        assert row["static"]["query_term"] > row["2l"]["query_term"] > 0, "one word of a query places it less well"
+        assert row["static"]["label_term"] == row["2l"]["label_term"] > 1 - 1 / (1 + np.exp(-1))
+        assert row["2l"]["pairs_p05"] <= row["2l"]["pairs_p50"] <= row["2l"]["pairs_p95"]
+    page = (reports / "report.html").read_text()
+    section = page.split("<h2>Closeness to the teacher</h2>")[1].split("<h2>")[0]
+    for student, found in geometry["med"].items():
+        cells = [f"{found[term]:.3f}" for term in ("document_term", "query_term", "label_term")]
+        cells += [f"{found[f'pairs_{name}']:+.3f}" for name in ("mean", "p05", "p50", "p95")]
+        shown = r"\s*".join(f"<td>{re.escape(cell)}</td>" for cell in ("med", student, *cells))
+        assert re.search(shown, section)
+        assert f">{student}</text>" in section, "a panel of its own"
+
+
+def test_the_teacher_reads_no_evaluation_query_twice_but_to_be_timed(tmp_path: Path, monkeypatch) -> None:
+    read: list[str] = []
+
+    def encode(texts: list[str]) -> np.ndarray:
+        read.extend(texts)
+        return bag_of_words(texts)
+
+    monkeypatch.setattr(stage.latency, "measure", lambda encoders, *_: {name: Latency(1, 1, 1) for name in encoders})
+    evaluate(tmp_path, monkeypatch, teacher=encode)
+    assert len(read) == len(set(read)) == 40
 
 
 def test_the_best_on_dev_is_chosen_and_everything_tells_it(tmp_path: Path, monkeypatch) -> None:

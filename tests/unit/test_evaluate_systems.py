@@ -75,7 +75,7 @@ def test_splits_must_hold_test() -> None:
 def scored(model: str, ndcg: list[float], reciprocal: list[float]) -> Scored:
     ids = [f"q{number}" for number in range(len(ndcg))]
     questions = EvaluationSet("s", "dev", ids, [f"text {name}" for name in ids], {})
-    return Scored(model, questions, {"nDCG@10": np.array(ndcg), "MRR": np.array(reciprocal)})
+    return Scored(model, questions, {"nDCG@10": np.array(ndcg), "MRR": np.array(reciprocal)}, ([], []))
 
 
 def test_worst_losses_are_the_largest_drops_with_ranks() -> None:
