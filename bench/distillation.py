@@ -93,6 +93,8 @@ def main() -> None:
         raise UserError(f"bench.distillation: no table {words.table!r}; {EXPECTED} has {sorted(expected.tables)}")
     table, written = expected.tables[words.table], RESULTS / f"{words.table}.json"
     if words.judge:
+        if not written.is_file():
+            raise UserError(f"{written}: not found; measure the table first, without --judge")
         found = judged_again(read_json(written), table)
         write_json(written, found)
         conclude(words.table, found)

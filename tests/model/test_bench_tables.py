@@ -75,6 +75,8 @@ def bench(project: Path, monkeypatch: pytest.MonkeyPatch, table: dict[str, Any],
 def test_a_table_is_measured_written_and_judged(
     project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    with pytest.raises(UserError, match=r"tiny.json: not found; measure the table first"):
+        bench(project, monkeypatch, TABLE, "--judge")
     bench(project, monkeypatch, TABLE)
     found = read_json(project / "bench/results/distillation/tiny.json")
     assert list(found["rows"]) == sorted(["cut@8", "cut@32", "both", "again"])
