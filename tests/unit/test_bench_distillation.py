@@ -18,7 +18,9 @@ from bench.tables.report import judged_again
 from bench.tables.verdicts import Measured, at_least, failures, judged, near, row_of, worst_of
 from steps.core.errors import UserError
 from steps.core.files import read_json
+from steps.core.params import read_mapping
 from steps.core.params.distill import DistillParams, StudentParams
+from steps.core.recipe import laid_over
 
 ROOT = Path(__file__).parents[2]
 EXPECTED = ROOT / "bench/expected.yaml"
@@ -299,6 +301,12 @@ def test_a_folder_without_embed_is_told(tmp_path: Path) -> None:
 WRITTEN = sorted((ROOT / "bench/results/distillation").glob("*.json"))
 
 
+def recipe_students(recipe: Path) -> dict[str, StudentParams]:
+    """The students of params.yaml with a recipe laid over it."""
+    params = laid_over(read_mapping(ROOT / "params.yaml"), recipe.read_text(), {"DATA": "data"}, recipe)
+    return DistillParams.model_validate(params["distill"]).student
+
+
 @pytest.mark.parametrize("path", WRITTEN, ids=lambda path: path.stem)
 def test_written_tables_are_of_what_is_expected_today(path: Path) -> None:
     expected = read_expected(EXPECTED)
@@ -307,9 +315,13 @@ def test_written_tables_are_of_what_is_expected_today(path: Path) -> None:
     entries = {entry.name: entry for entry in table.entries()}
     assert {*found["rows"], *found["left_out"]} == set(entries)
     assert judged_again(found, table) == found, f"run `python -m bench.distillation {path.stem} --judge`"
+    assert [claim["order"] for claim in found["claims"]] == [claim.order for claim in table.claims]
+    of_recipe = recipe_students(ROOT / "recipes/scifact_medquad.yaml")
     for name, row in found["rows"].items():
         described = entries[name].row.student
-        if not isinstance(described, str):
+        if isinstance(described, str):
+            student = of_recipe[described]
+        else:
             layers = {"layers": scaled(entries[name].row.subset, 6)} if entries[name].row.subset else {}
             student = TypeAdapter(StudentParams).validate_python(table.common | (described or {}) | layers)
-            assert row["student"] == student.model_dump(exclude_defaults=True), "measured with other parameters"
+        assert row["student"] == student.model_dump(exclude_defaults=True), "measured with other parameters"
