@@ -49,7 +49,7 @@ def test_a_killed_teacher_ends_in_the_same_bytes(tmp_path: Path) -> None:
     draw = random.Random(4)
     for _ in range(3):
         kill_after(
-            lambda: tuple(sorted(path.name for path in cache.rglob("checkpoint-*") if path.parent.name != "staging")),
+            lambda: tuple(sorted(path.name for path in cache.glob("teach/*/checkpoint-*"))),  # not those in staging
             draw.randint(1, 2), draw.uniform(0, 0.03), train_teacher, world, cache, tmp_path / "output",
         )  # fmt: skip
         assert list(cache.rglob("checkpoint-*"))
@@ -76,7 +76,7 @@ def test_a_killed_student_ends_in_the_same_bytes(tmp_path: Path, embedded: Path,
     """Each kill falls into the last of its trainings: a refinement where there are two."""
 
     def states() -> tuple[int, ...]:
-        found = tuple(path.stat().st_mtime_ns for path in sorted(cache.rglob("state.pt")))
+        found = tuple(path.stat().st_mtime_ns for path in sorted(cache.glob("distill/*/state.pt")))
         return found if len(found) == trainings else ()
 
     calm, root, cache = tmp_path / "calm", tmp_path / "root", tmp_path / "killed"
