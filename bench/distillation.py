@@ -1,9 +1,9 @@
 """python -m bench.distillation TABLE [--run FOLDER] [--seeds 1,2,3] [--only ROW,...] [--judge]: distilled students.
 
-TABLE is one of bench/expected.yaml: ladder, ladder_trained, layers, qkd, texts, widths, frontier, unlimited. Every row
-is distilled with every seed from a run in which `embed` is done (FOLDER; default: the present one), scored on dev and
-test by exact search over the teacher's documents, and compared with what is expected of it, each claim of a paper by a
-paired test. A finished cell is kept below .cache/bench-distill, so a killed bench goes on. Writes
+TABLE is one of bench/expected.yaml: ladder, ladder_trained, layers, qkd, texts, widths, frontier, labels, unlimited.
+Every row is distilled with every seed from a run in which `embed` is done (FOLDER; default: the present one), scored on
+dev and test by exact search over the teacher's documents, and compared with what is expected of it, each claim of a
+paper by a paired test. A finished cell is kept below .cache/bench-distill, so a killed bench goes on. Writes
 bench/results/distillation/TABLE.json when all rows and seeds are there; exits 3 when a verdict is FAIL. With --judge
 nothing is measured: the written table is judged by what bench/expected.yaml expects today.
 """
@@ -16,7 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from bench.tables.cells import STUDENT, make_cell, measured, mixture_of
+from bench.tables.cells import STUDENT, make_cell, measured, mixture_of, student_of
 from bench.tables.expected import Expected, Table, read_expected
 from bench.tables.pipeline import Pipeline, Scores, open_pipeline
 from bench.tables.report import finished, judged_again, show
@@ -34,7 +34,12 @@ def left_out(pipeline: Pipeline, table: Table) -> dict[str, str]:
     for name, row in table.rows.items():
         if row.student is None:
             found[name] = "its student is not settled yet"
-        elif (row.texts or table.texts) and (absent := pipeline.missing(mixture_of(pipeline, table, row))):
+            continue
+        try:
+            student_of(pipeline, table, row)
+        except UserError as error:  # a layer subset that the teacher is too shallow for, or a student of another run
+            found[name] = str(error)
+        if table.texts and (absent := pipeline.missing(mixture_of(pipeline, table, row))):
             found[name] = f"the run has no texts of {', '.join(absent)}"
     return found
 

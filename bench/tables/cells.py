@@ -22,7 +22,7 @@ from steps.core.errors import UserError
 from steps.core.files import code_digest, read_json, sha256_file, write_json
 from steps.core.params.distill import DistillParams, StudentParams
 from steps.core.towers import encode, load_tower, resolve_precision
-from steps.core.tracking import NullRun
+from steps.core.tracking import NullRun, git_commit
 from steps.distill import run as stage
 from steps.evaluate import measures, questions
 
@@ -63,7 +63,7 @@ def make_cell(pipeline: Pipeline, table: Table, row: Row, seed: int) -> Cell:
     """The cell of a row; UserError for a student that params.yaml would not take."""
     run = pipeline.params
     held = table.validation_texts or run.validation_texts
-    weights = pipeline.weights(mixture_of(pipeline, table, row), row.texts or table.texts, held, seed)
+    weights = pipeline.weights(mixture_of(pipeline, table, row), table.texts, held, seed)
     return Cell(distill_params(run, student_of(pipeline, table, row), weights, held, seed), tuple(row.cuts))
 
 
@@ -122,6 +122,7 @@ def measure(cell: Cell, pipeline: Pipeline) -> dict[str, Any]:
         "stage_seconds": stage_seconds,
         "drawn": drawn,
         "machine": machine(),
+        "git_commit": git_commit(),
         **{name: report[name] for name in kept},
     }
 

@@ -29,13 +29,11 @@ class Row(Strict):
     student: dict[str, Any] | str | None = Field(default_factory=dict)
     subset: list[int] = Field(default_factory=list)
     mixture: Mixture | None = None
-    texts: int | None = Field(default=None, ge=1)
     cuts: list[int] = Field(default_factory=list)
     expected: float | dict[int, float | None] | None = None
     minimum: float | None = None
     tolerance: float | None = Field(default=None, ge=0)
     paper: Paper = Field(default_factory=dict)
-    differs: str = ""
 
     @model_validator(mode="after")
     def _expected_names_cuts(self) -> "Row":
@@ -53,11 +51,15 @@ class Claim(Strict):
     paper: str = Field(min_length=1)
     differs: str = ""
 
+    def explained(self) -> dict[str, str]:
+        """`differs`, where there is something to say."""
+        return {"differs": self.differs} if self.differs else {}
+
 
 class Table(Strict):
     """Rows that are compared with one another.
 
-    `mixture` and `texts` serve rows without their own. Weights are those of distill.mixture (absent: the run's own);
+    `mixture` serves rows without their own. Weights are those of distill.mixture (absent: the run's own);
     with `texts` a weight of 1 stands for so many texts of a part in an epoch, whatever its size. `validation_texts`
     replaces the run's, `seeds` the file's. `worst_within`: how far the worst data set may lie below the mean; `seconds`
     limits training.

@@ -8,7 +8,7 @@ from bench.tables.cells import teacher_scores
 from bench.tables.expected import Table
 from bench.tables.pipeline import Pipeline, Scores
 from bench.tables.verdicts import Measured, judged, row_of, verdicts_of
-from steps.core.tracking import git_commit
+from steps.core.errors import UserError
 
 
 def finished(
@@ -44,26 +44,31 @@ def finished(
             ],
             "machines": list({json.dumps(cell["machine"], sort_keys=True): cell["machine"] for cell in cells}.values()),
             "seconds": sum(cell["stage_seconds"] for cell in cells),
-            "git_commit": git_commit(),
+            "git_commit": ", ".join(sorted({cell["git_commit"] for cell in cells})),
         }
     )
     return found
 
 
 def judged_again(found: Mapping[str, Any], table: Table) -> dict[str, Any]:
-    """A written table with the verdicts of what is expected today; the measurements stay as they are."""
-    differs = {tuple(claim.order): claim.differs for claim in table.claims}
-    rows = {}
-    for entry in table.entries():
-        if entry.name in found["rows"]:
-            measured = {key: value for key, value in found["rows"][entry.name].items() if key != "differs"}
-            rows[entry.name] = measured | _rounded(verdicts_of(measured, entry, table))
-    claims = []
-    for claim in found["claims"]:
-        why = differs[tuple(claim["order"])]
-        measured = {key: value for key, value in claim.items() if key != "differs"}
-        claims.append(measured | ({"differs": why} if why else {}))
-    return {**found, "rows": rows, "claims": claims}
+    """A written table as it is described and judged today; the measurements stay as they are.
+
+    UserError where it has other rows or claims than today's table.
+    """
+    rows, claims, entries = found["rows"], found["claims"], {entry.name: entry for entry in table.entries()}
+    today = [claim for claim in table.claims if set(claim.order) <= set(rows)]
+    if set(entries) != {*rows, *found["left_out"]} or [claim["order"] for claim in claims] != [c.order for c in today]:
+        raise UserError(f"table {found['table']}: was measured with other rows or claims; measure it again")
+    told = {
+        name: {**row, "description": entries[name].row.description, "paper": entries[name].row.paper}
+        | _rounded(verdicts_of(row, entries[name], table))
+        for name, row in rows.items()
+    }
+    said = [
+        {key: value for key, value in written.items() if key != "differs"} | {"paper": claim.paper} | claim.explained()
+        for written, claim in zip(claims, today, strict=True)
+    ]
+    return {**found, "description": table.description, "rows": told, "claims": said}
 
 
 def _means(scores: Scores) -> dict[str, dict[str, float]]:
@@ -108,7 +113,6 @@ def show(found: Mapping[str, Any]) -> None:
             f"{name:{width}} {row['kept']['mean']:7.2%} {sd:>6} {dev:>6}{sets} {aim:>9} {row['bytes'] / 1e6:6.1f}"
             f" {row['texts_per_second']:8.0f} {row['stage_seconds']:8.0f}  {_verdicts(row)}"
             + (f"; paper: {paper}" if paper else "")
-            + (f"; differs: {row['differs']}" if row.get("differs") else "")
         )
     for name, other in found["same_as"].items():
         print(f"{name} is the same student as {other}")

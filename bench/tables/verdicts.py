@@ -110,7 +110,7 @@ def verdicts_of(told: Mapping[str, Any], entry: Entry, table: Table) -> dict[str
     if table.seconds is not None:
         verdicts["seconds"] = "OK" if told["longest_stage_seconds"] <= table.seconds else "FAIL"
     found = {"expected": entry.expected(), "minimum": row.minimum, "tolerance": tolerance, "verdicts": verdicts}
-    return found | {"verdict": worst_of(list(verdicts.values()))} | ({"differs": row.differs} if row.differs else {})
+    return found | {"verdict": worst_of(list(verdicts.values()))}
 
 
 def judged(claim: Claim, lines: Mapping[str, Measured]) -> dict[str, Any]:
@@ -123,11 +123,11 @@ def judged(claim: Claim, lines: Mapping[str, Measured]) -> dict[str, Any]:
     difference, p = float(np.mean([values.mean() for values in differences])), p_value(differences)
     verdict: Verdict = "FAIL" if difference < 0 else "OK" if p < SIGNIFICANT and difference > 0 else "OKish"
     told = {"order": claim.order, "paper": claim.paper, "difference": difference, "p": p, "verdict": verdict}
-    return told | ({"differs": claim.differs} if claim.differs else {})
+    return told | claim.explained()
 
 
 def failures(rows: Mapping[str, Mapping[str, Any]], claims: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What has the verdict FAIL and is not explained by `differs`; rows' own text explains no missed promise."""
+    """What has the verdict FAIL; of the claims only those that no `differs` explains."""
     missed = [
         f"{name} ({', '.join(kind for kind, verdict in row['verdicts'].items() if verdict == 'FAIL')})"
         for name, row in rows.items()

@@ -58,13 +58,14 @@ class TokenIds:
         self._model, self._pieces = tokenizer.model, dict[str, list[int]]()
         self._lower = getattr(tokenizer.normalizer, "lowercase", False)
         added = tokenizer.get_added_tokens_decoder().values()
-        self._added = re.compile("|".join(re.escape(token.content) for token in added)) if added else None
         self._by_word = (
             isinstance(tokenizer.normalizer, normalizers.BertNormalizer)
             and isinstance(tokenizer.pre_tokenizer, pre_tokenizers.BertPreTokenizer)
             and isinstance(self._model, models.WordPiece)
             and not any(token.normalized for token in added)  # those are sought in the normalised text
         )
+        sought = "|".join(re.escape(token.content) for token in added) if self._by_word else ""
+        self._added = re.compile(sought) if sought else None
 
     def __call__(self, text: str) -> list[int]:
         """Ids of one text."""

@@ -47,8 +47,12 @@ def check_student(student: Student, tokens: Tokens, width: int, cuts: Sequence[i
 
 def check_document_tokens(student: Student, tokens: Tokens) -> None:
     """UserError when a symmetric student cannot read the documents' tokens."""
-    network: Any = student.tower[0]
-    limit = getattr(network.auto_model.config, "max_position_embeddings", None)
+    network: Any = student.tower[0].auto_model
+    limit = getattr(network.config, "max_position_embeddings", None)
+    positions = getattr(getattr(network, "embeddings", None), "position_embeddings", None)
+    first = getattr(positions, "padding_idx", None)
+    if limit is not None and first is not None:
+        limit -= first + 1  # RoBERTa counts positions from there
     check_tokens(student, tokens, limit, "distill.student: max_document_length")
 
 
@@ -132,13 +136,13 @@ def _dropped(counts: Mapping[str, int]) -> bool:
     return any(counts.get(reason, 0) for reason in ("kept", "repeated", "evaluation_query"))
 
 
-def explain_no_number(loss: Any, step: int, targets: np.ndarray) -> UserError:
-    """Why the loss may be no finite number; `targets` `(texts, dim)` are those of the steps since the last look."""
+def explain_no_number(what: str, value: float, step: int, targets: np.ndarray) -> UserError:
+    """Why `what` may be no finite number; `targets` `(texts, dim)` are those that it was computed from."""
     broken = int((~np.isfinite(targets)).any(axis=1).sum())
     if broken:
         return UserError(
-            f"data/embed/alignment.npy: {broken} vectors of the texts before step {step} are not finite, as float16"
+            f"data/embed/alignment.npy: {broken} vectors of the texts up to step {step} are not finite, as float16"
             " (at most 65,504) or at all; set embed.precision: fp32, or give a teacher that normalises, and run `dvc"
             " repro embed` again"
         )
-    return UserError(f"distill: the loss is {loss} at step {step}; lower the student's learning_rate")
+    return UserError(f"distill: the {what} is {value} at step {step}; lower the student's learning_rate")

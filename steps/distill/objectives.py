@@ -47,7 +47,8 @@ class Embeddings:
         """The mean distance."""
         target = _targets(self.vectors, piece, embedded)
         losses = [self.loss(embedded, target)]
-        losses += [self.loss(_cut(embedded, width), _cut(target, width)) for width in self.widths]
+        norms = target.norm(dim=1, keepdim=True)  # a cut weighs as much as the whole, whatever the teacher's scale
+        losses += [self.loss(norms * _cut(embedded, width), norms * _cut(target, width)) for width in self.widths]
         return {self.names[0]: torch.stack(losses).mean() * len(piece) / len(rows)}
 
 

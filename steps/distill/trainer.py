@@ -66,8 +66,8 @@ def train(
 
     Dropout stays off: the targets are exact, so noise in the student only slows it. What a killed run left in
     `checkpoints` is continued, and the last step is kept there too. Processes that torchrun started share each batch,
-    and have equal weights at every step; rank 0 validates. UserError when the loss is no finite number, or when one of
-    its terms does not move the student.
+    and have equal weights at every step; rank 0 validates. UserError when the loss or a validation is no finite number,
+    or when one of the loss' terms does not move the student.
     """
     module = student.tower
     module.eval()
@@ -96,10 +96,10 @@ def train(
             if step == steps or step >= timetable.documents_first * steps + steps_of_epoch:  # each text was seen
                 window.check_terms(step)
         if rank() == 0 and step % validate_every == 0 and step != steps:
-            run.metric(f"{timetable.prefix}validation_cosine", validate(student, data, params), step=step)
+            run.metric(f"{timetable.prefix}validation_cosine", validate(student, data, params, step), step=step)
         if (checkpoints.due() or (rank() == 0 and step == steps)) and bool(torch.isfinite(norm)):
             checkpoints.save(module, optimizer, rate, done)
-    cosine = validate(student, data, params) if rank() == 0 else math.nan
+    cosine = validate(student, data, params, steps) if rank() == 0 else math.nan
     run.metric(f"{timetable.prefix}validation_cosine", cosine, step=steps)
     return {
         "texts_seen": done.texts,
@@ -161,7 +161,7 @@ class Window:
         means = gather(shares.float().mean(dim=0)[None]).sum(dim=0).tolist()
         loss = math.fsum(means)
         if not math.isfinite(loss):
-            raise explain_no_number(loss, step, self.vectors[np.unique(np.concatenate(self.rows))])
+            raise explain_no_number("loss", loss, step, self.vectors[np.unique(np.concatenate(self.rows))])
         moved = torch.stack([torch.stack([terms[name][1] for name in self.names]) for terms in self.terms])
         ever = gather(moved.any(dim=0).float()[None]).sum(dim=0).tolist()
         self.moved |= {name for name, any_gradient in zip(self.names, ever, strict=True) if any_gradient}
@@ -223,8 +223,11 @@ def _warmup_then_linear(steps: int, warmup_ratio: float):  # type: ignore[no-unt
     return factor
 
 
-def validate(student: Student, data: Alignment, params: DistillParams) -> float:
-    """Mean cosine between student and teacher on the held-out texts, read in order of length."""
+def validate(student: Student, data: Alignment, params: DistillParams, step: int) -> float:
+    """Mean cosine between student and teacher on the held-out texts, read in order of length.
+
+    UserError when it is no finite number.
+    """
     by_length = data.validation[np.argsort(data.tokens.lengths(data.validation), kind="stable")]
     cosines = []
     with torch.inference_mode(), autocast(params.precision):
@@ -233,4 +236,7 @@ def validate(student: Student, data: Alignment, params: DistillParams) -> float:
             target = torch.from_numpy(np.asarray(data.vectors[rows], dtype=np.float32)).to(student.tower.device)
             embedded = student.embed(data.tokens, rows).float()
             cosines.append(nn.functional.cosine_similarity(embedded, target, dim=1))
-    return float(torch.cat(cosines).mean())
+    mean = float(torch.cat(cosines).mean())
+    if not math.isfinite(mean):
+        raise explain_no_number("cosine on held-out texts", mean, step, data.vectors[data.validation])
+    return mean

@@ -132,6 +132,12 @@ def test_a_loss_that_is_no_number_stops_the_run(root: Path) -> None:
         run_distill(root, "2l", distill_params(student=bad))
 
 
+def test_a_last_step_that_breaks_the_student_stops_the_run(root: Path) -> None:
+    bad = distill_params().student | {"2l": LAYERS | {"layers": [0], "learning_rate": 1e39, "epochs": 0.01}}
+    with pytest.raises(UserError, match="cosine on held-out texts is nan at step 1; lower the student's learning_rate"):
+        run_distill(root, "2l", distill_params(student=bad))
+
+
 def test_a_planted_evaluation_query_stops_the_run(root: Path, tmp_path: Path) -> None:
     texts = read_table(root / "data/embed", "alignment_texts").to_pylist()
     test_query = next(q for q in read_table(root / "data/ingest", "queries").to_pylist() if q["split"] == "test")

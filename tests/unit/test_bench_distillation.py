@@ -9,6 +9,7 @@ from pydantic import TypeAdapter
 from scipy import stats
 from stages import distill_params
 
+from bench.distillation import left_out
 from bench.tables.cells import STUDENT, Cell, student_of
 from bench.tables.cells import distill_params as with_student
 from bench.tables.expected import Claim, Entry, Row, Table, read_expected
@@ -180,6 +181,7 @@ def test_the_file_holds_the_13_subsets_and_every_table() -> None:
         "texts",
         "widths",
         "frontier",
+        "labels",
         "unlimited",
     ]
     layers = expected.tables["layers"].rows
@@ -291,6 +293,22 @@ def test_code_is_part_of_what_a_cell_depends_on(monkeypatch: pytest.MonkeyPatch)
     key = Cell(params()).key(one)
     monkeypatch.setattr("bench.tables.cells._CODE", ["changed"])
     assert Cell(params()).key(one) != key
+
+
+def test_a_row_that_the_teacher_is_too_shallow_for_is_left_out() -> None:
+    rows = {"a": {"description": "a", "subset": [0, 11]}, "b": {"description": "b", "subset": [0, 1, 10, 11]}}
+    found = left_out(pipeline(params=distill_params(), depth=3), table(rows=rows))
+    assert list(found) == ["b"] and "a teacher of 3 layers" in found["b"]
+
+
+def test_a_table_with_other_rows_or_claims_is_not_judged_again() -> None:
+    found = read_json(WRITTEN[0])
+    today = read_expected(EXPECTED).tables[WRITTEN[0].stem]
+    rows = today.rows | {"new": next(iter(today.rows.values()))}
+    claims = [*today.claims, Claim(order=[*found["rows"]][:2], paper="x")]
+    for other in (today.model_copy(update={"rows": rows}), today.model_copy(update={"claims": claims})):
+        with pytest.raises(UserError, match="measured with other rows or claims; measure it again"):
+            judged_again(found, other)
 
 
 def test_a_folder_without_embed_is_told(tmp_path: Path) -> None:

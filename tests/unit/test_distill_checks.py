@@ -11,6 +11,7 @@ import torch
 from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
+from transformers import RobertaConfig, RobertaModel
 
 from steps.core.errors import UserError
 from steps.core.params.distill import Ranking
@@ -92,6 +93,21 @@ def test_documents_longer_than_a_student_has_positions_are_refused() -> None:
         check_document_tokens(reader, Tokens(np.array([0, 4, 1]), np.array([0, 3])))  # type: ignore[arg-type]
 
 
+def test_positions_of_a_roberta_begin_after_its_padding() -> None:
+    config = RobertaConfig(
+        vocab_size=9, hidden_size=4, num_hidden_layers=1, num_attention_heads=1, intermediate_size=4,
+        max_position_embeddings=6, pad_token_id=1,
+    )  # fmt: skip
+    reader: Any = SimpleNamespace(tower=[SimpleNamespace(auto_model=RobertaModel(config))])
+    four, five = (Tokens(np.full(count, 3), np.array([0, count])) for count in (4, 5))
+    check_document_tokens(reader, four)
+    reader.tower[0].auto_model(torch.full((1, 4), 3))  # as it says
+    with pytest.raises(UserError, match=r"max_document_length: texts have up to 5 tokens, the student reads 4; lower"):
+        check_document_tokens(reader, five)
+    with pytest.raises((IndexError, RuntimeError)):
+        reader.tower[0].auto_model(torch.full((1, 5), 3))
+
+
 @pytest.mark.parametrize(
     ("weights", "rows", "complaint"),
     [
@@ -113,8 +129,9 @@ def test_a_part_whose_texts_all_repeat_others_is_refused() -> None:
 
 def test_a_broken_target_is_named_before_the_learning_rate() -> None:
     good, bad = np.ones((3, 2)), np.array([[1.0, 1.0], [np.inf, 0.0], [np.nan, np.nan]])
-    assert "lower the student's learning_rate" in str(explain_no_number(math.nan, 5, good))
-    assert "2 vectors of the texts before step 5 are not finite" in str(explain_no_number(math.nan, 5, bad))
+    unexplained = str(explain_no_number("loss", math.nan, 5, good))
+    assert "the loss is nan at step 5; lower the student's learning_rate" in unexplained
+    assert "2 vectors of the texts up to step 5 are not finite" in str(explain_no_number("loss", math.nan, 5, bad))
 
 
 def a_step(**terms: tuple[float, bool]) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
@@ -138,7 +155,7 @@ def test_one_term_is_the_loss_and_must_be_a_number() -> None:
     window = Window(["l2"], targets)
     window.add(a_step(l2=(0.5, True)), np.array([0]))
     assert window.close(1) == {"train_loss": 0.5}
-    for row, complaint in ((0, "lower the student's learning_rate"), (1, "1 vectors of the texts before step 2")):
+    for row, complaint in ((0, "lower the student's learning_rate"), (1, "1 vectors of the texts up to step 2")):
         window = Window(["l2"], targets)
         window.add(a_step(l2=(math.nan, True)), np.array([row]))
         with pytest.raises(UserError, match=complaint):

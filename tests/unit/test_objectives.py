@@ -173,7 +173,9 @@ def test_embeddings_are_compared_whole_and_cut_to_each_width(name: str, widths: 
     for row in ROWS.tolist():
         total += pair_by_hand(name, QUERIES[row], VECTORS[row])
         for width in widths:
-            total += pair_by_hand(name, cut_by_hand(QUERIES[row], width), cut_by_hand(VECTORS[row], width))
+            norm = math.sqrt(sum(float(value) ** 2 for value in VECTORS[row]))
+            cuts = (norm * cut_by_hand(vectors[row], width) for vectors in (QUERIES, VECTORS))
+            total += pair_by_hand(name, *cuts)
     expected = total / len(ROWS) / (1 + len(widths))
     assert list(found) == [name]
     assert found[name].item() == pytest.approx(expected, rel=2e-5)
