@@ -39,12 +39,16 @@ def load_tower(source: str | Path) -> SentenceTransformer:
     """
     disable_progress_bar()
     try:
-        return SentenceTransformer(str(source), device=device(), trust_remote_code=False).float()
+        tower = SentenceTransformer(str(source), device=device(), trust_remote_code=False).float()
     except (OSError, ValueError, KeyError) as error:
         reason = " ".join(str(error).split())[:200]
         raise UserError(
             f"model {source}: cannot be loaded ({reason}); give a sentence-transformers folder or a name on the hub"
         ) from None
+    settings = getattr(getattr(tower, "tokenizer", None), "init_kwargs", {})
+    for origin in ("is_local", "local_files_only"):  # would be saved, and one model have several fingerprints
+        settings.pop(origin, None)
+    return tower
 
 
 def resolve_precision(precision: Precision) -> Literal["fp32", "bf16"]:

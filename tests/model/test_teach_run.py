@@ -63,6 +63,17 @@ def test_epochs_zero_saves_the_base_as_it_is(tmp_path: Path, base: Path) -> None
     assert read_json(output / "report.json")["comparison"] is None
 
 
+def test_a_model_has_one_fingerprint_however_it_is_loaded(
+    tmp_path: Path, base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """transformers saves in tokenizer_config.json whether the hub could be reached."""
+    found = set()
+    for offline in (False, True):
+        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", offline)
+        found.add(read_json(train(tmp_path / str(offline), base, epochs=0.0) / "report.json")["fingerprint"])
+    assert len(found) == 1
+
+
 def test_epochs_zero_needs_no_triplets(tmp_path: Path, base: Path) -> None:
     ingest, _ = write_world(tmp_path)
     params = PARAMS.model_copy(update={"base": str(base), "epochs": 0.0})
