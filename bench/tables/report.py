@@ -7,6 +7,7 @@ from typing import Any
 from bench.tables.cells import teacher_scores
 from bench.tables.expected import Table
 from bench.tables.pipeline import Pipeline, Scores
+from bench.tables.unseen import kept_of, unseen_queries
 from bench.tables.verdicts import Measured, judged, row_of, verdicts_of
 from steps.core.errors import UserError
 
@@ -21,11 +22,16 @@ def finished(
 ) -> dict[str, Any]:
     """The table as it is written: rows, claims, the teacher, and what it was measured on.
 
-    `above_teacher`: rows that keep more than all, in the table's order, each with a paired t-test against the teacher.
+    `unseen` of a row: what it keeps on test queries whose documents no training query has. `above_teacher`: rows that
+    keep more than all, in the table's order, each with a paired t-test against the teacher.
     """
     widths = tuple(sorted({cut for row in table.rows.values() for cut in row.cuts}))
     teacher = teacher_scores(pipeline, widths)
-    rows = {key: row_of(line, teacher["0"], table) for key, line in lines.items()}
+    unseen = unseen_queries(pipeline)
+    rows = {
+        key: row_of(line, teacher["0"], table) | {"unseen": kept_of(line, teacher["0"]["test"], unseen)}
+        for key, line in lines.items()
+    }
     by_row = {line.entry.row_name: line.cells for line in lines.values()}
     cells = [cell for own in by_row.values() for cell in own]
     found: dict[str, Any] = _rounded(

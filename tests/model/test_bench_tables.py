@@ -13,9 +13,10 @@ from bench import distillation
 from bench.tables import cells
 from bench.tables.cells import teacher_scores
 from bench.tables.pipeline import Pipeline
+from bench.tables.unseen import unseen_queries
 from steps.core.errors import UserError
 from steps.core.files import read_json
-from steps.core.tables import read_table, write_table
+from steps.core.tables import read_table, table_from_rows, write_table
 from steps.core.towers import encode, load_tower
 
 ROOT = Path(__file__).parents[2]
@@ -85,6 +86,7 @@ def test_a_table_is_measured_written_and_judged(
     assert found["rows"]["cut@8"]["mixture"]["train_queries"]["an_epoch"] == 12
     assert found["rows"]["cut@8"]["mixture"]["sentences"]["an_epoch"] == 24
     assert found["rows"]["cut@8"]["verdict"] == "OK"
+    assert {name: row["queries"] for name, row in found["rows"]["both"]["unseen"].items()} == {"one": 4, "two": 4}
     assert found["rows"]["cut@32"]["verdict"] == "new"
     assert found["rows"]["cut@32"]["parameters"] == found["rows"]["cut@8"]["parameters"] > 30522 * 32
     assert found["rows"]["again"]["texts_seen"] == 24
@@ -108,6 +110,20 @@ def test_a_table_is_measured_written_and_judged(
     assert read_json(project / "bench/results/distillation/tiny.json")["seeds"] == [2], "a table may have its own"
     with pytest.raises(UserError, match="no rows"):
         bench(project, monkeypatch, TABLE, "--only", "cot")
+
+
+def test_a_query_is_seen_when_a_training_query_has_its_document(project: Path) -> None:
+    pipeline = Pipeline(project / "run")
+    [item] = [item for item in pipeline.questions if (item.split, item.dataset) == ("test", "two")]
+    [document] = item.judgements[item.query_ids[2]]
+    qrels = read_table(pipeline.ingest, "qrels").to_pylist()
+    [position, *_] = [number for number, row in enumerate(qrels) if (row["split"], row["dataset"]) == ("train", "two")]
+    for grade, expected in ((0, [True] * 4), (1, [True, True, False, True])):
+        changed = [*qrels, qrels[position] | {"doc_id": document, "grade": grade}]
+        write_table(pipeline.ingest, "qrels", table_from_rows("qrels", changed))
+        found = unseen_queries(pipeline)
+        assert found["two"].tolist() == expected
+        assert found["one"].all()
 
 
 def test_scores_are_of_exact_search_and_of_the_teacher_at_each_cut(project: Path) -> None:

@@ -16,6 +16,7 @@ from bench.tables.expected import Claim, Entry, Row, Table, read_expected
 from bench.tables.layer_subsets import PAPER, scaled
 from bench.tables.pipeline import Pipeline, open_pipeline
 from bench.tables.report import judged_again
+from bench.tables.unseen import kept_of
 from bench.tables.verdicts import Measured, at_least, failures, judged, near, row_of, worst_of
 from steps.core.errors import UserError
 from steps.core.files import read_json
@@ -109,6 +110,14 @@ def test_a_promise_holds_mean_worst_set_and_time(minimum, within, seconds, faile
                   table(tolerance=0.0, worst_within=within, seconds=float(seconds)))  # fmt: skip
     assert [kind for kind, verdict in told["verdicts"].items() if verdict == "FAIL"] == failed
     assert bool(failures({"a": told}, [])) == bool(failed)
+
+
+def test_queries_with_documents_of_training_queries_are_told_from_others() -> None:
+    each = line("it", {"one": [0.5, 0.2, 0.9], "two": [0.4]}, {"one": [0.7, 0.4, 0.9], "two": [0.6]})
+    teacher = {"one": [0.8, 0.5, 1.0], "two": [0.25]}
+    found = kept_of(each, teacher, {"one": np.array([True, True, False]), "two": np.array([False])})
+    assert found["one"] == {"queries": 2, "kept": pytest.approx((0.6 + 0.3) / (0.8 + 0.5))}
+    assert found["two"] == {"queries": 0, "kept": None}
 
 
 def test_a_teacher_that_finds_nothing_is_told() -> None:
