@@ -10,7 +10,7 @@ from scipy import stats
 from stages import distill_params
 
 from bench.distillation import left_out
-from bench.tables.cells import STUDENT, Cell, student_of
+from bench.tables.cells import STUDENT, Cell, make_cell, student_of
 from bench.tables.cells import distill_params as with_student
 from bench.tables.expected import Claim, Entry, Row, Table, read_expected
 from bench.tables.layer_subsets import PAPER, scaled
@@ -308,6 +308,13 @@ def test_a_row_that_the_teacher_is_too_shallow_for_is_left_out() -> None:
     rows = {"a": {"description": "a", "subset": [0, 11]}, "b": {"description": "b", "subset": [0, 1, 10, 11]}}
     found = left_out(pipeline(params=distill_params(), depth=3), table(rows=rows))
     assert list(found) == ["b"] and "a teacher of 3 layers" in found["b"]
+
+
+def test_a_student_that_the_run_does_not_know_stops_the_table() -> None:
+    made, each = pipeline(params=distill_params(), depth=3), table(rows={"a": {"description": "a", "student": "9l"}})
+    assert not left_out(made, each)
+    with pytest.raises(UserError, match="describes no student '9l'"):
+        make_cell(made, each, each.rows["a"], 1)
 
 
 def test_a_table_with_other_rows_or_claims_is_not_judged_again() -> None:
