@@ -1,6 +1,10 @@
-"""A folder in BEIR's layout: corpus.jsonl, queries.jsonl and qrels/{train,dev,test}.tsv, each plain or gzip."""
+"""A folder in BEIR's layout: corpus.jsonl, queries.jsonl and qrels/{train,dev,test}.tsv, each plain or gzip.
+
+Only the corpus must be there: without qrels nothing is judged, and queries without judgements are unlabelled ones.
+"""
 
 from pathlib import Path
+from typing import NamedTuple
 
 from steps.core.errors import UserError
 from steps.core.texts import fold
@@ -25,15 +29,26 @@ def read_beir(
     """Read one BEIR folder; `key` is where params.yaml names it.
 
     A query judged relevant for nothing belongs to no evaluation; it joins the pool when no qrels file names it at
-    all. Without dev qrels a seeded share `dev_fraction` of the train queries becomes dev.
-    Raises UserError for a missing file, an empty corpus, unusable test qrels or too many defect rows.
+    all. Without test qrels the dev queries are test. Without dev qrels a seeded share `dev_fraction` of the train
+    queries becomes dev.
+    Raises UserError without a corpus, for an empty one, for qrels without queries or of which no row is usable, and for
+    too many defect rows.
     """
     if not folder.is_dir():
         raise UserError(f"params.yaml: {key}: no folder {folder}; name a BEIR folder (DATA=... with make run)")
-    corpus_path = _needed(folder, "corpus.jsonl", key)
-    queries_path = _needed(folder, "queries.jsonl", key)
-    if plain_or_gzip(folder / "qrels", "test.tsv") is None:
-        raise UserError(f"{folder / 'qrels' / 'test.tsv'}: not found; {key} needs the judgements of its test queries")
+    corpus_path = plain_or_gzip(folder, "corpus.jsonl")
+    if corpus_path is None:
+        raise UserError(
+            f"{folder / 'corpus.jsonl'}: not found, nor corpus.jsonl.gz; {key} in params.yaml must name a folder that"
+            " holds the documents, one JSON object a line with _id, title and text"
+        )
+    qrels = _qrels_files(folder / "qrels")
+    queries_path = plain_or_gzip(folder, "queries.jsonl")
+    if queries_path is None and qrels:
+        raise UserError(
+            f"{folder / 'queries.jsonl'}: not found, nor queries.jsonl.gz, but {qrels[0].path} judges queries; {key} in"
+            " params.yaml needs both or neither"
+        )
 
     data = SourceData(name)
     documents = _read_documents(name, corpus_path, rejects)
@@ -42,19 +57,22 @@ def read_beir(
         raise UserError(f"{corpus_path}: the corpus is empty; fetch it again or name another folder in {key}")
     data.documents = list(documents.values())
 
-    texts = _read_queries(name, queries_path, max_query_words, rejects)
-    rejects.check(f"{name}/{queries_path.name}", queries_path, max_reject_ratio)
+    texts: dict[str, Query] = {}
+    if queries_path is not None:
+        texts = _read_queries(name, queries_path, max_query_words, rejects)
+        rejects.check(f"{name}/{queries_path.name}", queries_path, max_reject_ratio)
 
     judgements = Judgements()
-    for split in QRELS_SPLITS:
-        path = plain_or_gzip(folder / "qrels", f"{split}.tsv")
-        if path is not None:
-            read_judgements(name, path, split, texts, documents, judgements, rejects)
-            rejects.check(f"{name}/qrels/{path.name}", path, max_reject_ratio)
-    if "test" not in judgements.splits().values():
-        raise UserError(
-            f"{folder / 'qrels' / 'test.tsv'}: no usable judgement; {key} needs a relevant document a query"
-        )
+    for split, path in qrels:
+        read_judgements(name, path, split, texts, documents, judgements, rejects)
+        rejects.check(f"{name}/qrels/{path.name}", path, max_reject_ratio)
+        if split == "test" and "test" not in judgements.splits().values():
+            raise UserError(
+                f"{path}: no usable judgement; {key} needs a relevant document a query, or no such file where nothing"
+                " is to be judged"
+            )
+    if qrels and qrels[0].path.name.startswith("dev"):
+        data.facts["test_judgements"] = qrels[0].path.name
     others, named_by_others = other_qrels(folder / "qrels")
     if others:
         data.facts["other_qrels_rows"] = others
@@ -63,11 +81,17 @@ def read_beir(
     return data
 
 
-def _needed(folder: Path, file: str, key: str) -> Path:
-    path = plain_or_gzip(folder, file)
-    if path is None:
-        raise UserError(f"{folder / file}: not found, nor {file}.gz; {key} in params.yaml must name a BEIR folder")
-    return path
+class _Qrels(NamedTuple):
+    split: str
+    path: Path
+
+
+def _qrels_files(folder: Path) -> list[_Qrels]:
+    """The qrels that are there, in the order of QRELS_SPLITS; without those of test, those of dev are test."""
+    found = [_Qrels(split, path) for split in QRELS_SPLITS if (path := plain_or_gzip(folder, f"{split}.tsv"))]
+    if found and found[0].split == "dev":
+        found[0] = found[0]._replace(split="test")
+    return found
 
 
 def _read_documents(name: str, path: Path, rejects: Rejects) -> dict[str, Document]:

@@ -75,11 +75,11 @@ def _parse(raw: bytes) -> tuple[str, str, int]:
 
 
 def other_qrels(folder: Path) -> tuple[dict[str, int], set[str]]:
-    """Rows of each qrels file that is no split, and the ids of the queries that those files name."""
+    """Rows of each qrels file that is no split, and the ids of the queries that those files name; there may be none."""
     rows: dict[str, int] = {}
     named: set[str] = set()
     known = {f"{split}.tsv{suffix}" for split in QRELS_SPLITS for suffix in ("", ".gz")}
-    for path in sorted(folder.iterdir()):
+    for path in sorted(folder.iterdir()) if folder.is_dir() else []:
         if path.name in known or not path.name.endswith((".tsv", ".tsv.gz")):
             continue
         ids = [raw.split(b"\t")[0].strip().decode("utf-8", "replace") for _, raw in read_lines(path)]

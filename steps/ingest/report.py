@@ -13,6 +13,8 @@ from steps.ingest.pool import POOL
 from steps.ingest.rejects import Rejects
 from steps.ingest.source_data import Document, Judgement, Query
 
+_SPLITS = {"train": "train", "dev": "dev", "test": "test", "pool": "unlabelled"}
+
 
 def _digest(documents: Iterable[Document]) -> str:
     return corpus_digest((item.doc_id, item.title, item.topic, item.content) for item in documents)
@@ -57,6 +59,36 @@ def build_report(
         "pool_queries": sum(query.dataset == POOL for query in queries),
         "rejects": rejects.report(),
     }
+
+
+def summary(report: Mapping[str, Any]) -> list[str]:
+    """A line for each data set of a report, and one for the pool: what there is, and what is judged."""
+    lines = [f"{name}: {', '.join(_found(entry))}" for name, entry in report["datasets"].items()]
+    if report["pool_queries"]:
+        lines.append(f"pool: {report['pool_queries']:,} unlabelled queries")
+    return lines
+
+
+def _found(entry: Mapping[str, Any]) -> list[str]:
+    """The clauses of a data set's line."""
+    queries = entry["queries"]
+    named = [f"{queries[split]:,} {word}" for split, word in _SPLITS.items() if queries.get(split)]
+    found = [
+        f"{entry['documents']:,} documents",
+        f"{sum(queries.values()):,} queries ({', '.join(named)})" if named else "no queries",
+    ]
+    if sessions := entry.get("sessions"):
+        made = " simulated" if sessions["simulated"] else ""
+        found.append(f"{sessions['sessions']:,}{made} sessions with {sessions['clicks']:,} clicks")
+    if entry["qrels"].get("test"):
+        by = " by clicks" if entry.get("judgements_from_clicks") else ""
+        found.append(f"{entry['qrels']['test']:,} test judgements{by}")
+    else:
+        found.append("no test query judged" if entry["qrels"] else "nothing judged")
+    if other := entry.get("other_qrels_rows"):
+        files = ", ".join(f"qrels/{name}" for name in sorted(other))
+        found.append(f"{files} not read (judgements are train.tsv, dev.tsv and test.tsv), its queries left out")
+    return found
 
 
 def metrics(report: dict[str, Any]) -> dict[str, float]:

@@ -16,7 +16,7 @@ from steps.ingest.coded_columns import among
 from steps.ingest.leakage import evaluation_texts, without_evaluation_texts
 from steps.ingest.pool import read_pool
 from steps.ingest.rejects import Reject, Rejects
-from steps.ingest.report import build_report, metrics
+from steps.ingest.report import build_report, metrics, summary
 from steps.ingest.source_data import Document, Judgement, Query, SourceData
 from steps.ingest.source_files import one_file
 from steps.ingest.sources import read_source
@@ -26,6 +26,7 @@ from steps.ingest.term_scores import TERM_SCORES, read_term_scores
 def run(*, sources: Sequence[Source], output: Path, params: IngestParams, run: Run) -> None:
     """Read the sources and the pool, guard the evaluation queries, and write the tables and report.json.
 
+    A line on stdout says what each data set holds.
     Raises UserError when a source is missing, unusable, or has too many defect rows; `output` then stays as it was.
     """
     rejects = Rejects()
@@ -70,6 +71,7 @@ def run(*, sources: Sequence[Source], output: Path, params: IngestParams, run: R
             write_table(folder, name, *(tables[dataset] for dataset in sorted(tables)))
         write_table(folder, "term_scores", term_scores)
         write_json(folder / "report.json", report)
+    print("\n".join(summary(report)))
     run.param("corpus_digest", report["corpus_digest"])
     run.param("sessions_simulated", report["simulated"])
     run.metrics(metrics(report))

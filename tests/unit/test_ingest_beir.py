@@ -252,9 +252,8 @@ def test_the_limit_is_judged_per_file(beir: Maker) -> None:
     ("replaced", "message"),
     [
         ({"corpus.jsonl": None}, r"corpus\.jsonl: not found"),
-        ({"queries.jsonl": None}, r"queries\.jsonl: not found"),
+        ({"queries.jsonl": None}, r"queries\.jsonl: not found.*test\.tsv judges queries; .* needs both or neither"),
         ({"corpus.jsonl": b"\n"}, r"corpus\.jsonl: the corpus is empty"),
-        ({"qrels/test.tsv": None}, r"test\.tsv: not found"),
         ({"qrels/test.tsv": qrels()}, r"test\.tsv: no usable judgement"),
         ({"qrels/test.tsv": qrels(("q20", "d20", 0))}, r"test\.tsv: no usable judgement"),
     ],
@@ -263,6 +262,63 @@ def test_faults_of_structure_name_file_and_mend(beir: Maker, replaced: dict[str,
     with pytest.raises(UserError, match=message) as failure:
         read(beir(replaced))
     assert "ingest.sources[0].path" in str(failure.value)
+
+
+NOTHING: dict[str, bytes | None] = {"qrels/train.tsv": None, "qrels/test.tsv": None}
+
+
+@pytest.mark.parametrize(
+    ("replaced", "said", "splits"),
+    [
+        (NOTHING | {"queries.jsonl": None}, "30 documents, no queries, nothing judged", {}),
+        (NOTHING, "30 documents, 30 queries (30 unlabelled), nothing judged", {"pool": 30}),
+        (
+            {"qrels/train.tsv": None},
+            "30 documents, 30 queries (10 test, 20 unlabelled), 10 test judgements",
+            {"test": 10, "pool": 20},
+        ),
+        (
+            {"qrels/test.tsv": None},
+            "30 documents, 30 queries (16 train, 4 dev, 10 unlabelled), no test query judged",
+            {"train": 16, "dev": 4, "pool": 10},
+        ),
+        (
+            NOTHING | {"qrels/dev.tsv": qrels(("q3", "d3", 1))},  # as in MS MARCO, whose test judgements nobody has
+            "30 documents, 30 queries (1 test, 29 unlabelled), 1 test judgements",
+            {"test": 1, "pool": 29},
+        ),
+        (
+            NOTHING | {"qrels/all.tsv": qrels(("q3", "d3", 1))},
+            "30 documents, 29 queries (29 unlabelled), nothing judged, qrels/all.tsv not read (judgements are train.tsv,"
+            " dev.tsv and test.tsv), its queries left out",
+            {"pool": 29},
+        ),
+    ],
+)
+def test_a_folder_may_lack_all_but_its_corpus_and_a_line_says_what_it_holds(
+    beir: Maker,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    replaced: dict[str, bytes | None],
+    said: str,
+    splits: dict[str, int],
+) -> None:
+    checked = params(beir(replaced))
+    run(sources=checked.sources, output=tmp_path / "out", params=checked, run=NullRun())
+    assert capsys.readouterr().out == f"toy: {said}\n"
+    found = read_table(tmp_path / "out", "queries")["split"].to_pylist()
+    assert {split: found.count(split) for split in set(found)} == splits
+
+
+def test_documents_without_titles_are_sound(beir: Maker) -> None:
+    rows = [
+        {"_id": "a", "text": "one"},
+        {"_id": "b", "title": "", "text": "two"},
+        {"_id": "c", "title": None, "text": "3"},
+    ]
+    data, rejects = read(beir(NOTHING | {"corpus.jsonl": lines(*rows), "queries.jsonl": None}), ratio=0.0)
+    assert [document.title for document in data.documents] == ["", "", ""]
+    assert not rejects.rows
 
 
 def test_missing_folder_names_the_key(tmp_path: Path) -> None:

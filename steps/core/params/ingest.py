@@ -180,12 +180,3 @@ class IngestParams(Strict):
         if self.since and self.until and iso_seconds(self.since) >= iso_seconds(self.until):
             raise ValueError(f"since {self.since!r} is not before until {self.until!r}; until itself is not read")
         return self
-
-    @model_validator(mode="after")
-    def _some_source_has_test_queries(self) -> Self:
-        if all(isinstance(source, LogSource) and not source.test_from for source in self.sources):
-            raise ValueError(
-                "sources: no source has test queries, which evaluate needs; give a log test_from, the date from"
-                " which its new queries are test"
-            )
-        return self
