@@ -9,6 +9,7 @@ from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import torch
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Normalize
@@ -18,7 +19,7 @@ from steps.core.files import cache_root, code_digest, staged_folder, write_json
 from steps.core.fingerprints import fingerprint
 from steps.core.params.teach import TeachParams
 from steps.core.ranks import rank
-from steps.core.tables import read_table
+from steps.core.tables import read_table, table_path
 from steps.core.towers import load_tower, resolve_base, resolve_precision
 from steps.core.tracking import Run
 from steps.teach.contrastive_training import train_tower
@@ -31,16 +32,27 @@ ENCODE_BATCH = 64
 def run(ingest: Path, mine: Path, output: Path, params: TeachParams, run: Run) -> None:
     """Write `output/tower` (a SentenceTransformer folder) and `output/report.json`.
 
-    `epochs: 0` saves the base's weights as they are. UserError when epochs are asked for and no triplet is usable.
+    `epochs: 0` saves the base's weights as they are; so does, with a line that says so, data without click log and
+    relevance table. UserError when epochs are asked for and of such data no triplet is usable.
     Of several processes rank 0 alone evaluates and writes.
     """
     corpus, queries, qrels = (read_table(ingest, name) for name in ("corpus", "queries", "qrels"))
     tower = load_tower(resolve_base(params.base))
     limit_length(tower, params)
     make_inner_product(tower, params.base)
-    report: dict[str, Any] = {"base": params.base, "kind": params.kind, "epochs": params.epochs, "comparison": None}
+    epochs = params.epochs
+    report: dict[str, Any] = {"base": params.base, "kind": params.kind, "epochs": epochs, "comparison": None}
     checkpoints: Path | None = None
-    if params.epochs > 0:
+    if epochs > 0 and nothing_to_mine(ingest, mine):
+        epochs, why = 0.0, "no click log and no relevance table, so nothing to train on"
+        report |= {"epochs": epochs, "note": f"zero-shot: {why}"}
+        if rank() == 0:
+            print(
+                f"teach: {why}: keeps {params.base} as it is, a zero-shot teacher; it reads"
+                f" {params.max_document_length} tokens (teach.max_document_length)",
+                file=sys.stderr,
+            )
+    if epochs > 0:
         triplets = read_table(mine, "triplets")
         choice = choose_triplets(triplets, queries, corpus, params.max_triplets, params.seed, ingest)
         if not choice.chosen:
@@ -71,6 +83,12 @@ def run(ingest: Path, mine: Path, output: Path, params: TeachParams, run: Run) -
     run.artifact(output / "report.json")
     if checkpoints:  # last: where the tracking server is away, the next try goes on from them
         shutil.rmtree(checkpoints, ignore_errors=True)
+
+
+def nothing_to_mine(ingest: Path, mine: Path) -> bool:
+    """Whether the data have neither impressions nor relevance scores, of which alone triplets are mined."""
+    places = ((mine, "triplets"), (ingest, "impressions"), (ingest, "relevance"))
+    return not any(pq.read_metadata(table_path(folder, name)).num_rows for folder, name in places)
 
 
 def limit_length(tower: SentenceTransformer, params: TeachParams) -> None:

@@ -8,13 +8,14 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
-from teach_stand_ins import PARAMS, documents, queries, triplets, write_tower, write_world
+from teach_stand_ins import PARAMS, documents, queries, table, triplets, write_tower, write_world
 from transformers import TrainerCallback
 
 import steps.teach.contrastive_training as contrastive_training
 from steps.core.errors import UserError
 from steps.core.files import read_json, sha256_file
 from steps.core.params.teach import TeachParams
+from steps.core.tables import write_table
 from steps.core.towers import encode, load_tower
 from steps.core.tracking import NullRun, Run
 from steps.teach.contrastive_training import cut_to_tokens, last_step, publish_checkpoint
@@ -139,8 +140,24 @@ def test_a_loss_that_is_no_number_stops_the_stage(tmp_path: Path, base: Path) ->
     assert not (tmp_path / "teach").exists()
 
 
-def test_no_triplet_is_an_error_that_names_the_mend(tmp_path: Path, base: Path) -> None:
+def test_without_log_and_relevance_table_the_base_stays_as_it_is(
+    tmp_path: Path, base: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     ingest, mine = write_world(tmp_path, mined=[])
+    for name in ("impressions", "relevance"):
+        write_table(ingest, name, table(name, []))
+    params = PARAMS.model_copy(update={"base": str(base)})
+    teach(ingest, mine, tmp_path / "teach", params, NullRun())
+    report = read_json(tmp_path / "teach" / "report.json")
+    assert report["epochs"] == 0 and "no click log and no relevance table" in report["note"]
+    assert sha256_file(base / "model.safetensors") == sha256_file(tmp_path / "teach/tower/model.safetensors")
+    assert f"keeps {base} as it is, a zero-shot teacher" in capsys.readouterr().err
+
+
+def test_no_triplet_of_a_log_is_an_error_that_names_the_mend(tmp_path: Path, base: Path) -> None:
+    ingest, mine = write_world(tmp_path, mined=[])
+    shown = {"session_id": "s", "query_id": "q", "doc_id": "d", "rank": 1, "clicked": False, "timestamp": 0}
+    write_table(ingest, "impressions", table("impressions", [shown]))
     params = PARAMS.model_copy(update={"base": str(base)})
     with pytest.raises(UserError, match=r"triplets.parquet: no usable triplet.*teach.epochs: 0"):
         teach(ingest, mine, tmp_path / "teach", params, NullRun())

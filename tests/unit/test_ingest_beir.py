@@ -289,8 +289,8 @@ NOTHING: dict[str, bytes | None] = {"qrels/train.tsv": None, "qrels/test.tsv": N
         ),
         (
             NOTHING | {"qrels/all.tsv": qrels(("q3", "d3", 1))},
-            "30 documents, 29 queries (29 unlabelled), nothing judged, qrels/all.tsv not read (judgements are train.tsv,"
-            " dev.tsv and test.tsv), its queries left out",
+            "30 documents, 29 queries (29 unlabelled), nothing judged, qrels/all.tsv not read (judgements are"
+            " train.tsv, dev.tsv and test.tsv), its queries left out",
             {"pool": 29},
         ),
     ],
