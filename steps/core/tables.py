@@ -37,6 +37,7 @@ SCHEMAS: dict[str, pa.Schema] = {
         query_id=_text, source_query_id=_text, variant=_whole, text=_text, sigma=_real, mask_ratio=_real
     ),
     "alignment_texts": _schema(text_sha=_text, text=_text, part=_text, role=_text, source_id=_text),
+    "held_out": _schema(text_sha=_text, text=_text, part=_text, role=_text, source_id=_text),
     "per_query": _schema(query_id=_text, dataset=_text, model=_text, split=_text, measure=_text, value=pa.float64()),
 }
 

@@ -1,5 +1,6 @@
 """The documents that a batch of queries is scored against, and which of them are right."""
 
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -7,7 +8,6 @@ import faiss
 import numpy as np
 import pyarrow as pa
 
-from steps.core.errors import UserError
 from steps.core.progress import progress
 from steps.core.texts import fold
 
@@ -76,11 +76,13 @@ def positives_of(
 def nearest_documents(vectors: np.ndarray, documents: np.ndarray, count: int, seed: int, *, cosine: bool) -> np.ndarray:
     """Rows of the `count` documents most like each of the `(texts, dim)` vectors, best first.
 
-    Documents `(n, dim)`; of more than 50,000 a seeded sample is searched. UserError when there are fewer than `count`.
+    Documents `(n, dim)`; of more than 50,000 a seeded sample is searched. Where there are fewer than `count`, all are
+    taken and a line on stderr says so.
     """
     most = min(len(documents), _DOCUMENTS)
     if count > most:
-        raise UserError(f"distill.student: neighbours is {count}, but there are {most} documents; lower it")
+        print(f"distill: neighbours is {count}, but there are {most} documents: takes them all", file=sys.stderr)
+        count = most
     if not count:
         return np.zeros((len(vectors), 0), dtype=np.int64)
     rows = np.arange(len(documents))

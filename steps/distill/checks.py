@@ -73,36 +73,59 @@ def check_tokens(student: Student, tokens: Tokens, limit: int | None, knob: str)
 
 
 def check_mixture(
-    weights: Mapping[Part, float], parts: np.ndarray, training: np.ndarray, counts: Mapping[str, Mapping[str, int]]
+    weights: Mapping[Part, float],
+    parts: np.ndarray,
+    training: np.ndarray,
+    counts: Mapping[str, Mapping[str, int]],
+    required: Sequence[Part] = (),
 ) -> list[str]:
-    """Parts with a weight whose source was not given: at most the pool, which is optional; told on stderr.
+    """Parts with a weight of which no text trains: they are left out, and one line on stderr names them.
 
-    UserError for any other weighted part that would train nothing: it was not embedded, has no texts, all of them were
-    left out or held out, or its weight is too small for a single one. `counts` are those of the stage `embed`.
+    UserError for such a part that is `required`, for one that was not embedded at all, and when no part is left.
+    `counts` are those of the stage `embed`.
     """
-    absent = []
-    for part in sorted(part for part, weight in weights.items() if weight > 0):
-        members, weight = int((parts[training] == part).sum()), weights[part]
+    absent: dict[Part, str] = {}
+    wanted = sorted(part for part, weight in weights.items() if weight > 0)
+    for part in wanted:
         if part not in counts:
             raise UserError(
-                f"distill.mixture: {part} has weight {weight}, but it was not embedded; add it to embed.parts, or give"
-                " it weight 0"
+                f"distill.mixture: {part} has weight {weights[part]}, but it was not embedded; add it to embed.parts,"
+                " or give it weight 0"
             )
-        if not members and (part != "pool" or _dropped(counts[part])):
-            raise UserError(
-                f"distill.mixture: {part} has weight {weight}, but none of its texts is left to train on (embed:"
-                f" {dict(counts[part])}); give it weight 0, or other texts"
-            )
-        if members and weight < 1 and not round(weight * members):
-            raise UserError(
-                f"distill.mixture: weight {weight} of the {members} texts of {part} is not one text; give it"
-                f" {1 / members:.2g} or more, or 0"
-            )
-        if not members:
-            absent.append(str(part))
+        if reason := _trains_nothing(weights[part], int((parts[training] == part).sum()), counts[part]):
+            absent[part] = reason
+    if lacking := [part for part in required if part in absent]:
+        raise UserError(
+            f"distill.required_parts: {lacking[0]} must train, but {absent[lacking[0]]}; give such texts to ingest, or"
+            " take it off the list"
+        )
+    if len(absent) == len(wanted):
+        raise UserError(
+            f"distill.mixture: no text is left to train on ({_listed(absent)}); give weights to parts that have texts"
+        )
     if absent:
-        print(f"distill: no texts of {', '.join(absent)}: there are none to align on", file=sys.stderr)
-    return absent
+        print(f"distill: left out of the mixture: {_listed(absent)}", file=sys.stderr)
+    return sorted(absent)
+
+
+def _trains_nothing(weight: float, members: int, counts: Mapping[str, int]) -> str:
+    """Why a part with `members` training texts adds none to an epoch; "" where it adds some."""
+    if members:
+        few = weight < 1 and not round(weight * members)
+        return f"weight {weight} of its {members} texts is not one text" if few else ""
+    if counts.get("kept", 0):
+        return f"all of its {counts['kept']} texts validate"
+    dropped = {"repeated": "repeat other texts", "evaluation_query": "are evaluation queries"}
+    found = [f"{counts[reason]} {what}" for reason, what in dropped.items() if counts.get(reason, 0)]
+    return f"of its texts {' and '.join(found)}" if found else "it has no texts"
+
+
+def _listed(absent: Mapping[Part, str]) -> str:
+    """Parts and reasons; those of one reason together."""
+    by_reason: dict[str, list[str]] = {}
+    for part, reason in absent.items():
+        by_reason.setdefault(reason, []).append(part)
+    return "; ".join(f"{', '.join(named)} ({reason})" for reason, named in by_reason.items())
 
 
 def check_curriculum(documents_first: float, parts: np.ndarray) -> None:
@@ -129,11 +152,6 @@ def check_candidates(ranking: Ranking, positives: Mapping[int, np.ndarray], trai
         raise UserError(
             f"distill.student: {', '.join(compared)} has no candidate documents; set neighbours to 1 or more"
         )
-
-
-def _dropped(counts: Mapping[str, int]) -> bool:
-    """Whether the part had texts, of which some were kept, repeated others' or were evaluation queries."""
-    return any(counts.get(reason, 0) for reason in ("kept", "repeated", "evaluation_query"))
 
 
 def explain_no_number(what: str, value: float, step: int, targets: np.ndarray) -> UserError:

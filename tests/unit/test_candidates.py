@@ -5,7 +5,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from steps.core.errors import UserError
 from steps.core.tables import table_from_rows
 from steps.distill import candidates
 from steps.distill.candidates import Candidates, nearest_documents, positives_of
@@ -57,14 +56,14 @@ def test_of_a_large_corpus_a_seeded_sample_is_searched(monkeypatch: pytest.Monke
     assert whole.tolist() == expected
     assert np.array_equal(whole, nearest_documents(TEXTS, DOCUMENTS, 20, 1, cosine=True))
     assert not np.array_equal(sample, np.unique(nearest_documents(TEXTS, DOCUMENTS, 20, 2, cosine=True)))
-    with pytest.raises(UserError, match="neighbours is 21, but there are 20 documents"):
-        nearest_documents(TEXTS, DOCUMENTS, 21, 1, cosine=True)
+    assert np.array_equal(whole, nearest_documents(TEXTS, DOCUMENTS, 21, 1, cosine=True))
 
 
-def test_more_neighbours_than_documents_are_refused() -> None:
-    assert nearest_documents(TEXTS, DOCUMENTS, 60, 1, cosine=True).shape == (30, 60)
-    with pytest.raises(UserError, match="neighbours is 61, but there are 60 documents; lower it"):
-        nearest_documents(TEXTS, DOCUMENTS, 61, 1, cosine=True)
+def test_of_more_neighbours_than_documents_all_are_taken_and_told(capsys: pytest.CaptureFixture[str]) -> None:
+    every = nearest_documents(TEXTS, DOCUMENTS, 60, 1, cosine=True)
+    assert every.shape == (30, 60) and "takes them all" not in capsys.readouterr().err
+    assert np.array_equal(every, nearest_documents(TEXTS, DOCUMENTS, 61, 1, cosine=True))
+    assert "neighbours is 61, but there are 60 documents: takes them all" in capsys.readouterr().err
 
 
 def test_a_batch_is_one_positive_of_each_text_and_all_their_neighbours() -> None:

@@ -54,16 +54,32 @@ def test_a_student_without_a_row_for_a_token_or_of_another_width_is_refused() ->
         check_student(student(5, 3), tokens, 2)
 
 
-def test_a_part_whose_source_is_empty_is_told_and_left_out(capsys: pytest.CaptureFixture[str]) -> None:
-    assert check_mixture({"titles": 1.0, "pool": 1.0}, PARTS, np.arange(12), COUNTS) == ["pool"]
-    assert "no texts of pool" in capsys.readouterr().err
+def test_parts_without_texts_are_left_out_with_one_line_that_says_why(capsys: pytest.CaptureFixture[str]) -> None:
+    counts = COUNTS | {
+        "generated_queries": {"kept": 0, "repeated": 0, "evaluation_query": 0, "empty": 0},
+        "spans": {"kept": 0, "repeated": 5, "evaluation_query": 2},
+    }
+    weights: Any = {"titles": 1.0, "pool": 1.0, "generated_queries": 1.0, "spans": 0.5, "sentences": 0.1}
+    assert check_mixture(weights, PARTS, np.arange(12), counts) == ["generated_queries", "pool", "sentences", "spans"]
+    [line] = capsys.readouterr().err.splitlines()
+    assert line == (
+        "distill: left out of the mixture: generated_queries, pool (it has no texts); sentences (weight 0.1 of its 4"
+        " texts is not one text); spans (of its texts 5 repeat other texts and 2 are evaluation queries)"
+    )
     assert check_mixture({"titles": 1.0, "pool": 0.0}, PARTS, np.arange(12), COUNTS) == []
+    assert check_mixture({"titles": 1.0, "sentences": 2.0}, PARTS, np.arange(8), COUNTS) == ["sentences"]
+    assert "sentences (all of its 4 texts validate)" in capsys.readouterr().err
 
 
-def test_only_the_pool_may_be_absent() -> None:
-    counts = COUNTS | {"generated_queries": {"kept": 0, "repeated": 0, "evaluation_query": 0, "empty": 0}}
-    with pytest.raises(UserError, match=r"generated_queries has weight 1.0, but none of its texts is left"):
-        check_mixture({"titles": 1.0, "generated_queries": 1.0}, PARTS, np.arange(12), counts)
+def test_a_required_part_without_texts_stops_the_run() -> None:
+    with pytest.raises(UserError, match=r"required_parts: pool must train, but it has no texts; give such texts to"):
+        check_mixture({"titles": 1.0, "pool": 1.0}, PARTS, np.arange(12), COUNTS, ["titles", "pool"])
+    assert check_mixture({"titles": 1.0, "pool": 1.0}, PARTS, np.arange(12), COUNTS, ["titles"]) == ["pool"]
+
+
+def test_a_mixture_of_which_nothing_is_left_stops_the_run() -> None:
+    with pytest.raises(UserError, match=r"no text is left to train on \(pool \(it has no texts\)\); give weights to"):
+        check_mixture({"pool": 1.0}, PARTS, np.arange(12), COUNTS)
 
 
 def test_documents_first_needs_texts_of_documents() -> None:
@@ -108,23 +124,9 @@ def test_positions_of_a_roberta_begin_after_its_padding() -> None:
         reader.tower[0].auto_model(torch.full((1, 5), 3))
 
 
-@pytest.mark.parametrize(
-    ("weights", "rows", "complaint"),
-    [
-        ({"generated_queries": 1.0}, 12, "generated_queries has weight 1.0, but it was not embedded; add it to embed"),
-        ({"sentences": 2.0}, 8, "none of its texts is left to train on"),
-        ({"sentences": 0.1}, 12, "weight 0.1 of the 4 texts of sentences is not one text; give it 0.25 or more"),
-    ],
-)
-def test_a_part_that_would_train_nothing_is_refused(weights: Any, rows: int, complaint: str) -> None:
-    with pytest.raises(UserError, match=complaint):
-        check_mixture(weights, PARTS, np.arange(rows), COUNTS)
-
-
-def test_a_part_whose_texts_all_repeat_others_is_refused() -> None:
-    counts = COUNTS | {"pool": {"kept": 0, "repeated": 5}}
-    with pytest.raises(UserError, match=r"pool has weight 1.0, but none of its texts is left"):
-        check_mixture({"titles": 1.0, "pool": 1.0}, PARTS, np.arange(12), counts)
+def test_a_part_that_was_not_embedded_is_refused() -> None:
+    with pytest.raises(UserError, match=r"generated_queries has weight 1.0, but it was not embedded; add it to embed"):
+        check_mixture({"titles": 1.0, "generated_queries": 1.0}, PARTS, np.arange(12), COUNTS)
 
 
 def test_a_broken_target_is_named_before_the_learning_rate() -> None:
