@@ -1,5 +1,6 @@
 """Files that appear whole or not at all, and their digests."""
 
+import glob
 import hashlib
 import json
 import os
@@ -25,11 +26,13 @@ def cache_root() -> Path:
 def staged_folder(target: Path) -> Iterator[Path]:
     """Yield a fresh folder beside `target`; rename it onto `target` when the block succeeds.
 
-    What a killed run left of the same target is removed first.
+    What a killed run left of the same target is removed first. UserError for the working folder and those above it.
     """
+    if Path.cwd().is_relative_to(target.resolve()):
+        raise UserError(f"{target}: is the working folder or holds it, so it is not replaced; name a folder below")
     target.parent.mkdir(parents=True, exist_ok=True)
     prefix = f".staging.{target.name}."  # .dvcignore keeps these out of folders that stages depend on
-    for stale in target.parent.glob(f"{prefix}*"):
+    for stale in target.parent.glob(f"{glob.escape(prefix)}*"):
         shutil.rmtree(stale, ignore_errors=True)
     staging = Path(tempfile.mkdtemp(prefix=prefix, dir=target.parent))
     staging.chmod(0o755)  # mkdtemp makes it private; outputs are read by other users and containers

@@ -7,12 +7,27 @@ from typing import Any
 import faiss
 
 from steps.core.errors import UserError
+from steps.core.names import inner_path
 
 
 def file_digests(name: str, entry: Mapping[str, Any]) -> dict[str, str]:
-    """File name -> sha256 of the index `name` (flat or ann), whose manifest entry is `entry`."""
+    """File name -> sha256 of the index `name` (flat or ann), whose manifest entry is `entry`.
+
+    UserError for a name that leads out of the index's folder.
+    """
     shards: dict[str, str] = entry.get("shards", {})
-    return shards or {f"{name}.faiss": entry["sha256"]}
+    files = shards or {f"{name}.faiss": entry["sha256"]}
+    for file in files:
+        check_inside(file)
+    return files
+
+
+def check_inside(file: str) -> None:
+    """UserError unless a file that an index manifest names lies in the index's folder."""
+    try:
+        inner_path(file)
+    except ValueError as error:
+        raise UserError(f"index manifest: {file!r}: {error}; run `dvc repro index` to build it again") from None
 
 
 def open_index(folder: Path, name: str, entry: Mapping[str, Any], *, mapped: bool = True) -> faiss.Index:

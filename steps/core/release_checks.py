@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from steps.core.errors import UserError
 from steps.core.files import read_json, sha256_file
-from steps.core.index_files import file_digests
+from steps.core.index_files import check_inside, file_digests
 from steps.core.release_manifest import REMEDY, SHARED, Manifest
 from steps.core.tower_files import query_pooling, tower_facts
 
@@ -93,12 +93,14 @@ def check_index(folder: Path, manifest: Manifest) -> dict[str, Any]:
 
 
 def index_digests(entries: Mapping[str, Any]) -> dict[str, str]:
-    """`<data set>/<file>` -> sha256 of every file that an index manifest names."""
+    """`<data set>/<file>` -> sha256 of every file that an index manifest names; UserError for one outside."""
     digests: dict[str, str] = {}
     for dataset, entry in entries.items():
         files = dict(entry["files"])
         for kind, index in entry["indexes"].items():
             files |= file_digests(kind, index)
+        for name in (f"{dataset}/{file}" for file in files):
+            check_inside(name)
         digests |= {f"{dataset}/{name}": digest for name, digest in files.items()}
     return digests
 

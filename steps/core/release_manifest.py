@@ -3,16 +3,21 @@
 import hashlib
 import json
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 
 from steps.core.errors import UserError
 from steps.core.files import read_json, write_json
+from steps.core.names import inner_path, plain_name
 
 FORMAT = 3
 REMEDY = "encoder and index must come from one run: run `dvc repro` (or `make demo`) to build the release again"
 SHARED = ("teacher", "width", "metric", "modules", "pooling", "normalised", "prompts", "faiss")
+
+
+PlainName = Annotated[str, AfterValidator(plain_name)]
+Digests = dict[Annotated[str, AfterValidator(inner_path)], str]
 
 
 class Strict(BaseModel):
@@ -57,13 +62,13 @@ class Manifest(Strict):
     """
 
     format: int
-    student: str
-    encoder: dict[str, str]
-    serving: dict[str, str]
+    student: PlainName
+    encoder: Digests
+    serving: Digests
     serves: Serves
     index_manifest: str
-    index_files: dict[str, str]
-    datasets: dict[str, Collection]
+    index_files: Digests
+    datasets: dict[PlainName, Collection]
     teacher: dict[str, str]
     width: int
     metric: str
@@ -97,5 +102,6 @@ def read_manifest(path: Path) -> Manifest:
         return Manifest.model_validate(raw)
     except ValidationError as error:
         first = error.errors()[0]
-        field = ".".join(str(part) for part in first["loc"])
-        raise UserError(f"{path}: {field}: {first['msg'][:1].lower()}{first['msg'][1:]}; {REMEDY}") from None
+        field = ".".join(str(part) for part in first["loc"] if part != "[key]")
+        said = first["msg"].removeprefix("Value error, ")
+        raise UserError(f"{path}: {field}: {said[:1].lower()}{said[1:]}; {REMEDY}") from None

@@ -3,7 +3,9 @@
 from pathlib import Path
 from typing import TypedDict
 
+from steps.core.errors import UserError
 from steps.core.files import read_json
+from steps.core.names import inner_path
 
 
 class TowerFacts(TypedDict):
@@ -16,8 +18,14 @@ class TowerFacts(TypedDict):
 
 
 def tower_facts(tower: Path) -> TowerFacts:
-    """Read `modules.json` and what it names in a sentence-transformers folder; UserError for a missing file."""
+    """Read `modules.json` and what it names in a sentence-transformers folder; UserError for a missing file.
+
+    UserError, too, for a module that lies elsewhere.
+    """
     modules = read_json(tower / "modules.json")
+    for module in modules:
+        if module["path"]:  # empty: the folder itself
+            _check_inside(tower, module["path"])
     kinds = [str(module["type"]).rpartition(".")[2] for module in modules]
     pooling = [
         str(read_json(tower / module["path"] / "config.json").get("pooling_mode", "mean"))
@@ -30,6 +38,15 @@ def tower_facts(tower: Path) -> TowerFacts:
         "normalised": "Normalize" in kinds,
         "prompts": read_json(tower / "config_sentence_transformers.json").get("prompts", {}),
     }
+
+
+def _check_inside(tower: Path, path: str) -> None:
+    try:
+        inner_path(path)
+    except ValueError as error:
+        raise UserError(
+            f"{tower}/modules.json: path {path!r}: {error}; run `dvc repro` to make the tower again"
+        ) from None
 
 
 def query_pooling(facts: TowerFacts) -> str:

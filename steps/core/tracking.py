@@ -23,8 +23,8 @@ os.environ.setdefault("MLFLOW_ENABLE_ASYNC_LOGGING", "false")
 os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")  # of files on this very disk, mostly
 # What loading a release imports, and nothing more.
 SERVED_MODULES = (
-    "__init__", "errors", "files", "index_files", "query_encoder", "release", "release_checks", "release_manifest",
-    "tower_files", "widths",
+    "__init__", "errors", "files", "index_files", "names", "query_encoder", "release", "release_checks",
+    "release_manifest", "tower_files", "widths",
 )  # fmt: skip
 SERVED_PACKAGES = ("mlflow", "numpy", "onnxruntime", "pandas", "pyarrow", "pydantic", "tokenizers")
 _REFUSED = {"PERMISSION_DENIED", "UNAUTHENTICATED", "CUSTOMER_UNAUTHORIZED"}

@@ -11,7 +11,7 @@ from steps.core.tracking import Run
 def main() -> None:
     """Distil one student."""
     parser = step_parser("distill", __doc__)
-    parser.add_argument("--student", required=True, help="a name in distill.students")
+    parser.add_argument("--student", required=True, help="a name in distill.student")
     student = parser.parse_args().student
 
     def body(params: Params, run: Run) -> None:

@@ -40,9 +40,7 @@ def run(
 
     Of several processes rank 0 alone writes.
     """
-    if student not in params.student:
-        raise UserError(f"distill.student has no {student!r}; it describes {sorted(params.student)}")
-    chosen = params.student[student]
+    chosen = params.described(student)
     teacher = fingerprint(teach / "tower")
     embedded = read_json(embed / "report.json")
     if embedded["teacher"] != asdict(teacher):

@@ -11,10 +11,11 @@ from steps.core.tracking import Run
 def main() -> None:
     """Release one student."""
     parser = step_parser("release", __doc__)
-    parser.add_argument("--student", required=True, help="a name in distill.students")
+    parser.add_argument("--student", required=True, help="a name in distill.student")
     student = parser.parse_args().student
 
     def body(params: Params, run: Run) -> None:
+        params.distill.described(student)  # the name becomes a folder, which is replaced
         from steps.release.run import run as release
 
         release(

@@ -12,7 +12,7 @@ from steps.core.files import folder_bytes, read_json, sha256_file, staged_folder
 from steps.core.params.release import ReleaseParams
 from steps.core.query_encoder import load_query_encoder
 from steps.core.release import Release, load_release
-from steps.core.release_checks import embed_each
+from steps.core.release_checks import embed_each, index_digests
 from steps.core.release_manifest import FORMAT, SHARED, Collection, Manifest, Probe, Serves
 from steps.core.towers import encode, load_tower
 from steps.core.tracking import Run, flatten
@@ -35,6 +35,7 @@ def run(student: str, distill: Path, index: Path, ingest: Path, output: Path, pa
     queries, how close the served encoder is to the student decides instead.
     """
     documents = read_json(index / "manifest.json")
+    index_digests(documents["datasets"])  # its names become folders of the release
     _check_sides(student, distill, index, documents)
     width, datasets = int(documents["width"]), sorted(documents["datasets"])
     queries = read_dev_queries(ingest, datasets)

@@ -205,3 +205,28 @@ def test_the_student_itself_is_checked_when_it_is_opened(copy: Path) -> None:
     release = load_release(copy)
     with pytest.raises(UserError, match="query_encoder: the embedding of the probe"):
         _ = release.tower
+
+
+OUTSIDE = ["../../../x", "/x", "a/../../x", "", "."]
+
+
+@pytest.mark.parametrize("field", ["encoder", "serving", "index_files", "datasets"])
+@pytest.mark.parametrize("name", OUTSIDE)
+def test_a_manifest_that_names_something_outside_is_refused_before_anything_is_opened(
+    released: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, field: str, name: str
+) -> None:
+    copy = Path(shutil.copytree(released / "models/release/static", tmp_path / "a/b/release"))
+    manifest = json.loads((copy / "manifest.json").read_text())
+    manifest[field][name] = next(iter(manifest[field].values()))
+    (copy / "manifest.json").write_text(json.dumps(manifest))
+    monkeypatch.setattr("steps.core.release_checks.sha256_file", lambda path: pytest.fail(f"opened {path}"))
+    message = refused(copy)
+    assert f"{field}.{name}: a " in message and "\n" not in message
+
+
+def test_a_module_outside_the_student_is_refused_before_it_is_opened(
+    released: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = Path(shutil.copytree(released / "models/release/2l", tmp_path / "release"))
+    rewrite(copy, "query_encoder/modules.json", lambda modules: modules[1].update(path="../../elsewhere"))
+    assert "modules.json: path '../../elsewhere': a file is named by its path inside the folder" in refused(copy)

@@ -7,8 +7,9 @@ import pytest
 import yaml
 
 from steps.core.errors import UserError
-from steps.core.params import check_params
+from steps.core.params import check_params, load_params
 from steps.core.params.distill import DistillParams
+from steps.core.tracking import NullRun
 
 SCHEDULE = {"epochs": 1.0, "batch_size": 16, "learning_rate": 1e-3, "warmup_ratio": 0.1}
 TERMS = {"score_softmax": 1.0, "query_matching": 1.0}
@@ -86,3 +87,57 @@ def test_a_symmetric_student_can_be_described_but_not_released() -> None:
     assert distill(symmetric, names=["2l"]).student["it"].method == "embed_distill"
     with pytest.raises(UserError, match=r"students names \['it'\], whose towers are symmetric: none can be released"):
         distill(symmetric, names=["2l", "it"])
+
+
+BAD_NAMES = [
+    "",
+    "..",
+    ".",
+    "/abs",
+    "../evil",
+    "a/b",
+    "a\\b",
+    "2l\n",
+    "2l\nx",
+    "-x",
+    ".x",
+    "a..b",
+    "a b",
+    "ä",
+    "x" * 65,
+    "a\0",
+]
+
+
+@pytest.mark.parametrize("name", BAD_NAMES)
+def test_a_students_name_is_a_plain_name_as_it_becomes_a_folder(name: str) -> None:
+    with pytest.raises(
+        UserError, match=r"distill\.students\.0 is .*a name is 1 to 64 of the characters.*choose another"
+    ):
+        distill(ALIGNMENT, [name])
+    raw = distill(ALIGNMENT).model_dump(exclude_unset=True)
+    with pytest.raises(ValueError, match="a name is 1 to 64 of the characters"):
+        DistillParams.model_validate(raw | {"student": raw["student"] | {name: ALIGNMENT}})
+
+
+@pytest.mark.parametrize("name", ["bm25", "teacher"])
+def test_a_student_is_not_called_what_a_baseline_is(name: str) -> None:
+    with pytest.raises(UserError, match=rf"distill\.students\.0 is '{name}'.*a baseline; choose another name"):
+        distill(ALIGNMENT, [name])
+
+
+def test_a_student_that_no_one_described_is_refused() -> None:
+    params = distill(ALIGNMENT)
+    assert params.described("it") == params.student["it"]
+    for name in ("../it", "its"):
+        with pytest.raises(UserError, match=r"distill\.student has no .*; it describes \["):
+            params.described(name)
+
+
+def test_release_refuses_a_student_that_no_one_described(monkeypatch: pytest.MonkeyPatch) -> None:
+    from steps.release import __main__ as command
+
+    monkeypatch.setattr("sys.argv", ["steps.release", "--student", "../../elsewhere"])
+    monkeypatch.setattr(command, "stage_main", lambda stage, body, cell: body(load_params(), NullRun()))
+    with pytest.raises(UserError, match=r"distill\.student has no '\.\./\.\./elsewhere'"):
+        command.main()

@@ -48,6 +48,29 @@ def test_a_kill_while_the_old_folder_goes_leaves_the_new_one_whole(
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
+def test_the_working_folder_and_those_above_it_are_never_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = tmp_path / "project/data"
+    here.mkdir(parents=True)
+    (here / "kept").write_text("kept")
+    (tmp_path / "link").symlink_to(tmp_path)
+    monkeypatch.chdir(here)
+    for target in ("/", ".", "..", "", "../../project", "x/../..", str(here), str(tmp_path), str(tmp_path / "link")):
+        expected = pytest.raises(UserError, match="is the working folder or holds it, so it is not replaced")
+        with expected, staged_folder(Path(target)):
+            raise AssertionError("nothing may be staged")
+    assert (here / "kept").read_text() == "kept"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "project"]
+
+
+def test_only_what_was_left_of_the_same_target_is_removed(tmp_path: Path) -> None:
+    (tmp_path / ".staging.other.1").mkdir()
+    with staged_folder(tmp_path / "*") as staging:
+        (staging / "a").write_text("a")
+    assert (tmp_path / ".staging.other.1").is_dir()
+
+
 def test_code_is_known_by_name_and_content(tmp_path: Path) -> None:
     (tmp_path / "deep").mkdir()
     (tmp_path / "deep/a.py").write_text("one")

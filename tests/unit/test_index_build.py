@@ -11,6 +11,7 @@ from index_vectors import all_of, clustered, exact_top, index_params
 from steps.core.errors import UserError
 from steps.core.index_files import apply_settings, file_digests, open_index
 from steps.core.params.index import Kind
+from steps.core.release_checks import index_digests
 from steps.core.widths import cut
 from steps.index import exact, gpu, shards, tuning
 from steps.index.build import fill, flat, layers_of, trained
@@ -310,3 +311,18 @@ def test_settings_are_kept_while_they_do(before: str, met: bool, whole_grid: boo
         assert found == best
     else:
         assert found.settings == {"nprobe": 1} and not found.met
+
+
+@pytest.mark.parametrize("file", ["../../x.faiss", "/x.faiss", "", "a//b", "a/./b", "..", "a\\b", "a\nb"])
+def test_a_file_outside_the_index_is_never_opened(file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(faiss, "read_index", lambda *_: pytest.fail("opened"))
+    with pytest.raises(UserError, match=r"a file is named by its path inside the folder.*dvc repro index"):
+        open_index(tmp_path, "ann", {"shards": {file: ""}, "settings": {}})
+    with pytest.raises(UserError, match="a file is named by its path inside the folder"):
+        index_digests({"toy": {"files": {file: ""}, "indexes": {}}})
+
+
+@pytest.mark.parametrize("dataset", ["../../..", "..", "/abs", ""])
+def test_a_data_set_outside_the_index_is_refused(dataset: str) -> None:
+    with pytest.raises(UserError, match="a file is named by its path inside the folder"):
+        index_digests({dataset: {"files": {"doc_ids.parquet": ""}, "indexes": {}}})

@@ -2,8 +2,10 @@
 
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
+from steps.core.errors import UserError
+from steps.core.names import plain_name
 from steps.core.params.embed import Part
 from steps.core.params.strict import Strict
 
@@ -20,6 +22,16 @@ Term = Literal[
 DOCUMENT_PARTS: frozenset[Part] = frozenset({"titles", "sentences", "spans"})
 Weight = Annotated[float, Field(ge=0)]
 Widths = list[Annotated[int, Field(ge=1)]]  # of Matryoshka embeddings
+BASELINES = frozenset({"bm25", "teacher"})
+
+
+def _student_name(name: str) -> str:
+    if name in BASELINES:
+        raise ValueError("that is what evaluate calls a baseline; choose another name")
+    return plain_name(name)  # it becomes a folder, which a run replaces
+
+
+StudentName = Annotated[str, AfterValidator(_student_name)]
 
 
 class Schedule(Strict):
@@ -155,14 +167,20 @@ StudentParams = Annotated[
 class DistillParams(Strict):
     """The students, and what they all share."""
 
-    students: list[str] = Field(min_length=1)
+    students: list[StudentName] = Field(min_length=1)
     budget_ms: float = Field(ge=0)
     seed: int
     mixture: dict[Part, Weight]
     max_length: int = Field(ge=4)
     validation_texts: int = Field(ge=1)
     precision: Literal["auto", "fp32", "bf16"]
-    student: dict[str, StudentParams]
+    student: dict[StudentName, StudentParams]
+
+    def described(self, student: str) -> StudentParams:
+        """What `student` says of one student; UserError for a name that it does not have."""
+        if student not in self.student:
+            raise UserError(f"distill.student has no {student!r}; it describes {sorted(self.student)}")
+        return self.student[student]
 
     @model_validator(mode="after")
     def _every_student_is_described(self) -> "DistillParams":

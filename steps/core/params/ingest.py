@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
+from steps.core.names import LONGEST
 from steps.core.params.strict import Strict
 
 
@@ -28,7 +29,7 @@ def _iso_or_empty(text: str) -> str:
     return text
 
 
-SourceName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]*$")]
+SourceName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]*$", max_length=LONGEST)]  # it becomes a folder
 PackageName = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_]*$")]
 Name = Annotated[str, Field(min_length=1)]
 Moment = Annotated[str, BeforeValidator(_unquoted), AfterValidator(_iso_or_empty)]
