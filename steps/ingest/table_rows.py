@@ -6,20 +6,17 @@ import io
 import json
 import zlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from itertools import chain, count, islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from steps.core.errors import UserError
 from steps.ingest.delimited import Record, records
+from steps.ingest.parquet_rows import parquet_rows
 from steps.ingest.rejects import Rejects
 from steps.ingest.rows import Defect, json_object, read_lines
 
 PATTERNS = ("*.parquet", "*.csv", "*.csv.gz", "*.tsv", "*.tsv.gz", "*.jsonl", "*.jsonl.gz")
-_BATCH_ROWS = 16_384
 PROBED_ROWS = 1000  # a JSONL column that none of the first rows has is a mistake in the column map
 _NAMED_COLUMNS = 20
 _BULK_ACTIONS = {"index", "create"}
@@ -62,8 +59,8 @@ def read_rows(
         raise UserError(f"{path}: its suffix is none of parquet, csv, tsv, jsonl (the last three also .gz); rename it")
 
 
-def _check(path: Path, where: str, has: Sequence[str], wanted: Mapping[str, str]) -> None:
-    """UserError for the first wanted column that the file lacks."""
+def _check(path: Path, where: str, has: Sequence[str], wanted: Mapping[str, str], optional: Collection[str]) -> None:
+    """UserError for the first wanted column that the file lacks, and for a column to be read that it has twice."""
     for name, key in wanted.items():
         if name not in has:
             near = difflib.get_close_matches(name, has, n=1, cutoff=0.0)
@@ -73,25 +70,27 @@ def _check(path: Path, where: str, has: Sequence[str], wanted: Mapping[str, str]
                 f" {', '.join(has[:_NAMED_COLUMNS])}{more}{f'; did you mean {near[0]!r}?' if near else ''};"
                 f" name the file's column in {key}"
             )
+    for name in (*wanted, *optional):
+        if has.count(name) > 1:
+            raise UserError(
+                f"{path}: {where}: {has.count(name)} columns are called {name!r}, and which one counts cannot be told;"
+                " rename or leave out the others and write the file again"
+            )
 
 
 def _parquet(
     path: Path, wanted: Mapping[str, str], optional: Collection[str], source: str, rejects: Rejects
 ) -> Iterator[Row]:
-    try:
-        with pq.ParquetFile(path) as file:
-            has = file.schema_arrow.names
-            _check(path, "schema", has, wanted)
-            columns = [name for name in dict.fromkeys([*wanted, *optional]) if name in has]
-            lines = count(1)
-            for batch in file.iter_batches(_BATCH_ROWS, columns=columns):
-                values = [batch.column(name).to_pylist() for name in columns]
-                for row in zip(*values, strict=True):
-                    rejects.count_row(source)
-                    found = dict(zip(columns, row, strict=True))
-                    yield Row(next(lines), found, found)
-    except (pa.ArrowException, OSError) as error:
-        raise UserError(f"{path}: not a Parquet file that can be read ({error}); write or fetch it again") from None
+    def check(has: Sequence[str]) -> None:
+        _check(path, "schema", has, wanted, optional)
+
+    for line, values, defect in parquet_rows(path, [*wanted, *optional], check):
+        rejects.count_row(source)
+        row = Row(line, values, values)
+        if defect:
+            rejects.add(source, line, defect, row.raw())
+        else:
+            yield row
 
 
 def _delimited(
@@ -107,7 +106,7 @@ def _delimited(
                     f"{path}: line {first.line}: {first.defect}: {first.raw[:80]!r}; write the header again"
                 )
             header = [name.strip() for name in first.fields]
-            _check(path, f"line {first.line}", header, wanted)
+            _check(path, f"line {first.line}", header, wanted, optional)
             places = [(name, header.index(name)) for name in {*wanted, *optional} if name in header]
             for record in found:
                 rejects.count_row(source)
@@ -125,7 +124,7 @@ def _json_lines(path: Path, wanted: Mapping[str, str], source: str, rejects: Rej
     if probed:
         had = {name for row in probed for name in row.values}
         if any(name not in had for name in wanted):
-            _check(path, f"line {probed[0].line}", sorted(had), wanted)
+            _check(path, f"line {probed[0].line}", sorted(had), wanted, ())
     yield from chain(probed, rows)
 
 

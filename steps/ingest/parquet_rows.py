@@ -1,0 +1,68 @@
+"""Rows of a Parquet file as Python values; a value that Python cannot hold is the defect of its own row."""
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import count
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from steps.core.errors import UserError
+
+_BATCH_ROWS = 16_384
+_UNREADABLE = (ValueError, ArithmeticError, LookupError, pa.ArrowException)
+
+
+class ParquetRow(NamedTuple):
+    """A row: its 1-based number, its values by column, and where one of them cannot be read the reason."""
+
+    line: int
+    values: dict[str, Any]
+    defect: str
+
+
+def parquet_rows(path: Path, wanted: Sequence[str], check: Callable[[list[str]], None]) -> Iterator[ParquetRow]:
+    """Yield the rows with those of the wanted columns that the file has; `check` gets the names of all its columns.
+
+    A date that no calendar of Python's has is given as its number, text that is not UTF-8 with marks for what is not.
+    Raises UserError for a file that is damaged or no Parquet.
+    """
+    lines = count(1)
+    try:
+        with pq.ParquetFile(path) as file:
+            has = file.schema_arrow.names
+            check(has)
+            columns = [name for name in dict.fromkeys(wanted) if name in has]
+            for batch in file.iter_batches(_BATCH_ROWS, columns=columns):
+                defects: dict[int, str] = {}
+                values = [_values(batch.column(name), defects) for name in columns]
+                for at in range(batch.num_rows):
+                    row = {name: column[at] for name, column in zip(columns, values, strict=True)}
+                    yield ParquetRow(next(lines), row, defects.get(at, ""))
+    except MemoryError:  # pyarrow's is an ArrowException too
+        raise
+    except (pa.ArrowException, OSError, ValueError, LookupError) as error:
+        raise UserError(f"{path}: not a Parquet file that can be read ({error}); write or fetch it again") from None
+
+
+def _values(column: pa.Array, defects: dict[int, str]) -> list[Any]:
+    """A column's values; notes the places of those that cannot be read, and why."""
+    try:
+        found: list[Any] = column.to_pylist()
+    except _UNREADABLE:
+        return [_value(scalar, at, defects) for at, scalar in enumerate(column)]
+    return found
+
+
+def _value(scalar: pa.Scalar, at: int, defects: dict[int, str]) -> Any:
+    try:
+        return scalar.as_py()
+    except UnicodeDecodeError:
+        defects.setdefault(at, "invalid_utf8")
+        is_text = isinstance(scalar, pa.StringScalar | pa.LargeStringScalar | pa.StringViewScalar)
+        return scalar.as_buffer().to_pybytes().decode("utf-8", errors="replace") if is_text else f"<{scalar.type}>"
+    except _UNREADABLE:
+        is_time = pa.types.is_temporal(scalar.type)
+        defects.setdefault(at, "bad_timestamp" if is_time else "unreadable_value")
+        return scalar.value if is_time else f"<{scalar.type}>"

@@ -1,0 +1,196 @@
+"""A bad row of a Parquet file costs that row, whatever is in it; a bad file is one line that says what to do."""
+
+import random
+from collections.abc import Sequence
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from ingest_logs import COLUMNS, FIRST, click_log, ingest, params, reasons, rows_of, shown, write
+
+from steps.core.errors import UserError
+from steps.ingest.rejects import Rejects
+from steps.ingest.table_rows import Row, read_rows
+
+ROWS = [shown(text, day, clicked=True) for text, day in (("a query", 0), ("spoilt", 1), ("more", 2), ("a test", 6))]
+SPOILT = 2  # the 1-based number of the row that is replaced
+LARGEST = 2**63 - 1
+
+
+def spelled(texts: Sequence[bytes], kind: pa.DataType | None = None) -> pa.Array:
+    """Strings of these bytes, UTF-8 or not."""
+    found = pa.Array.from_buffers(pa.string(), len(texts), pa.array(texts, pa.binary()).buffers())
+    return found.cast(kind) if kind else found
+
+
+def times(values: Sequence[int], kind: pa.DataType) -> pa.Array:
+    return pa.array(values, pa.int32() if kind == pa.date32() else pa.int64()).cast(kind)
+
+
+def log_with(folder: Path, column: str, values: pa.Array, **changes: Any) -> dict[str, Any]:
+    """A click log of ROWS whose `column` holds these values."""
+    source = click_log(folder, ROWS, "log.parquet", **changes)
+    table = pa.Table.from_pylist(ROWS)
+    table = table.set_column(table.column_names.index(column), column, values)
+    pq.write_table(table, source["path"])
+    return source
+
+
+TEXTS = [row["q"].encode() for row in ROWS]
+NOT_UTF8 = [TEXTS[0], b"caf\xe9 \xff", *TEXTS[2:]]
+
+
+@pytest.mark.parametrize("kind", [pa.timestamp("s"), pa.timestamp("ms"), pa.timestamp("us"), pa.timestamp("us", "UTC")])
+@pytest.mark.parametrize("extreme", ["largest", "smallest"])
+def test_a_time_outside_the_calendar_is_a_reject(tmp_path: Path, kind: pa.DataType, extreme: str) -> None:
+    unit = {"s": 1, "ms": 1000, "us": 10**6}[kind.unit]
+    largest = LARGEST // (1000 if kind.unit == "s" else 1)  # Parquet has no seconds: they are written as milliseconds
+    values = [row["ts"] * unit for row in ROWS]
+    values[SPOILT - 1] = largest if extreme == "largest" else -largest
+    out = ingest(tmp_path, params(log_with(tmp_path, "ts", times(values, kind))))
+    assert reasons(out) == [("log/path/log.parquet", SPOILT, "bad_timestamp")]
+    assert len(rows_of(out, "impressions", "rank")) == len(ROWS) - 1
+    assert '"q": "spoilt"' in rows_of(out, "rejects", "raw")[0]
+
+
+@pytest.mark.parametrize("day", [2**31 - 1, -(2**31), 3_000_000, -800_000])
+def test_a_day_outside_the_calendar_is_a_reject(tmp_path: Path, day: int) -> None:
+    days = [row["ts"] // 86_400 for row in ROWS]
+    days[SPOILT - 1] = day
+    out = ingest(tmp_path, params(log_with(tmp_path, "ts", times(days, pa.date32()))))
+    assert reasons(out) == [("log/path/log.parquet", SPOILT, "bad_timestamp")]
+    assert f'"ts": {day}' in rows_of(out, "rejects", "raw")[0]
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.dictionary(pa.int32(), pa.string())])
+@pytest.mark.parametrize("column", ["q", "doc", "sid"])
+def test_text_that_is_not_utf8_is_a_reject(tmp_path: Path, kind: pa.DataType, column: str) -> None:
+    texts = [row[column].encode() for row in ROWS]
+    texts[SPOILT - 1] = b"caf\xe9"
+    values = spelled(texts)
+    values = values.dictionary_encode() if pa.types.is_dictionary(kind) else values
+    out = ingest(tmp_path, params(log_with(tmp_path, column, values)))
+    assert reasons(out) == [("log/path/log.parquet", SPOILT, "invalid_utf8")]
+    assert len(rows_of(out, "impressions", "rank")) == len(ROWS) - 1
+
+
+ODD: dict[str, pa.Array] = {
+    "zone": times([FIRST, 2, 3, 4], pa.timestamp("us", "Mars/Olympus")),
+    "nanoseconds": times([LARGEST, -LARGEST, 1, FIRST * 10**9], pa.timestamp("ns")),
+    "no time": times([-LARGEST - 1, 0, 1, 2], pa.timestamp("ns")),
+    "time of day": times([LARGEST, 1, 2, 3], pa.time64("us")),
+    "duration": times([LARGEST, 1, 2, 3], pa.duration("us")),
+    "lists": pa.ListArray.from_arrays([0, 1, 2, 3, 4], spelled(NOT_UTF8)),
+    "structs": pa.StructArray.from_arrays([spelled(NOT_UTF8)], ["a"]),
+    "maps": pa.array([[("a", 1)], [], None, [("b", 2)]], pa.map_(pa.string(), pa.int64())),
+    "decimals": pa.array([Decimal("1.5"), Decimal("1e30"), None, Decimal("2")]),
+    "numbers": pa.array([float("nan"), float("inf"), -0.0, 1e300]),
+    "bytes": pa.array([b"\xff", b"", None, b"1"]),
+    "truth": pa.array([True, False, None, True]),
+    "nulls": pa.nulls(4),
+    "not utf-8": spelled(NOT_UTF8),
+}
+
+
+@pytest.mark.parametrize("column", sorted(ROWS[0]))
+@pytest.mark.parametrize("odd", sorted(ODD))
+def test_a_column_of_any_type_is_read_row_by_row(tmp_path: Path, column: str, odd: str) -> None:
+    path = Path(log_with(tmp_path, column, ODD[odd])["path"])
+    rejects = Rejects()
+    rows = list(read_rows(path, wanted=dict.fromkeys(COLUMNS.values(), "key"), source="log", rejects=rejects))
+    assert rejects._read["log"] == len(ROWS) == len(rows) + len(rejects.rows)
+    assert sorted(row.line for row in [*rows, *rejects.rows]) == [1, 2, 3, 4]
+    assert all(isinstance(row.raw(), str) for row in rows)
+    source = log_with(tmp_path, column, ODD[odd])
+    try:
+        out = ingest(tmp_path, params(source))
+    except UserError as error:  # no query of the test, or none at all
+        assert "params.yaml: ingest.sources[0]" in str(error)
+    else:
+        left_out = {line for _, line, _ in reasons(out)}
+        assert len(rows_of(out, "impressions", "rank")) <= len(ROWS) - len(left_out)
+
+
+def test_the_corpus_and_the_scores_lose_their_bad_rows_only(tmp_path: Path) -> None:
+    source = click_log(tmp_path, [shown("a query", 0, clicked=True), shown("a test", 6, "d2", clicked=True)])
+    ids, bad = [b"d0", b"d1", b"d2"], [b"ok", b"\xff", b"fine"]
+    pq.write_table(
+        pa.table({"doc_id": spelled(ids), "title": spelled(bad), "content": spelled(ids)}), tmp_path / "c.parquet"
+    )
+    scores = {"query": pa.array(["a query"] * 3), "doc_id": spelled([b"d0", b"\xff", b"d2"]), "score": [1.0, 2.0, 3.0]}
+    pq.write_table(pa.table(scores), tmp_path / "r.parquet")
+    paths = {"corpus": str(tmp_path / "c.parquet"), "relevance": str(tmp_path / "r.parquet")}
+    out = ingest(tmp_path, params(source | paths))
+    assert reasons(out) == [
+        ("log/corpus/c.parquet", 2, "invalid_utf8"),
+        ("log/relevance/r.parquet", 2, "invalid_utf8"),
+    ]
+    assert rows_of(out, "corpus", "doc_id") == ["log/d0", "log/d2"]
+    assert rows_of(out, "relevance", "score") == [1.0, 3.0]
+
+
+@pytest.mark.parametrize("name", ["log.parquet", "log.csv", "log.tsv"])
+def test_a_column_there_twice_is_one_line_that_says_what_to_do(tmp_path: Path, name: str) -> None:
+    source = click_log(tmp_path, ROWS, name)
+    path = Path(source["path"])
+    if name == "log.parquet":
+        table = pa.Table.from_pylist(ROWS)
+        pq.write_table(table.append_column("ts", table["ts"]), path)
+    else:
+        comma = "," if name == "log.csv" else "\t"
+        path.write_text("".join(f"{line}{comma}{line.split(comma)[4]}\n" for line in path.read_text().splitlines()))
+    with pytest.raises(UserError, match=rf"{name}: .*: 2 columns are called 'ts'.*rename or leave out the others"):
+        ingest(tmp_path, params(source))
+
+
+def test_a_column_that_is_not_read_may_be_there_twice(tmp_path: Path) -> None:
+    source = click_log(tmp_path, ROWS, "log.parquet")
+    table = pa.Table.from_pylist(ROWS)
+    pq.write_table(table.append_column("x", table["ts"]).append_column("x", table["ts"]), source["path"])
+    assert reasons(ingest(tmp_path, params(source))) == []
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.integers(-(2**63), LARGEST), st.integers(-(2**31), 2**31 - 1), st.binary(max_size=4)),
+        min_size=1,
+        max_size=40,
+    )
+)
+def test_every_row_is_either_read_or_rejected(tmp_path_factory: pytest.TempPathFactory, rows: list[Any]) -> None:
+    path = tmp_path_factory.mktemp("any") / "any.parquet"
+    moments, days, texts = zip(*rows, strict=True)
+    columns = {"t": times(moments, pa.timestamp("us")), "d": times(days, pa.date32()), "s": spelled(texts)}
+    pq.write_table(pa.table(columns), path)
+    rejects = Rejects()
+    read: list[Row] = list(read_rows(path, wanted=dict.fromkeys(columns, "key"), source="s", rejects=rejects))
+    assert sorted(row.line for row in [*read, *rejects.rows]) == list(range(1, len(rows) + 1))
+    assert [row.values["s"].encode() for row in read] == [texts[row.line - 1] for row in read]
+    assert rejects._read["s"] == len(rows)
+
+
+def test_a_damaged_file_is_one_line_that_says_what_to_do(tmp_path: Path) -> None:
+    whole = write(tmp_path / "whole.parquet", ROWS * 50).read_bytes()
+    path, wanted, refused = tmp_path / "log.parquet", dict.fromkeys(COLUMNS.values(), "key"), 0
+    chance = random.Random(7)
+    contents = [b"", b"PAR1", whole[: len(whole) // 2], whole[:-4]]
+    for _ in range(60):
+        spoilt = bytearray(whole)
+        spoilt[chance.randrange(len(whole))] ^= 1 << chance.randrange(8)
+        contents.append(bytes(spoilt))
+    for content in contents:
+        path.write_bytes(content)
+        try:
+            rows = list(read_rows(path, wanted=wanted, source="log", rejects=Rejects()))
+        except UserError as error:
+            assert "log.parquet" in str(error)
+            refused += 1
+        else:
+            assert len(rows) <= len(ROWS) * 50
+    assert refused >= 4
