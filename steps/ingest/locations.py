@@ -3,6 +3,7 @@
 Inside `reading_only`, what was listed is read: files that came later are left out, changed or missing ones are errors.
 """
 
+import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +17,7 @@ from steps.core import s3
 from steps.core.errors import UserError
 from steps.core.files import cache_root, sha256_file, sha256_text, staged_file
 from steps.core.progress import progress
-from steps.ingest.partitions import Entry, Place, Span, entries, named_span, window
+from steps.ingest.partitions import Below, Entry, Place, Span, entries, named_span, window
 
 _CHUNK = 1 << 20  # bytes
 _DOWNLOADS = 8  # at a time; below the client's pool of ten connections
@@ -139,16 +140,24 @@ def _local_place(location: str, key: str) -> Place:
     root = Path(location)
     if root.is_file():
         entry = Entry(root.name, root.stat().st_size, "")
-        return Place(str(root.parent), lambda folder: ([], [entry]))
+        return Place(str(root.parent), lambda folder: Below([], [entry]))
     if not root.is_dir():
         raise UserError(f"params.yaml: {key}: no file or folder {location}; name another (DATA=... with make run)")
-    return Place(location, partial(_local_children, root))
+    return Place(location, partial(_local_children, root), partial(_real, root))
 
 
-def _local_children(root: Path, folder: str) -> tuple[list[str], list[Entry]]:
+def _local_children(root: Path, folder: str) -> Below:
     paths = list((root / folder).iterdir())
-    folders = [f"{folder}{path.name}/" for path in paths if path.is_dir()]
-    return folders, [Entry(f"{folder}{path.name}", path.stat().st_size, "") for path in paths if path.is_file()]
+    return Below(
+        [f"{folder}{path.name}/" for path in paths if path.is_dir()],
+        [Entry(f"{folder}{path.name}", path.stat().st_size, "") for path in paths if path.is_file()],
+        sorted(f"{folder}{path.name}" for path in paths if path.is_symlink() and not path.exists()),
+    )
+
+
+def _real(root: Path, name: str) -> str:
+    """The absolute path that a name below the root stands for, all links followed; that of a folder ends in "/"."""
+    return os.path.realpath(root / name) + "/" * (not name or name.endswith("/"))
 
 
 def s3_client(location: str, key: str) -> Any:
@@ -165,12 +174,12 @@ def _s3_place(client: Any, location: str, key: str) -> Place:
         if first and first[0]["Key"] == prefix:  # the location is one object
             root, slash, _ = prefix.rpartition("/")
             entry = _s3_entry(first[0], f"{root}{slash}")
-            return Place(f"{bucket}/{root}{slash}", lambda folder: ([], [entry]))
+            return Place(f"{bucket}/{root}{slash}", lambda folder: Below([], [entry]))
         prefix += "/"
     return Place(f"{bucket}/{prefix}", partial(_s3_children, client, bucket, prefix))
 
 
-def _s3_children(client: Any, bucket: str, prefix: str, folder: str) -> tuple[list[str], list[Entry]]:
+def _s3_children(client: Any, bucket: str, prefix: str, folder: str) -> Below:
     folders: list[str] = []
     files: list[Entry] = []
     pages = client.get_paginator("list_objects_v2")
@@ -178,7 +187,7 @@ def _s3_children(client: Any, bucket: str, prefix: str, folder: str) -> tuple[li
         folders += [item["Prefix"].removeprefix(prefix) for item in page.get("CommonPrefixes", [])]
         objects = (item for item in page.get("Contents", []) if not item["Key"].endswith("/"))  # folder markers
         files += [_s3_entry(item, prefix) for item in objects]
-    return folders, files
+    return Below(folders, files)
 
 
 def _s3_entry(item: dict[str, Any], prefix: str) -> Entry:

@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatchcase
+from heapq import heappop, heappush
 from typing import NamedTuple
 
 from steps.core.errors import UserError
@@ -104,32 +105,61 @@ class Entry(NamedTuple):
     etag: str
 
 
+class Below(NamedTuple):
+    """What lies right below a folder: names of folders, each ending in "/", files, and names of links to nothing."""
+
+    folders: list[str]
+    files: list[Entry]
+    dangling: Sequence[str] = ()
+
+
+def _itself(name: str) -> str:
+    return name
+
+
 class Place(NamedTuple):
     """A source's root (local folder, or bucket and prefix), and what lies right below each folder under it.
 
-    `children` takes "" for the root, or a folder's name ending in "/", and gives folders (likewise) and files.
+    `children` takes "" for the root, or a folder's name. `real` gives what a name stands for, which is another name
+    where it is reached by a link.
     """
 
     root: str
-    children: Callable[[str], tuple[list[str], list[Entry]]]
+    children: Callable[[str], Below]
+    real: Callable[[str], str] = _itself
 
 
 def entries(place: Place, location: str, key: str, seen: Span, patterns: Sequence[str]) -> list[Entry]:
-    """Entries of the window, sorted by name, descending only into folders that may hold some."""
-    found: list[Entry] = []
+    """Entries of the window, sorted by name, descending only into folders that may hold some.
+
+    However many links lead to a folder or file, it is there once, under its own name where that is seen, else under
+    the first. UserError for a link to nothing: it may have been the window's data.
+    """
+    found: list[tuple[bool, Entry]] = []
     outside: list[tuple[Span, str]] = []
-    folders = [""]
+    folders, visited = [(False, "")], set[str]()
     while folders:
-        below, files = place.children(folders.pop())
-        for name in below:
+        linked, folder = heappop(folders)  # those that no link leads to come first
+        if (here := place.real(folder)) in visited:
+            continue
+        visited.add(here)
+        below = place.children(folder)
+        for name in below.dangling:
             if not _is_hidden(name) and _in_window(name, seen, outside):
-                folders.append(name)
-        for entry in files:
+                raise UserError(
+                    f"params.yaml: {key}: {place.root.rstrip('/')}/{name} is a link to nothing, and what it stood for"
+                    " would be missing; mend or remove it"
+                )
+        for name in below.folders:
+            if not _is_hidden(name) and _in_window(name, seen, outside):
+                heappush(folders, (linked or _is_link(place, name, here), name))
+        for entry in below.files:
             wanted = not patterns or any(fnmatchcase(entry.name, pattern) for pattern in patterns)
             if wanted and not _is_hidden(entry.name) and _in_window(entry.name, seen, outside):
-                found.append(entry)
+                found.append((linked or _is_link(place, entry.name, here), entry))
     if found:
-        return sorted(found)
+        once = {place.real(entry.name): entry for _, entry in sorted(found, reverse=True)}  # the first is kept
+        return sorted(once.values())
     what = f" that matches {', '.join(patterns)}" if patterns else ""
     if not outside:
         raise UserError(f"params.yaml: {key}: {location} holds no file{what}; name another place")
@@ -138,6 +168,11 @@ def entries(place: Place, location: str, key: str, seen: Span, patterns: Sequenc
         f"params.yaml: {key}: {location} holds no file{what} from ingest.since to ingest.until ({_said(seen)});"
         f" its partitions outside of it go from {first} to {last}; move the window"
     )
+
+
+def _is_link(place: Place, name: str, folder: str) -> bool:
+    """Whether a name right below a folder, given by what it stands for, is a link."""
+    return place.real(name) != f"{folder}{name.removesuffix('/').rpartition('/')[2]}{'/' * name.endswith('/')}"
 
 
 def _in_window(name: str, seen: Span, outside: list[tuple[Span, str]]) -> bool:

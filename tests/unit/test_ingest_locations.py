@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ingest_logs import params
+from ingest_logs import click_log, ingest, params, rows_of, shown
 
 from steps.core.errors import TransientError, UserError
 from steps.ingest import locations
@@ -84,6 +84,69 @@ def test_faults_name_the_key_and_the_mend(folder: Path) -> None:
         names_of(folder / "nowhere")
     with pytest.raises(UserError, match="is neither local nor on s3://"):
         names_of("gs://bucket/log")
+
+
+def test_loops_of_links_do_not_multiply_a_log(folder: Path) -> None:
+    before = names_of(folder)
+    (folder / "loop").symlink_to(".")
+    (folder / "dt=2026-01-31/up").symlink_to("..")
+    (folder / "dt=2026-01-31/again").symlink_to(folder / "dt=2026-01-30", target_is_directory=True)
+    (folder / "dt=2026-01-31/twice.jsonl").symlink_to("part-0.jsonl")
+    (folder / "above").symlink_to(folder.parent)
+    (folder.parent / "beside.txt").write_text("outside, but linked to")
+    assert names_of(folder) == ["above/beside.txt", *before]
+    rows = listing(str(folder), key=KEY, since="", until="")
+    assert [row["path"] for row in rows] == ["above/beside.txt", *before]
+    with reading_only({KEY: rows}):
+        assert names_of(folder) == ["above/beside.txt", *before]
+
+
+def test_links_to_what_lies_elsewhere_are_followed_once(tmp_path: Path) -> None:
+    for name in ("store/a/x.jsonl", "store/b.jsonl", "log/.store/c/y.jsonl", "log/real/z.jsonl"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(name)
+    log = tmp_path / "log"
+    for name, target in {
+        "dt=2026-01-31": "../store/a",
+        "dt=2026-02-01": "../store/a",  # a second name for the same folder
+        "b.jsonl": "../store/b.jsonl",
+        "copy-of-b.jsonl": "b.jsonl",  # a link to a link
+        "c": ".store/c",  # what is hidden has no other name here
+        "aaa": "real",
+        "aaa.jsonl": "real/z.jsonl",
+    }.items():
+        (log / name).symlink_to(target)
+    assert names_of(log) == ["b.jsonl", "c/y.jsonl", "dt=2026-01-31/x.jsonl", "real/z.jsonl"]
+    assert names_of(log, "2026-02-01")[2:] == ["dt=2026-02-01/x.jsonl", "real/z.jsonl"]
+    (tmp_path / "whole").symlink_to(log)
+    assert names_of(tmp_path / "whole") == names_of(log)
+    assert all(found.path.read_text() for found in locate(str(log), key=KEY, since="", until=""))
+
+
+def test_a_log_behind_loops_of_links_is_ingested_once(tmp_path: Path) -> None:
+    rows = [shown(f"query {n}", n, clicked=True) for n in range(7)]
+    (tmp_path / "log").mkdir()
+    source = click_log(tmp_path, rows, "log/part.jsonl") | {"path": str(tmp_path / "log")}
+    alone = rows_of(ingest(tmp_path, params(source)), "impressions", "query_id", "doc_id", "timestamp")
+    for name in ("a", "b", "c"):
+        (tmp_path / "log" / name).symlink_to("." if name < "c" else tmp_path / "log")
+    looped = rows_of(ingest(tmp_path, params(source)), "impressions", "query_id", "doc_id", "timestamp")
+    assert len(alone) == 7 and looped == alone
+
+
+@pytest.mark.parametrize("target", ["nowhere", "gone/dt=2026-01-31", "itself"])
+def test_a_link_to_nothing_is_an_error_where_it_could_be_data(folder: Path, target: str) -> None:
+    before = names_of(folder)
+    (folder / ".hidden").symlink_to(target)
+    assert names_of(folder) == before
+    (folder / "dt=2026-01-29").symlink_to(target)
+    (folder / "dt=2026-01-29.jsonl").symlink_to(target)
+    assert names_of(folder, "2026-01-30") == before  # not in the window
+    (folder / "itself").symlink_to("itself" if target == "itself" else target)
+    message = rf"ingest\.sources\[0\]\.path: {folder}/itself is a link to nothing.*would be missing; mend or remove it"
+    for function in (locate, listing):
+        with pytest.raises(UserError, match=message):
+            function(str(folder), key=KEY, since="2026-01-30", until="", patterns=("*.jsonl",))
 
 
 def test_what_came_after_the_listing_is_left_out(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
