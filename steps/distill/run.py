@@ -5,6 +5,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import torch
 
 from steps.core.errors import UserError
@@ -13,7 +14,7 @@ from steps.core.fingerprints import fingerprint
 from steps.core.leakage import evaluation_keys
 from steps.core.params.distill import DistillParams, EmbedDistillParams, StudentParams
 from steps.core.ranks import rank
-from steps.core.tables import read_table
+from steps.core.tables import read_table, write_table
 from steps.core.texts import fold
 from steps.core.towers import load_tower, resolve_precision
 from steps.core.tracking import Run
@@ -38,6 +39,7 @@ def run(
 ) -> None:
     """Write `query_encoder/` (the student), `router/` (student and document tower as two routes) and `report.json`.
 
+    The table `held_out` has the texts that validated it and trained nobody: `evaluate` may measure on them.
     Of several processes rank 0 alone writes.
     """
     chosen = params.described(student)
@@ -54,7 +56,7 @@ def run(
     check_targets(embed, sources.vectors, len(texts), tower)
     parts = np.array(sources.texts["part"].to_pylist())
     training, validation = hold_out(weighted_rows(parts, params.mixture), params.validation_texts, params.seed)
-    absent = check_mixture(params.mixture, parts, training, embedded["parts"])
+    absent = check_mixture(params.mixture, parts, training, embedded["parts"], params.required_parts)
     check_curriculum(chosen.documents_first, parts[training])
     made = untrained(chosen, teach / "tower", embed, [texts[row] for row in training], params)
     weighed = np.isin(np.arange(len(texts)), np.concatenate([training, validation]))
@@ -99,6 +101,7 @@ def run(
             **sizes,
             **measured,
         }
+        write_table(staging, "held_out", sources.texts.take(pa.array(validation)))
         write_json(staging / "report.json", report)
     run.metrics({**sizes, **measured})
     run.model(output / "query_encoder", f"query-encoder-{student}")

@@ -141,3 +141,12 @@ def test_release_refuses_a_student_that_no_one_described(monkeypatch: pytest.Mon
     monkeypatch.setattr(command, "stage_main", lambda stage, body, cell: body(load_params(), NullRun()))
     with pytest.raises(UserError, match=r"distill\.student has no '\.\./\.\./elsewhere'"):
         command.main()
+
+
+def test_a_required_part_needs_a_weight() -> None:
+    raw = distill(ALIGNMENT).model_dump(exclude_unset=True)
+    assert DistillParams.model_validate(raw | {"required_parts": list(raw["mixture"])[:1]}).required_parts
+    with pytest.raises(ValueError, match=r"required_parts names \['random_queries'\], to which mixture gives no"):
+        DistillParams.model_validate(raw | {"required_parts": ["random_queries"]})
+    with pytest.raises(ValueError, match="Input should be 'train_queries'"):
+        DistillParams.model_validate(raw | {"required_parts": ["train_querys"]})

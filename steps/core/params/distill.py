@@ -171,6 +171,7 @@ class DistillParams(Strict):
     budget_ms: float = Field(ge=0)
     seed: int
     mixture: dict[Part, Weight]
+    required_parts: list[Part] = Field(default_factory=list)
     max_length: int = Field(ge=4)
     validation_texts: int = Field(ge=1)
     precision: Literal["auto", "fp32", "bf16"]
@@ -181,6 +182,13 @@ class DistillParams(Strict):
         if student not in self.student:
             raise UserError(f"distill.student has no {student!r}; it describes {sorted(self.student)}")
         return self.student[student]
+
+    @model_validator(mode="after")
+    def _required_parts_have_a_weight(self) -> Self:
+        idle = [part for part in self.required_parts if not self.mixture.get(part)]
+        if idle:
+            raise ValueError(f"required_parts names {idle}, to which mixture gives no weight; give it one in mixture")
+        return self
 
     @model_validator(mode="after")
     def _every_student_is_described(self) -> "DistillParams":
