@@ -19,7 +19,10 @@ from steps.evaluate.retention import Retention
 
 @dataclass(frozen=True)
 class Point:
-    """A model with an encoder: p50 in ms, retention as a ratio with its interval, mean test nDCG@10 over data sets."""
+    """A model with an encoder: p50 in ms, retention as a ratio with its interval, mean test nDCG@10 over data sets.
+
+    All but the first are NaN where nothing is judged.
+    """
 
     model: str
     p50_ms: float
@@ -34,24 +37,26 @@ def frontier(latencies: Mapping[str, Latency], retained: Mapping[str, Retention]
     points = []
     for model, latency in latencies.items():
         kept = retained.get(model)
-        ratio, low, high = (kept.mean_of_ratios, kept.ci95_low, kept.ci95_high) if kept else (1.0, 1.0, 1.0)
+        whole = 1.0 if metrics["datasets"] else math.nan
+        ratio, low, high = (kept.mean_of_ratios, kept.ci95_low, kept.ci95_high) if kept else (whole, whole, whole)
         points.append(Point(model, latency.p50_ms, ratio, low, high, mean_ndcg(metrics, model)))
     return sorted(points, key=lambda point: (point.p50_ms, point.model))
 
 
 def mean_ndcg(metrics: Metrics, model: str) -> float:
-    """Mean of a model's test nDCG@10 over data sets."""
+    """Mean of a model's test nDCG@10 over data sets; NaN where none is judged."""
     values = [models[model]["nDCG@10"] for models in metrics["datasets"].values()]
-    return float(sum(values) / len(values))
+    return float(sum(values) / len(values)) if values else math.nan
 
 
 def write_frontier(path: Path, points: Sequence[Point]) -> None:
-    """Write `model,p50_ms,retention,ndcg`, one row a model, for `dvc plots`."""
+    """Write `model,p50_ms,retention,ndcg`, one row a model, for `dvc plots`; what is NaN stays empty."""
     with staged_file(path) as staging, staging.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["model", "p50_ms", "retention", "ndcg"])
         for point in points:
-            writer.writerow([point.model, f"{point.p50_ms:.4f}", f"{point.retention:.6f}", f"{point.ndcg:.6f}"])
+            quality = ["" if math.isnan(value) else f"{value:.6f}" for value in (point.retention, point.ndcg)]
+            writer.writerow([point.model, f"{point.p50_ms:.4f}", *quality])
 
 
 def draw_frontier(points: Sequence[Point], bm25: float, chosen: str | None, budget_ms: float) -> str:

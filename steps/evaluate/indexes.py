@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -15,17 +15,16 @@ from steps.evaluate.systems import dense_search
 
 @dataclass(frozen=True)
 class IndexFigures:
-    """Bytes on disk, median milliseconds of one search for ten hits, nDCG@10 of the teacher's queries."""
+    """Bytes on disk, median milliseconds of one search for ten hits, nDCG@10 of the teacher's queries if judged."""
 
     bytes: int
     p50_ms: float
-    ndcg: float
+    ndcg: float | None = None
 
     def as_dict(self) -> dict[str, float]:
         """Key of metrics.json -> value."""
-        named: dict[str, float] = asdict(self)
-        named["nDCG@10"] = named.pop("ndcg")
-        return named
+        named = {"bytes": self.bytes, "p50_ms": self.p50_ms}
+        return named if self.ndcg is None else named | {"nDCG@10": self.ndcg}
 
 
 def measure_indexes(
@@ -38,21 +37,25 @@ def measure_indexes(
     result: dict[str, dict[str, IndexFigures]] = {}
     for flat in exact:
         asked = flat.questions
-        vectors = encode(sample(asked.texts, timed, seed))
-        figures = {}
-        for kind in ("flat", "ann"):
-            files = sorted((index / asked.dataset).glob(f"{kind}*.faiss"))
-            if not files:
-                continue  # the exact index serves, or the corpus is too small for another
+        result[asked.dataset] = timed_indexes(release, index, encode, asked.dataset, asked.texts, timed, seed)
+        for kind, figures in result[asked.dataset].items():
             search = dense_search(encode, release, kind)
             scored = flat if kind == "flat" else score(f"teacher, {kind}", search, asked, k)
-            figures[kind] = IndexFigures(
-                bytes=sum(path.stat().st_size for path in files),
-                p50_ms=_median_search(release, asked.dataset, vectors, kind),
-                ndcg=scored.means()["nDCG@10"],
-            )
-        result[asked.dataset] = figures
+            result[asked.dataset][kind] = replace(figures, ndcg=scored.means()["nDCG@10"])
     return result
+
+
+def timed_indexes(
+    release: Release, index: Path, encode: Encode, dataset: str, texts: Sequence[str], timed: int, seed: int
+) -> dict[str, IndexFigures]:
+    """Size and speed of each index kind of one data set, without its nDCG."""
+    vectors = encode(sample(texts, timed, seed))
+    found = {}
+    for kind in ("flat", "ann"):
+        if files := sorted((index / dataset).glob(f"{kind}*.faiss")):  # the exact index may be the only one
+            size = sum(path.stat().st_size for path in files)
+            found[kind] = IndexFigures(size, _median_search(release, dataset, vectors, kind))
+    return found
 
 
 def _median_search(release: Release, dataset: str, vectors: np.ndarray, kind: str) -> float:

@@ -21,10 +21,18 @@
                                            teacher's ten best hits, equal for all students
     geometry.<set>.<student>.pairs_mean, pairs_p05, pairs_p50, pairs_p95    over pairs of test queries: their distance
                                            by the teacher less that by the student; null: there is one query
+    closeness.<set>.<student>.cosine, overlap    of a data set without judged test queries: mean cosine to the teacher's
+                                           embeddings, and mean share of the teacher's ten nearest documents that are
+                                           among the student's, over the exact index
+    closeness_texts.<set>.<part>           number of texts of each part that this was measured on; they trained no
+                                           student, but for those of the part `corpus`, which may have
     queries.<set>.test, dev                evaluated queries
     choice.budget_ms                       distill.budget_ms; 0 = none
     choice.student, p50_ms, ndcg           the best student within it, its latency, its mean nDCG@10 over data sets, on
-                                           dev, or on test where there are no dev queries; null: none is within it
+                                           dev, or on test where there are no dev queries; null: none is within it, or
+                                           (ndcg) nothing is judged
+    choice.overlap, runner_up_overlap      only where nothing is judged: the mean overlap over data sets, which decided
+    choice.reason                          why this student, in words
     choice.runner_up, runner_up_p50_ms, runner_up_ndcg    the next best within it; null: there is none
     choice.difference, p_value             how far the runner-up is behind, with the p-value of a paired t-test
     choice.over_budget.<student>           p50 in milliseconds of a student that the budget leaves out
@@ -36,12 +44,13 @@ timings and, where these decide, the choice.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from steps.core.params.evaluate import EvaluateParams
 from steps.evaluate.audit import Audit
 from steps.evaluate.choice import Choice
+from steps.evaluate.closeness import Closeness, Texts
 from steps.evaluate.geometry import Geometry
 from steps.evaluate.indexes import IndexFigures
 from steps.evaluate.latency import Latency
@@ -62,6 +71,8 @@ def assemble(
     indexes: Mapping[str, Mapping[str, IndexFigures]],
     serving: Mapping[str, Mapping[str, ServingCost]],
     geometry: Mapping[str, Mapping[str, Geometry]],
+    closeness: Mapping[str, Mapping[str, Closeness]],
+    closeness_texts: Sequence[Texts],
     audit: Audit,
     params: EvaluateParams,
 ) -> Metrics:
@@ -90,6 +101,10 @@ def assemble(
         "geometry": {
             dataset: {student: value.as_dict() for student, value in row.items()} for dataset, row in geometry.items()
         },
+        "closeness": {
+            dataset: {student: value.as_dict() for student, value in row.items()} for dataset, row in closeness.items()
+        },
+        "closeness_texts": {item.dataset: item.parts for item in closeness_texts},
         "queries": queries,
         "audit": {
             "checked_texts": audit.checked_texts,

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from steps.core.errors import UserError
+from steps.core.corpus import corpus_batches
 from steps.core.tables import read_table
 
 
@@ -21,7 +21,7 @@ class EvaluationSet:
 
 
 def read_evaluation_sets(ingest: Path, splits: Sequence[str]) -> list[EvaluationSet]:
-    """One set for each data set and split that has judged queries; UserError when a data set has none for test."""
+    """One set for each data set and split that has judged queries."""
     judged: dict[tuple[str, str], dict[str, dict[str, int]]] = defaultdict(lambda: defaultdict(dict))
     for row in read_table(ingest, "qrels").to_pylist():
         judged[row["dataset"], row["split"]][row["query_id"]][row["doc_id"]] = row["grade"]
@@ -31,20 +31,22 @@ def read_evaluation_sets(ingest: Path, splits: Sequence[str]) -> list[Evaluation
         key = (row["dataset"], row["split"])
         if any(grade > 0 for grade in judged[key].get(row["query_id"], {}).values()):
             found[key].append((row["query_id"], row["text"]))
-    datasets = sorted({row["dataset"] for row in queries if row["split"] != "pool"})
-    for dataset in datasets:
-        if not found[dataset, "test"]:
-            raise UserError(
-                f"{ingest / 'qrels.parquet'}: data set {dataset!r} has no test query with a relevant document;"
-                " give it a test split with judgements"
-            )
+    datasets = sorted({dataset for dataset, _ in found})
     sets = []
     for dataset in datasets:
         for split in splits:
-            rows = sorted(found[dataset, split])
+            rows = sorted(found.get((dataset, split), ()))
             if rows:
                 ids, texts = [row[0] for row in rows], [row[1] for row in rows]
                 sets.append(
                     EvaluationSet(dataset, split, ids, texts, {i: dict(judged[dataset, split][i]) for i in ids})
                 )
     return sets
+
+
+def unjudged_datasets(ingest: Path, questions: Sequence[EvaluationSet]) -> list[str]:
+    """Data sets of the corpus without a test set among the questions, sorted."""
+    names: set[str] = set()
+    for batch in corpus_batches(ingest, ["dataset"]):
+        names.update(batch["dataset"].unique().to_pylist())
+    return sorted(names - {item.dataset for item in questions if item.split == "test"})

@@ -18,7 +18,7 @@ from steps.evaluate.geometry import PAIRS, Geometry
 from steps.evaluate.histograms import draw_histograms
 from steps.evaluate.measures import MEASURES
 from steps.evaluate.metrics import Metrics
-from steps.evaluate.table import choice_lines, significant
+from steps.evaluate.table import choice_lines, significant, unjudged_line
 
 _EXAMPLES = 4
 
@@ -86,7 +86,8 @@ def write_report(
 ) -> None:
     """Render the page; every number in it comes from `metrics` or from an earlier stage's report.
 
-    `geometry[dataset][student]` is drawn, all data sets together.
+    `geometry[dataset][student]` is drawn, all data sets together. Where nothing is judged, the page tells how close
+    students are to the teacher, and draws nothing.
     """
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
@@ -102,13 +103,7 @@ def write_report(
         "milliseconds": milliseconds,
         "times": times,
     }
-    bm25 = sum(
-        models["bm25"]["nDCG@10"] / models["teacher"]["nDCG@10"] for models in metrics["datasets"].values()
-    ) / len(metrics["datasets"])
     students = [point for point in points if point.model != "teacher"]
-    differences = {
-        point.model: np.concatenate([row[point.model].differences for row in geometry.values()]) for point in students
-    }
     page = environment.get_template("report.html.j2").render(
         metrics=metrics,
         measures=MEASURES,
@@ -118,15 +113,40 @@ def write_report(
         best=next(point for point in points if point.model == best),
         fastest=next(point for point in points if point.model != "teacher"),
         losses=losses,
-        frontier=Markup(draw_frontier(points, bm25, metrics["choice"]["student"], metrics["choice"]["budget_ms"])),
+        overlap={point.model: _mean_overlap(metrics, point.model) for point in students},
+        frontier=_frontier(points, metrics),
         pairs=PAIRS,
-        histograms=Markup(draw_histograms(differences, "distance by the teacher less distance by the student")),
+        histograms=_histograms([point.model for point in students], geometry),
+        unjudged={dataset: unjudged_line(metrics, dataset) for dataset in metrics["closeness"]},
         choice=choice_lines(metrics),
         background=background,
         processor=processor(),
     )
     with staged_file(path) as staging:
         staging.write_text(page, encoding="utf-8")
+
+
+def _mean_overlap(metrics: Metrics, student: str) -> float:
+    """Mean over the data sets that are not judged; 0 where all are."""
+    values = [row[student]["overlap"] for row in metrics["closeness"].values()]
+    return float(np.mean(values)) if values else 0.0
+
+
+def _frontier(points: Sequence[Point], metrics: Metrics) -> Markup:
+    """The drawing of the frontier; nothing where nothing is judged."""
+    sets = metrics["datasets"].values()
+    if not sets:
+        return Markup()
+    bm25 = sum(models["bm25"]["nDCG@10"] / models["teacher"]["nDCG@10"] for models in sets) / len(sets)
+    return Markup(draw_frontier(points, bm25, metrics["choice"]["student"], metrics["choice"]["budget_ms"]))
+
+
+def _histograms(students: Sequence[str], geometry: Mapping[str, Mapping[str, Geometry]]) -> Markup:
+    """A panel for each student, all judged data sets together; nothing where none is."""
+    if not geometry:
+        return Markup()
+    differences = {name: np.concatenate([row[name].differences for row in geometry.values()]) for name in students}
+    return Markup(draw_histograms(differences, "distance by the teacher less distance by the student"))
 
 
 def percent(ratio: float) -> str:

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 
 from steps.core.errors import UserError
@@ -15,14 +16,15 @@ from steps.core.tables import SCHEMAS, write_table
 from steps.core.tracking import Run, flatten
 from steps.evaluate import latency
 from steps.evaluate.audit import audit_leaks
-from steps.evaluate.choice import choose, ranked
+from steps.evaluate.choice import JudgedOn, choose, ranked
+from steps.evaluate.closeness import Closeness, Texts, measure_closeness, read_texts
 from steps.evaluate.examples import worst_losses
 from steps.evaluate.frontier import frontier, write_frontier
 from steps.evaluate.geometry import measure_geometry
-from steps.evaluate.indexes import measure_indexes
+from steps.evaluate.indexes import IndexFigures, measure_indexes, timed_indexes
 from steps.evaluate.measures import MEASURES
 from steps.evaluate.metrics import assemble
-from steps.evaluate.questions import EvaluationSet, read_evaluation_sets
+from steps.evaluate.questions import EvaluationSet, read_evaluation_sets, unjudged_datasets
 from steps.evaluate.report import read_background, write_report
 from steps.evaluate.retention import Comparison, Retention, compare, retention
 from steps.evaluate.scoring import Scored, score
@@ -54,20 +56,27 @@ def run(
 ) -> None:
     """Write metrics.json, report.html, frontier.csv, per_query.parquet and runs/ below `output`.
 
-    `releases`: student name -> release folder. `budget_ms`: p50 that the chosen student may have; 0 = any. UserError
+    `releases`: student name -> release folder. `budget_ms`: p50 that the chosen student may have; 0 = any. Of data sets
+    without judged test queries the closeness of students to the teacher is measured, and decides where no data set is
+    judged. UserError
     when an evaluation query leaked into training, or when a release is missing, damaged, of another teacher or without
     one of the data sets.
     """
     audit = audit_leaks(ingest, mine, embed, generate)
     questions = read_evaluation_sets(ingest, params.splits)
     tests = [item for item in questions if item.split == "test"]
+    unjudged = unjudged_datasets(ingest, questions)
     opened = open_releases(releases, teach)
-    _check_datasets(opened, tests)
+    _check_datasets(opened, [*(item.dataset for item in tests), *unjudged])
+    texts = read_texts(ingest, [distill / name for name in opened], unjudged, params.seed)
+    for item in texts:
+        print(f"evaluate: {item.dataset}: no test query is judged; measures closeness to the teacher on {item.told()}")
     first = next(iter(opened.values()))  # every release carries the same index
     teacher = teacher_system(teach, first, params.batch_size)
     embed_once = remembering(_encoder(teacher))
     students = [student_system(name, release) for name, release in opened.items()]
-    systems = [bm25_system(ingest), replace(teacher, search=dense_search(embed_once, first)), *students]
+    bm25 = [bm25_system(ingest)] if questions else []
+    systems = [*bm25, replace(teacher, search=dense_search(embed_once, first)), *students]
 
     output.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".evaluate.", dir=output) as staging_name:
@@ -75,11 +84,11 @@ def run(
         (staging / "runs").mkdir()
         scored = {system.name: _score_all(system, questions, params, staging / "runs") for system in systems}
         retained, compared = _against_teacher(scored, list(opened), params)
-        latencies = _time_all(systems, tests, params)
-        judged = {name: _of_split(scored[name], "dev") or _of_split(scored[name], "test") for name in opened}
-        quality = {name: [item.values["nDCG@10"] for item in items] for name, items in judged.items()}
+        latencies = _time_all(systems, [text for item in tests or texts for text in item.texts], params)
+        closeness = measure_closeness(opened, embed_once, texts)
+        judged_on, quality = _quality({name: scored[name] for name in opened}, closeness)
         p50_ms = {name: latencies[name].p50_ms for name in opened}
-        choice = choose(quality, p50_ms, budget_ms)
+        choice = choose(quality, p50_ms, budget_ms, judged_on)
         best = choice.student or ranked(quality, p50_ms)[0]
         geometry = measure_geometry(opened, embed_once, _of_split(scored["teacher"], "test"), params.seed)
         metrics = assemble(
@@ -89,17 +98,11 @@ def run(
             latencies=latencies,
             choice=choice,
             sizes={system.name: system.bytes for system in systems if system.bytes is not None},
-            indexes=measure_indexes(
-                first,
-                index,
-                embed_once,
-                _of_split(scored["teacher"], "test"),
-                params.latency_queries,
-                params.k,
-                params.seed,
-            ),
+            indexes=_indexes(first, index, embed_once, _of_split(scored["teacher"], "test"), texts, params),
             serving=measure_serving(opened, {name: _of_split(scored[name], "test") for name in opened}),
             geometry=geometry,
+            closeness=closeness,
+            closeness_texts=texts,
             audit=audit,
             params=params,
         )
@@ -118,12 +121,12 @@ def run(
         run.artifact(output / name)
 
 
-def _check_datasets(releases: Mapping[str, Release], tests: Sequence[EvaluationSet]) -> None:
+def _check_datasets(releases: Mapping[str, Release], datasets: Sequence[str]) -> None:
     for student, release in releases.items():
-        for item in tests:
-            if item.dataset not in release.datasets:
+        for dataset in datasets:
+            if dataset not in release.datasets:
                 raise UserError(
-                    f"release of {student!r}: it holds no index of {item.dataset!r} (it has {release.datasets});"
+                    f"release of {student!r}: it holds no index of {dataset!r} (it has {release.datasets});"
                     " run `dvc repro` to release it again"
                 )
 
@@ -146,11 +149,40 @@ def _of_split(scored: Sequence[Scored], split: str) -> list[Scored]:
     return [item for item in scored if item.questions.split == split]
 
 
+def _quality(
+    scored: Mapping[str, Sequence[Scored]], closeness: Mapping[str, Mapping[str, Closeness]]
+) -> tuple[JudgedOn, dict[str, list[np.ndarray]]]:
+    """What students are chosen by, an array a data set: nDCG@10 on dev, else on test, else closeness to the teacher."""
+    splits: tuple[JudgedOn, ...] = ("dev", "test")
+    for split in splits:
+        sets = {name: _of_split(items, split) for name, items in scored.items()}
+        if all(sets.values()):
+            return split, {name: [item.values["nDCG@10"] for item in items] for name, items in sets.items()}
+    return "nothing", {name: [row[name].overlaps for row in closeness.values()] for name in scored}
+
+
+def _indexes(
+    release: Release,
+    index: Path,
+    encode: latency.Encode,
+    judged: Sequence[Scored],
+    texts: Sequence[Texts],
+    params: EvaluateParams,
+) -> dict[str, dict[str, IndexFigures]]:
+    """Figures of every index by data set; `judged`: the teacher's test scores; `texts` stand in for test queries."""
+    timed, seed = params.latency_queries, params.seed
+    return measure_indexes(release, index, encode, judged, timed, params.k, seed) | {
+        item.dataset: timed_indexes(release, index, encode, item.dataset, item.texts, timed, seed) for item in texts
+    }
+
+
 def _against_teacher(
     scored: Mapping[str, Sequence[Scored]], students: Sequence[str], params: EvaluateParams
 ) -> tuple[dict[str, Retention], dict[str, dict[str, Comparison]]]:
-    """Retention by student, and the paired comparisons by data set and student, on test nDCG@10."""
+    """Retention by student, and the paired comparisons by data set and student, on test nDCG@10; {} without any."""
     teacher = {item.questions.dataset: item.values["nDCG@10"] for item in _of_split(scored["teacher"], "test")}
+    if not teacher:
+        return {}, {}
     retained: dict[str, Retention] = {}
     compared: dict[str, dict[str, Comparison]] = {dataset: {} for dataset in teacher}
     for student in students:
@@ -162,10 +194,7 @@ def _against_teacher(
     return retained, compared
 
 
-def _time_all(
-    systems: Sequence[System], tests: Sequence[EvaluationSet], params: EvaluateParams
-) -> dict[str, latency.Latency]:
-    texts = [text for item in tests for text in item.texts]
+def _time_all(systems: Sequence[System], texts: Sequence[str], params: EvaluateParams) -> dict[str, latency.Latency]:
     single = latency.sample(texts, min(params.latency_queries, len(texts)), params.seed)
     batched = latency.sample(texts, params.throughput_queries, params.seed + 1)
     encoders = {system.name: system.encode for system in systems if system.encode is not None}
@@ -196,7 +225,7 @@ def _per_query_table(scored: Mapping[str, Sequence[Scored]]) -> pa.Table:
                     "value": item.values[measure],
                 }
                 parts.append(pa.table(columns, schema=schema))
-    return pa.concat_tables(parts)
+    return pa.concat_tables(parts) if parts else schema.empty_table()
 
 
 def _publish(staging: Path, output: Path) -> None:

@@ -6,12 +6,16 @@ from typing import Any
 
 from steps.core.errors import UserError
 from steps.core.files import read_json
+from steps.evaluate.closeness import told
 
 COLUMNS = ("nDCG@10", "MRR@10", "Recall@100")
 
 
 def results_table(reports: Path) -> str:
-    """Quality, retention, latency and size of every model on every data set; UserError without metrics.json."""
+    """Quality, retention, latency and size of every model on every data set; UserError without metrics.json.
+
+    Of a data set that is not judged, how close students are to the teacher.
+    """
     path = reports / "metrics.json"
     if not path.is_file():
         raise UserError(f"{path}: not found; run `make demo` first")
@@ -22,15 +26,40 @@ def results_table(reports: Path) -> str:
         heads = "".join(f"{name:>12}" for name in (*COLUMNS, "kept %", "p50 ms", "queries/s", "MB"))
         lines += [f"{dataset} (test queries)", f"{'':12}{heads}"]
         for model in sorted(models, key=lambda name: -models[name]["nDCG@10"]):
-            speed, size = metrics["latency"].get(model), metrics["sizes"].get(model)
             cells = [f"{models[model][measure]:12.4f}" for measure in COLUMNS]
             cells.append(f"{100 * models[model]['nDCG@10'] / teacher:12.1f}")
-            cells += [f"{speed['p50_ms']:12.2f}", f"{speed['qps']:12.0f}"] if speed else [f"{'-':>12}"] * 2
-            cells.append(f"{size['bytes'] / 1e6:12.1f}" if size else f"{'-':>12}")
-            lines.append(f"{model:12}{''.join(cells)}")
+            lines.append(f"{model:12}{''.join(cells)}{_costs(metrics, model)}")
+    for dataset in metrics["closeness"]:
+        lines += _unjudged_lines(metrics, dataset)
     lines += choice_lines(metrics)
     lines.append(f'report: {reports / "report.html"}   runs: make mlflow   search: make search Q="..."')
     return "\n".join(lines)
+
+
+def _costs(metrics: Mapping[str, Any], model: str) -> str:
+    """The columns p50, queries/s and MB."""
+    speed, size = metrics["latency"].get(model), metrics["sizes"].get(model)
+    cells = [f"{speed['p50_ms']:12.2f}", f"{speed['qps']:12.0f}"] if speed else [f"{'-':>12}"] * 2
+    return "".join([*cells, f"{size['bytes'] / 1e6:12.1f}" if size else f"{'-':>12}"])
+
+
+def _unjudged_lines(metrics: Mapping[str, Any], dataset: str) -> list[str]:
+    """The table of a data set without judged test queries, and what its figures are."""
+    students = metrics["closeness"][dataset]
+    heads = "".join(f"{name:>12}" for name in ("cosine", "same top 10", "p50 ms", "queries/s", "MB"))
+    lines = [f"{dataset} (not judged: closeness to the teacher)", f"{'':12}{heads}"]
+    for model in ["teacher", *sorted(students, key=lambda name: -students[name]["overlap"])]:
+        close = students.get(model, {"cosine": 1.0, "overlap": 1.0})
+        lines.append(f"{model:12}{close['cosine']:12.4f}{close['overlap']:12.4f}{_costs(metrics, model)}")
+    return [*lines, unjudged_line(metrics, dataset)]
+
+
+def unjudged_line(metrics: Mapping[str, Any], dataset: str) -> str:
+    """What was measured of a data set without judgements, and on what, in one sentence."""
+    return (
+        f"No test query of {dataset} is judged: this says how close students are to the teacher, not how good its hits"
+        f" are. Measured on {told(metrics['closeness_texts'][dataset])}."
+    )
 
 
 def choice_lines(metrics: Mapping[str, Any]) -> list[str]:
@@ -43,17 +72,19 @@ def choice_lines(metrics: Mapping[str, Any]) -> list[str]:
             f"Choice: none, no student is within distill.budget_ms ({budget:g}): the fastest, {fastest},"
             f" needs {over[fastest]:.3g} ms a query"
         ]
-    count = len(metrics["retention"]) - len(over)
+    count = len(metrics["latency"].keys() - {"teacher"}) - len(over)
     best = f"the best of {count}" if count > 1 else "the only one"
     within = f" within {budget:g} ms a query" if budget else ""
-    split = "dev" if metrics["datasets_dev"] else "test, as there are no dev queries"
-    lines = [
-        f"Choice: {choice['student']}, {best}{within}: nDCG@10 {choice['ndcg']:.4f} on {split},"
-        f" {choice['p50_ms']:.3g} ms"
-    ]
+    if choice["ndcg"] is None:
+        key, measured = "overlap", f"{choice['overlap']:.1%} of the teacher's top 10, as nothing is judged"
+        best = best.replace("best", "closest to the teacher")
+    else:
+        split = "dev" if metrics["datasets_dev"] else "test, as there are no dev queries"
+        key, measured = "ndcg", f"nDCG@10 {choice['ndcg']:.4f} on {split}"
+    lines = [f"Choice: {choice['student']}, {best}{within}: {measured}, {choice['p50_ms']:.3g} ms"]
     if choice["runner_up"] is not None:
         lines.append(
-            f"Runner-up: {choice['runner_up']}, {choice['runner_up_ndcg']:.4f}, {choice['runner_up_p50_ms']:.3g} ms;"
+            f"Runner-up: {choice['runner_up']}, {choice[f'runner_up_{key}']:.4f}, {choice['runner_up_p50_ms']:.3g} ms;"
             f" {choice['difference']:.4f} less (paired t-test, p {significant(choice['p_value'])})"
         )
     if over:

@@ -37,7 +37,10 @@ def read_questions(ingest: Path) -> list[Questions]:
         if row["split"] == "test" and any(grade > 0 for grade in grades.values()):
             asked[row["dataset"]].append((row["query_id"], row["text"]))
     if not asked:
-        raise UserError(f"{ingest / 'qrels.parquet'}: no test query has a relevant document; nothing can be compared")
+        raise UserError(
+            f"{ingest / 'qrels.parquet'}: no test query is judged, so no floor can be checked and nothing compared; give a"
+            " data set test judgements and run the pipeline again"
+        )
     found = []
     for dataset, rows in sorted(asked.items()):
         ids, texts = [query for query, _ in sorted(rows)], [text for _, text in sorted(rows)]

@@ -77,8 +77,8 @@ def run_lineage(reference: str, params: PromoteParams) -> None:
 
 
 def _candidate(ingest: Path, reports: Path, releases: Path, params: PromoteParams) -> tuple[Candidate, list[Questions]]:
+    questions = read_questions(ingest)  # first: without any, no student could be chosen either
     student = choose_student(params.student, reports, releases, params.policy)
-    questions = read_questions(ingest)
     evaluation = read_evaluation(ingest, questions, params.policy.slice_words)
     return read_candidate(student, reports, releases, evaluation), questions
 

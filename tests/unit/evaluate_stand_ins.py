@@ -66,10 +66,13 @@ class FakeRelease:
         return np.take_along_axis(scores, order, 1), [[ids[column] for column in row] for row in order]
 
 
-def write_inputs(root: Path, datasets: tuple[str, ...] = ("api", "med"), leak: str = "") -> dict[str, dict[str, str]]:
+def write_inputs(
+    root: Path, datasets: tuple[str, ...] = ("api", "med"), leak: str = "", judged: tuple[str, ...] = ("api", "med")
+) -> dict[str, dict[str, str]]:
     """Write what `evaluate` reads below `root`; returns the documents' texts by data set and id.
 
-    `leak` = alignment, generated or mined plants the first dev query of the first data set there.
+    `leak` = alignment, generated or mined plants the first dev query of the first data set there. Data sets that are
+    not `judged` have no judgements of dev and test queries; the students held out two texts of each data set.
     """
     corpus, queries, qrels = [], [], []
     for dataset in datasets:
@@ -83,7 +86,8 @@ def write_inputs(root: Path, datasets: tuple[str, ...] = ("api", "med"), leak: s
             split = ("test", "dev", "train")[number % 3]
             row = {"query_id": f"{dataset}/q{number}", "dataset": dataset, "split": split}
             queries.append(row | {"text": f"{TOPICS[number % len(TOPICS)]} please find number{number} {dataset}"})
-            qrels.append(row | {"doc_id": f"{dataset}/d{number}", "grade": 1})
+            if dataset in judged or split == "train":
+                qrels.append(row | {"doc_id": f"{dataset}/d{number}", "grade": 1})
     write_table(root / "ingest", "corpus", table_from_rows("corpus", corpus))
     write_table(root / "ingest", "queries", table_from_rows("queries", queries))
     write_table(root / "ingest", "qrels", table_from_rows("qrels", qrels))
@@ -104,6 +108,13 @@ def write_inputs(root: Path, datasets: tuple[str, ...] = ("api", "med"), leak: s
         for kind, size in (("flat", 1000), ("ann", 100)):
             (root / "index" / dataset / f"{kind}.faiss").write_bytes(bytes(size))
     write_json(root / "distill" / "2l" / "report.json", {"seconds": 12.6})
+    held_out = [
+        {"text_sha": f"{at}{name}", "text": text, "part": "sentences", "role": "query", "source_id": f"{name}/d0"}
+        for name in datasets
+        for at, text in enumerate(("a violin number20 or a graph", "a matrix number10"))
+    ]
+    for student in ("static", "2l"):
+        write_table(root / "distill" / student, "held_out", table_from_rows("held_out", held_out))
     return {
         dataset: {row["doc_id"]: f"{row['title']} {row['content']}" for row in corpus if row["dataset"] == dataset}
         for dataset in datasets

@@ -69,7 +69,7 @@ def test_without_variance_there_is_no_doubt_and_with_one_query_nothing_but() -> 
 def said(budget: float, dev: bool = True) -> list[str]:
     metrics = {
         "choice": choose(values(QUALITY), P50, budget).as_dict(),
-        "retention": QUALITY,
+        "latency": {"teacher": {}, **{name: {} for name in QUALITY}},
         "datasets_dev": {"api": {}} if dev else {},
     }
     return choice_lines(metrics)
@@ -90,6 +90,18 @@ def test_the_choice_is_said_with_its_runner_up_and_who_was_too_slow() -> None:
     assert said(0.01) == [
         "Choice: none, no student is within distill.budget_ms (0.01): the fastest, static, needs 0.014 ms a query"
     ]
+
+
+def test_without_judgements_the_overlap_with_the_teacher_decides() -> None:
+    choice = choose(values(QUALITY), P50, 0.5, "nothing")
+    assert (choice.student, choice.ndcg, choice.runner_up_ndcg) == ("2l", None, None)
+    assert [choice.overlap, choice.runner_up_overlap] == pytest.approx([0.65, 0.62])
+    metrics = {"choice": choice.as_dict(), "latency": {"teacher": {}, **{name: {} for name in QUALITY}}}
+    assert choice_lines(metrics)[0] == (
+        "Choice: 2l, the closest to the teacher of 3 within 0.5 ms a query: 65.0% of the teacher's top 10, as nothing"
+        " is judged, 0.38 ms"
+    )
+    assert "overlap" not in choose(values(QUALITY), P50, 0.0).as_dict()
 
 
 def test_a_changed_budget_retrains_no_student() -> None:

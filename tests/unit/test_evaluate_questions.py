@@ -2,11 +2,8 @@
 
 from pathlib import Path
 
-import pytest
-
-from steps.core.errors import UserError
 from steps.core.tables import table_from_rows, write_table
-from steps.evaluate.questions import read_evaluation_sets
+from steps.evaluate.questions import read_evaluation_sets, unjudged_datasets
 
 
 def write(folder: Path, splits: dict[str, tuple[str, str]]) -> None:
@@ -32,7 +29,13 @@ def test_a_pool_of_unlabelled_queries_is_no_data_set(tmp_path: Path) -> None:
     ]
 
 
-def test_a_data_set_without_test_queries_is_refused(tmp_path: Path) -> None:
-    write(tmp_path, {"a": ("one", "test"), "b": ("two", "train")})
-    with pytest.raises(UserError, match="'two' has no test query"):
-        read_evaluation_sets(tmp_path, ["test", "dev"])
+def test_data_sets_without_a_judged_test_query_are_told_from_the_others(tmp_path: Path) -> None:
+    write(tmp_path, {"a": ("one", "test"), "b": ("two", "dev"), "c": ("two", "train")})
+    rows = [
+        {"doc_id": f"{name}/d", "dataset": name, "title": "", "topic": "", "content": "text"}
+        for name in ("one", "two", "three")
+    ]
+    write_table(tmp_path, "corpus", table_from_rows("corpus", rows))
+    found = read_evaluation_sets(tmp_path, ["test", "dev"])
+    assert [(item.dataset, item.split) for item in found] == [("one", "test"), ("two", "dev")]
+    assert unjudged_datasets(tmp_path, found) == ["three", "two"]

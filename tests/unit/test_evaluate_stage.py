@@ -44,10 +44,11 @@ def evaluate(
     budget_ms: float = 0.0,
     run: Run | None = None,
     teacher: Encode = bag_of_words,
+    judged: tuple[str, ...] = ("api", "med"),
     **changes: object,
 ) -> Path:
     """Run the stage with a teacher that reads whole queries and students that read less of them."""
-    documents = write_inputs(root)
+    documents = write_inputs(root, judged=judged)
     whole = FakeRelease(documents)
     releases = {"static": FakeRelease(documents, known=1), "2l": FakeRelease(documents, known=4)}
     system = System("teacher", dense_search(teacher, whole), teacher, 1_000_000)
@@ -81,7 +82,7 @@ def test_metrics_have_the_documented_keys(reports: Path) -> None:
     metrics = json.loads((reports / "metrics.json").read_text())
     assert set(metrics) == {
         "datasets", "datasets_dev", "retention", "significance", "latency", "sizes", "indexes", "serving", "geometry",
-        "queries", "audit", "settings", "choice",
+        "queries", "audit", "settings", "choice", "closeness", "closeness_texts",
     }  # fmt: skip
     for part in ("datasets", "datasets_dev"):
         assert set(metrics[part]) == {"api", "med"}
@@ -104,8 +105,9 @@ def test_metrics_have_the_documented_keys(reports: Path) -> None:
     assert metrics["sizes"] == {"teacher": {"bytes": 1_000_000}, "static": {"bytes": 123_456}, "2l": {"bytes": 123_456}}
     assert metrics["audit"] == {"checked_texts": 3, "evaluation_queries": 40, "leaks": 0}
     assert metrics["queries"]["api"] == {"test": 10, "dev": 10}
-    names = {metrics["choice"].pop(key) for key in ("student", "runner_up")}
-    assert names == {"static", "2l"}
+    assert metrics["closeness"] == metrics["closeness_texts"] == {}
+    names = {metrics["choice"].pop(key) for key in ("student", "runner_up", "reason")}
+    assert names == {"static", "2l", "best mean nDCG@10 on dev"}
     assert all(isinstance(value, int | float) for value in _leaves(metrics)), "only numbers differ usefully"
 
 
@@ -287,6 +289,48 @@ def test_without_dev_the_report_still_stands(tmp_path: Path, monkeypatch) -> Non
     assert metrics["choice"]["ndcg"] == pytest.approx(np.mean([models["2l"]["nDCG@10"] for models in test.values()]))
     assert "on test, as there are no dev queries" in (reports / "report.html").read_text()
     assert "Where" not in (reports / "report.html").read_text().split("<main>")[1].split("How it was made")[0]
+
+
+def test_where_nothing_is_judged_the_closest_to_the_teacher_is_chosen(
+    tmp_path: Path, monkeypatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reports = evaluate(tmp_path, monkeypatch, judged=())
+    metrics = json.loads((reports / "metrics.json").read_text())
+    assert {path.name for path in reports.iterdir()} == {
+        "metrics.json", "report.html", "frontier.csv", "per_query.parquet", "runs",
+    }  # fmt: skip
+    for key in ("datasets", "datasets_dev", "retention", "significance", "serving", "geometry", "queries"):
+        assert metrics[key] == {}
+    assert metrics["closeness_texts"] == {name: {"sentences": 2} for name in ("api", "med")}
+    close = {name: [row[name]["overlap"] for row in metrics["closeness"].values()] for name in ("2l", "static")}
+    choice = metrics["choice"]
+    assert (choice["student"], choice["runner_up"], choice["ndcg"]) == ("2l", "static", None)
+    assert choice["overlap"] == pytest.approx(np.mean(close["2l"]))
+    assert choice["overlap"] > choice["runner_up_overlap"]
+    assert choice["reason"] == "closest to the teacher by the mean overlap of their top 10, as nothing is judged"
+    assert "bm25" not in metrics["latency"] and metrics["latency"]["2l"]["p50_ms"] > 0
+    assert set(metrics["indexes"]["med"]["ann"]) == {"bytes", "p50_ms"}
+    assert read_table(reports, "per_query").num_rows == 0
+    with (reports / "frontier.csv").open() as file:
+        assert {(row["retention"], row["ndcg"]) for row in csv.DictReader(file)} == {("", "")}
+    page, table = (reports / "report.html").read_text(), results_table(reports)
+    said = "No test query of api is judged: this says how close students are to the teacher, not how good its hits are."
+    assert said in page and said in table
+    assert "2 sentences that trained no student" in page
+    assert "nan" not in page + table
+    assert "Choice: 2l, the closest to the teacher of 2: " in page and "Choice: 2l, the closest to the" in table
+    assert "api: no test query is judged; measures closeness to the teacher on 2 sentences" in capsys.readouterr().out
+
+
+def test_a_judged_data_set_decides_beside_one_that_is_not(tmp_path: Path, monkeypatch) -> None:
+    reports = evaluate(tmp_path, monkeypatch, judged=("api",))
+    metrics = json.loads((reports / "metrics.json").read_text())
+    assert set(metrics["datasets"]) == {"api"} and set(metrics["closeness"]) == {"med"}
+    assert metrics["choice"]["reason"] == "best mean nDCG@10 on dev"
+    assert set(metrics["indexes"]) == {"api", "med"}
+    page, table = (reports / "report.html").read_text(), results_table(reports)
+    assert "No test query of med is judged" in page and "No test query of med is judged" in table
+    assert "Quality against latency" in page and "api (test queries)" in table
 
 
 def test_a_release_without_a_data_set_is_named(tmp_path: Path, monkeypatch) -> None:

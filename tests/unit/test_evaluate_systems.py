@@ -58,15 +58,6 @@ def test_queries_without_a_relevant_document_are_not_asked(tmp_path: Path) -> No
     assert test.query_ids == sorted(test.query_ids)
 
 
-def test_a_data_set_without_test_judgements_is_an_error(tmp_path: Path) -> None:
-    write_inputs(tmp_path)
-    qrels = read_table(tmp_path / "ingest", "qrels")
-    rows = [row for row in qrels.to_pylist() if (row["dataset"], row["split"]) != ("med", "test")]
-    write_table(tmp_path / "ingest", "qrels", qrels.from_pylist(rows, schema=qrels.schema))
-    with pytest.raises(UserError, match="'med' has no test query"):
-        read_evaluation_sets(tmp_path / "ingest", ["test", "dev"])
-
-
 def test_splits_must_hold_test() -> None:
     with pytest.raises(ValidationError, match="test"):
         params(splits=["dev"])

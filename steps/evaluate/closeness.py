@@ -1,0 +1,128 @@
+"""Data sets that nobody judged: how close students come to the teacher, on texts that trained none of them."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from steps.core.corpus import corpus_columns
+from steps.core.errors import UserError
+from steps.core.release import Release
+from steps.core.tables import read_table
+from steps.core.texts import sentences
+from steps.evaluate.latency import Encode
+
+DEPTH = 10
+QUERIES = frozenset({"train_queries", "pool"})
+DOCUMENTS = frozenset({"titles", "sentences", "spans"})
+CORPUS = "corpus"  # the part of texts of which it is not known that they trained nobody
+_ENOUGH_QUERIES = 20  # held out; with fewer, texts of documents are read as queries too
+_MOST = 500  # texts of a data set
+
+
+@dataclass(frozen=True)
+class Texts:
+    """Texts of one data set, and how many of them come from which part of the alignment texts, or from the CORPUS."""
+
+    dataset: str
+    texts: list[str]
+    parts: dict[str, int]
+
+    def told(self) -> str:
+        """The texts in words: `40 unlabelled queries that trained no student`."""
+        return told(self.parts)
+
+
+def told(parts: Mapping[str, int]) -> str:
+    """What was measured on, in words; `parts` as in `Texts`."""
+    if count := parts.get(CORPUS):
+        return f"{count:,} titles and sentences, which may have trained students: too few texts were held out"
+    names = {"train_queries": "training queries", "pool": "unlabelled queries"}
+    listed = ", ".join(f"{count:,} {names.get(part, part)}" for part, count in sorted(parts.items()))
+    return f"{listed} that trained no student"
+
+
+@dataclass(frozen=True)
+class Closeness:
+    """One student on the texts of one data set, each `(texts,)`.
+
+    `cosines` to the teacher's embeddings; `overlaps`: share of the teacher's ten nearest documents that are among the
+    student's, both over the exact index.
+    """
+
+    cosines: np.ndarray
+    overlaps: np.ndarray
+
+    def as_dict(self) -> dict[str, float]:
+        """Key of metrics.json -> value."""
+        return {"cosine": float(self.cosines.mean()), "overlap": float(self.overlaps.mean())}
+
+
+def read_texts(ingest: Path, students: Iterable[Path], datasets: Sequence[str], seed: int) -> list[Texts]:
+    """Up to 500 texts of each data set that no student trained on: queries, and texts of documents where these are few.
+
+    `students` are their folders, in which `distill` lists what it held out. Where it held out nothing of a data set,
+    titles and first sentences of its documents stand in. UserError for a data set without any text.
+    """
+    if not datasets:
+        return []
+    held_out = _held_out(students)
+    found = []
+    for dataset in datasets:
+        own = [(part, text) for part, source, text in held_out if source.startswith(f"{dataset}/")]
+        queries = [item for item in own if item[0] in QUERIES]
+        chosen = queries if len(queries) >= _ENOUGH_QUERIES else own
+        chosen = chosen or [(CORPUS, text) for text in _document_texts(ingest, dataset)]
+        if not chosen:
+            raise UserError(f"data set {dataset!r}: no document has a title or a sentence to search with; leave it out")
+        picked = [chosen[row] for row in np.random.default_rng(seed).permutation(len(chosen))[:_MOST]]
+        found.append(Texts(dataset, [text for _, text in picked], dict(Counter(part for part, _ in picked))))
+    return found
+
+
+def measure_closeness(
+    releases: Mapping[str, Release], encode: Encode, texts: Sequence[Texts]
+) -> dict[str, dict[str, Closeness]]:
+    """`result[dataset][student]`; `encode` is the teacher's, students embed as they serve."""
+    result: dict[str, dict[str, Closeness]] = {}
+    for item in texts:
+        wanted = encode(item.texts)
+        result[item.dataset] = {}
+        for student, release in releases.items():
+            given = release.encode(item.texts)
+            nearest, found = (release.search(item.dataset, each, DEPTH, "flat")[1] for each in (wanted, given))
+            result[item.dataset][student] = Closeness(cosines(wanted, given), overlaps(nearest, found))
+    return result
+
+
+def cosines(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """Cosine of each row of one with the same row of the other, `(n, dim)` each: float64 `(n,)`; 0 with a zero row."""
+    left, right = one.astype(np.float64), other.astype(np.float64)
+    lengths = np.linalg.norm(left, axis=1) * np.linalg.norm(right, axis=1)
+    found: np.ndarray = (left * right).sum(axis=1) / np.where(lengths == 0, 1.0, lengths)
+    return found
+
+
+def overlaps(wanted: Sequence[Sequence[str]], found: Sequence[Sequence[str]]) -> np.ndarray:
+    """Share of each row of `wanted` that is in the same row of `found`: float64 `(n,)`."""
+    return np.array([len(set(a) & set(b)) / len(a) for a, b in zip(wanted, found, strict=True)])
+
+
+def _held_out(students: Iterable[Path]) -> list[tuple[str, str, str]]:
+    """(part, source id, text) of the texts that every student held out, generated ones and their like left out."""
+    tables = [read_table(folder, "held_out") for folder in students]
+    common = set.intersection(*(set(table["text_sha"].to_pylist()) for table in tables))
+    return [
+        (row["part"], row["source_id"], row["text"])
+        for row in tables[0].to_pylist()
+        if row["text_sha"] in common and row["part"] in QUERIES | DOCUMENTS
+    ]
+
+
+def _document_texts(ingest: Path, dataset: str) -> list[str]:
+    """The title, else the first sentence, of each document of a data set."""
+    rows = corpus_columns(ingest, ["dataset", "title", "content"])
+    texts = (title or next(iter(sentences(content)), "") for name, title, content in rows if name == dataset)
+    return [text for text in texts if text.strip()]
