@@ -1,10 +1,11 @@
 """Errors that a person can mend, and the exit codes that schedulers read."""
 
 import errno
-import re
 import sys
 from collections.abc import Callable, Iterator
 from typing import NoReturn
+
+from steps.core.masking import mask_tracebacks, redacted
 
 FULL_DISK = "No space left on device"
 EXIT_BUG = 1
@@ -12,8 +13,6 @@ EXIT_DATA = 3  # data or gate violation: failing again would not help
 EXIT_TRANSIENT = 75  # a network, a server or a disk failed: trying again may help
 EXIT_NOTHING = 99  # nothing to do
 EXIT_KILLED = 137  # killed, or out of memory: a smaller micro-batch may help
-
-_LOGIN = re.compile(r"\b([A-Za-z][A-Za-z0-9+.-]*://)[^\s/'\"]+@")
 
 
 class UserError(Exception):
@@ -35,13 +34,8 @@ class OutOfMemory(UserError):
 
 
 def line(error: BaseException) -> str:
-    """What an error says, on one line, without passwords."""
-    return redacted(" ".join(str(error).split()))
-
-
-def redacted(text: str) -> str:
-    """The text with `***` for the user and password of every URL in it."""
-    return _LOGIN.sub(r"\1***@", text)
+    """What an error says, on one line, without secrets."""
+    return " ".join(redacted(str(error)).split())
 
 
 def exit_with(error: UserError) -> NoReturn:
@@ -51,7 +45,11 @@ def exit_with(error: UserError) -> NoReturn:
 
 
 def guarded(command: Callable[[], None]) -> None:
-    """Run a command; a UserError becomes one line and its exit code: 3, 75 where trying again may help, or 137."""
+    """Run a command; a UserError becomes one line and its exit code: 3, 75 where trying again may help, or 137.
+
+    Any other error ends with its traceback, without secrets.
+    """
+    mask_tracebacks()
     try:
         command()
     except UserError as error:

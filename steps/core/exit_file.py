@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from steps.core.errors import EXIT_BUG, EXIT_KILLED, UserError, exhausted, line
+from steps.core.masking import redacted
 
 VARIABLE = "SLIMTOWER_EXIT_FILE"
 _LENGTH = 8192  # bytes
@@ -27,7 +28,10 @@ def recorded() -> Iterator[None]:
         _write(error.exit_code, line(error))
         raise
     except SystemExit as error:
-        _write(error.code if isinstance(error.code, int) else int(error.code is not None), f"exited with {error.code}")
+        _write(
+            error.code if isinstance(error.code, int) else int(error.code is not None),
+            redacted(f"exited with {error.code}"),
+        )
         raise
     except Exception as error:
         known = exhausted(error)

@@ -38,10 +38,21 @@ def explained(where: str) -> Iterator[None]:
         raise _refusal(where, error.response) from None
     except (aws.NoCredentialsError, aws.PartialCredentialsError, aws.CredentialRetrievalError) as error:
         raise UserError(f"{where}: {error}; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE") from None
-    except (aws.ConnectionError, aws.HTTPClientError, aws.IncompleteReadError) as error:
-        raise TransientError(f"{where}: {error}; check AWS_ENDPOINT_URL and the network, then run again") from None
+    except aws.HTTPClientError as error:
+        if "Invalid header" in str(error):
+            raise UserError(
+                f"{where}: the credentials hold a line end or another character that no header may; mend"
+                " AWS_ACCESS_KEY_ID or AWS_SESSION_TOKEN"
+            ) from None
+        raise _unreached(where, error) from None
+    except (aws.ConnectionError, aws.IncompleteReadError) as error:
+        raise _unreached(where, error) from None
     except aws.BotoCoreError as error:
         raise UserError(f"{where}: {error}; mend the location or the AWS_* variables") from None
+
+
+def _unreached(where: str, error: Exception) -> TransientError:
+    return TransientError(f"{where}: {error}; check AWS_ENDPOINT_URL and the network, then run again")
 
 
 def _refusal(where: str, response: dict[str, Any]) -> Exception:

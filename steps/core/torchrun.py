@@ -12,7 +12,6 @@ import signal
 import sys
 import tempfile
 import time
-import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
@@ -20,6 +19,7 @@ from typing import Any, NoReturn
 from steps.core.errors import EXIT_BUG, OutOfMemory, TransientError, UserError, exhausted, guarded, line
 from steps.core.exit_file import VARIABLE, read_exit, recorded
 from steps.core.files import read_json, write_json
+from steps.core.masking import masked_traceback
 from steps.core.params import Params, load_params
 from steps.core.self_check import require_cuda
 from steps.core.stage import stage_main
@@ -186,7 +186,7 @@ def _leave_reason(error: Exception) -> None:
         return
     known = error if isinstance(error, UserError) else exhausted(error)
     code = known.exit_code if known else EXIT_BUG
-    message = line(known) if known else traceback.format_exc()
+    message = line(known) if known else masked_traceback(error)
     rank = os.environ["RANK"]
     reason = {"rank": rank, "code": code, "message": message, "time": time.time_ns()}
     write_json(Path(folder) / f"{rank}.json", reason)

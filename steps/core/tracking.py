@@ -16,15 +16,16 @@ from importlib.metadata import packages_distributions, version
 from pathlib import Path
 from typing import Any, Protocol
 
-from steps.core.errors import TransientError, UserError
+from steps.core.errors import TransientError, UserError, line
 from steps.core.files import read_json, sha256_file, sha256_text
+from steps.core.masking import redacted
 
 os.environ.setdefault("MLFLOW_ENABLE_ASYNC_LOGGING", "false")
 os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")  # of files on this very disk, mostly
 # What loading a release imports, and nothing more.
 SERVED_MODULES = (
-    "__init__", "errors", "files", "index_files", "names", "query_encoder", "release", "release_checks",
-    "release_manifest", "tower_files", "widths",
+    "__init__", "errors", "files", "index_files", "masking", "names", "query_encoder", "release",
+    "release_checks", "release_manifest", "tower_files", "widths",
 )  # fmt: skip
 SERVED_PACKAGES = ("mlflow", "numpy", "onnxruntime", "pandas", "pyarrow", "pydantic", "tokenizers")
 _REFUSED = {"PERMISSION_DENIED", "UNAUTHENTICATED", "CUSTOMER_UNAUTHORIZED"}
@@ -102,7 +103,7 @@ def reaching() -> Iterator[None]:
     try:
         yield
     except MlflowException as error:
-        text = str(error)
+        text = line(error)
         if any(begin in text for begin in _STORE_FAILED):
             raise _store_error(error) from error
         if error.error_code in _REFUSED or "error code 401" in text or "error code 403" in text:
@@ -121,7 +122,7 @@ def _store_error(error: Exception) -> UserError:
     """A refusal of the artefact store, which stays one, or a failure on the way to it."""
     from botocore.exceptions import NoCredentialsError, PartialCredentialsError
 
-    said = f"artefact store of {tracking_uri()}: {str(error)[:300]}"
+    said = f"artefact store of {tracking_uri()}: {line(error)[:300]}"
     refused = getattr(error, "error_code", None) in _REFUSED or any(code in str(error) for code in _S3_REFUSED)
     if refused or isinstance(error, NoCredentialsError | PartialCredentialsError):
         return UserError(f"{said}; check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and the bucket")
@@ -187,7 +188,7 @@ def open_parent(api: Any, experiment: str) -> str | None:
 def scheduler_tags() -> dict[str, str]:
     """What only the scheduler knows of a run: its own id and the digest of the image that the run has."""
     known = {"airflow_run": "SLIMTOWER_AIRFLOW_RUN", "image_digest": "SLIMTOWER_IMAGE_DIGEST"}
-    return {f"slimtower.{tag}": value for tag, name in known.items() if (value := os.environ.get(name))}
+    return {f"slimtower.{tag}": redacted(value) for tag, name in known.items() if (value := os.environ.get(name))}
 
 
 def git_commit() -> str:
@@ -212,8 +213,8 @@ class MlflowRun:
         self.api, self.run_id, self.experiment = api, run_id, experiment
 
     def param(self, name: str, value: object) -> None:
-        """Record one parameter or fact; long values are cut to MLflow's limit."""
-        self.api.log_param(self.run_id, name, str(value)[:6000])
+        """Record one parameter or fact without its secrets; long values are cut to MLflow's limit."""
+        self.api.log_param(self.run_id, name, redacted(str(value))[:6000])
 
     def metric(self, name: str, value: float, step: int | None = None) -> None:
         """Record one measurement, at a step where it has a history."""
@@ -233,8 +234,8 @@ class MlflowRun:
             self.api.log_batch(self.run_id, metrics=rows[start : start + 900])
 
     def tag(self, name: str, value: str) -> None:
-        """Set one tag."""
-        self.api.set_tag(self.run_id, name, value)
+        """Set one tag, without its secrets."""
+        self.api.set_tag(self.run_id, name, redacted(value))
 
     def artifact(self, path: Path) -> None:
         """Attach a file."""

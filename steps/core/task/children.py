@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from steps.core.errors import redacted
+from steps.core.masking import redacted
 
 _LAST_WORDS = 16384  # bytes
 _LOOK = 0.5  # seconds between looks whether a silent child has ended
@@ -34,7 +34,7 @@ class Ended(NamedTuple):
         return (self.complaints() or [f"ended with code {self.code}"])[-1][:500]
 
     def complaints(self) -> list[str]:
-        """The lines of stderr with ERROR or fatal, else all of them; without passwords."""
+        """The lines of stderr with ERROR or fatal, else all of them; without secrets."""
         lines = [redacted(" ".join(line.split())) for line in self.said.splitlines() if line.strip()]
         return [line for line in lines if line.startswith(("ERROR", "fatal:", "slimtower:"))] or lines
 
@@ -42,7 +42,7 @@ class Ended(NamedTuple):
 def ask(words: Sequence[str], folder: Path | str, environment: dict[str, str]) -> Ended:
     """Run a command and return what it printed."""
     done = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, errors="replace")
-    return Ended(done.returncode, done.stdout, done.stderr[-_LAST_WORDS:])
+    return Ended(done.returncode, done.stdout, redacted(done.stderr)[-_LAST_WORDS:])
 
 
 def stream(words: Sequence[str], folder: Path, environment: dict[str, str]) -> Ended:
@@ -54,8 +54,8 @@ def stream(words: Sequence[str], folder: Path, environment: dict[str, str]) -> E
         for chunk in _chunks(process, process.stderr.fileno()):
             sys.stderr.buffer.write(chunk)
             sys.stderr.flush()
-            said = (said + chunk)[-_LAST_WORDS:]
-        return Ended(process.wait(), "", said.decode(errors="replace"))
+            said = (said + chunk)[-2 * _LAST_WORDS :]  # cut again when it is masked: of half a URL nothing can be said
+        return Ended(process.wait(), "", redacted(said.decode(errors="replace"))[-_LAST_WORDS:])
     finally:
         _stop(process)
         process.stderr.close()

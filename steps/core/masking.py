@@ -1,0 +1,105 @@
+"""Secrets in what is told to people: passwords of URLs, tokens of queries, and what the environment calls a secret.
+
+Text is masked before it is cut: of half a URL no one can say where its password begins.
+"""
+
+import json
+import os
+import re
+import sys
+import threading
+import traceback
+from functools import cache
+from types import TracebackType
+from urllib.parse import unquote
+
+MASK = "***"
+_SHORTEST = 4  # characters; below, a mask would tell more than it hides
+_WORD = 8  # a shorter secret is masked as a word only: it may be part of others
+_SCHEME = r"[A-Za-z][A-Za-z0-9+.-]{0,30}://"
+_KEYS = r"(?:api|access|secret|private)[_-]?key(?:[_-]?id)?"
+_NAMED = rf"token|secret|passw(?:or)?d|passphrase|pwd|signature|credentials?|{_KEYS}"
+_LONG = r"\S{1,4096}"
+_QUOTED = r"\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'"
+
+# user:password@, to the last @ as a password may hold one, or / or '; without a colon only what no path can be
+_LOGIN = re.compile(rf"({_SCHEME})(?:[^\s/@:]*:{_LONG}@|[^\s/'\"]+@)")
+_QUERY = re.compile(rf"(?i)((?:{_NAMED}|x-amz-[a-z-]+|[?&;](?:sig|key|auth|code))(?:=|%3D))[^\s&]+")
+_MAPPED = re.compile(rf"(?i)((?:{_NAMED}|authorization)\\*[\"']\s*:\s*b?)(?:{_QUOTED}|[^\s,}}\]]+)")
+_HEADER = re.compile(
+    r"(?i)((?:authorization|x-amz-security-token)\s*[:=]\s*)(?:(?:basic|bearer|token)\s+)?[^\s,]+|\b(bearer\s+)\S{8,}"
+)
+_SECRET_NAME = re.compile(
+    r"(?i)(?:^|_)(?:PASSWORD|PASSWD|PASSPHRASE|SECRET|TOKEN|PAT|(?:API|ACCESS|SECRET|PRIVATE|FERNET|ACCOUNT)_?KEY)$|_PWD$"
+)
+_GIVEN_LOGIN = re.compile(rf"(?s){_SCHEME}([^/@:]*:.+)@")
+_RUNS = re.compile(r"\s+|\S+")
+_NOT_SECRET = {"true", "false", "none", "null"}
+
+
+def redacted(text: str) -> str:
+    """The text with `***` for every secret in it that has a known form, or is known from the environment."""
+    if (known := _known(_environment())) is not None:
+        text = known.sub(MASK, text)
+    text = _LOGIN.sub(rf"\1{MASK}@", text)
+    text = _QUERY.sub(rf"\1{MASK}", text)
+    text = _MAPPED.sub(rf"\1{MASK}", text)
+    return _HEADER.sub(rf"\1\2{MASK}", text)
+
+
+def masked_traceback(error: BaseException) -> str:
+    """The traceback of an error and of those behind it, as Python prints it, without secrets."""
+    return redacted("".join(traceback.format_exception(error)))
+
+
+def mask_tracebacks() -> None:
+    """From now on print the traceback of what nobody catches without secrets, in threads too."""
+    sys.excepthook = _print_masked
+    threading.excepthook = lambda given: _print_masked(given.exc_type, given.exc_value, given.exc_traceback)
+
+
+def _print_masked(_: type[BaseException], error: BaseException | None, __: TracebackType | None) -> None:
+    if error is not None and not isinstance(error, SystemExit):  # one that ends a thread says nothing
+        print(masked_traceback(error), end="", file=sys.stderr)
+
+
+def _environment() -> frozenset[str]:
+    """The secrets of the environment, without the white space around them."""
+    found: set[str] = set()
+    for name, value in os.environ.items():
+        if _SECRET_NAME.search(name):
+            found.add(value.strip())
+        elif "://" in value:
+            found |= {login.partition(":")[2].strip() for login in _GIVEN_LOGIN.findall(value)}
+    found |= {unquote(secret) for secret in found}
+    return frozenset(secret for secret in found if len(secret) >= _SHORTEST and secret.lower() not in _NOT_SECRET)
+
+
+@cache
+def _known(secrets: frozenset[str]) -> re.Pattern[str] | None:
+    """What finds the secrets, longest first; None where there are none."""
+    if not secrets:
+        return None
+    return re.compile("|".join(_spellings(secret) for secret in sorted(secrets, key=lambda text: (-len(text), text))))
+
+
+def _spellings(secret: str) -> str:
+    """A pattern for a secret as it is, percent-encoded, with escapes, and on one line or several."""
+    pattern = "".join(_white(run) if run.isspace() else "".join(map(_spelled, run)) for run in _RUNS.findall(secret))
+    return pattern if len(secret) >= _WORD else rf"(?<![A-Za-z0-9]){pattern}(?![A-Za-z0-9])"
+
+
+def _white(run: str) -> str:
+    """A pattern for white space, which may have become other white space."""
+    return rf"(?:\s|\+|{'|'.join(_spelled(character) for character in sorted({*run, ' '}))})+"
+
+
+def _spelled(character: str) -> str:
+    """A pattern for one character."""
+    if character.isascii() and character.isalnum():
+        return character
+    raw = character.encode("utf-8", errors="surrogateescape")
+    percent = "".join(rf"%(?:25)*(?i:{byte:02x})" for byte in raw)
+    escaped = {json.dumps(character)[1:-1], ascii(character)[1:-1], repr(raw)[2:-1]}
+    escapes = [r"\\+".join(map(re.escape, form.split("\\"))) for form in sorted(escaped) if "\\" in form]
+    return rf"(?:\\*{re.escape(character)}|{'|'.join([percent, *escapes])})"
