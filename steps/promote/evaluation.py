@@ -38,8 +38,8 @@ def read_questions(ingest: Path) -> list[Questions]:
             asked[row["dataset"]].append((row["query_id"], row["text"]))
     if not asked:
         raise UserError(
-            f"{ingest / 'qrels.parquet'}: no test query is judged, so no floor can be checked and nothing compared; give a"
-            " data set test judgements and run the pipeline again"
+            f"{ingest / 'qrels.parquet'}: no test query is judged, so no floor can be checked and nothing"
+            " compared; give a data set test judgements and run the pipeline again"
         )
     found = []
     for dataset, rows in sorted(asked.items()):

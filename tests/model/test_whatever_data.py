@@ -1,0 +1,103 @@
+"""Whatever data people have, the pipeline ends with its result: students, index, search and a report."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from whole_run import params_of, run_all, write_beir, write_click_log
+
+from steps.core.errors import UserError
+from steps.core.params import Params
+from steps.evaluate.table import results_table
+from steps.promote.run import run as promote
+from steps.search.request import release_folder
+from steps.search.run import run as search
+
+Write = Callable[[Path], dict[str, Any]]
+TRAIN_AND_TEST = {"train": slice(20, 60), "test": slice(20)}
+
+
+def corpus(folder: Path) -> dict[str, Any]:
+    return {"DATA": write_beir(folder, queries=False)}
+
+
+def judged_for_the_test(folder: Path) -> dict[str, Any]:
+    return {"DATA": write_beir(folder, judged={"test": slice(40)})}
+
+
+def queries(folder: Path) -> dict[str, Any]:
+    return {"DATA": write_beir(folder)}
+
+
+def click_log(folder: Path) -> dict[str, Any]:
+    return {"DATA": write_click_log(folder), "TEST_FROM": "2026-01-20", "recipe": "click_log.yaml"}
+
+
+def untitled(folder: Path) -> dict[str, Any]:
+    return {"DATA": write_beir(folder, judged=TRAIN_AND_TEST, titles=False)}
+
+
+def two(folder: Path) -> dict[str, Any]:
+    first = write_beir(folder / "first", judged=TRAIN_AND_TEST, part=slice(80))
+    second = write_beir(folder / "second", queries=False, part=slice(80, None))
+    sources = [
+        {"name": name, "kind": "beir", "path": str(path)} for name, path in (("first", first), ("second", second))
+    ]
+    return {"DATA": folder, "changes": {"ingest": {"sources": sources}}}
+
+
+def params(made: dict[str, Any], tower: Path) -> Params:
+    recipe, changes = made.pop("recipe", "beir.yaml"), made.pop("changes", {})
+    return params_of(recipe, tower, changes, **{name: str(value) for name, value in made.items()})
+
+
+@pytest.mark.parametrize(
+    ("write", "held", "absent", "judged", "unjudged"),
+    [
+        (corpus, "no queries, nothing judged", "generated_queries, pool, train_queries", [], ["own"]),
+        (judged_for_the_test, "40 test judgements", "generated_queries, train_queries", ["own"], []),
+        (queries, "unlabelled), nothing judged", "generated_queries, train_queries", [], ["own"]),
+        (click_log, "test judgements by clicks", "pool", ["log"], []),
+        (untitled, "20 test judgements", "titles", ["own"], []),
+        (two, "documents, no queries, nothing judged", "", ["first"], ["second"]),
+    ],
+    ids=["corpus", "test_judgements", "queries", "click_log", "untitled", "two_data_sets"],
+)
+def test_the_pipeline_ends_with_its_result(
+    write: Write,
+    held: str,
+    absent: str,
+    judged: list[str],
+    unjudged: list[str],
+    tmp_path: Path,
+    tiny_tower: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    lines = run_all(tmp_path, params(write(tmp_path / "given"), tiny_tower))
+    said = capsys.readouterr()
+    assert held in said.out
+    foretold = [line for line in lines if line.startswith("distill: ")]
+    assert foretold == ([f"distill: no texts of {absent}: left out of the mixture"] if absent else [])
+    assert (f"distill: left out of the mixture: {absent} (it has no texts)" in said.err) == bool(absent)
+    assert any("is judged: closeness" in line for line in lines) == bool(unjudged)
+
+    metrics = json.loads((tmp_path / "reports/metrics.json").read_text())
+    assert list(metrics["datasets"]) == judged and list(metrics["closeness"]) == unjudged
+    assert set(metrics["latency"]) == {"teacher", "static", "1l"}
+    assert metrics["choice"]["student"] in {"static", "1l"}
+    assert (metrics["choice"]["ndcg"] is None) == (not judged)
+    for dataset in unjudged:
+        assert 0.5 < metrics["closeness"][dataset]["1l"]["cosine"] <= 1
+        assert "corpus" not in metrics["closeness_texts"][dataset]
+    page, table = (tmp_path / "reports/report.html").read_text(), results_table(tmp_path / "reports")
+    for dataset in unjudged:
+        assert f"No test query of {dataset} is judged" in page and f"No test query of {dataset} is judged" in table
+
+    search("join two paths", release_folder(tmp_path / "models/release", ""), None, 3, tmp_path / "data/ingest")
+    assert len([line for line in capsys.readouterr().out.splitlines() if line.startswith((" 1", " 2", " 3"))]) == 3
+    if not judged:
+        policy = params(write(tmp_path / "given"), tiny_tower).promote
+        with pytest.raises(UserError, match="no test query is judged, so no floor can be checked"):
+            promote(tmp_path / "data/ingest", tmp_path / "reports", tmp_path / "models/release", policy)

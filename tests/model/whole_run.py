@@ -1,0 +1,169 @@
+"""All stages of a run in this process, from a recipe's params, on data that a test writes."""
+
+import inspect
+import json
+import math
+import os
+import shutil
+import statistics
+import string
+import textwrap
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from steps.core.data_check import check_data
+from steps.core.params import Params, check_params, read_mapping
+from steps.core.recipe import laid_over, overlay
+from steps.core.tracking import NullRun
+
+STUDENT = {"layers": [-1], "epochs": 2.0, "batch_size": 32}
+SMALL: dict[str, Any] = {
+    "ingest": {"max_reject_ratio": 0.0},
+    "teach": {"max_document_length": 64, "dev_documents": 20, "precision": "fp32"},
+    "generate": {
+        "max_queries": 20,
+        "judge_sample": 4,
+        "small": {"d_model": 16, "layers": 1, "heads": 2, "vocabulary": 300, "corpus_texts": 20, "epochs": 0.1},
+    },
+    "embed": {"precision": "fp32"},
+    "distill": {
+        "students": ["static", "1l"],
+        "precision": "fp32",
+        "student": {"static": {"epochs": 2.0, "batch_size": 64}, "1l": STUDENT},
+    },
+    "index": {"semantic_ids": {"levels": 2, "codes": 4}},
+    # what serving costs of a random network's nDCG on a few queries means nothing
+    "release": {"parity_ndcg_loss": 1.0, "total_ndcg_loss": 1.0, "served_cosine": 0.9, "probe_tolerance": 0.01},
+    "evaluate": {"latency_queries": 10, "throughput_queries": 10, "bootstrap_samples": 100},
+}
+
+
+def texts() -> list[tuple[str, str, str]]:
+    """(name, summary line, the rest) of about a hundred docstrings of Python's own library."""
+    found = []
+    for module in (str, list, dict, set, math, statistics, shutil, textwrap, string, os.path, json):
+        for name, member in inspect.getmembers(module):
+            summary, _, rest = (inspect.getdoc(member) or "").partition("\n")
+            if callable(member) and not name.startswith("_") and len(rest.split()) > 3 and len(summary.split()) > 2:
+                found.append((f"{module.__name__}.{name}", summary, " ".join(rest.split())[:400]))
+    return found
+
+
+def write_lines(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Write JSONL."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+
+
+def write_beir(
+    folder: Path,
+    *,
+    queries: bool = True,
+    judged: Mapping[str, slice] | None = None,
+    titles: bool = True,
+    part: slice = slice(None),
+) -> Path:
+    """A BEIR folder of a part of the texts: a document's query is its summary line.
+
+    `judged` says which queries are of which split; the rest are unlabelled.
+    """
+    documents = texts()[part]
+    write_lines(
+        folder / "corpus.jsonl",
+        [{"_id": name, "text": rest} | ({"title": name} if titles else {}) for name, _, rest in documents],
+    )
+    if queries:
+        write_lines(folder / "queries.jsonl", [{"_id": f"q.{name}", "text": asked} for name, asked, _ in documents])
+    for split, chosen in (judged or {}).items():
+        path = folder / "qrels" / f"{split}.tsv"
+        path.parent.mkdir(exist_ok=True)
+        rows = "".join(f"q.{name}\t{name}\t1\n" for name, *_ in documents[chosen])
+        path.write_text(f"query-id\tcorpus-id\tscore\n{rows}", encoding="utf-8")
+    return folder
+
+
+def write_click_log(folder: Path) -> Path:
+    """A click log: each summary line was searched for, shown its own document, clicked, and two others, not clicked."""
+    documents = texts()
+    columns = {"doc_id": 0, "title": 0, "content": 2}
+    write_lines(
+        folder / "corpus.jsonl", [{ours: document[at] for ours, at in columns.items()} for document in documents]
+    )
+    rows = [
+        {
+            "query": asked,
+            "doc_id": documents[(number + step) % len(documents)][0],
+            "rank": step + 1,
+            "clicked": step == 0,
+            "timestamp": f"2026-01-{1 + 27 * number // len(documents):02d}T00:00:00",
+        }
+        for number, (_, asked, _) in enumerate(documents)
+        for step in range(3)
+    ]
+    write_lines(folder / "impressions" / "log.jsonl", rows)
+    return folder
+
+
+def params_of(recipe: str, tower: Path, changes: Mapping[str, Any] | None = None, **variables: str) -> Params:
+    """params.yaml with the recipe, the small settings, the teacher's folder and `changes` laid over it."""
+    path = Path("recipes") / recipe
+    raw = laid_over(read_mapping(Path("params.yaml")), path.read_text(encoding="utf-8"), variables, path)
+    base = {"teach": {"base": str(tower)}, "generate": {"judge": str(tower)}}
+    for change in (SMALL, base, dict(changes or {})):
+        raw = overlay(raw, change)
+    return check_params(raw, str(path))
+
+
+def run_ingest(root: Path, params: Params) -> Path:
+    """Run `ingest` below `root`; returns its folder."""
+    from steps.ingest.run import run as ingest
+
+    folder = root / "data/ingest"
+    ingest(sources=params.ingest.sources, output=folder, params=params.ingest, run=NullRun())
+    return folder
+
+
+def run_all(root: Path, params: Params) -> list[str]:
+    """Run every stage below `root`; returns the lines of the data check."""
+    from steps.distill.run import run as distill
+    from steps.embed.run import run as embed
+    from steps.evaluate.run import run as evaluate
+    from steps.generate.run import run as generate
+    from steps.index.run import run as index
+    from steps.mine.run import run as mine
+    from steps.release.run import run as release
+    from steps.teach.run import run as teach
+
+    data, models, run = root / "data", root / "models", NullRun()
+    ingest = run_ingest(root, params)
+    lines = check_data(params, ingest)
+    signals: list[Literal["click", "relevance"]] = ["click", "relevance"]
+    for signal in signals:
+        output = data / "mine" / signal
+        mine(signal=signal, ingest=ingest, clicks=data / "mine/click", output=output, params=params.mine, run=run)
+    teach(ingest, data / "mine/relevance", models / "teach", params.teach, run)
+    generate(ingest, data / "generate", params.generate, run)
+    embed(ingest, data / "generate", models / "teach", data / "embed", params.embed, run)
+    index(ingest, data / "embed", models / "teach", models / "index", params.index, run)
+    mined, releases = data / "mine/relevance", {}
+    for name in params.distill.students:
+        output = models / "distill" / name
+        distill(name, ingest, mined, data / "embed", models / "teach", output, params.distill, run)
+        releases[name] = models / "release" / name
+        release(name, output, models / "index", ingest, releases[name], params.release, run)
+    evaluate(
+        ingest=ingest,
+        mine=mined,
+        embed=data / "embed",
+        generate=data / "generate",
+        teach=models / "teach",
+        index=models / "index",
+        distill=models / "distill",
+        releases=releases,
+        output=root / "reports",
+        budget_ms=params.distill.budget_ms,
+        params=params.evaluate,
+        run=run,
+    )
+    return lines

@@ -1,0 +1,150 @@
+"""The data check: what a later stage would miss is found from the tables of ingest alone."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from steps.core.data_check import check_data
+from steps.core.errors import UserError
+from steps.core.params import Params, check_params, read_mapping
+from steps.core.recipe import overlay
+from steps.core.tables import SCHEMAS, table_from_rows, write_table
+
+ZERO_SHOT: dict[str, Any] = {"teach": {"epochs": 0.0}}
+LABELS = {"label_softmax": 1.0, "query_matching": 1.0}
+
+
+def params(*changes: Mapping[str, Any]) -> Params:
+    raw = read_mapping(Path("params.yaml"))
+    for change in changes:
+        raw = overlay(raw, dict(change))
+    return check_params(raw, "params.yaml")
+
+
+def student(**changes: Any) -> dict[str, Any]:
+    """One student, 1l, with some values changed."""
+    return {"distill": {"students": ["1l"], "student": {"1l": changes}}}
+
+
+def write(folder: Path, documents: int = 30, title: str = "title", **rows: list[tuple[Any, ...]]) -> Path:
+    """Tables of ingest: `documents` of the data set `a`, and rows of others as tuples of their columns."""
+    corpus = [(f"a/{at}", "a", title, "", f"content {at}") for at in range(documents)]
+    for name in ("corpus", "queries", "qrels", "impressions", "relevance", "term_scores"):
+        given = corpus if name == "corpus" else rows.get(name, [])
+        named = [dict(zip(SCHEMAS[name].names, row, strict=True)) for row in given]
+        write_table(folder, name, table_from_rows(name, named))
+    return folder
+
+
+def query(number: int, split: str) -> tuple[Any, ...]:
+    return f"a/q{number}", "a", f"question {number}", split
+
+
+def judged(number: int, split: str) -> tuple[Any, ...]:
+    return f"a/q{number}", "a", f"a/{number}", 1, split
+
+
+def shown(number: int, *, clicked: bool) -> tuple[Any, ...]:
+    return "s", f"a/q{number}", f"a/{number}", 1, clicked, 0
+
+
+def test_a_corpus_alone_runs_and_is_told_what_it_goes_without(tmp_path: Path) -> None:
+    assert check_data(params(), write(tmp_path)) == [
+        "teach: no click log and no relevance table: all-MiniLM-L6-v2 stays as it is, a zero-shot teacher",
+        "distill: no texts of generated_queries, pool, train_queries: left out of the mixture",
+        "evaluate: no test query of a is judged: closeness to the teacher is measured instead; `make promote` will"
+        " refuse, as it compares judged answers",
+    ]
+
+
+def test_complete_data_need_no_line(tmp_path: Path) -> None:
+    folder = write(
+        tmp_path,
+        queries=[query(1, "train"), query(2, "test"), query(3, "pool")],
+        qrels=[judged(2, "test")],
+        impressions=[shown(1, clicked=True), shown(1, clicked=False)],
+    )
+    assert check_data(params(student(labels="train", neighbours=0, terms=LABELS)), folder) == []
+
+
+def test_documents_without_titles_have_no_titles_to_align_on(tmp_path: Path) -> None:
+    lines = check_data(params(ZERO_SHOT), write(tmp_path, title=" ", queries=[query(1, "train"), query(2, "pool")]))
+    assert lines[0] == "distill: no texts of titles: left out of the mixture"
+
+
+@pytest.mark.parametrize(
+    ("change", "rows", "complaint"),
+    [
+        (student(labels="train", terms=LABELS), {}, r"distill\.student\.1l: label_softmax needs labels"),
+        (
+            student(refine={"epochs": 1.0, "learning_rate": 1e-3, "terms": {"label_binary": 1.0}}),
+            {"queries": [query(1, "train")]},
+            r"1l\.refine: label_binary needs labels, .* set labels: teacher and neighbours",
+        ),
+        (student(labels="train", neighbours=0), {}, "score_softmax has no candidate documents.*set neighbours"),
+        (
+            {"distill": {"required_parts": ["titles", "pool"]}},
+            {},
+            r"required_parts names pool, but the data give no such",
+        ),
+        (
+            {"distill": {"mixture": {"titles": 0.0, "sentences": 0.0}}},
+            {},
+            "the data give no text of generated_queries, pool, train_queries, so students have nothing",
+        ),
+        ({"distill": {"mixture": {"spans": 1.0}}}, {}, r"mixture gives spans a weight, but embed\.parts does not name"),
+        ({"mine": {"planner": "table"}}, {}, r"planner: 'table' needs term scores and ingest read none"),
+        ({"index": {"factory": "IVF64,PQ8x4"}}, {}, r"'IVF64,PQ8x4' needs 64 vectors to train on, but 'a' has 30"),
+        ({"index": {"factory": "OPQ8,IVF4,PQ8"}}, {}, "needs 256 vectors"),
+        (
+            {"teach": {"epochs": 1.0}},
+            {"queries": [query(1, "train")], "impressions": [shown(1, clicked=True)]},
+            r"teach\.epochs is 1, but the log of the training queries does not have both",
+        ),
+        (
+            {"teach": {"epochs": 1.0}},
+            {"queries": [query(1, "test")], "impressions": [shown(1, clicked=True), shown(1, clicked=False)]},
+            "there is nothing to train on; set teach.epochs: 0",
+        ),
+        (
+            {"teach": {"epochs": 1.0}},
+            {"queries": [query(1, "train")], "relevance": [("a/q1", f"a/{at}", 1.0) for at in range(10)]},
+            "nor a query with more scores than mine.relevance_skip",
+        ),
+    ],
+)
+def test_what_would_stop_a_later_stage_stops_the_check(
+    tmp_path: Path, change: dict[str, Any], rows: dict[str, Any], complaint: str
+) -> None:
+    with pytest.raises(UserError, match=complaint):
+        check_data(params(ZERO_SHOT, change), write(tmp_path, **rows))
+
+
+def test_a_curriculum_of_documents_needs_a_weight(tmp_path: Path) -> None:
+    weights = {"mixture": {"titles": 0.0, "sentences": 0.0}}
+    change = {"distill": student(documents_first=0.5)["distill"] | weights}
+    with pytest.raises(UserError, match=r"1l\.documents_first is 0\.5, but no part of documents has a weight"):
+        check_data(params(ZERO_SHOT, change), write(tmp_path, queries=[query(1, "train")]))
+
+
+def test_one_document_is_nothing_to_compare(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"score_softmax compares documents, but there is 1 in all"):
+        check_data(params(ZERO_SHOT), write(tmp_path, documents=1))
+    alone = {"distill": {"students": ["static"]}}
+    assert check_data(params(ZERO_SHOT, alone), write(tmp_path, documents=1))
+
+
+def test_too_few_training_vectors_are_found_where_the_corpus_needs_them(tmp_path: Path) -> None:
+    few = {"index": {"training_vectors": 100}}
+    assert check_data(params(ZERO_SHOT, few), write(tmp_path, documents=623))
+    with pytest.raises(UserError, match="training_vectors is 100, too few to train ivfpq of the 624 documents of 'a'"):
+        check_data(params(ZERO_SHOT, few), write(tmp_path, documents=624))
+
+
+def test_scores_of_training_queries_are_labels_and_train_a_teacher(tmp_path: Path) -> None:
+    rows = [("a/q1", f"a/{at}", float(at)) for at in range(12)]
+    folder = write(tmp_path, queries=[query(1, "train"), query(2, "test")], qrels=[judged(2, "test")], relevance=rows)
+    lines = check_data(params(student(labels="train", terms=LABELS)), folder)
+    assert lines == ["distill: no texts of pool: left out of the mixture"]
