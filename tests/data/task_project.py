@@ -10,7 +10,9 @@ from typing import Any
 
 import yaml
 
-CORE = ("steps/__init__.py", "steps/core/__init__.py", "steps/core/errors.py", "steps/core/exit_file.py")
+CORE = tuple(
+    f"steps/{name}.py" for name in ("__init__", "core/__init__", "core/errors", "core/exit_file", "core/masking")
+)
 STAGES = ("ingest", "grow@a", "grow@b", "gather")
 
 DVC_YAML = """\
