@@ -26,12 +26,12 @@ from steps.distill.starts import layer_subset
 from steps.distill.token_tables import table_tower
 from steps.evaluate.latency import Encode, sample
 from steps.evaluate.latency import measure as take_turns
-from steps.release.onnx_export import export_onnx
-from steps.release.table_export import export_table
+from steps.release.export import convert, export
 
 INGEST, MODELS = Path("data/ingest"), Path("models")
 RESULT = Path("bench/results/latency.json")
 BATCH_SIZES = (1, 4, 8, 16, 32, 64)
+CALIBRATION = 256  # texts that int8 is calibrated on; what it loses is not measured here
 SINGLE, BATCHED = 1000, 256  # queries timed one by one, and in batches (a multiple of each batch size)
 TEACHER = "teacher"
 SEED = 7
@@ -98,14 +98,13 @@ def served_encoders(folder: Path) -> tuple[dict[str, Encode], dict[str, str]]:
         TEACHER: str(source.relative_to(".")) if not source.is_absolute() else "all-MiniLM-L6-v2",
         "2l": layers_origin,
     }
-    for name, export, tower, what in (
-        ("2l.onnx", export_onnx, layers, layers_origin),
-        ("static.table", export_table, table, table_origin),
-    ):
+    for name, tower, what in (("2l.onnx", layers, layers_origin), ("static.table", table, table_origin)):
+        exported = folder / f"{name}.fp32"
+        if not (exported / "serving.json").is_file():
+            form = export(tower, exported, "auto", 0)
+            convert(exported, folder / f"{name}.int8", form, "int8", query_texts()[:CALIBRATION])
         for precision in ("fp32", "int8"):
             key = f"{name}.{precision}"
-            if not (folder / key / "serving.json").is_file():
-                export(tower, folder / key, int8=precision == "int8")
             encoders[key], origin[key] = _served(load_query_encoder(folder / key)), what
     return encoders, origin
 

@@ -1,6 +1,6 @@
 """Queries to embeddings on the latency path: tokenizers, numpy and onnxruntime, without torch.
 
-`serving.json` beside the model says what to load: `format` (table or onnx), `precision` (fp32 or int8), `width`,
+`serving.json` beside the model says what to load: `format` (table or onnx), `precision` (int8, mixed or fp32), `width`,
 `max_length` in tokens (null = no limit), `normalise`, `prompt` (put before each query) and `pad_id`; and, for the
 checks of a release, `pooling`.
 """
@@ -20,10 +20,14 @@ from steps.core.files import read_json
 
 REMEDY = "release the student again: `dvc repro` (or `make demo`)"
 TABLE_FILES = {"fp32": ["table.npy"], "int8": ["table.npy", "scales.npy"]}
-ONNX_FILES = {"fp32": ["encoder.onnx"], "int8": ["encoder.int8.onnx"]}
+ONNX_FILES = {
+    "fp32": ["encoder.onnx"],
+    "int8": ["encoder.int8.onnx"],
+    "mixed": ["encoder.mixed.onnx"],  # int8, but for some products in fp32
+}
 # Texts that a graph reads at once. int8 graphs scale activations by the largest of the batch: one by one, a text's
 # embedding does not depend on its neighbours, and is as quick.
-_BATCH = {"fp32": 8, "int8": 1}
+_BATCH = {"fp32": 8, "int8": 1, "mixed": 1}
 _REMEMBERED = 100_000  # words whose pieces are kept
 _WORD_LETTERS = 40  # longer words are cut into pieces each time: who posts them could fill the memory
 _ASCII_WORD = re.compile(r"[A-Za-z0-9]+|[^A-Za-z0-9\s]")

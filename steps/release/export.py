@@ -1,14 +1,19 @@
-"""One way to export a student: as a token table or as an ONNX graph."""
+"""One way to export a student: as a token table or as an ONNX graph, in fp32 and in what is smaller."""
 
+import shutil
 from pathlib import Path
 from typing import Literal
 
 from steps.core.errors import UserError
+from steps.core.files import read_json, write_json
+from steps.core.query_encoder import ONNX_FILES, TABLE_FILES
 from steps.core.towers import load_tower
-from steps.release.onnx_export import export_onnx, quantise_onnx
+from steps.release.onnx_export import export_onnx
+from steps.release.quantisation import calibration, quantise_int8, quantise_mixed
 from steps.release.table_export import export_table, is_table, quantise_table
 
 Format = Literal["onnx", "table"]
+Precision = Literal["int8", "mixed", "fp32"]  # mixed: int8, but for the products that lose most by it
 
 
 def export(tower: Path, serving: Path, form: Literal["auto", "onnx", "table"], width: int) -> Format:
@@ -22,16 +27,24 @@ def export(tower: Path, serving: Path, form: Literal["auto", "onnx", "table"], w
         kind = "a token table" if table else "a transformer"
         raise UserError(f"release.format is {chosen}, but {tower} is {kind}; set it to auto")
     if chosen == "table":
-        export_table(tower, serving, int8=False, width=width)
+        export_table(tower, serving, width=width)
     else:
-        export_onnx(tower, serving, int8=False, width=width)
+        export_onnx(tower, serving, width=width)
     return chosen
 
 
-def quantise(serving: Path, form: Format) -> None:
-    """Turn an fp32 export into int8, in place: a release holds what it serves and no more."""
-    if form == "table":
-        quantise_table(serving)
-    else:
-        quantise_onnx(serving)
-        (serving / "encoder.onnx").unlink()
+def convert(exported: Path, target: Path, form: Format, precision: Precision, texts: list[str]) -> None:
+    """Write an fp32 export in one of its precisions to `target`, a new folder; int8 is calibrated on `texts`."""
+    target.mkdir(parents=True)
+    shutil.copy2(exported / "tokenizer.json", target)
+    write_json(target / "serving.json", read_json(exported / "serving.json") | {"precision": precision})
+    names = (TABLE_FILES if form == "table" else ONNX_FILES)[precision]
+    source, written = exported / names[0], target / names[0]
+    match form, precision:
+        case "table", "int8":
+            quantise_table(source, target)
+        case "onnx", "int8" | "mixed":
+            quantised = quantise_int8 if precision == "int8" else quantise_mixed
+            quantised(exported / ONNX_FILES["fp32"][0], written, calibration(exported, texts))
+        case _:
+            shutil.copy2(source, written)

@@ -1,4 +1,4 @@
-"""Export of a transformer tower as one ONNX graph, from token ids to the embedding, in float32 and in int8."""
+"""Export of a transformer tower as one ONNX graph, from token ids to the embedding, in fp32."""
 
 import logging
 import warnings
@@ -7,9 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import onnx
 import torch
-from onnxruntime.quantization import QuantType, quantize_dynamic
 from onnxruntime.transformers.optimizer import optimize_model
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Dense
@@ -18,7 +16,7 @@ from sentence_transformers.sentence_transformer.modules import Normalize, Poolin
 from torch import Tensor, nn
 
 from steps.core.errors import UserError
-from steps.core.files import read_json, write_json
+from steps.core.files import write_json
 from steps.core.tower_files import query_pooling, tower_facts
 from steps.core.towers import load_tower
 
@@ -43,8 +41,8 @@ class _Graph(nn.Module):
         return nn.functional.normalize(embedding, dim=-1) if self.renormalise else embedding
 
 
-def export_onnx(tower_folder: Path, out: Path, *, int8: bool, width: int = 0) -> None:
-    """Write `encoder.onnx`, `tokenizer.json` and `serving.json` to `out`, and `encoder.int8.onnx` where asked for.
+def export_onnx(tower_folder: Path, out: Path, *, width: int = 0) -> None:
+    """Write `encoder.onnx`, `tokenizer.json` and `serving.json` to `out`, in fp32.
 
     The graph takes `input_ids` and `attention_mask`, int64 `(batch, length)`, and holds everything behind them:
     transformer, pooling, projection, normalisation and, above 0, the cut to the first `width` dimensions. UserError for
@@ -74,32 +72,6 @@ def export_onnx(tower_folder: Path, out: Path, *, int8: bool, width: int = 0) ->
         "pad_id": tower.tokenizer.pad_token_id or 0,
     }
     write_json(out / "serving.json", serving)
-    if int8:
-        quantise_onnx(out)
-
-
-def quantise_onnx(serving: Path) -> None:
-    """Write `encoder.int8.onnx` beside `encoder.onnx`: weights of the matrix products in int8, a scale a column.
-
-    Activations are quantised as they come, with one scale for all texts of a batch. The token embeddings stay float32:
-    looking them up costs no time, and onnxruntime would give the whole table one scale.
-
-    Weights use 7 of the 8 bits. Without VNNI instructions onnxruntime adds pairs of products (unsigned activations by
-    signed weights) in 16 bits, where 8-bit weights saturate: such a graph would embed differently on another processor.
-    Unsigned weights are exact everywhere too, but take half as long again with VNNI.
-    """
-    with _quiet():
-        quantize_dynamic(
-            serving / "encoder.onnx",
-            serving / "encoder.int8.onnx",
-            op_types_to_quantize=["MatMul", "Attention"],
-            per_channel=True,
-            reduce_range=True,
-            weight_type=QuantType.QInt8,
-            # shape inference does not know onnxruntime's fused operators
-            extra_options={"MatMulConstBOnly": True, "DefaultTensorType": onnx.TensorProto.FLOAT},
-        )
-    write_json(serving / "serving.json", read_json(serving / "serving.json") | {"precision": "int8"})
 
 
 def _transformer(tower: SentenceTransformer, folder: Path) -> Transformer:
@@ -126,7 +98,7 @@ def _write_graph(graph: _Graph, transformer: Transformer, path: Path) -> None:
     ids = torch.arange(16).reshape(2, 8) % config.vocab_size
     mask = torch.tensor([[1] * 8, [1] * 5 + [0] * 3])
     axes = {0: "batch", 1: "length"}
-    with TemporaryDirectory() as folder, torch.inference_mode(), _quiet():
+    with TemporaryDirectory() as folder, torch.inference_mode(), quiet():
         traced = Path(folder) / "traced.onnx"
         torch.onnx.export(
             graph,
@@ -144,7 +116,7 @@ def _write_graph(graph: _Graph, transformer: Transformer, path: Path) -> None:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Keep the exporters' advice to their authors off the screen."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)

@@ -9,7 +9,7 @@ from sentence_transformers.sentence_transformer.modules import Normalize, Static
 from torch import nn
 
 from steps.core.errors import UserError
-from steps.core.files import read_json, write_json
+from steps.core.files import write_json
 from steps.core.towers import load_tower
 
 
@@ -18,7 +18,7 @@ def is_table(tower: SentenceTransformer) -> bool:
     return isinstance(tower[0], StaticEmbedding)
 
 
-def export_table(tower_folder: Path, out: Path, *, int8: bool, width: int = 0) -> None:
+def export_table(tower_folder: Path, out: Path, *, width: int = 0) -> None:
     """Write `table.npy`, `tokenizer.json` and `serving.json` to `out`; UserError for a tower that is no token table.
 
     A projection behind the table is multiplied into its rows, as the mean and a linear map commute. Above 0, `width`
@@ -58,20 +58,17 @@ def export_table(tower_folder: Path, out: Path, *, int8: bool, width: int = 0) -
         "pad_id": 0,
     }
     write_json(out / "serving.json", serving)
-    if int8:
-        quantise_table(out)
 
 
-def quantise_table(serving: Path) -> None:
-    """Turn an exported table into int8: `row = scale * code`, the scale being the row's largest magnitude / 127."""
-    rows = np.load(serving / "table.npy", allow_pickle=False)
+def quantise_table(source: Path, folder: Path) -> None:
+    """Write a table in int8 to `folder`: `row = scale * code`, the scale being the row's largest magnitude / 127."""
+    rows = np.load(source, allow_pickle=False)
     if rows.dtype != np.float32:
-        raise UserError(f"{serving / 'table.npy'}: holds {rows.dtype}, not float32; export it again")
+        raise UserError(f"{source}: holds {rows.dtype}, not float32; export it again")
     scales = np.abs(rows).max(axis=1) / np.float32(127)
     codes = np.rint(rows / np.where(scales > 0, scales, 1)[:, None])
-    np.save(serving / "table.npy", codes.astype(np.int8))
-    np.save(serving / "scales.npy", scales.astype(np.float32))
-    write_json(serving / "serving.json", read_json(serving / "serving.json") | {"precision": "int8"})
+    np.save(folder / "table.npy", codes.astype(np.int8))
+    np.save(folder / "scales.npy", scales.astype(np.float32))
 
 
 def _projection(dense: Dense, folder: Path) -> np.ndarray:

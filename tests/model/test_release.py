@@ -123,14 +123,42 @@ def test_the_encoder_that_serves_stays_close_to_the_student(released: Path) -> N
         release = load_release(released / "models/release" / student)
         report = json.loads((release.folder / "report.json").read_text())
         assert (report["format"], report["precision"]) == (form, "int8")
-        assert report["parity"]["exported_cosine_min"] > 0.9999
+        assert report["exported_cosine_min"] > 0.9999
         assert list(report["unjudged"]) == ["one"]  # its queries are train and test
-        assert report["dev"]["two"]["queries"] == 8
-        parts = report["dev"]["two"]["loss"]
-        assert parts["total"] == pytest.approx(parts["export"] + parts["precision"] + parts["index"])
+        assert report["dev"]["two"]["total"]["queries"] == 8
+        assert report["dev"]["two"]["total"]["share"] == pytest.approx(sum(report["dev"]["two"]["steps"].values()))
         queries = ["how to sum the axis", "string window"]
         cosines = (release.encode(queries) * release.tower.encode_query(queries)).sum(axis=1)
         assert cosines.min() > 0.98
+
+
+def test_an_encoder_that_loses_too_much_serves_in_its_next_form(
+    other: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    strict = RELEASE.model_copy(update={"precision": "auto", "served_cosine": 1 - 1e-9})
+    for student, forms in (("static", ["int8", "fp32"]), ("2l", ["int8", "mixed", "fp32"])):
+        release = load_release(run_release(other, student, strict))
+        report = json.loads((release.folder / "report.json").read_text())
+        assert [trial["precision"] for trial in report["tried"]] == forms
+        assert [bool(trial["objection"]) for trial in report["tried"]] == [True] * (len(forms) - 1) + [False]
+        assert report["precision"] == release.manifest.serves.precision == "fp32"
+        said = capsys.readouterr().out
+        assert f"release@{student}: fp32 serves" in said and "int8 has mean cosine" in said
+    assert [path.name for path in (release.folder / "serving").glob("*.onnx")] == ["encoder.onnx"]
+
+
+def test_auto_keeps_the_smallest_form_that_costs_little(other: Path) -> None:
+    for student in ("static", "2l"):
+        folder = run_release(other, student, RELEASE.model_copy(update={"precision": "auto"}))
+        report = json.loads((folder / "report.json").read_text())
+        assert report["precision"] == "int8" and len(report["tried"]) == 1
+
+
+def test_a_form_that_was_asked_for_is_the_only_one_tried(other: Path) -> None:
+    with pytest.raises(UserError, match=r"release\.served_cosine: .*set release\.precision: auto"):
+        run_release(other, "2l", RELEASE.model_copy(update={"precision": "int8", "served_cosine": 1 - 1e-9}))
+    release = load_release(run_release(other, "2l", RELEASE.model_copy(update={"precision": "mixed"})))
+    assert (release.folder / "serving/encoder.mixed.onnx").is_file()
 
 
 def test_an_index_from_another_teacher_cannot_be_released(other: Path) -> None:

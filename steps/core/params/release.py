@@ -11,7 +11,7 @@ class ReleaseParams(Strict):
     """What a release serves with, how much that may cost, and how it proves its encoder."""
 
     format: Literal["auto", "onnx", "table"]
-    precision: Literal["int8", "fp32"]
+    precision: Literal["auto", "int8", "mixed", "fp32"]
     parity_cosine: float = Field(ge=0, le=1)
     served_cosine: float = Field(ge=0, le=1)
     parity_ndcg_loss: float = Field(ge=0, le=1)

@@ -1,0 +1,76 @@
+"""Each form of the encoder, measured on dev queries until one costs no more than the limits allow."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from steps.core.files import folder_bytes
+from steps.core.query_encoder import load_query_encoder
+from steps.core.release import Release
+from steps.core.release_checks import embed_each
+from steps.release.evidence import measured_loss
+from steps.release.export import Format, Precision, convert
+from steps.release.forms import Limits, Trial, to_try
+from steps.release.parity import Unjudged, closeness, cosines
+from steps.release.quality import DevQueries, Values, cost_of, ndcg
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What forms are measured on: the release's index, and texts as the student and its fp32 export embed them.
+
+    `texts` are those of the judged queries, then the samples of data sets without any, then the probes; `model` and
+    `exported` are their embeddings `(texts, dim)`. The release's encoder is the fp32 export.
+    """
+
+    release: Release
+    queries: Sequence[DevQueries]
+    samples: Mapping[str, Sequence[str]]
+    texts: Sequence[str]
+    model: np.ndarray
+    exported: np.ndarray
+
+    def trials(self, folder: Path, form: Format, precision: str, limits: Limits, calibration: list[str]) -> list[Trial]:
+        """Write forms below `folder` until one has no objection, or the last was tried; returns them all.
+
+        Of a precision other than `auto` there is one form. int8 is calibrated on the texts `calibration`.
+        """
+        trials: list[Trial] = []
+        model, exported = (self._ndcg(vectors, "flat") for vectors in (self.model, self.exported))
+        for each in to_try(form, precision):
+            convert(self.release.folder / "serving", folder / each, form, each, calibration)
+            trials.append(self._trial(folder / each, each, model, exported, limits))
+            if not trials[-1].objection(limits):
+                break
+        return trials
+
+    def _trial(
+        self, serving: Path, precision: Precision, model: list[np.ndarray], exported: list[np.ndarray], limits: Limits
+    ) -> Trial:
+        served = embed_each(load_query_encoder(serving).encode, self.texts)
+        exact, approximate = (self._ndcg(served, kind) for kind in ("flat", "ann"))
+        each = zip(self.queries, model, exported, exact, approximate, strict=True)
+        close = np.nan_to_num(cosines(served, self.model), nan=-1.0)
+        return Trial(
+            precision=precision,
+            bytes=folder_bytes(serving),
+            served=served,
+            cosine_mean=float(close.mean()),
+            cosine_min=float(close.min()),
+            parity=measured_loss(np.concatenate(model), np.concatenate(exact), limits.parity) if model else None,
+            costs={asked.dataset: cost_of(Values(*values), limits.total) for asked, *values in each},
+            unjudged=self._unjudged(served),
+        )
+
+    def _ndcg(self, vectors: np.ndarray, kind: str) -> list[np.ndarray]:
+        return ndcg(self.release, self.queries, vectors, kind)
+
+    def _unjudged(self, served: np.ndarray) -> dict[str, Unjudged]:
+        found, start = {}, sum(len(asked.ids) for asked in self.queries)
+        for dataset, sample in self.samples.items():
+            rows = slice(start, start + len(sample))
+            found[dataset] = closeness(dataset, self.model[rows], served[rows])
+            start += len(sample)
+        return found
