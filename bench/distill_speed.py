@@ -30,8 +30,9 @@ from steps.core.files import write_json
 from steps.core.losses.embedding import SquaredError
 from steps.core.params import load_params
 from steps.core.params.distill import AlignmentParams, DistillParams
+from steps.core.precision import resolve_precision
 from steps.core.tables import read_table
-from steps.core.towers import device, encode, load_tower, resolve_precision
+from steps.core.towers import device, encode, load_tower
 from steps.core.tracking import NullRun, git_commit
 from steps.distill.checkpoints import Checkpoints
 from steps.distill.checks import check_targets

@@ -6,7 +6,7 @@ import platform
 import torch
 
 from steps.core.machine import processor
-from steps.core.towers import resolve_precision
+from steps.core.precision import resolve_precision
 
 
 def machine() -> dict[str, object]:

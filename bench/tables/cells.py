@@ -21,7 +21,8 @@ from steps import core
 from steps.core.errors import UserError
 from steps.core.files import code_digest, read_json, sha256_file, write_json
 from steps.core.params.distill import DistillParams, StudentParams
-from steps.core.towers import encode, load_tower, resolve_precision
+from steps.core.precision import resolve_precision
+from steps.core.towers import encode, load_tower
 from steps.core.tracking import NullRun, git_commit
 from steps.distill import run as stage
 from steps.evaluate import measures, questions

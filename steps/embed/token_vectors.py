@@ -4,8 +4,9 @@ import numpy as np
 import torch
 from sentence_transformers import SentenceTransformer
 
+from steps.core.precision import Precision
 from steps.core.progress import progress
-from steps.core.towers import Precision, autocast
+from steps.core.towers import autocast
 
 
 def token_vectors(tower: SentenceTransformer, *, precision: Precision, batch_size: int) -> np.ndarray:

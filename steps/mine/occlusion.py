@@ -4,9 +4,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from steps.core.bases import resolve_base
 from steps.core.progress import progress
 from steps.core.texts import words
-from steps.core.towers import encode, load_tower, resolve_base
+from steps.core.towers import encode, load_tower
 from steps.mine.term_table import shares
 
 _WINDOW_BATCHES = 64  # batches encoded together: what fits in memory, and what `encode` sorts by length

@@ -18,9 +18,9 @@ from transformers import PrinterCallback, TrainerCallback
 
 from steps.core.errors import UserError
 from steps.core.params.teach import TeachParams
+from steps.core.precision import resolve_precision
 from steps.core.progress import progress
 from steps.core.ranks import agreed_step, micro_batch, rank, world
-from steps.core.towers import resolve_precision
 from steps.core.tracking import Run
 from steps.teach.cached_gradients import backward
 from steps.teach.training_triplets import TextTriplet

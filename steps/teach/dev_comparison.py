@@ -10,8 +10,9 @@ from ir_measures import Qrel, ScoredDoc, nDCG
 from scipy.stats import ttest_rel
 from sentence_transformers import SentenceTransformer
 
+from steps.core.precision import Precision
 from steps.core.texts import document_text
-from steps.core.towers import Precision, encode
+from steps.core.towers import encode
 
 DEPTH = 10
 SIGNIFICANT = 0.05

@@ -14,9 +14,10 @@ from sentence_transformers.base.modules import Dense
 from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, StaticEmbedding
 from torch import nn
 
+from steps.core.bases import resolve_base
 from steps.core.errors import UserError
 from steps.core.query_encoder import load_query_encoder
-from steps.core.towers import load_tower, resolve_base
+from steps.core.towers import load_tower
 from steps.release.export import Precision, convert
 from steps.release.onnx_export import export_onnx
 from steps.release.parity import check_export, check_unjudged, closeness, cosines, ndcg_at_10

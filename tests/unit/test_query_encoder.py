@@ -11,9 +11,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer
 
+from steps.core.bases import resolve_base
 from steps.core.errors import UserError
 from steps.core.query_encoder import TableEncoder, TokenIds, load_query_encoder
-from steps.core.towers import resolve_base
 
 TOKENIZER = Path(resolve_base("all-MiniLM-L6-v2")) / "tokenizer.json"
 SERVING = {

@@ -3,7 +3,7 @@
 import numpy as np
 from transformers import AutoTokenizer
 
-from steps.core.towers import resolve_base
+from steps.core.bases import resolve_base
 from steps.distill.token_weights import inverse_document_frequency
 from steps.distill.tokens import Tokens, length_batches, tokenize
 

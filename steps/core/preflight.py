@@ -1,0 +1,95 @@
+"""What can be known before a run: whether this machine can carry it, and about how long it will take."""
+
+import os
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from steps.core.errors import UserError
+from steps.core.files import cache_root
+
+GIB = 2**30
+DISK = 1.0  # GiB that the demo writes at least, most of it models; 2.5 with all that is tracked and cached
+MEMORY = 2.5  # GiB that the largest stage of the demo takes
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What a run has: threads, memory and disk in GiB, `bf16` or `fp32`, and the processor's widest instructions."""
+
+    threads: int
+    memory: float
+    disk: float
+    precision: str
+    instructions: str
+
+    def __str__(self) -> str:
+        threads = "1 thread" if self.threads == 1 else f"{self.threads} threads"
+        return (
+            f"{threads}, {self.precision} ({self.instructions}), {self.memory:.1f} GiB of memory and"
+            f" {self.disk:.0f} GiB of disk free"
+        )
+
+
+def examine(root: Path) -> Machine:
+    """Look at this machine; UserError where the project's folder or the cache cannot be written, or the disk is full.
+
+    What is only tight, or set in a way that costs much time, is told by `warnings`.
+    """
+    import torch
+
+    from steps.core.precision import resolve_precision
+
+    cache = cache_root()
+    for folder in (root, cache):
+        _check_writable(folder)
+    disk = min(shutil.disk_usage(folder).free for folder in (root, cache)) / GIB
+    if disk < DISK:
+        raise UserError(
+            f"{root}: {disk:.1f} GiB of disk are free, the smallest run writes {DISK:g} GiB; free some, or set"
+            " SLIMTOWER_CACHE to a folder on another disk"
+        )
+    instructions = (
+        torch.cuda.get_device_name() if torch.cuda.is_available() else torch.backends.cpu.get_cpu_capability()
+    )
+    return Machine(torch.get_num_threads(), memory_free(), disk, resolve_precision("auto"), instructions)
+
+
+def warnings(machine: Machine) -> list[str]:
+    """What may go wrong or take long, and what to do about it."""
+    said = []
+    if machine.memory < MEMORY:
+        said.append(
+            f"{machine.memory:.1f} GiB of memory are free, the demo takes up to {MEMORY:g}: a stage may be killed;"
+            " close other programs, or set embed.batch_size and distill.student.*.batch_size lower"
+        )
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if machine.threads < cores:
+        said.append(f"{machine.threads} of {cores} cores are used: OMP_NUM_THREADS or a limit of the container says so")
+    return said
+
+
+def memory_free(root: Path = Path("/")) -> float:
+    """GiB of memory that may still be taken, by what the kernel and the container's limit say."""
+    found = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / GIB]
+    meminfo = root / "proc/meminfo"
+    if meminfo.is_file():
+        lines = dict(line.split(":", 1) for line in meminfo.read_text().splitlines() if ":" in line)
+        found.append(int(lines.get("MemAvailable", lines["MemTotal"]).split()[0]) * 1024 / GIB)
+    limit, used = (root / "sys/fs/cgroup" / name for name in ("memory.max", "memory.current"))
+    if limit.is_file() and used.is_file() and (most := limit.read_text().strip()) != "max":
+        found.append(max(0, int(most) - int(used.read_text())) / GIB)
+    return min(found)
+
+
+def _check_writable(folder: Path) -> None:
+    """UserError unless a file can be made in the folder, or in the nearest one above it that is there."""
+    there = next(each for each in (folder, *folder.parents) if each.exists())
+    try:
+        with tempfile.TemporaryFile(dir=there):
+            pass
+    except OSError as error:
+        raise UserError(
+            f"{there}: cannot be written ({error.strerror}); run in a folder of your own, or set SLIMTOWER_CACHE to one"
+        ) from None
