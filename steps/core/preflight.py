@@ -41,10 +41,10 @@ def examine(root: Path) -> Machine:
 
     from steps.core.precision import resolve_precision
 
-    cache = cache_root()
-    for folder in (root, cache):
+    places = [_nearest(folder) for folder in (root, cache_root())]
+    for folder in places:
         _check_writable(folder)
-    disk = min(shutil.disk_usage(folder).free for folder in (root, cache)) / GIB
+    disk = min(shutil.disk_usage(folder).free for folder in places) / GIB
     if disk < DISK:
         raise UserError(
             f"{root}: {disk:.1f} GiB of disk are free, the smallest run writes {DISK:g} GiB; free some, or set"
@@ -83,13 +83,17 @@ def memory_free(root: Path = Path("/")) -> float:
     return min(found)
 
 
+def _nearest(folder: Path) -> Path:
+    """The folder, or the nearest one above it that is there."""
+    return next(each for each in (folder, *folder.parents) if each.exists())
+
+
 def _check_writable(folder: Path) -> None:
-    """UserError unless a file can be made in the folder, or in the nearest one above it that is there."""
-    there = next(each for each in (folder, *folder.parents) if each.exists())
+    """UserError unless a file can be made in the folder."""
     try:
-        with tempfile.TemporaryFile(dir=there):
+        with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
         raise UserError(
-            f"{there}: cannot be written ({error.strerror}); run in a folder of your own, or set SLIMTOWER_CACHE to one"
+            f"{folder}: cannot be written ({error.strerror}); run in a folder of your own, or set SLIMTOWER_CACHE to one"
         ) from None
