@@ -95,5 +95,6 @@ def _check_writable(folder: Path) -> None:
             pass
     except OSError as error:
         raise UserError(
-            f"{folder}: cannot be written ({error.strerror}); run in a folder of your own, or set SLIMTOWER_CACHE to one"
+            f"{folder}: cannot be written ({error.strerror}); run in a folder of your own, or set SLIMTOWER_CACHE to"
+            " one"
         ) from None

@@ -97,6 +97,7 @@ def run(
             "student": student,
             "method": chosen.method,
             "teacher": asdict(teacher),
+            "computed_in": resolve_precision(params.precision),
             "parts": dict(Counter(data.parts.tolist())),
             "parts_without_texts": absent,
             **sizes,

@@ -53,6 +53,7 @@ def run(ingest: Path, generate: Path, teach: Path, output: Path, params: EmbedPa
         np.save(staging / "tokens.npy", tokens.astype(np.float32))
         report = {
             "teacher": asdict(teacher),
+            "computed_in": resolve_precision(params.precision),
             "width": width,
             "documents": len(documents),
             "alignment_texts": texts.table.num_rows,
