@@ -1,28 +1,32 @@
-# Commands people type. Everything runs in .venv, made from requirements/cpu.lock.
+# Commands people type. Everything runs in .venv, made from requirements/run.lock; tests add requirements/cpu.lock.
 PYTHON  ?= python3
 VENV    := .venv
-BIN     := $(CURDIR)/$(VENV)/bin
 export Q RECIPE STAGES STUDENT DATA POOL RELEVANCE TEST_FROM SIMULATED SINCE UNTIL TABLE ONLY SEEDS
-export PATH := $(BIN):$(PATH)
+export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 export HF_HUB_DISABLE_TELEMETRY := 1
 export DVC_NO_ANALYTICS := true
 export MLFLOW_DISABLE_TELEMETRY := true
 
-.PHONY: help setup demo run search test lint promote rollback bench-mine bench-serving bench-gate bench-distill-speed bench-distill test-integration images sbom lock mlflow airflow test-dags clean
+.PHONY: help setup setup-all demo run search test lint promote rollback bench-mine bench-serving bench-gate bench-distill-speed bench-distill test-integration images sbom lock mlflow airflow test-dags clean
 .DEFAULT_GOAL := help
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
 
-setup: $(VENV)/.done ## install what requirements/cpu.lock names into .venv
+setup: $(VENV)/.done ## install what running needs, requirements/run.lock, into .venv (0.6 GB to download, 2 GB on disk)
 
-$(VENV)/.done: requirements/cpu.lock
-	@$(PYTHON) -c 'import sys; sys.exit(0 if (3, 11) <= sys.version_info < (3, 13) else f"slimtower: needs Python 3.11 or 3.12, $(PYTHON) is {sys.version.split()[0]}; run make PYTHON=python3.11 ...")'
-	@echo "setup: installing the locked packages into $(VENV) (2.5 GB on disk, a few minutes)"
-	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check "$$(grep '^torch==' requirements/cpu.lock)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements/cpu.lock
+$(VENV)/.done: requirements/run.lock requirements/install.sh
+	@PYTHON="$(PYTHON)" requirements/install.sh run
 	@touch $@
+
+# Java is in the stamp's name: once it is installed, so is pyspark
+ALL := $(VENV)/.all$(if $(JAVA_HOME)$(shell command -v java 2>/dev/null),-java)
+
+setup-all: $(ALL) ## tests, lint, Spark and ir_datasets besides: requirements/cpu.lock
+
+$(ALL): requirements/cpu.lock requirements/install.sh
+	@PYTHON="$(PYTHON)" requirements/install.sh cpu
+	@touch $(VENV)/.done $@
 
 demo: setup ## the whole pipeline on the embedded data, then its results
 	@python -m steps.core.pipeline
@@ -35,10 +39,10 @@ run: setup ## the pipeline with an overlay: make run RECIPE=recipes/scifact.yaml
 search: setup ## top hits: make search Q="running total along an axis" [STUDENT=static] [RECIPE=recipes/x.yaml]
 	@python -m steps.search --student "$$STUDENT" --recipe "$$RECIPE" -- "$$Q"
 
-test: setup lint ## lint, then the default test suite
+test: setup-all lint ## lint, then the default test suite
 	@python -m pytest tests
 
-lint: setup ## ruff, mypy, import-linter
+lint: setup-all ## ruff, mypy, import-linter
 	@ruff check .
 	@ruff format --check .
 	@mypy
@@ -65,7 +69,7 @@ bench-distill-speed: setup ## texts per second of distillation beside sentence-t
 bench-distill: setup ## a table of distilled students: make bench-distill TABLE=ladder [RUN=runs/scifact_medquad] [ONLY=direct,distil] [SEEDS=1,2,3], after `make run RECIPE=recipes/scifact_medquad.yaml DATA=<folder> STAGES=embed`
 	@python -m bench.distillation "$$TABLE" --run "$${RUN:-runs/scifact_medquad}" --only "$$ONLY" --seeds "$$SEEDS"
 
-test-integration: setup .airflow-venv/.done ## containers, S3, MLflow and Airflow end to end; needs DOCKER_HOST, AWS_ENDPOINT_URL and its credentials (docs/operations.md)
+test-integration: setup-all .airflow-venv/.done ## containers, S3, MLflow and Airflow end to end; needs DOCKER_HOST, AWS_ENDPOINT_URL and its credentials (docs/operations.md)
 	@docker compose version >/dev/null 2>&1 || python -m pip install --quiet --disable-pip-version-check podman-compose==1.6.0
 	@python -m pytest tests -m integration
 
@@ -75,7 +79,7 @@ mlflow: setup ## MLflow's pages on the tracked runs
 airflow: setup .airflow-venv/.done ## Airflow on this machine with the project's DAGs: make airflow [AIRFLOW_PORT=8080] (docs/scheduling.md)
 	@.airflow-venv/bin/python dags/slimtower_dags/standalone.py
 
-test-dags: setup .airflow-venv/.done ## tests of the DAGs, those that need Airflow too
+test-dags: setup-all .airflow-venv/.done ## tests of the DAGs, those that need Airflow too
 	@python -m pytest tests/dags
 
 .airflow-venv/.done: requirements/airflow.lock

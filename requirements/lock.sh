@@ -1,6 +1,7 @@
 #!/bin/sh
-# Resolve pyproject.toml anew and write requirements/cpu.lock, gpu.lock, sbom.lock and airflow.lock: `make lock`.
+# Resolve pyproject.toml anew and write requirements/run.lock, cpu.lock, gpu.lock, sbom.lock and airflow.lock: `make lock`.
 #
+# run.lock is what running needs: the pins of cpu.lock without tests, lint, Spark, ir_datasets and MLflow's login.
 # cpu.lock comes from an installation. Its torch has no local version, so that any build of it satisfies the lock.
 # gpu.lock holds the same pins and what CUDA adds on x86-64 Linux, from the registry's metadata alone: no machine with
 # a GPU is needed. Its `torch===` refuses a CPU build, which `==` would prefer. What was tried of it: that it resolves,
@@ -14,8 +15,11 @@ trap 'rm -rf "$folder"' EXIT
 python3 -m venv "$folder/venv"
 pip="$folder/venv/bin/pip"
 "$pip" install --quiet ${CONSTRAINTS:+-c "$CONSTRAINTS"} torch==2.13.0
+"$pip" install --quiet ${CONSTRAINTS:+-c "$CONSTRAINTS"} ".[cpu]"
+"$pip" freeze --exclude slimtower | sed 's/==.*/==/' >"$folder/run.names"
 "$pip" install --quiet ${CONSTRAINTS:+-c "$CONSTRAINTS"} ".[cpu,dev]"
 "$pip" freeze --exclude slimtower | grep -v '^nvidia-\|^cuda-\|^triton' | sed 's/+cpu//' >"$folder/cpu.lock"
+while read -r name; do grep "^$name" "$folder/cpu.lock" || true; done <"$folder/run.names" >"$folder/run.lock"
 
 "$pip" install --quiet uv
 resolve() {
@@ -49,4 +53,4 @@ python3 -m venv "$folder/airflow"
 	apache-airflow-providers-docker==4.6.1 apache-airflow-providers-cncf-kubernetes apache-airflow-providers-standard
 "$folder/airflow/bin/pip" freeze >"$folder/airflow.lock"
 mv "$folder/airflow.lock" requirements/
-mv "$folder/cpu.lock" "$folder/gpu.lock" "$folder/sbom.lock" requirements/
+mv "$folder/run.lock" "$folder/cpu.lock" "$folder/gpu.lock" "$folder/sbom.lock" requirements/

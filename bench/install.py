@@ -1,0 +1,82 @@
+"""python -m bench.install [COMMIT]: what installing takes, in fresh clones, as bench/results/install.json.
+
+Installs what running needs (`make setup`), then what tests need besides (`make setup-all`), each with an empty cache of
+downloads. With COMMIT the same of an earlier state, for comparison. Ten minutes, 4 GB of disk.
+"""
+
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from importlib.metadata import Distribution, distributions
+from pathlib import Path
+
+from bench.machine import machine
+from steps.core.errors import UserError, guarded
+from steps.core.files import write_json
+from steps.core.tracking import git_commit
+
+TARGET = Path("bench/results/install.json")
+SHOWN = 10  # packages
+MB = 2**20
+
+
+def size(distribution: Distribution) -> int:
+    """Bytes of a package's files, the bytecode among them."""
+    paths = (Path(str(distribution.locate_file(file))) for file in distribution.files or [])
+    return sum(path.stat().st_size for path in paths if path.is_file())
+
+
+def folder_mb(path: Path) -> int:
+    """Size on disk."""
+    return int(subprocess.run(["du", "-sm", path], capture_output=True, text=True, check=True).stdout.split()[0])
+
+
+def make(clone: Path, target: str) -> dict[str, object]:
+    """Seconds, processor seconds and MB after a target of the Makefile."""
+    with tempfile.TemporaryDirectory() as cache:
+        environment = os.environ | {"PIP_CACHE_DIR": f"{cache}/pip", "UV_CACHE_DIR": f"{cache}/uv"}
+        environment["PATH"] = os.pathsep.join(p for p in os.get_exec_path() if not p.startswith(sys.prefix))
+        spent, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
+        if subprocess.run(["make", "-C", clone, target], env=environment, stdout=2).returncode:
+            raise UserError(f"bench.install: make {target} failed, as said above")
+    seconds, after = time.monotonic() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
+    processor_seconds = after.ru_utime + after.ru_stime - spent.ru_utime - spent.ru_stime
+    return {
+        "seconds": round(seconds),
+        "processor_seconds": round(processor_seconds),
+        "mb": folder_mb(clone / ".venv"),
+    }
+
+
+def installed(commit: str, targets: list[str]) -> dict[str, object]:
+    """What each target takes in a clone at a commit, one after the other, and the largest packages after the first."""
+    with tempfile.TemporaryDirectory() as folder:
+        clone = Path(folder) / "clone"
+        subprocess.run(["git", "clone", "--quiet", ".", clone], check=True)
+        subprocess.run(["git", "-C", clone, "checkout", "--quiet", "--detach", commit], check=True)
+        result: dict[str, object] = {"git_commit": commit}
+        for target in targets:
+            result[target] = make(clone, target)
+            if target == "setup":
+                (site,) = (clone / ".venv/lib").glob("python3*/site-packages")
+                sizes = {each.metadata["Name"]: size(each) for each in distributions(path=[str(site)])}
+                largest = sorted(sizes, key=lambda name: -sizes[name])[:SHOWN]
+                result["largest_packages_mb"] = {name: round(sizes[name] / MB) for name in largest}
+    return result
+
+
+def main() -> None:
+    """Write bench/results/install.json."""
+    result: dict[str, object] = {"machine": machine()}
+    if len(sys.argv) > 1:
+        result["before"] = installed(sys.argv[1], ["setup"])
+    result["after"] = installed(git_commit(), ["setup", "setup-all"])
+    write_json(TARGET, result)
+    print(f"wrote {TARGET}: {result}")
+
+
+if __name__ == "__main__":
+    guarded(main)

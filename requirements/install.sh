@@ -1,0 +1,102 @@
+#!/bin/sh
+# Install a lock into .venv: `make setup` runs `requirements/install.sh run`, `make setup-all` `... cpu`.
+#
+# What makes it quick: only what the steps import is byte-compiled (a quarter of all), nothing is resolved (a lock is
+# whole; `pip check` says where another platform needs more), a pip of today (Python 3.11's own takes twice as long), uv
+# where it is installed. docs/operations.md, "Installing", has the figures.
+set -eu
+cd "$(dirname "$0")/.."
+name=${1:-run}
+lock=requirements/$name.lock
+cpu_index=${TORCH_CPU_INDEX:-https://download.pytorch.org/whl/cpu}
+python=.venv/bin/python
+
+say() {
+	echo "setup: $*"
+}
+
+pip() {
+	"$python" -m pip --disable-pip-version-check --quiet "$@"
+}
+
+# A virtual environment of Python 3.11 or 3.12, with a pip of today if there is one.
+make_venv() {
+	first=${PYTHON:-python3}
+	"$first" -c "import sys; sys.exit(0 if (3, 11) <= sys.version_info < (3, 13) else 'slimtower: needs Python 3.11' \
+		' or 3.12, $first is ' + sys.version.split()[0] + '; run it with PYTHON=python3.11')"
+	"$first" -m venv .venv
+	pip install "pip>=26" || say "pip stays as it is"
+}
+
+# Does pip find torch's CPU build, with these further flags? Asks briefly: an index may be out of reach.
+finds_cpu_torch() {
+	"$python" -m pip index versions --timeout 10 --retries 0 "$@" torch 2>/dev/null | grep -qF "$torch+cpu"
+}
+
+# PyPI's torch for Linux carries CUDA. Where there is no such GPU, take the CPU build of the same version.
+install_torch() {
+	set -- # the index to add
+	if [ "$(uname -s)" != Linux ]; then
+		say "torch $torch, as pip finds it"
+		return # with the rest
+	elif command -v nvidia-smi >/dev/null 2>&1; then
+		say "torch $torch, pip's own build, for CUDA, as this machine has nvidia-smi (3 GB to download)"
+		return
+	elif finds_cpu_torch; then
+		say "torch $torch, CPU build, from where pip is told to look (0.2 GB to download)"
+	elif finds_cpu_torch --extra-index-url "$cpu_index"; then
+		say "torch $torch, CPU build, from $cpu_index (0.2 GB to download)"
+		set -- --extra-index-url "$cpu_index"
+	else
+		say "torch $torch, pip's own build, which carries CUDA (3 GB to download): $cpu_index is not in reach"
+		return
+	fi
+	pip install --no-compile --no-deps "$@" "torch===$torch+cpu"
+}
+
+# The lock without what this machine has no use for.
+wanted() {
+	if command -v java >/dev/null 2>&1 || [ -n "${JAVA_HOME:-}" ]; then
+		cat "$lock"
+	else
+		grep -v '^pyspark==\|^py4j==' "$lock"
+	fi
+}
+
+install_packages() {
+	if command -v uv >/dev/null 2>&1; then
+		uv pip install --quiet --python "$python" --no-deps --requirement "$1" && return
+		say "uv could not; pip goes on"
+	fi
+	pip install --no-compile --no-deps --requirement "$1"
+}
+
+# Compile what the commands load: import every module of the steps once, then the packages that are loaded piecemeal.
+compile_used() {
+	PYTHONDONTWRITEBYTECODE='' "$python" -W ignore - <<-'END' || say "not all of steps/ can be imported, as said above"
+		import importlib, pkgutil, steps
+		for module in pkgutil.walk_packages(steps.__path__, "steps."):
+		    if not module.name.endswith("__main__"):
+		        importlib.import_module(module.name)
+	END
+	(
+		cd .venv/lib/python3*/site-packages
+		../../../bin/python -m compileall -qq -j 0 dvc* scmrepo dulwich networkx hydra omegaconf antlr4 ruamel \
+			mlflow sqlalchemy alembic ibis sqlglot pygments anyio _pytest hypothesis
+	) >/dev/null 2>&1 || true # tests and lint are not in every lock
+}
+
+began=$(date +%s)
+[ -x "$python" ] || make_venv
+wanted >".venv/$name.txt"
+torch=$(sed -n 's/^torch==//p' "$lock")
+case $("$python" -c 'import importlib.metadata as m; print(m.version("torch"))' 2>/dev/null) in
+"$torch" | "$torch"+*) ;;
+*) install_torch ;;
+esac
+cmp -s "$lock" ".venv/$name.txt" || say "without pyspark (0.4 GB), which needs Java; the test of Spark skips itself"
+say "$(grep -c == ".venv/$name.txt") packages of $lock, a minute or two"
+install_packages ".venv/$name.txt"
+pip check >/dev/null || pip install --no-compile --requirement ".venv/$name.txt"
+compile_used
+say "done in $(($(date +%s) - began)) s; .venv has $(du -sm .venv | cut -f1) MB"

@@ -1,0 +1,154 @@
+"""What is installed for running: enough for every module of steps/, pins equal to the rest, torch as it fits."""
+
+import ast
+import re
+import shutil
+import stat
+import subprocess
+import sys
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+EXTRAS = {"pyspark", "ir_datasets"}  # asked for by name where they are missing
+CPU_INDEX = "https://download.pytorch.org/whl/cpu"
+
+
+def pins(lock: str) -> dict[str, str]:
+    """Version by normalised name."""
+    lines = (ROOT / "requirements" / f"{lock}.lock").read_text(encoding="utf-8").split()
+    return {re.sub(r"[-_.]+", "-", line.split("==")[0]).lower(): line.split("==")[1] for line in lines}
+
+
+def imported() -> set[str]:
+    """Top-level packages that any line of steps/ imports."""
+    names: set[str] = set()
+    for path in (ROOT / "steps").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                names |= {alias.name.split(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                names.add(node.module.split(".")[0])
+    return names - set(sys.stdlib_module_names) - {"steps", "__future__"}
+
+
+def missing_from_run_lock(packages: set[str]) -> set[str]:
+    """Packages that no distribution of run.lock brings."""
+    known, by_package = pins("run"), packages_distributions()
+    return {
+        package
+        for package in packages
+        if not any(re.sub(r"[-_.]+", "-", name).lower() in known for name in by_package.get(package, []))
+    }
+
+
+def test_running_needs_no_more_than_its_lock() -> None:
+    found = imported()
+    assert {"torch", "boto3", "mlflow"} <= found
+    assert missing_from_run_lock(found - EXTRAS) == set()
+
+
+def test_the_corpus_is_installed_for_running() -> None:
+    (source,) = yaml.safe_load((ROOT / "params.yaml").read_text(encoding="utf-8"))["ingest"]["sources"]
+    assert missing_from_run_lock(set(source["packages"])) == set()
+
+
+def test_tests_and_images_hold_the_same_pins_and_more() -> None:
+    run, everything = pins("run"), pins("cpu")
+    assert run.items() < everything.items()
+    left_out = everything.keys() - run.keys()
+    assert {"pyspark", "ir-datasets", "pytest", "mypy", "ruff"} <= left_out
+    assert "dvc-s3" in run  # a remote on S3 needs no second install
+
+
+FAKE = """#!/bin/sh
+echo "$@" >>"$LOG"
+case "$*" in
+-m\\ venv*) mkdir -p .venv/bin && cp "$0" .venv/bin/python;;
+*index\\ versions*--extra-index-url*) echo "Available versions: 2.13.0${AT_INDEX:-}";;
+*index\\ versions*) echo "Available versions: 2.13.0${AT_HOME:-}";;
+*m.version*) exit 1;;
+esac
+"""
+
+
+def program(path: Path, text: str) -> None:
+    """Write a file that can be run."""
+    path.write_text(text, encoding="utf-8")
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+
+
+@pytest.fixture
+def install(tmp_path: Path):
+    """Run install.sh in a folder whose name holds a space, with stand-ins; returns its output and pip's calls."""
+    root, tools = tmp_path / "a folder", tmp_path / "tools"
+    tools.mkdir()
+    (root / "requirements").mkdir(parents=True)
+    for name in ("install.sh", "run.lock", "cpu.lock"):
+        shutil.copy(ROOT / "requirements" / name, root / "requirements")
+    for name in ("sh", "dirname", "sed", "cat", "grep", "cmp", "date", "du", "cut", "mkdir", "cp"):
+        (tools / name).symlink_to(str(shutil.which(name)))
+    program(tools / "python3", FAKE)
+    program(tools / "uname", "#!/bin/sh\necho ${SYSTEM:-Linux}\n")
+
+    def run(lock: str, *programs: str, **environment: str) -> tuple[str, list[str]]:
+        for name in programs:
+            program(tools / name, f'#!/bin/sh\necho {name} "$@" >>"$LOG"\n')
+        log = tmp_path / "log"
+        done = subprocess.run(
+            [str(root / "requirements/install.sh"), lock],
+            env={"PATH": str(tools), "LOG": str(log), **environment},
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stderr
+        calls = log.read_text().splitlines()
+        return done.stdout, [call for call in calls if " install " in call and "pip>=" not in call]
+
+    return run
+
+
+def test_torch_comes_from_its_cpu_index_where_there_is_no_gpu(install) -> None:
+    said, calls = install("run", AT_INDEX="+cpu")
+    assert f"CPU build, from {CPU_INDEX}" in said
+    assert calls[0].endswith(f"--no-deps --extra-index-url {CPU_INDEX} torch===2.13.0+cpu")
+    assert len(calls) == 2 and calls[1].endswith("--no-deps --requirement .venv/run.txt")
+    assert f"{len(pins('run'))} packages of requirements/run.lock" in said
+
+
+def test_a_cpu_build_that_pip_knows_needs_no_index(install) -> None:
+    said, calls = install("run", AT_HOME="+cpu")
+    assert "from where pip is told to look" in said
+    assert calls[0].endswith("--no-deps torch===2.13.0+cpu")
+
+
+@pytest.mark.parametrize(
+    ("programs", "environment", "what"),
+    [
+        ((), {}, "not in reach"),
+        (("nvidia-smi",), {"AT_INDEX": "+cpu"}, "for CUDA"),
+        ((), {"SYSTEM": "Darwin"}, "finds"),
+    ],
+)
+def test_else_torch_is_pips_own_choice(install, programs: tuple, environment: dict[str, str], what: str) -> None:
+    said, calls = install("run", *programs, **environment)
+    assert what in said
+    assert len(calls) == 1 and calls[0].endswith("--requirement .venv/run.txt")
+
+
+def test_uv_is_taken_where_it_is(install) -> None:
+    _, calls = install("run", "uv", AT_HOME="+cpu")
+    assert calls[1] == "uv pip install --quiet --python .venv/bin/python --no-deps --requirement .venv/run.txt"
+    assert len(calls) == 2
+
+
+def test_pyspark_comes_with_java_alone(install, tmp_path: Path) -> None:
+    said, _ = install("cpu", AT_HOME="+cpu")
+    packages = tmp_path / "a folder/.venv/cpu.txt"
+    assert "without pyspark" in said and "pyspark" not in packages.read_text()
+    said, _ = install("cpu", "java", AT_HOME="+cpu")
+    assert "without pyspark" not in said and "pyspark" in packages.read_text()
