@@ -8,8 +8,8 @@ from pathlib import Path
 
 from steps.core.errors import UserError
 from steps.core.files import cache_root
+from steps.core.limits import GIB, cores, memory_free
 
-GIB = 2**30
 DISK = 1.0  # GiB that the demo writes at least, most of it models; 2.5 with all that is tracked and cached
 MEMORY = 2.5  # GiB that the largest stage of the demo takes
 
@@ -64,23 +64,10 @@ def warnings(machine: Machine) -> list[str]:
             f"{machine.memory:.1f} GiB of memory are free, the demo takes up to {MEMORY:g}: a stage may be killed;"
             " close other programs, or set embed.batch_size and distill.student.*.batch_size lower"
         )
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    if machine.threads < cores:
-        said.append(f"{machine.threads} of {cores} cores are used: OMP_NUM_THREADS or a limit of the container says so")
+    if (given := os.environ.get("OMP_NUM_THREADS")) and machine.threads != (most := cores()):
+        slow = "the others stay idle" if machine.threads < most else "threads wait for each other"
+        said.append(f"OMP_NUM_THREADS is {given}, but {most} {'core' if most == 1 else 'cores'} may be used: {slow}")
     return said
-
-
-def memory_free(root: Path = Path("/")) -> float:
-    """GiB of memory that may still be taken, by what the kernel and the container's limit say."""
-    found = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / GIB]
-    meminfo = root / "proc/meminfo"
-    if meminfo.is_file():
-        lines = dict(line.split(":", 1) for line in meminfo.read_text().splitlines() if ":" in line)
-        found.append(int(lines.get("MemAvailable", lines["MemTotal"]).split()[0]) * 1024 / GIB)
-    limit, used = (root / "sys/fs/cgroup" / name for name in ("memory.max", "memory.current"))
-    if limit.is_file() and used.is_file() and (most := limit.read_text().strip()) != "max":
-        found.append(max(0, int(most) - int(used.read_text())) / GIB)
-    return min(found)
 
 
 def _nearest(folder: Path) -> Path:

@@ -1,0 +1,103 @@
+"""What is said of a machine before a run, and what stops it there."""
+
+import errno
+import os
+import shutil
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+
+from steps.core import preflight
+from steps.core.errors import UserError
+from steps.core.limits import GIB
+from steps.core.preflight import Machine, examine, warnings
+
+AMPLE = Machine(threads=4, memory=16.0, disk=100.0, precision="fp32", instructions="AVX2")
+
+
+class Usage(NamedTuple):
+    total: int
+    used: int
+    free: int
+
+
+def test_the_line_names_threads_precision_memory_and_disk() -> None:
+    assert str(AMPLE) == "4 threads, fp32 (AVX2), 16.0 GiB of memory and 100 GiB of disk free"
+    assert str(Machine(1, 7.26, 3.4, "bf16", "AVX512")).startswith("1 thread, bf16 (AVX512), 7.3 GiB of memory and 3 ")
+
+
+def test_this_machine_is_looked_at_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLIMTOWER_PRECISION", "fp32")
+    machine = examine(tmp_path)
+    assert machine.threads == torch.get_num_threads()
+    assert machine.precision == "fp32"
+    assert machine.disk == pytest.approx(shutil.disk_usage(tmp_path).free / GIB, rel=0.1)
+    assert machine.instructions
+
+
+def test_a_full_disk_stops_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preflight.shutil, "disk_usage", lambda folder: Usage(10 * GIB, 10 * GIB, GIB // 5))
+    with pytest.raises(UserError, match=r"0\.2 GiB of disk are free, the smallest run writes 1 GiB; free some, or set"):
+        examine(tmp_path)
+
+
+def test_the_fuller_of_the_two_disks_counts(tmp_path: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own_cache.mkdir()
+    monkeypatch.setattr(
+        preflight.shutil, "disk_usage", lambda folder: Usage(0, 0, (0 if folder == own_cache else 50) * GIB)
+    )
+    with pytest.raises(UserError, match=r"0\.0 GiB of disk are free"):
+        examine(tmp_path)
+
+
+def test_a_folder_that_cannot_be_written_stops_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(**given: Any) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(preflight.tempfile, "TemporaryFile", refuse)
+    with pytest.raises(UserError, match=r"cannot be written \(Read-only file system\); run in a folder of your own"):
+        examine(tmp_path)
+
+
+def test_a_cache_that_cannot_be_made_stops_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLIMTOWER_CACHE", "/proc/nowhere/cache")
+    with pytest.raises(UserError, match=r"^/proc: cannot be written \(.+\); .*set SLIMTOWER_CACHE"):
+        examine(tmp_path)
+
+
+def test_a_precision_that_there_is_not_stops_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLIMTOWER_PRECISION", "fp16")
+    with pytest.raises(UserError, match="SLIMTOWER_PRECISION is 'fp16'"):
+        examine(tmp_path)
+
+
+def test_of_an_ample_machine_nothing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fewer threads than cores are torch's own choice where two cores share one unit: no warning."""
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(preflight, "cores", lambda: 8)
+    assert warnings(AMPLE) == []
+
+
+def test_little_memory_is_a_warning_with_what_to_do() -> None:
+    (said,) = warnings(Machine(4, 1.23, 100, "fp32", "AVX2"))
+    assert said.startswith("1.2 GiB of memory are free, the demo takes up to 2.5")
+    assert "embed.batch_size" in said
+
+
+@pytest.mark.parametrize(
+    ("threads", "cores", "said"),
+    [
+        (1, 4, ["OMP_NUM_THREADS is 1, but 4 cores may be used: the others stay idle"]),
+        (4, 2, ["OMP_NUM_THREADS is 4, but 2 cores may be used: threads wait for each other"]),
+        (4, 1, ["OMP_NUM_THREADS is 4, but 1 core may be used: threads wait for each other"]),
+        (2, 2, []),
+    ],
+)
+def test_threads_that_were_set_are_compared_with_the_cores(
+    monkeypatch: pytest.MonkeyPatch, threads: int, cores: int, said: list[str]
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", str(threads))
+    monkeypatch.setattr(preflight, "cores", lambda: cores)
+    assert warnings(Machine(threads, 16.0, 100.0, "fp32", "AVX2")) == said
