@@ -14,35 +14,38 @@ import uuid
 from collections.abc import Iterable
 from pathlib import Path
 
-from steps.core import forecast, preflight
+from steps.core import forecast, preflight, surroundings
 from steps.core.bases import resolve_base
 from steps.core.data_check import check_data
-from steps.core.errors import guarded
+from steps.core.errors import UserError, guarded
 from steps.core.lineage import finish, lock_stages, outputs
 from steps.core.params import Params, load_params
 
 INGEST = Path("data/ingest")
 _STAGE = re.compile(r"(Running stage|Stage) '([^']+)'")
+_ALL_DONE = "Data and pipelines are up to date."  # DVC says it of `ingest` alone, too
 
 
 def main() -> None:
     """Run it all; exits with the code of the command that failed."""
-    params, wanted = load_params(), sys.argv[1:]
-    machine = preflight.examine(Path.cwd())
+    params, wanted, root = load_params(), sys.argv[1:], Path.cwd()
+    surroundings.settle()
+    machine = preflight.examine(root)
     _tell([str(machine), *(f"WARNING: {line}" for line in preflight.warnings(machine))])
+    if not surroundings.in_git(root):
+        surroundings.without_git(root)
+        _tell(["no git checkout: MLflow's runs name no commit"])
     progress = Progress([] if wanted else _stages())
     os.environ.setdefault("SLIMTOWER_PIPELINE", uuid.uuid4().hex)
     if code := _call("steps.ingest", "--list"):
         raise SystemExit(code)
     before = lock_stages()
     absent = [path for entry in before.values() for path in outputs(entry) if not path.exists()]
-    code = _reproduce(["ingest"], progress)
-    if not code and wanted != ["ingest"]:
-        _tell(check_data(params, INGEST))
-        progress.expected = _expected(params, machine.precision, progress.stages)
-        if progress.expected:
-            _tell([f"about {forecast.in_words(progress.expected)} on this machine, less what is up to date"])
-        code = _reproduce(wanted, progress)
+    try:
+        code = _run(params, wanted, machine.precision, progress)
+    except UserError:
+        print(f"pipeline: failed; {finish(failed=True)}; {progress.seconds:.0f} s", flush=True)
+        raise
     changed = lock_stages() != before or any(path.exists() for path in absent)
     done = finish(failed=code != 0) if code or changed else "nothing to do, every stage is up to date"
     print(f"pipeline: {'failed; ' if code else ''}{done}; {progress.seconds:.0f} s")
@@ -67,7 +70,7 @@ class Progress:
         """What to print for a line of DVC's; None for what was said before."""
         found = _STAGE.match(text)
         if not found:
-            return text
+            return None if text == _ALL_DONE else text
         verb, stage = found.groups()
         if stage in self._seen:
             return None
@@ -75,8 +78,20 @@ class Progress:
         if verb == "Stage":
             return text
         of = f" of {len(self.stages)}" if self.stages else ""
-        about = f" of about {forecast.in_words(self.expected)}" if self.expected else ""
+        about = f" of about {forecast.in_words(self.expected)}" if self.seconds < self.expected else ""
         return f"Running stage '{stage}' ({len(self._seen)}{of}; {self.seconds / 60:.1f} minutes{about} gone)"
+
+
+def _run(params: Params, wanted: list[str], precision: str, progress: Progress) -> int:
+    """Ingest, check what it made, and run the rest; returns DVC's exit code. UserError where the data will not do."""
+    code = _reproduce(["ingest"], progress)
+    if code or wanted == ["ingest"]:
+        return code
+    _tell(check_data(params, INGEST))
+    progress.expected = _expected(params, precision, progress.stages)
+    if progress.expected:
+        _tell([f"about {forecast.in_words(progress.expected)} on this machine, less what is up to date"])
+    return _reproduce(wanted, progress)
 
 
 def _tell(lines: Iterable[str]) -> None:

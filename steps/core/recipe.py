@@ -1,7 +1,8 @@
 """python -m steps.core.recipe recipes/x.yaml DATA=...: the pipeline with an overlay, in a worktree of its own.
 
-The worktree runs/<recipe> is at the present commit plus uncommitted changes of tracked files; it shares DVC's cache,
-the embeddings' cache and the MLflow database with the project, whose tracked files stay as they are.
+The worktree runs/<recipe> is at the present commit plus uncommitted changes of tracked files; without git it is a plain
+copy. It shares DVC's cache, the embeddings' cache and the MLflow database with the project, whose tracked files stay as
+they are.
 """
 
 import os
@@ -17,6 +18,7 @@ import yaml
 from steps.core.errors import UserError, guarded
 from steps.core.files import cache_root
 from steps.core.params import check_params, parse_mapping, read_mapping
+from steps.core.plain_copy import plain_copy
 from steps.core.tracking import git_commit, tracking_uri
 
 _VARIABLE = re.compile(r"\$\{(\w+)(:-[^}]*)?\}")
@@ -62,23 +64,32 @@ def params_text(params: dict[str, Any], origin: str) -> str:
 def worktree(root: Path, name: str) -> Path:
     """Make or refresh runs/<name> at the present state of the tracked files; keeps its dvc.lock."""
     folder = root / "runs" / name
+    lock = folder / "dvc.lock"
+    kept = lock.read_bytes() if lock.is_file() else None
+    config = f"[cache]\n    dir = '{root / '.dvc' / 'cache'}'\n"
+    if (root / ".git").exists() and shutil.which("git"):
+        _check_out(root, folder)
+    else:
+        plain_copy(root, folder)
+        config = f"[core]\n    no_scm = true\n{config}"  # a checkout that the project may lie in ignores the folder
+    if kept is not None:
+        lock.write_bytes(kept)
+    (folder / ".dvc" / "config.local").write_text(config, encoding="utf-8")
+    return folder
+
+
+def _check_out(root: Path, folder: Path) -> None:
+    """Make or refresh a git worktree at the present commit and what differs from it."""
     commit = _git(root, "rev-parse", "HEAD")
     if _git(root, "status", "--porcelain", "--untracked-files=no"):
         identity = ("-c", "user.name=slimtower", "-c", "user.email=slimtower@localhost")  # of a commit nobody keeps
         commit = _git(root, *identity, "stash", "create")
-    lock = folder / "dvc.lock"
-    kept = lock.read_bytes() if lock.is_file() else None
     if (folder / ".git").exists():
         _git(folder, "checkout", "--quiet", "--force", "--detach", commit)
     else:
         shutil.rmtree(folder, ignore_errors=True)
         _git(root, "worktree", "prune")
         _git(root, "worktree", "add", "--quiet", "--force", "--detach", str(folder), commit)
-    if kept is not None:
-        lock.write_bytes(kept)
-    config = f"[cache]\n    dir = {root / '.dvc' / 'cache'}\n"
-    (folder / ".dvc" / "config.local").write_text(config, encoding="utf-8")
-    return folder
 
 
 def _git(folder: Path, *words: str) -> str:

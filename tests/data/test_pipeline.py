@@ -16,6 +16,7 @@ import pytest
 import yaml
 
 from steps.core import tracking
+from steps.core.plain_copy import plain_copy
 
 pytestmark = pytest.mark.timeout(900)
 WORDS = ["sum", "mean", "matrix", "string", "axis", "file", "window", "graph"]
@@ -79,11 +80,7 @@ class Project:
 @pytest.fixture(scope="module")
 def project(tiny_tower: Path, tmp_path_factory: pytest.TempPathFactory) -> Project:
     root = tmp_path_factory.mktemp("project")
-    listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-    for name in subprocess.run(listed, capture_output=True, text=True, check=True).stdout.split("\0"):
-        if name and Path(name).is_file():
-            (root / name).parent.mkdir(parents=True, exist_ok=True)
-            (root / name).write_bytes(Path(name).read_bytes())
+    plain_copy(Path.cwd(), root)
     (root / "recipes" / "tiny.yaml").write_text(RECIPE)
     for words in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "copy"]):
         identity = ["-c", "user.name=test", "-c", "user.email=test@example.org"]

@@ -1,0 +1,156 @@
+"""What the pipeline says while DVC runs its stages, and the order in which it goes about them."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from steps.core import pipeline
+from steps.core.errors import UserError
+from steps.core.pipeline import Progress
+from steps.core.preflight import Machine
+
+STAGES = ["ingest", "mine@click", "teach"]
+SKIPPED = "Stage 'ingest' didn't change, skipping"
+
+
+def progress(stages: list[str], seconds: float, expected: float = 0.0) -> Progress:
+    """A run that began so long ago."""
+    made = Progress(stages)
+    made._started -= seconds
+    made.expected = expected
+    return made
+
+
+def test_a_stage_that_starts_is_counted_and_timed() -> None:
+    run = progress(STAGES, 90, expected=600)
+    assert (
+        run.line("Running stage 'ingest':") == "Running stage 'ingest' (1 of 3; 1.5 minutes of about 10 minutes gone)"
+    )
+    assert run.line("Running stage 'mine@click':") == (
+        "Running stage 'mine@click' (2 of 3; 1.5 minutes of about 10 minutes gone)"
+    )
+
+
+def test_before_the_forecast_and_once_it_has_passed_only_the_time_is_said() -> None:
+    assert progress(STAGES, 6).line("Running stage 'ingest':") == "Running stage 'ingest' (1 of 3; 0.1 minutes gone)"
+    late = progress(STAGES, 120, expected=60)
+    assert late.line("Running stage 'teach':") == "Running stage 'teach' (1 of 3; 2.0 minutes gone)"
+
+
+def test_of_some_stages_only_nothing_says_how_many_there_are() -> None:
+    assert progress([], 6).line("Running stage 'teach':") == "Running stage 'teach' (1; 0.1 minutes gone)"
+
+
+def test_a_stage_that_is_skipped_is_said_once_and_counts() -> None:
+    run = progress(STAGES, 6)
+    assert [run.line(SKIPPED), run.line(SKIPPED)] == [SKIPPED, None]
+    cached = "Stage 'mine@click' is cached - skipping run, checking out outputs"
+    assert run.line(cached) == cached
+    assert run.line("Running stage 'teach':") == "Running stage 'teach' (3 of 3; 0.1 minutes gone)"
+
+
+def test_a_stage_that_ran_is_not_said_to_be_up_to_date_by_the_second_call_of_dvc() -> None:
+    run = progress(STAGES, 6)
+    assert run.line("Running stage 'ingest':")
+    assert run.line(SKIPPED) is None
+
+
+def test_other_lines_pass_but_for_the_one_that_dvc_says_too_early() -> None:
+    run = progress(STAGES, 6)
+    for text in ("> python -m steps.teach", "", "Updating lock file 'dvc.lock'", "on stage 'teach'"):
+        assert run.line(text) == text
+    assert run.line("Data and pipelines are up to date.") is None
+
+
+@pytest.fixture
+def flow(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., tuple[Any, list[str]]]:
+    """Run `main` with everything around it replaced; returns its exit code or error, and what it did in order."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / ".git").mkdir()
+    monkeypatch.setenv("SLIMTOWER_PIPELINE", "one")
+
+    def run(
+        *words: str, listed: int = 0, codes: tuple[int, ...] = (0, 0), changed: bool = True, bad: str = ""
+    ) -> tuple[Any, list[str]]:
+        did: list[str] = []
+        left, locks = list(codes), [{}, {"ingest": {}}] if changed else [{}, {}]
+
+        def reproduce(targets: list[str], progress: Progress) -> int:
+            did.append(" ".join(["repro", *targets]))
+            return left.pop(0)
+
+        def check(params: Any, ingest: Path) -> list[str]:
+            did.append("check")
+            if bad:
+                raise UserError(bad)
+            return []
+
+        def finish(*, failed: bool) -> str:
+            did.append("failed" if failed else "finished")
+            return "closed"
+
+        fakes: dict[str, Any] = {
+            "load_params": lambda: None,
+            "_stages": lambda: STAGES,
+            "_call": lambda *said: did.append(" ".join(said)) or listed,
+            "lock_stages": lambda: locks.pop(0),
+            "_reproduce": reproduce,
+            "check_data": check,
+            "_expected": lambda *given: 600.0,
+            "finish": finish,
+        }
+        for name, fake in fakes.items():
+            monkeypatch.setattr(pipeline, name, fake)
+        monkeypatch.setattr(pipeline.surroundings, "settle", lambda: None)
+        monkeypatch.setattr(pipeline.surroundings, "without_git", lambda root: did.append("no git"))
+        monkeypatch.setattr(pipeline.preflight, "examine", lambda root: Machine(2, 1.0, 50.0, "fp32", "AVX2"))
+        monkeypatch.setattr(sys, "argv", ["pipeline", *words])
+        with pytest.raises((SystemExit, UserError)) as ended:
+            pipeline.main()
+        return getattr(ended.value, "code", ended.value), did
+
+    return run
+
+
+def test_the_data_are_checked_between_ingest_and_the_rest(
+    flow: Callable[..., Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert flow() == (0, ["steps.ingest --list", "repro ingest", "check", "repro", "finished"])
+    said = capsys.readouterr().out.splitlines()
+    assert said[0] == "pipeline: 2 threads, fp32 (AVX2), 1.0 GiB of memory and 50 GiB of disk free"
+    assert said[1].startswith("pipeline: WARNING: 1.0 GiB of memory are free")
+    assert said[2] == "pipeline: about 10 minutes on this machine, less what is up to date"
+    assert said[3] == "pipeline: closed; 0 s"
+
+
+def test_only_the_wanted_stages_run(flow: Callable[..., Any]) -> None:
+    assert flow("embed")[1] == ["steps.ingest --list", "repro ingest", "check", "repro embed", "finished"]
+    assert flow("ingest")[1] == ["steps.ingest --list", "repro ingest", "finished"]
+
+
+def test_where_nothing_changed_no_run_is_opened(flow: Callable[..., Any], capsys: pytest.CaptureFixture[str]) -> None:
+    assert flow(changed=False)[1] == ["steps.ingest --list", "repro ingest", "check", "repro"]
+    assert "nothing to do, every stage is up to date" in capsys.readouterr().out
+
+
+def test_data_that_cannot_be_listed_end_the_run_with_its_code(flow: Callable[..., Any]) -> None:
+    assert flow(listed=3) == (3, ["steps.ingest --list"])
+
+
+@pytest.mark.parametrize(("codes", "did"), [((255,), []), ((0, 255), ["check", "repro"])])
+def test_a_stage_that_fails_ends_the_run(flow: Callable[..., Any], codes: tuple[int, ...], did: list[str]) -> None:
+    assert flow(codes=codes) == (255, ["steps.ingest --list", "repro ingest", *did, "failed"])
+
+
+def test_data_that_will_not_do_close_the_run_as_failed(flow: Callable[..., Any]) -> None:
+    ended, did = flow(bad="no text at all")
+    assert str(ended) == "no text at all"
+    assert did == ["steps.ingest --list", "repro ingest", "check", "failed"]
+
+
+def test_without_git_dvc_is_told_so(flow: Callable[..., Any], tmp_path: Path) -> None:
+    (tmp_path / ".git").rmdir()
+    assert flow()[1][0] == "no git"

@@ -1,0 +1,136 @@
+"""What a run lacks around it is set in its environment, and nothing that was set is changed."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from steps.core import surroundings
+from steps.core.errors import UserError
+from steps.core.plain_copy import plain_copy
+
+SET = ("XDG_CACHE_HOME", "MPLCONFIGDIR", "HF_HOME", "OMP_NUM_THREADS", *surroundings.QUIET)
+
+
+@pytest.fixture(autouse=True)
+def nothing_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """An ample machine: a home, whole cores. What `settle` sets is taken back."""
+    for name in SET:
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr(surroundings, "cores", lambda: 8)
+    monkeypatch.setattr(surroundings, "cores_seen", lambda: 8)
+
+
+def settled() -> dict[str, str]:
+    surroundings.settle()
+    return {name: os.environ[name] for name in SET if name in os.environ}
+
+
+def test_where_nothing_lacks_only_telemetry_is_switched_off() -> None:
+    assert settled() == surroundings.QUIET
+
+
+def test_a_home_that_cannot_be_written_is_replaced_below_the_cache(
+    own_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", "/proc/nonexistent")
+    monkeypatch.setenv("MPLCONFIGDIR", "/somewhere")
+    assert settled() == surroundings.QUIET | {"XDG_CACHE_HOME": str(own_cache / "home"), "MPLCONFIGDIR": "/somewhere"}
+
+
+def test_models_below_a_home_that_can_only_be_read_are_still_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / ".cache" / "huggingface").mkdir(parents=True)
+    monkeypatch.setattr(surroundings.os, "access", lambda path, mode: mode == os.R_OK)
+    assert settled()["HF_HOME"] == str(tmp_path / ".cache/huggingface")
+
+
+def test_a_user_without_a_home_has_one_below_the_cache(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def homeless() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(surroundings.Path, "home", homeless)
+    assert settled()["XDG_CACHE_HOME"] == str(own_cache / "home")
+
+
+def test_a_share_of_the_cores_gets_as_many_threads_unless_they_were_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(surroundings, "cores", lambda: 2)
+    assert settled()["OMP_NUM_THREADS"] == "2"
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    assert settled()["OMP_NUM_THREADS"] == "3"
+
+
+def test_the_threads_are_set_before_torch_is_imported() -> None:
+    asked = "import sys, steps.core.pipeline; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", asked]).returncode == 0
+
+
+def test_git_may_lie_above(tmp_path: Path) -> None:
+    inner = tmp_path / "inner"
+    inner.mkdir()
+    assert not surroundings.in_git(inner)
+    (tmp_path / ".git").write_text("gitdir: elsewhere\n")  # as in a worktree
+    assert surroundings.in_git(inner)
+
+
+def test_dvc_works_without_git_once_it_is_told(tmp_path: Path) -> None:
+    (tmp_path / ".dvc").mkdir()
+    (tmp_path / ".dvc" / "config.local").write_text("[cache]\n    dir = 'a, b #c'\n")
+    surroundings.without_git(tmp_path)
+    surroundings.without_git(tmp_path)
+    said = (tmp_path / ".dvc" / "config.local").read_text()
+    assert said.count("no_scm = true") == 1
+    assert "a, b #c" in said
+
+
+def test_a_folder_that_is_no_project_of_dvc_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"no git checkout, and DVC cannot be told so: .+; use a clone"):
+        surroundings.without_git(tmp_path)
+
+
+@pytest.mark.skipif(not Path(".git").exists(), reason="not a git checkout: nothing to compare with")
+def test_a_plain_copy_holds_what_git_tracks_or_would(tmp_path: Path) -> None:
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split("\0")
+    plain_copy(Path.cwd(), tmp_path / "copy")
+    assert held(tmp_path / "copy") == {name for name in listed if name and Path(name).is_file()}
+
+
+def test_a_plain_copy_takes_over_what_is_new_and_keeps_what_is_ignored(tmp_path: Path) -> None:
+    root, copy = tmp_path / "project", tmp_path / "project" / "runs" / "x"
+    files = {
+        ".gitignore": "# of the project\n__pycache__/\n*.egg-info/\n/data/\n/runs/\n",
+        ".dvc/.gitignore": "/config.local\n/cache\n",
+        ".dvc/config": "", ".dvc/config.local": "own", ".dvc/cache/object": "", ".git/HEAD": "",
+        "params.yaml": "a: 1", "steps/data/kept.py": "", "steps/gone.py": "", "steps/__pycache__/x.pyc": "",
+        "x.egg-info/y": "", "data/large": "",
+    }  # fmt: skip
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    plain_copy(root, copy)
+    assert held(copy) == {
+        ".gitignore", ".dvc/.gitignore", ".dvc/config", "params.yaml", "steps/data/kept.py", "steps/gone.py"
+    }  # fmt: skip
+
+    for name in ("data/output", ".dvc/config.local", ".git", "steps/stale.py"):
+        (copy / name).parent.mkdir(exist_ok=True)
+        (copy / name).write_text("of the copy")
+    (root / "steps" / "gone.py").unlink()
+    (root / "params.yaml").write_text("a: 2")
+    plain_copy(root, copy)
+    assert held(copy) == {
+        ".gitignore", ".dvc/.gitignore", ".dvc/config", ".dvc/config.local", "params.yaml", "steps/data/kept.py",
+        "data/output",
+    }  # fmt: skip
+    assert (copy / "params.yaml").read_text() == "a: 2"
+    assert (copy / ".dvc" / "config.local").read_text() == "of the copy"
+
+
+def held(folder: Path) -> set[str]:
+    return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
