@@ -1,0 +1,127 @@
+"""The forecast: it grows with what costs time, and agrees with a count by hand."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from steps.core import forecast
+from steps.core.forecast import FIXED, Data, in_words, layer_operations, measure
+from steps.core.params import Params, check_params, read_mapping
+from steps.core.recipe import overlay
+from steps.core.tables import SCHEMAS, table_from_rows, write_table
+
+DATA = Data(documents=1000, document_tokens=50.0, train_queries=200, texts=3000)
+LAYER, LAYERS, SPEED = 3.5e6, 6, 1e11
+
+
+def params(**distill: Any) -> Params:
+    raw = overlay(read_mapping(Path("params.yaml")), {"distill": distill} if distill else {})
+    return check_params(raw, "params.yaml")
+
+
+def seconds(data: Data = DATA, params: Params | None = None, speed: float = SPEED) -> dict[str, float]:
+    return forecast.forecast(data, params or check_params(read_mapping(Path("params.yaml")), ""), LAYER, LAYERS, speed)
+
+
+def test_every_stage_has_a_share_and_at_least_its_fixed_one() -> None:
+    found = seconds(params=params(students=["static", "2l"]))
+    assert {name.partition("@")[0] for name in found} == set(FIXED)
+    assert {"distill@static", "distill@2l", "release@static", "release@2l"} <= set(found)
+    assert all(found[name] >= FIXED[name.partition("@")[0]] for name in found)
+
+
+@pytest.mark.parametrize(
+    ("larger", "stages"),
+    [
+        (replace(DATA, documents=2000), {"embed"}),
+        (replace(DATA, document_tokens=80.0), {"embed", "teach"}),
+        (replace(DATA, train_queries=400), {"generate"}),
+        (replace(DATA, texts=6000), {"embed", "distill@static", "distill@2l", "distill@4l"}),
+    ],
+    ids=["documents", "tokens", "queries", "texts"],
+)
+def test_more_data_takes_longer_where_it_is_read(larger: Data, stages: set[str]) -> None:
+    chosen = params(students=["static", "2l", "4l"])
+    before, after = seconds(params=chosen), seconds(larger, chosen)
+    assert {name for name in before if after[name] > before[name]} == stages
+    assert all(after[name] == before[name] for name in before if name not in stages)
+
+
+def test_deeper_students_and_more_of_them_take_longer() -> None:
+    found = seconds(
+        params=params(students=["1l", "2l", "4l"], student={n: {"epochs": 1.0} for n in ("1l", "2l", "4l")})
+    )
+    work = [found[f"distill@{name}"] - FIXED["distill"] for name in ("1l", "2l", "4l")]
+    assert work[1] == pytest.approx(2 * work[0])
+    assert work[2] == pytest.approx(4 * work[0])
+    assert sum(found.values()) > sum(seconds(params=params(students=["1l"])).values())
+
+
+def test_a_student_by_hand() -> None:
+    """Texts x tokens x passes x layers x operations a token and layer, three times as a step goes back too."""
+    chosen = params(students=["2l"], student={"2l": {"epochs": 2.0}})
+    layer = 2.0 * (4 * 384 * 384 + 2 * 384 * 1536)  # four projections, two of the feed-forward part
+    found = forecast.forecast(DATA, chosen, layer, 6, 5e10)["distill@2l"]
+    assert found - FIXED["distill"] == pytest.approx(3000 * 19 * 2.0 * 2 * layer * 3 / 5e10)
+
+
+def test_a_machine_of_twice_the_speed_halves_all_but_the_fixed_part() -> None:
+    slow, fast = seconds(), seconds(speed=2 * SPEED)
+    for name, fixed in ((name, FIXED[name.partition("@")[0]]) for name in slow):
+        assert slow[name] - fixed == pytest.approx(2 * (fast[name] - fixed))
+
+
+def test_without_training_queries_nothing_is_trained_or_generated() -> None:
+    found = seconds(replace(DATA, train_queries=0))
+    assert found["teach"] == FIXED["teach"]
+    assert found["generate"] == FIXED["generate"]
+
+
+def test_the_tables_are_counted(tmp_path: Path) -> None:
+    words = " ".join(["word"] * 30)
+    rows: dict[str, list[tuple[str, ...]]] = {
+        "corpus": [(f"a/{at}", "a", "title", "", words) for at in range(10)],
+        "queries": [
+            (f"a/q{at}", "a", "text", split) for at, split in enumerate(["train"] * 4 + ["test"] * 3 + ["pool"])
+        ],
+    }
+    for name, given in rows.items():
+        columns = SCHEMAS[name].names
+        write_table(tmp_path, name, table_from_rows(name, [dict(zip(columns, row, strict=False)) for row in given]))
+    found = measure(tmp_path, params())
+    assert (found.documents, found.train_queries) == (10, 4)
+    assert found.document_tokens == pytest.approx(1.4 * 30 + 6)
+    assert found.texts == 4 + 2 * 4 + 10 + 10 * 30 // 15 + 1
+
+
+def test_no_document_is_no_division(tmp_path: Path) -> None:
+    for name in ("corpus", "queries"):
+        write_table(tmp_path, name, table_from_rows(name, []))
+    assert measure(tmp_path, params()) == Data(0, 0.0, 0, 0)
+
+
+def test_a_network_that_does_not_say_its_size_has_no_forecast(tmp_path: Path) -> None:
+    assert layer_operations(tmp_path) is None
+    config = tmp_path / "config.json"
+    for text in ("{", "{}", '{"hidden_size": null, "intermediate_size": 4, "num_hidden_layers": 1}', "[]"):
+        config.write_text(text)
+        assert layer_operations(tmp_path) is None
+    config.write_text(json.dumps({"hidden_size": 2, "intermediate_size": 3, "num_hidden_layers": 5}))
+    assert layer_operations(tmp_path) == (2.0 * (16 + 12), 5)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_the_speed_of_this_machine_is_found_quickly(precision: str) -> None:
+    assert 1e8 < forecast.speed(precision, seconds=0.05) < 1e16
+
+
+@pytest.mark.parametrize(
+    ("guess", "said"),
+    [(10, "less than a minute"), (44, "less than a minute"), (45, "a minute"), (89, "a minute"), (90, "2 minutes"),
+     (620, "10 minutes")],
+)  # fmt: skip
+def test_a_guess_is_said_as_people_say_it(guess: float, said: str) -> None:
+    assert in_words(guess) == said
