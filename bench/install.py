@@ -73,7 +73,7 @@ def main() -> None:
     result: dict[str, object] = {"machine": machine()}
     if len(sys.argv) > 1:
         result["before"] = installed(sys.argv[1], ["setup"])
-    result["after"] = installed(git_commit(), ["setup", "setup-all"])
+    result["after"] = installed(git_commit().removesuffix("+dirty"), ["setup", "setup-all"])
     write_json(TARGET, result)
     print(f"wrote {TARGET}: {result}")
 

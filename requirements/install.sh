@@ -1,7 +1,7 @@
 #!/bin/sh
 # Install a lock into .venv: `make setup` runs `requirements/install.sh run`, `make setup-all` `... cpu`.
 #
-# What makes it quick: only what the steps import is byte-compiled (a quarter of all), nothing is resolved (a lock is
+# What makes it quick: only what the steps import is byte-compiled (a third of all), nothing is resolved (a lock is
 # whole; `pip check` says where another platform needs more), a pip of today (Python 3.11's own takes twice as long), uv
 # where it is installed. docs/operations.md, "Installing", has the figures.
 set -eu
