@@ -6,6 +6,7 @@ export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 export HF_HUB_DISABLE_TELEMETRY := 1
 export DVC_NO_ANALYTICS := true
 export MLFLOW_DISABLE_TELEMETRY := true
+export ORT_DISABLE_TELEMETRY := 1
 
 .PHONY: help setup setup-all demo run search test lint promote rollback bench-mine bench-serving bench-gate bench-distill-speed bench-distill test-integration images sbom lock mlflow airflow test-dags clean
 .DEFAULT_GOAL := help
