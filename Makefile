@@ -8,7 +8,7 @@ export DVC_NO_ANALYTICS := true
 export MLFLOW_DISABLE_TELEMETRY := true
 export ORT_DISABLE_TELEMETRY := 1
 
-.PHONY: help setup setup-all demo run search test lint promote rollback bench-mine bench-serving bench-gate bench-distill-speed bench-distill test-integration images sbom lock mlflow airflow test-dags clean
+.PHONY: help setup setup-all demo run search test lint promote rollback bench-mine bench-serving bench-gate bench-release bench-distill-speed bench-distill test-integration images sbom lock mlflow airflow test-dags clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -54,6 +54,9 @@ promote: setup ## make a release the champion if it is no worse: make promote [S
 
 rollback: setup ## let the previous champion serve again, encoder and index together
 	@python -m steps.promote --rollback
+
+bench-release: setup ## what the forms of released encoders lose, five seeds, after `make demo` (20 minutes)
+	@python -m bench.release_forms
 
 bench-gate: setup ## error rates of the promotion gate on the demo's per-query differences, after `make demo` (2 minutes)
 	@python -m bench.gate --retrain

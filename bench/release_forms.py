@@ -1,0 +1,125 @@
+"""python -m bench.release_forms [--run FOLDER] [--seeds 1,2,3,4,5]: what each form of a released encoder loses.
+
+Distils the students of two and of four layers once a seed from what a pipeline's run left, releases each with
+`precision: auto`, and measures beside it int8 as it was before activations were smoothed. Writes
+bench/results/release_forms.json: nDCG@10 lost on dev and its p-value, mean cosine to the student, bytes and p50 of each
+form; all forms of a student take turns while they are timed.
+"""
+
+import argparse
+import os
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+
+from bench.machine import machine
+from steps.core.errors import UserError, guarded
+from steps.core.files import folder_bytes, write_json
+from steps.core.params import Params, load_params
+from steps.core.query_encoder import load_query_encoder
+from steps.core.release import load_release
+from steps.core.release_checks import embed_each
+from steps.core.towers import encode, load_tower
+from steps.core.tracking import NullRun, git_commit
+from steps.core.widths import cut
+from steps.distill.run import run as distill
+from steps.evaluate import latency
+from steps.release.evidence import measured_loss
+from steps.release.export import convert, export
+from steps.release.parity import cosines
+from steps.release.probe_texts import probe_texts
+from steps.release.quality import ndcg, read_dev_queries
+from steps.release.quantisation import quantise
+from steps.release.run import SAMPLE
+from steps.release.run import run as release
+
+RESULT = Path("bench/results/release_forms.json")
+STUDENTS = ("2l", "4l")
+FORMS = ("int8, not smoothed", "int8", "mixed", "fp32")
+TIMED = 200  # queries
+
+
+def forms(tower: Path, ingest: Path, folder: Path) -> dict[str, Path]:
+    """The student in every form, each in a folder of its own, by name."""
+    exported, plain = folder / "fp32", folder / "plain"
+    export(tower, exported, "onnx", 0)
+    texts = probe_texts(ingest, SAMPLE)
+    for precision in ("int8", "mixed"):
+        convert(exported, folder / precision, "onnx", precision, texts)  # type: ignore[arg-type]
+    convert(exported, plain, "onnx", "int8", texts)
+    quantise(exported / "encoder.onnx", plain / "encoder.int8.onnx")
+    return dict(zip(FORMS, (plain, folder / "int8", folder / "mixed", exported), strict=True))
+
+
+def measure(root: Path, student: str, seed: int, params: Params, folder: Path) -> dict[str, Any]:
+    """One student of one seed: what was tried for its release, and what each form loses."""
+    ingest, made = root / "data/ingest", folder / "distilled"
+    distill(
+        student=student,
+        ingest=ingest,
+        mine=root / "data/mine/relevance",
+        embed=root / "data/embed",
+        teach=root / "models/teach",
+        output=made,
+        params=params.distill.model_copy(update={"seed": seed}),
+        run=NullRun(),
+    )
+    target = folder / "release"
+    release(student, made, root / "models/index", ingest, target, params.release, NullRun())
+    opened = load_release(target)
+    queries = read_dev_queries(ingest, opened.datasets)
+    texts = [text for asked in queries for text in asked.texts]
+    model = cut(encode(load_tower(made / "query_encoder"), texts, "query"), opened.manifest.width)
+    before = np.concatenate(ndcg(opened, queries, model, "flat"))
+    written = forms(made / "query_encoder", ingest, folder / "forms")
+    encoders = {name: load_query_encoder(path) for name, path in written.items()}
+    speeds = latency.measure(
+        {name: encoder.encode for name, encoder in encoders.items()}, texts[:TIMED], texts[:TIMED], 1
+    )
+    rows = {}
+    for name, encoder in encoders.items():
+        served = embed_each(encoder.encode, texts)
+        loss = measured_loss(
+            before, np.concatenate(ndcg(opened, queries, served, "flat")), params.release.parity_ndcg_loss
+        )
+        rows[name] = {
+            "loss": loss.share,
+            "p_value": loss.p_value,
+            "cosine_mean": float(cosines(served, model).mean()),
+            "bytes": folder_bytes(written[name]),
+            "p50_ms": round(speeds[name].p50_ms, 4),
+        }
+    return {"student": student, "seed": seed, "serves": opened.manifest.serves.precision, "forms": rows}
+
+
+def main() -> None:
+    """Measure all students and seeds, write and print them."""
+    parser = argparse.ArgumentParser(prog="python -m bench.release_forms", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--run", type=Path, default=Path(), help="the folder of a pipeline's run")
+    parser.add_argument("--seeds", default="1,2,3,4,5")
+    words = parser.parse_args()
+    if not (words.run / "models/index/manifest.json").is_file():
+        raise UserError(f"{words.run}: no pipeline ran here up to `index`; run `make demo` first")
+    params, measured = load_params(words.run / "params.yaml"), []
+    for seed in (int(word) for word in words.seeds.split(",")):
+        for student in STUDENTS:
+            with TemporaryDirectory(prefix="bench-release.") as name:
+                os.environ["SLIMTOWER_CACHE"] = f"{name}/cache"
+                found = measure(words.run, student, seed, params, Path(name))
+            measured.append(found)
+            told = [f"{form} {row['loss']:.2%} (p {row['p_value']:.2g})" for form, row in found["forms"].items()]
+            print(f"{student}, seed {seed}: serves {found['serves']}; lost on dev: {', '.join(told)}", flush=True)
+    queries = sum(len(asked.ids) for asked in read_dev_queries(words.run / "data/ingest", list(_datasets(words.run))))
+    result = {"machine": machine(), "git_commit": git_commit(), "dev_queries": queries, "releases": measured}
+    write_json(RESULT, result)
+    print(f"wrote {RESULT}: {len(measured)} releases")
+
+
+def _datasets(root: Path) -> list[str]:
+    return sorted(path.name for path in (root / "models/index").iterdir() if path.is_dir())
+
+
+if __name__ == "__main__":
+    guarded(main)

@@ -1,0 +1,96 @@
+"""The same students on a processor with bf16 and on one without: their quality differs no more than that of seeds.
+
+bf16 is forced, so a processor without it computes it slowly, but as one that has it. The corpus is a small part of the
+demo's, with its own teacher and two of its students.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from whole_run import run_ingest
+
+from steps.core.corpus import corpus_columns
+from steps.core.params import Params, check_params, read_mapping
+from steps.core.recipe import overlay
+from steps.core.tables import SCHEMAS, write_table
+from steps.core.towers import encode, load_tower
+from steps.core.tracking import NullRun
+from steps.evaluate.measures import per_query
+from steps.evaluate.questions import EvaluationSet, read_evaluation_sets
+
+pytestmark = pytest.mark.timeout(900)
+SEEDS = (1, 2, 3)
+STUDENTS = ("static", "1l")
+ROUNDING = 0.004  # nDCG@10 that may differ besides: what a few of 150 queries gain or lose by rounding
+SMALL: dict[str, Any] = {
+    "ingest": {
+        "sources": [
+            {"name": "api", "kind": "api_docs", "packages": ["networkx"], "min_summary_words": 4,
+             "min_content_words": 12, "max_content_words": 40, "max_summary_documents": 4, "max_documents": 450,
+             "test_queries": 150, "dev_queries": 20}
+        ]
+    },
+    "teach": {"epochs": 0.0, "max_document_length": 64},
+    "embed": {"parts": ["train_queries", "titles", "sentences"]},
+    "distill": {
+        "students": list(STUDENTS),
+        "mixture": {"generated_queries": 0.0, "pool": 0.0},
+        "student": {"static": {"epochs": 6.0, "batch_size": 256}, "1l": {"epochs": 1.0, "batch_size": 64}},
+    },
+}  # fmt: skip
+
+
+def taught(root: Path, params: Params) -> None:
+    """The tables, no mined triplets, no generated queries, and the zero-shot teacher."""
+    from steps.teach.run import run as teach
+
+    run_ingest(root, params)
+    for name, folder in (("triplets", "mine"), ("generated_queries", "generate")):
+        write_table(root / folder, name, SCHEMAS[name].empty_table())
+    teach(ingest=root / "data/ingest", mine=root / "mine", output=root / "teach", params=params.teach, run=NullRun())
+
+
+def quality(root: Path, params: Params, precision: str) -> dict[str, np.ndarray]:
+    """nDCG@10 on test of the teacher, `(1,)`, and of each student, `(seeds,)`, all computed in one precision."""
+    from steps.distill.run import run as distill
+    from steps.embed.run import run as embed
+
+    folder, ingest, run = root / precision, root / "data/ingest", NullRun()
+    embed(ingest, root / "generate", root / "teach", folder / "embed", params.embed, run)
+    documents = np.load(folder / "embed/documents.npy")
+    (asked,) = read_evaluation_sets(ingest, ["test"])
+    doc_ids = [doc_id for (doc_id,) in corpus_columns(ingest, ["doc_id"])]
+    found = {"teacher": [ndcg(root / "teach/tower", asked, documents, doc_ids)]}
+    for student in STUDENTS:
+        for seed in SEEDS:
+            made = folder / student / str(seed)
+            seeded = params.distill.model_copy(update={"seed": seed})
+            distill(student, ingest, root / "mine", folder / "embed", root / "teach", made, seeded, run)
+            found.setdefault(student, []).append(ndcg(made / "query_encoder", asked, documents, doc_ids))
+    return {name: np.array(values) for name, values in found.items()}
+
+
+def ndcg(tower: Path, asked: EvaluationSet, documents: np.ndarray, doc_ids: list[str]) -> float:
+    """Mean nDCG@10 of exact search."""
+    scores = encode(load_tower(tower), asked.texts, "query") @ documents.T
+    best = np.argsort(-scores, axis=1, kind="stable")[:, :100]
+    found = [[doc_ids[row] for row in line] for line in best]
+    values = per_query(asked.judgements, asked.query_ids, found, list(np.take_along_axis(scores, best, axis=1)))
+    return float(values["nDCG@10"].mean())
+
+
+def test_quality_does_not_depend_on_the_processor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    params = check_params(overlay(read_mapping(Path("params.yaml")), SMALL), "small")
+    taught(tmp_path, params)
+    found = {}
+    for precision in ("fp32", "bf16"):
+        monkeypatch.setenv("SLIMTOWER_PRECISION", precision)
+        found[precision] = quality(tmp_path, params, precision)
+    one, other = found["fp32"], found["bf16"]
+    assert one["teacher"][0] > 0.4  # or nothing would be compared
+    for name, values in one.items():
+        spread = np.sqrt((values.var(ddof=1) + other[name].var(ddof=1)) / len(values)) if len(values) > 1 else 0.0
+        assert abs(values.mean() - other[name].mean()) <= 3 * spread + ROUNDING, (name, found)
+        assert values.mean() >= 0.8 * one["teacher"][0], (name, found)
