@@ -1,7 +1,7 @@
 """python -m bench.install [COMMIT]: what installing takes, in fresh clones, as bench/results/install.json.
 
-Installs what running needs (`make setup`), then what tests need besides (`make setup-all`), each with an empty cache of
-downloads. With COMMIT the same of an earlier state, for comparison. Ten minutes, 4 GB of disk.
+Installs what running needs (`make setup`), then elsewhere what tests need (`make setup-all`), each with an empty cache
+of downloads. With COMMIT first what `make setup` installed there, for comparison. Ten minutes, 4 GB of disk.
 """
 
 import os
@@ -51,29 +51,27 @@ def make(clone: Path, target: str) -> dict[str, object]:
     }
 
 
-def installed(commit: str, targets: list[str]) -> dict[str, object]:
-    """What each target takes in a clone at a commit, one after the other, and the largest packages after the first."""
+def installed(commit: str, target: str) -> dict[str, object]:
+    """What a target takes in a clone at a commit, and the largest packages after it."""
     with tempfile.TemporaryDirectory() as folder:
         clone = Path(folder) / "clone"
         subprocess.run(["git", "clone", "--quiet", ".", clone], check=True)
         subprocess.run(["git", "-C", clone, "checkout", "--quiet", "--detach", commit], check=True)
-        result: dict[str, object] = {"git_commit": commit}
-        for target in targets:
-            result[target] = make(clone, target)
-            if target == "setup":
-                (site,) = (clone / ".venv/lib").glob("python3*/site-packages")
-                sizes = {each.metadata["Name"]: size(each) for each in distributions(path=[str(site)])}
-                largest = sorted(sizes, key=lambda name: -sizes[name])[:SHOWN]
-                result["largest_packages_mb"] = {name: round(sizes[name] / MB) for name in largest}
-    return result
+        result = {"git_commit": commit, "target": target} | make(clone, target)
+        (site,) = (clone / ".venv/lib").glob("python3*/site-packages")
+        sizes = {each.metadata["Name"]: size(each) for each in distributions(path=[str(site)])}
+    largest = sorted(sizes, key=lambda name: -sizes[name])[:SHOWN]
+    return result | {"largest_packages_mb": {name: round(sizes[name] / MB) for name in largest}}
 
 
 def main() -> None:
     """Write bench/results/install.json."""
     result: dict[str, object] = {"machine": machine()}
     if len(sys.argv) > 1:
-        result["before"] = installed(sys.argv[1], ["setup"])
-    result["after"] = installed(git_commit().removesuffix("+dirty"), ["setup", "setup-all"])
+        result["before"] = installed(sys.argv[1], "setup")
+    commit = git_commit().removesuffix("+dirty")
+    result["running"] = installed(commit, "setup")
+    result["testing"] = installed(commit, "setup-all")
     write_json(TARGET, result)
     print(f"wrote {TARGET}: {result}")
 
