@@ -24,8 +24,8 @@ def tower_facts(tower: Path) -> TowerFacts:
     """
     modules = read_json(tower / "modules.json")
     for module in modules:
-        if module["path"]:  # empty: the folder itself
-            _check_inside(tower, module["path"])
+        if path := module.get("path"):  # empty: the folder itself
+            _check_inside(tower, path)
     kinds = [str(module["type"]).rpartition(".")[2] for module in modules]
     pooling = [
         str(read_json(tower / module["path"] / "config.json").get("pooling_mode", "mean"))

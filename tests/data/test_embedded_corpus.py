@@ -13,7 +13,7 @@ from steps.embed.alignment_texts import Sources, build
 from steps.ingest.run import run as ingest
 
 # Changes with the lock, or with how documentation is read.
-DIGEST = "0967e0cd3d5f6cb7dc2dfe8b3bb8b3017ba53bf4f268adf9287a5e10b088a123"
+DIGEST = "10ae50db1847e661b070d44f65d890a727d0428577ebb9c25fa1d20b9b493d72"
 
 
 @pytest.fixture(scope="module")
