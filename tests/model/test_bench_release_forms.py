@@ -4,14 +4,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from stages import RELEASE, distill_params, run_index
+from stages import RELEASE, distill_params
 
 from bench.release_forms import FORMS, measure
 from steps.core.params import load_params
 
 
 def test_every_form_is_measured(released: Path, tmp_path: Path) -> None:
-    run_index(released)
     params = load_params(Path("params.yaml")).model_copy(update={"distill": distill_params(), "release": RELEASE})
     found = measure(released, "2l", 3, params, tmp_path)
     assert (found["student"], found["seed"], found["serves"]) == ("2l", 3, "int8")
