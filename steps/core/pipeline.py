@@ -7,6 +7,7 @@ runs that made them.
 
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -20,6 +21,7 @@ from steps.core.data_check import check_data
 from steps.core.errors import UserError, guarded
 from steps.core.lineage import finish, lock_stages, outputs
 from steps.core.params import Params, load_params
+from steps.core.task.children import stop
 
 INGEST = Path("data/ingest")
 _STAGE = re.compile(r"(Running stage|Stage) '([^']+)'")
@@ -29,6 +31,7 @@ _ALL_DONE = "Data and pipelines are up to date."  # DVC says it of `ingest` alon
 def main() -> None:
     """Run it all; exits with the code of the command that failed."""
     params, wanted, root = load_params(), sys.argv[1:], Path.cwd()
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     surroundings.settle()
     machine = preflight.examine(root)
     _tell([str(machine), *(f"WARNING: {line}" for line in preflight.warnings(machine))])
@@ -43,7 +46,7 @@ def main() -> None:
     absent = [path for entry in before.values() for path in outputs(entry) if not path.exists()]
     try:
         code = _run(params, wanted, machine.precision, progress)
-    except UserError:
+    except (UserError, KeyboardInterrupt, SystemExit):
         print(f"pipeline: failed; {finish(failed=True)}; {progress.seconds:.0f} s", flush=True)
         raise
     changed = lock_stages() != before or any(path.exists() for path in absent)
@@ -117,13 +120,21 @@ def _expected(params: Params, precision: str, stages: list[str]) -> float:
 
 
 def _reproduce(targets: list[str], progress: Progress) -> int:
-    """Let DVC run the stages, with a line of ours for each; returns its exit code."""
+    """Let DVC run the stages, with a line of ours for each; returns its exit code.
+
+    They are a process group of their own, of which nothing is left when this returns or is stopped.
+    """
     command = [sys.executable, "-m", "dvc", "repro", *targets]
-    with subprocess.Popen(command, env=_environment(), stdout=subprocess.PIPE, text=True, bufsize=1) as running:
+    running = subprocess.Popen(
+        command, env=_environment(), stdout=subprocess.PIPE, text=True, bufsize=1, start_new_session=True
+    )
+    try:
         for text in running.stdout or ():
             if (line := progress.line(text.rstrip("\n"))) is not None:
                 print(line, flush=True)
-    return running.returncode
+        return running.wait()
+    finally:
+        stop(running)
 
 
 def _call(*words: str) -> int:

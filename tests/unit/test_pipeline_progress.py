@@ -154,3 +154,20 @@ def test_data_that_will_not_do_close_the_run_as_failed(flow: Callable[..., Any])
 def test_without_git_dvc_is_told_so(flow: Callable[..., Any], tmp_path: Path) -> None:
     (tmp_path / ".git").rmdir()
     assert flow()[1][0] == "no git"
+
+
+def test_of_a_run_that_is_stopped_no_stage_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """DVC's own children too: a stage that went on would write beside the next run."""
+    program = tmp_path / "python"
+    program.write_text(f"#!/bin/sh\nsleep 60 &\necho $! > {tmp_path}/stage\necho started\nwait\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(pipeline.sys, "executable", str(program))
+
+    class Stopped(Progress):
+        def line(self, text: str) -> str | None:
+            raise SystemExit(143)
+
+    with pytest.raises(SystemExit):
+        pipeline._reproduce([], Stopped([]))
+    stage = Path(f"/proc/{int((tmp_path / 'stage').read_text())}/stat")
+    assert not stage.exists() or stage.read_text().rpartition(")")[2].split()[0] == "Z"

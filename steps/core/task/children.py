@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from steps.core.masking import redacted
 
@@ -57,7 +57,7 @@ def stream(words: Sequence[str], folder: Path, environment: dict[str, str]) -> E
             said = (said + chunk)[-2 * _LAST_WORDS :]  # cut again when it is masked: of half a URL nothing can be said
         return Ended(process.wait(), "", redacted(said.decode(errors="replace"))[-_LAST_WORDS:])
     finally:
-        _stop(process)
+        stop(process)
         process.stderr.close()
 
 
@@ -73,7 +73,7 @@ def _chunks(process: subprocess.Popen[bytes], stderr: int) -> Iterator[bytes]:
             return
 
 
-def _stop(process: subprocess.Popen[bytes]) -> None:
+def stop(process: subprocess.Popen[Any]) -> None:
     """Stop what is left of a process group, politely where its first process still runs."""
     with contextlib.suppress(ProcessLookupError):
         if process.poll() is None:
