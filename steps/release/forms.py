@@ -73,8 +73,9 @@ def to_try(form: Format, precision: str) -> tuple[Precision, ...]:
 
 
 def explained(trials: Sequence[Trial], limits: Limits) -> str:
-    """One line: what serves, and why nothing smaller does."""
+    """One line: what serves, why nothing smaller does, and what speaks against it where nothing else was left."""
     *refused, chosen = trials
     reasons = [f"{trial.precision} {trial.objection(limits)}" for trial in refused]
     size = f"{chosen.precision} serves ({chosen.bytes / 1e6:.0f} MB, mean cosine {chosen.cosine_mean:.4f})"
-    return "; ".join([size, *reasons])
+    kept = [f"kept, though it {objection}"] if (objection := chosen.objection(limits)) else []
+    return "; ".join([size, *kept, *reasons])

@@ -1,0 +1,24 @@
+"""The one line that says why an encoder serves as it does."""
+
+import numpy as np
+
+from steps.release.forms import Limits, Trial, explained
+from steps.release.parity import Unjudged
+
+LIMITS = Limits(parity=0.005, total=0.01, cosine=0.993)
+
+
+def trial(precision: str, cosine: float) -> Trial:
+    """A form of a data set that nobody judged."""
+    unjudged = {"one": Unjudged("not judged", 9, cosine, cosine)}
+    return Trial(precision, 55_000_000, np.zeros((1, 2)), cosine, cosine, None, {}, unjudged)  # type: ignore[arg-type]
+
+
+def test_what_was_refused_and_what_serves_are_named() -> None:
+    said = explained([trial("int8", 0.98), trial("fp32", 1.0)], LIMITS)
+    assert said == ("fp32 serves (55 MB, mean cosine 1.0000); int8 has mean cosine 0.9800 to the student on 'one'")
+
+
+def test_a_form_that_is_kept_for_want_of_another_is_said_to_be() -> None:
+    said = explained([trial("int8", 0.98)], LIMITS)
+    assert said.endswith("kept, though it has mean cosine 0.9800 to the student on 'one'")
