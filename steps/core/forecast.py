@@ -1,7 +1,7 @@
 """About how long the stages after `ingest` take here: work by what the tables hold, speed by a short trial.
 
 Seconds = a fixed share a stage, and floating-point operations over those that this machine does in a second. The
-constants were fitted to runs of the demo: expect a third either way, and more for data or a teacher far from its.
+constants are rough: they come from few runs of the demo, and say nothing of how far off they may be elsewhere.
 """
 
 import json

@@ -162,8 +162,8 @@ class OnnxEncoder:
         return found
 
 
-def load_query_encoder(folder: Path, threads: int = 1, precision: str | None = None) -> QueryEncoder:
-    """Open what lies in a release's `serving` folder; `precision` chooses another export than serving.json's.
+def load_query_encoder(folder: Path, threads: int = 1) -> QueryEncoder:
+    """Open what lies in a release's `serving` folder.
 
     UserError when a file is missing, is not what serving.json says, or its format is unknown.
     """
@@ -172,7 +172,7 @@ def load_query_encoder(folder: Path, threads: int = 1, precision: str | None = N
     try:
         kind, width, max_length = serving["format"], serving["width"], serving["max_length"]
         normalise, prompt, pad_id = serving["normalise"], serving["prompt"], serving["pad_id"]
-        precision = precision or serving["precision"]
+        precision = serving["precision"]
     except KeyError as error:
         raise UserError(f"{folder / 'serving.json'}: lacks {error}; {REMEDY}") from None
     if kind not in layouts or precision not in layouts[kind]:

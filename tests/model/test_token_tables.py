@@ -101,7 +101,7 @@ def test_a_released_table_with_phrases_reads_as_the_student_does(root: Path) -> 
     student = load_tower(folder / "query_encoder")
     assert len(student.tokenizer.get_vocab()) > 30522 + 10
     release = run_release(root, "static")
-    served = load_query_encoder(release / "serving", precision="int8").encode(TEXTS[:3])
+    served = load_query_encoder(release / "serving").encode(TEXTS[:3])
     expected = student.encode(TEXTS[:3], convert_to_numpy=True)
     assert float((served * expected).sum(axis=1).min()) > 0.999
 
