@@ -30,11 +30,11 @@ $(ALL): requirements/cpu.lock requirements/install.sh
 	@touch $(VENV)/.done $@
 
 demo: setup ## the whole pipeline on the embedded data, then its results
-	@python -m steps.core.pipeline
+	@python -m pipeline
 	@python -m steps.evaluate --table
 
 run: setup ## the pipeline with an overlay: make run RECIPE=recipes/scifact.yaml DATA=<folder> [STAGES=embed]
-	@python -m steps.core.recipe "$$RECIPE" DATA="$$DATA" POOL="$$POOL" RELEVANCE="$$RELEVANCE" \
+	@python -m pipeline.recipe "$$RECIPE" DATA="$$DATA" POOL="$$POOL" RELEVANCE="$$RELEVANCE" \
 		TEST_FROM="$$TEST_FROM" SIMULATED="$$SIMULATED" SINCE="$$SINCE" UNTIL="$$UNTIL" $$STAGES
 
 search: setup ## top hits: make search Q="running total along an axis" [STUDENT=static] [RECIPE=recipes/x.yaml]
@@ -93,7 +93,7 @@ test-dags: setup-all .airflow-venv/.done ## tests of the DAGs, those that need A
 	@touch $@
 
 images: setup ## a container image for every step: make images [STEPS="mine teach"] [LOCK=gpu] [CONTAINER_ENGINE=podman]
-	@python -m steps.core.images --packages "$${LOCK:-cpu}" --base "$$BASE" --prefix "$$PREFIX" --tag "$${TAG:-latest}" \
+	@python -m pipeline.images --packages "$${LOCK:-cpu}" --base "$$BASE" --prefix "$$PREFIX" --tag "$${TAG:-latest}" \
 		--flags="$$BUILD_FLAGS" --build $$STEPS
 
 sbom: .cache/sbom/.done ## what the images install, as CycloneDX files in reports/sbom

@@ -25,18 +25,19 @@ from sentence_transformers.base.sampler import DefaultBatchSampler
 from sentence_transformers.sentence_transformer.losses import MSELoss
 
 from bench.machine import machine
+from pipeline.params import load_params
 from steps.core.errors import UserError, guarded
 from steps.core.files import write_json
-from steps.core.losses.embedding import SquaredError
-from steps.core.params import load_params
-from steps.core.params.distill import AlignmentParams, DistillParams
 from steps.core.precision import resolve_precision
+from steps.core.run_ids import git_commit
 from steps.core.tables import read_table
 from steps.core.towers import device, encode, load_tower
-from steps.core.tracking import NullRun, git_commit
+from steps.core.tracking import NullRun
 from steps.distill.checkpoints import Checkpoints
 from steps.distill.checks import check_targets
+from steps.distill.losses.embedding import SquaredError
 from steps.distill.objectives import Embeddings
+from steps.distill.params import AlignmentParams, DistillParams
 from steps.distill.starts import layer_subset
 from steps.distill.students import TransformerStudent, untrained
 from steps.distill.tokens import length_batches

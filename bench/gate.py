@@ -18,15 +18,15 @@ import pyarrow.compute as pc
 from scipy.optimize import brentq
 
 from bench.machine import machine
+from pipeline.params import load_params
 from steps.core.errors import guarded
 from steps.core.files import write_json
-from steps.core.params import load_params
-from steps.core.params.promote import Policy
+from steps.core.run_ids import git_commit
 from steps.core.tables import read_table
-from steps.core.tracking import git_commit
 from steps.evaluate.questions import read_evaluation_sets
 from steps.promote.bootstrap import lower_bound
 from steps.promote.evidence import MEASURE
+from steps.promote.params import Policy
 
 DRAWS = 1000
 QUERIES = (300, 1704)

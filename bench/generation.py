@@ -13,12 +13,12 @@ import numpy as np
 from scipy import stats
 
 from bench.machine import machine
+from pipeline.params import load_params
 from steps.core.files import read_json, write_json
-from steps.core.params import load_params
-from steps.core.params.distill import DistillParams
 from steps.core.tables import read_table
 from steps.core.towers import encode, load_tower
 from steps.core.tracking import NullRun
+from steps.distill.params import DistillParams
 from steps.distill.run import run as distill
 from steps.evaluate.measures import per_query
 from steps.evaluate.questions import EvaluationSet, read_evaluation_sets

@@ -16,7 +16,7 @@ from pathlib import Path
 from bench.machine import machine
 from steps.core.errors import UserError, guarded
 from steps.core.files import write_json
-from steps.core.tracking import git_commit
+from steps.core.run_ids import git_commit
 
 TARGET = Path("bench/results/install.json")
 SHOWN = 10  # packages

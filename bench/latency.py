@@ -19,15 +19,15 @@ from bench.machine import machine
 from steps.core.bases import resolve_base
 from steps.core.errors import UserError, guarded
 from steps.core.files import read_json, write_json
-from steps.core.query_encoder import ONNX_FILES, TABLE_FILES, QueryEncoder, load_query_encoder
+from steps.core.run_ids import git_commit
 from steps.core.tables import read_table
 from steps.core.towers import load_tower
-from steps.core.tracking import git_commit
 from steps.distill.starts import layer_subset
 from steps.distill.token_tables import table_tower
 from steps.evaluate.latency import Encode, sample
 from steps.evaluate.latency import measure as take_turns
 from steps.release.export import convert, export
+from steps.serving.query_encoder import ONNX_FILES, TABLE_FILES, QueryEncoder, load_query_encoder
 
 INGEST, MODELS = Path("data/ingest"), Path("models")
 RESULT = Path("bench/results/latency.json")

@@ -5,8 +5,8 @@ import platform
 
 import torch
 
-from steps.core.machine import processor
 from steps.core.precision import resolve_precision
+from steps.evaluate.machine import processor
 
 
 def machine() -> dict[str, object]:

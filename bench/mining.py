@@ -19,16 +19,18 @@ import numpy as np
 from bench.machine import machine
 from bench.pairwise import as_printed, pairwise
 from bench.zipf_log import write_log
+from pipeline.params import load_params
 from steps.core.errors import guarded
 from steps.core.files import write_json
-from steps.core.params import load_params
-from steps.core.params.mine import MineParams
+from steps.core.run_ids import git_commit
 from steps.core.tables import SCHEMAS, write_table
-from steps.core.tracking import NullRun, git_commit
+from steps.core.tracking import NullRun
 from steps.mine.association import click_associations
 from steps.mine.catalogue import keyed_documents, keyed_queries
 from steps.mine.clicks import judgements
-from steps.mine.engine import Engine, open_engine
+from steps.mine.engine import Engine
+from steps.mine.engines import open_engine
+from steps.mine.params import MineParams
 from steps.mine.planner import importances
 from steps.mine.run import run
 

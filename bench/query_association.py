@@ -24,14 +24,14 @@ import numpy as np
 
 from bench.machine import machine
 from bench.term_table import read_table_file
+from pipeline.params import load_params
 from steps.core.bases import resolve_base
 from steps.core.errors import UserError, guarded
 from steps.core.files import cache_root, sha256_file, sha256_text, staged_file, write_json
 from steps.core.fingerprints import fingerprint
-from steps.core.params import load_params
 from steps.core.progress import progress
+from steps.core.run_ids import git_commit
 from steps.core.texts import fold, words
-from steps.core.tracking import git_commit
 from steps.mine import occlusion
 from steps.mine.planner import term_key
 from steps.mine.term_table import shares, table_importances

@@ -10,7 +10,8 @@ from pathlib import Path
 from bench.machine import machine
 from steps.core.errors import UserError, guarded
 from steps.core.files import read_json, write_json
-from steps.core.tracking import client, experiment_id, git_commit
+from steps.core.run_ids import git_commit
+from steps.core.tracking import client, experiment_id
 
 
 def stage_seconds() -> dict[str, float]:

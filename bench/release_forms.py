@@ -15,15 +15,12 @@ from typing import Any
 import numpy as np
 
 from bench.machine import machine
+from pipeline.params import Params, load_params
 from steps.core.errors import UserError, guarded
 from steps.core.files import folder_bytes, write_json
-from steps.core.params import Params, load_params
-from steps.core.query_encoder import load_query_encoder
-from steps.core.release import load_release
-from steps.core.release_checks import embed_each
+from steps.core.run_ids import git_commit
 from steps.core.towers import encode, load_tower
-from steps.core.tracking import NullRun, git_commit
-from steps.core.widths import cut
+from steps.core.tracking import NullRun
 from steps.distill.run import run as distill
 from steps.evaluate import latency
 from steps.release.evidence import measured_loss
@@ -34,6 +31,10 @@ from steps.release.quality import ndcg, read_dev_queries
 from steps.release.quantisation import quantise
 from steps.release.run import SAMPLE
 from steps.release.run import run as release
+from steps.serving.checks import embed_each
+from steps.serving.dims import cut
+from steps.serving.query_encoder import load_query_encoder
+from steps.serving.release import load_release
 
 RESULT = Path("bench/results/release_forms.json")
 STUDENTS = ("2l", "4l")

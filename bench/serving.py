@@ -21,11 +21,11 @@ from bench import latency, swap, vectors
 from bench.machine import machine
 from steps.core.errors import UserError, guarded
 from steps.core.files import write_json
-from steps.core.index_files import apply_settings
-from steps.core.params.index import Kind
-from steps.core.release import load_release
-from steps.core.tracking import git_commit
+from steps.core.run_ids import git_commit
 from steps.evaluate.latency import Encode, one_thread, sample
+from steps.index.params import Kind
+from steps.serving.index_files import apply_settings
+from steps.serving.release import load_release
 
 TIMED = 300
 HITS = 10

@@ -6,20 +6,20 @@ from typing import Any
 import faiss
 import numpy as np
 
+from pipeline.params import load_params
 from steps.core.errors import UserError
 from steps.core.files import read_json
-from steps.core.params import load_params
-from steps.core.params.index import IndexParams
-from steps.core.release import Release, load_release
 from steps.core.tables import read_table
 from steps.core.towers import encode, load_tower
-from steps.core.widths import cut
 from steps.evaluate.questions import EvaluationSet, read_evaluation_sets
 from steps.evaluate.scoring import score
 from steps.evaluate.systems import Hits
 from steps.index.factories import of_kind
+from steps.index.params import IndexParams
 from steps.index.queries import recall_queries
 from steps.index.tuning import K, Tuned, tune
+from steps.serving.dims import cut
+from steps.serving.release import Release, load_release
 
 INGEST, EMBED, TEACHER = Path("data/ingest"), Path("data/embed"), Path("models/teach/tower")
 RELEASES, METRICS = Path("models/release"), Path("reports/metrics.json")

@@ -25,17 +25,17 @@ import numpy as np
 import pyarrow as pa
 
 from bench.machine import machine
+from pipeline.params import load_params
 from steps.core.errors import UserError, guarded
 from steps.core.files import write_json
-from steps.core.params import load_params
-from steps.core.params.index import Kind
+from steps.core.run_ids import git_commit
 from steps.core.tables import read_table, table_from_columns, write_table
-from steps.core.tracking import git_commit
 from steps.index.build import fill, trained
 from steps.index.dataset import index_dataset
 from steps.index.documents import read_documents
 from steps.index.exact import exact_top
 from steps.index.factories import of_kind
+from steps.index.params import Kind
 from steps.index.queries import RecallQueries
 from steps.index.tuning import K, tune
 from steps.index.vectors import CHUNK, Vectors

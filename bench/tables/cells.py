@@ -20,11 +20,12 @@ from bench.tables.pipeline import Pipeline, Scores
 from steps import core
 from steps.core.errors import UserError
 from steps.core.files import code_digest, read_json, sha256_file, write_json
-from steps.core.params.distill import DistillParams, StudentParams
 from steps.core.precision import resolve_precision
+from steps.core.run_ids import git_commit
 from steps.core.towers import encode, load_tower
-from steps.core.tracking import NullRun, git_commit
+from steps.core.tracking import NullRun
 from steps.distill import run as stage
+from steps.distill.params import DistillParams, StudentParams
 from steps.evaluate import measures, questions
 
 CELLS = Path(".cache/bench-distill")

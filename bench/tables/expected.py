@@ -8,10 +8,9 @@ from typing import Any
 from pydantic import Field, ValidationError, model_validator
 
 from steps.core.errors import UserError
-from steps.core.params import read_mapping
-from steps.core.params.distill import Weight
-from steps.core.params.embed import Part
-from steps.core.params.strict import Strict
+from steps.core.params import Strict, read_mapping
+from steps.core.tables import Part
+from steps.distill.params import Weight
 
 Mixture = dict[Part, Weight]
 Paper = dict[str, float | str]

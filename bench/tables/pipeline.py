@@ -12,19 +12,18 @@ import numpy as np
 from sentence_transformers import SentenceTransformer
 
 from bench.tables.expected import Mixture
+from pipeline.params import load_params
 from steps.core.corpus import CorpusTexts, corpus_columns
 from steps.core.errors import UserError
 from steps.core.files import sha256_file
 from steps.core.fingerprints import fingerprint
-from steps.core.params import load_params
-from steps.core.params.distill import DistillParams
-from steps.core.params.embed import Part
-from steps.core.tables import read_table
+from steps.core.tables import Part, read_table
 from steps.core.towers import load_tower
-from steps.core.widths import cut as cut_to
 from steps.distill.mixture import epoch_rows, hold_out, weighted_rows
+from steps.distill.params import DistillParams
 from steps.evaluate.measures import per_query
 from steps.evaluate.questions import EvaluationSet, read_evaluation_sets
+from steps.serving.dims import cut as cut_to
 
 _HITS = 100  # more than the 10 that count, so that ties at the tenth are broken by document id
 

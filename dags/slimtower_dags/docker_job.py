@@ -52,7 +52,7 @@ def container_name(context: Any, remote: str) -> str:
 
 
 class ContainerJob:
-    """`python -m steps.core.task WHAT`, which is the images' entry point, in a container."""
+    """`python -m pipeline.task WHAT`, which is the images' entry point, in a container."""
 
     def __init__(
         self, what: str, image: str, settings: Docker, resources: Resources, environment: dict[str, str], context: Any

@@ -12,7 +12,7 @@ CACHE, WORK = "/cache", "/work"
 
 
 class PodJob:
-    """`python -m steps.core.task WHAT`, which is the images' entry point, in a pod. Secrets reach it by reference."""
+    """`python -m pipeline.task WHAT`, which is the images' entry point, in a pod. Secrets reach it by reference."""
 
     def __init__(
         self,

@@ -16,7 +16,7 @@ _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 class ProcessJob:
-    """`python -m steps.core.task WHAT` with the interpreter SLIMTOWER_PYTHON, in the project's folder."""
+    """`python -m pipeline.task WHAT` with the interpreter SLIMTOWER_PYTHON, in the project's folder."""
 
     def __init__(self, what: str, folder: Path, environment: dict[str, str], log: Logger) -> None:
         python = os.environ.get("SLIMTOWER_PYTHON", "")
@@ -26,7 +26,7 @@ class ProcessJob:
             )
         self.log = log
         self.process = subprocess.Popen(
-            [python, "-m", "steps.core.task", what],
+            [python, "-m", "pipeline.task", what],
             cwd=folder,
             env=clean(os.environ, python) | environment,
             stdin=subprocess.DEVNULL,

@@ -24,7 +24,7 @@ class Job(Protocol):
 
 
 class RunnerTask(BaseOperator):
-    """`python -m steps.core.task WHAT` in the image of one step, its exit code made Airflow's.
+    """`python -m pipeline.task WHAT` in the image of one step, its exit code made Airflow's.
 
     A runner's provider is imported where the task runs, never where the DAG is parsed.
     """
@@ -73,7 +73,7 @@ class RunnerTask(BaseOperator):
 def make_task(
     deployment: Deployment, what: str, *, image: str, more: dict[str, str] | None = None, **kwargs: Any
 ) -> RunnerTask:
-    """The task that runs `python -m steps.core.task WHAT`.
+    """The task that runs `python -m pipeline.task WHAT`.
 
     Args:
         deployment: the settings.

@@ -1,4 +1,4 @@
-"""The environment of a task: what `python -m steps.core.task` reads (docs/scheduling.md), as templates of Airflow."""
+"""The environment of a task: what `python -m pipeline.task` reads (docs/scheduling.md), as templates of Airflow."""
 
 import re
 from collections.abc import Mapping

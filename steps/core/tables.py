@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -10,6 +10,17 @@ import pyarrow.parquet as pq
 from steps.core.errors import UserError
 from steps.core.files import staged_file
 
+# Where an alignment text is from: the column `part` of alignment_texts and held_out.
+Part = Literal[
+    "train_queries",
+    "generated_queries",
+    "random_queries",
+    "perturbed_queries",
+    "titles",
+    "sentences",
+    "spans",
+    "pool",
+]
 _ROWS_AT_ONCE = 2**20  # a row group; the text of so many rows fits into one chunk, which the text of a log does not
 
 

@@ -13,36 +13,53 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Generic, NoReturn
 
 from steps.core.errors import EXIT_BUG, OutOfMemory, TransientError, UserError, exhausted, guarded, line
 from steps.core.exit_file import VARIABLE, read_exit, recorded
 from steps.core.files import read_json, write_json
 from steps.core.masking import masked_traceback
-from steps.core.params import Params, load_params
+from steps.core.params import Section, load_section
+from steps.core.run_ids import pipeline_key
 from steps.core.self_check import require_cuda
 from steps.core.stage import stage_main
-from steps.core.tracking import NullRun, Run, pipeline_key
-
-Body = Callable[[Params, Run], None]
+from steps.core.tracking import NullRun, Run
 
 FAILURES = "SLIMTOWER_RANK_FAILURES"  # folder in which a rank leaves why it failed
 MEET_S = 900  # how long hosts wait for each other
 _KINDS: dict[int, type[UserError]] = {kind.exit_code: kind for kind in (UserError, TransientError, OutOfMemory)}
 
 
-def shared_stage_main(stage: str, body: Body, cell: str | None = None) -> None:
+@dataclass(frozen=True)
+class _Stage(Generic[Section]):
+    """What `stage_main` is called with."""
+
+    name: str
+    model: type[Section]
+    body: Callable[[Section, Run], None]
+    cell: str | None
+
+    def main(self) -> None:
+        """Run it in this process."""
+        stage_main(self.name, self.model, self.body, self.cell)
+
+
+def shared_stage_main(
+    stage: str, model: type[Section], body: Callable[[Section, Run], None], cell: str | None = None
+) -> None:
     """`stage_main`, in as many processes as SLIMTOWER_PROCESSES and SLIMTOWER_HOSTS ask for."""
+    shared = _Stage(stage, model, body, cell)
     if "TORCHELASTIC_RUN_ID" in os.environ:
-        _as_rank(stage, body, cell)
+        _as_rank(shared)
     elif "--self-check" in sys.argv:
-        stage_main(stage, body, cell)
+        shared.main()
     else:
-        guarded(lambda: _launch(stage, body, cell))
+        guarded(lambda: _launch(shared))
 
 
-def _launch(stage: str, body: Body, cell: str | None) -> None:
+def _launch(stage: _Stage[Section]) -> None:
     """Start the ranks and wait for them, and end as the one that failed first did; one process needs no ranks."""
     try:
         processes, hosts = _number("SLIMTOWER_PROCESSES"), _number("SLIMTOWER_HOSTS")
@@ -51,7 +68,7 @@ def _launch(stage: str, body: Body, cell: str | None) -> None:
         with recorded():
             raise
     if code is None:
-        stage_main(stage, body, cell)
+        stage.main()
         return
     _end_as(code)
 
@@ -73,10 +90,10 @@ def _number(name: str, default: str = "1", least: int = 1) -> int:
     return int(given)
 
 
-def _run_ranks(stage: str, processes: int, hosts: int) -> int:
+def _run_ranks(stage: _Stage[Section], processes: int, hosts: int) -> int:
     """Run this command in `processes` ranks of this host; returns its exit code, or raises why they failed."""
     require_cuda()
-    load_params()
+    load_section(stage.name, stage.model)
     import torch
     from torch.distributed.elastic.multiprocessing.api import DefaultLogsSpecs, SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -99,13 +116,13 @@ def _run_ranks(stage: str, processes: int, hosts: int) -> int:
             min_nodes=hosts,
             max_nodes=hosts,
             nproc_per_node=processes,
-            run_id=f"slimtower-{stage}",
+            run_id=f"slimtower-{stage.name}",
             max_restarts=0,
             logs_specs=DefaultLogsSpecs(log_dir=str(Path(scratch) / "logs")),
             **_meeting_point(hosts),
         )
         try:
-            elastic_launch(config, sys.executable)("-u", "-m", f"steps.{stage}", *sys.argv[1:])
+            elastic_launch(config, sys.executable)("-u", "-m", f"steps.{stage.name}", *sys.argv[1:])
         except ChildFailedError as error:
             return explain(failures, {rank: failed.exitcode for rank, failed in error.failures.items()})
         except SignalException as error:
@@ -159,25 +176,25 @@ def explain(folder: Path, codes: Mapping[int, int]) -> int:
     return next((code for _, code in sorted(codes.items()) if code > 0), EXIT_BUG)
 
 
-def _as_rank(stage: str, body: Body, cell: str | None) -> None:
+def _as_rank(stage: _Stage[Section]) -> None:
     """One of the processes: rank 0 is the tracked stage, the others only train along."""
     _end_with_launcher()
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # lets rank 0 close its run as failed
 
-    def together(params: Params, run: Run) -> None:
-        from steps.core.ranks import joined
+    def together(params: Section, run: Run) -> None:
+        from steps.core.distributed import joined
 
         try:
             with joined():
-                body(params, run)
+                stage.body(params, run)
         except Exception as error:
             _leave_reason(error)
             raise
 
     if os.environ["RANK"] == "0":
-        stage_main(stage, together, cell)
+        stage_main(stage.name, stage.model, together, stage.cell)
     else:
-        guarded(lambda: together(load_params(), NullRun()))
+        guarded(lambda: together(load_section(stage.name, stage.model), NullRun()))
 
 
 def _leave_reason(error: Exception) -> None:

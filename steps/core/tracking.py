@@ -1,37 +1,29 @@
 """The one place where runs are tracked: MLflow, a sqlite file by default, any server by MLFLOW_TRACKING_URI.
 
-A stage logs a child run. Its parent is the run named by SLIMTOWER_PARENT_RUN, else the one keyed by the calling
-pipeline (SLIMTOWER_PIPELINE, set by `make`), else by the process that started the stage (a plain `dvc repro`).
+A stage logs a child run; run_ids.py says of which parent.
 """
 
 import json
 import logging
 import os
-import shutil
-import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from importlib.metadata import packages_distributions, version
 from pathlib import Path
 from typing import Any, Protocol
 
 from steps.core.errors import TransientError, UserError, line
-from steps.core.files import read_json, sha256_file, sha256_text
 from steps.core.masking import redacted
+from steps.core.run_ids import git_commit, parent_run, scheduler_tags
 
-os.environ.setdefault("MLFLOW_ENABLE_ASYNC_LOGGING", "false")
-os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")  # of files on this very disk, mostly
-# What loading a release imports, and nothing more.
-SERVED_MODULES = (
-    "__init__", "errors", "files", "index_files", "masking", "names", "query_encoder", "release",
-    "release_checks", "release_manifest", "tower_files", "widths",
-)  # fmt: skip
-SERVED_PACKAGES = ("mlflow", "numpy", "onnxruntime", "pandas", "pyarrow", "pydantic", "tokenizers")
+_SETTINGS = {
+    "MLFLOW_ENABLE_ASYNC_LOGGING": "false",
+    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",  # of files on this very disk, mostly
+}
 _REFUSED = {"PERMISSION_DENIED", "UNAUTHENTICATED", "CUSTOMER_UNAUTHORIZED"}
 _S3_REFUSED = ("AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "NoSuchBucket", "(403)", "(401)")
 _STORE_FAILED = ("failures occurred while", "Failed to list artifacts")  # how MLflow tells of its artefact store
-EXPERIMENT = os.environ.get("MLFLOW_EXPERIMENT_NAME", "slimtower")
+Build = Callable[[Path], None]
 
 
 class Run(Protocol):
@@ -55,8 +47,8 @@ class Run(Protocol):
     def model(self, folder: Path, name: str) -> None:
         """Attach a model folder as a logged model."""
 
-    def served(self, folder: Path, name: str, code: Path, *, once: bool = False) -> None:
-        """Attach a release folder as a logged model that `mlflow models serve` serves; `code` is its model file.
+    def built_model(self, name: str, content: str, build: Build, *, once: bool = False) -> None:
+        """Attach the model folder that `build` writes into the path it is given; `content` is a digest of it.
 
         With `once`, an equal model of this name that was logged before is attached instead of a copy.
         """
@@ -83,7 +75,7 @@ class NullRun:
     def model(self, folder: Path, name: str) -> None:
         """Ignore."""
 
-    def served(self, folder: Path, name: str, code: Path, *, once: bool = False) -> None:
+    def built_model(self, name: str, content: str, build: Build, *, once: bool = False) -> None:
         """Ignore."""
 
 
@@ -131,6 +123,8 @@ def _store_error(error: Exception) -> UserError:
 
 def client() -> Any:
     """An MlflowClient on the tracking URI, quiet about its own database migrations."""
+    for variable, value in _SETTINGS.items():
+        os.environ.setdefault(variable, value)
     from mlflow import MlflowClient
 
     for name in ("mlflow", "alembic"):
@@ -140,70 +134,13 @@ def client() -> Any:
 
 def experiment_id(api: Any) -> str:
     """Id of the project's experiment, made on first use; its artefacts lie beside the sqlite file."""
-    found = api.get_experiment_by_name(EXPERIMENT)
+    name = os.environ.get("MLFLOW_EXPERIMENT_NAME", "slimtower")
+    found = api.get_experiment_by_name(name)
     if found is not None:
         return str(found.experiment_id)
     uri = tracking_uri()
     location = Path(uri.removeprefix("sqlite:///")).parent / "mlartifacts" if uri.startswith("sqlite:///") else None
-    return str(api.create_experiment(EXPERIMENT, artifact_location=location.as_uri() if location else None))
-
-
-def pipeline_key() -> str:
-    """What tells one pipeline run from another: set by `make`, else the process that called this one."""
-    return os.environ.get("SLIMTOWER_PIPELINE") or f"process-{os.getppid()}-{_started(os.getppid())}"
-
-
-def _started(pid: int) -> str:
-    """Start time of a process in clock ticks since boot, so that a reused pid is another process."""
-    stat = Path(f"/proc/{pid}/stat")
-    return stat.read_text().rpartition(")")[2].split()[19] if stat.is_file() else "0"
-
-
-def parent_run(api: Any, experiment: str) -> str:
-    """Id of the pipeline's parent run; the first stage of a pipeline opens it."""
-    if given := os.environ.get("SLIMTOWER_PARENT_RUN"):
-        return given
-    return pipeline_run(api, experiment, pipeline_key(), git_commit())
-
-
-def pipeline_run(api: Any, experiment: str, key: str, commit: str) -> str:
-    """Id of the parent run of the pipeline with this key; made where there is none yet."""
-    found = api.search_runs([experiment], f"tags.`slimtower.pipeline` = '{key}'", max_results=1)
-    if found:
-        return str(found[0].info.run_id)
-    tags = {"slimtower.pipeline": key, "slimtower.git_commit": commit, **scheduler_tags()}
-    run = api.create_run(experiment, run_name="pipeline", tags=tags)
-    return str(run.info.run_id)
-
-
-def open_parent(api: Any, experiment: str) -> str | None:
-    """Id of the newest parent run that no one has closed, if any; a scheduled one is closed by its own tasks."""
-    found = api.search_runs([experiment], "attributes.status = 'RUNNING'", order_by=["start_time DESC"])
-    for run in found:
-        if "slimtower.pipeline" in run.data.tags and "slimtower.airflow_run" not in run.data.tags:
-            return str(run.info.run_id)
-    return None
-
-
-def scheduler_tags() -> dict[str, str]:
-    """What only the scheduler knows of a run: its own id and the digest of the image that the run has."""
-    known = {"airflow_run": "SLIMTOWER_AIRFLOW_RUN", "image_digest": "SLIMTOWER_IMAGE_DIGEST"}
-    return {f"slimtower.{tag}": redacted(value) for tag, name in known.items() if (value := os.environ.get(name))}
-
-
-def git_commit() -> str:
-    """Commit of the working tree, `+dirty` behind it where tracked files differ; `unknown` without git.
-
-    A recipe's worktree is at a commit of its own making: SLIMTOWER_GIT_COMMIT then names the project's.
-    """
-    if given := os.environ.get("SLIMTOWER_GIT_COMMIT"):
-        return given
-    try:
-        commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
-        changes = subprocess.run(["git", "status", "--porcelain", "-uno"], capture_output=True, text=True, check=True)
-    except (OSError, subprocess.CalledProcessError):
-        return "unknown"
-    return commit + ("+dirty" if changes.stdout.strip() else "")
+    return str(api.create_experiment(name, artifact_location=location.as_uri() if location else None))
 
 
 class MlflowRun:
@@ -248,18 +185,17 @@ class MlflowRun:
         self.api.finalize_logged_model(logged.model_id, "READY")
         self._output(logged.model_id)
 
-    def served(self, folder: Path, name: str, code: Path, *, once: bool = False) -> None:
-        """Attach a release folder as a logged model that `mlflow models serve` serves; `code` is its model file.
+    def built_model(self, name: str, content: str, build: Build, *, once: bool = False) -> None:
+        """Attach the model folder that `build` writes into the path it is given; `content` is a digest of it.
 
         With `once`, an equal model of this name that was logged before is attached instead of a copy.
         """
-        tags = {"slimtower.content": _served_content(folder, code)}
-        if once and (equal := self._logged(name, tags["slimtower.content"])):
+        if once and (equal := self._logged(name, content)):
             self._output(equal)
             return
         with tempfile.TemporaryDirectory() as scratch:
-            save_served_model(folder, code, Path(scratch) / "model")
-            self.model(Path(scratch) / "model", name, tags)
+            build(Path(scratch) / "model")
+            self.model(Path(scratch) / "model", name, {"slimtower.content": content})
 
     def _logged(self, name: str, content: str) -> str | None:
         """Id of a whole model of that name and content whose files are still there."""
@@ -274,55 +210,6 @@ class MlflowRun:
 
         self.api.log_outputs(self.run_id, [LoggedModelOutput(model_id=model, step=0)])
         self.tag("slimtower.model", model)
-
-
-def _served_content(release: Path, code: Path) -> str:
-    """Digest of all that a served model is made from; the release's manifest holds the digests of its files."""
-    modules = [Path(__file__).parents[1] / module for module in _served_modules()]
-    digests = [sha256_file(path) for path in (release / "manifest.json", release / "report.json", code, *modules)]
-    return sha256_text("\n".join([*digests, *_served_requirements()]))
-
-
-def _served_modules() -> list[str]:
-    return ["__init__.py", *(f"core/{name}.py" for name in SERVED_MODULES)]
-
-
-def _served_requirements() -> list[str]:
-    faiss = packages_distributions()["faiss"][0]  # faiss-cpu or one of its siblings
-    return [f"{name}=={version(name)}" for name in (*SERVED_PACKAGES, faiss)]
-
-
-def save_served_model(release: Path, code: Path, target: Path) -> None:
-    """Save a release folder as an MLflow model in `target`: `code` loads it, beside the modules that this needs.
-
-    Models from code: what is saved holds no pickle.
-    """
-    import mlflow.pyfunc
-    from mlflow.models import ModelSignature
-    from mlflow.types import ColSpec, ParamSchema, ParamSpec, Schema
-    from mlflow.types.schema import Array
-
-    text = read_json(release / "manifest.json")["probes"][0]["text"]
-    output = [("ids", "string"), ("scores", "double"), ("titles", "string")]
-    signature = ModelSignature(
-        inputs=Schema([ColSpec("string", "query"), ColSpec("long", "k", required=False)]),
-        outputs=Schema([ColSpec(Array(kind), name) for name, kind in output]),
-        params=ParamSchema([ParamSpec("k", "long", 10), ParamSpec("dataset", "string", "")]),
-    )
-    with tempfile.TemporaryDirectory() as scratch:
-        package = Path(scratch) / "steps"
-        (package / "core").mkdir(parents=True)
-        for module in _served_modules():
-            shutil.copyfile(Path(__file__).parents[1] / module, package / module)
-        mlflow.pyfunc.save_model(
-            target,
-            python_model=code,
-            code_paths=[str(package)],
-            artifacts={"release": str(release)},
-            signature=signature,
-            input_example={"query": [text], "k": [5]},
-            pip_requirements=_served_requirements(),
-        )
 
 
 @contextmanager

@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from steps.core.params import Params
 from steps.core.self_check import step_parser
 from steps.core.torchrun import shared_stage_main
 from steps.core.tracking import Run
+from steps.distill.params import DistillParams
 
 
 def main() -> None:
@@ -14,7 +14,7 @@ def main() -> None:
     parser.add_argument("--student", required=True, help="a name in distill.student")
     student = parser.parse_args().student
 
-    def body(params: Params, run: Run) -> None:
+    def body(params: DistillParams, run: Run) -> None:
         from steps.distill.run import run as distill
 
         distill(
@@ -24,11 +24,11 @@ def main() -> None:
             embed=Path("data/embed"),
             teach=Path("models/teach"),
             output=Path("models/distill") / student,
-            params=params.distill,
+            params=params,
             run=run,
         )
 
-    shared_stage_main("distill", body, cell=student)
+    shared_stage_main("distill", DistillParams, body, cell=student)
 
 
 if __name__ == "__main__":

@@ -16,8 +16,8 @@ import transformers
 from torch import nn
 
 from steps import core
+from steps.core.distributed import agreed, agreed_step, rank
 from steps.core.files import cache_root, code_digest, staged_file
-from steps.core.ranks import agreed, agreed_step, rank
 
 _UNLIKE = (
     "the processes of this training do not begin with the same student, texts and knobs; give all hosts the same"

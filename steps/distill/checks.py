@@ -11,8 +11,8 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 
 from steps.core.errors import UserError
-from steps.core.params.distill import DOCUMENT_PARTS, Ranking
-from steps.core.params.embed import Part
+from steps.core.tables import Part
+from steps.distill.params import DOCUMENT_PARTS, Ranking
 from steps.distill.students import Student
 from steps.distill.tokens import Tokens
 

@@ -6,8 +6,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 from sentence_transformers import SentenceTransformer
 
-from steps.core.losses.embedding import LOSSES, QueryDistillation
-from steps.core.params.distill import (
+from steps.distill.candidates import Candidates, nearest_documents, positives_of
+from steps.distill.checks import check_candidates, check_document_tokens
+from steps.distill.losses.embedding import LOSSES, QueryDistillation
+from steps.distill.objectives import Embeddings, Objective, Rankings
+from steps.distill.params import (
     AlignmentParams,
     DistillParams,
     EmbedDistillParams,
@@ -15,9 +18,6 @@ from steps.core.params.distill import (
     Ranking,
     StudentParams,
 )
-from steps.distill.candidates import Candidates, nearest_documents, positives_of
-from steps.distill.checks import check_candidates, check_document_tokens
-from steps.distill.objectives import Embeddings, Objective, Rankings
 from steps.distill.sources import Sources
 from steps.distill.students import Student
 from steps.distill.tokens import Tokens

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from steps.core.errors import UserError
-from steps.core.params.embed import Part
+from steps.core.tables import Part
 
 
 def weighted_rows(parts: np.ndarray, weights: Mapping[Part, float]) -> np.ndarray:

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from steps.core.losses.embedding import L2, EmbeddingLoss
-from steps.core.losses.label import BinaryCrossEntropy, SoftmaxCrossEntropy
-from steps.core.losses.score import BinaryScores, LogitMatching, SoftmaxScores
-from steps.core.params.distill import Ranking
 from steps.distill.candidates import Batch, Candidates
+from steps.distill.losses.embedding import L2, EmbeddingLoss
+from steps.distill.losses.label import BinaryCrossEntropy, SoftmaxCrossEntropy
+from steps.distill.losses.score import BinaryScores, LogitMatching, SoftmaxScores
+from steps.distill.params import Ranking
 from steps.distill.students import Student
 from steps.distill.tokens import Tokens
 

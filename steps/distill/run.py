@@ -8,13 +8,12 @@ import numpy as np
 import pyarrow as pa
 import torch
 
+from steps.core.distributed import rank
 from steps.core.errors import UserError
 from steps.core.files import folder_bytes, read_json, staged_folder, write_json
 from steps.core.fingerprints import fingerprint
 from steps.core.leakage import evaluation_keys
-from steps.core.params.distill import DistillParams, EmbedDistillParams, StudentParams
 from steps.core.precision import resolve_precision
-from steps.core.ranks import rank
 from steps.core.tables import read_table, write_table
 from steps.core.texts import fold
 from steps.core.towers import load_tower
@@ -23,6 +22,7 @@ from steps.distill.checkpoints import Checkpoints, training_folder
 from steps.distill.checks import check_curriculum, check_mixture, check_student, check_targets
 from steps.distill.methods import Phase, phases
 from steps.distill.mixture import hold_out, weighted_rows
+from steps.distill.params import DistillParams, EmbedDistillParams, StudentParams
 from steps.distill.sources import Sources
 from steps.distill.students import Student, router, untrained
 from steps.distill.trainer import Alignment, train

@@ -9,9 +9,9 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Router
 from torch import Tensor, nn
 
-from steps.core.params.distill import DistillParams, EmbedDistillParams, StaticParams, StudentParams
 from steps.core.precision import resolve_precision
 from steps.core.towers import device, load_tower
+from steps.distill.params import DistillParams, EmbedDistillParams, StaticParams, StudentParams
 from steps.distill.starts import fresh, layer_subset, pretrained
 from steps.distill.token_tables import token_table
 from steps.distill.tokens import Tokens, tokenize

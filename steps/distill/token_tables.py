@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from steps.core.errors import UserError
-from steps.core.params.distill import StaticParams
 from steps.core.towers import device
+from steps.distill.params import StaticParams
 from steps.distill.token_weights import inverse_document_frequency
 from steps.distill.tokens import Tokens, tokenize
 from steps.distill.vocabulary import frequent_phrases, with_phrases

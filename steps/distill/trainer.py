@@ -10,16 +10,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from steps.core.distributed import gather, micro_batch, rank, sum_over_ranks, world
 from steps.core.errors import UserError
-from steps.core.params.distill import DOCUMENT_PARTS, DistillParams
 from steps.core.progress import progress
-from steps.core.ranks import gather, micro_batch, rank, sum_over_ranks, world
 from steps.core.towers import autocast
 from steps.core.tracking import Run
 from steps.distill.checkpoints import Checkpoints
 from steps.distill.checks import explain_no_number
 from steps.distill.mixture import epoch_rows
 from steps.distill.objectives import Objective
+from steps.distill.params import DOCUMENT_PARTS, DistillParams
 from steps.distill.students import Student
 from steps.distill.tokens import Tokens, length_batches
 

@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-from steps.core.params import Params
 from steps.core.stage import stage_main
 from steps.core.tracking import Run
+from steps.embed.params import EmbedParams
 
 
-def body(params: Params, run: Run) -> None:
+def body(params: EmbedParams, run: Run) -> None:
     """Embed what the earlier stages wrote."""
     from steps.embed.run import run as embed
 
@@ -16,10 +16,10 @@ def body(params: Params, run: Run) -> None:
         generate=Path("data/generate"),
         teach=Path("models/teach"),
         output=Path("data/embed"),
-        params=params.embed,
+        params=params,
         run=run,
     )
 
 
 if __name__ == "__main__":
-    stage_main("embed", body)
+    stage_main("embed", EmbedParams, body)

@@ -13,9 +13,9 @@ import pyarrow as pa
 
 from steps.core.files import sha256_text
 from steps.core.leakage import evaluation_keys
-from steps.core.params.embed import EmbedParams, Part
-from steps.core.tables import table_from_rows
+from steps.core.tables import Part, table_from_rows
 from steps.core.texts import document_text, fold, sentences, words
+from steps.embed.params import EmbedParams
 from steps.embed.perturbations import perturbed
 from steps.embed.query_words import query_words
 from steps.embed.spans import spans

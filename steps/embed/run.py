@@ -12,12 +12,12 @@ from sentence_transformers import SentenceTransformer
 from steps.core.corpus import CorpusRows, CorpusTexts
 from steps.core.files import cache_root, staged_folder, write_json
 from steps.core.fingerprints import fingerprint
-from steps.core.params.embed import EmbedParams
 from steps.core.precision import resolve_precision
 from steps.core.tables import read_table, write_table
 from steps.core.towers import Role, encode, load_tower
 from steps.core.tracking import Run
 from steps.embed.alignment_texts import Sources, build
+from steps.embed.params import EmbedParams
 from steps.embed.token_vectors import token_vectors
 from steps.embed.vector_cache import Texts, VectorCache
 

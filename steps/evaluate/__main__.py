@@ -4,12 +4,13 @@ import sys
 from pathlib import Path
 
 from steps.core.errors import guarded
-from steps.core.params import Params
+from steps.core.params import load_students
 from steps.core.stage import stage_main
 from steps.core.tracking import Run
+from steps.evaluate.params import EvaluateParams
 
 
-def body(params: Params, run: Run) -> None:
+def body(params: EvaluateParams, run: Run) -> None:
     """Evaluate the students of params.yaml, never those that happen to lie in a folder."""
     from steps.evaluate.run import run as evaluate
 
@@ -21,10 +22,9 @@ def body(params: Params, run: Run) -> None:
         teach=Path("models/teach"),
         index=Path("models/index"),
         distill=Path("models/distill"),
-        releases={name: Path("models/release") / name for name in params.distill.students},
+        releases={name: Path("models/release") / name for name in load_students()},
         output=Path("reports"),
-        budget_ms=params.distill.budget_ms,
-        params=params.evaluate,
+        params=params,
         run=run,
     )
 
@@ -40,4 +40,4 @@ if __name__ == "__main__":
     if "--table" in sys.argv[1:]:
         guarded(print_table)
     else:
-        stage_main("evaluate", body)
+        stage_main("evaluate", EvaluateParams, body)

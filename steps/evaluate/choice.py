@@ -1,4 +1,4 @@
-"""The student that a latency budget (`distill.budget_ms`) leaves: the best on dev within it, and the next best.
+"""The student that a latency budget (`evaluate.budget_ms`) leaves: the best on dev within it, and the next best.
 
 Where nothing is judged, it is the one that is closest to the teacher.
 """

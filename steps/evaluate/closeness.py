@@ -9,10 +9,10 @@ import numpy as np
 
 from steps.core.corpus import corpus_columns
 from steps.core.errors import UserError
-from steps.core.release import Release
 from steps.core.tables import read_table
 from steps.core.texts import sentences
 from steps.evaluate.latency import Encode
+from steps.serving.release import Release
 
 DEPTH = 10
 QUERIES = frozenset({"train_queries", "pool"})

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import expit
 
-from steps.core.release import Release
 from steps.evaluate.latency import Encode
 from steps.evaluate.scoring import Scored
+from steps.serving.release import Release
 
 PAIRS = 20_000  # pairs of queries of a data set that are looked at; all where there are no more
 _UNIT = 1e-3  # how far from 1 the length of a normalised embedding may be

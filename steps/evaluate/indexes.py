@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
-from steps.core.release import Release
 from steps.evaluate.latency import Encode, one_thread, sample
 from steps.evaluate.scoring import Scored, score
 from steps.evaluate.systems import dense_search
+from steps.serving.release import Release
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@
     closeness_texts.<set>.<part>           number of texts of each part that this was measured on; they trained no
                                            student, but for those of the part `corpus`, which may have
     queries.<set>.test, dev                evaluated queries
-    choice.budget_ms                       distill.budget_ms; 0 = none
+    choice.budget_ms                       evaluate.budget_ms; 0 = none
     choice.student, p50_ms, ndcg           the best student within it, its latency, its mean nDCG@10 over data sets, on
                                            dev, or on test where there are no dev queries; null: none is within it, or
                                            (ndcg) nothing is judged
@@ -47,13 +47,13 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from steps.core.params.evaluate import EvaluateParams
 from steps.evaluate.audit import Audit
 from steps.evaluate.choice import Choice
 from steps.evaluate.closeness import Closeness, Texts
 from steps.evaluate.geometry import Geometry
 from steps.evaluate.indexes import IndexFigures
 from steps.evaluate.latency import Latency
+from steps.evaluate.params import EvaluateParams
 from steps.evaluate.retention import Comparison, Retention
 from steps.evaluate.scoring import Scored
 from steps.evaluate.serving import ServingCost

@@ -10,12 +10,12 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from steps.core.files import staged_file
-from steps.core.machine import processor
 from steps.evaluate.examples import Loss
 from steps.evaluate.facts import Facts, facts, generated_examples, generation_facts, mined_examples, stage_report
 from steps.evaluate.frontier import Point, draw_frontier
 from steps.evaluate.geometry import PAIRS, Geometry
 from steps.evaluate.histograms import draw_histograms
+from steps.evaluate.machine import processor
 from steps.evaluate.measures import MEASURES
 from steps.evaluate.metrics import Metrics
 from steps.evaluate.table import choice_lines, significant, unjudged_line

@@ -10,8 +10,6 @@ import pyarrow as pa
 
 from steps.core.errors import UserError
 from steps.core.files import write_json
-from steps.core.params.evaluate import EvaluateParams
-from steps.core.release import Release
 from steps.core.tables import SCHEMAS, write_table
 from steps.core.tracking import Run, flatten
 from steps.evaluate import latency
@@ -24,6 +22,7 @@ from steps.evaluate.geometry import measure_geometry
 from steps.evaluate.indexes import IndexFigures, measure_indexes, timed_indexes
 from steps.evaluate.measures import MEASURES
 from steps.evaluate.metrics import assemble
+from steps.evaluate.params import EvaluateParams
 from steps.evaluate.questions import EvaluationSet, read_evaluation_sets, unjudged_datasets
 from steps.evaluate.report import read_background, write_report
 from steps.evaluate.retention import Comparison, Retention, compare, retention
@@ -38,6 +37,7 @@ from steps.evaluate.systems import (
     student_system,
     teacher_system,
 )
+from steps.serving.release import Release
 
 
 def run(

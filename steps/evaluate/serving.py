@@ -5,12 +5,13 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from steps.core.release import Release
 from steps.core.towers import encode
-from steps.core.widths import cut
 from steps.evaluate.latency import Encode
 from steps.evaluate.scoring import Scored, score
 from steps.evaluate.systems import dense_search
+from steps.evaluate.student_tower import student_tower
+from steps.serving.dims import cut
+from steps.serving.release import Release
 
 K = 10
 
@@ -50,4 +51,5 @@ def measure_serving(
 
 def tower_encoder(release: Release) -> Encode:
     """The release's student in fp32, as trained."""
-    return lambda texts: cut(encode(release.tower, texts, "query"), release.manifest.width)
+    tower = student_tower(release)
+    return lambda texts: cut(encode(tower, texts, "query"), release.manifest.width)

@@ -9,13 +9,13 @@ import numpy as np
 from steps.core.errors import UserError
 from steps.core.files import folder_bytes
 from steps.core.fingerprints import fingerprint
-from steps.core.release import Release, load_release
 from steps.core.tables import read_table
 from steps.core.texts import document_text
 from steps.core.towers import encode, load_tower
-from steps.core.widths import cut
 from steps.evaluate.bm25 import Bm25
 from steps.evaluate.latency import Encode
+from steps.serving.dims import cut
+from steps.serving.release import Release, load_release
 
 Hits = tuple[list[np.ndarray], list[list[str]]]  # scores and document ids, one entry a query, best first
 Search = Callable[[str, list[str], int], Hits]  # data set, query texts, k

@@ -69,7 +69,7 @@ def choice_lines(metrics: Mapping[str, Any]) -> list[str]:
     if choice["student"] is None:
         fastest = min(over, key=lambda student: (over[student], student))
         return [
-            f"Choice: none, no student is within distill.budget_ms ({budget:g}): the fastest, {fastest},"
+            f"Choice: none, no student is within evaluate.budget_ms ({budget:g}): the fastest, {fastest},"
             f" needs {over[fastest]:.3g} ms a query"
         ]
     count = len(metrics["latency"].keys() - {"teacher"}) - len(over)

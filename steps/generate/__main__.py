@@ -2,17 +2,17 @@
 
 from pathlib import Path
 
-from steps.core.params import Params
 from steps.core.stage import stage_main
 from steps.core.tracking import Run
+from steps.generate.params import GenerateParams
 
 
-def body(params: Params, run: Run) -> None:
+def body(params: GenerateParams, run: Run) -> None:
     """Generate queries from the tables of ingest."""
     from steps.generate.run import run as generate
 
-    generate(ingest=Path("data/ingest"), output=Path("data/generate"), params=params.generate, run=run)
+    generate(ingest=Path("data/ingest"), output=Path("data/generate"), params=params, run=run)
 
 
 if __name__ == "__main__":
-    stage_main("generate", body)
+    stage_main("generate", GenerateParams, body)

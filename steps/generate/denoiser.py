@@ -11,9 +11,9 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 from transformers.modeling_outputs import BaseModelOutput
 
 from steps.core.errors import UserError
-from steps.core.params.generate import GenerateParams
 from steps.core.progress import progress
 from steps.core.towers import device
+from steps.generate.params import GenerateParams
 from steps.generate.token_masking import mask_tokens
 
 

@@ -11,7 +11,6 @@ import pyarrow as pa
 from steps.core.bases import resolve_base
 from steps.core.files import staged_folder, write_json
 from steps.core.leakage import evaluation_keys
-from steps.core.params.generate import GenerateParams
 from steps.core.tables import read_table, table_from_rows, write_table
 from steps.core.texts import fold, sentences
 from steps.core.towers import load_tower
@@ -19,6 +18,7 @@ from steps.core.tracking import Run
 from steps.generate.denoiser import Denoiser, Variants, load_denoiser, write_variants
 from steps.generate.denoiser_training import train_denoiser
 from steps.generate.likeness import content_overlap, cosines
+from steps.generate.params import GenerateParams
 from steps.generate.sifting import Sifted, sift
 
 SENTENCE_WORDS = range(4, 31)

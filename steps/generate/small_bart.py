@@ -7,7 +7,7 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import BartConfig, BartForConditionalGeneration, PreTrainedTokenizerFast
 
-from steps.core.params.generate import SmallBartParams
+from steps.generate.params import SmallBartParams
 
 SPECIAL_TOKENS = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]  # ids 0 to 4, as in BART
 COPY_SHARPNESS = 1.5

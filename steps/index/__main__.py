@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-from steps.core.params import Params
 from steps.core.stage import stage_main
 from steps.core.tracking import Run
+from steps.index.params import IndexParams
 
 
-def body(params: Params, run: Run) -> None:
+def body(params: IndexParams, run: Run) -> None:
     """Index what `embed` wrote."""
     from steps.index.run import run as index
 
@@ -16,10 +16,10 @@ def body(params: Params, run: Run) -> None:
         embed=Path("data/embed"),
         teach=Path("models/teach"),
         output=Path("models/index"),
-        params=params.index,
+        params=params,
         run=run,
     )
 
 
 if __name__ == "__main__":
-    stage_main("index", body)
+    stage_main("index", IndexParams, body)

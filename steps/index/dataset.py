@@ -9,19 +9,19 @@ import faiss
 import numpy as np
 
 from steps.core.files import sha256_file
-from steps.core.index_files import open_index
-from steps.core.params.index import IndexParams
-from steps.core.widths import cut
 from steps.index import incremental, shards, state
 from steps.index.build import flat, trained
 from steps.index.documents import Documents
 from steps.index.exact import Top, exact_top, queries_digest, updated_top
 from steps.index.factories import factory
+from steps.index.params import IndexParams
 from steps.index.queries import RecallQueries
 from steps.index.semantic_ids import SemanticIds, codebooks, semantic_ids, updated_ids
 from steps.index.state import Previous, State, Tried
 from steps.index.tuning import K, Tuned, tune, tuned_again
 from steps.index.vectors import Vectors
+from steps.serving.dims import cut
+from steps.serving.index_files import open_index
 
 TABLES = ("doc_ids.parquet", "semantic_ids.parquet")
 

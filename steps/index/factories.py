@@ -4,7 +4,7 @@ import math
 import re
 
 from steps.core.errors import UserError
-from steps.core.params.index import IndexParams, Kind
+from steps.index.params import IndexParams, Kind
 
 POINTS_A_CENTROID = 39  # faiss' own limit (ClusteringParameters.min_points_per_centroid) for training k-means
 GRAPH_LINKS = 32

@@ -8,8 +8,8 @@ from typing import Any
 import faiss
 import numpy as np
 
-from steps.core.index_files import apply_settings, parts
 from steps.index.inverted_lists import inverted_lists
+from steps.serving.index_files import apply_settings, parts
 
 MOST_PROBES = 2048  # lists that a GPU visits in one search, and hits that it finds (GPU_MAX_SELECTION_K)
 

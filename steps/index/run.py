@@ -11,17 +11,17 @@ import numpy as np
 from steps.core.errors import UserError
 from steps.core.files import read_json, staged_folder, write_json
 from steps.core.fingerprints import fingerprint
-from steps.core.params.index import IndexParams
 from steps.core.progress import progress
 from steps.core.tables import read_table
-from steps.core.tower_files import tower_facts
 from steps.core.towers import encode, load_tower
 from steps.core.tracking import Run
 from steps.index.dataset import index_dataset
 from steps.index.documents import read_documents
+from steps.index.params import IndexParams
 from steps.index.queries import recall_queries
 from steps.index.state import state_folder
 from steps.index.vectors import Vectors
+from steps.serving.tower_files import tower_facts
 
 FORMAT = 2
 

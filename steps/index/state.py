@@ -17,9 +17,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from steps.core.files import cache_root, code_digest, read_json, staged_folder, write_json
-from steps.core.params.index import IndexParams
 from steps.index.exact import Top
 from steps.index.matching import Match, match
+from steps.index.params import IndexParams
 from steps.index.semantic_ids import SemanticIds
 
 FORMAT = 1

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from steps.core.widths import cut
+from steps.serving.dims import cut
 
 CHUNK = 16384
 

@@ -4,30 +4,31 @@ from pathlib import Path
 
 from steps.core.errors import guarded
 from steps.core.files import read_json
-from steps.core.params import Params, load_params
+from steps.core.params import load_section
 from steps.core.self_check import step_parser
 from steps.core.stage import stage_main
 from steps.core.tracking import Run
+from steps.ingest.params import IngestParams
 
 SOURCES = Path("sources.json")
 
 
-def body(params: Params, run: Run) -> None:
+def body(params: IngestParams, run: Run) -> None:
     """Run the stage on its declared outputs; of outside files it reads those that sources.json lists."""
     from steps.ingest.listing import by_key
     from steps.ingest.locations import reading_only
     from steps.ingest.run import run as ingest
 
     listed = read_json(SOURCES) if SOURCES.is_file() else []
-    with reading_only(by_key(params.ingest, listed)):
-        ingest(sources=params.ingest.sources, output=Path("data/ingest"), params=params.ingest, run=run)
+    with reading_only(by_key(params, listed)):
+        ingest(sources=params.sources, output=Path("data/ingest"), params=params, run=run)
 
 
 def list_files() -> None:
     """Write sources.json, the stage's only dependency on outside data."""
     from steps.ingest.listing import write_listing
 
-    write_listing(load_params().ingest, SOURCES)
+    write_listing(load_section("ingest", IngestParams), SOURCES)
 
 
 if __name__ == "__main__":
@@ -36,4 +37,4 @@ if __name__ == "__main__":
     if parser.parse_args().list:
         guarded(list_files)
     else:
-        stage_main("ingest", body)
+        stage_main("ingest", IngestParams, body)

@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 from steps.core.errors import UserError
 from steps.core.files import sha256_text
-from steps.core.params.ingest import ApiDocsSource
 from steps.core.progress import progress
 from steps.core.texts import fold
 from steps.ingest.docstring_text import cut_words, split_docstring
+from steps.ingest.params import ApiDocsSource
 from steps.ingest.python_docstrings import Docstring, docstrings, package_folder, source_paths
 from steps.ingest.rejects import Rejects
 from steps.ingest.source_data import Document, Judgement, Query, SourceData, seeded_order

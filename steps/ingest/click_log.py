@@ -6,11 +6,11 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from steps.core.files import sha256_text
-from steps.core.params.ingest import ClickLogSource
 from steps.core.progress import progress
 from steps.ingest.log_corpus import read_corpus
 from steps.ingest.log_splits import add_log
 from steps.ingest.log_values import as_clicked, as_id, as_rank, as_text
+from steps.ingest.params import ClickLogSource
 from steps.ingest.rejects import Rejects
 from steps.ingest.relevance import QueryNames, log_relevance
 from steps.ingest.rows import Defect

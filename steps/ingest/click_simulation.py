@@ -11,10 +11,10 @@ import bm25s
 import numpy as np
 import pyarrow as pa
 
-from steps.core.params.ingest import ClickParams
 from steps.core.progress import progress
 from steps.core.tables import SCHEMAS
 from steps.core.texts import document_text, words
+from steps.ingest.params import ClickParams
 from steps.ingest.source_data import Document, Query
 
 FIRST_SESSION = 1_735_689_600  # 2025-01-01 00:00:00 UTC

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 from steps.core.errors import UserError
 from steps.core.files import write_json
-from steps.core.params.ingest import BeirSource, ClickLogSource, IngestParams, MsMarcoSource, Source, UbiSource
 from steps.ingest.locations import listing
 from steps.ingest.msmarco import PATTERNS as MS_MARCO_PATTERNS
+from steps.ingest.params import BeirSource, ClickLogSource, IngestParams, MsMarcoSource, Source, UbiSource
 from steps.ingest.source_files import BEIR_PATTERNS
 from steps.ingest.table_rows import PATTERNS
 from steps.ingest.times import ALWAYS, Window

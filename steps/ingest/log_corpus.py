@@ -1,8 +1,8 @@
 """The documents that a log names, from tables with columns of the user's own names."""
 
 from steps.core.errors import UserError
-from steps.core.params.ingest import CorpusColumns
 from steps.ingest.log_values import as_id, as_text
+from steps.ingest.params import CorpusColumns
 from steps.ingest.rejects import Rejects
 from steps.ingest.rows import Defect
 from steps.ingest.source_data import Document

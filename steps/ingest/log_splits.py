@@ -5,8 +5,8 @@ import pyarrow as pa
 
 from steps.core.errors import UserError
 from steps.core.files import sha256_text
-from steps.core.params.ingest import LogSource, iso_seconds
 from steps.ingest.coded_columns import coded
+from steps.ingest.params import LogSource, iso_seconds
 from steps.ingest.rejects import Rejects
 from steps.ingest.search_log import SearchLog
 from steps.ingest.source_data import Judgement, Query, SourceData, seeded_order

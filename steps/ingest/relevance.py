@@ -11,11 +11,11 @@ import numpy as np
 import pyarrow as pa
 
 from steps.core.errors import UserError
-from steps.core.params.ingest import LogSource, RelevanceColumns
 from steps.core.texts import fold
 from steps.ingest.coded_columns import coded
 from steps.ingest.log_splits import query_id
 from steps.ingest.log_values import as_id, as_text
+from steps.ingest.params import LogSource, RelevanceColumns
 from steps.ingest.rejects import Rejects
 from steps.ingest.rows import Defect
 from steps.ingest.search_log import SearchLog

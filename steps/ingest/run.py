@@ -8,12 +8,12 @@ from typing import Literal
 import pyarrow as pa
 
 from steps.core.files import staged_folder, write_json
-from steps.core.params.ingest import ApiDocsSource, IngestParams, Source
 from steps.core.tables import SCHEMAS, table_from_columns, write_table
 from steps.core.tracking import Run
 from steps.ingest.click_simulation import simulate_sessions
 from steps.ingest.coded_columns import among
 from steps.ingest.leakage import evaluation_texts, without_evaluation_texts
+from steps.ingest.params import ApiDocsSource, IngestParams, Source
 from steps.ingest.pool import read_pool
 from steps.ingest.rejects import Reject, Rejects
 from steps.ingest.report import build_report, metrics, summary

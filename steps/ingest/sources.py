@@ -4,7 +4,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from steps.core.params.ingest import (
+from steps.ingest.api_docs import read_api_docs
+from steps.ingest.beir import read_beir
+from steps.ingest.click_log import read_click_log
+from steps.ingest.ir_datasets_source import read_ir_dataset
+from steps.ingest.msmarco import PATTERNS as MS_MARCO_PATTERNS
+from steps.ingest.msmarco import read_msmarco
+from steps.ingest.params import (
     ApiDocsSource,
     BeirSource,
     ClickLogSource,
@@ -14,12 +20,6 @@ from steps.core.params.ingest import (
     Source,
     UbiSource,
 )
-from steps.ingest.api_docs import read_api_docs
-from steps.ingest.beir import read_beir
-from steps.ingest.click_log import read_click_log
-from steps.ingest.ir_datasets_source import read_ir_dataset
-from steps.ingest.msmarco import PATTERNS as MS_MARCO_PATTERNS
-from steps.ingest.msmarco import read_msmarco
 from steps.ingest.rejects import Rejects
 from steps.ingest.relevance import read_relevance
 from steps.ingest.source_data import SourceData

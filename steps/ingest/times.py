@@ -4,7 +4,7 @@ import math
 from datetime import date
 from typing import Any, NamedTuple, Self
 
-from steps.core.params.ingest import iso_seconds
+from steps.ingest.params import iso_seconds
 from steps.ingest.rows import Defect
 
 _FIRST_MILLISECONDS = 10**11  # as seconds this is the year 5138, as milliseconds 1973

@@ -7,10 +7,10 @@ the events of the actions impression and view name at their ordinals. Schema: ht
 import numpy as np
 import pyarrow as pa
 
-from steps.core.params.ingest import UbiSource
 from steps.ingest.coded_columns import coded
 from steps.ingest.log_corpus import read_corpus
 from steps.ingest.log_splits import add_log
+from steps.ingest.params import UbiSource
 from steps.ingest.rejects import Rejects
 from steps.ingest.relevance import QueryNames, log_relevance
 from steps.ingest.search_log import SearchLog

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from steps.core.params.ingest import UbiSource, iso_seconds
 from steps.core.progress import progress
 from steps.ingest.log_values import as_id, as_rank
+from steps.ingest.params import UbiSource, iso_seconds
 from steps.ingest.rejects import Rejects
 from steps.ingest.rows import Defect
 from steps.ingest.source_files import table_files

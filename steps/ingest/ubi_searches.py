@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from steps.core.params.ingest import UbiSource
 from steps.core.progress import progress
 from steps.ingest.log_values import as_id, as_text
+from steps.ingest.params import UbiSource
 from steps.ingest.rejects import Rejects
 from steps.ingest.rows import Defect
 from steps.ingest.search_log import SearchLog

@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from steps.core.params import Params
 from steps.core.self_check import step_parser
 from steps.core.stage import stage_main
 from steps.core.tracking import Run
+from steps.mine.params import MineParams
 
 FOLDER = Path("data/mine")
 
@@ -16,7 +16,7 @@ def main() -> None:
     parser.add_argument("--signal", required=True, choices=["click", "relevance"])
     signal = parser.parse_args().signal
 
-    def body(params: Params, run: Run) -> None:
+    def body(params: MineParams, run: Run) -> None:
         from steps.mine.run import run as mine
 
         mine(
@@ -24,11 +24,11 @@ def main() -> None:
             ingest=Path("data/ingest"),
             clicks=FOLDER / "click",
             output=FOLDER / signal,
-            params=params.mine,
+            params=params,
             run=run,
         )
 
-    stage_main("mine", body, cell=signal)
+    stage_main("mine", MineParams, body, cell=signal)
 
 
 if __name__ == "__main__":

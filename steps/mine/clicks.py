@@ -6,9 +6,9 @@ import ibis
 import ibis.expr.types as ir
 
 from steps.core.errors import UserError
-from steps.core.params.mine import DebiasParams
 from steps.mine.engine import Engine
 from steps.mine.keys import mixed
+from steps.mine.params import DebiasParams
 from steps.mine.propensity import Propensities, estimate, inverse_weights
 
 GRAINS = 1_000_000  # the worth of one click, in whole numbers so that sums do not depend on their order

@@ -1,19 +1,15 @@
-"""The engine that evaluates mining expressions: DuckDB through Ibis, within a memory limit, spilling to disk."""
+"""What evaluates mining expressions: an Ibis connection, and a folder for what is used more than once."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
-import ibis
 import ibis.expr.types as ir
 import pyarrow as pa
 import pyarrow.parquet as pq
 from ibis.backends import BaseBackend
 
 from steps.core.files import staged_file
-from steps.core.params.mine import MineParams
 from steps.core.progress import progress
 from steps.core.tables import SCHEMAS
 
@@ -66,53 +62,3 @@ class Engine(ABC):
     def _next_path(self) -> Path:
         self._kept += 1
         return self.scratch / f"{self._kept:03d}.parquet"
-
-
-class DuckEngine(Engine):
-    """DuckDB inside this process."""
-
-    def keep(self, expression: ir.Table) -> ir.Table:
-        path = self._next_path()
-        columns = ", ".join(
-            f'CAST("{name}" AS BIGINT) AS "{name}"' if kind.is_int64() else f'"{name}"'
-            for name, kind in expression.schema().items()
-        )  # DuckDB adds whole numbers up to 128 bits, which Parquet would hold as floating point
-        query = ibis.to_sql(expression, dialect="duckdb")
-        self.connection.raw_sql(f"COPY (SELECT {columns} FROM ({query})) TO '{_quoted(path)}' (FORMAT parquet)")
-        return self.read(path)
-
-    def batches(self, expression: ir.Table) -> Iterator[pa.RecordBatch]:
-        yield from expression.to_pyarrow_batches(chunk_size=_CHUNK_ROWS)
-
-    def map_batches(self, expression: ir.Table, convert: Convert, schema: pa.Schema, what: str) -> ir.Table:
-        path = self._next_path()
-        with pq.ParquetWriter(path, schema) as writer:
-            for batch in progress(self.batches(expression), None, what):
-                writer.write_table(convert(batch))
-        return self.read(path)
-
-
-def _quoted(path: Path) -> str:
-    return str(path).replace("'", "''")
-
-
-@contextmanager
-def open_engine(params: MineParams, folder: Path) -> Iterator[Engine]:
-    """Yield the engine of `mine.engine`; what it keeps and spills lies below `folder`, which is left empty."""
-    with TemporaryDirectory(prefix=".scratch.", dir=folder) as scratch:
-        if params.engine == "spark":
-            from steps.mine.spark_engine import open_spark  # pyspark is an extra
-
-            with open_spark(params, Path(scratch)) as engine:
-                yield engine
-            return
-        connection = ibis.duckdb.connect(
-            ":memory:",
-            memory_limit=params.memory_limit,
-            temp_directory=str(Path(scratch) / "spill"),
-            preserve_insertion_order=False,  # results are sorted at the end; keeping order in between costs memory
-        )
-        try:
-            yield DuckEngine(connection, Path(scratch))
-        finally:
-            connection.disconnect()

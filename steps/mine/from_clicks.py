@@ -6,13 +6,13 @@ from typing import Any
 
 import ibis.expr.types as ir
 
-from steps.core.params.mine import MineParams
 from steps.mine.association import click_associations
 from steps.mine.catalogue import keyed_documents, keyed_queries
 from steps.mine.clicks import Judgements, judgements
 from steps.mine.engine import Engine
 from steps.mine.leakage import audit, used_queries
 from steps.mine.outputs import association_rows, triplet_rows
+from steps.mine.params import MineParams
 from steps.mine.planner import importances
 from steps.mine.report import associating_terms, samples, why_clicked
 from steps.mine.triplets import Signal, mine_triplets

@@ -16,10 +16,10 @@ import numpy as np
 import pyarrow as pa
 
 from steps.core.errors import UserError
-from steps.core.params.mine import MineParams
 from steps.core.texts import words
 from steps.mine.engine import Engine
 from steps.mine.keys import key
+from steps.mine.params import MineParams
 from steps.mine.term_table import table_importances
 
 Scores = dict[str, float]  # term -> importance, of one query

@@ -4,12 +4,12 @@ from pathlib import Path
 from typing import Literal
 
 from steps.core.files import staged_folder, write_json
-from steps.core.params.mine import MineParams
 from steps.core.tables import table_path
 from steps.core.tracking import Run
-from steps.mine.engine import open_engine
+from steps.mine.engines import open_engine
 from steps.mine.from_clicks import mine_clicks
 from steps.mine.from_relevance import mine_relevance
+from steps.mine.params import MineParams
 from steps.mine.report import as_text
 
 _TABLES = ("corpus", "queries", "impressions", "relevance", "term_scores")

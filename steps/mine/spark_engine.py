@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from steps.core.errors import UserError
-from steps.core.params.mine import MineParams
 from steps.mine.engine import Convert, Engine
+from steps.mine.params import MineParams
 
 _CHUNK_ROWS = 50_000
 
@@ -64,7 +64,9 @@ def open_spark(params: MineParams, scratch: Path) -> Iterator[SparkEngine]:
     try:
         from pyspark.sql import SparkSession
     except ImportError:
-        raise UserError("mine.engine: spark needs the package pyspark; pip install '.[spark]'") from None
+        raise UserError(
+            "mine.engine: spark needs the package pyspark; run `make setup-all`, or pip install pyspark==4.0.5"
+        ) from None
     if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
         raise UserError("mine.engine: spark needs Java 17 or later; install it or set mine.engine: duckdb")
     root = str(Path(__file__).parents[2])

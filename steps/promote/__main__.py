@@ -3,8 +3,9 @@
 from pathlib import Path
 
 from steps.core.errors import guarded
-from steps.core.params import load_params
+from steps.core.params import load_section
 from steps.core.self_check import step_parser
+from steps.promote.params import PromoteParams
 
 
 def main() -> None:
@@ -24,7 +25,7 @@ def main() -> None:
     )
     arguments = parser.parse_args()
     given = {key: getattr(arguments, key) for key in ("student", "name") if getattr(arguments, key)}
-    params = load_params().promote.model_copy(update=given)
+    params = load_section("promote", PromoteParams).model_copy(update=given)
     from steps.promote import run
 
     if arguments.rollback:

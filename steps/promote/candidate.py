@@ -12,9 +12,9 @@ import pyarrow.compute as pc
 
 from steps.core.errors import UserError
 from steps.core.files import folder_bytes, read_json, sha256_file
-from steps.core.params.promote import Policy
 from steps.core.tables import read_table
 from steps.promote.evidence import MEASURE, Evaluation, Evidence
+from steps.promote.params import Policy
 
 
 @dataclass(frozen=True)

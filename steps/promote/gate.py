@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from steps.core.params.promote import Policy
 from steps.promote.bootstrap import lower_bound
 from steps.promote.evidence import MEASURE, Evidence
+from steps.promote.params import Policy
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from steps.core.errors import UserError
-from steps.core.lineage import Stages, lock_stages
+from steps.promote.dvc_lock import Stages, lock_stages
 from steps.promote.registry import PREFIX, Registry
 
 _BACKWARD = (

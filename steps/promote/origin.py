@@ -9,8 +9,9 @@ from mlflow.exceptions import MlflowException
 
 from steps.core.errors import UserError
 from steps.core.files import sha256_file
-from steps.core.lineage import Stages, lock_stages, outputs
-from steps.core.tracking import git_commit, scheduler_tags, tracking_uri
+from steps.core.run_ids import git_commit, scheduler_tags
+from steps.core.tracking import tracking_uri
+from steps.promote.dvc_lock import Stages, lock_stages, outputs
 from steps.promote.recorded import REMEDY, check_recorded, dvc_md5
 from steps.promote.registration import Origin
 from steps.promote.registry import PREFIX, Registry

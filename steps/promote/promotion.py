@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from steps.core.errors import UserError
-from steps.core.params.promote import PromoteParams
 from steps.promote.candidate import Candidate
 from steps.promote.evaluation import Questions
 from steps.promote.evidence import Evidence, evidence_from_json
 from steps.promote.gate import Decision, decide
 from steps.promote.lock import Lock
 from steps.promote.move import After, Move, carry_out, mend, nothing, now, operator
+from steps.promote.params import PromoteParams
 from steps.promote.registration import Origin, evidence_name, find_version, register
 from steps.promote.registry import CHALLENGER, CHAMPION, PREVIOUS, Registry
 from steps.promote.rescoring import rescore

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from steps.core.errors import UserError
-from steps.core.lineage import Stages
+from steps.promote.dvc_lock import Stages
 
 REMEDY = "run `dvc repro` (or `make demo`) first: what is promoted must be what the pipeline made"
 

@@ -8,9 +8,9 @@ from steps.core.tracking import MlflowRun
 from steps.promote.candidate import Candidate
 from steps.promote.lock import Lock
 from steps.promote.registry import PREFIX, Registry
+from steps.serving.mlflow_model import log_release
 
 GOLDEN = "golden.json"
-SERVED_MODEL = Path(__file__).resolve().parents[1] / "release" / "served_model.py"  # a file, not an import
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ def publish(release: Path, run: MlflowRun) -> str:
     """
     key = f"{PREFIX}model"
     if key not in run.api.get_run(run.run_id).data.tags:
-        run.served(release, "release", SERVED_MODEL)
+        log_release(run, release, "release")
     return str(run.api.get_run(run.run_id).data.tags[key])
 
 

@@ -55,7 +55,7 @@ def ndcg(hits: Sequence[Sequence[tuple[str, float]]], questions: Questions) -> d
 
 def own_code(folder: Path) -> Path:
     """The code that was registered with a release, beside it in its model's folder; else the project's."""
-    own = [parent / "code" for parent in folder.parents if (parent / "code/steps/core/release.py").is_file()]
+    own = [parent / "code" for parent in folder.parents if (parent / "code/steps/serving/release.py").is_file()]
     return own[0] if own else _PROJECT
 
 

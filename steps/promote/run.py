@@ -4,7 +4,6 @@ from pathlib import Path
 
 import yaml
 
-from steps.core.params.promote import PromoteParams
 from steps.core.tracking import reaching, tracking_uri
 from steps.promote.candidate import Candidate, choose_student, read_candidate
 from steps.promote.evaluation import Questions, read_evaluation, read_questions
@@ -12,6 +11,7 @@ from steps.promote.history import as_table, history
 from steps.promote.lineage import is_model, made_from, made_of
 from steps.promote.lock import Lock, lock_place, lock_shelf
 from steps.promote.origin import read_origin
+from steps.promote.params import PromoteParams
 from steps.promote.promotion import Refused, promote, rehearse
 from steps.promote.registry import CHAMPION, Registry
 from steps.promote.rollback import roll_back

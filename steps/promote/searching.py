@@ -1,6 +1,6 @@
 """`python -P searching.py < request`: what a release finds, by the code that was registered with it.
 
-A script that imports `steps.core.release` from PYTHONPATH, where the version's own code lies: a release of an older
+A script that imports `steps.serving.release` from PYTHONPATH, where the version's own code lies: a release of an older
 format, which the project cannot load any more, is still measured. The request is JSON with `release`, a folder,
 `depth`, and `questions`, a list of `dataset` and `texts`. Prints the data sets of the release, and for every text the
 ids and scores of its ten best hits in the exact index, with all of equal score.
@@ -10,7 +10,7 @@ import json
 import sys
 from pathlib import Path
 
-from steps.core.release import load_release
+from steps.serving.release import load_release
 
 _CHUNK = 256  # queries whose hits are in memory at once
 _KEPT = 10  # hits that the measure looks at, with all of equal score

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from steps.core.errors import EXIT_TRANSIENT, TransientError, UserError
-from steps.core.release import load_release
 from steps.core.tracking import tracking_uri
 from steps.promote.registration import GOLDEN
 from steps.promote.registry import Registry
+from steps.serving.release import load_release
 
 TOLERANCE = 2e-3  # of a score: another processor rounds differently
 _SCRIPT = Path(__file__).with_name("answering.py")

@@ -2,20 +2,20 @@
 
 from pathlib import Path
 
-from steps.core.params import Params
+from steps.core.params import checked_name
 from steps.core.self_check import step_parser
 from steps.core.stage import stage_main
 from steps.core.tracking import Run
+from steps.release.params import ReleaseParams
 
 
 def main() -> None:
     """Release one student."""
     parser = step_parser("release", __doc__)
     parser.add_argument("--student", required=True, help="a name in distill.student")
-    student = parser.parse_args().student
+    student = checked_name("--student", parser.parse_args().student)  # it becomes a folder, which is replaced
 
-    def body(params: Params, run: Run) -> None:
-        params.distill.described(student)  # the name becomes a folder, which is replaced
+    def body(params: ReleaseParams, run: Run) -> None:
         from steps.release.run import run as release
 
         release(
@@ -24,11 +24,11 @@ def main() -> None:
             index=Path("models/index"),
             ingest=Path("data/ingest"),
             output=Path("models/release") / student,
-            params=params.release,
+            params=params,
             run=run,
         )
 
-    stage_main("release", body, cell=student)
+    stage_main("release", ReleaseParams, body, cell=student)
 
 
 if __name__ == "__main__":

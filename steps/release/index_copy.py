@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 
 from steps.core.corpus import corpus_batches
 from steps.core.errors import UserError
-from steps.core.release_checks import TITLES
+from steps.serving.checks import TITLES
 
 
 def copy_index(index: Path, target: Path) -> None:

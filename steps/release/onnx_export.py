@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 from steps.core.errors import UserError
 from steps.core.files import write_json
-from steps.core.tower_files import query_pooling, tower_facts
 from steps.core.towers import load_tower
+from steps.serving.tower_files import query_pooling, tower_facts
 
 OPSET = 17
 NO_LIMIT = 10**9  # a tokenizer without a limit states a far larger number

@@ -11,10 +11,10 @@ import numpy as np
 import pyarrow.compute as pc
 
 from steps.core.errors import UserError
-from steps.core.release import Release
 from steps.core.tables import read_table
 from steps.release.evidence import Loss, measured_loss
 from steps.release.parity import DEPTH, ndcg_at_10
+from steps.serving.release import Release
 
 
 @dataclass(frozen=True)

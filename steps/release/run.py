@@ -10,22 +10,22 @@ import numpy as np
 
 from steps.core.errors import UserError
 from steps.core.files import folder_bytes, read_json, sha256_file, staged_folder, write_json
-from steps.core.params.release import ReleaseParams
-from steps.core.query_encoder import load_query_encoder
-from steps.core.release import Release, load_release
-from steps.core.release_manifest import FORMAT, SHARED, Collection, Manifest, Probe, Serves
 from steps.core.towers import encode, load_tower
 from steps.core.tracking import Run, flatten
-from steps.core.widths import cut
 from steps.release.export import export
 from steps.release.forms import Limits, explained
 from steps.release.index_copy import copy_index, write_titles
+from steps.release.params import ReleaseParams
 from steps.release.parity import check_export, check_unjudged
 from steps.release.probe_texts import probe_texts, sample_texts
 from steps.release.quality import check_costs, read_dev_queries
 from steps.release.trials import Bench
+from steps.serving.dims import cut
+from steps.serving.manifest import FORMAT, SHARED, Collection, Manifest, Probe, Serves
+from steps.serving.mlflow_model import log_release
+from steps.serving.query_encoder import load_query_encoder
+from steps.serving.release import Release, load_release
 
-SERVED_MODEL = Path(__file__).with_name("served_model.py")
 SAMPLE = 256  # texts that int8 is calibrated on, and of a data set that is not judged
 
 
@@ -104,7 +104,7 @@ def run(student: str, distill: Path, index: Path, ingest: Path, output: Path, pa
     run.metrics({name: value for name, value in flatten(report).items() if isinstance(value, int | float)})
     run.artifact(output / "manifest.json")
     run.artifact(output / "report.json")
-    run.served(output, f"release-{student}", SERVED_MODEL, once=True)
+    log_release(run, output, f"release-{student}", once=True)
 
 
 def _check_sides(student: str, distill: Path, index: Path, documents: dict[str, Any]) -> None:

@@ -7,14 +7,14 @@ from pathlib import Path
 import numpy as np
 
 from steps.core.files import folder_bytes
-from steps.core.query_encoder import load_query_encoder
-from steps.core.release import Release
-from steps.core.release_checks import embed_each
 from steps.release.evidence import measured_loss
 from steps.release.export import Format, Precision, convert
 from steps.release.forms import Limits, Trial, to_try
 from steps.release.parity import Unjudged, closeness, cosines
 from steps.release.quality import DevQueries, Values, cost_of, ndcg
+from steps.serving.checks import embed_each
+from steps.serving.query_encoder import load_query_encoder
+from steps.serving.release import Release
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ import time
 from pathlib import Path
 
 from steps.core.errors import UserError
-from steps.core.release import Hit, Release, load_release
 from steps.search.documents import read_contents
+from steps.serving.release import Hit, Release, load_release
 
 _SNIPPET = 160  # characters
 

@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-from steps.core.params import Params
 from steps.core.torchrun import shared_stage_main
 from steps.core.tracking import Run
+from steps.teach.params import TeachParams
 
 
-def body(params: Params, run: Run) -> None:
+def body(params: TeachParams, run: Run) -> None:
     """Train the teacher on the tables of ingest and mine."""
     from steps.teach.run import run as teach
 
@@ -15,10 +15,10 @@ def body(params: Params, run: Run) -> None:
         ingest=Path("data/ingest"),
         mine=Path("data/mine/relevance"),
         output=Path("models/teach"),
-        params=params.teach,
+        params=params,
         run=run,
     )
 
 
 if __name__ == "__main__":
-    shared_stage_main("teach", body)
+    shared_stage_main("teach", TeachParams, body)

@@ -16,13 +16,13 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from transformers import PrinterCallback, TrainerCallback
 
+from steps.core.distributed import agreed_step, micro_batch, rank, world
 from steps.core.errors import UserError
-from steps.core.params.teach import TeachParams
 from steps.core.precision import resolve_precision
 from steps.core.progress import progress
-from steps.core.ranks import agreed_step, micro_batch, rank, world
 from steps.core.tracking import Run
 from steps.teach.cached_gradients import backward
+from steps.teach.params import TeachParams
 from steps.teach.training_triplets import TextTriplet
 
 STAGING = "staging"  # where a checkpoint is written before it gets its name

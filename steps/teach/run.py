@@ -15,17 +15,17 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Normalize
 
 from steps.core.bases import resolve_base
+from steps.core.distributed import rank
 from steps.core.errors import UserError
 from steps.core.files import cache_root, code_digest, staged_folder, write_json
 from steps.core.fingerprints import fingerprint
-from steps.core.params.teach import TeachParams
 from steps.core.precision import resolve_precision
-from steps.core.ranks import rank
 from steps.core.tables import read_table, table_path
 from steps.core.towers import load_tower
 from steps.core.tracking import Run
 from steps.teach.contrastive_training import train_tower
 from steps.teach.dev_comparison import compare, dev_tasks, ndcg_per_query
+from steps.teach.params import TeachParams
 from steps.teach.training_triplets import TripletChoice, choose_triplets
 
 ENCODE_BATCH = 64

@@ -9,7 +9,7 @@ import yaml
 from dvc.repo import Repo
 from slimtower_dags.graph import Graph, GraphError, read_graph
 
-from steps.core.recipe import fill, overlay
+from pipeline.recipe import fill, overlay
 
 PROJECT = Path(__file__).resolve().parents[2]
 

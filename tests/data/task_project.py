@@ -142,7 +142,7 @@ class Project:
         }
 
     def start(self, run: str, what: str, **given: str) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "steps.core.task", what]
+        command = [sys.executable, "-m", "pipeline.task", what]
         pipe = subprocess.PIPE
         return subprocess.Popen(command, env=self.environment(run, **given), stdout=pipe, stderr=pipe, text=True)
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.params import load_params
 from steps.core.corpus import CorpusRows
-from steps.core.params import load_params
 from steps.core.tables import SCHEMAS, read_table
 from steps.core.tracking import NullRun
 from steps.embed.alignment_texts import Sources, build

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from pipeline.plain_copy import plain_copy
 from steps.core import tracking
-from steps.core.plain_copy import plain_copy
 
 pytestmark = pytest.mark.timeout(900)
 WORDS = ["sum", "mean", "matrix", "string", "axis", "file", "window", "graph"]
@@ -66,7 +66,7 @@ class Project:
 
     def run(self) -> subprocess.CompletedProcess[str]:
         """Run the recipe."""
-        command = [sys.executable, "-m", "steps.core.recipe", "recipes/tiny.yaml", *self.words]
+        command = [sys.executable, "-m", "pipeline.recipe", "recipes/tiny.yaml", *self.words]
         environment = {k: v for k, v in os.environ.items() if k not in {"MLFLOW_TRACKING_URI", "SLIMTOWER_CACHE"}}
         environment |= {"DVC_NO_ANALYTICS": "true", "PYTHONPATH": ""}
         return subprocess.run(command, cwd=self.root, capture_output=True, text=True, env=environment)
@@ -175,7 +175,7 @@ def test_wrong_data_ends_with_one_clear_line_and_code_3(project: Project, change
 def test_a_wrong_recipe_ends_before_any_stage(project: Project, body: str, message: str) -> None:
     recipe = project.root / "recipes" / "wrong.yaml"
     recipe.write_text(f"# make run RECIPE=recipes/wrong.yaml\n{body}\n")
-    command = [sys.executable, "-m", "steps.core.recipe", "recipes/wrong.yaml"]
+    command = [sys.executable, "-m", "pipeline.recipe", "recipes/wrong.yaml"]
     done = subprocess.run(command, cwd=project.root, capture_output=True, text=True)
     recipe.unlink()
     assert done.returncode == 3

@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 from whole_run import write_beir
 
-from steps.core.limits import GIB
-from steps.core.plain_copy import plain_copy
+from pipeline.limits import GIB
+from pipeline.plain_copy import plain_copy
 
 RECIPE = """\
 # make run RECIPE=recipes/tiny.yaml DATA=<folder>
@@ -73,7 +73,7 @@ def poor(tmp_path: Path) -> Poor:
 def test_a_recipe_ends_well_on_a_machine_that_has_little(poor: Poor, tiny_tower: Path, tmp_path: Path) -> None:
     judged = {"train": slice(0, 40), "dev": slice(40, 60), "test": slice(60, 80)}
     beir = write_beir(tmp_path / "beir data", judged=judged)
-    said = poor.run("steps.core.recipe", "recipes/tiny.yaml", f"DATA={beir}", f"TOWER={tiny_tower}")
+    said = poor.run("pipeline.recipe", "recipes/tiny.yaml", f"DATA={beir}", f"TOWER={tiny_tower}")
 
     first, second = said.splitlines()[:2]
     found = re.fullmatch(r"pipeline: 1 thread, fp32 \((.+)\), (\d+\.\d) GiB of memory and \d+ GiB of disk free", first)

@@ -30,7 +30,7 @@ FINISHED = {"success", "failed"}
 @pytest.fixture(scope="module")
 def images(engine: str) -> None:
     """Every image, as `make images` builds them."""
-    command = [sys.executable, "-m", "steps.core.images", "--base", os.environ.get("PYTHON_IMAGE", ""), "--build"]
+    command = [sys.executable, "-m", "pipeline.images", "--base", os.environ.get("PYTHON_IMAGE", ""), "--build"]
     subprocess.run(command, cwd=ROOT, env=os.environ | {"CONTAINER_ENGINE": engine}, check=True)
 
 

@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import Any
 
-from steps.core.params.generate import GenerateParams, SmallBartParams
 from steps.core.tables import table_from_rows, write_table
 from steps.generate.denoiser import Denoiser, save_denoiser
+from steps.generate.params import GenerateParams, SmallBartParams
 from steps.generate.small_bart import new_small_bart, train_tokenizer
 
 VERBS = ("sum", "sort", "merge", "plot", "filter", "scale", "draw", "count")

@@ -7,9 +7,9 @@ from typing import Any
 import yaml
 
 from steps.core.files import read_json, write_json
-from steps.core.params.promote import PromoteParams
 from steps.core.tables import read_table, table_from_rows, write_table
 from steps.promote import run as commands
+from steps.promote.params import PromoteParams
 from steps.promote.recorded import dvc_md5
 
 INGEST, REPORTS, RELEASES = Path("data/ingest"), Path("reports"), Path("models/release")

@@ -3,12 +3,12 @@
 import shutil
 from pathlib import Path
 
-from steps.core.params.distill import DistillParams
-from steps.core.params.embed import EmbedParams
-from steps.core.params.index import IndexParams
-from steps.core.params.release import ReleaseParams
 from steps.core.tables import SCHEMAS, table_from_rows, write_table
 from steps.core.tracking import NullRun, Run
+from steps.distill.params import DistillParams
+from steps.embed.params import EmbedParams
+from steps.index.params import IndexParams
+from steps.release.params import ReleaseParams
 
 TOPICS = ["sum", "mean", "matrix", "string", "axis", "file", "window", "graph"]
 EMBED = EmbedParams(

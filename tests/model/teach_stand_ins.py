@@ -9,8 +9,8 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
 from transformers import BertConfig, BertModel, BertTokenizerFast
 
-from steps.core.params.teach import TeachParams
 from steps.core.tables import table_from_rows, write_table
+from steps.teach.params import TeachParams
 
 ASKED_AS = {"sum": "add", "sort": "order", "merge": "join", "plot": "show", "filter": "pick", "scale": "resize"}
 ASKED_AS |= {"draw": "sketch", "count": "tally", "rows": "records", "columns": "fields", "vectors": "arrays"}

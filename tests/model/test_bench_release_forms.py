@@ -7,7 +7,7 @@ import pytest
 from stages import RELEASE, distill_params
 
 from bench.release_forms import FORMS, measure
-from steps.core.params import load_params
+from pipeline.params import load_params
 
 
 def test_every_form_is_measured(released: Path, tmp_path: Path) -> None:

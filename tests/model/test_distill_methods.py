@@ -15,10 +15,10 @@ import steps.distill.run as stage
 import steps.distill.trainer as trainer
 from steps.core.errors import UserError
 from steps.core.files import read_json
-from steps.core.params.distill import DistillParams
 from steps.core.tables import read_table
 from steps.core.towers import load_tower
 from steps.distill.objectives import Embeddings, Objective, Rankings
+from steps.distill.params import DistillParams
 from steps.distill.students import Student
 from steps.distill.trainer import Alignment
 

@@ -23,9 +23,9 @@ from transformers import (
 )
 
 from steps.core.errors import UserError
-from steps.core.params.distill import Fresh
 from steps.core.towers import device, load_tower
 from steps.distill import starts
+from steps.distill.params import Fresh
 from steps.distill.starts import _word_pieces, fresh, layer_subset, pretrained
 from steps.distill.students import TransformerStudent, untrained
 

@@ -12,11 +12,11 @@ from teach_stand_ins import write_tower
 import steps.generate.run as stage
 from steps.core.errors import UserError
 from steps.core.files import read_json
-from steps.core.params.generate import GenerateParams
 from steps.core.tables import read_table
 from steps.core.texts import fold
 from steps.core.tracking import NullRun, Run
 from steps.generate.denoiser import Denoiser, Variants
+from steps.generate.params import GenerateParams
 
 
 class Recorder(NullRun):

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 from whole_run import run_ingest
 
+from pipeline.params import Params, check_params
+from pipeline.recipe import overlay
 from steps.core.corpus import corpus_columns
-from steps.core.params import Params, check_params, read_mapping
-from steps.core.recipe import overlay
+from steps.core.params import read_mapping
 from steps.core.tables import SCHEMAS, write_table
 from steps.core.towers import encode, load_tower
 from steps.core.tracking import NullRun

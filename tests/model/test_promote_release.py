@@ -26,9 +26,9 @@ from promote_project import (
     write_lock,
 )
 
-from steps.core import lineage, tracking
+from pipeline import lineage
+from steps.core import tracking
 from steps.core.errors import UserError
-from steps.core.release import load_release
 from steps.core.tables import read_table, write_table
 from steps.evaluate.questions import read_evaluation_sets
 from steps.evaluate.scoring import score
@@ -39,6 +39,7 @@ from steps.promote.evaluation import read_evaluation, read_questions
 from steps.promote.promotion import Refused
 from steps.promote.registry import Registry
 from steps.promote.rescoring import rescore
+from steps.serving.release import load_release
 
 
 @pytest.fixture(scope="module")

@@ -12,10 +12,10 @@ import pytest
 from stages import INDEX, RELEASE, run_index, run_release
 
 from steps.core.errors import UserError
-from steps.core.release import load_release
 from steps.core.tables import read_table, table_from_rows, write_table
 from steps.core.tracking import NullRun
 from steps.release.index_copy import write_titles
+from steps.serving.release import load_release
 
 
 @pytest.fixture

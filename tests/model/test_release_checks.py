@@ -11,8 +11,8 @@ import pytest
 
 from steps.core.errors import UserError
 from steps.core.files import sha256_file
-from steps.core.release import load_release
-from steps.core.release_manifest import FORMAT, SHARED, Manifest, read_manifest
+from steps.serving.manifest import FORMAT, SHARED, Manifest, read_manifest
+from steps.serving.release import load_release
 
 # Nothing in the folder can contradict these but the seal; the student's vectors only the student itself.
 SEALED_ONLY = {"student", "probe_tolerance", "seal"}
@@ -219,7 +219,7 @@ def test_a_manifest_that_names_something_outside_is_refused_before_anything_is_o
     manifest = json.loads((copy / "manifest.json").read_text())
     manifest[field][name] = next(iter(manifest[field].values()))
     (copy / "manifest.json").write_text(json.dumps(manifest))
-    monkeypatch.setattr("steps.core.release_checks.sha256_file", lambda path: pytest.fail(f"opened {path}"))
+    monkeypatch.setattr("steps.serving.checks.sha256_file", lambda path: pytest.fail(f"opened {path}"))
     message = refused(copy)
     assert f"{field}.{name}: a " in message and "\n" not in message
 

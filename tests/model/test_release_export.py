@@ -16,7 +16,6 @@ from torch import nn
 
 from steps.core.bases import resolve_base
 from steps.core.errors import UserError
-from steps.core.query_encoder import load_query_encoder
 from steps.core.towers import load_tower
 from steps.release.export import Precision, convert
 from steps.release.onnx_export import export_onnx
@@ -24,6 +23,7 @@ from steps.release.parity import check_export, check_unjudged, closeness, cosine
 from steps.release.quantisation import calibration, products, quantise, quantise_int8
 from steps.release.smoothing import STRENGTH, smooth, smoothing_factors
 from steps.release.table_export import export_table, quantise_table
+from steps.serving.query_encoder import load_query_encoder
 
 TEXTS = [
     "running total along an axis",

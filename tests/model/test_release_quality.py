@@ -11,10 +11,10 @@ from ir_measures import nDCG
 from stages import RELEASE, run_release, write_ingest
 
 from steps.core.errors import UserError
-from steps.core.release import load_release
 from steps.core.tables import read_table, table_from_rows, write_table
 from steps.release.probe_texts import probe_texts, sample_texts
 from steps.release.quality import Cost, Values, check_costs, cost_of, ndcg, read_dev_queries
+from steps.serving.release import load_release
 
 
 def cost(limit: float = 0.01, **changed: float) -> Cost:

@@ -19,7 +19,7 @@ import pandas as pd
 import pytest
 
 from steps.core import tracking
-from steps.core.release import load_release
+from steps.serving.release import load_release
 
 CODE = Path(__file__).parents[2] / "steps/release/served_model.py"
 QUERIES = ["how to sum the axis", "string window"]

@@ -10,9 +10,9 @@ import faiss
 import pytest
 from stages import INDEX, run_release
 
-from steps.core.index_files import parts
-from steps.core.release import load_release
-from steps.core.widths import cut
+from steps.serving.dims import cut
+from steps.serving.index_files import parts
+from steps.serving.release import load_release
 
 README = Path(__file__).parents[2] / "README.md"
 SETTINGS: dict[str, Callable[[Any], int]] = {

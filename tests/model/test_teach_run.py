@@ -14,12 +14,12 @@ from transformers import TrainerCallback
 import steps.teach.contrastive_training as contrastive_training
 from steps.core.errors import UserError
 from steps.core.files import read_json, sha256_file
-from steps.core.params.teach import TeachParams
 from steps.core.tables import write_table
 from steps.core.towers import encode, load_tower
 from steps.core.tracking import NullRun, Run
 from steps.teach.contrastive_training import cut_to_tokens, last_step, publish_checkpoint
 from steps.teach.dev_comparison import compare
+from steps.teach.params import TeachParams
 from steps.teach.run import run as teach
 
 

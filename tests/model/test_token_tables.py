@@ -9,11 +9,11 @@ from sentence_transformers import SentenceTransformer
 from stages import TABLE, distill_params, run_distill, run_embed, run_release
 
 from steps.core.errors import UserError
-from steps.core.params.distill import StaticParams
-from steps.core.query_encoder import load_query_encoder
 from steps.core.towers import load_tower
+from steps.distill.params import StaticParams
 from steps.distill.token_tables import Parts, TokenTable, check_token_rows, token_table
 from steps.distill.tokens import Tokens
+from steps.serving.query_encoder import load_query_encoder
 
 TEXTS = ["how to sum the axis", "matrix of window", "Computes the mean over a file.", ""]
 

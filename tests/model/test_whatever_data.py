@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from whole_run import params_of, run_all, write_beir, write_click_log
 
+from pipeline.params import Params
 from steps.core.errors import UserError
-from steps.core.params import Params
 from steps.evaluate.table import results_table
 from steps.promote.run import run as promote
 from steps.search.request import release_folder

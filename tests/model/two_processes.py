@@ -6,7 +6,7 @@ from pathlib import Path
 from stages import distill_params, run_distill
 from teach_stand_ins import PARAMS
 
-from steps.core.ranks import joined
+from steps.core.distributed import joined
 from steps.core.tracking import NullRun
 from steps.teach.run import run as teach
 

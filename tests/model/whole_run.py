@@ -12,9 +12,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from steps.core.data_check import check_data
-from steps.core.params import Params, check_params, read_mapping
-from steps.core.recipe import laid_over, overlay
+from pipeline.data_check import check_data
+from pipeline.params import Params, check_params
+from pipeline.recipe import laid_over, overlay
+from steps.core.params import read_mapping
 from steps.core.tracking import NullRun
 
 STUDENT = {"layers": [-1], "epochs": 2.0, "batch_size": 32}
@@ -162,7 +163,7 @@ def run_all(root: Path, params: Params) -> list[str]:
         distill=models / "distill",
         releases=releases,
         output=root / "reports",
-        budget_ms=params.distill.budget_ms,
+        budget_ms=params.evaluate.budget_ms,
         params=params.evaluate,
         run=run,
     )

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 
 from steps.core.files import write_json
-from steps.core.params.evaluate import EvaluateParams
 from steps.core.tables import table_from_rows, write_table
 from steps.core.texts import words
+from steps.evaluate.params import EvaluateParams
 
 TOPICS = ("matrix", "graph", "string", "socket", "widget", "ledger", "planet", "river", "engine", "violin")
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from steps.core.params.index import IndexParams
+from steps.index.params import IndexParams
 from steps.index.vectors import Vectors
 
 KNOBS: dict[str, Any] = {

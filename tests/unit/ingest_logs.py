@@ -9,9 +9,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from steps.core.params.ingest import IngestParams
 from steps.core.tables import read_table
 from steps.core.tracking import NullRun
+from steps.ingest.params import IngestParams
 from steps.ingest.run import run
 
 COLUMNS = {"query": "q", "doc_id": "doc", "rank": "pos", "clicked": "clk", "timestamp": "ts", "session_id": "sid"}

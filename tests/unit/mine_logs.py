@@ -10,10 +10,11 @@ import ibis.expr.types as ir
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from steps.core.params.mine import MineParams
 from steps.core.tables import table_from_rows, write_table
 from steps.core.tracking import NullRun
-from steps.mine.engine import Engine, open_engine
+from steps.mine.engine import Engine
+from steps.mine.engines import open_engine
+from steps.mine.params import MineParams
 from steps.mine.run import run
 
 Row = dict[str, Any]

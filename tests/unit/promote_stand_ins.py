@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from steps.core.params.promote import Policy, PromoteParams
 from steps.promote.evidence import Evaluation, Evidence
+from steps.promote.params import Policy, PromoteParams
 
 POLICY: dict[str, Any] = {
     "margin": 0.005,

@@ -13,9 +13,9 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 
-from steps.core.params.embed import EmbedParams, Part
-from steps.core.tables import table_from_rows
+from steps.core.tables import Part, table_from_rows
 from steps.embed.alignment_texts import AlignmentTexts, Sources, build
+from steps.embed.params import EmbedParams
 from steps.embed.query_words import query_words
 
 PARAMS: dict[str, Any] = {

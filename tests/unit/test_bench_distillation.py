@@ -18,11 +18,11 @@ from bench.tables.pipeline import Pipeline, open_pipeline
 from bench.tables.report import judged_again
 from bench.tables.unseen import kept_of
 from bench.tables.verdicts import Measured, at_least, failures, judged, near, row_of, worst_of
+from pipeline.recipe import laid_over
 from steps.core.errors import UserError
 from steps.core.files import read_json
 from steps.core.params import read_mapping
-from steps.core.params.distill import DistillParams, StudentParams
-from steps.core.recipe import laid_over
+from steps.distill.params import DistillParams, StudentParams
 
 ROOT = Path(__file__).parents[2]
 EXPECTED = ROOT / "bench/expected.yaml"

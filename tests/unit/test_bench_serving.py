@@ -14,10 +14,10 @@ from promote_project import copy_project
 from bench import latency, serving, swap, vectors
 from steps.core.errors import UserError
 from steps.core.files import read_json, write_json
-from steps.core.release import load_release
 from steps.evaluate.questions import read_evaluation_sets
 from steps.evaluate.scoring import score
 from steps.evaluate.systems import dense_search
+from steps.serving.release import load_release
 
 COST = {"model": 0.8, "exact": 0.798, "served": 0.796, "lost": 0.005}
 ROOT = Path(__file__).parents[2]

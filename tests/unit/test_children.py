@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from steps.core.task.children import Ended, ask, stream
+from pipeline.task.children import Ended, ask, stream
 
 BACKGROUND = """
 import subprocess, sys

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from steps.core.data_check import check_data
+from pipeline.data_check import check_data
+from pipeline.params import Params, check_params
+from pipeline.recipe import overlay
 from steps.core.errors import UserError
-from steps.core.params import Params, check_params, read_mapping
-from steps.core.recipe import overlay
+from steps.core.params import read_mapping
 from steps.core.tables import SCHEMAS, table_from_rows, write_table
 
 ZERO_SHOT: dict[str, Any] = {"teach": {"epochs": 0.0}}

@@ -14,7 +14,6 @@ from tokenizers.models import WordLevel
 from transformers import RobertaConfig, RobertaModel
 
 from steps.core.errors import UserError
-from steps.core.params.distill import Ranking
 from steps.distill.checks import (
     check_candidates,
     check_curriculum,
@@ -24,6 +23,7 @@ from steps.distill.checks import (
     check_targets,
     explain_no_number,
 )
+from steps.distill.params import Ranking
 from steps.distill.tokens import Tokens
 from steps.distill.trainer import Window
 

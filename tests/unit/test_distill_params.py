@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 import yaml
 
+from pipeline.params import check_params, load_params
 from steps.core.errors import UserError
-from steps.core.params import check_params, load_params
-from steps.core.params.distill import DistillParams
 from steps.core.tracking import NullRun
+from steps.distill.params import DistillParams
 
 SCHEDULE = {"epochs": 1.0, "batch_size": 16, "learning_rate": 1e-3, "warmup_ratio": 0.1}
 TERMS = {"score_softmax": 1.0, "query_matching": 1.0}

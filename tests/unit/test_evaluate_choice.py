@@ -88,7 +88,7 @@ def test_the_choice_is_said_with_its_runner_up_and_who_was_too_slow() -> None:
     alone, _ = said(0.1)
     assert alone.startswith("Choice: static, the only one within 0.1 ms a query")
     assert said(0.01) == [
-        "Choice: none, no student is within distill.budget_ms (0.01): the fastest, static, needs 0.014 ms a query"
+        "Choice: none, no student is within evaluate.budget_ms (0.01): the fastest, static, needs 0.014 ms a query"
     ]
 
 
@@ -107,7 +107,7 @@ def test_without_judgements_the_overlap_with_the_teacher_decides() -> None:
 def test_a_changed_budget_retrains_no_student() -> None:
     stages = yaml.safe_load(Path("dvc.yaml").read_text(encoding="utf-8"))["stages"]
     read = {name: entry.get("do", entry)["params"] for name, entry in stages.items()}
-    assert [name for name, keys in read.items() if {"distill", "distill.budget_ms"} & set(map(str, keys))] == [
+    assert [name for name, keys in read.items() if {"distill", "evaluate.budget_ms"} & set(map(str, keys))] == [
         "evaluate"
     ]
 

@@ -247,7 +247,7 @@ def test_a_budget_that_nobody_meets_is_told_and_stops_nothing(tmp_path: Path, mo
     choice = json.loads((reports / "metrics.json").read_text())["choice"]
     assert choice["student"] is None
     fastest = min(choice["over_budget"], key=choice["over_budget"].get)
-    told = f"no student is within distill.budget_ms (1e-07): the fastest, {fastest}, needs"
+    told = f"no student is within evaluate.budget_ms (1e-07): the fastest, {fastest}, needs"
     page = (reports / "report.html").read_text()
     assert told in page and told in results_table(reports)
     assert ", chosen<" not in page

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from steps.core import forecast
-from steps.core.forecast import FIXED, Data, in_words, layer_operations, measure
-from steps.core.params import Params, check_params, read_mapping
-from steps.core.recipe import overlay
+from pipeline import forecast
+from pipeline.forecast import FIXED, Data, in_words, layer_operations, measure
+from pipeline.params import Params, check_params
+from pipeline.recipe import overlay
+from steps.core.params import read_mapping
 from steps.core.tables import SCHEMAS, table_from_rows, write_table
 
 DATA = Data(documents=1000, document_tokens=50.0, train_queries=200, texts=3000)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from steps.core import images
+from pipeline import images
 from steps.core.errors import UserError
 
 TEXT = images.CONTAINERFILE.read_text(encoding="utf-8")

@@ -10,12 +10,12 @@ import pyarrow as pa
 import pytest
 from index_vectors import all_of, clustered, exact_top, index_params
 
-from steps.core.params.index import Kind
 from steps.index import exact, state
 from steps.index.build import Layers, fill, layers_of, trained
 from steps.index.factories import of_kind
 from steps.index.incremental import updated
 from steps.index.matching import Match, match
+from steps.index.params import Kind
 from steps.index.semantic_ids import codebooks, semantic_ids, updated_ids
 from steps.index.state import State, Tried
 from steps.index.tuning import tune

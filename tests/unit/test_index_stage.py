@@ -14,11 +14,11 @@ from index_vectors import clustered, exact_top, index_params
 from steps.core.errors import UserError
 from steps.core.files import sha256_file, sha256_text, write_json
 from steps.core.fingerprints import fingerprint
-from steps.core.index_files import open_index
 from steps.core.tables import table_from_rows, write_table
 from steps.core.tracking import NullRun
 from steps.index import dataset as one_dataset
 from steps.index import run as stage
+from steps.serving.index_files import open_index
 
 WIDTH = 32
 

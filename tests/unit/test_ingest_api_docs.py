@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from steps.core.errors import UserError
-from steps.core.params.ingest import ApiDocsSource
 from steps.core.texts import fold
 from steps.ingest.api_docs import Entry, balanced_cut, read_api_docs
 from steps.ingest.docstring_text import cut_words, plain, split_docstring, without_phrase
+from steps.ingest.params import ApiDocsSource
 from steps.ingest.python_docstrings import module_parts, public_parts
 from steps.ingest.rejects import Rejects
 from steps.ingest.source_data import Query, SourceData

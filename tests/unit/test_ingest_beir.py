@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from steps.core.errors import UserError
-from steps.core.params.ingest import IngestParams
 from steps.core.tables import read_table
 from steps.core.texts import fold
 from steps.core.tracking import NullRun
 from steps.ingest.beir import read_beir
+from steps.ingest.params import IngestParams
 from steps.ingest.rejects import Rejects
 from steps.ingest.run import run
 from steps.ingest.source_data import SourceData

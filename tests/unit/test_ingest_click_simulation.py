@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from steps.core.params.ingest import ClickParams
 from steps.ingest.click_simulation import simulate_sessions, with_relevant
+from steps.ingest.params import ClickParams
 from steps.ingest.source_data import Document, Query
 
 

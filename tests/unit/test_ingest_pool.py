@@ -9,9 +9,9 @@ from pydantic import ValidationError
 
 from steps.core.errors import UserError
 from steps.core.files import sha256_file
-from steps.core.params.ingest import IngestParams
 from steps.ingest.leakage import evaluation_texts, without_evaluation_texts
 from steps.ingest.listing import list_sources, write_listing
+from steps.ingest.params import IngestParams
 from steps.ingest.pool import read_pool
 from steps.ingest.rejects import Rejects
 from steps.ingest.source_data import Query

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from steps.core import limits
-from steps.core.limits import GIB, cores, memory_free
+from pipeline import limits
+from pipeline.limits import GIB, cores, memory_free
 
 
 @pytest.fixture(autouse=True)

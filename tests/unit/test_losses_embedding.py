@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from steps.core.losses.embedding import (
+from steps.distill.losses.embedding import (
     L2,
     LOSSES,
     Cosine,

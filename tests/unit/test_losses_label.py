@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from steps.core.losses.label import BinaryCrossEntropy, CandidateLoss, SoftmaxCrossEntropy
+from steps.distill.losses.label import BinaryCrossEntropy, CandidateLoss, SoftmaxCrossEntropy
 
 EVERY = pytest.mark.parametrize("loss", [SoftmaxCrossEntropy(), BinaryCrossEntropy()])
 SCORES = np.random.default_rng(1).normal(scale=2, size=(4, 5))

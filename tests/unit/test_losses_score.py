@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from steps.core.losses.score import BinaryScores, LogitMatching, ScoreLoss, SoftmaxScores
+from steps.distill.losses.score import BinaryScores, LogitMatching, ScoreLoss, SoftmaxScores
 
 KINDS = [SoftmaxScores, BinaryScores, LogitMatching]
 EVERY = pytest.mark.parametrize("kind", KINDS)

@@ -14,12 +14,13 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from pipeline.task.children import ask, stream
 from steps.core.errors import UserError, exhausted, line
 from steps.core.exit_file import VARIABLE, read_exit, recorded
 from steps.core.masking import masked_traceback, redacted
-from steps.core.s3 import explained, s3_client
-from steps.core.task.children import ask, stream
-from steps.core.tracking import MlflowRun, reaching, scheduler_tags
+from steps.core.run_ids import scheduler_tags
+from steps.core.tracking import MlflowRun, reaching
+from steps.ingest.s3 import explained, s3_client
 
 FORMS = {
     "as it is": str,

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from mine_logs import PARAMS, engine_in, engine_table
 
 from steps.core.errors import UserError
-from steps.core.params.mine import MineParams
 from steps.mine.engine import Engine
+from steps.mine.params import MineParams
 from steps.mine.planner import idf_importances, importances, query_terms
 
 QUERIES = {"query": pa.int64(), "dataset": pa.string(), "text": pa.string()}

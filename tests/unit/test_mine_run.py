@@ -21,9 +21,9 @@ from pydantic import ValidationError
 
 from steps.core.errors import UserError
 from steps.core.files import read_json
-from steps.core.params.mine import MineParams
 from steps.core.tables import read_table
 from steps.mine.leakage import audit
+from steps.mine.params import MineParams
 
 QUERIES = [
     query("d/q1", "cumulative sum of elements"),

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from steps.core.losses.embedding import LOSSES, QueryDistillation
-from steps.core.params.distill import Ranking
 from steps.distill.candidates import Candidates, nearest_documents
+from steps.distill.losses.embedding import LOSSES, QueryDistillation
 from steps.distill.objectives import Embeddings, Objective, Rankings
+from steps.distill.params import Ranking
 from steps.distill.tokens import Tokens
 
 RNG = np.random.default_rng(5)

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import yaml
 
+from pipeline.params import Params, check_params, load_params
 from steps.core.errors import UserError
-from steps.core.params import Params, check_params, load_params
 
 TRACKED = yaml.safe_load(Path("params.yaml").read_text(encoding="utf-8"))
 

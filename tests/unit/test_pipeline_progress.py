@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from steps.core import pipeline
+from pipeline import Progress
+from pipeline import __main__ as pipeline
+from pipeline.preflight import Machine
 from steps.core.errors import UserError
-from steps.core.pipeline import Progress
-from steps.core.preflight import Machine
 
 STAGES = ["ingest", "mine@click", "teach"]
 SKIPPED = "Stage 'ingest' didn't change, skipping"

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
-from steps.core import preflight
+from pipeline import preflight
+from pipeline.limits import GIB
+from pipeline.preflight import Machine, examine, warnings
 from steps.core.errors import UserError
-from steps.core.limits import GIB
-from steps.core.preflight import Machine, examine, warnings
 
 AMPLE = Machine(threads=4, memory=16.0, disk=100.0, precision="fp32", instructions="AVX2")
 

@@ -80,7 +80,7 @@ def test_a_champion_that_does_not_load_is_an_error_that_says_what_to_do(register
 
 
 def test_a_measurement_that_is_killed_blames_no_champion(registered: Path) -> None:
-    release = registered.parents[1] / "code/steps/core/release.py"
+    release = registered.parents[1] / "code/steps/serving/release.py"
     release.write_text("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n")
     with pytest.raises(TransientError, match=r"killed by signal 9, most likely for its memory"):
         rescore(registered, Evaluation("e", {}, {}), [questions("api", {"q": {"d": 1}}, ["a"])], 1.0)

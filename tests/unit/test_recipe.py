@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from pipeline.params import check_params
+from pipeline.recipe import fill, overlay, worktree
 from steps.core.errors import UserError
-from steps.core.params import check_params
-from steps.core.recipe import fill, overlay, worktree
 
 RECIPES = sorted(Path("recipes").glob("*.yaml"))
 

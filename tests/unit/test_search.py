@@ -10,9 +10,9 @@ import pytest
 from evaluate_stand_ins import FakeRelease, write_inputs
 
 from steps.core.errors import UserError
-from steps.core.release import Hit
 from steps.search import run as search
 from steps.search.request import check_query, release_folder
+from steps.serving.release import Hit
 
 
 class TitledRelease(FakeRelease):

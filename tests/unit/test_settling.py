@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from steps.core import surroundings
+from pipeline import surroundings
+from pipeline.plain_copy import plain_copy
 from steps.core.errors import UserError
-from steps.core.plain_copy import plain_copy
 
 SET = ("XDG_CACHE_HOME", "MPLCONFIGDIR", "HF_HOME", "OMP_NUM_THREADS", *surroundings.QUIET)
 
@@ -66,7 +66,7 @@ def test_a_share_of_the_cores_gets_as_many_threads_unless_they_were_set(monkeypa
 
 
 def test_the_threads_are_set_before_torch_is_imported() -> None:
-    asked = "import sys, steps.core.pipeline; sys.exit('torch' in sys.modules)"
+    asked = "import sys, pipeline; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", asked]).returncode == 0
 
 

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.task import stage
+from pipeline.task.__main__ import explained
+from pipeline.task.children import Ended
+from pipeline.task.run import TaskRun
+from pipeline.task.run_store import FolderStore
+from pipeline.task.stage import _failure, _push
+from pipeline.task.workspace import Workspace, _environment, _git_error
 from steps.core.errors import OutOfMemory, TransientError, UserError, line
-from steps.core.task import stage
-from steps.core.task.__main__ import explained
-from steps.core.task.children import Ended
-from steps.core.task.run import TaskRun
-from steps.core.task.run_store import FolderStore
-from steps.core.task.stage import _failure, _push
-from steps.core.task.workspace import Workspace, _environment, _git_error
 
 TIMEOUT = "ERROR: unexpected error - Connect timeout on endpoint URL: http://store:9000/x"
 FAILED_PULL = "ERROR: failed to pull data from the cloud - 3 files failed to download"

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from steps.core import lineage, tracking
+from pipeline import lineage
+from steps.core import tracking
 
 
 @pytest.fixture

@@ -1,0 +1,235 @@
+"""Right after `ingest`, within seconds: what a later stage would miss in the data, before anything costs minutes."""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from pipeline.params import Params
+from steps.core.corpus import corpus_batches
+from steps.core.errors import UserError
+from steps.core.tables import Part, table_path
+from steps.distill.params import DOCUMENT_PARTS, EmbedDistillParams, Ranking, StudentParams
+from steps.index.params import IndexParams
+from steps.mine.params import MineParams
+
+_POINTS_A_CENTROID = 39  # of `index`, below which faiss calls k-means badly trained
+_LABEL_TERMS = ("label_softmax", "label_binary")
+_FROM_TRAINING: frozenset[Part] = frozenset(
+    {"train_queries", "generated_queries", "perturbed_queries", "random_queries"}
+)
+
+
+@dataclass(frozen=True)
+class Found:
+    """What the tables of `ingest` hold: documents by data set, queries by split, and what training can be made of."""
+
+    documents: Counter[str]
+    titles: bool
+    contents: bool
+    queries: Counter[str]
+    tested: frozenset[str]  # data sets with a judged test query
+    labelled: bool  # a training query has a judged, clicked or scored document
+    logged: bool  # there is an impression or a relevance score
+    minable: bool  # a training query has a positive, and a document that may be its hard negative
+    term_scores: bool
+
+
+def check_data(params: Params, ingest: Path) -> list[str]:
+    """Check the tables in `ingest` against what the stages after it need; returns lines on what the run does without.
+
+    Such are parts of the mixture without texts, a teacher that nothing trains, data sets that nobody judged. UserError
+    for what would stop a later stage: training asked for without a triplet to train on, terms without labels, a
+    required part without texts, no text at all, an index that cannot be trained on so few documents.
+    """
+    found = _read(ingest, params.mine)
+    if params.mine.planner == "table" and not found.term_scores:
+        raise UserError(
+            "params.yaml: mine.planner: 'table' needs term scores and ingest read none; name a TSV of term and score in"
+            " ingest.term_scores"
+        )
+    for name in params.distill.students:
+        _check_student(f"distill.student.{name}", params.distill.student[name], found, params)
+    for dataset, count in sorted(found.documents.items()):
+        _check_index(params.index, dataset, count)
+    return [*_teacher(params, found), *_mixture(params, found), *_judgements(found)]
+
+
+def _teacher(params: Params, found: Found) -> Iterator[str]:
+    if params.teach.epochs == 0 or found.minable:
+        return
+    if found.logged:
+        raise UserError(
+            f"params.yaml: teach.epochs is {params.teach.epochs:g}, but the log of the training queries does not have"
+            " both clicked documents and such that were shown and not clicked, nor a query with more scores than"
+            " mine.relevance_skip: there is nothing to train on; set teach.epochs: 0, or give ingest such a log"
+        )
+    yield f"teach: no click log and no relevance table: {params.teach.base} stays as it is, a zero-shot teacher"
+
+
+def _mixture(params: Params, found: Found) -> Iterator[str]:
+    """A line that names the parts without texts."""
+    distill = params.distill
+    wanted = sorted(part for part, weight in distill.mixture.items() if weight > 0)
+    if missing := [part for part in wanted if part not in params.embed.parts]:
+        raise UserError(
+            f"params.yaml: distill.mixture gives {', '.join(missing)} a weight, but embed.parts does not name it: add"
+            " it there, or give it weight 0"
+        )
+    empty = [part for part in wanted if not _has_texts(part, params, found)]
+    if lacking := [part for part in distill.required_parts if part in empty]:
+        raise UserError(
+            f"params.yaml: distill.required_parts names {', '.join(lacking)}, but the data give no such text; give"
+            " ingest what it comes from, or take it off the list"
+        )
+    if len(empty) == len(wanted):
+        raise UserError(
+            f"params.yaml: distill.mixture: the data give no text of {', '.join(wanted) or 'any part'}, so students"
+            " have nothing to learn from; give weights to other parts"
+        )
+    if empty:
+        yield f"distill: no texts of {', '.join(empty)}: left out of the mixture"
+
+
+def _has_texts(part: Part, params: Params, found: Found) -> bool:
+    """Whether the part has a text before repeated ones are left out."""
+    if part in ("generated_queries", "random_queries") and not params.generate.max_queries:
+        return False
+    if part in _FROM_TRAINING:
+        return found.queries["train"] > 0
+    if part == "pool":
+        return found.queries["pool"] > 0
+    return found.titles if part == "titles" else found.contents or (part == "spans" and found.titles)
+
+
+def _judgements(found: Found) -> Iterator[str]:
+    """A line on data sets that are not judged."""
+    unjudged = sorted(found.documents.keys() - found.tested)
+    if not unjudged:
+        return
+    said = f"no test query of {', '.join(unjudged)} is judged: closeness to the teacher is measured instead"
+    then = "is not checked on it" if found.tested else "will refuse, as it compares judged answers"
+    yield f"evaluate: {said}; `make promote` {then}"
+
+
+def _check_student(key: str, student: StudentParams, found: Found, params: Params) -> None:
+    """UserError when a student's terms lack labels or documents to compare."""
+    weights = params.distill.mixture
+    if student.documents_first and not any(weights.get(part) for part in DOCUMENT_PARTS):
+        raise UserError(
+            f"params.yaml: {key}.documents_first is {student.documents_first:g}, but no part of documents has a weight"
+            f" in distill.mixture; give {', '.join(sorted(DOCUMENT_PARTS))} one, or set it to 0"
+        )
+    rankings: list[tuple[str, Ranking]] = [(key, student)] if isinstance(student, EmbedDistillParams) else []
+    if student.refine:
+        rankings.append((f"{key}.refine", student.refine))
+    labelled = found.labelled and bool(weights.get("train_queries"))
+    for where, ranking in rankings:
+        compared = [term for term, weight in ranking.terms.items() if weight > 0 and not term.endswith("_matching")]
+        labels = [term for term in compared if term in _LABEL_TERMS]
+        if labels and ranking.labels == "train" and not labelled:
+            raise UserError(
+                f"params.yaml: {where}: {', '.join(labels)} needs labels, but no training query with a weight in"
+                " distill.mixture has a judged, clicked or scored document; set labels: teacher and neighbours, or"
+                " leave the term out"
+            )
+        if compared and not ranking.neighbours and not labelled:
+            raise UserError(
+                f"params.yaml: {where}: {', '.join(compared)} has no candidate documents, as no training query is"
+                " labelled; set neighbours to 1 or more"
+            )
+        if compared and found.documents.total() < 2:
+            raise UserError(
+                f"params.yaml: {where}: {', '.join(compared)} compares documents, but there is"
+                f" {found.documents.total()} in all; give ingest a larger corpus, or leave the term out"
+            )
+
+
+def _check_index(params: IndexParams, dataset: str, count: int) -> None:
+    """UserError when the index cannot be trained on `count` documents."""
+    if params.factory:
+        needed = max((_centroids(part) for part in re.split(r"[,()]", params.factory)), default=0)
+        trained = min(count, params.training_vectors)
+        if trained < needed:
+            raise UserError(
+                f"params.yaml: index.factory: {params.factory!r} needs {needed} vectors to train on, but {dataset!r}"
+                f" has {trained}; choose another string, or an index.kind"
+            )
+        return
+    least = 16 * _POINTS_A_CENTROID
+    if params.training_vectors < least <= count and params.kind not in {"flat", "hnsw", "sq8"}:
+        raise UserError(
+            f"params.yaml: index.training_vectors is {params.training_vectors}, too few to train {params.kind} of the"
+            f" {count} documents of {dataset!r}; raise it to at least {least}"
+        )
+
+
+def _centroids(part: str) -> int:
+    """How many vectors a part of a factory string is trained on at least: one a centroid."""
+    if match := re.match(r"IVF(\d+)", part):
+        return int(match[1])
+    if match := re.match(r"PQ\d+(?:x(\d+))?", part):
+        return 1 << int(match[1] or 8)
+    return 0
+
+
+def _read(ingest: Path, mine: MineParams) -> Found:
+    queries = _table(ingest, "queries", ["query_id", "split"])
+    train = queries.filter(pc.equal(queries["split"], "train"))["query_id"]
+    qrels = _table(ingest, "qrels", ["query_id", "dataset", "grade", "split"])
+    qrels = qrels.filter(pc.greater(qrels["grade"], 0))
+    judged = pc.any(pc.is_in(qrels["query_id"], value_set=train)).as_py()
+    clicked, passed = _clicks(ingest, train)
+    scored, ranked = _scores(ingest, train, mine.relevance_skip)
+    documents: Counter[str] = Counter()
+    for batch in corpus_batches(ingest, ["dataset"]):
+        documents.update(batch["dataset"].to_pylist())
+    return Found(
+        documents=documents,
+        titles=_any_text(ingest, "title"),
+        contents=_any_text(ingest, "content"),
+        queries=Counter({row["values"]: row["counts"] for row in queries["split"].value_counts().to_pylist()}),
+        tested=frozenset(qrels.filter(pc.equal(qrels["split"], "test"))["dataset"].unique().to_pylist()),
+        labelled=bool(judged) or clicked or scored,
+        logged=any(pq.read_metadata(table_path(ingest, name)).num_rows for name in ("impressions", "relevance")),
+        minable=(clicked and passed) or ranked,
+        term_scores=pq.read_metadata(table_path(ingest, "term_scores")).num_rows > 0,
+    )
+
+
+def _table(ingest: Path, name: str, columns: list[str]) -> pa.Table:
+    return pq.read_table(table_path(ingest, name), columns=columns)
+
+
+def _any_text(ingest: Path, column: str) -> bool:
+    """Whether a document has one; reads on to the first."""
+    return any(text.strip() for batch in corpus_batches(ingest, [column]) for text in batch[column].to_pylist())
+
+
+def _clicks(ingest: Path, train: pa.ChunkedArray) -> tuple[bool, bool]:
+    """Whether training queries were shown documents that were clicked, and such that were not; reads on to both."""
+    clicked = passed = False
+    for batch in _batches(ingest, "impressions", ["query_id", "clicked"]):
+        if clicked and passed:
+            break
+        own = batch.filter(pc.is_in(batch["query_id"], value_set=train))["clicked"]
+        clicked = clicked or bool(pc.any(own).as_py())
+        passed = passed or pc.all(own).as_py() is False
+    return clicked, passed
+
+
+def _scores(ingest: Path, train: pa.ChunkedArray, skip: int) -> tuple[bool, bool]:
+    """Whether training queries have scores, and one of them more than `skip`."""
+    table = _table(ingest, "relevance", ["query_id"])
+    own = table.filter(pc.is_in(table["query_id"], value_set=train))["query_id"].value_counts().to_pylist()
+    return bool(own), any(row["counts"] > skip for row in own)
+
+
+def _batches(ingest: Path, name: str, columns: list[str]) -> Iterable[pa.RecordBatch]:
+    with pq.ParquetFile(table_path(ingest, name)) as table:
+        yield from table.iter_batches(columns=columns)

@@ -1,0 +1,118 @@
+"""About how long the stages after `ingest` take here: work by what the tables hold, speed by a short trial.
+
+Seconds = a fixed share a stage, and floating-point operations over those that this machine does in a second. The
+constants are rough: they come from few runs of the demo, and say nothing of how far off they may be elsewhere.
+"""
+
+import json
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow.compute as pc
+
+from pipeline.params import Params
+from steps.core.corpus import corpus_batches
+from steps.core.tables import read_table
+from steps.distill.params import StaticParams, StudentParams
+
+TOKENS_A_WORD = 1.4
+SHORT = 19  # tokens of an alignment text
+BACKWARD = 3  # a training step against reading the same texts
+FIXED = {"mine": 4.0, "teach": 20.0, "generate": 15.0, "embed": 15.0, "distill": 18.0, "index": 20.0, "release": 16.0,
+         "evaluate": 35.0}  # fmt: skip
+STATIC = 3e9  # operations a text of a token table's batch, in time rather than in truth
+DENOISER = 6e9  # the same for each query that the small BART trains on or writes
+
+
+@dataclass(frozen=True)
+class Data:
+    """Documents, tokens of one as the teacher reads it, training queries, and alignment texts."""
+
+    documents: int
+    document_tokens: float
+    train_queries: int
+    texts: int
+
+
+def measure(ingest: Path, params: Params) -> Data:
+    """What the tables of `ingest` hold, counted roughly."""
+    limit, documents, tokens, words = params.teach.max_document_length, 0, 0.0, 0
+    for batch in corpus_batches(ingest, ["content"]):
+        counts = pc.add(pc.count_substring(batch["content"], " "), 1)
+        documents += batch.num_rows
+        words += pc.sum(counts).as_py() or 0
+        tokens += sum(min(limit, TOKENS_A_WORD * count + 6) for count in counts.to_pylist())
+    splits = read_table(ingest, "queries")["split"]
+    train, pool = (pc.sum(pc.equal(splits, name)).as_py() or 0 for name in ("train", "pool"))
+    most = params.embed.max_part_texts or 10**9
+    parts = {"train_queries": train, "generated_queries": 2 * min(train, params.generate.max_queries),
+             "titles": documents, "sentences": words // 15, "pool": pool}  # fmt: skip
+    texts = sum(min(most, parts.get(part, 0)) for part in params.embed.parts)
+    return Data(documents, tokens / max(1, documents), train, texts)
+
+
+def forecast(data: Data, params: Params, layer: float, layers: int, speed: float) -> dict[str, float]:
+    """Seconds of each stage; `layer`: operations of one of the teacher's `layers` a token, `speed`: operations/s."""
+    tower = layer * layers
+    triplets = params.teach.max_triplets * params.teach.epochs * min(1, data.train_queries)
+    compared = params.teach.dev_queries + params.teach.dev_documents if triplets else 0
+    work: dict[str, float] = {
+        "mine@click": 0,
+        "mine@relevance": 0,
+        "teach": tower * data.document_tokens * (triplets * 2.2 * BACKWARD + 2 * compared),
+        "generate": DENOISER
+        * (min(data.train_queries, params.generate.max_queries) if not params.generate.model else 0),
+        "embed": tower * (data.documents * data.document_tokens + SHORT * data.texts + 3 * 30_000),
+        "index": 0,
+        "evaluate": tower * SHORT * 4_000,
+    }
+    for name in params.distill.students:
+        student = params.distill.student[name]
+        work[f"distill@{name}"] = data.texts * student.epochs * _text(student, layer, layers)
+        work[f"release@{name}"] = 0
+    return {stage: FIXED[stage.partition("@")[0]] + operations / speed for stage, operations in work.items()}
+
+
+def _text(student: StudentParams, layer: float, layers: int) -> float:
+    """Operations of training a student on one text."""
+    if isinstance(student, StaticParams):
+        return STATIC / student.batch_size
+    depth = len(student.layers) or (student.fresh.layers if student.fresh else layers)
+    return BACKWARD * SHORT * layer * depth
+
+
+def layer_operations(base: Path) -> tuple[float, int] | None:
+    """Operations of one layer a token, and the number of layers, by config.json; None where it does not say."""
+    try:
+        config = json.loads((base / "config.json").read_text(encoding="utf-8"))
+        hidden, inner = int(config["hidden_size"]), int(config["intermediate_size"])
+        return 2.0 * (4 * hidden**2 + 2 * hidden * inner), int(config["num_hidden_layers"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def speed(precision: str, seconds: float = 0.6) -> float:
+    """Floating-point operations/s of products as large as a small tower's, with the activation behind them."""
+    import torch
+
+    kind = torch.bfloat16 if precision == "bf16" else torch.float32
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    texts, weight = (torch.randn(shape, device=device).to(kind) for shape in ((2048, 384), (384, 1536)))
+    done, start = 0, 0.0
+    with torch.inference_mode():
+        for turn in range(10**6):
+            if turn == 2:  # the first ones warm up
+                done, start = 0, time.perf_counter()
+            torch.nn.functional.gelu(texts @ weight)
+            done += 1
+            if turn > 3 and time.perf_counter() - start > seconds:
+                break
+    if device == "cuda":
+        torch.cuda.synchronize()
+    return done * 2.0 * texts.shape[0] * weight.numel() / (time.perf_counter() - start)
+
+
+def in_words(seconds: float) -> str:
+    """A time that was guessed, as a person says it."""
+    return f"{round(seconds / 60)} minutes" if seconds >= 90 else "a minute" if seconds >= 45 else "less than a minute"

@@ -1,0 +1,93 @@
+"""Which run made which output: md5s of dvc.lock as tags, and links from reused stages to their makers.
+
+`make` calls `finish` by itself. After a plain `dvc repro`, `python -m pipeline.lineage` finishes its MLflow run.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from steps.core.errors import guarded
+from steps.core.files import sha256_file
+from steps.core.run_ids import open_parent, parent_run
+from steps.core.tracking import client, experiment_id
+from steps.promote.dvc_lock import lock_stages, outputs
+
+METRICS = "reports/metrics.json"
+
+
+def finish(
+    parent: str | None = None, *, failed: bool = False, root: Path | None = None, names: Sequence[str] | None = None
+) -> str:
+    """Close a pipeline's parent run (this pipeline's, unless given); returns what happened, in words.
+
+    Stages that ran get the md5s of their dependencies and outputs as tags. Where the pipeline succeeded, every other
+    stage of dvc.lock was reused, from disk or from DVC's cache: it gets a run that names its maker. `names` are the
+    stages that there are; without them, those whose outputs are on disk. `root` is the folder of dvc.lock.
+    """
+    root = root or Path()
+    stages = lock_stages(root / "dvc.lock")
+    api = client()
+    experiment = experiment_id(api)
+    parent = parent or parent_run(api, experiment)
+    children = api.search_runs([experiment], f"tags.`mlflow.parentRunId` = '{parent}'", max_results=1000)
+    finished = sorted(
+        (run for run in children if run.info.status == "FINISHED"),
+        key=lambda run: (run.info.end_time, run.info.start_time),
+    )
+    ran = {run.data.tags["slimtower.stage"]: run.info.run_id for run in finished}  # of several tries the last
+    for stage, run_id in ran.items():
+        for name, value in _md5_tags(stages.get(stage, {})).items():
+            api.set_tag(run_id, name, value)
+    if names is None:  # dvc.lock also remembers students that params dropped
+        names = [stage for stage, entry in stages.items() if all((root / path).exists() for path in outputs(entry))]
+    reused = [] if failed else sorted(set(names) - set(ran))
+    for stage in reused:
+        _link(api, experiment, parent, stage, stages[stage])
+    for name in ("dvc.lock", "params.yaml", METRICS):
+        if (root / name).is_file():
+            api.log_artifact(parent, str(root / name))
+    if stages:
+        api.set_tag(parent, "slimtower.dvc_lock", sha256_file(root / "dvc.lock"))
+    api.set_terminated(parent, "FAILED" if failed else "FINISHED")
+    linked = [run for run in finished if run.data.tags.get("slimtower.reused") == "true"]  # by an earlier call
+    linked = [run for run in linked if run.info.run_id in ran.values()]
+    return f"{len(ran) - len(linked)} stages ran, {len(reused) + len(linked)} reused; MLflow run {parent}"
+
+
+def _md5_tags(entry: dict[str, Any]) -> dict[str, str]:
+    """`dep_md5.<path>` and `out_md5.<path>` of one stage."""
+    return {
+        f"{kind}_md5.{item['path']}": item["md5"]
+        for kind in ("dep", "out")
+        for item in entry.get(f"{kind}s", [])
+        if "md5" in item
+    }
+
+
+def _link(api: Any, experiment: str, parent: str, stage: str, entry: dict[str, Any]) -> None:
+    """Open and close a run for a reused stage, linked to the latest run that wrote the same outputs."""
+    tags = _md5_tags(entry)
+    outs = [f"tags.`{name}` = '{value}'" for name, value in tags.items() if name.startswith("out_md5.")]
+    wanted = " and ".join([*outs, f"tags.`slimtower.stage` = '{stage}'"])
+    makers = api.search_runs([experiment], wanted, max_results=100)
+    made = [run.info.run_id for run in makers if run.data.tags.get("slimtower.reused") != "true"]
+    tags |= {
+        "mlflow.parentRunId": parent,
+        "slimtower.stage": stage,
+        "slimtower.reused": "true",
+        "slimtower.made_by": made[0] if made else "unknown: made outside this tracking server",
+    }
+    run = api.create_run(experiment, run_name=f"{stage} (reused)", tags=tags)
+    api.set_terminated(run.info.run_id, "FINISHED")
+
+
+def main() -> None:
+    """Finish the newest pipeline run that is still open."""
+    api = client()
+    parent = open_parent(api, experiment_id(api))
+    print(f"lineage: {finish(parent)}" if parent else "lineage: no pipeline run is open")
+
+
+if __name__ == "__main__":
+    guarded(main)

@@ -1,0 +1,87 @@
+"""What can be known before a run: whether this machine can carry it, and about how long it will take."""
+
+import os
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipeline.limits import GIB, cores, memory_free
+from steps.core.errors import UserError
+from steps.core.files import cache_root
+
+DISK = 1.0  # GiB that the demo writes at least, most of it models; 2.5 with all that is tracked and cached
+MEMORY = 2.5  # GiB that the largest stage of the demo takes
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What a run has: threads, memory and disk in GiB, `bf16` or `fp32`, and the processor's widest instructions."""
+
+    threads: int
+    memory: float
+    disk: float
+    precision: str
+    instructions: str
+
+    def __str__(self) -> str:
+        threads = "1 thread" if self.threads == 1 else f"{self.threads} threads"
+        return (
+            f"{threads}, {self.precision} ({self.instructions}), {self.memory:.1f} GiB of memory and"
+            f" {self.disk:.0f} GiB of disk free"
+        )
+
+
+def examine(root: Path) -> Machine:
+    """Look at this machine; UserError where the project's folder or the cache cannot be written, or the disk is full.
+
+    What is only tight, or set in a way that costs much time, is told by `warnings`.
+    """
+    import torch
+
+    from steps.core.precision import resolve_precision
+
+    places = [_nearest(folder) for folder in (root, cache_root())]
+    for folder in places:
+        _check_writable(folder)
+    disk = min(shutil.disk_usage(folder).free for folder in places) / GIB
+    if disk < DISK:
+        raise UserError(
+            f"{root}: {disk:.1f} GiB of disk are free, the smallest run writes {DISK:g} GiB; free some, or set"
+            " SLIMTOWER_CACHE to a folder on another disk"
+        )
+    instructions = (
+        torch.cuda.get_device_name() if torch.cuda.is_available() else torch.backends.cpu.get_cpu_capability()
+    )
+    return Machine(torch.get_num_threads(), memory_free(), disk, resolve_precision("auto"), instructions)
+
+
+def warnings(machine: Machine) -> list[str]:
+    """What may go wrong or take long, and what to do about it."""
+    said = []
+    if machine.memory < MEMORY:
+        said.append(
+            f"{machine.memory:.1f} GiB of memory are free, the demo takes up to {MEMORY:g}: a stage may be killed;"
+            " close other programs, or set embed.batch_size and distill.student.*.batch_size lower"
+        )
+    if (given := os.environ.get("OMP_NUM_THREADS")) and machine.threads != (most := cores()):
+        slow = "the others stay idle" if machine.threads < most else "threads wait for each other"
+        said.append(f"OMP_NUM_THREADS is {given}, but {most} {'core' if most == 1 else 'cores'} may be used: {slow}")
+    return said
+
+
+def _nearest(folder: Path) -> Path:
+    """The folder, or the nearest one above it that is there."""
+    return next(each for each in (folder, *folder.parents) if each.exists())
+
+
+def _check_writable(folder: Path) -> None:
+    """UserError unless a file can be made in the folder."""
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise UserError(
+            f"{folder}: cannot be written ({error.strerror}); run in a folder of your own, or set SLIMTOWER_CACHE to"
+            " one"
+        ) from None

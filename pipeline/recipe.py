@@ -1,0 +1,138 @@
+"""python -m pipeline.recipe recipes/x.yaml DATA=...: the pipeline with an overlay, in a worktree of its own.
+
+The worktree runs/<recipe> is at the present commit plus uncommitted changes of tracked files; without git it is a plain
+copy. It shares DVC's cache, the embeddings' cache and the MLflow database with the project, whose tracked files stay as
+they are.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from pipeline.params import check_params
+from pipeline.plain_copy import plain_copy
+from steps.core.errors import UserError, guarded
+from steps.core.files import cache_root
+from steps.core.params import parse_mapping, read_mapping
+from steps.core.run_ids import git_commit
+from steps.core.tracking import tracking_uri
+
+_VARIABLE = re.compile(r"\$\{(\w+)(:-[^}]*)?\}")
+_PATHS = {"DATA", "POOL", "RELEVANCE"}
+
+
+def overlay(base: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
+    """`base` with `change` laid over it: mappings merge, everything else replaces."""
+    merged = dict(base)
+    for key, value in change.items():
+        old = merged.get(key)
+        merged[key] = overlay(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
+    return merged
+
+
+def fill(text: str, variables: dict[str, str], recipe: Path) -> str:
+    """Replace `${NAME}` and `${NAME:-default}`; UserError names a variable that was not given."""
+
+    def value(match: re.Match[str]) -> str:
+        name, default = match[1], match[2]
+        if given := variables.get(name):
+            return str(Path(given).resolve()) if name in _PATHS and "://" not in given else given
+        if default is None:
+            raise UserError(
+                f"{recipe}: needs {name}; run `make run RECIPE={recipe} {name}=<path>` (its comments say how to get it)"
+            )
+        return default[2:]
+
+    return "\n".join(line if line.lstrip().startswith("#") else _VARIABLE.sub(value, line) for line in text.split("\n"))
+
+
+def laid_over(params: dict[str, Any], text: str, variables: dict[str, str], recipe: Path) -> dict[str, Any]:
+    """`params` with the text of a recipe, its variables filled, laid over them."""
+    return overlay(params, parse_mapping(fill(text, variables, recipe), str(recipe)))
+
+
+def params_text(params: dict[str, Any], origin: str) -> str:
+    """What is written as params.yaml; `origin` says on its first line what was laid over it."""
+    text: str = yaml.safe_dump(params, sort_keys=False, allow_unicode=True, width=120)
+    return f"# params.yaml of the project with {origin} laid over it\n{text}"
+
+
+def worktree(root: Path, name: str) -> Path:
+    """Make or refresh runs/<name> at the present state of the tracked files; keeps its dvc.lock."""
+    folder = root / "runs" / name
+    lock = folder / "dvc.lock"
+    kept = lock.read_bytes() if lock.is_file() else None
+    config = f"[cache]\n    dir = '{root / '.dvc' / 'cache'}'\n"
+    if (root / ".git").exists() and shutil.which("git"):
+        _check_out(root, folder)
+    else:
+        plain_copy(root, folder)
+        config = f"[core]\n    no_scm = true\n{config}"  # a checkout that the project may lie in ignores the folder
+    if kept is not None:
+        lock.write_bytes(kept)
+    (folder / ".dvc" / "config.local").write_text(config, encoding="utf-8")
+    return folder
+
+
+def _check_out(root: Path, folder: Path) -> None:
+    """Make or refresh a git worktree at the present commit and what differs from it."""
+    commit = _git(root, "rev-parse", "HEAD")
+    if _git(root, "status", "--porcelain", "--untracked-files=no"):
+        identity = ("-c", "user.name=slimtower", "-c", "user.email=slimtower@localhost")  # of a commit nobody keeps
+        commit = _git(root, *identity, "stash", "create")
+    if (folder / ".git").exists():
+        _git(folder, "checkout", "--quiet", "--force", "--detach", commit)
+    else:
+        shutil.rmtree(folder, ignore_errors=True)
+        _git(root, "worktree", "prune")
+        _git(root, "worktree", "add", "--quiet", "--force", "--detach", str(folder), commit)
+
+
+def _git(folder: Path, *words: str) -> str:
+    done = subprocess.run(["git", "-C", str(folder), *words], capture_output=True, text=True)
+    if done.returncode:
+        raise UserError(
+            f"git {' '.join(words[:2])}: {done.stderr.strip()[:300]}; recipes need a git checkout with a commit"
+        )
+    return done.stdout.strip()
+
+
+def main() -> None:
+    """Run a recipe and copy its report to reports/; words without `=` are the stages to stop at."""
+    if len(sys.argv) < 2 or not sys.argv[1]:
+        raise UserError("no recipe given; run `make run RECIPE=recipes/<name>.yaml DATA=<folder>`")
+    recipe, root = Path(sys.argv[1]), Path.cwd()
+    if not recipe.is_file():
+        known = ", ".join(sorted(str(path) for path in Path("recipes").glob("*.yaml")))
+        raise UserError(f"{recipe}: no such recipe; there are {known}")
+    variables = dict(word.split("=", 1) for word in sys.argv[2:] if "=" in word)
+    stages = [word for word in sys.argv[2:] if "=" not in word]
+    params = laid_over(read_mapping(Path("params.yaml")), recipe.read_text(encoding="utf-8"), variables, recipe)
+    check_params(params, str(recipe))
+
+    folder = worktree(root, recipe.stem)
+    (folder / "params.yaml").write_text(params_text(params, str(recipe)), encoding="utf-8")
+    environment = os.environ | {
+        "SLIMTOWER_CACHE": str(cache_root()),
+        "SLIMTOWER_GIT_COMMIT": git_commit(),
+        "MLFLOW_TRACKING_URI": tracking_uri(),
+    }
+    command = [sys.executable, "-m", "pipeline", *stages]
+    code = subprocess.run(command, cwd=folder, env=environment).returncode
+    if code or stages:
+        raise SystemExit(code)
+    for name in ("report.html", "metrics.json"):
+        target = root / "reports" / f"{recipe.stem}.{name}"
+        target.parent.mkdir(exist_ok=True)
+        shutil.copyfile(folder / "reports" / name, target)
+        print(f"wrote {target.relative_to(root)}")
+
+
+if __name__ == "__main__":
+    guarded(main)

@@ -1,0 +1,61 @@
+"""What a run may lack around it, a home to write to, git or whole cores, and what is set instead."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from pipeline.limits import cores, cores_seen
+from steps.core.errors import UserError
+from steps.core.files import cache_root
+
+QUIET = {
+    "DVC_NO_ANALYTICS": "true",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "ORT_DISABLE_TELEMETRY": "1",
+}  # nothing is told to anybody, with or without `make`
+
+
+def settle() -> None:
+    """Set in the environment what libraries lack here; what is set already stays.
+
+    Call it before torch is imported, which reads the number of threads then.
+    """
+    given = QUIET | _instead_of_home()
+    if (allowed := cores()) < cores_seen():
+        given["OMP_NUM_THREADS"] = str(allowed)
+    for name, value in given.items():
+        os.environ.setdefault(name, value)
+
+
+def in_git(root: Path) -> bool:
+    """Whether the folder lies in a git checkout."""
+    return any((folder / ".git").exists() for folder in (root, *root.parents))
+
+
+def without_git(root: Path) -> None:
+    """Tell DVC, for this folder alone, that there is no git."""
+    command = [sys.executable, "-m", "dvc", "config", "--local", "core.no_scm", "true"]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True)
+    if done.returncode:
+        raise UserError(f"{root}: no git checkout, and DVC cannot be told so: {done.stderr.strip()[:300]}; use a clone")
+
+
+def _instead_of_home() -> dict[str, str]:
+    """Where libraries write instead of a home that is not there or cannot be written."""
+    home = _home()
+    if home and os.access(home, os.W_OK):
+        return {}
+    instead = cache_root() / "home"
+    found = {"XDG_CACHE_HOME": str(instead), "MPLCONFIGDIR": str(instead / "matplotlib")}
+    if home and "XDG_CACHE_HOME" not in os.environ and os.access(home / ".cache/huggingface", os.R_OK):
+        found["HF_HOME"] = str(home / ".cache/huggingface")  # models that were fetched are still found
+    return found
+
+
+def _home() -> Path | None:
+    try:
+        return Path.home()
+    except RuntimeError:  # a user id without a name, as some containers have
+        return None

@@ -1,0 +1,66 @@
+"""`python -m pipeline.task WHAT`: a scheduled run's begin, stage of dvc.yaml, publish, promote or rollback.
+
+Tasks share nothing but the remote (run_store.py says what lies there) and an MLflow server. Each clones the project at
+the commit that `begin` fixed and exits with 0 done, 99 nothing to do, 3 wrong data or settings, 75 try again, 137
+killed or out of memory, 1 a defect. docs/operations.md lists the environment.
+"""
+
+import argparse
+import errno
+import os
+import signal
+import sys
+import time
+from types import FrameType
+
+from pipeline.task.begin import begin
+from pipeline.task.promote import promote, rollback
+from pipeline.task.publish import publish
+from pipeline.task.run import TaskRun
+from pipeline.task.stage import run_stage
+from steps.core.errors import EXIT_NOTHING, TransientError, UserError, exhausted, guarded, line
+
+_DEFAULTS = {  # a server that is away is the scheduler's to wait for
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "30",  # seconds
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+}
+_PASSING = {errno.EAGAIN, errno.EIO, errno.ESTALE, errno.ETIMEDOUT}  # of folders on a network, most of them
+_WHAT = {"begin": begin, "publish": publish, "promote": promote, "rollback": rollback}
+
+
+def main() -> None:
+    """Do what the command line says; exits with the code of the task."""
+    parser = argparse.ArgumentParser(prog="python -m pipeline.task", description=__doc__)
+    parser.add_argument("what", help=f"{', '.join(_WHAT)}, or a stage's address as DVC has it, such as distill@2l")
+    what = parser.parse_args().what
+    signal.signal(signal.SIGTERM, _stopped)
+    for name, value in _DEFAULTS.items():
+        os.environ.setdefault(name, value)
+    run = TaskRun.from_environment()
+    started = time.perf_counter()
+    try:
+        code = _WHAT[what](run) if what in _WHAT else run_stage(run, what)
+    except OSError as error:
+        raise explained(what, error) from error
+    word = {0: "done", EXIT_NOTHING: "nothing to do"}.get(code, f"ended with code {code}")
+    print(f"task {what}: {word}; {time.perf_counter() - started:.0f} s", file=sys.stderr)
+    raise SystemExit(code)
+
+
+def explained(what: str, error: OSError) -> UserError:
+    """The error of ours that an OSError of a task amounts to."""
+    if known := exhausted(error):
+        return known
+    kind = TransientError if error.errno in _PASSING else UserError
+    return kind(f"{what}: {line(error)}; look at SLIMTOWER_REMOTE and SLIMTOWER_WORK")
+
+
+def _stopped(number: int, frame: FrameType | None) -> None:
+    """End as a program that was asked to stop: children are stopped and the clone is removed on the way out."""
+    signal.signal(number, signal.SIG_IGN)  # asked twice, the way out is cut short
+    raise SystemExit(128 + number)
+
+
+if __name__ == "__main__":
+    guarded(main)

@@ -1,0 +1,111 @@
+"""The first task: fix the commit, the params with their window, and the listing of outside data, for all others."""
+
+import os
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from pipeline.recipe import laid_over, params_text
+from pipeline.task.run import (
+    BEGIN,
+    LATEST,
+    TaskRun,
+    digest,
+    json_bytes,
+    read_json,
+    same_inputs,
+)
+from pipeline.task.run_store import RunStore
+from pipeline.task.workspace import LOCK, PARAMS, REMOTE, SOURCES, Workspace
+from steps.core.errors import EXIT_NOTHING, UserError
+from steps.core.params import parse_mapping
+from steps.core.run_ids import pipeline_run
+from steps.core.tracking import client, experiment_id, reaching
+from steps.promote.dvc_lock import Stages, dump_lock, lock_stages
+
+
+def begin(run: TaskRun) -> int:
+    """Write the run's folder and open its MLflow run; 99 when nothing is new since the newest finished run.
+
+    A run that has begun stays as it is.
+    """
+    begun = run.begun()
+    if begun is None:
+        with run.workspace(os.environ.get("SLIMTOWER_REF") or "HEAD") as place:
+            params = _params(place)
+            place.write(PARAMS, params)
+            listed = place.python("steps.ingest", "--list")  # checks params.yaml too, and says what is wrong
+            if listed.code:
+                return listed.exit_code
+            commit, sources, names = place.git("rev-parse", "HEAD"), place.read(SOURCES), place.stages()
+            _check_graph(names)
+            base = _base(run.store, place, names)
+        begun = {
+            "began": datetime.now(UTC).isoformat(timespec="microseconds"),
+            "commit": commit,
+            "params": digest(params),
+            "sources": digest(sources),
+            "stages": names,
+            "run": run.name,
+            "recipe": os.environ.get("SLIMTOWER_RECIPE", ""),
+            "window": {"since": os.environ.get("SINCE", ""), "until": os.environ.get("UNTIL", "")},
+        }
+        latest = read_json(run.store, f"locks/{LATEST}/{BEGIN}")
+        begun["base_parent"] = latest["parent_run"] if latest else ""
+        begun["new"] = latest is None or not same_inputs(latest, begun) or set(base) != set(names)
+        with reaching():
+            api = client()
+            begun["parent_run"] = pipeline_run(api, experiment_id(api), run.address, commit)
+        files = {PARAMS: params, SOURCES: sources, LOCK: dump_lock(base), BEGIN: json_bytes(begun)}
+        for name, content in files.items():  # begin.json last: with it the run has begun
+            run.store.write(f"runs/{run.name}/{name}", content)
+    print(f"begin: {run.address} at {begun['commit'][:12]}, {'new' if begun['new'] else 'nothing new'}")
+    return 0 if begun["new"] else EXIT_NOTHING
+
+
+def _params(place: Workspace) -> bytes:
+    """params.yaml of the commit with the recipe and the window laid over it; the file itself where there are none."""
+    recipe, window = os.environ.get("SLIMTOWER_RECIPE"), _window()
+    committed = place.read(PARAMS)
+    if not recipe and not window:
+        return committed
+    params: dict[str, Any] = parse_mapping(committed.decode("utf-8"), PARAMS)
+    if recipe:
+        if not (place.folder / recipe).is_file():
+            raise UserError(f"SLIMTOWER_RECIPE: the project has no {recipe} at this commit; name one that it has")
+        text = place.read(recipe).decode("utf-8")
+        params = laid_over(params, text, dict(os.environ), Path(recipe))
+    params["ingest"] = params.get("ingest", {}) | window
+    return params_text(params, " and ".join(filter(None, (recipe, "the window" if window else "")))).encode()
+
+
+def _check_graph(names: list[str]) -> None:
+    """UserError when the scheduler, which may say for which stages it has tasks, has not exactly those of dvc.yaml."""
+    tasks = set(os.environ.get("SLIMTOWER_STAGES", "").split())
+    if tasks and (differ := sorted(tasks ^ set(names))):
+        raise UserError(
+            f"SLIMTOWER_STAGES: the graph's tasks and the stages of dvc.yaml differ in {', '.join(differ)}; the recipe"
+            " of a run must have the students of the deployment's own recipe"
+        )
+
+
+def _window() -> dict[str, str]:
+    """ingest.since and ingest.until as far as the environment gives them."""
+    return {name: value for name in ("since", "until") if (value := os.environ.get(name.upper()))}
+
+
+def _base(store: RunStore, place: Workspace, names: list[str]) -> Stages:
+    """The lock to start from: the newest finished run's, else the commit's, without stages whose outputs are not there.
+
+    A committed dvc.lock may be of outputs that this remote never saw.
+    """
+    if (content := store.read(f"locks/{LATEST}/{LOCK}")) is not None:
+        place.write(LOCK, content)
+    stages = lock_stages(place.folder / LOCK)
+    return {name: stages[name] for name in names if name in stages and _is_stored(store, stages[name])}
+
+
+def _is_stored(store: RunStore, entry: dict[str, Any]) -> bool:
+    """Tell whether DVC's remote has every output of a stage; the list of a folder is pushed after its files."""
+    sums = [out.get("md5", "") for out in entry.get("outs", [])]
+    return all(store.holds(f"{REMOTE}/files/md5/{md5[:2]}/{md5[2:]}") for md5 in sums)

@@ -1,0 +1,40 @@
+"""Promotion and rollback as tasks: in a clone at the published run's commit, with its params, lock and releases."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from pipeline.task.run import BEGIN, TaskRun, lay_files, read_json
+from pipeline.task.workspace import Workspace
+from steps.core.errors import UserError
+
+_NEEDED = {"ingest", "release", "evaluate"}  # stages whose outputs steps.promote reads
+
+
+def promote(run: TaskRun) -> int:
+    """`python -m steps.promote` on what the run SLIMTOWER_RUN published; returns its exit code."""
+    with _published(run) as (place, begun):
+        place.dvc("pull", *(name for name in begun["stages"] if name.partition("@")[0] in _NEEDED))
+        return place.python("steps.promote", **_origin(begun)).exit_code
+
+
+def rollback(run: TaskRun) -> int:
+    """`python -m steps.promote --rollback` with the params of that run; returns its exit code."""
+    with _published(run) as (place, begun):
+        return place.python("steps.promote", "--rollback", **_origin(begun)).exit_code
+
+
+@contextmanager
+def _published(run: TaskRun) -> Iterator[tuple[Workspace, dict[str, Any]]]:
+    """A clone laid out as a run was published; `latest` is a run too."""
+    folder = f"locks/{run.name}"
+    if (begun := read_json(run.store, f"{folder}/{BEGIN}")) is None:
+        raise UserError(f"{run.store.url}/{folder}: nothing was published there; let SLIMTOWER_RUN name a finished run")
+    with run.workspace(begun["commit"]) as place:
+        lay_files(run.store, folder, place)
+        yield place, begun
+
+
+def _origin(begun: dict[str, Any]) -> dict[str, str]:
+    """What a version says about where it comes from: the run's commit and its MLflow run."""
+    return {"SLIMTOWER_GIT_COMMIT": begun["commit"], "SLIMTOWER_PARENT_RUN": begun["parent_run"]}

@@ -1,0 +1,72 @@
+"""The last task: what the stages made becomes one dvc.lock, and the MLflow run says where each output comes from."""
+
+import os
+from typing import Any
+
+from pipeline.lineage import METRICS, finish
+from pipeline.task.run import BEGIN, LATEST, TaskRun, json_bytes, read_json, write_lock
+from pipeline.task.workspace import LOCK, PARAMS, SOURCES, Workspace
+from steps.core.errors import EXIT_NOTHING, UserError
+from steps.core.tracking import client, reaching
+from steps.promote.dvc_lock import Stages, dependencies, outputs
+
+
+def publish(run: TaskRun) -> int:
+    """Write locks/<run>/ and locks/latest/ and close the MLflow run; 99 when no stage ran.
+
+    With SLIMTOWER_BACKFILL the run is of the past, and locks/latest/ stays, as it does when it is of a run that began
+    later. Raises UserError when a stage is missing or not up to date.
+    """
+    begun = run.must_have_begun()
+    with run.workspace(begun["commit"]) as place:
+        base, fragments = run.lay_out(place)
+        stages, names = place.lock(), begun["stages"]
+        if absent := [name for name in names if name not in stages]:
+            raise UserError(f"{run.address}: {', '.join(absent)} did not finish; run their tasks again, then publish")
+        if (old := _outdated(stages, base, fragments)) or place.has_work():
+            what = ", ".join(old) or "a stage"
+            raise UserError(
+                f"{run.address}: {what} did not run on what others made; run the tasks again in their order"
+            )
+        write_lock(place, {name: stages[name] for name in names})  # without stages that params dropped
+        with reaching():
+            _close(place, stages, names, begun["parent_run"], ran=bool(fragments))
+        if not fragments and begun.get("base_parent"):  # whoever reads the lock wants the run that made it
+            begun["parent_run"] = begun["base_parent"]
+        files = {name: place.read(name) for name in (LOCK, PARAMS, SOURCES)} | {BEGIN: json_bytes(begun)}
+    for folder in (run.name, LATEST) if _is_newest(run, begun) else (run.name,):
+        for name, content in files.items():
+            run.store.write(f"locks/{folder}/{name}", content)
+    print(f"publish: {run.store.url}/locks/{run.name}")
+    return 0 if fragments else EXIT_NOTHING
+
+
+def _is_newest(run: TaskRun, begun: dict[str, Any]) -> bool:
+    """Tell whether a run is of the present, and locks/latest/ not of one that began later."""
+    latest = read_json(run.store, f"locks/{LATEST}/{BEGIN}") or {}
+    return not os.environ.get("SLIMTOWER_BACKFILL") and latest.get("began", "") <= begun.get("began", "")
+
+
+def _outdated(stages: Stages, base: Stages, fragments: dict[str, Stages]) -> list[str]:
+    """Stages that did not run though this run changed what they read; DVC cannot tell of a folder that is not here."""
+    made = {name: entry for fragment in fragments.values() for name, entry in fragment.items()}
+    fresh = [
+        out for name, entry in made.items() if entry["outs"] != base.get(name, {}).get("outs") for out in outputs(entry)
+    ]
+    return [
+        name
+        for name, entry in stages.items()
+        if name not in made and any(dep == out or dep in out.parents for dep in dependencies(entry) for out in fresh)
+    ]
+
+
+def _close(place: Workspace, stages: Stages, names: list[str], parent: str, *, ran: bool) -> None:
+    """Close the MLflow run; one in which nothing ran gets no links to what it would have reused."""
+    if not ran:
+        api = client()
+        api.set_tag(parent, "slimtower.nothing_new", "true")
+        api.set_terminated(parent, "FINISHED")
+        return
+    if METRICS in {str(out) for name in names for out in outputs(stages[name])}:
+        place.dvc("pull", METRICS)
+    print(f"publish: {finish(parent, root=place.folder, names=names)}")

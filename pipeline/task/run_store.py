@@ -1,0 +1,125 @@
+"""Where the tasks of one run meet: small files by key, in a folder or below an S3 prefix.
+
+runs/<run>/begin.json, params.yaml, sources.json, dvc.lock    what the run is fixed to
+runs/<run>/locks/<stage>.yaml                                 what a stage added to dvc.lock
+locks/<run>/dvc.lock, params.yaml, sources.json, begin.json   a finished run; locks/latest/ is the newest
+dvc/                                                          DVC's remote
+"""
+
+from pathlib import Path
+from typing import Any, Protocol
+
+from steps.core.errors import UserError
+from steps.core.files import staged_file
+from steps.ingest.s3 import explained, s3_client
+
+_ABSENT = {"NoSuchKey", "404"}
+
+
+class RunStore(Protocol):
+    """Files by key. TransientError when the place cannot be reached, UserError when it refuses."""
+
+    url: str
+
+    def read(self, key: str) -> bytes | None:
+        """Content of a file, None where there is none."""
+
+    def write(self, key: str, content: bytes) -> None:
+        """Write a file, whole or not at all."""
+
+    def names(self, folder: str) -> list[str]:
+        """Names of the files directly below a folder, sorted."""
+
+    def holds(self, key: str) -> bool:
+        """Tell whether there is such a file."""
+
+
+class FolderStore:
+    """A folder that all tasks reach under the same absolute path."""
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.url = root, str(root)
+
+    def read(self, key: str) -> bytes | None:
+        """Content of a file, None where there is none."""
+        path = self.root / key
+        return path.read_bytes() if path.is_file() else None
+
+    def write(self, key: str, content: bytes) -> None:
+        """Write beside the file, then rename."""
+        with staged_file(self.root / key) as staging:
+            staging.write_bytes(content)
+
+    def names(self, folder: str) -> list[str]:
+        """Names of the files directly below a folder, sorted; hidden ones are being written."""
+        found = (self.root / folder).glob("[!.]*")
+        return sorted(path.name for path in found if path.is_file())
+
+    def holds(self, key: str) -> bool:
+        """Tell whether there is such a file."""
+        return (self.root / key).is_file()
+
+
+class S3Store:
+    """A prefix of an S3 bucket."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url.rstrip("/")
+        self.bucket, _, self.root = self.url.removeprefix("s3://").partition("/")
+        self.where = f"SLIMTOWER_REMOTE: {self.url}"
+        self.api: Any = s3_client(self.where)
+
+    def _key(self, key: str) -> str:
+        return f"{self.root}/{key}" if self.root else key
+
+    def read(self, key: str) -> bytes | None:
+        """Content of an object, None where there is none."""
+        from botocore.exceptions import ClientError
+
+        with explained(self.where):
+            try:
+                content: bytes = self.api.get_object(Bucket=self.bucket, Key=self._key(key))["Body"].read()
+            except ClientError as error:
+                if error.response["Error"]["Code"] in _ABSENT:
+                    return None
+                raise
+        return content
+
+    def write(self, key: str, content: bytes) -> None:
+        """Put an object."""
+        with explained(self.where):
+            self.api.put_object(Bucket=self.bucket, Key=self._key(key), Body=content)
+
+    def names(self, folder: str) -> list[str]:
+        """Names of the objects directly below a prefix, sorted."""
+        prefix = f"{self._key(folder)}/"
+        pages = self.api.get_paginator("list_objects_v2")
+        with explained(self.where):
+            found = [
+                item["Key"].removeprefix(prefix)
+                for page in pages.paginate(Bucket=self.bucket, Prefix=prefix, Delimiter="/")
+                for item in page.get("Contents", [])
+            ]
+        return sorted(name for name in found if name)
+
+    def holds(self, key: str) -> bool:
+        """Tell whether there is such an object."""
+        from botocore.exceptions import ClientError
+
+        with explained(self.where):
+            try:
+                self.api.head_object(Bucket=self.bucket, Key=self._key(key))
+            except ClientError as error:
+                if error.response["Error"]["Code"] in _ABSENT:
+                    return False
+                raise
+        return True
+
+
+def open_store(remote: str) -> RunStore:
+    """The store at SLIMTOWER_REMOTE; UserError unless it is s3://bucket/prefix or an absolute folder."""
+    if remote.startswith("s3://") and remote.removeprefix("s3://").strip("/"):
+        return S3Store(remote)
+    if not Path(remote).is_absolute():
+        raise UserError(f"SLIMTOWER_REMOTE is {remote!r}; give s3://bucket/prefix or the absolute path of a folder")
+    return FolderStore(Path(remote))

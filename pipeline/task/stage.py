@@ -1,0 +1,116 @@
+"""A task for one stage: what is there already is not made again, what is made is pushed and told to the others."""
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from pipeline.images import check_image
+from pipeline.task.children import Ended
+from pipeline.task.run import TaskRun
+from pipeline.task.workspace import Workspace, is_passing, is_refused
+from steps.core.errors import EXIT_BUG, EXIT_KILLED, EXIT_NOTHING, FULL_DISK, TransientError, UserError, line
+from steps.core.exit_file import VARIABLE, read_exit
+from steps.core.tracking import client
+from steps.promote.dvc_lock import Stages
+
+_WAITS = (10, 60, 300)  # seconds before a push is tried again: what it stores took hours
+
+
+class StageFailed(UserError):
+    """A stage that failed, with the code that it recorded."""
+
+    def __init__(self, message: str, code: int) -> None:
+        super().__init__(message)
+        self.exit_code = code
+
+
+def run_stage(run: TaskRun, stage: str) -> int:
+    """Bring one stage up to date; 99 when it is. Raises what the stage ended with."""
+    begun = run.must_have_begun()
+    names = begun["stages"]
+    if stage not in names:
+        raise UserError(f"{stage!r} is no stage of dvc.yaml at this run's commit; there are {', '.join(names)}")
+    with _marked_failed(begun["parent_run"]), run.workspace(begun["commit"]) as place:
+        base, fragments = run.lay_out(place)
+        check_image(stage.partition("@")[0], place.folder)
+        before = place.lock()
+        if not _outputs_changed(base, fragments) and not place.has_work(stage):
+            return EXIT_NOTHING
+        if fetched := place.fetch_inputs(stage):
+            print(f"{stage}: fetched {', '.join(fetched)}", flush=True)
+        _reproduce(run, place, stage, begun)
+        after = place.lock()
+        changed = {name: after[name] for name in names if name in after and after[name] != before.get(name)}
+        if not changed:
+            return EXIT_NOTHING
+        _push(place, list(changed))
+        run.store.write(f"runs/{run.name}/locks/{stage}.yaml", yaml.safe_dump(changed, sort_keys=False).encode())
+    return 0
+
+
+def _outputs_changed(base: Stages, fragments: dict[str, Stages]) -> bool:
+    """Tell whether this run made anything that differs from what it started with."""
+    return any(
+        entry["outs"] != base.get(name, {}).get("outs")
+        for fragment in fragments.values()
+        for name, entry in fragment.items()
+    )
+
+
+def _reproduce(run: TaskRun, place: Workspace, stage: str, begun: dict[str, Any]) -> None:
+    """`dvc repro` of a stage, whose runs go to this run's MLflow parent."""
+    variables = {
+        VARIABLE: str(place.exit_file),
+        "SLIMTOWER_PARENT_RUN": begun["parent_run"],
+        "SLIMTOWER_GIT_COMMIT": begun["commit"],  # the clone's own params.yaml and dvc.lock make it look changed
+    }
+    ended = place.python("dvc", "repro", stage, "--pull", "--allow-missing", **variables)
+    if ended.code:
+        raise _failure(run, place.exit_file, stage, ended)
+
+
+@contextmanager
+def _marked_failed(parent: str) -> Iterator[None]:
+    """Close the MLflow run as failed when the block fails; after a better try `publish` closes it as finished."""
+    try:
+        yield
+    except Exception:
+        with suppress(Exception):  # what went wrong first is what is told
+            client().set_terminated(parent, "FAILED")
+        raise
+
+
+def _push(place: Workspace, stages: list[str]) -> None:
+    """Push outputs and the run cache, again after a while where the network or the server failed."""
+    for wait in _WAITS:
+        try:
+            place.dvc("push", "--run-cache", *stages)
+        except TransientError as error:
+            print(f"{line(error)}; next try in {wait} s", file=sys.stderr, flush=True)
+            time.sleep(wait)
+        else:
+            return
+    place.dvc("push", "--run-cache", *stages)
+
+
+def _failure(run: TaskRun, exit_file: Path, stage: str, ended: Ended) -> UserError:
+    """Why a stage failed: what it recorded itself, else a signal, the disk, the remote, DVC."""
+    recorded = read_exit(exit_file)
+    if recorded and recorded[0]:
+        return StageFailed(f"{stage}: {recorded[1]}", recorded[0])
+    if ended.code < 0:
+        return StageFailed(f"{stage}: killed by signal {-ended.code}, most likely for its memory", EXIT_KILLED)
+    if FULL_DISK in ended.said:
+        return TransientError(f"{stage}: full disk: {ended.line()}; free some space, then run again")
+    run.store.names("locks/latest")  # raises where the remote refuses or cannot be reached
+    said = "\n".join(ended.complaints())  # without what the stage said, which has ended well or never began
+    if is_refused(said):
+        return UserError(f"{stage}: {ended.line()}; look at SLIMTOWER_REMOTE and what may be done there")
+    if is_passing(said):
+        return TransientError(f"{stage}: {ended.line()}; look at SLIMTOWER_REMOTE, then run again")
+    return StageFailed(f"{stage}: {ended.line()}", EXIT_BUG)

@@ -1,0 +1,70 @@
+"""Which pipeline run a stage belongs to, at which commit, and what the scheduler calls it.
+
+The parent of a stage's MLflow run is the run named by SLIMTOWER_PARENT_RUN, else the one keyed by the calling pipeline
+(SLIMTOWER_PIPELINE, set by `make`), else by the process that started the stage (a plain `dvc repro`).
+"""
+
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from steps.core.masking import redacted
+
+
+def pipeline_key() -> str:
+    """What tells one pipeline run from another: set by `make`, else the process that called this one."""
+    return os.environ.get("SLIMTOWER_PIPELINE") or f"process-{os.getppid()}-{_started(os.getppid())}"
+
+
+def _started(pid: int) -> str:
+    """Start time of a process in clock ticks since boot, so that a reused pid is another process."""
+    stat = Path(f"/proc/{pid}/stat")
+    return stat.read_text().rpartition(")")[2].split()[19] if stat.is_file() else "0"
+
+
+def parent_run(api: Any, experiment: str) -> str:
+    """Id of the pipeline's parent run; the first stage of a pipeline opens it."""
+    if given := os.environ.get("SLIMTOWER_PARENT_RUN"):
+        return given
+    return pipeline_run(api, experiment, pipeline_key(), git_commit())
+
+
+def pipeline_run(api: Any, experiment: str, key: str, commit: str) -> str:
+    """Id of the parent run of the pipeline with this key; made where there is none yet."""
+    found = api.search_runs([experiment], f"tags.`slimtower.pipeline` = '{key}'", max_results=1)
+    if found:
+        return str(found[0].info.run_id)
+    tags = {"slimtower.pipeline": key, "slimtower.git_commit": commit, **scheduler_tags()}
+    run = api.create_run(experiment, run_name="pipeline", tags=tags)
+    return str(run.info.run_id)
+
+
+def open_parent(api: Any, experiment: str) -> str | None:
+    """Id of the newest parent run that no one has closed, if any; a scheduled one is closed by its own tasks."""
+    found = api.search_runs([experiment], "attributes.status = 'RUNNING'", order_by=["start_time DESC"])
+    for run in found:
+        if "slimtower.pipeline" in run.data.tags and "slimtower.airflow_run" not in run.data.tags:
+            return str(run.info.run_id)
+    return None
+
+
+def scheduler_tags() -> dict[str, str]:
+    """What only the scheduler knows of a run: its own id and the digest of the image that the run has."""
+    known = {"airflow_run": "SLIMTOWER_AIRFLOW_RUN", "image_digest": "SLIMTOWER_IMAGE_DIGEST"}
+    return {f"slimtower.{tag}": redacted(value) for tag, name in known.items() if (value := os.environ.get(name))}
+
+
+def git_commit() -> str:
+    """Commit of the working tree, `+dirty` behind it where tracked files differ; `unknown` without git.
+
+    A recipe's worktree is at a commit of its own making: SLIMTOWER_GIT_COMMIT then names the project's.
+    """
+    if given := os.environ.get("SLIMTOWER_GIT_COMMIT"):
+        return given
+    try:
+        commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
+        changes = subprocess.run(["git", "status", "--porcelain", "-uno"], capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return commit + ("+dirty" if changes.stdout.strip() else "")

@@ -1,0 +1,22 @@
+"""Knobs of the stage `embed`."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from steps.core.params import Strict
+from steps.core.tables import Part
+
+
+class EmbedParams(Strict):
+    """Which texts the teacher embeds, and how."""
+
+    parts: list[Part] = Field(min_length=1)
+    max_words: int = Field(ge=1)
+    max_part_texts: int = Field(ge=0)
+    spans_per_document: int = Field(ge=1)
+    case_share: float = Field(ge=0, le=1)
+    precision: Literal["auto", "fp32", "bf16"]
+    batch_size: int = Field(ge=1)
+    shard_texts: int = Field(ge=1)
+    seed: int

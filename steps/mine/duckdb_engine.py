@@ -1,0 +1,59 @@
+"""Mining expressions on DuckDB inside this process, within a memory limit, spilling to disk."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import ibis
+import ibis.expr.types as ir
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from steps.core.progress import progress
+from steps.mine.engine import Convert, Engine
+from steps.mine.params import MineParams
+
+_CHUNK_ROWS = 50_000
+
+
+class DuckEngine(Engine):
+    """DuckDB inside this process."""
+
+    def keep(self, expression: ir.Table) -> ir.Table:
+        path = self._next_path()
+        columns = ", ".join(
+            f'CAST("{name}" AS BIGINT) AS "{name}"' if kind.is_int64() else f'"{name}"'
+            for name, kind in expression.schema().items()
+        )  # DuckDB adds whole numbers up to 128 bits, which Parquet would hold as floating point
+        query = ibis.to_sql(expression, dialect="duckdb")
+        self.connection.raw_sql(f"COPY (SELECT {columns} FROM ({query})) TO '{_quoted(path)}' (FORMAT parquet)")
+        return self.read(path)
+
+    def batches(self, expression: ir.Table) -> Iterator[pa.RecordBatch]:
+        yield from expression.to_pyarrow_batches(chunk_size=_CHUNK_ROWS)
+
+    def map_batches(self, expression: ir.Table, convert: Convert, schema: pa.Schema, what: str) -> ir.Table:
+        path = self._next_path()
+        with pq.ParquetWriter(path, schema) as writer:
+            for batch in progress(self.batches(expression), None, what):
+                writer.write_table(convert(batch))
+        return self.read(path)
+
+
+def _quoted(path: Path) -> str:
+    return str(path).replace("'", "''")
+
+
+@contextmanager
+def open_duckdb(params: MineParams, scratch: Path) -> Iterator[DuckEngine]:
+    """Yield a database in memory that spills below `scratch`."""
+    connection = ibis.duckdb.connect(
+        ":memory:",
+        memory_limit=params.memory_limit,
+        temp_directory=str(scratch / "spill"),
+        preserve_insertion_order=False,  # results are sorted at the end; keeping order in between costs memory
+    )
+    try:
+        yield DuckEngine(connection, scratch)
+    finally:
+        connection.disconnect()

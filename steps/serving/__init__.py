@@ -1,0 +1,1 @@
+"""What runs at query time, without torch: the query encoder, a release and its checks, reading an index."""

@@ -1,0 +1,135 @@
+"""What is compared before a release may answer queries; each check raises a UserError that says what to do."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import faiss
+import numpy as np
+import pyarrow as pa
+
+from steps.core.errors import UserError
+from steps.core.files import read_json, sha256_file
+from steps.serving.index_files import check_inside, file_digests
+from steps.serving.manifest import REMEDY, SHARED, Manifest
+from steps.serving.tower_files import query_pooling, tower_facts
+
+TITLES = "titles.parquet"
+
+
+def check_files(folder: Path, manifest: Manifest) -> None:
+    """query_encoder/, serving/ and index/ hold the files that the manifest names, as it knows them, and no others."""
+    _check_digests(folder / "query_encoder", manifest.encoder)
+    _check_digests(folder / "serving", manifest.serving)
+    _check_digests(folder / "index", manifest.index_files | {"manifest.json": manifest.index_manifest})
+
+
+def _check_digests(folder: Path, digests: Mapping[str, str]) -> None:
+    for name, digest in digests.items():
+        path = folder / name
+        if not path.is_file() or sha256_file(path) != digest:
+            raise UserError(f"{path}: missing or not the file this release was made with; {REMEDY}")
+    # a link to a folder would not be walked
+    present = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_symlink() or path.is_file()}
+    if unknown := sorted(present - set(digests)):
+        raise UserError(f"{folder}: {', '.join(unknown)} not named by the manifest; {REMEDY}")
+
+
+def check_serving(folder: Path, manifest: Manifest) -> None:
+    """What encodes queries is set up as the manifest says, as the student is, and for the index."""
+    found, serves = read_json(folder / "serving" / "serving.json"), manifest.serves
+    if found != serves.model_dump():
+        fields = sorted(found.keys() ^ serves.model_dump().keys()) or [
+            field for field, value in serves.model_dump().items() if found[field] != value
+        ]
+        raise UserError(f"{folder}: serving/serving.json and manifest.json differ in {', '.join(fields)}; {REMEDY}")
+    student = tower_facts(folder / "query_encoder")
+    sides: list[tuple[str, object, str, object]] = [
+        ("width", serves.width, "the index has", manifest.width),
+        ("normalise", serves.normalise, "the index has", manifest.normalised),
+        ("normalise", serves.normalise, "query_encoder/ has", student["normalised"]),
+        ("pooling", serves.pooling, "query_encoder/ has", query_pooling(student)),
+        ("prompt", serves.prompt, "query_encoder/ has", student["prompts"].get("query") or ""),
+    ]
+    for field, served, whose, expected in sides:
+        if served != expected:
+            raise UserError(f"{folder}/serving: {field} is {served!r}, {whose} {expected!r}; {REMEDY}")
+
+
+def check_index(folder: Path, manifest: Manifest) -> dict[str, Any]:
+    """Both manifests agree; returns the index's own entry of each data set."""
+    index = read_json(folder / "index" / "manifest.json")
+    for field in SHARED:
+        expected = getattr(manifest, field)
+        if index.get(field) != expected:
+            raise UserError(
+                f"{folder}: encoder and index differ in {field}: the index was made with {index.get(field)!r},"
+                f" the release says {expected!r}; {REMEDY}"
+            )
+    if manifest.faiss != faiss.__version__:
+        raise UserError(
+            f"{folder}: its index was written by faiss {manifest.faiss}, this is faiss {faiss.__version__}; install the"
+            " version of the lock, or build the release again"
+        )
+    entries: dict[str, Any] = index["datasets"]
+    if set(entries) != set(manifest.datasets):
+        raise UserError(
+            f"{folder}: the index holds {sorted(entries)}, the release says {sorted(manifest.datasets)}; {REMEDY}"
+        )
+    for dataset, collection in manifest.datasets.items():
+        for field, expected in collection.model_dump().items():
+            if entries[dataset][field] != expected:
+                raise UserError(
+                    f"{folder}: {field} of {dataset!r} is {entries[dataset][field]!r} in the index,"
+                    f" {expected!r} in the release; {REMEDY}"
+                )
+    named = index_digests(entries)
+    titles = {f"{dataset}/{TITLES}" for dataset in entries}
+    if {name: digest for name, digest in manifest.index_files.items() if name not in titles} != named or not (
+        titles <= set(manifest.index_files)
+    ):
+        raise UserError(f"{folder}: index_files are not those that the index's manifest names, with titles; {REMEDY}")
+    return entries
+
+
+def index_digests(entries: Mapping[str, Any]) -> dict[str, str]:
+    """`<data set>/<file>` -> sha256 of every file that an index manifest names; UserError for one outside."""
+    digests: dict[str, str] = {}
+    for dataset, entry in entries.items():
+        files = dict(entry["files"])
+        for kind, index in entry["indexes"].items():
+            files |= file_digests(kind, index)
+        for name in (f"{dataset}/{file}" for file in files):
+            check_inside(name)
+        digests |= {f"{dataset}/{name}": digest for name, digest in files.items()}
+    return digests
+
+
+def check_rows(folder: Path, vectors: int, ids: pa.ChunkedArray, titled: pa.ChunkedArray) -> None:
+    """Each vector has its document id, and titles are in the same order."""
+    if len(ids) != vectors or not titled.equals(ids):
+        raise UserError(
+            f"{folder}: {vectors} vectors, {len(ids)} document ids and {len(titled)} titles do not belong together;"
+            f" {REMEDY}"
+        )
+
+
+def embed_each(encode: Callable[[list[str]], np.ndarray], texts: Sequence[str]) -> np.ndarray:
+    """Embed texts one by one, `(texts, width)`: int8 activations share one scale in a batch, so its texts matter."""
+    return np.concatenate([encode([text]) for text in texts]) if texts else np.zeros((0, 0), dtype=np.float32)
+
+
+def check_probes(encoder: Path, manifest: Manifest, found: np.ndarray, vectors: Sequence[Sequence[float]]) -> None:
+    """An encoder embeds the probes, `found` `(probes, width)`, as the manifest remembers."""
+    if not manifest.probes or any(len(vector) != manifest.width for vector in vectors):
+        raise UserError(f"{encoder}: the manifest has no probes of width {manifest.width}; {REMEDY}")
+    if found.shape[1] != manifest.width:
+        raise UserError(f"{encoder}: the encoder is {found.shape[1]} wide, the index {manifest.width}; {REMEDY}")
+    off = np.abs(found - np.array(vectors, dtype=np.float32)).max(axis=1)
+    if not float(off.max()) <= manifest.probe_tolerance:  # also catches NaN
+        text = manifest.probes[int(off.argmax())].text
+        raise UserError(
+            f"{encoder}: the embedding of the probe {text!r} is off by {off.max():.2g}"
+            f" (allowed {manifest.probe_tolerance:.2g}); int8 models differ between kinds of processors:"
+            f" release.precision: fp32 does not; if the files were changed, {REMEDY}"
+        )

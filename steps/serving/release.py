@@ -1,0 +1,155 @@
+"""The release unit: a query encoder and the index it may query, never apart, and the loader that proves they match."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import faiss
+import numpy as np
+import pyarrow.parquet as pq
+
+from steps.core.errors import UserError
+from steps.core.files import folder_bytes
+from steps.serving.checks import check_files, check_index, check_probes, check_rows, check_serving, embed_each
+from steps.serving.index_files import open_index
+from steps.serving.manifest import REMEDY, Manifest, read_manifest
+from steps.serving.query_encoder import load_query_encoder
+
+
+class Hit(NamedTuple):
+    """A document that was found; its score is the inner product with the query."""
+
+    id: str
+    score: float
+    title: str
+
+
+class Documents(NamedTuple):
+    """Ids and titles of a data set's documents, in the order of the index's rows."""
+
+    ids: list[str]
+    titles: list[str]
+
+
+class Release:
+    """A query encoder with the indexes that it may query, one or two a data set. Open one with `load_release`."""
+
+    def __init__(self, folder: Path, manifest: Manifest, threads: int = 1) -> None:
+        self.folder, self.manifest, self.threads = folder, manifest, threads
+        self.encoder = load_query_encoder(folder / "serving", threads)
+        self.entries = check_index(folder, manifest)
+        self.datasets = sorted(manifest.datasets)
+        self._indexes: dict[tuple[str, str], faiss.Index] = {}
+        self._documents: dict[str, Documents] = {}
+
+    @property
+    def model_bytes(self) -> int:
+        """Size of the encoder that serves, on disk."""
+        return folder_bytes(self.folder / "serving")
+
+    def kinds(self, dataset: str) -> list[str]:
+        """The indexes of a data set, of `ann` and `flat`: the one that serves comes first."""
+        if dataset not in self.entries:
+            raise UserError(f"release {self.folder}: holds no index of {dataset!r}; it has {', '.join(self.datasets)}")
+        return sorted(self.entries[dataset]["indexes"])
+
+    def encode(self, queries: list[str]) -> np.ndarray:
+        """Embed queries as they are served, float32 `(len(queries), width)`."""
+        return self.encoder.encode(queries)
+
+    def search(
+        self, dataset: str, vectors: np.ndarray, k: int, kind: str = "ann"
+    ) -> tuple[np.ndarray, list[list[str]]]:
+        """The best k documents of each vector `(n, width)`: scores `(n, k)` and document ids.
+
+        Where a data set has no approximate index, `ann` is the exact one. A search that finds fewer than k returns
+        fewer ids, and scores that mean nothing behind them. UserError for an unknown data set or kind.
+        """
+        scores, rows = self._rows(dataset, vectors, k, kind)
+        ids = self.documents(dataset).ids
+        return scores, [[ids[row] for row in line if row >= 0] for line in rows.tolist()]
+
+    def query(self, text: str, k: int = 10, dataset: str = "") -> list[Hit]:
+        """The best k documents of one query; `dataset` empty is the release's first."""
+        return self.query_all([text], k, dataset)[0]
+
+    def query_all(self, texts: Sequence[str], k: int = 10, dataset: str = "") -> list[list[Hit]]:
+        """The best k documents of each query; UserError when k is below 1 or the data set is unknown."""
+        if k < 1:
+            raise UserError(f"k is {k}; ask for at least 1 hit")
+        return self.hits(dataset or self.datasets[0], self.encode(list(texts)), k)
+
+    def hits(self, dataset: str, vectors: np.ndarray, k: int, kind: str = "ann") -> list[list[Hit]]:
+        """The best k documents of each vector `(n, width)`, as `search` finds them, with their titles."""
+        found, rows = self._rows(dataset, vectors, k, kind)
+        ids, titles = self.documents(dataset)
+        return [
+            [Hit(ids[row], score, titles[row]) for row, score in zip(*line, strict=True) if row >= 0]
+            for line in zip(rows.tolist(), found.tolist(), strict=True)
+        ]
+
+    def documents(self, dataset: str) -> Documents:
+        """Ids and titles of a data set's documents; read once."""
+        if dataset not in self._documents:
+            self.kinds(dataset)
+            folder = self.folder / "index" / dataset
+            ids, titles = pq.read_table(folder / "doc_ids.parquet"), pq.read_table(folder / "titles.parquet")
+            check_rows(folder, self.manifest.datasets[dataset].vectors, ids["doc_id"], titles["doc_id"])
+            self._documents[dataset] = Documents(ids["doc_id"].to_pylist(), titles["title"].to_pylist())
+        return self._documents[dataset]
+
+    def index(self, dataset: str, kind: str = "ann") -> faiss.Index:
+        """The faiss index of a data set, mapped from disk where faiss can; UserError when it cannot be opened."""
+        found = self._indexes.get((dataset, kind))
+        if found is not None:
+            return found
+        kinds = self.kinds(dataset)
+        own = kinds[0] if kind == "ann" else kind
+        if own not in kinds:
+            raise UserError(f"release {self.folder}: has no {kind} index of {dataset!r}; it has {', '.join(kinds)}")
+        index = self._open(dataset, own) if own == kind else self.index(dataset, own)
+        self._indexes[dataset, kind] = index
+        return index
+
+    def _open(self, dataset: str, kind: str) -> faiss.Index:
+        path = self.folder / "index" / dataset
+        index = open_index(path, kind, self.entries[dataset]["indexes"][kind])
+        expected = (self.manifest.datasets[dataset].vectors, self.manifest.width, faiss.METRIC_INNER_PRODUCT)
+        found = (index.ntotal, index.d, index.metric_type)
+        if found != expected:
+            raise UserError(
+                f"{path}/{kind}.faiss: vectors, width and metric are {found}, the manifest says {expected}; {REMEDY}"
+            )
+        return index
+
+    def _rows(self, dataset: str, vectors: np.ndarray, k: int, kind: str) -> tuple[np.ndarray, np.ndarray]:
+        index = self.index(dataset, kind)
+        faiss.omp_set_num_threads(self.threads)  # counts for the calling thread only: a server has several
+        found: tuple[np.ndarray, np.ndarray] = index.search(
+            np.ascontiguousarray(vectors, dtype=np.float32), min(k, index.ntotal)
+        )
+        return found
+
+
+def load_release(folder: Path, threads: int = 1) -> Release:
+    """Load a release after checking all that its manifest claims, and warm it; UserError says what differs.
+
+    Checked: digests of every file; that encoder and index come from one teacher and agree in width, metric, pooling,
+    normalisation and prompts; numbers of vectors, ids and titles; the embeddings of the probe queries. `threads` are
+    those of one encoding and of one search.
+    """
+    if not (folder / "manifest.json").is_file():
+        raise UserError(f"{folder}: no release here; run `dvc repro` (or `make demo`) to build it")
+    manifest = read_manifest(folder / "manifest.json")
+    check_files(folder, manifest)
+    check_serving(folder, manifest)
+    release = Release(folder, manifest, threads)
+    vectors = embed_each(release.encode, [probe.text for probe in manifest.probes])
+    check_probes(folder / "serving", manifest, vectors, [probe.served for probe in manifest.probes])
+    for dataset in release.datasets:
+        for kind in release.kinds(dataset):
+            release.index(dataset, kind)
+        release.search(dataset, vectors, 10)
+    if manifest.sealed().seal != manifest.seal:
+        raise UserError(f"{folder}/manifest.json: was changed after it was written; {REMEDY}")
+    return release
