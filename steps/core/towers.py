@@ -13,6 +13,7 @@ from steps.core.precision import Precision, resolve_precision
 from steps.core.progress import progress
 
 Role = Literal["query", "document"]
+_SHORT = 128  # tokens
 
 
 def device() -> str:
@@ -37,6 +38,15 @@ def load_tower(source: str | Path) -> SentenceTransformer:
     for origin in ("is_local", "local_files_only"):  # would be saved, and one model have several fingerprints
         settings.pop(origin, None)
     return tower
+
+
+def trains_with_plain_attention(precision: Precision, longest: int) -> bool:
+    """Whether texts of at most `longest` tokens train faster without PyTorch's fused attention; both compute the same.
+
+    On a CPU its gradient is slow in bf16: for 128 texts of 20 tokens 52 ms, plain 5 ms; for 64 texts of 116 tokens
+    2.2 s, plain 1.0 s.
+    """
+    return device() == "cpu" and resolve_precision(precision) == "bf16" and longest <= _SHORT
 
 
 def autocast(precision: Precision) -> torch.autocast:

@@ -9,14 +9,11 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Router
 from torch import Tensor, nn
 
-from steps.core.precision import resolve_precision
-from steps.core.towers import device, load_tower
+from steps.core.towers import device, load_tower, trains_with_plain_attention
 from steps.distill.params import DistillParams, EmbedDistillParams, StaticParams, StudentParams
 from steps.distill.starts import fresh, layer_subset, pretrained
 from steps.distill.token_tables import token_table
 from steps.distill.tokens import Tokens, tokenize
-
-_SHORT = 128  # tokens
 
 
 class Student(Protocol):
@@ -96,8 +93,7 @@ def untrained(
     else:
         assert chosen.fresh is not None  # params see to it
         tower = fresh(chosen.fresh, teacher, texts, longest)
-    # On a CPU the gradient of PyTorch's fused attention is slow in bf16: for 128 texts of 20 tokens 52 ms, plain 5 ms.
-    plain = device() == "cpu" and resolve_precision(params.precision) == "bf16" and longest <= _SHORT
+    plain = trains_with_plain_attention(params.precision, longest)
     return TransformerStudent(tower, plain_attention=plain)
 
 

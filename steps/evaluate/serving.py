@@ -8,8 +8,8 @@ import numpy as np
 from steps.core.towers import encode
 from steps.evaluate.latency import Encode
 from steps.evaluate.scoring import Scored, score
-from steps.evaluate.systems import dense_search
 from steps.evaluate.student_tower import student_tower
+from steps.evaluate.systems import dense_search
 from steps.serving.dims import cut
 from steps.serving.release import Release
 

@@ -20,6 +20,7 @@ from steps.core.distributed import agreed_step, micro_batch, rank, world
 from steps.core.errors import UserError
 from steps.core.precision import resolve_precision
 from steps.core.progress import progress
+from steps.core.towers import trains_with_plain_attention
 from steps.core.tracking import Run
 from steps.teach.cached_gradients import backward
 from steps.teach.params import TeachParams
@@ -78,7 +79,13 @@ def train_tower(
     resume = checkpoints / f"checkpoint-{step}" if step else None
     if resume and rank() == 0:
         print(f"teach: continues from {resume}")
+    network = getattr(tower[0], "auto_model", None)
+    attention = network.config._attn_implementation if network else ""
+    if network and trains_with_plain_attention(params.precision, params.max_document_length):
+        network.set_attn_implementation("eager")
     trainer.train(resume_from_checkpoint=str(resume) if resume else None)
+    if network:
+        network.set_attn_implementation(attention)
     tower.eval()
 
 

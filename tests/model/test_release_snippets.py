@@ -47,7 +47,7 @@ def test_the_snippet_runs(
 ) -> None:
     folder = narrow_shards if which == "narrow shards" else released / "models/release/2l"
     names: dict[str, Any] = {}
-    exec(block.replace("models/release/2l", str(folder)).replace("index/api", "index/one"), names)
+    exec(block.replace("models/release/4l", str(folder)).replace("index/api", "index/one"), names)
     printed = capsys.readouterr().out
     release = load_release(folder)
     text = "running total along an axis"
