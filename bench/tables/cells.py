@@ -17,23 +17,21 @@ from bench.machine import machine
 from bench.tables.expected import Mixture, Row, Table
 from bench.tables.layer_subsets import scaled
 from bench.tables.pipeline import Pipeline, Scores
-from steps import core
+from steps.core.code import code_digest
 from steps.core.errors import UserError
-from steps.core.files import code_digest, read_json, sha256_file, write_json
+from steps.core.files import read_json, sha256_file, write_json
 from steps.core.precision import resolve_precision
 from steps.core.run_ids import git_commit
 from steps.core.towers import encode, load_tower
 from steps.core.tracking import NullRun
 from steps.distill import run as stage
 from steps.distill.params import DistillParams, StudentParams
-from steps.evaluate import measures, questions
 
 CELLS = Path(".cache/bench-distill")
 STUDENT = "bench"  # what it is called while it is distilled
 _HERE = Path(__file__).parent
 _CODE = [  # as it is when it is imported: a file may change while a table is made
-    *(code_digest(Path(str(module.__file__)).parent) for module in (stage, core)),
-    *(sha256_file(Path(str(module.__file__))) for module in (measures, questions)),
+    code_digest("steps.distill.run", "steps.evaluate.measures", "steps.evaluate.questions"),
     *(sha256_file(_HERE / name) for name in ("cells.py", "pipeline.py")),
 ]
 _PACKAGES = [package.__version__ for package in (torch, transformers, sentence_transformers)]

@@ -89,14 +89,6 @@ def sha256_file(path: Path) -> str:
         return hashlib.file_digest(handle, "sha256").hexdigest()
 
 
-def code_digest(folder: Path) -> str:
-    """Hex sha256 of the Python files below a folder: what a cache must not outlive."""
-    digest = hashlib.sha256()
-    for path in sorted(folder.rglob("*.py")):
-        digest.update(path.relative_to(folder).as_posix().encode() + path.read_bytes())
-    return digest.hexdigest()
-
-
 def folder_bytes(folder: Path) -> int:
     """Total size of the files below a folder, in bytes."""
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())

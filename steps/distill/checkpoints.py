@@ -15,9 +15,9 @@ import torch
 import transformers
 from torch import nn
 
-from steps import core
+from steps.core.code import code_digest
 from steps.core.distributed import agreed, agreed_step, rank
-from steps.core.files import cache_root, code_digest, staged_file
+from steps.core.files import cache_root, staged_file
 
 _UNLIKE = (
     "the processes of this training do not begin with the same student, texts and knobs; give all hosts the same"
@@ -94,7 +94,7 @@ def training_folder(module: nn.Module, arrays: dict[str, Any], knobs: dict[str, 
 
     UserError when the processes of one training differ in them.
     """
-    code = [code_digest(Path(__file__).parent), code_digest(Path(core.__file__).parent)]
+    code = [code_digest("steps.distill.trainer", "steps.distill.objectives")]
     code += [package.__version__ for package in (torch, transformers, sentence_transformers)]
     key = hashlib.sha256(json.dumps([knobs, code], sort_keys=True).encode())
     for name, tensor in sorted(module.state_dict().items()):

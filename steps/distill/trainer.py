@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -14,7 +15,6 @@ from steps.core.distributed import gather, micro_batch, rank, sum_over_ranks, wo
 from steps.core.errors import UserError
 from steps.core.progress import progress
 from steps.core.towers import autocast
-from steps.core.tracking import Run
 from steps.distill.checkpoints import Checkpoints
 from steps.distill.checks import explain_no_number
 from steps.distill.mixture import epoch_rows
@@ -22,6 +22,9 @@ from steps.distill.objectives import Objective
 from steps.distill.params import DOCUMENT_PARTS, DistillParams
 from steps.distill.students import Student
 from steps.distill.tokens import Tokens, length_batches
+
+if TYPE_CHECKING:  # how runs are tracked changes no weight: checkpoints outlive it
+    from steps.core.tracking import Run
 
 LOG_EVERY = 20  # steps
 VALIDATIONS = 8  # over the whole training
@@ -59,7 +62,7 @@ def train(
     data: Alignment,
     timetable: Timetable,
     params: DistillParams,
-    run: Run,
+    run: "Run",
     checkpoints: Checkpoints,
 ) -> dict[str, float]:
     """Train in place; returns texts seen, seconds, texts per second and the final validation cosine.

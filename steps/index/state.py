@@ -16,7 +16,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from steps.core.files import cache_root, code_digest, read_json, staged_folder, write_json
+from steps.core.code import code_digest
+from steps.core.files import cache_root, read_json, staged_folder, write_json
 from steps.index.exact import Top
 from steps.index.matching import Match, match
 from steps.index.params import IndexParams
@@ -78,7 +79,7 @@ class Previous:
 def state_folder(teacher: str, dataset: str, params: IndexParams) -> Path:
     """Cache folder of one data set's index: all that decides how it is trained is in its name."""
     knobs = params.model_dump(exclude={"target_recall", "recall_queries", "retrain_after", "semantic_ids"})
-    settings = (FORMAT, code_digest(Path(__file__).parent), teacher, sorted(knobs.items()), faiss.__version__)
+    settings = (FORMAT, code_digest("steps.index.dataset"), teacher, sorted(knobs.items()), faiss.__version__)
     return cache_root() / "index" / dataset / sha256(repr(settings).encode()).hexdigest()[:24]
 
 

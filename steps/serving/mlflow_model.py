@@ -8,7 +8,7 @@ import tempfile
 from importlib.metadata import packages_distributions, version
 from pathlib import Path
 
-from steps.core.files import code_digest, read_json, sha256_file, sha256_text
+from steps.core.files import read_json, sha256_file, sha256_text
 from steps.core.tracking import Run
 
 SERVED_MODEL = Path(__file__).with_name("served_model.py")
@@ -27,8 +27,9 @@ def log_release(run: Run, release: Path, name: str, *, once: bool = False) -> No
 
 def content(release: Path) -> str:
     """Digest of all that the model is made from; the release's manifest holds the digests of its files."""
-    files = [sha256_file(release / name) for name in ("manifest.json", "report.json")]
-    return sha256_text("\n".join([*files, *(code_digest(_STEPS / package) for package in _CARRIED), *requirements()]))
+    carried = (path for package in _CARRIED for path in sorted((_STEPS / package).rglob("*.py")))
+    files = [release / "manifest.json", release / "report.json", *carried]
+    return sha256_text("\n".join([*map(sha256_file, files), *requirements()]))
 
 
 def requirements() -> list[str]:

@@ -4,7 +4,7 @@ import math
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from accelerate.data_loader import prepare_data_loader  # type: ignore[import-untyped]
@@ -21,10 +21,12 @@ from steps.core.errors import UserError
 from steps.core.precision import resolve_precision
 from steps.core.progress import progress
 from steps.core.towers import trains_with_plain_attention
-from steps.core.tracking import Run
 from steps.teach.cached_gradients import backward
 from steps.teach.params import TeachParams
 from steps.teach.training_triplets import TextTriplet
+
+if TYPE_CHECKING:  # how runs are tracked changes no weight: checkpoints outlive it
+    from steps.core.tracking import Run
 
 STAGING = "staging"  # where a checkpoint is written before it gets its name
 
@@ -48,7 +50,7 @@ def info_nce(tower: SentenceTransformer, temperature: float) -> MultipleNegative
 
 
 def train_tower(
-    tower: SentenceTransformer, triplets: list[TextTriplet], params: TeachParams, checkpoints: Path, run: Run
+    tower: SentenceTransformer, triplets: list[TextTriplet], params: TeachParams, checkpoints: Path, run: "Run"
 ) -> None:
     """Train the tower in place for `params.epochs`, from the checkpoint in `checkpoints` if a killed run left one.
 
@@ -165,7 +167,7 @@ def publish_checkpoint(folder: Path, step: int) -> None:
 class LossLog(TrainerCallback):
     """Sends loss and learning rate of every step to the run, and stops at the first loss that is no number."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: "Run") -> None:
         self.run = run
         self.bar: Iterator[int] = iter(())
 

@@ -15,9 +15,10 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Normalize
 
 from steps.core.bases import resolve_base
+from steps.core.code import code_digest
 from steps.core.distributed import rank
 from steps.core.errors import UserError
-from steps.core.files import cache_root, code_digest, staged_folder, write_json
+from steps.core.files import cache_root, staged_folder, write_json
 from steps.core.fingerprints import fingerprint
 from steps.core.precision import resolve_precision
 from steps.core.tables import read_table, table_path
@@ -123,7 +124,7 @@ def checkpoint_folder(tower: SentenceTransformer, choice: TripletChoice, params:
     """Folder below SLIMTOWER_CACHE that only a run over equal weights, texts and knobs would continue from."""
     key = hashlib.sha256()
     knobs = params.model_dump(exclude={"dev_queries", "dev_documents", "checkpoint_steps"})
-    key.update(f"{code_digest(Path(__file__).parent)} {torch.__version__}".encode())
+    key.update(f"{code_digest('steps.teach.contrastive_training')} {torch.__version__}".encode())
     key.update(json.dumps(knobs | {"computes_in": resolve_precision(params.precision)}, sort_keys=True).encode())
     for name, tensor in sorted(tower.state_dict().items()):
         key.update(name.encode() + tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
