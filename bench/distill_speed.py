@@ -23,6 +23,8 @@ from datasets import Dataset
 from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer, SentenceTransformerTrainingArguments
 from sentence_transformers.base.sampler import DefaultBatchSampler
 from sentence_transformers.sentence_transformer.losses import MSELoss
+from steps.distill.objectives import Embeddings
+from steps.distill.starts import layer_subset
 
 from bench.machine import machine
 from pipeline.params import load_params
@@ -36,9 +38,7 @@ from steps.core.tracking import NullRun
 from steps.distill.checkpoints import Checkpoints
 from steps.distill.checks import check_targets
 from steps.distill.losses.embedding import SquaredError
-from steps.distill.objectives import Embeddings
 from steps.distill.params import AlignmentParams, DistillParams
-from steps.distill.starts import layer_subset
 from steps.distill.students import TransformerStudent, untrained
 from steps.distill.tokens import length_batches
 from steps.distill.trainer import Alignment, Timetable, train

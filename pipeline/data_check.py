@@ -14,12 +14,12 @@ from pipeline.params import Params
 from steps.core.corpus import corpus_batches
 from steps.core.errors import UserError
 from steps.core.tables import Part, table_path
-from steps.distill.params import DOCUMENT_PARTS, EmbedDistillParams, Ranking, StudentParams
+from steps.distill.losses.base import Need
+from steps.distill.params import DOCUMENT_PARTS, StudentParams
 from steps.index.params import IndexParams
 from steps.mine.params import MineParams
 
 _POINTS_A_CENTROID = 39  # of `index`, below which faiss calls k-means badly trained
-_LABEL_TERMS = ("label_softmax", "label_binary")
 _FROM_TRAINING: frozenset[Part] = frozenset(
     {"train_queries", "generated_queries", "perturbed_queries", "random_queries"}
 )
@@ -43,7 +43,7 @@ class Found:
 def check_data(params: Params, ingest: Path) -> list[str]:
     """Check the tables in `ingest` against what the stages after it need; returns lines on what the run does without.
 
-    Such are parts of the mixture without texts, a teacher that nothing trains, data sets that nobody judged. UserError
+    Such are parts without texts, a teacher that nothing trains, data sets that nobody judged. UserError
     for what would stop a later stage: training asked for without a triplet to train on, terms without labels, a
     required part without texts, no text at all, an index that cannot be trained on so few documents.
     """
@@ -57,7 +57,7 @@ def check_data(params: Params, ingest: Path) -> list[str]:
         _check_student(f"distill.student.{name}", params.distill.student[name], found, params)
     for dataset, count in sorted(found.documents.items()):
         _check_index(params.index, dataset, count)
-    return [*_teacher(params, found), *_mixture(params, found), *_judgements(found)]
+    return [*_teacher(params, found), *_repeats(params, found), *_judgements(found)]
 
 
 def _teacher(params: Params, found: Found) -> Iterator[str]:
@@ -72,14 +72,14 @@ def _teacher(params: Params, found: Found) -> Iterator[str]:
     yield f"teach: no click log and no relevance table: {params.teach.base} stays as it is, a zero-shot teacher"
 
 
-def _mixture(params: Params, found: Found) -> Iterator[str]:
+def _repeats(params: Params, found: Found) -> Iterator[str]:
     """A line that names the parts without texts."""
     distill = params.distill
-    wanted = sorted(part for part, weight in distill.mixture.items() if weight > 0)
+    wanted = sorted(part for part, times in distill.repeats.items() if times > 0)
     if missing := [part for part in wanted if part not in params.embed.parts]:
         raise UserError(
-            f"params.yaml: distill.mixture gives {', '.join(missing)} a weight, but embed.parts does not name it: add"
-            " it there, or give it weight 0"
+            f"params.yaml: distill.repeats names {', '.join(missing)}, but embed.parts does not: add it there, or set"
+            " it to 0"
         )
     empty = [part for part in wanted if not _has_texts(part, params, found)]
     if lacking := [part for part in distill.required_parts if part in empty]:
@@ -89,11 +89,11 @@ def _mixture(params: Params, found: Found) -> Iterator[str]:
         )
     if len(empty) == len(wanted):
         raise UserError(
-            f"params.yaml: distill.mixture: the data give no text of {', '.join(wanted) or 'any part'}, so students"
-            " have nothing to learn from; give weights to other parts"
+            f"params.yaml: distill.repeats: the data give no text of {', '.join(wanted) or 'any part'}, so students"
+            " have nothing to learn from; name other parts"
         )
     if empty:
-        yield f"distill: no texts of {', '.join(empty)}: left out of the mixture"
+        yield f"distill: no texts of {', '.join(empty)}: left out"
 
 
 def _has_texts(part: Part, params: Params, found: Found) -> bool:
@@ -118,35 +118,33 @@ def _judgements(found: Found) -> Iterator[str]:
 
 
 def _check_student(key: str, student: StudentParams, found: Found, params: Params) -> None:
-    """UserError when a student's terms lack labels or documents to compare."""
-    weights = params.distill.mixture
-    if student.documents_first and not any(weights.get(part) for part in DOCUMENT_PARTS):
-        raise UserError(
-            f"params.yaml: {key}.documents_first is {student.documents_first:g}, but no part of documents has a weight"
-            f" in distill.mixture; give {', '.join(sorted(DOCUMENT_PARTS))} one, or set it to 0"
-        )
-    rankings: list[tuple[str, Ranking]] = [(key, student)] if isinstance(student, EmbedDistillParams) else []
-    if student.refine:
-        rankings.append((f"{key}.refine", student.refine))
-    labelled = found.labelled and bool(weights.get("train_queries"))
-    for where, ranking in rankings:
-        compared = [term for term, weight in ranking.terms.items() if weight > 0 and not term.endswith("_matching")]
-        labels = [term for term in compared if term in _LABEL_TERMS]
-        if labels and ranking.labels == "train" and not labelled:
+    """UserError when a student's losses lack labels or documents to compare."""
+    repeats = params.distill.repeats
+    labelled = found.labelled and bool(repeats.get("train_queries"))
+    for number, phase in enumerate(student.phases):
+        where = key if number == 0 else f"{key}.then[{number - 1}]"
+        if phase.curriculum and not any(repeats.get(part) for part in DOCUMENT_PARTS):
             raise UserError(
-                f"params.yaml: {where}: {', '.join(labels)} needs labels, but no training query with a weight in"
-                " distill.mixture has a judged, clicked or scored document; set labels: teacher and neighbours, or"
-                " leave the term out"
+                f"params.yaml: {where}.curriculum is {phase.curriculum:g}, but distill.repeats has no part of documents;"
+                f" give {', '.join(sorted(DOCUMENT_PARTS))} a number, or set it to 0"
             )
-        if compared and not ranking.neighbours and not labelled:
+        labels = [loss.name for loss in phase.needs(Need.LABELS)]
+        compared = labels + [loss.name for loss in phase.needs(Need.SCORES)]
+        if labels and phase.labels == "train" and not labelled:
+            raise UserError(
+                f"params.yaml: {where}: {', '.join(labels)} needs labels, but no training query that distill.repeats"
+                " names has a judged, clicked or scored document; set labels: pseudo and teacher_top_k, or leave the"
+                " loss out"
+            )
+        if compared and not phase.teacher_top_k and not labelled:
             raise UserError(
                 f"params.yaml: {where}: {', '.join(compared)} has no candidate documents, as no training query is"
-                " labelled; set neighbours to 1 or more"
+                " labelled; set teacher_top_k to 1 or more"
             )
         if compared and found.documents.total() < 2:
             raise UserError(
                 f"params.yaml: {where}: {', '.join(compared)} compares documents, but there is"
-                f" {found.documents.total()} in all; give ingest a larger corpus, or leave the term out"
+                f" {found.documents.total()} in all; give ingest a larger corpus, or leave the loss out"
             )
 
 

@@ -8,13 +8,14 @@ import json
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import assert_never
 
 import pyarrow.compute as pc
 
 from pipeline.params import Params
 from steps.core.corpus import corpus_batches
 from steps.core.tables import read_table
-from steps.distill.params import StaticParams, StudentParams
+from steps.distill.params import Base, Fresh, Layers, Static, StudentParams
 
 TOKENS_A_WORD = 1.4
 SHORT = 19  # tokens of an alignment text
@@ -69,16 +70,25 @@ def forecast(data: Data, params: Params, layer: float, layers: int, speed: float
     }
     for name in params.distill.students:
         student = params.distill.student[name]
-        work[f"distill@{name}"] = data.texts * student.epochs * _text(student, layer, layers)
+        epochs = sum(phase.epochs for phase in student.phases)
+        work[f"distill@{name}"] = data.texts * epochs * _text(student, layer, layers)
         work[f"release@{name}"] = 0
     return {stage: FIXED[stage.partition("@")[0]] + operations / speed for stage, operations in work.items()}
 
 
 def _text(student: StudentParams, layer: float, layers: int) -> float:
     """Operations of training a student on one text."""
-    if isinstance(student, StaticParams):
-        return STATIC / student.batch_size
-    depth = len(student.layers) or (student.fresh.layers if student.fresh else layers)
+    match student.start:
+        case Static():
+            return STATIC / student.batch_size
+        case Layers(layers=chosen):
+            depth = len(chosen)
+        case Fresh(fresh=described):
+            depth = described.layers
+        case Base():
+            depth = layers
+        case _:
+            assert_never(student.start)
     return BACKWARD * SHORT * layer * depth
 
 

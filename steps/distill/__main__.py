@@ -22,6 +22,7 @@ def main() -> None:
             ingest=Path("data/ingest"),
             mine=Path("data/mine/relevance"),
             embed=Path("data/embed"),
+            score=Path("data/score"),
             teach=Path("models/teach"),
             output=Path("models/distill") / student,
             params=params,

@@ -1,27 +1,17 @@
 """The documents that a batch of queries is scored against, and which of them are right."""
 
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-import faiss
 import numpy as np
 import pyarrow as pa
 
-from steps.core.progress import progress
 from steps.core.texts import fold
-
-_TEXTS = 4096  # searched at once
-_DOCUMENTS = 50_000  # among which nearest documents are sought; a seeded sample of a larger corpus
 
 
 @dataclass(frozen=True)
-class Batch:
-    """Documents `(m,)` shared by the queries of a batch; which one is a query's label; which do not count for it.
-
-    `label` and `counts` are booleans `(n, m)`. A query has one label or none. Its other positives do not count: they
-    would serve as its negatives.
-    """
+class Drawn:
+    """Document rows `(m,)`, sorted, that the texts of a batch share; `label` and `counts` `(n, m)`: see Batch."""
 
     documents: np.ndarray
     label: np.ndarray
@@ -33,10 +23,10 @@ class Candidates:
     """Of every text: its positive documents (none for most), and the documents nearest to the teacher's embedding."""
 
     positives: Mapping[int, np.ndarray]  # text row -> document rows
-    nearest: np.ndarray  # (texts, neighbours), the nearest first
+    nearest: np.ndarray  # (texts, k), the nearest first
     seed: int
 
-    def of(self, rows: np.ndarray, step: int) -> Batch:
+    def of(self, rows: np.ndarray, step: int) -> Drawn:
         """One positive of each row, drawn by seed and step, and all its nearest documents: the batch's candidates."""
         rng = np.random.default_rng((self.seed, 5, step))
         known = [self.positives.get(row) for row in rows.tolist()]
@@ -48,19 +38,25 @@ class Candidates:
         for position, own in enumerate(known):
             if own is not None and len(own) > 1:
                 counts[position] = label[position] | ~np.isin(documents, own)
-        return Batch(documents, label, counts)
+        return Drawn(documents, label, counts)
+
+    @property
+    def arrays(self) -> dict[str, np.ndarray]:
+        """All that a batch's candidates follow from."""
+        owners = [[row, document] for row, own in sorted(self.positives.items()) for document in own.tolist()]
+        return {"positives": np.array(owners), "nearest": self.nearest}
 
 
 def positives_of(
-    texts: pa.Table, questions: Mapping[str, str], pairs: Iterable[tuple[str, str]], doc_ids: Sequence[str]
+    texts: pa.Table, queries: Mapping[str, str], pairs: Iterable[tuple[str, str]], doc_ids: Sequence[str]
 ) -> dict[int, np.ndarray]:
     """Document rows, sorted, of each training query among the alignment texts, by text row.
 
-    `questions`: query_id -> text. Those that are equal after folding are one alignment text, which has the positives of
+    `queries`: query_id -> text. Those that are equal after folding are one alignment text, which has the positives of
     them all. `pairs` are (query_id, doc_id); those of unknown queries and documents are left out.
     """
     document = {doc_id: row for row, doc_id in enumerate(doc_ids)}
-    key = {query: fold(text) for query, text in questions.items()}
+    key = {query: fold(text) for query, text in queries.items()}
     found: dict[str, set[int]] = {}
     for query, doc_id in pairs:
         if query in key and doc_id in document:
@@ -71,31 +67,3 @@ def positives_of(
         for row, (part, source) in rows
         if part == "train_queries" and key.get(source) in found
     }
-
-
-def nearest_documents(vectors: np.ndarray, documents: np.ndarray, count: int, seed: int, *, cosine: bool) -> np.ndarray:
-    """Rows of the `count` documents most like each of the `(texts, dim)` vectors, best first.
-
-    Documents `(n, dim)`; of more than 50,000 a seeded sample is searched. Where there are fewer than `count`, all are
-    taken and a line on stderr says so.
-    """
-    most = min(len(documents), _DOCUMENTS)
-    if count > most:
-        print(f"distill: neighbours is {count}, but there are {most} documents: takes them all", file=sys.stderr)
-        count = most
-    if not count:
-        return np.zeros((len(vectors), 0), dtype=np.int64)
-    rows = np.arange(len(documents))
-    if len(rows) > _DOCUMENTS:
-        rows = np.sort(np.random.default_rng((seed, 4)).choice(rows, size=_DOCUMENTS, replace=False))
-    searched = np.array(documents[rows], dtype=np.float32)
-    if cosine:
-        faiss.normalize_L2(searched)
-    index = faiss.IndexFlatIP(documents.shape[1])
-    index.add(searched)
-    starts = range(0, len(vectors), _TEXTS)
-    found = [
-        index.search(np.ascontiguousarray(vectors[start : start + _TEXTS], dtype=np.float32), count)[1]
-        for start in progress(starts, len(starts), "nearest documents")
-    ]
-    return rows[np.concatenate(found)]

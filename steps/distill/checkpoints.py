@@ -6,6 +6,7 @@ import pickle
 import shutil
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -47,10 +48,10 @@ class Checkpoints:
         """Whether it is time to save again; only ever for rank 0, whose state is everyone's."""
         return rank() == 0 and time.monotonic() - self.saved_at >= CHECKPOINT_SECONDS
 
-    def save(self, module: nn.Module, optimizer: torch.optim.Optimizer, rate: Any, done: Done) -> None:
+    def save(self, modules: Mapping[str, nn.Module], optimizer: torch.optim.Optimizer, rate: Any, done: Done) -> None:
         """Replace the checkpoint; a kill leaves the old one or the new one, whole."""
         state = {
-            "weights": module.state_dict(),
+            "weights": {name: module.state_dict() for name, module in modules.items()},
             "optimizer": optimizer.state_dict(),
             "rate": rate.state_dict(),
             "random": torch.get_rng_state(),
@@ -60,13 +61,14 @@ class Checkpoints:
             torch.save(state, staging)
         self.saved_at = time.monotonic()
 
-    def load(self, module: nn.Module, optimizer: torch.optim.Optimizer, rate: Any) -> Done:
+    def load(self, modules: Mapping[str, nn.Module], optimizer: torch.optim.Optimizer, rate: Any) -> Done:
         """Take up the state of a killed run, if it left one; one that cannot be read is begun anew."""
         state = self._read()
         done = Done(**state["done"]) if state else Done()
         agreed_step(done.step, str(self.folder))
         if state:
-            module.load_state_dict(state["weights"])
+            for name, module in modules.items():
+                module.load_state_dict(state["weights"][name])
             optimizer.load_state_dict(state["optimizer"])
             rate.load_state_dict(state["rate"])
             torch.set_rng_state(state["random"])
@@ -94,7 +96,7 @@ def training_folder(module: nn.Module, arrays: dict[str, Any], knobs: dict[str, 
 
     UserError when the processes of one training differ in them.
     """
-    code = [code_digest("steps.distill.trainer", "steps.distill.objectives")]
+    code = [code_digest("steps.distill.trainer", "steps.distill.objective")]
     code += [package.__version__ for package in (torch, transformers, sentence_transformers)]
     key = hashlib.sha256(json.dumps([knobs, code], sort_keys=True).encode())
     for name, tensor in sorted(module.state_dict().items()):

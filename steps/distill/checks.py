@@ -1,4 +1,4 @@
-"""What a student would learn wrongly without a word: each check stops the run with the reason and the mend."""
+"""What would make a student learn the wrong thing silently: each check stops the run with the reason and the fix."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -12,37 +12,37 @@ from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 
 from steps.core.errors import UserError
 from steps.core.tables import Part
-from steps.distill.params import DOCUMENT_PARTS, Ranking
+from steps.distill.losses.base import Need
+from steps.distill.params import DOCUMENT_PARTS, Phase
 from steps.distill.students import Student
 from steps.distill.tokens import Tokens
 
 
 def check_targets(embed: Path, vectors: np.ndarray, texts: int, teacher: SentenceTransformer) -> None:
     """UserError unless `vectors` is `(texts, dim)` of the teacher that is here."""
-    width = teacher.get_embedding_dimension()
-    if vectors.shape != (texts, width):
+    dim = teacher.get_embedding_dimension()
+    if vectors.shape != (texts, dim):
         raise UserError(
             f"{embed / 'alignment.npy'}: holds {vectors.shape}, but there are {texts} alignment texts and the teacher's"
-            f" width is {width}; run `dvc repro embed` again"
+            f" dimension is {dim}; run `dvc repro embed` again"
         )
 
 
-def check_student(student: Student, tokens: Tokens, width: int, cuts: Sequence[int] = ()) -> None:
-    """UserError when the student has no row for a token that it will read, or gives another width than its targets.
+def check_student(student: Student, tokens: Tokens, dim: int, matryoshka: Sequence[int] = ()) -> None:
+    """UserError when the student has no row for a token that it will read, or not the dimension of its targets.
 
-    Also when one of its Matryoshka widths, `cuts`, is not below that.
+    Also when one of its `matryoshka` dimensions is not below that.
     """
     check_tokens(student, tokens, getattr(student.tower[0], "max_seq_length", None), "distill.max_length")
     with torch.inference_mode():
         made = student.embed(tokens, np.arange(1)).shape[1]
-    if made != width:
+    if made != dim:
         raise UserError(
-            f"distill.student: it embeds in {made} dimensions, but its targets in data/embed have {width}; let it end"
-            " in the teacher's pooling, or in a projection to the teacher's width"
+            f"distill.student: it embeds in {made} dimensions, but its targets in data/embed have {dim}; let it end in"
+            " the teacher's pooling, or in a projection to the teacher's dimension"
         )
-    wide = [cut for cut in cuts if cut >= width]
-    if wide:
-        raise UserError(f"distill.student: widths {wide} are not below the teacher's, {width}; leave them out")
+    if wide := sorted({each for each in matryoshka if each >= dim}):
+        raise UserError(f"distill.student: dims {wide} are not below the teacher's, {dim}; leave them out")
 
 
 def check_document_tokens(student: Student, tokens: Tokens) -> None:
@@ -72,27 +72,27 @@ def check_tokens(student: Student, tokens: Tokens, limit: int | None, knob: str)
         raise UserError(f"{knob}: texts have up to {longest} tokens, the student reads {limit}; lower it")
 
 
-def check_mixture(
-    weights: Mapping[Part, float],
+def check_repeats(
+    repeats: Mapping[Part, float],
     parts: np.ndarray,
     training: np.ndarray,
     counts: Mapping[str, Mapping[str, int]],
     required: Sequence[Part] = (),
 ) -> list[str]:
-    """Parts with a weight of which no text trains: they are left out, and one line on stderr names them.
+    """Parts of `repeats` of which no text trains: they are left out, and one line on stderr names them.
 
     UserError for such a part that is `required`, for one that was not embedded at all, and when no part is left.
     `counts` are those of the stage `embed`.
     """
     absent: dict[Part, str] = {}
-    wanted = sorted(part for part, weight in weights.items() if weight > 0)
+    wanted = sorted(part for part, times in repeats.items() if times > 0)
     for part in wanted:
         if part not in counts:
             raise UserError(
-                f"distill.mixture: {part} has weight {weights[part]}, but it was not embedded; add it to embed.parts,"
-                " or give it weight 0"
+                f"distill.repeats: {part} is {repeats[part]}, but it was not embedded; add it to embed.parts, or set"
+                " it to 0"
             )
-        if reason := _trains_nothing(weights[part], int((parts[training] == part).sum()), counts[part]):
+        if reason := _trains_nothing(repeats[part], int((parts[training] == part).sum()), counts[part]):
             absent[part] = reason
     if lacking := [part for part in required if part in absent]:
         raise UserError(
@@ -101,18 +101,18 @@ def check_mixture(
         )
     if len(absent) == len(wanted):
         raise UserError(
-            f"distill.mixture: no text is left to train on ({_listed(absent)}); give weights to parts that have texts"
+            f"distill.repeats: no text is left to train on ({_listed(absent)}); give a number to parts that have texts"
         )
     if absent:
-        print(f"distill: left out of the mixture: {_listed(absent)}", file=sys.stderr)
+        print(f"distill: left out: {_listed(absent)}", file=sys.stderr)
     return sorted(absent)
 
 
-def _trains_nothing(weight: float, members: int, counts: Mapping[str, int]) -> str:
+def _trains_nothing(times: float, members: int, counts: Mapping[str, int]) -> str:
     """Why a part with `members` training texts adds none to an epoch; "" where it adds some."""
     if members:
-        few = weight < 1 and not round(weight * members)
-        return f"weight {weight} of its {members} texts is not one text" if few else ""
+        few = times < 1 and not round(times * members)
+        return f"{times} of its {members} texts is not one text" if few else ""
     if counts.get("kept", 0):
         return f"all of its {counts['kept']} texts validate"
     dropped = {"repeated": "repeat other texts", "evaluation_query": "are evaluation queries"}
@@ -128,34 +128,34 @@ def _listed(absent: Mapping[Part, str]) -> str:
     return "; ".join(f"{', '.join(named)} ({reason})" for reason, named in by_reason.items())
 
 
-def check_curriculum(documents_first: float, parts: np.ndarray) -> None:
+def check_curriculum(curriculum: float, parts: np.ndarray) -> None:
     """UserError when training is to begin with texts of documents, but none of the `parts` is from documents."""
-    if documents_first and not np.isin(parts, list(DOCUMENT_PARTS)).any():
+    if curriculum and not np.isin(parts, list(DOCUMENT_PARTS)).any():
         raise UserError(
-            f"distill.student: documents_first is {documents_first}, but no text of {', '.join(sorted(DOCUMENT_PARTS))}"
-            " trains; give one of them a weight in distill.mixture, or set it to 0"
+            f"distill.student: curriculum is {curriculum}, but no text of {', '.join(sorted(DOCUMENT_PARTS))}"
+            " trains; give one of them a weight in distill.repeats, or set it to 0"
         )
 
 
-def check_candidates(ranking: Ranking, positives: Mapping[int, np.ndarray], training: np.ndarray) -> None:
-    """UserError when a term would compare nothing: no training text has a label, or there is no candidate at all."""
+def check_candidates(phase: Phase, positives: Mapping[int, np.ndarray], training: np.ndarray) -> None:
+    """UserError when a loss would compare nothing: no training text has a label, or there is no candidate at all."""
     labelled = sum(int(row) in positives for row in training)
-    wanting = [name for name in ("label_softmax", "label_binary") if ranking.terms.get(name, 0) > 0]
+    wanting = [loss.name for loss in phase.needs(Need.LABELS)]
     if wanting and not labelled:
         raise UserError(
             f"distill.student: {', '.join(wanting)} needs labels, but no training query among the alignment texts has a"
-            " known positive; give train_queries to embed.parts and a weight in distill.mixture, or set labels: teacher"
-            " and neighbours"
+            " known positive; give train_queries to embed.parts and to distill.repeats, or set labels: pseudo and"
+            " teacher_top_k"
         )
-    compared = [name for name in ranking.terms if name.startswith("score_") and ranking.terms[name] > 0]
-    if compared and not labelled and not ranking.neighbours:
+    compared = [loss.name for loss in phase.needs(Need.SCORES)]
+    if compared and not labelled and not phase.teacher_top_k:
         raise UserError(
-            f"distill.student: {', '.join(compared)} has no candidate documents; set neighbours to 1 or more"
+            f"distill.student: {', '.join(compared)} has no candidate documents; set teacher_top_k to 1 or more"
         )
 
 
-def explain_no_number(what: str, value: float, step: int, targets: np.ndarray) -> UserError:
-    """Why `what` may be no finite number; `targets` `(texts, dim)` are those that it was computed from."""
+def explain_not_finite(what: str, value: float, step: int, targets: np.ndarray) -> UserError:
+    """Why `what` may not be a finite number; `targets` `(texts, dim)` are those that it was computed from."""
     broken = int((~np.isfinite(targets)).any(axis=1).sum())
     if broken:
         return UserError(

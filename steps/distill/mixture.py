@@ -1,4 +1,4 @@
-"""Which alignment texts an epoch sees: each part by its weight, a few held out to validate."""
+"""Which alignment texts an epoch sees: each part by its repeats, a few held out to validate."""
 
 from collections.abc import Mapping
 
@@ -8,13 +8,13 @@ from steps.core.errors import UserError
 from steps.core.tables import Part
 
 
-def weighted_rows(parts: np.ndarray, weights: Mapping[Part, float]) -> np.ndarray:
-    """Rows of the parts that have a weight; `parts[row]` names the part of a row. UserError when there is none."""
-    rows = np.flatnonzero(np.isin(parts, [part for part, weight in weights.items() if weight > 0]))
+def rows_of(parts: np.ndarray, repeats: Mapping[Part, float]) -> np.ndarray:
+    """Rows of the parts that are seen; `parts[row]` names the part of a row. UserError when there is none."""
+    rows = np.flatnonzero(np.isin(parts, [part for part, weight in repeats.items() if weight > 0]))
     if not len(rows):
         raise UserError(
-            f"distill.mixture: no alignment text has a weight above 0 (parts present: {sorted(set(parts.tolist()))});"
-            " give one of them a weight, or add it to embed.parts"
+            f"distill.repeats: no alignment text is seen (parts present: {sorted(set(parts.tolist()))});"
+            " give one of them a number, or add it to embed.parts"
         )
     return rows
 
@@ -26,16 +26,16 @@ def hold_out(rows: np.ndarray, validation_texts: int, seed: int) -> tuple[np.nda
     return np.sort(order[held:]), np.sort(order[:held])
 
 
-def epoch_rows(rows: np.ndarray, parts: np.ndarray, weights: Mapping[Part, float], seed: int, epoch: int) -> np.ndarray:
-    """Row numbers of one epoch in training order: a part of weight 2.5 gives each text twice and half of them thrice.
+def epoch_rows(rows: np.ndarray, parts: np.ndarray, repeats: Mapping[Part, float], seed: int, epoch: int) -> np.ndarray:
+    """Row numbers of one epoch in training order: 2.5 repeats give each text twice and half of them a third time.
 
     `rows` are the training rows, `parts[row]` names the part of a row.
     """
     rng = np.random.default_rng((seed, 2, epoch))
     chosen = []
-    for part in sorted(weights):
+    for part in sorted(repeats):
         members = rows[parts[rows] == part]
-        whole, fraction = divmod(weights[part], 1.0)
+        whole, fraction = divmod(repeats[part], 1.0)
         chosen += [members] * int(whole)
         if fraction:
             chosen.append(rng.choice(members, size=round(fraction * len(members)), replace=False))

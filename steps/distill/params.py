@@ -1,27 +1,17 @@
-"""Knobs of the stage `distill`."""
+"""Section `distill` of params.yaml."""
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 
 from steps.core.errors import UserError
 from steps.core.names import plain_name
 from steps.core.params import Strict
 from steps.core.tables import Part
+from steps.distill.losses import AnyLoss
+from steps.distill.losses.base import Loss, Need
 
-LossName = Literal["squared_error", "l2", "cosine"]
-Term = Literal[
-    "label_softmax",  # EmbedDistill, Eq. 8
-    "label_binary",  # Eq. 9
-    "score_softmax",  # Eq. 10
-    "score_binary",  # Eq. 11
-    "score_squared",  # Eq. 12
-    "query_matching",  # Eq. 5
-    "document_matching",  # what Eq. 4 adds to Eq. 5; symmetric students only
-]
 DOCUMENT_PARTS: frozenset[Part] = frozenset({"titles", "sentences", "spans"})
-Weight = Annotated[float, Field(ge=0)]
-Widths = list[Annotated[int, Field(ge=1)]]  # of Matryoshka embeddings
 BASELINES = frozenset({"bm25", "teacher"})
 
 
@@ -32,136 +22,143 @@ def _student_name(name: str) -> str:
 
 
 StudentName = Annotated[str, AfterValidator(_student_name)]
+Repeats = Annotated[float, Field(ge=0)]
 
 
-class Schedule(Strict):
-    """How long and how fast a student is trained."""
+class Layers(Strict):
+    """Some layers of the teacher, in this order; negative numbers count from the last."""
 
-    epochs: float = Field(gt=0)
-    batch_size: int = Field(ge=1)
-    learning_rate: float = Field(gt=0)
-    warmup_ratio: float = Field(ge=0, lt=1)
-    weight_decay: float = Field(default=0.0, ge=0)
-    token_rate: float = Field(default=1.0, gt=0)
-    documents_first: float = Field(default=0.0, ge=0, lt=1)
+    layers: list[int] = Field(min_length=1)
 
 
-class Ranking(Strict):
-    """Terms that compare candidate documents of a query, and where candidates and labels come from."""
+class Base(Strict):
+    """A pretrained encoder with its own tokenizer: a sentence-transformers folder or a Hugging Face name."""
 
-    terms: dict[Term, Weight] = Field(min_length=1)
-    labels: Literal["train", "teacher"] = "train"
-    temperature: float = Field(default=0.05, gt=0)
-    neighbours: int = Field(default=0, ge=0)
-
-    @model_validator(mode="after")
-    def _terms_have_what_they_compare(self) -> Self:
-        if not any(self.terms.values()):
-            raise ValueError("terms: every weight is 0; give one of them a weight")
-        if self.labels == "teacher" and not self.neighbours:
-            raise ValueError(
-                "labels: teacher takes the nearest of the teacher's neighbours; set neighbours to 1 or more"
-            )
-        return self
+    base: str = Field(min_length=1)
 
 
-class Refinement(Ranking):
-    """A second training of the query tower, against the frozen document embeddings."""
-
-    epochs: float = Field(gt=0)
-    learning_rate: float = Field(gt=0)
-
-    @model_validator(mode="after")
-    def _documents_are_frozen(self) -> Self:
-        if self.terms.get("document_matching"):
-            raise ValueError("terms.document_matching: frozen documents cannot be trained; leave it out")
-        return self
-
-
-class Fresh(Strict):
-    """A new BERT: `layers` of `width` with `heads`; `vocabulary` new WordPiece tokens, or 0 for the teacher's.
+class FreshEncoder(Strict):
+    """A new BERT: `layers` of `dim` with `heads`; `vocabulary` new WordPiece tokens, or 0 for the teacher's tokenizer.
 
     A text's embedding is the mean of its tokens, or the first token: cls, as in EmbedDistill and ScalingNote.
     """
 
     layers: int = Field(ge=1)
-    width: int = Field(ge=8)
+    dim: int = Field(ge=8)
     heads: int = Field(ge=1)
     vocabulary: int = Field(ge=0)
     pooling: Literal["mean", "cls"] = "mean"
 
     @model_validator(mode="after")
-    def _heads_divide_width(self) -> Self:
-        if self.width % self.heads:
-            raise ValueError(f"heads ({self.heads}) must divide width ({self.width})")
+    def _heads_divide_dim(self) -> Self:
+        if self.dim % self.heads:
+            raise ValueError(f"heads ({self.heads}) must divide dim ({self.dim})")
         return self
 
 
-class Student(Schedule):
-    """What every student has."""
+class Fresh(Strict):
+    """A transformer of random weights."""
 
-    refine: Refinement | None = None
-
-
-class TransformerStudent(Student):
-    """A transformer: some layers of the teacher, a pretrained encoder, or a new one."""
-
-    layers: list[int] = Field(default_factory=list)
-    base: str = ""
-    fresh: Fresh | None = None
-
-    @model_validator(mode="after")
-    def _one_start(self) -> Self:
-        if [bool(self.layers), bool(self.base), self.fresh is not None].count(True) != 1:
-            raise ValueError("give one of layers, base and fresh: what the student starts from")
-        return self
+    fresh: FreshEncoder
 
 
-class AlignmentParams(TransformerStudent):
-    """Query-encoder alignment: embeddings of queries alone."""
-
-    method: Literal["alignment"]
-    loss: LossName
-    widths: Widths = Field(default_factory=list)
-
-
-class EmbedDistillParams(TransformerStudent, Ranking):
-    """EmbedDistill: any weighted sum of its losses, over inherited documents or with a document tower of its own."""
-
-    method: Literal["embed_distill"]
-    towers: Literal["asymmetric", "symmetric"] = "asymmetric"
-    max_document_length: int = Field(default=128, ge=4)
-
-    @model_validator(mode="after")
-    def _documents_can_be_matched(self) -> Self:
-        if self.towers == "asymmetric" and self.terms.get("document_matching"):
-            raise ValueError("terms.document_matching: inherited documents are the teacher's; use towers: symmetric")
-        if self.towers == "symmetric" and self.refine:
-            raise ValueError("refine: it compares with the teacher's frozen documents; use towers: asymmetric")
-        return self
-
-
-class QkdParams(TransformerStudent):
-    """ScalingNote's query distillation (Eq. 15); `cosine_weight` is its lambda."""
-
-    method: Literal["qkd"]
-    widths: Widths = Field(default_factory=list)
-    cosine_weight: float = Field(default=1.0, ge=0)
-
-
-class StaticParams(Student):
+class StaticEncoder(Strict):
     """One vector a token and their mean: no transformer at query time."""
 
-    method: Literal["static"]
-    loss: LossName
     token_weights: Literal["idf", "uniform", "learned"] = "idf"
     added_words: int = Field(default=0, ge=0)
     added_pairs: int = Field(default=0, ge=0)
 
 
-StudentParams = Annotated[
-    AlignmentParams | EmbedDistillParams | QkdParams | StaticParams, Field(discriminator="method")
+class Static(Strict):
+    """A static embedding: the teacher's embedding of each token."""
+
+    static: StaticEncoder
+
+
+def _first_key(start: Any) -> str | None:
+    keys = list(start) if isinstance(start, dict) else list(type(start).model_fields)
+    return str(keys[0]) if len(keys) == 1 else None
+
+
+Start = Annotated[
+    Annotated[Layers, Tag("layers")]
+    | Annotated[Base, Tag("base")]
+    | Annotated[Fresh, Tag("fresh")]
+    | Annotated[Static, Tag("static")],
+    Discriminator(
+        _first_key,
+        custom_error_type="start",
+        custom_error_message="give one of layers, base, fresh and static: what the student starts from",
+    ),
 ]
+
+
+class Phase(Strict):
+    """Losses, the candidates that they compare, and how long and how fast they are trained."""
+
+    losses: list[AnyLoss] = Field(min_length=1)
+    labels: Literal["train", "pseudo"] = "train"  # mined and judged positives, or the teacher's nearest document
+    teacher_top_k: int = Field(default=0, ge=0)
+    epochs: float = Field(gt=0)
+    learning_rate: float = Field(gt=0)
+    curriculum: float = Field(default=0.0, ge=0, lt=1)
+
+    def needs(self, need: Need) -> list[Loss]:
+        """The losses that need it."""
+        return [loss for loss in self.losses if need in loss.needs]
+
+    @property
+    def teachers(self) -> list[str]:
+        """Names of the teachers whose score tables are read."""
+        return sorted({loss.teacher for loss in self.needs(Need.SCORES) if loss.teacher})
+
+    @model_validator(mode="after")
+    def _losses_have_what_they_compare(self) -> Self:
+        names = [loss.name for loss in self.losses]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise ValueError(f"losses: {', '.join(twice)} is named twice; give it once, with the sum of the weights")
+        if self.labels == "pseudo" and not self.teacher_top_k:
+            raise ValueError("labels: pseudo takes the teacher's nearest document; set teacher_top_k to 1 or more")
+        for loss in self.losses:
+            if loss.teacher and Need.SCORES not in loss.needs:
+                raise ValueError(f"losses: {loss.kind} has no use for a teacher's scores; leave `teacher` out")
+            if loss.teacher and not self.teacher_top_k:
+                raise ValueError(f"losses: {loss.name} compares the documents that it scored; set teacher_top_k")
+        return self
+
+
+class StudentParams(Phase):
+    """A student: what it starts from, what it learns, and how long and how fast."""
+
+    start: Start
+    batch_size: int = Field(ge=1)
+    warmup_ratio: float = Field(ge=0, lt=1)
+    weight_decay: float = Field(default=0.0, ge=0)
+    embedding_lr_multiplier: float = Field(default=1.0, gt=0)  # of the learning rate of token embeddings
+    targets: Literal["stored", "online"] = "stored"  # what embed wrote, or the index teacher runs along
+    towers: Literal["asymmetric", "symmetric"] = "asymmetric"
+    max_document_length: int = Field(default=128, ge=4)
+    then: list[Phase] = Field(default_factory=list)  # further trainings, one after the other
+
+    @property
+    def phases(self) -> list[Phase]:
+        """All trainings in their order."""
+        return [self, *self.then]
+
+    @model_validator(mode="after")
+    def _documents_can_be_matched(self) -> Self:
+        for phase in self.phases:
+            own = phase.needs(Need.OWN_DOCUMENTS)
+            if own and (self.towers == "asymmetric" or phase is not self):
+                raise ValueError(
+                    f"losses: {own[0].kind} trains a document tower; it needs towers: symmetric and no place in `then`"
+                )
+        if self.towers == "symmetric" and self.then:
+            raise ValueError("then: it compares with the teacher's frozen documents; use towers: asymmetric")
+        if isinstance(self.start, Static) and self.towers == "symmetric":
+            raise ValueError("towers: a static embedding reads no documents; use towers: asymmetric")
+        return self
 
 
 class DistillParams(Strict):
@@ -169,7 +166,7 @@ class DistillParams(Strict):
 
     students: list[StudentName] = Field(min_length=1)
     seed: int
-    mixture: dict[Part, Weight]
+    repeats: dict[Part, Repeats]
     required_parts: list[Part] = Field(default_factory=list)
     max_length: int = Field(ge=4)
     validation_texts: int = Field(ge=1)
@@ -183,18 +180,18 @@ class DistillParams(Strict):
         return self.student[student]
 
     @model_validator(mode="after")
-    def _required_parts_have_a_weight(self) -> Self:
-        idle = [part for part in self.required_parts if not self.mixture.get(part)]
+    def _required_parts_are_seen(self) -> Self:
+        idle = [part for part in self.required_parts if not self.repeats.get(part)]
         if idle:
-            raise ValueError(f"required_parts names {idle}, to which mixture gives no weight; give it one in mixture")
+            raise ValueError(f"required_parts names {idle}, which repeats leaves out; give it a number in repeats")
         return self
 
     @model_validator(mode="after")
-    def _every_student_is_described(self) -> "DistillParams":
+    def _every_student_is_described(self) -> Self:
         missing = [name for name in self.students if name not in self.student]
         if missing:
             raise ValueError(f"students names {missing} but student describes only {sorted(self.student)}")
-        symmetric = [name for name in self.students if getattr(self.student[name], "towers", "") == "symmetric"]
+        symmetric = [name for name in self.students if self.student[name].towers == "symmetric"]
         if symmetric:
             raise ValueError(
                 f"students names {symmetric}, whose towers are symmetric: none can be released, as the index holds the"

@@ -19,10 +19,10 @@ from steps.core.texts import fold
 from steps.core.towers import load_tower
 from steps.core.tracking import Run
 from steps.distill.checkpoints import Checkpoints, training_folder
-from steps.distill.checks import check_curriculum, check_mixture, check_student, check_targets
-from steps.distill.methods import Phase, phases
-from steps.distill.mixture import hold_out, weighted_rows
-from steps.distill.params import DistillParams, EmbedDistillParams, StudentParams
+from steps.distill.checks import check_curriculum, check_repeats, check_student, check_targets
+from steps.distill.mixture import hold_out, rows_of
+from steps.distill.params import DistillParams, StudentParams
+from steps.distill.phases import Training, trainings
 from steps.distill.sources import Sources
 from steps.distill.students import Student, router, untrained
 from steps.distill.trainer import Alignment, train
@@ -33,6 +33,7 @@ def run(
     ingest: Path,
     mine: Path,
     embed: Path,
+    score: Path,
     teach: Path,
     output: Path,
     params: DistillParams,
@@ -48,7 +49,7 @@ def run(
     embedded = read_json(embed / "report.json")
     if embedded["teacher"] != asdict(teacher):
         raise UserError(f"{embed}: embedded by another teacher than {teach / 'tower'}; run `dvc repro embed` again")
-    sources = Sources(ingest, mine, embed)
+    sources = Sources(ingest, mine, embed, score)
     texts = sources.texts["text"].to_pylist()
     _refuse_evaluation_queries(texts, ingest)
 
@@ -56,24 +57,26 @@ def run(
     tower = load_tower(teach / "tower")
     check_targets(embed, sources.vectors, len(texts), tower)
     parts = np.array(sources.texts["part"].to_pylist())
-    training, validation = hold_out(weighted_rows(parts, params.mixture), params.validation_texts, params.seed)
-    absent = check_mixture(params.mixture, parts, training, embedded["parts"], params.required_parts)
-    check_curriculum(chosen.documents_first, parts[training])
+    training, validation = hold_out(rows_of(parts, params.repeats), params.validation_texts, params.seed)
+    absent = check_repeats(params.repeats, parts, training, embedded["parts"], params.required_parts)
+    for phase in chosen.phases:
+        check_curriculum(phase.curriculum, parts[training])
     made = untrained(chosen, teach / "tower", embed, [texts[row] for row in training], params)
-    weighed = np.isin(np.arange(len(texts)), np.concatenate([training, validation]))
+    read = np.isin(np.arange(len(texts)), np.concatenate([training, validation]))
     data = Alignment(
-        tokens=made.read([text if own else "" for text, own in zip(texts, weighed, strict=True)], params.max_length),
+        tokens=made.read([text if own else "" for text, own in zip(texts, read, strict=True)], params.max_length),
         vectors=sources.vectors,
         parts=parts,
         training=training,
         validation=validation,
     )
-    check_student(made, data.tokens, sources.vectors.shape[1], getattr(chosen, "widths", []))
+    dims = [dim for phase in chosen.phases for loss in phase.losses for dim in loss.dims]
+    check_student(made, data.tokens, sources.vectors.shape[1], dims)
     measured: dict[str, float] = {}
     kept = []
-    for phase in phases(chosen, made, tower, sources, training, params):
-        checkpoints = Checkpoints(_folder(made, data, phase, chosen, params))
-        found = train(made, phase.objective, data, phase.timetable, params, run, checkpoints)
+    for each in trainings(chosen, made, tower, sources, training, params):
+        checkpoints = Checkpoints(_folder(made, data, each, chosen, params))
+        found = train(made, each.objective, data, each.schedule, params, run, checkpoints)
         kept.append(checkpoints)
         measured |= {key: measured.get(key, 0.0) + found[key] for key in ("texts_seen", "steps", "seconds")}
         measured["validation_cosine"] = found["validation_cosine"]
@@ -85,7 +88,7 @@ def run(
     with staged_folder(output) as staging:
         made.tower.save_pretrained(str(staging / "query_encoder"), create_model_card=False)
         documents = tower
-        if isinstance(chosen, EmbedDistillParams) and chosen.towers == "symmetric":
+        if chosen.towers == "symmetric":
             documents = made.tower
             documents.max_seq_length = chosen.max_document_length
         router(made.tower, documents).save_pretrained(str(staging / "router"), create_model_card=False)
@@ -95,7 +98,8 @@ def run(
         }
         report = {
             "student": student,
-            "method": chosen.method,
+            "start": next(iter(type(chosen.start).model_fields)),
+            "losses": [loss.name for loss in chosen.losses],
             "teacher": asdict(teacher),
             "computed_in": resolve_precision(params.precision),
             "parts": dict(Counter(data.parts.tolist())),
@@ -111,16 +115,16 @@ def run(
         checkpoints.remove()
 
 
-def _folder(made: Student, data: Alignment, phase: Phase, chosen: StudentParams, params: DistillParams) -> Path:
+def _folder(made: Student, data: Alignment, training: Training, chosen: StudentParams, params: DistillParams) -> Path:
     """Where this training's checkpoint lies, by all that its result depends on."""
     knobs = chosen.model_dump() | {
-        "phase": phase.timetable.name,
-        "mixture": params.mixture,
+        "phase": training.schedule.name,
+        "repeats": params.repeats,
         "seed": params.seed,
         "computes_in": resolve_precision(params.precision),
     }
     arrays = {"ids": data.tokens.ids, "offsets": data.tokens.offsets, "parts": data.parts, "targets": data.vectors}
-    return training_folder(made.tower, arrays | {"training": data.training} | phase.objective.arrays, knobs)
+    return training_folder(made.tower, arrays | {"training": data.training} | training.objective.arrays, knobs)
 
 
 def _refuse_evaluation_queries(texts: list[str], ingest: Path) -> None:

@@ -9,7 +9,9 @@ import numpy as np
 import pyarrow as pa
 
 from steps.core.corpus import CorpusTexts, corpus_columns
+from steps.core.errors import UserError
 from steps.core.tables import read_table
+from steps.distill.targets import ScoreTable
 
 
 @dataclass(frozen=True)
@@ -19,6 +21,7 @@ class Sources:
     ingest: Path
     mine: Path
     embed: Path
+    score: Path
 
     @cached_property
     def texts(self) -> pa.Table:
@@ -34,6 +37,38 @@ class Sources:
     def documents(self) -> np.ndarray:
         """The teacher's vectors of the documents, `(documents, dim)`, memory-mapped."""
         return np.load(self.embed / "documents.npy", mmap_mode="r")
+
+    @cached_property
+    def lengths(self) -> np.ndarray:
+        """Lengths of the teacher's vectors of the texts before its normalisation, `(texts,)`."""
+        return np.load(self.embed / "lengths.npy", mmap_mode="r")
+
+    def nearest(self, count: int) -> np.ndarray:
+        """Rows of the `count` documents nearest to each text, `(texts, count)`, best first; all where there are fewer.
+
+        UserError for more than `embed` looked for.
+        """
+        found = np.load(self.embed / "nearest.npy", mmap_mode="r")
+        if count > found.shape[1] and found.shape[1] < len(self.documents):
+            raise UserError(
+                f"distill.student: teacher_top_k is {count}, but {self.embed / 'nearest.npy'} holds {found.shape[1]}"
+                f" documents of each text; set embed.neighbours to {count} or more"
+            )
+        return found[:, :count]
+
+    def scores(self, teacher: str, count: int) -> ScoreTable:
+        """A teacher's scores of the `count` documents nearest to each text; UserError where it scored others."""
+        documents = np.asarray(self.nearest(count))
+        folder = self.score / teacher
+        table = read_table(folder, "scores")
+        texts, rows = table["text_row"].to_numpy(), table["doc_row"].to_numpy()
+        width = np.bincount(texts, minlength=len(documents))
+        if len(width) != len(documents) or width.min(initial=count) != width.max(initial=0):
+            raise UserError(f"{folder}: scores more documents of some texts than of others; run `dvc repro score`")
+        scored = rows.reshape(len(documents), -1)[:, :count]
+        if not np.array_equal(scored, documents):
+            raise UserError(f"{folder}: scores other documents than those nearest to each text; run `dvc repro score`")
+        return ScoreTable(documents, table["score"].to_numpy().reshape(len(documents), -1)[:, :count])
 
     def document_ids(self) -> list[str]:
         """Ids of the documents, in the order of their vectors."""

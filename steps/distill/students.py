@@ -1,7 +1,7 @@
 """Students: what each is made of, and how it reads a batch of token ids."""
 
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, assert_never
 
 import numpy as np
 import torch
@@ -10,10 +10,11 @@ from sentence_transformers.base.modules import Router
 from torch import Tensor, nn
 
 from steps.core.towers import device, load_tower, trains_with_plain_attention
-from steps.distill.params import DistillParams, EmbedDistillParams, StaticParams, StudentParams
-from steps.distill.starts import fresh, layer_subset, pretrained
-from steps.distill.token_tables import token_table
+from steps.distill.initialisation import fresh, layer_subset, pretrained
+from steps.distill.params import Base, DistillParams, Fresh, Layers, Static, StudentParams
+from steps.distill.static_embedding import static_embedding
 from steps.distill.tokens import Tokens, tokenize
+from steps.distill.unnormalised import Unnormalised
 
 
 class Student(Protocol):
@@ -26,23 +27,27 @@ class Student(Protocol):
         """The texts' tokens, cut to `max_length`."""
 
     def embed(self, tokens: Tokens, rows: np.ndarray) -> Tensor:
-        """Embeddings of the rows' texts, `(len(rows), dim)`, with gradient."""
+        """Embeddings of the rows' texts before the final normalisation, `(len(rows), dim)`, with gradient."""
+
+    def normalised(self, raw: Tensor) -> Tensor:
+        """Embeddings as they are served: of length 1 where the tower normalises, else as they are."""
 
     def token_rows(self) -> nn.Parameter:
-        """The embeddings of its tokens, `(vocabulary, width)`."""
+        """The embeddings of its tokens, `(vocabulary, hidden size)`."""
 
     def finish(self) -> None:
         """Make the tower what it is to be saved as; its embeddings stay the same."""
 
 
 class TransformerStudent:
-    """A transformer with its pooling, projected to the teacher's width where its own differs."""
+    """A transformer with its pooling, projected to the teacher's dimension where its own differs."""
 
     pads = True
 
     def __init__(self, tower: SentenceTransformer, *, plain_attention: bool = False) -> None:
         """`plain_attention`: trains without PyTorch's fused attention, which computes the same."""
         self.tower = tower
+        self.unnormalised = Unnormalised(tower)
         self.pad = tower.tokenizer.pad_token_id or 0
         self.attention = self._network().config._attn_implementation
         if plain_attention:
@@ -57,19 +62,23 @@ class TransformerStudent:
         return tokenize(texts, self.tower.tokenizer, max_length, special=True)
 
     def embed(self, tokens: Tokens, rows: np.ndarray) -> Tensor:
-        """Embeddings of the rows' texts, `(len(rows), dim)`."""
+        """Embeddings of the rows' texts before the final normalisation, `(len(rows), dim)`."""
         lengths = tokens.lengths(rows)
         ids = np.full((len(rows), int(lengths.max())), self.pad, dtype=np.int64)
         mask = np.arange(ids.shape[1])[None, :] < lengths[:, None]
         ids[mask] = np.concatenate([tokens.row(row) for row in rows])
-        features = {
+        features: dict[str, Tensor] = {
             "input_ids": torch.from_numpy(ids).to(self.tower.device),
             "attention_mask": torch.from_numpy(mask.astype(np.int64)).to(self.tower.device),
         }
-        return self.tower(features)["sentence_embedding"]
+        return self.unnormalised.embed(features)
+
+    def normalised(self, raw: Tensor) -> Tensor:
+        """Embeddings of length 1 where the tower normalises, else as they are."""
+        return self.unnormalised.normalised(raw)
 
     def token_rows(self) -> nn.Parameter:
-        """The input embeddings of its tokens, `(vocabulary, width)`."""
+        """The input embeddings of its tokens, `(vocabulary, hidden size)`."""
         rows: nn.Parameter = self._network().get_input_embeddings().weight
         return rows
 
@@ -83,23 +92,24 @@ def untrained(
 ) -> Student:
     """The student that `chosen` describes, before its training."""
     teacher = load_tower(teacher_folder)
-    if isinstance(chosen, StaticParams):
-        return token_table(teacher, embed, texts, chosen, params.max_length)
     longest = _longest(chosen, params)
-    if chosen.layers:
-        tower = layer_subset(teacher_folder, chosen.layers)
-    elif chosen.base:
-        tower = pretrained(chosen.base, teacher)
-    else:
-        assert chosen.fresh is not None  # params see to it
-        tower = fresh(chosen.fresh, teacher, texts, longest)
-    plain = trains_with_plain_attention(params.precision, longest)
-    return TransformerStudent(tower, plain_attention=plain)
+    match chosen.start:
+        case Static(static=described):
+            return static_embedding(teacher, embed, texts, described, params.max_length)
+        case Layers(layers=layers):
+            tower = layer_subset(teacher_folder, layers)
+        case Base(base=base):
+            tower = pretrained(base, teacher)
+        case Fresh(fresh=described):
+            tower = fresh(described, teacher, texts, longest)
+        case _:
+            assert_never(chosen.start)
+    return TransformerStudent(tower, plain_attention=trains_with_plain_attention(params.precision, longest))
 
 
 def _longest(chosen: StudentParams, params: DistillParams) -> int:
     """Tokens of the longest text that it reads."""
-    if isinstance(chosen, EmbedDistillParams) and chosen.towers == "symmetric":
+    if chosen.towers == "symmetric":
         return max(params.max_length, chosen.max_document_length)
     return params.max_length
 

@@ -1,4 +1,4 @@
-"""The loop that aligns a student with stored teacher embeddings. The teacher itself never runs here."""
+"""The loop that trains a student on its objective."""
 
 import math
 import time
@@ -10,15 +10,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 from torch import Tensor, nn
+from transformers import get_linear_schedule_with_warmup
 
 from steps.core.distributed import gather, micro_batch, rank, sum_over_ranks, world
 from steps.core.errors import UserError
 from steps.core.progress import progress
 from steps.core.towers import autocast
 from steps.distill.checkpoints import Checkpoints
-from steps.distill.checks import explain_no_number
+from steps.distill.checks import explain_not_finite
 from steps.distill.mixture import epoch_rows
-from steps.distill.objectives import Objective
+from steps.distill.objective import Objective
 from steps.distill.params import DOCUMENT_PARTS, DistillParams
 from steps.distill.students import Student
 from steps.distill.tokens import Tokens, length_batches
@@ -42,7 +43,7 @@ class Alignment:
 
 
 @dataclass(frozen=True)
-class Timetable:
+class Schedule:
     """How long and how fast a training goes; `name` is what its progress is called."""
 
     name: str
@@ -51,8 +52,8 @@ class Timetable:
     learning_rate: float
     warmup_ratio: float
     weight_decay: float
-    token_rate: float  # factor of the learning rate of token embeddings
-    documents_first: float  # share of the steps, at the start, that see texts of documents alone
+    embedding_lr_multiplier: float  # of the learning rate of token embeddings
+    curriculum: float  # share of the steps, at the start, that see texts of documents alone
     prefix: str = ""  # of the metrics that it logs
 
 
@@ -60,7 +61,7 @@ def train(
     student: Student,
     objective: Objective,
     data: Alignment,
-    timetable: Timetable,
+    schedule: Schedule,
     params: DistillParams,
     run: "Run",
     checkpoints: Checkpoints,
@@ -69,41 +70,42 @@ def train(
 
     Dropout stays off: the targets are exact, so noise in the student only slows it. What a killed run left in
     `checkpoints` is continued, and the last step is kept there too. Processes that torchrun started share each batch,
-    and have equal weights at every step; rank 0 validates. UserError when the loss or a validation is no finite number,
-    or when one of the loss' terms does not move the student.
+    and have equal weights at every step; rank 0 validates. UserError when the loss or a validation is not a finite
+    number, or when one of the losses does not move the student.
     """
-    module = student.tower
-    module.eval()
-    per_epoch = len(epoch_rows(data.training, data.parts, params.mixture, params.seed, 0))
-    steps_of_epoch = math.ceil(per_epoch / timetable.batch_size)
-    steps = max(1, math.ceil(timetable.epochs * steps_of_epoch))
-    optimizer = _optimizer(student, timetable)
-    rate = torch.optim.lr_scheduler.LambdaLR(optimizer, _warmup_then_linear(steps, timetable.warmup_ratio))
-    done = checkpoints.load(module, optimizer, rate)
-    left = islice(_batches(data, timetable, params, steps, pads=student.pads), done.step, None)
-    window = Window(objective.names, data.vectors, done.moved)
+    trained = {"student": student.tower} | {f"teacher.{at}": each for at, each in enumerate(objective.teachers.modules)}
+    weights = [weight for module in trained.values() for weight in module.parameters()]
+    student.tower.eval()
+    per_epoch = len(epoch_rows(data.training, data.parts, params.repeats, params.seed, 0))
+    steps_of_epoch = math.ceil(per_epoch / schedule.batch_size)
+    steps = max(1, math.ceil(schedule.epochs * steps_of_epoch))
+    optimizer = _optimizer(student, objective.teachers.modules, schedule)
+    rate = get_linear_schedule_with_warmup(optimizer, max(1, round(steps * schedule.warmup_ratio)), steps)
+    done = checkpoints.load(trained, optimizer, rate)
+    left = islice(_batches(data, schedule, params, steps, pads=student.pads), done.step, None)
+    meter = LossMeter(objective.names, data.vectors, done.moved)
     validate_every = max(1, steps // VALIDATIONS)
     started = time.perf_counter() - done.seconds
-    for step, rows in enumerate(progress(left, steps - done.step, timetable.name), start=done.step + 1):
+    for step, rows in enumerate(progress(left, steps - done.step, schedule.name), start=done.step + 1):
         terms = _backward(student, objective, data, rows, params, step)
-        norm = nn.utils.clip_grad_norm_(module.parameters(), 1.0)
+        norm = nn.utils.clip_grad_norm_(weights, 1.0)
         optimizer.step()
         rate.step()
         optimizer.zero_grad(set_to_none=True)
         done.step, done.texts, done.seconds = step, done.texts + len(rows), time.perf_counter() - started
-        window.add(terms, rows)
+        meter.add(terms, rows)
         if step % LOG_EVERY == 0 or step == steps:
-            logged = window.close(step) | {"learning_rate": float(rate.get_last_lr()[0])}
-            run.metrics({timetable.prefix + name: value for name, value in logged.items()}, step=step)
-            done.moved = sorted(window.moved)
-            if step == steps or step >= timetable.documents_first * steps + steps_of_epoch:  # each text was seen
-                window.check_terms(step)
+            logged = meter.close(step) | {"learning_rate": float(rate.get_last_lr()[0])}
+            run.metrics({schedule.prefix + name: value for name, value in logged.items()}, step=step)
+            done.moved = sorted(meter.moved)
+            if step == steps or step >= schedule.curriculum * steps + steps_of_epoch:  # each text was seen
+                meter.check_terms(step)
         if rank() == 0 and step % validate_every == 0 and step != steps:
-            run.metric(f"{timetable.prefix}validation_cosine", validate(student, data, params, step), step=step)
+            run.metric(f"{schedule.prefix}validation_cosine", validate(student, data, params, step), step=step)
         if (checkpoints.due() or (rank() == 0 and step == steps)) and bool(torch.isfinite(norm)):
-            checkpoints.save(module, optimizer, rate, done)
+            checkpoints.save(trained, optimizer, rate, done)
     cosine = validate(student, data, params, steps) if rank() == 0 else math.nan
-    run.metric(f"{timetable.prefix}validation_cosine", cosine, step=steps)
+    run.metric(f"{schedule.prefix}validation_cosine", cosine, step=steps)
     return {
         "texts_seen": done.texts,
         "steps": steps,
@@ -118,8 +120,8 @@ def _backward(
 ) -> dict[str, tuple[Tensor, Tensor]]:
     """Gradients of the batch's loss; of each term the share that this process computed, and if it had a gradient.
 
-    Each process reads its part of the rows, at most SLIMTOWER_MICRO_BATCH at once; gradients are summed. The terms
-    meet in the embeddings, so the network is gone back through once, however many they are.
+    Each process reads its part of the rows, at most SLIMTOWER_MICRO_BATCH at once; gradients are summed. The terms meet
+    in what the networks made of the texts, so each network is gone back through once, however many terms there are.
     """
     own = np.array_split(rows, world())[rank()]
     idle = not len(own)  # more processes than rows: reads one all the same, and joins the sum with a gradient of 0
@@ -128,20 +130,27 @@ def _backward(
     found: dict[str, tuple[Tensor, Tensor]] = {}
     for piece in pieces:
         with autocast(params.precision):
-            embedded = objective.embed(student, data.tokens, piece, rows, step)
-        leaf = embedded.detach().float().requires_grad_()
-        total = torch.zeros_like(leaf)
-        for name, share in objective.terms(leaf, piece, rows, step).items():
-            (slope,) = torch.autograd.grad(share * (not idle), leaf, retain_graph=True)
-            total += slope
+            made = objective.forward(student, data.tokens, piece, rows, step)
+        trained = {name: tensor for name, tensor in made.items() if tensor.requires_grad}
+        leaves = {name: tensor.detach().float().requires_grad_() for name, tensor in trained.items()}
+        sums = [torch.zeros_like(leaf) for leaf in leaves.values()]
+        for name, share in objective.terms(student, made | leaves, piece, rows, step).items():
+            slopes = torch.autograd.grad(
+                share * (not idle), list(leaves.values()), retain_graph=True, allow_unused=True, materialize_grads=True
+            )
+            moves = torch.stack([slope.any() for slope in slopes]).any()
+            for total, slope in zip(sums, slopes, strict=True):
+                total += slope
             value, moved = found.get(name, (torch.zeros(()), torch.zeros((), dtype=torch.bool)))
-            found[name] = value.to(share.device) + share.detach() * (not idle), moved.to(share.device) | slope.any()
-        embedded.backward(total.to(embedded.dtype))
-    sum_over_ranks(student.tower.parameters())
+            found[name] = value.to(share.device) + share.detach() * (not idle), moved.to(share.device) | moves
+        outputs = list(trained.values())
+        torch.autograd.backward(outputs, [total.to(out.dtype) for total, out in zip(sums, outputs, strict=True)])
+    for module in (student.tower, *objective.teachers.modules):
+        sum_over_ranks(module.parameters())
     return found
 
 
-class Window:
+class LossMeter:
     """The loss' terms since the last report, and which of them have ever moved the student."""
 
     def __init__(self, names: Sequence[str], vectors: np.ndarray, moved: Sequence[str] = ()) -> None:
@@ -159,12 +168,12 @@ class Window:
         self.rows.append(rows)
 
     def close(self, step: int) -> dict[str, float]:
-        """Mean of the loss over the window, and of each of several terms; UserError when it is no finite number."""
+        """Mean of the loss over the meter, and of each of several terms; UserError when it is not a finite number."""
         shares = torch.stack([torch.stack([terms[name][0] for name in self.names]) for terms in self.terms])
         means = gather(shares.float().mean(dim=0)[None]).sum(dim=0).tolist()
         loss = math.fsum(means)
         if not math.isfinite(loss):
-            raise explain_no_number("loss", loss, step, self.vectors[np.unique(np.concatenate(self.rows))])
+            raise explain_not_finite("loss", loss, step, self.vectors[np.unique(np.concatenate(self.rows))])
         moved = torch.stack([torch.stack([terms[name][1] for name in self.names]) for terms in self.terms])
         ever = gather(moved.any(dim=0).float()[None]).sum(dim=0).tolist()
         self.moved |= {name for name, any_gradient in zip(self.names, ever, strict=True) if any_gradient}
@@ -178,58 +187,48 @@ class Window:
         if still:
             raise UserError(
                 f"distill: the loss {', '.join(sorted(still))} gave no gradient in the {step} steps so far, so it"
-                " contributes nothing; leave it out, or give it something to learn from: more neighbours or labels"
+                " contributes nothing; leave it out, or give it more to learn from: labels or a larger teacher_top_k"
                 " where it compares scores, fewer layers than the teacher's where it compares embeddings"
             )
 
 
 def _batches(
-    data: Alignment, timetable: Timetable, params: DistillParams, steps: int, *, pads: bool
+    data: Alignment, schedule: Schedule, params: DistillParams, steps: int, *, pads: bool
 ) -> Iterator[np.ndarray]:
     """Batches of row numbers, epoch after epoch, until there were `steps` of them; of like length where it `pads`."""
-    given, epoch, first = 0, 0, int(timetable.documents_first * steps)
+    given, epoch, first = 0, 0, int(schedule.curriculum * steps)
     while given < steps:
-        weights = params.mixture
+        weights = params.repeats
         if given < first:
             weights = {part: weight for part, weight in weights.items() if part in DOCUMENT_PARTS}
         rows = epoch_rows(data.training, data.parts, weights, params.seed, epoch)
         lengths = data.tokens.lengths(rows) if pads else np.zeros(len(rows), dtype=np.int64)
-        batches = length_batches(lengths, timetable.batch_size, (params.seed, 3, epoch))
+        batches = length_batches(lengths, schedule.batch_size, (params.seed, 3, epoch))
         for positions in islice(batches, (first if given < first else steps) - given):
             given += 1
             yield np.sort(rows[positions])
         epoch += 1
 
 
-def _optimizer(student: Student, timetable: Timetable) -> torch.optim.Optimizer:
+def _optimizer(student: Student, teachers: Sequence[nn.Module], schedule: Schedule) -> torch.optim.Optimizer:
     """AdamW; biases and norms are not decayed, nor are token embeddings, which have a learning rate of their own."""
     tokens = student.token_rows()
-    weights = [weight for weight in student.tower.parameters() if weight.requires_grad and weight is not tokens]
-    matrices = [weight for weight in weights if weight.ndim > 1]
-    others = [weight for weight in weights if weight.ndim <= 1]
-    rate, decay = timetable.learning_rate, timetable.weight_decay
+    modules = (student.tower, *teachers)
+    trained = [weight for module in modules for weight in module.parameters() if weight.requires_grad]
+    weights = [weight for weight in trained if weight is not tokens]
+    rate, decay = schedule.learning_rate, schedule.weight_decay
     groups = [
-        {"params": matrices, "weight_decay": decay, "lr": rate},
-        {"params": others, "weight_decay": 0.0, "lr": rate},
-        {"params": [tokens], "weight_decay": 0.0, "lr": rate * timetable.token_rate},
+        {"params": [weight for weight in weights if weight.ndim > 1], "weight_decay": decay, "lr": rate},
+        {"params": [weight for weight in weights if weight.ndim <= 1], "weight_decay": 0.0, "lr": rate},
+        {"params": [tokens], "weight_decay": 0.0, "lr": rate * schedule.embedding_lr_multiplier},
     ]
     return torch.optim.AdamW([group for group in groups if group["params"]], lr=rate, fused=True)
-
-
-def _warmup_then_linear(steps: int, warmup_ratio: float):  # type: ignore[no-untyped-def]
-    """Factor of the learning rate at a step: up to 1 over the warm-up, then down to 0."""
-    warmup = max(1, round(steps * warmup_ratio))
-
-    def factor(step: int) -> float:
-        return min((step + 1) / warmup, (steps - step) / max(1, steps - warmup + 1), 1.0)
-
-    return factor
 
 
 def validate(student: Student, data: Alignment, params: DistillParams, step: int) -> float:
     """Mean cosine between student and teacher on the held-out texts, read in order of length.
 
-    UserError when it is no finite number.
+    UserError when it is not a finite number.
     """
     by_length = data.validation[np.argsort(data.tokens.lengths(data.validation), kind="stable")]
     cosines = []
@@ -241,5 +240,5 @@ def validate(student: Student, data: Alignment, params: DistillParams, step: int
             cosines.append(nn.functional.cosine_similarity(embedded, target, dim=1))
     mean = float(torch.cat(cosines).mean())
     if not math.isfinite(mean):
-        raise explain_no_number("cosine on held-out texts", mean, step, data.vectors[data.validation])
+        raise explain_not_finite("cosine on held-out texts", mean, step, data.vectors[data.validation])
     return mean

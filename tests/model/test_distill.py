@@ -7,14 +7,14 @@ import pytest
 import torch
 from sentence_transformers import SentenceTransformer
 from stages import LAYERS, distill_params, run_distill, run_embed
+from steps.distill.starts import layer_subset
+from steps.distill.token_tables import Parts, TokenTable, table_tower
 
 from steps.core.errors import UserError
 from steps.core.files import read_json
 from steps.core.tables import read_table, table_from_rows, write_table
 from steps.core.towers import encode, load_tower
-from steps.distill.starts import layer_subset
 from steps.distill.students import TransformerStudent
-from steps.distill.token_tables import Parts, TokenTable, table_tower
 from steps.distill.tokens import Tokens, tokenize
 
 TEXTS = ["how to sum the axis", "window", "a mean of a matrix over the last axis of a file"]

@@ -9,6 +9,7 @@ import torch
 from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
 from stages import TABLE, distill_params, run_distill, run_embed
+from steps.distill.objectives import Embeddings, Objective, Rankings
 from transformers import BertModel
 
 import steps.distill.run as stage
@@ -17,7 +18,6 @@ from steps.core.errors import UserError
 from steps.core.files import read_json
 from steps.core.tables import read_table
 from steps.core.towers import load_tower
-from steps.distill.objectives import Embeddings, Objective, Rankings
 from steps.distill.params import DistillParams
 from steps.distill.students import Student
 from steps.distill.trainer import Alignment

@@ -11,6 +11,7 @@ from sentence_transformers.base.modules import Dense, Module
 from sentence_transformers.base.modules.transformer import Transformer
 from sentence_transformers.sentence_transformer.modules import Normalize, Pooling
 from stages import distill_params
+from steps.distill.starts import _word_pieces, fresh, layer_subset, pretrained
 from transformers import (
     AutoTokenizer,
     BertConfig,
@@ -26,7 +27,6 @@ from steps.core.errors import UserError
 from steps.core.towers import device, load_tower
 from steps.distill import starts
 from steps.distill.params import Fresh
-from steps.distill.starts import _word_pieces, fresh, layer_subset, pretrained
 from steps.distill.students import TransformerStudent, untrained
 
 TEXTS = ["how to sum the axis", "window", "a mean of a matrix over the last axis of a file", "the window of a graph"]

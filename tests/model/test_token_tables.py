@@ -7,11 +7,11 @@ import pytest
 import torch
 from sentence_transformers import SentenceTransformer
 from stages import TABLE, distill_params, run_distill, run_embed, run_release
+from steps.distill.token_tables import Parts, TokenTable, check_token_rows, token_table
 
 from steps.core.errors import UserError
 from steps.core.towers import load_tower
 from steps.distill.params import StaticParams
-from steps.distill.token_tables import Parts, TokenTable, check_token_rows, token_table
 from steps.distill.tokens import Tokens
 from steps.serving.query_encoder import load_query_encoder
 

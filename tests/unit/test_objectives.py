@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from steps.distill.objectives import Embeddings, Objective, Rankings
 
 from steps.distill.candidates import Candidates, nearest_documents
 from steps.distill.losses.embedding import LOSSES, QueryDistillation
-from steps.distill.objectives import Embeddings, Objective, Rankings
 from steps.distill.params import Ranking
 from steps.distill.tokens import Tokens
 

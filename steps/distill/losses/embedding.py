@@ -1,78 +1,96 @@
-"""Losses that compare a student's embedding with its teacher's for the same text.
+"""Losses that compare a student's embedding with its teacher's for the same text (or document).
 
-Every loss takes student and teacher `(batch, dim)` and returns a scalar, the mean over the batch. It is computed in
-float32, in float64 where one side is.
-
-| loss | source |
-|---|---|
-| SquaredError | query-encoder alignment, Sec. 3.3 |
-| L2 | EmbedDistill, Eq. 5: queries; with documents Eq. 4 |
-| Cosine | |
-| QueryDistillation | ScalingNote, Eq. 15 |
+| kind | needs | source |
+|---|---|---|
+| embedding | student and teacher `(n, dim)` | query-encoder alignment, Sec. 3.3; EmbedDistill, Eq. 5 |
+| qkd | the same, before normalisation, and the teacher's lengths `(n,)` | ScalingNote, Eq. 15 |
+| document_embedding | student's and teacher's documents `(m, dim)` | what EmbedDistill's Eq. 4 adds to Eq. 5 |
 """
 
-from abc import ABC, abstractmethod
+from typing import Any, ClassVar, Literal, assert_never
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
+from torch.nn import functional
+
+from steps.distill.losses.base import Batch, Loss, Need, Outputs, Targets, exact
+
+Distance = Literal["squared_error", "l2", "cosine"]
 
 
-class EmbeddingLoss(nn.Module, ABC):
-    """Base of the losses here: checks that both sides have one shape."""
+def distances(kind: Distance, student: Tensor, teacher: Tensor) -> Tensor:
+    """Distance of each pair of `(n, dim)` vectors, `(n,)`; ValueError when the shapes differ.
 
-    def forward(self, student: Tensor, teacher: Tensor) -> Tensor:
-        """Mean over the batch of the distance of each pair; ValueError when the shapes differ."""
-        if student.shape != teacher.shape or student.ndim != 2:
-            raise ValueError(
-                f"student {tuple(student.shape)} and teacher {tuple(teacher.shape)} differ in shape, or are not"
-                " (batch, dim)"
-            )
-        dtype = torch.promote_types(torch.promote_types(student.dtype, teacher.dtype), torch.float32)
-        return self.distance(student.to(dtype), teacher.to(dtype)).mean()
-
-    @abstractmethod
-    def distance(self, student: Tensor, teacher: Tensor) -> Tensor:
-        """Distance of each pair, `(batch,)`."""
-
-
-class SquaredError(EmbeddingLoss):
-    """`||e_q^t - e_q^s||^2`: query-encoder alignment (Sec. 3.3), summed over dimensions."""
-
-    def distance(self, student: Tensor, teacher: Tensor) -> Tensor:
-        """Squared L2 distance of each pair, `(batch,)`."""
-        return (student - teacher).square().sum(dim=1)
+    squared_error: `||t - s||^2`, summed over dimensions. l2: `||t - s||`, with gradient 0 where both are equal. cosine:
+    `1 - cos(t, s)`.
+    """
+    if student.shape != teacher.shape or student.ndim != 2:
+        raise ValueError(
+            f"student {tuple(student.shape)} and teacher {tuple(teacher.shape)} differ in shape, or are not"
+            " (batch, dim)"
+        )
+    student, teacher = exact(student, teacher)
+    match kind:
+        case "squared_error":
+            return (student - teacher).square().sum(dim=1)
+        case "l2":
+            return torch.linalg.vector_norm(student - teacher, dim=1)
+        case "cosine":
+            return 1 - nn.functional.cosine_similarity(student, teacher, dim=1)
+        case _:
+            assert_never(kind)
 
 
-class L2(EmbeddingLoss):
-    """`||e_q^t - e_q^s||`: embedding matching of queries (EmbedDistill, Eq. 5), not squared."""
+class Embedding(Loss):
+    """Distance between the student's and the teacher's embedding of a text."""
 
-    def distance(self, student: Tensor, teacher: Tensor) -> Tensor:
-        """L2 distance of each pair, `(batch,)`; its gradient is 0 where both are equal."""
-        return torch.linalg.vector_norm(student - teacher, dim=1)
+    kind: Literal["embedding"]
+    distance: Distance = "squared_error"
 
-
-class Cosine(EmbeddingLoss):
-    """`1 - cos(e_q^t, e_q^s)`: direction alone, for students whose length means nothing."""
-
-    def distance(self, student: Tensor, teacher: Tensor) -> Tensor:
-        """One minus the cosine of each pair, `(batch,)`."""
-        return 1 - nn.functional.cosine_similarity(student, teacher, dim=1)
+    def values(self, outputs: Outputs, targets: Targets, batch: Batch) -> Tensor:
+        """Distance of each text's pair, `(n,)`."""
+        return distances(self.distance, outputs.queries, targets.queries)
 
 
-class QueryDistillation(EmbeddingLoss):
-    """`||e_q^t - e_q^s||^2 - weight * cos(e_q^t, e_q^s)`: direction and length (ScalingNote, Eq. 15)."""
+class QueryDistillation(Loss):
+    """`||t - s||^2 - cosine_weight * cos(t, s)`: length and direction (ScalingNote, Eq. 15; its lambda is 1).
 
-    def __init__(self, weight: float = 1.0) -> None:
-        """`weight` is the paper's lambda, 1 there; ValueError when it is below 0."""
-        super().__init__()
-        if not weight >= 0:
-            raise ValueError(f"weight {weight}: must be at least 0")
-        self.weight = weight
+    Both sides are taken before their normalisation. With `magnitude: false` after it, where the squared distance is
+    `2 - 2 cos` and lengths say nothing.
+    """
 
-    def distance(self, student: Tensor, teacher: Tensor) -> Tensor:
-        """Distance of each pair, `(batch,)`; `-weight` where both are equal, the least there is."""
-        squared = (student - teacher).square().sum(dim=1)
-        return squared - self.weight * nn.functional.cosine_similarity(student, teacher, dim=1)
+    needs: ClassVar[frozenset[Need]] = frozenset({Need.LENGTHS})
+
+    kind: Literal["qkd"]
+    cosine_weight: float = Field(default=1.0, ge=0)
+    magnitude: bool = True
+
+    def values(self, outputs: Outputs, targets: Targets, batch: Batch) -> Tensor:
+        """Value of each text, `(n,)`; `-cosine_weight` where both sides are equal, the least there is."""
+        student, teacher = outputs.queries, targets.queries
+        if self.magnitude:
+            if targets.lengths is None:
+                raise ValueError("qkd compares magnitudes, but the targets have no lengths")
+            student = outputs.raw
+            teacher = functional.normalize(teacher, dim=1) * targets.lengths[:, None]
+        cosine = 1 - distances("cosine", student, teacher)
+        return distances("squared_error", student, teacher) - self.cosine_weight * cosine
 
 
-LOSSES: dict[str, type[EmbeddingLoss]] = {"squared_error": SquaredError, "l2": L2, "cosine": Cosine}
+class DocumentEmbedding(Loss):
+    """Distance between the student's own embeddings of the candidates and the teacher's, mean over the candidates."""
+
+    needs: ClassVar[frozenset[Need]] = frozenset({Need.CANDIDATES, Need.OWN_DOCUMENTS})
+
+    kind: Literal["document_embedding"]
+    distance: Distance = "l2"
+
+    def values(self, outputs: Outputs, targets: Targets, batch: Batch) -> Tensor:
+        """The same mean for each text, `(n,)`; 0 without candidates."""
+        if outputs.documents is None:
+            raise ValueError("document_embedding needs a student that reads documents")
+        texts: Any = outputs.queries.new_ones(len(outputs.queries), dtype=torch.float32)
+        if not len(targets.documents):
+            return texts * 0 * outputs.queries.sum()
+        return texts * distances(self.distance, outputs.documents, targets.documents).mean()

@@ -1,49 +1,73 @@
-"""Losses that compare a student's scores with its teacher's for the same candidates (EmbedDistill, App. A).
+"""Losses that compare a student's scores of the candidates with a teacher's (EmbedDistill, App. A).
 
-Every loss takes student and teacher scores and, where some candidates do not count, a mask, all `(batch, candidates)`,
-and returns a scalar: the mean over the queries with a candidate that counts, 0 when none has.
+Student's and teacher's scores `(n, m)`, over the candidates that the teacher has scored: all of a batch for the index
+teacher, a text's own for any other. The temperature T divides both sides' scores, and nothing is multiplied back.
+
+| kind | source |
+|---|---|
+| score_softmax | EmbedDistill, Eq. 10 |
+| score_binary | Eq. 11 |
+| score_squared | Eq. 12 |
 """
 
-import math
+from typing import ClassVar, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor
 from torch.nn import functional
 
-from steps.distill.losses.label import CandidateLoss, binary_cross_entropy, only, softmax_cross_entropy
+from steps.distill.losses.base import Batch, Loss, Need, Outputs, Targets
+from steps.distill.losses.label import binary_cross_entropy, masked, only, softmax_cross_entropy, student_scores
 
 
-class ScoreLoss(CandidateLoss):
-    """Base of the losses here: the temperature."""
+class ScoreLoss(Loss):
+    """Base of the losses here."""
 
-    def __init__(self, temperature: float = 1.0) -> None:
-        """`temperature` T divides both sides' scores, and nothing is multiplied back; ValueError if not above 0."""
-        super().__init__()
-        if not 0 < temperature < math.inf:
-            raise ValueError(f"temperature {temperature}: must be above 0 and finite")
-        self.temperature = temperature
+    needs: ClassVar[frozenset[Need]] = frozenset({Need.CANDIDATES, Need.SCORES})
+
+    temperature: float = Field(default=1.0, gt=0, allow_inf_nan=False)
+
+    def values(self, outputs: Outputs, targets: Targets, batch: Batch) -> Tensor:
+        """Value of each text, `(n,)`; 0 for one without a scored candidate."""
+        scores = targets.scores[self.teacher]
+        return self.rows(student_scores(outputs, targets), scores.values, scores.known)
+
+    def rows(self, student: Tensor, teacher: Tensor, mask: Tensor) -> Tensor:
+        """Loss of each row of `(n, m)` scores; candidates where the mask is False are as if they were not there."""
+        raise NotImplementedError
 
 
-class SoftmaxScores(ScoreLoss):
+class ScoreSoftmax(ScoreLoss):
     """`-sum_j softmax_j(s^t / T) log softmax_j(s^s / T)` (EmbedDistill, Eq. 10)."""
 
-    def distance(self, scores: Tensor, targets: Tensor, mask: Tensor) -> Tensor:
-        """Loss of each query, `(batch,)`; equal scores give the entropy of the teacher's distribution, not 0."""
-        soft = functional.softmax(only(targets / self.temperature, mask), dim=1)
-        return softmax_cross_entropy(scores / self.temperature, soft, mask)
+    kind: Literal["score_softmax"]
+    temperature: float = Field(default=0.05, gt=0, allow_inf_nan=False)
+
+    def rows(self, student: Tensor, teacher: Tensor, mask: Tensor) -> Tensor:
+        """Loss of each row, `(n,)`; equal scores give the entropy of the teacher's distribution, not 0."""
+        student, teacher = masked(student, teacher, mask)
+        soft = functional.softmax(only(teacher / self.temperature, mask), dim=1)
+        return softmax_cross_entropy(student / self.temperature, soft, mask)
 
 
-class BinaryScores(ScoreLoss):
+class ScoreBinary(ScoreLoss):
     """Eq. 9 with `sigmoid(s^t / T)` as label of `s^s / T`, one against all (EmbedDistill, Eq. 11)."""
 
-    def distance(self, scores: Tensor, targets: Tensor, mask: Tensor) -> Tensor:
-        """Loss of each query, `(batch,)`; equal scores give the entropies of the teacher's labels, not 0."""
-        return binary_cross_entropy(scores / self.temperature, torch.sigmoid(targets / self.temperature), mask)
+    kind: Literal["score_binary"]
+
+    def rows(self, student: Tensor, teacher: Tensor, mask: Tensor) -> Tensor:
+        """Loss of each row, `(n,)`; equal scores give the entropies of the teacher's labels, not 0."""
+        student, teacher = masked(student, teacher, mask)
+        return binary_cross_entropy(student / self.temperature, torch.sigmoid(teacher / self.temperature), mask)
 
 
-class LogitMatching(ScoreLoss):
+class ScoreSquared(ScoreLoss):
     """`sum_j (s^t_j / T - s^s_j / T)^2` (EmbedDistill, Eq. 12)."""
 
-    def distance(self, scores: Tensor, targets: Tensor, mask: Tensor) -> Tensor:
-        """Loss of each query, `(batch,)`."""
-        return ((scores - targets) / self.temperature).square().sum(dim=1)
+    kind: Literal["score_squared"]
+
+    def rows(self, student: Tensor, teacher: Tensor, mask: Tensor) -> Tensor:
+        """Loss of each row, `(n,)`."""
+        student, teacher = masked(student, teacher, mask)
+        return ((student - teacher) / self.temperature).square().sum(dim=1)

@@ -1,4 +1,4 @@
-"""Token tables: the teacher's embedding of each token, weighed, and rows for frequent words and pairs of words."""
+"""Static embeddings: the teacher's vector of each token, weighed, and rows for frequent words and pairs of words."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,16 +14,16 @@ from torch.nn import functional
 
 from steps.core.errors import UserError
 from steps.core.towers import device
-from steps.distill.params import StaticParams
-from steps.distill.token_weights import inverse_document_frequency
+from steps.distill.params import StaticEncoder
 from steps.distill.tokens import Tokens, tokenize
+from steps.distill.unnormalised import Unnormalised
 from steps.distill.vocabulary import frequent_phrases, with_phrases
 
 _PIECES = 512  # of a phrase, at most
 
 
 @dataclass(frozen=True)
-class Parts:
+class Pieces:
     """What each token consists of, end to end: token t is `ids[offsets[t]:offsets[t + 1]]`."""
 
     ids: np.ndarray
@@ -33,7 +33,7 @@ class Parts:
         return len(self.offsets) - 1
 
     def of(self, tokens: Tokens) -> Tokens:
-        """The texts with every token replaced by its parts."""
+        """The texts with every token replaced by its pieces."""
         counts = np.diff(self.offsets)[tokens.ids]
         ends = np.cumsum(counts)
         within = np.arange(ends[-1] if len(ends) else 0) - np.repeat(ends - counts, counts)
@@ -41,7 +41,15 @@ class Parts:
         return Tokens(opened, np.concatenate([[0], ends])[tokens.offsets], np.diff(tokens.offsets))
 
 
-class TokenTable:
+def inverse_document_frequency(tokens: Tokens, vocabulary: int) -> np.ndarray:
+    """`log(1 + N / (1 + n_t))` for each of the `(vocabulary,)` tokens; N texts, of which n_t hold token t."""
+    owner = np.repeat(np.arange(len(tokens)), np.diff(tokens.offsets))
+    pairs = np.unique(owner * np.int64(vocabulary) + tokens.ids)
+    frequency = np.bincount(pairs % vocabulary, minlength=vocabulary)
+    return np.log1p(len(tokens) / (1.0 + frequency))
+
+
+class StaticStudent:
     """One vector a token and their mean: a student without a transformer.
 
     While it trains, the row of a phrase is what the phrase adds to the rows of its pieces and of the words within it,
@@ -51,30 +59,33 @@ class TokenTable:
 
     pads = False
 
-    def __init__(self, tower: SentenceTransformer, parts: Parts, *, learned_weights: bool = False) -> None:
-        """`tower` begins with the table; `parts` are what the table's tokens consist of."""
-        self.tower, self.parts = tower, parts
+    def __init__(self, tower: SentenceTransformer, pieces: Pieces, *, learned_weights: bool = False) -> None:
+        """`tower` begins with the table; `pieces` are what its tokens consist of."""
+        self.tower, self.pieces = tower, pieces
+        self.unnormalised = Unnormalised(tower)
         self._table: Any = tower[0]  # learned weights lie in it, so that checkpoints hold them
-        self._table.register_parameter("weights", nn.Parameter(torch.ones(len(parts))) if learned_weights else None)
+        self._table.register_parameter("weights", nn.Parameter(torch.ones(len(pieces))) if learned_weights else None)
 
     def read(self, texts: list[str], max_length: int) -> Tokens:
-        """The texts' tokens, cut to `max_length`, each replaced by its parts."""
-        return self.parts.of(tokenize(texts, self.tower.tokenizer, max_length, special=False))
+        """The texts' tokens, cut to `max_length`, each replaced by its pieces."""
+        return self.pieces.of(tokenize(texts, self.tower.tokenizer, max_length, special=False))
 
     def embed(self, tokens: Tokens, rows: np.ndarray) -> Tensor:
-        """Embeddings of the rows' texts, `(len(rows), dim)`."""
-        parts = [tokens.row(row) for row in rows]
-        starts = np.cumsum([0] + [len(part) for part in parts[:-1]])
+        """Embeddings of the rows' texts before the final normalisation, `(len(rows), dim)`."""
+        pieces = [tokens.row(row) for row in rows]
+        starts = np.cumsum([0] + [len(piece) for piece in pieces[:-1]])
         divisors = tokens.lengths(rows) if tokens.sizes is None else tokens.sizes[rows]
-        arrays = (np.concatenate(parts).astype(np.int64), starts, divisors.astype(np.float32))
+        arrays = (np.concatenate(pieces).astype(np.int64), starts, divisors.astype(np.float32))
         ids, offsets, sizes = (torch.from_numpy(values).to(self.tower.device) for values in arrays)
         weights = None if self._table.weights is None else self._table.weights[ids]
         rows_of = self._table.embedding.weight
         total = functional.embedding_bag(ids, rows_of, offsets, mode="sum", per_sample_weights=weights)
         features: dict[str, Tensor] = {"sentence_embedding": total / sizes[:, None]}
-        for module in list(self.tower)[1:]:
-            features = module(features)
-        return features["sentence_embedding"]
+        return self.unnormalised.embed(features, start=1)
+
+    def normalised(self, raw: Tensor) -> Tensor:
+        """Embeddings of length 1 where the tower normalises, else as they are."""
+        return self.unnormalised.normalised(raw)
 
     def token_rows(self) -> nn.Parameter:
         """The table, `(vocabulary, dim)`."""
@@ -82,19 +93,19 @@ class TokenTable:
         return rows
 
     def finish(self) -> None:
-        """Put parts and weights into the rows: from here on the tower is plain."""
+        """Put pieces and weights into the rows: from here on the tower is plain."""
         with torch.no_grad():
             rows = self._table.embedding.weight
             if self._table.weights is not None:
                 rows.mul_(self._table.weights[:, None])
-            ids, offsets = (torch.from_numpy(each).to(rows.device) for each in (self.parts.ids, self.parts.offsets))
+            ids, offsets = (torch.from_numpy(each).to(rows.device) for each in (self.pieces.ids, self.pieces.offsets))
             rows.copy_(functional.embedding_bag(ids.long(), rows, offsets[:-1].long(), mode="sum"))
         self._table.register_parameter("weights", None)
 
 
-def token_table(
-    teacher: SentenceTransformer, embed: Path, texts: list[str], params: StaticParams, max_length: int
-) -> TokenTable:
+def static_embedding(
+    teacher: SentenceTransformer, embed: Path, texts: list[str], params: StaticEncoder, max_length: int
+) -> StaticStudent:
     """A table of the teacher's tokens and of frequent phrases; normalised where the teacher is."""
     rows = np.load(embed / "tokens.npy")
     check_token_rows(embed, rows, teacher)
@@ -104,13 +115,13 @@ def token_table(
         rows = rows * inverse_document_frequency(tokens, len(rows))[:, None]
     phrases = frequent_phrases(texts, tokenizer, params.added_words, params.added_pairs)
     extended = with_phrases(tokenizer, phrases, first_id=len(rows))
-    parts = _parts(phrases, tokenizer, len(rows))
+    pieces = _pieces(phrases, tokenizer, len(rows))
     rows = np.concatenate([rows, np.zeros((len(phrases), rows.shape[1]), rows.dtype)])
     tower = table_tower(teacher, extended, rows)
-    return TokenTable(tower, parts, learned_weights=params.token_weights == "learned")
+    return StaticStudent(tower, pieces, learned_weights=params.token_weights == "learned")
 
 
-def _parts(phrases: list[str], tokenizer: Tokenizer, first_id: int) -> Parts:
+def _pieces(phrases: list[str], tokenizer: Tokenizer, first_id: int) -> Pieces:
     """A token of the teacher's is itself; a phrase is its pieces, the added words within it, and itself."""
     number = {phrase: first_id + place for place, phrase in enumerate(phrases)}
     pieces = tokenize([f" {phrase}" for phrase in phrases], tokenizer, _PIECES, special=False)
@@ -118,7 +129,7 @@ def _parts(phrases: list[str], tokenizer: Tokenizer, first_id: int) -> Parts:
     for place, phrase in enumerate(phrases):
         words = [number[word] for word in phrase.split(" ") if word in number and word != phrase]
         found.append([*pieces.row(place).tolist(), *words, number[phrase]])
-    return Parts(np.array([part for each in found for part in each]), np.cumsum([0] + [len(each) for each in found]))
+    return Pieces(np.array([piece for each in found for piece in each]), np.cumsum([0] + [len(each) for each in found]))
 
 
 def table_tower(teacher: SentenceTransformer, tokenizer: Any, rows: np.ndarray) -> SentenceTransformer:

@@ -20,7 +20,7 @@ from steps.core.bases import resolve_base
 from steps.core.distributed import rank
 from steps.core.errors import UserError
 from steps.core.towers import device, encode, load_tower
-from steps.distill.params import Fresh
+from steps.distill.params import FreshEncoder
 
 _LETTERS = 1000  # the most frequent ones are pieces of a new vocabulary
 
@@ -67,26 +67,26 @@ def pretrained(base: str, teacher: SentenceTransformer) -> SentenceTransformer:
     tower = load_tower(resolve_base(base))
     if not isinstance(tower[0], Transformer):
         raise UserError(
-            f"distill.student: base {base}: its first module is no transformer; use method: static for a table"
+            f"distill.student: base {base}: its first module is no transformer; a static embedding is start: static"
         )
     _forget_prompts(tower)
     return _ending_like(teacher, [module for module in tower if not isinstance(module, Normalize)])
 
 
-def fresh(params: Fresh, teacher: SentenceTransformer, texts: list[str], max_length: int) -> SentenceTransformer:
+def fresh(params: FreshEncoder, teacher: SentenceTransformer, texts: list[str], max_length: int) -> SentenceTransformer:
     """A BERT of random weights, with `params.pooling`.
 
     Of its own vocabulary, trained on `texts`, or of the teacher's: then each token starts as the teacher's input
-    embedding, reduced to the width by its principal directions.
+    embedding, reduced to `dim` by its principal directions.
     """
     with TemporaryDirectory() as folder:
         tokenizer = _word_pieces(texts, params.vocabulary) if params.vocabulary else teacher.tokenizer
         config = BertConfig(
             vocab_size=len(tokenizer),
-            hidden_size=params.width,
+            hidden_size=params.dim,
             num_hidden_layers=params.layers,
             num_attention_heads=params.heads,
-            intermediate_size=4 * params.width,
+            intermediate_size=4 * params.dim,
             max_position_embeddings=max_length,
             pad_token_id=tokenizer.pad_token_id,
         )
@@ -98,7 +98,7 @@ def fresh(params: Fresh, teacher: SentenceTransformer, texts: list[str], max_len
         save_file(model.state_dict(), Path(folder) / "model.safetensors", metadata={"format": "pt"})
         tokenizer.save_pretrained(folder)
         transformer = Transformer(folder, max_seq_length=max_length)
-    return _ending_like(teacher, [transformer, Pooling(params.width, params.pooling)])
+    return _ending_like(teacher, [transformer, Pooling(params.dim, params.pooling)])
 
 
 def _word_pieces(texts: list[str], size: int) -> PreTrainedTokenizerFast:
@@ -129,7 +129,7 @@ def _word_pieces(texts: list[str], size: int) -> PreTrainedTokenizerFast:
 
 
 def _reduce_rows(source: Any, target: Any) -> None:
-    """Fill `(vocabulary, width)` with the coordinates of `source`'s rows along their principal directions."""
+    """Fill `(vocabulary, dim)` with the coordinates of `source`'s rows along their principal directions."""
     with torch.no_grad():
         rows = source.detach().float().cpu()[: len(target)]  # a padded table has rows for no token
         rows = rows - rows.mean(dim=0)
@@ -139,11 +139,11 @@ def _reduce_rows(source: Any, target: Any) -> None:
 
 
 def _ending_like(teacher: SentenceTransformer, modules: list[nn.Module]) -> SentenceTransformer:
-    """The modules, a linear projection where their width is not the teacher's, and its normalisation."""
+    """The modules, a linear projection where their dimension is not the teacher's, and its normalisation."""
     tower = SentenceTransformer(modules=modules, device=device(), similarity_fn_name=teacher.similarity_fn_name)
-    width, wanted = tower.get_embedding_dimension() or 0, teacher.get_embedding_dimension() or 0
-    if width != wanted:
-        tower.append(Dense(width, wanted, activation_function=nn.Identity()).to(tower.device))
+    dim, wanted = tower.get_embedding_dimension() or 0, teacher.get_embedding_dimension() or 0
+    if dim != wanted:
+        tower.append(Dense(dim, wanted, activation_function=nn.Identity()).to(tower.device))
     if any(isinstance(module, Normalize) for module in teacher):
         tower.append(Normalize())
     return tower

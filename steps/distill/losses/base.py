@@ -1,0 +1,126 @@
+"""What a loss is: its knobs in params.yaml, what it needs, and a value for each text of a batch.
+
+n texts, m candidate documents, dim dimensions of the teacher's space.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Annotated, ClassVar
+
+import torch
+from pydantic import Field
+from torch import Tensor
+from torch.nn import functional
+
+from steps.core.params import Strict
+
+Dims = list[Annotated[int, Field(ge=1)]]  # of Matryoshka embeddings
+
+
+class Need(StrEnum):
+    """What a loss wants loaded besides the teacher's vectors of the texts."""
+
+    CANDIDATES = "candidates"  # documents of the batch, as the index teacher embeds them
+    LABELS = "labels"  # which candidate is a text's positive
+    SCORES = "scores"  # of the loss' teacher for the candidates
+    LENGTHS = "lengths"  # of the teacher's vectors before its normalisation
+    OWN_DOCUMENTS = "own documents"  # a document tower that trains: `towers: symmetric`
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """What a student makes of the texts, and of the candidates where its own document tower reads them."""
+
+    queries: Tensor  # (n, dim), as they are served
+    raw: Tensor  # (n, dim), before the final normalisation; the same where there is none
+    documents: Tensor | None = None  # (m, dim)
+
+    def cut(self, dim: int) -> "Outputs":
+        """The first `dim` dimensions of everything, at its old length."""
+        documents = None if self.documents is None else cut(self.documents, dim)
+        return replace(self, queries=cut(self.queries, dim), raw=cut(self.raw, dim), documents=documents)
+
+
+@dataclass(frozen=True)
+class Scores:
+    """A teacher's scores of the candidates `(n, m)`, and which of them it gave."""
+
+    values: Tensor
+    known: Tensor
+
+
+@dataclass(frozen=True)
+class Targets:
+    """What the teachers say of the same texts and candidates."""
+
+    queries: Tensor  # (n, dim)
+    documents: Tensor  # (m, dim), the index teacher's
+    cosine: bool  # whether the index teacher compares by cosine, else by inner product
+    lengths: Tensor | None = None  # (n,)
+    scores: Mapping[str, Scores] = field(default_factory=dict)  # by teacher; "" is the index teacher
+
+    def cut(self, dim: int) -> "Targets":
+        """The first `dim` dimensions of the vectors, at their old length; scores stay those of whole vectors."""
+        return replace(self, queries=cut(self.queries, dim), documents=cut(self.documents, dim))
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Which candidate is a text's label and which count for it, booleans `(n, m)`.
+
+    A text has one label or none. Its other positives do not count: they would serve as its negatives.
+    """
+
+    label: Tensor
+    counts: Tensor
+
+    @property
+    def labelled(self) -> Tensor:
+        """Which texts have a label, boolean `(n,)`."""
+        return self.label.any(dim=1)
+
+
+class Loss(Strict, ABC):
+    """Base of all losses. A subclass in a module of this package is known by its `kind` in params.yaml.
+
+    A student's objective is the sum of `weight` times the mean over the batch of each loss. With `dims` the mean over
+    the whole vectors and the vectors cut to each of these dimensions (Matryoshka, Kusupati et al. 2022).
+    """
+
+    needs: ClassVar[frozenset[Need]] = frozenset()
+
+    kind: str
+    weight: float = Field(default=1.0, gt=0)
+    teacher: str = ""  # whose scores are learned; "" = the index teacher
+    dims: Dims = Field(default_factory=list)
+
+    @abstractmethod
+    def values(self, outputs: Outputs, targets: Targets, batch: Batch) -> Tensor:
+        """Value of each text, `(n,)`, in float32 or float64; 0 for one that does not count."""
+
+    @property
+    def name(self) -> str:
+        """What metrics call it."""
+        return f"{self.kind}@{self.teacher}" if self.teacher else self.kind
+
+
+def cut(vectors: Tensor, dim: int) -> Tensor:
+    """The first `dim` dimensions of `(n, d)` vectors, at the length of the whole."""
+    return functional.normalize(vectors[:, :dim], dim=1) * vectors.norm(dim=1, keepdim=True)
+
+
+def similarities(queries: Tensor, documents: Tensor, *, cosine: bool) -> Tensor:
+    """Cosine or inner product of every pair, `(n, m)`."""
+    if cosine:
+        queries, documents = functional.normalize(queries, dim=1), functional.normalize(documents, dim=1)
+    return queries @ documents.T
+
+
+def exact(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """The tensors in float32, in float64 where one of them is."""
+    dtype = torch.float32
+    for tensor in tensors:
+        dtype = torch.promote_types(dtype, tensor.dtype)
+    return tuple(tensor.to(dtype) for tensor in tensors)

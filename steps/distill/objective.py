@@ -1,0 +1,104 @@
+"""What a step minimises: the weighted sum of the losses' means over the texts of a batch."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from steps.distill.candidates import Candidates, Drawn
+from steps.distill.losses.base import Batch, Loss, Need, Outputs
+from steps.distill.students import Student
+from steps.distill.targets import Teachers
+from steps.distill.tokens import Tokens
+
+_NONE = np.zeros(0, dtype=np.int64)
+
+
+class Objective:
+    """Losses over what the student and the teachers make of a batch.
+
+    A batch may be read in pieces, by one process or several: the shares of its pieces add up to the whole.
+    """
+
+    def __init__(
+        self,
+        losses: Sequence[Loss],
+        teachers: Teachers,
+        candidates: Candidates | None = None,
+        document_tokens: Tokens | None = None,
+    ) -> None:
+        """`candidates` where a loss compares documents; `document_tokens` of all documents for a symmetric student."""
+        self.losses = {loss.name: loss for loss in losses}
+        self.names: Sequence[str] = list(self.losses)
+        self.teachers, self.candidates, self.document_tokens = teachers, candidates, document_tokens
+        self.last: tuple[int, np.ndarray, Drawn] | None = None
+
+    @property
+    def arrays(self) -> dict[str, np.ndarray]:
+        """All that it reads besides the texts and the teacher's vectors of them."""
+        found: dict[str, np.ndarray] = {}
+        if self.candidates is not None:
+            found = dict(self.teachers.arrays) | self.candidates.arrays
+        elif "lengths" in self.teachers.arrays:
+            found = {"lengths": self.teachers.arrays["lengths"]}
+        if self.document_tokens is not None:
+            found |= {"document_ids": self.document_tokens.ids, "document_offsets": self.document_tokens.offsets}
+        return found
+
+    def forward(
+        self, student: Student, tokens: Tokens, piece: np.ndarray, rows: np.ndarray, step: int
+    ) -> dict[str, Tensor]:
+        """What the terms of `piece`, a part of the batch `rows`, are computed from, by name; with gradient.
+
+        `queries` are the student's embeddings before their normalisation, `(n, dim)`, `documents` a symmetric
+        student's of the batch's candidates, `(m, dim)`; besides them what a running teacher makes.
+        """
+        documents = self._documents(rows, step)
+        made = {"queries": student.embed(tokens, piece)}
+        if self.document_tokens is not None and len(documents):
+            made["documents"] = student.embed(self.document_tokens, documents)
+        return made | self.teachers.forward(piece, documents)
+
+    def terms(
+        self, student: Student, made: Mapping[str, Tensor], piece: np.ndarray, rows: np.ndarray, step: int
+    ) -> dict[str, Tensor]:
+        """The share of `piece` in each weighted term of the batch, by name: scalars."""
+        drawn = self._drawn(rows, step)
+        documents = _NONE if drawn is None else drawn.documents
+        targets = self.teachers.targets(made, piece, documents)
+        own = made.get("documents")
+        outputs = Outputs(
+            queries=student.normalised(made["queries"]),
+            raw=made["queries"],
+            documents=None if own is None else student.normalised(own),
+        )
+        batch, labelled = self._batch(drawn, piece, rows, outputs.raw)
+        found: dict[str, Tensor] = {}
+        for name, loss in self.losses.items():
+            values = [loss.values(outputs, targets, batch)]
+            values += [loss.values(outputs.cut(dim), targets.cut(dim), batch) for dim in loss.dims]
+            counted = labelled if Need.LABELS in loss.needs else len(rows)
+            found[name] = loss.weight * torch.stack(values).mean(dim=0).sum() / max(1, counted)
+        return found
+
+    def _documents(self, rows: np.ndarray, step: int) -> np.ndarray:
+        drawn = self._drawn(rows, step)
+        return _NONE if drawn is None else drawn.documents
+
+    def _drawn(self, rows: np.ndarray, step: int) -> Drawn | None:
+        """The candidates of the batch, drawn once for all its pieces."""
+        if self.candidates is None:
+            return None
+        if self.last is None or self.last[0] != step or not np.array_equal(self.last[1], rows):
+            self.last = step, rows, self.candidates.of(rows, step)
+        return self.last[2]
+
+    def _batch(self, drawn: Drawn | None, piece: np.ndarray, rows: np.ndarray, like: Tensor) -> tuple[Batch, int]:
+        """Labels of the piece, and how many texts of the whole batch have one."""
+        if drawn is None:
+            nothing = torch.zeros((len(piece), 0), dtype=torch.bool, device=like.device)
+            return Batch(nothing, nothing), 0
+        own = np.searchsorted(rows, piece)
+        label, counts = (torch.from_numpy(each[own]).to(like.device) for each in (drawn.label, drawn.counts))
+        return Batch(label, counts), int(drawn.label.sum())

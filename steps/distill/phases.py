@@ -1,0 +1,101 @@
+"""The trainings of a student, one after the other, each with its objective."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from sentence_transformers import SentenceTransformer
+
+from steps.distill.candidates import Candidates, positives_of
+from steps.distill.checks import check_candidates, check_document_tokens
+from steps.distill.losses.base import Need
+from steps.distill.objective import Objective
+from steps.distill.params import DistillParams, Phase, StudentParams
+from steps.distill.sources import Sources
+from steps.distill.students import Student
+from steps.distill.targets import OnlineTeacher, StoredTeachers, Teachers
+from steps.distill.tokens import Tokens
+from steps.distill.trainer import Schedule
+
+
+@dataclass(frozen=True)
+class Training:
+    """One training of the student."""
+
+    objective: Objective
+    schedule: Schedule
+
+
+def trainings(
+    chosen: StudentParams,
+    made: Student,
+    teacher: SentenceTransformer,
+    sources: Sources,
+    training: np.ndarray,
+    params: DistillParams,
+) -> Iterator[Training]:
+    """The student's own training, then those of `then`; each is made when its turn comes.
+
+    `training` are the rows of the texts that train.
+    """
+    make = ObjectiveMaker(chosen, made, teacher, sources, training, params)
+    for number, phase in enumerate(chosen.phases):
+        schedule = Schedule(
+            name="distill" if number == 0 else f"distill, phase {number + 1}",
+            prefix="" if number == 0 else f"phase{number + 1}.",
+            epochs=phase.epochs,
+            batch_size=chosen.batch_size,
+            learning_rate=phase.learning_rate,
+            warmup_ratio=chosen.warmup_ratio,
+            weight_decay=chosen.weight_decay,
+            embedding_lr_multiplier=chosen.embedding_lr_multiplier,
+            curriculum=phase.curriculum,
+        )
+        yield Training(make.objective(phase), schedule)
+
+
+@dataclass(frozen=True)
+class ObjectiveMaker:
+    """Makes objectives from what the stages before have written: what the losses need is loaded, nothing else."""
+
+    chosen: StudentParams
+    made: Student
+    teacher: SentenceTransformer
+    sources: Sources
+    training: np.ndarray
+    params: DistillParams
+
+    def objective(self, phase: Phase) -> Objective:
+        """The objective of a phase; UserError when a loss has nothing to compare."""
+        candidates = self._candidates(phase) if phase.needs(Need.CANDIDATES) else None
+        document_tokens = self._document_tokens() if self.chosen.towers == "symmetric" else None
+        return Objective(phase.losses, self._teachers(phase), candidates, document_tokens)
+
+    def _teachers(self, phase: Phase) -> Teachers:
+        stored = StoredTeachers(
+            vectors=self.sources.vectors,
+            documents=self.sources.documents,
+            cosine=self.teacher.similarity_fn_name == "cosine",
+            lengths=self.sources.lengths if phase.needs(Need.LENGTHS) else None,
+            scores={name: self.sources.scores(name, phase.teacher_top_k) for name in phase.teachers},
+        )
+        if self.chosen.targets == "stored":
+            return stored
+        return OnlineTeacher(self.teacher, self.sources.texts["text"].to_pylist(), stored, self.params.precision)
+
+    def _candidates(self, phase: Phase) -> Candidates:
+        nearest = self.sources.nearest(phase.teacher_top_k)
+        if phase.labels == "pseudo":
+            positives = {row: nearest[row, :1] for row in range(len(nearest))}
+        else:
+            known = self.sources
+            positives = positives_of(known.texts, known.training_queries(), known.positives(), known.document_ids())
+        parts = np.array(self.sources.texts["part"].to_pylist())[self.training]
+        seen = np.isin(parts, [part for part, times in self.params.repeats.items() if times > 0])
+        check_candidates(phase, positives, self.training[seen])
+        return Candidates(positives, nearest, self.params.seed)
+
+    def _document_tokens(self) -> Tokens:
+        tokens = self.made.read(self.sources.document_texts(), self.chosen.max_document_length)
+        check_document_tokens(self.made, tokens)
+        return tokens

@@ -1,0 +1,126 @@
+"""What the teachers say of a batch: read from what earlier stages stored, or computed by a teacher that runs along."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+import torch
+from sentence_transformers import SentenceTransformer
+from torch import Tensor, nn
+
+from steps.core.precision import Precision
+from steps.core.towers import autocast, device
+from steps.distill.losses.base import Scores, Targets, similarities
+
+
+@dataclass(frozen=True)
+class ScoreTable:
+    """One teacher's scores of each text's own documents: `documents` and `scores` `(texts, k)`."""
+
+    documents: np.ndarray
+    scores: np.ndarray
+
+    def of(self, rows: np.ndarray, documents: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Scores `(n, m)` of sorted `documents` `(m,)`, 0 where there is none, and where there is one."""
+        values = np.zeros((len(rows), len(documents)), dtype=np.float32)
+        known = np.zeros(values.shape, dtype=bool)
+        place = np.searchsorted(documents, self.documents[rows]).clip(max=max(0, len(documents) - 1))
+        found = documents[place] == self.documents[rows] if len(documents) else np.zeros_like(place, dtype=bool)
+        text, column = np.nonzero(found)
+        values[text, place[text, column]] = self.scores[rows][text, column]
+        known[text, place[text, column]] = True
+        return values, known
+
+
+class Teachers(Protocol):
+    """Where targets come from."""
+
+    @property
+    def arrays(self) -> Mapping[str, np.ndarray]:
+        """All that they follow from, besides weights and the stored vectors of the texts."""
+
+    @property
+    def modules(self) -> Sequence[nn.Module]:
+        """Teachers that train along with the student."""
+
+    def forward(self, rows: np.ndarray, documents: np.ndarray) -> dict[str, Tensor]:
+        """What a running teacher computes for a piece of a batch, by name; with gradient where it trains."""
+
+    def targets(self, made: Mapping[str, Tensor], rows: np.ndarray, documents: np.ndarray) -> Targets:
+        """What all teachers say of these texts and documents; `made` is what `forward` gave, or leaves in its place."""
+
+
+@dataclass(frozen=True)
+class StoredTeachers:
+    """The index teacher's vectors as `embed` wrote them, and other teachers' scores as `score` did."""
+
+    vectors: np.ndarray  # (texts, dim), memory-mapped
+    documents: np.ndarray  # (documents, dim), memory-mapped
+    cosine: bool
+    lengths: np.ndarray | None = None  # (texts,)
+    scores: Mapping[str, ScoreTable] = field(default_factory=dict)
+    modules: Sequence[nn.Module] = ()
+
+    @property
+    def arrays(self) -> Mapping[str, np.ndarray]:
+        """Without the vectors of the texts, which every training hashes."""
+        found = {"documents": self.documents}
+        if self.lengths is not None:
+            found["lengths"] = self.lengths
+        for name, table in self.scores.items():
+            found |= {f"scores.{name}.documents": table.documents, f"scores.{name}.scores": table.scores}
+        return found
+
+    def forward(self, rows: np.ndarray, documents: np.ndarray) -> dict[str, Tensor]:
+        """Nothing runs."""
+        return {}
+
+    def targets(self, made: Mapping[str, Tensor], rows: np.ndarray, documents: np.ndarray) -> Targets:
+        """Read what is stored."""
+        queries, candidates = _tensor(self.vectors[rows]), _tensor(self.documents[documents])
+        return self.with_scores(queries, candidates, rows, documents)
+
+    def with_scores(self, queries: Tensor, candidates: Tensor, rows: np.ndarray, documents: np.ndarray) -> Targets:
+        """Targets of these vectors, with the stored scores and lengths of the same texts."""
+        values = similarities(queries, candidates, cosine=self.cosine)
+        scores = {"": Scores(values, torch.ones_like(values, dtype=torch.bool))}
+        for name, table in self.scores.items():
+            given, known = table.of(rows, documents)
+            scores[name] = Scores(_tensor(given), torch.from_numpy(known).to(device()))
+        lengths = None if self.lengths is None else _tensor(self.lengths[rows])
+        return Targets(queries, candidates, self.cosine, lengths, scores)
+
+
+@dataclass(frozen=True)
+class OnlineTeacher:
+    """The index teacher itself, frozen, reads each text again; documents, scores and lengths are the stored ones."""
+
+    tower: SentenceTransformer
+    texts: Sequence[str]
+    stored: StoredTeachers
+    precision: Precision = "fp32"
+    modules: Sequence[nn.Module] = ()
+
+    @property
+    def arrays(self) -> Mapping[str, np.ndarray]:
+        """The stored ones."""
+        return self.stored.arrays
+
+    def forward(self, rows: np.ndarray, documents: np.ndarray) -> dict[str, Tensor]:
+        """Its embeddings of the texts, `(n, dim)`, without gradient."""
+        with torch.inference_mode(), autocast(self.precision):
+            made = self.tower.encode_query(
+                [self.texts[row] for row in rows], show_progress_bar=False, convert_to_tensor=True
+            )
+        return {"teacher": made.float().clone()}
+
+    def targets(self, made: Mapping[str, Tensor], rows: np.ndarray, documents: np.ndarray) -> Targets:
+        """As stored ones, but for the vectors of the texts."""
+        candidates = _tensor(self.stored.documents[documents])
+        return self.stored.with_scores(made["teacher"], candidates, rows, documents)
+
+
+def _tensor(values: np.ndarray) -> Tensor:
+    """Float32, where models run."""
+    return torch.from_numpy(np.asarray(values, dtype=np.float32)).to(device())
