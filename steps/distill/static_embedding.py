@@ -145,6 +145,6 @@ def check_token_rows(embed: Path, rows: np.ndarray, teacher: SentenceTransformer
     expected = (len(teacher.tokenizer), teacher.get_embedding_dimension())
     if rows.ndim != 2 or rows.shape[0] < expected[0] or rows.shape[1] != expected[1]:
         raise UserError(
-            f"{embed / 'tokens.npy'}: holds {rows.shape}, but the teacher's vocabulary and width are {expected}; run"
+            f"{embed / 'tokens.npy'}: holds {rows.shape}, but the teacher's vocabulary and dimension are {expected}; run"
             " `dvc repro embed` again"
         )

@@ -24,5 +24,5 @@ def train_student(root: Path, cache: Path, student: str) -> None:
     os.environ["SLIMTOWER_CACHE"] = str(cache)
     checkpoints.CHECKPOINT_SECONDS = 0.0
     knobs = distill_params().student[student].model_dump(exclude_unset=True)
-    knobs.get("refine", knobs)["epochs"] = 5.0
+    knobs.get("then", [knobs])[-1]["epochs"] = 5.0
     run_distill(root, student, distill_params(students=[student], student={student: knobs}))

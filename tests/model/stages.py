@@ -47,29 +47,31 @@ RELEASE = ReleaseParams(
     probes=4,
     probe_tolerance=1e-3,
 )
-LAYERS = {"method": "alignment", "loss": "squared_error", "epochs": 1.0, "batch_size": 16, "learning_rate": 1e-3,
-          "warmup_ratio": 0.1, "weight_decay": 0.01}  # fmt: skip
-TABLE = {"method": "static", "loss": "cosine", "epochs": 2.0, "batch_size": 32, "learning_rate": 0.02,
-         "warmup_ratio": 0.1}  # fmt: skip
-RANKED = {"method": "embed_distill", "layers": [0, -1], "epochs": 1.0, "batch_size": 16, "learning_rate": 1e-3,
-          "warmup_ratio": 0.1, "neighbours": 2, "temperature": 0.2,
-          "terms": {"label_softmax": 1.0, "score_softmax": 1.0, "query_matching": 1.0}}  # fmt: skip
-REFINE = {"epochs": 1.0, "learning_rate": 1e-3, "labels": "teacher", "neighbours": 2, "temperature": 0.2,
-          "terms": {"label_softmax": 1.0, "score_squared": 0.1}}  # fmt: skip
-FRESH = LAYERS | {"fresh": {"layers": 1, "width": 16, "heads": 2, "vocabulary": 300}}
+FAST = {"epochs": 1.0, "batch_size": 16, "learning_rate": 1e-3, "warmup_ratio": 0.1}
+ALIGNED = [{"kind": "embedding", "distance": "squared_error"}]
+TWO_LAYERS = FAST | {"start": {"layers": [0, -1]}, "losses": ALIGNED, "weight_decay": 0.01}
+STATIC = {"start": {"static": {}}, "losses": [{"kind": "embedding", "distance": "cosine"}], "epochs": 2.0,
+          "batch_size": 32, "learning_rate": 0.02, "warmup_ratio": 0.1}  # fmt: skip
+RANKED = FAST | {"start": {"layers": [0, -1]}, "teacher_top_k": 2,
+                 "losses": [{"kind": "label_softmax", "temperature": 0.2},
+                            {"kind": "score_softmax", "temperature": 0.2},
+                            {"kind": "embedding", "distance": "l2"}]}  # fmt: skip
+REFINED = {"epochs": 1.0, "learning_rate": 1e-3, "labels": "pseudo", "teacher_top_k": 2,
+           "losses": [{"kind": "label_softmax", "temperature": 0.2},
+                      {"kind": "score_squared", "weight": 0.1}]}  # fmt: skip
+FRESH = TWO_LAYERS | {"start": {"fresh": {"layers": 1, "dim": 16, "heads": 2, "vocabulary": 300}}}
 DISTILL = {
     "students": ["static", "2l"],
-    "budget_ms": 0.0,
     "seed": 1,
-    "mixture": {"train_queries": 1.0, "titles": 1.0, "sentences": 1.0},
+    "repeats": {"train_queries": 1.0, "titles": 1.0, "sentences": 1.0},
     "max_length": 32,
     "validation_texts": 16,
     "precision": "fp32",
     "student": {
-        "static": TABLE,
-        "weighed": TABLE | {"token_weights": "learned"},
-        "2l": LAYERS | {"layers": [0, -1]},
-        "ranked": RANKED | {"refine": REFINE},
+        "static": STATIC,
+        "weighed": STATIC | {"start": {"static": {"token_weights": "learned"}}},
+        "2l": TWO_LAYERS,
+        "ranked": RANKED | {"then": [REFINED]},
         "fresh": FRESH,
     },
 }
@@ -147,6 +149,7 @@ def run_distill(root: Path, student: str, params: DistillParams, run: Run | None
         ingest=root / "data/ingest",
         mine=root / "data/mine/relevance",
         embed=root / "data/embed",
+        score=root / "data/score",
         teach=root / "models/teach",
         output=output,
         params=params,

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 import torch
 from sentence_transformers import SentenceTransformer
-from stages import LAYERS, distill_params, run_distill, run_embed
-from steps.distill.starts import layer_subset
-from steps.distill.token_tables import Parts, TokenTable, table_tower
+from stages import TWO_LAYERS, distill_params, run_distill, run_embed
 
 from steps.core.errors import UserError
 from steps.core.files import read_json
 from steps.core.tables import read_table, table_from_rows, write_table
 from steps.core.towers import encode, load_tower
+from steps.distill.initialisation import layer_subset
+from steps.distill.static_embedding import Pieces, StaticStudent, table_tower
 from steps.distill.students import TransformerStudent
 from steps.distill.tokens import Tokens, tokenize
 
@@ -62,8 +62,8 @@ def test_a_token_table_is_the_normalised_mean_of_its_rows(tiny_tower: Path) -> N
     tokens = tokenize(TEXTS, teacher.tokenizer, 32, special=False)
     with torch.inference_mode():
         embedded = (
-            TokenTable(
-                table_tower(teacher, teacher.tokenizer, rows), Parts(np.arange(len(rows)), np.arange(len(rows) + 1))
+            StaticStudent(
+                table_tower(teacher, teacher.tokenizer, rows), Pieces(np.arange(len(rows)), np.arange(len(rows) + 1))
             )
             .embed(tokens, np.arange(3))
             .numpy()
@@ -125,7 +125,7 @@ def test_a_second_training_gives_the_same_weights(root: Path) -> None:
 
 def test_a_loss_that_is_no_number_stops_the_run(root: Path) -> None:
     bad = {
-        "2l": LAYERS | {"layers": [0], "learning_rate": 1e30, "epochs": 5.0},
+        "2l": TWO_LAYERS | {"start": {"layers": [0]}, "learning_rate": 1e30, "epochs": 5.0},
         "static": distill_params().student["static"],
     }
     with pytest.raises(UserError, match="lower the student's learning_rate"):
@@ -133,7 +133,9 @@ def test_a_loss_that_is_no_number_stops_the_run(root: Path) -> None:
 
 
 def test_a_last_step_that_breaks_the_student_stops_the_run(root: Path) -> None:
-    bad = distill_params().student | {"2l": LAYERS | {"layers": [0], "learning_rate": 1e39, "epochs": 0.01}}
+    bad = distill_params().student | {
+        "2l": TWO_LAYERS | {"start": {"layers": [0]}, "learning_rate": 1e39, "epochs": 0.01}
+    }
     with pytest.raises(UserError, match="cosine on held-out texts is nan at step 1; lower the student's learning_rate"):
         run_distill(root, "2l", distill_params(student=bad))
 
@@ -170,6 +172,6 @@ def test_texts_of_parts_without_weight_are_not_read(root: Path, monkeypatch: pyt
         return original(student, texts, max_length)
 
     monkeypatch.setattr(TransformerStudent, "read", watched)
-    run_distill(root, "2l", distill_params(mixture={"titles": 1.0, "sentences": 0.0}))
+    run_distill(root, "2l", distill_params(repeats={"titles": 1.0, "sentences": 0.0}))
     rows = read_table(root / "data/embed", "alignment_texts").to_pylist()
     assert read == [row["text"] if row["part"] == "titles" else "" for row in rows]

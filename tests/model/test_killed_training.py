@@ -73,7 +73,7 @@ def embedded(tiny_tower: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     ("student", "trainings"), [("static", 1), ("weighed", 1), ("2l", 1), ("fresh", 1), ("ranked", 2)]
 )
 def test_a_killed_student_ends_in_the_same_bytes(tmp_path: Path, embedded: Path, student: str, trainings: int) -> None:
-    """Each kill falls into the last of its trainings: a refinement where there are two."""
+    """Each kill falls into the last of its trainings: the second where there are two."""
 
     def states() -> tuple[int, ...]:
         found = tuple(path.stat().st_mtime_ns for path in sorted(cache.glob("distill/*/state.pt")))

@@ -1,13 +1,9 @@
-"""Candidates: the nearest documents are those of a full search, and no positive of a query serves as its negative."""
-
-from pathlib import Path
+"""Candidates of a batch: no positive of a query serves as its negative."""
 
 import numpy as np
-import pytest
 
 from steps.core.tables import table_from_rows
-from steps.distill import candidates
-from steps.distill.candidates import Candidates, nearest_documents, positives_of
+from steps.distill.candidates import Candidates, positives_of
 
 RNG = np.random.default_rng(3)
 TEXTS = RNG.normal(size=(30, 8))
@@ -15,58 +11,12 @@ DOCUMENTS = RNG.normal(size=(60, 8)) * RNG.uniform(0.2, 5.0, size=(60, 1))  # th
 POSITIVES = {2: np.array([5, 9, 30]), 7: np.array([9]), 11: np.array([1, 2])}
 
 
-def best_by_hand(text: np.ndarray, documents: np.ndarray, count: int, *, cosine: bool) -> list[int]:
-    scores = []
-    for document in documents:
-        score = sum(float(a) * float(b) for a, b in zip(text, document, strict=True))
-        scores.append(score / float(np.sqrt(sum(float(b) ** 2 for b in document))) if cosine else score)
-    return sorted(range(len(documents)), key=lambda row: -scores[row])[:count]
+def some(nearest: int = 4, seed: int = 1) -> Candidates:
+    scores = TEXTS @ (DOCUMENTS / np.linalg.norm(DOCUMENTS, axis=1, keepdims=True)).T
+    return Candidates(POSITIVES, np.argsort(-scores, axis=1)[:, :nearest], seed)
 
 
-def some(neighbours: int = 4, seed: int = 1) -> Candidates:
-    return Candidates(POSITIVES, nearest_documents(TEXTS, DOCUMENTS, neighbours, seed, cosine=True), seed)
-
-
-@pytest.mark.parametrize("cosine", [True, False])
-def test_nearest_documents_are_those_of_a_full_search(cosine: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(candidates, "_TEXTS", 7)  # the last part is smaller
-    found = nearest_documents(TEXTS, DOCUMENTS, 5, 1, cosine=cosine)
-    assert found.tolist() == [best_by_hand(text, DOCUMENTS, 5, cosine=cosine) for text in TEXTS]
-
-
-def test_the_length_of_documents_counts_in_inner_products_alone() -> None:
-    cosine, dot = (nearest_documents(TEXTS, DOCUMENTS, 5, 1, cosine=flag) for flag in (True, False))
-    assert not np.array_equal(cosine, dot)
-
-
-def test_memory_mapped_half_precision_is_read(tmp_path: Path) -> None:
-    for name, vectors in (("texts", TEXTS), ("documents", DOCUMENTS)):
-        np.save(tmp_path / f"{name}.npy", vectors.astype(np.float16))
-    texts, documents = (np.load(tmp_path / f"{name}.npy", mmap_mode="r") for name in ("texts", "documents"))
-    found = nearest_documents(texts, documents, 3, 1, cosine=True)
-    assert found.tolist() == [best_by_hand(text, np.asarray(documents), 3, cosine=True) for text in texts]
-
-
-def test_of_a_large_corpus_a_seeded_sample_is_searched(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(candidates, "_DOCUMENTS", 20)
-    whole = nearest_documents(TEXTS, DOCUMENTS, 20, 1, cosine=True)
-    sample = np.unique(whole)
-    assert len(sample) == 20
-    expected = [sample[best_by_hand(text, DOCUMENTS[sample], 20, cosine=True)].tolist() for text in TEXTS]
-    assert whole.tolist() == expected
-    assert np.array_equal(whole, nearest_documents(TEXTS, DOCUMENTS, 20, 1, cosine=True))
-    assert not np.array_equal(sample, np.unique(nearest_documents(TEXTS, DOCUMENTS, 20, 2, cosine=True)))
-    assert np.array_equal(whole, nearest_documents(TEXTS, DOCUMENTS, 21, 1, cosine=True))
-
-
-def test_of_more_neighbours_than_documents_all_are_taken_and_told(capsys: pytest.CaptureFixture[str]) -> None:
-    every = nearest_documents(TEXTS, DOCUMENTS, 60, 1, cosine=True)
-    assert every.shape == (30, 60) and "takes them all" not in capsys.readouterr().err
-    assert np.array_equal(every, nearest_documents(TEXTS, DOCUMENTS, 61, 1, cosine=True))
-    assert "neighbours is 61, but there are 60 documents: takes them all" in capsys.readouterr().err
-
-
-def test_a_batch_is_one_positive_of_each_text_and_all_their_neighbours() -> None:
+def test_a_batch_is_one_positive_of_each_text_and_all_their_nearest_documents() -> None:
     candidate, rows = some(), np.array([0, 2, 7, 20])
     batch = candidate.of(rows, 4)
     labels = [batch.documents[row].tolist() for row in batch.label]
@@ -78,7 +28,7 @@ def test_a_batch_is_one_positive_of_each_text_and_all_their_neighbours() -> None
 
 
 def test_no_positive_of_a_query_counts_as_its_negative() -> None:
-    candidate, rows = some(neighbours=60), np.array([0, 2, 7, 11])  # every document is a candidate
+    candidate, rows = some(nearest=60), np.array([0, 2, 7, 11])  # every document is a candidate
     for step in range(5):
         batch = candidate.of(rows, step)
         for position, row in enumerate(rows.tolist()):
@@ -100,7 +50,7 @@ def test_draws_follow_from_seed_and_step() -> None:
 
 
 def test_a_batch_without_any_candidate_is_empty() -> None:
-    batch = some(neighbours=0).of(np.array([0, 1]), 1)
+    batch = some(nearest=0).of(np.array([0, 1]), 1)
     assert batch.documents.dtype == np.int64 and batch.label.shape == (2, 0)
 
 
@@ -109,14 +59,14 @@ def test_positives_are_those_of_training_queries_that_the_corpus_holds() -> None
     sources = ["q1", "q1", "q2", "q3", "q1"]  # a title or a generated query of the same name is no training query
     rows = [{"part": part, "source_id": source, "text": "t"} for part, source in zip(parts, sources, strict=True)]
     pairs = [("q1", "d3"), ("q1", "d0"), ("q1", "d3"), ("q2", "gone"), ("q9", "d1")]
-    questions = {query: f"question {query}" for query in ("q1", "q2", "q3")}
-    found = positives_of(table_from_rows("alignment_texts", rows), questions, pairs, ["d0", "d1", "d2", "d3"])
+    queries = {query: f"question {query}" for query in ("q1", "q2", "q3")}
+    found = positives_of(table_from_rows("alignment_texts", rows), queries, pairs, ["d0", "d1", "d2", "d3"])
     assert {row: own.tolist() for row, own in found.items()} == {0: [0, 3]}
 
 
 def test_a_text_has_the_positives_of_all_queries_that_ask_it() -> None:
     rows = [{"part": "train_queries", "source_id": source, "text": "t"} for source in ("q1", "q4")]
-    questions = {"q1": "What is gout?", "q2": "what is  gout", "q3": "What is GOUT", "q4": "What is flu?"}
+    queries = {"q1": "What is gout?", "q2": "what is  gout", "q3": "What is GOUT", "q4": "What is flu?"}
     pairs = [("q2", "d2"), ("q1", "d3"), ("q3", "d0"), ("q4", "d1")]
-    found = positives_of(table_from_rows("alignment_texts", rows), questions, pairs, ["d0", "d1", "d2", "d3"])
+    found = positives_of(table_from_rows("alignment_texts", rows), queries, pairs, ["d0", "d1", "d2", "d3"])
     assert {row: own.tolist() for row, own in found.items()} == {0: [0, 2, 3], 1: [1]}

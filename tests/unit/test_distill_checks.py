@@ -1,4 +1,4 @@
-"""What a student would learn wrongly in silence stops the run, with the reason and the mend."""
+"""What would make a student learn the wrong thing silently stops the run, with the reason and the fix."""
 
 import math
 from pathlib import Path
@@ -18,14 +18,14 @@ from steps.distill.checks import (
     check_candidates,
     check_curriculum,
     check_document_tokens,
-    check_mixture,
+    check_repeats,
     check_student,
     check_targets,
-    explain_no_number,
+    explain_not_finite,
 )
-from steps.distill.params import Ranking
+from steps.distill.params import Phase
 from steps.distill.tokens import Tokens
-from steps.distill.trainer import Window
+from steps.distill.trainer import LossMeter
 
 TEACHER: Any = SimpleNamespace(tokenizer=[0] * 6, get_embedding_dimension=lambda: 4)
 EMBED = Path("data/embed")
@@ -34,18 +34,18 @@ COUNTS = {"titles": {"kept": 8}, "sentences": {"kept": 4}, "pool": {"kept": 0, "
 
 
 @pytest.mark.parametrize("shape", [(11, 4), (12, 3), (12,)])
-def test_targets_of_other_texts_or_another_width_are_refused(shape: tuple[int, ...]) -> None:
+def test_targets_of_other_texts_or_another_dimension_are_refused(shape: tuple[int, ...]) -> None:
     check_targets(EMBED, np.zeros((12, 4)), 12, TEACHER)
-    with pytest.raises(UserError, match=r"alignment.npy: holds \(.*12 alignment texts and the teacher's width is 4"):
+    with pytest.raises(UserError, match=r"alignment.npy: holds \(.*12 alignment texts and .* dimension is 4"):
         check_targets(EMBED, np.zeros(shape), 12, TEACHER)
 
 
-def student(rows: int, width: int) -> Any:
-    table = StaticEmbedding(Tokenizer(WordLevel({"a": 0}, unk_token="a")), embedding_weights=torch.ones(rows, width))
-    return SimpleNamespace(tower=[table], embed=lambda tokens, rows: torch.ones(len(rows), width))
+def student(rows: int, dim: int) -> Any:
+    table = StaticEmbedding(Tokenizer(WordLevel({"a": 0}, unk_token="a")), embedding_weights=torch.ones(rows, dim))
+    return SimpleNamespace(tower=[table], embed=lambda tokens, rows: torch.ones(len(rows), dim))
 
 
-def test_a_student_without_a_row_for_a_token_or_of_another_width_is_refused() -> None:
+def test_a_student_without_a_row_for_a_token_or_of_another_dimension_is_refused() -> None:
     tokens = Tokens(np.array([0, 4]), np.array([0, 2]), np.array([2]))
     check_student(student(5, 3), tokens, 3)
     with pytest.raises(UserError, match="gives token 4, but the model's vocabulary ends at 3"):
@@ -60,32 +60,32 @@ def test_parts_without_texts_are_left_out_with_one_line_that_says_why(capsys: py
         "spans": {"kept": 0, "repeated": 5, "evaluation_query": 2},
     }
     weights: Any = {"titles": 1.0, "pool": 1.0, "generated_queries": 1.0, "spans": 0.5, "sentences": 0.1}
-    assert check_mixture(weights, PARTS, np.arange(12), counts) == ["generated_queries", "pool", "sentences", "spans"]
+    assert check_repeats(weights, PARTS, np.arange(12), counts) == ["generated_queries", "pool", "sentences", "spans"]
     [line] = capsys.readouterr().err.splitlines()
     assert line == (
-        "distill: left out of the mixture: generated_queries, pool (it has no texts); sentences (weight 0.1 of its 4"
+        "distill: left out: generated_queries, pool (it has no texts); sentences (0.1 of its 4"
         " texts is not one text); spans (of its texts 5 repeat other texts and 2 are evaluation queries)"
     )
-    assert check_mixture({"titles": 1.0, "pool": 0.0}, PARTS, np.arange(12), COUNTS) == []
-    assert check_mixture({"titles": 1.0, "sentences": 2.0}, PARTS, np.arange(8), COUNTS) == ["sentences"]
+    assert check_repeats({"titles": 1.0, "pool": 0.0}, PARTS, np.arange(12), COUNTS) == []
+    assert check_repeats({"titles": 1.0, "sentences": 2.0}, PARTS, np.arange(8), COUNTS) == ["sentences"]
     assert "sentences (all of its 4 texts validate)" in capsys.readouterr().err
 
 
 def test_a_required_part_without_texts_stops_the_run() -> None:
     with pytest.raises(UserError, match=r"required_parts: pool must train, but it has no texts; give such texts to"):
-        check_mixture({"titles": 1.0, "pool": 1.0}, PARTS, np.arange(12), COUNTS, ["titles", "pool"])
-    assert check_mixture({"titles": 1.0, "pool": 1.0}, PARTS, np.arange(12), COUNTS, ["titles"]) == ["pool"]
+        check_repeats({"titles": 1.0, "pool": 1.0}, PARTS, np.arange(12), COUNTS, ["titles", "pool"])
+    assert check_repeats({"titles": 1.0, "pool": 1.0}, PARTS, np.arange(12), COUNTS, ["titles"]) == ["pool"]
 
 
 def test_a_mixture_of_which_nothing_is_left_stops_the_run() -> None:
-    with pytest.raises(UserError, match=r"no text is left to train on \(pool \(it has no texts\)\); give weights to"):
-        check_mixture({"pool": 1.0}, PARTS, np.arange(12), COUNTS)
+    with pytest.raises(UserError, match=r"no text is left to train on \(pool \(it has no texts\)\); give a number to"):
+        check_repeats({"pool": 1.0}, PARTS, np.arange(12), COUNTS)
 
 
-def test_documents_first_needs_texts_of_documents() -> None:
+def test_a_curriculum_needs_texts_of_documents() -> None:
     check_curriculum(0.5, np.array(["pool", "spans"]))
     check_curriculum(0.0, np.array(["pool"]))
-    with pytest.raises(UserError, match=r"documents_first is 0.5, but no text of sentences, spans, titles trains"):
+    with pytest.raises(UserError, match=r"curriculum is 0.5, but no text of sentences, spans, titles trains"):
         check_curriculum(0.5, np.array(["pool"]))
 
 
@@ -125,15 +125,15 @@ def test_positions_of_a_roberta_begin_after_its_padding() -> None:
 
 
 def test_a_part_that_was_not_embedded_is_refused() -> None:
-    with pytest.raises(UserError, match=r"generated_queries has weight 1.0, but it was not embedded; add it to embed"):
-        check_mixture({"titles": 1.0, "generated_queries": 1.0}, PARTS, np.arange(12), COUNTS)
+    with pytest.raises(UserError, match=r"generated_queries is 1.0, but it was not embedded; add it to embed"):
+        check_repeats({"titles": 1.0, "generated_queries": 1.0}, PARTS, np.arange(12), COUNTS)
 
 
 def test_a_broken_target_is_named_before_the_learning_rate() -> None:
     good, bad = np.ones((3, 2)), np.array([[1.0, 1.0], [np.inf, 0.0], [np.nan, np.nan]])
-    unexplained = str(explain_no_number("loss", math.nan, 5, good))
+    unexplained = str(explain_not_finite("loss", math.nan, 5, good))
     assert "the loss is nan at step 5; lower the student's learning_rate" in unexplained
-    assert "2 vectors of the texts up to step 5 are not finite" in str(explain_no_number("loss", math.nan, 5, bad))
+    assert "2 vectors of the texts up to step 5 are not finite" in str(explain_not_finite("loss", math.nan, 5, bad))
 
 
 def a_step(**terms: tuple[float, bool]) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
@@ -141,47 +141,52 @@ def a_step(**terms: tuple[float, bool]) -> dict[str, tuple[torch.Tensor, torch.T
 
 
 def test_a_term_that_never_moved_the_student_is_named() -> None:
-    window = Window(["l2", "label_softmax"], np.ones((4, 2)))
-    window.add(a_step(l2=(0.5, True), label_softmax=(0.0, False)), np.arange(2))
-    window.add(a_step(l2=(1.5, False), label_softmax=(1.0, False)), np.arange(2))
-    assert window.close(2) == {"train_loss": 1.5, "train_loss.l2": 1.0, "train_loss.label_softmax": 0.5}
+    meter = LossMeter(["l2", "label_softmax"], np.ones((4, 2)))
+    meter.add(a_step(l2=(0.5, True), label_softmax=(0.0, False)), np.arange(2))
+    meter.add(a_step(l2=(1.5, False), label_softmax=(1.0, False)), np.arange(2))
+    assert meter.close(2) == {"train_loss": 1.5, "train_loss.l2": 1.0, "train_loss.label_softmax": 0.5}
     with pytest.raises(UserError, match="the loss label_softmax gave no gradient in the 2 steps so far"):
-        window.check_terms(2)
-    window.add(a_step(l2=(1.0, False), label_softmax=(1.0, True)), np.arange(2))
-    window.close(3)
-    window.check_terms(3)  # each of them moved it in some step
+        meter.check_terms(2)
+    meter.add(a_step(l2=(1.0, False), label_softmax=(1.0, True)), np.arange(2))
+    meter.close(3)
+    meter.check_terms(3)  # each of them moved it in some step
 
 
 def test_one_term_is_the_loss_and_must_be_a_number() -> None:
     targets = np.array([[1.0, 1.0], [1.0, np.nan]])
-    window = Window(["l2"], targets)
-    window.add(a_step(l2=(0.5, True)), np.array([0]))
-    assert window.close(1) == {"train_loss": 0.5}
+    meter = LossMeter(["l2"], targets)
+    meter.add(a_step(l2=(0.5, True)), np.array([0]))
+    assert meter.close(1) == {"train_loss": 0.5}
     for row, complaint in ((0, "lower the student's learning_rate"), (1, "1 vectors of the texts up to step 2")):
-        window = Window(["l2"], targets)
-        window.add(a_step(l2=(math.nan, True)), np.array([row]))
+        meter = LossMeter(["l2"], targets)
+        meter.add(a_step(l2=(math.nan, True)), np.array([row]))
         with pytest.raises(UserError, match=complaint):
-            window.close(2)
+            meter.close(2)
 
 
 @pytest.mark.parametrize("cut", [4, 5])
-def test_widths_that_cut_nothing_are_refused(cut: int) -> None:
+def test_dims_that_cut_nothing_are_refused(cut: int) -> None:
     tokens = Tokens(np.array([0, 4]), np.array([0, 2]), np.array([2]))
     check_student(student(5, 4), tokens, 4, [3])
-    with pytest.raises(UserError, match=rf"widths \[{cut}\] are not below the teacher's, 4"):
+    with pytest.raises(UserError, match=rf"dims \[{cut}\] are not below the teacher's, 4"):
         check_student(student(5, 4), tokens, 4, [3, cut])
 
 
 LABELS = {3: np.array([0])}
 
 
-def test_terms_without_labels_or_candidates_are_refused() -> None:
-    both = Ranking(terms={"label_softmax": 1.0, "label_binary": 1.0, "score_binary": 1.0})
+def phase(*kinds: str, **more: Any) -> Phase:
+    losses = [{"kind": kind} for kind in kinds]
+    return Phase.model_validate({"losses": losses, "epochs": 1.0, "learning_rate": 1e-3} | more)
+
+
+def test_losses_without_labels_or_candidates_are_refused() -> None:
+    both = phase("label_softmax", "label_binary", "score_binary")
     check_candidates(both, LABELS, np.array([2, 3]))
     with pytest.raises(UserError, match="label_softmax, label_binary needs labels, but no training query"):
         check_candidates(both, LABELS, np.array([2]))
-    scores = Ranking(terms={"score_squared": 1.0, "score_softmax": 0.0, "query_matching": 1.0})
+    scores = phase("score_squared", "embedding")
     check_candidates(scores, LABELS, np.array([3]))
-    check_candidates(scores.model_copy(update={"neighbours": 2}), {}, np.array([3]))
-    with pytest.raises(UserError, match=r"student: score_squared has no candidate documents; set neighbours"):
+    check_candidates(phase("score_squared", "embedding", teacher_top_k=2), {}, np.array([3]))
+    with pytest.raises(UserError, match=r"student: score_squared has no candidate documents; set teacher_top_k"):
         check_candidates(scores, LABELS, np.array([2]))

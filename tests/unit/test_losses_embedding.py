@@ -6,15 +6,13 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
+from pydantic import ValidationError
 
-from steps.distill.losses.embedding import (
-    L2,
-    LOSSES,
-    Cosine,
-    EmbeddingLoss,
-    QueryDistillation,
-    SquaredError,
-)
+from steps.distill.losses.base import Batch, Loss, Outputs, Targets
+from steps.distill.losses.embedding import DocumentEmbedding, Embedding, QueryDistillation
+
+NOTHING = torch.zeros((7, 0), dtype=torch.bool)
+BATCH = Batch(NOTHING, NOTHING)
 
 
 def pairs(seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -31,33 +29,40 @@ def cosine(one: list[float], other: list[float]) -> float:
     return dot / math.sqrt(sum(a * a for a in one)) / math.sqrt(sum(b * b for b in other))
 
 
-CASES: dict[str, tuple[EmbeddingLoss, Callable[[list[float], list[float]], float]]] = {
-    "squared_error": (SquaredError(), squared_error),
-    "l2": (L2(), lambda one, other: math.sqrt(squared_error(one, other))),
-    "cosine": (Cosine(), lambda one, other: 1 - cosine(one, other)),
-    "query_distillation": (QueryDistillation(), lambda one, other: squared_error(one, other) - cosine(one, other)),
-    "query_distillation_3": (
-        QueryDistillation(3),
-        lambda one, other: squared_error(one, other) - 3 * cosine(one, other),
-    ),
+def values(loss: Loss, student: torch.Tensor, teacher: torch.Tensor) -> torch.Tensor:
+    """Both sides as they are: neither is normalised."""
+    targets = Targets(teacher, teacher[:0], cosine=True, lengths=teacher.norm(dim=-1))
+    return loss.values(Outputs(student, student), targets, BATCH)
+
+
+def qkd(weight: float) -> Callable[[list[float], list[float]], float]:
+    return lambda one, other: squared_error(one, other) - weight * cosine(one, other)
+
+
+CASES: dict[str, tuple[Loss, Callable[[list[float], list[float]], float]]] = {
+    "squared_error": (Embedding(kind="embedding"), squared_error),
+    "l2": (Embedding(kind="embedding", distance="l2"), lambda one, other: math.sqrt(squared_error(one, other))),
+    "cosine": (Embedding(kind="embedding", distance="cosine"), lambda one, other: 1 - cosine(one, other)),
+    "qkd": (QueryDistillation(kind="qkd"), qkd(1.0)),
+    "qkd_3_normalised": (QueryDistillation(kind="qkd", cosine_weight=3.0, magnitude=False), qkd(3.0)),
 }
 EVERY = pytest.mark.parametrize("name", sorted(CASES))
 
 
 @EVERY
-def test_value_equals_the_formula(name: str) -> None:
+def test_each_value_equals_the_formula(name: str) -> None:
     loss, by_hand = CASES[name]
     student, teacher = pairs(1)
-    value = loss(torch.tensor(student), torch.tensor(teacher))
+    found = values(loss, torch.tensor(student), torch.tensor(teacher))
     expected = [by_hand(one, other) for one, other in zip(student.tolist(), teacher.tolist(), strict=True)]
-    assert value.dtype == torch.float64
-    assert float(value) == pytest.approx(sum(expected) / 7, rel=1e-12)
+    assert found.dtype == torch.float64
+    assert found.tolist() == pytest.approx(expected, rel=1e-12)
 
 
 @EVERY
 def test_gradient(name: str) -> None:
     student, teacher = (torch.tensor(side) for side in pairs(2))
-    assert torch.autograd.gradcheck(lambda s: CASES[name][0](s, teacher), (student.requires_grad_(True),))
+    assert torch.autograd.gradcheck(lambda s: values(CASES[name][0], s, teacher), (student.requires_grad_(True),))
 
 
 @EVERY
@@ -65,39 +70,53 @@ def test_half_precision_is_computed_in_float32_inside_autocast_too(name: str) ->
     loss, _ = CASES[name]
     student, teacher = (torch.tensor(side) for side in pairs(3))
     student = student.bfloat16()
-    exact = float(loss(student.double(), teacher))
+    exact = values(loss, student.double(), teacher).tolist()
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        value = loss(student, teacher.float())
-    assert value.dtype == torch.float32
-    assert float(value) == pytest.approx(exact, rel=1e-5)
+        found = values(loss, student, teacher.float())
+    assert found.dtype == torch.float32
+    assert found.tolist() == pytest.approx(exact, rel=1e-5, abs=1e-6)
 
 
 @EVERY
 @pytest.mark.parametrize("student", [torch.zeros(2, 4), torch.zeros(3, 5), torch.zeros(5)])
 def test_different_shapes_are_refused(name: str, student: torch.Tensor) -> None:
-    with pytest.raises(ValueError, match="differ in shape"):
-        CASES[name][0](student, torch.zeros(2, 5))
-
-
-@EVERY
-def test_embeddings_without_a_batch_are_refused(name: str) -> None:
-    with pytest.raises(ValueError, match=r"not \(batch, dim\)"):
-        CASES[name][0](torch.zeros(5), torch.zeros(5))
-
-
-def test_the_named_losses_need_no_arguments() -> None:
-    assert {name: type(loss()) for name, loss in LOSSES.items()} == LOSSES
+    with pytest.raises(ValueError, match=r"differ in shape, or are not \(batch, dim\)"):
+        values(CASES[name][0], student, torch.zeros(2, 5))
 
 
 def test_l2_has_no_nan_gradient_where_both_are_equal() -> None:
     student = torch.ones(2, 3, requires_grad=True)
-    L2()(student, torch.ones(2, 3)).backward()
+    values(CASES["l2"][0], student, torch.ones(2, 3)).sum().backward()
     assert student.grad is not None
     assert torch.equal(student.grad, torch.zeros(2, 3))
 
 
+def test_query_distillation_compares_lengths_before_normalisation() -> None:
+    student, teacher = (torch.tensor(side) for side in pairs(4))
+    unit = torch.nn.functional.normalize(teacher, dim=1)
+    outputs = Outputs(queries=torch.nn.functional.normalize(student, dim=1), raw=student)
+    targets = Targets(unit, unit[:0], cosine=True, lengths=teacher.norm(dim=1))
+    with_lengths = QueryDistillation(kind="qkd", cosine_weight=2.0).values(outputs, targets, BATCH)
+    expected = [qkd(2.0)(one, other) for one, other in zip(student.tolist(), teacher.tolist(), strict=True)]
+    assert with_lengths.tolist() == pytest.approx(expected, rel=1e-12)
+    without = QueryDistillation(kind="qkd", cosine_weight=2.0, magnitude=False).values(outputs, targets, BATCH)
+    directions = [2 - 4 * cosine(one, other) for one, other in zip(student.tolist(), teacher.tolist(), strict=True)]
+    assert without.tolist() == pytest.approx(directions, rel=1e-12)  # 2 - (2 + lambda) cos: lengths say nothing
+
+
 def test_query_distillation_is_least_where_both_are_equal() -> None:
     teacher = torch.tensor(pairs(4)[0])
-    assert float(QueryDistillation(2)(teacher, teacher)) == pytest.approx(-2)
-    with pytest.raises(ValueError, match="at least 0"):
-        QueryDistillation(-0.1)
+    loss = QueryDistillation(kind="qkd", cosine_weight=2.0)
+    assert values(loss, teacher, teacher).tolist() == pytest.approx([-2.0] * 7)
+    with pytest.raises(ValidationError, match="greater than or equal to 0"):
+        QueryDistillation(kind="qkd", cosine_weight=-0.1)
+
+
+def test_document_embeddings_are_compared_once_for_all_texts() -> None:
+    own, frozen = (torch.tensor(side) for side in pairs(6))
+    queries = torch.zeros(3, 5, dtype=torch.float64)
+    loss = DocumentEmbedding(kind="document_embedding", distance="l2")
+    found = loss.values(Outputs(queries, queries, own), Targets(queries, frozen, cosine=True), BATCH)
+    rows = zip(own.tolist(), frozen.tolist(), strict=True)
+    mean = sum(math.sqrt(squared_error(one, other)) for one, other in rows) / 7
+    assert found.tolist() == pytest.approx([mean] * 3)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from steps.core.errors import UserError
-from steps.distill.mixture import epoch_rows, hold_out, weighted_rows
+from steps.distill.mixture import epoch_rows, hold_out, rows_of
 
 PARTS = np.array(["pool"] * 100 + ["titles"] * 50)
 
@@ -31,12 +31,12 @@ def test_epochs_differ_and_repeat_exactly() -> None:
 
 
 def test_nothing_to_learn_from_is_an_error() -> None:
-    with pytest.raises(UserError, match=r"no alignment text has a weight above 0 .*pool.*titles"):
-        weighted_rows(PARTS, {"sentences": 1.0, "pool": 0.0})
+    with pytest.raises(UserError, match=r"no alignment text is seen .*pool.*titles"):
+        rows_of(PARTS, {"sentences": 1.0, "pool": 0.0})
 
 
 def test_parts_without_weight_are_neither_trained_nor_held_out() -> None:
-    assert weighted_rows(PARTS, {"titles": 0.5, "pool": 0.0}).tolist() == list(range(100, 150))
+    assert rows_of(PARTS, {"titles": 0.5, "pool": 0.0}).tolist() == list(range(100, 150))
 
 
 def test_hold_out_is_a_partition() -> None:

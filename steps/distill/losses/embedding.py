@@ -7,7 +7,7 @@
 | document_embedding | student's and teacher's documents `(m, dim)` | what EmbedDistill's Eq. 4 adds to Eq. 5 |
 """
 
-from typing import Any, ClassVar, Literal, assert_never
+from typing import ClassVar, Literal, assert_never
 
 import torch
 from pydantic import Field
@@ -88,9 +88,9 @@ class DocumentEmbedding(Loss):
 
     def values(self, outputs: Outputs, targets: Targets, batch: Batch) -> Tensor:
         """The same mean for each text, `(n,)`; 0 without candidates."""
+        if not len(targets.documents):
+            return outputs.queries.sum(dim=1) * 0
         if outputs.documents is None:
             raise ValueError("document_embedding needs a student that reads documents")
-        texts: Any = outputs.queries.new_ones(len(outputs.queries), dtype=torch.float32)
-        if not len(targets.documents):
-            return texts * 0 * outputs.queries.sum()
-        return texts * distances(self.distance, outputs.documents, targets.documents).mean()
+        mean = distances(self.distance, outputs.documents, targets.documents).mean()
+        return mean.expand(len(outputs.queries))

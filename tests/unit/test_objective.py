@@ -7,11 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from steps.distill.objectives import Embeddings, Objective, Rankings
 
-from steps.distill.candidates import Candidates, nearest_documents
-from steps.distill.losses.embedding import LOSSES, QueryDistillation
-from steps.distill.params import Ranking
+from steps.distill.candidates import Candidates
+from steps.distill.losses.base import Loss
+from steps.distill.losses.embedding import DocumentEmbedding, Embedding, QueryDistillation
+from steps.distill.losses.label import LabelBinary, LabelSoftmax
+from steps.distill.losses.score import ScoreBinary, ScoreSoftmax, ScoreSquared
+from steps.distill.objective import Objective
+from steps.distill.targets import ScoreTable, StoredTeachers
 from steps.distill.tokens import Tokens
 
 RNG = np.random.default_rng(5)
@@ -21,8 +24,8 @@ VECTORS, DOCUMENTS, QUERIES, OWN_DOCUMENTS = (
 POSITIVES = {1: np.array([0, 4, 8]), 4: np.array([4]), 6: np.array([2, 14]), 9: np.array([0])}
 ROWS = np.array([0, 1, 4, 5, 6, 10])
 TOKENS, DOCUMENT_TOKENS = (Tokens(np.arange(n), np.arange(n + 1), np.ones(n, dtype=np.int64)) for n in (12, 15))
-EVERY = ["label_softmax", "label_binary", "score_softmax", "score_binary", "score_squared", "query_matching"]
-TERMS = [*((name, False) for name in EVERY), *((name, True) for name in [*EVERY, "document_matching"])]
+EVERY = ["label_softmax", "label_binary", "score_softmax", "score_binary", "score_squared", "embedding"]
+TERMS = [*((name, False) for name in EVERY), *((name, True) for name in [*EVERY, "document_embedding"])]
 
 
 @dataclass
@@ -35,12 +38,41 @@ class Table:
     def embed(self, tokens: Tokens, rows: np.ndarray) -> torch.Tensor:
         return (self.documents if len(tokens) == len(DOCUMENTS) else self.queries)[torch.from_numpy(rows)]
 
+    def normalised(self, raw: torch.Tensor) -> torch.Tensor:
+        return raw
 
-def rankings(terms: dict[Any, float], *, symmetric: bool, cosine: bool = True, temperature: float = 0.3) -> Rankings:
-    nearest = nearest_documents(VECTORS, DOCUMENTS, 3, 1, cosine=cosine)
-    ranking = Ranking(terms=terms, temperature=temperature)
-    tokens = DOCUMENT_TOKENS if symmetric else None
-    return Rankings(ranking, VECTORS, DOCUMENTS, Candidates(POSITIVES, nearest, 1), tokens, cosine=cosine)
+
+def loss_of(kind: Any, weight: float = 1.0, temperature: float = 0.3, **more: Any) -> Loss:
+    """A loss by its kind; embeddings by l2, a temperature where the paper has one."""
+    match kind:
+        case "label_softmax":
+            return LabelSoftmax(kind=kind, weight=weight, temperature=temperature, **more)
+        case "label_binary":
+            return LabelBinary(kind=kind, weight=weight, **more)
+        case "score_softmax":
+            return ScoreSoftmax(kind=kind, weight=weight, temperature=temperature, **more)
+        case "score_binary":
+            return ScoreBinary(kind=kind, weight=weight, **more)
+        case "score_squared":
+            return ScoreSquared(kind=kind, weight=weight, **more)
+        case "document_embedding":
+            return DocumentEmbedding(kind=kind, weight=weight, **more)
+    return Embedding(kind="embedding", weight=weight, distance="l2", **more)
+
+
+def objective_of(losses: list[Loss], *, symmetric: bool = False, cosine: bool = True, nearest: int = 3) -> Objective:
+    scores = VECTORS @ (DOCUMENTS / np.linalg.norm(DOCUMENTS, axis=1, keepdims=True) if cosine else DOCUMENTS).T
+    near = np.argsort(-scores, axis=1)[:, :nearest]
+    teachers = StoredTeachers(VECTORS, DOCUMENTS, cosine, lengths=np.linalg.norm(VECTORS, axis=1))
+    candidates = Candidates(POSITIVES if nearest else {}, near, 1)
+    return Objective(losses, teachers, candidates, DOCUMENT_TOKENS if symmetric else None)
+
+
+def terms(
+    objective: Objective, student: Any, piece: np.ndarray, rows: np.ndarray, step: int
+) -> dict[str, torch.Tensor]:
+    made = objective.forward(student, TOKENS, piece, rows, step)
+    return objective.terms(student, made, piece, rows, step)
 
 
 def similarity(a: np.ndarray, b: np.ndarray, *, cosine: bool) -> float:
@@ -60,7 +92,7 @@ def by_hand(
     name: str, rows: np.ndarray, label: list[int | None], candidates: list[int], own: np.ndarray, cosine: bool, t: float
 ) -> float:
     """A term of a batch; `label` is each text's drawn positive, `own` the embeddings that the student compares with."""
-    if name == "document_matching":
+    if name == "document_embedding":
         return sum(distance(own[d], DOCUMENTS[d]) for d in candidates) / len(candidates)
     total, texts = 0.0, 0
     t = t if name.endswith("softmax") else 1.0
@@ -93,30 +125,43 @@ def by_hand(
 @pytest.mark.parametrize(("cosine", "temperature"), [(True, 0.3), (False, 2.0), (True, 1.0)])
 @pytest.mark.parametrize(("name", "symmetric"), TERMS)
 def test_each_term_is_its_formula(name: str, symmetric: bool, cosine: bool, temperature: float) -> None:
-    objective = rankings({name: 2.5}, symmetric=symmetric, cosine=cosine, temperature=temperature)
-    assert objective.names == [name]
+    objective = objective_of([loss_of(name, 2.5, temperature)], symmetric=symmetric, cosine=cosine)
+    assert objective.names == [name] and objective.candidates is not None
     for step in (1, 2):
         batch = objective.candidates.of(ROWS, step)
         label = [int(batch.documents[row].item()) if row.any() else None for row in batch.label]
         assert {row for row, own in zip(ROWS.tolist(), label, strict=True) if own is not None} == {1, 4, 6}
-        embedded = objective.embed(Table(), TOKENS, ROWS, ROWS, step)
         own = OWN_DOCUMENTS if symmetric else DOCUMENTS
         expected = by_hand(name, ROWS, label, batch.documents.tolist(), own, cosine, temperature)
-        found = objective.terms(embedded, ROWS, ROWS, step)[name].item()
+        found = terms(objective, Table(), ROWS, ROWS, step)[name].item()
         assert found == pytest.approx(2.5 * expected, rel=2e-5)
 
 
-def test_terms_of_weight_zero_are_left_out() -> None:
-    objective = rankings({"score_squared": 0.0, "query_matching": 1.0}, symmetric=False)
-    embedded = objective.embed(Table(), TOKENS, ROWS, ROWS, 1)
-    assert list(objective.names) == list(objective.terms(embedded, ROWS, ROWS, 1)) == ["query_matching"]
+def test_embeddings_alone_need_no_candidates() -> None:
+    objective = Objective([loss_of("embedding")], StoredTeachers(VECTORS, DOCUMENTS, cosine=True))
+    assert objective.arrays == {} and list(terms(objective, Table(), ROWS, ROWS, 1)) == ["embedding"]
+
+
+def test_another_teachers_scores_count_for_a_texts_own_documents_alone() -> None:
+    own = np.array([[(3 * row + at) % 15 for at in range(2)] for row in range(12)])
+    given = RNG.normal(size=(12, 2)).astype(np.float32)
+    teachers = StoredTeachers(VECTORS, DOCUMENTS, cosine=True, scores={"cross": ScoreTable(own, given)})
+    loss = ScoreSoftmax(kind="score_softmax", teacher="cross", temperature=0.5)
+    found = terms(Objective([loss], teachers, Candidates({}, own, 1)), Table(), ROWS, ROWS, 1)
+    total = 0.0
+    for row in ROWS.tolist():
+        s = [similarity(QUERIES[row], DOCUMENTS[d], cosine=True) / 0.5 for d in own[row]]
+        goal = [float(score) / 0.5 for score in given[row]]
+        below, above = sum(map(math.exp, s)), sum(map(math.exp, goal))
+        total -= sum(math.exp(b) / above * math.log(math.exp(a) / below) for a, b in zip(s, goal, strict=True))
+    assert found["score_softmax@cross"].item() == pytest.approx(total / len(ROWS), rel=1e-5)
 
 
 def in_pieces(objective: Objective, rows: np.ndarray, pieces: list[np.ndarray]) -> tuple[dict[str, float], list[Any]]:
     """Sums over the pieces of each term's share and of the gradients."""
     student, sums = Table(), dict.fromkeys(objective.names, 0.0)
     for piece in pieces:
-        shares = objective.terms(objective.embed(student, TOKENS, piece, rows, 3), piece, rows, 3)
+        shares = terms(objective, student, piece, rows, 3)
         for name, share in shares.items():
             sums[name] += float(share.detach())
         torch.stack(list(shares.values())).sum().backward()
@@ -125,10 +170,10 @@ def in_pieces(objective: Objective, rows: np.ndarray, pieces: list[np.ndarray]) 
 
 
 OBJECTIVES: dict[str, Objective] = {
-    "asymmetric": rankings(dict.fromkeys(EVERY, 0.5), symmetric=False),
-    "symmetric": rankings(dict.fromkeys([*EVERY, "document_matching"], 0.5), symmetric=True),
-    "widths": Embeddings("cosine", LOSSES["cosine"](), VECTORS, [2, 4]),
-    "qkd": Embeddings("qkd", QueryDistillation(2.0), VECTORS, []),
+    "asymmetric": objective_of([loss_of(name, 0.5) for name in EVERY]),
+    "symmetric": objective_of([loss_of(name, 0.5) for name in [*EVERY, "document_embedding"]], symmetric=True),
+    "dims": objective_of([loss_of(name, 0.5, dims=[2, 4]) for name in EVERY]),
+    "qkd": objective_of([QueryDistillation(kind="qkd", cosine_weight=2.0)]),
 }
 TWICE = np.array([0, 1, 1, 4, 5, 6, 6, 7, 10])  # a part of weight 2 gives a batch some of its texts twice
 
@@ -147,8 +192,8 @@ def test_shares_of_any_partition_add_up_to_the_batch(objective: Objective, rows:
     assert all(value != 0 for value in whole.values())
 
 
-def cut_by_hand(vector: np.ndarray, width: int) -> np.ndarray:
-    kept = [float(value) for value in vector[:width]]
+def cut_by_hand(vector: np.ndarray, dim: int) -> np.ndarray:
+    kept = [float(value) for value in vector[:dim]]
     return np.array(kept) / math.sqrt(sum(value**2 for value in kept))
 
 
@@ -164,29 +209,42 @@ def pair_by_hand(name: str, student: np.ndarray, teacher: np.ndarray) -> float:
 
 
 @pytest.mark.parametrize("name", ["squared_error", "l2", "cosine", "qkd"])
-@pytest.mark.parametrize("widths", [[], [1], [2, 5]])
-def test_embeddings_are_compared_whole_and_cut_to_each_width(name: str, widths: list[int]) -> None:
-    loss = QueryDistillation(0.5) if name == "qkd" else LOSSES[name]()
-    objective = Embeddings(name, loss, VECTORS, widths)
-    found = objective.terms(objective.embed(Table(), TOKENS, ROWS, ROWS, 1), ROWS, ROWS, 1)
+@pytest.mark.parametrize("dims", [[], [1], [2, 5]])
+def test_embeddings_are_compared_whole_and_cut_to_each_dim(name: Any, dims: list[int]) -> None:
+    loss: Loss = QueryDistillation(kind="qkd", cosine_weight=0.5, dims=dims)
+    if name != "qkd":
+        loss = Embedding(kind="embedding", distance=name, dims=dims)
+    found = terms(objective_of([loss]), Table(), ROWS, ROWS, 1)
     total = 0.0
     for row in ROWS.tolist():
         total += pair_by_hand(name, QUERIES[row], VECTORS[row])
-        for width in widths:
-            norm = math.sqrt(sum(float(value) ** 2 for value in VECTORS[row]))
-            cuts = (norm * cut_by_hand(vectors[row], width) for vectors in (QUERIES, VECTORS))
+        for dim in dims:
+            cuts = (
+                math.sqrt(sum(float(value) ** 2 for value in vectors[row])) * cut_by_hand(vectors[row], dim)
+                for vectors in (QUERIES, VECTORS)
+            )
             total += pair_by_hand(name, *cuts)
-    expected = total / len(ROWS) / (1 + len(widths))
-    assert list(found) == [name]
-    assert found[name].item() == pytest.approx(expected, rel=2e-5)
+    expected = total / len(ROWS) / (1 + len(dims))
+    assert list(found) == [loss.kind]
+    assert found[loss.kind].item() == pytest.approx(expected, rel=2e-5)
 
 
-@pytest.mark.parametrize("documents", [None, DOCUMENT_TOKENS], ids=["asymmetric", "symmetric"])
-def test_a_batch_without_labels_or_candidates_moves_nothing_but_its_matching(documents: Tokens | None) -> None:
-    terms: dict[Any, float] = dict.fromkeys(EVERY if documents is None else [*EVERY, "document_matching"], 1.0)
-    nothing = Candidates({}, np.zeros((12, 0), dtype=np.int64), 1)
-    objective = Rankings(Ranking(terms=terms), VECTORS, DOCUMENTS, nothing, documents, cosine=True)
-    embedded = objective.embed(Table(), TOKENS, ROWS, ROWS, 1)
-    found = {name: float(term.detach()) for name, term in objective.terms(embedded, ROWS, ROWS, 1).items()}
-    assert found.pop("query_matching") > 0
+def test_scores_of_cut_vectors_are_compared_with_the_whole_teachers() -> None:
+    found = terms(objective_of([loss_of("score_squared", dims=[3])]), Table(), ROWS, ROWS, 1)["score_squared"].item()
+    documents = objective_of([]).candidates.of(ROWS, 1).documents.tolist()  # type: ignore[union-attr]
+    total = 0.0
+    for row in ROWS.tolist():
+        for d in documents:
+            goal = similarity(VECTORS[row], DOCUMENTS[d], cosine=True)
+            for dim in (6, 3):
+                total += (goal - similarity(QUERIES[row][:dim], DOCUMENTS[d][:dim], cosine=True)) ** 2
+    assert found == pytest.approx(total / len(ROWS) / 2, rel=2e-5)
+
+
+@pytest.mark.parametrize("symmetric", [False, True], ids=["asymmetric", "symmetric"])
+def test_a_batch_without_labels_or_candidates_moves_nothing_but_its_embeddings(symmetric: bool) -> None:
+    names = [*EVERY, "document_embedding"] if symmetric else EVERY
+    objective = objective_of([loss_of(name) for name in names], symmetric=symmetric, nearest=0)
+    found = {name: float(term.detach()) for name, term in terms(objective, Table(), ROWS, ROWS, 1).items()}
+    assert found.pop("embedding") > 0
     assert set(found.values()) == {0.0}

@@ -11,7 +11,6 @@ from sentence_transformers.base.modules import Dense, Module
 from sentence_transformers.base.modules.transformer import Transformer
 from sentence_transformers.sentence_transformer.modules import Normalize, Pooling
 from stages import distill_params
-from steps.distill.starts import _word_pieces, fresh, layer_subset, pretrained
 from transformers import (
     AutoTokenizer,
     BertConfig,
@@ -25,8 +24,9 @@ from transformers import (
 
 from steps.core.errors import UserError
 from steps.core.towers import device, load_tower
-from steps.distill import starts
-from steps.distill.params import Fresh
+from steps.distill import initialisation
+from steps.distill.initialisation import _word_pieces, fresh, layer_subset, pretrained
+from steps.distill.params import FreshEncoder
 from steps.distill.students import TransformerStudent, untrained
 
 TEXTS = ["how to sum the axis", "window", "a mean of a matrix over the last axis of a file", "the window of a graph"]
@@ -124,17 +124,17 @@ def test_a_base_of_the_teachers_width_is_not_projected(tiny_tower: Path, deep: P
 
 
 def test_a_base_that_is_no_transformer_is_refused(tiny_tower: Path, tmp_path: Path) -> None:
-    from steps.distill.token_tables import table_tower
+    from steps.distill.static_embedding import table_tower
 
     teacher = load_tower(tiny_tower)
     table = table_tower(teacher, teacher.tokenizer, np.ones((30522, 32), dtype=np.float32))
     table.save_pretrained(str(tmp_path / "table"), create_model_card=False)
-    with pytest.raises(UserError, match=r"base .*table: its first module is no transformer; use method: static"):
+    with pytest.raises(UserError, match=r"base .*table: its first module is no transformer; a static embedding"):
         pretrained(str(tmp_path / "table"), teacher)
 
 
 def test_a_fresh_student_reads_its_own_vocabulary(tiny_tower: Path, tmp_path: Path) -> None:
-    params = Fresh(layers=1, width=16, heads=2, vocabulary=60)
+    params = FreshEncoder(layers=1, dim=16, heads=2, vocabulary=60)
     plain = reopened(fresh(params, load_tower(tiny_tower), TEXTS * 3, 32), tmp_path)
     model, tokenizer = plain[0].auto_model, plain.tokenizer
     assert model.config.num_hidden_layers == 1 and model.config.hidden_size == 16
@@ -146,7 +146,7 @@ def test_a_fresh_student_reads_its_own_vocabulary(tiny_tower: Path, tmp_path: Pa
 
 def test_a_fresh_student_starts_from_the_teachers_rows(tiny_tower: Path, tmp_path: Path) -> None:
     teacher = load_tower(tiny_tower)
-    plain = reopened(fresh(Fresh(layers=2, width=16, heads=2, vocabulary=0), teacher, [], 32), tmp_path)
+    plain = reopened(fresh(FreshEncoder(layers=2, dim=16, heads=2, vocabulary=0), teacher, [], 32), tmp_path)
     assert plain.tokenizer.get_vocab() == teacher.tokenizer.get_vocab()
     rows = plain[0].auto_model.get_input_embeddings().weight.detach().numpy().astype(np.float64)
     source = teacher[0].auto_model.get_input_embeddings().weight.detach().numpy().astype(np.float64)
@@ -160,7 +160,7 @@ def test_a_fresh_student_starts_from_the_teachers_rows(tiny_tower: Path, tmp_pat
 
 def test_rows_wider_or_more_than_the_teachers_fit(tiny_tower: Path, tmp_path: Path) -> None:
     padded = load_tower(write_bert(tmp_path / "padded", tiny_tower, 8, 1, rows=30528))
-    student = fresh(Fresh(layers=1, width=16, heads=2, vocabulary=0), padded, [], 32)
+    student = fresh(FreshEncoder(layers=1, dim=16, heads=2, vocabulary=0), padded, [], 32)
     rows = student[0].auto_model.get_input_embeddings().weight
     assert rows.shape == (30522, 16)
     assert bool(torch.isfinite(rows).all())
@@ -174,7 +174,7 @@ def test_a_new_vocabulary_follows_from_its_texts_alone() -> None:
 
 
 def test_the_letters_of_a_new_vocabulary_are_the_most_frequent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(starts, "_LETTERS", 3)
+    monkeypatch.setattr(initialisation, "_LETTERS", 3)
     vocabulary = _word_pieces(["abab cab", "ab ca dz"], 200).get_vocab()
     assert {piece.removeprefix("##")[:1] for piece in vocabulary if not piece.startswith("[")} == set("abc")
 
@@ -220,7 +220,7 @@ def test_students_are_fp32_whatever_their_start_was_saved_in(tiny_tower: Path, t
 
 
 def test_a_fresh_student_may_read_its_first_token(tiny_tower: Path, tmp_path: Path) -> None:
-    params = Fresh(layers=1, width=16, heads=2, vocabulary=60, pooling="cls")
+    params = FreshEncoder(layers=1, dim=16, heads=2, vocabulary=60, pooling="cls")
     plain = reopened(fresh(params, load_tower(tiny_tower), TEXTS * 3, 32), tmp_path)
     ids = plain.tokenizer(TEXTS[:1], return_tensors="pt")
     with torch.inference_mode():

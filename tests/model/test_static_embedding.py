@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 from sentence_transformers import SentenceTransformer
-from stages import TABLE, distill_params, run_distill, run_embed, run_release
-from steps.distill.token_tables import Parts, TokenTable, check_token_rows, token_table
+from stages import STATIC, distill_params, run_distill, run_embed, run_release
 
 from steps.core.errors import UserError
 from steps.core.towers import load_tower
-from steps.distill.params import StaticParams
+from steps.distill.params import StaticEncoder
+from steps.distill.static_embedding import Pieces, StaticStudent, check_token_rows, static_embedding
 from steps.distill.tokens import Tokens
 from steps.serving.query_encoder import load_query_encoder
 
@@ -27,26 +27,26 @@ def root(tiny_tower: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def static(**changes: object) -> StaticParams:
+def static(**changes: object) -> StaticEncoder:
     """The tiny static student with some values changed."""
-    return StaticParams.model_validate(TABLE | changes)
+    return StaticEncoder.model_validate(changes)
 
 
-def table(root: Path, normalise: bool, **changes: object) -> TokenTable:
+def table(root: Path, normalise: bool, **changes: object) -> StaticStudent:
     """A table over the tiny data, whose rows were moved as training might."""
     params = static(**changes)
     teacher = load_tower(root / "models/teach/tower")
     if not normalise:
         teacher = SentenceTransformer(modules=list(teacher)[:-1], device="cpu", similarity_fn_name="dot")
     texts = ["how to sum the axis", "sum the axis", "the mean over a file", "mean over a file", "matrix of window"] * 2
-    made = token_table(teacher, root / "data/embed", texts, params, 32)
+    made = static_embedding(teacher, root / "data/embed", texts, params, 32)
     generator = torch.Generator().manual_seed(0)
     for weight in made.tower.parameters():
         weight.data += 0.1 * torch.randn(weight.shape, generator=generator)
     return made
 
 
-def embedded(made: TokenTable) -> np.ndarray:
+def embedded(made: StaticStudent) -> np.ndarray:
     with torch.inference_mode():
         return made.embed(made.read(TEXTS, 32), np.arange(len(TEXTS))).numpy()
 
@@ -65,12 +65,12 @@ def test_finishing_changes_no_embedding(root: Path, weights: str, normalise: boo
 
 def test_a_phrase_starts_as_the_sum_of_its_pieces(root: Path, tiny_tower: Path) -> None:
     params = distill_params(
-        student={"static": TABLE | {"added_words": 6, "added_pairs": 6}}, students=["static"]
+        student={"static": STATIC | {"start": {"static": {"added_words": 6, "added_pairs": 6}}}}, students=["static"]
     ).student["static"]
     teacher = load_tower(tiny_tower)
     texts = ["sum the axis", "sum the axis"]
-    with_phrases = token_table(teacher, root / "data/embed", texts, params, 32)
-    without = token_table(
+    with_phrases = static_embedding(teacher, root / "data/embed", texts, params, 32)
+    without = static_embedding(
         teacher, root / "data/embed", texts, params.model_copy(update={"added_words": 0, "added_pairs": 0}), 32
     )  # type: ignore[arg-type]
     assert len(with_phrases.tower.tokenizer.encode("sum the axis", add_special_tokens=False).ids) == 2
@@ -79,9 +79,9 @@ def test_a_phrase_starts_as_the_sum_of_its_pieces(root: Path, tiny_tower: Path) 
     np.testing.assert_allclose(ours, theirs, atol=1e-6)
 
 
-def test_parts_replace_each_token() -> None:
-    parts = Parts(np.array([0, 1, 2, 0, 1, 3]), np.array([0, 1, 2, 3, 6]))  # token 3 is 0, 1 and itself
-    opened = parts.of(Tokens(np.array([3, 2, 1, 3]), np.array([0, 2, 4])))
+def test_pieces_replace_each_token() -> None:
+    pieces = Pieces(np.array([0, 1, 2, 0, 1, 3]), np.array([0, 1, 2, 3, 6]))  # token 3 is 0, 1 and itself
+    opened = pieces.of(Tokens(np.array([3, 2, 1, 3]), np.array([0, 2, 4])))
     assert opened.ids.tolist() == [0, 1, 3, 2, 1, 0, 1, 3]
     assert opened.offsets.tolist() == [0, 4, 8]
     assert opened.sizes is not None and opened.sizes.tolist() == [2, 2]
@@ -96,7 +96,9 @@ def test_learned_weights_learn(root: Path) -> None:
 
 
 def test_a_released_table_with_phrases_reads_as_the_student_does(root: Path) -> None:
-    params = distill_params(student={"static": TABLE | {"added_words": 10, "added_pairs": 10}}, students=["static"])
+    params = distill_params(
+        student={"static": STATIC | {"start": {"static": {"added_words": 10, "added_pairs": 10}}}}, students=["static"]
+    )
     folder = run_distill(root, "static", params)
     student = load_tower(folder / "query_encoder")
     assert len(student.tokenizer.get_vocab()) > 30522 + 10
@@ -110,5 +112,5 @@ def test_a_released_table_with_phrases_reads_as_the_student_does(root: Path) -> 
 def test_token_rows_of_another_vocabulary_or_width_are_refused(tiny_tower: Path, shape: tuple[int, ...]) -> None:
     teacher, embed = load_tower(tiny_tower), Path("data/embed")
     check_token_rows(embed, np.zeros((30523, 32)), teacher)  # a table padded to a rounder size
-    with pytest.raises(UserError, match=r"tokens.npy: holds .* vocabulary and width are \(30522, 32\)"):
+    with pytest.raises(UserError, match=r"tokens.npy: holds .* vocabulary and dimension are \(30522, 32\)"):
         check_token_rows(embed, np.zeros(shape), teacher)
