@@ -125,8 +125,8 @@ def _check_student(key: str, student: StudentParams, found: Found, params: Param
         where = key if number == 0 else f"{key}.then[{number - 1}]"
         if phase.curriculum and not any(repeats.get(part) for part in DOCUMENT_PARTS):
             raise UserError(
-                f"params.yaml: {where}.curriculum is {phase.curriculum:g}, but distill.repeats has no part of documents;"
-                f" give {', '.join(sorted(DOCUMENT_PARTS))} a number, or set it to 0"
+                f"params.yaml: {where}.curriculum is {phase.curriculum:g}, but distill.repeats names no part of"
+                f" documents; give {', '.join(sorted(DOCUMENT_PARTS))} a number, or set it to 0"
             )
         labels = [loss.name for loss in phase.needs(Need.LABELS)]
         compared = labels + [loss.name for loss in phase.needs(Need.SCORES)]

@@ -129,7 +129,8 @@ def _pieces(phrases: list[str], tokenizer: Tokenizer, first_id: int) -> Pieces:
     for place, phrase in enumerate(phrases):
         words = [number[word] for word in phrase.split(" ") if word in number and word != phrase]
         found.append([*pieces.row(place).tolist(), *words, number[phrase]])
-    return Pieces(np.array([piece for each in found for piece in each]), np.cumsum([0] + [len(each) for each in found]))
+    ends = np.cumsum([0] + [len(each) for each in found])
+    return Pieces(np.array([piece for each in found for piece in each]), ends)
 
 
 def table_tower(teacher: SentenceTransformer, tokenizer: Any, rows: np.ndarray) -> SentenceTransformer:
@@ -145,6 +146,6 @@ def check_token_rows(embed: Path, rows: np.ndarray, teacher: SentenceTransformer
     expected = (len(teacher.tokenizer), teacher.get_embedding_dimension())
     if rows.ndim != 2 or rows.shape[0] < expected[0] or rows.shape[1] != expected[1]:
         raise UserError(
-            f"{embed / 'tokens.npy'}: holds {rows.shape}, but the teacher's vocabulary and dimension are {expected}; run"
-            " `dvc repro embed` again"
+            f"{embed / 'tokens.npy'}: holds {rows.shape}, but the teacher's vocabulary and dimension are {expected};"
+            " run `dvc repro embed` again"
         )

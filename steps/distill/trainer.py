@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 from torch import Tensor, nn
-from transformers import get_linear_schedule_with_warmup
 
 from steps.core.distributed import gather, micro_batch, rank, sum_over_ranks, world
 from steps.core.errors import UserError
@@ -80,7 +79,7 @@ def train(
     steps_of_epoch = math.ceil(per_epoch / schedule.batch_size)
     steps = max(1, math.ceil(schedule.epochs * steps_of_epoch))
     optimizer = _optimizer(student, objective.teachers.modules, schedule)
-    rate = get_linear_schedule_with_warmup(optimizer, max(1, round(steps * schedule.warmup_ratio)), steps)
+    rate = torch.optim.lr_scheduler.LambdaLR(optimizer, _warmup_then_linear(steps, schedule.warmup_ratio))
     done = checkpoints.load(trained, optimizer, rate)
     left = islice(_batches(data, schedule, params, steps, pads=student.pads), done.step, None)
     meter = LossMeter(objective.names, data.vectors, done.moved)
@@ -223,6 +222,16 @@ def _optimizer(student: Student, teachers: Sequence[nn.Module], schedule: Schedu
         {"params": [tokens], "weight_decay": 0.0, "lr": rate * schedule.embedding_lr_multiplier},
     ]
     return torch.optim.AdamW([group for group in groups if group["params"]], lr=rate, fused=True)
+
+
+def _warmup_then_linear(steps: int, warmup_ratio: float) -> Callable[[int], float]:
+    """Factor of the learning rate at a step: up to 1 over the warm-up, then down to 0; above 0 at the first step."""
+    warmup = max(1, round(steps * warmup_ratio))
+
+    def factor(step: int) -> float:
+        return min((step + 1) / warmup, (steps - step) / max(1, steps - warmup + 1), 1.0)
+
+    return factor
 
 
 def validate(student: Student, data: Alignment, params: DistillParams, step: int) -> float:

@@ -38,7 +38,7 @@ def test_all_layers_are_the_teacher_itself(tiny_tower: Path) -> None:
     teacher = load_tower(tiny_tower)
     tokens = tokenize(TEXTS, teacher.tokenizer, 32, special=True)
     with torch.inference_mode():
-        embedded = student.embed(tokens, np.arange(3)).numpy()
+        embedded = student.normalised(student.embed(tokens, np.arange(3))).numpy()
     np.testing.assert_allclose(embedded, encode(teacher, TEXTS, "query"), atol=1e-6)
 
 
@@ -56,18 +56,14 @@ def test_layers_the_teacher_lacks_are_refused(tiny_tower: Path) -> None:
         subset(tiny_tower, [0, 4, -5])
 
 
-def test_a_token_table_is_the_normalised_mean_of_its_rows(tiny_tower: Path) -> None:
+def test_a_static_embedding_is_the_normalised_mean_of_its_rows(tiny_tower: Path) -> None:
     teacher = load_tower(tiny_tower)
     rows = np.random.default_rng(0).normal(size=(30522, 32)).astype(np.float32)
     tokens = tokenize(TEXTS, teacher.tokenizer, 32, special=False)
+    each_itself = Pieces(np.arange(len(rows)), np.arange(len(rows) + 1))
+    student = StaticStudent(table_tower(teacher, teacher.tokenizer, rows), each_itself)
     with torch.inference_mode():
-        embedded = (
-            StaticStudent(
-                table_tower(teacher, teacher.tokenizer, rows), Pieces(np.arange(len(rows)), np.arange(len(rows) + 1))
-            )
-            .embed(tokens, np.arange(3))
-            .numpy()
-        )
+        embedded = student.normalised(student.embed(tokens, np.arange(3))).numpy()
     for position in range(3):
         mean = rows[tokens.row(position)].astype(np.float64).mean(axis=0)
         np.testing.assert_allclose(embedded[position], mean / np.linalg.norm(mean), atol=1e-6)

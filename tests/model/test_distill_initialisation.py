@@ -81,7 +81,8 @@ def reopened(tower: SentenceTransformer, folder: Path) -> SentenceTransformer:
     student = TransformerStudent(tower)
     with torch.inference_mode():
         tower.eval()
-        embedded = student.embed(student.read(TEXTS, 32), np.arange(len(TEXTS))).numpy()
+        raw = student.embed(student.read(TEXTS, 32), np.arange(len(TEXTS)))
+        embedded = student.normalised(raw).numpy()
     np.testing.assert_allclose(plain.encode(TEXTS), embedded, atol=1e-6)
     np.testing.assert_allclose(np.linalg.norm(embedded, axis=1), 1, atol=1e-5)
     assert embedded.shape == (len(TEXTS), 32)

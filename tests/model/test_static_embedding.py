@@ -48,7 +48,7 @@ def table(root: Path, normalise: bool, **changes: object) -> StaticStudent:
 
 def embedded(made: StaticStudent) -> np.ndarray:
     with torch.inference_mode():
-        return made.embed(made.read(TEXTS, 32), np.arange(len(TEXTS))).numpy()
+        return made.normalised(made.embed(made.read(TEXTS, 32), np.arange(len(TEXTS)))).numpy()
 
 
 @pytest.mark.parametrize("weights", ["idf", "uniform", "learned"])
@@ -64,15 +64,12 @@ def test_finishing_changes_no_embedding(root: Path, weights: str, normalise: boo
 
 
 def test_a_phrase_starts_as_the_sum_of_its_pieces(root: Path, tiny_tower: Path) -> None:
-    params = distill_params(
-        student={"static": STATIC | {"start": {"static": {"added_words": 6, "added_pairs": 6}}}}, students=["static"]
-    ).student["static"]
     teacher = load_tower(tiny_tower)
     texts = ["sum the axis", "sum the axis"]
-    with_phrases = static_embedding(teacher, root / "data/embed", texts, params, 32)
-    without = static_embedding(
-        teacher, root / "data/embed", texts, params.model_copy(update={"added_words": 0, "added_pairs": 0}), 32
-    )  # type: ignore[arg-type]
+    with_phrases, without = (
+        static_embedding(teacher, root / "data/embed", texts, static(added_words=count, added_pairs=count), 32)
+        for count in (6, 0)
+    )
     assert len(with_phrases.tower.tokenizer.encode("sum the axis", add_special_tokens=False).ids) == 2
     with torch.inference_mode():
         ours, theirs = (made.embed(made.read(texts, 32), np.arange(2)) for made in (with_phrases, without))
