@@ -72,7 +72,9 @@ def test_a_phrase_starts_as_the_sum_of_its_pieces(root: Path, tiny_tower: Path) 
     )
     assert len(with_phrases.tower.tokenizer.encode("sum the axis", add_special_tokens=False).ids) == 2
     with torch.inference_mode():
-        ours, theirs = (made.embed(made.read(texts, 32), np.arange(2)) for made in (with_phrases, without))
+        ours, theirs = (
+            made.normalised(made.embed(made.read(texts, 32), np.arange(2))) for made in (with_phrases, without)
+        )
     np.testing.assert_allclose(ours, theirs, atol=1e-6)
 
 
