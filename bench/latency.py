@@ -16,6 +16,7 @@ import onnxruntime
 from sentence_transformers import SentenceTransformer
 
 from bench.machine import machine
+from bench.teacher import index_teacher
 from steps.core.bases import resolve_base
 from steps.core.errors import UserError, guarded
 from steps.core.files import read_json, write_json
@@ -84,7 +85,7 @@ def query_texts() -> list[str]:
 
 
 def _teacher_folder() -> Path:
-    trained = MODELS / "teach" / "tower"
+    trained = index_teacher() / "tower"
     return trained if trained.is_dir() else Path(resolve_base("all-MiniLM-L6-v2"))
 
 

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from steps.core.params import load_index_teacher
 from steps.core.self_check import step_parser
 from steps.core.torchrun import shared_stage_main
 from steps.core.tracking import Run
@@ -22,7 +23,7 @@ def main() -> None:
             ingest=Path("data/ingest"),
             mine=Path("data/mine/relevance"),
             embed=Path("data/embed"),
-            teach=Path("models/teach"),
+            teach=Path("models/teach") / load_index_teacher(),
             output=Path("models/distill") / student,
             params=params,
             run=run,

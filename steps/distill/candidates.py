@@ -1,18 +1,12 @@
 """The documents that a batch of queries is scored against, and which of them are right."""
 
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-import faiss
 import numpy as np
 import pyarrow as pa
 
-from steps.core.progress import progress
 from steps.core.texts import fold
-
-_TEXTS = 4096  # searched at once
-_DOCUMENTS = 50_000  # among which nearest documents are sought; a seeded sample of a larger corpus
 
 
 @dataclass(frozen=True)
@@ -71,31 +65,3 @@ def positives_of(
         for row, (part, source) in rows
         if part == "train_queries" and key.get(source) in found
     }
-
-
-def nearest_documents(vectors: np.ndarray, documents: np.ndarray, count: int, seed: int, *, cosine: bool) -> np.ndarray:
-    """Rows of the `count` documents most like each of the `(texts, dim)` vectors, best first.
-
-    Documents `(n, dim)`; of more than 50,000 a seeded sample is searched. Where there are fewer than `count`, all are
-    taken and a line on stderr says so.
-    """
-    most = min(len(documents), _DOCUMENTS)
-    if count > most:
-        print(f"distill: neighbours is {count}, but there are {most} documents: takes them all", file=sys.stderr)
-        count = most
-    if not count:
-        return np.zeros((len(vectors), 0), dtype=np.int64)
-    rows = np.arange(len(documents))
-    if len(rows) > _DOCUMENTS:
-        rows = np.sort(np.random.default_rng((seed, 4)).choice(rows, size=_DOCUMENTS, replace=False))
-    searched = np.array(documents[rows], dtype=np.float32)
-    if cosine:
-        faiss.normalize_L2(searched)
-    index = faiss.IndexFlatIP(documents.shape[1])
-    index.add(searched)
-    starts = range(0, len(vectors), _TEXTS)
-    found = [
-        index.search(np.ascontiguousarray(vectors[start : start + _TEXTS], dtype=np.float32), count)[1]
-        for start in progress(starts, len(starts), "nearest documents")
-    ]
-    return rows[np.concatenate(found)]

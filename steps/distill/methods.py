@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from sentence_transformers import SentenceTransformer
 
-from steps.distill.candidates import Candidates, nearest_documents, positives_of
+from steps.distill.candidates import Candidates, positives_of
 from steps.distill.checks import check_candidates, check_document_tokens
 from steps.distill.losses.embedding import LOSSES, QueryDistillation
 from steps.distill.objectives import Embeddings, Objective, Rankings
@@ -95,7 +95,7 @@ class Maker:
         """The terms over candidate documents; UserError when a label term has no labelled text to train on."""
         vectors, documents = self.sources.vectors, self.sources.documents
         cosine = self.teacher.similarity_fn_name == "cosine"
-        nearest = nearest_documents(vectors, documents, ranking.neighbours, self.params.seed, cosine=cosine)
+        nearest = self.sources.nearest(ranking.neighbours)
         if ranking.labels == "teacher":
             positives = {row: nearest[row, :1] for row in range(len(nearest))}
         else:

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from steps.core.corpus import CorpusTexts, corpus_columns
+from steps.core.errors import UserError
 from steps.core.tables import read_table
 
 
@@ -34,6 +35,19 @@ class Sources:
     def documents(self) -> np.ndarray:
         """The teacher's vectors of the documents, `(documents, dim)`, memory-mapped."""
         return np.load(self.embed / "documents.npy", mmap_mode="r")
+
+    def nearest(self, count: int) -> np.ndarray:
+        """Rows of the `count` documents nearest to each text, best first: `(texts, count)`; all where there are fewer.
+
+        UserError when `embed` kept fewer.
+        """
+        stored = np.load(self.embed / "nearest.npy", mmap_mode="r")
+        if stored.shape[1] < min(count, len(self.documents)):
+            raise UserError(
+                f"distill.student: neighbours is {count}, but embed.neighbours kept {stored.shape[1]} documents of each"
+                " text; raise embed.neighbours, or ask for fewer"
+            )
+        return stored[:, :count]
 
     def document_ids(self) -> list[str]:
         """Ids of the documents, in the order of their vectors."""

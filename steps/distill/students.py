@@ -82,7 +82,7 @@ def untrained(
     chosen: StudentParams, teacher_folder: Path, embed: Path, texts: list[str], params: DistillParams
 ) -> Student:
     """The student that `chosen` describes, before its training."""
-    teacher = load_tower(teacher_folder)
+    teacher = load_tower(teacher_folder, "query")
     if isinstance(chosen, StaticParams):
         return token_table(teacher, embed, texts, chosen, params.max_length)
     longest = _longest(chosen, params)

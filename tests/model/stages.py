@@ -17,6 +17,7 @@ EMBED = EmbedParams(
     max_part_texts=0,
     spans_per_document=1,
     case_share=0.25,
+    neighbours=4,
     precision="fp32",
     batch_size=16,
     shard_texts=32,
@@ -59,7 +60,6 @@ REFINE = {"epochs": 1.0, "learning_rate": 1e-3, "labels": "teacher", "neighbours
 FRESH = LAYERS | {"fresh": {"layers": 1, "width": 16, "heads": 2, "vocabulary": 300}}
 DISTILL = {
     "students": ["static", "2l"],
-    "budget_ms": 0.0,
     "seed": 1,
     "mixture": {"train_queries": 1.0, "titles": 1.0, "sentences": 1.0},
     "max_length": 32,
@@ -126,11 +126,11 @@ def run_embed(root: Path, tower: Path) -> None:
     write_mine(root / "data/mine/relevance")
     generated = SCHEMAS["generated_queries"].empty_table()
     write_table(root / "data/generate", "generated_queries", generated)
-    shutil.copytree(tower, root / "models/teach/tower", dirs_exist_ok=True)
+    shutil.copytree(tower, root / "models/teach/dense/tower", dirs_exist_ok=True)
     embed(
         ingest=root / "data/ingest",
         generate=root / "data/generate",
-        teach=root / "models/teach",
+        teach=root / "models/teach/dense",
         output=root / "data/embed",
         params=EMBED,
         run=NullRun(),
@@ -147,7 +147,7 @@ def run_distill(root: Path, student: str, params: DistillParams, run: Run | None
         ingest=root / "data/ingest",
         mine=root / "data/mine/relevance",
         embed=root / "data/embed",
-        teach=root / "models/teach",
+        teach=root / "models/teach/dense",
         output=output,
         params=params,
         run=run or NullRun(),
@@ -162,7 +162,7 @@ def run_index(root: Path, params: IndexParams = INDEX) -> Path:
     index(
         ingest=root / "data/ingest",
         embed=root / "data/embed",
-        teach=root / "models/teach",
+        teach=root / "models/teach/dense",
         output=root / "models/index",
         params=params,
         run=NullRun(),

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from steps.distill.candidates import Candidates, nearest_documents
+from steps.distill.candidates import Candidates
 from steps.distill.losses.embedding import LOSSES, QueryDistillation
 from steps.distill.objectives import Embeddings, Objective, Rankings
 from steps.distill.params import Ranking
@@ -37,7 +37,8 @@ class Table:
 
 
 def rankings(terms: dict[Any, float], *, symmetric: bool, cosine: bool = True, temperature: float = 0.3) -> Rankings:
-    nearest = nearest_documents(VECTORS, DOCUMENTS, 3, 1, cosine=cosine)
+    searched = DOCUMENTS / np.linalg.norm(DOCUMENTS, axis=1, keepdims=True) if cosine else DOCUMENTS
+    nearest = np.argsort(-(VECTORS @ searched.T), axis=1)[:, :3]
     ranking = Ranking(terms=terms, temperature=temperature)
     tokens = DOCUMENT_TOKENS if symmetric else None
     return Rankings(ranking, VECTORS, DOCUMENTS, Candidates(POSITIVES, nearest, 1), tokens, cosine=cosine)
