@@ -113,4 +113,4 @@ lock: ## resolve pyproject.toml anew into the files of requirements/
 	@requirements/lock.sh
 
 clean: ## remove outputs, caches and runs; keeps .venv
-	@rm -rf data models reports runs .cache mlflow.db mlartifacts
+	@rm -rf $(filter-out data/score,$(wildcard data/*)) data/score/*/ models reports runs .cache mlflow.db mlartifacts

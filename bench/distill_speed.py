@@ -27,6 +27,7 @@ from steps.distill.objectives import Embeddings
 from steps.distill.starts import layer_subset
 
 from bench.machine import machine
+from bench.teacher import index_teacher
 from pipeline.params import load_params
 from steps.core.errors import UserError, guarded
 from steps.core.files import write_json
@@ -44,7 +45,7 @@ from steps.distill.tokens import length_batches
 from steps.distill.trainer import Alignment, Timetable, train
 from steps.teach.contrastive_training import set_dropout
 
-EMBED, TOWER = Path("data/embed"), Path("models/teach/tower")
+EMBED = Path("data/embed")
 RESULT = Path("bench/results/distill_speed.json")
 LAYERS, BATCH = [0, -1], 128
 RATE, WARMUP, DECAY = 4e-4, 0.05, 0.01
@@ -273,7 +274,7 @@ def judge(found: dict[str, Any]) -> None:
 def main() -> None:
     """Write bench/results/distill_speed.json, then judge it."""
     params = load_params().distill
-    found = measure(draw(EMBED, TOWER, params, TRAINED, HELD_OUT), ROUNDS)
+    found = measure(draw(EMBED, index_teacher() / "tower", params, TRAINED, HELD_OUT), ROUNDS)
     versions = {"sentence_transformers": sentence_transformers.__version__, "transformers": transformers.__version__}
     write_json(RESULT, {"machine": machine() | versions, "git_commit": git_commit(), "seed": SEED} | found)
     print(f"wrote {RESULT}")

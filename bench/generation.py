@@ -13,6 +13,7 @@ import numpy as np
 from scipy import stats
 
 from bench.machine import machine
+from bench.teacher import index_teacher
 from pipeline.params import load_params
 from steps.core.files import read_json, write_json
 from steps.core.tables import read_table
@@ -23,7 +24,7 @@ from steps.distill.run import run as distill
 from steps.evaluate.measures import per_query
 from steps.evaluate.questions import EvaluationSet, read_evaluation_sets
 
-INGEST, MINE, EMBED, TEACH = Path("data/ingest"), Path("data/mine/relevance"), Path("data/embed"), Path("models/teach")
+INGEST, MINE, EMBED = Path("data/ingest"), Path("data/mine/relevance"), Path("data/embed")
 
 
 def ndcg(tower_folder: Path, questions: list[EvaluationSet]) -> np.ndarray:
@@ -51,7 +52,7 @@ def measure(
     changed = params.model_copy(update={"mixture": mixture, "seed": seed})
     with TemporaryDirectory() as folder:
         output = Path(folder) / student
-        distill(student, INGEST, MINE, EMBED, TEACH, output, changed, NullRun())
+        distill(student, INGEST, MINE, EMBED, index_teacher(), output, changed, NullRun())
         return ndcg(output / "query_encoder", questions)
 
 

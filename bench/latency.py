@@ -18,6 +18,7 @@ from steps.distill.starts import layer_subset
 from steps.distill.token_tables import table_tower
 
 from bench.machine import machine
+from bench.teacher import index_teacher
 from steps.core.bases import resolve_base
 from steps.core.errors import UserError, guarded
 from steps.core.files import read_json, write_json
@@ -84,7 +85,7 @@ def query_texts() -> list[str]:
 
 
 def _teacher_folder() -> Path:
-    trained = MODELS / "teach" / "tower"
+    trained = index_teacher() / "tower"
     return trained if trained.is_dir() else Path(resolve_base("all-MiniLM-L6-v2"))
 
 

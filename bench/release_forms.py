@@ -62,7 +62,7 @@ def measure(root: Path, student: str, seed: int, params: Params, folder: Path) -
         ingest=ingest,
         mine=root / "data/mine/relevance",
         embed=root / "data/embed",
-        teach=root / "models/teach",
+        teach=root / "models/teach" / params.teach.index,
         output=made,
         params=params.distill.model_copy(update={"seed": seed}),
         run=NullRun(),

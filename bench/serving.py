@@ -19,6 +19,7 @@ import numpy as np
 
 from bench import latency, swap, vectors
 from bench.machine import machine
+from bench.teacher import index_teacher
 from steps.core.errors import UserError, guarded
 from steps.core.files import write_json
 from steps.core.run_ids import git_commit
@@ -40,7 +41,7 @@ def check() -> None:
         swap.METRICS,
         latency.INGEST / "queries.parquet",
         vectors.EMBED / "documents.npy",
-        latency.MODELS / "teach" / "tower",
+        index_teacher() / "tower",
         *(latency.MODELS / "distill" / student / "query_encoder" for student in ("2l", "static")),
     ]
     for path in needed:

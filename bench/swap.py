@@ -6,6 +6,7 @@ from typing import Any
 import faiss
 import numpy as np
 
+from bench.teacher import index_teacher
 from pipeline.params import load_params
 from steps.core.errors import UserError
 from steps.core.files import read_json
@@ -21,7 +22,7 @@ from steps.index.tuning import K, Tuned, tune
 from steps.serving.dims import cut
 from steps.serving.release import Release, load_release
 
-INGEST, EMBED, TEACHER = Path("data/ingest"), Path("data/embed"), Path("models/teach/tower")
+INGEST, EMBED = Path("data/ingest"), Path("data/embed")
 RELEASES, METRICS = Path("models/release"), Path("reports/metrics.json")
 MEASURE = "nDCG@10"
 
@@ -68,7 +69,7 @@ def _graph(release: Release, dataset: str, params: IndexParams) -> tuple[faiss.I
     text = of_kind("hnsw", len(vectors), vectors.shape[1], len(vectors))
     graph = faiss.index_factory(vectors.shape[1], text, faiss.METRIC_INNER_PRODUCT)
     graph.add(vectors)
-    teacher = load_tower(TEACHER)
+    teacher = load_tower(index_teacher() / "tower")
     asked = recall_queries(
         read_table(INGEST, "queries"),
         dataset,

@@ -34,6 +34,7 @@ def main() -> None:
     params, wanted, root = load_params(), sys.argv[1:], Path.cwd()
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     surroundings.settle()
+    surroundings.lay_out(root)
     machine = preflight.examine(root)
     _tell([str(machine), *(f"WARNING: {line}" for line in preflight.warnings(machine))])
     if not surroundings.in_git(root):
@@ -113,7 +114,8 @@ def _stages() -> list[str]:
 
 def _expected(params: Params, precision: str, stages: list[str]) -> float:
     """About how many seconds the stages take; 0 where that cannot be told."""
-    operations = forecast.layer_operations(Path(resolve_base(params.teach.base)))
+    base = params.teach.described(params.teach.index).base
+    operations = forecast.layer_operations(Path(resolve_base(base)))
     if operations is None or not stages:
         return 0.0
     data = forecast.measure(INGEST, params)

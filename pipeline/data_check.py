@@ -43,7 +43,7 @@ class Found:
 def check_data(params: Params, ingest: Path) -> list[str]:
     """Check the tables in `ingest` against what the stages after it need; returns lines on what the run does without.
 
-    Such are parts without texts, a teacher that nothing trains, data sets that nobody judged. UserError
+    Such are parts without texts, teachers that nothing trains, data sets that nobody judged. UserError
     for what would stop a later stage: training asked for without a triplet to train on, terms without labels, a
     required part without texts, no text at all, an index that cannot be trained on so few documents.
     """
@@ -57,19 +57,22 @@ def check_data(params: Params, ingest: Path) -> list[str]:
         _check_student(f"distill.student.{name}", params.distill.student[name], found, params)
     for dataset, count in sorted(found.documents.items()):
         _check_index(params.index, dataset, count)
-    return [*_teacher(params, found), *_repeats(params, found), *_judgements(found)]
+    return [*_teachers(params, found), *_repeats(params, found), *_judgements(found)]
 
 
-def _teacher(params: Params, found: Found) -> Iterator[str]:
-    if params.teach.epochs == 0 or found.minable:
-        return
-    if found.logged:
-        raise UserError(
-            f"params.yaml: teach.epochs is {params.teach.epochs:g}, but the log of the training queries does not have"
-            " both clicked documents and such that were shown and not clicked, nor a query with more scores than"
-            " mine.relevance_skip: there is nothing to train on; set teach.epochs: 0, or give ingest such a log"
-        )
-    yield f"teach: no click log and no relevance table: {params.teach.base} stays as it is, a zero-shot teacher"
+def _teachers(params: Params, found: Found) -> Iterator[str]:
+    """A line for each teacher that nothing trains."""
+    for name in params.teach.teachers:
+        teacher, key = params.teach.described(name), f"teach.teacher.{name}.epochs"
+        if teacher.epochs == 0 or found.minable:
+            continue
+        if found.logged:
+            raise UserError(
+                f"params.yaml: {key} is {teacher.epochs:g}, but the log of the training queries does not have both"
+                " clicked documents and such that were shown and not clicked, nor a query with more scores than"
+                f" mine.relevance_skip: there is nothing to train on; set {key}: 0.0, or give ingest such a log"
+            )
+        yield f"teach@{name}: no click log and no relevance table: {teacher.base} stays as it is, a zero-shot teacher"
 
 
 def _repeats(params: Params, found: Found) -> Iterator[str]:
@@ -127,6 +130,11 @@ def _check_student(key: str, student: StudentParams, found: Found, params: Param
             raise UserError(
                 f"params.yaml: {where}.curriculum is {phase.curriculum:g}, but distill.repeats names no part of"
                 f" documents; give {', '.join(sorted(DOCUMENT_PARTS))} a number, or set it to 0"
+            )
+        if phase.teacher_top_k > params.embed.neighbours:
+            raise UserError(
+                f"params.yaml: {where}.teacher_top_k is {phase.teacher_top_k}, but embed.neighbours is"
+                f" {params.embed.neighbours}: so many documents of each text are kept; raise it, or ask for fewer"
             )
         labels = [loss.name for loss in phase.needs(Need.LABELS)]
         compared = labels + [loss.name for loss in phase.needs(Need.SCORES)]

@@ -20,8 +20,8 @@ from steps.distill.params import Base, Fresh, Layers, Static, StudentParams
 TOKENS_A_WORD = 1.4
 SHORT = 19  # tokens of an alignment text
 BACKWARD = 3  # a training step against reading the same texts
-FIXED = {"mine": 4.0, "teach": 20.0, "generate": 15.0, "embed": 15.0, "distill": 18.0, "index": 20.0, "release": 16.0,
-         "evaluate": 35.0}  # fmt: skip
+FIXED = {"mine": 4.0, "teach": 20.0, "generate": 15.0, "embed": 15.0, "score": 15.0, "distill": 18.0, "index": 20.0,
+         "release": 16.0, "evaluate": 35.0}  # fmt: skip
 STATIC = 3e9  # operations a text of a token table's batch, in time rather than in truth
 DENOISER = 6e9  # the same for each query that the small BART trains on or writes
 
@@ -38,7 +38,7 @@ class Data:
 
 def measure(ingest: Path, params: Params) -> Data:
     """What the tables of `ingest` hold, counted roughly."""
-    limit, documents, tokens, words = params.teach.max_document_length, 0, 0.0, 0
+    limit, documents, tokens, words = params.teach.described(params.teach.index).max_document_length, 0, 0.0, 0
     for batch in corpus_batches(ingest, ["content"]):
         counts = pc.add(pc.count_substring(batch["content"], " "), 1)
         documents += batch.num_rows
@@ -54,20 +54,27 @@ def measure(ingest: Path, params: Params) -> Data:
 
 
 def forecast(data: Data, params: Params, layer: float, layers: int, speed: float) -> dict[str, float]:
-    """Seconds of each stage; `layer`: operations of one of the teacher's `layers` a token, `speed`: operations/s."""
+    """Seconds of each stage; `layer`: operations of one of a teacher's `layers` a token, `speed`: operations/s.
+
+    All teachers are taken to be as large as that of the index.
+    """
     tower = layer * layers
-    triplets = params.teach.max_triplets * params.teach.epochs * min(1, data.train_queries)
-    compared = params.teach.dev_queries + params.teach.dev_documents if triplets else 0
     work: dict[str, float] = {
         "mine@click": 0,
         "mine@relevance": 0,
-        "teach": tower * data.document_tokens * (triplets * 2.2 * BACKWARD + 2 * compared),
         "generate": DENOISER
         * (min(data.train_queries, params.generate.max_queries) if not params.generate.model else 0),
         "embed": tower * (data.documents * data.document_tokens + SHORT * data.texts + 3 * 30_000),
         "index": 0,
         "evaluate": tower * SHORT * 4_000,
     }
+    for name in params.teach.teachers:
+        teacher = params.teach.described(name)
+        triplets = teacher.max_triplets * teacher.epochs * min(1, data.train_queries)
+        compared = teacher.dev_queries + teacher.dev_documents if triplets else 0
+        work[f"teach@{name}"] = tower * data.document_tokens * (triplets * 2.2 * BACKWARD + 2 * compared)
+    for name in params.score.teachers:
+        work[f"score@{name}"] = tower * (data.documents * data.document_tokens + SHORT * data.texts)
     for name in params.distill.students:
         student = params.distill.student[name]
         epochs = sum(phase.epochs for phase in student.phases)

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from steps.core.errors import UserError
 from steps.core.params import PARAMS, Strict, read_mapping, validated
 from steps.distill.params import DistillParams
 from steps.embed.params import EmbedParams
@@ -13,6 +14,7 @@ from steps.ingest.params import IngestParams
 from steps.mine.params import MineParams
 from steps.promote.params import PromoteParams
 from steps.release.params import ReleaseParams
+from steps.score.params import ScoreParams
 from steps.teach.params import TeachParams
 
 
@@ -24,6 +26,7 @@ class Params(Strict):
     teach: TeachParams
     generate: GenerateParams
     embed: EmbedParams
+    score: ScoreParams
     distill: DistillParams
     index: IndexParams
     release: ReleaseParams
@@ -38,4 +41,16 @@ def load_params(path: Path = PARAMS) -> Params:
 
 def check_params(raw: dict[str, Any], source: str) -> Params:
     """Validate a params mapping; UserError lists what is wrong in `source`."""
-    return validated(Params, raw, source)
+    params = validated(Params, raw, source)
+    for name in params.score.teachers:
+        if name not in params.teach.teachers:
+            raise UserError(
+                f"{source}: score.teachers names {name!r}, but teach.teachers has only {params.teach.teachers}; add it"
+                " there, or take it off score.teachers"
+            )
+        if name == params.teach.index:
+            raise UserError(
+                f"{source}: score.teachers names {name!r}, the teacher of the index (teach.index), whose scores follow"
+                " from its vectors; take it off score.teachers"
+            )
+    return params

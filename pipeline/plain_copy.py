@@ -8,7 +8,8 @@ from pathlib import Path
 def plain_copy(root: Path, folder: Path) -> None:
     """Make `folder` hold the files of `root` that are not ignored, and none that it held before but those ignored.
 
-    Of `.gitignore` files, in `root` and `.dvc`, two forms are understood: `/name` beside the file, `name` anywhere.
+    Of `.gitignore` files, in `root` and `.dvc`, three forms are understood: `/name` and `/name/*` beside the file,
+    `name` anywhere. What is an exception to them, such as `!/data/score/`, is not copied all the same.
     """
 
     def ignored(place: str, names: list[str]) -> set[str]:
@@ -35,4 +36,5 @@ def _remove(path: Path) -> None:
 def _patterns(folder: Path) -> list[str]:
     path = folder / ".gitignore"
     lines = path.read_text(encoding="utf-8").split("\n") if path.is_file() else []
-    return [line.rstrip("/") for line in lines if line and not line.startswith("#")]
+    found = [line.removesuffix("/*").rstrip("/") for line in lines if line and not line.startswith(("#", "!"))]
+    return [line for line in found if "/" not in line[1:]]

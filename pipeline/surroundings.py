@@ -29,6 +29,11 @@ def settle() -> None:
         os.environ.setdefault(name, value)
 
 
+def lay_out(root: Path) -> None:
+    """Make the folder that stages depend on though none has to write into it: a clone has it, a copy may not."""
+    (root / "data/score").mkdir(parents=True, exist_ok=True)
+
+
 def in_git(root: Path) -> bool:
     """Whether the folder lies in a git checkout."""
     return any((folder / ".git").exists() for folder in (root, *root.parents))

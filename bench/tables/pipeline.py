@@ -12,6 +12,7 @@ import numpy as np
 from sentence_transformers import SentenceTransformer
 
 from bench.tables.expected import Mixture
+from bench.teacher import index_teacher
 from pipeline.params import load_params
 from steps.core.corpus import CorpusTexts, corpus_columns
 from steps.core.errors import UserError
@@ -53,8 +54,8 @@ class Pipeline:
 
     @property
     def teach(self) -> Path:
-        """The teacher's folder."""
-        return self.root / "models/teach"
+        """Folder of the teacher that made the index."""
+        return index_teacher(self.root)
 
     @cached_property
     def params(self) -> DistillParams:
@@ -73,8 +74,8 @@ class Pipeline:
 
     @cached_property
     def teacher(self) -> SentenceTransformer:
-        """The teacher, zero-shot or trained."""
-        return load_tower(self.teach / "tower")
+        """Its query tower, zero-shot or trained."""
+        return load_tower(self.teach / "tower", "query")
 
     @cached_property
     def depth(self) -> int:
@@ -89,7 +90,7 @@ class Pipeline:
         for name in ("corpus.parquet", "queries.parquet", "qrels.parquet"):
             digest.update(sha256_file(self.ingest / name).encode())
         digest.update(sha256_file(self.mine / "triplets.parquet").encode())
-        for name in ("alignment_texts.parquet", "alignment.npy", "documents.npy", "tokens.npy"):
+        for name in ("alignment_texts.parquet", "alignment.npy", "documents.npy", "nearest.npy", "tokens.npy"):
             digest.update(sha256_file(self.embed / name).encode())
         return digest.hexdigest()
 

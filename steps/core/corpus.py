@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import compress
 from pathlib import Path
 
 import numpy as np
@@ -62,11 +63,15 @@ class CorpusRows:
 class CorpusTexts:
     """The texts of the corpus in `ingest` as a document tower reads them, read anew by every loop over them."""
 
-    def __init__(self, ingest: Path) -> None:
+    def __init__(self, ingest: Path, chosen: np.ndarray | None = None) -> None:
+        """`chosen`: rows of the documents, ascending; None = all."""
         self.rows = CorpusRows(ingest, ["title", "content"])
+        self.chosen = np.ones(len(self.rows), dtype=bool) if chosen is None else np.zeros(len(self.rows), dtype=bool)
+        if chosen is not None:
+            self.chosen[chosen] = True
 
     def __len__(self) -> int:
-        return len(self.rows)
+        return int(self.chosen.sum())
 
     def __iter__(self) -> Iterator[str]:
-        return (document_text(title, content) for title, content in self.rows)
+        return (document_text(title, content) for title, content in compress(self.rows, self.chosen))

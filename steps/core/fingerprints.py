@@ -11,7 +11,10 @@ _TOKENIZER_FILES = {
     "tokenizer.json", "vocab.txt", "special_tokens_map.json", "tokenizer_config.json", "vocab.json", "merges.txt",
     "added_tokens.json", "sentencepiece.bpe.model", "spiece.model", "tokenizer.model",
 }  # fmt: skip
-_MODULE_FILES = {"modules.json", "config.json", "config_sentence_transformers.json", "sentence_bert_config.json"}
+_MODULE_FILES = {
+    "modules.json", "config.json", "config_sentence_transformers.json", "sentence_bert_config.json",
+    "router_config.json",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)

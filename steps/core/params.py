@@ -1,16 +1,19 @@
 """Reading params.yaml: each step checks its own section, strictly."""
 
 import difflib
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar, cast, get_args, get_origin
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError, create_model
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError, create_model
+from pydantic.fields import FieldInfo
 
 from steps.core.errors import UserError
 from steps.core.names import plain_name
 
 PARAMS = Path("params.yaml")
+_QUOTE = "'"
 
 
 class Strict(BaseModel):
@@ -19,6 +22,7 @@ class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
+Name = Annotated[str, AfterValidator(plain_name)]  # becomes a folder, which a run replaces
 Section = TypeVar("Section", bound=Strict)
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -38,6 +42,15 @@ def load_students(path: Path = PARAMS) -> list[str]:
     if not isinstance(names, list) or not names:
         raise UserError(f"{path}: distill.students is {names!r}; give a list of names in distill.student")
     return [checked_name("distill.students", str(name)) for name in names]
+
+
+def load_index_teacher(path: Path = PARAMS) -> str:
+    """Name in teach.index: the teacher whose document vectors are the index and whose query vectors students learn."""
+    teach = read_mapping(path).get("teach")
+    name = teach.get("index") if isinstance(teach, dict) else None
+    if not isinstance(name, str):
+        raise UserError(f"{path}: teach.index is {name!r}; give a name in teach.teachers")
+    return checked_name("teach.index", name)
 
 
 def checked_name(key: str, name: str) -> str:
@@ -78,23 +91,46 @@ def validated(model: type[Model], raw: dict[str, Any], source: str) -> Model:
 
 def _complaint(item: Any, model: type[BaseModel]) -> str:
     """One pydantic error as one clause: dotted key, value, fix."""
-    key = ".".join(str(part) for part in item["loc"])
-    if item["type"] == "extra_forbidden":
-        known = _known_keys(model, item["loc"][:-1])
-        near = difflib.get_close_matches(str(item["loc"][-1]), known, n=1, cutoff=0.0)
-        parent = key.rpartition(".")[0]
-        hint = f"; did you mean {'.'.join(filter(None, (parent, near[0])))}?" if near else ""
-        return f"{key} is unknown{hint}"
-    if item["type"] == "missing":
-        return f"{key} is missing; add it (the tracked params.yaml shows its default)"
-    return f"{key} is {item['input']!r}: {item['msg'][:1].lower()}{item['msg'][1:]}"
+    keys, _ = _followed(model, item["loc"])
+    key = ".".join(keys)
+    match item["type"]:
+        case "extra_forbidden":
+            _, owner = _followed(model, item["loc"][:-1])
+            near = difflib.get_close_matches(keys[-1], getattr(owner, "model_fields", {}), n=1, cutoff=0.0)
+            hint = f"; did you mean {'.'.join([*keys[:-1], near[0]])}?" if near else ""
+            return f"{key} is unknown{hint}"
+        case "missing":
+            return f"{key} is missing; add it (the tracked params.yaml shows its default)"
+        case "union_tag_not_found":
+            return f"{key} has no {item['ctx']['discriminator']}; add it (the tracked params.yaml shows its default)"
+        case "union_tag_invalid":
+            told = item["ctx"]
+            return f"{key}.{told['discriminator'].strip(_QUOTE)} is {told['tag']!r}; it may be {told['expected_tags']}"
+        case "value_error":
+            shown = "" if isinstance(item["input"], dict) else f" is {item['input']!r}"  # else wrong between its keys
+            return f"{key}{shown}: {item['ctx']['error']}"
+        case _:
+            return f"{key} is {item['input']!r}: {item['msg'][:1].lower()}{item['msg'][1:]}"
 
 
-def _known_keys(model: Any, location: tuple[Any, ...]) -> list[str]:
-    """Keys of the model at a location; follows nested models, and dictionaries of models."""
+def _followed(model: type[BaseModel], location: Iterable[Any]) -> tuple[list[str], Any]:
+    """Keys of the file on the way to a location, without tags of unions, which are no keys; and the type there."""
+    kind, tag_key = cast(Any, model), None
+    keys = []
     for part in location:
-        fields = getattr(model, "model_fields", {})
-        annotation = fields[part].annotation if part in fields else model
-        inner = [kind for kind in getattr(annotation, "__args__", ()) if hasattr(kind, "model_fields")]
-        model = inner[0] if inner else annotation
-    return list(getattr(model, "model_fields", {}))
+        if tag_key:
+            members = get_args(kind) or (kind,)
+            kind = next((each for each in members if part in get_args(each.model_fields[tag_key].annotation)), None)
+            tag_key = None
+            continue
+        keys.append(str(part))
+        if part in (fields := getattr(kind, "model_fields", {})):
+            kind, tag_key = fields[part].annotation, fields[part].discriminator
+        else:
+            kind = next(reversed(get_args(kind)), None)  # values of a list or a dictionary
+        if get_origin(kind) is Annotated:
+            kind, *notes = get_args(kind)
+            tag_key = next((note.discriminator for note in notes if isinstance(note, FieldInfo)), None)
+        if type(None) in get_args(kind):
+            kind = get_args(kind)[0]  # `Section | None`
+    return keys, kind

@@ -21,6 +21,9 @@ Part = Literal[
     "spans",
     "pool",
 ]
+# As what a tower reads a text: the column `role`, and the routes of a tower that has two.
+Role = Literal["query", "document"]
+ROLES: tuple[Role, Role] = ("query", "document")
 _ROWS_AT_ONCE = 2**20  # a row group; the text of so many rows fits into one chunk, which the text of a log does not
 
 
@@ -48,6 +51,7 @@ SCHEMAS: dict[str, pa.Schema] = {
         query_id=_text, source_query_id=_text, variant=_whole, text=_text, sigma=_real, mask_ratio=_real
     ),
     "alignment_texts": _schema(text_sha=_text, text=_text, part=_text, role=_text, source_id=_text),
+    "scores": _schema(text_row=_whole, doc_row=_whole, score=_real),
     "held_out": _schema(text_sha=_text, text=_text, part=_text, role=_text, source_id=_text),
     "per_query": _schema(query_id=_text, dataset=_text, model=_text, split=_text, measure=_text, value=pa.float64()),
 }
@@ -70,16 +74,21 @@ def write_table(folder: Path, name: str, *tables: pa.Table) -> Path:
 
     Text columns may be dictionaries of text. ValueError when columns or types differ from the schema.
     """
-    schema = SCHEMAS[name]
-    for table in tables:
-        if table.column_names != schema.names:
-            raise ValueError(f"table {name}: columns {table.column_names}, expected {schema.names}")
-    path = folder / f"{name}.parquet"
-    filled = [table for table in tables if table.num_rows] or [schema.empty_table()]
+    return stream_table(folder, name, tables)
+
+
+def stream_table(folder: Path, name: str, tables: Iterable[pa.Table]) -> Path:
+    """The same of tables that are made while it is written: one at a time is in memory."""
+    schema, path, rows = SCHEMAS[name], folder / f"{name}.parquet", 0
     with staged_file(path) as staging, pq.ParquetWriter(staging, schema, compression="zstd") as writer:
-        for table in filled:
-            for start in range(0, max(table.num_rows, 1), _ROWS_AT_ONCE):
+        for table in tables:
+            if table.column_names != schema.names:
+                raise ValueError(f"table {name}: columns {table.column_names}, expected {schema.names}")
+            rows += table.num_rows
+            for start in range(0, table.num_rows, _ROWS_AT_ONCE):
                 writer.write_table(table.slice(start, _ROWS_AT_ONCE).cast(schema))
+        if not rows:
+            writer.write_table(schema.empty_table())
     return path
 
 

@@ -1,18 +1,23 @@
 """Towers: SentenceTransformer models that turn queries or documents into embeddings, and the one way to run them."""
 
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import torch
 from sentence_transformers import SentenceTransformer
+from sentence_transformers.base.modules import Router
+from sentence_transformers.sentence_transformer.modules import Normalize
+from torch import nn
+from torch.nn import functional
 from transformers.utils.logging import disable_progress_bar
 
 from steps.core.errors import UserError
 from steps.core.precision import Precision, resolve_precision
 from steps.core.progress import progress
+from steps.core.tables import Role
 
-Role = Literal["query", "document"]
 _SHORT = 128  # tokens
 
 
@@ -21,10 +26,18 @@ def device() -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def load_tower(source: str | Path) -> SentenceTransformer:
-    """Load a tower from a folder or a Hugging Face name, in fp32 whatever it was saved in.
+@dataclass(frozen=True)
+class Embeddings:
+    """Vectors of texts, `(n, dim)`, and `(n,)` their norms before the tower's final Normalize; both float32."""
 
-    UserError when it cannot be had.
+    vectors: np.ndarray
+    lengths: np.ndarray
+
+
+def load_tower(source: str | Path, role: Role | None = None) -> SentenceTransformer:
+    """Load a tower from a folder or a Hugging Face name, in fp32 whatever it was saved in; its route of a role alone.
+
+    UserError when it cannot be loaded, and for a Router without such a route.
     """
     disable_progress_bar()
     try:
@@ -34,10 +47,39 @@ def load_tower(source: str | Path) -> SentenceTransformer:
         raise UserError(
             f"model {source}: cannot be loaded ({reason}); give a sentence-transformers folder or a name on the hub"
         ) from None
-    settings = getattr(getattr(tower, "tokenizer", None), "init_kwargs", {})
-    for origin in ("is_local", "local_files_only"):  # would be saved, and one model have several fingerprints
-        settings.pop(origin, None)
-    return tower
+    for module in tower.modules():
+        settings = getattr(getattr(module, "tokenizer", None), "init_kwargs", {})
+        for origin in ("is_local", "local_files_only"):  # would be saved, and one model have several fingerprints
+            settings.pop(origin, None)
+    return route(tower, role) if role else tower
+
+
+def route(tower: SentenceTransformer, role: Role) -> SentenceTransformer:
+    """The tower that reads texts of a role: of a Router the modules of that route and those behind it, else all.
+
+    The weights are shared with `tower`. UserError for a Router without such a route.
+    """
+    first = tower[0]
+    if not isinstance(first, Router):
+        return tower
+    if role not in first.sub_modules:
+        raise UserError(
+            f"a Router with the routes {sorted(first.sub_modules)} has none for {role!r}; make it with"
+            " sentence-transformers' Router.for_query_document"
+        )
+    return _made_of([*first.sub_modules[role], *list(tower)[1:]], tower, tower.truncate_dim)  # type: ignore[misc]
+
+
+def _made_of(modules: Iterable[nn.Module], tower: SentenceTransformer, truncate_dim: int | None) -> SentenceTransformer:
+    """A tower of these modules, with the prompts and the similarity of another."""
+    return SentenceTransformer(
+        modules=list(modules),
+        device=device(),
+        prompts={name: text or "" for name, text in tower.prompts.items()},
+        default_prompt_name=tower.default_prompt_name,
+        similarity_fn_name=tower.similarity_fn_name,
+        truncate_dim=truncate_dim,
+    )
 
 
 def trains_with_plain_attention(precision: Precision, longest: int) -> bool:
@@ -79,3 +121,19 @@ def encode(
         parts.append(part.float().cpu().numpy())
     width = tower.get_embedding_dimension() or 0
     return np.concatenate(parts) if parts else np.zeros((0, width), dtype=np.float32)
+
+
+def encode_with_lengths(
+    tower: SentenceTransformer, texts: list[str], role: Role, *, precision: Precision = "fp32", batch_size: int = 64
+) -> Embeddings:
+    """`encode`, and how long each vector is before the tower's final Normalize, if it has one."""
+    whole = route(tower, role)
+    *before, last = whole
+    if not isinstance(last, Normalize) or last.module_input_name != "sentence_embedding":
+        vectors = encode(whole, texts, role, precision=precision, batch_size=batch_size)
+        return Embeddings(vectors, np.linalg.norm(vectors, axis=1))
+    raw = torch.from_numpy(
+        encode(_made_of(before, tower, None), texts, role, precision=precision, batch_size=batch_size)
+    )
+    vectors = functional.normalize(raw, dim=1)[:, : tower.truncate_dim].numpy()
+    return Embeddings(vectors, raw.norm(dim=1).numpy())

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from steps.core.params import load_index_teacher
 from steps.core.self_check import step_parser
 from steps.core.torchrun import shared_stage_main
 from steps.core.tracking import Run
@@ -23,7 +24,7 @@ def main() -> None:
             mine=Path("data/mine/relevance"),
             embed=Path("data/embed"),
             score=Path("data/score"),
-            teach=Path("models/teach"),
+            teach=Path("models/teach") / load_index_teacher(),
             output=Path("models/distill") / student,
             params=params,
             run=run,

@@ -64,8 +64,8 @@ def check_tokens(student: Student, tokens: Tokens, limit: int | None, knob: str)
     if highest >= table.num_embeddings:
         raise UserError(
             f"distill.student: its tokenizer gives token {highest}, but the model's vocabulary ends at"
-            f" {table.num_embeddings - 1}; give teach.base (or the student's base) a tokenizer and weights that belong"
-            " together"
+            f" {table.num_embeddings - 1}; give the teacher's base (or the student's) a tokenizer and weights that"
+            " belong together"
         )
     longest = int(np.diff(tokens.offsets).max())
     if limit is not None and longest > limit:

@@ -26,12 +26,12 @@ _LETTERS = 1000  # the most frequent ones are pieces of a new vocabulary
 
 
 def layer_subset(teacher_folder: Path, layers: list[int]) -> SentenceTransformer:
-    """The teacher with these of its layers alone, in this order; negative numbers count from the last.
+    """The teacher's query tower with these of its layers alone, in this order; negative numbers count from the last.
 
     Query-encoder alignment (Sec. 3.2). UserError for a layer that the teacher does not have, and for layers that would
     be another model once saved: ModernBERT's first layer lacks a norm that its others have.
     """
-    tower = load_tower(teacher_folder)
+    tower = load_tower(teacher_folder, "query")
     _forget_prompts(tower)
     model = _transformer(tower, teacher_folder)
     owner, name, blocks = _blocks(model, teacher_folder)
@@ -92,7 +92,7 @@ def fresh(params: FreshEncoder, teacher: SentenceTransformer, texts: list[str], 
         )
         model = BertModel(config, add_pooling_layer=False)
         if not params.vocabulary:
-            network = _transformer(teacher, "models/teach/tower")
+            network = _transformer(teacher, "the teacher's query tower")
             _reduce_rows(network.get_input_embeddings().weight, model.get_input_embeddings().weight)
         model.config.to_json_file(Path(folder) / "config.json")  # save_pretrained writes on rank 0 alone
         save_file(model.state_dict(), Path(folder) / "model.safetensors", metadata={"format": "pt"})

@@ -54,7 +54,7 @@ def run(
     _refuse_evaluation_queries(texts, ingest)
 
     torch.manual_seed(params.seed)
-    tower = load_tower(teach / "tower")
+    tower = load_tower(teach / "tower", "document")  # what the index holds, and the router's route of documents
     check_targets(embed, sources.vectors, len(texts), tower)
     parts = np.array(sources.texts["part"].to_pylist())
     training, validation = hold_out(rows_of(parts, params.repeats), params.validation_texts, params.seed)

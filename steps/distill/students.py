@@ -91,7 +91,7 @@ def untrained(
     chosen: StudentParams, teacher_folder: Path, embed: Path, texts: list[str], params: DistillParams
 ) -> Student:
     """The student that `chosen` describes, before its training."""
-    teacher = load_tower(teacher_folder)
+    teacher = load_tower(teacher_folder, "query")
     longest = _longest(chosen, params)
     match chosen.start:
         case Static(static=described):

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from steps.core.params import load_index_teacher
 from steps.core.stage import stage_main
 from steps.core.tracking import Run
 from steps.embed.params import EmbedParams
@@ -14,7 +15,7 @@ def body(params: EmbedParams, run: Run) -> None:
     embed(
         ingest=Path("data/ingest"),
         generate=Path("data/generate"),
-        teach=Path("models/teach"),
+        teach=Path("models/teach") / load_index_teacher(),
         output=Path("data/embed"),
         params=params,
         run=run,

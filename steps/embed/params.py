@@ -16,6 +16,7 @@ class EmbedParams(Strict):
     max_part_texts: int = Field(ge=0)
     spans_per_document: int = Field(ge=1)
     case_share: float = Field(ge=0, le=1)
+    neighbours: int = Field(ge=1)
     precision: Literal["auto", "fp32", "bf16"]
     batch_size: int = Field(ge=1)
     shard_texts: int = Field(ge=1)

@@ -1,8 +1,6 @@
 """Embed documents, alignment texts and tokens with the teacher, repeating nothing that is cached."""
 
 from dataclasses import asdict
-from functools import partial
-from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
@@ -10,28 +8,33 @@ import pyarrow as pa
 from sentence_transformers import SentenceTransformer
 
 from steps.core.corpus import CorpusRows, CorpusTexts
-from steps.core.files import cache_root, staged_folder, write_json
+from steps.core.files import staged_folder, write_json
 from steps.core.fingerprints import fingerprint
 from steps.core.precision import resolve_precision
-from steps.core.tables import read_table, write_table
-from steps.core.towers import Role, encode, load_tower
+from steps.core.tables import Role, read_table, write_table
+from steps.core.towers import load_tower, route
 from steps.core.tracking import Run
+from steps.core.vector_cache import Texts, embed_once
 from steps.embed.alignment_texts import Sources, build
+from steps.embed.nearest import nearest_documents
 from steps.embed.params import EmbedParams
 from steps.embed.token_vectors import token_vectors
-from steps.embed.vector_cache import Texts, VectorCache
 
 
 def run(ingest: Path, generate: Path, teach: Path, output: Path, params: EmbedParams, run: Run) -> None:
-    """Write the teacher's vectors of documents `(documents, dim)`, alignment texts and tokens, and the texts' table."""
+    """Write the teacher's vectors of documents, alignment texts and tokens, each `(n, dim)`, and the texts' table.
+
+    Of each text also the length of its vector before normalisation, `lengths.npy` `(texts,)`, and the rows of its
+    nearest documents, `nearest.npy` `(texts, neighbours)`. `teach` is the folder of the teacher that makes the index.
+    """
     corpus = CorpusRows(ingest, ["doc_id", "title", "content"])
     sources = Sources(corpus, read_table(ingest, "queries"), read_table(generate, "generated_queries"))
     documents = CorpusTexts(ingest)
 
     teacher = fingerprint(teach / "tower")
     tower = load_tower(teach / "tower")
-    texts = build(sources, params, uncased=_uncased(tower))
-    width = tower.get_embedding_dimension() or 0
+    asking = route(tower, "query")
+    texts = build(sources, params, uncased=_uncased(asking))
 
     with staged_folder(output) as staging:
         write_table(staging, "alignment_texts", texts.table)
@@ -41,26 +44,36 @@ def run(ingest: Path, generate: Path, teach: Path, output: Path, params: EmbedPa
             ("alignment", "query", texts.table["text"].to_pylist(), "float16"),
         ]
         for name, role, items, dtype in jobs:
-            cache = VectorCache(_cache_folder(tower, teacher.id, role, dtype, params), dtype)
-            embedded[name] = cache.fill(
+            embedded[name] = embed_once(
+                tower,
+                teacher.id,
+                role,
                 items,
-                partial(encode, tower, role=role, precision=params.precision, batch_size=params.batch_size),
-                params.shard_texts,
-                f"embed {name}",
+                staging / f"{name}.npy",
+                dtype=dtype,
+                precision=params.precision,
+                batch_size=params.batch_size,
+                shard_texts=params.shard_texts,
+                what=f"embed {name}",
+                lengths=staging / "lengths.npy" if role == "query" else None,
             )
-            cache.write(items, staging / f"{name}.npy", width)
-        tokens = token_vectors(tower, precision=params.precision, batch_size=8 * params.batch_size)
+        vectors, searched = (np.load(staging / f"{name}.npy", mmap_mode="r") for name in ("alignment", "documents"))
+        cosine = tower.similarity_fn_name == "cosine"
+        nearest = nearest_documents(vectors, searched, params.neighbours, params.seed, cosine=cosine)
+        np.save(staging / "nearest.npy", nearest)
+        lengths = np.load(staging / "lengths.npy")
+        tokens = token_vectors(asking, precision=params.precision, batch_size=8 * params.batch_size)
         np.save(staging / "tokens.npy", tokens.astype(np.float32))
         report = {
             "teacher": asdict(teacher),
             "computed_in": resolve_precision(params.precision),
-            "width": width,
+            "dim": int(searched.shape[1]),
             "documents": len(documents),
             "alignment_texts": texts.table.num_rows,
+            "nearest_documents": int(nearest.shape[1]),
+            "lengths": _spread(lengths),
             "parts": texts.counts,
-            "generated_cosine_to_source": generated_cosine(
-                texts.table, sources.generated, np.load(staging / "alignment.npy", mmap_mode="r")
-            ),
+            "generated_cosine_to_source": generated_cosine(texts.table, sources.generated, vectors),
         }
         write_json(staging / "report.json", report)
     run.param("teacher_fingerprint", teacher.id)
@@ -96,8 +109,8 @@ def _uncased(tower: SentenceTransformer) -> bool:
     return bool(upper == lower)
 
 
-def _cache_folder(tower: SentenceTransformer, teacher: str, role: Role, dtype: str, params: EmbedParams) -> Path:
-    """Cache folder of all that a vector depends on besides its text."""
-    precision = resolve_precision(params.precision)
-    settings = (teacher, role, tower.prompts.get(role), tower.max_seq_length, precision, dtype)
-    return cache_root() / "vectors" / sha256(repr(settings).encode()).hexdigest()[:24]
+def _spread(lengths: np.ndarray) -> dict[str, float] | None:
+    """Least, mean and largest of the texts' lengths; None without texts."""
+    if not len(lengths):
+        return None
+    return {"min": float(lengths.min()), "mean": float(lengths.mean(dtype=np.float64)), "max": float(lengths.max())}

@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 from steps.core.errors import guarded
-from steps.core.params import load_students
+from steps.core.params import load_index_teacher, load_students
 from steps.core.stage import stage_main
 from steps.core.tracking import Run
 from steps.evaluate.params import EvaluateParams
@@ -19,7 +19,7 @@ def body(params: EvaluateParams, run: Run) -> None:
         mine=Path("data/mine/relevance"),
         embed=Path("data/embed"),
         generate=Path("data/generate"),
-        teach=Path("models/teach"),
+        teach=Path("models/teach") / load_index_teacher(),
         index=Path("models/index"),
         distill=Path("models/distill"),
         releases={name: Path("models/release") / name for name in load_students()},

@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 
 from steps.core.errors import UserError
-from steps.core.files import folder_bytes
 from steps.core.fingerprints import fingerprint
 from steps.core.tables import read_table
 from steps.core.texts import document_text
@@ -16,6 +15,7 @@ from steps.evaluate.bm25 import Bm25
 from steps.evaluate.latency import Encode
 from steps.serving.dims import cut
 from steps.serving.release import Release, load_release
+from steps.serving.tower_files import tower_bytes
 
 Hits = tuple[list[np.ndarray], list[list[str]]]  # scores and document ids, one entry a query, best first
 Search = Callable[[str, list[str], int], Hits]  # data set, query texts, k
@@ -68,7 +68,7 @@ def teacher_system(teach: Path, release: Release, batch_size: int) -> System:
     def embed(texts: list[str]) -> np.ndarray:
         return cut(encode(tower, texts, "query", batch_size=batch_size), release.manifest.width)
 
-    return System("teacher", dense_search(embed, release), embed, folder_bytes(teach / "tower"))
+    return System("teacher", dense_search(embed, release), embed, tower_bytes(teach / "tower", "query"))
 
 
 def student_system(name: str, release: Release) -> System:

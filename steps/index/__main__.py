@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from steps.core.params import load_index_teacher
 from steps.core.stage import stage_main
 from steps.core.tracking import Run
 from steps.index.params import IndexParams
@@ -14,7 +15,7 @@ def body(params: IndexParams, run: Run) -> None:
     index(
         ingest=Path("data/ingest"),
         embed=Path("data/embed"),
-        teach=Path("models/teach"),
+        teach=Path("models/teach") / load_index_teacher(),
         output=Path("models/index"),
         params=params,
         run=run,

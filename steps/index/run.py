@@ -67,7 +67,7 @@ def run(ingest: Path, embed: Path, teach: Path, output: Path, params: IndexParam
             "teacher": asdict(teacher),
             "width": width,
             "metric": "inner_product",
-            **tower_facts(teach / "tower"),
+            **tower_facts(teach / "tower", "document"),
             "faiss": faiss.__version__,
             "datasets": datasets,
         }

@@ -67,7 +67,7 @@ def export_onnx(tower_folder: Path, out: Path, *, width: int = 0) -> None:
         "width": width,
         "max_length": min(limits, default=None),
         "normalise": isinstance(tower[-1], Normalize),
-        "pooling": query_pooling(tower_facts(tower_folder)),
+        "pooling": query_pooling(tower_facts(tower_folder, "query")),
         "prompt": tower.prompts.get("query") or "",
         "pad_id": tower.tokenizer.pad_token_id or 0,
     }

@@ -43,7 +43,7 @@ def check_serving(folder: Path, manifest: Manifest) -> None:
             field for field, value in serves.model_dump().items() if found[field] != value
         ]
         raise UserError(f"{folder}: serving/serving.json and manifest.json differ in {', '.join(fields)}; {REMEDY}")
-    student = tower_facts(folder / "query_encoder")
+    student = tower_facts(folder / "query_encoder", "query")
     sides: list[tuple[str, object, str, object]] = [
         ("width", serves.width, "the index has", manifest.width),
         ("normalise", serves.normalise, "the index has", manifest.normalised),

@@ -4,8 +4,9 @@ from pathlib import Path
 from typing import TypedDict
 
 from steps.core.errors import UserError
-from steps.core.files import read_json
+from steps.core.files import folder_bytes, read_json
 from steps.core.names import inner_path
+from steps.core.tables import ROLES, Role
 
 
 class TowerFacts(TypedDict):
@@ -17,20 +18,15 @@ class TowerFacts(TypedDict):
     prompts: dict[str, str]
 
 
-def tower_facts(tower: Path) -> TowerFacts:
-    """Read `modules.json` and what it names in a sentence-transformers folder; UserError for a missing file.
+def tower_facts(tower: Path, role: Role) -> TowerFacts:
+    """Read what a sentence-transformers folder says of the tower that reads texts of a role: of a Router that route.
 
-    UserError, too, for a module that lies elsewhere.
+    UserError for a missing file, and for a module that lies elsewhere.
     """
-    modules = read_json(tower / "modules.json")
-    for module in modules:
-        if path := module.get("path"):  # empty: the folder itself
-            _check_inside(tower, path)
-    kinds = [str(module["type"]).rpartition(".")[2] for module in modules]
+    modules = [(kind, path) for kind, path in _modules(tower, role) if kind != "Router"]
+    kinds = [kind for kind, _ in modules]
     pooling = [
-        str(read_json(tower / module["path"] / "config.json").get("pooling_mode", "mean"))
-        for module, kind in zip(modules, kinds, strict=True)
-        if kind == "Pooling"
+        str(read_json(path / "config.json").get("pooling_mode", "mean")) for kind, path in modules if kind == "Pooling"
     ]
     return {
         "modules": kinds,
@@ -40,9 +36,36 @@ def tower_facts(tower: Path) -> TowerFacts:
     }
 
 
-def _check_inside(tower: Path, path: str) -> None:
+def tower_bytes(tower: Path, role: Role) -> int:
+    """Size in bytes of a tower's folder; of a Router without what only another route reads."""
+    own = {path for _, path in _modules(tower, role)}
+    total = folder_bytes(tower)
+    for other in {path for each in ROLES for _, path in _modules(tower, each)} - own:
+        total -= folder_bytes(other)
+    return total
+
+
+def _modules(tower: Path, role: Role) -> list[tuple[str, Path]]:
+    """Kind and folder of the modules that read texts of a role, a Router before those of its route."""
+    found = []
+    for module in read_json(tower / "modules.json"):
+        kind, path = _kind(module["type"]), _inside(tower, module.get("path") or "")
+        found.append((kind, path))
+        if kind == "Router":
+            routes = read_json(path / "router_config.json")
+            found += [(_kind(routes["types"][name]), _inside(path, name)) for name in routes["structure"][role]]
+    return found
+
+
+def _kind(reference: str) -> str:
+    """The class's own name of `package.module.Class`."""
+    return reference.rpartition(".")[2]
+
+
+def _inside(tower: Path, path: str) -> Path:
+    """The folder of a module; UserError for one outside the tower's."""
     try:
-        inner_path(path)
+        return tower / inner_path(path) if path else tower  # empty: the folder itself
     except ValueError as error:
         raise UserError(
             f"{tower}/modules.json: path {path!r}: {error}; run `dvc repro` to make the tower again"

@@ -1,24 +1,32 @@
-"""Command of the stage: `python -m steps.teach`."""
+"""python -m steps.teach --teacher dense"""
 
 from pathlib import Path
 
+from steps.core.self_check import step_parser
 from steps.core.torchrun import shared_stage_main
 from steps.core.tracking import Run
 from steps.teach.params import TeachParams
 
 
-def body(params: TeachParams, run: Run) -> None:
-    """Train the teacher on the tables of ingest and mine."""
-    from steps.teach.run import run as teach
+def main() -> None:
+    """Train one teacher."""
+    parser = step_parser("teach", __doc__)
+    parser.add_argument("--teacher", required=True, help="a name in teach.teacher")
+    teacher = parser.parse_args().teacher
 
-    teach(
-        ingest=Path("data/ingest"),
-        mine=Path("data/mine/relevance"),
-        output=Path("models/teach"),
-        params=params,
-        run=run,
-    )
+    def body(params: TeachParams, run: Run) -> None:
+        from steps.teach.run import run as teach
+
+        teach(
+            ingest=Path("data/ingest"),
+            mine=Path("data/mine/relevance"),
+            params=params.described(teacher),
+            output=Path("models/teach") / teacher,
+            run=run,
+        )
+
+    shared_stage_main("teach", TeachParams, body, cell=teacher)
 
 
 if __name__ == "__main__":
-    shared_stage_main("teach", TeachParams, body)
+    main()

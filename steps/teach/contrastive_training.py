@@ -10,6 +10,8 @@ import torch
 from accelerate.data_loader import prepare_data_loader  # type: ignore[import-untyped]
 from datasets import Dataset
 from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer, SentenceTransformerTrainingArguments
+from sentence_transformers.base.modules import Router
+from sentence_transformers.base.modules.transformer import Transformer
 from sentence_transformers.base.sampler import BatchSamplers
 from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
 from torch import Tensor, nn
@@ -20,9 +22,9 @@ from steps.core.distributed import agreed_step, micro_batch, rank, world
 from steps.core.errors import UserError
 from steps.core.precision import resolve_precision
 from steps.core.progress import progress
-from steps.core.towers import trains_with_plain_attention
+from steps.core.towers import route, trains_with_plain_attention
 from steps.teach.cached_gradients import backward
-from steps.teach.params import TeachParams
+from steps.teach.params import DualEncoderParams
 from steps.teach.training_triplets import TextTriplet
 
 if TYPE_CHECKING:  # how runs are tracked changes no weight: checkpoints outlive it
@@ -50,7 +52,7 @@ def info_nce(tower: SentenceTransformer, temperature: float) -> MultipleNegative
 
 
 def train_tower(
-    tower: SentenceTransformer, triplets: list[TextTriplet], params: TeachParams, checkpoints: Path, run: "Run"
+    tower: SentenceTransformer, triplets: list[TextTriplet], params: DualEncoderParams, checkpoints: Path, run: "Run"
 ) -> None:
     """Train the tower in place for `params.epochs`, from the checkpoint in `checkpoints` if a killed run left one.
 
@@ -81,12 +83,13 @@ def train_tower(
     resume = checkpoints / f"checkpoint-{step}" if step else None
     if resume and rank() == 0:
         print(f"teach: continues from {resume}")
-    network = getattr(tower[0], "auto_model", None)
-    attention = network.config._attn_implementation if network else ""
-    if network and trains_with_plain_attention(params.precision, params.max_document_length):
-        network.set_attn_implementation("eager")
+    networks = [module.auto_model for module in tower.modules() if isinstance(module, Transformer)]
+    attentions = [network.config._attn_implementation for network in networks]
+    if trains_with_plain_attention(params.precision, params.max_document_length):
+        for network in networks:
+            network.set_attn_implementation("eager")
     trainer.train(resume_from_checkpoint=str(resume) if resume else None)
-    if network:
+    for network, attention in zip(networks, attentions, strict=True):
         network.set_attn_implementation(attention)
     tower.eval()
 
@@ -141,7 +144,7 @@ def set_dropout(tower: SentenceTransformer, share: float) -> None:
 
 def cut_to_tokens(tower: SentenceTransformer, texts: list[str], limit: int) -> list[str]:
     """Each text cut, at a token's end, to at most `limit` tokens (special tokens not counted)."""
-    encoded = tower.tokenizer(
+    encoded = route(tower, "query").tokenizer(
         texts, add_special_tokens=False, truncation=True, max_length=limit, return_offsets_mapping=True
     )
     return [
@@ -187,22 +190,23 @@ class LossLog(TrainerCallback):
             return
         if not math.isfinite(logs["loss"]):
             raise UserError(
-                f"teach: the loss is {logs['loss']} at step {state.global_step}; lower teach.learning_rate"
-                f" ({args.learning_rate:g}), raise teach.temperature or set teach.precision: fp32"
+                f"teach.teacher: the loss is {logs['loss']} at step {state.global_step}; lower learning_rate"
+                f" ({args.learning_rate:g}), raise temperature or set precision: fp32"
             )
         self.run.metrics({"loss": logs["loss"], "learning_rate": logs["learning_rate"]}, step=state.global_step)
 
 
 def _arguments(
-    tower: SentenceTransformer, params: TeachParams, checkpoints: Path
+    tower: SentenceTransformer, params: DualEncoderParams, checkpoints: Path
 ) -> SentenceTransformerTrainingArguments:
-    query_prompt, document_prompt = (tower.prompts.get(role) or "" for role in ("query", "document"))
+    roles = {"query": "query", "positive": "document", "negative": "document"}
     arguments = SentenceTransformerTrainingArguments(
         output_dir=str(checkpoints),
         num_train_epochs=params.epochs,
         per_device_train_batch_size=params.batch_size,
         batch_sampler=BatchSamplers.NO_DUPLICATES,  # a text twice in a batch would be its own negative
-        prompts={"query": query_prompt, "positive": document_prompt, "negative": document_prompt},
+        prompts={column: tower.prompts.get(role) or "" for column, role in roles.items()},
+        router_mapping=roles if isinstance(tower[0], Router) else {},
         learning_rate=params.learning_rate,
         warmup_steps=params.warmup_ratio,  # below 1 it is a share of all steps
         lr_scheduler_type="linear",

@@ -1,14 +1,15 @@
 """Section `teach` of params.yaml."""
 
-from typing import Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from steps.core.params import Strict
+from steps.core.errors import UserError
+from steps.core.params import Name, Strict
 
 
-class TeachParams(Strict):
-    """Training of the teacher: a dual encoder, InfoNCE over in-batch and mined negatives."""
+class DualEncoderParams(Strict):
+    """A dual encoder, trained by InfoNCE over in-batch and mined negatives."""
 
     kind: Literal["dual_encoder"]
     base: str = Field(min_length=1)
@@ -26,3 +27,31 @@ class TeachParams(Strict):
     dev_documents: int = Field(ge=0)
     precision: Literal["auto", "fp32", "bf16"]
     seed: int = Field(ge=0)
+
+
+# Another kind of teacher is another class, joined to this one by `|`.
+TeacherParams = DualEncoderParams
+
+
+class TeachParams(Strict):
+    """The teachers by name, which of them a run trains, and which of those makes the index."""
+
+    teachers: list[Name] = Field(min_length=1)
+    index: Name
+    teacher: dict[Name, Annotated[TeacherParams, Field(discriminator="kind")]]
+
+    def described(self, name: str) -> TeacherParams:
+        """What `teacher` says of one of them; UserError for a name that it does not have."""
+        if name not in self.teacher:
+            raise UserError(f"teach.teacher has no {name!r}; it describes {sorted(self.teacher)}")
+        return self.teacher[name]
+
+    @model_validator(mode="after")
+    def _names_belong_together(self) -> Self:
+        if missing := [name for name in self.teachers if name not in self.teacher]:
+            raise ValueError(f"teachers names {missing}, but teacher has {sorted(self.teacher)}; describe it there")
+        if len(set(self.teachers)) < len(self.teachers):
+            raise ValueError(f"teachers names one of {self.teachers} twice; name each once")
+        if self.index not in self.teachers:
+            raise ValueError(f"index is {self.index!r}, but teachers names only {self.teachers}; add it there")
+        return self

@@ -47,7 +47,7 @@ ingest:
     - {name: docs, kind: api_docs, packages: [networkx], min_summary_words: 4, min_content_words: 12,
        max_content_words: 40, max_summary_documents: 4, max_documents: 150, test_queries: 30, dev_queries: 20}
   max_reject_ratio: 0.5
-teach: {base: "${TOWER}", max_triplets: 64, max_document_length: 64, dev_documents: 50}
+teach: {teacher: {dense: {base: "${TOWER}", max_triplets: 64, max_document_length: 64, dev_documents: 50}}}
 index: {kind: hnsw, semantic_ids: {levels: 2, codes: 8}}
 release: {parity_ndcg_loss: 1.0, total_ndcg_loss: 1.0}
 generate: {max_queries: 20, judge: "${TOWER}", small: {d_model: 32, layers: 1, epochs: 0.2, corpus_texts: 100}}
@@ -98,7 +98,7 @@ def test_a_recipe_runs_once_then_does_nothing_then_only_what_changed(project: Pr
     assert metrics["audit"]["leaks"] == 0
     assert metrics["queries"] == {"tiny": {"dev": 12, "test": 12}, "docs": {"dev": 20, "test": 30}}
     assert json.loads((run / "data/mine/relevance/report.json").read_text())["rows"]["click_one_hop"] > 0
-    assert json.loads((run / "models/teach/report.json").read_text())["triplets"] == 64
+    assert json.loads((run / "models/teach/dense/report.json").read_text())["triplets"] == 64
     assert json.loads((run / "data/embed/report.json").read_text())["generated_cosine_to_source"] is not None
     rejects = json.loads((run / "data/ingest/report.json").read_text())["rejects"]
     assert {"duplicate_id", "invalid_json"} <= set(rejects)
@@ -168,7 +168,7 @@ def test_wrong_data_ends_with_one_clear_line_and_code_3(project: Project, change
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        ("teach: {epoch: 1.0}", "did you mean teach.epochs?"),
+        ("teach: {teacher: {dense: {epoch: 1.0}}}", "did you mean teach.teacher.dense.epochs?"),
         ("teach: [", "recipes/wrong.yaml: not YAML"),
     ],
 )

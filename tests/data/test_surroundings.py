@@ -22,7 +22,7 @@ from pipeline.plain_copy import plain_copy
 RECIPE = """\
 # make run RECIPE=recipes/tiny.yaml DATA=<folder>
 ingest: {sources: [{name: tiny, kind: beir, path: "${DATA}"}]}
-teach: {base: "${TOWER}", epochs: 0.0, dev_documents: 20}
+teach: {teacher: {dense: {base: "${TOWER}", epochs: 0.0, dev_documents: 20}}}
 generate: {max_queries: 0}
 distill: {students: [static], student: {static: {epochs: 2.0, batch_size: 64}}}
 index: {kind: flat, semantic_ids: {levels: 2, codes: 4}}

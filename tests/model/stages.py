@@ -17,6 +17,7 @@ EMBED = EmbedParams(
     max_part_texts=0,
     spans_per_document=1,
     case_share=0.25,
+    neighbours=4,
     precision="fp32",
     batch_size=16,
     shard_texts=32,
@@ -128,11 +129,11 @@ def run_embed(root: Path, tower: Path) -> None:
     write_mine(root / "data/mine/relevance")
     generated = SCHEMAS["generated_queries"].empty_table()
     write_table(root / "data/generate", "generated_queries", generated)
-    shutil.copytree(tower, root / "models/teach/tower", dirs_exist_ok=True)
+    shutil.copytree(tower, root / "models/teach/dense/tower", dirs_exist_ok=True)
     embed(
         ingest=root / "data/ingest",
         generate=root / "data/generate",
-        teach=root / "models/teach",
+        teach=root / "models/teach/dense",
         output=root / "data/embed",
         params=EMBED,
         run=NullRun(),
@@ -150,7 +151,7 @@ def run_distill(root: Path, student: str, params: DistillParams, run: Run | None
         mine=root / "data/mine/relevance",
         embed=root / "data/embed",
         score=root / "data/score",
-        teach=root / "models/teach",
+        teach=root / "models/teach/dense",
         output=output,
         params=params,
         run=run or NullRun(),
@@ -165,7 +166,7 @@ def run_index(root: Path, params: IndexParams = INDEX) -> Path:
     index(
         ingest=root / "data/ingest",
         embed=root / "data/embed",
-        teach=root / "models/teach",
+        teach=root / "models/teach/dense",
         output=root / "models/index",
         params=params,
         run=NullRun(),

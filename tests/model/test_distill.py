@@ -87,7 +87,7 @@ def test_folders_open_in_plain_sentence_transformers(root: Path, student: str) -
     alone = SentenceTransformer(str(output / "query_encoder"), device="cpu").encode_query(TEXTS)
     routed = SentenceTransformer(str(output / "router"), device="cpu")
     np.testing.assert_allclose(routed.encode_query(TEXTS), alone, atol=1e-6)
-    teacher = SentenceTransformer(str(root / "models/teach/tower"), device="cpu")
+    teacher = SentenceTransformer(str(root / "models/teach/dense/tower"), device="cpu")
     np.testing.assert_allclose(routed.encode_document(TEXTS), teacher.encode_document(TEXTS), atol=1e-6)
     assert not list(output.rglob("*.bin")) + list(output.rglob("*.pkl"))
 
@@ -149,7 +149,7 @@ def test_a_planted_evaluation_query_stops_the_run(root: Path, tmp_path: Path) ->
 
 
 def test_embeddings_of_another_teacher_are_refused(root: Path) -> None:
-    config = root / "models/teach/tower/modules.json"
+    config = root / "models/teach/dense/tower/modules.json"
     before = config.read_text()
     config.write_text(before + "\n")
     try:

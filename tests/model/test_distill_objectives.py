@@ -112,7 +112,7 @@ def test_a_symmetric_students_documents_are_its_own(root: Path) -> None:
     output = run_distill(root, "it", one(STUDENTS["symmetric"]))
     alone = SentenceTransformer(str(output / "query_encoder"), device="cpu")
     routed = SentenceTransformer(str(output / "router"), device="cpu")
-    teacher = SentenceTransformer(str(root / "models/teach/tower"), device="cpu")
+    teacher = SentenceTransformer(str(root / "models/teach/dense/tower"), device="cpu")
     np.testing.assert_allclose(routed.encode_query(TEXTS), alone.encode(TEXTS), atol=1e-6)
     np.testing.assert_allclose(routed.encode_document(TEXTS), alone.encode(TEXTS), atol=1e-6)
     assert np.abs(routed.encode_document(TEXTS) - teacher.encode(TEXTS)).max() > 1e-3
@@ -172,7 +172,7 @@ def test_the_teacher_never_runs(root: Path, name: str, monkeypatch: pytest.Monke
     monkeypatch.setattr(BertModel, "forward", refuse_the_teacher)
     run_distill(root, "it", one(STUDENTS[name]))
     with pytest.raises(AssertionError, match="the teacher ran"):
-        load_tower(root / "models/teach/tower").encode(TEXTS)
+        load_tower(root / "models/teach/dense/tower").encode(TEXTS)
 
 
 @pytest.mark.parametrize("name", ["cosine with dims", "asymmetric", "symmetric", "static, then ranked"])

@@ -10,27 +10,30 @@ from pathlib import Path
 import numpy as np
 import pytest
 import stages
+from sentence_transformers import SentenceTransformer
 from stages import run_embed, write_ingest
 from tokenizers.normalizers import BertNormalizer
 
+from steps.core import vector_cache
+from steps.core.files import read_json
 from steps.core.texts import document_text
-from steps.core.towers import load_tower
+from steps.core.towers import Embeddings, encode_with_lengths, load_tower
 from steps.embed import run as stage
 
 SCRIPT = """
 import sys
 from pathlib import Path
-import steps.embed.run as stage
+import steps.core.vector_cache as vector_cache
 from stages import run_embed
 
-encode = stage.encode
+encode = vector_cache.encode_with_lengths
 
 def slow(tower, texts, *words, **named):
     import time
     time.sleep(0.3)
     return encode(tower, texts, *words, **named)
 
-stage.encode = slow
+vector_cache.encode_with_lengths = slow
 run_embed(Path(sys.argv[1]), Path(sys.argv[2]))
 """
 
@@ -54,20 +57,20 @@ def test_a_killed_embed_repeats_at_most_one_shard(
     assert not (tmp_path / "data/embed").exists()
 
     encoded: list[int] = []
-    encode = stage.encode
+    encode = vector_cache.encode_with_lengths
 
-    def counted(tower: object, texts: list[str], *words: object, **named: object) -> np.ndarray:
+    def counted(tower: object, texts: list[str], *words: object, **named: object) -> Embeddings:
         encoded.append(len(texts))
         return encode(tower, texts, *words, **named)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(stage, "encode", counted)
+    monkeypatch.setattr(vector_cache, "encode_with_lengths", counted)
     run_embed(tmp_path, tiny_tower)
     assert len(encoded) == shards(own_cache) - kept  # not one shard twice
-    resumed = np.load(tmp_path / "data/embed/alignment.npy")
 
     monkeypatch.setenv("SLIMTOWER_CACHE", str(tmp_path / "another-cache"))
     run_embed(tmp_path / "again", tiny_tower)
-    np.testing.assert_array_equal(resumed, np.load(tmp_path / "again/data/embed/alignment.npy"))
+    for path in sorted((tmp_path / "data/embed").iterdir()):
+        assert path.read_bytes() == (tmp_path / "again/data/embed" / path.name).read_bytes(), path.name
 
 
 def test_documents_are_in_corpus_order_and_tokens_have_their_row(tiny_tower: Path, tmp_path: Path) -> None:
@@ -99,3 +102,44 @@ def test_only_a_teacher_that_tells_case_apart_gets_queries_in_another_case(
     made = stage.read_table(tmp_path / "data/embed", "alignment_texts").to_pylist()
     assert made
     assert all((row["text"].lower() == asked[row["source_id"]].lower()) != lowercase for row in made)
+
+
+@pytest.mark.parametrize("normalised", [True, False])
+def test_a_texts_length_is_that_of_its_vector_before_normalisation(
+    tiny_tower: Path, tmp_path: Path, normalised: bool
+) -> None:
+    tower = load_tower(tiny_tower)
+    bare = SentenceTransformer(modules=[tower[0], tower[1]], device="cpu", similarity_fn_name="dot")
+    if not normalised:
+        bare.save_pretrained(str(tmp_path / "bare"), create_model_card=False)
+    run_embed(tmp_path, tiny_tower if normalised else tmp_path / "bare")
+    folder = tmp_path / "data/embed"
+    texts = stage.read_table(folder, "alignment_texts")["text"].to_pylist()
+    raw = np.stack([bare.encode_query(text) for text in texts]).astype(np.float64)
+    expected = np.sqrt((raw**2).sum(axis=1))
+    lengths, vectors = (np.load(folder / f"{name}.npy") for name in ("lengths", "alignment"))
+    assert lengths.dtype == np.float32
+    np.testing.assert_allclose(lengths, expected, rtol=1e-5)
+    np.testing.assert_allclose(vectors, raw / expected[:, None] if normalised else raw, atol=2e-3)
+    spread = read_json(folder / "report.json")["lengths"]
+    assert spread["min"] == pytest.approx(expected.min()) and spread["max"] == pytest.approx(expected.max())
+
+
+def test_a_tower_that_cuts_its_vectors_does_so_behind_its_normalisation(tiny_tower: Path) -> None:
+    tower = load_tower(tiny_tower)
+    tower.truncate_dim = 8
+    found = encode_with_lengths(tower, ["a text", "another one"], "query")
+    np.testing.assert_allclose(found.vectors, tower.encode_query(["a text", "another one"]), atol=1e-6)
+
+
+def test_the_nearest_documents_of_a_text_are_those_with_the_largest_inner_product(
+    tiny_tower: Path, tmp_path: Path
+) -> None:
+    run_embed(tmp_path, tiny_tower)
+    vectors, documents, nearest = (
+        np.load(tmp_path / "data/embed" / f"{name}.npy") for name in ("alignment", "documents", "nearest")
+    )
+    scores = vectors.astype(np.float64) @ documents.T.astype(np.float64)
+    assert nearest.shape == (len(vectors), stages.EMBED.neighbours) and nearest.dtype == np.int32
+    best = -np.sort(-scores, axis=1)[:, : nearest.shape[1]]
+    np.testing.assert_allclose(np.take_along_axis(scores, nearest, axis=1), best, atol=1e-6)

@@ -33,7 +33,7 @@ SMALL: dict[str, Any] = {
              "test_queries": 150, "dev_queries": 20}
         ]
     },
-    "teach": {"epochs": 0.0, "max_document_length": 64},
+    "teach": {"teacher": {"dense": {"epochs": 0.0, "max_document_length": 64}}},
     "embed": {"parts": ["train_queries", "titles", "sentences"]},
     "distill": {
         "students": list(STUDENTS),
@@ -50,7 +50,7 @@ def taught(root: Path, params: Params) -> None:
     run_ingest(root, params)
     for name, folder in (("triplets", "mine"), ("generated_queries", "generate")):
         write_table(root / folder, name, SCHEMAS[name].empty_table())
-    teach(ingest=root / "data/ingest", mine=root / "mine", output=root / "teach", params=params.teach, run=NullRun())
+    teach(root / "data/ingest", root / "mine", root / "teach", params.teach.described("dense"), NullRun())
 
 
 def quality(root: Path, params: Params, precision: str) -> dict[str, np.ndarray]:

@@ -35,7 +35,7 @@ def static(**changes: object) -> StaticEncoder:
 def table(root: Path, normalise: bool, **changes: object) -> StaticStudent:
     """A table over the tiny data, whose rows were moved as training might."""
     params = static(**changes)
-    teacher = load_tower(root / "models/teach/tower")
+    teacher = load_tower(root / "models/teach/dense/tower")
     if not normalise:
         teacher = SentenceTransformer(modules=list(teacher)[:-1], device="cpu", similarity_fn_name="dot")
     texts = ["how to sum the axis", "sum the axis", "the mean over a file", "mean over a file", "matrix of window"] * 2

@@ -19,7 +19,7 @@ from steps.core.towers import encode, load_tower
 from steps.core.tracking import NullRun, Run
 from steps.teach.contrastive_training import cut_to_tokens, last_step, publish_checkpoint
 from steps.teach.dev_comparison import compare
-from steps.teach.params import TeachParams
+from steps.teach.params import DualEncoderParams
 from steps.teach.run import run as teach
 
 
@@ -43,7 +43,7 @@ def base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def train(folder: Path, base: Path, run: Run | None = None, name: str = "teach", **changes: Any) -> Path:
     ingest, mine = write_world(folder)
     output = folder / name
-    params = TeachParams.model_validate(PARAMS.model_dump() | {"base": str(base)} | changes)
+    params = DualEncoderParams.model_validate(PARAMS.model_dump() | {"base": str(base)} | changes)
     teach(ingest, mine, output, params, run or NullRun())
     return output
 
@@ -135,7 +135,7 @@ def test_a_loss_that_is_no_number_stops_the_stage(tmp_path: Path, base: Path) ->
     with torch.no_grad():
         tower[0].auto_model.get_input_embeddings().weight.fill_(float("nan"))
     tower.save_pretrained(str(tmp_path / "broken"), create_model_card=False)
-    with pytest.raises(UserError, match=r"loss is nan at step 1; lower teach.learning_rate"):
+    with pytest.raises(UserError, match=r"loss is nan at step 1; lower learning_rate"):
         train(tmp_path, tmp_path / "broken", dev_queries=0)
     assert not (tmp_path / "teach").exists()
 
@@ -159,12 +159,12 @@ def test_no_triplet_of_a_log_is_an_error_that_names_the_mend(tmp_path: Path, bas
     shown = {"session_id": "s", "query_id": "q", "doc_id": "d", "rank": 1, "clicked": False, "timestamp": 0}
     write_table(ingest, "impressions", table("impressions", [shown]))
     params = PARAMS.model_copy(update={"base": str(base)})
-    with pytest.raises(UserError, match=r"triplets.parquet: no usable triplet.*teach.epochs: 0"):
+    with pytest.raises(UserError, match=r"triplets.parquet: no usable triplet.*epochs: 0"):
         teach(ingest, mine, tmp_path / "teach", params, NullRun())
 
 
 def test_a_length_beyond_the_positions_is_an_error(tmp_path: Path, base: Path) -> None:
-    with pytest.raises(UserError, match=r"teach.max_document_length is 65, but .* has 64 positions"):
+    with pytest.raises(UserError, match=r"teach.teacher: max_document_length is 65, but .* has 64 positions"):
         train(tmp_path, base, max_document_length=65)
 
 

@@ -21,7 +21,7 @@ from steps.core.tracking import NullRun
 STUDENT = {"layers": [-1], "epochs": 2.0, "batch_size": 32}
 SMALL: dict[str, Any] = {
     "ingest": {"max_reject_ratio": 0.0},
-    "teach": {"max_document_length": 64, "dev_documents": 20, "precision": "fp32"},
+    "teach": {"teacher": {"dense": {"max_document_length": 64, "dev_documents": 20, "precision": "fp32"}}},
     "generate": {
         "max_queries": 20,
         "judge_sample": 4,
@@ -110,7 +110,7 @@ def params_of(recipe: str, tower: Path, changes: Mapping[str, Any] | None = None
     """params.yaml with the recipe, the small settings, the teacher's folder and `changes` laid over it."""
     path = Path("recipes") / recipe
     raw = laid_over(read_mapping(Path("params.yaml")), path.read_text(encoding="utf-8"), variables, path)
-    base = {"teach": {"base": str(tower)}, "generate": {"judge": str(tower)}}
+    base = {"teach": {"teacher": {"dense": {"base": str(tower)}}}, "generate": {"judge": str(tower)}}
     for change in (SMALL, base, dict(changes or {})):
         raw = overlay(raw, change)
     return check_params(raw, str(path))
@@ -143,14 +143,15 @@ def run_all(root: Path, params: Params) -> list[str]:
     for signal in signals:
         output = data / "mine" / signal
         mine(signal=signal, ingest=ingest, clicks=data / "mine/click", output=output, params=params.mine, run=run)
-    teach(ingest, data / "mine/relevance", models / "teach", params.teach, run)
+    index_teacher = models / "teach" / params.teach.index
+    teach(ingest, data / "mine/relevance", index_teacher, params.teach.described(params.teach.index), run)
     generate(ingest, data / "generate", params.generate, run)
-    embed(ingest, data / "generate", models / "teach", data / "embed", params.embed, run)
-    index(ingest, data / "embed", models / "teach", models / "index", params.index, run)
+    embed(ingest, data / "generate", index_teacher, data / "embed", params.embed, run)
+    index(ingest, data / "embed", index_teacher, models / "index", params.index, run)
     mined, releases = data / "mine/relevance", {}
     for name in params.distill.students:
         output = models / "distill" / name
-        distill(name, ingest, mined, data / "embed", models / "teach", output, params.distill, run)
+        distill(name, ingest, mined, data / "embed", index_teacher, output, params.distill, run)
         releases[name] = models / "release" / name
         release(name, output, models / "index", ingest, releases[name], params.release, run)
     evaluate(
@@ -158,7 +159,7 @@ def run_all(root: Path, params: Params) -> list[str]:
         mine=mined,
         embed=data / "embed",
         generate=data / "generate",
-        teach=models / "teach",
+        teach=index_teacher,
         index=models / "index",
         distill=models / "distill",
         releases=releases,

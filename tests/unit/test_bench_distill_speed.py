@@ -47,7 +47,7 @@ def project(tiny_tower: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     write_table(tmp_path / "data/embed", "alignment_texts", table_from_rows("alignment_texts", rows))
     vectors = encode(load_tower(tiny_tower), texts, "query").astype(np.float16)
     np.save(tmp_path / "data/embed/alignment.npy", vectors)
-    shutil.copytree(tiny_tower, tmp_path / "models/teach/tower")
+    shutil.copytree(tiny_tower, tmp_path / "models/teach/dense/tower")
     shutil.copyfile(ROOT / "params.yaml", tmp_path / "params.yaml")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(distill_speed, "BATCH", 16)
@@ -56,7 +56,7 @@ def project(tiny_tower: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def task(project: Path, precision: str = "fp32") -> Task:
-    return draw(distill_speed.EMBED, distill_speed.TOWER, distill_params(precision=precision), 64, 16)
+    return draw(distill_speed.EMBED, Path("models/teach/dense/tower"), distill_params(precision=precision), 64, 16)
 
 
 def weights(contestant: tuple[Any, float]) -> dict[str, Tensor]:

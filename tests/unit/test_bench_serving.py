@@ -103,7 +103,7 @@ def test_what_a_swap_costs_adds_up_and_the_graph_is_searched_as_it_was_tuned(pro
     "missing",
     [
         "reports/metrics.json",
-        "models/teach/tower",
+        "models/teach/dense/tower",
         "models/release/2l",
         "models/distill/static",
         "data/embed/documents.npy",

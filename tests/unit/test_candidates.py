@@ -1,22 +1,19 @@
-"""Candidates of a batch: no positive of a query serves as its negative."""
+"""Candidates: no positive of a query serves as its negative."""
 
 import numpy as np
 
 from steps.core.tables import table_from_rows
 from steps.distill.candidates import Candidates, positives_of
 
-RNG = np.random.default_rng(3)
-TEXTS = RNG.normal(size=(30, 8))
-DOCUMENTS = RNG.normal(size=(60, 8)) * RNG.uniform(0.2, 5.0, size=(60, 1))  # the longest win inner products
+NEAREST = np.random.default_rng(3).permuted(np.tile(np.arange(60), (30, 1)), axis=1)
 POSITIVES = {2: np.array([5, 9, 30]), 7: np.array([9]), 11: np.array([1, 2])}
 
 
-def some(nearest: int = 4, seed: int = 1) -> Candidates:
-    scores = TEXTS @ (DOCUMENTS / np.linalg.norm(DOCUMENTS, axis=1, keepdims=True)).T
-    return Candidates(POSITIVES, np.argsort(-scores, axis=1)[:, :nearest], seed)
+def some(neighbours: int = 4, seed: int = 1) -> Candidates:
+    return Candidates(POSITIVES, NEAREST[:, :neighbours], seed)
 
 
-def test_a_batch_is_one_positive_of_each_text_and_all_their_nearest_documents() -> None:
+def test_a_batch_is_one_positive_of_each_text_and_all_their_neighbours() -> None:
     candidate, rows = some(), np.array([0, 2, 7, 20])
     batch = candidate.of(rows, 4)
     labels = [batch.documents[row].tolist() for row in batch.label]
@@ -28,7 +25,7 @@ def test_a_batch_is_one_positive_of_each_text_and_all_their_nearest_documents() 
 
 
 def test_no_positive_of_a_query_counts_as_its_negative() -> None:
-    candidate, rows = some(nearest=60), np.array([0, 2, 7, 11])  # every document is a candidate
+    candidate, rows = some(neighbours=60), np.array([0, 2, 7, 11])  # every document is a candidate
     for step in range(5):
         batch = candidate.of(rows, step)
         for position, row in enumerate(rows.tolist()):
@@ -50,7 +47,7 @@ def test_draws_follow_from_seed_and_step() -> None:
 
 
 def test_a_batch_without_any_candidate_is_empty() -> None:
-    batch = some(nearest=0).of(np.array([0, 1]), 1)
+    batch = some(neighbours=0).of(np.array([0, 1]), 1)
     assert batch.documents.dtype == np.int64 and batch.label.shape == (2, 0)
 
 
@@ -59,14 +56,14 @@ def test_positives_are_those_of_training_queries_that_the_corpus_holds() -> None
     sources = ["q1", "q1", "q2", "q3", "q1"]  # a title or a generated query of the same name is no training query
     rows = [{"part": part, "source_id": source, "text": "t"} for part, source in zip(parts, sources, strict=True)]
     pairs = [("q1", "d3"), ("q1", "d0"), ("q1", "d3"), ("q2", "gone"), ("q9", "d1")]
-    queries = {query: f"question {query}" for query in ("q1", "q2", "q3")}
-    found = positives_of(table_from_rows("alignment_texts", rows), queries, pairs, ["d0", "d1", "d2", "d3"])
+    questions = {query: f"question {query}" for query in ("q1", "q2", "q3")}
+    found = positives_of(table_from_rows("alignment_texts", rows), questions, pairs, ["d0", "d1", "d2", "d3"])
     assert {row: own.tolist() for row, own in found.items()} == {0: [0, 3]}
 
 
 def test_a_text_has_the_positives_of_all_queries_that_ask_it() -> None:
     rows = [{"part": "train_queries", "source_id": source, "text": "t"} for source in ("q1", "q4")]
-    queries = {"q1": "What is gout?", "q2": "what is  gout", "q3": "What is GOUT", "q4": "What is flu?"}
+    questions = {"q1": "What is gout?", "q2": "what is  gout", "q3": "What is GOUT", "q4": "What is flu?"}
     pairs = [("q2", "d2"), ("q1", "d3"), ("q3", "d0"), ("q4", "d1")]
-    found = positives_of(table_from_rows("alignment_texts", rows), queries, pairs, ["d0", "d1", "d2", "d3"])
+    found = positives_of(table_from_rows("alignment_texts", rows), questions, pairs, ["d0", "d1", "d2", "d3"])
     assert {row: own.tolist() for row, own in found.items()} == {0: [0, 2, 3], 1: [1]}

@@ -13,7 +13,8 @@ from steps.core.errors import UserError
 from steps.core.params import read_mapping
 from steps.core.tables import SCHEMAS, table_from_rows, write_table
 
-ZERO_SHOT: dict[str, Any] = {"teach": {"epochs": 0.0}}
+ZERO_SHOT: dict[str, Any] = {"teach": {"teacher": {"dense": {"epochs": 0.0}}}}
+TRAINED: dict[str, Any] = {"teach": {"teacher": {"dense": {"epochs": 1.0}}}}
 LABELS = {"label_softmax": 1.0, "query_matching": 1.0}
 
 
@@ -53,7 +54,7 @@ def shown(number: int, *, clicked: bool) -> tuple[Any, ...]:
 
 def test_a_corpus_alone_runs_and_is_told_what_it_goes_without(tmp_path: Path) -> None:
     assert check_data(params(), write(tmp_path)) == [
-        "teach: no click log and no relevance table: all-MiniLM-L6-v2 stays as it is, a zero-shot teacher",
+        "teach@dense: no click log and no relevance table: all-MiniLM-L6-v2 stays as it is, a zero-shot teacher",
         "distill: no texts of generated_queries, pool, train_queries: left out of the mixture",
         "evaluate: no test query of a is judged: closeness to the teacher is measured instead; `make promote` will"
         " refuse, as it compares judged answers",
@@ -100,17 +101,17 @@ def test_documents_without_titles_have_no_titles_to_align_on(tmp_path: Path) -> 
         ({"index": {"factory": "IVF64,PQ8x4"}}, {}, r"'IVF64,PQ8x4' needs 64 vectors to train on, but 'a' has 30"),
         ({"index": {"factory": "OPQ8,IVF4,PQ8"}}, {}, "needs 256 vectors"),
         (
-            {"teach": {"epochs": 1.0}},
+            TRAINED,
             {"queries": [query(1, "train")], "impressions": [shown(1, clicked=True)]},
-            r"teach\.epochs is 1, but the log of the training queries does not have both",
+            r"teach\.teacher\.dense\.epochs is 1, but the log of the training queries does not have both",
         ),
         (
-            {"teach": {"epochs": 1.0}},
+            TRAINED,
             {"queries": [query(1, "test")], "impressions": [shown(1, clicked=True), shown(1, clicked=False)]},
-            "there is nothing to train on; set teach.epochs: 0",
+            r"there is nothing to train on; set teach\.teacher\.dense\.epochs: 0",
         ),
         (
-            {"teach": {"epochs": 1.0}},
+            TRAINED,
             {"queries": [query(1, "train")], "relevance": [("a/q1", f"a/{at}", 1.0) for at in range(10)]},
             "nor a query with more scores than mine.relevance_skip",
         ),

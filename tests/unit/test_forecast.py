@@ -19,12 +19,16 @@ LAYER, LAYERS, SPEED = 3.5e6, 6, 1e11
 
 
 def params(**distill: Any) -> Params:
-    raw = overlay(read_mapping(Path("params.yaml")), {"distill": distill} if distill else {})
-    return check_params(raw, "params.yaml")
+    """The tracked params with a second teacher, which scores, and a changed section `distill`."""
+    raw = read_mapping(Path("params.yaml"))
+    other = raw["teach"]["teacher"]["dense"]
+    two = {"teach": {"teachers": ["dense", "other"], "teacher": {"other": other}}, "score": {"teachers": ["other"]}}
+    return check_params(overlay(overlay(raw, two), {"distill": distill}), "params.yaml")
 
 
 def seconds(data: Data = DATA, params: Params | None = None, speed: float = SPEED) -> dict[str, float]:
-    return forecast.forecast(data, params or check_params(read_mapping(Path("params.yaml")), ""), LAYER, LAYERS, speed)
+    chosen = params or check_params(read_mapping(Path("params.yaml")), "")
+    return forecast.forecast(data, chosen, LAYER, LAYERS, speed)
 
 
 def test_every_stage_has_a_share_and_at_least_its_fixed_one() -> None:
@@ -37,10 +41,10 @@ def test_every_stage_has_a_share_and_at_least_its_fixed_one() -> None:
 @pytest.mark.parametrize(
     ("larger", "stages"),
     [
-        (replace(DATA, documents=2000), {"embed"}),
-        (replace(DATA, document_tokens=80.0), {"embed", "teach"}),
+        (replace(DATA, documents=2000), {"embed", "score@other"}),
+        (replace(DATA, document_tokens=80.0), {"embed", "teach@dense", "teach@other", "score@other"}),
         (replace(DATA, train_queries=400), {"generate"}),
-        (replace(DATA, texts=6000), {"embed", "distill@static", "distill@2l", "distill@4l"}),
+        (replace(DATA, texts=6000), {"embed", "score@other", "distill@static", "distill@2l", "distill@4l"}),
     ],
     ids=["documents", "tokens", "queries", "texts"],
 )
@@ -77,7 +81,7 @@ def test_a_machine_of_twice_the_speed_halves_all_but_the_fixed_part() -> None:
 
 def test_without_training_queries_nothing_is_trained_or_generated() -> None:
     found = seconds(replace(DATA, train_queries=0))
-    assert found["teach"] == FIXED["teach"]
+    assert found["teach@dense"] == FIXED["teach"]
     assert found["generate"] == FIXED["generate"]
 
 

@@ -16,7 +16,7 @@ TEXT = images.CONTAINERFILE.read_text(encoding="utf-8")
 TARGETS = images.targets(TEXT)
 STEPS = images.steps_of(TARGETS)
 LOCKS = [path.read_bytes() for path in images.PACKAGE_LOCKS]
-ON_GPU = {"teach", "generate", "embed", "distill", "index"}
+ON_GPU = {"teach", "generate", "embed", "score", "distill", "index"}
 
 
 def changed(text: str = TEXT, locks: list[bytes] = LOCKS) -> set[str]:

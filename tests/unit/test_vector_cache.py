@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from steps.embed.vector_cache import WINDOW_SHARDS, VectorCache
+from steps.core.towers import Embeddings
+from steps.core.vector_cache import WINDOW_SHARDS, VectorCache
 
 TEXTS = [f"text {number}" for number in range(50)]
 
@@ -19,21 +20,26 @@ def vectors(texts: list[str]) -> np.ndarray:
     return np.array([[len(text), float(text.split()[1]), 1.0] for text in texts], dtype=np.float32)
 
 
+def embed(texts: list[str]) -> Embeddings:
+    return Embeddings(vectors(texts), np.array([float(text.split()[1]) / 2 for text in texts], dtype=np.float32))
+
+
 def test_written_vectors_are_in_the_order_asked_for(tmp_path: Path) -> None:
     cache = VectorCache(tmp_path / "cache", "float32")
-    cache.fill(TEXTS, vectors, 7, "test")
+    cache.fill(TEXTS, embed, 7, "test")
     asked = [TEXTS[3], TEXTS[49], TEXTS[3]]
-    cache.write(asked, tmp_path / "out.npy", 3)
+    cache.write(asked, tmp_path / "out.npy", 3, tmp_path / "lengths.npy")
     np.testing.assert_array_equal(np.load(tmp_path / "out.npy"), vectors(asked))
+    np.testing.assert_array_equal(np.load(tmp_path / "lengths.npy"), np.array([1.5, 24.5, 1.5], dtype=np.float32))
 
 
 def test_only_missing_texts_are_embedded(tmp_path: Path) -> None:
-    VectorCache(tmp_path, "float32").fill(TEXTS[:30], vectors, 7, "test")
+    VectorCache(tmp_path, "float32").fill(TEXTS[:30], embed, 7, "test")
     asked: list[str] = []
 
-    def remember(texts: list[str]) -> np.ndarray:
+    def remember(texts: list[str]) -> Embeddings:
         asked.extend(texts)
-        return vectors(texts)
+        return embed(texts)
 
     assert VectorCache(tmp_path, "float32").fill(TEXTS, remember, 7, "test") == 20
     assert sorted(asked) == sorted(TEXTS[30:])
@@ -41,7 +47,7 @@ def test_only_missing_texts_are_embedded(tmp_path: Path) -> None:
 
 def test_a_text_never_filled_is_an_error(tmp_path: Path) -> None:
     cache = VectorCache(tmp_path / "cache", "float32")
-    cache.fill(TEXTS, vectors, 7, "test")
+    cache.fill(TEXTS, embed, 7, "test")
     with pytest.raises(KeyError):
         cache.write(["another text"], tmp_path / "out.npy", 3)
 
@@ -50,12 +56,14 @@ KILLED = """
 import sys, time
 from pathlib import Path
 import numpy as np
-from steps.embed.vector_cache import VectorCache
+from steps.core.towers import Embeddings
+from steps.core.vector_cache import VectorCache
 
 def slow(texts):
     print("shard", flush=True)
     time.sleep(0.2)
-    return np.array([[len(t), float(t.split()[1]), 1.0] for t in texts], dtype=np.float32)
+    rows = [[len(t), float(t.split()[1]), 1.0] for t in texts]
+    return Embeddings(np.array(rows, dtype=np.float32), np.ones(len(texts), dtype=np.float32))
 
 VectorCache(Path(sys.argv[1]), "float32").fill([f"text {n}" for n in range(50)], slow, 5, "test")
 """
@@ -76,18 +84,18 @@ def test_a_killed_run_repeats_at_most_one_shard(tmp_path: Path) -> None:
     process.send_signal(signal.SIGKILL)
     process.wait()
     assert len(list(cache.glob("shard-*"))) == 4  # the fifth was in the making
-    repeated = VectorCache(cache, "float32").fill(TEXTS, vectors, 5, "test")
+    repeated = VectorCache(cache, "float32").fill(TEXTS, embed, 5, "test")
     assert repeated == 30  # ten shards of five, four of them kept
 
 
 def test_windows_bound_what_is_held_and_a_resumed_run_makes_the_same_shards(tmp_path: Path) -> None:
     texts = [f"{'long ' * (number % 5)}text {number}" for number in range(203)] + TEXTS
 
-    def some(texts: list[str]) -> np.ndarray:
+    def some(texts: list[str]) -> Embeddings:
         shards.append(texts)
         if len(shards) == stop:
             raise KeyboardInterrupt
-        return np.array([[len(text), 0, 1] for text in texts], dtype=np.float32)
+        return Embeddings(np.zeros((len(texts), 3), dtype=np.float32), np.zeros(len(texts), dtype=np.float32))
 
     made = []
     for stop in (0, 7):

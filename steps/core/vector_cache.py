@@ -1,23 +1,30 @@
-"""Embeddings by content: shards of (text digest, vector) that survive a killed run.
+"""Embeddings by content: shards of (text digest, vector, length) that survive a killed run.
 
-A cache folder belongs to one teacher, role, prompt, maximum length and precision. Within it each shard is a folder
+A cache folder belongs to one tower, role, prompt, maximum length and precision. Within it each shard is a folder
 that appeared by rename, so what is there is whole, and a killed run repeats at most the shard it was in.
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from hashlib import sha256
 from itertools import islice
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
+from sentence_transformers import SentenceTransformer
 
-from steps.core.files import staged_folder
+from steps.core.files import cache_root, staged_folder
+from steps.core.precision import Precision, resolve_precision
 from steps.core.progress import progress
+from steps.core.tables import Role
+from steps.core.towers import Embeddings, encode_with_lengths, route
 
 WINDOW_SHARDS = 16  # sorted by length together: enough that a batch pads little
 
-Encode = Callable[[list[str]], np.ndarray]
+_FORMAT = 2  # 1 had no lengths
+
+Encode = Callable[[list[str]], Embeddings]
 
 
 class Texts(Protocol):
@@ -29,18 +36,17 @@ class Texts(Protocol):
 
 
 class VectorCache:
-    """Vectors of one tower in one role, kept on disk by the sha256 of their text."""
+    """Vectors of one tower in one role and their lengths, kept on disk by the sha256 of their text."""
 
     def __init__(self, folder: Path, dtype: str) -> None:
-        self.folder = folder
-        self.dtype = np.dtype(dtype)
+        self.folder, self.dtype = folder, np.dtype(dtype)
         self._where: dict[bytes, tuple[Path, int]] = {}
         for shard in sorted(folder.glob("shard-*")):
             self._enter(shard)
 
     def _enter(self, shard: Path) -> None:
         for row, key in enumerate(np.load(shard / "keys.npy")):
-            self._where[key.tobytes()] = (shard / "vectors.npy", row)
+            self._where[key.tobytes()] = (shard, row)
 
     def fill(self, texts: Iterable[str], encode: Encode, shard_texts: int, what: str) -> int:
         """Embed the texts not yet here, shard by shard; returns how many were embedded.
@@ -76,23 +82,61 @@ class VectorCache:
         """Embed a shard and keep it."""
         keys = np.stack([np.frombuffer(key, dtype=np.uint8) for key, _ in shard])
         target = self.folder / f"shard-{sha256(keys.tobytes()).hexdigest()[:16]}"
-        vectors = encode([text for _, text in shard]).astype(self.dtype)
+        embedded = encode([text for _, text in shard])
         with staged_folder(target) as staging:
             np.save(staging / "keys.npy", keys)
-            np.save(staging / "vectors.npy", vectors)
+            np.save(staging / "vectors.npy", embedded.vectors.astype(self.dtype))
+            np.save(staging / "lengths.npy", embedded.lengths.astype(np.float32))
         self._enter(target)
 
-    def write(self, texts: Texts, target: Path, width: int) -> None:
-        """Write the vectors of the texts as one `.npy` of `(len(texts), width)`; KeyError for a text not filled."""
-        out = np.lib.format.open_memmap(target, mode="w+", dtype=self.dtype, shape=(len(texts), width))
+    def write(self, texts: Texts, target: Path, dim: int, lengths: Path | None = None) -> None:
+        """Write the vectors of the texts as one `.npy` of `(len(texts), dim)`; KeyError for a text not filled.
+
+        With `lengths` their norms before normalisation, float32 `(len(texts),)`, as another.
+        """
+        vectors = np.lib.format.open_memmap(target, mode="w+", dtype=self.dtype, shape=(len(texts), dim))
+        norms = np.zeros(len(texts), dtype=np.float32)
         rows: dict[Path, list[tuple[int, int]]] = {}
         for position, text in enumerate(texts):
-            path, row = self._where[text_key(text)]
-            rows.setdefault(path, []).append((position, row))
-        for path, pairs in rows.items():
+            shard, row = self._where[text_key(text)]
+            rows.setdefault(shard, []).append((position, row))
+        for shard, pairs in rows.items():
             positions, shard_rows = (list(column) for column in zip(*pairs, strict=True))
-            out[positions] = np.load(path, mmap_mode="r")[shard_rows]
-        out.flush()
+            vectors[positions] = np.load(shard / "vectors.npy", mmap_mode="r")[shard_rows]
+            if lengths:
+                norms[positions] = np.load(shard / "lengths.npy")[shard_rows]
+        vectors.flush()
+        if lengths:
+            np.save(lengths, norms)
+
+
+def embed_once(
+    tower: SentenceTransformer,
+    fingerprint: str,
+    role: Role,
+    texts: Texts,
+    target: Path,
+    *,
+    dtype: str,
+    precision: Precision,
+    batch_size: int,
+    shard_texts: int,
+    what: str,
+    lengths: Path | None = None,
+) -> int:
+    """Write a tower's vectors of texts in their role as one `.npy` of `(len(texts), dim)`, and their lengths if asked.
+
+    `fingerprint` is the id of the tower's. Only texts that it has not read before are read, `shard_texts` between two
+    savings below SLIMTOWER_CACHE; returns how many.
+    """
+    tower = route(tower, role)
+    settings = (_FORMAT, fingerprint, role, tower.prompts.get(role), tower.max_seq_length, dtype)
+    key = sha256(repr((*settings, resolve_precision(precision))).encode()).hexdigest()
+    cache = VectorCache(cache_root() / "vectors" / key[:24], dtype)
+    encode = partial(encode_with_lengths, tower, role=role, precision=precision, batch_size=batch_size)
+    count = cache.fill(texts, encode, shard_texts, what)
+    cache.write(texts, target, tower.get_embedding_dimension() or 0, lengths)
+    return count
 
 
 def text_key(text: str) -> bytes:

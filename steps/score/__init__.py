@@ -1,0 +1,1 @@
+"""Stage `score`: how well another teacher finds that texts and documents go together."""

@@ -1,0 +1,42 @@
+"""A dual encoder's scores: inner products of its embeddings."""
+
+from pathlib import Path
+
+import numpy as np
+
+from steps.core.towers import encode, load_tower
+from steps.core.vector_cache import Texts, embed_once
+from steps.score.params import ScoreParams
+
+_TEXTS = 256  # multiplied at once: a copy of their documents' vectors is made
+
+
+class DualEncoderScorer:
+    """A tower, and the documents' vectors `(documents, dim)`, which it embeds once."""
+
+    def __init__(self, tower: Path, fingerprint: str, documents: Texts, scratch: Path, params: ScoreParams) -> None:
+        """`fingerprint` is the id of the tower's; the vectors lie in the file `scratch` while they are used."""
+        self.params = params
+        embed_once(
+            load_tower(tower, "document"),
+            fingerprint,
+            "document",
+            documents,
+            scratch,
+            dtype="float32",
+            precision=params.precision,
+            batch_size=params.batch_size,
+            shard_texts=params.shard_texts,
+            what="embed documents",
+        )
+        self.queries = load_tower(tower, "query")
+        self.documents = np.load(scratch, mmap_mode="r")
+
+    def scores(self, texts: list[str], documents: np.ndarray) -> np.ndarray:
+        """Inner product of each text's vector with those of its documents `(texts, k)`: float32 `(texts, k)`."""
+        asked = encode(self.queries, texts, "query", precision=self.params.precision, batch_size=self.params.batch_size)
+        found = np.empty(documents.shape, dtype=np.float32)
+        for start in range(0, len(texts), _TEXTS):
+            part = slice(start, start + _TEXTS)
+            found[part] = np.einsum("td,tkd->tk", asked[part], self.documents[documents[part]])
+        return found

@@ -1,0 +1,22 @@
+"""Knobs of the stage `score`."""
+
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from steps.core.params import Name, Strict
+
+
+class ScoreParams(Strict):
+    """Which teachers score, and how many texts at once."""
+
+    teachers: list[Name]
+    batch_size: int = Field(ge=1)
+    shard_texts: int = Field(ge=1)
+    precision: Literal["auto", "fp32", "bf16"]
+
+    @model_validator(mode="after")
+    def _each_once(self) -> Self:
+        if len(set(self.teachers)) < len(self.teachers):
+            raise ValueError(f"teachers names one of {self.teachers} twice; name each once")
+        return self

@@ -1,0 +1,114 @@
+"""Let another teacher score each alignment text with the documents nearest to it."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from steps.core.code import code_digest
+from steps.core.corpus import CorpusTexts
+from steps.core.errors import UserError
+from steps.core.files import staged_folder, write_json
+from steps.core.fingerprints import fingerprint
+from steps.core.precision import resolve_precision
+from steps.core.progress import progress
+from steps.core.tables import SCHEMAS, read_table, stream_table
+from steps.core.tracking import Run
+from steps.core.vector_cache import text_key
+from steps.score.kinds import scorer_of
+from steps.score.params import ScoreParams
+from steps.score.scorer import Scorer
+from steps.score.shards import ScoreShards
+
+
+def run(ingest: Path, embed: Path, teach: Path, output: Path, params: ScoreParams, run: Run) -> None:
+    """Write the table `scores`: every alignment text with each of its nearest documents, the nearest first.
+
+    `embed` holds texts and nearest documents, `teach` is the folder of the teacher that scores. Shards of texts are
+    kept below SLIMTOWER_CACHE, so a run that was killed repeats one at most. UserError for a score that is no number.
+    """
+    texts = read_table(embed, "alignment_texts")["text"].to_pylist()
+    nearest = np.load(embed / "nearest.npy")
+    _check_nearest(embed, nearest, len(texts), ingest)
+    rows = np.unique(nearest)
+    documents = CorpusTexts(ingest, rows)
+    teacher = fingerprint(teach / "tower")
+    digests = np.array([np.frombuffer(text_key(text), dtype=np.uint8) for text in documents]).reshape(-1, 32)
+    with staged_folder(output) as staging:
+        scratch = staging / "documents.npy"
+        scorer = scorer_of(teach, teacher.id, documents, scratch, params)
+        code = code_digest(type(scorer).__module__)
+        shards = ScoreShards((teacher.id, resolve_precision(params.precision), code), digests)
+        found = _Found()
+        stream_table(staging, "scores", _tables(texts, nearest, rows, scorer, shards, params.shard_texts, found))
+        scratch.unlink(missing_ok=True)
+        report = {
+            "teacher": asdict(teacher),
+            "computed_in": resolve_precision(params.precision),
+            "texts": len(texts),
+            "documents": len(rows),
+            "scores": found.count,
+            "score": found.spread(),
+        }
+        write_json(staging / "report.json", report)
+    run.param("teacher_fingerprint", teacher.id)
+    run.metrics({"scores": found.count, "shards_computed": shards.computed})
+    run.metrics({f"score.{name}": value for name, value in (found.spread() or {}).items()})
+
+
+@dataclass
+class _Found:
+    """What the scores are like, so far."""
+
+    count: int = 0
+    least: float = math.inf
+    largest: float = -math.inf
+    total: float = 0.0
+
+    def add(self, scores: np.ndarray) -> None:
+        if not np.isfinite(scores).all():
+            raise UserError(
+                f"score: a text and a document have the score {scores[~np.isfinite(scores)][0]}; set score.precision:"
+                " fp32, or train the teacher again"
+            )
+        if scores.size:
+            self.count += scores.size
+            self.least, self.largest = min(self.least, float(scores.min())), max(self.largest, float(scores.max()))
+            self.total += float(scores.sum(dtype=np.float64))
+
+    def spread(self) -> dict[str, float] | None:
+        """Least, mean and largest; None without scores."""
+        return {"min": self.least, "mean": self.total / self.count, "max": self.largest} if self.count else None
+
+
+def _tables(
+    texts: list[str],
+    nearest: np.ndarray,
+    rows: np.ndarray,
+    scorer: Scorer,
+    shards: ScoreShards,
+    shard_texts: int,
+    found: _Found,
+) -> Iterator[pa.Table]:
+    """The table `scores`, a shard of texts at a time; `rows` are those of the scorer's documents."""
+    starts = range(0, len(texts), shard_texts)
+    for start in progress(starts, len(starts), "score"):
+        some, near = texts[start : start + shard_texts], nearest[start : start + shard_texts]
+        places = np.searchsorted(rows, near)
+        scores = shards.scores(scorer, some, places)
+        found.add(scores)
+        text_rows = np.repeat(np.arange(start, start + len(some)), near.shape[1])
+        yield pa.table([text_rows, near.reshape(-1), scores.reshape(-1)], schema=SCHEMAS["scores"])
+
+
+def _check_nearest(embed: Path, nearest: np.ndarray, texts: int, ingest: Path) -> None:
+    """UserError unless `nearest` is of these texts and documents."""
+    documents = len(CorpusTexts(ingest))
+    if len(nearest) != texts or (nearest.size and int(nearest.max()) >= documents):
+        raise UserError(
+            f"{embed / 'nearest.npy'}: is of other texts or documents than the {texts} texts and {documents} documents"
+            " that are here; run `dvc repro embed` again"
+        )

@@ -1,0 +1,157 @@
+"""A dual encoder: from triplets to the teacher, and the proof that training it was worth it."""
+
+import hashlib
+import json
+import shutil
+import sys
+import time
+from dataclasses import astuple
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import torch
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Normalize
+
+from steps.core.bases import resolve_base
+from steps.core.code import code_digest
+from steps.core.distributed import rank
+from steps.core.errors import UserError
+from steps.core.files import cache_root, staged_folder, write_json
+from steps.core.fingerprints import fingerprint
+from steps.core.precision import resolve_precision
+from steps.core.tables import ROLES, read_table, table_path
+from steps.core.towers import load_tower, route
+from steps.core.tracking import Run
+from steps.teach.contrastive_training import train_tower
+from steps.teach.dev_comparison import compare, dev_tasks, ndcg_per_query
+from steps.teach.params import DualEncoderParams
+from steps.teach.training_triplets import TripletChoice, choose_triplets
+
+ENCODE_BATCH = 64
+
+
+def teach_dual_encoder(ingest: Path, mine: Path, output: Path, params: DualEncoderParams, run: Run) -> None:
+    """Write `output/tower` (a SentenceTransformer folder) and `output/report.json`.
+
+    `epochs: 0` saves the base's weights as they are; so does, with a line that says so, data without click log and
+    relevance table. UserError when epochs are asked for and of such data no triplet is usable. A base that is a Router
+    has a query and a document tower of different weights: both train, and both are kept.
+    Of several processes rank 0 alone evaluates and writes.
+    """
+    corpus, queries, qrels = (read_table(ingest, name) for name in ("corpus", "queries", "qrels"))
+    tower = load_tower(resolve_base(params.base))
+    limit_length(tower, params)
+    make_inner_product(tower, params.base)
+    epochs = params.epochs
+    report: dict[str, Any] = {"base": params.base, "kind": params.kind, "epochs": epochs, "comparison": None}
+    checkpoints: Path | None = None
+    if epochs > 0 and nothing_to_mine(ingest, mine):
+        epochs, why = 0.0, "no click log and no relevance table, so nothing to train on"
+        report |= {"epochs": epochs, "note": f"zero-shot: {why}"}
+        if rank() == 0:
+            print(
+                f"teach: {why}: keeps {params.base} as it is, a zero-shot teacher; it reads"
+                f" {params.max_document_length} tokens (max_document_length)",
+                file=sys.stderr,
+            )
+    if epochs > 0:
+        triplets = read_table(mine, "triplets")
+        choice = choose_triplets(triplets, queries, corpus, params.max_triplets, params.seed, ingest)
+        if not choice.chosen:
+            raise UserError(
+                f"{mine / 'triplets.parquet'}: no usable triplet (left out: {choice.left_out}); give click logs to"
+                " ingest and mine, or set the teacher's epochs: 0.0 for a zero-shot one"
+            )
+        report |= {"triplets": len(choice.chosen), "by_source": choice.by_source, "left_out": choice.left_out}
+        tasks = dev_tasks(queries, qrels, corpus, params.dev_queries, params.dev_documents, params.seed)
+        checkpoints = checkpoint_folder(tower, choice, params)
+        before: dict[str, float] = {}
+        if rank() == 0:
+            before = ndcg_per_query(tower, tasks, params.precision, ENCODE_BATCH, "base on dev")
+        start = time.monotonic()
+        train_tower(tower, choice.chosen, params, checkpoints, run)
+        run.metric("training_seconds", time.monotonic() - start)
+        if before:
+            after = ndcg_per_query(tower, tasks, params.precision, ENCODE_BATCH, "teacher on dev")
+            report["comparison"] = compare(before, after)
+            _tell(report["comparison"], run)
+    if rank() > 0:
+        return
+    with staged_folder(output) as staging:
+        tower.save_pretrained(str(staging / "tower"), create_model_card=False, safe_serialization=True)
+        report["fingerprint"] = fingerprint(staging / "tower").id
+        write_json(staging / "report.json", report)
+    run.model(output / "tower", "teacher")
+    run.artifact(output / "report.json")
+    if checkpoints:  # last: where the tracking server is away, the next try goes on from them
+        shutil.rmtree(checkpoints, ignore_errors=True)
+
+
+def nothing_to_mine(ingest: Path, mine: Path) -> bool:
+    """Whether the data have neither impressions nor relevance scores, of which alone triplets are mined."""
+    places = ((mine, "triplets"), (ingest, "impressions"), (ingest, "relevance"))
+    return not any(pq.read_metadata(table_path(folder, name)).num_rows for folder, name in places)
+
+
+def limit_length(tower: SentenceTransformer, params: DualEncoderParams) -> None:
+    """Let the tower read `max_document_length` tokens; UserError when its positions end before that."""
+    for role in ROLES:
+        network = getattr(route(tower, role)[0], "auto_model", None)
+        positions = getattr(getattr(network, "config", None), "max_position_embeddings", None)
+        if positions is not None and params.max_document_length > positions:
+            raise UserError(
+                f"teach.teacher: max_document_length is {params.max_document_length}, but {params.base} has"
+                f" {positions} positions; set it to {positions} or less"
+            )
+    tower.max_seq_length = params.max_document_length
+
+
+def make_inner_product(tower: SentenceTransformer, base: str) -> None:
+    """Let the inner product of embeddings be the tower's similarity, which is what the index compares by.
+
+    A cosine tower without normalisation gets it as a module; UserError for distances, and for a Router of which one
+    route alone normalises what is compared by dot product: release and search expect both to, or none.
+    """
+    if tower.similarity_fn_name not in {"cosine", "dot"}:
+        raise UserError(
+            f"teach.teacher: base {base} compares by {tower.similarity_fn_name}; use a tower that compares by cosine or"
+            " dot product"
+        )
+    normalised = {any(isinstance(module, Normalize) for module in route(tower, role)) for role in ROLES}
+    if tower.similarity_fn_name == "cosine" and False in normalised:
+        tower.append(Normalize())
+    elif len(normalised) > 1:
+        raise UserError(
+            f"teach.teacher: base {base} normalises one of its routes query and document alone; let both end in"
+            " Normalize, or none"
+        )
+
+
+def checkpoint_folder(tower: SentenceTransformer, choice: TripletChoice, params: DualEncoderParams) -> Path:
+    """Folder below SLIMTOWER_CACHE that only a run over equal weights, texts and knobs would continue from."""
+    key = hashlib.sha256()
+    knobs = params.model_dump(exclude={"dev_queries", "dev_documents", "checkpoint_steps"})
+    key.update(f"{code_digest('steps.teach.contrastive_training')} {torch.__version__}".encode())
+    key.update(json.dumps(knobs | {"computes_in": resolve_precision(params.precision)}, sort_keys=True).encode())
+    for name, tensor in sorted(tower.state_dict().items()):
+        key.update(name.encode() + tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+    for triplet in choice.chosen:
+        key.update("\x1f".join(astuple(triplet)).encode())
+    return cache_root() / "teach" / key.hexdigest()[:32]
+
+
+def _tell(comparison: dict[str, Any], run: Run) -> None:
+    """Log the comparison, and say in one line whether training was worth it."""
+    run.metrics({name: comparison[name] for name in ("ndcg_base", "ndcg_teacher", "p_value")})
+    numbers = (
+        f"nDCG@10 on {comparison['n']} dev queries: base {comparison['ndcg_base']:.4f},"
+        f" teacher {comparison['ndcg_teacher']:.4f} (one-sided paired t-test p = {comparison['p_value']:.2g})"
+    )
+    verdict = (
+        "the teacher beats its base"
+        if comparison["teacher_beats_base"]
+        else "WARNING: the trained teacher does not beat its base; set its epochs: 0.0, or change learning rate or data"
+    )
+    print(f"teach: {numbers}; {verdict}", file=sys.stderr)
