@@ -2,10 +2,11 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
-from sentence_transformers import SentenceTransformer
 
+from steps.core.towers import load_tower
 from steps.distill.candidates import Candidates, positives_of
 from steps.distill.checks import check_candidates, check_document_tokens
 from steps.distill.losses.base import Need
@@ -29,16 +30,19 @@ class Training:
 def trainings(
     chosen: StudentParams,
     made: Student,
-    teacher: SentenceTransformer,
+    teacher: Path,
     sources: Sources,
     training: np.ndarray,
     params: DistillParams,
+    *,
+    cosine: bool,
 ) -> Iterator[Training]:
     """The student's own training, then those of `then`; each is made when its turn comes.
 
-    `training` are the rows of the texts that train.
+    `teacher` is the index teacher's folder, which compares by `cosine` or by inner product; `training` are the rows of
+    the texts that train.
     """
-    make = ObjectiveMaker(chosen, made, teacher, sources, training, params)
+    make = ObjectiveMaker(chosen, made, teacher, cosine, sources, training, params)
     for number, phase in enumerate(chosen.phases):
         schedule = Schedule(
             name="distill" if number == 0 else f"distill, phase {number + 1}",
@@ -60,7 +64,8 @@ class ObjectiveMaker:
 
     chosen: StudentParams
     made: Student
-    teacher: SentenceTransformer
+    teacher: Path
+    cosine: bool
     sources: Sources
     training: np.ndarray
     params: DistillParams
@@ -75,13 +80,14 @@ class ObjectiveMaker:
         stored = StoredTeachers(
             vectors=self.sources.vectors,
             documents=self.sources.documents,
-            cosine=self.teacher.similarity_fn_name == "cosine",
+            cosine=self.cosine,
             lengths=self.sources.lengths if phase.needs(Need.LENGTHS) else None,
             scores={name: self.sources.scores(name, phase.teacher_top_k) for name in phase.teachers},
         )
         if self.chosen.targets == "stored":
             return stored
-        return OnlineTeacher(self.teacher, self.sources.texts["text"].to_pylist(), stored, self.params.precision)
+        texts = self.sources.texts["text"].to_pylist()
+        return OnlineTeacher(load_tower(self.teacher, "query"), texts, stored, self.params.precision)
 
     def _candidates(self, phase: Phase) -> Candidates:
         nearest = self.sources.nearest(phase.teacher_top_k)

@@ -74,7 +74,8 @@ def run(
     check_student(made, data.tokens, sources.vectors.shape[1], dims)
     measured: dict[str, float] = {}
     kept = []
-    for each in trainings(chosen, made, tower, sources, training, params):
+    cosine = tower.similarity_fn_name == "cosine"
+    for each in trainings(chosen, made, teach / "tower", sources, training, params, cosine=cosine):
         checkpoints = Checkpoints(_folder(made, data, each, chosen, params))
         found = train(made, each.objective, data, each.schedule, params, run, checkpoints)
         kept.append(checkpoints)
