@@ -1,15 +1,15 @@
-"""The steps' container images: what each is made from, as images.lock, and building them: `make images`.
+"""The steps' container images: what they are made from, as images.lock, and building them: `make images`.
 
-A stage of dvc.yaml depends on its own key of images.lock: it reruns when its image is made differently, and it alone.
-A key covers the target's lines in the Containerfile and those it builds on, the locks and the base's name; not the
-code, which stages depend on by themselves. Comments may change freely. An image carries the key that it was built for:
-a task does not run a stage in an image that its commit does not name.
+images.lock has two keys, by the packages that an image installs: `cpu`, and `accelerated` with CUDA, for the steps
+that can use a GPU. A key covers the Containerfile, with the base's name, and the lock of those packages; not the code,
+which stages depend on by themselves. Comments may change freely. Stages of dvc.yaml depend on `cpu` alone: what they
+compute follows from its versions, which the other lock pins too. An image carries the key that it was built for: a task
+does not run a stage in an image that its commit does not name.
 """
 
 import argparse
 import hashlib
 import os
-import re
 import subprocess
 import sys
 import time
@@ -17,66 +17,30 @@ from pathlib import Path
 
 import yaml
 
+from pipeline.params import Params
 from steps.core.errors import UserError, guarded
 from steps.core.files import staged_file
 
 CONTAINERFILE = Path("containers/Containerfile")
-PACKAGE_LOCKS = (Path("requirements/cpu.lock"), Path("requirements/gpu.lock"))
+PACKAGE_LOCKS = {"cpu": Path("requirements/cpu.lock"), "accelerated": Path("requirements/gpu.lock")}
+STEPS = tuple(Params.model_fields)
+ACCELERATED = ("teach", "generate", "embed", "score", "distill", "index")  # steps that can use a GPU
 LOCK = Path("images.lock")
 KEY = "SLIMTOWER_IMAGE_KEY"  # set by the Containerfile
-HEADER = "# What each step's image is made from; `make images` keeps it up to date (pipeline/images.py).\n"
-GPU_TARGET = "accelerated"
-
-Targets = dict[str, list[str]]
+HEADER = "# What the steps' images are made from; `make images` keeps it up to date (pipeline/images.py).\n"
 
 
-def targets(containerfile: str) -> Targets:
-    """Lines of each target, without comments and blank lines; those before the first `FROM` under ''."""
-    found: Targets = {"": []}
-    name = ""
-    for line in containerfile.splitlines():
-        if start := re.match(r"FROM\s+\S+\s+AS\s+(\S+)", line, re.IGNORECASE):
-            name = start[1]
-            found[name] = []
-        if line.strip() and not line.lstrip().startswith("#"):
-            found[name].append(line.rstrip())
-    return found
-
-
-def ancestors(name: str, known: Targets) -> list[str]:
-    """The targets that one is made from, itself last."""
-    named = re.findall(r"(?:^FROM\s+|--from=)(\S+)", "\n".join(known[name]), re.IGNORECASE | re.MULTILINE)
-    chain: list[str] = []
-    for parent in (parent for parent in named if parent in known):
-        chain += [one for one in ancestors(parent, known) if one not in chain]
-    return [*chain, name]
-
-
-def steps_of(known: Targets) -> list[str]:
-    """Targets that are a step's image: those that no other is made from."""
-    shared = {one for name in known if name for one in ancestors(name, known)[:-1]}
-    return [name for name in known if name and name not in shared]
-
-
-def fingerprints(containerfile: str, locks: list[bytes]) -> dict[str, str]:
-    """Sha256 by step of what its image is made from."""
-    known = targets(containerfile)
-    result = {}
-    for step in steps_of(known):
-        digest = hashlib.sha256()
-        for part in ("", *ancestors(step, known)):
-            digest.update("\n".join([*known[part], ""]).encode())
-        for lock in locks:
-            digest.update(hashlib.sha256(lock).digest())
-        result[step] = digest.hexdigest()
-    return result
+def fingerprint(containerfile: str, lock: bytes) -> str:
+    """Sha256 of what images are made from: a Containerfile without comments and blank lines, and a lock of packages."""
+    lines = [line.rstrip() for line in containerfile.splitlines() if line.strip()]
+    instructions = "\n".join(line for line in lines if not line.lstrip().startswith("#"))
+    return hashlib.sha256(instructions.encode() + b"\n" + lock.replace(b"\r\n", b"\n")).hexdigest()
 
 
 def current() -> dict[str, str]:
-    """Fingerprints of the files as they are."""
-    return fingerprints(
-        CONTAINERFILE.read_text(encoding="utf-8"), [path.read_bytes().replace(b"\r\n", b"\n") for path in PACKAGE_LOCKS]
-    )
+    """Fingerprints of the files as they are, by key of images.lock."""
+    text = CONTAINERFILE.read_text(encoding="utf-8")
+    return {key: fingerprint(text, path.read_bytes()) for key, path in PACKAGE_LOCKS.items()}
 
 
 def write_lock(path: Path = LOCK) -> None:
@@ -85,28 +49,32 @@ def write_lock(path: Path = LOCK) -> None:
     if not path.is_file() or path.read_text(encoding="utf-8") != text:
         with staged_file(path) as staging:
             staging.write_text(text, encoding="utf-8")
-        print(f"{path}: written; `dvc repro` will run the stages whose images changed", file=sys.stderr)
+        print(f"{path}: written; where `cpu` changed, `dvc repro` will run every stage", file=sys.stderr)
 
 
 def check_lock(path: Path = LOCK) -> None:
     """UserError where images.lock does not say what the images are made from now."""
     held = yaml.safe_load(path.read_text(encoding="utf-8")) if path.is_file() else {}
     wanted = current()
-    if stale := sorted(step for step in held.keys() | wanted.keys() if held.get(step) != wanted.get(step)):
+    if stale := sorted(key for key in held.keys() | wanted.keys() if held.get(key) != wanted.get(key)):
         raise UserError(f"{path}: out of date for {', '.join(stale)}; run `python -m pipeline.images --lock`")
 
 
 def check_image(step: str, root: Path) -> None:
-    """UserError where this process runs in an image made from something else than `root`/images.lock says of a step."""
+    """UserError where this process runs in an image of neither key of `root`/images.lock.
+
+    Either will do, as the packages of both have the same versions.
+    """
     if not (key := os.environ.get(KEY)):
         return  # in no image
     path = root / LOCK
-    held = yaml.safe_load(path.read_text(encoding="utf-8")) if path.is_file() else None
-    wanted = (held or {}).get(step, "nothing")
-    if key != wanted:
+    held = (yaml.safe_load(path.read_text(encoding="utf-8")) if path.is_file() else None) or {}
+    wanted = [held[name] for name in PACKAGE_LOCKS if name in held]
+    if key not in wanted:
+        names = " or ".join(one[:12] for one in wanted) or "nothing"
         raise UserError(
-            f"{KEY}: this image is made from {key[:12]}, not from what images.lock of the run's commit says of {step}"
-            f" ({wanted[:12]}); run `make images STEPS={step}` at that commit and let the deployment use the image"
+            f"{KEY}: this image is made from {key[:12]}, not from what images.lock of the run's commit says ({names});"
+            f" run `make images STEPS={step}` at that commit (LOCK=gpu for a GPU) and let the deployment use the image"
         )
 
 
@@ -116,18 +84,19 @@ def build(steps: list[str], lock: str, base: str, prefix: str, tag: str, flags: 
     With lock `gpu` the steps that can use a GPU get CUDA packages, the others the CPU's all the same.
     """
     engine = os.environ.get("CONTAINER_ENGINE") or "docker"
-    known = targets(CONTAINERFILE.read_text(encoding="utf-8"))
-    if unknown := [step for step in steps if step not in steps_of(known)]:
-        raise UserError(f"{CONTAINERFILE}: has no image {unknown[0]!r}; it has {', '.join(steps_of(known))}")
+    if unknown := [step for step in steps if step not in STEPS]:
+        raise UserError(f"images: there is no step {unknown[0]!r}; there are {', '.join(STEPS)}")
     keys = current()
     revision = _output("git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude", "*")
     began = time.perf_counter()
-    for step in steps or steps_of(known):
+    for step in steps or STEPS:
         name = f"{prefix}slimtower-{step}:{tag}"
-        packages = lock if GPU_TARGET in ancestors(step, known) else "cpu"
-        arguments = [f"LOCK={packages}", f"FINGERPRINT={keys[step]}", f"REVISION={revision}"]
+        packages = lock if step in ACCELERATED else "cpu"
+        key = keys["accelerated" if packages == "gpu" else "cpu"]
+        arguments = [f"STEP={step}", f"LOCK={packages}", f"FINGERPRINT={key}", f"REVISION={revision}"]
+        arguments += ["GPUS=all"] if step in ACCELERATED else []
         arguments += [f"BASE={base}"] if base else []
-        words = [engine, "build", *flags, "--file", str(CONTAINERFILE), "--target", step, "--tag", name]
+        words = [engine, "build", *flags, "--file", str(CONTAINERFILE), "--target", "step", "--tag", name]
         _call(*words, *(word for argument in arguments for word in ("--build-arg", argument)), ".")
         digest, size = _output(engine, "image", "inspect", "--format", "{{.Id}} {{.Size}}", name).split()
         digest = f"sha256:{digest.removeprefix('sha256:')}"  # podman leaves the prefix out

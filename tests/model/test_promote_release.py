@@ -220,7 +220,7 @@ def test_lineage_leads_from_the_champion_to_its_makers_and_back(
     with tracking.stage_run("release@static", {}) as run:
         run.tag("slimtower.image_digest", "sha256:abc")
     lineage.finish()
-    Path("images.lock").write_text("release: f00d\n")
+    Path("images.lock").write_text("cpu: f00d\n")
     monkeypatch.setenv("SLIMTOWER_GIT_COMMIT", "other")  # promoted later, from another commit
     promote()
     capsys.readouterr()
@@ -233,7 +233,7 @@ def test_lineage_leads_from_the_champion_to_its_makers_and_back(
     assert found["data"] == {"data/ingest": lock["ingest"]["outs"][0]["md5"]}
     assert found["stages"]["release@static"]["image"] == {"slimtower.image_digest": "sha256:abc"}
     assert found["stages"]["release@static"]["outs"][str(RELEASES / "static")] == found["release"]["md5"]
-    assert found["images"] == {"release": "f00d"}
+    assert found["images"] == {"cpu": "f00d"}
     assert found["params"] == {"distill": {"seed": 1}}
     artifact = mlflow.artifacts.download_artifacts(artifact_uri=found["dvc_lock"]["file"])
     assert Path(artifact).read_bytes() == Path("dvc.lock").read_bytes()

@@ -1,4 +1,4 @@
-"""images.lock: a stage depends on how its own image is made, and on that alone. Images: what every target must be."""
+"""images.lock: what makes stages rerun, and what does not. Images: what they hold, carry and are built with."""
 
 import re
 import shutil
@@ -13,93 +13,55 @@ from pipeline import images
 from steps.core.errors import UserError
 
 TEXT = images.CONTAINERFILE.read_text(encoding="utf-8")
-TARGETS = images.targets(TEXT)
-STEPS = images.steps_of(TARGETS)
-LOCKS = [path.read_bytes() for path in images.PACKAGE_LOCKS]
-ON_GPU = {"teach", "generate", "embed", "score", "distill", "index"}
-
-
-def changed(text: str = TEXT, locks: list[bytes] = LOCKS) -> set[str]:
-    """Keys that differ from those of the tracked files."""
-    before, after = images.fingerprints(TEXT, LOCKS), images.fingerprints(text, locks)
-    assert before.keys() == after.keys()
-    return {step for step in before if before[step] != after[step]}
-
-
-def after_line(start: str, addition: str) -> str:
-    """The Containerfile with a line put after the first one that begins so."""
-    lines = TEXT.splitlines()
-    number = next(number for number, line in enumerate(lines) if line.startswith(start))
-    return "\n".join([*lines[: number + 1], addition, *lines[number + 1 :]])
+LINES = TEXT.splitlines()
+PINS = b"torch==2.13.0\n"
 
 
 def test_the_tracked_file_is_up_to_date() -> None:
     images.check_lock()
 
 
-@pytest.mark.parametrize("step", STEPS)
-def test_a_targets_own_line_changes_its_own_key_only(step: str) -> None:
-    base = re.search(rf"FROM (\S+) AS {step}\n", TEXT)
-    assert base
-    assert changed(after_line(f"FROM {base[1]} AS {step}", "ENV X=1")) == {step}
+def test_every_instruction_counts() -> None:
+    lines = [line for line in LINES if line.strip() and not line.startswith("#")]
+    whole = images.fingerprint(TEXT, PINS)
+    assert whole == images.fingerprint("\n".join(lines), PINS)
+    for number in range(len(lines)):
+        assert images.fingerprint("\n".join(lines[:number] + lines[number + 1 :]), PINS) != whole, lines[number]
 
 
-def test_what_targets_share_changes_the_keys_of_those_that_share_it() -> None:
-    assert changed(after_line("FROM packages AS accelerated", "ENV X=1")) == ON_GPU
-    assert changed(after_line("FROM ${BASE} AS system", "ENV X=1")) == set(STEPS)
-    assert changed(TEXT.replace("ARG BASE=python:3.11", "ARG BASE=python:3.12")) == set(STEPS)
-    through_another = TEXT.replace("FROM accelerated AS index", "FROM accelerated AS middle\nFROM middle AS index")
-    assert changed(through_another) == {"index"}
-    copying = after_line("FROM packages AS ingest", "COPY --from=helper /x /x") + "\nFROM system AS helper\nRUN x\n"
-    assert changed(copying) == {"ingest"}
-    assert images.fingerprints(copying, LOCKS)["ingest"] != images.fingerprints(copying + "RUN y\n", LOCKS)["ingest"]
+def test_comments_blank_lines_and_line_ends_change_nothing() -> None:
+    commented = TEXT.replace("\nUSER 50000\n", "\n# why\n\n   # because\nUSER 50000\r\n")
+    assert commented != TEXT
+    assert images.fingerprint(commented, PINS.replace(b"\n", b"\r\n")) == images.fingerprint(TEXT, PINS)
 
 
-@pytest.mark.parametrize("which", [0, 1])
-def test_a_changed_lock_changes_every_key(which: int) -> None:
-    locks = list(LOCKS)
-    locks[which] += b"six==1.17.0\n"
-    assert changed(locks=locks) == set(STEPS)
+@pytest.mark.parametrize("key", ["cpu", "accelerated"])
+def test_a_changed_package_lock_changes_its_own_key_only(
+    key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = images.current()
+    lock = tmp_path / "changed.lock"
+    lock.write_bytes(images.PACKAGE_LOCKS[key].read_bytes() + b"six==1.17.0\n")
+    monkeypatch.setitem(images.PACKAGE_LOCKS, key, lock)
+    after = images.current()
+    assert {name for name in before if before[name] != after[name]} == {key}
+    assert before.keys() == after.keys() == {"cpu", "accelerated"}
 
 
-def test_comments_and_blank_lines_change_nothing() -> None:
-    assert changed(after_line("FROM packages AS ingest", "# why\n\n   # because")) == set()
-
-
-def test_a_stale_file_names_the_steps_and_a_right_one_is_left_alone(tmp_path: Path) -> None:
-    path = tmp_path / "images.lock"
-    images.write_lock(path)
-    written = path.stat().st_mtime_ns
-    images.write_lock(path)
-    assert path.stat().st_mtime_ns == written
-    held = yaml.safe_load(path.read_text())
-    path.write_text(yaml.safe_dump(held | {"teach": "0", "gone": "1"}))
-    with pytest.raises(UserError, match="out of date for gone, teach; run"):
-        images.check_lock(path)
-
-
-def test_every_step_has_an_image_and_every_stage_its_own_key() -> None:
-    commands = {path.parent.name for path in Path("steps").glob("*/__main__.py")} - {"search"}
-    assert set(STEPS) == commands
-    for name, entry in yaml.safe_load(Path("dvc.yaml").read_text(encoding="utf-8"))["stages"].items():
-        params = entry.get("do", entry)["params"]
-        assert [item["images.lock"] for item in params if isinstance(item, dict)] == [[name]]
-
-
-@pytest.mark.parametrize("step", STEPS)
-def test_an_image_holds_its_own_step_and_runs_as_nobody_special(step: str) -> None:
-    chain = images.ancestors(step, TARGETS)
-    assert ("accelerated" in chain) == (step in ON_GPU)
-    lines = [line for name in chain for line in TARGETS[name]]
-    user = [line.split()[1] for line in lines if line.startswith("USER ")][-1]
-    assert user == "50000"
-    copied = [line.split()[1] for line in lines if line.startswith("COPY steps")]
-    assert copied == ["steps/__init__.py", "steps/core", f"steps/{step}"]
-    assert any(f'org.opencontainers.image.title="slimtower-{step}"' in line for line in lines)
+def test_every_stage_depends_on_the_cpu_key_and_so_on_no_gpu_lock() -> None:
+    stages = yaml.safe_load(Path("dvc.yaml").read_text(encoding="utf-8"))["stages"]
+    for entry in stages.values():
+        one = entry.get("do", entry)
+        assert [item["images.lock"] for item in one["params"] if isinstance(item, dict)] == [["cpu"]]
+        assert "requirements/gpu.lock" not in one["deps"]
 
 
 def test_both_locks_hold_the_same_pins_but_for_cuda() -> None:
-    cpu, gpu = ({re.split("=+", line)[0]: line for line in lock.decode().split()} for lock in LOCKS)
+    """Stages depend on cpu.lock alone: it must say what an image with CUDA computes with as well."""
+    cpu, gpu = (
+        {re.split("=+", line)[0]: line for line in images.PACKAGE_LOCKS[key].read_text(encoding="utf-8").split()}
+        for key in ("cpu", "accelerated")
+    )
     added = gpu.keys() - cpu.keys()
     assert {name for name in added if not re.match(r"nvidia-|cuda-|triton$", name)} == {"faiss-gpu"}
     assert cpu.keys() - gpu.keys() == {"faiss-cpu"}
@@ -108,11 +70,30 @@ def test_both_locks_hold_the_same_pins_but_for_cuda() -> None:
     assert {name for name in cpu.keys() & gpu.keys() if cpu[name] != gpu[name]} == {"torch"}
 
 
-@pytest.mark.parametrize("step", STEPS)
-def test_an_image_carries_the_key_that_it_is_built_for(step: str) -> None:
-    own = TARGETS[step]
-    assert "ARG FINGERPRINT=unknown" in own  # built by hand it is of no key
-    assert 'ENV SLIMTOWER_IMAGE_KEY="${FINGERPRINT}"' in own
+def test_a_stale_file_names_the_keys_and_a_right_one_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "images.lock"
+    images.write_lock(path)
+    written = path.stat().st_mtime_ns
+    images.write_lock(path)
+    assert path.stat().st_mtime_ns == written
+    held = yaml.safe_load(path.read_text())
+    path.write_text(yaml.safe_dump(held | {"cpu": "0", "teach": "1"}))
+    with pytest.raises(UserError, match="out of date for cpu, teach; run"):
+        images.check_lock(path)
+
+
+def test_every_command_but_search_has_an_image_and_steps_that_use_a_gpu_exist() -> None:
+    commands = {path.parent.name for path in Path("steps").glob("*/__main__.py")} - {"search"}
+    assert set(images.STEPS) == commands
+    assert set(images.ACCELERATED) <= commands
+
+
+def test_an_image_holds_all_code_and_runs_as_nobody_special() -> None:
+    copied = [line.split()[1] for line in LINES if line.startswith("COPY")]
+    assert copied == ["requirements/${LOCK}.lock", "steps", "pipeline"]
+    assert [line.split()[1] for line in LINES if line.startswith("USER ")][-1] == "50000"
+    context = Path(".dockerignore").read_text(encoding="utf-8").splitlines()
+    assert {"!steps", "!pipeline", "!requirements/*.lock"} <= set(context)
 
 
 def test_a_stage_runs_only_in_an_image_that_its_commit_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,14 +101,17 @@ def test_a_stage_runs_only_in_an_image_that_its_commit_names(tmp_path: Path, mon
     images.check_image("teach", tmp_path)  # outside images there is nothing to compare
     images.write_lock(tmp_path / "images.lock")
     keys = images.current()
-    monkeypatch.setenv(images.KEY, keys["teach"])
-    images.check_image("teach", tmp_path)
-    with pytest.raises(UserError, match=rf"images\.lock of the run's commit says of mine \({keys['mine'][:12]}\); run"):
-        images.check_image("mine", tmp_path)
-    monkeypatch.setenv(images.KEY, "unknown")
-    with pytest.raises(UserError, match="this image is made from unknown") as caught:
+    for key in keys.values():  # with or without CUDA packages
+        monkeypatch.setenv(images.KEY, key)
         images.check_image("teach", tmp_path)
-    assert caught.value.exit_code == 3
+    wanted = rf"\({keys['cpu'][:12]} or {keys['accelerated'][:12]}\)"
+    for key in ("unknown", "0" * 64):  # built by hand; at another commit
+        monkeypatch.setenv(images.KEY, key)
+        with pytest.raises(
+            UserError, match=rf"made from {key[:12]}, .* {wanted}; run `make images STEPS=teach`"
+        ) as caught:
+            images.check_image("teach", tmp_path)
+        assert caught.value.exit_code == 3
     (tmp_path / "images.lock").unlink()
     with pytest.raises(UserError, match=r"\(nothing\)"):
         images.check_image("teach", tmp_path)
@@ -135,34 +119,52 @@ def test_a_stage_runs_only_in_an_image_that_its_commit_names(tmp_path: Path, mon
 
 @pytest.fixture
 def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A stand-in for docker: notes the words it is given, fails for the target `mine`."""
+    """A stand-in for docker: notes the words it is given, fails when told to."""
     program = tmp_path / "engine"
     program.write_text(
         '#!/bin/sh\necho "$@" >>"$0.log"\n'
-        'case "$*" in *"--target mine"*) exit 125;; *inspect*) echo sha256:0a 1500000000;; esac\n'
+        'case "$*" in *--fail*) exit 125;; *inspect*) echo sha256:0a 1500000000;; esac\n'
     )
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
     monkeypatch.setenv("CONTAINER_ENGINE", str(program))
     return program
 
 
-def test_gpu_packages_go_to_the_steps_that_can_use_them(engine: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_cuda_packages_their_key_and_gpus_go_to_the_steps_that_can_use_them(
+    engine: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     images.build(["ingest", "teach"], "gpu", "other:1", "ghcr.io/team/", "v1", ["--network=host"])
-    calls = engine.with_name("engine.log").read_text().splitlines()
-    assert "--network=host --file containers/Containerfile --target ingest" in calls[0]
-    assert "LOCK=cpu" in calls[0] and "BASE=other:1" in calls[0]
-    assert f"FINGERPRINT={images.current()['ingest']}" in calls[0]
-    assert "--target teach --tag ghcr.io/team/slimtower-teach:v1" in calls[2] and "LOCK=gpu" in calls[2]
+    ingest, _, teach, _ = engine.with_name("engine.log").read_text().splitlines()
+    keys = images.current()
+    assert (
+        "--network=host --file containers/Containerfile --target step --tag ghcr.io/team/slimtower-ingest:v1" in ingest
+    )
+    assert {"STEP=ingest", "LOCK=cpu", f"FINGERPRINT={keys['cpu']}", "BASE=other:1"} <= set(ingest.split())
+    assert "GPUS=" not in ingest
+    assert {"STEP=teach", "LOCK=gpu", f"FINGERPRINT={keys['accelerated']}", "GPUS=all"} <= set(teach.split())
     shown = capsys.readouterr().out.splitlines()
     assert shown[1] == "ghcr.io/team/slimtower-teach:v1  gpu  sha256:0a  1.50 GB"
+
+
+def test_without_cuda_packages_every_image_is_of_the_cpu_key(engine: Path) -> None:
+    images.build([], "cpu", "", "", "latest", [])
+    calls = [call for call in engine.with_name("engine.log").read_text().splitlines() if "STEP=" in call]
+    assert len(calls) == len(images.STEPS)
+    assert all({"LOCK=cpu", f"FINGERPRINT={images.current()['cpu']}"} <= set(call.split()) for call in calls)
+
+
+@pytest.mark.parametrize("name", ["STEP", "LOCK", "FINGERPRINT", "REVISION", "BASE", "GPUS", "JAVA"])
+def test_the_containerfile_uses_every_argument_that_builds_are_given(name: str) -> None:
+    assert any(re.match(rf"ARG {name}(=|$)", line) for line in LINES)
+    assert any(f"${{{name}" in line for line in LINES)
 
 
 def test_a_failing_engine_an_absent_one_and_an_unknown_step_are_named(
     engine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(UserError, match="engine build: ended with code 125"):
-        images.build(["mine"], "cpu", "", "", "latest", [])
-    with pytest.raises(UserError, match="has no image 'tech'; it has ingest, mine, teach"):
+        images.build(["mine"], "cpu", "", "", "latest", ["--fail"])
+    with pytest.raises(UserError, match="no step 'tech'; there are ingest, mine, teach"):
         images.build(["tech"], "cpu", "", "", "latest", [])
     monkeypatch.setenv("CONTAINER_ENGINE", "no-such-engine")
     with pytest.raises(UserError, match="'no-such-engine' is not installed"):
