@@ -19,7 +19,7 @@ Part = Literal[
     "titles",
     "sentences",
     "spans",
-    "pool",
+    "unlabelled_queries",
 ]
 _ROWS_AT_ONCE = 2**20  # a row group; the text of so many rows fits into one chunk, which the text of a log does not
 
@@ -32,7 +32,8 @@ _text, _whole, _real = pa.string(), pa.int32(), pa.float32()
 
 SCHEMAS: dict[str, pa.Schema] = {
     "corpus": _schema(doc_id=_text, dataset=_text, title=_text, topic=_text, content=_text),
-    "queries": _schema(query_id=_text, dataset=_text, text=_text, split=_text),
+    "queries": _schema(query_id=_text, dataset=_text, text=_text, split=_text),  # train, dev and test
+    "unlabelled_queries": _schema(query_id=_text, dataset=_text, text=_text),
     "impressions": _schema(
         session_id=_text, query_id=_text, doc_id=_text, rank=_whole, clicked=pa.bool_(), timestamp=pa.int64()
     ),

@@ -25,7 +25,8 @@ from steps.embed.vector_cache import Texts, VectorCache
 def run(ingest: Path, generate: Path, teach: Path, output: Path, params: EmbedParams, run: Run) -> None:
     """Write the teacher's vectors of documents `(documents, dim)`, alignment texts and tokens, and the texts' table."""
     corpus = CorpusRows(ingest, ["doc_id", "title", "content"])
-    sources = Sources(corpus, read_table(ingest, "queries"), read_table(generate, "generated_queries"))
+    queries, unlabelled = (read_table(ingest, name) for name in ("queries", "unlabelled_queries"))
+    sources = Sources(corpus, queries, unlabelled, read_table(generate, "generated_queries"))
     documents = CorpusTexts(ingest)
 
     teacher = fingerprint(teach / "tower")
