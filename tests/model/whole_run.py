@@ -164,7 +164,6 @@ def run_all(root: Path, params: Params) -> list[str]:
         distill=models / "distill",
         releases=releases,
         output=root / "reports",
-        budget_ms=params.evaluate.budget_ms,
         params=params.evaluate,
         run=run,
     )
