@@ -20,6 +20,7 @@ from steps.core.distributed import rank
 from steps.core.errors import UserError
 from steps.core.files import cache_root, staged_folder, write_json
 from steps.core.fingerprints import fingerprint
+from steps.core.judged import read_judged_sets
 from steps.core.precision import resolve_precision
 from steps.core.tables import read_table, table_path
 from steps.core.towers import load_tower
@@ -39,7 +40,7 @@ def run(ingest: Path, mine: Path, output: Path, params: TeachParams, run: Run) -
     relevance table. UserError when epochs are asked for and of such data no triplet is usable.
     Of several processes rank 0 alone evaluates and writes.
     """
-    corpus, queries, qrels = (read_table(ingest, name) for name in ("corpus", "queries", "qrels"))
+    corpus, queries = (read_table(ingest, name) for name in ("corpus", "queries"))
     tower = load_tower(resolve_base(params.base))
     limit_length(tower, params)
     make_inner_product(tower, params.base)
@@ -64,7 +65,9 @@ def run(ingest: Path, mine: Path, output: Path, params: TeachParams, run: Run) -
                 " ingest and mine, or set teach.epochs: 0 for a zero-shot teacher"
             )
         report |= {"triplets": len(choice.chosen), "by_source": choice.by_source, "left_out": choice.left_out}
-        tasks = dev_tasks(queries, qrels, corpus, params.dev_queries, params.dev_documents, params.seed)
+        tasks = dev_tasks(
+            read_judged_sets(ingest, ["dev"]), corpus, params.dev_queries, params.dev_documents, params.seed
+        )
         checkpoints = checkpoint_folder(tower, choice, params)
         before: dict[str, float] = {}
         if rank() == 0:
