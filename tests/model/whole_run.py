@@ -159,11 +159,9 @@ def run_all(root: Path, params: Params) -> list[str]:
         embed=data / "embed",
         generate=data / "generate",
         teach=models / "teach",
-        index=models / "index",
         distill=models / "distill",
         releases=releases,
         output=root / "reports",
-        budget_ms=params.evaluate.budget_ms,
         params=params.evaluate,
         run=run,
     )
