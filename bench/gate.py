@@ -21,9 +21,9 @@ from bench.machine import machine
 from pipeline.params import load_params
 from steps.core.errors import guarded
 from steps.core.files import write_json
+from steps.core.judged import read_judged_sets
 from steps.core.run_ids import git_commit
 from steps.core.tables import read_table
-from steps.evaluate.questions import read_evaluation_sets
 from steps.promote.bootstrap import lower_bound
 from steps.promote.evidence import MEASURE
 from steps.promote.params import Policy
@@ -52,7 +52,7 @@ def retrained(student: str) -> dict[str, np.ndarray]:
     from bench.generation import measure as distilled
 
     params = load_params().distill
-    questions = read_evaluation_sets(INGEST, ["test"])[:1]
+    questions = read_judged_sets(INGEST, ["test"])[:1]
     weight = params.mixture.get("generated_queries", 0.0)
     seeds = {student: params.seed, f"{student} retrained": params.seed + 1}
     return {name: distilled(student, params, weight, seed, questions) for name, seed in seeds.items()}

@@ -16,18 +16,18 @@ from bench.machine import machine
 from bench.teacher import index_teacher
 from pipeline.params import load_params
 from steps.core.files import read_json, write_json
+from steps.core.judged import JudgedSet, read_judged_sets
+from steps.core.measures import ndcg_at_10
 from steps.core.tables import read_table
 from steps.core.towers import encode, load_tower
 from steps.core.tracking import NullRun
 from steps.distill.params import DistillParams
 from steps.distill.run import run as distill
-from steps.evaluate.measures import per_query
-from steps.evaluate.questions import EvaluationSet, read_evaluation_sets
 
 INGEST, MINE, EMBED = Path("data/ingest"), Path("data/mine/relevance"), Path("data/embed")
 
 
-def ndcg(tower_folder: Path, questions: list[EvaluationSet]) -> np.ndarray:
+def ndcg(tower_folder: Path, questions: list[JudgedSet]) -> np.ndarray:
     """nDCG@10 of each dev query by exact search, `(queries,)`."""
     corpus = read_table(INGEST, "corpus")
     names, ids = np.array(corpus["dataset"].to_pylist()), np.array(corpus["doc_id"].to_pylist())
@@ -40,13 +40,11 @@ def ndcg(tower_folder: Path, questions: list[EvaluationSet]) -> np.ndarray:
         index.add(np.ascontiguousarray(documents[rows]))
         scores, hits = index.search(encode(tower, item.texts, "query"), 100)
         found = [[str(ids[rows[hit]]) for hit in line] for line in hits]
-        values.append(per_query(item.judgements, item.query_ids, found, list(scores))["nDCG@10"])
+        values.append(ndcg_at_10(item.qrels, item.query_ids, found, list(scores)))
     return np.concatenate(values)
 
 
-def measure(
-    student: str, params: DistillParams, weight: float, seed: int, questions: list[EvaluationSet]
-) -> np.ndarray:
+def measure(student: str, params: DistillParams, weight: float, seed: int, questions: list[JudgedSet]) -> np.ndarray:
     """Distil with the generated queries at `weight` and score on dev."""
     mixture = {**params.mixture, "generated_queries": weight}
     changed = params.model_copy(update={"mixture": mixture, "seed": seed})
@@ -59,7 +57,7 @@ def measure(
 def main() -> None:
     """Measure `static` and `2l` over three seeds."""
     params = load_params().distill
-    questions = read_evaluation_sets(INGEST, ["dev"])
+    questions = read_judged_sets(INGEST, ["dev"])
     seeds = [1, 2, 3]
     used = params.mixture.get("generated_queries", 0.0) or 1.0
     result: dict[str, object] = {"machine": machine(), "seeds": seeds, "weight": used, "students": {}}

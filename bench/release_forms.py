@@ -8,6 +8,7 @@ form; all forms of a student take turns while they are timed.
 
 import argparse
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -18,6 +19,7 @@ from bench.machine import machine
 from pipeline.params import Params, load_params
 from steps.core.errors import UserError, guarded
 from steps.core.files import folder_bytes, write_json
+from steps.core.judged import JudgedSet, read_judged_sets
 from steps.core.run_ids import git_commit
 from steps.core.towers import encode, load_tower
 from steps.core.tracking import NullRun
@@ -27,7 +29,7 @@ from steps.release.evidence import measured_loss
 from steps.release.export import convert, export
 from steps.release.parity import cosines
 from steps.release.probe_texts import probe_texts
-from steps.release.quality import ndcg, read_dev_queries
+from steps.release.quality import ndcg
 from steps.release.quantisation import quantise
 from steps.release.run import SAMPLE
 from steps.release.run import run as release
@@ -40,6 +42,11 @@ RESULT = Path("bench/results/release_forms.json")
 STUDENTS = ("2l", "4l")
 FORMS = ("int8, not smoothed", "int8", "mixed", "fp32")
 TIMED = 200  # queries
+
+
+def dev_sets(ingest: Path, datasets: Sequence[str]) -> list[JudgedSet]:
+    """Judged dev queries of some data sets."""
+    return [asked for asked in read_judged_sets(ingest, ["dev"]) if asked.dataset in datasets]
 
 
 def forms(tower: Path, ingest: Path, folder: Path) -> dict[str, Path]:
@@ -70,7 +77,7 @@ def measure(root: Path, student: str, seed: int, params: Params, folder: Path) -
     target = folder / "release"
     release(student, made, root / "models/index", ingest, target, params.release, NullRun())
     opened = load_release(target)
-    queries = read_dev_queries(ingest, opened.datasets)
+    queries = dev_sets(ingest, opened.datasets)
     texts = [text for asked in queries for text in asked.texts]
     model = cut(encode(load_tower(made / "query_encoder"), texts, "query"), opened.manifest.width)
     before = np.concatenate(ndcg(opened, queries, model, "flat"))
@@ -112,7 +119,7 @@ def main() -> None:
             measured.append(found)
             told = [f"{form} {row['loss']:.2%} (p {row['p_value']:.2g})" for form, row in found["forms"].items()]
             print(f"{student}, seed {seed}: serves {found['serves']}; lost on dev: {', '.join(told)}", flush=True)
-    queries = sum(len(asked.ids) for asked in read_dev_queries(words.run / "data/ingest", list(_datasets(words.run))))
+    queries = sum(len(asked.query_ids) for asked in dev_sets(words.run / "data/ingest", _datasets(words.run)))
     result = {"machine": machine(), "git_commit": git_commit(), "dev_queries": queries, "releases": measured}
     write_json(RESULT, result)
     print(f"wrote {RESULT}: {len(measured)} releases")

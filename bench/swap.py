@@ -10,9 +10,9 @@ from bench.teacher import index_teacher
 from pipeline.params import load_params
 from steps.core.errors import UserError
 from steps.core.files import read_json
+from steps.core.judged import JudgedSet, read_judged_sets
 from steps.core.tables import read_table
 from steps.core.towers import encode, load_tower
-from steps.evaluate.questions import EvaluationSet, read_evaluation_sets
 from steps.evaluate.scoring import score
 from steps.evaluate.systems import Hits
 from steps.index.factories import of_kind
@@ -43,7 +43,7 @@ def measure() -> dict[str, dict[str, Any]]:
     """
     costs, params = read_costs(), load_params().index
     found: dict[str, dict[str, Any]] = {}
-    for asked in read_evaluation_sets(INGEST, ["test"]):
+    for asked in read_judged_sets(INGEST, ["test"]):
         row = costs[asked.dataset]
         releases = {student: load_release(RELEASES / student) for student in sorted(row)}
         graph, tuned = _graph(next(iter(releases.values())), asked.dataset, params)
@@ -83,7 +83,7 @@ def _graph(release: Release, dataset: str, params: IndexParams) -> tuple[faiss.I
     return graph, tune(graph, queries, wanted, params.target_recall)
 
 
-def _over(graph: faiss.Index, tuned: Tuned, release: Release, asked: EvaluationSet, model: float) -> dict[str, Any]:
+def _over(graph: faiss.Index, tuned: Tuned, release: Release, asked: JudgedSet, model: float) -> dict[str, Any]:
     """The served encoder over the graph."""
     ids = release.documents(asked.dataset).ids
 

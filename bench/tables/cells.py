@@ -31,7 +31,7 @@ CELLS = Path(".cache/bench-distill")
 STUDENT = "bench"  # what it is called while it is distilled
 _HERE = Path(__file__).parent
 _CODE = [  # as it is when it is imported: a file may change while a table is made
-    code_digest("steps.distill.run", "steps.evaluate.measures", "steps.evaluate.questions"),
+    code_digest("steps.distill.run", "steps.core.measures", "steps.core.judged"),
     *(sha256_file(_HERE / name) for name in ("cells.py", "pipeline.py")),
 ]
 _PACKAGES = [package.__version__ for package in (torch, transformers, sentence_transformers)]

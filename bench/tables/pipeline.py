@@ -18,12 +18,12 @@ from steps.core.corpus import CorpusTexts, corpus_columns
 from steps.core.errors import UserError
 from steps.core.files import sha256_file
 from steps.core.fingerprints import fingerprint
+from steps.core.judged import JudgedSet, read_judged_sets
+from steps.core.measures import ndcg_at_10
 from steps.core.tables import Part, read_table
 from steps.core.towers import load_tower
 from steps.distill.mixture import epoch_rows, hold_out, weighted_rows
 from steps.distill.params import DistillParams
-from steps.evaluate.measures import per_query
-from steps.evaluate.questions import EvaluationSet, read_evaluation_sets
 from steps.serving.dims import cut as cut_to
 
 _HITS = 100  # more than the 10 that count, so that ties at the tenth are broken by document id
@@ -63,9 +63,9 @@ class Pipeline:
         return load_params(self.root / "params.yaml").distill
 
     @cached_property
-    def questions(self) -> list[EvaluationSet]:
+    def questions(self) -> list[JudgedSet]:
         """Judged dev and test queries."""
-        return read_evaluation_sets(self.ingest, ["dev", "test"])
+        return read_judged_sets(self.ingest, ["dev", "test"])
 
     @cached_property
     def parts(self) -> np.ndarray:
@@ -153,7 +153,7 @@ class Pipeline:
                 index.add(held)
                 values, hits = index.search(asked, min(_HITS, len(ids)))
                 names = [[ids[hit] for hit in line] for line in hits.tolist()]
-                ndcg = per_query(item.judgements, item.query_ids, names, list(values))["nDCG@10"]
+                ndcg = ndcg_at_10(item.qrels, item.query_ids, names, list(values))
                 scores.setdefault(item.split, {})[item.dataset] = [round(value, 6) for value in ndcg.tolist()]
             found[str(cut)] = scores
         return found

@@ -7,8 +7,8 @@ import numpy as np
 
 from bench.tables.pipeline import Pipeline
 from bench.tables.verdicts import Measured
+from steps.core.judged import JudgedSet
 from steps.core.tables import read_table
-from steps.evaluate.questions import EvaluationSet
 
 
 def unseen_queries(pipeline: Pipeline) -> dict[str, np.ndarray]:
@@ -16,8 +16,8 @@ def unseen_queries(pipeline: Pipeline) -> dict[str, np.ndarray]:
     judged = read_table(pipeline.ingest, "qrels").to_pylist()
     seen = {(row["dataset"], row["doc_id"]) for row in judged if row["split"] == "train" and row["grade"] > 0}
 
-    def unseen(item: EvaluationSet, query: str) -> bool:
-        relevant = [document for document, grade in item.judgements[query].items() if grade > 0]
+    def unseen(item: JudgedSet, query: str) -> bool:
+        relevant = [document for document, grade in item.qrels[query].items() if grade > 0]
         return not any((item.dataset, document) in seen for document in relevant)
 
     return {

@@ -12,10 +12,9 @@ from steps.core.distributed import rank
 from steps.core.errors import UserError
 from steps.core.files import folder_bytes, read_json, staged_folder, write_json
 from steps.core.fingerprints import fingerprint
-from steps.core.leakage import evaluation_keys
+from steps.core.leakage import check_leaks, evaluation_keys
 from steps.core.precision import resolve_precision
 from steps.core.tables import read_table, write_table
-from steps.core.texts import fold
 from steps.core.towers import load_tower
 from steps.core.tracking import Run
 from steps.distill.checkpoints import Checkpoints, training_folder
@@ -51,7 +50,11 @@ def run(
         raise UserError(f"{embed}: embedded by another teacher than {teach / 'tower'}; run `dvc repro embed` again")
     sources = Sources(ingest, mine, embed, score)
     texts = sources.texts["text"].to_pylist()
-    _refuse_evaluation_queries(texts, ingest)
+    check_leaks(
+        ((f"{embed}/alignment_texts.parquet", text) for text in texts),
+        evaluation_keys(read_table(ingest, "queries").to_pylist()),
+        "run `dvc repro embed` to build them again",
+    )
 
     torch.manual_seed(params.seed)
     tower = load_tower(teach / "tower", "document")  # what the index holds, and the router's route of documents
@@ -126,14 +129,3 @@ def _folder(made: Student, data: Alignment, training: Training, chosen: StudentP
     }
     arrays = {"ids": data.tokens.ids, "offsets": data.tokens.offsets, "parts": data.parts, "targets": data.vectors}
     return training_folder(made.tower, arrays | {"training": data.training} | training.objective.arrays, knobs)
-
-
-def _refuse_evaluation_queries(texts: list[str], ingest: Path) -> None:
-    """UserError when a text equals a dev or test query after folding."""
-    forbidden = evaluation_keys(read_table(ingest, "queries").to_pylist())
-    leaked = [text for text in texts if fold(text) in forbidden]
-    if leaked:
-        raise UserError(
-            f"data/embed: {len(leaked)} alignment texts are evaluation queries, such as {leaked[0]!r};"
-            " run `dvc repro embed` to build them again"
-        )

@@ -20,7 +20,6 @@ def body(params: EvaluateParams, run: Run) -> None:
         embed=Path("data/embed"),
         generate=Path("data/generate"),
         teach=Path("models/teach") / load_index_teacher(),
-        index=Path("models/index"),
         distill=Path("models/distill"),
         releases={name: Path("models/release") / name for name in load_students()},
         output=Path("reports"),

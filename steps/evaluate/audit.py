@@ -4,10 +4,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from steps.core.errors import UserError
-from steps.core.leakage import evaluation_keys
+from steps.core.leakage import check_leaks, evaluation_keys
 from steps.core.progress import progress
 from steps.core.tables import read_table
-from steps.core.texts import fold
 
 
 @dataclass(frozen=True)
@@ -28,17 +27,12 @@ def audit_leaks(ingest: Path, mine: Path, embed: Path, generate: Path) -> Audit:
     texts = {row["query_id"]: row["text"] for row in queries}
     held_out = evaluation_keys(queries)
     training = _training_texts(mine, embed, generate, texts)
-    leaks = [
-        f"{source}: {text!r} is {held_out[fold(text)]}"
-        for source, text in progress(training, len(training), "leak audit")
-        if fold(text) in held_out
-    ]
-    if leaks:
-        raise UserError(
-            f"leak audit: {len(leaks)} of {len(training)} training texts equal a dev or test query"
-            f" ({'; '.join(leaks[:3])}); remove them from the training data and run the stages from `mine` on again"
-        )
-    return Audit(len(training), len(held_out))
+    compared = check_leaks(
+        progress(training, len(training), "leak audit"),
+        held_out,
+        "remove them from the training data and run the stages from `mine` on again",
+    )
+    return Audit(compared, len(held_out))
 
 
 def _training_texts(mine: Path, embed: Path, generate: Path, texts: dict[str, str]) -> list[tuple[str, str]]:

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 
-from steps.core.corpus import corpus_columns
+from steps.core.corpus import corpus_batches, corpus_columns
 from steps.core.errors import UserError
+from steps.core.judged import JudgedSet
 from steps.core.tables import read_table
 from steps.core.texts import sentences
-from steps.evaluate.latency import Encode
 from steps.serving.release import Release
 
 DEPTH = 10
@@ -60,6 +60,14 @@ class Closeness:
         return {"cosine": float(self.cosines.mean()), "overlap": float(self.overlaps.mean())}
 
 
+def unjudged_datasets(ingest: Path, judged: Sequence[JudgedSet]) -> list[str]:
+    """Data sets of the corpus without a test set among the judged ones, sorted."""
+    names: set[str] = set()
+    for batch in corpus_batches(ingest, ["dataset"]):
+        names.update(batch["dataset"].unique().to_pylist())
+    return sorted(names - {item.dataset for item in judged if item.split == "test"})
+
+
 def read_texts(ingest: Path, students: Iterable[Path], datasets: Sequence[str], seed: int) -> list[Texts]:
     """Up to 500 texts of each data set that no student trained on: queries, and texts of documents where these are few.
 
@@ -82,19 +90,10 @@ def read_texts(ingest: Path, students: Iterable[Path], datasets: Sequence[str], 
     return found
 
 
-def measure_closeness(
-    releases: Mapping[str, Release], encode: Encode, texts: Sequence[Texts]
-) -> dict[str, dict[str, Closeness]]:
-    """`result[dataset][student]`; `encode` is the teacher's, students embed as they serve."""
-    result: dict[str, dict[str, Closeness]] = {}
-    for item in texts:
-        wanted = encode(item.texts)
-        result[item.dataset] = {}
-        for student, release in releases.items():
-            given = release.encode(item.texts)
-            nearest, found = (release.search(item.dataset, each, DEPTH, "flat")[1] for each in (wanted, given))
-            result[item.dataset][student] = Closeness(cosines(wanted, given), overlaps(nearest, found))
-    return result
+def measure_closeness(release: Release, dataset: str, wanted: np.ndarray, given: np.ndarray) -> Closeness:
+    """Of embeddings of the same texts by the teacher, `wanted`, and by the student, `given`: `(texts, dim)` each."""
+    nearest, found = (release.search(dataset, each, DEPTH, "flat")[1] for each in (wanted, given))
+    return Closeness(cosines(wanted, given), overlaps(nearest, found))
 
 
 def cosines(one: np.ndarray, other: np.ndarray) -> np.ndarray:

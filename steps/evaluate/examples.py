@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from steps.evaluate.measures import UNCUT
+from steps.core.measures import NDCG, UNCUT
 from steps.evaluate.scoring import Scored
 
 
@@ -21,19 +21,19 @@ class Loss:
 
 
 def worst_losses(teacher: Sequence[Scored], student: Sequence[Scored], count: int) -> list[Loss]:
-    """The `count` queries with the largest drop of nDCG@10; both sequences hold the same evaluation sets in order."""
+    """The `count` queries with the largest drop of nDCG@10; both sequences hold the same judged sets in order."""
     found = []
     for ours, theirs in zip(student, teacher, strict=True):
-        drop = theirs.values["nDCG@10"] - ours.values["nDCG@10"]
+        drop = theirs.values[NDCG] - ours.values[NDCG]
         for row in np.flatnonzero(drop > 0):
             loss = Loss(
-                ours.questions.dataset,
-                ours.questions.texts[row],
+                ours.judged.dataset,
+                ours.judged.texts[row],
                 _rank(theirs.values[UNCUT][row]),
                 _rank(ours.values[UNCUT][row]),
                 float(drop[row]),
             )
-            found.append((-loss.drop, ours.questions.query_ids[row], loss))
+            found.append((-loss.drop, ours.judged.query_ids[row], loss))
     return [loss for _, _, loss in sorted(found, key=lambda item: item[:2])[:count]]
 
 

@@ -1,21 +1,12 @@
 """What the earlier stages reported about themselves, as rows and examples for the report."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
-
-from steps.core.files import read_json
 
 _DIGEST_LENGTH = 32  # a text this long without a space is a digest: of use in a manifest, not to a reader
 _LONGEST = 120
 
 Facts = list[tuple[str, str]]
-
-
-def stage_report(folder: Path) -> dict[str, Any]:
-    """The folder's report.json; empty where the stage left none."""
-    path = folder / "report.json"
-    return dict(read_json(path)) if path.is_file() else {}
 
 
 def facts(values: Mapping[str, Any], prefix: str = "") -> Facts:

@@ -3,15 +3,13 @@
 Students embed as they serve. Teacher and student have the width of the index.
 """
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from scipy.special import expit
 
-from steps.evaluate.latency import Encode
-from steps.evaluate.scoring import Scored
-from steps.serving.release import Release
+from steps.core.judged import JudgedSet
+from steps.evaluate.systems import Hits
 
 PAIRS = 20_000  # pairs of queries of a data set that are looked at; all where there are no more
 _UNIT = 1e-3  # how far from 1 the length of a normalised embedding may be
@@ -45,22 +43,11 @@ class Geometry:
         } | named
 
 
-def measure_geometry(
-    releases: Mapping[str, Release], encode: Encode, teacher: Sequence[Scored], seed: int
-) -> dict[str, dict[str, Geometry]]:
-    """`result[dataset][student]`; `encode` is the teacher's, `teacher` holds its test scores over the exact index."""
-    result: dict[str, dict[str, Geometry]] = {}
-    for item in teacher:
-        asked = item.questions
-        wanted = encode(asked.texts)
-        pairs = draw_pairs(len(wanted), PAIRS, seed)
-        labels = label_term(*_judged_hits(item))
-        result[asked.dataset] = {}
-        for student, release in releases.items():
-            theirs, ours = comparable(wanted, release.encode(asked.texts))
-            differences = pair_differences(theirs, ours, pairs)
-            result[asked.dataset][student] = Geometry(query_term(theirs, ours), labels, differences)
-    return result
+def measure_geometry(teacher: np.ndarray, student: np.ndarray, labels: float, seed: int) -> Geometry:
+    """Of the embeddings of one data set's test queries, `(queries, dim)` each; `labels` is the teacher's label term."""
+    theirs, ours = comparable(teacher, student)
+    differences = pair_differences(theirs, ours, draw_pairs(len(theirs), PAIRS, seed))
+    return Geometry(query_term(theirs, ours), labels, differences)
 
 
 def query_term(teacher: np.ndarray, student: np.ndarray) -> float:
@@ -110,12 +97,12 @@ def _lengths(vectors: np.ndarray, pairs: np.ndarray) -> np.ndarray:
     return np.linalg.norm(vectors[pairs[:, 0]] - vectors[pairs[:, 1]], axis=1)
 
 
-def _judged_hits(scored: Scored) -> tuple[np.ndarray, np.ndarray]:
-    """Scores of all best hits, and whether each is judged relevant, each `(hits,)`."""
-    scores, doc_ids = scored.hits
+def judged_hits(judged: JudgedSet, hits: Hits) -> tuple[np.ndarray, np.ndarray]:
+    """Scores of the hits of all queries, and whether each is judged relevant, each `(hits,)`."""
+    scores, doc_ids = hits
     relevant = [
-        scored.questions.judgements[query].get(doc, 0) > 0
-        for query, docs in zip(scored.questions.query_ids, doc_ids, strict=True)
+        judged.qrels[query].get(doc, 0) > 0
+        for query, docs in zip(judged.query_ids, doc_ids, strict=True)
         for doc in docs
     ]
     return np.concatenate(scores), np.array(relevant)

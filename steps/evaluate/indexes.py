@@ -3,10 +3,10 @@
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 
+from steps.core.measures import NDCG
 from steps.evaluate.latency import Encode, one_thread, sample
 from steps.evaluate.scoring import Scored, score
 from steps.evaluate.systems import dense_search
@@ -24,38 +24,37 @@ class IndexFigures:
     def as_dict(self) -> dict[str, float]:
         """Key of metrics.json -> value."""
         named = {"bytes": self.bytes, "p50_ms": self.p50_ms}
-        return named if self.ndcg is None else named | {"nDCG@10": self.ndcg}
+        return named if self.ndcg is None else named | {NDCG: self.ndcg}
 
 
 def measure_indexes(
-    release: Release, index: Path, encode: Encode, exact: Sequence[Scored], timed: int, k: int, seed: int
+    release: Release, encode: Encode, exact: Sequence[Scored], timed: int, k: int, seed: int
 ) -> dict[str, dict[str, IndexFigures]]:
-    """Figures of every index kind that was built, per data set: `result[dataset][kind]`; one thread, `timed` searches.
+    """Figures of every index kind of a release, per data set: `result[dataset][kind]`; one thread, `timed` searches.
 
     `exact`: the teacher's scores over the flat index, one entry a data set.
     """
     result: dict[str, dict[str, IndexFigures]] = {}
     for flat in exact:
-        asked = flat.questions
-        result[asked.dataset] = timed_indexes(release, index, encode, asked.dataset, asked.texts, timed, seed)
+        asked = flat.judged
+        result[asked.dataset] = timed_indexes(release, encode, asked.dataset, asked.texts, timed, seed)
         for kind, figures in result[asked.dataset].items():
             search = dense_search(encode, release, kind)
             scored = flat if kind == "flat" else score(f"teacher, {kind}", search, asked, k)
-            result[asked.dataset][kind] = replace(figures, ndcg=scored.means()["nDCG@10"])
+            result[asked.dataset][kind] = replace(figures, ndcg=scored.means()[NDCG])
     return result
 
 
 def timed_indexes(
-    release: Release, index: Path, encode: Encode, dataset: str, texts: Sequence[str], timed: int, seed: int
+    release: Release, encode: Encode, dataset: str, texts: Sequence[str], timed: int, seed: int
 ) -> dict[str, IndexFigures]:
     """Size and speed of each index kind of one data set, without its nDCG."""
     vectors = encode(sample(texts, timed, seed))
-    found = {}
-    for kind in ("flat", "ann"):
-        if files := sorted((index / dataset).glob(f"{kind}*.faiss")):  # the exact index may be the only one
-            size = sum(path.stat().st_size for path in files)
-            found[kind] = IndexFigures(size, _median_search(release, dataset, vectors, kind))
-    return found
+    return {
+        kind: IndexFigures(release.index_bytes(dataset, kind), _median_search(release, dataset, vectors, kind))
+        for kind in ("flat", "ann")
+        if kind in release.kinds(dataset)  # the exact index may be the only one
+    }
 
 
 def _median_search(release: Release, dataset: str, vectors: np.ndarray, kind: str) -> float:

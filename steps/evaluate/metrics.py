@@ -44,44 +44,36 @@ timings and, where these decide, the choice.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from steps.evaluate.audit import Audit
 from steps.evaluate.choice import Choice
-from steps.evaluate.closeness import Closeness, Texts
-from steps.evaluate.geometry import Geometry
-from steps.evaluate.indexes import IndexFigures
 from steps.evaluate.latency import Latency
-from steps.evaluate.params import EvaluateParams
+from steps.evaluate.measuring import Task
+from steps.evaluate.results import Result
 from steps.evaluate.retention import Comparison, Retention
-from steps.evaluate.scoring import Scored
-from steps.evaluate.serving import ServingCost
 
 Metrics = dict[str, Any]
 
 
 def assemble(
-    scored: Iterable[Scored],
+    results: Mapping[str, Result],
+    latencies: Mapping[str, Latency],
     retained: Mapping[str, Retention],
     compared: Mapping[str, Mapping[str, Comparison]],
-    latencies: Mapping[str, Latency],
     choice: Choice,
-    sizes: Mapping[str, int],
-    indexes: Mapping[str, Mapping[str, IndexFigures]],
-    serving: Mapping[str, Mapping[str, ServingCost]],
-    geometry: Mapping[str, Mapping[str, Geometry]],
-    closeness: Mapping[str, Mapping[str, Closeness]],
-    closeness_texts: Sequence[Texts],
+    task: Task,
     audit: Audit,
-    params: EvaluateParams,
 ) -> Metrics:
-    """Nest everything measured under the documented keys."""
+    """Nest everything measured, and what follows from it, under the documented keys; `results` by system."""
     means: dict[str, dict[str, dict[str, dict[str, float]]]] = {"test": defaultdict(dict), "dev": defaultdict(dict)}
+    for model, result in results.items():
+        for item in result.scored:
+            means[item.judged.split][item.judged.dataset][model] = item.means()
     queries: dict[str, dict[str, int]] = defaultdict(dict)
-    for item in scored:
-        means[item.questions.split][item.questions.dataset][item.model] = item.means()
-        queries[item.questions.dataset][item.questions.split] = len(item.questions.query_ids)
+    for judged in task.judged:
+        queries[judged.dataset][judged.split] = len(judged.query_ids)
     return {
         "datasets": means["test"],
         "datasets_dev": means["dev"],
@@ -91,25 +83,32 @@ def assemble(
         },
         "latency": {model: value.as_dict() for model, value in latencies.items()},
         "choice": choice.as_dict(),
-        "sizes": {model: {"bytes": value} for model, value in sizes.items()},
+        "sizes": {model: {"bytes": result.bytes} for model, result in results.items() if result.bytes is not None},
         "indexes": {
-            dataset: {kind: value.as_dict() for kind, value in row.items()} for dataset, row in indexes.items()
+            dataset: {kind: figures.as_dict() for kind, figures in row.items()}
+            for result in results.values()
+            for dataset, row in result.indexes.items()
         },
-        "serving": {
-            dataset: {student: value.as_dict() for student, value in row.items()} for dataset, row in serving.items()
-        },
-        "geometry": {
-            dataset: {student: value.as_dict() for student, value in row.items()} for dataset, row in geometry.items()
-        },
-        "closeness": {
-            dataset: {student: value.as_dict() for student, value in row.items()} for dataset, row in closeness.items()
-        },
-        "closeness_texts": {item.dataset: item.parts for item in closeness_texts},
+        "serving": _by_dataset(results, lambda result: result.serving),
+        "geometry": _by_dataset(results, lambda result: result.geometry),
+        "closeness": _by_dataset(results, lambda result: result.closeness),
+        "closeness_texts": {item.dataset: item.parts for item in task.texts},
         "queries": queries,
         "audit": {
             "checked_texts": audit.checked_texts,
             "evaluation_queries": audit.evaluation_queries,
             "leaks": 0,
         },
-        "settings": {"seed": params.seed, "throughput_batch": params.throughput_batch},
+        "settings": {"seed": task.params.seed, "throughput_batch": task.params.throughput_batch},
     }
+
+
+def _by_dataset(
+    results: Mapping[str, Result], part: Callable[[Result], Mapping[str, Any]]
+) -> dict[str, dict[str, Any]]:
+    """One part of each result as `[data set][model]`."""
+    found: dict[str, dict[str, Any]] = defaultdict(dict)
+    for model, result in results.items():
+        for dataset, value in part(result).items():
+            found[dataset][model] = value.as_dict()
+    return dict(found)

@@ -9,18 +9,19 @@ import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from steps.core.files import staged_file
-from steps.evaluate.examples import Loss
-from steps.evaluate.facts import Facts, facts, generated_examples, generation_facts, mined_examples, stage_report
+from steps.core.files import read_json, staged_file
+from steps.core.measures import MEASURES
+from steps.evaluate.composition import Evaluation
+from steps.evaluate.facts import Facts, facts, generated_examples, generation_facts, mined_examples
 from steps.evaluate.frontier import Point, draw_frontier
-from steps.evaluate.geometry import PAIRS, Geometry
+from steps.evaluate.geometry import PAIRS
 from steps.evaluate.histograms import draw_histograms
 from steps.evaluate.machine import processor
-from steps.evaluate.measures import MEASURES
 from steps.evaluate.metrics import Metrics
 from steps.evaluate.table import choice_lines, significant, unjudged_line
 
 _EXAMPLES = 4
+REPORT = "report.json"
 
 
 @dataclass(frozen=True)
@@ -50,8 +51,8 @@ class Background:
 def read_background(
     ingest: Path, mine: Path, generate: Path, teach: Path, distill: Path, students: Sequence[str]
 ) -> Background:
-    """Collect the earlier stages' own reports; a missing one is left out of the page."""
-    ingested, mined, taught, generated = (stage_report(folder) for folder in (ingest, mine, teach, generate))
+    """Collect the earlier stages' own reports; UserError when one is missing."""
+    ingested, mined, taught, generated = (read_json(folder / REPORT) for folder in (ingest, mine, teach, generate))
     simulated = bool(ingested.get("simulated"))
     stages = [
         Stage("Ingestion", facts(ingested)),
@@ -59,36 +60,27 @@ def read_background(
         Stage("Teacher", facts(taught)),
         Stage("Generated queries", generation_facts(generated)),
     ]
-    seconds = {student: stage_report(distill / student).get("seconds") for student in students}
     return Background(
         simulated=simulated,
         judged_by_clicks=sorted(
             name for name, entry in ingested.get("datasets", {}).items() if entry.get("judgements_from_clicks")
         ),
-        base=str(taught.get("base", "")),
+        base=taught["base"],
         trained=bool(taught.get("epochs")),
         teacher_comparison=taught.get("comparison"),
-        training_seconds={student: float(value) for student, value in seconds.items() if value is not None},
+        training_seconds={student: float(read_json(distill / student / REPORT)["seconds"]) for student in students},
         stages=[stage for stage in stages if stage.facts],
         mined=mined_examples(mined, _EXAMPLES),
         generated=generated_examples(generated, _EXAMPLES),
     )
 
 
-def write_report(
-    path: Path,
-    metrics: Metrics,
-    geometry: Mapping[str, Mapping[str, Geometry]],
-    points: Sequence[Point],
-    losses: Sequence[Loss],
-    best: str,
-    background: Background,
-) -> None:
-    """Render the page; every number in it comes from `metrics` or from an earlier stage's report.
+def write_report(path: Path, evaluation: Evaluation, background: Background) -> None:
+    """Render the page; every number in it comes from the metrics or from an earlier stage's report.
 
-    `geometry[dataset][student]` is drawn, all data sets together. Where nothing is judged, the page tells how close
-    students are to the teacher, and draws nothing.
+    Where nothing is judged, the page tells how close students are to the teacher, and draws nothing.
     """
+    metrics, points = evaluation.metrics, evaluation.points
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -110,13 +102,15 @@ def write_report(
         teacher=next(point for point in points if point.model == "teacher"),
         students=students,
         models=["bm25", *(point.model for point in points)],
-        best=next(point for point in points if point.model == best),
+        best=next(point for point in points if point.model == evaluation.best),
         fastest=next(point for point in points if point.model != "teacher"),
-        losses=losses,
+        losses=evaluation.losses,
         overlap={point.model: _mean_overlap(metrics, point.model) for point in students},
         frontier=_frontier(points, metrics),
         pairs=PAIRS,
-        histograms=_histograms([point.model for point in students], geometry),
+        histograms=_histograms(
+            {point.model: evaluation.differences[point.model] for point in students if evaluation.differences}
+        ),
         unjudged={dataset: unjudged_line(metrics, dataset) for dataset in metrics["closeness"]},
         choice=choice_lines(metrics),
         background=background,
@@ -141,11 +135,10 @@ def _frontier(points: Sequence[Point], metrics: Metrics) -> Markup:
     return Markup(draw_frontier(points, bm25, metrics["choice"]["student"], metrics["choice"]["budget_ms"]))
 
 
-def _histograms(students: Sequence[str], geometry: Mapping[str, Mapping[str, Geometry]]) -> Markup:
+def _histograms(differences: Mapping[str, np.ndarray]) -> Markup:
     """A panel for each student, all judged data sets together; nothing where none is."""
-    if not geometry:
+    if not differences:
         return Markup()
-    differences = {name: np.concatenate([row[name].differences for row in geometry.values()]) for name in students}
     return Markup(draw_histograms(differences, "distance by the teacher less distance by the student"))
 
 

@@ -1,4 +1,4 @@
-"""A system's answers to an evaluation set, scored query by query."""
+"""A system's answers to a judged set, scored query by query."""
 
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
+from steps.core.judged import JudgedSet
+from steps.core.measures import MEASURES, per_query
 from steps.core.progress import progress
-from steps.evaluate.measures import MEASURES, per_query
-from steps.evaluate.questions import EvaluationSet
 from steps.evaluate.systems import Hits, Search
 from steps.evaluate.trec import write_hits
 
@@ -18,36 +18,37 @@ _CHUNK = 256  # queries whose hits are in memory at once: 256,000 hits at k = 10
 
 @dataclass(frozen=True)
 class Scored:
-    """Per-query values of one system on one evaluation set: each measure as float64 `(queries,)`; its BEST hits."""
+    """Per-query values of one system on one judged set: each measure, and UNCUT, as float64 `(queries,)`."""
 
-    model: str
-    questions: EvaluationSet
+    judged: JudgedSet
     values: dict[str, np.ndarray]
-    hits: Hits
 
     def means(self) -> dict[str, float]:
         """Mean of each published measure."""
         return {measure: float(self.values[measure].mean()) for measure in MEASURES}
 
 
-def score(
-    model: str, search: Search, questions: EvaluationSet, k: int, run_file: Path | None = None, run_depth: int = 0
-) -> Scored:
-    """Answer every query with `k` hits and score them; write the first `run_depth` hits to a TREC run file."""
+def score(name: str, search: Search, judged: JudgedSet, k: int) -> Scored:
+    """Answer every query with `k` hits and score them; `name` is shown as the work goes on."""
+    return score_and_keep(name, search, judged, k)[0]
+
+
+def score_and_keep(
+    name: str, search: Search, judged: JudgedSet, k: int, run_file: Path | None = None, run_depth: int = 0
+) -> tuple[Scored, Hits]:
+    """The same, and the BEST hits of each query; write the first `run_depth` hits to a TREC run file."""
     parts: dict[str, list[np.ndarray]] = {}
     best: Hits = ([], [])
-    total = len(questions.query_ids)
-    starts = range(0, total, _CHUNK)
+    starts = range(0, len(judged.query_ids), _CHUNK)
     with ExitStack() as stack:
         file = stack.enter_context(run_file.open("w", encoding="utf-8")) if run_file else None
-        what = f"{questions.dataset} {questions.split} {model}"
-        for start in progress(starts, len(starts), what):
-            ids = questions.query_ids[start : start + _CHUNK]
-            scores, doc_ids = search(questions.dataset, questions.texts[start : start + _CHUNK], k)
-            for measure, values in per_query(questions.judgements, ids, doc_ids, scores).items():
+        for start in progress(starts, len(starts), f"{judged.dataset} {judged.split} {name}"):
+            ids = judged.query_ids[start : start + _CHUNK]
+            scores, doc_ids = search(judged.dataset, judged.texts[start : start + _CHUNK], k)
+            for measure, values in per_query(judged.qrels, ids, doc_ids, scores).items():
                 parts.setdefault(measure, []).append(values)
             best[0].extend(row[:BEST].copy() for row in scores)  # a view would keep all hits in memory
             best[1].extend(row[:BEST] for row in doc_ids)
             if file:
-                write_hits(file, questions.dataset, ids, doc_ids, scores, model, run_depth)
-    return Scored(model, questions, {measure: np.concatenate(part) for measure, part in parts.items()}, best)
+                write_hits(file, judged.dataset, ids, doc_ids, scores, name, run_depth)
+    return Scored(judged, {measure: np.concatenate(part) for measure, part in parts.items()}), best

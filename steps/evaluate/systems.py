@@ -1,34 +1,101 @@
-"""What is compared: BM25, the teacher, and each student, all behind one search function."""
+"""What is compared: BM25, the teacher, and each student. Nothing is loaded before it is asked."""
 
-from collections.abc import Callable, Mapping
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 
 from steps.core.errors import UserError
+from steps.core.files import sha256_file
 from steps.core.fingerprints import fingerprint
 from steps.core.tables import read_table
 from steps.core.texts import document_text
 from steps.core.towers import encode, load_tower
 from steps.evaluate.bm25 import Bm25
 from steps.evaluate.latency import Encode
+from steps.evaluate.student_tower import student_tower
 from steps.serving.dims import cut
 from steps.serving.release import Release, load_release
 from steps.serving.tower_files import tower_bytes
 
 Hits = tuple[list[np.ndarray], list[list[str]]]  # scores and document ids, one entry a query, best first
 Search = Callable[[str, list[str], int], Hits]  # data set, query texts, k
+BM25, TEACHER = "bm25", "teacher"
 
 
 @dataclass(frozen=True)
-class System:
-    """A way to answer queries. `encode` and `bytes` (size of the query side) are None where there is no encoder."""
+class Lexical:
+    """BM25 over each data set's documents; `content` is a digest of all that its answers depend on."""
+
+    content: str
+    search: Search
+    name: str = BM25
+
+
+@dataclass(frozen=True)
+class Teacher:
+    """The teacher's query tower over the index of `release`, which is the same in every release."""
+
+    content: str
+    release: Release
+    encode: Encode
+    bytes: int
+    name: str = TEACHER
+
+
+@dataclass(frozen=True)
+class Student:
+    """A student as its release serves it, exported and at the precision that serves; `trained` is it in PyTorch."""
 
     name: str
-    search: Search
-    encode: Encode | None
-    bytes: int | None
+    content: str
+    release: Release
+    trained: Encode
+
+    @property
+    def encode(self) -> Encode:
+        """As it serves."""
+        return self.release.encode
+
+    @property
+    def bytes(self) -> int:
+        """Size of the encoder that serves, on disk."""
+        return self.release.model_bytes
+
+
+System = Lexical | Teacher | Student
+
+
+@dataclass(frozen=True)
+class Systems:
+    """All that an evaluation compares."""
+
+    bm25: Lexical
+    teacher: Teacher
+    students: Sequence[Student]
+
+
+def open_systems(ingest: Path, teach: Path, releases: Mapping[str, Path], batch_size: int) -> Systems:
+    """BM25 over the corpus in `ingest`, the teacher, and the releases by name of the student.
+
+    UserError when a release is missing, damaged, or was distilled from another teacher.
+    """
+    opened = open_releases(releases, teach)
+    first = next(iter(opened.values()))  # every release carries the same index
+    return Systems(
+        Lexical(sha256_file(ingest / "corpus.parquet"), bm25_search(ingest)),
+        Teacher(
+            _digest(fingerprint(teach / "tower").id, first.manifest.index_manifest, first.manifest.index_files),
+            first,
+            _teacher_encoder(teach / "tower", first.manifest.width, batch_size),
+            tower_bytes(teach / "tower", "query"),
+        ),
+        [Student(name, release.manifest.seal, release, tower_encoder(release)) for name, release in opened.items()],
+    )
 
 
 def open_releases(folders: Mapping[str, Path], teach: Path) -> dict[str, Release]:
@@ -36,7 +103,7 @@ def open_releases(folders: Mapping[str, Path], teach: Path) -> dict[str, Release
     teacher = asdict(fingerprint(teach / "tower"))
     releases = {}
     for student, folder in folders.items():
-        if student in {"bm25", "teacher"}:
+        if student in {BM25, TEACHER}:
             raise UserError(f"params.yaml: distill.students names {student!r}, a model of its own; rename the student")
         if not folder.is_dir():
             raise UserError(f"{folder}: not found; distil and release the student {student!r} first (`dvc repro`)")
@@ -50,30 +117,30 @@ def open_releases(folders: Mapping[str, Path], teach: Path) -> dict[str, Release
     return releases
 
 
-def bm25_system(ingest: Path) -> System:
-    """BM25 over each data set's documents."""
-    corpus: dict[str, tuple[list[str], list[str]]] = {}
-    for row in read_table(ingest, "corpus").to_pylist():
-        ids, texts = corpus.setdefault(row["dataset"], ([], []))
-        ids.append(row["doc_id"])
-        texts.append(document_text(row["title"], row["content"]))
-    engines = {dataset: Bm25(ids, texts) for dataset, (ids, texts) in corpus.items()}
-    return System("bm25", lambda dataset, texts, k: engines[dataset].search(texts, k), encode=None, bytes=None)
+def bm25_search(ingest: Path) -> Search:
+    """Search in a BM25 index of each data set, built when the first query is asked."""
+
+    @cache
+    def engines() -> dict[str, Bm25]:
+        corpus: dict[str, tuple[list[str], list[str]]] = {}
+        for row in read_table(ingest, "corpus").to_pylist():
+            ids, texts = corpus.setdefault(row["dataset"], ([], []))
+            ids.append(row["doc_id"])
+            texts.append(document_text(row["title"], row["content"]))
+        return {dataset: Bm25(ids, texts) for dataset, (ids, texts) in corpus.items()}
+
+    return lambda dataset, texts, k: engines()[dataset].search(texts, k)
 
 
-def teacher_system(teach: Path, release: Release, batch_size: int) -> System:
-    """The teacher's query tower over the exact index, which is the same in every release."""
-    tower = load_tower(teach / "tower")
-
-    def embed(texts: list[str]) -> np.ndarray:
-        return cut(encode(tower, texts, "query", batch_size=batch_size), release.manifest.width)
-
-    return System("teacher", dense_search(embed, release), embed, tower_bytes(teach / "tower", "query"))
+def tower_encoder(release: Release) -> Encode:
+    """The release's student in fp32, as trained; loaded when the first text is read."""
+    tower = cache(lambda: student_tower(release))
+    return lambda texts: cut(encode(tower(), texts, "query"), release.manifest.width)
 
 
-def student_system(name: str, release: Release) -> System:
-    """A student as its release serves it (exported, at the precision that serves), over the exact index."""
-    return System(name, dense_search(release.encode, release), release.encode, release.model_bytes)
+def _teacher_encoder(folder: Path, width: int, batch_size: int) -> Encode:
+    tower = cache(lambda: load_tower(folder))
+    return lambda texts: cut(encode(tower(), texts, "query", batch_size=batch_size), width)
 
 
 def remembering(encode: Encode) -> Encode:
@@ -97,3 +164,7 @@ def dense_search(embed: Encode, release: Release, kind: str = "flat") -> Search:
         return [row[: len(ids)] for row, ids in zip(scores, doc_ids, strict=True)], doc_ids
 
     return search
+
+
+def _digest(*parts: object) -> str:
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()

@@ -5,7 +5,7 @@ from typing import TextIO
 
 import numpy as np
 
-from steps.evaluate.measures import trec_order
+from steps.core.measures import trec_order
 
 
 def write_hits(

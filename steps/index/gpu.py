@@ -1,5 +1,10 @@
-"""The same work on a GPU, where faiss sees one."""
+"""The same work on a GPU, where faiss sees one. Kinds of index that faiss keeps off GPUs are worked on here, and told.
 
+A GPU that is out of memory is an error: the CPU might take days for what was planned for it.
+"""
+
+import re
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
@@ -8,10 +13,14 @@ from typing import Any
 import faiss
 import numpy as np
 
+from steps.core.errors import OutOfMemory, line
 from steps.index.inverted_lists import inverted_lists
 from steps.serving.index_files import apply_settings, parts
 
 MOST_PROBES = 2048  # lists that a GPU visits in one search, and hits that it finds (GPU_MAX_SELECTION_K)
+
+_OUT_OF_MEMORY = re.compile("out of memory|alloc fail|bad_alloc|cudaHostAlloc", re.IGNORECASE)  # faiss' words
+_BROKEN = re.compile("cudaSuccess|CUDA error")
 
 Search = Callable[[Mapping[str, int], np.ndarray, int], np.ndarray]
 
@@ -24,7 +33,8 @@ def seen() -> bool:
 def knn(queries: np.ndarray, vectors: np.ndarray, k: int, metric: int) -> tuple[np.ndarray, np.ndarray]:
     """Scores and rows of the k best of `vectors` `(n, width)` for each query, exactly: `(queries, k)` each."""
     if seen():
-        return faiss.knn_gpu(_resources(), queries, vectors, k, metric=metric, device=0)
+        with memory():
+            return faiss.knn_gpu(_resources(), queries, vectors, k, metric=metric, device=0)
     return faiss.knn(queries, vectors, k, metric=metric)
 
 
@@ -34,12 +44,13 @@ def train(index: faiss.Index, sample: np.ndarray) -> None:
     if not seen() or not _has_flat_centroids(lists):
         index.train(sample)
         return
-    moved = faiss.index_cpu_to_gpu(_resources(), 0, lists.quantizer)
-    lists.clustering_index = moved
-    try:
-        index.train(sample)
-    finally:
-        lists.clustering_index = None
+    with memory():
+        moved = faiss.index_cpu_to_gpu(_resources(), 0, lists.quantizer)  # a name that keeps it alive
+        lists.clustering_index = moved
+        try:
+            index.train(sample)
+        finally:
+            lists.clustering_index = None
 
 
 def add(index: faiss.Index, chunks: Callable[[], Iterator[np.ndarray]]) -> faiss.Index:
@@ -56,14 +67,46 @@ def add(index: faiss.Index, chunks: Callable[[], Iterator[np.ndarray]]) -> faiss
     if not seen() or isinstance(index, faiss.IndexFlat):  # to copy vectors there and back would gain nothing
         work(index)
         return index
-    try:
-        moved = faiss.index_cpu_to_gpu(_resources(), 0, index)
-        work(moved)
-        return faiss.index_gpu_to_cpu(moved)
-    except RuntimeError:  # the work was done on a copy: the index itself is as it was
+    with memory():
+        try:
+            moved = faiss.index_cpu_to_gpu(_resources(), 0, index)
+            work(moved)
+            return faiss.index_gpu_to_cpu(moved)
+        except RuntimeError as error:  # the work was done on a copy: the index itself is as it was
+            _tell_refusal(index, error)
         with _centroids_there(inverted_lists(index)):
             work(index)
-        return index
+    return index
+
+
+def _tell_refusal(index: Any, error: RuntimeError) -> None:
+    """Say that faiss keeps this kind of index off GPUs; the error itself when it is about the GPU.
+
+    faiss has one class for all of its errors, and as many words for a refusal as it has kinds.
+    """
+    if _OUT_OF_MEMORY.search(str(error)) or _BROKEN.search(str(error)):
+        raise error
+    _tell(type(faiss.downcast_index(index)).__name__, line(error)[-200:])
+
+
+@cache
+def _tell(kind: str, reason: str) -> None:
+    """Once a kind and reason, on stderr."""
+    print(f"index: faiss keeps {kind} off GPUs ({reason}); the CPU works on it", file=sys.stderr)
+
+
+@contextmanager
+def memory() -> Iterator[None]:
+    """OutOfMemory where faiss says in its way that the GPU's memory is used up."""
+    try:
+        yield
+    except RuntimeError as error:
+        if not _OUT_OF_MEMORY.search(str(error)):
+            raise
+        raise OutOfMemory(
+            f"index: out of GPU memory: {line(error)[-300:]}; free the GPU, set index.shard_vectors to make smaller"
+            " pieces, or set CUDA_VISIBLE_DEVICES to nothing to use the CPU"
+        ) from error
 
 
 def _has_flat_centroids(lists: Any) -> bool:
@@ -100,10 +143,13 @@ def searching(index: Any) -> Search:
     if not seen() or len(parts(index)) > 1:
         return here
     refined = isinstance(index, faiss.IndexRefine)
-    try:
-        moved = faiss.index_cpu_to_gpu(_resources(), 0, index.base_index if refined else index)
-    except RuntimeError:
-        return here
+    base = index.base_index if refined else index
+    with memory():
+        try:
+            moved = faiss.index_cpu_to_gpu(_resources(), 0, base)
+        except RuntimeError as error:
+            _tell_refusal(base, error)
+            return here
     whole = faiss.IndexRefine(moved, index.refine_index) if refined else moved
     space = faiss.GpuParameterSpace()
 
@@ -112,7 +158,8 @@ def searching(index: Any) -> Search:
             return here(settings, queries, k)
         for name, value in settings.items():
             space.set_index_parameter(whole, name, float(value))
-        return whole.search(queries, k)[1]
+        with memory():
+            return whole.search(queries, k)[1]
 
     return there
 

@@ -1,5 +1,6 @@
 """Build the indexes of every data set and the manifest of the document side."""
 
+import sys
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
@@ -17,6 +18,7 @@ from steps.core.towers import encode, load_tower
 from steps.core.tracking import Run
 from steps.index.dataset import index_dataset
 from steps.index.documents import read_documents
+from steps.index.gpu import seen
 from steps.index.params import IndexParams
 from steps.index.queries import recall_queries
 from steps.index.state import state_folder
@@ -36,6 +38,7 @@ def run(ingest: Path, embed: Path, teach: Path, output: Path, params: IndexParam
     if read_json(embed / "report.json")["teacher"] != asdict(teacher):
         raise UserError(f"{embed}: embedded by another teacher than {teach}/tower; run `dvc repro embed` again")
     width = _width(params.width, matrix.shape[1])
+    print(f"index: {'works on a GPU' if seen() else 'faiss sees no GPU, works on the CPU'}", file=sys.stderr)
     faiss.omp_set_num_threads(1)  # training sums in a fixed order: equal input, equal bytes
     tower = cache(lambda: load_tower(teach / "tower"))
 

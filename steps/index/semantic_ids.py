@@ -55,7 +55,8 @@ def codebooks(sample: np.ndarray, levels: int, codes: int, seed: int) -> np.ndar
     books = np.empty((levels, centroids, sample.shape[1]), dtype=np.float32)
     for level in range(levels):
         clustering = faiss.Kmeans(sample.shape[1], centroids, niter=ITERATIONS, seed=seed + level, gpu=gpu.seen())
-        clustering.train(residual)
+        with gpu.memory():
+            clustering.train(residual)
         books[level] = clustering.centroids
         residual = residual - books[level][_nearest(books[level], residual)]
     return books

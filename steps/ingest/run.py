@@ -12,7 +12,7 @@ from steps.core.tables import SCHEMAS, table_from_columns, write_table
 from steps.core.tracking import Run
 from steps.ingest.click_simulation import simulate_sessions
 from steps.ingest.coded_columns import among
-from steps.ingest.leakage import evaluation_texts, without_evaluation_texts
+from steps.ingest.held_out_queries import without_evaluation_texts
 from steps.ingest.params import UNLABELLED_QUERIES, ApiDocsSource, IngestParams, Source
 from steps.ingest.rejects import Reject, Rejects
 from steps.ingest.report import build_report, metrics, summary
@@ -43,7 +43,7 @@ def run(*, sources: Sequence[Source], output: Path, params: IngestParams, run: R
             rejects=rejects,
         )
     term_scores = _term_scores(params, rejects)
-    queries = without_evaluation_texts(queries, evaluation_texts(queries), rejects)
+    queries = without_evaluation_texts(queries, rejects)
     kept = {query.query_id for query in queries}
     judgements = [row for data in read for row in data.judgements if row.query_id in kept]
     documents = [document for data in read for document in data.documents]

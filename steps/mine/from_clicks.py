@@ -7,10 +7,10 @@ from typing import Any
 import ibis.expr.types as ir
 
 from steps.mine.association import click_associations
+from steps.mine.audit import audit, used_queries
 from steps.mine.catalogue import keyed_documents, keyed_queries
 from steps.mine.clicks import Judgements, judgements
 from steps.mine.engine import Engine
-from steps.mine.leakage import audit, used_queries
 from steps.mine.outputs import association_rows, triplet_rows
 from steps.mine.params import MineParams
 from steps.mine.planner import importances

@@ -11,10 +11,10 @@ import ibis.expr.types as ir
 from steps.core.files import read_json
 from steps.core.tables import table_path
 from steps.mine.association import relevance_associations
+from steps.mine.audit import audit, used_queries
 from steps.mine.catalogue import keyed_documents, keyed_queries
 from steps.mine.engine import Engine
 from steps.mine.from_clicks import association_facts, of_datasets_with, rows_by_source
-from steps.mine.leakage import audit, used_queries
 from steps.mine.outputs import association_rows, triplet_rows
 from steps.mine.params import MineParams
 from steps.mine.planner import importances

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from steps.core.errors import UserError
+from steps.core.judged import JudgedSet
 from steps.promote.candidate import Candidate
-from steps.promote.evaluation import Questions
 from steps.promote.evidence import Evidence, evidence_from_json
 from steps.promote.gate import Decision, decide
 from steps.promote.lock import Lock
@@ -43,7 +43,7 @@ def promote(
     lock: Lock,
     candidate: Candidate,
     origin: Origin,
-    questions: Sequence[Questions],
+    judged: Sequence[JudgedSet],
     params: PromoteParams,
     *,
     again: bool = False,
@@ -72,7 +72,7 @@ def promote(
     try:
         smoke_test(registry, version)
         after("smoke-tested")
-        champion = champion_evidence(registry, aliases.get(CHAMPION), candidate.evidence, questions, keep=True)
+        champion = champion_evidence(registry, aliases.get(CHAMPION), candidate.evidence, judged, keep=True)
         decision = decide(candidate.evidence, champion, params.policy)
         _note_decision(registry, version, decision)
         after("decided")
@@ -91,16 +91,14 @@ def promote(
     return Outcome(version, decision, notes)
 
 
-def rehearse(
-    registry: Registry, candidate: Candidate, questions: Sequence[Questions], params: PromoteParams
-) -> Decision:
+def rehearse(registry: Registry, candidate: Candidate, judged: Sequence[JudgedSet], params: PromoteParams) -> Decision:
     """The decision as it would fall now; writes nothing, neither to the registry nor to the artefact store."""
-    champion = champion_evidence(registry, registry.aliases().get(CHAMPION), candidate.evidence, questions, keep=False)
+    champion = champion_evidence(registry, registry.aliases().get(CHAMPION), candidate.evidence, judged, keep=False)
     return decide(candidate.evidence, champion, params.policy)
 
 
 def champion_evidence(
-    registry: Registry, version: str | None, candidate: Evidence, questions: Sequence[Questions], *, keep: bool
+    registry: Registry, version: str | None, candidate: Evidence, judged: Sequence[JudgedSet], *, keep: bool
 ) -> Evidence | None:
     """The champion on the candidate's evaluation: as recorded, or measured anew through its own release.
 
@@ -115,7 +113,7 @@ def champion_evidence(
     with tempfile.TemporaryDirectory(prefix="slimtower.") as place:
         folder = registry.download(version, Path(place))
         p50_ms = float(registry.tags(version).get("p50_ms", "inf"))
-        evidence = rescore(folder, candidate.evaluation, questions, p50_ms)
+        evidence = rescore(folder, candidate.evaluation, judged, p50_ms)
     if keep and registry.version(version).run_id:
         registry.log_document(version, name, evidence.as_json())
     return evidence

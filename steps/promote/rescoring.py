@@ -8,49 +8,44 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import ir_measures
-from ir_measures import nDCG
+import numpy as np
 
 from steps.core.errors import TransientError, UserError
 from steps.core.files import folder_bytes
+from steps.core.judged import JudgedSet
+from steps.core.measures import ndcg_at_10
 from steps.promote.candidate import release_digest
-from steps.promote.evaluation import Questions
 from steps.promote.evidence import Evaluation, Evidence
 
 _DEPTH = 1000  # hits a query, as the evaluation takes them: equal scores at the cut are ordered among all of these
-_MEASURE = nDCG @ 10
 _SCRIPT = Path(__file__).with_name("searching.py")
 _PROJECT = Path(__file__).resolve().parents[2]
 
 
-def rescore(folder: Path, evaluation: Evaluation, questions: Sequence[Questions], p50_ms: float) -> Evidence:
+def rescore(folder: Path, evaluation: Evaluation, judged: Sequence[JudgedSet], p50_ms: float) -> Evidence:
     """Evidence of the release in `folder`, over its exact index as in the evaluation; data sets it lacks are left out.
 
     A document that is newer than the release is one that it cannot find, and counts as missed. UserError when the
     release does not verify.
     """
-    found = _search(folder, questions)
+    found = _search(folder, judged)
     hits = {answer["dataset"]: answer["hits"] for answer in found["answers"]}
     return Evidence(
         release=release_digest(folder),
         evaluation=evaluation,
         datasets=frozenset(found["datasets"]),
-        values={item.dataset: ndcg(hits[item.dataset], item) for item in questions if item.dataset in hits},
+        values={item.dataset: _ndcg(hits[item.dataset], item) for item in judged if item.dataset in hits},
         p50_ms=p50_ms,
         index_bytes=folder_bytes(folder / "index"),
     )
 
 
-def ndcg(hits: Sequence[Sequence[tuple[str, float]]], questions: Questions) -> dict[str, float]:
-    """nDCG@10 by query id, with trec_eval's gains and ties; a query without hits counts 0."""
-    values = dict.fromkeys(questions.query_ids, 0.0)
-    run = {query: dict(found) for query, found in zip(questions.query_ids, hits, strict=True)}
-    judged = [
-        ir_measures.Qrel(q, doc, grade) for q, docs in questions.judgements.items() for doc, grade in docs.items()
-    ]
-    for metric in ir_measures.pytrec_eval.iter_calc([_MEASURE], judged, run):
-        values[metric.query_id] = float(metric.value)
-    return values
+def _ndcg(hits: Sequence[Sequence[tuple[str, float]]], judged: JudgedSet) -> dict[str, float]:
+    """nDCG@10 by query id."""
+    doc_ids = [[doc for doc, _ in found] for found in hits]
+    scores = [np.array([score for _, score in found]) for found in hits]
+    values = ndcg_at_10(judged.qrels, judged.query_ids, doc_ids, scores)
+    return dict(zip(judged.query_ids, values.tolist(), strict=True))
 
 
 def own_code(folder: Path) -> Path:
@@ -59,9 +54,9 @@ def own_code(folder: Path) -> Path:
     return own[0] if own else _PROJECT
 
 
-def _search(folder: Path, questions: Sequence[Questions]) -> dict[str, Any]:
+def _search(folder: Path, judged: Sequence[JudgedSet]) -> dict[str, Any]:
     """What searching.py answers, in a process whose `steps` are those of the release."""
-    asked = [{"dataset": item.dataset, "texts": item.texts} for item in questions]
+    asked = [{"dataset": item.dataset, "texts": item.texts} for item in judged]
     done = subprocess.run(
         [sys.executable, "-P", str(_SCRIPT)],
         env=os.environ | {"PYTHONPATH": str(own_code(folder).resolve())},

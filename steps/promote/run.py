@@ -4,9 +4,10 @@ from pathlib import Path
 
 import yaml
 
+from steps.core.judged import JudgedSet
 from steps.core.tracking import reaching, tracking_uri
 from steps.promote.candidate import Candidate, choose_student, read_candidate
-from steps.promote.evaluation import Questions, read_evaluation, read_questions
+from steps.promote.evaluation import read_evaluation, read_test_sets
 from steps.promote.history import as_table, history
 from steps.promote.lineage import is_model, made_from, made_of
 from steps.promote.lock import Lock, lock_place, lock_shelf
@@ -24,20 +25,20 @@ def run(
 
     Paths are relative to the project's root, where dvc.lock lies.
     """
-    candidate, questions = _candidate(ingest, reports, releases, params)
+    candidate, judged = _candidate(ingest, reports, releases, params)
     with reaching():
         registry = Registry(params.name)
         origin = read_origin(registry, candidate.student, candidate.release, reports, ingest)
         champion = registry.aliases().get(CHAMPION)
         print(f"promote: {candidate.student} ({candidate.release}) to {params.name}, champion: {champion or 'none'}")
         if dry_run:
-            decision = rehearse(registry, candidate, questions, params)
+            decision = rehearse(registry, candidate, judged, params)
             print("\n".join(decision.lines()))
             if not decision.approved:
                 raise Refused(f"{candidate.student} would be refused: {'; '.join(decision.reasons)}")
             return
         registry.ensure({} if tracking_uri().startswith("sqlite:") else {"lock": lock_place(registry)})
-        outcome = promote(registry, _lock(registry, params), candidate, origin, questions, params, again=again)
+        outcome = promote(registry, _lock(registry, params), candidate, origin, judged, params, again=again)
     for note in outcome.notes:
         print(f"promote: {note}")
     if outcome.decision is None:
@@ -76,11 +77,11 @@ def run_lineage(reference: str, params: PromoteParams) -> None:
     print(yaml.safe_dump(answer, sort_keys=False, allow_unicode=True, width=120).rstrip())
 
 
-def _candidate(ingest: Path, reports: Path, releases: Path, params: PromoteParams) -> tuple[Candidate, list[Questions]]:
-    questions = read_questions(ingest)  # first: without any, no student could be chosen either
+def _candidate(ingest: Path, reports: Path, releases: Path, params: PromoteParams) -> tuple[Candidate, list[JudgedSet]]:
+    judged = read_test_sets(ingest)  # first: without any, no student could be chosen either
     student = choose_student(params.student, reports, releases, params.policy)
-    evaluation = read_evaluation(ingest, questions, params.policy.slice_words)
-    return read_candidate(student, reports, releases, evaluation), questions
+    evaluation = read_evaluation(ingest, judged, params.policy.slice_words)
+    return read_candidate(student, reports, releases, evaluation), judged
 
 
 def _lock(registry: Registry, params: PromoteParams) -> Lock:

@@ -1,4 +1,4 @@
-"""Whether an exported encoder still is the model it was made from, by cosine; and nDCG@10."""
+"""Whether an exported encoder still is the model it was made from, by cosine."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -6,8 +6,6 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from steps.core.errors import UserError
-
-DEPTH = 10
 
 
 def check_export(texts: Sequence[str], reference: np.ndarray, exported: np.ndarray, minimum: float) -> float:
@@ -76,18 +74,3 @@ def cosines(served: np.ndarray, reference: np.ndarray) -> np.ndarray:
     products = (left * right).sum(axis=1)
     both_zero = ~left.any(axis=1) & ~right.any(axis=1)
     return np.where(both_zero, 1.0, products / np.where(lengths == 0, 1.0, lengths))
-
-
-def ndcg_at_10(run: Mapping[str, Sequence[str]], qrels: Mapping[str, Mapping[str, int]]) -> np.ndarray:
-    """nDCG@10 of each query of `qrels`, float64 `(queries,)` in its order, as trec_eval computes it.
-
-    `run[query]` are document ids, best first; a query without hits, or without relevant documents, counts 0.
-    """
-    discounts = 1 / np.log2(np.arange(2, DEPTH + 2))
-    values = np.zeros(len(qrels))
-    for row, (query, grades) in enumerate(qrels.items()):
-        gains = np.array([max(grades.get(doc, 0), 0) for doc in run.get(query, ())[:DEPTH]], dtype=np.float64)
-        best = np.sort(np.array([max(grade, 0) for grade in grades.values()], dtype=np.float64))[::-1][:DEPTH]
-        ideal = best @ discounts[: len(best)]
-        values[row] = gains @ discounts[: len(gains)] / ideal if ideal else 0.0
-    return values

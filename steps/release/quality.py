@@ -1,64 +1,32 @@
 """What serving costs: nDCG@10 on dev queries from the student in PyTorch to the encoder and index that serve."""
 
 import sys
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import numpy as np
-import pyarrow.compute as pc
 
 from steps.core.errors import UserError
-from steps.core.tables import read_table
+from steps.core.judged import JudgedSet
+from steps.core.measures import ndcg_at_10
 from steps.release.evidence import Loss, measured_loss
-from steps.release.parity import DEPTH, ndcg_at_10
 from steps.serving.release import Release
 
-
-@dataclass(frozen=True)
-class DevQueries:
-    """The dev queries of a data set that have a relevant document, `qrels[query][doc] = grade`."""
-
-    dataset: str
-    ids: list[str]
-    texts: list[str]
-    qrels: dict[str, dict[str, int]]
+DEPTH = 10
 
 
-def read_dev_queries(ingest: Path, datasets: Sequence[str]) -> list[DevQueries]:
-    """Judged dev queries, one entry a data set that has any, in the order of `datasets`."""
-    grades: dict[str, dict[str, int]] = defaultdict(dict)
-    for row in _dev(ingest, "qrels"):
-        grades[row["query_id"]][row["doc_id"]] = row["grade"]
-    found: dict[str, list[tuple[str, str]]] = defaultdict(list)
-    for row in _dev(ingest, "queries"):
-        if any(grade > 0 for grade in grades[row["query_id"]].values()):
-            found[row["dataset"]].append((row["query_id"], row["text"]))
-    return [
-        DevQueries(name, [q for q, _ in rows], [text for _, text in rows], {q: grades[q] for q, _ in rows})
-        for name in datasets
-        if (rows := sorted(found[name]))
-    ]
-
-
-def _dev(ingest: Path, name: str) -> list[dict[str, Any]]:
-    table = read_table(ingest, name)
-    rows: list[dict[str, Any]] = table.filter(pc.equal(table["split"], "dev")).to_pylist()
-    return rows
-
-
-def ndcg(release: Release, queries: Sequence[DevQueries], vectors: np.ndarray, kind: str) -> list[np.ndarray]:
+def ndcg(release: Release, queries: Sequence[JudgedSet], vectors: np.ndarray, kind: str) -> list[np.ndarray]:
     """nDCG@10 of every query over an index of the release, `(queries,)` a data set.
 
     `vectors` `(texts, dim)` begins with the queries' embeddings, one data set after the other.
     """
     values, start = [], 0
     for asked in queries:
-        _, hits = release.search(asked.dataset, vectors[start : start + len(asked.ids)], DEPTH, kind)
-        values.append(ndcg_at_10(dict(zip(asked.ids, hits, strict=True)), asked.qrels))
-        start += len(asked.ids)
+        end = start + len(asked.query_ids)
+        scores, hits = release.search(asked.dataset, vectors[start:end], DEPTH, kind)
+        found = [row[: len(ids)] for row, ids in zip(scores, hits, strict=True)]  # fewer hits leave scores behind them
+        values.append(ndcg_at_10(asked.qrels, asked.query_ids, hits, found))
+        start = end
     return values
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from steps.core.errors import UserError
 from steps.core.files import folder_bytes, read_json, sha256_file, staged_folder, write_json
+from steps.core.judged import read_judged_sets
 from steps.core.towers import encode, load_tower
 from steps.core.tracking import Run, flatten
 from steps.release.export import export
@@ -18,7 +19,7 @@ from steps.release.index_copy import copy_index, write_titles
 from steps.release.params import ReleaseParams
 from steps.release.parity import check_export, check_unjudged
 from steps.release.probe_texts import probe_texts, sample_texts
-from steps.release.quality import check_costs, read_dev_queries
+from steps.release.quality import check_costs
 from steps.release.trials import Bench
 from steps.serving.dims import cut
 from steps.serving.manifest import FORMAT, SHARED, Collection, Manifest, Probe, Serves
@@ -40,7 +41,7 @@ def run(student: str, distill: Path, index: Path, ingest: Path, output: Path, pa
     documents = read_json(index / "manifest.json")
     _check_sides(student, distill, index, documents)
     width, datasets = int(documents["width"]), sorted(documents["datasets"])
-    queries = read_dev_queries(ingest, datasets)
+    queries = [asked for asked in read_judged_sets(ingest, ["dev"]) if asked.dataset in datasets]
     judged = [text for asked in queries for text in asked.texts]
     names = sorted(set(datasets) - {asked.dataset for asked in queries})
     samples = {name: sample_texts(ingest, name, SAMPLE) for name in names}

@@ -7,11 +7,12 @@ from pathlib import Path
 import numpy as np
 
 from steps.core.files import folder_bytes
+from steps.core.judged import JudgedSet
 from steps.release.evidence import measured_loss
 from steps.release.export import Format, Precision, convert
 from steps.release.forms import Limits, Trial, to_try
 from steps.release.parity import Unjudged, closeness, cosines
-from steps.release.quality import DevQueries, Values, cost_of, ndcg
+from steps.release.quality import Values, cost_of, ndcg
 from steps.serving.checks import embed_each
 from steps.serving.query_encoder import load_query_encoder
 from steps.serving.release import Release
@@ -26,7 +27,7 @@ class Bench:
     """
 
     release: Release
-    queries: Sequence[DevQueries]
+    queries: Sequence[JudgedSet]
     samples: Mapping[str, Sequence[str]]
     texts: Sequence[str]
     model: np.ndarray
@@ -68,7 +69,7 @@ class Bench:
         return ndcg(self.release, self.queries, vectors, kind)
 
     def _unjudged(self, served: np.ndarray) -> dict[str, Unjudged]:
-        found, start = {}, sum(len(asked.ids) for asked in self.queries)
+        found, start = {}, sum(len(asked.query_ids) for asked in self.queries)
         for dataset, sample in self.samples.items():
             rows = slice(start, start + len(sample))
             found[dataset] = closeness(dataset, self.model[rows], served[rows])

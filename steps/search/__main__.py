@@ -11,7 +11,7 @@ def main() -> None:
     """Read the command line and search."""
     parser = argparse.ArgumentParser(prog="python -m steps.search", description=__doc__)
     parser.add_argument("query", help="what to look for")
-    parser.add_argument("--student", default="", help="name of a released student (default: the newest release)")
+    parser.add_argument("--student", default="", help="name of a released student (default: the evaluation's choice)")
     parser.add_argument("--recipe", default="", help="search the run of this recipe, e.g. recipes/scifact.yaml")
     parser.add_argument("--k", type=int, default=5, help="number of hits (default: 5)")
     parser.add_argument("--dataset", help="data set to search (default: the first of the release)")
@@ -19,7 +19,7 @@ def main() -> None:
 
     check_query(arguments.query, arguments.k)
     root = Path("runs") / Path(arguments.recipe).stem if arguments.recipe else Path()
-    folder = release_folder(root / "models/release", arguments.student)
+    folder = release_folder(root, arguments.student)
     from steps.search.run import run as search
 
     search(arguments.query, folder, arguments.dataset, arguments.k, ingest=root / "data/ingest")

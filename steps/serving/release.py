@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from steps.core.errors import UserError
 from steps.core.files import folder_bytes
 from steps.serving.checks import check_files, check_index, check_probes, check_rows, check_serving, embed_each
-from steps.serving.index_files import open_index
+from steps.serving.index_files import file_digests, open_index
 from steps.serving.manifest import REMEDY, Manifest, read_manifest
 from steps.serving.query_encoder import load_query_encoder
 
@@ -52,6 +52,11 @@ class Release:
         if dataset not in self.entries:
             raise UserError(f"release {self.folder}: holds no index of {dataset!r}; it has {', '.join(self.datasets)}")
         return sorted(self.entries[dataset]["indexes"])
+
+    def index_bytes(self, dataset: str, kind: str) -> int:
+        """Size of one of the indexes that `kinds` names, on disk."""
+        folder, entry = self.folder / "index" / dataset, self.entries[dataset]["indexes"][kind]
+        return sum((folder / file).stat().st_size for file in file_digests(kind, entry))
 
     def encode(self, queries: list[str]) -> np.ndarray:
         """Embed queries as they are served, float32 `(len(queries), width)`."""

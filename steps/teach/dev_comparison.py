@@ -1,56 +1,61 @@
 """Does the trained teacher beat its base? Both search the same documents for the same dev queries."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 
-import ir_measures
 import numpy as np
 import pyarrow as pa
-from ir_measures import Qrel, ScoredDoc, nDCG
 from scipy.stats import ttest_rel
 from sentence_transformers import SentenceTransformer
 
+from steps.core.judged import JudgedSet
+from steps.core.measures import ndcg_at_10_of_matrix
 from steps.core.precision import Precision
 from steps.core.texts import document_text
 from steps.core.towers import encode
 
-DEPTH = 10
 SIGNIFICANT = 0.05
 
 
 @dataclass(frozen=True)
 class DevTask:
-    """Dev queries of one data set and the documents they search, the relevant ones among them."""
+    """Dev queries of one data set and the documents that they search, by id, the relevant ones among them."""
 
-    queries: dict[str, str]
+    judged: JudgedSet
     documents: dict[str, str]
-    grades: list[Qrel]
 
 
-def dev_tasks(
-    queries: pa.Table, qrels: pa.Table, corpus: pa.Table, limit: int, distractors: int, seed: int
-) -> list[DevTask]:
+def dev_tasks(judged: Sequence[JudgedSet], corpus: pa.Table, limit: int, distractors: int, seed: int) -> list[DevTask]:
     """At most `limit` dev queries by seed, a task a data set: their judged documents and `distractors` more."""
     random = np.random.default_rng(seed)
-    rows = [row for row in qrels.to_pylist() if row["split"] == "dev"]
-    judged = {row["query_id"] for row in rows if row["grade"] > 0}
-    dev = [row for row in queries.to_pylist() if row["split"] == "dev" and row["query_id"] in judged]
+    dev = sorted(query for item in judged for query in item.query_ids)
     if len(dev) > limit:
         dev = [dev[index] for index in np.sort(random.choice(len(dev), size=limit, replace=False))]
+    drawn_queries = set(dev)
     tasks = []
-    for dataset in sorted({row["dataset"] for row in dev}):
-        asked = {row["query_id"]: row["text"] for row in dev if row["dataset"] == dataset}
-        grades = [Qrel(row["query_id"], row["doc_id"], row["grade"]) for row in rows if row["query_id"] in asked]
+    for item in judged:
+        asked = _only(item, drawn_queries)
+        if not asked.query_ids:
+            continue
         texts = {
             row["doc_id"]: document_text(row["title"], row["content"])
             for row in corpus.to_pylist()
-            if row["dataset"] == dataset
+            if row["dataset"] == item.dataset
         }
-        others = sorted(texts.keys() - {grade.doc_id for grade in grades})
+        graded = {doc_id for grades in asked.qrels.values() for doc_id in grades}
+        others = sorted(texts.keys() - graded)
         drawn = random.choice(len(others), size=min(distractors, len(others)), replace=False)
-        chosen = {grade.doc_id for grade in grades} | {others[index] for index in drawn}
-        tasks.append(DevTask(asked, {doc_id: texts[doc_id] for doc_id in sorted(chosen & texts.keys())}, grades))
+        chosen = graded | {others[index] for index in drawn}
+        tasks.append(DevTask(asked, {doc_id: texts[doc_id] for doc_id in sorted(chosen & texts.keys())}))
     return tasks
+
+
+def _only(judged: JudgedSet, queries: Collection[str]) -> JudgedSet:
+    """The set with some of its queries."""
+    rows = [row for row, query in enumerate(judged.query_ids) if query in queries]
+    ids = [judged.query_ids[row] for row in rows]
+    qrels = {query: judged.qrels[query] for query in ids}
+    return replace(judged, query_ids=ids, texts=[judged.texts[row] for row in rows], qrels=qrels)
 
 
 def ndcg_per_query(
@@ -59,18 +64,12 @@ def ndcg_per_query(
     """nDCG@10 of every dev query, by exact search with the tower's own similarity."""
     values: dict[str, float] = {}
     for task in tasks:
-        asked, held = list(task.queries), list(task.documents)
-        documents = encode(
-            tower, list(task.documents.values()), "document", precision=precision, batch_size=batch_size, what=what
-        )
-        sought = encode(tower, list(task.queries.values()), "query", precision=precision, batch_size=batch_size)
+        asked, texts = task.judged, list(task.documents.values())
+        documents = encode(tower, texts, "document", precision=precision, batch_size=batch_size, what=what)
+        sought = encode(tower, asked.texts, "query", precision=precision, batch_size=batch_size)
         scores = tower.similarity(sought, documents).numpy()
-        found = [
-            ScoredDoc(query_id, held[column], float(scores[row, column]))
-            for row, query_id in enumerate(asked)
-            for column in np.argsort(-scores[row], kind="stable")[: 2 * DEPTH]
-        ]
-        values |= {m.query_id: m.value for m in ir_measures.iter_calc([nDCG @ DEPTH], task.grades, found)}
+        ndcg = ndcg_at_10_of_matrix(asked.qrels, asked.query_ids, list(task.documents), scores)
+        values |= dict(zip(asked.query_ids, ndcg.tolist(), strict=True))
     return values
 
 

@@ -20,6 +20,7 @@ from steps.core.distributed import rank
 from steps.core.errors import UserError
 from steps.core.files import cache_root, staged_folder, write_json
 from steps.core.fingerprints import fingerprint
+from steps.core.judged import read_judged_sets
 from steps.core.precision import resolve_precision
 from steps.core.tables import ROLES, read_table, table_path
 from steps.core.towers import load_tower, route
@@ -40,7 +41,7 @@ def teach_dual_encoder(ingest: Path, mine: Path, output: Path, params: DualEncod
     has a query and a document tower of different weights: both train, and both are kept.
     Of several processes rank 0 alone evaluates and writes.
     """
-    corpus, queries, qrels = (read_table(ingest, name) for name in ("corpus", "queries", "qrels"))
+    corpus, queries = (read_table(ingest, name) for name in ("corpus", "queries"))
     tower = load_tower(resolve_base(params.base))
     limit_length(tower, params)
     make_inner_product(tower, params.base)
@@ -65,7 +66,8 @@ def teach_dual_encoder(ingest: Path, mine: Path, output: Path, params: DualEncod
                 " ingest and mine, or set the teacher's epochs: 0.0 for a zero-shot one"
             )
         report |= {"triplets": len(choice.chosen), "by_source": choice.by_source, "left_out": choice.left_out}
-        tasks = dev_tasks(queries, qrels, corpus, params.dev_queries, params.dev_documents, params.seed)
+        judged = read_judged_sets(ingest, ["dev"])
+        tasks = dev_tasks(judged, corpus, params.dev_queries, params.dev_documents, params.seed)
         checkpoints = checkpoint_folder(tower, choice, params)
         before: dict[str, float] = {}
         if rank() == 0:

@@ -116,7 +116,7 @@ def test_a_table_is_measured_written_and_judged(
 def test_a_query_is_seen_when_a_training_query_has_its_document(project: Path) -> None:
     pipeline = Pipeline(project / "run")
     [item] = [item for item in pipeline.questions if (item.split, item.dataset) == ("test", "two")]
-    [document] = item.judgements[item.query_ids[2]]
+    [document] = item.qrels[item.query_ids[2]]
     qrels = read_table(pipeline.ingest, "qrels").to_pylist()
     [position, *_] = [number for number, row in enumerate(qrels) if (row["split"], row["dataset"]) == ("train", "two")]
     for grade, expected in ((0, [True] * 4), (1, [True, True, False, True])):
@@ -143,6 +143,6 @@ def test_scores_are_of_exact_search_and_of_the_teacher_at_each_cut(project: Path
         expected = []
         for query, scores in zip(item.query_ids, asked @ held.T, strict=True):
             ranked = [ids[row] for row in np.argsort(-scores)[:10]]
-            right = [ranked.index(doc) for doc in item.judgements[query] if doc in ranked]
+            right = [ranked.index(doc) for doc in item.qrels[query] if doc in ranked]
             expected.append(sum(1 / np.log2(rank + 2) for rank in right))
         assert found[cut]["test"][item.dataset] == pytest.approx(expected, abs=1e-5)

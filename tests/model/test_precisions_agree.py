@@ -14,12 +14,12 @@ from whole_run import run_ingest
 from pipeline.params import Params, check_params
 from pipeline.recipe import overlay
 from steps.core.corpus import corpus_columns
+from steps.core.judged import JudgedSet, read_judged_sets
+from steps.core.measures import ndcg_at_10_of_matrix
 from steps.core.params import read_mapping
 from steps.core.tables import SCHEMAS, write_table
 from steps.core.towers import encode, load_tower
 from steps.core.tracking import NullRun
-from steps.evaluate.measures import per_query
-from steps.evaluate.questions import EvaluationSet, read_evaluation_sets
 
 pytestmark = pytest.mark.timeout(900)
 SEEDS = (1, 2, 3)
@@ -61,7 +61,7 @@ def quality(root: Path, params: Params, precision: str) -> dict[str, np.ndarray]
     folder, ingest, run = root / precision, root / "data/ingest", NullRun()
     embed(ingest, root / "generate", root / "teach", folder / "embed", params.embed, run)
     documents = np.load(folder / "embed/documents.npy")
-    (asked,) = read_evaluation_sets(ingest, ["test"])
+    (asked,) = read_judged_sets(ingest, ["test"])
     doc_ids = [doc_id for (doc_id,) in corpus_columns(ingest, ["doc_id"])]
     found = {"teacher": [ndcg(root / "teach/tower", asked, documents, doc_ids)]}
     for student in STUDENTS:
@@ -73,13 +73,10 @@ def quality(root: Path, params: Params, precision: str) -> dict[str, np.ndarray]
     return {name: np.array(values) for name, values in found.items()}
 
 
-def ndcg(tower: Path, asked: EvaluationSet, documents: np.ndarray, doc_ids: list[str]) -> float:
+def ndcg(tower: Path, asked: JudgedSet, documents: np.ndarray, doc_ids: list[str]) -> float:
     """Mean nDCG@10 of exact search."""
     scores = encode(load_tower(tower), asked.texts, "query") @ documents.T
-    best = np.argsort(-scores, axis=1, kind="stable")[:, :100]
-    found = [[doc_ids[row] for row in line] for line in best]
-    values = per_query(asked.judgements, asked.query_ids, found, list(np.take_along_axis(scores, best, axis=1)))
-    return float(values["nDCG@10"].mean())
+    return float(ndcg_at_10_of_matrix(asked.qrels, asked.query_ids, doc_ids, scores).mean())
 
 
 def test_quality_does_not_depend_on_the_processor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,13 +29,13 @@ from promote_project import (
 from pipeline import lineage
 from steps.core import tracking
 from steps.core.errors import UserError
+from steps.core.judged import read_judged_sets
 from steps.core.tables import read_table, write_table
-from steps.evaluate.questions import read_evaluation_sets
 from steps.evaluate.scoring import score
-from steps.evaluate.systems import student_system
+from steps.evaluate.systems import dense_search
 from steps.promote import promotion
 from steps.promote import run as commands
-from steps.promote.evaluation import read_evaluation, read_questions
+from steps.promote.evaluation import read_evaluation, read_test_sets
 from steps.promote.promotion import Refused
 from steps.promote.registry import Registry
 from steps.promote.rescoring import rescore
@@ -185,15 +185,15 @@ def test_a_champion_is_measured_anew_through_its_own_release_when_the_evaluation
     shutil.rmtree(RELEASES / "static")  # its own release is in the registry
     promote(params=params(student="2l"))
 
-    questions = read_questions(INGEST)
-    evaluation = read_evaluation(INGEST, questions, [4])
+    judged = read_test_sets(INGEST)
+    evaluation = read_evaluation(INGEST, judged, [4])
     registry = Registry(PARAMS["name"])
     stored = registry.document("1", f"evidence/{evaluation.digest[:16]}.json")
     assert stored is not None
-    assert [asked.dataset for asked in questions] == ["one", "two"]
-    for asked in questions:
+    assert [asked.dataset for asked in judged] == ["one", "two"]
+    for asked in judged:
         texts = dict(zip(asked.query_ids, asked.texts, strict=True))
-        expected = plain_ndcg(released / RELEASES / "static", asked.dataset, asked.judgements, texts)
+        expected = plain_ndcg(released / RELEASES / "static", asked.dataset, asked.qrels, texts)
         assert 0 < sum(expected.values()) < len(expected)
         assert stored["values"][asked.dataset] == pytest.approx(expected, abs=1e-6)
     assert stored["p50_ms"] == 0.5
@@ -201,14 +201,15 @@ def test_a_champion_is_measured_anew_through_its_own_release_when_the_evaluation
 
 
 def test_rescoring_gives_the_numbers_of_the_evaluation(project: Path) -> None:
-    system = student_system("2l", load_release(RELEASES / "2l"))
+    release = load_release(RELEASES / "2l")
+    search = dense_search(release.encode, release)
     expected = {}
-    for asked in read_evaluation_sets(INGEST, ["test"]):
-        scored = score("2l", system.search, asked, 1000).values["nDCG@10"]
+    for asked in read_judged_sets(INGEST, ["test"]):
+        scored = score("2l", search, asked, 1000).values["nDCG@10"]
         expected[asked.dataset] = dict(zip(asked.query_ids, scored.tolist(), strict=True))
-    questions = read_questions(INGEST)
-    evaluation = read_evaluation(INGEST, questions, [])
-    assert rescore(RELEASES / "2l", evaluation, questions, 1.0).values == expected
+    judged = read_test_sets(INGEST)
+    evaluation = read_evaluation(INGEST, judged, [])
+    assert rescore(RELEASES / "2l", evaluation, judged, 1.0).values == expected
     assert set(expected) == {"one", "two"}
 
 

@@ -4,7 +4,6 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-import ir_measures
 import numpy as np
 import onnx
 import pytest
@@ -19,7 +18,7 @@ from steps.core.errors import UserError
 from steps.core.towers import load_tower
 from steps.release.export import Precision, convert
 from steps.release.onnx_export import export_onnx
-from steps.release.parity import check_export, check_unjudged, closeness, cosines, ndcg_at_10
+from steps.release.parity import check_export, check_unjudged, closeness, cosines
 from steps.release.quantisation import calibration, products, quantise, quantise_int8
 from steps.release.smoothing import STRENGTH, smooth, smoothing_factors
 from steps.release.table_export import export_table, quantise_table
@@ -260,23 +259,6 @@ def test_cosines_of_nothing() -> None:
     assert cosines(zero, one).tolist() == [0.0]
     with pytest.raises(UserError, match="parity: embeddings are"):
         cosines(zero, np.zeros((2, 2)))
-
-
-def test_ndcg_is_trec_evals() -> None:
-    random = np.random.default_rng(8)
-    docs = [f"d{number:02}" for number in range(40)]
-    run, qrels = {}, {}
-    for number in range(50):
-        judged = random.permutation(docs)[: random.integers(1, 20)]
-        qrels[f"q{number:02}"] = {doc: int(random.integers(-1, 4)) for doc in judged}
-        run[f"q{number:02}"] = random.permutation(docs)[: random.integers(0, 30)].tolist()
-    run["q07"] = []
-    named = [ir_measures.Qrel(query, doc, grade) for query, grades in qrels.items() for doc, grade in grades.items()]
-    hits = {query: {doc: -float(rank) for rank, doc in enumerate(ranked)} for query, ranked in run.items()}
-    calculated = ir_measures.pytrec_eval.iter_calc([ir_measures.nDCG @ 10], named, hits)
-    expected = dict.fromkeys(qrels, 0.0) | {each.query_id: each.value for each in calculated}
-    np.testing.assert_allclose(ndcg_at_10(run, qrels), [expected[query] for query in qrels], atol=1e-9)
-    assert ndcg_at_10(run, qrels).mean() > 0.1
 
 
 def test_a_tower_that_cuts_on_the_left_is_refused(tiny_tower: Path, tmp_path: Path) -> None:

@@ -11,9 +11,10 @@ from ir_measures import nDCG
 from stages import RELEASE, run_release, write_ingest
 
 from steps.core.errors import UserError
+from steps.core.judged import read_judged_sets
 from steps.core.tables import read_table, table_from_rows, write_table
 from steps.release.probe_texts import probe_texts, sample_texts
-from steps.release.quality import Cost, Values, check_costs, cost_of, ndcg, read_dev_queries
+from steps.release.quality import Cost, Values, check_costs, cost_of, ndcg
 from steps.serving.release import load_release
 
 
@@ -61,27 +62,14 @@ def test_a_loss_that_its_queries_do_not_prove_passes_and_is_told(capsys: pytest.
     assert "on 'one' serving loses 1.14%" in said and "more than 1.00% is lost is not proven (p = 0.4" in said
 
 
-def test_only_judged_dev_queries_count(tmp_path: Path) -> None:
-    ingest = write_ingest(tmp_path)
-    qrels = read_table(ingest, "qrels").to_pylist()
-    dev = [row for row in qrels if row["split"] == "dev"]
-    dev[0]["grade"] = 0
-    write_table(ingest, "qrels", table_from_rows("qrels", dev))
-    queries = read_dev_queries(ingest, ["one", "two"])
-    assert [(asked.dataset, len(asked.ids)) for asked in queries] == [("two", 7)]
-    assert dev[0]["query_id"] not in queries[0].ids
-    texts = {row["query_id"]: row["text"] for row in read_table(ingest, "queries").to_pylist()}
-    assert [texts[query] for query in queries[0].ids] == queries[0].texts
-
-
 def test_ndcg_of_a_release_is_that_of_its_hits(released: Path) -> None:
     release = load_release(released / "models/release/2l")
-    (asked,) = read_dev_queries(released / "data/ingest", release.datasets)
+    (asked,) = read_judged_sets(released / "data/ingest", ["dev"])
     vectors = release.encode(asked.texts)
     scores, ids = release.search("two", vectors, 10, "flat")
     run = [
         ir_measures.ScoredDoc(query, doc, float(score))
-        for query, docs, line in zip(asked.ids, ids, scores, strict=True)
+        for query, docs, line in zip(asked.query_ids, ids, scores, strict=True)
         for doc, score in zip(docs, line, strict=True)
     ]
     qrels = [ir_measures.Qrel(query, doc, grade) for query, docs in asked.qrels.items() for doc, grade in docs.items()]

@@ -95,7 +95,7 @@ def test_the_pipeline_ends_with_its_result(
     for dataset in unjudged:
         assert f"No test query of {dataset} is judged" in page and f"No test query of {dataset} is judged" in table
 
-    search("join two paths", release_folder(tmp_path / "models/release", ""), None, 3, tmp_path / "data/ingest")
+    search("join two paths", release_folder(tmp_path, ""), None, 3, tmp_path / "data/ingest")
     assert len([line for line in capsys.readouterr().out.splitlines() if line.startswith((" 1", " 2", " 3"))]) == 3
     if not judged:
         policy = params(write(tmp_path / "given"), tiny_tower).promote

@@ -160,7 +160,6 @@ def run_all(root: Path, params: Params) -> list[str]:
         embed=data / "embed",
         generate=data / "generate",
         teach=index_teacher,
-        index=models / "index",
         distill=models / "distill",
         releases=releases,
         output=root / "reports",

@@ -3,13 +3,16 @@
 import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from steps.core.files import write_json
+from steps.core.files import sha256_file, write_json
 from steps.core.tables import table_from_rows, write_table
 from steps.core.texts import words
+from steps.evaluate.latency import Encode
 from steps.evaluate.params import EvaluateParams
+from steps.evaluate.systems import Lexical, Student, Systems, Teacher, bm25_search
 
 TOPICS = ("matrix", "graph", "string", "socket", "widget", "ledger", "planet", "river", "engine", "violin")
 
@@ -48,11 +51,17 @@ class FakeRelease:
     documents: dict[str, dict[str, str]]
     known: int = 10_000
     model_bytes: int = 123_456
-    kinds: list[str] = field(default_factory=list)
+    searched: list[str] = field(default_factory=list)
 
     @property
     def datasets(self) -> list[str]:
         return sorted(self.documents)
+
+    def kinds(self, dataset: str) -> list[str]:
+        return ["ann", "flat"]
+
+    def index_bytes(self, dataset: str, kind: str) -> int:
+        return {"flat": 1000, "ann": 100}[kind]
 
     def encode(self, texts: list[str]) -> np.ndarray:
         return bag_of_words(texts, known=self.known)
@@ -60,11 +69,24 @@ class FakeRelease:
     def search(
         self, dataset: str, vectors: np.ndarray, k: int, kind: str = "flat"
     ) -> tuple[np.ndarray, list[list[str]]]:
-        self.kinds.append(kind)
+        self.searched.append(kind)
         ids = list(self.documents[dataset])
         scores = vectors @ bag_of_words(list(self.documents[dataset].values())).T
         order = np.argsort(-scores, axis=1, kind="stable")[:, :k]
         return np.take_along_axis(scores, order, 1), [[ids[column] for column in row] for row in order]
+
+
+def fake_systems(
+    root: Path, documents: dict[str, dict[str, str]], teacher: Encode = bag_of_words, **known: int
+) -> Systems:
+    """BM25 over the corpus below `root`, a teacher that reads whole queries, and students that read `known` words."""
+    students = []
+    for name, words_read in known.items():
+        release: Any = FakeRelease(documents, known=words_read)
+        students.append(Student(name, f"reads {words_read}", release, release.encode))
+    whole: Any = FakeRelease(documents)
+    lexical = Lexical(sha256_file(root / "ingest" / "corpus.parquet"), bm25_search(root / "ingest"))
+    return Systems(lexical, Teacher("whole", whole, teacher, 1_000_000), students)
 
 
 def write_inputs(
@@ -103,18 +125,15 @@ def write_inputs(
     )
     write_json(root / "ingest" / "report.json", {"simulated": True, "documents": len(corpus)})
     write_json(root / "teach" / "report.json", {"base": "all-MiniLM-L6-v2", "comparison": None})
-    (root / "teach" / "tower").mkdir(exist_ok=True)
-    for dataset in datasets:
-        (root / "index" / dataset).mkdir(parents=True, exist_ok=True)
-        for kind, size in (("flat", 1000), ("ann", 100)):
-            (root / "index" / dataset / f"{kind}.faiss").write_bytes(bytes(size))
-    write_json(root / "distill" / "2l" / "report.json", {"seconds": 12.6})
+    for folder in ("mine", "generate"):
+        write_json(root / folder / "report.json", {"rows": 1})
     held_out = [
         {"text_sha": f"{at}{name}", "text": text, "part": "sentences", "role": "query", "source_id": f"{name}/d0"}
         for name in datasets
         for at, text in enumerate(("a violin number20 or a graph", "a matrix number10"))
     ]
-    for student in ("static", "2l"):
+    for student, seconds in {"static": 1.2, "2l": 12.6}.items():
+        write_json(root / "distill" / student / "report.json", {"seconds": seconds})
         write_table(root / "distill" / student, "held_out", table_from_rows("held_out", held_out))
     return {
         dataset: {row["doc_id"]: f"{row['title']} {row['content']}" for row in corpus if row["dataset"] == dataset}

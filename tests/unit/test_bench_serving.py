@@ -14,7 +14,7 @@ from promote_project import copy_project
 from bench import latency, serving, swap, vectors
 from steps.core.errors import UserError
 from steps.core.files import read_json, write_json
-from steps.evaluate.questions import read_evaluation_sets
+from steps.core.judged import read_judged_sets
 from steps.evaluate.scoring import score
 from steps.evaluate.systems import dense_search
 from steps.serving.release import load_release
@@ -88,7 +88,7 @@ def test_every_part_is_measured_and_the_verdicts_follow(
 def test_what_a_swap_costs_adds_up_and_the_graph_is_searched_as_it_was_tuned(project: Path) -> None:
     found = swap.measure()
     assert set(found) == {"one", "two"}
-    [asked, _] = read_evaluation_sets(Path("data/ingest"), ["test"])
+    [asked, _] = read_judged_sets(Path("data/ingest"), ["test"])
     for student in ("static", "2l"):
         cost = found[asked.dataset][student]
         assert cost["lost_by_export"] + cost["lost_by_index"] == pytest.approx(cost["lost"]) == 0.005

@@ -8,7 +8,7 @@ from evaluate_stand_ins import FakeRelease, bag_of_words
 
 from steps.core.errors import UserError
 from steps.core.tables import table_from_rows, write_table
-from steps.evaluate.closeness import Texts, cosines, measure_closeness, overlaps, read_texts, told
+from steps.evaluate.closeness import cosines, measure_closeness, overlaps, read_texts, told
 
 Row = tuple[str, str, str]
 
@@ -66,12 +66,11 @@ def test_closeness_is_1_for_the_teacher_itself_and_less_for_one_that_reads_less(
     documents = {"a": {f"a/{at}": f"word{at % 7} word{at}" for at in range(40)}}
     same, less = FakeRelease(documents), FakeRelease(documents, known=1)
     texts = [f"word{at} word{at + 7}" for at in range(10)]
-    found = measure_closeness(
-        {"same": same, "less": less}, bag_of_words, [Texts("a", texts, {"unlabelled_queries": 10})]
-    )["a"]
-    assert found["same"].as_dict() == pytest.approx({"cosine": 1.0, "overlap": 1.0})
-    assert found["less"].as_dict()["cosine"] < 0.9 and found["less"].as_dict()["overlap"] < 1
-    assert set(same.kinds) == {"flat"}
+    wanted = bag_of_words(texts)
+    close, far = (measure_closeness(release, "a", wanted, release.encode(texts)).as_dict() for release in (same, less))
+    assert close == pytest.approx({"cosine": 1.0, "overlap": 1.0})
+    assert far["cosine"] < 0.9 and far["overlap"] < 1
+    assert set(same.searched) == {"flat"}
 
 
 def test_shares_and_cosines_by_hand() -> None:

@@ -2,25 +2,24 @@
 
 import math
 import re
-from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
 
+from steps.core.judged import JudgedSet
 from steps.evaluate import geometry
 from steps.evaluate.geometry import (
     Geometry,
     comparable,
     draw_pairs,
+    judged_hits,
     label_term,
     measure_geometry,
     pair_differences,
     query_term,
 )
 from steps.evaluate.histograms import draw_histograms
-from steps.evaluate.questions import EvaluationSet
-from steps.evaluate.scoring import Scored, score
+from steps.evaluate.scoring import score_and_keep
 from steps.evaluate.systems import remembering
 
 KEYS = ["document_term", "query_term", "label_term", "pairs_mean", "pairs_p05", "pairs_p50", "pairs_p95"]
@@ -69,23 +68,15 @@ def test_few_pairs_are_all_taken_and_many_drawn_alike() -> None:
         assert seen.min() > 50 and seen.max() < 160, "each row about a hundred times"
 
 
-def scored(hits: Any = None, judgements: Any = None, count: int = 12) -> Scored:
-    ids = [f"q{row}" for row in range(count)]
-    asked = EvaluationSet("api", "test", ids, ids, judgements or {name: {"a": 1} for name in ids})
-    return Scored("teacher", asked, {}, hits or ([np.array([0.5])] * count, [["a"]] * count))
-
-
-def measured(teacher: np.ndarray, student: np.ndarray, **changes: Any) -> Geometry:
-    release: Any = SimpleNamespace(encode=lambda texts: student)
-    exact = [scored(count=len(teacher), **changes)]
-    return measure_geometry({"2l": release}, lambda texts: teacher, exact, 0)["api"]["2l"]
+def measured(teacher: np.ndarray, student: np.ndarray) -> Geometry:
+    return measure_geometry(teacher, student, 0.25, 0)
 
 
 def test_the_teacher_as_its_own_student_has_no_bias_and_moves_no_pair() -> None:
     found = measured(embeddings(), embeddings())
     assert found.query_term == found.document_term == 0
     assert len(found.differences) == 66 and not found.differences.any()
-    assert found.as_dict() == dict.fromkeys(KEYS, 0.0) | {"label_term": pytest.approx(1 - 1 / (1 + math.exp(-0.5)))}
+    assert found.as_dict() == dict.fromkeys(KEYS, 0.0) | {"label_term": 0.25}
 
 
 def test_a_rotated_student_is_far_away_but_keeps_every_distance() -> None:
@@ -116,10 +107,10 @@ def test_one_query_has_no_pairs() -> None:
 
 def test_labels_are_judgements_of_all_hits() -> None:
     hits = ([np.array([2.0, 1.0]), np.array([3.0])], [["a", "b"], ["a"]])
-    judgements = {"q0": {"a": 2, "b": 0}, "q1": {"c": 1}}
-    found = measured(embeddings(2), embeddings(2), hits=hits, judgements=judgements)
+    judged = JudgedSet("api", "test", ["q0", "q1"], ["x", "y"], {"q0": {"a": 2, "b": 0}, "q1": {"c": 1}})
     sigmoid = [1 / (1 + math.exp(-value)) for value in (2.0, 1.0, 3.0)]
-    assert found.label_term == pytest.approx(((1 - sigmoid[0]) + sigmoid[1] + sigmoid[2]) / 3)
+    expected = ((1 - sigmoid[0]) + sigmoid[1] + sigmoid[2]) / 3
+    assert label_term(*judged_hits(judged, hits)) == pytest.approx(expected)
 
 
 def test_students_are_normalised_where_the_teacher_is() -> None:
@@ -135,9 +126,10 @@ def test_the_best_hits_of_every_query_are_kept(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("steps.evaluate.scoring._CHUNK", 2)
     ids = [f"d{row}" for row in range(30)]
     values = np.linspace(1, 0, 30)
-    asked = EvaluationSet("api", "test", ["q0", "q1", "q2"], ["x"] * 3, {f"q{row}": {"d0": 1} for row in range(3)})
-    found = score("m", lambda dataset, texts, k: ([values] * len(texts), [ids] * len(texts)), asked, 30)
-    scores, doc_ids = found.hits
+    asked = JudgedSet("api", "test", ["q0", "q1", "q2"], ["x"] * 3, {f"q{row}": {"d0": 1} for row in range(3)})
+    _, (scores, doc_ids) = score_and_keep(
+        "m", lambda dataset, texts, k: ([values] * len(texts), [ids] * len(texts)), asked, 30
+    )
     assert doc_ids == [ids[:10]] * 3
     assert [each.tolist() for each in scores] == [values[:10].tolist()] * 3
     assert all(each.base is None for each in scores), "no view of all hits"

@@ -10,19 +10,23 @@ from pathlib import Path
 import ir_measures
 import numpy as np
 import pytest
-from evaluate_stand_ins import FakeRelease, bag_of_words, params, write_inputs
+from evaluate_stand_ins import bag_of_words, fake_systems, params, write_inputs
 
 from steps.core.errors import UserError
 from steps.core.files import write_json
+from steps.core.judged import read_judged_sets
+from steps.core.measures import MEASURES
 from steps.core.tables import read_table
 from steps.core.tracking import NullRun, Run
 from steps.evaluate import run as stage
-from steps.evaluate.latency import Encode, Latency
-from steps.evaluate.measures import MEASURES
+from steps.evaluate.measuring import Task, measure_teacher
 from steps.evaluate.report import read_background
-from steps.evaluate.systems import System, dense_search
+from steps.evaluate.run import Folders
+from steps.evaluate.systems import Systems
 from steps.evaluate.table import results_table
 from steps.evaluate.trec import write_hits
+
+KNOWN = {"static": 1, "2l": 4}  # words of a query that a student reads
 
 
 class Recorded(NullRun):
@@ -40,40 +44,25 @@ class Recorded(NullRun):
 
 def evaluate(
     root: Path,
-    monkeypatch: pytest.MonkeyPatch,
     run: Run | None = None,
-    teacher: Encode = bag_of_words,
+    systems: Systems | None = None,
     judged: tuple[str, ...] = ("api", "med"),
     **changes: object,
 ) -> Path:
     """Run the stage with a teacher that reads whole queries and students that read less of them."""
     documents = write_inputs(root, judged=judged)
-    whole = FakeRelease(documents)
-    releases = {"static": FakeRelease(documents, known=1), "2l": FakeRelease(documents, known=4)}
-    system = System("teacher", dense_search(teacher, whole), teacher, 1_000_000)
-    monkeypatch.setattr(stage, "open_releases", lambda folders, teach: {name: releases[name] for name in folders})
-    monkeypatch.setattr(stage, "teacher_system", lambda *_: system)
-    monkeypatch.setattr("steps.evaluate.serving.tower_encoder", lambda release: release.encode)
-    stage.run(
-        ingest=root / "ingest",
-        mine=root / "mine",
-        embed=root / "embed",
-        generate=root / "generate",
-        teach=root / "teach",
-        index=root / "index",
-        distill=root / "distill",
-        releases={"static": root, "2l": root},
-        output=root / "reports",
-        params=params(**changes),
-        run=run or NullRun(),
-    )
+    folders = Folders(*(root / name for name in ("ingest", "mine", "embed", "generate", "teach", "distill")))
+    given = systems or fake_systems(root, documents, **KNOWN)
+    stage.evaluate(given, folders, root / "reports", params(**changes), run or NullRun())
     return root / "reports"
 
 
 @pytest.fixture(scope="module")
 def reports(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("evaluate")
     with pytest.MonkeyPatch.context() as monkeypatch:
-        return evaluate(tmp_path_factory.mktemp("evaluate"), monkeypatch)
+        monkeypatch.setenv("SLIMTOWER_CACHE", str(root / "cache"))
+        return evaluate(root)
 
 
 def test_metrics_have_the_documented_keys(reports: Path) -> None:
@@ -123,6 +112,7 @@ def test_retention_agrees_with_the_published_means_and_the_model_order_is_right(
 
 
 def test_the_page_says_whose_judgements_are_clicks(tmp_path: Path) -> None:
+    write_json(tmp_path / "report.json", {"base": "b"})
     for clicked in (True, False):
         ingest = tmp_path / str(clicked)
         entry = {"judgements_from_clicks": True} if clicked else {}
@@ -204,21 +194,22 @@ def test_closeness_to_the_teacher_is_measured_and_shown(reports: Path) -> None:
         assert f">{student}</text>" in section, "a panel of its own"
 
 
-def test_the_teacher_reads_no_evaluation_query_twice_but_to_be_timed(tmp_path: Path, monkeypatch) -> None:
+def test_the_teacher_reads_no_evaluation_query_twice_but_to_be_timed(tmp_path: Path) -> None:
     read: list[str] = []
 
     def encode(texts: list[str]) -> np.ndarray:
         read.extend(texts)
         return bag_of_words(texts)
 
-    monkeypatch.setattr(stage.latency, "measure", lambda encoders, *_: {name: Latency(1, 1, 1) for name in encoders})
-    evaluate(tmp_path, monkeypatch, teacher=encode)
+    systems = fake_systems(tmp_path, write_inputs(tmp_path), encode)
+    task = Task(read_judged_sets(tmp_path / "ingest", ["test", "dev"]), [], params())
+    measure_teacher(systems.teacher, task, tmp_path / "runs")
     assert len(read) == len(set(read)) == 40
 
 
-def test_the_best_on_dev_is_chosen_and_everything_tells_it(tmp_path: Path, monkeypatch) -> None:
+def test_the_best_on_dev_is_chosen_and_everything_tells_it(tmp_path: Path) -> None:
     run = Recorded()
-    reports = evaluate(tmp_path, monkeypatch, budget_ms=1e4, run=run)
+    reports = evaluate(tmp_path, budget_ms=1e4, run=run)
     metrics = json.loads((reports / "metrics.json").read_text())
     choice, dev = metrics["choice"], metrics["datasets_dev"]
     means = {name: np.mean([models[name]["nDCG@10"] for models in dev.values()]) for name in ("2l", "static")}
@@ -239,9 +230,9 @@ def test_the_best_on_dev_is_chosen_and_everything_tells_it(tmp_path: Path, monke
     assert "Choice: 2l, the best of 2 within 10000 ms a query" in results_table(reports)
 
 
-def test_a_budget_that_nobody_meets_is_told_and_stops_nothing(tmp_path: Path, monkeypatch) -> None:
+def test_a_budget_that_nobody_meets_is_told_and_stops_nothing(tmp_path: Path) -> None:
     run = Recorded()
-    reports = evaluate(tmp_path, monkeypatch, budget_ms=1e-7, run=run)
+    reports = evaluate(tmp_path, budget_ms=1e-7, run=run)
     choice = json.loads((reports / "metrics.json").read_text())["choice"]
     assert choice["student"] is None
     fastest = min(choice["over_budget"], key=choice["over_budget"].get)
@@ -252,35 +243,35 @@ def test_a_budget_that_nobody_meets_is_told_and_stops_nothing(tmp_path: Path, mo
     assert run.values["slimtower.choice"] == "none"
 
 
-def test_nothing_but_the_outputs_remains_and_a_rerun_replaces_them(tmp_path: Path, monkeypatch) -> None:
-    first = evaluate(tmp_path, monkeypatch)
+def test_nothing_but_the_outputs_remains_and_a_rerun_replaces_them(tmp_path: Path) -> None:
+    first = evaluate(tmp_path)
     stale = first / "runs" / "gone.run"
     stale.write_text("left by an earlier run")
-    evaluate(tmp_path, monkeypatch)
+    evaluate(tmp_path)
     assert {path.name for path in first.iterdir()} == {
         "metrics.json", "report.html", "frontier.csv", "per_query.parquet", "runs",
     }  # fmt: skip
     assert not stale.exists()
 
 
-def test_a_failure_leaves_no_output(tmp_path: Path, monkeypatch) -> None:
+def test_a_failure_leaves_no_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> None:
         raise UserError("no")
 
     monkeypatch.setattr(stage, "write_report", broken)
     with pytest.raises(UserError):
-        evaluate(tmp_path, monkeypatch)
+        evaluate(tmp_path)
     assert list((tmp_path / "reports").iterdir()) == []
 
 
-def test_quality_is_byte_identical_on_a_rerun(tmp_path: Path, monkeypatch, reports: Path) -> None:
-    again = evaluate(tmp_path, monkeypatch)
+def test_quality_is_byte_identical_on_a_rerun(tmp_path: Path, reports: Path) -> None:
+    again = evaluate(tmp_path)
     for name in ("per_query.parquet", "runs/api.teacher.run", "runs/med.bm25.run"):
         assert (again / name).read_bytes() == (reports / name).read_bytes()
 
 
-def test_without_dev_the_report_still_stands(tmp_path: Path, monkeypatch) -> None:
-    reports = evaluate(tmp_path, monkeypatch, splits=["test"])
+def test_without_dev_the_report_still_stands(tmp_path: Path) -> None:
+    reports = evaluate(tmp_path, splits=["test"])
     metrics = json.loads((reports / "metrics.json").read_text())
     assert metrics["datasets_dev"] == {}
     test = metrics["datasets"]
@@ -290,9 +281,9 @@ def test_without_dev_the_report_still_stands(tmp_path: Path, monkeypatch) -> Non
 
 
 def test_where_nothing_is_judged_the_closest_to_the_teacher_is_chosen(
-    tmp_path: Path, monkeypatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    reports = evaluate(tmp_path, monkeypatch, judged=())
+    reports = evaluate(tmp_path, judged=())
     metrics = json.loads((reports / "metrics.json").read_text())
     assert {path.name for path in reports.iterdir()} == {
         "metrics.json", "report.html", "frontier.csv", "per_query.parquet", "runs",
@@ -320,8 +311,8 @@ def test_where_nothing_is_judged_the_closest_to_the_teacher_is_chosen(
     assert "api: no test query is judged; measures closeness to the teacher on 2 sentences" in capsys.readouterr().out
 
 
-def test_a_judged_data_set_decides_beside_one_that_is_not(tmp_path: Path, monkeypatch) -> None:
-    reports = evaluate(tmp_path, monkeypatch, judged=("api",))
+def test_a_judged_data_set_decides_beside_one_that_is_not(tmp_path: Path) -> None:
+    reports = evaluate(tmp_path, judged=("api",))
     metrics = json.loads((reports / "metrics.json").read_text())
     assert set(metrics["datasets"]) == {"api"} and set(metrics["closeness"]) == {"med"}
     assert metrics["choice"]["reason"] == "best mean nDCG@10 on dev"
@@ -331,7 +322,13 @@ def test_a_judged_data_set_decides_beside_one_that_is_not(tmp_path: Path, monkey
     assert "Quality against latency" in page and "api (test queries)" in table
 
 
-def test_a_release_without_a_data_set_is_named(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(FakeRelease, "datasets", property(lambda self: ["api"]))
+def test_a_release_without_a_data_set_is_named(tmp_path: Path) -> None:
+    systems = fake_systems(tmp_path, write_inputs(tmp_path, ("api",)), static=1)
     with pytest.raises(UserError, match=r"'static'.*'med'"):
-        evaluate(tmp_path, monkeypatch)
+        evaluate(tmp_path, systems=systems)
+
+
+def test_what_an_earlier_stage_left_out_is_an_error(tmp_path: Path) -> None:
+    systems = fake_systems(tmp_path, write_inputs(tmp_path), static=1, gone=2)
+    with pytest.raises(UserError, match=r"distill/gone/report\.json: not found; run `dvc repro`"):
+        evaluate(tmp_path, systems=systems)

@@ -10,10 +10,10 @@ from pydantic import ValidationError
 
 from steps.core.errors import UserError
 from steps.core.fingerprints import Fingerprint
+from steps.core.judged import JudgedSet, read_judged_sets
 from steps.core.tables import read_table, write_table
 from steps.evaluate import systems
 from steps.evaluate.examples import worst_losses
-from steps.evaluate.questions import EvaluationSet, read_evaluation_sets
 from steps.evaluate.scoring import Scored
 
 
@@ -51,7 +51,7 @@ def test_queries_without_a_relevant_document_are_not_asked(tmp_path: Path) -> No
     qrels = read_table(tmp_path / "ingest", "qrels")
     rows = [row | ({"grade": 0} if row["query_id"] == "api/q0" else {}) for row in qrels.to_pylist()]
     write_table(tmp_path / "ingest", "qrels", qrels.from_pylist(rows, schema=qrels.schema))
-    (test, dev) = read_evaluation_sets(tmp_path / "ingest", ["test", "dev"])
+    (test, dev) = read_judged_sets(tmp_path / "ingest", ["test", "dev"])
     assert "api/q0" not in test.query_ids
     assert len(test.query_ids) == 9
     assert dev.split == "dev"
@@ -63,15 +63,15 @@ def test_splits_must_hold_test() -> None:
         params(splits=["dev"])
 
 
-def scored(model: str, ndcg: list[float], reciprocal: list[float]) -> Scored:
+def scored(ndcg: list[float], reciprocal: list[float]) -> Scored:
     ids = [f"q{number}" for number in range(len(ndcg))]
-    questions = EvaluationSet("s", "dev", ids, [f"text {name}" for name in ids], {})
-    return Scored(model, questions, {"nDCG@10": np.array(ndcg), "MRR": np.array(reciprocal)}, ([], []))
+    judged = JudgedSet("s", "dev", ids, [f"text {name}" for name in ids], {})
+    return Scored(judged, {"nDCG@10": np.array(ndcg), "MRR": np.array(reciprocal)})
 
 
 def test_worst_losses_are_the_largest_drops_with_ranks() -> None:
-    teacher = scored("teacher", [1.0, 0.5, 0.8, 0.2], [1.0, 1 / 3, 1 / 2, 1 / 9])
-    student = scored("2l", [0.0, 0.4, 0.1, 0.9], [0.0, 1 / 4, 1 / 60, 1.0])
+    teacher = scored([1.0, 0.5, 0.8, 0.2], [1.0, 1 / 3, 1 / 2, 1 / 9])
+    student = scored([0.0, 0.4, 0.1, 0.9], [0.0, 1 / 4, 1 / 60, 1.0])
     found = worst_losses([teacher], [student], count=2)
     assert [(loss.text, loss.teacher_rank, loss.student_rank) for loss in found] == [
         ("text q0", 1, None),

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from index_vectors import all_of, clustered, exact_top, index_params
 
-from steps.core.errors import UserError
+from steps.core.errors import OutOfMemory, UserError
 from steps.index import exact, gpu, shards, tuning
 from steps.index.build import fill, flat, layers_of, trained
 from steps.index.factories import factory, of_kind, split_refine, subquantizers
@@ -282,6 +282,64 @@ def test_settings_tuned_on_a_gpu_are_those_of_the_cpu(factory: str, most: int, m
     assert tune(index, queries, wanted, 0.95) == expected
     assert fake.moves == ["there"]
     assert recall(index.search(queries, 10)[1], wanted) == expected.recall
+
+
+FULL = (
+    "Error in allocMemory at StandardGpuResources.cpp:530: Error: 'err == cudaSuccess' failed: StandardGpuResources:"
+    " alloc fail type IVFLists dev 0 space Device size 1024 bytes (cudaMalloc error out of memory [2])"
+)
+
+
+class FullGpu(FakeGpu):
+    """Takes indexes of every kind until its memory is used up, or breaks with another error."""
+
+    def __init__(self, error: str, holds: int) -> None:
+        super().__init__(faiss.Index)
+        self.error, self.holds = error, holds
+
+    def index_cpu_to_gpu(self, resources: None, device: int, index: faiss.Index) -> faiss.Index:
+        if len(self.moves) == self.holds:
+            raise RuntimeError(self.error)
+        return super().index_cpu_to_gpu(resources, device, index)
+
+    def knn_gpu(self, *given: Any, **named: Any) -> Any:
+        raise RuntimeError(self.error)
+
+
+@pytest.mark.parametrize("holds", [0, 1], ids=["as it trains", "as it is filled"])
+def test_a_gpu_out_of_memory_is_no_reason_to_use_the_cpu(holds: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    matrix = clustered(1000)
+    monkeypatch.setattr(gpu, "faiss", FullGpu(FULL, holds))
+    with pytest.raises(OutOfMemory, match=r"out of GPU memory: .*cudaMalloc.*; free the GPU, set index.shard_vectors"):
+        fill(trained("IVF40,Flat", all_of(matrix), 10**6, 1), all_of(matrix))
+    with pytest.raises(OutOfMemory):
+        exact.exact_top(all_of(matrix), matrix[:3], 10)
+
+
+def test_a_gpu_out_of_memory_stops_tuning(monkeypatch: pytest.MonkeyPatch) -> None:
+    matrix = clustered(1000)
+    index = built("ivfflat", matrix)
+    monkeypatch.setattr(gpu, "faiss", FullGpu(FULL, 0))
+    with pytest.raises(OutOfMemory):
+        gpu.searching(index)
+
+
+def test_a_broken_gpu_is_an_error_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    matrix = clustered(1000)
+    monkeypatch.setattr(gpu, "faiss", FullGpu("Error: 'err == cudaSuccess' failed: CUDA error 700", 0))
+    with pytest.raises(RuntimeError, match="CUDA error 700"):
+        gpu.add(faiss.IndexScalarQuantizer(32, faiss.ScalarQuantizer.QT_8bit), lambda: iter([matrix]))
+
+
+def test_a_kind_that_no_gpu_takes_is_told_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gpu._tell.cache_clear()
+    monkeypatch.setattr(gpu, "faiss", FakeGpu())
+    for _ in range(2):
+        built("hnsw", clustered(1000))
+    told = [text for text in capsys.readouterr().err.splitlines() if "off GPUs" in text]
+    assert told == ["index: faiss keeps IndexHNSWFlat off GPUs (not implemented on GPU); the CPU works on it"]
 
 
 def test_exact_scans_run_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from steps.core.errors import UserError
 from steps.core.files import sha256_file
-from steps.ingest.leakage import evaluation_texts, without_evaluation_texts
+from steps.ingest.held_out_queries import without_evaluation_texts
 from steps.ingest.listing import list_sources, write_listing
 from steps.ingest.params import IngestParams
 from steps.ingest.rejects import Rejects
@@ -63,7 +63,7 @@ def test_evaluation_queries_are_left_out(tmp_path: Path) -> None:
     queries, rejects = read(path)
     test = Query("toy/q1", "toy", "how tall is k2?", "test", "toy/queries.jsonl", 1)
     everything = [test, *queries]
-    kept = without_evaluation_texts(everything, evaluation_texts(everything), rejects)
+    kept = without_evaluation_texts(everything, rejects)
     assert [query.text for query in kept] == ["how tall is k2?", "something else"]
     assert [(row.source, row.line, row.reason) for row in rejects.rows] == [
         ("unlabelled_queries/more.tsv", 1, "evaluation_query_text")

@@ -22,7 +22,7 @@ from pydantic import ValidationError
 from steps.core.errors import UserError
 from steps.core.files import read_json
 from steps.core.tables import read_table
-from steps.mine.leakage import audit
+from steps.mine.audit import audit
 from steps.mine.params import MineParams
 
 QUERIES = [
@@ -116,14 +116,14 @@ def test_an_empty_log_writes_empty_tables_and_says_so(tmp_path: Path) -> None:
 
 def test_a_planted_leak_fails_the_stage_and_leaves_nothing(tmp_path: Path) -> None:
     queries = [*QUERIES, query("d/twin", "Sort a list, in place!", "dev")]
-    with pytest.raises(UserError, match="d/q3 = d/twin"):
+    with pytest.raises(UserError, match="'sort a list in place' is d/twin"):
         mine(write_log(tmp_path / "ingest", queries, DOCUMENTS, LOG), tmp_path / "mine")
     assert [path.name for path in tmp_path.iterdir()] == ["ingest"]
 
 
 def test_the_audit_compares_folded_texts(tmp_path: Path) -> None:
     queries = [*QUERIES, query("d/twin", "\uff33ORT  a list in place?", "test")]  # full-width letter
-    with pytest.raises(UserError, match="1 queries of the triplets"):
+    with pytest.raises(UserError, match=r"leak: 1 of \d+ training texts"):
         mine(write_log(tmp_path / "ingest", queries, DOCUMENTS, LOG), tmp_path / "mine")
 
 
@@ -134,8 +134,16 @@ def test_the_audit_refuses_an_evaluation_query_that_lends(tmp_path: Path) -> Non
     with engine_in(tmp_path) as engine:
         queries = engine_table(engine, schema, rows)
         assert audit(engine, engine_table(engine, {"query": pa.int64()}, [(1,), (2,)]), queries, "x")["leaks"] == 0
-        with pytest.raises(UserError, match="d/t is no training query"):
+        with pytest.raises(UserError, match=r"leak: 1 of 2 training texts equal .*x: 't' is d/t"):
             audit(engine, engine_table(engine, {"query": pa.int64()}, [(1,), (3,)]), queries, "x")
+
+
+def test_the_audit_refuses_a_query_of_a_split_that_does_not_train(tmp_path: Path) -> None:
+    schema = {"query": pa.int64(), "text_key": pa.int64()} | dict.fromkeys(("query_id", "split", "text"), pa.string())
+    with engine_in(tmp_path) as engine:
+        queries = engine_table(engine, schema, [(1, 11, "d/a", "pool", "a"), (3, 13, "d/t", "test", "t")])
+        with pytest.raises(UserError, match=r"x: d/a \('a'\) of the split 'pool' trains"):
+            audit(engine, engine_table(engine, {"query": pa.int64()}, [(1,)]), queries, "x")
 
 
 def test_training_after_the_first_test_query_is_refused(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from steps.core.errors import UserError
 from steps.core.files import read_json, write_json
 from steps.core.tables import table_from_rows, write_table
 from steps.promote.candidate import choose_student, read_candidate, release_digest
-from steps.promote.evaluation import read_evaluation, read_questions
+from steps.promote.evaluation import read_evaluation, read_test_sets
 from steps.promote.recorded import check_recorded, dvc_md5
 
 Rows = dict[str, list[dict[str, Any]]]
@@ -54,7 +54,7 @@ def ingest_rows() -> Rows:
 def digest(folder: Path, rows: Rows) -> str:
     for name, held in rows.items():
         write_table(folder, name, table_from_rows(name, held))
-    return read_evaluation(folder, read_questions(folder), []).digest
+    return read_evaluation(folder, read_test_sets(folder), []).digest
 
 
 CHANGES = {
@@ -86,11 +86,11 @@ def test_the_digest_does_not_see_the_order_of_rows(tmp_path: Path) -> None:
 
 def test_slices_go_by_words_and_miss_no_query(tmp_path: Path) -> None:
     digest(tmp_path, ingest_rows())
-    questions = read_questions(tmp_path)
-    evaluation = read_evaluation(tmp_path, questions, [2, 4])
+    judged = read_test_sets(tmp_path)
+    evaluation = read_evaluation(tmp_path, judged, [2, 4])
     assert evaluation.queries == {"api": {"api/q1", "api/q2"}}
     assert evaluation.slices == {"api/up to 2 words": {"api/q1"}, "api/5 words and more": {"api/q2"}}
-    assert read_evaluation(tmp_path, questions, []).slices == {}
+    assert read_evaluation(tmp_path, judged, []).slices == {}
 
 
 def metrics(folder: Path, dev: dict[str, float] | None, p50: dict[str, float]) -> Path:
@@ -142,7 +142,7 @@ def test_the_choice_of_the_evaluation_goes_first_within_the_budgets(tmp_path: Pa
 
 def test_the_candidate_is_the_students_test_values_and_its_own_files(tmp_path: Path) -> None:
     digest(tmp_path, ingest_rows())
-    evaluation = read_evaluation(tmp_path, read_questions(tmp_path), [])
+    evaluation = read_evaluation(tmp_path, read_test_sets(tmp_path), [])
     folders = releases(tmp_path / "release", fast=10)
     metrics(tmp_path, None, {"fast": 0.0})
     rows = [

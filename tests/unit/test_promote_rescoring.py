@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from steps.core.errors import TransientError, UserError
-from steps.promote.evaluation import Questions
+from steps.core.judged import JudgedSet
 from steps.promote.evidence import Evaluation
 from steps.promote.rescoring import own_code, rescore
 
@@ -48,13 +48,13 @@ def registered(tmp_path: Path) -> Path:
     return release
 
 
-def questions(dataset: str, judgements: dict[str, dict[str, int]], texts: list[str]) -> Questions:
-    return Questions(dataset, list(judgements), texts, judgements)
+def judged_set(dataset: str, qrels: dict[str, dict[str, int]], texts: list[str]) -> JudgedSet:
+    return JudgedSet(dataset, "test", list(qrels), texts, qrels)
 
 
 def test_the_old_code_searches_and_the_measure_is_trec_evals(registered: Path) -> None:
     judged = {"q0": {"d01": 2, "d99": 1}, "q1": {"d10": 1}, "q2": {"d08": 1}, "q3": {"d00": 1}}
-    asked = [questions("api", judged, ["aa", "bb", "cc", "d"]), questions("new", {"n0": {"x": 1}}, ["ee"])]
+    asked = [judged_set("api", judged, ["aa", "bb", "cc", "d"]), judged_set("new", {"n0": {"x": 1}}, ["ee"])]
     evaluation = Evaluation("e" * 64, {"api": frozenset(judged), "new": frozenset({"n0"})}, {})
     found = rescore(registered, evaluation, asked, 0.25)
     ideal = 2 + 1 / math.log2(3)
@@ -76,14 +76,14 @@ def test_a_champion_that_does_not_load_is_an_error_that_says_what_to_do(register
     with pytest.raises(
         UserError, match=r"cannot be measured .*not a release of the old format; .*roll back, or delete"
     ):
-        rescore(registered, Evaluation("e", {}, {}), [questions("api", {"q": {"d": 1}}, ["a"])], 1.0)
+        rescore(registered, Evaluation("e", {}, {}), [judged_set("api", {"q": {"d": 1}}, ["a"])], 1.0)
 
 
 def test_a_measurement_that_is_killed_blames_no_champion(registered: Path) -> None:
     release = registered.parents[1] / "code/steps/serving/release.py"
     release.write_text("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n")
     with pytest.raises(TransientError, match=r"killed by signal 9, most likely for its memory"):
-        rescore(registered, Evaluation("e", {}, {}), [questions("api", {"q": {"d": 1}}, ["a"])], 1.0)
+        rescore(registered, Evaluation("e", {}, {}), [judged_set("api", {"q": {"d": 1}}, ["a"])], 1.0)
 
 
 def test_a_release_without_code_of_its_own_is_read_by_the_projects(tmp_path: Path, registered: Path) -> None:

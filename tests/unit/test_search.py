@@ -10,6 +10,7 @@ import pytest
 from evaluate_stand_ins import FakeRelease, write_inputs
 
 from steps.core.errors import UserError
+from steps.core.files import write_json
 from steps.search import run as search
 from steps.search.request import check_query, release_folder
 from steps.serving.release import Hit
@@ -32,13 +33,12 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     release = TitledRelease(write_inputs(tmp_path))
     monkeypatch.setattr(search, "load_release", lambda folder: release)
     for student in ("2l", "static"):
-        (tmp_path / "release" / student).mkdir(parents=True)
-        (tmp_path / "release" / student / "manifest.json").write_text("{}")
+        write_json(tmp_path / "models/release" / student / "manifest.json", {})
     return tmp_path
 
 
 def ask(project: Path, dataset: str | None = None) -> None:
-    search.run("matrix number10", project / "release" / "2l", dataset, 3, project / "ingest")
+    search.run("matrix number10", project / "models/release/2l", dataset, 3, project / "ingest")
 
 
 def test_prints_hits_best_first_with_title_snippet_and_times(project: Path, capsys) -> None:
@@ -80,13 +80,26 @@ def test_mistakes_are_named_before_anything_is_loaded(project: Path) -> None:
     with pytest.raises(UserError, match="k is 0"):
         check_query("words", 0)
     with pytest.raises(UserError, match="'9l' is not released; choose one of 2l, static"):
-        release_folder(project / "release", "9l")
-    assert release_folder(project / "release", "static") == project / "release" / "static"
+        release_folder(project, "9l")
+    assert release_folder(project, "static") == project / "models/release/static"
 
 
-def test_the_newest_release_is_searched_where_none_is_named(project: Path) -> None:
-    os.utime(project / "release" / "static" / "manifest.json", (2e9, 2e9))
-    assert release_folder(project / "release", "").name == "static"
+def test_the_evaluations_choice_is_searched_where_no_student_is_named(project: Path) -> None:
+    with pytest.raises(
+        UserError, match=r"metrics\.json: not found, so no student was chosen; .*name a student .*: 2l, static"
+    ):
+        release_folder(project, "")
+    metrics = project / "reports/metrics.json"
+    os.utime(project / "models/release/static/manifest.json", (2e9, 2e9))  # the newest is not what counts
+    write_json(metrics, {"choice": {"student": "2l"}})
+    assert release_folder(project, "").name == "2l"
+    write_json(metrics, {"choice": {"student": None}})
+    with pytest.raises(UserError, match=r"no student is within evaluate\.budget_ms; name a student .*: 2l, static"):
+        release_folder(project, "")
+    write_json(metrics, {"choice": {"student": "4l"}})
+    with pytest.raises(UserError, match="chose '4l', which is not released here"):
+        release_folder(project, "")
+    assert release_folder(project, "static").name == "static"
 
 
 def test_without_a_release_the_command_says_how_to_make_one(tmp_path: Path) -> None:

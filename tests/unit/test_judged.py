@@ -1,9 +1,10 @@
-"""Evaluation sets are the judged dev and test queries of the data sets."""
+"""Judged sets are the queries of a split that have a relevant document; unlabelled pools are none."""
 
 from pathlib import Path
 
+from steps.core.judged import read_judged_sets
 from steps.core.tables import table_from_rows, write_table
-from steps.evaluate.questions import read_evaluation_sets, unjudged_datasets
+from steps.evaluate.closeness import unjudged_datasets
 
 
 def write(folder: Path, splits: dict[str, tuple[str, str]]) -> None:
@@ -22,7 +23,7 @@ def write(folder: Path, splits: dict[str, tuple[str, str]]) -> None:
 
 def test_training_queries_are_no_evaluation_set(tmp_path: Path) -> None:
     write(tmp_path, {"a": ("one", "test"), "b": ("one", "dev"), "c": ("two", "train")})
-    found = read_evaluation_sets(tmp_path, ["test", "dev"])
+    found = read_judged_sets(tmp_path, ["test", "dev"])
     assert [(item.dataset, item.split, item.query_ids) for item in found] == [
         ("one", "test", ["a"]),
         ("one", "dev", ["b"]),
@@ -36,6 +37,32 @@ def test_data_sets_without_a_judged_test_query_are_told_from_the_others(tmp_path
         for name in ("one", "two", "three")
     ]
     write_table(tmp_path, "corpus", table_from_rows("corpus", rows))
-    found = read_evaluation_sets(tmp_path, ["test", "dev"])
+    found = read_judged_sets(tmp_path, ["test", "dev"])
     assert [(item.dataset, item.split) for item in found] == [("one", "test"), ("two", "dev")]
     assert unjudged_datasets(tmp_path, found) == ["three", "two"]
+
+
+def test_every_judgement_of_a_query_with_a_relevant_document_is_kept_and_no_other_query(tmp_path: Path) -> None:
+    write_table(
+        tmp_path,
+        "queries",
+        table_from_rows(
+            "queries",
+            [
+                {"query_id": query, "dataset": "one", "text": f"text of {query}", "split": "test"}
+                for query in ("q3", "q1", "q2", "unjudged")
+            ],
+        ),
+    )
+    grades = {("q1", "a"): 2, ("q1", "b"): 0, ("q2", "a"): 0, ("q3", "b"): 1}
+    rows = [
+        {"query_id": query, "dataset": "one", "doc_id": doc, "grade": grade, "split": "test"}
+        for (query, doc), grade in grades.items()
+    ]
+    rows.append({"query_id": "q1", "dataset": "one", "doc_id": "c", "grade": 1, "split": "train"})
+    write_table(tmp_path, "qrels", table_from_rows("qrels", rows))
+    [found] = read_judged_sets(tmp_path, ["dev", "test"])
+    assert found.qrels == {"q1": {"a": 2, "b": 0}, "q3": {"b": 1}}
+    assert found.query_ids == ["q1", "q3"]
+    assert found.texts == ["text of q1", "text of q3"]
+    assert read_judged_sets(tmp_path, ["dev"]) == []

@@ -1,0 +1,56 @@
+"""Judged query sets: the queries of one split of one data set that have a relevant document."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from steps.core.tables import read_table
+
+
+@dataclass(frozen=True)
+class JudgedSet:
+    """Queries with a relevant document, in the order of their ids, and `qrels[query][document] = grade` of each.
+
+    A document is relevant from grade 1.
+    """
+
+    dataset: str
+    split: str
+    query_ids: list[str]
+    texts: list[str]
+    qrels: dict[str, dict[str, int]]
+
+
+def read_judged_sets(ingest: Path, splits: Sequence[str]) -> list[JudgedSet]:
+    """The judged sets of these splits, by data set, then in the order of `splits`; a split without one is left out.
+
+    UserError when a table is missing.
+    """
+    grades: dict[tuple[str, str], dict[str, dict[str, int]]] = defaultdict(lambda: defaultdict(dict))
+    for row in _rows(ingest, "qrels", splits):
+        grades[row["dataset"], row["split"]][row["query_id"]][row["doc_id"]] = row["grade"]
+    queries: dict[tuple[str, str], list[tuple[str, str]]] = defaultdict(list)
+    for row in _rows(ingest, "queries", splits):
+        key = (row["dataset"], row["split"])
+        if any(grade > 0 for grade in grades[key].get(row["query_id"], {}).values()):
+            queries[key].append((row["query_id"], row["text"]))
+    found = []
+    for dataset in sorted({dataset for dataset, _ in queries}):
+        for split in splits:
+            if rows := sorted(queries.get((dataset, split), ())):
+                ids, texts = [query for query, _ in rows], [text for _, text in rows]
+                qrels = {query: dict(grades[dataset, split][query]) for query in ids}
+                found.append(JudgedSet(dataset, split, ids, texts, qrels))
+    return found
+
+
+def _rows(ingest: Path, name: str, splits: Sequence[str]) -> list[dict[str, Any]]:
+    """Rows of a table whose split is one of these; training judgements can be many."""
+    table = read_table(ingest, name)
+    rows: list[dict[str, Any]] = table.filter(pc.is_in(table["split"], pa.array(splits, pa.string()))).to_pylist()
+    return rows

@@ -1,0 +1,136 @@
+"""Results of systems below SLIMTOWER_CACHE/evaluate, keyed by all that they depend on: what is known is not measured.
+
+A changed student is measured alone. Encoders take turns while they are timed, those that are not known yet.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cache, partial
+from importlib.metadata import version
+from pathlib import Path
+
+import faiss
+import torch
+
+from steps.core.code import code_digest
+from steps.core.files import cache_root, read_json, staged_folder, write_json
+from steps.evaluate.latency import Latency, measure, sample
+from steps.evaluate.machine import processor
+from steps.evaluate.measuring import Task, measure_lexical, measure_student, measure_teacher
+from steps.evaluate.results import RESULT, RUNS, Result, read_result, write_result
+from steps.evaluate.systems import Student, System, Systems, Teacher
+
+_LATENCY = "latency.json"
+_KEPT = 100  # results and latencies, those used last
+_LIBRARIES = ("bm25s", "ir-measures", "numpy", "onnxruntime", "pytrec-eval-terrier", "sentence-transformers",
+              "tokenizers", "torch", "transformers")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Measurements:
+    """Results and run files of all systems, and latencies of those with an encoder, by name; and which are new."""
+
+    results: Mapping[str, Result]
+    runs: Sequence[Path]
+    latencies: Mapping[str, Latency]
+    measured: Sequence[str]
+    timed: Sequence[str]
+
+    def told(self) -> str:
+        """What was done, and what was known: `measured 4l; bm25, teacher, static from the cache`."""
+        again = [name for name in self.timed if name not in self.measured]
+        known = [name for name in self.results if name not in {*self.measured, *self.timed}]
+        named = ((self.measured, "measured {}"), (again, "timed {}"), (known, "{} from the cache"))
+        return "; ".join(text.format(", ".join(names)) for names, text in named if names)
+
+
+def measure_all(systems: Systems, task: Task) -> Measurements:
+    """Measure, then time, every system that the cache does not know; BM25 only where something is judged."""
+    _prune()
+    results: dict[str, Result] = {}
+    runs: list[Path] = []
+    measured: list[str] = []
+
+    def add(system: System, work: Callable[[Path], Result], reference: str = "") -> Result:
+        folder = _folder(result_key(system, task, reference))
+        if not (folder / RESULT).is_file():
+            with staged_folder(folder) as staging:
+                write_result(staging, work(staging / RUNS))
+            measured.append(system.name)
+        runs.extend(sorted((folder / RUNS).iterdir()))
+        results[system.name] = read_result(folder, task.judged)
+        return results[system.name]
+
+    if task.judged:
+        add(systems.bm25, partial(measure_lexical, systems.bm25, task))
+    teacher = add(systems.teacher, partial(measure_teacher, systems.teacher, task))
+    for student in systems.students:
+        add(student, partial(measure_student, student, task, teacher=teacher), systems.teacher.content)
+    latencies, timed = time_all(systems, task)
+    return Measurements(results, runs, latencies, measured, timed)
+
+
+def time_all(systems: Systems, task: Task) -> tuple[dict[str, Latency], list[str]]:
+    """Latencies by name, and the systems that were timed for it."""
+    params, texts = task.params, task.timed_texts()
+    single = sample(texts, min(params.latency_queries, len(texts)), params.seed)
+    batched = sample(texts, params.throughput_queries, params.seed + 1)
+    dense: list[Teacher | Student] = [systems.teacher, *systems.students]
+    encoders = {system.name: system for system in dense}
+    asked = _digest(single, batched, params.throughput_batch)
+    paths = {name: _folder(latency_key(system, asked)) / _LATENCY for name, system in encoders.items()}
+    unknown = {name: encoders[name].encode for name, path in paths.items() if not path.is_file()}
+    if unknown:
+        for name, latency in measure(unknown, single, batched, params.throughput_batch).items():
+            write_json(paths[name], latency.as_dict())
+    return {name: Latency(**read_json(path)) for name, path in paths.items()}, list(unknown)
+
+
+def result_key(system: System, task: Task, reference: str) -> str:
+    """What a result depends on, in 32 hex digits; `reference`: the content of the teacher that a student is held to.
+
+    The machine is part of it, as it times searches and as int8 is rounded otherwise on another processor.
+    """
+    params = task.params.model_dump(include={"k", "run_depth", "batch_size", "latency_queries", "seed"})
+    return _digest(system.name, system.content, reference, _task_digest(task), params, *_surroundings())
+
+
+def latency_key(system: System, asked: str) -> str:
+    """What a latency depends on, in 32 hex digits; `asked`: digest of what is read, and how."""
+    return _digest(system.name, system.content, asked, *_surroundings())
+
+
+def _task_digest(task: Task) -> str:
+    return _digest([asdict(item) for item in task.judged], [asdict(item) for item in task.texts])
+
+
+@cache
+def _surroundings() -> tuple[str, ...]:
+    """Machine, libraries, and the code that measures."""
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
+    libraries = [f"{name} {version(name)}" for name in _LIBRARIES]
+    code = code_digest("steps.evaluate.measuring", "steps.evaluate.latency")
+    return processor(), device, f"faiss {faiss.__version__}", *libraries, code
+
+
+def _folder(key: str) -> Path:
+    """Where a result or a latency lies; what is there counts as used."""
+    folder = cache_root() / "evaluate" / key
+    if folder.is_dir():
+        os.utime(folder)
+    return folder
+
+
+def _prune() -> None:
+    """Remove all but the _KEPT that were used last."""
+    folders = (cache_root() / "evaluate").glob("[!.]*")
+    for folder in sorted(folders, key=lambda path: path.stat().st_mtime_ns)[:-_KEPT]:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _digest(*parts: object) -> str:
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]

@@ -1,0 +1,113 @@
+"""The choice, retention, comparisons, frontier and metrics: all that follows from what was measured of each system."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from steps.core.measures import MEASURES, NDCG
+from steps.core.tables import SCHEMAS
+from steps.evaluate.audit import Audit
+from steps.evaluate.cache import Measurements
+from steps.evaluate.choice import Choice, JudgedOn, choose, ranked
+from steps.evaluate.examples import Loss, worst_losses
+from steps.evaluate.frontier import Point, frontier
+from steps.evaluate.measuring import Task
+from steps.evaluate.metrics import Metrics, assemble
+from steps.evaluate.params import EvaluateParams
+from steps.evaluate.results import Result
+from steps.evaluate.retention import Comparison, Retention, compare, retention
+from steps.evaluate.systems import TEACHER
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What is reported. `best` is the choice, or the best student where the budget leaves none."""
+
+    metrics: Metrics
+    choice: Choice
+    best: str
+    points: Sequence[Point]
+    losses: Sequence[Loss]
+    differences: Mapping[str, np.ndarray]
+    """Of each student, distances between test queries by the teacher less those by the student, `(pairs,)`."""
+
+
+def compose(found: Measurements, students: Sequence[str], task: Task, audit: Audit) -> Evaluation:
+    """All that the measurements amount to; `students` are in the order in which they are shown."""
+    params, results = task.params, found.results
+    teacher, own = results[TEACHER], {name: results[name] for name in students}
+    retained, compared = _against_teacher(teacher, own, params)
+    judged_on, quality = _quality(own)
+    p50_ms = {name: found.latencies[name].p50_ms for name in students}
+    choice = choose(quality, p50_ms, params.budget_ms, judged_on)
+    best = choice.student or ranked(quality, p50_ms)[0]
+    metrics = assemble(results, found.latencies, retained, compared, choice, task, audit)
+    return Evaluation(
+        metrics=metrics,
+        choice=choice,
+        best=best,
+        points=frontier(found.latencies, retained, metrics),
+        losses=worst_losses(teacher.of_split("dev"), results[best].of_split("dev"), params.examples),
+        differences={
+            name: np.concatenate([geometry.differences for geometry in result.geometry.values()])
+            for name, result in own.items()
+            if result.geometry
+        },
+    )
+
+
+def _against_teacher(
+    teacher: Result, students: Mapping[str, Result], params: EvaluateParams
+) -> tuple[dict[str, Retention], dict[str, dict[str, Comparison]]]:
+    """Retention by student, and the paired comparisons by data set and student, on test nDCG@10; {} without any."""
+    reference = _test_ndcg(teacher)
+    if not reference:
+        return {}, {}
+    retained: dict[str, Retention] = {}
+    compared: dict[str, dict[str, Comparison]] = {dataset: {} for dataset in reference}
+    for name, student in students.items():
+        own = _test_ndcg(student)
+        paired = {dataset: (own[dataset], values) for dataset, values in reference.items()}
+        retained[name] = retention(paired, params.bootstrap_samples, params.seed)
+        for dataset, values in paired.items():
+            compared[dataset][name] = compare(*values)
+    return retained, compared
+
+
+def _test_ndcg(result: Result) -> dict[str, np.ndarray]:
+    return {item.judged.dataset: item.values[NDCG] for item in result.of_split("test")}
+
+
+def _quality(students: Mapping[str, Result]) -> tuple[JudgedOn, dict[str, list[np.ndarray]]]:
+    """What students are chosen by, an array a data set: nDCG@10 on dev, else on test, else closeness to the teacher."""
+    splits: tuple[JudgedOn, ...] = ("dev", "test")
+    for split in splits:
+        sets = {name: result.of_split(split) for name, result in students.items()}
+        if all(sets.values()):
+            return split, {name: [item.values[NDCG] for item in items] for name, items in sets.items()}
+    return "nothing", {
+        name: [close.overlaps for close in result.closeness.values()] for name, result in students.items()
+    }
+
+
+def per_query_table(results: Mapping[str, Result]) -> pa.Table:
+    """Every measured value: one row a query, model and measure."""
+    schema = SCHEMAS["per_query"]
+    parts = []
+    for model in sorted(results):
+        for item in results[model].scored:
+            asked = item.judged
+            for measure in MEASURES:
+                count = len(asked.query_ids)
+                columns = {
+                    "query_id": asked.query_ids,
+                    "dataset": [asked.dataset] * count,
+                    "model": [model] * count,
+                    "split": [asked.split] * count,
+                    "measure": [measure] * count,
+                    "value": item.values[measure],
+                }
+                parts.append(pa.table(columns, schema=schema))
+    return pa.concat_tables(parts) if parts else schema.empty_table()

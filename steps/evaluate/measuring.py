@@ -1,0 +1,105 @@
+"""Measure one system: its quality by query, and what else its kind has. Encoders are timed elsewhere, all together."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from steps.core.judged import JudgedSet
+from steps.evaluate.closeness import Texts, measure_closeness
+from steps.evaluate.geometry import judged_hits, label_term, measure_geometry
+from steps.evaluate.indexes import measure_indexes, timed_indexes
+from steps.evaluate.params import EvaluateParams
+from steps.evaluate.results import Result
+from steps.evaluate.scoring import Scored, score_and_keep
+from steps.evaluate.serving import measure_serving
+from steps.evaluate.systems import Hits, Lexical, Search, Student, Teacher, dense_search, remembering
+
+
+@dataclass(frozen=True)
+class Task:
+    """What every system is measured on: judged sets, texts of data sets whose test queries nobody judged, and how."""
+
+    judged: Sequence[JudgedSet]
+    texts: Sequence[Texts]
+    params: EvaluateParams
+
+    def test_sets(self) -> list[JudgedSet]:
+        """The judged sets that are reported and promoted on."""
+        return [item for item in self.judged if item.split == "test"]
+
+    def timed_texts(self) -> list[str]:
+        """What encoders are timed on: test queries, or what stands in for them where nothing is judged."""
+        return [text for item in self.test_sets() or self.texts for text in item.texts]
+
+
+def measure_lexical(system: Lexical, task: Task, runs: Path) -> Result:
+    """Quality alone; `runs` is the folder of TREC run files."""
+    return Result(system.name, [scored for scored, _ in _answers(system.name, system.search, task, runs)])
+
+
+def measure_teacher(system: Teacher, task: Task, runs: Path) -> Result:
+    """Its quality over the exact index, what its nearest documents say of the labels, and what every index costs it."""
+    params, release = task.params, system.release
+    encode = remembering(system.encode)
+    answers = _answers(system.name, dense_search(encode, release), task, runs)
+    tests = [(scored, hits) for scored, hits in answers if scored.judged.split == "test"]
+    exact, timed = [scored for scored, _ in tests], params.latency_queries
+    read = {item.dataset: item.texts for item in task.test_sets()} | {item.dataset: item.texts for item in task.texts}
+    return Result(
+        name=system.name,
+        scored=[scored for scored, _ in answers],
+        bytes=system.bytes,
+        indexes=measure_indexes(release, encode, exact, timed, params.k, params.seed)
+        | {
+            item.dataset: timed_indexes(release, encode, item.dataset, item.texts, timed, params.seed)
+            for item in task.texts
+        },
+        label_terms={scored.judged.dataset: label_term(*judged_hits(scored.judged, hits)) for scored, hits in tests},
+        embeddings={dataset: encode(texts) for dataset, texts in read.items()},
+    )
+
+
+def measure_student(system: Student, task: Task, runs: Path, teacher: Result) -> Result:
+    """Its quality over the exact index, what serving it costs, and how close it comes to the teacher."""
+    search = dense_search(system.encode, system.release)
+    scored = [scored for scored, _ in _answers(system.name, search, task, runs)]
+    geometry = {
+        item.dataset: measure_geometry(
+            teacher.embeddings[item.dataset],
+            system.encode(item.texts),
+            teacher.label_terms[item.dataset],
+            task.params.seed,
+        )
+        for item in task.test_sets()
+    }
+    closeness = {
+        item.dataset: measure_closeness(
+            system.release, item.dataset, teacher.embeddings[item.dataset], system.encode(item.texts)
+        )
+        for item in task.texts
+    }
+    return Result(
+        name=system.name,
+        scored=scored,
+        bytes=system.bytes,
+        serving=measure_serving(system, [item for item in scored if item.judged.split == "test"]),
+        geometry=geometry,
+        closeness=closeness,
+    )
+
+
+def _answers(name: str, search: Search, task: Task, runs: Path) -> list[tuple[Scored, Hits]]:
+    """Score every judged set, and write a run file of each that is test."""
+    runs.mkdir()
+    params = task.params
+    return [
+        score_and_keep(
+            name,
+            search,
+            item,
+            params.k,
+            runs / f"{item.dataset}.{name}.run" if item.split == "test" else None,
+            params.run_depth,
+        )
+        for item in task.judged
+    ]

@@ -1,0 +1,108 @@
+"""What was measured of one system, and how it lies on disk: result.json, arrays.npz and runs/."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from steps.core.files import read_json, write_json
+from steps.core.judged import JudgedSet
+from steps.core.measures import MEASURES, UNCUT
+from steps.evaluate.closeness import Closeness
+from steps.evaluate.geometry import Geometry
+from steps.evaluate.indexes import IndexFigures
+from steps.evaluate.scoring import Scored
+from steps.evaluate.serving import ServingCost
+
+RESULT, ARRAYS, RUNS = "result.json", "arrays.npz", "runs"
+
+
+@dataclass(frozen=True)
+class Result:
+    """What one system does. By data set, and empty of a system that has no such thing, is all below `bytes`."""
+
+    name: str
+    scored: Sequence[Scored]
+    bytes: int | None = None
+    """Size of the query side on disk; None without an encoder."""
+    indexes: Mapping[str, Mapping[str, IndexFigures]] = field(default_factory=dict)
+    """The teacher's: figures of each index kind."""
+    label_terms: Mapping[str, float] = field(default_factory=dict)
+    """The teacher's: see geometry.py."""
+    embeddings: Mapping[str, np.ndarray] = field(default_factory=dict)
+    """The teacher's: of the test queries, or of the texts that stand in for them, `(texts, dim)`."""
+    serving: Mapping[str, ServingCost] = field(default_factory=dict)
+    geometry: Mapping[str, Geometry] = field(default_factory=dict)
+    closeness: Mapping[str, Closeness] = field(default_factory=dict)
+
+    def of_split(self, split: str) -> list[Scored]:
+        """The judged sets of one split."""
+        return [item for item in self.scored if item.judged.split == split]
+
+
+def write_result(folder: Path, result: Result) -> None:
+    """Write result.json and arrays.npz into a folder."""
+    arrays = {
+        _key("values", item.judged.dataset, item.judged.split, measure): values
+        for item in result.scored
+        for measure, values in item.values.items()
+    }
+    arrays |= {_key("embeddings", dataset): values for dataset, values in result.embeddings.items()}
+    arrays |= {_key("differences", dataset): geometry.differences for dataset, geometry in result.geometry.items()}
+    for dataset, close in result.closeness.items():
+        arrays |= {_key("cosines", dataset): close.cosines, _key("overlaps", dataset): close.overlaps}
+    np.savez(folder / ARRAYS, allow_pickle=False, **arrays)
+    write_json(
+        folder / RESULT,
+        {
+            "name": result.name,
+            "bytes": result.bytes,
+            "indexes": {
+                dataset: {kind: asdict(figures) for kind, figures in row.items()}
+                for dataset, row in result.indexes.items()
+            },
+            "label_terms": dict(result.label_terms),
+            "serving": {dataset: asdict(cost) for dataset, cost in result.serving.items()},
+            "geometry": {
+                dataset: {"query_term": each.query_term, "label_term": each.label_term}
+                for dataset, each in result.geometry.items()
+            },
+        },
+    )
+
+
+def read_result(folder: Path, judged: Iterable[JudgedSet]) -> Result:
+    """Read what `write_result` wrote of a system on the same judged sets."""
+    found = read_json(folder / RESULT)
+    with np.load(folder / ARRAYS) as stored:
+        arrays = {name: stored[name] for name in stored.files}
+
+    def values(item: JudgedSet) -> dict[str, np.ndarray]:
+        return {name: arrays[_key("values", item.dataset, item.split, name)] for name in (*MEASURES, UNCUT)}
+
+    def named(kind: str) -> dict[str, np.ndarray]:
+        start = _key(kind, "")
+        return {name.removeprefix(start): array for name, array in arrays.items() if name.startswith(start)}
+
+    differences, cosines, overlaps = named("differences"), named("cosines"), named("overlaps")
+    return Result(
+        name=found["name"],
+        scored=[Scored(item, values(item)) for item in judged],
+        bytes=found["bytes"],
+        indexes={
+            dataset: {kind: IndexFigures(**figures) for kind, figures in row.items()}
+            for dataset, row in found["indexes"].items()
+        },
+        label_terms=found["label_terms"],
+        embeddings=named("embeddings"),
+        serving={dataset: ServingCost(**cost) for dataset, cost in found["serving"].items()},
+        geometry={
+            dataset: Geometry(**terms, differences=differences[dataset]) for dataset, terms in found["geometry"].items()
+        },
+        closeness={dataset: Closeness(cosines[dataset], overlaps[dataset]) for dataset in cosines},
+    )
+
+
+def _key(*parts: str) -> str:
+    return "/".join(parts)

@@ -1,0 +1,172 @@
+"""What was measured is not measured again: each system is known by all that its result depends on."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from evaluate_stand_ins import fake_systems, params, write_inputs
+
+from steps.core.judged import read_judged_sets
+from steps.core.tables import read_table, write_table
+from steps.core.tracking import NullRun
+from steps.evaluate import cache
+from steps.evaluate.cache import measure_all
+from steps.evaluate.closeness import read_texts
+from steps.evaluate.measuring import Task
+from steps.evaluate.results import Result
+from steps.evaluate.run import Folders, evaluate
+from steps.evaluate.systems import Systems
+
+KNOWN = {"static": 1, "2l": 4}
+ALL = ["bm25", "teacher", "static", "2l"]
+
+
+def task_of(root: Path, unjudged: tuple[str, ...] = (), **changes: object) -> Task:
+    given = params(**changes)
+    texts = read_texts(root / "ingest", [root / "distill" / name for name in KNOWN], unjudged, given.seed)
+    return Task(read_judged_sets(root / "ingest", given.splits), texts, given)
+
+
+@pytest.fixture
+def systems(tmp_path: Path) -> Systems:
+    return fake_systems(tmp_path, write_inputs(tmp_path), **KNOWN)
+
+
+def test_a_changed_student_is_measured_alone(
+    tmp_path: Path, systems: Systems, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folders = Folders(*(tmp_path / name for name in ("ingest", "mine", "embed", "generate", "teach", "distill")))
+    reports = tmp_path / "reports"
+    evaluate(systems, folders, reports, params(), NullRun())
+    assert "evaluate: measured bm25, teacher, static, 2l\n" in capsys.readouterr().out
+    first = json.loads((reports / "metrics.json").read_text())
+    changed = fake_systems(tmp_path, write_inputs(tmp_path), static=1, **{"2l": 3})
+    evaluate(changed, folders, reports, params(), NullRun())
+    assert "evaluate: measured 2l; bm25, teacher, static from the cache\n" in capsys.readouterr().out
+    fakes: dict[str, Any] = {system.name: system.release for system in (changed.teacher, *changed.students)}
+    assert {name for name, release in fakes.items() if release.searched} == {"2l"}
+    second = json.loads((reports / "metrics.json").read_text())
+    for part in ("latency", "sizes", "retention"):
+        assert first[part].pop("2l") != second[part].pop("2l") or part == "sizes"
+        assert first[part] == second[part]
+    for part in ("datasets", "datasets_dev", "geometry"):
+        for dataset, models in second[part].items():
+            assert models.pop("2l") != first[part][dataset].pop("2l")
+        assert first[part] == second[part]
+    assert {path.name for path in (reports / "runs").iterdir()} == {f"{d}.{m}.run" for d in ("api", "med") for m in ALL}
+
+
+def test_a_second_evaluation_is_the_first_one_to_the_byte(tmp_path: Path, systems: Systems) -> None:
+    folders = Folders(*(tmp_path / name for name in ("ingest", "mine", "embed", "generate", "teach", "distill")))
+    written = []
+    for name in ("one", "two"):
+        evaluate(systems, folders, tmp_path / name, params(), NullRun())
+        files = sorted(path for path in (tmp_path / name).rglob("*") if path.is_file())
+        written.append({path.relative_to(tmp_path / name): path.read_bytes() for path in files})
+    assert written[0] == written[1] and len(written[0]) == 4 + 8
+
+
+def teacher_of_another_content(systems: Systems) -> Systems:
+    return replace(systems, teacher=replace(systems.teacher, content="other"))
+
+
+@pytest.mark.parametrize(
+    ("change", "changes", "measured", "timed"),
+    [
+        (None, {"budget_ms": 3.0, "bootstrap_samples": 200, "examples": 1}, [], []),
+        (None, {"throughput_batch": 5}, [], ALL[1:]),
+        (None, {"run_depth": 11}, ALL, []),
+        (None, {"splits": ["test"]}, ALL, []),
+        (None, {"seed": 14}, ALL, ALL[1:]),
+        (teacher_of_another_content, {}, ALL[1:], ["teacher"]),
+    ],
+    ids=["report", "batch", "depth", "splits", "seed", "teacher"],
+)
+def test_what_a_result_depends_on_is_measured_again_and_nothing_else(
+    tmp_path: Path,
+    systems: Systems,
+    change: Callable[[Systems], Systems] | None,
+    changes: dict[str, object],
+    measured: list[str],
+    timed: list[str],
+) -> None:
+    measure_all(systems, task_of(tmp_path))
+    found = measure_all(change(systems) if change else systems, task_of(tmp_path, **changes))
+    assert (found.measured, found.timed) == (measured, timed)
+
+
+@pytest.mark.parametrize("table", ["corpus", "qrels"])
+def test_other_documents_or_judgements_are_other_results(tmp_path: Path, systems: Systems, table: str) -> None:
+    measure_all(systems, task_of(tmp_path))
+    rows = read_table(tmp_path / "ingest", table)
+    write_table(tmp_path / "ingest", table, rows.slice(1))
+    again = fake_systems(tmp_path, {"api": {}, "med": {}}, **KNOWN)
+    if table == "corpus":
+        assert measure_all(again, task_of(tmp_path)).measured == ["bm25"]
+    else:
+        assert measure_all(systems, task_of(tmp_path)).measured == ALL
+
+
+def test_another_machine_measures_for_itself(tmp_path: Path, systems: Systems, monkeypatch: pytest.MonkeyPatch) -> None:
+    measure_all(systems, task_of(tmp_path))
+    monkeypatch.setattr(cache, "_surroundings", lambda: ("another processor",))
+    found = measure_all(systems, task_of(tmp_path))
+    assert (found.measured, found.timed) == (ALL, ALL[1:])
+    assert found.told() == "measured bm25, teacher, static, 2l"
+
+
+def test_a_failure_keeps_what_was_measured_before_it(tmp_path: Path, systems: Systems) -> None:
+    def broken(texts: list[str]) -> np.ndarray:
+        raise RuntimeError("no")
+
+    static, other = systems.students
+    with pytest.raises(RuntimeError):
+        measure_all(replace(systems, students=[static, replace(other, trained=broken)]), task_of(tmp_path))
+    found = measure_all(systems, task_of(tmp_path))
+    assert (found.measured, found.timed) == (["2l"], ALL[1:])
+    assert found.told() == "measured 2l; timed teacher, static; bm25 from the cache"
+
+
+def test_a_result_is_read_as_it_was_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    systems = fake_systems(tmp_path, write_inputs(tmp_path, judged=("api",)), **KNOWN)
+    measured: dict[str, Result] = {}
+    write = cache.write_result
+    monkeypatch.setattr(
+        cache, "write_result", lambda folder, result: (measured.update({result.name: result}), write(folder, result))
+    )
+    read = measure_all(systems, task_of(tmp_path, unjudged=("med",))).results
+    teacher, student = measured["teacher"], measured["2l"]
+    assert teacher.indexes and teacher.label_terms and student.closeness and student.geometry and student.serving
+    assert list(measured) == list(read) == ALL
+    for name, result in measured.items():
+        assert_equal(vars(read[name]), vars(result))
+
+
+def assert_equal(one: Any, other: Any) -> None:
+    """Equal through dataclasses, mappings and sequences, arrays with their types."""
+    if isinstance(one, np.ndarray):
+        assert one.dtype == other.dtype
+        np.testing.assert_array_equal(one, other)
+    elif hasattr(one, "__dataclass_fields__"):
+        assert_equal(vars(one), vars(other))
+    elif isinstance(one, dict):
+        assert one.keys() == other.keys()
+        for key, value in one.items():
+            assert_equal(value, other[key])
+    elif isinstance(one, list):
+        for left, right in zip(one, other, strict=True):
+            assert_equal(left, right)
+    else:
+        assert one == other
+
+
+def test_the_results_used_last_are_kept(tmp_path: Path, systems: Systems, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache, "_KEPT", 7)  # four results and three latencies
+    for depth in (10, 11, 12):
+        measure_all(systems, task_of(tmp_path, run_depth=depth))
+    assert measure_all(systems, task_of(tmp_path, run_depth=12)).measured == []
+    assert measure_all(systems, task_of(tmp_path, run_depth=10)).measured == ALL
