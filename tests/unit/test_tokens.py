@@ -1,10 +1,10 @@
 """Tokenised texts keep their ids, and length batches cover every row once with little padding."""
 
 import numpy as np
-from steps.distill.token_weights import inverse_document_frequency
 from transformers import AutoTokenizer
 
 from steps.core.bases import resolve_base
+from steps.distill.static_embedding import inverse_document_frequency
 from steps.distill.tokens import Tokens, length_batches, tokenize
 
 
