@@ -23,8 +23,6 @@ from datasets import Dataset
 from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer, SentenceTransformerTrainingArguments
 from sentence_transformers.base.sampler import DefaultBatchSampler
 from sentence_transformers.sentence_transformer.losses import MSELoss
-from steps.distill.objectives import Embeddings
-from steps.distill.starts import layer_subset
 
 from bench.machine import machine
 from bench.teacher import index_teacher
@@ -38,11 +36,14 @@ from steps.core.towers import device, encode, load_tower
 from steps.core.tracking import NullRun
 from steps.distill.checkpoints import Checkpoints
 from steps.distill.checks import check_targets
-from steps.distill.losses.embedding import SquaredError
-from steps.distill.params import AlignmentParams, DistillParams
+from steps.distill.initialisation import layer_subset
+from steps.distill.losses.embedding import Embedding
+from steps.distill.objective import Objective
+from steps.distill.params import DistillParams, Layers, StudentParams
 from steps.distill.students import TransformerStudent, untrained
+from steps.distill.targets import StoredTeachers
 from steps.distill.tokens import length_batches
-from steps.distill.trainer import Alignment, Timetable, train
+from steps.distill.trainer import Alignment, Schedule, train
 from steps.teach.contrastive_training import set_dropout
 
 EMBED = Path("data/embed")
@@ -55,13 +56,13 @@ SEED = 7
 LEAST = 4.0  # times the trainer's texts per second
 TOLERANCE = 0.002  # of the cosine, below which no difference is counted
 LOOP, TRAINER = "loop", "trainer"
-CHOSEN = AlignmentParams(
-    method="alignment", loss="squared_error", layers=LAYERS, epochs=1.0, batch_size=BATCH, learning_rate=RATE,
-    warmup_ratio=WARMUP, weight_decay=DECAY,
+CHOSEN = StudentParams(
+    start=Layers(layers=LAYERS), losses=[Embedding(kind="embedding", distance="squared_error")], epochs=1.0,
+    batch_size=BATCH, learning_rate=RATE, warmup_ratio=WARMUP, weight_decay=DECAY,
 )  # fmt: skip
-TIMETABLE = Timetable(
+SCHEDULE = Schedule(
     name=LOOP, epochs=CHOSEN.epochs, batch_size=BATCH, learning_rate=RATE, warmup_ratio=WARMUP, weight_decay=DECAY,
-    token_rate=CHOSEN.token_rate, documents_first=CHOSEN.documents_first,
+    embedding_lr_multiplier=CHOSEN.embedding_lr_multiplier, curriculum=CHOSEN.curriculum,
 )  # fmt: skip
 
 
@@ -146,7 +147,7 @@ def loop(task: Task, seed: int) -> tuple[SentenceTransformer, float]:
 
     The loop watches held-out texts and the trainer, as it is set here, does not: the loop is given one text to watch.
     """
-    params = task.params.model_copy(update={"seed": seed, "mixture": {"train_queries": 1.0}})
+    params = task.params.model_copy(update={"seed": seed, "repeats": {"train_queries": 1.0}})
     torch.manual_seed(seed)
     made = untrained(CHOSEN, task.tower, EMBED, [], params)
     started = perf_counter()
@@ -154,16 +155,17 @@ def loop(task: Task, seed: int) -> tuple[SentenceTransformer, float]:
     tokenised = perf_counter() - started
     parts = np.full(len(task.texts), "train_queries")
     data = Alignment(tokens, task.vectors, parts, task.training, task.held_out[:1])
-    objective = Embeddings("squared_error", SquaredError(), task.vectors, [])
+    no_documents = np.zeros((0, task.vectors.shape[1]), dtype=np.float32)
+    objective = Objective(CHOSEN.losses, StoredTeachers(task.vectors, no_documents, cosine=True))
     with TemporaryDirectory(prefix="bench-distill.") as folder:
-        found = train(made, objective, data, TIMETABLE, params, NullRun(), Checkpoints(Path(folder)))
+        found = train(made, objective, data, SCHEDULE, params, NullRun(), Checkpoints(Path(folder)))
     return made.tower, tokenised + found["seconds"]
 
 
 def trainer(task: Task, seed: int, setting: Setting) -> tuple[SentenceTransformer, float]:
     """The student and the seconds of `train()`, which tokenises as it goes; its data set is made before.
 
-    MSELoss is the loop's loss over the width, which Adam does not notice; the gradient's limit is divided as well.
+    MSELoss is the loop's loss over the dimension, which Adam does not notice; the gradient's limit is divided as well.
     """
     made = student(task, seed)
     if not setting.dropout:

@@ -1,11 +1,11 @@
 """python -m bench.distillation TABLE [--run FOLDER] [--seeds 1,2,3] [--only ROW,...] [--judge]: distilled students.
 
-TABLE is one of bench/expected.yaml: ladder, ladder_trained, layers, qkd, texts, widths, frontier, labels, unlimited.
-Every row is distilled with every seed from a run in which `embed` is done (FOLDER; default: the present one), scored on
-dev and test by exact search over the teacher's documents, and compared with what is expected of it, each claim of a
-paper by a paired test. A finished cell is kept below .cache/bench-distill, so a killed bench goes on. Writes
-bench/results/distillation/TABLE.json when all rows and seeds are there; exits 3 when a verdict is FAIL. With --judge
-nothing is measured: the written table is judged by what bench/expected.yaml expects today.
+TABLE is one of bench/expected.yaml: ladder, ladder_trained, layers, qkd, qkd_magnitude, texts, widths, frontier,
+labels, unlimited. Every row is distilled with every seed from a run in which `embed` is done (FOLDER; default: the
+present one), scored on dev and test by exact search over the teacher's documents, and compared with what is expected of
+it, each claim of a paper by a paired test. A finished cell is kept below .cache/bench-distill, so a killed bench goes
+on. Writes bench/results/distillation/TABLE.json when all rows and seeds are there; exits 3 when a verdict is FAIL. With
+--judge nothing is measured: the written table is judged by what bench/expected.yaml expects today.
 """
 
 import argparse
@@ -40,7 +40,7 @@ def left_out(pipeline: Pipeline, table: Table) -> dict[str, str]:
                 student_of(pipeline, table, row)
             except UserError as error:  # the teacher is too shallow for the subset
                 found[name] = str(error)
-        if table.texts and (absent := pipeline.missing(mixture_of(pipeline, table, row))):
+        if (mixture := mixture_of(table, row)) and (absent := pipeline.missing(mixture)):
             found[name] = f"the run has no texts of {', '.join(absent)}"
     return found
 
@@ -68,7 +68,7 @@ def measure(name: str, table: Table, pipeline: Pipeline, rows: list[str], seeds:
 
 
 def _whole(cell: Mapping[str, Any]) -> Scores:
-    """Scores at the greatest width that the cell has."""
+    """Scores at the greatest dimension that the cell has."""
     return cell["scores"][max(cell["scores"], key=lambda cut: int(cut) or sys.maxsize)]
 
 

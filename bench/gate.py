@@ -53,9 +53,9 @@ def retrained(student: str) -> dict[str, np.ndarray]:
 
     params = load_params().distill
     questions = read_judged_sets(INGEST, ["test"])[:1]
-    weight = params.mixture.get("generated_queries", 0.0)
+    times = params.repeats.get("generated_queries", 0.0)
     seeds = {student: params.seed, f"{student} retrained": params.seed + 1}
-    return {name: distilled(student, params, weight, seed, questions) for name, seed in seeds.items()}
+    return {name: distilled(student, params, times, seed, questions) for name, seed in seeds.items()}
 
 
 def tilted(candidate: np.ndarray, champion: np.ndarray, change: float) -> np.ndarray:

@@ -1,7 +1,7 @@
 """python -m bench.generation: students with and without the generated queries, on the dev queries of the present run.
 
 Needs the outputs of `dvc repro`. Writes bench/results/generation.json: nDCG@10 of each student and seed with
-`mixture.generated_queries` as in params.yaml and at 0, and a paired t-test over queries (seeds averaged first).
+`repeats.generated_queries` as in params.yaml and at 0, and a paired t-test over queries (seeds averaged first).
 """
 
 import sys
@@ -25,6 +25,7 @@ from steps.distill.params import DistillParams
 from steps.distill.run import run as distill
 
 INGEST, MINE, EMBED = Path("data/ingest"), Path("data/mine/relevance"), Path("data/embed")
+SCORE = Path("data/score")
 
 
 def ndcg(tower_folder: Path, questions: list[JudgedSet]) -> np.ndarray:
@@ -44,13 +45,13 @@ def ndcg(tower_folder: Path, questions: list[JudgedSet]) -> np.ndarray:
     return np.concatenate(values)
 
 
-def measure(student: str, params: DistillParams, weight: float, seed: int, questions: list[JudgedSet]) -> np.ndarray:
-    """Distil with the generated queries at `weight` and score on dev."""
-    mixture = {**params.mixture, "generated_queries": weight}
-    changed = params.model_copy(update={"mixture": mixture, "seed": seed})
+def measure(student: str, params: DistillParams, times: float, seed: int, questions: list[JudgedSet]) -> np.ndarray:
+    """Distil with an epoch that repeats the generated queries `times`, and score on dev."""
+    repeats = {**params.repeats, "generated_queries": times}
+    changed = params.model_copy(update={"repeats": repeats, "seed": seed})
     with TemporaryDirectory() as folder:
         output = Path(folder) / student
-        distill(student, INGEST, MINE, EMBED, index_teacher(), output, changed, NullRun())
+        distill(student, INGEST, MINE, EMBED, SCORE, index_teacher(), output, changed, NullRun())
         return ndcg(output / "query_encoder", questions)
 
 
@@ -59,13 +60,13 @@ def main() -> None:
     params = load_params().distill
     questions = read_judged_sets(INGEST, ["dev"])
     seeds = [1, 2, 3]
-    used = params.mixture.get("generated_queries", 0.0) or 1.0
+    used = params.repeats.get("generated_queries", 0.0) or 1.0
     result: dict[str, object] = {"machine": machine(), "seeds": seeds, "weight": used, "students": {}}
     students: dict[str, object] = {}
     for student in sys.argv[1:] or ["static", "2l"]:
         values = {
-            label: np.stack([measure(student, params, weight, seed, questions) for seed in seeds])
-            for label, weight in (("with", used), ("without", 0.0))
+            label: np.stack([measure(student, params, times, seed, questions) for seed in seeds])
+            for label, times in (("with", used), ("without", 0.0))
         }
         test = stats.ttest_rel(values["with"].mean(axis=0), values["without"].mean(axis=0))
         students[student] = {

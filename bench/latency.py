@@ -14,8 +14,6 @@ from typing import Any
 import numpy as np
 import onnxruntime
 from sentence_transformers import SentenceTransformer
-from steps.distill.starts import layer_subset
-from steps.distill.token_tables import table_tower
 
 from bench.machine import machine
 from bench.teacher import index_teacher
@@ -25,6 +23,8 @@ from steps.core.files import read_json, write_json
 from steps.core.run_ids import git_commit
 from steps.core.tables import read_table
 from steps.core.towers import load_tower
+from steps.distill.initialisation import layer_subset
+from steps.distill.static_embedding import table_tower
 from steps.evaluate.latency import Encode, sample
 from steps.evaluate.latency import measure as take_turns
 from steps.release.export import convert, export

@@ -69,6 +69,7 @@ def measure(root: Path, student: str, seed: int, params: Params, folder: Path) -
         ingest=ingest,
         mine=root / "data/mine/relevance",
         embed=root / "data/embed",
+        score=root / "data/score",
         teach=root / "models/teach" / params.teach.index,
         output=made,
         params=params.distill.model_copy(update={"seed": seed}),

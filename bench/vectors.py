@@ -56,12 +56,12 @@ RESULT = Path("bench/results/vectors.json")
 def write_vectors(path: Path, documents: np.ndarray, count: int) -> None:
     """Write `(count, dim)` float32 perturbed documents as `.npy`, a chunk in memory at a time."""
     generator = np.random.default_rng(SEED)
-    width = documents.shape[1]
-    out = np.lib.format.open_memmap(path, mode="w+", dtype=np.float32, shape=(count, width))
+    dim = documents.shape[1]
+    out = np.lib.format.open_memmap(path, mode="w+", dtype=np.float32, shape=(count, dim))
     for start in range(0, count, CHUNK):
         size = min(CHUNK, count - start)
         chunk = documents[generator.integers(0, len(documents), size)].astype(np.float32)
-        chunk += NOISE / np.sqrt(width) * generator.standard_normal((size, width), dtype=np.float32)
+        chunk += NOISE / np.sqrt(dim) * generator.standard_normal((size, dim), dtype=np.float32)
         out[start : start + size] = chunk / np.linalg.norm(chunk, axis=1, keepdims=True)
     out.flush()
 

@@ -11,7 +11,7 @@ from typing import Any
 import sentence_transformers
 import torch
 import transformers
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
 from bench.machine import machine
 from bench.tables.expected import Mixture, Row, Table
@@ -22,37 +22,41 @@ from steps.core.errors import UserError
 from steps.core.files import read_json, sha256_file, write_json
 from steps.core.precision import resolve_precision
 from steps.core.run_ids import git_commit
+from steps.core.tables import Part
 from steps.core.towers import encode, load_tower
 from steps.core.tracking import NullRun
 from steps.distill import run as stage
-from steps.distill.params import DistillParams, StudentParams
+from steps.distill.losses import losses
+from steps.distill.params import DistillParams, Repeats, StudentParams
 
 CELLS = Path(".cache/bench-distill")
 STUDENT = "bench"  # what it is called while it is distilled
 _HERE = Path(__file__).parent
+_LOSSES = sorted({loss.__module__ for loss in losses()})  # which no module imports by name
 _CODE = [  # as it is when it is imported: a file may change while a table is made
-    code_digest("steps.distill.run", "steps.core.measures", "steps.core.judged"),
+    code_digest("steps.distill.run", "steps.core.measures", "steps.core.judged", *_LOSSES),
     *(sha256_file(_HERE / name) for name in ("cells.py", "pipeline.py")),
 ]
 _PACKAGES = [package.__version__ for package in (torch, transformers, sentence_transformers)]
-_STUDENT: TypeAdapter[StudentParams] = TypeAdapter(StudentParams)
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A student's params, all that is shared with others included, and the widths at which it is scored."""
+    """A student's params, all that is shared with others included, and the dimensions at which it is scored."""
 
     params: DistillParams
     cuts: tuple[int, ...] = ()
 
     def key(self, pipeline: Pipeline) -> str:
         """Hex sha256 of all that the figures depend on: params, data, teacher, code, and how it computes."""
-        described = self.params.model_dump(include={"seed", "mixture", "max_length", "validation_texts"})
+        described = self.params.model_dump(include={"seed", "repeats", "max_length", "validation_texts"})
+        student = self.params.student[STUDENT]
         what = {
-            "params": described | {"student": self.params.student[STUDENT].model_dump()},
+            "params": described | {"student": student.model_dump()},
             "precision": resolve_precision(self.params.precision),
             "cuts": self.cuts,
             "data": pipeline.digest,
+            "scores": {name: pipeline.scores_digest(name) for phase in student.phases for name in phase.teachers},
             "code": _CODE,
             "packages": _PACKAGES,
         }
@@ -63,13 +67,17 @@ def make_cell(pipeline: Pipeline, table: Table, row: Row, seed: int) -> Cell:
     """The cell of a row; UserError for a student that params.yaml would not take."""
     run = pipeline.params
     held = table.validation_texts or run.validation_texts
-    weights = pipeline.weights(mixture_of(pipeline, table, row), table.texts, held, seed)
-    return Cell(distill_params(run, student_of(pipeline, table, row), weights, held, seed), tuple(row.cuts))
+    mixture = mixture_of(table, row)
+    if mixture and table.texts:
+        repeats = pipeline.repeats(mixture, table.texts, held, seed)
+    else:
+        repeats = {part: times for part, times in run.repeats.items() if times > 0}
+    return Cell(distill_params(run, student_of(pipeline, table, row), repeats, held, seed), tuple(row.cuts))
 
 
-def mixture_of(pipeline: Pipeline, table: Table, row: Row) -> Mixture:
-    """The row's mixture, the table's, or the run's."""
-    return row.mixture or table.mixture or pipeline.params.mixture
+def mixture_of(table: Table, row: Row) -> Mixture | None:
+    """The row's mixture, or the table's; None where the run's own repeats serve."""
+    return row.mixture or table.mixture
 
 
 def student_of(pipeline: Pipeline, table: Table, row: Row) -> dict[str, Any]:
@@ -78,21 +86,21 @@ def student_of(pipeline: Pipeline, table: Table, row: Row) -> dict[str, Any]:
         if row.student not in pipeline.params.student:
             raise UserError(f"bench/expected.yaml: {pipeline.root}/params.yaml describes no student {row.student!r}")
         return pipeline.params.student[row.student].model_dump()
-    layers = {"layers": scaled(row.subset, pipeline.depth)} if row.subset else {}
-    return table.common | (row.student or {}) | layers
+    start = {"start": {"layers": scaled(row.subset, pipeline.depth)}} if row.subset else {}
+    return table.common | (row.student or {}) | start
 
 
 def distill_params(
-    run: DistillParams, student: dict[str, Any], mixture: Mixture, validation_texts: int, seed: int
+    run: DistillParams, student: dict[str, Any], repeats: dict[Part, Repeats], validation_texts: int, seed: int
 ) -> DistillParams:
-    """The run's params with this student alone, another mixture and another seed."""
+    """The run's params with this student alone, other repeats and another seed."""
     try:
-        chosen: StudentParams = _STUDENT.validate_python(student)
+        chosen = StudentParams.model_validate(student)
     except ValidationError as error:
         item = error.errors()[0]
         key = ".".join(map(str, item["loc"]))
         raise UserError(f"bench/expected.yaml: student {student}: {key}: {item['msg']}; mend it") from None
-    changes = {"seed": seed, "mixture": mixture, "validation_texts": validation_texts}
+    changes = {"seed": seed, "repeats": repeats, "validation_texts": validation_texts}
     return run.model_copy(update=changes | {"students": [], "student": {STUDENT: chosen}})
 
 
@@ -103,18 +111,26 @@ def measure(cell: Cell, pipeline: Pipeline) -> dict[str, Any]:
     with TemporaryDirectory(prefix="bench-distill.") as folder:
         output = Path(folder) / "student"
         stage.run(
-            STUDENT, pipeline.ingest, pipeline.mine, pipeline.embed, pipeline.teach, output, cell.params, NullRun()
+            student=STUDENT,
+            ingest=pipeline.ingest,
+            mine=pipeline.mine,
+            embed=pipeline.embed,
+            score=pipeline.score_tables,
+            teach=pipeline.teach,
+            output=output,
+            params=cell.params,
+            run=NullRun(),
         )
         stage_seconds = time.perf_counter() - started
         report = read_json(output / "report.json")
         tower = load_tower(output / "query_encoder")
     documents = pipeline.documents
-    if getattr(chosen, "towers", "") == "symmetric":
-        tower.max_seq_length = chosen.max_document_length  # type: ignore[union-attr]
+    if chosen.towers == "symmetric":
+        tower.max_seq_length = chosen.max_document_length
         texts = pipeline.document_texts()
         documents = encode(tower, texts, "document", precision=cell.params.precision, what="documents")
     queries = {f"{item.split}/{item.dataset}": encode(tower, item.texts, "query") for item in pipeline.questions}
-    drawn = pipeline.drawn(cell.params.mixture, cell.params.validation_texts, cell.params.seed, chosen.epochs)
+    drawn = pipeline.drawn(cell.params.repeats, cell.params.validation_texts, cell.params.seed, chosen.epochs)
     kept = ("parameters", "bytes", "texts_seen", "steps", "validation_cosine", "texts_per_second")
     return {
         "scores": pipeline.score(queries, documents, cell.cuts),

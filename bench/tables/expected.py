@@ -1,27 +1,28 @@
-"""The schema of bench/expected.yaml: the tables, their students, and what is expected of them."""
+"""The schema of bench/expected.yaml: presets, the tables, their students, and what is expected of them."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field, ValidationError, model_validator
 
 from steps.core.errors import UserError
 from steps.core.params import Strict, read_mapping
 from steps.core.tables import Part
-from steps.distill.params import Weight
+from steps.distill.params import Repeats, StudentName, StudentParams
 
-Mixture = dict[Part, Weight]
+Mixture = dict[Part, Repeats]
 Paper = dict[str, float | str]
 
 
 class Row(Strict):
     """A student, what it is trained on, and how much of the teacher it is expected to keep.
 
-    `student`: parameters laid over the table's `common`, or a name in the run's own distill.student; null = not settled
-    yet. `subset`: layers of the paper's teacher. With `cuts` one training is evaluated at several widths, and
-    `expected` names a value for each; null = measured for the first time. `minimum` is a promise instead.
+    `student`: parameters laid over the table's `common`, each in place of the one of its name there, or a name in the
+    run's own distill.student; null = not settled yet. `subset`: layers of the paper's teacher. With `cuts` one training
+    is evaluated at several dimensions, and `expected` names a value for each; null = measured for the first time.
+    `minimum` is a promise instead.
     """
 
     description: str = Field(min_length=1)
@@ -44,9 +45,13 @@ class Row(Strict):
 
 
 class Claim(Strict):
-    """What a paper finds: the first row is better than the second. `differs`: what was found when ours was not."""
+    """What a paper finds: the first row is better than the second, on queries of `split`.
+
+    `differs`: what was found when ours was not.
+    """
 
     order: list[str] = Field(min_length=2, max_length=2)
+    split: Literal["dev", "test"] = "test"
     paper: str = Field(min_length=1)
     differs: str = ""
 
@@ -58,8 +63,8 @@ class Claim(Strict):
 class Table(Strict):
     """Rows that are compared with one another.
 
-    `mixture` serves rows without their own. Weights are those of distill.mixture (absent: the run's own);
-    with `texts` a weight of 1 stands for so many texts of a part in an epoch, whatever its size. `validation_texts`
+    An epoch of a row draws from each part the share that its `mixture` says, or the table's, of `texts` texts,
+    whatever the part's size; without `texts` it repeats them as the run's own distill.repeats says. `validation_texts`
     replaces the run's, `seeds` the file's. `worst_within`: how far the worst data set may lie below the mean; `seconds`
     limits training.
     """
@@ -75,6 +80,15 @@ class Table(Strict):
     seconds: float | None = Field(default=None, gt=0)
     rows: dict[str, Row] = Field(min_length=1)
     claims: list[Claim] = Field(default_factory=list)
+
+    @model_validator(mode="after")
+    def _texts_are_of_a_mixture(self) -> "Table":
+        mixed = [name for name, row in self.rows.items() if row.mixture or self.mixture]
+        if self.texts is None and mixed:
+            raise ValueError(f"{mixed} have a mixture, which is shares of the table's `texts`; give these too")
+        if self.texts is not None and len(mixed) < len(self.rows):
+            raise ValueError(f"{sorted(set(self.rows) - set(mixed))} have no mixture that says which `texts`; give one")
+        return self
 
     @model_validator(mode="after")
     def _claims_name_rows(self) -> "Table":
@@ -105,9 +119,10 @@ class Entry:
 
 
 class Expected(Strict):
-    """The whole file."""
+    """The whole file. `presets`: the papers' recipes by name, which the tables measure."""
 
     seeds: list[int] = Field(min_length=1)
+    presets: dict[StudentName, StudentParams] = Field(default_factory=dict)
     tables: dict[str, Table]
 
 

@@ -22,10 +22,13 @@ from steps.core.judged import JudgedSet, read_judged_sets
 from steps.core.measures import ndcg_at_10
 from steps.core.tables import Part, read_table
 from steps.core.towers import load_tower
-from steps.distill.mixture import epoch_rows, hold_out, weighted_rows
-from steps.distill.params import DistillParams
+from steps.distill.mixture import epoch_rows, hold_out, rows_of
+from steps.distill.params import DistillParams, Repeats
 from steps.serving.dims import cut as cut_to
 
+_EMBEDDED = (
+    "alignment_texts.parquet", "alignment.npy", "lengths.npy", "nearest.npy", "documents.npy", "tokens.npy",
+)  # fmt: skip
 _HITS = 100  # more than the 10 that count, so that ties at the tenth are broken by document id
 
 Scores = dict[str, dict[str, list[float]]]  # split -> data set -> nDCG@10 of each query
@@ -51,6 +54,11 @@ class Pipeline:
     def embed(self) -> Path:
         """Alignment texts, their vectors, and the documents'."""
         return self.root / "data/embed"
+
+    @property
+    def score_tables(self) -> Path:
+        """Other teachers' scores, a folder each; there only where the run has such teachers."""
+        return self.root / "data/score"
 
     @property
     def teach(self) -> Path:
@@ -85,14 +93,21 @@ class Pipeline:
 
     @cached_property
     def digest(self) -> str:
-        """Hex sha256 over all that a student's figures depend on, but for its params and code."""
+        """Hex sha256 over what the figures of every student depend on, but for params and code."""
         digest = hashlib.sha256(str(asdict(fingerprint(self.teach / "tower"))).encode())
         for name in ("corpus.parquet", "queries.parquet", "qrels.parquet"):
             digest.update(sha256_file(self.ingest / name).encode())
         digest.update(sha256_file(self.mine / "triplets.parquet").encode())
-        for name in ("alignment_texts.parquet", "alignment.npy", "documents.npy", "nearest.npy", "tokens.npy"):
+        for name in _EMBEDDED:
             digest.update(sha256_file(self.embed / name).encode())
         return digest.hexdigest()
+
+    def scores_digest(self, teacher: str) -> str:
+        """Hex sha256 of the scores that another teacher gave; UserError when there are none."""
+        path = self.score_tables / teacher / "scores.parquet"
+        if not path.is_file():
+            raise UserError(f"{path}: not found; name {teacher} in score.teachers of that run and run `score` there")
+        return sha256_file(path)
 
     @cached_property
     def documents(self) -> np.ndarray:
@@ -111,27 +126,27 @@ class Pipeline:
         return list(CorpusTexts(self.ingest))
 
     def missing(self, mixture: Mixture) -> list[Part]:
-        """Parts with a weight of which there is no text."""
+        """Parts with a share of which there is no text."""
         present = set(self.parts.tolist())
-        return sorted(part for part, weight in mixture.items() if weight > 0 and part not in present)
+        return sorted(part for part, share in mixture.items() if share > 0 and part not in present)
 
-    def weights(self, mixture: Mixture, texts: int | None, validation_texts: int, seed: int) -> Mixture:
-        """Weights for distill.mixture: `mixture` itself, or those of `texts` times each weight texts an epoch."""
-        if texts is None:
-            return {part: weight for part, weight in mixture.items() if weight > 0}
-        training, _ = hold_out(weighted_rows(self.parts, mixture), validation_texts, seed)
+    def repeats(self, mixture: Mixture, texts: int, validation_texts: int, seed: int) -> dict[Part, Repeats]:
+        """What distill.repeats must be for epochs that draw, from each part, its share of `texts` texts."""
+        training, _ = hold_out(rows_of(self.parts, mixture), validation_texts, seed)
         counts = {part: int((self.parts[training] == part).sum()) for part in mixture}
-        return {part: round(weight * texts) / max(1, counts[part]) for part, weight in mixture.items() if weight > 0}
+        return {part: round(share * texts) / max(1, counts[part]) for part, share in mixture.items() if share > 0}
 
-    def drawn(self, mixture: Mixture, validation_texts: int, seed: int, epochs: float) -> dict[str, dict[str, int]]:
+    def drawn(
+        self, repeats: Mapping[Part, Repeats], validation_texts: int, seed: int, epochs: float
+    ) -> dict[str, dict[str, int]]:
         """Of each part: texts in the first epoch, and how many different ones all epochs begun draw from it."""
-        training, _ = hold_out(weighted_rows(self.parts, mixture), validation_texts, seed)
+        training, _ = hold_out(rows_of(self.parts, repeats), validation_texts, seed)
         begun = range(int(np.ceil(epochs)))
-        rows = [epoch_rows(training, self.parts, mixture, seed, epoch) for epoch in begun]
+        rows = [epoch_rows(training, self.parts, repeats, seed, epoch) for epoch in begun]
         first, different = self.parts[rows[0]], self.parts[np.unique(np.concatenate(rows))]
         return {
             part: {"an_epoch": int((first == part).sum()), "different": int((different == part).sum())}
-            for part in sorted(mixture)
+            for part in sorted(repeats)
         }
 
     def score(self, queries: Mapping[str, np.ndarray], documents: np.ndarray, cuts: Sequence[int]) -> dict[str, Scores]:
@@ -166,4 +181,6 @@ def open_pipeline(root: Path) -> Pipeline:
             f"{root}: no data/embed there; run `make run RECIPE=recipes/scifact_medquad.yaml DATA=... STAGES=embed` and"
             " give its folder with --run runs/scifact_medquad"
         )
+    if absent := [name for name in _EMBEDDED if not (root / "data/embed" / name).is_file()]:
+        raise UserError(f"{root}/data/embed: has no {', '.join(absent)}; run `embed` there again, as it is today")
     return Pipeline(root)

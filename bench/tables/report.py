@@ -25,8 +25,8 @@ def finished(
     `unseen` of a row: what it keeps on test queries whose documents no training query has. `above_teacher`: rows that
     keep more than all, in the table's order, each with a paired t-test against the teacher.
     """
-    widths = tuple(sorted({cut for row in table.rows.values() for cut in row.cuts}))
-    teacher = teacher_scores(pipeline, widths)
+    cuts = tuple(sorted({cut for row in table.rows.values() for cut in row.cuts}))
+    teacher = teacher_scores(pipeline, cuts)
     unseen = unseen_queries(pipeline)
     rows = {
         key: row_of(line, teacher["0"], table) | {"unseen": kept_of(line, teacher["0"]["test"], unseen)}
@@ -63,7 +63,8 @@ def judged_again(found: Mapping[str, Any], table: Table) -> dict[str, Any]:
     """
     rows, claims, entries = found["rows"], found["claims"], {entry.name: entry for entry in table.entries()}
     today = [claim for claim in table.claims if set(claim.order) <= set(rows)]
-    if set(entries) != {*rows, *found["left_out"]} or [claim["order"] for claim in claims] != [c.order for c in today]:
+    written_claims = [(claim["order"], claim.get("split", "test")) for claim in claims]
+    if set(entries) != {*rows, *found["left_out"]} or written_claims != [(c.order, c.split) for c in today]:
         raise UserError(f"table {found['table']}: was measured with other rows or claims; measure it again")
     told = {
         name: {**row, "description": entries[name].row.description, "paper": entries[name].row.paper}
@@ -128,7 +129,8 @@ def show(found: Mapping[str, Any]) -> None:
         better, worse = claim["order"]
         here = f"{claim['difference']:+.4f}, p {claim['p']:.3g}"
         note = f"; differs: {claim['differs']}" if claim.get("differs") else ""
-        print(f"{claim['verdict']:5} {better} > {worse}: {here} (paper: {claim['paper']}){note}")
+        where = f"{claim['split']} " if "split" in claim else ""
+        print(f"{claim['verdict']:5} {better} > {worse}: {where}{here} (paper: {claim['paper']}){note}")
 
 
 def _verdicts(row: Mapping[str, Any]) -> str:

@@ -114,16 +114,21 @@ def verdicts_of(told: Mapping[str, Any], entry: Entry, table: Table) -> dict[str
 
 
 def judged(claim: Claim, lines: Mapping[str, Measured]) -> dict[str, Any]:
-    """Whether the first row of the claim is better: a paired t-test over test queries, seeds averaged first.
+    """Whether the first row of the claim is better: a paired t-test over its split's queries, seeds averaged first.
 
-    Data sets count alike. OK where it is better with p < 0.05, OKish where it is better or equal, else FAIL.
+    Data sets count alike. OK where it is better with p < 0.05, OKish where it is better or equal, else FAIL. UserError
+    where no query is of that split.
     """
     better, worse = (lines[name] for name in claim.order)
-    differences = [better.by_query("test", name) - worse.by_query("test", name) for name in better.scores[0]["test"]]
+    if claim.split not in better.scores[0]:
+        raise UserError(f"the run has no judged {claim.split} queries, on which {' > '.join(claim.order)} is judged")
+    datasets = better.scores[0][claim.split]
+    differences = [better.by_query(claim.split, name) - worse.by_query(claim.split, name) for name in datasets]
     difference, p = float(np.mean([values.mean() for values in differences])), p_value(differences)
     verdict: Verdict = "FAIL" if difference < 0 else "OK" if p < SIGNIFICANT and difference > 0 else "OKish"
     told = {"order": claim.order, "paper": claim.paper, "difference": difference, "p": p, "verdict": verdict}
-    return told | claim.explained()
+    on_dev = {"split": claim.split} if claim.split == "dev" else {}
+    return told | on_dev | claim.explained()
 
 
 def failures(rows: Mapping[str, Mapping[str, Any]], claims: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -6,7 +6,7 @@ import pickle
 import shutil
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from torch import nn
 from steps.core.code import code_digest
 from steps.core.distributed import agreed, agreed_step, rank
 from steps.core.files import cache_root, staged_file
+from steps.distill.losses.base import Loss
 
 _UNLIKE = (
     "the processes of this training do not begin with the same student, texts and knobs; give all hosts the same"
@@ -91,12 +92,13 @@ class Checkpoints:
             return None
 
 
-def training_folder(module: nn.Module, arrays: dict[str, Any], knobs: dict[str, Any]) -> Path:
+def training_folder(module: nn.Module, arrays: dict[str, Any], knobs: dict[str, Any], losses: Iterable[Loss]) -> Path:
     """Folder below SLIMTOWER_CACHE of all trainings of these weights, texts, targets, knobs and this code alone.
 
     UserError when the processes of one training differ in them.
     """
-    code = [code_digest("steps.distill.trainer", "steps.distill.objective")]
+    modules = {type(loss).__module__ for loss in losses}  # nobody imports these by name
+    code = [code_digest("steps.distill.trainer", "steps.distill.objective", *modules)]
     code += [package.__version__ for package in (torch, transformers, sentence_transformers)]
     key = hashlib.sha256(json.dumps([knobs, code], sort_keys=True).encode())
     for name, tensor in sorted(module.state_dict().items()):

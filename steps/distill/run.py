@@ -128,4 +128,5 @@ def _folder(made: Student, data: Alignment, training: Training, chosen: StudentP
         "computes_in": resolve_precision(params.precision),
     }
     arrays = {"ids": data.tokens.ids, "offsets": data.tokens.offsets, "parts": data.parts, "targets": data.vectors}
-    return training_folder(made.tower, arrays | {"training": data.training} | training.objective.arrays, knobs)
+    arrays |= {"training": data.training} | training.objective.arrays
+    return training_folder(made.tower, arrays, knobs, training.objective.losses.values())

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from stages import DISTILL, LAYERS, run_embed
+from stages import DISTILL, run_embed
 
 from bench import distillation
 from bench.tables import cells
@@ -20,13 +20,19 @@ from steps.core.tables import read_table, table_from_rows, write_table
 from steps.core.towers import encode, load_tower
 
 ROOT = Path(__file__).parents[2]
-SYMMETRIC = {"method": "embed_distill", "layers": [-1], "towers": "symmetric", "max_document_length": 32,
-             "terms": {"label_softmax": 1.0}}  # fmt: skip
-NOTHING = {"unlabelled_queries": 1.0}  # the data have none
-ALIGNED = {"method": "alignment", "loss": "l2"}
+ALIGNED = {"kind": "embedding", "distance": "l2"}
+SYMMETRIC = {"towers": "symmetric", "max_document_length": 32, "losses": [{"kind": "label_softmax"}]}
 TABLE: dict[str, Any] = {
     "description": "a tiny one",
-    "common": {key: value for key, value in LAYERS.items() if key not in {"method", "loss"}},
+    "common": {
+        "start": {"layers": [-1]},
+        "losses": [ALIGNED],
+        "epochs": 1.0,
+        "batch_size": 16,
+        "learning_rate": 1e-3,
+        "warmup_ratio": 0.1,
+        "weight_decay": 0.01,
+    },
     "mixture": {"train_queries": 0.5, "sentences": 1.0},
     "texts": 24,
     "validation_texts": 8,
@@ -34,14 +40,14 @@ TABLE: dict[str, Any] = {
     "rows": {
         "cut": {
             "description": "two layers",
-            "student": ALIGNED | {"layers": [0, -1], "widths": [8]},
+            "student": {"start": {"layers": [0, -1]}, "losses": [ALIGNED | {"dims": [8]}]},
             "cuts": [8, 32],
             "expected": {8: 1.0, 32: None},
         },
         "both": {"description": "a symmetric one", "student": SYMMETRIC},
         "again": {"description": "as params.yaml has it", "student": "2l", "mixture": {"titles": 1.0}},
         "later": {"description": "not settled", "student": None},
-        "none": {"description": "of nothing", "student": ALIGNED | {"layers": [-1]}, "mixture": NOTHING},
+        "none": {"description": "of nothing", "mixture": {"unlabelled_queries": 1.0}},
     },
     "claims": [{"order": ["cut@32", "cut@8"], "paper": "Table 9", "differs": "the tower is random"}],
 }

@@ -51,7 +51,7 @@ def project(tiny_tower: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     shutil.copyfile(ROOT / "params.yaml", tmp_path / "params.yaml")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(distill_speed, "BATCH", 16)
-    monkeypatch.setattr(distill_speed, "TIMETABLE", replace(distill_speed.TIMETABLE, batch_size=16))
+    monkeypatch.setattr(distill_speed, "SCHEDULE", replace(distill_speed.SCHEDULE, batch_size=16))
     return tmp_path
 
 

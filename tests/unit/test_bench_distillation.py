@@ -1,11 +1,11 @@
 """Tables of distilled students: what is expected of them, what is concluded, and what a cell depends on."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from pydantic import TypeAdapter
 from scipy import stats
 from stages import distill_params
 
@@ -38,7 +38,7 @@ def pipeline(**known: Any) -> Pipeline:
 def line(name: str, *seeds: dict[str, list[float]], row: Row | None = None, seconds: float = 10.0) -> Measured:
     """A row of the table by its test nDCG@10 of each seed and data set."""
     cell = {
-        "student": {"method": "static"},
+        "student": {"start": {"static": {}}},
         "drawn": {},
         "training_seconds": 8.0,
         "stage_seconds": seconds,
@@ -152,6 +152,19 @@ def test_a_difference_that_could_be_chance_is_okish() -> None:
     assert judged(Claim(order=["b", "b"], paper="x"), lines)["verdict"] == "OKish"
 
 
+def test_a_claim_may_be_about_dev_queries() -> None:
+    scores = {"b": {"test": {"one": [0.1, 0.1]}, "dev": {"one": [0.5, 0.6, 0.9]}},
+              "w": {"test": {"one": [0.9, 0.8]}, "dev": {"one": [0.4, 0.4, 0.8]}}}  # fmt: skip
+    lines = {name: replace(line(name), scores=[found]) for name, found in scores.items()}
+    on_dev = judged(Claim(order=["b", "w"], split="dev", paper="x"), lines)
+    assert (on_dev["split"], on_dev["difference"]) == ("dev", pytest.approx(0.4 / 3))
+    on_test = judged(Claim(order=["b", "w"], paper="x"), lines)
+    assert "split" not in on_test and on_test["difference"] == pytest.approx(-0.75)
+    without = {name: replace(found, scores=[{"test": scores[name]["test"]}]) for name, found in lines.items()}
+    with pytest.raises(UserError, match="no judged dev queries, on which b > w is judged"):
+        judged(Claim(order=["b", "w"], split="dev", paper="x"), without)
+
+
 def test_data_sets_count_alike_in_a_claim() -> None:
     better = {"large": [0.5] * 90 + [0.6] * 10, "small": [0.1, 0.2, 0.3]}
     worse = {"large": [0.5] * 100, "small": [0.4, 0.4, 0.5]}
@@ -187,6 +200,7 @@ def test_the_file_holds_the_13_subsets_and_every_table() -> None:
         "ladder_trained",
         "layers",
         "qkd",
+        "qkd_magnitude",
         "texts",
         "widths",
         "frontier",
@@ -196,6 +210,32 @@ def test_the_file_holds_the_13_subsets_and_every_table() -> None:
     layers = expected.tables["layers"].rows
     assert sorted(row.subset for row in layers.values()) == sorted(PAPER)
     assert {row.minimum for row in expected.tables["frontier"].rows.values()} == {0.97, 0.98, 0.99, 0.997}
+
+
+def test_the_papers_recipes_are_presets_that_a_table_measures() -> None:
+    expected = read_expected(EXPECTED)
+    measured = [student for table in expected.tables.values() for student in described(table)]
+    assert {name.partition("_")[0] for name in expected.presets} == {"query", "embeddistill", "scalingnote"}
+    for name, preset in expected.presets.items():
+        assert preset in measured, name
+
+
+def test_the_rows_of_an_ablation_differ_in_what_is_ablated_alone() -> None:
+    table = read_expected(EXPECTED).tables["qkd_magnitude"]
+    assert all(claim.split == "dev" for claim in table.claims)
+    rows = dict(zip(table.rows, described(table), strict=True))
+    for claim in table.claims:
+        with_magnitude, without = (rows[name].model_dump() for name in claim.order)
+        [loss], [other] = with_magnitude.pop("losses"), without.pop("losses")
+        assert (loss.pop("magnitude"), other.pop("magnitude")) == (True, False)
+        assert (loss, with_magnitude) == (other, without)
+
+
+def described(table: Table) -> list[StudentParams]:
+    """The students of a table whose rows describe one, for a teacher of six layers."""
+    made = pipeline(depth=6)
+    rows = [row for row in table.rows.values() if isinstance(row.student, dict)]
+    return [StudentParams.model_validate(student_of(made, table, row)) for row in rows]
 
 
 def test_every_student_of_the_file_can_be_distilled() -> None:
@@ -208,23 +248,28 @@ def test_every_student_of_the_file_can_be_distilled() -> None:
                 assert (params.seed, params.validation_texts, list(params.student)) == (3, 5, [STUDENT]), name
 
 
-STATIC = {"method": "static", "loss": "cosine", "epochs": 1.0, "batch_size": 8, "learning_rate": 0.1,
-          "warmup_ratio": 0.1}  # fmt: skip
-TWO = {"method": "alignment", "loss": "l2", "layers": [0, -1], "epochs": 1.0, "batch_size": 8, "learning_rate": 1e-3,
-       "warmup_ratio": 0.1}  # fmt: skip
+STATIC = {"start": {"static": {}}, "losses": [{"kind": "embedding", "distance": "cosine"}], "epochs": 1.0,
+          "batch_size": 8, "learning_rate": 0.1, "warmup_ratio": 0.1}  # fmt: skip
+TWO = {"start": {"layers": [0, -1]}, "losses": [{"kind": "embedding", "distance": "l2"}], "epochs": 1.0,
+       "batch_size": 8, "learning_rate": 1e-3, "warmup_ratio": 0.1}  # fmt: skip
+COSINE = [{"kind": "embedding", "distance": "cosine"}]
 
 
 def test_a_row_is_laid_over_the_table_and_a_subset_over_both() -> None:
     made = pipeline(params=distill_params(), depth=6)
     each = table(common=TWO)
-    assert student_of(made, each, Row(description="x", student={"loss": "cosine"}))["loss"] == "cosine"
-    assert student_of(made, each, Row(description="x", subset=[0, 11]))["layers"] == [0, 5]
+    fresh = {"fresh": {"layers": 1, "dim": 16, "heads": 2, "vocabulary": 0}}
+    laid = student_of(made, each, Row(description="x", student={"start": fresh, "losses": COSINE}))
+    assert laid == TWO | {"start": fresh, "losses": COSINE}, "nothing of the table's start and losses is left"
+    assert student_of(made, each, Row(description="x", subset=[0, 11])) == TWO | {"start": {"layers": [0, 5]}}
     named = student_of(made, each, Row(description="x", student="2l"))
     assert named == distill_params().student["2l"].model_dump()
     with pytest.raises(UserError, match="describes no student '9l'"):
         student_of(made, each, Row(description="x", student="9l"))
-    with pytest.raises(UserError, match=r"alignment\.los"):
-        with_student(distill_params(), TWO | {"los": "l2"}, {"titles": 1.0}, 5, 3)
+    with pytest.raises(UserError, match=r"losses\.0\.embedding\.distanse"):
+        with_student(
+            distill_params(), TWO | {"losses": [{"kind": "embedding", "distanse": "l2"}]}, {"titles": 1.0}, 5, 3
+        )
 
 
 @pytest.mark.parametrize(
@@ -234,6 +279,8 @@ def test_a_row_is_laid_over_the_table_and_a_subset_over_both() -> None:
         ({"rows": {"a": {"description": "a", "cuts": [8], "expected": {"16": 0.5}}}}, "expected"),
         ({"rows": {"a": {"description": "a", "cuts": [8], "expected": 0.5}}}, "give one for each"),
         ({"rows": {"a": {"description": "a", "expect": 0.5}}}, "expect"),
+        ({"mixture": {"titles": 1.0}}, "shares of the table's `texts`"),
+        ({"texts": 100}, r"\['a'\] have no mixture"),
     ],
 )
 def test_mistakes_in_the_file_are_named(tmp_path: Path, change: dict[str, Any], complaint: str) -> None:
@@ -259,24 +306,29 @@ PARTS = np.repeat(["titles", "train_queries", "sentences"], [700, 60, 240])
 
 @pytest.mark.parametrize("seed", [1, 2])
 @pytest.mark.parametrize("epochs", [1.0, 3.0])
-def test_weights_give_every_part_the_texts_that_were_asked_for(seed: int, epochs: float) -> None:
+def test_every_part_gives_the_share_that_was_asked_for(seed: int, epochs: float) -> None:
     made = pipeline(parts=PARTS)
     mixture = {"titles": 1.0, "train_queries": 1.0, "sentences": 0.5, "unlabelled_queries": 0.0}
-    weights = made.weights(mixture, 100, 50, seed)
-    assert set(weights) == {"titles", "train_queries", "sentences"}
-    drawn = made.drawn(weights, 50, seed, epochs)
+    repeats = made.repeats(mixture, 100, 50, seed)
+    assert set(repeats) == {"titles", "train_queries", "sentences"}
+    drawn = made.drawn(repeats, 50, seed, epochs)
     assert {part: counts["an_epoch"] for part, counts in drawn.items()} == {
         "titles": 100, "train_queries": 100, "sentences": 50,
     }  # fmt: skip
     assert drawn["train_queries"]["different"] <= 60
     assert (drawn["titles"]["different"] == 100) == (epochs == 1.0)
-    assert made.weights({"titles": 0.25, "unlabelled_queries": 0.0}, None, 50, seed) == {"titles": 0.25}
     assert made.missing(mixture | {"unlabelled_queries": 1.0, "spans": 0.0}) == ["unlabelled_queries"]
 
 
+def test_without_a_mixture_texts_are_repeated_as_in_the_run() -> None:
+    made = pipeline(params=distill_params(repeats={"titles": 2.5, "spans": 0.0}), parts=PARTS)
+    each = table(common=TWO)
+    assert make_cell(made, each, each.rows["a"], 1).params.repeats == {"titles": 2.5}
+
+
 def params(student: dict[str, Any] = TWO, **changes: Any) -> DistillParams:
-    mixture = changes.pop("mixture", {"titles": 1.0})
-    return with_student(distill_params(**changes), student, mixture, 5, changes.get("seed", 3))
+    repeats = changes.pop("repeats", {"titles": 1.0})
+    return with_student(distill_params(**changes), student, repeats, 5, changes.get("seed", 3))
 
 
 def test_a_cell_is_known_by_all_that_it_depends_on() -> None:
@@ -285,7 +337,7 @@ def test_a_cell_is_known_by_all_that_it_depends_on() -> None:
     assert key == Cell(params()).key(one)
     others = {
         Cell(params(TWO | {"learning_rate": 2e-3})).key(one),
-        Cell(params(mixture={"titles": 0.5})).key(one),
+        Cell(params(repeats={"titles": 0.5})).key(one),
         Cell(params(seed=4)).key(one),
         Cell(params(max_length=16)).key(one),
         Cell(params(precision="bf16")).key(one),
@@ -293,8 +345,23 @@ def test_a_cell_is_known_by_all_that_it_depends_on() -> None:
         Cell(params()).key(pipeline(digest="b")),
     }
     assert len(others | {key}) == 8
-    run = distill_params(student={"static": STATIC, "2l": TWO | {"loss": "cosine"}})
+    run = distill_params(student={"static": STATIC, "2l": TWO | {"losses": COSINE}})
     assert Cell(with_student(run, TWO, {"titles": 1.0}, 5, 3)).key(one) == key, "another student"
+
+
+def test_a_cell_depends_on_the_scores_that_its_student_learns(tmp_path: Path) -> None:
+    one = Pipeline(tmp_path)
+    one.__dict__["digest"] = "a"
+    learns = Cell(params(TWO | {"teacher_top_k": 2, "losses": [{"kind": "score_softmax", "teacher": "other"}]}))
+    with pytest.raises(UserError, match=r"other/scores\.parquet: not found; name other in score\.teachers"):
+        learns.key(one)
+    scores = tmp_path / "data/score/other/scores.parquet"
+    scores.parent.mkdir(parents=True)
+    keys = []
+    for content in ("one", "two"):
+        scores.write_text(content)
+        keys.append((learns.key(one), Cell(params()).key(one)))
+    assert keys[0][0] != keys[1][0] and keys[0][1] == keys[1][1]
 
 
 def test_code_is_part_of_what_a_cell_depends_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -318,17 +385,25 @@ def test_a_student_that_the_run_does_not_know_stops_the_table() -> None:
 
 
 def test_a_table_with_other_rows_or_claims_is_not_judged_again() -> None:
-    found = read_json(WRITTEN[0])
-    today = read_expected(EXPECTED).tables[WRITTEN[0].stem]
+    [path] = [path for path in WRITTEN if path.stem == "layers"]
+    found = read_json(path)
+    today = read_expected(EXPECTED).tables["layers"]
     rows = today.rows | {"new": next(iter(today.rows.values()))}
     claims = [*today.claims, Claim(order=[*found["rows"]][:2], paper="x")]
-    for other in (today.model_copy(update={"rows": rows}), today.model_copy(update={"claims": claims})):
+    on_dev = [claim.model_copy(update={"split": "dev"}) for claim in today.claims]
+    for change in ({"rows": rows}, {"claims": claims}, {"claims": on_dev}):
+        other = today.model_copy(update=change)
         with pytest.raises(UserError, match="measured with other rows or claims; measure it again"):
             judged_again(found, other)
 
 
 def test_a_folder_without_embed_is_told(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no data/embed there"):
+        open_pipeline(tmp_path)
+    (tmp_path / "data/embed").mkdir(parents=True)
+    for name in ("report.json", "alignment_texts.parquet", "alignment.npy", "documents.npy", "tokens.npy"):
+        (tmp_path / "data/embed" / name).touch()
+    with pytest.raises(UserError, match=r"has no lengths\.npy, nearest\.npy; run `embed` there again"):
         open_pipeline(tmp_path)
 
 
@@ -352,10 +427,9 @@ def test_written_tables_are_of_what_is_expected_today(path: Path) -> None:
     assert [claim["order"] for claim in found["claims"]] == [claim.order for claim in table.claims]
     of_recipe = recipe_students(ROOT / "recipes/scifact_medquad.yaml")
     for name, row in found["rows"].items():
-        described = entries[name].row.student
-        if isinstance(described, str):
-            student = of_recipe[described]
+        named = entries[name].row.student
+        if isinstance(named, str):
+            student = of_recipe[named]
         else:
-            layers = {"layers": scaled(entries[name].row.subset, 6)} if entries[name].row.subset else {}
-            student = TypeAdapter(StudentParams).validate_python(table.common | (described or {}) | layers)
+            student = StudentParams.model_validate(student_of(pipeline(depth=6), table, entries[name].row))
         assert row["student"] == student.model_dump(exclude_defaults=True), "measured with other parameters"
