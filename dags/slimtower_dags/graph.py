@@ -88,11 +88,11 @@ def read_graph(root: Path, recipe: str = "") -> Graph:
 
 
 def overlay(base: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
-    """`base` with `change` laid over it: mappings merge, everything else replaces."""
+    """`base` with `change` laid over it: mappings merge, everything else replaces, and so does a student's start."""
     merged = dict(base)
     for key, value in change.items():
-        old = merged.get(key)
-        merged[key] = overlay(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
+        old, whole = merged.get(key), key == "start"  # of two starts in one mapping none would count
+        merged[key] = overlay(old, value) if isinstance(old, dict) and isinstance(value, dict) and not whole else value
     return merged
 
 

@@ -82,3 +82,9 @@ def test_a_worktree_sees_uncommitted_changes_without_touching_them(checkout: Pat
     folder = worktree(checkout, "x")
     assert (folder / "params.yaml").read_text() == "a: 3\n"
     assert status(checkout) == " M params.yaml\n"
+
+
+def test_a_students_start_is_replaced_as_a_whole() -> None:
+    base = {"student": {"2l": {"start": {"layers": [0, -1]}, "epochs": 1.0}}}
+    changed = overlay(base, {"student": {"2l": {"start": {"base": "another"}}}})
+    assert changed == {"student": {"2l": {"start": {"base": "another"}, "epochs": 1.0}}}
