@@ -39,6 +39,7 @@ def run_stage(run: TaskRun, stage: str) -> int:
         base, fragments = run.lay_out(place)
         check_image(stage.partition("@")[0], place.folder)
         before = place.lock()
+        place.fetch_beside(stage)
         if not _outputs_changed(base, fragments) and not place.has_work(stage):
             return EXIT_NOTHING
         if fetched := place.fetch_inputs(stage):

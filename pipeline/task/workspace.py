@@ -17,7 +17,7 @@ from pipeline.task.children import Ended, ask, stream
 from steps.core.errors import FULL_DISK, TransientError, UserError
 from steps.core.files import cache_root
 from steps.core.tracking import tracking_uri
-from steps.promote.dvc_lock import Stages, lock_stages, outputs
+from steps.promote.dvc_lock import Stages, dependencies, lock_stages, outputs
 
 LOCK, PARAMS, SOURCES = "dvc.lock", "params.yaml", "sources.json"
 REMOTE = "dvc"  # DVC's remote, below SLIMTOWER_REMOTE: beside it lie runs/ and locks/, and DVC has a runs/ of its own
@@ -87,6 +87,24 @@ class Workspace:
         words = ("repro", *targets, "--dry", "--allow-missing")
         done = ask([sys.executable, "-m", "dvc", *words], self.folder, self.environment)
         return done.code != 0 or _RUNNING.search(done.out) is not None  # it fails where new stages lack their inputs
+
+    def fetch_beside(self, stage: str) -> list[str]:
+        """Pull what other stages write into folders that the commit itself holds, as it does data/score; gives the paths.
+
+        DVC would take such a folder for one whose content is gone, and run every stage that reads it.
+        """
+        lock = self.lock()
+        read = {dep for entry in lock.values() for dep in dependencies(entry)}
+        own = set(outputs(lock.get(stage, {})))
+        made = {out for entry in lock.values() for out in outputs(entry)} - own
+        wanted = sorted(
+            str(out)
+            for out in made
+            if out.parent in read and (self.folder / out.parent).is_dir() and not (self.folder / out).exists()
+        )
+        if wanted:
+            self.dvc("pull", *wanted)
+        return wanted
 
     def fetch_inputs(self, stage: str) -> list[str]:
         """Pull what dvc.lock knows of the dependencies that are not here; returns the paths.

@@ -57,6 +57,24 @@ def test_the_graph_under_a_recipe_is_that_of_dvc(recipe: str, bare: Path) -> Non
     ]
 
 
+@pytest.mark.parametrize("scorers", [[], ["other"], ["other", "third"]])
+def test_students_wait_for_the_teachers_that_score_and_for_none_where_none_does(scorers: list[str], bare: Path) -> None:
+    params = yaml.safe_load((PROJECT / "params.yaml").read_text())
+    params["teach"]["teachers"] = ["dense", *scorers]
+    params["teach"]["teacher"] |= {name: {"kind": "dual_encoder"} for name in scorers}
+    params["score"]["teachers"] = scorers
+    (bare / "params.yaml").write_text(yaml.safe_dump(params))
+    shutil.copy(PROJECT / "dvc.yaml", bare)
+    graph = read_graph(bare)
+    assert edges(graph) == dvc_edges(bare)
+    assert graph.upstream["distill@static"] == {
+        "ingest", "mine@relevance", "teach@dense", "embed", *(f"score@{name}" for name in scorers)
+    }  # fmt: skip
+    for name in scorers:
+        assert graph.upstream[f"score@{name}"] == {"ingest", f"teach@{name}", "embed"}
+    assert graph.upstream["embed"] == {"ingest", "generate", "teach@dense"}
+
+
 def test_every_form_of_dvc_yaml_is_read_as_dvc_reads_it(bare: Path) -> None:
     (bare / "params.yaml").write_text("names: [a, b]\nsizes: {small: {out: s}, large: {out: l}}\nset: {deep: [1, 2]}\n")
     (bare / "dvc.yaml").write_text(

@@ -183,7 +183,8 @@ def commit(repository: Path) -> None:
         subprocess.run(["git", *identity, *words], cwd=repository, check=True, capture_output=True)
 
 
-def make_project(root: Path, remote: str = "") -> Project:
+def make_project(root: Path, remote: str = "", tracked: str = "") -> Project:
+    """`tracked`: a file of the commit itself that DVC does not look at, in a folder that several stages write into."""
     repository = root / "repository"
     for name in CORE:
         (repository / name).parent.mkdir(parents=True, exist_ok=True)
@@ -191,8 +192,8 @@ def make_project(root: Path, remote: str = "") -> Project:
     files = {
         ".dvc/config": "[core]\n    analytics = false\n",
         ".dvc/.gitignore": "/config.local\n/tmp\n/cache\n",
-        ".gitignore": "/data\n/models\n/reports\n__pycache__/\n",
-        ".dvcignore": "__pycache__\n",
+        ".gitignore": f"/data\n/models/*\n/reports\n__pycache__/\n{f'!/{tracked}' if tracked else ''}\n",
+        ".dvcignore": f"__pycache__\n{tracked}\n",
         "dvc.yaml": DVC_YAML,
         "params.yaml": "ingest: {since: '', until: ''}\nkinds: [a, b]\ngrow: {a: 1, b: 2}\n",
         "sources.json": "[]",
@@ -201,7 +202,7 @@ def make_project(root: Path, remote: str = "") -> Project:
         "steps/ingest/__main__.py": STEP,
         "steps/promote/__init__.py": "",
         "steps/promote/__main__.py": PROMOTE,
-    }
+    } | ({tracked: "why this folder is here\n"} if tracked else {})
     for name, text in files.items():
         (repository / name).parent.mkdir(parents=True, exist_ok=True)
         (repository / name).write_text(text)

@@ -78,6 +78,16 @@ def test_with_nothing_new_nothing_runs(project: Project) -> None:
     assert project.stored("locks/second/dvc.lock") == project.stored("locks/first/dvc.lock")
 
 
+def test_a_folder_that_the_commit_holds_is_filled_with_what_stages_wrote_into_it(tmp_path: Path) -> None:
+    project = make_project(tmp_path, tracked="models/README.md")
+    assert project.all("first") == [0] * 6
+    assert project.ran() == list(STAGES)
+    assert [project.task("second", what)[0] for what in ("begin", "gather")] == [99, 99]
+    project.change("a: 1", "a: 3")
+    assert project.all("third") == [0, 99, 0, 99, 0, 0]
+    assert project.ran() == ["grow@a", "gather"]
+
+
 def test_a_past_window_gives_what_it_gave(project: Project) -> None:
     project.day("2025-01-03")
     assert [project.task("second", what)[0] for what in ("begin", "ingest")] == [0, 0]
