@@ -27,6 +27,7 @@ PARAMS: dict[str, Any] = {
     "precision": "fp32",
     "batch_size": 8,
     "shard_texts": 8,
+    "neighbours": 4,
     "seed": 3,
 }
 
