@@ -23,6 +23,7 @@ from pipeline.task.children import stop
 from steps.core.bases import resolve_base
 from steps.core.errors import UserError, guarded
 from steps.promote.dvc_lock import lock_stages, outputs
+from steps.teach.kinds.dual_encoder import DualEncoder
 
 INGEST = Path("data/ingest")
 _STAGE = re.compile(r"(Running stage|Stage) '([^']+)'")
@@ -114,7 +115,8 @@ def _stages() -> list[str]:
 
 def _expected(params: Params, precision: str, stages: list[str]) -> float:
     """About how many seconds the stages take; 0 where that cannot be told."""
-    base = params.teach.described(params.teach.index).base
+    teacher = params.teach.described(params.teach.index)
+    base = teacher.base if isinstance(teacher, DualEncoder) else ""
     operations = forecast.layer_operations(Path(resolve_base(base)))
     if operations is None or not stages:
         return 0.0

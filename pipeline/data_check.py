@@ -18,6 +18,7 @@ from steps.distill.losses.base import Need
 from steps.distill.params import DOCUMENT_PARTS, StudentParams
 from steps.index.params import IndexParams
 from steps.mine.params import MineParams
+from steps.teach.kinds.dual_encoder import DualEncoder
 
 _POINTS_A_CENTROID = 39  # of `index`, below which faiss calls k-means badly trained
 _FROM_TRAINING: frozenset[Part] = frozenset(
@@ -65,7 +66,7 @@ def _teachers(params: Params, found: Found) -> Iterator[str]:
     """A line for each teacher that nothing trains."""
     for name in params.teach.teachers:
         teacher, key = params.teach.described(name), f"teach.teacher.{name}.epochs"
-        if teacher.epochs == 0 or found.minable:
+        if not isinstance(teacher, DualEncoder) or teacher.epochs == 0 or found.minable:
             continue
         if found.logged:
             raise UserError(

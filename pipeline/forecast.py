@@ -17,8 +17,10 @@ from pipeline.params import Params
 from steps.core.corpus import corpus_batches
 from steps.core.tables import read_table, table_path
 from steps.distill.params import Base, Fresh, Layers, Static, StudentParams
+from steps.teach.kinds.dual_encoder import DualEncoder
 
 TOKENS_A_WORD = 1.4
+LONGEST = 256  # tokens of a document that a teacher reads, where its kind does not say
 SHORT = 19  # tokens of an alignment text
 BACKWARD = 3  # a training step against reading the same texts
 FIXED = {"mine": 4.0, "teach": 20.0, "generate": 15.0, "embed": 15.0, "score": 15.0, "distill": 18.0, "index": 20.0,
@@ -39,7 +41,9 @@ class Data:
 
 def measure(ingest: Path, params: Params) -> Data:
     """What the tables of `ingest` hold, counted roughly."""
-    limit, documents, tokens, words = params.teach.described(params.teach.index).max_document_length, 0, 0.0, 0
+    teacher = params.teach.described(params.teach.index)
+    limit = teacher.max_document_length if isinstance(teacher, DualEncoder) else LONGEST
+    documents, tokens, words = 0, 0.0, 0
     for batch in corpus_batches(ingest, ["content"]):
         counts = pc.add(pc.count_substring(batch["content"], " "), 1)
         documents += batch.num_rows
@@ -71,6 +75,8 @@ def forecast(data: Data, params: Params, layer: float, layers: int, speed: float
     }
     for name in params.teach.teachers:
         teacher = params.teach.described(name)
+        if not isinstance(teacher, DualEncoder):
+            continue  # of other kinds nothing is known here
         triplets = teacher.max_triplets * teacher.epochs * min(1, data.train_queries)
         compared = teacher.dev_queries + teacher.dev_documents if triplets else 0
         work[f"teach@{name}"] = tower * data.document_tokens * (triplets * 2.2 * BACKWARD + 2 * compared)

@@ -19,8 +19,8 @@ from steps.core.tables import SCHEMAS, read_table, stream_table
 from steps.core.tracking import Run
 from steps.core.vector_cache import text_key
 from steps.score.kinds import scorer_of
+from steps.score.kinds.base import Scorer
 from steps.score.params import ScoreParams
-from steps.score.scorer import Scorer
 from steps.score.shards import ScoreShards
 
 

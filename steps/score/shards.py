@@ -8,7 +8,7 @@ import numpy as np
 
 from steps.core.files import cache_root, staged_file
 from steps.core.vector_cache import text_key
-from steps.score.scorer import Scorer
+from steps.score.kinds.base import Scorer
 
 
 class ScoreShards:

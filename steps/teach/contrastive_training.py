@@ -24,11 +24,11 @@ from steps.core.precision import resolve_precision
 from steps.core.progress import progress
 from steps.core.towers import route, trains_with_plain_attention
 from steps.teach.cached_gradients import backward
-from steps.teach.params import DualEncoderParams
 from steps.teach.training_triplets import TextTriplet
 
 if TYPE_CHECKING:  # how runs are tracked changes no weight: checkpoints outlive it
     from steps.core.tracking import Run
+    from steps.teach.kinds.dual_encoder import DualEncoder
 
 STAGING = "staging"  # where a checkpoint is written before it gets its name
 
@@ -52,7 +52,7 @@ def info_nce(tower: SentenceTransformer, temperature: float) -> MultipleNegative
 
 
 def train_tower(
-    tower: SentenceTransformer, triplets: list[TextTriplet], params: DualEncoderParams, checkpoints: Path, run: "Run"
+    tower: SentenceTransformer, triplets: list[TextTriplet], params: "DualEncoder", checkpoints: Path, run: "Run"
 ) -> None:
     """Train the tower in place for `params.epochs`, from the checkpoint in `checkpoints` if a killed run left one.
 
@@ -197,7 +197,7 @@ class LossLog(TrainerCallback):
 
 
 def _arguments(
-    tower: SentenceTransformer, params: DualEncoderParams, checkpoints: Path
+    tower: SentenceTransformer, params: "DualEncoder", checkpoints: Path
 ) -> SentenceTransformerTrainingArguments:
     roles = {"query": "query", "positive": "document", "negative": "document"}
     arguments = SentenceTransformerTrainingArguments(

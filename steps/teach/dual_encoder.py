@@ -7,7 +7,7 @@ import sys
 import time
 from dataclasses import astuple
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet as pq
 import torch
@@ -27,13 +27,15 @@ from steps.core.towers import load_tower, route
 from steps.core.tracking import Run
 from steps.teach.contrastive_training import train_tower
 from steps.teach.dev_comparison import compare, dev_tasks, ndcg_per_query
-from steps.teach.params import DualEncoderParams
 from steps.teach.training_triplets import TripletChoice, choose_triplets
+
+if TYPE_CHECKING:
+    from steps.teach.kinds.dual_encoder import DualEncoder
 
 ENCODE_BATCH = 64
 
 
-def teach_dual_encoder(ingest: Path, mine: Path, output: Path, params: DualEncoderParams, run: Run) -> None:
+def teach_dual_encoder(ingest: Path, mine: Path, output: Path, params: "DualEncoder", run: Run) -> None:
     """Write `output/tower` (a SentenceTransformer folder) and `output/report.json`.
 
     `epochs: 0` saves the base's weights as they are; so does, with a line that says so, data without click log and
@@ -97,7 +99,7 @@ def nothing_to_mine(ingest: Path, mine: Path) -> bool:
     return not any(pq.read_metadata(table_path(folder, name)).num_rows for folder, name in places)
 
 
-def limit_length(tower: SentenceTransformer, params: DualEncoderParams) -> None:
+def limit_length(tower: SentenceTransformer, params: "DualEncoder") -> None:
     """Let the tower read `max_document_length` tokens; UserError when its positions end before that."""
     for role in ROLES:
         network = getattr(route(tower, role)[0], "auto_model", None)
@@ -131,7 +133,7 @@ def make_inner_product(tower: SentenceTransformer, base: str) -> None:
         )
 
 
-def checkpoint_folder(tower: SentenceTransformer, choice: TripletChoice, params: DualEncoderParams) -> Path:
+def checkpoint_folder(tower: SentenceTransformer, choice: TripletChoice, params: "DualEncoder") -> Path:
     """Folder below SLIMTOWER_CACHE that only a run over equal weights, texts and knobs would continue from."""
     key = hashlib.sha256()
     knobs = params.model_dump(exclude={"dev_queries", "dev_documents", "checkpoint_steps"})

@@ -1,36 +1,13 @@
 """Section `teach` of params.yaml."""
 
-from typing import Annotated, Literal, Self
+from typing import Self
 
 from pydantic import Field, model_validator
 
 from steps.core.errors import UserError
 from steps.core.params import Name, Strict
-
-
-class DualEncoderParams(Strict):
-    """A dual encoder, trained by InfoNCE over in-batch and mined negatives."""
-
-    kind: Literal["dual_encoder"]
-    base: str = Field(min_length=1)
-    epochs: float = Field(ge=0)
-    batch_size: int = Field(ge=2)
-    learning_rate: float = Field(gt=0)
-    warmup_ratio: float = Field(ge=0, lt=1)
-    dropout: float = Field(ge=0, lt=1)
-    temperature: float = Field(gt=0)
-    max_query_length: int = Field(ge=4)
-    max_document_length: int = Field(ge=8)
-    max_triplets: int = Field(ge=1)
-    checkpoint_steps: int = Field(ge=1)
-    dev_queries: int = Field(ge=0)
-    dev_documents: int = Field(ge=0)
-    precision: Literal["auto", "fp32", "bf16"]
-    seed: int = Field(ge=0)
-
-
-# Another kind of teacher is another class, joined to this one by `|`.
-TeacherParams = DualEncoderParams
+from steps.teach.kinds import AnyTeacher
+from steps.teach.kinds.base import Teacher
 
 
 class TeachParams(Strict):
@@ -38,9 +15,9 @@ class TeachParams(Strict):
 
     teachers: list[Name] = Field(min_length=1)
     index: Name
-    teacher: dict[Name, Annotated[TeacherParams, Field(discriminator="kind")]]
+    teacher: dict[Name, AnyTeacher]
 
-    def described(self, name: str) -> TeacherParams:
+    def described(self, name: str) -> Teacher:
         """What `teacher` says of one of them; UserError for a name that it does not have."""
         if name not in self.teacher:
             raise UserError(f"teach.teacher has no {name!r}; it describes {sorted(self.teacher)}")

@@ -10,7 +10,7 @@ from sentence_transformers.sentence_transformer.modules import Normalize, Poolin
 from transformers import BertConfig, BertModel, BertTokenizerFast
 
 from steps.core.tables import table_from_rows, write_table
-from steps.teach.params import DualEncoderParams
+from steps.teach.kinds.dual_encoder import DualEncoder
 
 ASKED_AS = {"sum": "add", "sort": "order", "merge": "join", "plot": "show", "filter": "pick", "scale": "resize"}
 ASKED_AS |= {"draw": "sketch", "count": "tally", "rows": "records", "columns": "fields", "vectors": "arrays"}
@@ -18,7 +18,7 @@ ASKED_AS |= {"images": "pictures", "tables": "frames"}
 """Words of the documents and those of the queries: only training can bring them together."""
 VERBS, THINGS = list(ASKED_AS)[:8], list(ASKED_AS)[8:]
 
-PARAMS = DualEncoderParams(
+PARAMS = DualEncoder(
     kind="dual_encoder",
     base="set by the test",
     epochs=2.0,

@@ -19,7 +19,7 @@ from steps.core.towers import encode, load_tower
 from steps.core.tracking import NullRun, Run
 from steps.teach.contrastive_training import cut_to_tokens, last_step, publish_checkpoint
 from steps.teach.dev_comparison import compare
-from steps.teach.params import DualEncoderParams
+from steps.teach.kinds.dual_encoder import DualEncoder
 from steps.teach.run import run as teach
 
 
@@ -43,7 +43,7 @@ def base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def train(folder: Path, base: Path, run: Run | None = None, name: str = "teach", **changes: Any) -> Path:
     ingest, mine = write_world(folder)
     output = folder / name
-    params = DualEncoderParams.model_validate(PARAMS.model_dump() | {"base": str(base)} | changes)
+    params = DualEncoder.model_validate(PARAMS.model_dump() | {"base": str(base)} | changes)
     teach(ingest, mine, output, params, run or NullRun())
     return output
 

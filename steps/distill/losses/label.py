@@ -9,6 +9,7 @@ mean.
 | label_binary | Eq. 9 |
 """
 
+from abc import abstractmethod
 from typing import ClassVar, Literal
 
 import torch
@@ -32,9 +33,9 @@ class LabelLoss(Loss):
         labels = batch.label.to(scores.dtype)
         return torch.where(batch.labelled, self.rows(scores, labels, batch.counts), 0)
 
+    @abstractmethod
     def rows(self, scores: Tensor, labels: Tensor, mask: Tensor) -> Tensor:
         """Loss of each row of `(n, m)` scores; candidates where the mask is False are as if they were not there."""
-        raise NotImplementedError
 
 
 class LabelSoftmax(LabelLoss):

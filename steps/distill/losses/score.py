@@ -10,6 +10,7 @@ teacher, a text's own for any other. The temperature T divides both sides' score
 | score_squared | Eq. 12 |
 """
 
+from abc import abstractmethod
 from typing import ClassVar, Literal
 
 import torch
@@ -33,9 +34,9 @@ class ScoreLoss(Loss):
         scores = targets.scores[self.teacher]
         return self.rows(student_scores(outputs, targets), scores.values, scores.known)
 
+    @abstractmethod
     def rows(self, student: Tensor, teacher: Tensor, mask: Tensor) -> Tensor:
         """Loss of each row of `(n, m)` scores; candidates where the mask is False are as if they were not there."""
-        raise NotImplementedError
 
 
 class ScoreSoftmax(ScoreLoss):

@@ -6,17 +6,20 @@ import numpy as np
 
 from steps.core.towers import encode, load_tower
 from steps.core.vector_cache import Texts, embed_once
+from steps.score.kinds.base import Scorer
 from steps.score.params import ScoreParams
 
 _TEXTS = 256  # multiplied at once: a copy of their documents' vectors is made
 
 
-class DualEncoderScorer:
+class DualEncoderScorer(Scorer):
     """A tower, and the documents' vectors `(documents, dim)`, which it embeds once."""
 
-    def __init__(self, tower: Path, fingerprint: str, documents: Texts, scratch: Path, params: ScoreParams) -> None:
+    kind = "dual_encoder"
+
+    def __init__(self, teach: Path, fingerprint: str, documents: Texts, scratch: Path, params: ScoreParams) -> None:
         """`fingerprint` is the id of the tower's; the vectors lie in the file `scratch` while they are used."""
-        self.params = params
+        self.params, tower = params, teach / "tower"
         embed_once(
             load_tower(tower, "document"),
             fingerprint,

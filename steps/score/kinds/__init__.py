@@ -1,13 +1,13 @@
-"""The scorer of each kind of teacher."""
+"""Scorers, one for each kind of teacher that can score. A module here adds its kind by being here."""
 
 from pathlib import Path
 
 from steps.core.errors import UserError
 from steps.core.files import read_json
+from steps.core.plugins import concrete
 from steps.core.vector_cache import Texts
-from steps.score.dual_encoder import DualEncoderScorer
+from steps.score.kinds.base import Scorer
 from steps.score.params import ScoreParams
-from steps.score.scorer import Scorer
 
 
 def scorer_of(teach: Path, fingerprint: str, documents: Texts, scratch: Path, params: ScoreParams) -> Scorer:
@@ -16,8 +16,7 @@ def scorer_of(teach: Path, fingerprint: str, documents: Texts, scratch: Path, pa
     `fingerprint` is the id of its tower's; `scratch` is a file that it may write, and that is removed after it.
     """
     kind = read_json(teach / "report.json").get("kind")
-    match kind:
-        case "dual_encoder":
-            return DualEncoderScorer(teach / "tower", fingerprint, documents, scratch, params)
-        case _:
-            raise UserError(f"{teach}: a teacher of kind {kind!r} does not score; take it off score.teachers")
+    known: dict[str, type[Scorer]] = {each.kind: each for each in concrete(__name__, __path__, Scorer)}
+    if kind not in known:
+        raise UserError(f"{teach}: a teacher of kind {kind!r} does not score; take it off score.teachers")
+    return known[kind](teach, fingerprint, documents, scratch, params)

@@ -1,0 +1,30 @@
+"""What every teacher that scores can do."""
+
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+
+from steps.core.vector_cache import Texts
+from steps.score.params import ScoreParams
+
+
+class Scorer(ABC):
+    """A teacher that says how well texts and documents go together; a subclass is for teachers of its `kind`."""
+
+    kind: ClassVar[str]
+
+    @abstractmethod
+    def __init__(self, teach: Path, fingerprint: str, documents: Texts, scratch: Path, params: ScoreParams) -> None:
+        """For the teacher in `teach`, whose tower has that fingerprint's id, and these documents.
+
+        `scratch` is a file that it may write, and that is removed after it.
+        """
+
+    @abstractmethod
+    def scores(self, texts: list[str], documents: np.ndarray) -> np.ndarray:
+        """Score of each text with each of its documents, `(texts, k)` positions among the given ones.
+
+        float32 `(texts, k)`; higher is better.
+        """

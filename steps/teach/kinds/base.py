@@ -1,0 +1,20 @@
+"""What a teacher is: its knobs in params.yaml, and how it is made."""
+
+from abc import ABC, abstractmethod
+from pathlib import Path
+
+from steps.core.params import Strict
+from steps.core.tracking import Run
+
+
+class Teacher(Strict, ABC):
+    """Base of all kinds. A subclass in a module of this package is known by its `kind` in params.yaml.
+
+    Params are read without torch: what trains is imported in `teach`.
+    """
+
+    kind: str
+
+    @abstractmethod
+    def teach(self, ingest: Path, mine: Path, output: Path, run: Run) -> None:
+        """Write what the teacher leaves: `output/tower` and `output/report.json`, which names its `kind`."""
