@@ -30,7 +30,8 @@ def test_sizes(folder: Path) -> None:
     assert len(corpus) >= 5000
     assert sum(row["split"] == "test" for row in queries) >= 1000
     generated = SCHEMAS["generated_queries"].empty_table()
-    sources = Sources(corpus, *(read_table(folder, name) for name in ("queries", "unlabelled_queries")), generated)
+    unlabelled = read_table(folder, "unlabelled_queries")
+    sources = Sources(corpus, read_table(folder, "queries"), unlabelled, generated)
     texts = build(sources, load_params().embed.model_copy(update={"max_part_texts": 0}))
     assert texts.table.num_rows >= 20_000
 
