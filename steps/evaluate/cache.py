@@ -8,7 +8,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
 from importlib.metadata import version
 from pathlib import Path
@@ -55,8 +55,8 @@ def measure_all(systems: Systems, task: Task) -> Measurements:
     runs: list[Path] = []
     measured: list[str] = []
 
-    def add(system: System, work: Callable[[Path], Result], reference: str = "") -> Result:
-        folder = _folder(result_key(system, task, reference))
+    def add(system: System, own: Task, work: Callable[[Path], Result], reference: str = "") -> Result:
+        folder = _folder(result_key(system, own, reference))
         if not (folder / RESULT).is_file():
             with staged_folder(folder) as staging:
                 write_result(staging, work(staging / RUNS))
@@ -66,10 +66,11 @@ def measure_all(systems: Systems, task: Task) -> Measurements:
         return results[system.name]
 
     if task.judged:
-        add(systems.bm25, partial(measure_lexical, systems.bm25, task))
-    teacher = add(systems.teacher, partial(measure_teacher, systems.teacher, task))
+        judged = replace(task, texts=())
+        add(systems.bm25, judged, partial(measure_lexical, systems.bm25, judged))
+    teacher = add(systems.teacher, task, partial(measure_teacher, systems.teacher, task))
     for student in systems.students:
-        add(student, partial(measure_student, student, task, teacher=teacher), systems.teacher.content)
+        add(student, task, partial(measure_student, student, task, teacher=teacher), systems.teacher.content)
     latencies, timed = time_all(systems, task)
     return Measurements(results, runs, latencies, measured, timed)
 

@@ -142,7 +142,9 @@ def test_a_planted_evaluation_query_stops_the_run(root: Path, tmp_path: Path) ->
     planted = [texts[0] | {"text": f"  {test_query['text'].upper()}?"}, *texts[1:]]
     write_table(root / "data/embed", "alignment_texts", table_from_rows("alignment_texts", planted))
     try:
-        with pytest.raises(UserError, match="1 alignment texts are evaluation queries"):
+        with pytest.raises(
+            UserError, match=r"leak: 1 of \d+ training texts .*alignment_texts\.parquet: .*dvc repro embed"
+        ):
             run_distill(root, "static", distill_params())
     finally:
         write_table(root / "data/embed", "alignment_texts", table_from_rows("alignment_texts", texts))
