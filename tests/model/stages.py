@@ -9,6 +9,7 @@ from steps.distill.params import DistillParams
 from steps.embed.params import EmbedParams
 from steps.index.params import IndexParams
 from steps.release.params import ReleaseParams
+from steps.score.params import ScoreParams
 
 TOPICS = ["sum", "mean", "matrix", "string", "axis", "file", "window", "graph"]
 EMBED = EmbedParams(
@@ -23,6 +24,7 @@ EMBED = EmbedParams(
     shard_texts=32,
     seed=1,
 )
+SCORE = ScoreParams(teachers=["other"], batch_size=16, shard_texts=24, precision="fp32")
 INDEX = IndexParams.model_validate(
     {
         "kind": "ivfflat",
@@ -139,6 +141,22 @@ def run_embed(root: Path, tower: Path) -> None:
         params=EMBED,
         run=NullRun(),
     )
+
+
+def run_score(root: Path, teacher: str, params: ScoreParams = SCORE) -> Path:
+    """Let the teacher in models/teach/<teacher> score; returns the folder of its scores."""
+    from steps.score.run import run as score
+
+    output = root / "data/score" / teacher
+    score(
+        ingest=root / "data/ingest",
+        embed=root / "data/embed",
+        teach=root / "models/teach" / teacher,
+        output=output,
+        params=params,
+        run=NullRun(),
+    )
+    return output
 
 
 def run_distill(root: Path, student: str, params: DistillParams, run: Run | None = None) -> Path:

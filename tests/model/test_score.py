@@ -1,0 +1,177 @@
+"""A second dual encoder scores: its own inner products, and a killed run goes on where it was."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from sentence_transformers import SentenceTransformer
+from stages import SCORE, run_embed, run_score
+
+import steps.score.run as stage
+from steps.core.errors import UserError
+from steps.core.files import read_json, write_json
+from steps.core.fingerprints import fingerprint
+from steps.core.tables import read_table
+from steps.core.texts import document_text
+from steps.core.towers import load_tower
+from steps.score.dual_encoder import DualEncoderScorer
+
+SCRIPT = """
+import sys, time
+from pathlib import Path
+from stages import run_score
+from steps.score.dual_encoder import DualEncoderScorer
+
+scores = DualEncoderScorer.scores
+
+def slow(self, texts, documents):
+    time.sleep(0.5)
+    return scores(self, texts, documents)
+
+DualEncoderScorer.scores = slow
+run_score(Path(sys.argv[1]), "other")
+"""
+
+
+def other_weights(source: Path, target: Path, seed: int) -> None:
+    """The same network with other random weights, and its embeddings of any length."""
+    tower = load_tower(source)
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for weight in tower.parameters():
+            weight.add_(0.3 * weight.std() * torch.randn(weight.shape, generator=generator))
+    bare = SentenceTransformer(modules=[tower[0], tower[1]], device="cpu", similarity_fn_name="dot")
+    bare.save_pretrained(str(target), create_model_card=False)
+
+
+@pytest.fixture(scope="module")
+def root(tiny_tower: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run with two teachers in which `embed` is done; to be written to below data/score alone."""
+    folder = tmp_path_factory.mktemp("scored")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SLIMTOWER_CACHE", str(folder / "cache"))
+        run_embed(folder, tiny_tower)
+    other_weights(tiny_tower, folder / "models/teach/other/tower", seed=2)
+    write_json(folder / "models/teach/other/report.json", {"kind": "dual_encoder"})
+    return folder
+
+
+def shards(cache: Path) -> list[Path]:
+    return sorted(cache.glob("scores/*/*.npy"))
+
+
+def test_a_score_is_the_inner_product_of_the_other_teachers_own_embeddings(root: Path) -> None:
+    output = run_score(root, "other")
+    texts = read_table(root / "data/embed", "alignment_texts")["text"].to_pylist()
+    documents = [
+        document_text(row["title"], row["content"]) for row in read_table(root / "data/ingest", "corpus").to_pylist()
+    ]
+    nearest = np.load(root / "data/embed/nearest.npy")
+    tower = load_tower(root / "models/teach/other/tower")
+    asked, held = (
+        np.stack([embed(text) for text in given]).astype(np.float64)
+        for embed, given in ((tower.encode_query, texts), (tower.encode_document, documents))
+    )
+    expected = np.stack([held[rows] @ vector for rows, vector in zip(nearest, asked, strict=True)])
+    found = read_table(output, "scores")
+    assert found.schema.types == [pa.int32(), pa.int32(), pa.float32()]
+    assert found["text_row"].to_pylist() == np.repeat(np.arange(len(texts)), nearest.shape[1]).tolist()
+    assert found["doc_row"].to_pylist() == nearest.reshape(-1).tolist()
+    np.testing.assert_allclose(found["score"].to_numpy(), expected.reshape(-1), rtol=1e-5)
+    first = np.load(root / "data/embed/documents.npy")
+    assert not np.allclose(held @ asked[0], first @ np.load(root / "data/embed/alignment.npy")[0], atol=0.1)
+
+    report = read_json(output / "report.json")
+    assert report["teacher"]["weights"] == fingerprint(root / "models/teach/other/tower").weights
+    assert (report["texts"], report["documents"]) == (len(texts), len(np.unique(nearest)))
+    assert report["scores"] == nearest.size
+    assert report["score"]["min"] == pytest.approx(expected.min()) and report["score"]["max"] == pytest.approx(
+        expected.max()
+    )
+    assert sorted(path.name for path in output.iterdir()) == ["report.json", "scores.parquet"]
+
+
+def test_a_killed_run_repeats_at_most_one_shard_and_ends_as_an_undisturbed_one(
+    root: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([".", "tests/model"])}
+    process = subprocess.Popen([sys.executable, "-c", SCRIPT, str(root)], env=environment)
+    deadline = time.monotonic() + 200
+    while len(shards(own_cache)) < 2 and time.monotonic() < deadline:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    kept = len(shards(own_cache))
+    embedded = len(list(own_cache.glob("vectors/*/shard-*")))
+    assert kept >= 2
+
+    scored: list[int] = []
+    scores = DualEncoderScorer.scores
+
+    def counted(self: DualEncoderScorer, texts: list[str], documents: np.ndarray) -> np.ndarray:
+        scored.append(len(texts))
+        return scores(self, texts, documents)
+
+    monkeypatch.setattr(DualEncoderScorer, "scores", counted)
+    resumed = {path.name: path.read_bytes() for path in run_score(root, "other").iterdir()}
+    total = -(-read_table(root / "data/embed", "alignment_texts").num_rows // SCORE.shard_texts)
+    assert len(scored) == total - kept > 0
+    assert len(list(own_cache.glob("vectors/*/shard-*"))) == embedded  # documents are embedded once
+
+    monkeypatch.setenv("SLIMTOWER_CACHE", str(own_cache.with_name("another-cache")))
+    again = {path.name: path.read_bytes() for path in run_score(root, "other").iterdir()}
+    assert again == resumed
+    assert not list((root / "data/score").glob(".staging*"))
+
+
+def test_another_precision_teacher_or_text_is_scored_anew_and_the_same_is_not(
+    root: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def computed(**changes: Any) -> int:
+        before = len(shards(own_cache))
+        run_score(root, "other", SCORE.model_copy(update=changes))
+        return len(shards(own_cache)) - before
+
+    total = computed()
+    assert total > 1
+    assert computed() == computed(batch_size=5) == 0
+    assert computed(precision="bf16") == total
+    texts = stage.read_table(root / "data/embed", "alignment_texts")
+    place = texts.schema.get_field_index("text")
+    words = texts["text"].to_pylist()
+    changed = texts.set_column(place, texts.schema.field(place), pa.array(["something else", *words[1:]]))
+    monkeypatch.setattr(stage, "read_table", lambda *_: changed)
+    assert computed() == 1
+
+
+def test_what_cannot_be_scored_is_said(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "models/teach/other"
+    folder.parent.mkdir(parents=True)
+    (tmp_path / "data").symlink_to(root / "data")
+    folder.symlink_to(root / "models/teach/other")
+    nearest = np.load(root / "data/embed/nearest.npy")
+    for wrong in (nearest[1:], nearest + 64):
+        monkeypatch.setattr(stage.np, "load", lambda *_, wrong=wrong, **__: wrong)
+        with pytest.raises(
+            UserError, match=r"nearest\.npy: is of other texts or documents than the .* `dvc repro embed`"
+        ):
+            run_score(tmp_path, "other")
+    monkeypatch.undo()
+    monkeypatch.setenv("SLIMTOWER_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(DualEncoderScorer, "scores", lambda self, texts, places: np.full(places.shape, np.nan))
+    with pytest.raises(UserError, match=r"have the score nan; set score\.precision: fp32"):
+        run_score(tmp_path, "other")
+    folder.unlink()
+    folder.mkdir()
+    (folder / "tower").symlink_to(root / "models/teach/other/tower")
+    write_json(folder / "report.json", {"kind": "rules"})
+    with pytest.raises(UserError, match=r"a teacher of kind 'rules' does not score; take it off score\.teachers"):
+        run_score(tmp_path, "other")
