@@ -14,6 +14,7 @@ import pytest
 import torch
 from sentence_transformers import SentenceTransformer
 from stages import SCORE, run_embed, run_score
+from steps.score.dual_encoder import DualEncoderScorer
 
 import steps.score.run as stage
 from steps.core.errors import UserError
@@ -22,7 +23,6 @@ from steps.core.fingerprints import fingerprint
 from steps.core.tables import read_table
 from steps.core.texts import document_text
 from steps.core.towers import load_tower
-from steps.score.dual_encoder import DualEncoderScorer
 
 SCRIPT = """
 import sys, time
