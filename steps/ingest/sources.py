@@ -1,6 +1,6 @@
 """One source of params.yaml, read by its kind."""
 
-from typing import Any
+from typing import Any, assert_never
 
 import pyarrow as pa
 
@@ -55,6 +55,8 @@ def read_source(source: Source, *, key: str, params: IngestParams, rejects: Reje
             return read_click_log(source, key=key, window=Window.of(params.since, params.until), **limits)
         case UbiSource():
             return read_ubi(source, key=key, window=Window.of(params.since, params.until), **limits)
+        case _:
+            assert_never(source)
 
 
 def _beir_relevance(source: BeirSource, data: SourceData, key: str, params: IngestParams, rejects: Rejects) -> pa.Table:

@@ -1,0 +1,55 @@
+"""docs/extending.md, followed to the letter: its loss and its teacher, one new file each, train a student."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pipeline.plain_copy import plain_copy
+
+ROOT = Path(__file__).parents[2]
+BLOCKS = dict(re.findall(r"```python\n# (\S+)\n(.*?)```", (ROOT / "docs/extending.md").read_text("utf-8"), re.S))
+TRAIN = """
+from pathlib import Path
+from stages import FAST, distill_params, run_distill, run_embed, write_ingest, write_mine
+from steps.core.files import read_json
+from steps.core.tracking import NullRun
+from steps.teach.params import TeachParams
+from steps.teach.run import run as teach
+
+root, tower = Path("project"), {tower!r}
+described = {{"kind": "frozen", "base": tower}}
+params = TeachParams.model_validate({{"teachers": ["it"], "index": "it", "teacher": {{"it": described}}}})
+teach(root / "data/ingest", root / "data/mine", root / "models/it", params.described("it"), NullRun())
+assert read_json(root / "models/it/report.json")["kind"] == "frozen"
+run_embed(root, root / "models/it/tower")
+huber = {{"kind": "huber", "delta": 0.2, "dims": [8]}}
+student = FAST | {{"start": {{"layers": [-1]}}, "losses": [huber, {{"kind": "embedding", "weight": 0.1}}]}}
+folder = run_distill(root, "it", distill_params(students=["it"], student={{"it": student}}))
+assert read_json(folder / "report.json")["losses"] == ["huber", "embedding"]
+"""
+
+
+def test_the_page_shows_a_loss_and_a_teacher() -> None:
+    assert sorted(BLOCKS) == ["steps/distill/losses/huber.py", "steps/teach/kinds/frozen.py"]
+
+
+@pytest.mark.timeout(600)
+def test_one_new_file_each_adds_a_loss_and_a_teacher(tiny_tower: Path, tmp_path: Path) -> None:
+    project = tmp_path / "project copy"
+    plain_copy(ROOT, project)
+    for path, code in BLOCKS.items():
+        assert not (project / path).exists()
+        (project / path).write_text(code, encoding="utf-8")
+    environment = os.environ | {"PYTHONPATH": f"{project}{os.pathsep}{ROOT / 'tests/model'}"}
+    done = subprocess.run(
+        [sys.executable, "-c", TRAIN.format(tower=str(tiny_tower))],
+        cwd=project,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
