@@ -5,6 +5,7 @@ import difflib
 import os
 import types
 import typing
+from collections.abc import Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -105,7 +106,7 @@ class Deployment:
         """What a task asks for: its cell's settings, else its step's, else the defaults."""
         return self.stages.get(f"{step}@{cell}", self.stages.get(step, self.defaults))
 
-    def check_steps(self, known: set[str]) -> None:
+    def check_steps(self, known: Set[str]) -> None:
         """Raise DeploymentError when a key of `stages` is of no known step."""
         for key in self.stages:
             if key.partition("@")[0] not in known:

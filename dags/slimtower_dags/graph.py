@@ -42,10 +42,14 @@ class Stage:
 
 @dataclass(frozen=True)
 class Graph:
-    """Stages by address, in the order of dvc.yaml, and the addresses that each one waits for."""
+    """Stages by address, in the order of dvc.yaml, and the addresses that each one waits for.
+
+    `steps` names all that dvc.yaml has, also one whose matrix is empty and which is therefore no stage.
+    """
 
     stages: dict[str, Stage]
     upstream: dict[str, frozenset[str]]
+    steps: frozenset[str]
 
     @property
     def roots(self) -> list[str]:
@@ -69,7 +73,8 @@ def read_graph(root: Path, recipe: str = "") -> Graph:
     if recipe:
         params = overlay(params, _recipe(root / recipe))
     stages: dict[str, Stage] = {}
-    for name, entry in _mapping(root / "dvc.yaml").get("stages", {}).items():
+    entries = _mapping(root / "dvc.yaml").get("stages", {})
+    for name, entry in entries.items():
         for stage in _cells(name, entry, params):
             if any(stage.task_id == other.task_id for other in stages.values()):
                 raise GraphError(f"dvc.yaml: two stages would be the task {stage.task_id}; rename one")
@@ -84,7 +89,7 @@ def read_graph(root: Path, recipe: str = "") -> Graph:
         )
         for one in stages.values()
     }
-    return Graph(stages, upstream)
+    return Graph(stages, upstream, frozenset(entries))
 
 
 def overlay(base: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:

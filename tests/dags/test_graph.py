@@ -73,6 +73,7 @@ def test_students_wait_for_the_teachers_that_score_and_for_none_where_none_does(
     for name in scorers:
         assert graph.upstream[f"score@{name}"] == {"ingest", f"teach@{name}", "embed"}
     assert graph.upstream["embed"] == {"ingest", "generate", "teach@dense"}
+    assert "score" in graph.steps  # a deployment may set its resources before there is a scorer
 
 
 def test_every_form_of_dvc_yaml_is_read_as_dvc_reads_it(bare: Path) -> None:

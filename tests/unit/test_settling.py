@@ -98,13 +98,21 @@ def test_a_plain_copy_holds_what_git_tracks_or_would(tmp_path: Path) -> None:
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split("\0")
     plain_copy(Path.cwd(), tmp_path / "copy")
-    assert held(tmp_path / "copy") == {name for name in listed if name and Path(name).is_file()}
+    inside = {"data/score/README.md"}  # the one file below an ignored folder: the pipeline makes the folder itself
+    assert held(tmp_path / "copy") == {name for name in listed if name and Path(name).is_file()} - inside
+
+
+def test_the_folder_of_scores_is_there_before_a_run(tmp_path: Path) -> None:
+    surroundings.lay_out(tmp_path)
+    (tmp_path / "data/score/other").mkdir()
+    surroundings.lay_out(tmp_path)
+    assert [path.name for path in (tmp_path / "data/score").iterdir()] == ["other"]
 
 
 def test_a_plain_copy_takes_over_what_is_new_and_keeps_what_is_ignored(tmp_path: Path) -> None:
     root, copy = tmp_path / "project", tmp_path / "project" / "runs" / "x"
     files = {
-        ".gitignore": "# of the project\n__pycache__/\n*.egg-info/\n/data/\n/runs/\n",
+        ".gitignore": "# of the project\n__pycache__/\n*.egg-info/\n/data/*\n!/data/score/\n/data/score/*\n/runs/\n",
         ".dvc/.gitignore": "/config.local\n/cache\n",
         ".dvc/config": "", ".dvc/config.local": "own", ".dvc/cache/object": "", ".git/HEAD": "",
         "params.yaml": "a: 1", "steps/data/kept.py": "", "steps/gone.py": "", "steps/__pycache__/x.pyc": "",
