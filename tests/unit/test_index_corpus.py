@@ -4,6 +4,7 @@ import hashlib
 import tracemalloc
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -66,6 +67,13 @@ def test_texts_and_rows_can_be_read_again(ingest: Path) -> None:
     for _ in range(2):
         assert list(texts) == [f"{row['title']}. {row['content']}" for row in ROWS]
         assert list(rows) == [(row["content"], row["doc_id"]) for row in ROWS]
+
+
+def test_some_documents_are_read_by_their_rows(ingest: Path) -> None:
+    whole = list(corpus.CorpusTexts(ingest))
+    some = corpus.CorpusTexts(ingest, np.array([1, 4, len(whole) - 1]))
+    assert len(some) == 3
+    assert list(some) == list(some) == [whole[1], whole[4], whole[-1]]
 
 
 def test_texts_larger_than_memory_pass_through_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

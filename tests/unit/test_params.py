@@ -8,6 +8,7 @@ import yaml
 
 from pipeline.params import Params, check_params, load_params
 from steps.core.errors import UserError
+from steps.core.params import load_index_teacher
 
 TRACKED = yaml.safe_load(Path("params.yaml").read_text(encoding="utf-8"))
 
@@ -60,6 +61,19 @@ def test_the_tracked_file_is_valid_and_each_section_is_a_stage() -> None:
         set(stages) | {"promote"} == set(Params.model_fields) == set(TRACKED)
     )  # promotion moves aliases, makes no file
     assert all(Path("steps", stage, "__main__.py").is_file() for stage in stages)
+
+
+def test_the_teacher_of_the_index_is_read_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "params.yaml"
+    path.write_text("teach: {index: dense}")
+    assert load_index_teacher(path) == "dense"
+    for text in ("teach: {teachers: [dense]}", "teach: {index: [dense]}", "teach: 1", "mine: {}"):
+        path.write_text(text)
+        with pytest.raises(UserError, match=r"teach\.index is .*; give a name in teach\.teachers"):
+            load_index_teacher(path)
+    path.write_text("teach: {index: ../elsewhere}")
+    with pytest.raises(UserError, match=r"teach\.index: '\.\./elsewhere': a name is"):
+        load_index_teacher(path)
 
 
 def test_a_missing_or_broken_file_says_so(tmp_path: Path) -> None:

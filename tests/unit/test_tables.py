@@ -1,5 +1,8 @@
 """Tables are checked against their schema on write and on read."""
 
+import gc
+import weakref
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -7,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from steps.core.errors import UserError
-from steps.core.tables import SCHEMAS, read_table, table_from_rows, write_table
+from steps.core.tables import SCHEMAS, read_table, stream_table, table_from_rows, write_table
 
 
 def test_round_trip(tmp_path: Path) -> None:
@@ -20,6 +23,35 @@ def test_round_trip(tmp_path: Path) -> None:
 def test_every_table_can_be_empty(tmp_path: Path, name: str) -> None:
     write_table(tmp_path, name, SCHEMAS[name].empty_table())
     assert read_table(tmp_path, name).num_rows == 0
+
+
+def test_tables_are_written_one_at_a_time_as_they_are_made(tmp_path: Path) -> None:
+    alive: list[weakref.ref[pa.Table]] = []
+
+    def made() -> Iterator[pa.Table]:
+        for number in range(4):
+            gc.collect()
+            assert sum(table() is not None for table in alive) <= 1  # the last one, still in the writer's hands
+            rows = [{"text_row": number, "doc_row": column, "score": column / 2} for column in range(3)]
+            table = table_from_rows("scores", rows if number != 2 else [])
+            alive.append(weakref.ref(table))
+            yield table
+            del table
+
+    stream_table(tmp_path, "scores", made())
+    found = read_table(tmp_path, "scores")
+    assert found["text_row"].to_pylist() == [0, 0, 0, 1, 1, 1, 3, 3, 3]
+    assert found["score"].to_pylist() == [0.0, 0.5, 1.0] * 3
+
+
+def test_a_failure_while_tables_are_made_leaves_no_file(tmp_path: Path) -> None:
+    def made() -> Iterator[pa.Table]:
+        yield table_from_rows("scores", [{"text_row": 0, "doc_row": 0, "score": 0.0}])
+        raise UserError("no more")
+
+    with pytest.raises(UserError, match="no more"):
+        stream_table(tmp_path, "scores", made())
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_foreign_file_is_refused_by_name(tmp_path: Path) -> None:
