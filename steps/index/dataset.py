@@ -20,7 +20,7 @@ from steps.index.semantic_ids import SemanticIds, codebooks, semantic_ids, updat
 from steps.index.state import Previous, State, Tried
 from steps.index.tuning import K, Tuned, tune, tuned_again
 from steps.index.vectors import Vectors
-from steps.serving.dims import cut
+from steps.serving.dims import truncate
 from steps.serving.index_files import open_index
 
 TABLES = ("doc_ids.parquet", "semantic_ids.parquet")
@@ -56,7 +56,7 @@ def index_dataset(
         "removed": previous.match.removed if previous else 0,
         "drift": previous.drift() if previous else 0.0,
     }
-    asked, top, tried = cut(queries.vectors, vectors.width), None, None
+    asked, top, tried = truncate(queries.vectors, vectors.dim), None, None
     if params.kind != "flat":
         top, update["scanned_queries"] = _top(previous, vectors, asked)
         found = _approximate(folder, previous, pieces, vectors, asked, top.rows, params)
@@ -136,7 +136,7 @@ def _approximate(
         text, several = before.factory, False
         built = iter([incremental.updated(previous.index(), previous.match, vectors)])
     else:
-        text = factory(params, len(vectors), vectors.width)
+        text = factory(params, len(vectors), vectors.dim)
         template = trained(text, vectors, params.training_vectors, params.seed)
         several = len(pieces) > 1 and not shards.mergeable(template)
         built = shards.build(template, pieces)

@@ -31,7 +31,7 @@ def seen() -> bool:
 
 
 def knn(queries: np.ndarray, vectors: np.ndarray, k: int, metric: int) -> tuple[np.ndarray, np.ndarray]:
-    """Scores and rows of the k best of `vectors` `(n, width)` for each query, exactly: `(queries, k)` each."""
+    """Scores and rows of the k best of `vectors` `(n, dim)` for each query, exactly: `(queries, k)` each."""
     if seen():
         with memory():
             return faiss.knn_gpu(_resources(), queries, vectors, k, metric=metric, device=0)

@@ -37,7 +37,7 @@ def recall(found: np.ndarray, wanted: np.ndarray) -> float:
 def tune(index: faiss.Index, queries: np.ndarray, wanted: np.ndarray, target: float) -> Tuned:
     """Choose and apply the settings that read the fewest bytes a search among those that reach `target` recall.
 
-    Args: queries: float32 `(n, width)`; wanted: the exact top k of each, row numbers `(n, k)`. When no setting reaches
+    Args: queries: float32 `(n, dim)`; wanted: the exact top k of each, row numbers `(n, k)`. When no setting reaches
     the target, the one that finds most is chosen, the cheapest of equals. Recall rises with either setting, so their
     grid is walked along the edge of the target instead of being searched whole.
     """
