@@ -19,7 +19,7 @@ OPQ_ITERATIONS, OPQ_FIRST, OPQ_POINTS = 5, 10, 8192
 
 @dataclass
 class Layers:
-    """What searches, what scores its finds again (None without), and the faiss index that holds both, if any."""
+    """What searches, what re-ranks its candidates (None without), and the faiss index that holds both, if any."""
 
     base: faiss.Index
     refine: faiss.Index | None

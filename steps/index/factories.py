@@ -41,7 +41,7 @@ def of_kind(kind: Kind, count: int, dim: int, trained: int) -> str:
             return f"HNSW{GRAPH_LINKS}"
         case "sq8":
             return "SQ8"
-        case "binary":  # one bit a dimension after a random rotation (RaBitQ, Gao and Long 2024), then re-scored
+        case "binary":  # one bit a dimension after a random rotation (RaBitQ, Gao and Long 2024), then re-ranked
             return f"RR{dim},RaBitQ,Refine(SQ8)"
 
 
@@ -51,7 +51,7 @@ def subquantizers(dim: int) -> int:
 
 
 def split_refine(text: str) -> tuple[str, str | None]:
-    """A factory string as what searches first and what scores its finds again (None without)."""
+    """A factory string as what searches first and what re-ranks its candidates (None without)."""
     if match := _REFINED.match(text):
         return match["base"], match["flat"] or match["codes"]
     return text, None

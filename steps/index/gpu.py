@@ -133,7 +133,7 @@ def _centroids_there(lists: Any) -> Iterator[None]:
 def searching(index: Any) -> Search:
     """A function of settings, queries and k that returns the rows found; on a GPU where that can hold the index.
 
-    Finds are scored again on the CPU, where an index does that.
+    Candidates are re-ranked on the CPU, where an index does that.
     """
 
     def here(settings: Mapping[str, int], queries: np.ndarray, k: int) -> np.ndarray:

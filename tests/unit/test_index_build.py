@@ -244,7 +244,7 @@ class FakeGpu:
         ("hnsw", (), []),
         # the centroids alone, as they are trained and as vectors find theirs
         ("ivfpq", (faiss.IndexFlat,), ["there", "there"]),
-        # the centroids as they are trained; then the base and the re-scoring, filled and brought back
+        # the centroids as they are trained; then the base and the re-ranking, filled and brought back
         (
             "ivfpq",
             (faiss.IndexFlat, faiss.IndexPreTransform, faiss.IndexScalarQuantizer),
@@ -277,7 +277,7 @@ def test_settings_tuned_on_a_gpu_are_those_of_the_cpu(factory: str, most: int, m
     expected = tune(index, queries, wanted, 0.95)
     fake = FakeGpu(faiss.IndexIVFFlat, faiss.IndexIVFScalarQuantizer)
     monkeypatch.setattr(gpu, "faiss", fake)
-    monkeypatch.setattr(gpu, "MOST_PROBES", most)  # dearer settings are tried on the CPU
+    monkeypatch.setattr(gpu, "MOST_PROBES", most)  # costlier settings are tried on the CPU
     apply_settings(index, {"nprobe": 1})
     assert tune(index, queries, wanted, 0.95) == expected
     assert fake.moves == ["there"]

@@ -1,4 +1,4 @@
-"""params.yaml: the tracked file is valid, and every mistake names its key, its value and the mend."""
+"""params.yaml: the tracked file is valid, and every mistake names its key, its value and the fix."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Stand-ins for the evaluate tests: hashed bags of words as encoders, and the folders that the stage reads."""
+"""Fakes for the evaluate tests: hashed bags of words as encoders, and the folders that the stage reads."""
 
 import zlib
 from dataclasses import dataclass, field
