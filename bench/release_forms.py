@@ -34,7 +34,7 @@ from steps.release.quantisation import quantise
 from steps.release.run import SAMPLE
 from steps.release.run import run as release
 from steps.serving.checks import embed_each
-from steps.serving.dims import cut
+from steps.serving.dims import truncate
 from steps.serving.query_encoder import load_query_encoder
 from steps.serving.release import load_release
 
@@ -80,7 +80,7 @@ def measure(root: Path, student: str, seed: int, params: Params, folder: Path) -
     opened = load_release(target)
     queries = dev_sets(ingest, opened.datasets)
     texts = [text for asked in queries for text in asked.texts]
-    model = cut(encode(load_tower(made / "query_encoder"), texts, "query"), opened.manifest.width)
+    model = truncate(encode(load_tower(made / "query_encoder"), texts, "query"), opened.manifest.dim)
     before = np.concatenate(ndcg(opened, queries, model, "flat"))
     written = forms(made / "query_encoder", ingest, folder / "forms")
     encoders = {name: load_query_encoder(path) for name, path in written.items()}
@@ -100,7 +100,7 @@ def measure(root: Path, student: str, seed: int, params: Params, folder: Path) -
             "bytes": folder_bytes(written[name]),
             "p50_ms": round(speeds[name].p50_ms, 4),
         }
-    return {"student": student, "seed": seed, "serves": opened.manifest.serves.precision, "forms": rows}
+    return {"student": student, "seed": seed, "serves": opened.manifest.encoder_settings.precision, "forms": rows}
 
 
 def main() -> None:

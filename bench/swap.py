@@ -19,7 +19,7 @@ from steps.index.factories import of_kind
 from steps.index.params import IndexParams
 from steps.index.queries import recall_queries
 from steps.index.tuning import K, Tuned, tune
-from steps.serving.dims import cut
+from steps.serving.dims import truncate
 from steps.serving.release import Release, load_release
 
 INGEST, EMBED = Path("data/ingest"), Path("data/embed")
@@ -78,7 +78,7 @@ def _graph(release: Release, dataset: str, params: IndexParams) -> tuple[faiss.I
         params.recall_queries,
         params.seed,
     )
-    queries = np.ascontiguousarray(cut(asked.vectors, release.manifest.width))
+    queries = np.ascontiguousarray(truncate(asked.vectors, release.manifest.dim))
     wanted = exact.search(queries, min(K, exact.ntotal))[1]
     return graph, tune(graph, queries, wanted, params.target_recall)
 

@@ -112,7 +112,7 @@ def _call(*words: str) -> None:
     except FileNotFoundError:
         raise UserError(f"CONTAINER_ENGINE: {words[0]!r} is not installed; name docker or podman") from None
     if code:
-        raise UserError(f"{' '.join(words[:2])}: ended with code {code}, as said above; mend that and run it again")
+        raise UserError(f"{' '.join(words[:2])}: ended with code {code}, as said above; fix that and run it again")
 
 
 def _output(*words: str) -> str:

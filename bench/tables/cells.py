@@ -99,7 +99,7 @@ def distill_params(
     except ValidationError as error:
         item = error.errors()[0]
         key = ".".join(map(str, item["loc"]))
-        raise UserError(f"bench/expected.yaml: student {student}: {key}: {item['msg']}; mend it") from None
+        raise UserError(f"bench/expected.yaml: student {student}: {key}: {item['msg']}; fix it") from None
     changes = {"seed": seed, "repeats": repeats, "validation_texts": validation_texts}
     return run.model_copy(update=changes | {"students": [], "student": {STUDENT: chosen}})
 

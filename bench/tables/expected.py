@@ -135,4 +135,4 @@ def read_expected(path: Path) -> Expected:
     except ValidationError as error:
         item = error.errors()[0]
         key = ".".join(map(str, item["loc"]))
-        raise UserError(f"{path}: {key} is {str(item['input'])[:80]!r}: {item['msg']}; mend it") from None
+        raise UserError(f"{path}: {key} is {str(item['input'])[:80]!r}: {item['msg']}; fix it") from None

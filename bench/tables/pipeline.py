@@ -24,7 +24,7 @@ from steps.core.tables import Part, read_table
 from steps.core.towers import load_tower
 from steps.distill.mixture import epoch_rows, hold_out, rows_of
 from steps.distill.params import DistillParams, Repeats
-from steps.serving.dims import cut as cut_to
+from steps.serving.dims import truncate
 
 _EMBEDDED = (
     "alignment_texts.parquet", "alignment.npy", "lengths.npy", "nearest.npy", "documents.npy", "tokens.npy",
@@ -159,8 +159,8 @@ class Pipeline:
             scores: Scores = {}
             for item in self.questions:
                 rows, ids = self.corpus[item.dataset]
-                asked = cut_to(queries[f"{item.split}/{item.dataset}"], cut or documents.shape[1])
-                held = cut_to(documents[rows], cut or documents.shape[1])
+                asked = truncate(queries[f"{item.split}/{item.dataset}"], cut or documents.shape[1])
+                held = truncate(documents[rows], cut or documents.shape[1])
                 if self.teacher.similarity_fn_name == "cosine":
                     faiss.normalize_L2(asked)
                     faiss.normalize_L2(held)

@@ -18,7 +18,7 @@ RUNNERS = ("process", "docker", "kubernetes")
 
 
 class DeploymentError(ValueError):
-    """A setting is wrong; one line names file, key and mend."""
+    """A setting is wrong; one line names file, key and fix."""
 
 
 @dataclass(frozen=True)
@@ -159,8 +159,8 @@ def _checked(kind: Any, values: Any, path: str, where: str) -> Any:
     for key in values:
         if key not in hints:
             near = difflib.get_close_matches(str(key), hints, 1)
-            mend = f"did you mean {where}{near[0]}?" if near else f"there are {', '.join(hints)}"
-            raise DeploymentError(f"{path}: {where}{key} is unknown; {mend}")
+            fix = f"did you mean {where}{near[0]}?" if near else f"there are {', '.join(hints)}"
+            raise DeploymentError(f"{path}: {where}{key} is unknown; {fix}")
     made = {}
     for field in dataclasses.fields(kind):
         name = field.name.rstrip("_")

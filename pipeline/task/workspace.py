@@ -126,10 +126,10 @@ class Workspace:
         return wanted
 
 
-def _git_error(done: Ended, where: str, mend: str) -> UserError:
+def _git_error(done: Ended, where: str, fix: str) -> UserError:
     """A failure of git: TransientError for the network or a full disk, UserError for everything else."""
     kind = TransientError if is_passing(done.said) else UserError
-    return kind(f"{where}: {done.line()}; {mend}")
+    return kind(f"{where}: {done.line()}; {fix}")
 
 
 def is_refused(said: str) -> bool:

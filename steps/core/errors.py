@@ -1,4 +1,4 @@
-"""Errors that a person can mend, and the exit codes that schedulers read."""
+"""Errors that a person can fix, and the exit codes that schedulers read."""
 
 import errno
 import sys

@@ -157,7 +157,7 @@ def explain(folder: Path, codes: Mapping[int, int]) -> int:
     """Raise the UserError that ended the training, or say what else did and return the exit code.
 
     `codes` are the exit codes of the failed ranks, minus the signal where one was killed. A rank that fails takes the
-    others with it, so a reason left in `folder` that a person can mend, then a kill, then the earliest traceback, is
+    others with it, so a reason left in `folder` that a person can fix, then a kill, then the earliest traceback, is
     what happened; without any of them rank 0 has failed outside the training and said so itself.
     """
     left = sorted((read_json(path) for path in folder.glob("*.json")), key=lambda reason: reason["time"])

@@ -119,8 +119,8 @@ def encode(
                 texts[start : start + window], batch_size=batch_size, show_progress_bar=False, convert_to_tensor=True
             )
         parts.append(part.float().cpu().numpy())
-    width = tower.get_embedding_dimension() or 0
-    return np.concatenate(parts) if parts else np.zeros((0, width), dtype=np.float32)
+    dim = tower.get_embedding_dimension() or 0
+    return np.concatenate(parts) if parts else np.zeros((0, dim), dtype=np.float32)
 
 
 def encode_with_lengths(

@@ -77,7 +77,7 @@ class Objective:
         found: dict[str, Tensor] = {}
         for name, loss in self.losses.items():
             values = [loss.values(outputs, targets, batch)]
-            values += [loss.values(outputs.cut(dim), targets.cut(dim), batch) for dim in loss.dims]
+            values += [loss.values(outputs.truncate(dim), targets.truncate(dim), batch) for dim in loss.dims]
             counted = labelled if Need.LABELS in loss.needs else len(rows)
             found[name] = loss.weight * torch.stack(values).mean(dim=0).sum() / max(1, counted)
         return found

@@ -1,1 +1,1 @@
-"""Measure BM25, the teacher and every student: quality, what was kept of it, speed; and audit for leaks."""
+"""Measure BM25, the teacher and every student: quality, retention, speed; and audit for leaks."""

@@ -1,4 +1,4 @@
-"""The frontier: quality kept against the latency of one query, as a table and as a picture."""
+"""The frontier: retention against the latency of one query, as a table and as a picture."""
 
 import csv
 import math
@@ -36,9 +36,9 @@ def frontier(latencies: Mapping[str, Latency], retained: Mapping[str, Retention]
     """The teacher (retention 1 by definition) and the students, fastest first."""
     points = []
     for model, latency in latencies.items():
-        kept = retained.get(model)
+        found = retained.get(model)
         whole = 1.0 if metrics["datasets"] else math.nan
-        ratio, low, high = (kept.mean_of_ratios, kept.ci95_low, kept.ci95_high) if kept else (whole, whole, whole)
+        ratio, low, high = (found.mean_of_ratios, found.ci95_low, found.ci95_high) if found else (whole, whole, whole)
         points.append(Point(model, latency.p50_ms, ratio, low, high, mean_ndcg(metrics, model)))
     return sorted(points, key=lambda point: (point.p50_ms, point.model))
 
@@ -87,7 +87,7 @@ def _frame(axes: Axes, points: Sequence[Point], bm25: float, budget_ms: float) -
     room = max((highest - lowest) * 0.12, 1.0)
     axes.set_ylim(lowest - room, highest + room)
     axes.set_xlabel("time to encode one query, ms (one thread, log scale)", color=MUTED)
-    axes.set_ylabel("nDCG@10 kept, % of the teacher", color=MUTED)
+    axes.set_ylabel("retention: nDCG@10, % of the teacher's", color=MUTED)
     axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.xaxis.set_minor_formatter(NullFormatter())
@@ -126,16 +126,16 @@ def _draw_budget(axes: Axes, budget_ms: float) -> None:
 def _draw_point(axes: Axes, point: Point, above: bool, chosen: bool) -> None:
     teacher = point.model == "teacher"
     colour = TEACHER if teacher else STUDENT
-    kept = point.retention * 100
+    percent = point.retention * 100
     if not teacher:
         axes.vlines(point.p50_ms, point.ci95_low * 100, point.ci95_high * 100, color=colour, linewidth=1.5, alpha=0.45)
-    axes.plot(point.p50_ms, kept, marker="D" if teacher else "o", markersize=8, color=colour, markeredgewidth=0)
+    axes.plot(point.p50_ms, percent, marker="D" if teacher else "o", markersize=8, color=colour, markeredgewidth=0)
     if chosen:
-        axes.plot(point.p50_ms, kept, marker="o", markersize=15, markerfacecolor="none", markeredgecolor=colour)
-    label = "teacher" if teacher else f"{point.model} {kept:.1f}{', chosen' if chosen else ''}"
+        axes.plot(point.p50_ms, percent, marker="o", markersize=15, markerfacecolor="none", markeredgecolor=colour)
+    label = "teacher" if teacher else f"{point.model} {percent:.1f}{', chosen' if chosen else ''}"
     axes.annotate(
         label,
-        (point.p50_ms, kept),
+        (point.p50_ms, percent),
         xytext=(12 if chosen else 8, 7 if above else -7),
         textcoords="offset points",
         va="bottom" if above else "top",

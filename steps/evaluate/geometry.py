@@ -1,6 +1,6 @@
 """How close a student's queries lie to the teacher's: the bound of EmbedDistill's Proposition 1, and its Fig. 4.
 
-Students embed as they serve. Teacher and student have the width of the index.
+Students embed as they serve. Teacher and student have as many dimensions as the index.
 """
 
 from dataclasses import dataclass

@@ -3,9 +3,9 @@
     datasets.<set>.<model>.<measure>       mean over the test queries; model = bm25, teacher or a student's name;
                                            measure = nDCG@10, MRR@10, MAP@1000, Recall@5, Recall@20, Recall@100
     datasets_dev.<set>.<model>.<measure>   the same for the dev queries, where a data set has any
-    retention.<student>.mean_of_ratios     mean over data sets of student / teacher, test nDCG@10; 1.0 = all kept
+    retention.<student>.mean_of_ratios     mean over data sets of student / teacher, test nDCG@10; 1.0 = as good
     retention.<student>.ratio_of_means     mean of the students over mean of the teachers
-    retention.<student>.worst              the data set on which least is kept
+    retention.<student>.worst              the data set where it is least
     retention.<student>.ci95_low, ci95_high    bootstrap interval of mean_of_ratios over queries
     significance.<set>.<student>.p_value   two-sided paired t-test of nDCG@10, student against teacher
     significance.<set>.<student>.wins, ties, losses    queries on which the student is better, equal, worse

@@ -8,7 +8,7 @@ from steps.core.params import Strict
 
 
 class EvaluateParams(Strict):
-    """How quality and speed are measured, how much of it is kept, and what the chosen student may take."""
+    """How quality, retention and speed are measured, and what the chosen student may take."""
 
     budget_ms: float = Field(ge=0)
     splits: list[Literal["dev", "test"]] = Field(min_length=1)

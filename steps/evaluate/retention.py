@@ -1,4 +1,4 @@
-"""How much of the teacher a student keeps, how sure that is, and whether the difference could be chance.
+"""Retention: a student's quality as a share of the teacher's, how sure that is, and whether it could be chance.
 
 Retention follows METHODS of query-encoder alignment: the mean over data sets of student / teacher. The ratio of the
 means and the worst data set are reported beside it, because the mean of ratios flatters where the teacher is weak.
@@ -17,7 +17,7 @@ Paired = Mapping[str, tuple[np.ndarray, np.ndarray]]  # data set -> (student, te
 
 @dataclass(frozen=True)
 class Retention:
-    """Retention as ratios (1.0 = all kept) with a 95 % bootstrap interval of the mean of ratios."""
+    """Retention as ratios (1.0 = as good as the teacher) with a 95 % bootstrap interval of the mean of ratios."""
 
     mean_of_ratios: float
     ratio_of_means: float
@@ -51,7 +51,7 @@ def retention(paired: Paired, samples: int, seed: int) -> Retention:
     for dataset, mean in zip(paired, teachers, strict=True):
         if mean <= 0:
             raise UserError(
-                f"models/teach: the teacher's nDCG@10 on {dataset!r} is 0, nothing can be kept of it; check the qrels"
+                f"models/teach: the teacher's nDCG@10 on {dataset!r} is 0: no student has a retention; check the qrels"
             )
     ratios = students / teachers
     low, high = np.quantile(bootstrap_mean_ratio(paired, samples, seed), [0.025, 0.975])

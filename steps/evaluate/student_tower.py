@@ -4,7 +4,7 @@ from sentence_transformers import SentenceTransformer
 
 from steps.core.towers import encode, load_tower
 from steps.serving.checks import check_probes
-from steps.serving.dims import cut
+from steps.serving.dims import truncate
 from steps.serving.release import Release
 
 
@@ -12,6 +12,6 @@ def student_tower(release: Release) -> SentenceTransformer:
     """Load a release's query_encoder/; UserError when it is not the one of the manifest's probes."""
     probes, folder = release.manifest.probes, release.folder / "query_encoder"
     tower = load_tower(folder)
-    vectors = cut(encode(tower, [probe.text for probe in probes], "query"), release.manifest.width)
-    check_probes(folder, release.manifest, vectors, [probe.vector for probe in probes])
+    vectors = truncate(encode(tower, [probe.text for probe in probes], "query"), release.manifest.dim)
+    check_probes(folder, release.manifest, vectors, [probe.student_vector for probe in probes])
     return tower

@@ -18,7 +18,7 @@ from steps.core.towers import encode, load_tower
 from steps.evaluate.bm25 import Bm25
 from steps.evaluate.latency import Encode
 from steps.evaluate.student_tower import student_tower
-from steps.serving.dims import cut
+from steps.serving.dims import truncate
 from steps.serving.release import Release, load_release
 from steps.serving.tower_files import tower_bytes
 
@@ -91,10 +91,10 @@ def open_systems(ingest: Path, teach: Path, releases: Mapping[str, Path], batch_
         Teacher(
             _digest(fingerprint(teach / "tower").id, first.manifest.index_manifest, first.manifest.index_files),
             first,
-            _teacher_encoder(teach / "tower", first.manifest.width, batch_size),
+            _teacher_encoder(teach / "tower", first.manifest.dim, batch_size),
             tower_bytes(teach / "tower", "query"),
         ),
-        [Student(name, release.manifest.seal, release, tower_encoder(release)) for name, release in opened.items()],
+        [Student(name, release.manifest.checksum, release, tower_encoder(release)) for name, release in opened.items()],
     )
 
 
@@ -135,12 +135,12 @@ def bm25_search(ingest: Path) -> Search:
 def tower_encoder(release: Release) -> Encode:
     """The release's student in fp32, as trained; loaded when the first text is read."""
     tower = cache(lambda: student_tower(release))
-    return lambda texts: cut(encode(tower(), texts, "query"), release.manifest.width)
+    return lambda texts: truncate(encode(tower(), texts, "query"), release.manifest.dim)
 
 
-def _teacher_encoder(folder: Path, width: int, batch_size: int) -> Encode:
+def _teacher_encoder(folder: Path, dim: int, batch_size: int) -> Encode:
     tower = cache(lambda: load_tower(folder))
-    return lambda texts: cut(encode(tower(), texts, "query", batch_size=batch_size), width)
+    return lambda texts: truncate(encode(tower(), texts, "query", batch_size=batch_size), dim)
 
 
 def remembering(encode: Encode) -> Encode:

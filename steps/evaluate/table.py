@@ -23,7 +23,7 @@ def results_table(reports: Path) -> str:
     lines = []
     for dataset, models in metrics["datasets"].items():
         teacher = models["teacher"]["nDCG@10"]
-        heads = "".join(f"{name:>12}" for name in (*COLUMNS, "kept %", "p50 ms", "queries/s", "MB"))
+        heads = "".join(f"{name:>12}" for name in (*COLUMNS, "retention %", "p50 ms", "queries/s", "MB"))
         lines += [f"{dataset} (test queries)", f"{'':12}{heads}"]
         for model in sorted(models, key=lambda name: -models[name]["nDCG@10"]):
             cells = [f"{models[model][measure]:12.4f}" for measure in COLUMNS]

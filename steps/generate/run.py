@@ -17,9 +17,9 @@ from steps.core.towers import load_tower
 from steps.core.tracking import Run
 from steps.generate.denoiser import Denoiser, Variants, load_denoiser, write_variants
 from steps.generate.denoiser_training import train_denoiser
-from steps.generate.likeness import content_overlap, cosines
+from steps.generate.filtering import Filtered, filter_texts
 from steps.generate.params import GenerateParams
-from steps.generate.sifting import Sifted, sift
+from steps.generate.similarity import content_overlap, cosines
 
 SENTENCE_WORDS = range(4, 31)
 EXAMPLES = 5
@@ -65,7 +65,7 @@ def generate(
         for variant, sigma in enumerate(params.sigmas)
     ]
     all_texts = [text for variants in written for text in variants.texts]
-    sifted = sift(all_texts, texts * len(written), evaluation, known)
+    filtered = filter_texts(all_texts, texts * len(written), evaluation, known)
     rows = [
         {
             "query_id": f"{source['query_id']}#{variant}",
@@ -75,12 +75,12 @@ def generate(
             "sigma": params.sigmas[variant],
             "mask_ratio": params.mask_ratio,
         }
-        for position in sifted.kept
+        for position in filtered.kept
         for variant, source in [(position // len(texts), sources[position % len(texts)])]
     ]
     rows.sort(key=lambda row: (row["source_query_id"], row["variant"]))
     report: dict[str, Any] = {"sources": len(sources), "queries": len(rows), "mask_ratio": params.mask_ratio}
-    report["sigmas"] = [measure(texts, variants, variant, sifted, params) for variant, variants in enumerate(written)]
+    report["sigmas"] = [measure(texts, variants, variant, filtered, params) for variant, variants in enumerate(written)]
     for entry in report["sigmas"]:
         for name in ("share_not_copied", "content_word_overlap", "cosine_to_source"):
             run.metric(f"sigma_{entry['sigma']:g}.{name}", entry[name])
@@ -89,12 +89,12 @@ def generate(
 
 
 def measure(
-    sources: list[str], variants: Variants, variant: int, sifted: Sifted, params: GenerateParams
+    sources: list[str], variants: Variants, variant: int, filtered: Filtered, params: GenerateParams
 ) -> dict[str, Any]:
-    """What one sigma gave: counts, share not copied, likeness of the kept texts to their sources."""
+    """What one sigma gave: counts, share not copied, similarity of the kept texts to their sources."""
     offset = variant * len(sources)
     positions = range(offset, offset + len(sources))
-    kept = [position - offset for position in sifted.kept if position in positions]
+    kept = [position - offset for position in filtered.kept if position in positions]
     copied = sum(fold(text) == fold(source) for text, source in zip(variants.texts, sources, strict=True))
     overlap = [content_overlap(sources[index], variants.texts[index]) for index in kept]
     sample = sorted(random.Random(params.seed).sample(kept, min(params.judge_sample, len(kept))))
@@ -106,7 +106,7 @@ def measure(
         "sigma": params.sigmas[variant],
         "written": len(sources),
         "kept": len(kept),
-        "dropped": sifted.count(positions),
+        "dropped": filtered.count(positions),
         "masked_share": variants.masked_share,
         "encoder_state_deviation": variants.state_deviation,
         "share_not_copied": 1 - copied / len(sources),

@@ -19,7 +19,7 @@ OPQ_ITERATIONS, OPQ_FIRST, OPQ_POINTS = 5, 10, 8192
 
 @dataclass
 class Layers:
-    """What searches, what scores its finds again (None without), and the faiss index that holds both, if any."""
+    """What searches, what re-ranks its candidates (None without), and the faiss index that holds both, if any."""
 
     base: faiss.Index
     refine: faiss.Index | None
@@ -52,7 +52,7 @@ def trained(factory: str, vectors: Vectors, training_vectors: int, seed: int) ->
     """An empty index of the factory string, trained on a seeded sample; UserError when faiss cannot do that."""
     sample = vectors.sample(training_vectors, seed)
     try:
-        parts = [_made(text, vectors.width, seed) for text in split_refine(factory) if text]
+        parts = [_made(text, vectors.dim, seed) for text in split_refine(factory) if text]
         for part in parts:
             if not part.is_trained:
                 gpu.train(part, sample)
@@ -61,7 +61,7 @@ def trained(factory: str, vectors: Vectors, training_vectors: int, seed: int) ->
     except RuntimeError as error:
         reason = " ".join(str(error).split())[-200:]
         raise UserError(
-            f"index.factory: {factory!r} cannot be trained on {len(sample)} vectors of {vectors.width} dimensions"
+            f"index.factory: {factory!r} cannot be trained on {len(sample)} vectors of {vectors.dim} dimensions"
             f" ({reason}); choose another string, or an index.kind"
         ) from None
     return Layers(parts[0], parts[1] if len(parts) > 1 else None)
@@ -86,12 +86,12 @@ def fill(layers: Layers, vectors: Vectors) -> Layers:
 
 def flat(vectors: Vectors) -> faiss.Index:
     """Exact inner-product index."""
-    return fill(Layers(faiss.IndexFlatIP(vectors.width), None), vectors).index()
+    return fill(Layers(faiss.IndexFlatIP(vectors.dim), None), vectors).index()
 
 
-def _made(factory: str, width: int, seed: int) -> faiss.Index:
+def _made(factory: str, dim: int, seed: int) -> faiss.Index:
     """An untrained index whose k-means starts from the seed."""
-    index = faiss.index_factory(width, factory, faiss.METRIC_INNER_PRODUCT)
+    index = faiss.index_factory(dim, factory, faiss.METRIC_INNER_PRODUCT)
     ivf = inverted_lists(index)
     for part in (ivf, index):
         if part is None:

@@ -12,15 +12,15 @@ from steps.core.files import sha256_file
 from steps.index import incremental, shards, state
 from steps.index.build import flat, trained
 from steps.index.documents import Documents
-from steps.index.exact import Top, exact_top, queries_digest, updated_top
+from steps.index.exact import ExactTopK, exact_top, queries_digest, updated_top
 from steps.index.factories import factory
 from steps.index.params import IndexParams
 from steps.index.queries import RecallQueries
 from steps.index.semantic_ids import SemanticIds, codebooks, semantic_ids, updated_ids
-from steps.index.state import Previous, State, Tried
+from steps.index.state import Previous, State, TunedSettings
 from steps.index.tuning import K, Tuned, tune, tuned_again
 from steps.index.vectors import Vectors
-from steps.serving.dims import cut
+from steps.serving.dims import truncate
 from steps.serving.index_files import open_index
 
 TABLES = ("doc_ids.parquet", "semantic_ids.parquet")
@@ -56,11 +56,11 @@ def index_dataset(
         "removed": previous.match.removed if previous else 0,
         "drift": previous.drift() if previous else 0.0,
     }
-    asked, top, tried = cut(queries.vectors, vectors.width), None, None
+    asked, top, tuned_settings = truncate(queries.vectors, vectors.dim), None, None
     if params.kind != "flat":
         top, update["scanned_queries"] = _top(previous, vectors, asked)
         found = _approximate(folder, previous, pieces, vectors, asked, top.rows, params)
-        indexes["ann"], tried = found.entry, found.tried
+        indexes["ann"], tuned_settings = found.entry, found.tuned_settings
         update |= {"trained": float(found.trained), "tuned": float(found.tuned)}
         measured |= {
             "ann_recall_at_10": found.recall,
@@ -82,7 +82,7 @@ def index_dataset(
     now = State(
         trained_on=previous.state.trained_on if previous else len(vectors),
         changed=previous.changed() if previous else 0,
-        tried=tried,
+        tuned=tuned_settings,
         ids=ids,
         wanted_ids=params.semantic_ids.model_dump(),
         top=top,
@@ -99,7 +99,7 @@ def index_dataset(
     return Indexed(entry, update)
 
 
-def _top(previous: Previous | None, vectors: Vectors, queries: np.ndarray) -> tuple[Top, int]:
+def _top(previous: Previous | None, vectors: Vectors, queries: np.ndarray) -> tuple[ExactTopK, int]:
     """The exact hits of the queries, and how many queries saw every vector."""
     k = min(K, len(vectors))
     if previous is not None and previous.state.asked == queries_digest(queries):
@@ -114,7 +114,7 @@ class _Approximate:
     """Manifest entry of the approximate index, what is kept of it (None: in shards), what it finds, what was done."""
 
     entry: dict[str, Any]
-    tried: Tried | None
+    tuned_settings: TunedSettings | None
     recall: float
     met: bool
     trained: bool
@@ -131,12 +131,12 @@ def _approximate(
     params: IndexParams,
 ) -> _Approximate:
     """Build or bring up to date the approximate index, tune it and write it."""
-    before = previous.state.tried if previous else None
+    before = previous.state.tuned if previous else None
     if previous is not None and before is not None:
         text, several = before.factory, False
         built = iter([incremental.updated(previous.index(), previous.match, vectors)])
     else:
-        text = factory(params, len(vectors), vectors.width)
+        text = factory(params, len(vectors), vectors.dim)
         template = trained(text, vectors, params.training_vectors, params.seed)
         several = len(pieces) > 1 and not shards.mergeable(template)
         built = shards.build(template, pieces)
@@ -149,14 +149,14 @@ def _approximate(
         known = before if previous and previous.state.asked == queries_digest(queries) else None
         tuned, whole_grid = _tuned(known, index, queries, wanted, params.target_recall)
         entry |= shards.write(folder, "ann", _once(index), several=False)
-    tried = None if several else Tried(text, tuned.settings, params.target_recall, tuned.met)
+    tuned_settings = None if several else TunedSettings(text, tuned.settings, params.target_recall, tuned.met)
     return _Approximate(
-        entry | {"settings": tuned.settings}, tried, tuned.recall, tuned.met, before is None, whole_grid
+        entry | {"settings": tuned.settings}, tuned_settings, tuned.recall, tuned.met, before is None, whole_grid
     )
 
 
 def _tuned(
-    before: Tried | None, index: faiss.Index, queries: np.ndarray, wanted: np.ndarray, target: float
+    before: TunedSettings | None, index: faiss.Index, queries: np.ndarray, wanted: np.ndarray, target: float
 ) -> tuple[Tuned, bool]:
     """The settings that the same queries chose before, where they still do, and whether they were searched for anew."""
     if before is None or before.target != target:

@@ -12,24 +12,24 @@ from steps.index.vectors import Vectors
 
 
 @dataclass(frozen=True)
-class Top:
+class ExactTopK:
     """Rows (int64) and inner products (float32) of the best vectors of each query, best first: `(queries, k)` each."""
 
     rows: np.ndarray
     scores: np.ndarray
 
 
-def exact_top(vectors: Vectors, queries: np.ndarray, k: int, positions: np.ndarray | None = None) -> Top:
+def exact_top(vectors: Vectors, queries: np.ndarray, k: int, positions: np.ndarray | None = None) -> ExactTopK:
     """The k best vectors, or the best among `positions`, by a scan that holds one chunk; -1 where there are fewer."""
     heap = faiss.ResultHeap(len(queries), k, keep_max=True)
     for some, chunk in vectors.at(np.arange(len(vectors)) if positions is None else positions):
         scores, places = knn(queries, chunk, min(k, len(chunk)), faiss.METRIC_INNER_PRODUCT)
         heap.add_result(scores, some[places])
     heap.finalize()
-    return Top(heap.I, heap.D)
+    return ExactTopK(heap.I, heap.D)
 
 
-def updated_top(before: Top, match: Match, vectors: Vectors, queries: np.ndarray) -> tuple[Top, int]:
+def updated_top(before: ExactTopK, match: Match, vectors: Vectors, queries: np.ndarray) -> tuple[ExactTopK, int]:
     """The same over the present vectors, and how many queries had to be scanned for anew.
 
     Those that lost a hit see every vector again; the others only what is new.
@@ -40,14 +40,14 @@ def updated_top(before: Top, match: Match, vectors: Vectors, queries: np.ndarray
     kept = np.flatnonzero((rows >= 0).all(axis=1))
     if match.added and len(kept):
         heap = faiss.ResultHeap(len(kept), k, keep_max=True)
-        for top in (Top(rows[kept], scores[kept]), exact_top(vectors, queries[kept], k, match.new())):
+        for top in (ExactTopK(rows[kept], scores[kept]), exact_top(vectors, queries[kept], k, match.new())):
             heap.add_result(top.scores, top.rows)
         heap.finalize()
         rows[kept], scores[kept] = heap.I, heap.D
     if len(lost):
         top = exact_top(vectors, queries[lost], k)
         rows[lost], scores[lost] = top.rows, top.scores
-    return Top(rows, scores), len(lost)
+    return ExactTopK(rows, scores), len(lost)
 
 
 def queries_digest(queries: np.ndarray) -> str:

@@ -31,7 +31,7 @@ def seen() -> bool:
 
 
 def knn(queries: np.ndarray, vectors: np.ndarray, k: int, metric: int) -> tuple[np.ndarray, np.ndarray]:
-    """Scores and rows of the k best of `vectors` `(n, width)` for each query, exactly: `(queries, k)` each."""
+    """Scores and rows of the k best of `vectors` `(n, dim)` for each query, exactly: `(queries, k)` each."""
     if seen():
         with memory():
             return faiss.knn_gpu(_resources(), queries, vectors, k, metric=metric, device=0)
@@ -133,7 +133,7 @@ def _centroids_there(lists: Any) -> Iterator[None]:
 def searching(index: Any) -> Search:
     """A function of settings, queries and k that returns the rows found; on a GPU where that can hold the index.
 
-    Finds are scored again on the CPU, where an index does that.
+    Candidates are re-ranked on the CPU, where an index does that.
     """
 
     def here(settings: Mapping[str, int], queries: np.ndarray, k: int) -> np.ndarray:

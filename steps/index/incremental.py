@@ -1,6 +1,6 @@
 """An index brought up to date: documents that are gone leave it, new and changed ones enter, the rest keep their codes.
 
-Inverted lists, plain codes (also those that finds are scored again with) and graphs that only grow are changed in
+Inverted lists, plain codes (also those that candidates are re-ranked with) and graphs that only grow are changed in
 place; graphs that lose documents, and what else faiss cannot delete from, are filled anew without training.
 """
 

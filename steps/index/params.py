@@ -25,7 +25,7 @@ class IndexParams(Strict):
     training_vectors: int = Field(ge=1)
     recall_queries: int = Field(ge=1)
     shard_vectors: int = Field(ge=0)
-    width: int = Field(ge=0)
+    dim: int = Field(ge=0)
     retrain_after: float = Field(ge=0)
     semantic_ids: SemanticIdParams
     seed: int = Field(ge=0)

@@ -14,7 +14,7 @@ Encode = Callable[[list[str]], np.ndarray]
 
 @dataclass(frozen=True)
 class RecallQueries:
-    """float32 `(n, teacher's width)`, and where they come from: `dev` or `alignment`."""
+    """float32 `(n, teacher's dim)`, and where they come from: `dev` or `alignment`."""
 
     vectors: np.ndarray
     source: str

@@ -23,9 +23,8 @@ from steps.index.params import IndexParams
 from steps.index.queries import recall_queries
 from steps.index.state import state_folder
 from steps.index.vectors import Vectors
+from steps.serving.index_files import FORMAT
 from steps.serving.tower_files import tower_facts
-
-FORMAT = 2
 
 
 def run(ingest: Path, embed: Path, teach: Path, output: Path, params: IndexParams, run: Run) -> None:
@@ -37,7 +36,7 @@ def run(ingest: Path, embed: Path, teach: Path, output: Path, params: IndexParam
     teacher = fingerprint(teach / "tower")
     if read_json(embed / "report.json")["teacher"] != asdict(teacher):
         raise UserError(f"{embed}: embedded by another teacher than {teach}/tower; run `dvc repro embed` again")
-    width = _width(params.width, matrix.shape[1])
+    dim = _indexed_dim(params.dim, matrix.shape[1])
     print(f"index: {'works on a GPU' if seen() else 'faiss sees no GPU, works on the CPU'}", file=sys.stderr)
     faiss.omp_set_num_threads(1)  # training sums in a fixed order: equal input, equal bytes
     tower = cache(lambda: load_tower(teach / "tower"))
@@ -57,7 +56,7 @@ def run(ingest: Path, embed: Path, teach: Path, output: Path, params: IndexParam
                 folder=staging / dataset,
                 kept=state_folder(teacher.id, dataset, params),
                 documents=documents,
-                vectors=Vectors(matrix, documents.rows, width),
+                vectors=Vectors(matrix, documents.rows, dim),
                 queries=asked,
                 params=params,
             )
@@ -68,7 +67,7 @@ def run(ingest: Path, embed: Path, teach: Path, output: Path, params: IndexParam
         manifest = {
             "format": FORMAT,
             "teacher": asdict(teacher),
-            "width": width,
+            "dim": dim,
             "metric": "inner_product",
             **tower_facts(teach / "tower", "document"),
             "faiss": faiss.__version__,
@@ -78,11 +77,12 @@ def run(ingest: Path, embed: Path, teach: Path, output: Path, params: IndexParam
     run.param("teacher_fingerprint", teacher.id)
 
 
-def _width(wanted: int, teacher: int) -> int:
-    """The width that is indexed; UserError when the teacher's vectors are narrower."""
+def _indexed_dim(wanted: int, teacher: int) -> int:
+    """How many dimensions are indexed; UserError when the teacher's vectors have fewer."""
     if wanted > teacher:
         raise UserError(
-            f"index.width is {wanted}, but the teacher's vectors are {teacher} wide; give 0 (all) or at most {teacher}"
+            f"index.dim is {wanted}, but the teacher's vectors have {teacher} dimensions; give 0 (all) or at most"
+            f" {teacher}"
         )
     return wanted or teacher
 

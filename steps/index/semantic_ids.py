@@ -22,7 +22,7 @@ ITERATIONS = 20
 
 @dataclass(frozen=True)
 class SemanticIds:
-    """`books` `(levels, centroids, width)`; `codes`: int16 `(documents, levels)`; `left`: squared residual after none,
+    """`books` `(levels, centroids, dim)`; `codes`: int16 `(documents, levels)`; `left`: squared residual after none,
     one, two and more levels, float32 `(documents, levels + 1)`."""
 
     books: np.ndarray
@@ -46,7 +46,7 @@ class SemanticIds:
 
 
 def codebooks(sample: np.ndarray, levels: int, codes: int, seed: int) -> np.ndarray:
-    """Centroids of each level `(levels, codes, width)`, from `(n, width)` vectors.
+    """Centroids of each level `(levels, codes, dim)`, from `(n, dim)` vectors.
 
     There are at most as many codes as leave 39 vectors a centroid, below which faiss calls k-means badly trained.
     """

@@ -18,18 +18,18 @@ import pyarrow.parquet as pq
 
 from steps.core.code import code_digest
 from steps.core.files import cache_root, read_json, staged_folder, write_json
-from steps.index.exact import Top
+from steps.index.exact import ExactTopK
 from steps.index.matching import Match, match
 from steps.index.params import IndexParams
 from steps.index.semantic_ids import SemanticIds
 
-FORMAT = 1
+FORMAT = 2
 KEPT = 4  # states of one data set: a champion's, its challenger's, and two that someone tries out
 _IDS, _TOP = ("books", "codes", "left"), ("rows", "scores")
 
 
 @dataclass(frozen=True)
-class Tried:
+class TunedSettings:
     """The settings that were chosen for the approximate index of this factory string, and how far they were tuned."""
 
     factory: str
@@ -42,16 +42,16 @@ class Tried:
 class State:
     """`trained_on`: vectors there were when the index was trained; `changed`: vectors exchanged since.
 
-    `tried`: None when the approximate index is not kept; `ids`, `wanted_ids`: semantic IDs and the levels and codes
+    `tuned`: None when the approximate index is not kept; `ids`, `wanted_ids`: semantic IDs and the levels and codes
     that were asked for; `top`, `asked`: exact hits and the digest of the queries that they answer.
     """
 
     trained_on: int
     changed: int
-    tried: Tried | None
+    tuned: TunedSettings | None
     ids: SemanticIds | None
     wanted_ids: dict[str, int]
-    top: Top | None
+    top: ExactTopK | None
     asked: str
 
 
@@ -99,10 +99,10 @@ def load(folder: Path, doc_ids: pa.ChunkedArray, digests: np.ndarray) -> Previou
     state = State(
         trained_on=told["trained_on"],
         changed=told["changed"],
-        tried=Tried(**told["tried"]) if told["tried"] else None,
+        tuned=TunedSettings(**told["tuned"]) if told["tuned"] else None,
         ids=SemanticIds(**ids) if ids else None,
         wanted_ids=told["wanted_ids"],
-        top=Top(**top) if top else None,
+        top=ExactTopK(**top) if top else None,
         asked=told["asked"],
     )
     return Previous(state, folder, match(documents["doc_id"], documents["digest"].to_numpy(), doc_ids, digests))
@@ -113,7 +113,7 @@ def save(folder: Path, state: State, doc_ids: pa.ChunkedArray, digests: np.ndarr
     if os.environ.get("SLIMTOWER_BACKFILL"):
         return
     with staged_folder(folder) as staging:
-        if state.tried:
+        if state.tuned:
             shutil.copyfile(ann, staging / "ann.faiss")
         table = pa.table({"doc_id": doc_ids, "digest": pa.array(digests)})
         pq.write_table(table, staging / "documents.parquet", use_dictionary=False)
@@ -121,7 +121,10 @@ def save(folder: Path, state: State, doc_ids: pa.ChunkedArray, digests: np.ndarr
             for name in names if part else ():
                 np.save(staging / f"{name}.npy", getattr(part, name))
         told = {name: getattr(state, name) for name in ("trained_on", "changed", "wanted_ids", "asked")}
-        write_json(staging / "state.json", told | {"tried": vars(state.tried) if state.tried else None})
+        write_json(
+            staging / "state.json",
+            told | {"tuned": vars(state.tuned) if state.tuned else None},
+        )
     prune(folder.parent)
 
 

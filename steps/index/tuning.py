@@ -37,7 +37,7 @@ def recall(found: np.ndarray, wanted: np.ndarray) -> float:
 def tune(index: faiss.Index, queries: np.ndarray, wanted: np.ndarray, target: float) -> Tuned:
     """Choose and apply the settings that read the fewest bytes a search among those that reach `target` recall.
 
-    Args: queries: float32 `(n, width)`; wanted: the exact top k of each, row numbers `(n, k)`. When no setting reaches
+    Args: queries: float32 `(n, dim)`; wanted: the exact top k of each, row numbers `(n, k)`. When no setting reaches
     the target, the one that finds most is chosen, the cheapest of equals. Recall rises with either setting, so their
     grid is walked along the edge of the target instead of being searched whole.
     """
@@ -63,15 +63,15 @@ def tuned_again(
 ) -> tuple[Tuned, bool]:
     """Settings for an index that changed a little, and whether they were searched for over the whole grid.
 
-    Those of before are kept when they still reach the target, or did not then. Else their dearer neighbours are tried
-    before the whole grid.
+    The earlier settings stay when they still reach the target, or did not then. Else the next more expensive ones are
+    tried before the whole grid.
     """
     grid = _Grid(index)
     search = gpu.searching(index)
     kept = grid.find(before)
     if kept is not None:
-        dearer = [(kept[0] + row, kept[1] + column) for row, column in ((0, 1), (1, 0), (1, 1))]
-        for place in [kept, *sorted(set(dearer) & set(grid.places()), key=grid.cost)]:
+        costlier = [(kept[0] + row, kept[1] + column) for row, column in ((0, 1), (1, 0), (1, 1))]
+        for place in [kept, *sorted(set(costlier) & set(grid.places()), key=grid.cost)]:
             reached = _reached(search, grid.settings(place), queries, wanted)
             if reached >= target or not was_met:
                 apply_settings(index, grid.settings(place))
@@ -85,7 +85,7 @@ def _reached(search: gpu.Search, settings: Settings, queries: np.ndarray, wanted
 
 
 class _Grid:
-    """What an index can be set to: the searching layer's rising values, times the re-scoring's; and what that costs."""
+    """What an index can be set to: the searching layer's rising values, times the re-ranking's; and what that costs."""
 
     def __init__(self, index: faiss.Index) -> None:
         self.index = index
@@ -118,7 +118,7 @@ class _Grid:
 
 
 def _ladders(index: faiss.Index) -> tuple[list[Settings], list[Settings]]:
-    """Rising values of what the searching layer can be told (lists or graph nodes visited), and of the re-scoring."""
+    """Rising values of what the searching layer can be told (lists or graph nodes visited), and of the re-ranking."""
     space = faiss.ParameterSpace()
     space.initialize(parts(index)[0])
     known = {space.parameter_ranges.at(place).name for place in range(space.parameter_ranges.size())}
@@ -130,7 +130,7 @@ def _ladders(index: faiss.Index) -> tuple[list[Settings], list[Settings]]:
         first = [{"efSearch": value} for value in _EF]
     if "k_factor_rf" not in known:
         return first, [{}]
-    enough = -(-index.ntotal // K)  # re-scores everything
+    enough = -(-index.ntotal // K)  # re-ranks everything
     return first, [{"k_factor_rf": value} for value in [*(v for v in _FACTORS if v < enough), min(enough, 128)]]
 
 

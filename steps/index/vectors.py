@@ -5,27 +5,27 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from steps.serving.dims import cut
+from steps.serving.dims import truncate
 
 CHUNK = 16384
 
 
 @dataclass(frozen=True)
 class Vectors:
-    """Rows of `source` `(n, teacher's width)`, cut to their first `width` dimensions."""
+    """Rows of `source` `(n, teacher's dim)`, truncated to their first `dim` dimensions."""
 
     source: np.ndarray
     rows: np.ndarray
-    width: int
+    dim: int
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def take(self, positions: np.ndarray | slice) -> np.ndarray:
-        """The vectors at these positions, float32 `(positions, width)`; not copied where they lie in one piece."""
+        """The vectors at these positions, float32 `(positions, dim)`; not copied where they lie in one piece."""
         rows = self.rows[positions]
         together = len(rows) > 0 and np.array_equal(rows, np.arange(rows[0], rows[0] + len(rows)))
-        return cut(self.source[rows[0] : rows[0] + len(rows)] if together else self.source[rows], self.width)
+        return truncate(self.source[rows[0] : rows[0] + len(rows)] if together else self.source[rows], self.dim)
 
     def chunks(self) -> Iterator[np.ndarray]:
         """All vectors in order, at most CHUNK at a time."""
@@ -40,16 +40,16 @@ class Vectors:
 
     def part(self, start: int, stop: int) -> "Vectors":
         """The vectors from position `start` to before `stop`."""
-        return Vectors(self.source, self.rows[start:stop], self.width)
+        return Vectors(self.source, self.rows[start:stop], self.dim)
 
     def sample(self, size: int, seed: int) -> np.ndarray:
-        """A seeded sample of at most `size` vectors in order, float32 `(sample, width)`."""
+        """A seeded sample of at most `size` vectors in order, float32 `(sample, dim)`."""
         if size >= len(self):
             return self.take(slice(None))
         return self.take(np.sort(np.random.default_rng(seed).choice(len(self), size=size, replace=False)))
 
     def digests(self) -> np.ndarray:
         """uint64 `(n,)`: equal vectors have equal digests, different ones hardly ever."""
-        factors = np.random.default_rng(0).integers(0, 2**64, size=self.width, dtype=np.uint64) | np.uint64(1)
+        factors = np.random.default_rng(0).integers(0, 2**64, size=self.dim, dtype=np.uint64) | np.uint64(1)
         found = [np.einsum("ij,j->i", chunk.view(np.uint32), factors) for chunk in self.chunks()]
         return np.concatenate(found) if found else np.zeros(0, dtype=np.uint64)

@@ -32,7 +32,7 @@ def add_log(data: SourceData, log: SearchLog, source: LogSource, *, seed: int, k
         outside = data.facts.get("impressions_left_out", {}).get("outside_window", 0)
         raise UserError(
             f"params.yaml: {key}: no usable impression in the window; {outside} lie outside of it, rejected rows:"
-            f" {rejects.counts(data.name) or 'none'}; widen ingest.since and ingest.until, or mend the log"
+            f" {rejects.counts(data.name) or 'none'}; widen ingest.since and ingest.until, or fix the log"
         )
     query, document = table["query"].to_numpy(), table["document"].to_numpy()
     clicked, times = table["clicked"].to_numpy(), table["timestamp"].to_numpy()
@@ -48,15 +48,15 @@ def add_log(data: SourceData, log: SearchLog, source: LogSource, *, seed: int, k
     unjudged[judged_queries] = False
     if source.test_from:
         first, last = (np.datetime_as_string(np.datetime64(int(moment), "s")) for moment in (times.min(), times.max()))
-        mend = f"the log runs from {first}Z to {last}Z: choose a date in it"
+        fix = f"the log runs from {first}Z to {last}Z: choose a date in it"
         if not ((split == _TEST) & ~unjudged).any():
             raise UserError(
-                f"params.yaml: {key}.test_from: no clicked query is first seen at or after {source.test_from!r}; {mend}"
+                f"params.yaml: {key}.test_from: no clicked query is first seen at or after {source.test_from!r}; {fix}"
             )
         if held_out.all():
             raise UserError(
                 f"params.yaml: {key}.test_from: no query is left to train, as none is first seen before"
-                f" {source.test_from!r} and not dev; {mend}"
+                f" {source.test_from!r} and not dev; {fix}"
             )
 
     ids = [query_id(data.name, text) for text in log.keys]

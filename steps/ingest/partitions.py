@@ -48,7 +48,7 @@ def window(since: str, until: str) -> Span:
     """
     span = Span(_moment("since", since) or ALWAYS.start, _moment("until", until) or ALWAYS.end)
     if span.start >= span.end:
-        raise UserError(f"params.yaml: ingest.since {since!r} is not before ingest.until {until!r}; mend one of them")
+        raise UserError(f"params.yaml: ingest.since {since!r} is not before ingest.until {until!r}; fix one of them")
     return span
 
 
@@ -148,7 +148,7 @@ def entries(place: Place, location: str, key: str, seen: Span, patterns: Sequenc
             if not _is_hidden(name) and _in_window(name, seen, outside):
                 raise UserError(
                     f"params.yaml: {key}: {place.root.rstrip('/')}/{name} is a link to nothing, and what it stood for"
-                    " would be missing; mend or remove it"
+                    " would be missing; fix or remove it"
                 )
         for name in below.folders:
             if not _is_hidden(name) and _in_window(name, seen, outside):

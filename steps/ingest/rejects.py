@@ -70,7 +70,7 @@ class Rejects:
         )
         raise UserError(
             f"{path}: {defects} of {read} rows cannot be used, over ingest.max_reject_ratio {max_ratio:g}"
-            f" ({self.counts(source)}; {examples}); mend the file or raise ingest.max_reject_ratio in params.yaml"
+            f" ({self.counts(source)}; {examples}); fix the file or raise ingest.max_reject_ratio in params.yaml"
         )
 
     def counts(self, source: str) -> str:

@@ -121,7 +121,7 @@ def read_relevance(
     if read and not pairs:
         raise UserError(
             f"params.yaml: {key}.relevance: none of the {read} rows of {location!r} gives a score"
-            f" ({rejects.counts(f'{name}/relevance')}); name another table or mend {key}.relevance_columns"
+            f" ({rejects.counts(f'{name}/relevance')}); name another table or fix {key}.relevance_columns"
         )
     return _table(pairs, scores, queries, doc_ids)
 

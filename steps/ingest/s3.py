@@ -24,12 +24,12 @@ def s3_client(where: str) -> Any:
         try:
             return boto3.Session().client("s3", config=Config(connect_timeout=10))  # seconds
         except ValueError as error:
-            raise UserError(f"{where}: {error}; mend AWS_ENDPOINT_URL") from None
+            raise UserError(f"{where}: {error}; fix AWS_ENDPOINT_URL") from None
 
 
 @contextmanager
 def explained(where: str) -> Iterator[None]:
-    """Turn what botocore raises into a UserError or TransientError that begins with `where` and ends with the mend."""
+    """Turn what botocore raises into a UserError or TransientError that begins with `where` and ends with the fix."""
     from botocore import exceptions as aws
 
     try:
@@ -41,14 +41,14 @@ def explained(where: str) -> Iterator[None]:
     except aws.HTTPClientError as error:
         if "Invalid header" in str(error):
             raise UserError(
-                f"{where}: the credentials hold a line end or another character that no header may; mend"
+                f"{where}: the credentials hold a line end or another character that no header may; fix"
                 " AWS_ACCESS_KEY_ID or AWS_SESSION_TOKEN"
             ) from None
         raise _unreached(where, error) from None
     except (aws.ConnectionError, aws.IncompleteReadError) as error:
         raise _unreached(where, error) from None
     except aws.BotoCoreError as error:
-        raise UserError(f"{where}: {error}; mend the location or the AWS_* variables") from None
+        raise UserError(f"{where}: {error}; fix the location or the AWS_* variables") from None
 
 
 def _unreached(where: str, error: Exception) -> TransientError:

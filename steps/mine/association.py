@@ -1,8 +1,8 @@
-"""Query association, Algorithm 1 of ScalingNote: which queries may lend their documents to which others.
+"""Query association, Algorithm 1 of ScalingNote: which queries' documents also serve which others.
 
 `click q1 <- q2` holds iff each of q1's top terms has an importance above the threshold in q2. Relevance association
-holds iff that is so both ways (with more top terms). Pairs are never compared: each query that lends enumerates the
-sets of its terms above the threshold, and a query that receives is joined on the set of its top terms.
+holds iff that is so both ways (with more top terms). Pairs are never compared: each source query q2 enumerates
+the sets of its terms above the threshold, and each target query q1 is joined on the set of its top terms.
 """
 
 from typing import NamedTuple
@@ -13,7 +13,7 @@ import ibis.expr.types as ir
 from steps.core.errors import UserError
 from steps.mine.engine import Engine
 
-_GRID = 1_000_000  # strengths are integers, so that their order never depends on the order of a sum
+_FIXED_POINT = 1_000_000  # strengths are fixed-point integers: their order never depends on the order of a sum
 _NONE = -1  # the key of no term
 _MOST_PAIRS = 1_000_000_000  # which mutual associations must look at, one by one
 
@@ -22,11 +22,11 @@ class Associations(NamedTuple):
     """What Algorithm 1 found."""
 
     kept: ir.Table
-    """(query, other_query, strength): query receives from other_query; at most `cap` rows a query.
+    """(query, other_query, strength): target and source query; at most `cap` rows a target.
     Strength is the sum over the top terms of their importance in other_query, in millionths; both ways added up where
     the association is mutual."""
     top: ir.Table
-    """(query, term): the terms that decide for a query that receives."""
+    """(query, term): the terms that decide for a target query."""
     found: int
     """Associations before the cap."""
 
@@ -34,19 +34,19 @@ class Associations(NamedTuple):
 def click_associations(
     engine: Engine,
     importances: ir.Table,
-    givers: ir.Table,
+    sources: ir.Table,
     *,
     threshold: float,
     top_terms: int,
     min_terms: int,
     cap: int,
 ) -> Associations:
-    """Directed associations to every query of `importances` from the queries of `givers` (query).
+    """Directed associations to every query of `importances` from the queries of `sources` (query).
 
     importances: (query, term, importance). Queries of fewer than `min_terms` terms take no part. A query with more than
     `cap` associations keeps the strongest, equal ones by the other query's key.
     """
-    top, wanted, offered = _sets(engine, importances, givers, threshold, top_terms, min_terms)
+    top, wanted, offered = _sets(engine, importances, sources, threshold, top_terms, min_terms)
     key = _term_columns(top_terms)
     found = _count(engine, wanted, offered, key)
     kept = engine.keep(_strongest(engine, wanted, offered, key, cap))
@@ -56,31 +56,31 @@ def click_associations(
 def relevance_associations(
     engine: Engine,
     importances: ir.Table,
-    givers: ir.Table,
+    sources: ir.Table,
     *,
     threshold: float,
     top_terms: int,
     min_terms: int,
     cap: int,
 ) -> Associations:
-    """Mutual associations among the queries of `givers`, and from them to queries of `importances` outside `givers`.
+    """Mutual associations among the queries of `sources`, and from them to queries of `importances` outside `sources`.
 
     The top terms of each of two queries lie above the threshold in the other. Arguments as in `click_associations`.
     """
     everyone = importances.select("query").distinct()
     top, wanted, offered = _sets(engine, importances, everyone, threshold, top_terms, min_terms)
     key = _term_columns(top_terms)
-    lent = offered.semi_join(givers.rename(other_query="query"), "other_query")
-    directed = _count(engine, wanted, lent, key)
+    own = offered.semi_join(sources.rename(other_query="query"), "other_query")
+    directed = _count(engine, wanted, own, key)
     if directed > _MOST_PAIRS:
         raise UserError(
             f"params.yaml: mine.relevance_threshold {threshold:g} gives {directed:,} one-way associations, more than"
             f" {_MOST_PAIRS:,}; raise it, or raise mine.min_terms"
         )
-    pairs = wanted.join(lent, key)
+    pairs = wanted.join(own, key)
     pairs = engine.keep(pairs.filter(pairs.query != pairs.other_query).select("query", "other_query", "strength"))
-    lenders = wanted.semi_join(pairs.select(query="other_query"), "query")
-    back = lenders.join(offered.semi_join(pairs.select(other_query="query"), "other_query"), key)
+    back_to = wanted.semi_join(pairs.select(query="other_query"), "query")
+    back = back_to.join(offered.semi_join(pairs.select(other_query="query"), "other_query"), key)
     returned = back.select(query="other_query", other_query="query", back="strength")
     mutual = pairs.join(returned, ["query", "other_query"])
     mutual = mutual.select("query", "other_query", strength=mutual.strength + mutual.back)
@@ -90,7 +90,7 @@ def relevance_associations(
 
 
 def _sets(
-    engine: Engine, importances: ir.Table, givers: ir.Table, threshold: float, top_terms: int, min_terms: int
+    engine: Engine, importances: ir.Table, sources: ir.Table, threshold: float, top_terms: int, min_terms: int
 ) -> tuple[ir.Table, ir.Table, ir.Table]:
     """top (query, term); wanted (term_0..., query); offered (term_0..., other_query, strength)."""
     size = importances.term.count().over(group_by="query")
@@ -102,7 +102,7 @@ def _sets(
     top = engine.keep(best.select("query", "term", slot=slot))
     wanted = engine.keep(_wanted(top, top_terms))
     strong = ranked.filter(ranked.importance > threshold)
-    strong = strong.semi_join(givers, "query").semi_join(top, "term")
+    strong = strong.semi_join(sources, "query").semi_join(top, "term")
     offered = _offered(engine, strong, range(min(min_terms, top_terms), top_terms + 1), top_terms)
     offered = engine.keep(offered.semi_join(wanted, _term_columns(top_terms)))
     return top.select("query", "term"), wanted, offered
@@ -113,7 +113,7 @@ def _term_columns(count: int) -> list[str]:
 
 
 def _wanted(top: ir.Table, count: int) -> ir.Table:
-    """One row a query that receives: its top terms side by side in the order of their keys."""
+    """One row a target query: its top terms side by side in the order of their keys."""
     in_slot = {
         f"term_{slot}": ibis.ifelse(top.slot == slot, top.term, ibis.literal(_NONE, "int64")).max()
         for slot in range(count)
@@ -122,17 +122,18 @@ def _wanted(top: ir.Table, count: int) -> ir.Table:
 
 
 def _offered(engine: Engine, strong: ir.Table, sizes: range, count: int) -> ir.Table:
-    """Every ordered set of `sizes` strong terms of a query that lends: (term_0..., other_query, strength)."""
-    grains = (strong.importance * _GRID).round().cast("int64")
-    single = engine.keep(strong.select("term", other_query="query", grains=grains))
-    sets = single.select("other_query", term_0="term", strength="grains")
+    """Every ordered set of `sizes` strong terms of a source query: (term_0..., other_query, strength)."""
+    fixed = (strong.importance * _FIXED_POINT).round().cast("int64")
+    single = engine.keep(strong.select("term", other_query="query", importance=fixed))
+    sets = single.select("other_query", term_0="term", strength="importance")
     offers = []
     for size in range(1, count + 1):
         if size > 1:
             last = f"term_{size - 2}"
-            following = single.select("term", next_query="other_query", next_grains="grains")
+            following = single.select("term", next_query="other_query", next_importance="importance")
             longer = sets.join(following, [sets.other_query == following.next_query, sets[last] < following.term])
-            longer = longer.mutate(strength=longer.strength + longer.next_grains).drop("next_query", "next_grains")
+            longer = longer.mutate(strength=longer.strength + longer.next_importance)
+            longer = longer.drop("next_query", "next_importance")
             sets = longer.rename({f"term_{size - 1}": "term"})
         if size in sizes:
             missing = {name: ibis.literal(_NONE, "int64") for name in _term_columns(count)[size:]}
@@ -142,11 +143,11 @@ def _offered(engine: Engine, strong: ir.Table, sizes: range, count: int) -> ir.T
 
 def _count(engine: Engine, wanted: ir.Table, offered: ir.Table, key: list[str]) -> int:
     """Number of associations without the cap, from the sizes of the groups that meet on a key."""
-    receivers = wanted.group_by(key).aggregate(receivers=lambda t: t.count())
-    lenders = offered.group_by(key).aggregate(lenders=lambda t: t.count())
-    both = receivers.join(lenders, key)
+    targets = wanted.group_by(key).aggregate(targets=lambda t: t.count())
+    sources = offered.group_by(key).aggregate(sources=lambda t: t.count())
+    both = targets.join(sources, key)
     selves = wanted.rename(other_query="query").semi_join(offered, [*key, "other_query"])
-    return engine.number((both.receivers * both.lenders).sum()) - engine.number(selves.count())
+    return engine.number((both.targets * both.sources).sum()) - engine.number(selves.count())
 
 
 def _strongest(engine: Engine, wanted: ir.Table, offered: ir.Table, key: list[str], cap: int) -> ir.Table:

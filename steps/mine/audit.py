@@ -1,4 +1,4 @@
-"""The leak audit in the log's own engine: no evaluation query, nor a query of its text, may train or lend."""
+"""The leak audit in the log's own engine: no evaluation query, nor a query of its text, may train or be a source."""
 
 import ibis
 import ibis.expr.types as ir
@@ -37,7 +37,7 @@ def audit(engine: Engine, used: ir.Table, queries: ir.Table, source: str) -> dic
 
 
 def used_queries(associations: ir.Table, triplets: ir.Table) -> ir.Table:
-    """(query): every query that receives, lends or trains."""
+    """(query): every query of an association or a triplet."""
     columns = [
         associations.select("query"),
         associations.select(query="other_query"),

@@ -1,4 +1,4 @@
-"""What the log speaks of, by key: queries, documents, and how alike two documents are."""
+"""Keys of the queries and documents of a log, and sketches that tell how similar two documents are."""
 
 from functools import lru_cache
 from zlib import crc32
@@ -33,7 +33,7 @@ def keyed_queries(engine: Engine, queries: ir.Table) -> ir.Table:
 
 
 def keyed_documents(engine: Engine, corpus: ir.Table) -> ir.Table:
-    """(doc, doc_id, text_key, sketch_0...): equal text keys mean equal folded content, equal minima alike content.
+    """(doc, doc_id, text_key, sketch_0...): equal text keys mean equal folded content, equal minima similar content.
 
     A document without content goes by its title; titles are left out otherwise, because copies of one text often
     differ in title alone.

@@ -11,15 +11,15 @@ from steps.mine.keys import mixed
 from steps.mine.params import DebiasParams
 from steps.mine.propensity import Propensities, estimate, inverse_weights
 
-GRAINS = 1_000_000  # the worth of one click, in whole numbers so that sums do not depend on their order
+FIXED_POINT = 1_000_000  # the weight of one click, fixed-point: sums of integers do not depend on their order
 
 
 class Judgements(NamedTuple):
     """The log of the training queries."""
 
     table: ir.Table
-    """(query, doc, shown, clicks, worth): one row for each document that a query was shown. Worth is in millionths of a
-    click, each click divided by its rank's propensity where clicks are debiased."""
+    """(query, doc, shown, clicks, weight): one row for each document that a query was shown. Weight is in millionths
+    of a click, each click divided by its rank's propensity where clicks are debiased."""
     impressions: int
     """Rows of the log."""
     dropped: dict[str, int]
@@ -49,16 +49,17 @@ def judgements(
     clicks = used.clicked.cast("int64").sum()
     propensities = None
     if debias.method == "none":
-        pairs = used.group_by("query", "doc").aggregate(shown=used.count(), clicks=clicks, worth=clicks * GRAINS)
+        pairs = used.group_by("query", "doc").aggregate(shown=used.count(), clicks=clicks, weight=clicks * FIXED_POINT)
     else:
         place = ibis.least(used["rank"].cast("int64"), ibis.literal(debias.max_rank, "int64"))
         at_rank = used.group_by("query", "doc", place=place).aggregate(shown=used.count(), clicks=clicks)
         at_rank = engine.keep(at_rank)
         propensities = _propensities(engine, at_rank, debias, seed)
-        grains = [round(weight * GRAINS) for weight in inverse_weights(propensities, debias.clip).tolist()]
-        value = ibis.cases(*((at_rank.place == rank, grain) for rank, grain in enumerate(grains, start=1)), else_=0)
+        weights = [round(weight * FIXED_POINT) for weight in inverse_weights(propensities, debias.clip).tolist()]
+        at_ranks = ((at_rank.place == rank, weight) for rank, weight in enumerate(weights, start=1))
+        of_click = ibis.cases(*at_ranks, else_=0)
         pairs = at_rank.group_by("query", "doc").aggregate(
-            shown=at_rank.shown.sum(), clicks=at_rank.clicks.sum(), worth=(at_rank.clicks * value).sum()
+            shown=at_rank.shown.sum(), clicks=at_rank.clicks.sum(), weight=(at_rank.clicks * of_click).sum()
         )
     dropped = {name: by_reason[name] for name in sorted(by_reason) if name}
     return Judgements(engine.keep(pairs), sum(by_reason.values()), dropped, propensities)

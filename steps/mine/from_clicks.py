@@ -92,7 +92,8 @@ def click_signal(engine: Engine, judged: ir.Table, documents: ir.Table) -> Signa
     """Clicked documents as positives, shown and not clicked ones as candidates for hard negatives."""
     texts = documents.select("doc", "text_key")
     clicked = judged.filter(judged.clicks > 0)
-    positives = clicked.select("query", "doc", "worth", each=clicked.worth // clicked.clicks).join(texts, "doc")
+    weighed = clicked.select("query", "doc", "weight", click_weight=clicked.weight // clicked.clicks)
+    positives = weighed.join(texts, "doc")
     ignored = judged.filter(judged.clicks == 0).select("query", "doc").join(texts, "doc")
     return Signal("click", engine.keep(positives), engine.keep(ignored))
 

@@ -17,30 +17,31 @@ from steps.mine.catalogue import NEAR_DUPLICATE, SKETCH
 from steps.mine.engine import Engine
 from steps.mine.keys import mixed
 
-PAIR = ["query", "giver", "positive"]
+PAIR = ["query", "source_query", "positive"]
 
 
 class NegativePool(NamedTuple):
-    """What each query may offer as hard negatives."""
+    """What each source query may offer as hard negatives."""
 
     table: ir.Table
-    """(giver, slot, negative, text_key): slots 0, 1, ... in random order, at most `limit` a giver."""
+    """(source_query, slot, negative, text_key): slots 0, 1, ... in random order, at most `limit` a source query."""
     sizes: ir.Table
-    """(giver, slots): how many it offers."""
+    """(source_query, slots): how many it offers."""
     refused: int
-    """Candidates left out because they are positives of the giver itself, or have the text of one."""
+    """Candidates left out because they are positives of the query itself, or have the text of one."""
 
 
 def negative_pool(engine: Engine, candidates: ir.Table, forbidden: ir.Table, *, seed: int, limit: int) -> NegativePool:
-    """Candidates whose text is that of no positive of the giver; a random `limit` of them.
+    """Candidates whose text is that of no positive of the query; a random `limit` of them.
 
     candidates: (query, doc, text_key); forbidden: (query, text_key) of the positives by every source and hop.
     """
     clean = engine.keep(candidates.anti_join(forbidden, ["query", "text_key"]))
     order = ibis.window(group_by="query", order_by=[mixed(seed, clean.query, clean.doc), clean.doc])
     ranked = clean.mutate(slot=ibis.row_number().over(order))
-    table = engine.keep(ranked.filter(ranked.slot < limit).select("slot", "text_key", giver="query", negative="doc"))
-    sizes = engine.keep(table.group_by("giver").aggregate(slots=table.count()))
+    first = ranked.filter(ranked.slot < limit)
+    table = engine.keep(first.select("slot", "text_key", source_query="query", negative="doc"))
+    sizes = engine.keep(table.group_by("source_query").aggregate(slots=table.count()))
     return NegativePool(table, sizes, engine.number(candidates.count()) - engine.number(clean.count()))
 
 
@@ -56,19 +57,19 @@ class Drawn(NamedTuple):
 def draw_negatives(
     engine: Engine, pairs: ir.Table, pool: NegativePool, forbidden: ir.Table, documents: ir.Table, *, seed: int
 ) -> Drawn:
-    """One hard negative for each pair (query, giver, positive, ...) from its giver's pool.
+    """One hard negative for each pair (query, source_query, positive, ...) from the source query's pool.
 
     The draw begins at a random slot and takes the first slot from there that no guard refuses. Nearly all pairs are
     served by their first slot, so the whole pool is looked through for the others alone.
     """
     columns = [*pairs.columns, "negative"]
-    sized = pairs.join(pool.sizes, "giver")
+    sized = pairs.join(pool.sizes, "source_query")
     start = (mixed(seed, sized.query, sized.positive) % sized.slots).cast("int64")
-    first = sized.mutate(slot=start, start=start).join(_slots(pool), ["giver", "slot"])
-    first = engine.keep(_with_likeness(first, documents))
+    first = sized.mutate(slot=start, start=start).join(_slots(pool), ["source_query", "slot"])
+    first = engine.keep(_with_similarity(first, documents))
     allowed = engine.keep(first.anti_join(forbidden, ["query", "text_key"]))
-    served = allowed.filter(allowed.alike < NEAR_DUPLICATE).select(columns)
-    copies = allowed.filter(allowed.alike >= NEAR_DUPLICATE)
+    served = allowed.filter(allowed.similarity < NEAR_DUPLICATE).select(columns)
+    copies = allowed.filter(allowed.similarity >= NEAR_DUPLICATE)
     known = engine.keep(first.semi_join(forbidden, ["query", "text_key"]))
     refused = {
         "near_duplicate": engine.number(copies.count()),
@@ -76,22 +77,22 @@ def draw_negatives(
     }
 
     open_pairs = [*pairs.columns, "slots", "start"]
-    again = known.select(open_pairs).union(copies.select(open_pairs)).join(_slots(pool), "giver")
-    again = _with_likeness(again.filter(again.slot != again.start), documents)
-    free = again.filter(again.alike < NEAR_DUPLICATE).anti_join(forbidden, ["query", "text_key"])
+    again = known.select(open_pairs).union(copies.select(open_pairs)).join(_slots(pool), "source_query")
+    again = _with_similarity(again.filter(again.slot != again.start), documents)
+    free = again.filter(again.similarity < NEAR_DUPLICATE).anti_join(forbidden, ["query", "text_key"])
     distance = (free.slot - free.start + free.slots) % free.slots
     later = free.mutate(place=ibis.row_number().over(ibis.window(group_by=PAIR, order_by=distance)))
     return Drawn(engine.keep(served.union(later.filter(later.place == 0).select(columns))), refused)
 
 
 def _slots(pool: NegativePool) -> ir.Table:
-    return pool.table.select("giver", "negative", "text_key", slot=pool.table.slot.cast("int64"))
+    return pool.table.select("source_query", "negative", "text_key", slot=pool.table.slot.cast("int64"))
 
 
-def _with_likeness(drawn: ir.Table, documents: ir.Table) -> ir.Table:
-    """`drawn` with `alike`: how many minima of the positive's and the negative's sketches are equal."""
+def _with_similarity(drawn: ir.Table, documents: ir.Table) -> ir.Table:
+    """`drawn` with `similarity`: how many minima of the positive's and the negative's sketches are equal."""
     positive = documents.select(positive="doc", **{f"p_{name}": name for name in SKETCH})
     negative = documents.select(negative="doc", **{f"n_{name}": name for name in SKETCH})
     table = drawn.join(positive, "positive").join(negative, "negative")
-    alike = reduce(add, ((table[f"p_{name}"] == table[f"n_{name}"]).cast("int64") for name in SKETCH))
-    return table.select(*drawn.columns, alike=alike)
+    similarity = reduce(add, ((table[f"p_{name}"] == table[f"n_{name}"]).cast("int64") for name in SKETCH))
+    return table.select(*drawn.columns, similarity=similarity)

@@ -27,7 +27,7 @@ Scores = dict[str, float]  # term -> importance, of one query
 _TERMS = pa.schema([("query", pa.int64()), ("term", pa.int64()), ("dataset", pa.string()), ("word", pa.string())])
 _IMPORTANCES = _TERMS.append(pa.field("importance", pa.float64()))
 _BATCH, _MAX_TOKENS = 64, 64  # of the planner occlusion: queries are short
-_GRID = 1_000_000  # idf is rounded to millionths: integer sums are equal on any engine, in any order of rows
+_FIXED_POINT = 1_000_000  # idf in millionths: integer sums are equal on any engine, in any order of rows
 
 
 def importances(engine: Engine, queries: ir.Table, params: MineParams, term_scores: ir.Table) -> ir.Table:
@@ -89,9 +89,9 @@ def idf_importances(engine: Engine, terms: ir.Table) -> ir.Table:
     frequencies = terms.group_by("dataset", "term").aggregate(frequency=lambda t: t.count())
     counted = frequencies.join(sizes, "dataset")
     odds = (counted.total - counted.frequency + 0.5) / (counted.frequency + 0.5)
-    grains = ibis.greatest(((odds + 1).ln() * _GRID).round().cast("int64"), ibis.literal(1, "int64"))
-    weighted = terms.join(engine.keep(counted.select("term", grains=grains)), "term")
-    share = weighted.grains.cast("float64") / weighted.grains.sum().over(group_by="query").cast("float64")
+    idf = ibis.greatest(((odds + 1).ln() * _FIXED_POINT).round().cast("int64"), ibis.literal(1, "int64"))
+    weighted = terms.join(engine.keep(counted.select("term", idf=idf)), "term")
+    share = weighted.idf.cast("float64") / weighted.idf.sum().over(group_by="query").cast("float64")
     return weighted.select("query", "term", "dataset", "word", importance=share)
 
 

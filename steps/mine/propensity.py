@@ -3,7 +3,7 @@
 Position-based model: P(click on pair at rank) = propensity_rank * attraction_pair, a pair being a document shown to a
 query. EM over both factors (Wang et al. 2018, Position Bias Estimation for Unbiased Learning to Rank in Personal
 Search) is biased when a pair has few impressions, as in most logs: an attraction costs a parameter a pair. A common
-prior on the attractions mends that only if attraction and rank are independent, which a ranker of any use prevents.
+prior on the attractions fixes that only if attraction and rank are independent, which a ranker of any use prevents.
 
 Instead, the attractions are conditioned out: given that a pair got C clicks, a click fell on rank r with the share
 
@@ -111,9 +111,9 @@ def _require_ties(log: _Log) -> None:
     That is so when from each rank one comes to rank 1 and back, going from a rank r to a rank s where a pair was shown
     at both and clicked at s (Ford 1957, the condition for Bradley-Terry models).
     """
-    mend = "mine more sessions, lower mine.debias.max_rank or set mine.debias.method: none"
+    fix = "mine more sessions, lower mine.debias.max_rank or set mine.debias.method: none"
     if not len(log.pair):
-        raise UserError(f"mine.debias.method: no clicked result of the log was shown at two ranks; {mend}")
+        raise UserError(f"mine.debias.method: no clicked result of the log was shown at two ranks; {fix}")
     ranks = len(log.clicks_of_rank)
     reach = np.eye(ranks, dtype=bool)
     for to in range(ranks):
@@ -126,5 +126,5 @@ def _require_ties(log: _Log) -> None:
         raise UserError(
             f"mine.debias.method: too few clicked results were shown at several ranks to compare"
             f" rank {', '.join(map(str, loose.tolist()))} with rank 1 ({len(log.clicks_of_pair)} results;"
-            f" mine.debias.max_rank is {ranks}); {mend}"
+            f" mine.debias.max_rank is {ranks}); {fix}"
         )

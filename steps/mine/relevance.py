@@ -5,7 +5,7 @@ from typing import NamedTuple
 import ibis
 import ibis.expr.types as ir
 
-from steps.mine.clicks import GRAINS
+from steps.mine.clicks import FIXED_POINT
 from steps.mine.engine import Engine
 from steps.mine.triplets import Signal
 
@@ -45,7 +45,7 @@ def relevance_signal(engine: Engine, ranked: ir.Table, documents: ir.Table, *, s
     """
     texts = documents.select("doc", "text_key")
     best = ranked.filter(ranked["rank"] == 1).join(texts, "doc")
-    grains = ibis.literal(GRAINS, "int64")
-    positives = engine.keep(best.select("query", "doc", "text_key", worth=grains, each=grains))
+    one = ibis.literal(FIXED_POINT, "int64")
+    positives = engine.keep(best.select("query", "doc", "text_key", weight=one, click_weight=one))
     low = ranked.filter((ranked["rank"] > skip) & (ranked["rank"] <= depth)).join(texts, "doc")
     return Signal("relevance", positives, engine.keep(low.select("query", "doc", "text_key")))

@@ -73,17 +73,19 @@ def samples(
         top_of.setdefault(row["query"], []).append(row["term"])
 
     def sample(row: Row) -> Row:
-        giver = row["query"] if row["via"] is None else row["via"]
+        source_query = row["query"] if row["via"] is None else row["via"]
         who = "this query" if row["via"] is None else "the query it came through"
-        why = explain(who, seen[giver, row["positive"]], seen[giver, row["negative"]])
+        why = explain(who, seen[source_query, row["positive"]], seen[source_query, row["negative"]])
         if row["via"] is not None:
-            terms = sorted((shares[giver, term] for term in top_of[row["query"]]), key=lambda share: share["word"])
+            terms = sorted(
+                (shares[source_query, term] for term in top_of[row["query"]]), key=lambda share: share["word"]
+            )
             listed = ", ".join(f"{share['word']} {share['importance']:.2f}" for share in terms)
             why += f"; importance there of this query's top terms: {listed}"
         return {
             "source": row["source"],
             "query": _query(query_of[row["query"]]),
-            "via_query": None if row["via"] is None else _query(query_of[giver]),
+            "via_query": None if row["via"] is None else _query(query_of[source_query]),
             "positive": document_of[row["positive"]],
             "negative": document_of[row["negative"]],
             "weight": round(row["weight"], 6),

@@ -15,7 +15,8 @@ class Signal(NamedTuple):
     name: str
     """`click` or `relevance`: triplets are of the sources <name>_one_hop and <name>_multi_hop."""
     positives: ir.Table
-    """(query, doc, text_key, worth, each): worth orders a query's positives, each weighs triplets; whole numbers."""
+    """(query, doc, text_key, weight, click_weight): `weight` orders a query's positives, `click_weight`, the mean of
+    its clicks, is that of triplets; both fixed-point."""
     candidates: ir.Table
     """(query, doc, text_key): what may become a hard negative."""
 
@@ -36,8 +37,8 @@ class Triplets(NamedTuple):
 def all_positives(engine: Engine, signal_positives: ir.Table, associations: ir.Table) -> ir.Table:
     """(query, doc, text_key): a query's own positives and those of every query associated with it; rows may repeat."""
     own = signal_positives.select("query", "doc", "text_key")
-    lent = own.rename(other_query="query")
-    borrowed = associations.join(lent, "other_query").select("query", "doc", "text_key")
+    others = own.rename(other_query="query")
+    borrowed = associations.join(others, "other_query").select("query", "doc", "text_key")
     return engine.keep(own.union(borrowed))
 
 
@@ -57,24 +58,25 @@ def mine_triplets(
 
     associations: (query, other_query, strength); guarded: (query, text_key), what other signals call relevant, which is
     no negative either; documents: (doc, sketch_0...). Multi-hop: the positives and the hard negatives of an associated
-    query serve the query too, unless the document is a positive of its own; a document that several queries lend comes
-    through the strongest association whose query has hard negatives.
+    query serve the query too, unless the document is a positive of its own; a document that several source
+    queries have comes through the strongest association whose source query has hard negatives.
     """
     positives = all_positives(engine, signal.positives, associations)
     forbidden = positives.select("query", "text_key").union(guarded.select("query", "text_key"))
     pool = negative_pool(engine, signal.candidates, forbidden, seed=seed, limit=max_negatives)
 
-    by_worth = ibis.window(group_by="query", order_by=[ibis.desc("worth"), "doc"])
-    ranked = signal.positives.mutate(place=ibis.row_number().over(by_worth))
-    lent = engine.keep(ranked.filter(ranked.place < max_positives).select("query", "worth", "each", positive="doc"))
+    by_weight = ibis.window(group_by="query", order_by=[ibis.desc("weight"), "doc"])
+    ranked = signal.positives.mutate(place=ibis.row_number().over(by_weight))
+    best = ranked.filter(ranked.place < max_positives)
+    best = engine.keep(best.select("query", "weight", "click_weight", positive="doc"))
 
-    own = lent.mutate(giver=lent.query)
+    own = best.mutate(source_query=best.query)
     one_hop = draw_negatives(engine, own, pool, forbidden, documents, seed=seed)
 
-    able = lent.semi_join(pool.sizes.rename(query="giver"), "query")
-    unable = lent.anti_join(able, "query").rename(giver="query")
-    links = associations.rename(giver="other_query")
-    reached = links.join(able.rename(giver="query"), "giver")
+    able = best.semi_join(pool.sizes.rename(query="source_query"), "query")
+    unable = best.anti_join(able, "query").rename(source_query="query")
+    links = associations.rename(source_query="other_query")
+    reached = links.join(able.rename(source_query="query"), "source_query")
     new = engine.keep(reached.anti_join(signal.positives.rename(positive="doc"), ["query", "positive"]))
     merged = engine.keep(_first(new, ["query", "positive"], 1))
     chosen = engine.keep(_first(merged, ["query"], max_positives))
@@ -86,11 +88,11 @@ def mine_triplets(
     names = [f"{signal.name}_one_hop", f"{signal.name}_multi_hop"]
     dropped = {
         names[0]: {
-            "over_max_positives": count(signal.positives) - count(lent),
-            "no_negative_left": count(lent) - count(one_hop.table),
+            "over_max_positives": count(signal.positives) - count(best),
+            "no_negative_left": count(best) - count(one_hop.table),
         },
         names[1]: {
-            "lender_without_negatives": count(links.join(unable, "giver")),
+            "source_query_without_negatives": count(links.join(unable, "source_query")),
             "positive_of_the_query_itself": count(reached) - count(new),
             "reached_by_a_stronger_association": count(new) - count(merged),
             "over_max_positives": count(merged) - count(chosen),
@@ -107,17 +109,22 @@ def mine_triplets(
 
 
 def _first(rows: ir.Table, group: list[str], count: int) -> ir.Table:
-    """The first `count` rows of each group: strongest association, worthiest, then by key."""
-    order = [ibis.desc("strength"), ibis.desc("worth"), "giver", "positive"]
+    """The first `count` rows of each group: strongest association, heaviest, then by key."""
+    order = [ibis.desc("strength"), ibis.desc("weight"), "source_query", "positive"]
     ranked = rows.mutate(place=ibis.row_number().over(ibis.window(group_by=group, order_by=order)))
     return ranked.filter(ranked.place < count).drop("place")
 
 
 def _rows(engine: Engine, chosen: ir.Table, source: str, weight: float) -> ir.Table:
-    """Chosen pairs as triplets; weights follow `each`, and the mean of a source is `weight`."""
-    via = ibis.null("int64") if source.endswith("one_hop") else chosen.giver
-    rows, total = engine.number(chosen.count()), engine.number(chosen.each.sum())
+    """Chosen pairs as triplets; weights follow `click_weight`, and the mean of a source is `weight`."""
+    via = ibis.null("int64") if source.endswith("one_hop") else chosen.source_query
+    rows, total = engine.number(chosen.count()), engine.number(chosen.click_weight.sum())
     factor = weight * rows / max(total, 1)
     return chosen.select(
-        "query", "positive", "negative", source=ibis.literal(source), via=via, weight=chosen.each * ibis.literal(factor)
+        "query",
+        "positive",
+        "negative",
+        source=ibis.literal(source),
+        via=via,
+        weight=chosen.click_weight * ibis.literal(factor),
     )

@@ -1,7 +1,7 @@
 """`python -P answering.py < request`: load a registered model as its users do, and print what it answers.
 
 A script without the project on its path: the model must bring the code that it needs. The request is JSON with `model`,
-an MLflow URI, and `questions`, a list of `text`, `dataset` and `k`; the answers are `doc_ids` and `scores`, in order.
+an MLflow URI, and `queries`, a list of `text`, `dataset` and `k`; the answers are `doc_ids` and `scores`, in order.
 Exit code 75 when the server or the store was not reached.
 """
 
@@ -19,13 +19,13 @@ EXIT_TRANSIENT = 75
 
 
 def main() -> None:
-    """Answer the questions on stdin."""
+    """Answer the queries on stdin."""
     request = json.load(sys.stdin)
     model = mlflow.pyfunc.load_model(request["model"])
     answers = []
-    for question in request["questions"]:
-        asked = {"k": question["k"], "dataset": question["dataset"]}
-        row = model.predict(pd.DataFrame({"query": [question["text"]]}), params=asked).iloc[0]
+    for query in request["queries"]:
+        asked = {"k": query["k"], "dataset": query["dataset"]}
+        row = model.predict(pd.DataFrame({"query": [query["text"]]}), params=asked).iloc[0]
         answers.append({"doc_ids": list(row["ids"]), "scores": [float(score) for score in row["scores"]]})
     print(json.dumps(answers))
 

@@ -20,17 +20,17 @@ from pathlib import Path
 
 from steps.core.errors import TransientError, UserError
 from steps.core.tracking import tracking_uri
+from steps.promote.lock_store import Entry, FolderLockStore, LockStore, S3LockStore
 from steps.promote.registry import Registry
-from steps.promote.shelf import Entry, FolderShelf, S3Shelf, Shelf
 
 Guard = Callable[[], None]
 
 
 class Lock:
-    """A lock by name on a shelf. `wait_s`: how long to try; `expires_s`: the age at which it counts as left behind."""
+    """A lock by name. `wait_s`: how long to try; `expires_s`: the age at which it counts as left behind."""
 
-    def __init__(self, shelf: Shelf, name: str, wait_s: float, expires_s: float) -> None:
-        self.shelf, self.name, self.wait_s, self.expires_s = shelf, name, wait_s, expires_s
+    def __init__(self, store: LockStore, name: str, wait_s: float, expires_s: float) -> None:
+        self.store, self.name, self.wait_s, self.expires_s = store, name, wait_s, expires_s
 
     @contextmanager
     def held(self) -> Iterator[Guard]:
@@ -39,7 +39,7 @@ class Lock:
         key = self._acquire(body)
 
         def guard() -> None:
-            present = self.shelf.entries(self.name).get(key)
+            present = self.store.entries(self.name).get(key)
             if present is None or present.body != body or present.age_s > self.expires_s / 2:
                 raise TransientError(f"promotion lock of {self.name}: held too long and given up; run it again")
 
@@ -47,7 +47,7 @@ class Lock:
             yield guard
         finally:
             with contextlib.suppress(Exception):  # it expires by itself; the caller's own error matters more
-                self.shelf.delete(key)
+                self.store.delete(key)
 
     def _acquire(self, body: str) -> str:
         until = time.monotonic() + self.wait_s
@@ -66,7 +66,7 @@ class Lock:
 
     def _try(self, body: str) -> str | Entry | None:
         """The key that we hold now; else who holds it, or None after a lost race."""
-        seen = self.shelf.entries(self.name)
+        seen = self.store.entries(self.name)
         live = {key: entry for key, entry in seen.items() if not self._stale(entry)}
         if live:
             return next(iter(live.values()))
@@ -76,29 +76,29 @@ class Lock:
             return key if self._won(key, body, seen) else None
         except BaseException:
             with contextlib.suppress(Exception):
-                if self.shelf.entries(self.name)[key].body == body:
-                    self.shelf.delete(key)
+                if self.store.entries(self.name)[key].body == body:
+                    self.store.delete(key)
             raise
 
     def _won(self, key: str, body: str, seen: dict[str, Entry]) -> bool:
         """Put the object, unless others were first or come between; `seen` are stale ones, then removed."""
-        if not self.shelf.put_new(key, body):
-            present = self.shelf.entries(self.name).get(key)
+        if not self.store.put_new(key, body):
+            present = self.store.entries(self.name).get(key)
             if present is None or present.body != body:  # else it was written, and the answer got lost
                 return False
-        if self.shelf.put_new(key, body):
+        if self.store.put_new(key, body):
             raise UserError(
                 f"promotion lock of {self.name}: the store ignores If-None-Match and cannot hold a lock; let"
                 " SLIMTOWER_LOCK name a bucket of one that does, or a shared folder"
             )
-        others = self.shelf.entries(self.name)
+        others = self.store.entries(self.name)
         if any(
             other != key and (other not in seen or seen[other].body != entry.body) for other, entry in others.items()
         ):
-            self.shelf.delete(key)
+            self.store.delete(key)
             return False
         for old in seen:
-            self.shelf.delete(old)
+            self.store.delete(old)
         return True
 
     def _stale(self, entry: Entry) -> bool:
@@ -107,7 +107,7 @@ class Lock:
         return entry.age_s > self.expires_s or (holder["in"] == _place() and not _alive(holder["pid"]))
 
 
-def lock_shelf(registry: Registry) -> Shelf:
+def lock_store(registry: Registry) -> LockStore:
     """Where this server's locks lie: SLIMTOWER_LOCK, else what the model's tag says, else beside the artefacts.
 
     For a sqlite file that is a folder beside it. UserError where the server hides its artefact store, or when
@@ -122,9 +122,9 @@ def lock_shelf(registry: Registry) -> Shelf:
         )
     given = chosen or agreed
     if not given and uri.startswith("sqlite:///"):
-        return FolderShelf(Path(f"{uri.removeprefix('sqlite:///')}.locks"))
+        return FolderLockStore(Path(f"{uri.removeprefix('sqlite:///')}.locks"))
     given = given or lock_place(registry)
-    return S3Shelf(given) if given.startswith("s3://") else FolderShelf(Path(given.removeprefix("file://")))
+    return S3LockStore(given) if given.startswith("s3://") else FolderLockStore(Path(given.removeprefix("file://")))
 
 
 def lock_place(registry: Registry) -> str:

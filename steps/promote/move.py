@@ -1,4 +1,4 @@
-"""Moves of the champion: one at a time, announced before, recorded after, and mended when one was cut short.
+"""Moves of the champion: one at a time, announced before, recorded after, and recovered when one was interrupted.
 
     intent tag -> alias previous -> alias champion -> audit tags
 
@@ -51,7 +51,7 @@ def carry_out(registry: Registry, move: Move, guard: Guard, after: After) -> Non
 
     TransientError when the champion is no longer the one that was judged.
     """
-    mend(registry, guard)
+    recover(registry, guard)
     aliases = registry.aliases()
     if aliases.get(CHAMPION) == move.version:  # another promotion of the same release was first
         return
@@ -72,7 +72,7 @@ def carry_out(registry: Registry, move: Move, guard: Guard, after: After) -> Non
     _record(registry, move, guard, after)
 
 
-def mend(registry: Registry, guard: Guard) -> list[str]:
+def recover(registry: Registry, guard: Guard) -> list[str]:
     """Finish or undo a move that was cut short, and record one made by other hands; says what it found."""
     tags, aliases = registry.model_tags(), registry.aliases()
     champion, found = aliases.get(CHAMPION), []

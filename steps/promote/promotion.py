@@ -15,7 +15,7 @@ from steps.promote.candidate import Candidate
 from steps.promote.evidence import Evidence, evidence_from_json
 from steps.promote.gate import Decision, decide
 from steps.promote.lock import Lock
-from steps.promote.move import After, Move, carry_out, mend, nothing, now, operator
+from steps.promote.move import After, Move, carry_out, nothing, now, operator, recover
 from steps.promote.params import PromoteParams
 from steps.promote.registration import Origin, evidence_name, find_version, register
 from steps.promote.registry import CHALLENGER, CHAMPION, PREVIOUS, Registry
@@ -27,7 +27,7 @@ _TAG = 5000  # characters
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of the candidate; `notes` tell of earlier moves that were mended."""
+    """What became of the candidate; `notes` tell of earlier moves that were recovered."""
 
     version: str
     decision: Decision | None  # None: it was the champion already
@@ -54,8 +54,8 @@ def promote(
     `again` allows a version that was rolled back. TransientError when the champion moved meanwhile.
     """
     with lock.held() as guard:
-        notes = mend(registry, guard)
-    after("mended")
+        notes = recover(registry, guard)
+    after("recovered")
     aliases = registry.aliases()
     known = find_version(registry, candidate.evidence.release)
     if known is not None and known == aliases.get(CHAMPION):
@@ -91,7 +91,9 @@ def promote(
     return Outcome(version, decision, notes)
 
 
-def rehearse(registry: Registry, candidate: Candidate, judged: Sequence[JudgedSet], params: PromoteParams) -> Decision:
+def dry_run_decision(
+    registry: Registry, candidate: Candidate, judged: Sequence[JudgedSet], params: PromoteParams
+) -> Decision:
     """The decision as it would fall now; writes nothing, neither to the registry nor to the artefact store."""
     champion = champion_evidence(registry, registry.aliases().get(CHAMPION), candidate.evidence, judged, keep=False)
     return decide(candidate.evidence, champion, params.policy)

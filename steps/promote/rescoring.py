@@ -60,7 +60,7 @@ def _search(folder: Path, judged: Sequence[JudgedSet]) -> dict[str, Any]:
     done = subprocess.run(
         [sys.executable, "-P", str(_SCRIPT)],
         env=os.environ | {"PYTHONPATH": str(own_code(folder).resolve())},
-        input=json.dumps({"release": str(folder), "depth": _DEPTH, "questions": asked}),
+        input=json.dumps({"release": str(folder), "depth": _DEPTH, "queries": asked}),
         capture_output=True,
         text=True,
     )

@@ -2,20 +2,20 @@
 
 from steps.core.errors import UserError
 from steps.promote.lock import Lock
-from steps.promote.move import After, Move, carry_out, mend, nothing
+from steps.promote.move import After, Move, carry_out, nothing, recover
 from steps.promote.registry import CHAMPION, PREVIOUS, Registry
 from steps.promote.smoke import smoke_test
 
 
 def roll_back(registry: Registry, lock: Lock, after: After = nothing) -> tuple[Move, list[str]]:
-    """Make `previous` the champion, after a smoke test; returns the move and what was mended before it.
+    """Make `previous` the champion, after a smoke test; returns the move and what was recovered before it.
 
     `previous` then names what the restored version had replaced in its time, so that a second rollback goes one further
     back. UserError when there is no previous version.
     """
     with lock.held() as guard:
-        notes = mend(registry, guard)
-    after("mended")
+        notes = recover(registry, guard)
+    after("recovered")
     aliases = registry.aliases()
     target, champion = aliases.get(PREVIOUS), aliases.get(CHAMPION)
     if target is None or target == champion:

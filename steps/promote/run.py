@@ -1,4 +1,4 @@
-"""The commands: promote, rehearse, roll back, show history and lineage. Each says what it found and did."""
+"""The commands: promote, dry run, roll back, show history and lineage. Each says what it found and did."""
 
 from pathlib import Path
 
@@ -10,10 +10,10 @@ from steps.promote.candidate import Candidate, choose_student, read_candidate
 from steps.promote.evaluation import read_evaluation, read_test_sets
 from steps.promote.history import as_table, history
 from steps.promote.lineage import is_model, made_from, made_of
-from steps.promote.lock import Lock, lock_place, lock_shelf
+from steps.promote.lock import Lock, lock_place, lock_store
 from steps.promote.origin import read_origin
 from steps.promote.params import PromoteParams
-from steps.promote.promotion import Refused, promote, rehearse
+from steps.promote.promotion import Refused, dry_run_decision, promote
 from steps.promote.registry import CHAMPION, Registry
 from steps.promote.rollback import roll_back
 
@@ -32,7 +32,7 @@ def run(
         champion = registry.aliases().get(CHAMPION)
         print(f"promote: {candidate.student} ({candidate.release}) to {params.name}, champion: {champion or 'none'}")
         if dry_run:
-            decision = rehearse(registry, candidate, judged, params)
+            decision = dry_run_decision(registry, candidate, judged, params)
             print("\n".join(decision.lines()))
             if not decision.approved:
                 raise Refused(f"{candidate.student} would be refused: {'; '.join(decision.reasons)}")
@@ -85,4 +85,4 @@ def _candidate(ingest: Path, reports: Path, releases: Path, params: PromoteParam
 
 
 def _lock(registry: Registry, params: PromoteParams) -> Lock:
-    return Lock(lock_shelf(registry), params.name, params.lock_wait_s, params.lock_expires_s)
+    return Lock(lock_store(registry), params.name, params.lock_wait_s, params.lock_expires_s)

@@ -2,7 +2,7 @@
 
 A script that imports `steps.serving.release` from PYTHONPATH, where the version's own code lies: a release of an older
 format, which the project cannot load any more, is still measured. The request is JSON with `release`, a folder,
-`depth`, and `questions`, a list of `dataset` and `texts`. Prints the data sets of the release, and for every text the
+`depth`, and `queries`, a list of `dataset` and `texts`. Prints the data sets of the release, and for every text the
 ids and scores of its ten best hits in the exact index, with all of equal score.
 """
 
@@ -17,22 +17,22 @@ _KEPT = 10  # hits that the measure looks at, with all of equal score
 
 
 def main() -> None:
-    """Answer the questions on stdin."""
+    """Answer the queries on stdin."""
     request = json.load(sys.stdin)
     release = load_release(Path(request["release"]))
     answers = []
-    for question in request["questions"]:
-        if question["dataset"] not in release.datasets:
+    for item in request["queries"]:
+        if item["dataset"] not in release.datasets:
             continue
         hits = []
-        for start in range(0, len(question["texts"]), _CHUNK):
-            vectors = release.encode(question["texts"][start : start + _CHUNK])
-            scores, doc_ids = release.search(question["dataset"], vectors, request["depth"], "flat")
+        for start in range(0, len(item["texts"]), _CHUNK):
+            vectors = release.encode(item["texts"][start : start + _CHUNK])
+            scores, doc_ids = release.search(item["dataset"], vectors, request["depth"], "flat")
             for docs, row in zip(doc_ids, scores.tolist(), strict=True):
                 found = list(zip(docs, row, strict=False))  # an index of fewer documents pads its scores
                 last = sorted((score for _, score in found), reverse=True)[:_KEPT][-1:]
                 hits.append([[doc, score] for doc, score in found if score >= last[0]])
-        answers.append({"dataset": question["dataset"], "hits": hits})
+        answers.append({"dataset": item["dataset"], "hits": hits})
     print(json.dumps({"datasets": release.datasets, "answers": answers}))
 
 

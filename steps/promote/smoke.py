@@ -55,8 +55,8 @@ def smoke_test(registry: Registry, version: str) -> None:
     golden: list[Golden] | None = registry.document(version, GOLDEN)
     if not golden:
         raise UserError(f"{registry.name}/{version}: has no golden queries; register its release with `make promote`")
-    questions = [{"text": g["text"], "dataset": g["dataset"], "k": len(g["doc_ids"])} for g in golden]
-    request = json.dumps({"model": f"models:/{registry.name}/{version}", "questions": questions})
+    queries = [{"text": g["text"], "dataset": g["dataset"], "k": len(g["doc_ids"])} for g in golden]
+    request = json.dumps({"model": f"models:/{registry.name}/{version}", "queries": queries})
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(
         [sys.executable, "-P", str(_SCRIPT)],

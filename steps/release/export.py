@@ -16,8 +16,8 @@ Format = Literal["onnx", "table"]
 Precision = Literal["int8", "mixed", "fp32"]  # mixed: int8, but for the products that lose most by it
 
 
-def export(tower: Path, serving: Path, form: Literal["auto", "onnx", "table"], width: int) -> Format:
-    """Export the tower in fp32 to `serving`, cut to `width`; `auto` chooses by its kind. Returns the format.
+def export(tower: Path, serving: Path, form: Literal["auto", "onnx", "table"], dim: int) -> Format:
+    """Export the tower in fp32 to `serving`, truncated to `dim`; `auto` chooses by its kind. Returns the format.
 
     UserError for a format that the tower cannot have.
     """
@@ -27,9 +27,9 @@ def export(tower: Path, serving: Path, form: Literal["auto", "onnx", "table"], w
         kind = "a token table" if table else "a transformer"
         raise UserError(f"release.format is {chosen}, but {tower} is {kind}; set it to auto")
     if chosen == "table":
-        export_table(tower, serving, width=width)
+        export_table(tower, serving, dim=dim)
     else:
-        export_onnx(tower, serving, width=width)
+        export_onnx(tower, serving, dim=dim)
     return chosen
 
 

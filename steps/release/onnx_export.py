@@ -25,35 +25,35 @@ NO_LIMIT = 10**9  # a tokenizer without a limit states a far larger number
 
 
 class _Graph(nn.Module):
-    """The tower as a function of tensors, cut to its first `width` dimensions."""
+    """The tower as a function of tensors, truncated to its first `dim` dimensions."""
 
-    def __init__(self, tower: SentenceTransformer, width: int) -> None:
+    def __init__(self, tower: SentenceTransformer, dim: int) -> None:
         super().__init__()
-        self.tower, self.width = nn.ModuleList(tower), width
-        self.renormalise = width < (tower.get_embedding_dimension() or 0) and isinstance(tower[-1], Normalize)
+        self.tower, self.dim = nn.ModuleList(tower), dim
+        self.renormalise = dim < (tower.get_embedding_dimension() or 0) and isinstance(tower[-1], Normalize)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        """Embeddings `(batch, width)` of token ids `(batch, length)`."""
+        """Embeddings `(batch, dim)` of token ids `(batch, length)`."""
         features: dict[str, Tensor] = {"input_ids": input_ids, "attention_mask": attention_mask}
         for module in self.tower:
             features = module(features)
-        embedding = features["sentence_embedding"][:, : self.width]
+        embedding = features["sentence_embedding"][:, : self.dim]
         return nn.functional.normalize(embedding, dim=-1) if self.renormalise else embedding
 
 
-def export_onnx(tower_folder: Path, out: Path, *, width: int = 0) -> None:
+def export_onnx(tower_folder: Path, out: Path, *, dim: int = 0) -> None:
     """Write `encoder.onnx`, `tokenizer.json` and `serving.json` to `out`, in fp32.
 
     The graph takes `input_ids` and `attention_mask`, int64 `(batch, length)`, and holds everything behind them:
-    transformer, pooling, projection, normalisation and, above 0, the cut to the first `width` dimensions. UserError for
-    a tower made of anything else.
+    transformer, pooling, projection, normalisation and, above 0, truncation to the first `dim` dimensions. UserError
+    for a tower made of anything else.
     """
     tower = load_tower(tower_folder).to("cpu").eval()
     transformer = _transformer(tower, tower_folder)
     out.mkdir(parents=True, exist_ok=True)
     full = tower.get_embedding_dimension() or 0
-    width = min(width, full) if width else full
-    _write_graph(_Graph(tower, width).eval(), transformer, out / "encoder.onnx")
+    dim = min(dim, full) if dim else full
+    _write_graph(_Graph(tower, dim).eval(), transformer, out / "encoder.onnx")
     tokenizer = tower.tokenizer.backend_tokenizer
     if (side := tower.tokenizer.truncation_side) != "right":
         raise UserError(f"{tower_folder}/tokenizer.json: truncates on the {side}; set it to right")
@@ -64,7 +64,7 @@ def export_onnx(tower_folder: Path, out: Path, *, width: int = 0) -> None:
     serving = {
         "format": "onnx",
         "precision": "fp32",
-        "width": width,
+        "dim": dim,
         "max_length": min(limits, default=None),
         "normalise": isinstance(tower[-1], Normalize),
         "pooling": query_pooling(tower_facts(tower_folder, "query")),

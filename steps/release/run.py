@@ -21,8 +21,9 @@ from steps.release.parity import check_export, check_unjudged
 from steps.release.probe_texts import probe_texts, sample_texts
 from steps.release.quality import check_costs
 from steps.release.trials import Bench
-from steps.serving.dims import cut
-from steps.serving.manifest import FORMAT, SHARED, Collection, Manifest, Probe, Serves
+from steps.serving.dims import truncate
+from steps.serving.index_files import read_index_manifest
+from steps.serving.manifest import FORMAT, SHARED, Collection, EncoderSettings, Manifest, Probe
 from steps.serving.mlflow_model import log_release
 from steps.serving.query_encoder import load_query_encoder
 from steps.serving.release import Release, load_release
@@ -38,9 +39,9 @@ def run(student: str, distill: Path, index: Path, ingest: Path, output: Path, pa
     exported encoder is not the student, or when dev queries prove that serving loses more than allowed. Where a data
     set has no judged dev queries, how close the served encoder is to the student decides instead.
     """
-    documents = read_json(index / "manifest.json")
+    documents = read_index_manifest(index)
     _check_sides(student, distill, index, documents)
-    width, datasets = int(documents["width"]), sorted(documents["datasets"])
+    dim, datasets = int(documents["dim"]), sorted(documents["datasets"])
     queries = [asked for asked in read_judged_sets(ingest, ["dev"]) if asked.dataset in datasets]
     judged = [text for asked in queries for text in asked.texts]
     names = sorted(set(datasets) - {asked.dataset for asked in queries})
@@ -49,23 +50,26 @@ def run(student: str, distill: Path, index: Path, ingest: Path, output: Path, pa
     texts = [*judged, *chain.from_iterable(samples.values()), *probed]
     tower = load_tower(distill / "query_encoder")
     vectors = encode(tower, texts, "query")
-    if vectors.shape[1] < width:
-        raise UserError(f"{distill}: the student is {vectors.shape[1]} wide, the index {width}; lower index.width")
-    vectors = cut(vectors, width)
+    if vectors.shape[1] < dim:
+        raise UserError(f"{distill}: the student has {vectors.shape[1]} dimensions, the index {dim}; lower index.dim")
+    vectors = truncate(vectors, dim)
     limits = Limits(params.parity_ndcg_loss, params.total_ndcg_loss, params.served_cosine)
 
     with staged_folder(output) as staging:
         shutil.copytree(distill / "query_encoder", staging / "query_encoder")
         copy_index(index, staging / "index")
         write_titles(ingest, staging / "index", datasets)
-        form = export(staging / "query_encoder", staging / "serving", params.format, width)
+        form = export(staging / "query_encoder", staging / "serving", params.format, dim)
         exported = load_query_encoder(staging / "serving").encode(texts)
         worst = check_export(texts, vectors, exported, params.parity_cosine)
         indexed = _digests(staging / "index")
 
         def manifest(served: np.ndarray) -> Manifest:
             tail = zip(probed, vectors[-len(probed) :], served[-len(probed) :], strict=True)
-            probes = [Probe(text=text, vector=_rounded(own), served=_rounded(answer)) for text, own, answer in tail]
+            probes = [
+                Probe(text=text, student_vector=_rounded(before), exported_vector=_rounded(after))
+                for text, before, after in tail
+            ]
             return _manifest(student, staging, documents, indexed, probes, params.probe_tolerance)
 
         bench = Bench(Release(staging, manifest(exported)), queries, samples, texts, vectors, exported)
@@ -129,9 +133,9 @@ def _manifest(
     return Manifest(
         format=FORMAT,
         student=student,
-        encoder=_digests(folder / "query_encoder"),
-        serving=_digests(folder / "serving"),
-        serves=Serves.model_validate(read_json(folder / "serving" / "serving.json")),
+        student_files=_digests(folder / "query_encoder"),
+        serving_files=_digests(folder / "serving"),
+        encoder_settings=EncoderSettings.model_validate(read_json(folder / "serving" / "serving.json")),
         index_manifest=files.pop("manifest.json"),
         index_files=files,
         datasets={

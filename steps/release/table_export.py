@@ -18,10 +18,10 @@ def is_table(tower: SentenceTransformer) -> bool:
     return isinstance(tower[0], StaticEmbedding)
 
 
-def export_table(tower_folder: Path, out: Path, *, width: int = 0) -> None:
+def export_table(tower_folder: Path, out: Path, *, dim: int = 0) -> None:
     """Write `table.npy`, `tokenizer.json` and `serving.json` to `out`; UserError for a tower that is no token table.
 
-    A projection behind the table is multiplied into its rows, as the mean and a linear map commute. Above 0, `width`
+    A projection behind the table is multiplied into its rows, as the mean and a linear map commute. Above 0, `dim`
     keeps the first so many dimensions.
     """
     tower = load_tower(tower_folder)
@@ -40,7 +40,7 @@ def export_table(tower_folder: Path, out: Path, *, width: int = 0) -> None:
                 f"{tower_folder}: a {type(module).__name__} behind a token table cannot be exported; use a projection"
                 " without activation and Normalize only"
             )
-    rows = rows[:, :width] if width else rows
+    rows = rows[:, :dim] if dim else rows
     truncation = static.tokenizer.truncation
     if truncation and truncation["direction"] != "right":
         raise UserError(f"{tower_folder}/tokenizer.json: truncates on the {truncation['direction']}; set it to right")
@@ -50,7 +50,7 @@ def export_table(tower_folder: Path, out: Path, *, width: int = 0) -> None:
     serving = {
         "format": "table",
         "precision": "fp32",
-        "width": int(rows.shape[1]),
+        "dim": int(rows.shape[1]),
         "max_length": truncation["max_length"] if truncation else None,
         "normalise": normalise,
         "pooling": "mean",

@@ -1,1 +1,1 @@
-"""Ask a released student and its index a question."""
+"""Search with a released student and its index."""

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from steps.core.errors import UserError
 from steps.core.files import read_json, sha256_file
-from steps.serving.index_files import check_inside, file_digests
+from steps.serving.index_files import check_inside, file_digests, read_index_manifest
 from steps.serving.manifest import REMEDY, SHARED, Manifest
 from steps.serving.tower_files import query_pooling, tower_facts
 
@@ -19,8 +19,8 @@ TITLES = "titles.parquet"
 
 def check_files(folder: Path, manifest: Manifest) -> None:
     """query_encoder/, serving/ and index/ hold the files that the manifest names, as it knows them, and no others."""
-    _check_digests(folder / "query_encoder", manifest.encoder)
-    _check_digests(folder / "serving", manifest.serving)
+    _check_digests(folder / "query_encoder", manifest.student_files)
+    _check_digests(folder / "serving", manifest.serving_files)
     _check_digests(folder / "index", manifest.index_files | {"manifest.json": manifest.index_manifest})
 
 
@@ -35,30 +35,30 @@ def _check_digests(folder: Path, digests: Mapping[str, str]) -> None:
         raise UserError(f"{folder}: {', '.join(unknown)} not named by the manifest; {REMEDY}")
 
 
-def check_serving(folder: Path, manifest: Manifest) -> None:
+def check_settings(folder: Path, manifest: Manifest) -> None:
     """What encodes queries is set up as the manifest says, as the student is, and for the index."""
-    found, serves = read_json(folder / "serving" / "serving.json"), manifest.serves
-    if found != serves.model_dump():
-        fields = sorted(found.keys() ^ serves.model_dump().keys()) or [
-            field for field, value in serves.model_dump().items() if found[field] != value
+    found, settings = read_json(folder / "serving" / "serving.json"), manifest.encoder_settings
+    if found != settings.model_dump():
+        fields = sorted(found.keys() ^ settings.model_dump().keys()) or [
+            field for field, value in settings.model_dump().items() if found[field] != value
         ]
         raise UserError(f"{folder}: serving/serving.json and manifest.json differ in {', '.join(fields)}; {REMEDY}")
     student = tower_facts(folder / "query_encoder", "query")
     sides: list[tuple[str, object, str, object]] = [
-        ("width", serves.width, "the index has", manifest.width),
-        ("normalise", serves.normalise, "the index has", manifest.normalised),
-        ("normalise", serves.normalise, "query_encoder/ has", student["normalised"]),
-        ("pooling", serves.pooling, "query_encoder/ has", query_pooling(student)),
-        ("prompt", serves.prompt, "query_encoder/ has", student["prompts"].get("query") or ""),
+        ("dim", settings.dim, "the index has", manifest.dim),
+        ("normalise", settings.normalise, "the index has", manifest.normalised),
+        ("normalise", settings.normalise, "query_encoder/ has", student["normalised"]),
+        ("pooling", settings.pooling, "query_encoder/ has", query_pooling(student)),
+        ("prompt", settings.prompt, "query_encoder/ has", student["prompts"].get("query") or ""),
     ]
-    for field, served, whose, expected in sides:
-        if served != expected:
-            raise UserError(f"{folder}/serving: {field} is {served!r}, {whose} {expected!r}; {REMEDY}")
+    for field, value, whose, expected in sides:
+        if value != expected:
+            raise UserError(f"{folder}/serving: {field} is {value!r}, {whose} {expected!r}; {REMEDY}")
 
 
 def check_index(folder: Path, manifest: Manifest) -> dict[str, Any]:
     """Both manifests agree; returns the index's own entry of each data set."""
-    index = read_json(folder / "index" / "manifest.json")
+    index = read_index_manifest(folder / "index")
     for field in SHARED:
         expected = getattr(manifest, field)
         if index.get(field) != expected:
@@ -115,16 +115,16 @@ def check_rows(folder: Path, vectors: int, ids: pa.ChunkedArray, titled: pa.Chun
 
 
 def embed_each(encode: Callable[[list[str]], np.ndarray], texts: Sequence[str]) -> np.ndarray:
-    """Embed texts one by one, `(texts, width)`: int8 activations share one scale in a batch, so its texts matter."""
+    """Embed texts one by one, `(texts, dim)`: int8 activations share one scale in a batch, so its texts matter."""
     return np.concatenate([encode([text]) for text in texts]) if texts else np.zeros((0, 0), dtype=np.float32)
 
 
 def check_probes(encoder: Path, manifest: Manifest, found: np.ndarray, vectors: Sequence[Sequence[float]]) -> None:
-    """An encoder embeds the probes, `found` `(probes, width)`, as the manifest remembers."""
-    if not manifest.probes or any(len(vector) != manifest.width for vector in vectors):
-        raise UserError(f"{encoder}: the manifest has no probes of width {manifest.width}; {REMEDY}")
-    if found.shape[1] != manifest.width:
-        raise UserError(f"{encoder}: the encoder is {found.shape[1]} wide, the index {manifest.width}; {REMEDY}")
+    """An encoder embeds the probes, `found` `(probes, dim)`, as the manifest remembers."""
+    if not manifest.probes or any(len(vector) != manifest.dim for vector in vectors):
+        raise UserError(f"{encoder}: the manifest has no probes of {manifest.dim} dimensions; {REMEDY}")
+    if found.shape[1] != manifest.dim:
+        raise UserError(f"{encoder}: the encoder has {found.shape[1]} dimensions, the index {manifest.dim}; {REMEDY}")
     off = np.abs(found - np.array(vectors, dtype=np.float32)).max(axis=1)
     if not float(off.max()) <= manifest.probe_tolerance:  # also catches NaN
         text = manifest.probes[int(off.argmax())].text

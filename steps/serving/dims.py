@@ -1,15 +1,15 @@
-"""Embeddings cut to their first dimensions."""
+"""Embeddings truncated to their first dimensions."""
 
 import numpy as np
 
 
-def cut(vectors: np.ndarray, width: int) -> np.ndarray:
-    """The first `width` dimensions of `(n, dim)` vectors as float32, renormalised when that drops any.
+def truncate(vectors: np.ndarray, dim: int) -> np.ndarray:
+    """The first `dim` dimensions of `vectors` `(n, full_dim)` as float32, renormalised when that drops any.
 
     Matryoshka embeddings (Kusupati et al. 2022) are trained to be used like that.
     """
-    kept = np.ascontiguousarray(vectors[:, :width], dtype=np.float32)
-    if width == vectors.shape[1]:
-        return kept
-    lengths = np.linalg.norm(kept, axis=1, keepdims=True)
-    return kept / np.where(lengths > 0, lengths, 1)
+    first = np.ascontiguousarray(vectors[:, :dim], dtype=np.float32)
+    if dim == vectors.shape[1]:
+        return first
+    lengths = np.linalg.norm(first, axis=1, keepdims=True)
+    return first / np.where(lengths > 0, lengths, 1)

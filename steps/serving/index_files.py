@@ -1,4 +1,4 @@
-"""The files of an index as its manifest lists them, and the one way to open them."""
+"""An index's manifest, the files that it lists, and the one way to open them."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -7,7 +7,23 @@ from typing import Any
 import faiss
 
 from steps.core.errors import UserError
+from steps.core.files import read_json
 from steps.core.names import inner_path
+
+FORMAT = 3  # of an index's manifest
+
+
+def read_index_manifest(folder: Path) -> dict[str, Any]:
+    """Read `manifest.json` of a folder of indexes; UserError when it is of another format."""
+    path = folder / "manifest.json"
+    manifest: Any = read_json(path)
+    found = manifest.get("format") if isinstance(manifest, dict) else None
+    if found != FORMAT:
+        raise UserError(
+            f"{path}: format of the index is {found!r}, this version reads {FORMAT}; run `dvc repro` to build index and"
+            " releases again"
+        )
+    return dict(manifest)
 
 
 def file_digests(name: str, entry: Mapping[str, Any]) -> dict[str, str]:

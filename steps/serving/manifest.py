@@ -11,9 +11,9 @@ from steps.core.errors import UserError
 from steps.core.files import read_json, write_json
 from steps.core.names import inner_path, plain_name
 
-FORMAT = 3
+FORMAT = 4
 REMEDY = "encoder and index must come from one run: run `dvc repro` (or `make demo`) to build the release again"
-SHARED = ("teacher", "width", "metric", "modules", "pooling", "normalised", "prompts", "faiss")
+SHARED = ("teacher", "dim", "metric", "modules", "pooling", "normalised", "prompts", "faiss")
 
 
 PlainName = Annotated[str, AfterValidator(plain_name)]
@@ -27,11 +27,11 @@ class Strict(BaseModel):
 
 
 class Probe(Strict):
-    """A query, the student's embedding of it and that of the encoder that serves, each `(width,)`."""
+    """A query, and its embeddings `(dim,)` by the student in PyTorch and by the exported encoder."""
 
     text: str
-    vector: list[float]
-    served: list[float]
+    student_vector: list[float]
+    exported_vector: list[float]
 
 
 class Collection(Strict):
@@ -41,12 +41,12 @@ class Collection(Strict):
     corpus_digest: str
 
 
-class Serves(Strict):
+class EncoderSettings(Strict):
     """How queries become embeddings; equal to serving.json, where the query encoder reads it."""
 
     format: str
     precision: str
-    width: int
+    dim: int
     max_length: int | None
     normalise: bool
     pooling: str
@@ -57,20 +57,20 @@ class Serves(Strict):
 class Manifest(Strict):
     """manifest.json of a release. The fields of SHARED are equal in the index's own manifest.
 
-    `encoder`, `serving`, `index_files`: path below query_encoder/, serving/, index/ -> sha256, of every file.
-    `seal`: sha256 over all other fields.
+    `student_files`, `serving_files`, `index_files`: path below query_encoder/, serving/, index/ -> sha256, of every
+    file but the index's manifest, whose sha256 is `index_manifest`. `checksum`: sha256 over all other fields.
     """
 
     format: int
     student: PlainName
-    encoder: Digests
-    serving: Digests
-    serves: Serves
+    student_files: Digests
+    serving_files: Digests
+    encoder_settings: EncoderSettings
     index_manifest: str
     index_files: Digests
     datasets: dict[PlainName, Collection]
     teacher: dict[str, str]
-    width: int
+    dim: int
     metric: str
     modules: list[str]
     pooling: list[str]
@@ -79,17 +79,17 @@ class Manifest(Strict):
     faiss: str
     probes: list[Probe]
     probe_tolerance: float
-    seal: str = ""
+    checksum: str = ""
 
-    def sealed(self) -> "Manifest":
-        """The same manifest with the seal that its fields have."""
-        fields = self.model_dump(exclude={"seal"})
+    def with_checksum(self) -> "Manifest":
+        """The same manifest with the checksum of its other fields."""
+        fields = self.model_dump(exclude={"checksum"})
         text = json.dumps(fields, sort_keys=True, ensure_ascii=False)
-        return self.model_copy(update={"seal": hashlib.sha256(text.encode("utf-8")).hexdigest()})
+        return self.model_copy(update={"checksum": hashlib.sha256(text.encode("utf-8")).hexdigest()})
 
     def write(self, path: Path) -> None:
-        """Write as sealed JSON."""
-        write_json(path, self.sealed().model_dump())
+        """Write as JSON, with its checksum."""
+        write_json(path, self.with_checksum().model_dump())
 
 
 def read_manifest(path: Path) -> Manifest:
@@ -97,7 +97,7 @@ def read_manifest(path: Path) -> Manifest:
     raw: Any = read_json(path)
     found = raw.get("format") if isinstance(raw, dict) else None
     if found != FORMAT:
-        raise UserError(f"{path}: format is {found!r}, this version reads {FORMAT}; {REMEDY}")
+        raise UserError(f"{path}: format of the release is {found!r}, this version reads {FORMAT}; {REMEDY}")
     try:
         return Manifest.model_validate(raw)
     except ValidationError as error:

@@ -1,6 +1,6 @@
 """Queries to embeddings on the latency path: tokenizers, numpy and onnxruntime, without torch.
 
-`serving.json` beside the model says what to load: `format` (table or onnx), `precision` (int8, mixed or fp32), `width`,
+`serving.json` beside the model says what to load: `format` (table or onnx), `precision` (int8, mixed or fp32), `dim`,
 `max_length` in tokens (null = no limit), `normalise`, `prompt` (put before each query) and `pad_id`; and, for the
 checks of a release, `pooling`.
 """
@@ -34,12 +34,12 @@ _ASCII_WORD = re.compile(r"[A-Za-z0-9]+|[^A-Za-z0-9\s]")
 
 
 class QueryEncoder(Protocol):
-    """Turns query texts into embeddings of `width` dimensions."""
+    """Turns query texts into embeddings of `dim` dimensions."""
 
-    width: int
+    dim: int
 
     def encode(self, texts: list[str]) -> np.ndarray:
-        """Embeddings of the texts, float32 `(len(texts), width)`."""
+        """Embeddings of the texts, float32 `(len(texts), dim)`."""
 
 
 class TokenIds:
@@ -100,12 +100,12 @@ class TableEncoder:
         self, token_ids: Callable[[str], list[int]], table: np.ndarray, scales: np.ndarray | None, *, normalise: bool
     ) -> None:
         """Rows of `table` `(vocabulary, dim)` in float32, or in int8 with their `scales` `(vocabulary,)`."""
-        self.width = int(table.shape[1])
+        self.dim = int(table.shape[1])
         self._token_ids, self._table, self._scales, self._normalise = token_ids, table, scales, normalise
 
     def encode(self, texts: list[str]) -> np.ndarray:
         """Embeddings of the texts, float32 `(len(texts), dim)`."""
-        vectors = np.zeros((len(texts), self.width), dtype=np.float32)
+        vectors = np.zeros((len(texts), self.dim), dtype=np.float32)
         for row, text in enumerate(texts):
             ids = self._token_ids(text)
             if not ids:
@@ -124,7 +124,7 @@ class OnnxEncoder:
     """A graph from token ids to embeddings, pooling and normalisation included."""
 
     def __init__(
-        self, token_ids: Callable[[str], list[int]], model: Path, *, width: int, pad_id: int, threads: int, batch: int
+        self, token_ids: Callable[[str], list[int]], model: Path, *, dim: int, pad_id: int, threads: int, batch: int
     ) -> None:
         """Open the graph, which is to read `batch` texts at once; UserError when onnxruntime cannot."""
         options = onnxruntime.SessionOptions()
@@ -135,15 +135,15 @@ class OnnxEncoder:
         except Exception as error:  # onnxruntime's errors have no common class
             reason = " ".join(str(error).split())[:200]
             raise UserError(f"{model}: onnxruntime cannot load it ({reason}); {REMEDY}") from None
-        self.width, self._token_ids, self._pad_id, self._batch = width, token_ids, pad_id, batch
+        self.dim, self._token_ids, self._pad_id, self._batch = dim, token_ids, pad_id, batch
         self._outputs = [self._session.get_outputs()[0].name]
 
     def encode(self, texts: list[str]) -> np.ndarray:
-        """Embeddings of the texts, float32 `(len(texts), width)`; texts of like length share a batch."""
+        """Embeddings of the texts, float32 `(len(texts), dim)`; texts of like length share a batch."""
         rows = [self._token_ids(text) for text in texts]
         if len(rows) == 1:
             return self._run(np.array(rows, dtype=np.int64))
-        vectors = np.zeros((len(rows), self.width), dtype=np.float32)
+        vectors = np.zeros((len(rows), self.dim), dtype=np.float32)
         order = sorted(range(len(rows)), key=lambda row: len(rows[row]))
         for start in range(0, len(order), self._batch):
             chosen = order[start : start + self._batch]
@@ -170,7 +170,7 @@ def load_query_encoder(folder: Path, threads: int = 1) -> QueryEncoder:
     serving = read_json(folder / "serving.json")
     layouts = {"table": TABLE_FILES, "onnx": ONNX_FILES}
     try:
-        kind, width, max_length = serving["format"], serving["width"], serving["max_length"]
+        kind, dim, max_length = serving["format"], serving["dim"], serving["max_length"]
         normalise, prompt, pad_id = serving["normalise"], serving["prompt"], serving["pad_id"]
         precision = serving["precision"]
     except KeyError as error:
@@ -191,21 +191,21 @@ def load_query_encoder(folder: Path, threads: int = 1) -> QueryEncoder:
     token_ids = (lambda text: read(prompt + text)) if prompt else read
     if kind == "onnx":
         model = folder / ONNX_FILES[precision][0]
-        return OnnxEncoder(token_ids, model, width=width, pad_id=pad_id, threads=threads, batch=_BATCH[precision])
-    table, scales = _table(folder, precision, width)
+        return OnnxEncoder(token_ids, model, dim=dim, pad_id=pad_id, threads=threads, batch=_BATCH[precision])
+    table, scales = _table(folder, precision, dim)
     return TableEncoder(token_ids, table, scales, normalise=normalise)
 
 
-def _table(folder: Path, precision: str, width: int) -> tuple[np.ndarray, np.ndarray | None]:
+def _table(folder: Path, precision: str, dim: int) -> tuple[np.ndarray, np.ndarray | None]:
     """Rows, mapped rather than read, and their scales."""
     # a plain view: take() on a memmap costs twice as much
     table = np.asarray(_array(folder / "table.npy"))
     scales = np.asarray(_array(folder / "scales.npy")) if precision == "int8" else None
     expected = np.int8 if precision == "int8" else np.float32
-    if table.ndim != 2 or table.shape[1] != width or table.dtype != expected:
+    if table.ndim != 2 or table.shape[1] != dim or table.dtype != expected:
         raise UserError(
-            f"{folder / 'table.npy'}: holds {table.dtype} {table.shape}, serving.json says {precision} of width"
-            f" {width}; {REMEDY}"
+            f"{folder / 'table.npy'}: holds {table.dtype} {table.shape}, serving.json says {precision} and"
+            f" {dim} dimensions; {REMEDY}"
         )
     return table, scales
 

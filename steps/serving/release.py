@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 
 from steps.core.errors import UserError
 from steps.core.files import folder_bytes
-from steps.serving.checks import check_files, check_index, check_probes, check_rows, check_serving, embed_each
+from steps.serving.checks import check_files, check_index, check_probes, check_rows, check_settings, embed_each
 from steps.serving.index_files import file_digests, open_index
 from steps.serving.manifest import REMEDY, Manifest, read_manifest
 from steps.serving.query_encoder import load_query_encoder
@@ -59,13 +59,13 @@ class Release:
         return sum((folder / file).stat().st_size for file in file_digests(kind, entry))
 
     def encode(self, queries: list[str]) -> np.ndarray:
-        """Embed queries as they are served, float32 `(len(queries), width)`."""
+        """Embed queries as they are served, float32 `(len(queries), dim)`."""
         return self.encoder.encode(queries)
 
     def search(
         self, dataset: str, vectors: np.ndarray, k: int, kind: str = "ann"
     ) -> tuple[np.ndarray, list[list[str]]]:
-        """The best k documents of each vector `(n, width)`: scores `(n, k)` and document ids.
+        """The best k documents of each vector `(n, dim)`: scores `(n, k)` and document ids.
 
         Where a data set has no approximate index, `ann` is the exact one. A search that finds fewer than k returns
         fewer ids, and scores that mean nothing behind them. UserError for an unknown data set or kind.
@@ -85,7 +85,7 @@ class Release:
         return self.hits(dataset or self.datasets[0], self.encode(list(texts)), k)
 
     def hits(self, dataset: str, vectors: np.ndarray, k: int, kind: str = "ann") -> list[list[Hit]]:
-        """The best k documents of each vector `(n, width)`, as `search` finds them, with their titles."""
+        """The best k documents of each vector `(n, dim)`, as `search` finds them, with their titles."""
         found, rows = self._rows(dataset, vectors, k, kind)
         ids, titles = self.documents(dataset)
         return [
@@ -119,11 +119,12 @@ class Release:
     def _open(self, dataset: str, kind: str) -> faiss.Index:
         path = self.folder / "index" / dataset
         index = open_index(path, kind, self.entries[dataset]["indexes"][kind])
-        expected = (self.manifest.datasets[dataset].vectors, self.manifest.width, faiss.METRIC_INNER_PRODUCT)
+        expected = (self.manifest.datasets[dataset].vectors, self.manifest.dim, faiss.METRIC_INNER_PRODUCT)
         found = (index.ntotal, index.d, index.metric_type)
         if found != expected:
             raise UserError(
-                f"{path}/{kind}.faiss: vectors, width and metric are {found}, the manifest says {expected}; {REMEDY}"
+                f"{path}/{kind}.faiss: vectors, dimensions and metric are {found}, the manifest says {expected};"
+                f" {REMEDY}"
             )
         return index
 
@@ -139,7 +140,7 @@ class Release:
 def load_release(folder: Path, threads: int = 1) -> Release:
     """Load a release after checking all that its manifest claims, and warm it; UserError says what differs.
 
-    Checked: digests of every file; that encoder and index come from one teacher and agree in width, metric, pooling,
+    Checked: digests of every file; that encoder and index come from one teacher and agree in dim, metric, pooling,
     normalisation and prompts; numbers of vectors, ids and titles; the embeddings of the probe queries. `threads` are
     those of one encoding and of one search.
     """
@@ -147,14 +148,14 @@ def load_release(folder: Path, threads: int = 1) -> Release:
         raise UserError(f"{folder}: no release here; run `dvc repro` (or `make demo`) to build it")
     manifest = read_manifest(folder / "manifest.json")
     check_files(folder, manifest)
-    check_serving(folder, manifest)
+    check_settings(folder, manifest)
     release = Release(folder, manifest, threads)
     vectors = embed_each(release.encode, [probe.text for probe in manifest.probes])
-    check_probes(folder / "serving", manifest, vectors, [probe.served for probe in manifest.probes])
+    check_probes(folder / "serving", manifest, vectors, [probe.exported_vector for probe in manifest.probes])
     for dataset in release.datasets:
         for kind in release.kinds(dataset):
             release.index(dataset, kind)
         release.search(dataset, vectors, 10)
-    if manifest.sealed().seal != manifest.seal:
+    if manifest.with_checksum().checksum != manifest.checksum:
         raise UserError(f"{folder}/manifest.json: was changed after it was written; {REMEDY}")
     return release

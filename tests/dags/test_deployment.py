@@ -46,7 +46,7 @@ def test_a_cell_inherits_from_its_step_and_a_step_from_the_defaults(
         ("[", "not YAML"),
     ],
 )
-def test_a_wrong_setting_is_named_with_its_mend(
+def test_a_wrong_setting_is_named_with_its_fix(
     text: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     laid_over(tmp_path, monkeypatch, text)

@@ -79,7 +79,7 @@ def stage(words):
         if how == "hang":
             time.sleep(600)
         raise {
-            "user": errors.UserError("the data are wrong;\\nmend them"),
+            "user": errors.UserError("the data are wrong;\\nfix them"),
             "transient": errors.TransientError("the server is away; try again"),
             "disk": OSError(errno.ENOSPC, "No space left on device"),
             "memory": MemoryError("too large"),

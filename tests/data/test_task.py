@@ -160,7 +160,7 @@ def begun(first: Project, tmp_path_factory: pytest.TempPathFactory) -> Project:
 @pytest.mark.parametrize(
     ("how", "code", "message"),
     [
-        ("user", 3, "grow@a: the data are wrong; mend them"),
+        ("user", 3, "grow@a: the data are wrong; fix them"),
         ("transient", 75, "grow@a: the server is away; try again"),
         ("disk", 75, "grow@a: full disk: [Errno 28] No space left on device; free some space, then run again"),
         ("memory", 137, "grow@a: out of memory: too large; give it more, or a smaller SLIMTOWER_MICRO_BATCH"),

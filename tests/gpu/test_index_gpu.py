@@ -16,9 +16,9 @@ from steps.index.semantic_ids import codebooks, semantic_ids
 from steps.index.tuning import recall, tune
 
 pytestmark = pytest.mark.gpu
-WIDTH, COUNT = 32, 5000
+DIM, COUNT = 32, 5000
 KINDS: list[Kind] = ["ivfflat", "ivfpq", "hnsw", "sq8", "binary"]
-MATRIX, QUERIES = clustered(COUNT, WIDTH), clustered(100, WIDTH, seed=1)
+MATRIX, QUERIES = clustered(COUNT, DIM), clustered(100, DIM, seed=1)
 
 
 @pytest.fixture(autouse=True)
@@ -45,7 +45,7 @@ def test_the_exact_hits_are_those_of_float64() -> None:
 @pytest.mark.parametrize(
     "factory",
     [
-        *(of_kind(kind, COUNT, WIDTH, COUNT) for kind in KINDS),
+        *(of_kind(kind, COUNT, DIM, COUNT) for kind in KINDS),
         *("IVF40,SQ8", "IVF40,PQ8x8np", "OPQ8_32,IVF40,PQ8x8np,RFlat", "L2norm,IVF40,Flat"),
     ],
 )
@@ -74,7 +74,7 @@ def test_semantic_ids_leave_as_little_over() -> None:
     there = semantic_ids(all_of(MATRIX), codebooks(MATRIX, 3, 64, seed=1)).errors()
     expected, rest = [], MATRIX.copy()
     for level in range(3):
-        clustering = faiss.Kmeans(WIDTH, 64, niter=20, seed=1 + level)
+        clustering = faiss.Kmeans(DIM, 64, niter=20, seed=1 + level)
         clustering.train(rest)
         rest = rest - clustering.centroids[clustering.index.search(rest, 1)[1][:, 0]]
         expected.append(float(np.square(rest).sum() / np.square(MATRIX).sum()))

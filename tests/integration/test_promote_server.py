@@ -22,9 +22,9 @@ from promote_project import PARAMS, RELEASES, copy_project, params, promote, rel
 
 from steps.core.errors import TransientError, UserError
 from steps.promote import run as commands
-from steps.promote.lock import Lock, lock_shelf
+from steps.promote.lock import Lock, lock_store
+from steps.promote.lock_store import S3LockStore
 from steps.promote.registry import Registry
-from steps.promote.shelf import S3Shelf
 
 NEEDED = ("AWS_ENDPOINT_URL", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
 MISSING = [name for name in NEEDED if not os.environ.get(name)]
@@ -154,7 +154,7 @@ def test_promote_twice_die_in_between_and_roll_back(
     registry = Registry(PARAMS["name"])
     assert registry.model_tags()["lock"] == f"s3://{bucket}/mlflow/locks"
     assert registry.version("1").source.startswith(f"s3://{bucket}/mlflow/")
-    assert lock_shelf(registry).entries(PARAMS["name"]) == {}
+    assert lock_store(registry).entries(PARAMS["name"]) == {}
     commands.run_history(params())
     lines = capsys.readouterr().out.splitlines()
     assert [line.split("Z  ")[1].split("  ")[0] for line in lines if "deployer" in line] == [
@@ -165,10 +165,10 @@ def test_promote_twice_die_in_between_and_roll_back(
 
 
 def test_one_of_many_writers_holds_the_lock_on_s3_and_a_stale_one_is_overtaken(bucket: str) -> None:
-    shelf, wins, start = S3Shelf(f"s3://{bucket}/race"), [], threading.Barrier(6)
+    store, wins, start = S3LockStore(f"s3://{bucket}/race"), [], threading.Barrier(6)
 
     def write(number: int) -> None:
-        own = S3Shelf(f"s3://{bucket}/race")
+        own = S3LockStore(f"s3://{bucket}/race")
         start.wait()
         if own.put_new("a/00000001", f"body of {number}"):
             wins.append(number)
@@ -179,16 +179,16 @@ def test_one_of_many_writers_holds_the_lock_on_s3_and_a_stale_one_is_overtaken(b
     for thread in threads:
         thread.join()
     assert len(wins) == 1
-    assert shelf.entries("a")["a/00000001"].body == f"body of {wins[0]}"
+    assert store.entries("a")["a/00000001"].body == f"body of {wins[0]}"
 
     held = json.dumps({"id": "x", "host": "gone", "pid": 1, "in": "elsewhere"})
-    assert shelf.put_new("b/00000001", held)
-    with pytest.raises(TransientError, match="held by process 1 on gone"), Lock(shelf, "b", 0.0, 60.0).held():
+    assert store.put_new("b/00000001", held)
+    with pytest.raises(TransientError, match="held by process 1 on gone"), Lock(store, "b", 0.0, 60.0).held():
         pass
     time.sleep(4)  # ages are whole seconds, and some stores round up
-    with Lock(shelf, "b", 0.0, 1.0).held():
-        assert list(shelf.entries("b")) == ["b/00000002"]
-    assert shelf.entries("b") == {}
+    with Lock(store, "b", 0.0, 1.0).held():
+        assert list(store.entries("b")) == ["b/00000002"]
+    assert store.entries("b") == {}
 
 
 def test_whoever_may_only_read_cannot_promote(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 from stages import distill_params, run_distill
-from teach_stand_ins import PARAMS
+from teach_fakes import PARAMS
 
 import steps.distill.checkpoints as checkpoints
 from steps.core.tracking import NullRun

@@ -33,7 +33,7 @@ INDEX = IndexParams.model_validate(
         "training_vectors": 1000,
         "recall_queries": 50,
         "shard_vectors": 0,
-        "width": 0,
+        "dim": 0,
         "retrain_after": 0.2,
         "semantic_ids": {"levels": 2, "codes": 4},
         "seed": 1,

@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
-from teach_stand_ins import PARAMS, documents, queries, write_tower, write_world
+from teach_fakes import PARAMS, documents, queries, write_tower, write_world
 from torch import Tensor
 
 from steps.core.errors import UserError

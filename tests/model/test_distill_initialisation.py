@@ -1,4 +1,4 @@
-"""What a transformer student starts from: every start embeds in the teacher's width and opens in plain libraries."""
+"""What a transformer student starts from: every start has the teacher's dimensions and opens in plain libraries."""
 
 from pathlib import Path
 from typing import Any
@@ -106,7 +106,7 @@ def test_a_subset_embeds_as_its_teacher_ends(tiny_tower: Path, tmp_path: Path) -
     assert [type(module) for module in plain] == [Transformer, Pooling, Normalize]
 
 
-def test_a_base_of_another_width_is_projected(tiny_tower: Path, tmp_path: Path) -> None:
+def test_a_base_of_another_dim_is_projected(tiny_tower: Path, tmp_path: Path) -> None:
     base = write_bert(tmp_path / "base", tiny_tower, 16, 2)
     plain = reopened(pretrained(str(base), load_tower(tiny_tower)), tmp_path)
     assert [type(module) for module in plain] == [Transformer, Pooling, Dense, Normalize]
@@ -116,7 +116,7 @@ def test_a_base_of_another_width_is_projected(tiny_tower: Path, tmp_path: Path) 
     assert all(torch.equal(a, b) for a, b in zip(plain[0].auto_model.parameters(), untouched, strict=True))
 
 
-def test_a_base_of_the_teachers_width_is_not_projected(tiny_tower: Path, deep: Path, tmp_path: Path) -> None:
+def test_a_base_of_the_teachers_dim_is_not_projected(tiny_tower: Path, deep: Path, tmp_path: Path) -> None:
     plain = reopened(pretrained(str(tiny_tower), load_tower(tiny_tower)), tmp_path)
     assert [type(module) for module in plain] == [Transformer, Pooling, Normalize]
     raw = load_tower(deep)  # its embeddings are compared as they are, so its student's are not normalised either

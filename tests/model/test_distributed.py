@@ -16,7 +16,7 @@ import two_processes
 from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
 from stages import distill_params, run_distill, run_embed
-from teach_stand_ins import PARAMS, documents, write_tower, write_world
+from teach_fakes import PARAMS, documents, write_tower, write_world
 
 from steps.core.files import read_json
 from steps.core.tracking import NullRun

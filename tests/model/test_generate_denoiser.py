@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from generate_stand_ins import PARAMS, SMALL, TEXTS, random_bart
+from generate_fakes import PARAMS, SMALL, TEXTS, random_bart
 
 from steps.generate import denoiser_training
 from steps.generate.denoiser import Denoiser, add_noise, encoder_states, tokenize, write_variants

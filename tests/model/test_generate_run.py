@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from generate_stand_ins import PARAMS, TEXTS, queries, random_bart, write_bart, write_world
+from generate_fakes import PARAMS, TEXTS, queries, random_bart, write_bart, write_world
 from pydantic import ValidationError
-from teach_stand_ins import write_tower
+from teach_fakes import write_tower
 
 import steps.generate.run as stage
 from steps.core.errors import UserError
@@ -82,7 +82,7 @@ def test_a_folder_without_a_mask_token_is_refused(tmp_path: Path, judge: Path) -
         generate(write_world(tmp_path), tmp_path / "generate", judge, model=str(tmp_path / "bart"))
 
 
-def test_a_missing_model_is_refused_with_the_mend(tmp_path: Path, judge: Path) -> None:
+def test_a_missing_model_is_refused_with_the_fix(tmp_path: Path, judge: Path) -> None:
     with pytest.raises(UserError, match=r"generate.model .*nowhere' cannot be loaded .* facebook/bart-base"):
         generate(write_world(tmp_path), tmp_path / "generate", judge, model=str(tmp_path / "nowhere"))
     assert not (tmp_path / "generate").exists()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from killed_training import train_student, train_teacher
 from stages import run_embed
-from teach_stand_ins import write_tower, write_world
+from teach_fakes import write_tower, write_world
 
 from steps.core.files import sha256_file
 

@@ -107,8 +107,8 @@ def test_without_an_approximate_index_the_exact_one_serves(other: Path) -> None:
     assert release.search("one", vectors, 5, "ann")[1] == release.search("one", vectors, 5, "flat")[1]
 
 
-def test_a_narrower_index_gets_an_encoder_of_its_width(other: Path) -> None:
-    narrow = INDEX.model_copy(update={"width": 16})
+def test_a_narrower_index_gets_an_encoder_of_its_dim(other: Path) -> None:
+    narrow = INDEX.model_copy(update={"dim": 16})
     for student in ("static", "2l"):
         release = load_release(run_release(other, student, RELEASE.model_copy(update={"precision": "fp32"}), narrow))
         found = release.encode(["how to sum the axis"])
@@ -141,7 +141,7 @@ def test_an_encoder_that_loses_too_much_serves_in_its_next_form(
         report = json.loads((release.folder / "report.json").read_text())
         assert [trial["precision"] for trial in report["tried"]] == forms
         assert [bool(trial["objection"]) for trial in report["tried"]] == [True] * (len(forms) - 1) + [False]
-        assert report["precision"] == release.manifest.serves.precision == "fp32"
+        assert report["precision"] == release.manifest.encoder_settings.precision == "fp32"
         said = capsys.readouterr().out
         assert f"release@{student}: fp32 serves" in said and "int8 has mean cosine" in said
     assert [path.name for path in (release.folder / "serving").glob("*.onnx")] == ["encoder.onnx"]

@@ -14,8 +14,8 @@ from steps.core.files import sha256_file
 from steps.serving.manifest import FORMAT, SHARED, Manifest, read_manifest
 from steps.serving.release import load_release
 
-# Nothing in the folder can contradict these but the seal; the student's vectors only the student itself.
-SEALED_ONLY = {"student", "probe_tolerance", "seal"}
+# Nothing in the folder can contradict these but the checksum; the student's vectors only the student itself.
+CHECKSUM_ONLY = {"student", "probe_tolerance", "checksum"}
 Place = tuple[str | int, ...]
 
 
@@ -44,15 +44,15 @@ def changed(value: Any) -> Any:
     return value + 1 if isinstance(value, int | float) else f"other {value}"
 
 
-def edit(folder: Path, path: Place, change: Callable[[Any, Any], None], *, seal: bool) -> None:
-    """Apply `change(container, key)` at a place of manifest.json; `seal` then makes it whole where it can be."""
+def edit(folder: Path, path: Place, change: Callable[[Any, Any], None], *, checked: bool) -> None:
+    """Apply `change(container, key)` at a place of manifest.json; `checked` then renews its checksum."""
     file = folder / "manifest.json"
     manifest = container = json.loads(file.read_text())
     for key in path[:-1]:
         container = container[key]
     change(container, path[-1])
     file.write_text(json.dumps(manifest))
-    if seal and manifest.get("format") == FORMAT:
+    if checked and manifest.get("format") == FORMAT:
         with suppress(UserError):  # a field is missing or unknown: it stays broken
             read_manifest(file).write(file)
 
@@ -65,18 +65,18 @@ def rewrite(folder: Path, name: str, change: Callable[[Any], None]) -> None:
     path.write_text(json.dumps(value))
     part, _, inner = name.partition("/")
     place: Place = {
-        "query_encoder": ("encoder", inner),
-        "serving": ("serving", inner),
+        "query_encoder": ("student_files", inner),
+        "serving": ("serving_files", inner),
         "index": ("index_manifest",) if inner == "manifest.json" else ("index_files", inner),
     }[part]
-    edit(folder, place, lambda container, key: container.__setitem__(key, sha256_file(path)), seal=True)
+    edit(folder, place, lambda container, key: container.__setitem__(key, sha256_file(path)), checked=True)
 
 
 def refused(folder: Path) -> str:
     """Message of the refusal; fails the test when the release opens."""
     with pytest.raises(UserError) as caught:
         load_release(folder)
-    assert any(mend in str(caught.value) for mend in ("dvc repro", "run the stage that writes it again"))
+    assert any(remedy in str(caught.value) for remedy in ("dvc repro", "run the stage that writes it again"))
     return str(caught.value)
 
 
@@ -87,15 +87,17 @@ def test_every_field_of_the_manifest_is_checked(copy: Path, field: str) -> None:
     assert places or json.loads(original)[field] in ([], {})
     load_release(copy)
     for place in places:
-        for seal in (False, True):
-            if seal and (field in SEALED_ONLY or "vector" in place):
+        for checked in (False, True):
+            if checked and (field in CHECKSUM_ONLY or "student_vector" in place):
                 continue
-            edit(copy, place, lambda container, key: container.__setitem__(key, changed(container[key])), seal=seal)
+            edit(
+                copy, place, lambda container, key: container.__setitem__(key, changed(container[key])), checked=checked
+            )
             message = refused(copy)
-            if seal:  # not for the seal, but for what it contradicts
+            if checked:  # not for the checksum, but for what it contradicts
                 assert "was changed after" not in message, place
             (copy / "manifest.json").write_text(original)
-    edit(copy, (field,), lambda container, key: container.pop(key), seal=False)
+    edit(copy, (field,), lambda container, key: container.pop(key), checked=False)
     refused(copy)
 
 
@@ -105,18 +107,18 @@ def test_no_name_can_be_dropped_from_the_manifest_or_slipped_in(copy: Path) -> N
         if not isinstance(value, dict):
             continue
         for name in value:
-            edit(copy, (field, name), lambda container, key: container.pop(key), seal=True)
+            edit(copy, (field, name), lambda container, key: container.pop(key), checked=True)
             refused(copy)
             (copy / "manifest.json").write_text(original)
         edit(
             copy,
             (field,),
             lambda container, key: container[key].update(more=next(iter(container[key].values()))),
-            seal=True,
+            checked=True,
         )
         refused(copy)
         (copy / "manifest.json").write_text(original)
-    edit(copy, ("surprise",), lambda container, key: container.update({key: 1}), seal=False)
+    edit(copy, ("surprise",), lambda container, key: container.update({key: 1}), checked=False)
     assert "surprise" in refused(copy)
 
 
@@ -151,7 +153,7 @@ def test_a_file_that_no_one_named_is_refused(copy: Path, name: str, tmp_path: Pa
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
-        ("width", 16, "width is 16, the index has 32"),
+        ("dim", 16, "dim is 16, the index has 32"),
         ("normalise", False, "normalise is False, the index has True"),
         ("pooling", "cls", "pooling is 'cls', query_encoder/ has 'mean'"),
         ("prompt", "query: ", "prompt is 'query: ', query_encoder/ has ''"),
@@ -162,7 +164,7 @@ def test_an_encoder_set_up_otherwise_than_student_and_index_is_refused(
 ) -> None:
     rewrite(copy, "serving/serving.json", lambda serving: serving.update({field: value}))
     assert f"differ in {field}" in refused(copy)
-    edit(copy, ("serves", field), lambda container, key: container.__setitem__(key, value), seal=True)
+    edit(copy, ("encoder_settings", field), lambda container, key: container.__setitem__(key, value), checked=True)
     assert message in refused(copy)
 
 
@@ -192,16 +194,21 @@ def test_an_index_of_other_making_is_refused(copy: Path, field: str) -> None:
 
 def test_probes_that_are_no_numbers_or_none_are_refused(copy: Path) -> None:
     original = (copy / "manifest.json").read_text()
-    edit(copy, ("probes", 0, "served", 0), lambda container, key: container.__setitem__(key, float("nan")), seal=False)
+    edit(
+        copy,
+        ("probes", 0, "exported_vector", 0),
+        lambda container, key: container.__setitem__(key, float("nan")),
+        checked=False,
+    )
     assert "off by nan" in refused(copy)
     (copy / "manifest.json").write_text(original)
-    edit(copy, ("probes",), lambda container, key: container.__setitem__(key, []), seal=True)
+    edit(copy, ("probes",), lambda container, key: container.__setitem__(key, []), checked=True)
     assert "no probes" in refused(copy)
 
 
 def test_the_student_itself_is_checked_when_it_is_opened(copy: Path) -> None:
     assert load_release(copy).tower.encode_query(["sum"]).shape == (1, 32)
-    edit(copy, ("probes", 0, "vector", 0), lambda container, key: container.__setitem__(key, 9.0), seal=True)
+    edit(copy, ("probes", 0, "student_vector", 0), lambda container, key: container.__setitem__(key, 9.0), checked=True)
     release = load_release(copy)
     with pytest.raises(UserError, match="query_encoder: the embedding of the probe"):
         _ = release.tower
@@ -210,7 +217,7 @@ def test_the_student_itself_is_checked_when_it_is_opened(copy: Path) -> None:
 OUTSIDE = ["../../../x", "/x", "a/../../x", "", "."]
 
 
-@pytest.mark.parametrize("field", ["encoder", "serving", "index_files", "datasets"])
+@pytest.mark.parametrize("field", ["student_files", "serving_files", "index_files", "datasets"])
 @pytest.mark.parametrize("name", OUTSIDE)
 def test_a_manifest_that_names_something_outside_is_refused_before_anything_is_opened(
     released: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, field: str, name: str

@@ -66,7 +66,7 @@ def test_the_graph_embeds_as_the_tower_does(tiny_tower: Path, tmp_path: Path, na
     export_onnx(folder, tmp_path / "serving")
     expected = load_tower(folder).encode_query(TEXTS)
     encoder = load_query_encoder(tmp_path / "serving")
-    assert encoder.width == expected.shape[1]
+    assert encoder.dim == expected.shape[1]
     np.testing.assert_allclose(encoder.encode(TEXTS), expected, atol=2e-5)  # one padded batch
     for text, vector in zip(TEXTS, expected, strict=True):
         np.testing.assert_allclose(encoder.encode([text])[0], vector, atol=2e-5)
@@ -164,12 +164,12 @@ def test_both_exports_keep_the_first_dimensions(tiny_tower: Path, tmp_path: Path
         ("table", table_modules(tiny_tower), export_table),
     ):
         folder = save([*modules, *behind], tmp_path / name)
-        export(folder, tmp_path / f"{name}.serving", width=12)
+        export(folder, tmp_path / f"{name}.serving", dim=12)
         expected = load_tower(folder).encode_query(TEXTS)[:, :12].astype(np.float64)
         lengths = np.linalg.norm(expected, axis=1, keepdims=True)
         expected /= np.where(lengths > 0, lengths, 1) if normalised else 1
         found = load_query_encoder(tmp_path / f"{name}.serving")
-        assert found.width == 12
+        assert found.dim == 12
         np.testing.assert_allclose(found.encode(TEXTS), expected, atol=2e-5)
 
 

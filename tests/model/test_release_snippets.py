@@ -10,7 +10,7 @@ import faiss
 import pytest
 from stages import INDEX, run_release
 
-from steps.serving.dims import cut
+from steps.serving.dims import truncate
 from steps.serving.index_files import parts
 from steps.serving.release import load_release
 
@@ -29,10 +29,10 @@ def test_readme_shows_both_ways() -> None:
 
 @pytest.fixture(scope="module")
 def narrow_shards(released: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A release of half the width whose approximate index lies in shards, at settings that only the manifest has."""
+    """A release of half the dimensions, whose approximate index lies in shards, at settings only the manifest has."""
     project = tmp_path_factory.mktemp("narrow") / "project"
     shutil.copytree(released, project, ignore=shutil.ignore_patterns("release", "cache"))
-    sharded = {"width": 16, "kind": "hnsw", "factory": "HNSW8", "shard_vectors": 10}
+    sharded = {"dim": 16, "kind": "hnsw", "factory": "HNSW8", "shard_vectors": 10}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SLIMTOWER_CACHE", str(project / "cache"))
         folder = run_release(project, "2l", index=INDEX.model_copy(update=sharded))
@@ -53,11 +53,11 @@ def test_the_snippet_runs(
     text = "running total along an axis"
     assert text in block
     vectors = release.encode([text]) if "load_release" in block else release.tower.encode_query([text])
-    for hit in release.hits("one", cut(vectors, release.manifest.width), 5)[0]:
+    for hit in release.hits("one", truncate(vectors, release.manifest.dim), 5)[0]:
         assert hit.id in printed
         assert hit.title in printed
     if "settings" in names:  # the search is set up as the release's own
-        wanted = [hit.score for hit in release.hits("one", cut(vectors, release.manifest.width), 5)[0]]
+        wanted = [hit.score for hit in release.hits("one", truncate(vectors, release.manifest.dim), 5)[0]]
         assert names["scores"][0].tolist() == pytest.approx(wanted, abs=1e-5)
         assert names["settings"]
         for ours, theirs in zip(parts(release.index("one")), names["shards"], strict=True):

@@ -108,7 +108,7 @@ def test_a_released_table_with_phrases_reads_as_the_student_does(root: Path) -> 
 
 
 @pytest.mark.parametrize("shape", [(30521, 32), (30522, 31), (30522,)])
-def test_token_rows_of_another_vocabulary_or_width_are_refused(tiny_tower: Path, shape: tuple[int, ...]) -> None:
+def test_token_rows_of_another_vocabulary_or_dim_are_refused(tiny_tower: Path, shape: tuple[int, ...]) -> None:
     teacher, embed = load_tower(tiny_tower), Path("data/embed")
     check_token_rows(embed, np.zeros((30523, 32)), teacher)  # a table padded to a rounder size
     with pytest.raises(UserError, match=r"tokens.npy: holds .* vocabulary and dimension are \(30522, 32\)"):

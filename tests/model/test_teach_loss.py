@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from teach_stand_ins import write_tower
+from teach_fakes import write_tower
 
 from steps.core.towers import load_tower
 from steps.teach.contrastive_training import info_nce

@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
-from teach_stand_ins import PARAMS, documents, queries, table, triplets, write_tower, write_world
+from teach_fakes import PARAMS, documents, queries, table, triplets, write_tower, write_world
 from transformers import TrainerCallback
 
 import steps.teach.contrastive_training as contrastive_training
@@ -154,7 +154,7 @@ def test_without_log_and_relevance_table_the_base_stays_as_it_is(
     assert f"keeps {base} as it is, a zero-shot teacher" in capsys.readouterr().err
 
 
-def test_no_triplet_of_a_log_is_an_error_that_names_the_mend(tmp_path: Path, base: Path) -> None:
+def test_no_triplet_of_a_log_is_an_error_that_names_the_fix(tmp_path: Path, base: Path) -> None:
     ingest, mine = write_world(tmp_path, mined=[])
     shown = {"session_id": "s", "query_id": "q", "doc_id": "d", "rank": 1, "clicked": False, "timestamp": 0}
     write_table(ingest, "impressions", table("impressions", [shown]))

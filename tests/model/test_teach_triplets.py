@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from teach_stand_ins import documents, queries, table, triplets
+from teach_fakes import documents, queries, table, triplets
 
 from steps.core.errors import UserError
 from steps.teach.training_triplets import TripletChoice, choose_triplets, draw
@@ -74,7 +74,7 @@ def test_a_negative_that_reads_like_its_positive_is_left_out() -> None:
     assert choose(triplets(), corpus=corpus).left_out["negative_reads_like_positive"] == 1
 
 
-def test_an_unknown_id_is_named_with_its_mend() -> None:
+def test_an_unknown_id_is_named_with_its_fix() -> None:
     mined = triplets()
     mined[3]["negative_id"] = "d/nowhere"
     with pytest.raises(UserError, match=r"negative_id 'd/nowhere'.*run ingest and mine again"):

@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 from stages import distill_params, run_distill
-from teach_stand_ins import PARAMS
+from teach_fakes import PARAMS
 
 from steps.core.distributed import joined
 from steps.core.tracking import NullRun

@@ -14,7 +14,7 @@ KNOBS: dict[str, Any] = {
     "training_vectors": 100000,
     "recall_queries": 50,
     "shard_vectors": 0,
-    "width": 0,
+    "dim": 0,
     "retrain_after": 0.2,
     "semantic_ids": {"levels": 2, "codes": 16},
     "seed": 3,
@@ -26,16 +26,16 @@ def index_params(**changes: Any) -> IndexParams:
     return IndexParams.model_validate(KNOBS | changes)
 
 
-def clustered(count: int, width: int = 32, seed: int = 0) -> np.ndarray:
-    """`(count, width)` float32 unit vectors around 40 centres."""
+def clustered(count: int, dim: int = 32, seed: int = 0) -> np.ndarray:
+    """`(count, dim)` float32 unit vectors around 40 centres."""
     generator = np.random.default_rng(seed)
-    centres = np.random.default_rng(99).normal(size=(40, width))
-    drawn = centres[generator.integers(0, 40, count)] + 0.7 * generator.normal(size=(count, width))
+    centres = np.random.default_rng(99).normal(size=(40, dim))
+    drawn = centres[generator.integers(0, 40, count)] + 0.7 * generator.normal(size=(count, dim))
     return (drawn / np.linalg.norm(drawn, axis=1, keepdims=True)).astype(np.float32)
 
 
 def all_of(matrix: np.ndarray) -> Vectors:
-    """Every row at full width."""
+    """Every row with all its dimensions."""
     return Vectors(matrix, np.arange(len(matrix)), matrix.shape[1])
 
 

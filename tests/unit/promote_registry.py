@@ -5,12 +5,12 @@ import uuid
 from pathlib import Path
 
 import pytest
-from promote_stand_ins import evidence, promote_params
+from promote_fakes import evidence, promote_params
 
 from steps.promote import promotion, registration, rollback
 from steps.promote.candidate import Candidate, release_digest
 from steps.promote.history import history
-from steps.promote.lock import Lock, lock_shelf
+from steps.promote.lock import Lock, lock_store
 from steps.promote.promotion import Outcome, promote
 from steps.promote.registration import Origin
 from steps.promote.registry import Registry
@@ -58,7 +58,7 @@ class Project:
         )
 
     def lock(self) -> Lock:
-        return Lock(lock_shelf(self.registry), self.registry.name, 2.0, 60.0)
+        return Lock(lock_store(self.registry), self.registry.name, 2.0, 60.0)
 
     def roll_back(self, after=lambda step: None) -> str:
         return roll_back(self.registry, self.lock(), after)[0].version

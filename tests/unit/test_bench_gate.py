@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from promote_stand_ins import evidence, policy
+from promote_fakes import evidence, policy
 
 from bench.gate import DRAWS, SEED, accepted, main, tilted
 from steps.core.files import read_json

@@ -121,7 +121,7 @@ def test_a_release_that_does_not_load_is_found_before_any_work(project: Path, mo
     path = Path("models/release/2l/manifest.json")
     write_json(path, read_json(path) | {"format": 0})
     monkeypatch.setattr(latency, "measure", lambda *given: pytest.fail("worked"))
-    with pytest.raises(UserError, match=r"models/release/2l/manifest.json: format is 0"):
+    with pytest.raises(UserError, match=r"models/release/2l/manifest.json: format of the release is 0"):
         serving.main()
 
 

@@ -15,7 +15,7 @@ from steps.core.tables import SCHEMAS, table_from_rows, write_table
 
 ZERO_SHOT: dict[str, Any] = {"teach": {"teacher": {"dense": {"epochs": 0.0}}}}
 TRAINED: dict[str, Any] = {"teach": {"teacher": {"dense": {"epochs": 1.0}}}}
-LABELS = {"label_softmax": 1.0, "query_matching": 1.0}
+LABELS = [{"kind": "label_softmax"}, {"kind": "embedding"}]
 
 
 def params(*changes: Mapping[str, Any]) -> Params:
@@ -73,36 +73,37 @@ def test_complete_data_need_no_line(tmp_path: Path) -> None:
         qrels=[judged(2, "test")],
         impressions=[shown(1, clicked=True), shown(1, clicked=False)],
     )
-    assert check_data(params(student(labels="train", neighbours=0, terms=LABELS)), folder) == []
+    assert check_data(params(student(labels="train", teacher_top_k=0, losses=LABELS)), folder) == []
 
 
 def test_documents_without_titles_have_no_titles_to_align_on(tmp_path: Path) -> None:
     folder = write(tmp_path, title=" ", queries=[query(1, "train")], unlabelled_queries=[unlabelled(2)])
     lines = check_data(params(ZERO_SHOT), folder)
-    assert lines[0] == "distill: no texts of titles: left out of the mixture"
+    assert lines[0] == "distill: no texts of titles: left out"
 
 
 @pytest.mark.parametrize(
     ("change", "rows", "complaint"),
     [
-        (student(labels="train", terms=LABELS), {}, r"distill\.student\.1l: label_softmax needs labels"),
+        (student(labels="train", losses=LABELS), {}, r"distill\.student\.1l: label_softmax needs labels"),
         (
-            student(refine={"epochs": 1.0, "learning_rate": 1e-3, "terms": {"label_binary": 1.0}}),
+            student(then=[{"epochs": 1.0, "learning_rate": 1e-3, "losses": [{"kind": "label_binary"}]}]),
             {"queries": [query(1, "train")]},
-            r"1l\.refine: label_binary needs labels, .* set labels: teacher and neighbours",
+            r"1l\.then\[0\]: label_binary needs labels, .* set labels: pseudo and teacher_top_k",
         ),
-        (student(labels="train", neighbours=0), {}, "score_softmax has no candidate documents.*set neighbours"),
+        (student(labels="train", teacher_top_k=0), {}, "score_softmax has no candidate documents.*set teacher_top_k"),
         (
             {"distill": {"required_parts": ["titles", "unlabelled_queries"]}},
             {},
             r"required_parts names unlabelled_queries, but the data give no such",
         ),
         (
-            {"distill": {"mixture": {"titles": 0.0, "sentences": 0.0}}},
+            {"distill": {"repeats": {"titles": 0.0, "sentences": 0.0}}},
             {},
             "the data give no text of generated_queries, train_queries, unlabelled_queries, so students have nothing",
         ),
-        ({"distill": {"mixture": {"spans": 1.0}}}, {}, r"mixture gives spans a weight, but embed\.parts does not name"),
+        ({"distill": {"repeats": {"spans": 1.0}}}, {}, r"repeats names spans, but embed\.parts does not"),
+        (student(teacher_top_k=99), {}, r"1l\.teacher_top_k is 99, but embed\.neighbours is"),
         ({"mine": {"planner": "table"}}, {}, r"planner: 'table' needs term scores and ingest read none"),
         ({"index": {"factory": "IVF64,PQ8x4"}}, {}, r"'IVF64,PQ8x4' needs 64 vectors to train on, but 'a' has 30"),
         ({"index": {"factory": "OPQ8,IVF4,PQ8"}}, {}, "needs 256 vectors"),
@@ -130,10 +131,10 @@ def test_what_would_stop_a_later_stage_stops_the_check(
         check_data(params(ZERO_SHOT, change), write(tmp_path, **rows))
 
 
-def test_a_curriculum_of_documents_needs_a_weight(tmp_path: Path) -> None:
-    weights = {"mixture": {"titles": 0.0, "sentences": 0.0}}
-    change = {"distill": student(documents_first=0.5)["distill"] | weights}
-    with pytest.raises(UserError, match=r"1l\.documents_first is 0\.5, but no part of documents has a weight"):
+def test_a_curriculum_needs_texts_of_documents(tmp_path: Path) -> None:
+    none = {"repeats": {"titles": 0.0, "sentences": 0.0}}
+    change = {"distill": student(curriculum=0.5)["distill"] | none}
+    with pytest.raises(UserError, match=r"1l\.curriculum is 0\.5, but distill\.repeats names no part of documents"):
         check_data(params(ZERO_SHOT, change), write(tmp_path, queries=[query(1, "train")]))
 
 
@@ -154,5 +155,5 @@ def test_too_few_training_vectors_are_found_where_the_corpus_needs_them(tmp_path
 def test_scores_of_training_queries_are_labels_and_train_a_teacher(tmp_path: Path) -> None:
     rows = [("a/q1", f"a/{at}", float(at)) for at in range(12)]
     folder = write(tmp_path, queries=[query(1, "train"), query(2, "test")], qrels=[judged(2, "test")], relevance=rows)
-    lines = check_data(params(student(labels="train", terms=LABELS)), folder)
-    assert lines == ["distill: no texts of unlabelled_queries: left out of the mixture"]
+    lines = check_data(params(student(labels="train", losses=LABELS)), folder)
+    assert lines == ["distill: no texts of unlabelled_queries: left out"]

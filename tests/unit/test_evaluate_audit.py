@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from evaluate_stand_ins import write_inputs
+from evaluate_fakes import write_inputs
 
 from steps.core.errors import UserError
 from steps.core.tables import read_table, write_table

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from evaluate_stand_ins import fake_systems, params, write_inputs
+from evaluate_fakes import fake_systems, params, write_inputs
 
 from steps.core.judged import read_judged_sets
 from steps.core.tables import read_table, write_table

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from evaluate_stand_ins import FakeRelease, bag_of_words
+from evaluate_fakes import FakeRelease, bag_of_words
 
 from steps.core.errors import UserError
 from steps.core.tables import table_from_rows, write_table

@@ -25,8 +25,8 @@ from steps.evaluate.systems import remembering
 KEYS = ["document_term", "query_term", "label_term", "pairs_mean", "pairs_p05", "pairs_p50", "pairs_p95"]
 
 
-def embeddings(count: int = 12, width: int = 5, seed: int = 0) -> np.ndarray:
-    vectors = np.random.default_rng(seed).normal(size=(count, width)).astype(np.float32)
+def embeddings(count: int = 12, dim: int = 5, seed: int = 0) -> np.ndarray:
+    vectors = np.random.default_rng(seed).normal(size=(count, dim)).astype(np.float32)
     return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
 

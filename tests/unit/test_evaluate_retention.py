@@ -15,17 +15,17 @@ def test_three_definitions_by_hand() -> None:
         "easy": (np.array([0.9, 0.7]), np.array([1.0, 0.6])),  # 0.8 / 0.8 = 1.0
         "hard": (np.array([0.1, 0.2]), np.array([0.2, 0.3])),  # 0.15 / 0.25 = 0.6
     }
-    kept = retention(paired, samples=200, seed=1)
-    assert kept.mean_of_ratios == pytest.approx((1.0 + 0.6) / 2)
-    assert kept.ratio_of_means == pytest.approx((0.8 + 0.15) / (0.8 + 0.25))
-    assert kept.worst == pytest.approx(0.6)
-    assert kept.ci95_low <= kept.mean_of_ratios <= kept.ci95_high
+    found = retention(paired, samples=200, seed=1)
+    assert found.mean_of_ratios == pytest.approx((1.0 + 0.6) / 2)
+    assert found.ratio_of_means == pytest.approx((0.8 + 0.15) / (0.8 + 0.25))
+    assert found.worst == pytest.approx(0.6)
+    assert found.ci95_low <= found.mean_of_ratios <= found.ci95_high
 
 
 def test_interval_is_a_point_when_every_query_keeps_the_same_share() -> None:
     teacher = np.array([0.2, 0.5, 1.0])
-    kept = retention({"a": (0.9 * teacher, teacher)}, samples=100, seed=0)
-    assert (kept.ci95_low, kept.ci95_high) == pytest.approx((0.9, 0.9))
+    found = retention({"a": (0.9 * teacher, teacher)}, samples=100, seed=0)
+    assert (found.ci95_low, found.ci95_high) == pytest.approx((0.9, 0.9))
 
 
 def test_bootstrap_spread_agrees_with_the_delta_method() -> None:

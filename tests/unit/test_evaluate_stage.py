@@ -1,4 +1,4 @@
-"""The stage from folders to reports, over stand-in models."""
+"""The stage from folders to reports, over fake models."""
 
 import csv
 import io
@@ -10,7 +10,7 @@ from pathlib import Path
 import ir_measures
 import numpy as np
 import pytest
-from evaluate_stand_ins import bag_of_words, fake_systems, params, write_inputs
+from evaluate_fakes import bag_of_words, fake_systems, params, write_inputs
 
 from steps.core.errors import UserError
 from steps.core.files import write_json

@@ -1,11 +1,11 @@
-"""Which students are measured, and which questions are asked."""
+"""Which students are measured, and which judged queries are asked."""
 
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from evaluate_stand_ins import params, write_inputs
+from evaluate_fakes import params, write_inputs
 from pydantic import ValidationError
 
 from steps.core.errors import UserError

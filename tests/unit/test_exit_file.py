@@ -31,7 +31,7 @@ def fail(error: BaseException) -> None:
 @pytest.mark.parametrize(
     ("body", "kind", "code", "words"),
     [
-        (lambda: fail(UserError("params.yaml: wrong;\n mend it")), UserError, 3, "params.yaml: wrong; mend it"),
+        (lambda: fail(UserError("params.yaml: wrong;\n fix it")), UserError, 3, "params.yaml: wrong; fix it"),
         (lambda: fail(TransientError("away")), TransientError, 75, "away"),
         (lambda: fail(OSError(errno.ENOSPC, "full", "x")), TransientError, 75, "full disk: [Errno 28] full: 'x'"),
         (from_pyarrow, TransientError, 75, "full disk: [Errno 28] Error writing bytes."),

@@ -119,7 +119,7 @@ def test_a_stage_runs_only_in_an_image_that_its_commit_names(tmp_path: Path, mon
 
 @pytest.fixture
 def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A stand-in for docker: notes the words it is given, fails when told to."""
+    """A fake docker: notes the words it is given, fails when told to."""
     program = tmp_path / "engine"
     program.write_text(
         '#!/bin/sh\necho "$@" >>"$0.log"\n'

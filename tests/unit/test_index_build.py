@@ -17,7 +17,7 @@ from steps.index.params import Kind
 from steps.index.tuning import recall, tune, tuned_again
 from steps.index.vectors import Vectors
 from steps.serving.checks import index_digests
-from steps.serving.dims import cut
+from steps.serving.dims import truncate
 from steps.serving.index_files import apply_settings, file_digests, open_index
 
 KINDS: list[Kind] = ["ivfflat", "ivfpq", "hnsw", "sq8", "binary"]
@@ -89,8 +89,8 @@ def test_your_own_factory_string_is_used_as_it_is() -> None:
     assert factory(index_params(factory="IVF7,SQ4"), 10**6, 32) == "IVF7,SQ4"
 
 
-def test_subquantizers_divide_the_width() -> None:
-    assert [subquantizers(width) for width in (384, 30, 7, 1)] == [96, 6, 1, 1]
+def test_subquantizers_divide_the_dim() -> None:
+    assert [subquantizers(dim) for dim in (384, 30, 7, 1)] == [96, 6, 1, 1]
 
 
 @pytest.mark.parametrize(
@@ -191,9 +191,9 @@ def test_a_broken_index_file_says_what_to_do(tmp_path: Path) -> None:
 
 def test_cut_vectors_are_renormalised_and_whole_ones_left_alone() -> None:
     matrix = clustered(10) * 2
-    np.testing.assert_array_equal(cut(matrix, 32), matrix)
+    np.testing.assert_array_equal(truncate(matrix, 32), matrix)
     halves = matrix.astype(np.float64)[:, :16]
-    np.testing.assert_allclose(cut(matrix, 16), halves / np.linalg.norm(halves, axis=1)[:, None], atol=1e-6)
+    np.testing.assert_allclose(truncate(matrix, 16), halves / np.linalg.norm(halves, axis=1)[:, None], atol=1e-6)
 
 
 def test_rows_are_read_in_order_and_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -244,7 +244,7 @@ class FakeGpu:
         ("hnsw", (), []),
         # the centroids alone, as they are trained and as vectors find theirs
         ("ivfpq", (faiss.IndexFlat,), ["there", "there"]),
-        # the centroids as they are trained; then the base and the re-scoring, filled and brought back
+        # the centroids as they are trained; then the base and the re-ranking, filled and brought back
         (
             "ivfpq",
             (faiss.IndexFlat, faiss.IndexPreTransform, faiss.IndexScalarQuantizer),
@@ -277,7 +277,7 @@ def test_settings_tuned_on_a_gpu_are_those_of_the_cpu(factory: str, most: int, m
     expected = tune(index, queries, wanted, 0.95)
     fake = FakeGpu(faiss.IndexIVFFlat, faiss.IndexIVFScalarQuantizer)
     monkeypatch.setattr(gpu, "faiss", fake)
-    monkeypatch.setattr(gpu, "MOST_PROBES", most)  # dearer settings are tried on the CPU
+    monkeypatch.setattr(gpu, "MOST_PROBES", most)  # costlier settings are tried on the CPU
     apply_settings(index, {"nprobe": 1})
     assert tune(index, queries, wanted, 0.95) == expected
     assert fake.moves == ["there"]

@@ -17,7 +17,7 @@ from steps.index.incremental import updated
 from steps.index.matching import Match, match
 from steps.index.params import Kind
 from steps.index.semantic_ids import codebooks, semantic_ids, updated_ids
-from steps.index.state import State, Tried
+from steps.index.state import State, TunedSettings
 from steps.index.tuning import tune
 from steps.index.vectors import Vectors
 
@@ -163,7 +163,9 @@ def remember(folder: Path, names: list[str], matrix: np.ndarray, trained_on: int
     ann.write_bytes(faiss.serialize_index(made("IVF30,Flat")[1]).tobytes())
     ids = semantic_ids(all_of(matrix), codebooks(matrix, 2, 16, seed=1))
     top = exact.exact_top(all_of(matrix), QUERIES, 10)
-    kept = State(trained_on, changed, Tried("IVF30,Flat", {"nprobe": 4}, 0.9, True), ids, {"levels": 2}, top, "asked")
+    kept = State(
+        trained_on, changed, TunedSettings("IVF30,Flat", {"nprobe": 4}, 0.9, True), ids, {"levels": 2}, top, "asked"
+    )
     state.save(folder, kept, ids_of(names), digests(matrix), ann)
     return kept
 
@@ -207,7 +209,7 @@ def test_the_states_used_last_are_kept(tmp_path: Path) -> None:
     assert (tmp_path / "two" / "state" / "state.json").is_file()
 
 
-@pytest.mark.parametrize("change", [{"seed": 4}, {"width": 16}, {"factory": "SQ8"}, {"training_vectors": 99}])
+@pytest.mark.parametrize("change", [{"seed": 4}, {"dim": 16}, {"factory": "SQ8"}, {"training_vectors": 99}])
 def test_another_training_has_another_state(change: dict[str, object]) -> None:
     assert state.state_folder("t", "one", index_params()) != state.state_folder("t", "one", index_params(**change))
 

@@ -18,9 +18,9 @@ from steps.core.tables import table_from_rows, write_table
 from steps.core.tracking import NullRun
 from steps.index import dataset as one_dataset
 from steps.index import run as stage
-from steps.serving.index_files import open_index
+from steps.serving.index_files import open_index, read_index_manifest
 
-WIDTH = 32
+DIM = 32
 
 
 class Notes(NullRun):
@@ -52,8 +52,8 @@ class Project:
         texts = [{"text_sha": "", "text": f"t{n}", "part": "train_queries", "role": "query", "source_id": ""}
                  for n in range(60)]  # fmt: skip
         write_table(root / "embed", "alignment_texts", table_from_rows("alignment_texts", texts))
-        np.save(root / "embed/alignment.npy", clustered(60, WIDTH, seed=5).astype(np.float16))
-        self.documents(range(1600), clustered(1600, WIDTH))
+        np.save(root / "embed/alignment.npy", clustered(60, DIM, seed=5).astype(np.float16))
+        self.documents(range(1600), clustered(1600, DIM))
 
     def documents(self, numbers: Sequence[int], vectors: np.ndarray) -> None:
         """Documents by number, even ones in `one`; document n has the vector of its row."""
@@ -69,7 +69,7 @@ class Project:
     def encode(self, tower: str, texts: list[str], role: str) -> np.ndarray:
         assert (tower, role) == ("tower", "query")
         self.asked += texts
-        return clustered(len(texts), WIDTH, seed=6)
+        return clustered(len(texts), DIM, seed=6)
 
     def index(self, output: str = "index", **changes: Any) -> tuple[dict[str, Any], dict[str, float]]:
         """Run the stage; returns its manifest and metrics."""
@@ -78,12 +78,12 @@ class Project:
         stage.run(root / "ingest", root / "embed", root / "teach", root / output, params, notes)
         return json.loads((root / output / "manifest.json").read_text()), notes.noted
 
-    def hits(self, dataset: str, name: str, output: str = "index", width: int = WIDTH) -> list[dict[str, float]]:
+    def hits(self, dataset: str, name: str, output: str = "index", dim: int = DIM) -> list[dict[str, float]]:
         """Scores by document id that 20 queries find, as a reader of the manifest sees them."""
         folder = self.root / output
         entry = json.loads((folder / "manifest.json").read_text())["datasets"][dataset]["indexes"][name]
         ids = pq.read_table(folder / dataset / "doc_ids.parquet")["doc_id"].to_pylist()
-        found = open_index(folder / dataset, name, entry).search(clustered(20, width, seed=6), 10)
+        found = open_index(folder / dataset, name, entry).search(clustered(20, dim, seed=6), 10)
         return [{ids[row]: score for score, row in zip(*line, strict=True)} for line in zip(*found, strict=True)]
 
 
@@ -97,7 +97,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
 
 def test_what_is_written_and_what_the_manifest_says(project: Project) -> None:
     manifest, metrics = project.index(target_recall=0.9)
-    assert manifest["format"] == 2 and manifest["width"] == WIDTH and manifest["metric"] == "inner_product"
+    assert manifest["format"] == 3 and manifest["dim"] == DIM and manifest["metric"] == "inner_product"
     assert manifest["normalised"] and manifest["prompts"] == {"query": "q: "}
     for dataset, entry in manifest["datasets"].items():
         folder = project.root / "index" / dataset
@@ -132,7 +132,7 @@ def test_the_exact_index_is_exact(project: Project) -> None:
     for dataset in ("one", "two"):
         ids = [doc_id for doc_id in project.vectors if doc_id.startswith(dataset)]
         matrix = np.array([project.vectors[doc_id] for doc_id in ids])
-        expected = [[ids[row] for row in line] for line in exact_top(matrix, clustered(20, WIDTH, seed=6))]
+        expected = [[ids[row] for row in line] for line in exact_top(matrix, clustered(20, DIM, seed=6))]
         assert [list(hits) for hits in project.hits(dataset, "flat")] == expected
 
 
@@ -142,10 +142,10 @@ def test_an_incremental_run_finds_what_a_rebuild_finds(
 ) -> None:
     knobs: dict[str, Any] = {"kind": kind, "target_recall": 1.0}
     project.index(**knobs)
-    vectors = clustered(1600, WIDTH)
-    vectors[200:220] = clustered(20, WIDTH, seed=11)  # changed documents
+    vectors = clustered(1600, DIM)
+    vectors[200:220] = clustered(20, DIM, seed=11)  # changed documents
     numbers = [*range(40, 1600), *range(5000, 5060)]  # 40 are gone, 60 new
-    project.documents(numbers, np.concatenate([vectors[40:], clustered(60, WIDTH, seed=12)]))
+    project.documents(numbers, np.concatenate([vectors[40:], clustered(60, DIM, seed=12)]))
     _, metrics = project.index("again", **knobs)
     assert {key: metrics[f"one.update.{key}"] for key in ("added", "removed", "trained")} == {
         "added": 40, "removed": 30, "trained": 0}  # fmt: skip
@@ -161,9 +161,9 @@ def test_an_incremental_run_finds_what_a_rebuild_finds(
 
 def test_too_many_changes_train_anew(project: Project) -> None:
     project.index()
-    project.documents(range(1600), clustered(1600, WIDTH, seed=20))
+    project.documents(range(1600), clustered(1600, DIM, seed=20))
     assert project.index()[1]["one.update.trained"] == 1
-    project.documents(range(1400), clustered(1600, WIDTH, seed=20)[:1400])
+    project.documents(range(1400), clustered(1600, DIM, seed=20)[:1400])
     anew = project.index(retrain_after=0.1)[1]
     assert (anew["one.update.trained"], anew["one.update.tuned"], anew["one.update.drift"]) == (1, 1, 0)
 
@@ -173,10 +173,10 @@ def test_a_run_of_the_past_neither_takes_up_nor_leaves_a_state(
 ) -> None:
     project.index()
     monkeypatch.setenv("SLIMTOWER_BACKFILL", "1")
-    project.documents(range(1590), clustered(1590, WIDTH, seed=20))
+    project.documents(range(1590), clustered(1590, DIM, seed=20))
     assert project.index("past")[1]["one.update.trained"] == 1
     monkeypatch.delenv("SLIMTOWER_BACKFILL")
-    project.documents(range(1600), clustered(1600, WIDTH))
+    project.documents(range(1600), clustered(1600, DIM))
     assert project.index("again")[1]["one.update.drift"] == 0
 
 
@@ -220,14 +220,23 @@ def test_kind_flat_writes_no_second_index(project: Project) -> None:
     assert sorted(path.name for path in (project.root / "index/one").iterdir()) == ["doc_ids.parquet", "flat.faiss"]
 
 
-def test_a_smaller_width_is_indexed_and_named(project: Project) -> None:
-    manifest, _ = project.index(width=16)
-    assert manifest["width"] == 16
-    hits = project.hits("one", "flat", width=16)
+def test_a_smaller_dim_is_indexed_and_named(project: Project) -> None:
+    manifest, _ = project.index(dim=16)
+    assert manifest["dim"] == 16
+    hits = project.hits("one", "flat", dim=16)
     ids = list(hits[0])
-    cut = np.array([project.vectors[doc_id][:16] for doc_id in ids], dtype=np.float64)
-    expected = cut @ clustered(20, 16, seed=6)[0] / np.linalg.norm(cut, axis=1)
+    first = np.array([project.vectors[doc_id][:16] for doc_id in ids], dtype=np.float64)
+    expected = first @ clustered(20, 16, seed=6)[0] / np.linalg.norm(first, axis=1)
     np.testing.assert_allclose(list(hits[0].values()), expected, atol=1e-6)
+
+
+def test_an_index_of_an_older_format_is_refused_with_what_to_do(project: Project) -> None:
+    project.index()
+    path = project.root / "index/manifest.json"
+    assert read_index_manifest(path.parent)["dim"] == DIM
+    write_json(path, json.loads(path.read_text()) | {"format": 2})
+    with pytest.raises(UserError, match=r"index/manifest.json: format of the index is 2, .* reads 3; run `dvc repro`"):
+        read_index_manifest(path.parent)
 
 
 @pytest.mark.parametrize("kind", ["ivfflat", "hnsw"])
@@ -250,20 +259,20 @@ def test_a_target_out_of_reach_is_said(project: Project, capsys: pytest.CaptureF
 
 
 def test_mistakes_are_told(project: Project) -> None:
-    with pytest.raises(UserError, match=r"index.width is 33, but the teacher's vectors are 32 wide"):
-        project.index(width=33)
-    project.documents(range(10), clustered(10, WIDTH))
-    np.save(project.root / "embed/documents.npy", clustered(9, WIDTH))
+    with pytest.raises(UserError, match=r"index.dim is 33, but the teacher's vectors have 32 dimensions"):
+        project.index(dim=33)
+    project.documents(range(10), clustered(10, DIM))
+    np.save(project.root / "embed/documents.npy", clustered(9, DIM))
     with pytest.raises(UserError, match=r"9 vectors for 10 documents; run `dvc repro embed`"):
         project.index()
-    np.save(project.root / "embed/documents.npy", clustered(10, WIDTH))
+    np.save(project.root / "embed/documents.npy", clustered(10, DIM))
     (project.root / "teach/tower/model.safetensors").write_bytes(b"other weights")
     with pytest.raises(UserError, match="embedded by another teacher"):
         project.index()
 
 
 def test_a_single_document_is_indexed(project: Project) -> None:
-    project.documents([0], clustered(1, WIDTH))
+    project.documents([0], clustered(1, DIM))
     manifest, _ = project.index()
     assert manifest["datasets"]["one"]["indexes"]["ann"]["factory"] == "Flat"
     assert manifest["datasets"]["one"]["measured"]["ann_recall_at_10"] == 1

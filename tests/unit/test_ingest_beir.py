@@ -259,7 +259,7 @@ def test_the_limit_is_judged_per_file(beir: Maker) -> None:
         ({"qrels/test.tsv": qrels(("q20", "d20", 0))}, r"test\.tsv: no usable judgement"),
     ],
 )
-def test_faults_of_structure_name_file_and_mend(beir: Maker, replaced: dict[str, bytes | None], message: str) -> None:
+def test_faults_of_structure_name_file_and_fix(beir: Maker, replaced: dict[str, bytes | None], message: str) -> None:
     with pytest.raises(UserError, match=message) as failure:
         read(beir(replaced))
     assert "ingest.sources[0].path" in str(failure.value)

@@ -197,7 +197,7 @@ def test_bad_rows_are_rejected_with_reason_and_row(registry: Any) -> None:
         read(ratio=0.5)
 
 
-def test_faults_name_the_key_and_the_mend(registry: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_faults_name_the_key_and_the_fix(registry: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match=r"ingest\.sources\[1\]\.id: ir_datasets has no 'toy'"):
         read()
     register(registry, "toy", DOCS)

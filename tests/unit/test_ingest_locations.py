@@ -72,7 +72,7 @@ def test_local_listing_has_sizes_and_digests(folder: Path) -> None:
     assert rows[0] == {"path": name.decode(), "bytes": len(name), "sha256": hashlib.sha256(name).hexdigest()}
 
 
-def test_faults_name_the_key_and_the_mend(folder: Path) -> None:
+def test_faults_name_the_key_and_the_fix(folder: Path) -> None:
     (folder / "always.jsonl").unlink()
     with pytest.raises(
         UserError, match=r"sources\[0\]\.path: .* from dt=2026-01-30/ to dt=2026-02-01/; move the window"
@@ -143,7 +143,7 @@ def test_a_link_to_nothing_is_an_error_where_it_could_be_data(folder: Path, targ
     (folder / "dt=2026-01-29.jsonl").symlink_to(target)
     assert names_of(folder, "2026-01-30") == before  # not in the window
     (folder / "itself").symlink_to("itself" if target == "itself" else target)
-    message = rf"ingest\.sources\[0\]\.path: {folder}/itself is a link to nothing.*would be missing; mend or remove it"
+    message = rf"ingest\.sources\[0\]\.path: {folder}/itself is a link to nothing.*would be missing; fix or remove it"
     for function in (locate, listing):
         with pytest.raises(UserError, match=message):
             function(str(folder), key=KEY, since="2026-01-30", until="", patterns=("*.jsonl",))
@@ -353,7 +353,7 @@ def test_an_empty_window_of_s3_names_the_partitions_around_it(bucket: Bucket) ->
 
 
 @pytest.mark.parametrize(
-    ("code", "status", "mend"),
+    ("code", "status", "fix"),
     [
         ("NoSuchBucket", 404, "name a bucket that exists"),
         ("SignatureDoesNotMatch", 403, "check AWS_ACCESS_KEY_ID"),
@@ -362,8 +362,8 @@ def test_an_empty_window_of_s3_names_the_partitions_around_it(bucket: Bucket) ->
         ("PermanentRedirect", 301, "AWS_DEFAULT_REGION"),
     ],
 )
-def test_refusals_name_the_key_the_bucket_and_the_mend(
-    monkeypatch: pytest.MonkeyPatch, code: str, status: int, mend: str
+def test_refusals_name_the_key_the_bucket_and_the_fix(
+    monkeypatch: pytest.MonkeyPatch, code: str, status: int, fix: str
 ) -> None:
     from botocore.stub import Stubber
 
@@ -373,7 +373,7 @@ def test_refusals_name_the_key_the_bucket_and_the_mend(
     monkeypatch.setattr(locations, "s3_client", lambda location, key: client)
     with Stubber(client) as stub:
         stub.add_client_error("list_objects_v2", service_error_code=code, http_status_code=status)
-        with pytest.raises(Exception, match=rf"ingest\.sources\[0\]\.path: s3://shop/log/: {code}.*{mend}"):
+        with pytest.raises(Exception, match=rf"ingest\.sources\[0\]\.path: s3://shop/log/: {code}.*{fix}"):
             names_of("s3://shop/log/")
 
 
@@ -389,7 +389,7 @@ def test_an_endpoint_that_nobody_answers_and_missing_credentials(monkeypatch: py
     with pytest.raises(Exception, match=r"127\.0\.0\.1:9.*check AWS_ENDPOINT_URL and the network, then run again"):
         names_of("s3://shop/log")
     monkeypatch.setenv("AWS_ENDPOINT_URL", "no url")
-    with pytest.raises(UserError, match="mend AWS_ENDPOINT_URL"):
+    with pytest.raises(UserError, match="fix AWS_ENDPOINT_URL"):
         names_of("s3://shop/log")
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):

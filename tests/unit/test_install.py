@@ -83,7 +83,7 @@ def program(path: Path, text: str) -> None:
 
 @pytest.fixture
 def install(tmp_path: Path):
-    """Run install.sh in a folder whose name holds a space, with stand-ins; returns its output and pip's calls."""
+    """Run install.sh in a folder whose name holds a space, with fakes; returns its output and pip's calls."""
     root, tools = tmp_path / "a folder", tmp_path / "tools"
     tools.mkdir()
     (root / "requirements").mkdir(parents=True)

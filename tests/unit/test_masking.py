@@ -230,7 +230,7 @@ def test_the_last_words_of_a_child_are_masked_before_they_are_cut(tmp_path: Path
         assert "planted" not in ended.said and ended.said.startswith("https://***@host ...")
 
 
-def test_a_credential_with_a_line_end_is_to_be_mended_and_does_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_credential_with_a_line_end_is_to_be_fixed_and_does_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {
         "AWS_ACCESS_KEY_ID": "AKIA",
         "AWS_SECRET_ACCESS_KEY": "secret/key",
@@ -241,5 +241,5 @@ def test_a_credential_with_a_line_end_is_to_be_mended_and_does_not_show(monkeypa
         monkeypatch.setenv(name, value)
     with pytest.raises(UserError) as caught, explained("s3://shop"):
         s3_client("s3://shop").list_objects_v2(Bucket="shop")
-    assert caught.value.exit_code == 3 and "mend AWS_ACCESS_KEY_ID or AWS_SESSION_TOKEN" in str(caught.value)
+    assert caught.value.exit_code == 3 and "fix AWS_ACCESS_KEY_ID or AWS_SESSION_TOKEN" in str(caught.value)
     assert "planted" not in str(caught.value)

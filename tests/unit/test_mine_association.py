@@ -27,17 +27,17 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
         yield opened
 
 
-def holds(receiver: dict[int, float], lender: dict[int, float], threshold: float, top_terms: int) -> float:
-    """Strength of `receiver <- lender` in millionths, or -1: every top term of one is important in the other."""
+def holds(receiver: dict[int, float], source: dict[int, float], threshold: float, top_terms: int) -> float:
+    """Strength of `receiver <- source` in millionths, or -1: every top term of one is important in the other."""
     top = sorted(receiver, key=lambda term: (-receiver[term], term))[:top_terms]
-    if not all(lender.get(term, 0.0) > threshold for term in top):
+    if not all(source.get(term, 0.0) > threshold for term in top):
         return -1
-    return sum(round(lender[term] * 1e6) for term in top)
+    return sum(round(source[term] * 1e6) for term in top)
 
 
 def pairwise(
     scores: Scores,
-    givers: set[int],
+    sources: set[int],
     threshold: float,
     top_terms: int,
     min_terms: int,
@@ -50,7 +50,7 @@ def pairwise(
     for (dataset, q1), s1 in scores.items():
         ranked = []
         for (other_dataset, q2), s2 in scores.items():
-            if q1 == q2 or dataset != other_dataset or q2 not in givers or min(len(s1), len(s2)) < min_terms:
+            if q1 == q2 or dataset != other_dataset or q2 not in sources or min(len(s1), len(s2)) < min_terms:
                 continue
             strength, back = holds(s1, s2, threshold, top_terms), holds(s2, s1, threshold, top_terms)
             if strength >= 0 and (back >= 0 or not mutual):
@@ -61,12 +61,12 @@ def pairwise(
 
 
 def mined(
-    engine: Engine, scores: Scores, givers: set[int], shuffle: int = 0, mutual: bool = False, **knobs: float
+    engine: Engine, scores: Scores, sources: set[int], shuffle: int = 0, mutual: bool = False, **knobs: float
 ) -> tuple[Pairs, int]:
     rows = [(q, term, value) for (_, q), s in scores.items() for term, value in s.items()]
     random.Random(shuffle).shuffle(rows)
     importances = engine_table(engine, IMPORTANCES, rows)
-    table = engine_table(engine, {"query": pa.int64()}, [(giver,) for giver in givers])
+    table = engine_table(engine, {"query": pa.int64()}, [(source,) for source in sources])
     associate = relevance_associations if mutual else click_associations
     result = associate(engine, importances, table, **knobs)
     pairs = [(row["query"], row["other_query"]) for row in engine.rows(result.kept).to_pylist()]
@@ -86,7 +86,7 @@ def test_equals_the_pairwise_algorithm(engine: Engine, data: st.DataObject) -> N
         for d, log in enumerate(logs)
         for i, terms in enumerate(log)
     }
-    givers = {q for _, q in sorted(scores) if data.draw(st.integers(0, 4))}
+    sources = {q for _, q in sorted(scores) if data.draw(st.integers(0, 4))}
     knobs = {
         "threshold": data.draw(st.sampled_from([0.0, 0.1, 0.3, 0.5])),
         "top_terms": data.draw(st.integers(1, 4)),
@@ -94,8 +94,8 @@ def test_equals_the_pairwise_algorithm(engine: Engine, data: st.DataObject) -> N
         "cap": data.draw(st.integers(1, 4)),
     }
     shuffle, mutual = data.draw(st.integers(0, 3)), data.draw(st.booleans())
-    expected = pairwise(scores, givers, mutual=mutual, **knobs)
-    assert mined(engine, scores, givers, shuffle, mutual, **knobs) == expected
+    expected = pairwise(scores, sources, mutual=mutual, **knobs)
+    assert mined(engine, scores, sources, shuffle, mutual, **knobs) == expected
 
 
 @pytest.mark.parametrize("mutual", [False, True])
@@ -115,12 +115,12 @@ def test_equals_the_pairwise_algorithm_on_200_random_logs_with_idf(engine: Engin
     for row in engine.rows(importances).to_pylist():
         scores = by_log.setdefault(row["dataset"], {})
         scores.setdefault((row["dataset"], row["query"]), {})[row["term"]] = row["importance"]
-    givers = {row[0] for row in rows if draw.random() < 0.8}
+    sources = {row[0] for row in rows if draw.random() < 0.8}
     knobs = {"threshold": 0.05 if mutual else 0.2, "top_terms": 2, "min_terms": 1 + mutual, "cap": 1 if mutual else 3}
     everything = {name: value for scores in by_log.values() for name, value in scores.items()}
-    found, total = mined(engine, everything, givers, mutual=mutual, **knobs)
+    found, total = mined(engine, everything, sources, mutual=mutual, **knobs)
 
-    expected = [pairwise(scores, givers, mutual=mutual, **knobs) for scores in by_log.values()]
+    expected = [pairwise(scores, sources, mutual=mutual, **knobs) for scores in by_log.values()]
     assert found == set().union(*(pairs for pairs, _ in expected))
     assert total == sum(count for _, count in expected)
     assert total > len(found) > 300  # the cap bites, and there was something to compare

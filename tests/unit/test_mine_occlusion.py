@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from teach_stand_ins import write_tower
+from teach_fakes import write_tower
 from transformers import BertModel, BertTokenizerFast
 
 from steps.core.errors import UserError

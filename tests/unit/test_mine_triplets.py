@@ -18,7 +18,7 @@ from steps.mine.engine import Engine
 from steps.mine.keys import key
 from steps.mine.triplets import Signal, Triplets, mine_triplets
 
-POSITIVES = {name: pa.int64() for name in ("query", "doc", "text_key", "worth", "each")}
+POSITIVES = {name: pa.int64() for name in ("query", "doc", "text_key", "weight", "click_weight")}
 CANDIDATES = {name: pa.int64() for name in ("query", "doc", "text_key")}
 GUARDED = {name: pa.int64() for name in ("query", "text_key")}
 ASSOCIATIONS = {name: pa.int64() for name in ("query", "other_query", "strength")}
@@ -102,26 +102,26 @@ def reference(log: Log, links: Links, texts: dict[str, str]) -> list[tuple]:
         ]
         for q in list(ignored)
     }
-    lent = {q: sorted(held, key=lambda d, held=held: (-held[d], key(d)))[:limit] for q, held in clicked.items()}
+    best = {q: sorted(held, key=lambda d, held=held: (-held[d], key(d)))[:limit] for q, held in clicked.items()}
 
-    def negative(q: str, giver: str, p: str) -> str | None:
-        slots = pool.get(giver, [])
+    def negative(q: str, source_query: str, p: str) -> str | None:
+        slots = pool.get(source_query, [])
         start = number(seed, q, p) % len(slots) if slots else 0
         return next((d for d in slots[start:] + slots[:start] if allowed(q, d)), None)
 
     rows: list[tuple] = []
-    for q, documents in lent.items():
+    for q, documents in best.items():
         rows += [(q, p, n, "click_one_hop", "", 1.0) for p in documents if (n := negative(q, q, p))]
     for q in {q for q, _ in links}:
         reached: dict[str, tuple] = {}
-        for (receiver, giver), strength in links.items():
-            for p in lent.get(giver, ()) if receiver == q and pool.get(giver) else ():
+        for (receiver, source_query), strength in links.items():
+            for p in best.get(source_query, ()) if receiver == q and pool.get(source_query) else ():
                 if p not in clicked[q]:
-                    candidate = (-strength, -clicked[giver][p], key(giver), key(p), giver, p)
+                    candidate = (-strength, -clicked[source_query][p], key(source_query), key(p), source_query, p)
                     reached[p] = min(reached.get(p, candidate), candidate)
-        for *_, giver, p in sorted(reached.values())[:limit]:
-            if n := negative(q, giver, p):
-                rows.append((q, p, n, "click_multi_hop", giver, KNOBS["multi_hop_weight"]))
+        for *_, source_query, p in sorted(reached.values())[:limit]:
+            if n := negative(q, source_query, p):
+                rows.append((q, p, n, "click_multi_hop", source_query, KNOBS["multi_hop_weight"]))
     return sorted(rows)
 
 
@@ -144,9 +144,9 @@ def test_equals_the_reference_and_obeys_the_click_rule(
     assert rows == reference(log, links, texts)
 
     for q, p, n, source, via, _ in rows:
-        giver = via if source == "click_multi_hop" else q
-        assert log[giver, p] > 0
-        assert log[giver, n] == 0, "a hard negative was exposed and not clicked"
+        source_query = via if source == "click_multi_hop" else q
+        assert log[source_query, p] > 0
+        assert log[source_query, n] == 0, "a hard negative was exposed and not clicked"
         assert source == "click_one_hop" or (q, via) in links
         positives = {d for (other, d), clicks in log.items() if clicks and (other == q or (q, other) in links)}
         assert n not in positives

@@ -1,4 +1,4 @@
-"""params.yaml: the tracked file is valid, and every mistake names its key, its value and the mend."""
+"""params.yaml: the tracked file is valid, and every mistake names its key, its value and the fix."""
 
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ def changed(key: str, value: Any) -> dict[str, Any]:
         ("distill.methd", "x", r"distill\.methd is unknown; did you mean distill\."),
         ("teach.teacher.dense.epoch", 1, r"epoch is unknown; did you mean teach\.teacher\.dense\.epochs\?"),
         ("teech", {}, r"teech is unknown; did you mean teach\?"),
-        ("distill.student.2l.layer", [0], r"layer is unknown; did you mean distill\.student\.2l\.layers\?"),
+        ("distill.student.2l.epoch", 1.0, r"epoch is unknown; did you mean distill\.student\.2l\.epochs\?"),
         ("teach.teacher.dense.batch_size", "32", r"teach\.teacher\.dense\.batch_size is '32'"),
         ("teach.teacher.dense.learning_rate", -1.0, r"teach\.teacher\.dense\.learning_rate is -1\.0"),
         ("teach.teacher.dense.epochs", None, r"teach\.teacher\.dense\.epochs is missing; add it"),
@@ -46,7 +46,7 @@ def changed(key: str, value: Any) -> dict[str, Any]:
         ("score.teachers", ["dense"], r"score\.teachers names 'dense', the teacher of the index \(teach\.index\)"),
         ("score.teachers", ["a", "a"], "twice; name each once"),
         ("distill.students", ["2l", "9l"], r"students names \['9l'\]"),
-        ("distill.mixture.poool", 1.0, r"distill\.mixture\.poool"),
+        ("distill.repeats.titels", 1.0, r"distill\.repeats\.titels"),
     ],
 )
 def test_a_mistake_is_named(key: str, value: Any, message: str) -> None:

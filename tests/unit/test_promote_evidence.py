@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
-from promote_stand_ins import policy
+from promote_fakes import policy
 
 from steps.core.errors import UserError
 from steps.core.files import read_json, write_json

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from promote_stand_ins import evaluation, evidence, policy
+from promote_fakes import evaluation, evidence, policy
 
 from steps.promote.bootstrap import lower_bound, resampled_means
 from steps.promote.gate import decide

@@ -12,15 +12,15 @@ import pytest
 
 from steps.core.errors import TransientError, UserError
 from steps.promote.lock import Lock
-from steps.promote.shelf import FolderShelf
+from steps.promote.lock_store import FolderLockStore
 
 
 def lock(folder: Path, wait_s: float = 0.0, expires_s: float = 60.0) -> Lock:
-    return Lock(FolderShelf(folder), "retriever", wait_s, expires_s)
+    return Lock(FolderLockStore(folder), "retriever", wait_s, expires_s)
 
 
 def left_behind(folder: Path, pid: int, age_s: float = 0.0, place: str = "elsewhere") -> Path:
-    assert FolderShelf(folder).put_new(
+    assert FolderLockStore(folder).put_new(
         "retriever/00000003", json.dumps({"id": "x", "host": "other", "pid": pid, "in": place})
     )
     path = folder / "retriever/00000003"
@@ -29,11 +29,11 @@ def left_behind(folder: Path, pid: int, age_s: float = 0.0, place: str = "elsewh
 
 
 def test_only_the_first_of_many_writers_puts_a_key(tmp_path: Path) -> None:
-    shelf, wins, start = FolderShelf(tmp_path), [], threading.Barrier(8)
+    store, wins, start = FolderLockStore(tmp_path), [], threading.Barrier(8)
 
     def write(number: int) -> None:
         start.wait()
-        if shelf.put_new("a/1", f"body of {number}"):
+        if store.put_new("a/1", f"body of {number}"):
             wins.append(number)
 
     threads = [threading.Thread(target=write, args=(number,)) for number in range(8)]
@@ -42,7 +42,7 @@ def test_only_the_first_of_many_writers_puts_a_key(tmp_path: Path) -> None:
     for thread in threads:
         thread.join()
     assert len(wins) == 1
-    assert shelf.entries("a")["a/1"].body == f"body of {wins[0]}"
+    assert store.entries("a")["a/1"].body == f"body of {wins[0]}"
     assert not list(tmp_path.glob(".*"))
 
 
@@ -54,7 +54,7 @@ def test_while_one_holds_it_another_gives_up_and_says_who_holds_it(tmp_path: Pat
         guard()
     with lock(tmp_path).held():
         pass
-    assert FolderShelf(tmp_path).entries("retriever") == {}
+    assert FolderLockStore(tmp_path).entries("retriever") == {}
 
 
 def test_many_threads_never_hold_it_together(tmp_path: Path) -> None:
@@ -81,14 +81,14 @@ def test_many_threads_never_hold_it_together(tmp_path: Path) -> None:
 def test_a_lock_of_a_killed_process_of_this_machine_is_taken_over_at_once(tmp_path: Path) -> None:
     code = (
         "import os, sys; from pathlib import Path; from steps.promote.lock import Lock;"
-        " from steps.promote.shelf import FolderShelf\n"
-        "with Lock(FolderShelf(Path(sys.argv[1])), 'retriever', 0, 3600).held(): os._exit(9)"
+        " from steps.promote.lock_store import FolderLockStore\n"
+        "with Lock(FolderLockStore(Path(sys.argv[1])), 'retriever', 0, 3600).held(): os._exit(9)"
     )
     assert subprocess.run([sys.executable, "-c", code, str(tmp_path)], cwd=Path(__file__).parents[2]).returncode == 9
-    assert len(FolderShelf(tmp_path).entries("retriever")) == 1
+    assert len(FolderLockStore(tmp_path).entries("retriever")) == 1
     with lock(tmp_path, expires_s=3600).held() as guard:
         guard()
-    assert FolderShelf(tmp_path).entries("retriever") == {}
+    assert FolderLockStore(tmp_path).entries("retriever") == {}
 
 
 def test_a_lock_of_another_machine_is_respected_until_it_expires(tmp_path: Path) -> None:
@@ -97,13 +97,13 @@ def test_a_lock_of_another_machine_is_respected_until_it_expires(tmp_path: Path)
         pass
     assert path.exists()
     with lock(tmp_path, expires_s=20).held():
-        assert list(FolderShelf(tmp_path).entries("retriever")) == ["retriever/00000004"]
+        assert list(FolderLockStore(tmp_path).entries("retriever")) == ["retriever/00000004"]
 
 
 def test_a_holder_that_was_overtaken_may_not_write(tmp_path: Path) -> None:
     with lock(tmp_path).held() as guard:
-        for key in FolderShelf(tmp_path).entries("retriever"):
-            FolderShelf(tmp_path).delete(key)
+        for key in FolderLockStore(tmp_path).entries("retriever"):
+            FolderLockStore(tmp_path).delete(key)
         with pytest.raises(TransientError, match="given up"):
             guard()
 
@@ -117,9 +117,9 @@ def test_a_holder_that_took_too_long_may_not_write(tmp_path: Path) -> None:
 
 def test_a_writer_that_decided_on_an_old_look_yields_to_the_one_that_came_between(tmp_path: Path) -> None:
     """It saw a stale lock; meanwhile that was overtaken, released, and taken anew under a lower number."""
-    shelf, other = FolderShelf(tmp_path), json.dumps({"id": "y", "host": "h", "pid": 1, "in": "elsewhere"})
+    store, other = FolderLockStore(tmp_path), json.dumps({"id": "y", "host": "h", "pid": 1, "in": "elsewhere"})
 
-    class LookedBefore(FolderShelf):
+    class LookedBefore(FolderLockStore):
         looks = 0
 
         def entries(self, name):
@@ -134,11 +134,11 @@ def test_a_writer_that_decided_on_an_old_look_yields_to_the_one_that_came_betwee
 
     with pytest.raises(TransientError), Lock(LookedBefore(tmp_path), "retriever", 0, 60).held():
         pass
-    assert [entry.body for entry in shelf.entries("retriever").values()] == [other]
+    assert [entry.body for entry in store.entries("retriever").values()] == [other]
 
 
 def test_a_store_that_overwrites_is_found_out(tmp_path: Path) -> None:
-    class Overwrites(FolderShelf):
+    class Overwrites(FolderLockStore):
         def put_new(self, key, body):
             self.delete(key)
             return super().put_new(key, body)
@@ -148,7 +148,7 @@ def test_a_store_that_overwrites_is_found_out(tmp_path: Path) -> None:
 
 
 def test_a_put_whose_answer_got_lost_is_still_a_put(tmp_path: Path) -> None:
-    class Deaf(FolderShelf):
+    class Deaf(FolderLockStore):
         puts = 0
 
         def put_new(self, key, body):
@@ -158,11 +158,11 @@ def test_a_put_whose_answer_got_lost_is_still_a_put(tmp_path: Path) -> None:
 
     with Lock(Deaf(tmp_path), "retriever", 0, 60).held() as guard:
         guard()
-    assert FolderShelf(tmp_path).entries("retriever") == {}
+    assert FolderLockStore(tmp_path).entries("retriever") == {}
 
 
 def test_a_store_that_fails_after_the_put_leaves_no_lock_behind(tmp_path: Path) -> None:
-    class Fails(FolderShelf):
+    class Fails(FolderLockStore):
         looks = 0
 
         def entries(self, name):
@@ -173,7 +173,7 @@ def test_a_store_that_fails_after_the_put_leaves_no_lock_behind(tmp_path: Path) 
 
     with pytest.raises(ConnectionError), Lock(Fails(tmp_path), "retriever", 0, 60).held():
         pass
-    assert FolderShelf(tmp_path).entries("retriever") == {}
+    assert FolderLockStore(tmp_path).entries("retriever") == {}
 
 
 @pytest.mark.parametrize("hours", [-5, 5])

@@ -10,7 +10,7 @@ from promote_registry import SWAP, KilledError, Project, killed_after, open_proj
 
 from steps.core.errors import TransientError, UserError
 from steps.promote import promotion, registration, smoke
-from steps.promote.lock import lock_shelf
+from steps.promote.lock import lock_store
 from steps.promote.promotion import Refused
 from steps.promote.registry import Registry
 
@@ -71,9 +71,9 @@ def test_a_promotion_that_dies_at_any_call_of_the_registry_is_finished_by_the_ne
 
 def lose_the_lock(project: Project) -> None:
     """As if it had expired, and whoever took it over had given it back."""
-    shelf = lock_shelf(project.registry)
-    for key in shelf.entries(project.registry.name):
-        shelf.delete(key)
+    store = lock_store(project.registry)
+    for key in store.entries(project.registry.name):
+        store.delete(key)
 
 
 @pytest.mark.parametrize("step", SWAP[: SWAP.index("intent removed")])
@@ -129,7 +129,7 @@ def test_rollback_past_a_deleted_version(project: Project) -> None:
 
 
 @pytest.mark.parametrize("step", ["previous", "champion"])
-def test_a_move_cut_short_is_mended_though_a_version_of_it_was_deleted(project: Project, step: str) -> None:
+def test_a_move_cut_short_is_fixed_though_a_version_of_it_was_deleted(project: Project, step: str) -> None:
     three(project)
     with pytest.raises(KilledError):
         project.promote("D", 0.8, killed_after(step))

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 import yaml
+from promote_fakes import policy
 from promote_project import INGEST, RELEASES, REPORTS, write_lock
-from promote_stand_ins import policy
 
 from steps.core import tracking
 from steps.core.errors import UserError

@@ -12,8 +12,8 @@ from steps.promote.history import as_table, history
 from steps.promote.promotion import Refused
 from steps.promote.registry import Registry
 
-STEPS = ["mended", "registered", "challenger", "smoke-tested", "decided", *SWAP]
-STEPS_BACK = ["mended", "smoke-tested", *SWAP]
+STEPS = ["recovered", "registered", "challenger", "smoke-tested", "decided", *SWAP]
+STEPS_BACK = ["recovered", "smoke-tested", *SWAP]
 
 
 @pytest.fixture(scope="module")
@@ -135,7 +135,7 @@ def test_a_rollback_killed_after_any_step_is_finished_by_the_next(project: Proje
         project.roll_back(killed_after(step))
     if step in SWAP[SWAP.index("champion") :]:
         assert project.names()["champion"] == "A"
-        assert project.promote("A").decision is None  # any later command mends
+        assert project.promote("A").decision is None  # any later command recovers
     else:
         assert project.names()["champion"] == "B"
         assert project.roll_back() == "1"

@@ -9,9 +9,9 @@ from mlflow.protos.databricks_pb2 import UNAUTHENTICATED
 
 from steps.core.errors import TransientError, UserError
 from steps.core.tracking import reaching
-from steps.promote.lock import lock_shelf
+from steps.promote.lock import lock_store
+from steps.promote.lock_store import FolderLockStore, S3LockStore
 from steps.promote.registry import Registry
-from steps.promote.shelf import FolderShelf, S3Shelf
 
 
 def test_an_unreachable_server_may_be_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,9 +86,9 @@ def test_the_lock_lies_beside_the_artefacts_unless_told_otherwise(monkeypatch, v
     monkeypatch.setenv("SLIMTOWER_LOCK", variable)
     registry = Registry("retriever")
     registry.api = Api(location)
-    shelf = lock_shelf(registry)
-    assert isinstance(shelf, S3Shelf)
-    assert (shelf.bucket, shelf.root) == expected
+    store = lock_store(registry)
+    assert isinstance(store, S3LockStore)
+    assert (store.bucket, store.root) == expected
 
 
 def test_two_places_to_lock_one_model_are_one_too_many(monkeypatch, tmp_path) -> None:
@@ -98,12 +98,12 @@ def test_two_places_to_lock_one_model_are_one_too_many(monkeypatch, tmp_path) ->
     registry.api.tags["slimtower.lock"] = str(tmp_path)
     for given in ("", f"{tmp_path}/"):
         monkeypatch.setenv("SLIMTOWER_LOCK", given)
-        assert isinstance(lock_shelf(registry), FolderShelf)
+        assert isinstance(lock_store(registry), FolderLockStore)
     monkeypatch.setenv("SLIMTOWER_LOCK", "s3://other/place")
     with pytest.raises(
         UserError, match=f"SLIMTOWER_LOCK is 's3://other/place', but retriever is locked at '{tmp_path}"
     ):
-        lock_shelf(registry)
+        lock_store(registry)
 
 
 def test_a_server_that_hides_its_artefacts_needs_to_be_told_where_to_lock(monkeypatch, tmp_path) -> None:
@@ -112,8 +112,8 @@ def test_a_server_that_hides_its_artefacts_needs_to_be_told_where_to_lock(monkey
     registry = Registry("retriever")
     registry.api = Api("mlflow-artifacts:/7")
     with pytest.raises(UserError, match="set SLIMTOWER_LOCK to s3://bucket/prefix"):
-        lock_shelf(registry)
+        lock_store(registry)
     monkeypatch.setenv("SLIMTOWER_LOCK", str(tmp_path))
-    shelf = lock_shelf(registry)
-    assert isinstance(shelf, FolderShelf)
-    assert shelf.folder == tmp_path
+    store = lock_store(registry)
+    assert isinstance(store, FolderLockStore)
+    assert store.folder == tmp_path

@@ -19,7 +19,7 @@ TOKENIZER = Path(resolve_base("all-MiniLM-L6-v2")) / "tokenizer.json"
 SERVING = {
     "format": "table",
     "precision": "fp32",
-    "width": 8,
+    "dim": 8,
     "max_length": 16,
     "normalise": True,
     "prompt": "",
@@ -79,8 +79,8 @@ def write_serving(folder: Path, table: np.ndarray, **changes: object) -> Path:
     return folder
 
 
-def random_table(width: int = 8) -> np.ndarray:
-    return np.random.default_rng(3).standard_normal((30522, width), dtype=np.float32)
+def random_table(dim: int = 8) -> np.ndarray:
+    return np.random.default_rng(3).standard_normal((30522, dim), dtype=np.float32)
 
 
 TEXTS = ["running total along an axis", "", "☃ ☃", "sum", "a" * 500, "cumulative " * 40, "Ünïcode naïveté"]
@@ -91,7 +91,7 @@ def test_a_table_gives_the_mean_of_its_rows(tmp_path: Path, normalise: bool) -> 
     table = random_table()
     encoder = load_query_encoder(write_serving(tmp_path / "serving", table, normalise=normalise))
     found = encoder.encode(TEXTS)
-    assert encoder.width == 8
+    assert encoder.dim == 8
     assert found.dtype == np.float32
     reference = tokenizer(16)
     for text, vector in zip(TEXTS, found, strict=True):
@@ -133,7 +133,7 @@ def test_a_row_of_zeros_stays_zero() -> None:
         ({"precision": "int4"}, "format 'table' 'int4'"),
         ({"precision": "int8"}, "scales.npy: not found"),
         ({"format": "onnx"}, "encoder.onnx: not found"),
-        ({"width": 9}, "holds float32 .*of width 9"),
+        ({"dim": 9}, "holds float32 .*and 9 dimensions"),
     ],
 )
 def test_a_folder_that_is_not_what_it_says_is_refused(tmp_path: Path, changes: dict[str, object], message: str) -> None:
@@ -146,7 +146,7 @@ def test_a_folder_that_is_not_what_it_says_is_refused(tmp_path: Path, changes: d
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("serving.json", '{"format": "table"}', "lacks 'width'"),
+        ("serving.json", '{"format": "table"}', "lacks 'dim'"),
         ("serving.json", None, "not found"),
         ("tokenizer.json", "{}", "cannot be read"),
         ("tokenizer.json", None, "not found"),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from evaluate_stand_ins import FakeRelease, write_inputs
+from evaluate_fakes import FakeRelease, write_inputs
 
 from steps.core.errors import UserError
 from steps.core.files import write_json
@@ -17,7 +17,7 @@ from steps.serving.release import Hit
 
 
 class TitledRelease(FakeRelease):
-    """The stand-in with titles, the first word of a document."""
+    """The fake with titles, the first word of a document."""
 
     def hits(self, dataset: str, vectors: np.ndarray, k: int) -> list[list[Hit]]:
         scores, ids = self.search(dataset, vectors, k)

@@ -1,4 +1,4 @@
-"""What a task's failures amount to: to be mended, to be tried again, or killed; and that no password is told."""
+"""What a task's failures amount to: to be fixed, to be tried again, or killed; and that no password is told."""
 
 import errno
 import os
@@ -53,7 +53,7 @@ def test_errors_tell_no_password(url: str, told: str) -> None:
         ),
     ],
 )
-def test_a_refused_login_is_to_be_mended_and_a_lost_network_to_be_tried_again(said: str, kind: type[UserError]) -> None:
+def test_a_refused_login_is_to_be_fixed_and_a_lost_network_to_be_tried_again(said: str, kind: type[UserError]) -> None:
     assert type(_git_error(Ended(128, "", said), "git", "look")) is kind
 
 

@@ -23,7 +23,7 @@ def leave(folder: Path, rank: int, code: int, message: str, time: int) -> None:
 
 
 @pytest.mark.parametrize(("code", "kind"), [(3, UserError), (75, TransientError), (137, OutOfMemory)])
-def test_a_reason_that_can_be_mended_is_what_happened(tmp_path: Path, code: int, kind: type[UserError]) -> None:
+def test_a_reason_that_can_be_fixed_is_what_happened(tmp_path: Path, code: int, kind: type[UserError]) -> None:
     leave(tmp_path, 0, 1, "Traceback: connection closed by peer", 1)
     leave(tmp_path, 1, code, "ingest: too bad", 2)
     with pytest.raises(UserError, match=r"^ingest: too bad$") as raised:
@@ -117,15 +117,15 @@ def test_a_failing_rank_ends_the_command_with_its_line_and_code(tmp_path: Path) 
         "torchrun.stage_main = lambda stage, model, body, cell: body(None, None)\n"
         "def body(params, run):\n"
         "    if distributed.rank() == 1:\n"
-        "        raise UserError('data/x: is broken; mend it')\n"
+        "        raise UserError('data/x: is broken; fix it')\n"
         "    distributed.gather(torch.zeros(1))\n"
         "if __name__ == '__main__':\n"
-        "    torchrun.shared_stage_main('stand_in', Strict, body)\n"
+        "    torchrun.shared_stage_main('fake', Strict, body)\n"
     )
     (tmp_path / "steps").mkdir()
-    (tmp_path / "steps/stand_in.py").write_text(script)
+    (tmp_path / "steps/fake.py").write_text(script)
     (tmp_path / "steps/__init__.py").touch()
-    (tmp_path / "params.yaml").write_text("stand_in: {}\n")
+    (tmp_path / "params.yaml").write_text("fake: {}\n")
     (tmp_path / "steps/core").symlink_to(ROOT / "steps/core")
     environment = os.environ | {
         "SLIMTOWER_PROCESSES": "2",
@@ -134,9 +134,9 @@ def test_a_failing_rank_ends_the_command_with_its_line_and_code(tmp_path: Path) 
         "OMP_NUM_THREADS": "1",
     }
     done = subprocess.run(
-        [sys.executable, "-m", "steps.stand_in"], cwd=tmp_path, env=environment, capture_output=True, text=True
+        [sys.executable, "-m", "steps.fake"], cwd=tmp_path, env=environment, capture_output=True, text=True
     )
     assert done.returncode == 3
-    assert done.stderr.splitlines()[-1] == "slimtower: data/x: is broken; mend it"
+    assert done.stderr.splitlines()[-1] == "slimtower: data/x: is broken; fix it"
     assert "Traceback" not in done.stderr
     assert '"code": 3' in (tmp_path / "exit.json").read_text()

@@ -37,10 +37,10 @@ class Outputs:
     raw: Tensor  # (n, dim), before the final normalisation; the same where there is none
     documents: Tensor | None = None  # (m, dim)
 
-    def cut(self, dim: int) -> "Outputs":
+    def truncate(self, dim: int) -> "Outputs":
         """The first `dim` dimensions of everything, at its old length."""
-        documents = None if self.documents is None else cut(self.documents, dim)
-        return replace(self, queries=cut(self.queries, dim), raw=cut(self.raw, dim), documents=documents)
+        documents = None if self.documents is None else truncate(self.documents, dim)
+        return replace(self, queries=truncate(self.queries, dim), raw=truncate(self.raw, dim), documents=documents)
 
 
 @dataclass(frozen=True)
@@ -61,9 +61,9 @@ class Targets:
     lengths: Tensor | None = None  # (n,)
     scores: Mapping[str, Scores] = field(default_factory=dict)  # by teacher; "" is the index teacher
 
-    def cut(self, dim: int) -> "Targets":
+    def truncate(self, dim: int) -> "Targets":
         """The first `dim` dimensions of the vectors, at their old length; scores stay those of whole vectors."""
-        return replace(self, queries=cut(self.queries, dim), documents=cut(self.documents, dim))
+        return replace(self, queries=truncate(self.queries, dim), documents=truncate(self.documents, dim))
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class Loss(Strict, ABC):
     """Base of all losses. A subclass in a module of this package is known by its `kind` in params.yaml.
 
     A student's objective is the sum of `weight` times the mean over the batch of each loss. With `dims` the mean over
-    the whole vectors and the vectors cut to each of these dimensions (Matryoshka, Kusupati et al. 2022).
+    the whole vectors and the vectors truncated to each of these dimensions (Matryoshka, Kusupati et al. 2022).
     """
 
     needs: ClassVar[frozenset[Need]] = frozenset()
@@ -106,7 +106,7 @@ class Loss(Strict, ABC):
         return f"{self.kind}@{self.teacher}" if self.teacher else self.kind
 
 
-def cut(vectors: Tensor, dim: int) -> Tensor:
+def truncate(vectors: Tensor, dim: int) -> Tensor:
     """The first `dim` dimensions of `(n, d)` vectors, at the length of the whole."""
     return functional.normalize(vectors[:, :dim], dim=1) * vectors.norm(dim=1, keepdim=True)
 

@@ -111,7 +111,7 @@ def test_a_person_approves_where_the_deployment_says_so(parsed: dict[str, Any]) 
         assert tasks["promote"]["upstream"] == ["for-serving"]
 
 
-def test_a_wrong_deployment_is_an_import_error_that_names_the_mend(tmp_path: Path) -> None:
+def test_a_wrong_deployment_is_an_import_error_that_names_the_fix(tmp_path: Path) -> None:
     own = tmp_path / "own.yaml"
     own.write_text("stages: {teech: {cpus: 1}}")
     errors = parse(str(own))["errors"]

@@ -9,7 +9,7 @@ REASONS = ("empty", "evaluation_query", "copy", "duplicate")
 
 
 @dataclass(frozen=True)
-class Sifted:
+class Filtered:
     """Positions of the texts kept, and the reason of each that was not."""
 
     kept: list[int]
@@ -24,7 +24,9 @@ class Sifted:
         return counts
 
 
-def sift(texts: Sequence[str], sources: Sequence[str], evaluation: Collection[str], known: Collection[str]) -> Sifted:
+def filter_texts(
+    texts: Sequence[str], sources: Sequence[str], evaluation: Collection[str], known: Collection[str]
+) -> Filtered:
     """Keep what is new: not empty, no evaluation query, no copy of its source, not there already.
 
     `texts[i]` was written from `sources[i]`; `evaluation` and `known` hold folded texts: dev and test queries, and
@@ -46,4 +48,4 @@ def sift(texts: Sequence[str], sources: Sequence[str], evaluation: Collection[st
         else:
             seen.add(key)
             kept.append(position)
-    return Sifted(kept, dropped)
+    return Filtered(kept, dropped)

@@ -1,4 +1,4 @@
-"""Stand-ins for the evaluate tests: hashed bags of words as encoders, and the folders that the stage reads."""
+"""Fakes for the evaluate tests: hashed bags of words as encoders, and the folders that the stage reads."""
 
 import zlib
 from dataclasses import dataclass, field
@@ -35,12 +35,12 @@ def params(**changes: object) -> EvaluateParams:
     return EvaluateParams.model_validate(values | changes)
 
 
-def bag_of_words(texts: list[str], width: int = 64, known: int = 10_000) -> np.ndarray:
-    """Unit vectors of hashed word counts, float32 `(len(texts), width)`; words past the first `known` are not read."""
-    vectors = np.full((len(texts), width), 1e-6, dtype=np.float32)
+def bag_of_words(texts: list[str], dim: int = 64, known: int = 10_000) -> np.ndarray:
+    """Unit vectors of hashed word counts, float32 `(len(texts), dim)`; words past the first `known` are not read."""
+    vectors = np.full((len(texts), dim), 1e-6, dtype=np.float32)
     for row, text in enumerate(texts):
         for word in words(text)[:known]:
-            vectors[row, zlib.crc32(word.encode()) % width] += 1
+            vectors[row, zlib.crc32(word.encode()) % dim] += 1
     return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
 

@@ -1,32 +1,32 @@
-"""What is dropped from generated texts, and the measures of likeness."""
+"""What is dropped from generated texts, and the measures of similarity."""
 
 import numpy as np
 import pytest
-from teach_stand_ins import write_tower
+from teach_fakes import write_tower
 
 from steps.core.texts import fold
 from steps.core.towers import load_tower
-from steps.generate.likeness import content_overlap, cosines
-from steps.generate.sifting import sift
+from steps.generate.filtering import filter_texts
+from steps.generate.similarity import content_overlap, cosines
 
 
 def test_each_reason_is_found_and_counted() -> None:
     texts = ["", " ?! ", "Sum the ROWS.", "merge rows of a disk!", "sort files", "plot rows", "Plot rows", "draw a map"]
     sources = ["a", "b", "sum the rows", "merge rows", "sort lists", "plot columns", "plot images", "draw maps"]
-    sifted = sift(texts, sources, evaluation={"merge rows of a disk"}, known={"sort files", "sum the rows"})
-    assert sifted.kept == [5, 7]
-    assert sifted.dropped == {
+    filtered = filter_texts(texts, sources, evaluation={"merge rows of a disk"}, known={"sort files", "sum the rows"})
+    assert filtered.kept == [5, 7]
+    assert filtered.dropped == {
         0: "empty", 1: "empty", 2: "copy", 3: "evaluation_query", 4: "duplicate", 6: "duplicate"
     }  # fmt: skip
-    assert sifted.count(range(4)) == {"empty": 2, "evaluation_query": 1, "copy": 1, "duplicate": 0}
+    assert filtered.count(range(4)) == {"empty": 2, "evaluation_query": 1, "copy": 1, "duplicate": 0}
 
 
 def test_a_planted_evaluation_query_never_passes_whatever_its_spelling() -> None:
     leak = "Which drugs treat Type-2 diabetes?"
     spellings = [leak, leak.upper(), "which drugs treat type 2 diabetes", "Which  drugs treat Type‑2 diabetes ?"]
-    sifted = sift(spellings, ["source"] * 4, evaluation={fold(leak)}, known=set())
-    assert sifted.kept == []
-    assert sifted.count(range(4))["evaluation_query"] == 4
+    filtered = filter_texts(spellings, ["source"] * 4, evaluation={fold(leak)}, known=set())
+    assert filtered.kept == []
+    assert filtered.count(range(4))["evaluation_query"] == 4
 
 
 @pytest.mark.parametrize(

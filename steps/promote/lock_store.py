@@ -22,7 +22,7 @@ class Entry:
     age_s: float
 
 
-class Shelf(Protocol):
+class LockStore(Protocol):
     """A place for objects by key."""
 
     def put_new(self, key: str, body: str) -> bool:
@@ -35,7 +35,7 @@ class Shelf(Protocol):
         """Remove an object, if it is there."""
 
 
-class FolderShelf:
+class FolderLockStore:
     """A folder that all who take the lock can write to."""
 
     def __init__(self, folder: Path) -> None:
@@ -77,7 +77,7 @@ class FolderShelf:
         (self.folder / key).unlink(missing_ok=True)
 
 
-class S3Shelf:
+class S3LockStore:
     """A prefix of an S3 bucket; conditional puts (`If-None-Match: *`) decide who is first."""
 
     def __init__(self, url: str) -> None:
