@@ -96,5 +96,5 @@ def test_a_mistyped_column_of_a_log_is_named() -> None:
         "validation_fraction": 0.1,
     }
     raw["ingest"]["sources"] = json.loads(json.dumps([source]))
-    with pytest.raises(UserError, match=r"sources\.0\.click_log\.columns\.rnk is unknown"):
+    with pytest.raises(UserError, match=r"sources\.0\.columns\.rnk is unknown"):
         check_params(raw, "params.yaml")

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from pipeline import __main__ as pipeline
-from pipeline.__main__ import Progress
+from pipeline import run as pipeline
 from pipeline.preflight import Machine
+from pipeline.run import Progress
 from steps.core.errors import UserError
 
 STAGES = ["ingest", "mine@click", "teach"]

@@ -1,27 +1,20 @@
 """Kinds of teachers, one class each. A module here adds its kind by being here: see docs/extending.md."""
 
-from typing import TYPE_CHECKING, Annotated, Union, get_args
+from typing import TYPE_CHECKING, Annotated, Union
 
-from pydantic import Discriminator, Tag
+from pydantic import Field
 
 from steps.core.plugins import concrete
 from steps.teach.kinds.base import Teacher
 
 
-def kinds() -> dict[str, type[Teacher]]:
-    """Every kind that params.yaml can name, by its name."""
-    found = concrete(__name__, __path__, Teacher)
-    return {get_args(each.model_fields["kind"].annotation)[0]: each for each in found}
-
-
-def _kind(value: object) -> object:
-    return value.get("kind") if isinstance(value, dict) else getattr(value, "kind", None)
+def kinds() -> list[type[Teacher]]:
+    """Every kind of teacher that params.yaml can name."""
+    found: list[type[Teacher]] = concrete(__name__, __path__, Teacher)
+    return found
 
 
 if TYPE_CHECKING:
     AnyTeacher = Teacher
 else:
-    AnyTeacher = Annotated[  # a union of one is no union, and needs its tag all the same
-        Union[tuple(Annotated[each, Tag(name)] for name, each in kinds().items())],  # noqa: UP007
-        Discriminator(_kind),
-    ]
+    AnyTeacher = Annotated[Union[tuple(kinds())], Field(discriminator="kind")]  # noqa: UP007

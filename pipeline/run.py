@@ -1,0 +1,152 @@
+"""One run of the whole pipeline, or of what the named stages need.
+
+Checks params.yaml and the machine, lists the data outside the project, lets DVC run `ingest`, checks the data, says
+about how long the rest takes, lets DVC run it, then closes the MLflow run and links the stages that were reused to the
+runs that made them.
+"""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterable
+from pathlib import Path
+
+from pipeline import forecast, preflight, surroundings
+from pipeline.data_check import check_data
+from pipeline.lineage import finish
+from pipeline.params import Params, load_params
+from pipeline.task.children import stop
+from steps.core.bases import resolve_base
+from steps.core.errors import UserError
+from steps.promote.dvc_lock import lock_stages, outputs
+from steps.teach.kinds.dual_encoder import DualEncoder
+
+INGEST = Path("data/ingest")
+_STAGE = re.compile(r"(Running stage|Stage) '([^']+)'")
+_ALL_DONE = "Data and pipelines are up to date."  # DVC says it of `ingest` alone, too
+
+
+def main() -> None:
+    """Run it all; exits with the code of the command that failed."""
+    params, wanted, root = load_params(), sys.argv[1:], Path.cwd()
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    surroundings.lay_out(root)
+    machine = preflight.examine(root)
+    _tell([str(machine), *(f"WARNING: {line}" for line in preflight.warnings(machine))])
+    if not surroundings.in_git(root):
+        surroundings.without_git(root)
+        _tell(["no git checkout: MLflow's runs name no commit"])
+    progress = Progress([] if wanted else _stages())
+    os.environ.setdefault("SLIMTOWER_PIPELINE", uuid.uuid4().hex)
+    if code := _call("steps.ingest", "--list"):
+        raise SystemExit(code)
+    before = lock_stages()
+    absent = [path for entry in before.values() for path in outputs(entry) if not path.exists()]
+    try:
+        code = _run(params, wanted, machine.precision, progress)
+    except (UserError, KeyboardInterrupt, SystemExit):
+        print(f"pipeline: failed; {finish(failed=True)}; {progress.seconds:.0f} s", flush=True)
+        raise
+    changed = lock_stages() != before or any(path.exists() for path in absent)
+    done = finish(failed=code != 0) if code or changed else "nothing to do, every stage is up to date"
+    print(f"pipeline: {'failed; ' if code else ''}{done}; {progress.seconds:.0f} s")
+    raise SystemExit(code)
+
+
+class Progress:
+    """Where a run is: says which stage starts, of how many, and how much time is gone of how much."""
+
+    def __init__(self, stages: list[str]) -> None:
+        """`stages` are all that there are; empty where only some are wanted."""
+        self.stages, self.expected = stages, 0.0
+        self._seen: list[str] = []
+        self._started = time.perf_counter()
+
+    @property
+    def seconds(self) -> float:
+        """Since the run started."""
+        return time.perf_counter() - self._started
+
+    def line(self, text: str) -> str | None:
+        """What to print for a line of DVC's; None for what was said before."""
+        found = _STAGE.match(text)
+        if not found:
+            return None if text == _ALL_DONE else text
+        verb, stage = found.groups()
+        if stage in self._seen:
+            return None
+        self._seen.append(stage)
+        if verb == "Stage":
+            return text
+        of = f" of {len(self.stages)}" if self.stages else ""
+        about = f" of about {forecast.in_words(self.expected)}" if self.seconds < self.expected else ""
+        return f"Running stage '{stage}' ({len(self._seen)}{of}; {self.seconds / 60:.1f} minutes{about} gone)"
+
+
+def _run(params: Params, wanted: list[str], precision: str, progress: Progress) -> int:
+    """Ingest, check what it made, and run the rest; returns DVC's exit code. UserError where the data will not do."""
+    code = _reproduce(["ingest"], progress)
+    if code or wanted == ["ingest"]:
+        return code
+    _tell(check_data(params, INGEST))
+    progress.expected = _expected(params, precision, progress.stages)
+    if progress.expected:
+        _tell([f"about {forecast.in_words(progress.expected)} on this machine, less what is up to date"])
+    return _reproduce(wanted, progress)
+
+
+def _tell(lines: Iterable[str]) -> None:
+    for line in lines:
+        print(f"pipeline: {line}", flush=True)
+
+
+def _stages() -> list[str]:
+    """Names of all stages, cells of a matrix each for itself."""
+    listed = subprocess.run(
+        [sys.executable, "-m", "dvc", "stage", "list", "--name-only"], capture_output=True, text=True
+    )
+    return listed.stdout.split()  # of a dvc.yaml that is broken there are none, and `dvc repro` says why
+
+
+def _expected(params: Params, precision: str, stages: list[str]) -> float:
+    """About how many seconds the stages take; 0 where that cannot be told."""
+    teacher = params.teach.described(params.teach.index)
+    base = teacher.base if isinstance(teacher, DualEncoder) else ""
+    operations = forecast.layer_operations(Path(resolve_base(base)))
+    if operations is None or not stages:
+        return 0.0
+    data = forecast.measure(INGEST, params)
+    return sum(forecast.forecast(data, params, *operations, forecast.speed(precision)).values())
+
+
+def _reproduce(targets: list[str], progress: Progress) -> int:
+    """Let DVC run the stages, with a line of ours for each; returns its exit code.
+
+    They are a process group of their own, of which nothing is left when this returns or is stopped.
+    """
+    command = [sys.executable, "-m", "dvc", "repro", *targets]
+    running = subprocess.Popen(
+        command, env=_environment(), stdout=subprocess.PIPE, text=True, bufsize=1, start_new_session=True
+    )
+    try:
+        for text in running.stdout or ():
+            if (line := progress.line(text.rstrip("\n"))) is not None:
+                print(line, flush=True)
+        return running.wait()
+    finally:
+        stop(running)
+
+
+def _call(*words: str) -> int:
+    """Run a module of this interpreter and return its exit code."""
+    return subprocess.run([sys.executable, "-m", *words], env=_environment()).returncode
+
+
+def _environment() -> dict[str, str]:
+    own_bin = str(Path(sys.executable).parent)  # stages say `python`; it must be this one
+    path = f"{own_bin}{os.pathsep}{os.environ.get('PATH', '')}"
+    return os.environ | {"PATH": path, "PYTHONUNBUFFERED": "1"}
