@@ -14,7 +14,6 @@ import pytest
 import torch
 from sentence_transformers import SentenceTransformer
 from stages import SCORE, run_embed, run_score
-from steps.score.dual_encoder import DualEncoderScorer
 
 import steps.score.run as stage
 from steps.core.errors import UserError
@@ -23,12 +22,13 @@ from steps.core.fingerprints import fingerprint
 from steps.core.tables import read_table
 from steps.core.texts import document_text
 from steps.core.towers import load_tower
+from steps.score.kinds.dual_encoder import DualEncoderScorer
 
 SCRIPT = """
 import sys, time
 from pathlib import Path
 from stages import run_score
-from steps.score.dual_encoder import DualEncoderScorer
+from steps.score.kinds.dual_encoder import DualEncoderScorer
 
 scores = DualEncoderScorer.scores
 

@@ -7,7 +7,7 @@ import pytest
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Router
 from sentence_transformers.sentence_transformer.modules import Normalize
-from stages import DISTILL, LAYERS, RANKED, TABLE, distill_params, run_distill, run_embed, run_release, run_score
+from stages import DISTILL, RANKED, STATIC, TWO_LAYERS, distill_params, run_distill, run_embed, run_release, run_score
 from teach_stand_ins import PARAMS, write_tower, write_world
 from test_score import other_weights
 
@@ -72,7 +72,7 @@ def test_documents_texts_lengths_and_tokens_are_each_embedded_by_their_own_tower
 def test_students_start_from_the_query_tower_and_are_released_over_the_document_tower(
     root: Path, tiny_tower: Path
 ) -> None:
-    students = {"static": TABLE, "2l": LAYERS | {"layers": [0, -1], "learning_rate": 1e-9}, "ranked": RANKED}
+    students = {"static": STATIC, "2l": TWO_LAYERS | {"learning_rate": 1e-9}, "ranked": RANKED}
     params = distill_params(students=list(students), student=DISTILL["student"] | students)  # type: ignore[operator]
     asked = ["how to sum the mean", "a file"]
     for student in students:
