@@ -133,7 +133,7 @@ def update(folder: Path, kind: Kind, queries: np.ndarray) -> dict[str, Any]:
         started = time.perf_counter()
         documents = read_documents(folder / name)["bench"]
         asked = RecallQueries(queries, "alignment")
-        found = index_dataset(folder / "index", state, documents, vectors.part(0, size), asked, params)
+        found = index_dataset(folder / "index", state, documents, vectors.slice(0, size), asked, params)
         if found.update["added"] != (count if name == "before" else len(vectors) - count):
             raise SystemExit("the state does not lack exactly what was added")
         return time.perf_counter() - started

@@ -161,7 +161,7 @@ def _check_student(key: str, student: StudentParams, found: Found, params: Param
 def _check_index(params: IndexParams, dataset: str, count: int) -> None:
     """UserError when the index cannot be trained on `count` documents."""
     if params.factory:
-        needed = max((_centroids(part) for part in re.split(r"[,()]", params.factory)), default=0)
+        needed = max((_centroids(component) for component in re.split(r"[,()]", params.factory)), default=0)
         trained = min(count, params.training_vectors)
         if trained < needed:
             raise UserError(
@@ -177,11 +177,11 @@ def _check_index(params: IndexParams, dataset: str, count: int) -> None:
         )
 
 
-def _centroids(part: str) -> int:
-    """How many vectors a part of a factory string is trained on at least: one a centroid."""
-    if match := re.match(r"IVF(\d+)", part):
+def _centroids(component: str) -> int:
+    """How many vectors a component of a factory string is trained on at least: one a centroid."""
+    if match := re.match(r"IVF(\d+)", component):
         return int(match[1])
-    if match := re.match(r"PQ\d+(?:x(\d+))?", part):
+    if match := re.match(r"PQ\d+(?:x(\d+))?", component):
         return 1 << int(match[1] or 8)
     return 0
 

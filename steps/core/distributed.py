@@ -59,17 +59,17 @@ def _sum(gradients: list[Tensor]) -> None:
         return
     flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
     dist.all_reduce(flat)
-    for gradient, part in zip(gradients, flat.split([gradient.numel() for gradient in gradients]), strict=True):
-        gradient.copy_(part.view_as(gradient))
+    for gradient, own in zip(gradients, flat.split([gradient.numel() for gradient in gradients]), strict=True):
+        gradient.copy_(own.view_as(gradient))
 
 
 def gather(rows: Tensor) -> Tensor:
     """Rows `(n, ...)` of every process, end to end in the order of ranks, without gradient; n is equal everywhere."""
     if world() == 1:
         return rows
-    parts = [torch.empty_like(rows) for _ in range(world())]
-    dist.all_gather(parts, rows.contiguous())
-    return torch.cat(parts)
+    chunks = [torch.empty_like(rows) for _ in range(world())]
+    dist.all_gather(chunks, rows.contiguous())
+    return torch.cat(chunks)
 
 
 def agreed(number: int, complaint: str) -> None:

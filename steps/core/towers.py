@@ -112,15 +112,15 @@ def encode(
     embed = tower.encode_query if role == "query" else tower.encode_document
     window = 64 * batch_size
     starts = range(0, len(texts), window)
-    parts = []
+    chunks = []
     for start in progress(starts, len(starts), what) if what else starts:
         with torch.inference_mode(), autocast(precision):
-            part = embed(
+            chunk = embed(
                 texts[start : start + window], batch_size=batch_size, show_progress_bar=False, convert_to_tensor=True
             )
-        parts.append(part.float().cpu().numpy())
+        chunks.append(chunk.float().cpu().numpy())
     dim = tower.get_embedding_dimension() or 0
-    return np.concatenate(parts) if parts else np.zeros((0, dim), dtype=np.float32)
+    return np.concatenate(chunks) if chunks else np.zeros((0, dim), dtype=np.float32)
 
 
 def encode_with_lengths(

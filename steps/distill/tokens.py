@@ -44,13 +44,13 @@ def tokenize(texts: list[str], tokenizer: Any, max_length: int, *, special: bool
     tokenizer.no_padding()
     tokenizer.enable_truncation(max_length)
     unknown = tokenizer.token_to_id(getattr(tokenizer.model, "unk_token", None) or "")
-    parts, lengths = [], [0]
+    chunks, lengths = [], [0]
     for start in range(0, len(texts), _CHUNK):
         for encoded in tokenizer.encode_batch_fast(texts[start : start + _CHUNK], add_special_tokens=special):
             ids = encoded.ids or [unknown or 0]
-            parts.append(np.asarray(ids, dtype=np.int32))
+            chunks.append(np.asarray(ids, dtype=np.int32))
             lengths.append(len(ids))
-    ids = np.concatenate(parts) if parts else np.zeros(0, dtype=np.int32)
+    ids = np.concatenate(chunks) if chunks else np.zeros(0, dtype=np.int32)
     return Tokens(ids, np.cumsum(lengths))
 
 

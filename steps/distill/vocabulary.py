@@ -9,7 +9,7 @@ from tokenizers.pre_tokenizers import Split
 from steps.core.errors import UserError
 from steps.distill.tokens import tokenize
 
-_LEAST = 2  # occurrences that a phrase needs: a row seen once learns that one text by heart
+_LEAST = 2  # occurrences that a phrase needs: the row of one seen once would overfit to its only text
 _WORDS = Split(Regex(r"\w+"), behavior="removed", invert=True)  # where added tokens match, whatever the pre-tokenizer
 _BEFORE = "qzxj"  # no phrase
 _TRIED = 8

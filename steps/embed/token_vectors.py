@@ -17,7 +17,7 @@ def token_vectors(tower: SentenceTransformer, *, precision: Precision, batch_siz
     starts = range(0, size, batch_size)
     for start in progress(starts, len(starts), "embed tokens"):
         ids = torch.arange(start, min(start + batch_size, size))
-        left, right = (torch.tensor(part, dtype=torch.long).expand(len(ids), -1) for part in (before, after))
+        left, right = (torch.tensor(tokens, dtype=torch.long).expand(len(ids), -1) for tokens in (before, after))
         batch = torch.cat([left, ids[:, None], right], dim=1).to(tower.device)
         features = {"input_ids": batch, "attention_mask": torch.ones_like(batch)}
         with torch.inference_mode(), autocast(precision):

@@ -95,7 +95,7 @@ def _quality(students: Mapping[str, Result]) -> tuple[JudgedOn, dict[str, list[n
 def per_query_table(results: Mapping[str, Result]) -> pa.Table:
     """Every measured value: one row a query, model and measure."""
     schema = SCHEMAS["per_query"]
-    parts = []
+    chunks = []
     for model in sorted(results):
         for item in results[model].scored:
             asked = item.judged
@@ -109,5 +109,5 @@ def per_query_table(results: Mapping[str, Result]) -> pa.Table:
                     "measure": [measure] * count,
                     "value": item.values[measure],
                 }
-                parts.append(pa.table(columns, schema=schema))
-    return pa.concat_tables(parts) if parts else schema.empty_table()
+                chunks.append(pa.table(columns, schema=schema))
+    return pa.concat_tables(chunks) if chunks else schema.empty_table()

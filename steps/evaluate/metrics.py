@@ -104,11 +104,11 @@ def assemble(
 
 
 def _by_dataset(
-    results: Mapping[str, Result], part: Callable[[Result], Mapping[str, Any]]
+    results: Mapping[str, Result], figures: Callable[[Result], Mapping[str, Any]]
 ) -> dict[str, dict[str, Any]]:
-    """One part of each result as `[data set][model]`."""
+    """Some figures of each result as `[data set][model]`."""
     found: dict[str, dict[str, Any]] = defaultdict(dict)
     for model, result in results.items():
-        for dataset, value in part(result).items():
+        for dataset, value in figures(result).items():
             found[dataset][model] = value.as_dict()
     return dict(found)

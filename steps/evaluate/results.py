@@ -104,5 +104,5 @@ def read_result(folder: Path, judged: Iterable[JudgedSet]) -> Result:
     )
 
 
-def _key(*parts: str) -> str:
-    return "/".join(parts)
+def _key(*names: str) -> str:
+    return "/".join(names)

@@ -37,7 +37,7 @@ def score_and_keep(
     name: str, search: Search, judged: JudgedSet, k: int, run_file: Path | None = None, run_depth: int = 0
 ) -> tuple[Scored, Hits]:
     """The same, and the BEST hits of each query; write the first `run_depth` hits to a TREC run file."""
-    parts: dict[str, list[np.ndarray]] = {}
+    chunks: dict[str, list[np.ndarray]] = {}
     best: Hits = ([], [])
     starts = range(0, len(judged.query_ids), _CHUNK)
     with ExitStack() as stack:
@@ -46,9 +46,9 @@ def score_and_keep(
             ids = judged.query_ids[start : start + _CHUNK]
             scores, doc_ids = search(judged.dataset, judged.texts[start : start + _CHUNK], k)
             for measure, values in per_query(judged.qrels, ids, doc_ids, scores).items():
-                parts.setdefault(measure, []).append(values)
+                chunks.setdefault(measure, []).append(values)
             best[0].extend(row[:BEST].copy() for row in scores)  # a view would keep all hits in memory
             best[1].extend(row[:BEST] for row in doc_ids)
             if file:
                 write_hits(file, judged.dataset, ids, doc_ids, scores, name, run_depth)
-    return Scored(judged, {measure: np.concatenate(part) for measure, part in parts.items()}), best
+    return Scored(judged, {measure: np.concatenate(arrays) for measure, arrays in chunks.items()}), best

@@ -166,5 +166,5 @@ def dense_search(embed: Encode, release: Release, kind: str = "flat") -> Search:
     return search
 
 
-def _digest(*parts: object) -> str:
-    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+def _digest(*values: object) -> str:
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()

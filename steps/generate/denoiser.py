@@ -37,7 +37,7 @@ class Variants:
 
 
 def load_denoiser(name: str) -> Denoiser:
-    """A pretrained seq2seq model from a folder or by name; UserError when it cannot be had or has no mask token."""
+    """A pretrained seq2seq model from a folder or by name; UserError when it cannot be loaded or has no mask token."""
     try:
         tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
         model = AutoModelForSeq2SeqLM.from_pretrained(name, trust_remote_code=False)

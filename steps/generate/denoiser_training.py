@@ -59,7 +59,8 @@ def train_denoiser(texts: Sequence[str], params: GenerateParams, run: Run) -> De
 def denoising_loss(model: Any, ids: Tensor, ratio: float, mask_id: int, generator: torch.Generator) -> Tensor:
     """Mean cross-entropy of the masked tokens of `ids` `(batch, tokens)`, given the masked text and the tokens before.
 
-    A drawn share of the other tokens counts as well. The vocabulary is the dear part, and no other token goes there.
+    A random share of the other tokens counts as well. Only tokens that count pass the output layer, the most expensive
+    one.
     """
     real = ids != PAD
     hidden = mask_tokens(ids, ids >= len(SPECIAL_TOKENS), ratio, mask_id, generator)

@@ -28,7 +28,7 @@ EXAMPLES = 5
 def run(ingest: Path, output: Path, params: GenerateParams, run: Run) -> None:
     """Write `output/generated_queries.parquet` (one a source and sigma, less the dropped) and `output/report.json`.
 
-    Without training queries the table is empty and the report says so. UserError when the model cannot be had.
+    Without training queries the table is empty and the report says so. UserError when the model cannot be loaded.
     """
     queries = read_table(ingest, "queries").to_pylist()
     evaluation = set(evaluation_keys(queries))

@@ -34,8 +34,8 @@ class Layers:
 
     def empty(self) -> "Layers":
         """A copy that is trained alike and holds nothing; made through bytes, as faiss clones fewer kinds."""
-        parts = [part for part in (self.base, self.refine) if part is not None]
-        copies = [faiss.deserialize_index(faiss.serialize_index(part)) for part in parts]
+        layers = [layer for layer in (self.base, self.refine) if layer is not None]
+        copies = [faiss.deserialize_index(faiss.serialize_index(layer)) for layer in layers]
         for copy in copies:
             copy.reset()
         return Layers(copies[0], copies[1] if len(copies) > 1 else None)
@@ -52,11 +52,11 @@ def trained(factory: str, vectors: Vectors, training_vectors: int, seed: int) ->
     """An empty index of the factory string, trained on a seeded sample; UserError when faiss cannot do that."""
     sample = vectors.sample(training_vectors, seed)
     try:
-        parts = [_made(text, vectors.dim, seed) for text in split_refine(factory) if text]
-        for part in parts:
-            if not part.is_trained:
-                gpu.train(part, sample)
-            for rotation in _rotations(part):
+        layers = [_made(text, vectors.dim, seed) for text in split_refine(factory) if text]
+        for layer in layers:
+            if not layer.is_trained:
+                gpu.train(layer, sample)
+            for rotation in _rotations(layer):
                 rotation.pq = None
     except RuntimeError as error:
         reason = " ".join(str(error).split())[-200:]
@@ -64,22 +64,23 @@ def trained(factory: str, vectors: Vectors, training_vectors: int, seed: int) ->
             f"index.factory: {factory!r} cannot be trained on {len(sample)} vectors of {vectors.dim} dimensions"
             f" ({reason}); choose another string, or an index.kind"
         ) from None
-    return Layers(parts[0], parts[1] if len(parts) > 1 else None)
+    return Layers(layers[0], layers[1] if len(layers) > 1 else None)
 
 
 def fill(layers: Layers, vectors: Vectors) -> Layers:
     """Add the vectors to both layers; they get the next row numbers."""
 
-    part = layers.base
+    layer = layers.base
     try:
         layers.base = gpu.add(layers.base, vectors.chunks)
         if layers.refine is not None:
-            part = layers.refine
+            layer = layers.refine
             layers.refine = gpu.add(layers.refine, vectors.chunks)
     except RuntimeError as error:
         reason = " ".join(str(error).split())[-200:]
         raise UserError(
-            f"index.factory: {type(part).__name__} takes no vectors ({reason}); choose another string, or an index.kind"
+            f"index.factory: {type(layer).__name__} takes no vectors ({reason}); choose another string, or an"
+            " index.kind"
         ) from None
     return layers
 
@@ -93,13 +94,13 @@ def _made(factory: str, dim: int, seed: int) -> faiss.Index:
     """An untrained index whose k-means starts from the seed."""
     index = faiss.index_factory(dim, factory, faiss.METRIC_INNER_PRODUCT)
     ivf = inverted_lists(index)
-    for part in (ivf, index):
-        if part is None:
+    for clustered in (ivf, index):
+        if clustered is None:
             continue
-        if hasattr(part, "cp"):
-            part.cp.seed = seed
-        if hasattr(part, "pq"):
-            part.pq.cp.seed = seed
+        if hasattr(clustered, "cp"):
+            clustered.cp.seed = seed
+        if hasattr(clustered, "pq"):
+            clustered.pq.cp.seed = seed
     for rotation in _rotations(index):
         quantiser = faiss.ProductQuantizer(rotation.d_out, rotation.M, OPQ_BITS)
         rotation.pq = quantiser

@@ -1,4 +1,4 @@
-"""Index one data set: exact, approximate, semantic IDs; returns its part of the manifest and what happened."""
+"""Index one data set: exact, approximate, semantic IDs; returns its entry of the manifest and what happened."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -47,8 +47,8 @@ def index_dataset(
     previous = state.load(kept, documents.doc_ids, digests)
     if previous is not None and previous.drift() > params.retrain_after:
         previous = None
-    pieces = shards.parts(vectors, params.shard_vectors)
-    exact = shards.write(folder, "flat", map(flat, pieces), several=len(pieces) > 1)
+    slices = shards.slices(vectors, params.shard_vectors)
+    exact = shards.write(folder, "flat", map(flat, slices), several=len(slices) > 1)
     indexes: dict[str, Any] = {"flat": {"factory": "Flat", "settings": {}, **exact}}
     measured: dict[str, Any] = {"flat_bytes_per_vector": exact["bytes"] / len(vectors)}
     update = {
@@ -59,7 +59,7 @@ def index_dataset(
     asked, top, tuned_settings = truncate(queries.vectors, vectors.dim), None, None
     if params.kind != "flat":
         top, update["scanned_queries"] = _top(previous, vectors, asked)
-        found = _approximate(folder, previous, pieces, vectors, asked, top.rows, params)
+        found = _approximate(folder, previous, slices, vectors, asked, top.rows, params)
         indexes["ann"], tuned_settings = found.entry, found.tuned_settings
         update |= {"trained": float(found.trained), "tuned": float(found.tuned)}
         measured |= {
@@ -124,7 +124,7 @@ class _Approximate:
 def _approximate(
     folder: Path,
     previous: Previous | None,
-    pieces: list[Vectors],
+    slices: list[Vectors],
     vectors: Vectors,
     queries: np.ndarray,
     wanted: np.ndarray,
@@ -138,8 +138,8 @@ def _approximate(
     else:
         text = factory(params, len(vectors), vectors.dim)
         template = trained(text, vectors, params.training_vectors, params.seed)
-        several = len(pieces) > 1 and not shards.mergeable(template)
-        built = shards.build(template, pieces)
+        several = len(slices) > 1 and not shards.mergeable(template)
+        built = shards.build(template, slices)
     entry: dict[str, Any] = {"kind": "factory" if params.factory else params.kind, "factory": text}
     if several:
         entry |= {"settings": {}, **shards.write(folder, "ann", built, several=True)}

@@ -41,10 +41,10 @@ def read_documents(ingest: Path) -> dict[str, Documents]:
         names = np.array(batch["dataset"].to_pylist())
         for name in np.unique(names).tolist():
             places = np.flatnonzero(names == name)
-            part = batch if len(places) == len(names) else batch.take(pa.array(places))
-            fields = list(zip(*(part[column].to_pylist() for column in COLUMNS), strict=True))
+            own = batch if len(places) == len(names) else batch.take(pa.array(places))
+            fields = list(zip(*(own[column].to_pylist() for column in COLUMNS), strict=True))
             rows[name].append(places + start)
-            ids[name].append(part["doc_id"])
+            ids[name].append(own["doc_id"])
             shas[name].append(pa.array([sha256_text(document_text(title, text)) for _, title, _, text in fields]))
             digests[name].append(b"".join(document_digest(*document) for document in fields))
         start += batch.num_rows

@@ -29,14 +29,14 @@ def of_kind(kind: Kind, count: int, dim: int, trained: int) -> str:
             f" raise it to at least {16 * POINTS_A_CENTROID}"
         )
     lists = min(round(4 * math.sqrt(count)), trained // POINTS_A_CENTROID)
-    parts = subquantizers(dim)
+    subvectors = subquantizers(dim)
     match kind:
         case "flat":
             return "Flat"
         case "ivfflat":
             return f"IVF{lists},Flat"
         case "ivfpq":  # 4-bit codes are compared in registers (André et al. 2017), and train in a hundredth of the time
-            return f"OPQ{parts}_{dim},IVF{lists},PQ{parts}x4fs,Refine(SQ8)"
+            return f"OPQ{subvectors}_{dim},IVF{lists},PQ{subvectors}x4fs,Refine(SQ8)"
         case "hnsw":
             return f"HNSW{GRAPH_LINKS}"
         case "sq8":
@@ -46,8 +46,8 @@ def of_kind(kind: Kind, count: int, dim: int, trained: int) -> str:
 
 
 def subquantizers(dim: int) -> int:
-    """Parts that a vector is cut into for product quantisation: the most that hold four dimensions or more each."""
-    return max(parts for parts in range(1, max(1, dim // 4) + 1) if dim % parts == 0)
+    """Subvectors of a vector for product quantisation: as many as have four dimensions or more each."""
+    return max(number for number in range(1, max(1, dim // 4) + 1) if dim % number == 0)
 
 
 def split_refine(text: str) -> tuple[str, str | None]:

@@ -15,7 +15,7 @@ import numpy as np
 
 from steps.core.errors import OutOfMemory, line
 from steps.index.inverted_lists import inverted_lists
-from steps.serving.index_files import apply_settings, parts
+from steps.serving.index_files import apply_settings, shards_of
 
 MOST_PROBES = 2048  # lists that a GPU visits in one search, and hits that it finds (GPU_MAX_SELECTION_K)
 
@@ -140,7 +140,7 @@ def searching(index: Any) -> Search:
         apply_settings(index, settings)
         return index.search(queries, k)[1]
 
-    if not seen() or len(parts(index)) > 1:
+    if not seen() or len(shards_of(index)) > 1:
         return here
     refined = isinstance(index, faiss.IndexRefine)
     base = index.base_index if refined else index

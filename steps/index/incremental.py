@@ -20,19 +20,19 @@ def updated(index: faiss.Index, match: Match, vectors: Vectors) -> faiss.Index:
     if match.nothing_new():
         return index
     layers = layers_of(index)
-    for part in (layers.base, layers.refine):
-        if part is None:
+    for layer in (layers.base, layers.refine):
+        if layer is None:
             continue
-        if inverted_lists(part) is not None:
-            _exchange(part, match, vectors)
-        elif isinstance(_inner(part), faiss.IndexFlatCodes):
-            _gather(part, match, vectors)
-        elif isinstance(part, faiss.IndexHNSW) and not match.removed:
-            _extend(part, match, vectors)
+        if inverted_lists(layer) is not None:
+            _exchange(layer, match, vectors)
+        elif isinstance(_inner(layer), faiss.IndexFlatCodes):
+            _gather(layer, match, vectors)
+        elif isinstance(layer, faiss.IndexHNSW) and not match.removed:
+            _extend(layer, match, vectors)
         else:
-            part.reset()
+            layer.reset()
             for chunk in vectors.chunks():
-                part.add(chunk)
+                layer.add(chunk)
     return layers.index()
 
 

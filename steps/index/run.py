@@ -30,7 +30,10 @@ from steps.serving.tower_files import tower_facts
 def run(ingest: Path, embed: Path, teach: Path, output: Path, params: IndexParams, run: Run) -> None:
     """Write a folder of indexes for each data set, and `manifest.json`."""
     queries, corpus = read_table(ingest, "queries"), read_documents(ingest)
-    matrix, count = np.load(embed / "documents.npy", mmap_mode="r"), sum(len(part.rows) for part in corpus.values())
+    matrix, count = (
+        np.load(embed / "documents.npy", mmap_mode="r"),
+        sum(len(documents.rows) for documents in corpus.values()),
+    )
     if len(matrix) != count:
         raise UserError(f"{embed}/documents.npy: {len(matrix)} vectors for {count} documents; run `dvc repro embed`")
     teacher = fingerprint(teach / "tower")

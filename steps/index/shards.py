@@ -12,27 +12,27 @@ from steps.index.inverted_lists import inverted_lists
 from steps.index.vectors import Vectors
 
 
-def parts(vectors: Vectors, shard_vectors: int) -> list[Vectors]:
-    """The vectors in shards of `shard_vectors`; 0 = all in one."""
+def slices(vectors: Vectors, shard_vectors: int) -> list[Vectors]:
+    """The vectors in slices of `shard_vectors`, one a shard; 0 = all in one."""
     size = shard_vectors or len(vectors)
-    return [vectors.part(start, min(start + size, len(vectors))) for start in range(0, len(vectors), size)]
+    return [vectors.slice(start, min(start + size, len(vectors))) for start in range(0, len(vectors), size)]
 
 
 def mergeable(layers: Layers) -> bool:
     """Whether shards of this kind can become one index by copying codes."""
     known = [layers.base if inverted_lists(layers.base) is None else None, layers.refine]
-    return all(isinstance(part, faiss.IndexFlatCodes) for part in known if part is not None)
+    return all(isinstance(layer, faiss.IndexFlatCodes) for layer in known if layer is not None)
 
 
-def build(template: Layers, shards: list[Vectors]) -> Iterator[faiss.Index]:
-    """Fill copies of a trained, empty index: one index when there is one shard or the kind merges, else one a shard."""
-    if len(shards) == 1:
-        yield fill(template, shards[0]).index()
+def build(template: Layers, slices: list[Vectors]) -> Iterator[faiss.Index]:
+    """Fill copies of a trained, empty index: one index when there is one slice or the kind merges, else one a shard."""
+    if len(slices) == 1:
+        yield fill(template, slices[0]).index()
     elif mergeable(template):
-        yield merged(fill(template.empty(), shard) for shard in shards).index()
+        yield merged(fill(template.empty(), vectors) for vectors in slices).index()
     else:
-        for shard in shards:
-            yield fill(template.empty(), shard).index()
+        for vectors in slices:
+            yield fill(template.empty(), vectors).index()
 
 
 def merged(shards: Iterator[Layers]) -> Layers:
@@ -46,17 +46,17 @@ def merged(shards: Iterator[Layers]) -> Layers:
     return total
 
 
-def write(folder: Path, name: str, pieces: Iterator[faiss.Index], several: bool) -> dict[str, Any]:
+def write(folder: Path, name: str, shards: Iterator[faiss.Index], several: bool) -> dict[str, Any]:
     """Write `<name>.faiss`, or `<name>.0000.faiss` and so on; returns their digests and size for the manifest."""
     digests: dict[str, str] = {}
     size = 0
-    for piece in pieces:
+    for shard in shards:
         number = len(digests)
         path = folder / (f"{name}.{number:04}.faiss" if several else f"{name}.faiss")
-        faiss.write_index(piece, str(path))
+        faiss.write_index(shard, str(path))
         digests[path.name] = sha256_file(path)
         size += path.stat().st_size
-        del piece  # before the next one is built
+        del shard  # before the next one is built
     if not several:
         return {"sha256": digests[f"{name}.faiss"], "bytes": size}
     return {"sha256": sha256_text("".join(digests.values())), "bytes": size, "shards": digests}

@@ -117,9 +117,9 @@ def save(folder: Path, state: State, doc_ids: pa.ChunkedArray, digests: np.ndarr
             shutil.copyfile(ann, staging / "ann.faiss")
         table = pa.table({"doc_id": doc_ids, "digest": pa.array(digests)})
         pq.write_table(table, staging / "documents.parquet", use_dictionary=False)
-        for part, names in ((state.ids, _IDS), (state.top, _TOP)):
-            for name in names if part else ():
-                np.save(staging / f"{name}.npy", getattr(part, name))
+        for arrays, names in ((state.ids, _IDS), (state.top, _TOP)):
+            for name in names if arrays else ():
+                np.save(staging / f"{name}.npy", getattr(arrays, name))
         told = {name: getattr(state, name) for name in ("trained_on", "changed", "wanted_ids", "asked")}
         write_json(
             staging / "state.json",

@@ -8,7 +8,7 @@ import numpy as np
 from steps.index import gpu
 from steps.index.build import layers_of
 from steps.index.inverted_lists import inverted_lists
-from steps.serving.index_files import apply_settings, parts
+from steps.serving.index_files import apply_settings, shards_of
 
 K = 10
 _PROBES = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024]
@@ -104,7 +104,7 @@ class _Grid:
     def cost(self, place: Place) -> float:
         """Bytes that one search for ten hits reads, roughly: the same on every machine, unlike a time."""
         index, settings = self.index, self.settings(place)
-        layers = layers_of(parts(index)[0])
+        layers = layers_of(shards_of(index)[0])
         ivf = inverted_lists(layers.base)
         if "efSearch" in settings:
             read = 32.0 * settings["efSearch"] * 4 * index.d
@@ -120,11 +120,11 @@ class _Grid:
 def _ladders(index: faiss.Index) -> tuple[list[Settings], list[Settings]]:
     """Rising values of what the searching layer can be told (lists or graph nodes visited), and of the re-ranking."""
     space = faiss.ParameterSpace()
-    space.initialize(parts(index)[0])
+    space.initialize(shards_of(index)[0])
     known = {space.parameter_ranges.at(place).name for place in range(space.parameter_ranges.size())}
     first: list[Settings] = [{}]
     if "nprobe" in known:
-        lists = inverted_lists(parts(index)[0]).nlist
+        lists = inverted_lists(shards_of(index)[0]).nlist
         first = [{"nprobe": value} for value in [*(v for v in _PROBES if v < lists), lists]]
     elif "efSearch" in known:
         first = [{"efSearch": value} for value in _EF]

@@ -38,7 +38,7 @@ class Vectors:
             some = positions[start : start + CHUNK]
             yield some, self.take(some)
 
-    def part(self, start: int, stop: int) -> "Vectors":
+    def slice(self, start: int, stop: int) -> "Vectors":
         """The vectors from position `start` to before `stop`."""
         return Vectors(self.source, self.rows[start:stop], self.dim)
 

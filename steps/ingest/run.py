@@ -88,7 +88,7 @@ def _term_scores(params: IngestParams, rejects: Rejects) -> pa.Table:
 
 
 def _of_kept(data: SourceData, name: Literal["relevance", "impressions"], kept: Collection[str]) -> pa.Table:
-    """The source's rows of the table less those of queries that the guard turned away, which are counted."""
+    """The source's rows of the table less those of queries that the leakage guard rejected, which are counted."""
     table: pa.Table = getattr(data, name)
     rows = table.filter(among(table["query_id"], kept))
     if lost := table.num_rows - rows.num_rows:

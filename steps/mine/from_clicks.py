@@ -99,7 +99,7 @@ def click_signal(engine: Engine, judged: ir.Table, documents: ir.Table) -> Signa
 
 
 def of_datasets_with(train: ir.Table, judged: ir.Table) -> ir.Table:
-    """Training queries of the data sets that `judged` (query, ...) speaks of; the others could receive nothing."""
+    """Training queries of the data sets that `judged` (query, ...) has queries of; no other can get an association."""
     datasets = train.semi_join(judged, "query").select("dataset").distinct()
     return train.semi_join(datasets, "dataset")
 

@@ -13,13 +13,13 @@ def resampled_means(values: np.ndarray, resamples: int, seed: int) -> np.ndarray
     generator = np.random.default_rng(seed)
     queries = len(values)
     block = max(1, _CELLS // queries)
-    parts = []
+    chunks = []
     for start in range(0, resamples, block):
         rows = min(block, resamples - start)
         drawn = generator.integers(0, queries, (rows, queries)) + np.arange(rows)[:, None] * queries
         counts = np.bincount(drawn.ravel(), minlength=rows * queries).reshape(rows, queries)
-        parts.append(counts.astype(np.float64) @ values / queries)
-    return np.concatenate(parts)
+        chunks.append(counts.astype(np.float64) @ values / queries)
+    return np.concatenate(chunks)
 
 
 def lower_bound(

@@ -46,7 +46,7 @@ class Trial:
         if self.parity and not self.parity.within:
             return f"loses {self.parity}"
         for dataset, cost in self.costs.items():
-            if not cost.total.within and cost.dearest == "precision":
+            if not cost.total.within and cost.costliest == "precision":
                 return f"on {dataset!r}, with the index, loses {cost.total}"
         for dataset, close in self.unjudged.items():
             if not close.served_cosine_mean >= limits.cosine:

@@ -41,7 +41,7 @@ class Unjudged:
 def closeness(dataset: str, reference: np.ndarray, served: np.ndarray) -> Unjudged:
     """Compare a data set's sample texts as the model embeds them and as they are served, `(texts, dim)`.
 
-    What is no number counts as opposite. UserError when there is no text.
+    NaN counts as the opposite direction, cosine -1. UserError when there is no text.
     """
     if not len(reference):
         raise UserError(f"{dataset!r}: no query and no document has a text to compare encoders with; leave it out")

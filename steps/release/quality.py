@@ -55,7 +55,7 @@ class Cost:
     steps: dict[str, float]
 
     @property
-    def dearest(self) -> str:
+    def costliest(self) -> str:
         """The step that costs most."""
         return max(self.steps, key=lambda name: self.steps[name])
 
@@ -93,5 +93,5 @@ def check_costs(costs: Mapping[str, Cost]) -> None:
         listed = ", ".join(f"{name} {loss:.2%}" for name, loss in cost.steps.items())
         text = f"release.total_ndcg_loss: on {dataset!r} serving loses {cost.total}: {listed}"
         if cost.total.proven:
-            raise UserError(f"{text}; {FIXES[cost.dearest]}")
+            raise UserError(f"{text}; {FIXES[cost.costliest]}")
         print(f"release: {text}", file=sys.stderr)

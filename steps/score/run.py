@@ -28,7 +28,7 @@ def run(ingest: Path, embed: Path, teach: Path, output: Path, params: ScoreParam
     """Write the table `scores`: every alignment text with each of its nearest documents, the nearest first.
 
     `embed` holds texts and nearest documents, `teach` is the folder of the teacher that scores. Shards of texts are
-    kept below SLIMTOWER_CACHE, so a run that was killed repeats one at most. UserError for a score that is no number.
+    kept below SLIMTOWER_CACHE, so a run that was killed repeats one at most. UserError for a score that is not finite.
     """
     texts = read_table(embed, "alignment_texts")["text"].to_pylist()
     nearest = np.load(embed / "nearest.npy")

@@ -52,13 +52,13 @@ def open_index(folder: Path, name: str, entry: Mapping[str, Any], *, mapped: boo
     `mapped`: the file is mapped into memory instead of read, so that processes share it and nothing is copied; it must
     be replaced by rename, never written in place. UserError for a file that is missing or that faiss cannot read.
     """
-    pieces = [_read(folder / file, mapped) for file in sorted(file_digests(name, entry))]
-    index: Any = pieces[0]
-    if len(pieces) > 1:
+    shards = [_read(folder / file, mapped) for file in sorted(file_digests(name, entry))]
+    index: Any = shards[0]
+    if len(shards) > 1:
         searched_together: Any = faiss.IndexShards  # its stub knows no arguments
-        index = searched_together(pieces[0].d, False, True)
-        for piece in pieces:
-            index.add_shard(piece)
+        index = searched_together(shards[0].d, False, True)
+        for shard in shards:
+            index.add_shard(shard)
     apply_settings(index, entry["settings"])
     return index
 
@@ -66,12 +66,12 @@ def open_index(folder: Path, name: str, entry: Mapping[str, Any], *, mapped: boo
 def apply_settings(index: Any, settings: Mapping[str, float]) -> None:
     """Set search parameters by faiss' own names (nprobe, efSearch, k_factor_rf)."""
     space = faiss.ParameterSpace()
-    for part in parts(index):
+    for shard in shards_of(index):
         for name, value in settings.items():
-            space.set_index_parameter(part, name, float(value))
+            space.set_index_parameter(shard, name, float(value))
 
 
-def parts(index: Any) -> list[Any]:
+def shards_of(index: Any) -> list[Any]:
     """The shards of an index that searches several together, else the index itself."""
     sharded = isinstance(index, faiss.IndexShards)
     return [faiss.downcast_index(index.at(place)) for place in range(index.count())] if sharded else [index]

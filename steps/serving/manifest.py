@@ -102,6 +102,6 @@ def read_manifest(path: Path) -> Manifest:
         return Manifest.model_validate(raw)
     except ValidationError as error:
         first = error.errors()[0]
-        field = ".".join(str(part) for part in first["loc"] if part != "[key]")
+        field = ".".join(str(key) for key in first["loc"] if key != "[key]")
         said = first["msg"].removeprefix("Value error, ")
         raise UserError(f"{path}: {field}: {said[:1].lower()}{said[1:]}; {REMEDY}") from None

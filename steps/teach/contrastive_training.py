@@ -168,7 +168,7 @@ def publish_checkpoint(folder: Path, step: int) -> None:
 
 
 class LossLog(TrainerCallback):
-    """Sends loss and learning rate of every step to the run, and stops at the first loss that is no number."""
+    """Sends loss and learning rate of every step to the run, and stops at the first loss that is not finite."""
 
     def __init__(self, run: "Run") -> None:
         self.run = run

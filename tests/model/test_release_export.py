@@ -247,7 +247,7 @@ def test_without_judged_queries_the_mean_cosine_decides() -> None:
     check_unjudged({"one": found}, float(np.mean(each)) - 1e-9)
     with pytest.raises(UserError, match=r"release\.served_cosine: on 4 texts of 'one'.*below 0\.9999.*precision: auto"):
         check_unjudged({"one": found}, 0.9999)
-    served[1, 0] = np.nan  # an encoder that gives no number is as far off as can be
+    served[1, 0] = np.nan  # NaN is as far from the student as can be
     assert closeness("one", vectors(), served).served_cosine_min == -1
     with pytest.raises(UserError, match="'one': no query and no document has a text"):
         closeness("one", vectors(0), vectors(0))

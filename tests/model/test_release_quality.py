@@ -42,7 +42,7 @@ def test_the_parts_of_the_loss_add_up_to_the_whole() -> None:
         ({"exported": 0.42, "served": 0.42}, "set release.format"),
     ],
 )
-def test_above_the_limit_the_message_names_the_dearest_part(changes: dict[str, float], fix: str) -> None:
+def test_above_the_limit_the_message_names_the_costliest_step(changes: dict[str, float], fix: str) -> None:
     with pytest.raises(UserError, match=f"on 'two' serving loses 20.00% of nDCG@10 on 50 dev queries .*{fix}"):
         check_costs({"one": cost(approximate=0.499), "two": cost(**changes)})
 

@@ -11,7 +11,7 @@ import pytest
 from stages import INDEX, run_release
 
 from steps.serving.dims import truncate
-from steps.serving.index_files import parts
+from steps.serving.index_files import shards_of
 from steps.serving.release import load_release
 
 README = Path(__file__).parents[2] / "README.md"
@@ -60,6 +60,6 @@ def test_the_snippet_runs(
         wanted = [hit.score for hit in release.hits("one", truncate(vectors, release.manifest.dim), 5)[0]]
         assert names["scores"][0].tolist() == pytest.approx(wanted, abs=1e-5)
         assert names["settings"]
-        for ours, theirs in zip(parts(release.index("one")), names["shards"], strict=True):
+        for ours, theirs in zip(shards_of(release.index("one")), names["shards"], strict=True):
             for name in names["settings"]:
                 assert SETTINGS[name](ours) == SETTINGS[name](theirs)

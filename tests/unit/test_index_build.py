@@ -155,7 +155,7 @@ def test_shards_find_what_one_piece_finds(kind: Kind, tmp_path: Path) -> None:
     template = trained(text, vectors, 10**6, 3)
     several = not shards.mergeable(template)
     assert several == (kind in ("hnsw", "binary"))
-    pieces = shards.build(template, shards.parts(vectors, 600))
+    pieces = shards.build(template, shards.slices(vectors, 600))
     entry = shards.write(tmp_path, "ann", pieces, several) | {"settings": {}}
     assert sorted(file_digests("ann", entry)) == sorted(path.name for path in tmp_path.iterdir())
     together = open_index(tmp_path, "ann", entry)

@@ -40,6 +40,6 @@ class DualEncoderScorer(Scorer):
         asked = encode(self.queries, texts, "query", precision=self.params.precision, batch_size=self.params.batch_size)
         found = np.empty(documents.shape, dtype=np.float32)
         for start in range(0, len(texts), _TEXTS):
-            part = slice(start, start + _TEXTS)
-            found[part] = np.einsum("td,tkd->tk", asked[part], self.documents[documents[part]])
+            rows = slice(start, start + _TEXTS)
+            found[rows] = np.einsum("td,tkd->tk", asked[rows], self.documents[documents[rows]])
         return found
