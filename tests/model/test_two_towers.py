@@ -8,7 +8,7 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Router
 from sentence_transformers.sentence_transformer.modules import Normalize
 from stages import DISTILL, RANKED, STATIC, TWO_LAYERS, distill_params, run_distill, run_embed, run_release, run_score
-from teach_stand_ins import PARAMS, write_tower, write_world
+from teach_fakes import PARAMS, write_tower, write_world
 from test_score import other_weights
 
 from steps.core.errors import UserError
