@@ -120,7 +120,7 @@ def _backward(
     """Gradients of the batch's loss; of each term the share that this process computed, and if it had a gradient.
 
     Each process reads its part of the rows, at most SLIMTOWER_MICRO_BATCH at once; gradients are summed. The terms meet
-    in what the networks made of the texts, so one backward pass through each network is enough, however many terms there are.
+    in what the networks made of the texts: one backward pass through each network is enough, however many there are.
     """
     own = np.array_split(rows, world())[rank()]
     idle = not len(own)  # more processes than rows: reads one all the same, and joins the sum with a gradient of 0
