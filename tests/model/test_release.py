@@ -14,6 +14,7 @@ from stages import INDEX, RELEASE, run_index, run_release
 from steps.core.errors import UserError
 from steps.core.tables import read_table, table_from_rows, write_table
 from steps.core.tracking import NullRun
+from steps.evaluate.student_tower import student_tower
 from steps.release.index_copy import write_titles
 from steps.serving.release import load_release
 
@@ -112,7 +113,7 @@ def test_a_narrower_index_gets_an_encoder_of_its_dim(other: Path) -> None:
     for student in ("static", "2l"):
         release = load_release(run_release(other, student, RELEASE.model_copy(update={"precision": "fp32"}), narrow))
         found = release.encode(["how to sum the axis"])
-        whole = release.tower.encode_query(["how to sum the axis"])[:, :16].astype(np.float64)
+        whole = student_tower(release).encode_query(["how to sum the axis"])[:, :16].astype(np.float64)
         np.testing.assert_allclose(found, whole / np.linalg.norm(whole), atol=1e-5)
         scores = release.search("one", found, 1)[0]
         assert -1.001 < float(scores[0, 0]) < 1.001
@@ -128,7 +129,7 @@ def test_the_encoder_that_serves_stays_close_to_the_student(released: Path) -> N
         assert report["dev"]["two"]["total"]["queries"] == 8
         assert report["dev"]["two"]["total"]["share"] == pytest.approx(sum(report["dev"]["two"]["steps"].values()))
         queries = ["how to sum the axis", "string window"]
-        cosines = (release.encode(queries) * release.tower.encode_query(queries)).sum(axis=1)
+        cosines = (release.encode(queries) * student_tower(release).encode_query(queries)).sum(axis=1)
         assert cosines.min() > 0.98
 
 

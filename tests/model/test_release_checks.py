@@ -11,6 +11,7 @@ import pytest
 
 from steps.core.errors import UserError
 from steps.core.files import sha256_file
+from steps.evaluate.student_tower import student_tower
 from steps.serving.manifest import FORMAT, SHARED, Manifest, read_manifest
 from steps.serving.release import load_release
 
@@ -207,11 +208,11 @@ def test_probes_that_are_no_numbers_or_none_are_refused(copy: Path) -> None:
 
 
 def test_the_student_itself_is_checked_when_it_is_opened(copy: Path) -> None:
-    assert load_release(copy).tower.encode_query(["sum"]).shape == (1, 32)
+    assert student_tower(load_release(copy)).encode_query(["sum"]).shape == (1, 32)
     edit(copy, ("probes", 0, "student_vector", 0), lambda container, key: container.__setitem__(key, 9.0), checked=True)
     release = load_release(copy)
     with pytest.raises(UserError, match="query_encoder: the embedding of the probe"):
-        _ = release.tower
+        student_tower(release)
 
 
 OUTSIDE = ["../../../x", "/x", "a/../../x", "", "."]

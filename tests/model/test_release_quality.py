@@ -13,6 +13,7 @@ from stages import RELEASE, run_release, write_ingest
 from steps.core.errors import UserError
 from steps.core.judged import read_judged_sets
 from steps.core.tables import read_table, table_from_rows, write_table
+from steps.evaluate.student_tower import student_tower
 from steps.release.probe_texts import probe_texts, sample_texts
 from steps.release.quality import Cost, Values, check_costs, cost_of, ndcg
 from steps.serving.release import load_release
@@ -104,7 +105,7 @@ def test_a_data_set_without_judged_queries_is_checked_by_cosine_and_said_to_be(
     assert said.startswith("one: ") and "no dev query of this data set is judged" in said and "2l" not in said
     texts = sample_texts(project / "data/ingest", "one", 256)
     served = np.concatenate([release.encode([text]) for text in texts]).astype(np.float64)
-    student = release.tower.encode_query(texts).astype(np.float64)
+    student = student_tower(release).encode_query(texts).astype(np.float64)
     close = (served * student).sum(axis=1) / np.linalg.norm(served, axis=1) / np.linalg.norm(student, axis=1)
     assert found["texts"] == len(texts) == 88  # 24 queries that are not test, 32 titles, 32 sentences
     assert found["served_cosine_mean"] == pytest.approx(close.mean(), abs=1e-6)

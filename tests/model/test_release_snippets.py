@@ -10,6 +10,7 @@ import faiss
 import pytest
 from stages import INDEX, run_release
 
+from steps.evaluate.student_tower import student_tower
 from steps.serving.dims import truncate
 from steps.serving.index_files import shards_of
 from steps.serving.release import load_release
@@ -52,7 +53,7 @@ def test_the_snippet_runs(
     release = load_release(folder)
     text = "running total along an axis"
     assert text in block
-    vectors = release.encode([text]) if "load_release" in block else release.tower.encode_query([text])
+    vectors = release.encode([text]) if "load_release" in block else student_tower(release).encode_query([text])
     for hit in release.hits("one", truncate(vectors, release.manifest.dim), 5)[0]:
         assert hit.id in printed
         assert hit.title in printed
