@@ -1,4 +1,4 @@
-"""What an edit makes DVC run again, asked of DVC in a copy of the project whose outputs are stand-ins."""
+"""What an edit makes DVC run again, asked of DVC in a copy of the project whose outputs are fakes."""
 
 import contextlib
 from collections.abc import Iterator, Mapping
@@ -15,7 +15,7 @@ from steps.core.code import closure
 
 ROOT = Path(__file__).parents[2]
 CELLS = {name: [f"{name}@{student}" for student in ("static", "4l")] for name in ("distill", "release")}
-ALL = {"ingest", "mine@click", "mine@relevance", "teach", "generate", "embed", *CELLS["distill"], "index",
+ALL = {"ingest", "mine@click", "mine@relevance", "teach@dense", "generate", "embed", *CELLS["distill"], "index",
        *CELLS["release"], "evaluate"}  # fmt: skip
 
 
@@ -120,10 +120,10 @@ def test_what_serves_reruns_those_that_write_or_open_it_and_the_core_all(project
         ("promote.policy.margin", 0.1, set()),
         ("distill.student.1l.epochs", 9.0, set()),  # described, but not among the students
         ("distill.student.4l.epochs", 9.0, {"distill@4l"}),
-        ("distill.mixture.titles", 0.5, set(CELLS["distill"])),
+        ("distill.repeats.titles", 0.5, set(CELLS["distill"])),
         ("distill.students", ["4l", "static"], {"evaluate"}),
         ("evaluate.budget_ms", 1.0, {"evaluate"}),
-        ("teach.seed", 99, {"teach"}),
+        ("teach.teacher.dense.seed", 99, {"teach@dense"}),
         ("ingest.seed", 99, {"ingest"}),
     ],
 )
@@ -135,10 +135,10 @@ def test_a_knob_reruns_the_stages_that_read_it(project: Project, knob: str, valu
     ("table", "reruns"),
     [
         ("unlabelled_queries", {"embed", *CELLS["release"], "evaluate"}),
-        ("impressions", {"mine@click", "mine@relevance", "teach", "evaluate"}),
-        ("relevance", {"mine@relevance", "teach", "evaluate"}),
+        ("impressions", {"mine@click", "mine@relevance", "teach@dense", "evaluate"}),
+        ("relevance", {"mine@relevance", "teach@dense", "evaluate"}),
         ("term_scores", {"mine@click", "mine@relevance", "evaluate"}),
-        ("qrels", {"teach", *CELLS["distill"], *CELLS["release"], "evaluate"}),
+        ("qrels", {"teach@dense", *CELLS["distill"], *CELLS["release"], "evaluate"}),
         ("rejects", {"evaluate"}),
         ("queries", ALL - {"ingest"}),
         ("corpus", ALL - {"ingest"}),
