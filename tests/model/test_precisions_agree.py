@@ -37,7 +37,7 @@ SMALL: dict[str, Any] = {
     "embed": {"parts": ["train_queries", "titles", "sentences"]},
     "distill": {
         "students": list(STUDENTS),
-        "mixture": {"generated_queries": 0.0, "unlabelled_queries": 0.0},
+        "repeats": {"generated_queries": 0.0, "unlabelled_queries": 0.0},
         "student": {"static": {"epochs": 6.0, "batch_size": 256}, "1l": {"epochs": 1.0, "batch_size": 64}},
     },
 }  # fmt: skip
@@ -68,7 +68,17 @@ def quality(root: Path, params: Params, precision: str) -> dict[str, np.ndarray]
         for seed in SEEDS:
             made = folder / student / str(seed)
             seeded = params.distill.model_copy(update={"seed": seed})
-            distill(student, ingest, root / "mine", folder / "embed", root / "teach", made, seeded, run)
+            distill(
+                student=student,
+                ingest=ingest,
+                mine=root / "mine",
+                embed=folder / "embed",
+                score=folder / "score",
+                teach=root / "teach",
+                output=made,
+                params=seeded,
+                run=run,
+            )
             found.setdefault(student, []).append(ndcg(made / "query_encoder", asked, documents, doc_ids))
     return {name: np.array(values) for name, values in found.items()}
 

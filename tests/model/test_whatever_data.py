@@ -79,8 +79,8 @@ def test_the_pipeline_ends_with_its_result(
     said = capsys.readouterr()
     assert held in said.out
     foretold = [line for line in lines if line.startswith("distill: ")]
-    assert foretold == ([f"distill: no texts of {absent}: left out of the mixture"] if absent else [])
-    assert (f"distill: left out of the mixture: {absent} (it has no texts)" in said.err) == bool(absent)
+    assert foretold == ([f"distill: no texts of {absent}: left out"] if absent else [])
+    assert (f"distill: left out: {absent} (it has no texts)" in said.err) == bool(absent)
     assert any("is judged: closeness" in line for line in lines) == bool(unjudged)
 
     metrics = json.loads((tmp_path / "reports/metrics.json").read_text())
