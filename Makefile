@@ -1,7 +1,7 @@
 # Commands people type. Everything runs in .venv, made from requirements/run.lock; tests add requirements/cpu.lock.
 PYTHON  ?= python3
 VENV    := .venv
-export Q RECIPE STAGES STUDENT DATA POOL RELEVANCE TEST_FROM SIMULATED SINCE UNTIL TABLE ONLY SEEDS
+export Q RECIPE STAGES STUDENT DATA UNLABELLED RELEVANCE TEST_FROM SIMULATED SINCE UNTIL TABLE ONLY SEEDS
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 export HF_HUB_DISABLE_TELEMETRY := 1
 export DVC_NO_ANALYTICS := true
@@ -34,7 +34,7 @@ demo: setup ## the whole pipeline on the embedded data, then its results
 	@python -m steps.evaluate --table
 
 run: setup ## the pipeline with an overlay: make run RECIPE=recipes/scifact.yaml DATA=<folder> [STAGES=embed]
-	@python -m pipeline.recipe "$$RECIPE" DATA="$$DATA" POOL="$$POOL" RELEVANCE="$$RELEVANCE" \
+	@python -m pipeline.recipe "$$RECIPE" DATA="$$DATA" UNLABELLED="$$UNLABELLED" RELEVANCE="$$RELEVANCE" \
 		TEST_FROM="$$TEST_FROM" SIMULATED="$$SIMULATED" SINCE="$$SINCE" UNTIL="$$UNTIL" $$STAGES
 
 search: setup ## top hits: make search Q="running total along an axis" [STUDENT=static] [RECIPE=recipes/x.yaml]

@@ -27,12 +27,13 @@ _FROM_TRAINING: frozenset[Part] = frozenset(
 
 @dataclass(frozen=True)
 class Found:
-    """What the tables of `ingest` hold: documents by data set, queries by split, and what training can be made of."""
+    """What the tables of `ingest` hold: documents by data set, queries, and what training can be made of."""
 
     documents: Counter[str]
     titles: bool
     contents: bool
-    queries: Counter[str]
+    training_queries: bool
+    unlabelled: bool  # there is an unlabelled query
     tested: frozenset[str]  # data sets with a judged test query
     labelled: bool  # a training query has a judged, clicked or scored document
     logged: bool  # there is an impression or a relevance score
@@ -104,9 +105,9 @@ def _has_texts(part: Part, params: Params, found: Found) -> bool:
     if part in ("generated_queries", "random_queries") and not params.generate.max_queries:
         return False
     if part in _FROM_TRAINING:
-        return found.queries["train"] > 0
-    if part == "pool":
-        return found.queries["pool"] > 0
+        return found.training_queries
+    if part == "unlabelled_queries":
+        return found.unlabelled
     return found.titles if part == "titles" else found.contents or (part == "spans" and found.titles)
 
 
@@ -201,13 +202,18 @@ def _read(ingest: Path, mine: MineParams) -> Found:
         documents=documents,
         titles=_any_text(ingest, "title"),
         contents=_any_text(ingest, "content"),
-        queries=Counter({row["values"]: row["counts"] for row in queries["split"].value_counts().to_pylist()}),
+        training_queries=len(train) > 0,
+        unlabelled=_has_rows(ingest, "unlabelled_queries"),
         tested=frozenset(qrels.filter(pc.equal(qrels["split"], "test"))["dataset"].unique().to_pylist()),
         labelled=bool(judged) or clicked or scored,
-        logged=any(pq.read_metadata(table_path(ingest, name)).num_rows for name in ("impressions", "relevance")),
+        logged=_has_rows(ingest, "impressions") or _has_rows(ingest, "relevance"),
         minable=(clicked and passed) or ranked,
-        term_scores=pq.read_metadata(table_path(ingest, "term_scores")).num_rows > 0,
+        term_scores=_has_rows(ingest, "term_scores"),
     )
+
+
+def _has_rows(ingest: Path, name: str) -> bool:
+    return bool(pq.read_metadata(table_path(ingest, name)).num_rows)
 
 
 def _table(ingest: Path, name: str, columns: list[str]) -> pa.Table:

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from pipeline.params import Params
 from steps.core.corpus import corpus_batches
-from steps.core.tables import read_table
+from steps.core.tables import read_table, table_path
 from steps.distill.params import StaticParams, StudentParams
 
 TOKENS_A_WORD = 1.4
@@ -43,11 +44,11 @@ def measure(ingest: Path, params: Params) -> Data:
         documents += batch.num_rows
         words += pc.sum(counts).as_py() or 0
         tokens += sum(min(limit, TOKENS_A_WORD * count + 6) for count in counts.to_pylist())
-    splits = read_table(ingest, "queries")["split"]
-    train, pool = (pc.sum(pc.equal(splits, name)).as_py() or 0 for name in ("train", "pool"))
+    train = pc.sum(pc.equal(read_table(ingest, "queries")["split"], "train")).as_py() or 0
+    unlabelled = pq.read_metadata(table_path(ingest, "unlabelled_queries")).num_rows
     most = params.embed.max_part_texts or 10**9
     parts = {"train_queries": train, "generated_queries": 2 * min(train, params.generate.max_queries),
-             "titles": documents, "sentences": words // 15, "pool": pool}  # fmt: skip
+             "titles": documents, "sentences": words // 15, "unlabelled_queries": unlabelled}  # fmt: skip
     texts = sum(min(most, parts.get(part, 0)) for part in params.embed.parts)
     return Data(documents, tokens / max(1, documents), train, texts)
 

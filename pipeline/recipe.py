@@ -24,7 +24,7 @@ from steps.core.run_ids import git_commit
 from steps.core.tracking import tracking_uri
 
 _VARIABLE = re.compile(r"\$\{(\w+)(:-[^}]*)?\}")
-_PATHS = {"DATA", "POOL", "RELEVANCE"}
+_PATHS = {"DATA", "UNLABELLED", "RELEVANCE"}
 
 
 def overlay(base: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:

@@ -12,15 +12,20 @@ _ROOT = Path(__file__).parents[2]
 def code_digest(*modules: str) -> str:
     """Hex sha256 of the source of modules of the project and of all that they import of it, directly or indirectly.
 
-    Imports for type checkers alone (`if TYPE_CHECKING`) do not count. ValueError for a module that is not there.
+    ValueError for a module that is not there.
     """
     digest = hashlib.sha256()
-    for module in sorted(_closure(modules)):
+    for module in sorted(closure(*modules)):
         digest.update(f"{module}\n".encode() + _file(module).read_bytes())
     return digest.hexdigest()
 
 
-def _closure(modules: tuple[str, ...]) -> set[str]:
+def closure(*modules: str) -> set[str]:
+    """The modules and all of the project that they import, directly or indirectly, at any place of a file.
+
+    Imports for type checkers alone (`if TYPE_CHECKING`) do not count. ValueError for a module that is not there, and
+    for a relative import.
+    """
     found: set[str] = set()
     waiting = list(modules)
     while waiting:
@@ -39,7 +44,9 @@ def _imported(module: str) -> list[str]:
     for node in _walk(tree):
         if isinstance(node, ast.Import):
             names += [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and node.module:
+        elif isinstance(node, ast.ImportFrom):
+            if node.level or not node.module:
+                raise ValueError(f"{module}: line {node.lineno}: a relative import; name the module in full")
             names += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
     return [name for name in names if name.partition(".")[0] in {"steps", "pipeline"} and _path(name)]
 

@@ -19,7 +19,7 @@ Part = Literal[
     "titles",
     "sentences",
     "spans",
-    "pool",
+    "unlabelled_queries",
 ]
 # As what a tower reads a text: the column `role`, and the routes of a tower that has two.
 Role = Literal["query", "document"]
@@ -35,7 +35,8 @@ _text, _whole, _real = pa.string(), pa.int32(), pa.float32()
 
 SCHEMAS: dict[str, pa.Schema] = {
     "corpus": _schema(doc_id=_text, dataset=_text, title=_text, topic=_text, content=_text),
-    "queries": _schema(query_id=_text, dataset=_text, text=_text, split=_text),
+    "queries": _schema(query_id=_text, dataset=_text, text=_text, split=_text),  # train, dev and test
+    "unlabelled_queries": _schema(query_id=_text, dataset=_text, text=_text),
     "impressions": _schema(
         session_id=_text, query_id=_text, doc_id=_text, rank=_whole, clicked=pa.bool_(), timestamp=pa.int64()
     ),

@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from steps.core.params import load_index_teacher
+from steps.core.errors import guarded
+from steps.core.params import checked_name, load_index_teacher
 from steps.core.self_check import step_parser
 from steps.core.torchrun import shared_stage_main
 from steps.core.tracking import Run
@@ -13,7 +14,7 @@ def main() -> None:
     """Distil one student."""
     parser = step_parser("distill", __doc__)
     parser.add_argument("--student", required=True, help="a name in distill.student")
-    student = parser.parse_args().student
+    student = checked_name("--student", parser.parse_args().student)  # it becomes a folder, which is replaced
 
     def body(params: DistillParams, run: Run) -> None:
         from steps.distill.run import run as distill
@@ -33,4 +34,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    guarded(main)

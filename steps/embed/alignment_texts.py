@@ -38,6 +38,7 @@ class Sources:
 
     corpus: Iterable[tuple[str, ...]]
     queries: pa.Table
+    unlabelled: pa.Table
     generated: pa.Table
 
 
@@ -141,9 +142,9 @@ def _part(part: Part, sources: Sources, params: EmbedParams, uncased: bool) -> I
     """The texts of one part, the same in the same order at every call."""
     match part:
         case "train_queries":
-            return _queries(sources.queries, "train")
-        case "pool":
-            return _queries(sources.queries, "pool")
+            return _training_queries(sources.queries)
+        case "unlabelled_queries":
+            return (Item(row["text"], row["query_id"]) for row in sources.unlabelled.to_pylist())
         case "generated_queries":
             return (Item(row["text"], row["query_id"]) for row in sources.generated.to_pylist())
         case "random_queries":
@@ -158,22 +159,22 @@ def _part(part: Part, sources: Sources, params: EmbedParams, uncased: bool) -> I
             return _spans(sources, params)
 
 
-def _queries(queries: pa.Table, split: str) -> Iterator[Item]:
+def _training_queries(queries: pa.Table) -> Iterator[Item]:
     for row in queries.to_pylist():
-        if row["split"] == split:
+        if row["split"] == "train":
             yield Item(row["text"], row["query_id"])
 
 
 def _random_queries(sources: Sources, params: EmbedParams) -> Iterator[Item]:
     """EmbedDistill's control (App. E): random words in the place, and with the id, of each generated query."""
-    drawn = query_words(item.text for item in _queries(sources.queries, "train"))
+    drawn = query_words(item.text for item in _training_queries(sources.queries))
     if drawn.lengths:
         for query_id in sources.generated["query_id"].to_pylist():
             yield Item(drawn.random_query(_rng("random_queries", query_id, params)), query_id)
 
 
 def _perturbed_queries(queries: pa.Table, params: EmbedParams, uncased: bool) -> Iterator[Item]:
-    for query, query_id, _ in _queries(queries, "train"):
+    for query, query_id, _ in _training_queries(queries):
         rng = _rng("perturbed_queries", query_id, params)
         text = perturbed(_cut(query, params.max_words), rng, params.case_share, uncased=uncased)
         yield Item(text, query_id, query)
@@ -186,7 +187,7 @@ def _sentences(corpus: Iterable[tuple[str, ...]]) -> Iterator[Item]:
 
 
 def _spans(sources: Sources, params: EmbedParams) -> Iterator[Item]:
-    drawn = query_words(item.text for item in _queries(sources.queries, "train"))
+    drawn = query_words(item.text for item in _training_queries(sources.queries))
     for doc_id, title, content in sources.corpus:
         rng = _rng("spans", doc_id, params)
         for text in spans(document_text(title, content), rng, params.spans_per_document, drawn, params.max_words):

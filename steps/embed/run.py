@@ -28,7 +28,8 @@ def run(ingest: Path, generate: Path, teach: Path, output: Path, params: EmbedPa
     nearest documents, `nearest.npy` `(texts, neighbours)`. `teach` is the folder of the teacher that makes the index.
     """
     corpus = CorpusRows(ingest, ["doc_id", "title", "content"])
-    sources = Sources(corpus, read_table(ingest, "queries"), read_table(generate, "generated_queries"))
+    queries, unlabelled = (read_table(ingest, name) for name in ("queries", "unlabelled_queries"))
+    sources = Sources(corpus, queries, unlabelled, read_table(generate, "generated_queries"))
     documents = CorpusTexts(ingest)
 
     teacher = fingerprint(teach / "tower")

@@ -15,7 +15,7 @@ from steps.evaluate.latency import Encode
 from steps.serving.release import Release
 
 DEPTH = 10
-QUERIES = frozenset({"train_queries", "pool"})
+QUERIES = frozenset({"train_queries", "unlabelled_queries"})
 DOCUMENTS = frozenset({"titles", "sentences", "spans"})
 CORPUS = "corpus"  # the part of texts of which it is not known that they trained nobody
 _ENOUGH_QUERIES = 20  # held out; with fewer, texts of documents are read as queries too
@@ -39,7 +39,7 @@ def told(parts: Mapping[str, int]) -> str:
     """What was measured on, in words; `parts` as in `Texts`."""
     if count := parts.get(CORPUS):
         return f"{count:,} titles and sentences, which may have trained students: too few texts were held out"
-    names = {"train_queries": "training queries", "pool": "unlabelled queries"}
+    names = {"train_queries": "training queries", "unlabelled_queries": "unlabelled queries"}
     listed = ", ".join(f"{count:,} {names.get(part, part)}" for part, count in sorted(parts.items()))
     return f"{listed} that trained no student"
 

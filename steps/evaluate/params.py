@@ -8,8 +8,9 @@ from steps.core.params import Strict
 
 
 class EvaluateParams(Strict):
-    """How quality and speed are measured, and how much of it is kept."""
+    """How quality and speed are measured, how much of it is kept, and what the chosen student may take."""
 
+    budget_ms: float = Field(ge=0)
     splits: list[Literal["dev", "test"]] = Field(min_length=1)
     k: int = Field(ge=1000)
     run_depth: int = Field(ge=10)

@@ -50,17 +50,14 @@ def run(
     distill: Path,
     releases: Mapping[str, Path],
     output: Path,
-    budget_ms: float,
     params: EvaluateParams,
     run: Run,
 ) -> None:
     """Write metrics.json, report.html, frontier.csv, per_query.parquet and runs/ below `output`.
 
-    `releases`: student name -> release folder. `budget_ms`: p50 that the chosen student may have; 0 = any. Of data sets
-    without judged test queries the closeness of students to the teacher is measured, and decides where no data set is
-    judged. UserError
-    when an evaluation query leaked into training, or when a release is missing, damaged, of another teacher or without
-    one of the data sets.
+    `releases`: student name -> release folder. Of data sets without judged test queries the closeness of students to
+    the teacher is measured, and decides where no data set is judged. UserError when an evaluation query leaked into
+    training, or when a release is missing, damaged, of another teacher or without one of the data sets.
     """
     audit = audit_leaks(ingest, mine, embed, generate)
     questions = read_evaluation_sets(ingest, params.splits)
@@ -88,7 +85,7 @@ def run(
         closeness = measure_closeness(opened, embed_once, texts)
         judged_on, quality = _quality({name: scored[name] for name in opened}, closeness)
         p50_ms = {name: latencies[name].p50_ms for name in opened}
-        choice = choose(quality, p50_ms, budget_ms, judged_on)
+        choice = choose(quality, p50_ms, params.budget_ms, judged_on)
         best = choice.student or ranked(quality, p50_ms)[0]
         geometry = measure_geometry(opened, embed_once, _of_split(scored["teacher"], "test"), params.seed)
         metrics = assemble(

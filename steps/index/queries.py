@@ -29,7 +29,7 @@ def recall_queries(
         return RecallQueries(encode([texts[row] for row in _drawn(len(texts), limit, seed)]), "dev")
     vectors = np.load(embed / "alignment.npy", mmap_mode="r")
     parts = np.array(read_table(embed, "alignment_texts")["part"].to_pylist())
-    rows = np.flatnonzero(np.isin(parts, ["train_queries", "pool"]))
+    rows = np.flatnonzero(np.isin(parts, ["train_queries", "unlabelled_queries"]))
     rows = rows if len(rows) else np.arange(len(vectors))
     return RecallQueries(np.asarray(vectors[rows[_drawn(len(rows), limit, seed)]], dtype=np.float32), "alignment")
 

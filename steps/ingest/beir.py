@@ -11,7 +11,7 @@ from steps.core.texts import fold
 from steps.ingest.qrels import QRELS_SPLITS, Judgements, other_qrels, read_judgements
 from steps.ingest.rejects import Rejects
 from steps.ingest.rows import Defect, id_field, json_object, plain_or_gzip, read_lines, text_field
-from steps.ingest.source_data import Document, Query, SourceData
+from steps.ingest.source_data import UNLABELLED, Document, Query, SourceData
 from steps.ingest.splits import settle_splits
 
 
@@ -28,7 +28,7 @@ def read_beir(
 ) -> SourceData:
     """Read one BEIR folder; `key` is where params.yaml names it.
 
-    A query judged relevant for nothing belongs to no evaluation; it joins the pool when no qrels file names it at
+    A query judged relevant for nothing belongs to no evaluation; it is unlabelled when no qrels file names it at
     all. Without test qrels the dev queries are test. Without dev qrels a seeded share `dev_fraction` of the train
     queries becomes dev.
     Raises UserError without a corpus, for an empty one, for qrels without queries or of which no row is usable, and for
@@ -135,5 +135,5 @@ def _read_queries(name: str, path: Path, max_query_words: int, rejects: Rejects)
         except Defect as defect:
             rejects.add(source, line, defect.reason, raw)
             continue
-        queries[original] = Query(f"{name}/{original}", name, text, "pool", source, line)
+        queries[original] = Query(f"{name}/{original}", name, text, UNLABELLED, source, line)
     return queries

@@ -14,7 +14,7 @@ from steps.core.texts import fold
 from steps.ingest.qrels import Judgements
 from steps.ingest.rejects import Rejects
 from steps.ingest.rows import Defect, id_field, text_field
-from steps.ingest.source_data import Document, Query, SourceData
+from steps.ingest.source_data import UNLABELLED, Document, Query, SourceData
 from steps.ingest.splits import add_judgement, settle_splits
 
 _PARTS = {"test": ("test",), "dev": ("dev", "validation", "valid", "val"), "train": ("train", "training")}
@@ -35,7 +35,7 @@ def read_ir_dataset(
     """Read one data set, which the package downloads into IR_DATASETS_HOME; `key` is where params.yaml names it.
 
     Without a judged test part the dev part is test, and a seeded share `dev_fraction` of the train queries becomes
-    dev. Train queries that no judgement names join the pool; such queries of the other parts are left out.
+    dev. Train queries that no judgement names are unlabelled; such queries of the other parts are left out.
     Raises UserError when the package or the id is missing, when the data set has no documents or no judgements to
     evaluate on, and for too many defect rows; TransientError when a download fails.
     """
@@ -168,7 +168,7 @@ def _read_queries(
         except Defect as defect:
             rejects.add(source, row_number, defect.reason, str(row))
             continue
-        texts.setdefault(original, Query(f"{name}/{original}", name, text, "pool", source, row_number))
+        texts.setdefault(original, Query(f"{name}/{original}", name, text, UNLABELLED, source, row_number))
 
 
 def _read_qrels(

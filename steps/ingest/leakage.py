@@ -1,4 +1,4 @@
-"""No training or pool query may spell an evaluation query, and no dev query a test query, in whichever source."""
+"""No training or unlabelled query may spell an evaluation query, and no dev query a test query, in whichever source."""
 
 from collections.abc import Iterable, Sequence
 
@@ -14,7 +14,7 @@ def evaluation_texts(queries: Iterable[Query]) -> set[str]:
 
 
 def without_evaluation_texts(queries: Sequence[Query], forbidden: set[str], rejects: Rejects) -> list[Query]:
-    """The queries less those of train and pool whose folded text is forbidden and those of dev that spell a test query.
+    """The queries less training and unlabelled ones whose folded text is forbidden and dev ones of a test query's text.
 
     What is left out becomes a reject.
     """

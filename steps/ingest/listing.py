@@ -9,7 +9,15 @@ from steps.core.errors import UserError
 from steps.core.files import write_json
 from steps.ingest.locations import listing
 from steps.ingest.msmarco import PATTERNS as MS_MARCO_PATTERNS
-from steps.ingest.params import BeirSource, ClickLogSource, IngestParams, MsMarcoSource, Source, UbiSource
+from steps.ingest.params import (
+    UNLABELLED_QUERIES,
+    BeirSource,
+    ClickLogSource,
+    IngestParams,
+    MsMarcoSource,
+    Source,
+    UbiSource,
+)
 from steps.ingest.source_files import BEIR_PATTERNS
 from steps.ingest.table_rows import PATTERNS
 from steps.ingest.times import ALWAYS, Window
@@ -73,7 +81,7 @@ def _lies_in(row: Mapping[str, Any], place: _Place) -> bool:
 def _places(params: IngestParams) -> Iterator[_Place]:
     for at, source in enumerate(params.sources):
         yield from _of_source(source, f"ingest.sources[{at}]", Window.of(params.since, params.until))
-    for name, location in (("pool", params.pool), ("term_scores", params.term_scores)):
+    for name, location in ((UNLABELLED_QUERIES, params.unlabelled_queries), ("term_scores", params.term_scores)):
         if location:
             yield _Place(name, "", location, f"ingest.{name}")
 
@@ -98,10 +106,11 @@ def _check(place: _Place) -> None:
     """UserError with what to give instead, for a data set that is no folder and a table that is no file."""
     if "://" in place.location:
         return
-    if place.key in ("ingest.pool", "ingest.term_scores") and not Path(place.location).is_file():
-        what = "queries" if place.key == "ingest.pool" else 'lines "term<TAB>score"'
+    lines = {f"ingest.{UNLABELLED_QUERIES}": "queries", "ingest.term_scores": 'lines "term<TAB>score"'}
+    if place.key in lines and not Path(place.location).is_file():
         raise UserError(
-            f'params.yaml: {place.key}: DATA {place.location!r} is not a file; give a TSV of {what}, or "" for none'
+            f"params.yaml: {place.key}: DATA {place.location!r} is not a file; give a TSV of {lines[place.key]},"
+            ' or "" for none'
         )
     if place.patterns in (BEIR_PATTERNS, MS_MARCO_PATTERNS) and not Path(place.location).is_dir():
         raise UserError(

@@ -14,7 +14,7 @@ from steps.core.texts import fold
 from steps.ingest.qrels import Judgements
 from steps.ingest.rejects import Rejects
 from steps.ingest.rows import Defect, decode, plain_or_gzip, read_lines
-from steps.ingest.source_data import Document, Query, SourceData
+from steps.ingest.source_data import UNLABELLED, Document, Query, SourceData
 from steps.ingest.splits import add_judgement, settle_splits
 
 PATTERNS = ("collection.tsv*", "msmarco-doc*.tsv*", "queries*.tsv*", "qrels.*.tsv*")
@@ -41,7 +41,7 @@ def read_msmarco(
     """Read one MS MARCO folder; `key` is where params.yaml names it.
 
     MS MARCO publishes no test judgements: without qrels.test the dev queries are test, and a seeded share
-    `dev_fraction` of the train queries becomes dev. Train queries that no judgement names join the pool; those of the
+    `dev_fraction` of the train queries becomes dev. Train queries that no judgement names are unlabelled; those of the
     other query files without judgement are somebody's evaluation and are left out.
     Raises UserError for a missing file, an empty collection, unusable judgements or too many defect rows.
     """
@@ -132,7 +132,7 @@ def _read_queries(
             if known:
                 rejects.add(source, line, "query_in_two_splits", raw, defect=False)
             else:
-                texts.queries[query_id] = Query(f"{name}/{query_id}", name, text, "pool", source, line)
+                texts.queries[query_id] = Query(f"{name}/{query_id}", name, text, UNLABELLED, source, line)
                 texts.files[query_id] = split
         rejects.check(source, path, max_reject_ratio)
     return texts

@@ -8,6 +8,8 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from steps.core.names import LONGEST
 from steps.core.params import Strict
 
+UNLABELLED_QUERIES = "unlabelled_queries"  # a key of the section, the data set of that file's queries, and a table
+
 
 def iso_seconds(text: str) -> int:
     """Unix seconds of an ISO 8601 date or time, UTC where it names no zone; ValueError when it is neither."""
@@ -159,7 +161,7 @@ class IngestParams(Strict):
     sources: list[Source] = Field(min_length=1)
     since: Moment
     until: Moment
-    pool: str
+    unlabelled_queries: str
     term_scores: str
     max_reject_ratio: float = Field(ge=0, le=1)
     max_query_words: int = Field(ge=1)
@@ -172,8 +174,10 @@ class IngestParams(Strict):
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise ValueError(f"sources: the name {twice[0]!r} is used twice; give each source its own name")
-        if "pool" in names:
-            raise ValueError("sources: the name 'pool' is taken by the unlabelled queries; choose another name")
+        if UNLABELLED_QUERIES in names:
+            raise ValueError(
+                f"sources: the name {UNLABELLED_QUERIES!r} is taken by the queries of that key; choose another name"
+            )
         return self
 
     @model_validator(mode="after")

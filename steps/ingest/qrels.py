@@ -40,7 +40,7 @@ def read_judgements(
             continue
         rejects.count_row(source)
         try:
-            # A query named by a broken row is still this split's: else it would join the pool, and train.
+            # A query named by a broken row is still this split's: else it would be an unlabelled one, and train.
             query_id = raw.split(b"\t")[0].strip().decode("utf-8", "replace")
             if query_id in queries and judgements.named.setdefault(query_id, split) != split:
                 rejects.add(source, line, "query_in_two_splits", raw, defect=False)

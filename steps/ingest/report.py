@@ -9,11 +9,11 @@ import pyarrow.compute as pc
 
 from steps.core.corpus import corpus_digest
 from steps.ingest.coded_columns import distinct
-from steps.ingest.pool import POOL
+from steps.ingest.params import UNLABELLED_QUERIES
 from steps.ingest.rejects import Rejects
-from steps.ingest.source_data import Document, Judgement, Query
+from steps.ingest.source_data import UNLABELLED, Document, Judgement, Query
 
-_SPLITS = {"train": "train", "dev": "dev", "test": "test", "pool": "unlabelled"}
+_SPLITS = ("train", "dev", "test", UNLABELLED)
 
 
 def _digest(documents: Iterable[Document]) -> str:
@@ -56,23 +56,23 @@ def build_report(
         "simulated": not impressions.keys().isdisjoint(simulated),
         "corpus_digest": _digest(documents),
         "datasets": datasets,
-        "pool_queries": sum(query.dataset == POOL for query in queries),
+        UNLABELLED_QUERIES: sum(query.dataset == UNLABELLED_QUERIES for query in queries),
         "rejects": rejects.report(),
     }
 
 
 def summary(report: Mapping[str, Any]) -> list[str]:
-    """A line for each data set of a report, and one for the pool: what there is, and what is judged."""
+    """A line for each data set of a report, and for the file of unlabelled queries: what there is, what is judged."""
     lines = [f"{name}: {', '.join(_found(entry))}" for name, entry in report["datasets"].items()]
-    if report["pool_queries"]:
-        lines.append(f"pool: {report['pool_queries']:,} unlabelled queries")
+    if count := report[UNLABELLED_QUERIES]:
+        lines.append(f"{UNLABELLED_QUERIES}: {count:,} queries")
     return lines
 
 
 def _found(entry: Mapping[str, Any]) -> list[str]:
     """The clauses of a data set's line."""
     queries = entry["queries"]
-    named = [f"{queries[split]:,} {word}" for split, word in _SPLITS.items() if queries.get(split)]
+    named = [f"{queries[split]:,} {split}" for split in _SPLITS if queries.get(split)]
     found = [
         f"{entry['documents']:,} documents",
         f"{sum(queries.values()):,} queries ({', '.join(named)})" if named else "no queries",
@@ -93,7 +93,7 @@ def _found(entry: Mapping[str, Any]) -> list[str]:
 
 def metrics(report: dict[str, Any]) -> dict[str, float]:
     """The counts of a report as flat metrics: `<dataset>.documents`, `<dataset>.queries.<split>`, ..."""
-    flat: dict[str, float] = {"pool.queries": report["pool_queries"]}
+    flat: dict[str, float] = {UNLABELLED_QUERIES: report[UNLABELLED_QUERIES]}
     for name, entry in report["datasets"].items():
         flat[f"{name}.documents"] = entry["documents"]
         for kind in ("queries", "qrels"):

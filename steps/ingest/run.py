@@ -13,18 +13,18 @@ from steps.core.tracking import Run
 from steps.ingest.click_simulation import simulate_sessions
 from steps.ingest.coded_columns import among
 from steps.ingest.leakage import evaluation_texts, without_evaluation_texts
-from steps.ingest.params import ApiDocsSource, IngestParams, Source
-from steps.ingest.pool import read_pool
+from steps.ingest.params import UNLABELLED_QUERIES, ApiDocsSource, IngestParams, Source
 from steps.ingest.rejects import Reject, Rejects
 from steps.ingest.report import build_report, metrics, summary
-from steps.ingest.source_data import Document, Judgement, Query, SourceData
+from steps.ingest.source_data import UNLABELLED, Document, Judgement, Query, SourceData
 from steps.ingest.source_files import one_file
 from steps.ingest.sources import read_source
 from steps.ingest.term_scores import TERM_SCORES, read_term_scores
+from steps.ingest.unlabelled import read_unlabelled
 
 
 def run(*, sources: Sequence[Source], output: Path, params: IngestParams, run: Run) -> None:
-    """Read the sources and the pool, guard the evaluation queries, and write the tables and report.json.
+    """Read the sources and the unlabelled queries, guard the evaluation queries, and write the tables and report.json.
 
     A line on stdout says what each data set holds.
     Raises UserError when a source is missing, unusable, or has too many defect rows; `output` then stays as it was.
@@ -35,9 +35,9 @@ def run(*, sources: Sequence[Source], output: Path, params: IngestParams, run: R
         for at, source in enumerate(sources)
     ]
     queries = [query for data in read for query in data.queries]
-    if params.pool:
-        queries += read_pool(
-            one_file(params.pool, "ingest.pool"),
+    if params.unlabelled_queries:
+        queries += read_unlabelled(
+            one_file(params.unlabelled_queries, f"ingest.{UNLABELLED_QUERIES}"),
             max_query_words=params.max_query_words,
             max_reject_ratio=params.max_reject_ratio,
             rejects=rejects,
@@ -64,7 +64,9 @@ def run(*, sources: Sequence[Source], output: Path, params: IngestParams, run: R
 
     with staged_folder(output) as folder:
         write_table(folder, "corpus", _sorted_table("corpus", documents))
-        write_table(folder, "queries", _sorted_table("queries", queries))
+        write_table(folder, "queries", _sorted_table("queries", (q for q in queries if q.split != UNLABELLED)))
+        unlabelled = (query for query in queries if query.split == UNLABELLED)
+        write_table(folder, UNLABELLED_QUERIES, _sorted_table(UNLABELLED_QUERIES, unlabelled))
         write_table(folder, "qrels", _sorted_table("qrels", judgements))
         write_table(folder, "rejects", _sorted_table("rejects", rejects.rows))
         for name, tables in (("impressions", impressions), ("relevance", relevance)):

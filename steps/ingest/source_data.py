@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+UNLABELLED = "unlabelled"  # the split of queries that nobody judged: they have a table of their own
+
 
 class Document(NamedTuple):
     """A row of the corpus."""
@@ -19,7 +21,7 @@ class Document(NamedTuple):
 
 
 class Query(NamedTuple):
-    """A row of the queries, and where it was read."""
+    """A row of the queries (train, dev, test) or of the unlabelled ones, and where it was read."""
 
     query_id: str
     dataset: str

@@ -6,7 +6,7 @@ from collections.abc import Container, Mapping
 from steps.core.texts import fold
 from steps.ingest.qrels import Judgements
 from steps.ingest.rows import Defect
-from steps.ingest.source_data import Judgement, Query, SourceData, seeded_order
+from steps.ingest.source_data import UNLABELLED, Judgement, Query, SourceData, seeded_order
 
 
 def add_judgement(
@@ -47,7 +47,7 @@ def settle_splits(
     """Fill the source's queries and judgements from `texts` (queries by original id).
 
     A query belongs to the split whose judgements name it; without dev judgements a seeded share `dev_fraction` of the
-    train queries becomes dev. A query judged relevant for nothing belongs to no evaluation: it joins the pool when no
+    train queries becomes dev. A query judged relevant for nothing belongs to no evaluation: it is unlabelled when no
     judgement names it and it is not `held_out` (original id to the reason under which it is counted).
     """
     splits = judgements.splits()
@@ -62,7 +62,7 @@ def settle_splits(
         elif query_id in held_out:
             left_out[held_out[query_id]] += 1
         else:
-            data.queries.append(query._replace(split="pool"))
+            data.queries.append(query._replace(split=UNLABELLED))
     if left_out:
         data.facts["queries_left_out"] = dict(left_out)
     if judgements.not_relevant:

@@ -38,7 +38,7 @@ def judgements(
     whose = queries.select("query", "query_id", "split", "dataset")
     joined = impressions.left_join(whose, "query_id").select(impressions, "query", "split", "dataset")
     joined = joined.left_join(documents.select("doc", "doc_id"), "doc_id").select(joined, "doc")
-    split = joined.split.fill_null("unknown")
+    split = joined.split.fill_null("unlabelled")  # the table of queries has only those of a split
     reason = ibis.cases((split != "train", split + "_query"), (joined.doc.isnull(), "unknown_document"), else_="")
     rows = engine.keep(joined.select("query", "doc", "clicked", "rank", "timestamp", "split", "dataset", reason=reason))
     counts = rows.group_by("reason").aggregate(rows=lambda t: t.count())

@@ -26,7 +26,7 @@ def ranked_documents(engine: Engine, relevance: ir.Table, queries: ir.Table, doc
     joined = relevance.left_join(queries.select("query", "query_id", "split"), "query_id")
     joined = joined.select(relevance, "query", "split")
     joined = joined.left_join(documents.select("doc", "doc_id"), "doc_id").select(joined, "doc")
-    split = joined.split.fill_null("unknown")
+    split = joined.split.fill_null("unlabelled")  # the table of queries has only those of a split
     reason = ibis.cases((split != "train", split + "_query"), (joined.doc.isnull(), "unknown_document"), else_="")
     rows = engine.keep(joined.select("query", "doc", "score", reason=reason))
     counts = rows.group_by("reason").aggregate(rows=lambda t: t.count())

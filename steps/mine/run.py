@@ -12,12 +12,16 @@ from steps.mine.from_relevance import mine_relevance
 from steps.mine.params import MineParams
 from steps.mine.report import as_text
 
-_TABLES = ("corpus", "queries", "impressions", "relevance", "term_scores")
+Signal = Literal["click", "relevance"]
+_TABLES: dict[Signal, tuple[str, ...]] = {
+    "click": ("corpus", "queries", "impressions", "term_scores"),
+    "relevance": ("corpus", "queries", "impressions", "relevance", "term_scores"),
+}
 
 
 def run(
     *,
-    signal: Literal["click", "relevance"],
+    signal: Signal,
     ingest: Path,
     clicks: Path,
     output: Path,
@@ -28,7 +32,7 @@ def run(
 
     UserError when an input is not as declared or an evaluation query leaks.
     """
-    paths = {name: table_path(ingest, name) for name in _TABLES}
+    paths = {name: table_path(ingest, name) for name in _TABLES[signal]}
     source = str(paths["queries"])
     with staged_folder(output) as folder:
         with open_engine(params, folder) as engine:

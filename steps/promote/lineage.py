@@ -53,7 +53,7 @@ def made_of(reference: str) -> dict[str, Any]:
             "registration": version.run_id,
             "airflow": tags.get("airflow_run"),
         },
-        "data": _data(files.get("dvc.lock", {})),
+        "data": {"data/ingest": tags.get("data_md5")} | _data(files.get("dvc.lock", {})),
         "stages": _stages(registry, tags.get("pipeline_run"), behind),
         "images": files.get("images.lock"),
         "params": files.get("params.yaml"),

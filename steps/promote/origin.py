@@ -12,7 +12,7 @@ from steps.core.files import sha256_file
 from steps.core.run_ids import git_commit, scheduler_tags
 from steps.core.tracking import tracking_uri
 from steps.promote.dvc_lock import Stages, lock_stages, outputs
-from steps.promote.recorded import REMEDY, check_recorded, dvc_md5
+from steps.promote.recorded import REMEDY, check_outputs, check_recorded, dvc_md5
 from steps.promote.registration import Origin
 from steps.promote.registry import PREFIX, Registry
 
@@ -30,7 +30,7 @@ def read_origin(registry: Registry, student: str, release: Path, reports: Path, 
     if not stages:
         raise UserError(f"{LOCK}: not found or empty; {REMEDY}")
     release_md5 = check_recorded(stages, f"release@{student}", release)
-    data_md5 = check_recorded(stages, "ingest", ingest)
+    check_outputs(stages, "ingest")
     for name in ("metrics.json", "per_query.parquet"):
         check_recorded(stages, "evaluate", reports / name)
     for path in (release, ingest):
@@ -42,7 +42,7 @@ def read_origin(registry: Registry, student: str, release: Path, reports: Path, 
         "git_commit": parent.data.tags.get(f"{PREFIX}git_commit", "unknown") if parent else git_commit(),
         "dvc_lock": digest,
         "dvc_lock_md5": hashlib.md5(LOCK.read_bytes(), usedforsecurity=False).hexdigest(),
-        "data_md5": data_md5,
+        "data_md5": dvc_md5(ingest),
         "release_md5": release_md5,
     }
     if parent:
@@ -54,15 +54,15 @@ def read_origin(registry: Registry, student: str, release: Path, reports: Path, 
     return Origin(tags, files, str(parent.info.run_id) if parent else None)
 
 
-def _check_evaluated(stages: Stages, path: Path) -> None:
-    """The evaluation read this very folder, or one that holds it; UserError when it changed since."""
-    for item in stages["evaluate"].get("deps", []):
-        depended = Path(item["path"])
-        if depended == path or depended in path.parents:
-            if dvc_md5(depended) != item.get("md5"):
-                _only_incomplete(stages, depended)
-            return
-    raise UserError(f"dvc.lock: stage evaluate does not depend on {path}; {REMEDY}")
+def _check_evaluated(stages: Stages, folder: Path) -> None:
+    """The evaluation read this very folder, one that holds it, or files of it; UserError when they changed since."""
+    recorded = {Path(item["path"]): item.get("md5") for item in stages["evaluate"].get("deps", [])}
+    read = [path for path in recorded if path == folder or path in folder.parents or folder in path.parents]
+    if not read:
+        raise UserError(f"dvc.lock: stage evaluate does not depend on {folder}; {REMEDY}")
+    for path in read:
+        if dvc_md5(path) != recorded[path]:
+            _only_incomplete(stages, path)
 
 
 def _only_incomplete(stages: Stages, folder: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from steps.core.errors import UserError
-from steps.promote.dvc_lock import Stages
+from steps.promote.dvc_lock import Stages, outputs
 
 REMEDY = "run `dvc repro` (or `make demo`) first: what is promoted must be what the pipeline made"
 
@@ -26,6 +26,15 @@ def check_recorded(stages: Stages, stage: str, path: Path) -> str:
     if not path.exists() or dvc_md5(path) != recorded:
         raise UserError(f"{path}: missing or not what dvc.lock records of {stage}; {REMEDY}")
     return recorded
+
+
+def check_outputs(stages: Stages, stage: str) -> None:
+    """UserError unless every output of a stage is on disk as dvc.lock records it."""
+    paths = outputs(stages.get(stage, {}))
+    if not paths:
+        raise UserError(f"dvc.lock: records no output of stage {stage}; {REMEDY}")
+    for path in paths:
+        check_recorded(stages, stage, path)
 
 
 def dvc_md5(path: Path) -> str:

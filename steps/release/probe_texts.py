@@ -20,12 +20,14 @@ def probe_texts(ingest: Path, count: int) -> list[str]:
 
 
 def sample_texts(ingest: Path, dataset: str, count: int) -> list[str]:
-    """Texts like the queries of a data set: its dev, train and pool queries, by id, then titles and first sentences."""
-    queries = read_table(ingest, "queries")
-    queries = queries.filter(pc.equal(queries["dataset"], dataset))
+    """Texts like the queries of a data set: its dev, train and unlabelled queries, by id, then titles and sentences."""
+    queries, unlabelled = (
+        table.filter(pc.equal(table["dataset"], dataset))
+        for table in (read_table(ingest, name) for name in ("queries", "unlabelled_queries"))
+    )
     texts: list[str] = []
-    for split in ("dev", "train", "pool"):
-        texts += _first(queries.filter(pc.equal(queries["split"], split)), count - len(texts))
+    for some in (*(queries.filter(pc.equal(queries["split"], split)) for split in ("dev", "train")), unlabelled):
+        texts += _first(some, count - len(texts))
     return [*texts, *islice(_document_texts(ingest, dataset), count - len(texts))]
 
 

@@ -46,7 +46,7 @@ def test_the_project_graph_is_that_of_dvc() -> None:
 @pytest.mark.parametrize("recipe", sorted(path.name for path in (PROJECT / "recipes").glob("*.yaml")))
 def test_the_graph_under_a_recipe_is_that_of_dvc(recipe: str, bare: Path) -> None:
     path = PROJECT / "recipes" / recipe
-    filled = fill(path.read_text(), dict.fromkeys(["DATA", "POOL", "RELEVANCE"], "somewhere"), path)
+    filled = fill(path.read_text(), dict.fromkeys(["DATA", "UNLABELLED", "RELEVANCE"], "somewhere"), path)
     params = overlay(yaml.safe_load((PROJECT / "params.yaml").read_text()), yaml.safe_load(filled))
     (bare / "params.yaml").write_text(yaml.safe_dump(params))
     shutil.copy(PROJECT / "dvc.yaml", bare)

@@ -29,7 +29,9 @@ def test_sizes(folder: Path) -> None:
     corpus = CorpusRows(folder, ["doc_id", "title", "content"])
     assert len(corpus) >= 5000
     assert sum(row["split"] == "test" for row in queries) >= 1000
-    sources = Sources(corpus, read_table(folder, "queries"), SCHEMAS["generated_queries"].empty_table())
+    generated = SCHEMAS["generated_queries"].empty_table()
+    unlabelled = read_table(folder, "unlabelled_queries")
+    sources = Sources(corpus, read_table(folder, "queries"), unlabelled, generated)
     texts = build(sources, load_params().embed.model_copy(update={"max_part_texts": 0}))
     assert texts.table.num_rows >= 20_000
 

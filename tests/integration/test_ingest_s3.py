@@ -103,7 +103,7 @@ def test_an_object_that_changes_after_the_listing_is_not_taken_for_the_listed_on
     client.put_object(Bucket=bucket, Key=f"log/{entry.name}", Body=b"changed")
     path = locations._cached(client.meta.endpoint_url, place.root, entry)
     with pytest.raises(Exception, match="changed while it was read"), locations._explained(log, KEY):
-        locations._download(client, place.root, entry, path)
+        locations._download(client, place.root, entry, path, fixed=False)
     assert not path.exists() and not list(path.parent.iterdir())
 
 

@@ -80,7 +80,7 @@ def write_lock(students: list[str]) -> None:
 
     evaluated = items(INGEST, *(RELEASES / student for student in students))
     reported = items(REPORTS / "metrics.json", REPORTS / "per_query.parquet")
-    stages = {"ingest": {"cmd": "x", "deps": [], "outs": items(INGEST)}}
+    stages = {"ingest": {"cmd": "x", "deps": [], "outs": items(*sorted(INGEST.iterdir()))}}
     stages |= {f"release@{name}": {"cmd": "x", "deps": [], "outs": items(RELEASES / name)} for name in students}
     stages["evaluate"] = {"cmd": "x", "deps": evaluated, "outs": reported}
     Path("dvc.lock").write_text(yaml.safe_dump({"schema": "2.0", "stages": stages}))

@@ -13,7 +13,7 @@ from steps.score.params import ScoreParams
 
 TOPICS = ["sum", "mean", "matrix", "string", "axis", "file", "window", "graph"]
 EMBED = EmbedParams(
-    parts=["train_queries", "generated_queries", "titles", "sentences", "pool"],
+    parts=["train_queries", "generated_queries", "titles", "sentences", "unlabelled_queries"],
     max_words=48,
     max_part_texts=0,
     spans_per_document=1,
@@ -117,6 +117,7 @@ def write_ingest(folder: Path) -> Path:
     write_table(folder, "corpus", table_from_rows("corpus", corpus))
     write_table(folder, "qrels", table_from_rows("qrels", qrels))
     write_table(folder, "queries", table_from_rows("queries", queries))
+    write_table(folder, "unlabelled_queries", SCHEMAS["unlabelled_queries"].empty_table())
     return folder
 
 

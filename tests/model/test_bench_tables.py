@@ -22,6 +22,7 @@ from steps.core.towers import encode, load_tower
 ROOT = Path(__file__).parents[2]
 SYMMETRIC = {"method": "embed_distill", "layers": [-1], "towers": "symmetric", "max_document_length": 32,
              "terms": {"label_softmax": 1.0}}  # fmt: skip
+NOTHING = {"unlabelled_queries": 1.0}  # the data have none
 ALIGNED = {"method": "alignment", "loss": "l2"}
 TABLE: dict[str, Any] = {
     "description": "a tiny one",
@@ -40,7 +41,7 @@ TABLE: dict[str, Any] = {
         "both": {"description": "a symmetric one", "student": SYMMETRIC},
         "again": {"description": "as params.yaml has it", "student": "2l", "mixture": {"titles": 1.0}},
         "later": {"description": "not settled", "student": None},
-        "pool": {"description": "of nothing", "student": ALIGNED | {"layers": [-1]}, "mixture": {"pool": 1.0}},
+        "none": {"description": "of nothing", "student": ALIGNED | {"layers": [-1]}, "mixture": NOTHING},
     },
     "claims": [{"order": ["cut@32", "cut@8"], "paper": "Table 9", "differs": "the tower is random"}],
 }
@@ -81,7 +82,7 @@ def test_a_table_is_measured_written_and_judged(
     bench(project, monkeypatch, TABLE)
     found = read_json(project / "bench/results/distillation/tiny.json")
     assert list(found["rows"]) == sorted(["cut@8", "cut@32", "both", "again"])
-    assert set(found["left_out"]) == {"later", "pool"}
+    assert set(found["left_out"]) == {"later", "none"}
     assert found["queries"] == {"dev": {"one": 4, "two": 4}, "test": {"one": 4, "two": 4}}
     assert found["rows"]["cut@8"]["mixture"]["train_queries"]["an_epoch"] == 12
     assert found["rows"]["cut@8"]["mixture"]["sentences"]["an_epoch"] == 24

@@ -37,7 +37,7 @@ SMALL: dict[str, Any] = {
     "embed": {"parts": ["train_queries", "titles", "sentences"]},
     "distill": {
         "students": list(STUDENTS),
-        "mixture": {"generated_queries": 0.0, "pool": 0.0},
+        "mixture": {"generated_queries": 0.0, "unlabelled_queries": 0.0},
         "student": {"static": {"epochs": 6.0, "batch_size": 256}, "1l": {"epochs": 1.0, "batch_size": 64}},
     },
 }  # fmt: skip

@@ -230,7 +230,9 @@ def test_lineage_leads_from_the_champion_to_its_makers_and_back(
     lock = lineage.lock_stages()
     assert found["model"] == f"{PARAMS['name']}/1"
     assert found["git_commit"].startswith("c0ffee0")
-    assert found["data"] == {"data/ingest": lock["ingest"]["outs"][0]["md5"]}
+    assert found["data"] == {"data/ingest": lock["evaluate"]["deps"][0]["md5"]} | {
+        out["path"]: out["md5"] for out in lock["ingest"]["outs"]
+    }
     assert found["stages"]["release@static"]["image"] == {"slimtower.image_digest": "sha256:abc"}
     assert found["stages"]["release@static"]["outs"][str(RELEASES / "static")] == found["release"]["md5"]
     assert found["images"] == {"release": "f00d"}
@@ -259,7 +261,7 @@ def test_lineage_leads_from_the_champion_to_its_makers_and_back(
     [
         (RELEASES / "static/manifest.json", "models/release/static: missing or not what dvc.lock records"),
         (REPORTS / "per_query.parquet", "per_query.parquet: missing or not what dvc.lock records of evaluate"),
-        (INGEST / "qrels.parquet", "data/ingest: missing or not what dvc.lock records of ingest"),
+        (INGEST / "qrels.parquet", "data/ingest/qrels.parquet: missing or not what dvc.lock records of ingest"),
     ],
 )
 def test_only_what_the_pipeline_made_is_promoted(project: Path, path: Path, message: str) -> None:

@@ -19,9 +19,9 @@ import pandas as pd
 import pytest
 
 from steps.core import tracking
+from steps.serving.mlflow_model import log_release, save_model
 from steps.serving.release import load_release
 
-CODE = Path(__file__).parents[2] / "steps/release/served_model.py"
 QUERIES = ["how to sum the axis", "string window"]
 ALONE = {"MLFLOW_TRACKING_URI": "", "PYTHONPATH": "", "MLFLOW_DISABLE_TELEMETRY": "true"}
 STRICT_LOADER = """
@@ -43,7 +43,7 @@ print(*(name for name in sys.modules if name.split(".")[0] in {"torch", "sentenc
 @pytest.fixture(scope="module")
 def saved(released: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     target = tmp_path_factory.mktemp("mlflow") / "model"
-    tracking.save_served_model(released / "models/release/static", CODE, target)
+    save_model(released / "models/release/static", target)
     return target
 
 
@@ -102,7 +102,7 @@ def test_a_stage_logs_a_model_that_loads_from_the_tracking_server(
     monkeypatch.setenv("SLIMTOWER_PIPELINE", "test")
     monkeypatch.chdir(tmp_path)
     with tracking.stage_run("release@static", {}) as run:
-        run.served(released / "models/release/static", "release-static", CODE)
+        log_release(run, released / "models/release/static", "release-static")
     api = tracking.client()
     (logged,) = api.search_logged_models([tracking.experiment_id(api)])
     assert logged.name == "release-static"
@@ -122,7 +122,7 @@ def test_an_equal_release_is_stored_once(released: Path, tmp_path: Path, monkeyp
     attached = []
     for name, folder in [("a", "static"), ("a", "static"), ("b", "static"), ("a", "2l"), ("a", "static")]:
         with tracking.stage_run("release", {}) as run:
-            run.served(releases[folder], name, CODE, once=True)
+            log_release(run, releases[folder], name, once=True)
         assert isinstance(run, tracking.MlflowRun)
         found = run.api.get_run(run.run_id)
         (output,) = found.outputs.model_outputs

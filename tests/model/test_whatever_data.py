@@ -56,10 +56,10 @@ def params(made: dict[str, Any], tower: Path) -> Params:
 @pytest.mark.parametrize(
     ("write", "held", "absent", "judged", "unjudged"),
     [
-        (corpus, "no queries, nothing judged", "generated_queries, pool, train_queries", [], ["own"]),
+        (corpus, "no queries, nothing judged", "generated_queries, train_queries, unlabelled_queries", [], ["own"]),
         (judged_for_the_test, "40 test judgements", "generated_queries, train_queries", ["own"], []),
         (queries, "unlabelled), nothing judged", "generated_queries, train_queries", [], ["own"]),
-        (click_log, "test judgements by clicks", "pool", ["log"], []),
+        (click_log, "test judgements by clicks", "unlabelled_queries", ["log"], []),
         (untitled, "20 test judgements", "titles", ["own"], []),
         (two, "documents, no queries, nothing judged", "", ["first"], ["second"]),
     ],

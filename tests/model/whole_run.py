@@ -1,5 +1,9 @@
-"""All stages of a run in this process, from a recipe's params, on data that a test writes."""
+"""All stages of a run in this process, from a recipe's params, on data that a test writes.
 
+A stage sees what dvc.yaml names as its dependencies and nothing else, as a task in a clone of its own does.
+"""
+
+import contextlib
 import inspect
 import json
 import math
@@ -11,6 +15,9 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
+
+import yaml
+from dvc.repo import Repo
 
 from pipeline.data_check import check_data
 from pipeline.params import Params, check_params
@@ -125,6 +132,28 @@ def run_ingest(root: Path, params: Params) -> Path:
     return folder
 
 
+class Declared:
+    """Folders with links to those data and models below `root` that dvc.yaml lets a stage read."""
+
+    def __init__(self, root: Path, params: Params) -> None:
+        self.root = root
+        (root / ".dvc").mkdir()
+        (root / ".dvc/config").write_text("[core]\n    no_scm = true\n")
+        (root / "params.yaml").write_text(yaml.safe_dump(params.model_dump()))
+        shutil.copy("dvc.yaml", root)
+        with contextlib.chdir(root), Repo() as repo:  # DVC names stages relative to where it runs
+            self.read = {stage.addressing: {str(dep.def_path) for dep in stage.deps} for stage in repo.index.stages}
+
+    def of(self, stage: str) -> Path:
+        """The folder of a stage, made now."""
+        folder = self.root / "declared" / stage
+        for name in sorted(self.read[stage]):
+            if name.startswith(("data/", "models/")):
+                (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                (folder / name).symlink_to(self.root / name)
+        return folder
+
+
 def run_all(root: Path, params: Params) -> list[str]:
     """Run every stage below `root`; returns the lines of the data check."""
     from steps.distill.run import run as distill
@@ -134,37 +163,57 @@ def run_all(root: Path, params: Params) -> list[str]:
     from steps.index.run import run as index
     from steps.mine.run import run as mine
     from steps.release.run import run as release
+    from steps.score.run import run as score
     from steps.teach.run import run as teach
 
-    data, models, run = root / "data", root / "models", NullRun()
-    ingest = run_ingest(root, params)
-    lines = check_data(params, ingest)
+    declared, run = Declared(root, params), NullRun()
+    lines = check_data(params, run_ingest(root, params))
     signals: list[Literal["click", "relevance"]] = ["click", "relevance"]
     for signal in signals:
-        output = data / "mine" / signal
-        mine(signal=signal, ingest=ingest, clicks=data / "mine/click", output=output, params=params.mine, run=run)
-    index_teacher = models / "teach" / params.teach.index
-    teach(ingest, data / "mine/relevance", index_teacher, params.teach.described(params.teach.index), run)
-    generate(ingest, data / "generate", params.generate, run)
-    embed(ingest, data / "generate", index_teacher, data / "embed", params.embed, run)
-    index(ingest, data / "embed", index_teacher, models / "index", params.index, run)
-    mined, releases = data / "mine/relevance", {}
+        data = declared.of(f"mine@{signal}") / "data"
+        output = root / "data/mine" / signal
+        mine(
+            signal=signal,
+            ingest=data / "ingest",
+            clicks=data / "mine/click",
+            output=output,
+            params=params.mine,
+            run=run,
+        )
+    for name in params.teach.teachers:
+        data = declared.of(f"teach@{name}") / "data"
+        output = root / "models/teach" / name
+        teach(data / "ingest", data / "mine/relevance", output, params.teach.described(name), run)
+    teacher = Path("models/teach") / params.teach.index
+    generate(declared.of("generate") / "data/ingest", root / "data/generate", params.generate, run)
+    seen = declared.of("embed")
+    embed(seen / "data/ingest", seen / "data/generate", seen / teacher, root / "data/embed", params.embed, run)
+    (root / "data/score").mkdir()
+    for name in params.score.teachers:
+        seen = declared.of(f"score@{name}")
+        scorer, output = seen / "models/teach" / name, root / "data/score" / name
+        score(seen / "data/ingest", seen / "data/embed", scorer, output, params.score, run)
+    seen = declared.of("index")
+    index(seen / "data/ingest", seen / "data/embed", seen / teacher, root / "models/index", params.index, run)
     for name in params.distill.students:
-        output = models / "distill" / name
-        distill(name, ingest, mined, data / "embed", index_teacher, output, params.distill, run)
-        releases[name] = models / "release" / name
-        release(name, output, models / "index", ingest, releases[name], params.release, run)
+        seen = declared.of(f"distill@{name}")
+        output = root / "models/distill" / name
+        mined, embedded = seen / "data/mine/relevance", seen / "data/embed"
+        distill(name, seen / "data/ingest", mined, embedded, seen / teacher, output, params.distill, run)
+        seen = declared.of(f"release@{name}")
+        output, distilled = root / "models/release" / name, seen / "models/distill" / name
+        release(name, distilled, seen / "models/index", seen / "data/ingest", output, params.release, run)
+    seen = declared.of("evaluate")
     evaluate(
-        ingest=ingest,
-        mine=mined,
-        embed=data / "embed",
-        generate=data / "generate",
-        teach=index_teacher,
-        index=models / "index",
-        distill=models / "distill",
-        releases=releases,
+        ingest=seen / "data/ingest",
+        mine=seen / "data/mine/relevance",
+        embed=seen / "data/embed",
+        generate=seen / "data/generate",
+        teach=seen / teacher,
+        index=seen / "models/index",
+        distill=seen / "models/distill",
+        releases={name: seen / "models/release" / name for name in params.distill.students},
         output=root / "reports",
-        budget_ms=params.evaluate.budget_ms,
         params=params.evaluate,
         run=run,
     )

@@ -17,6 +17,7 @@ TOPICS = ("matrix", "graph", "string", "socket", "widget", "ledger", "planet", "
 def params(**changes: object) -> EvaluateParams:
     """Small settings."""
     values: dict[str, object] = {
+        "budget_ms": 0.0,
         "splits": ["test", "dev"],
         "k": 1000,
         "run_depth": 10,

@@ -26,7 +26,7 @@ def params(*sources: Mapping[str, Any], **changes: Any) -> IngestParams:
         "sources": list(sources),
         "since": "",
         "until": "",
-        "pool": "",
+        "unlabelled_queries": "",
         "term_scores": "",
         "max_reject_ratio": 1.0,
         "max_query_words": 20,

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 from promote_stand_ins import evidence, promote_params
 
-from steps.core.tracking import MlflowRun
-from steps.promote import promotion, rollback
+from steps.promote import promotion, registration, rollback
 from steps.promote.candidate import Candidate, release_digest
 from steps.promote.history import history
 from steps.promote.lock import Lock, lock_shelf
@@ -83,7 +82,7 @@ def open_project(root: Path, database: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.delenv("SLIMTOWER_LOCK", raising=False)
     golden = [{"dataset": "api", "text": "a", "doc_ids": ["d"], "scores": [1.0]}]
     monkeypatch.setattr(promotion, "golden_hits", lambda folder, count: golden)
-    monkeypatch.setattr(MlflowRun, "served", lambda self, folder, name, code: self.model(folder, name))
+    monkeypatch.setattr(registration, "log_release", lambda run, folder, name: run.model(folder, name))
     for module in (promotion, rollback):
         monkeypatch.setattr(module, "smoke_test", lambda registry, version: None)
     return Project(root, f"retriever-{uuid.uuid4().hex[:8]}")

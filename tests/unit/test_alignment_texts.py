@@ -19,7 +19,7 @@ from steps.embed.params import EmbedParams
 from steps.embed.query_words import query_words
 
 PARAMS: dict[str, Any] = {
-    "parts": ["train_queries", "generated_queries", "titles", "sentences", "pool"],
+    "parts": ["train_queries", "generated_queries", "titles", "sentences", "unlabelled_queries"],
     "max_words": 6,
     "max_part_texts": 0,
     "spans_per_document": 1,
@@ -31,7 +31,8 @@ PARAMS: dict[str, Any] = {
 }
 
 
-def query(query_id: str, text: str, split: str) -> dict[str, str]:
+def query(query_id: str, text: str, split: str = "") -> dict[str, str]:
+    """A query of a split, or without one an unlabelled query."""
     return {"query_id": query_id, "dataset": "one", "text": text, "split": split}
 
 
@@ -48,7 +49,8 @@ def texts_of(
 ) -> AlignmentTexts:
     sources = Sources(
         corpus=[(f"one/d{i}", title, content) for i, (title, content) in enumerate(corpus)],
-        queries=table_from_rows("queries", queries),
+        queries=table_from_rows("queries", [row for row in queries if row["split"]]),
+        unlabelled=table_from_rows("unlabelled_queries", [row for row in queries if not row["split"]]),
         generated=table_from_rows("generated_queries", generated),
     )
     return build(sources, EmbedParams.model_validate(PARAMS | changes))
@@ -62,20 +64,20 @@ def test_evaluation_queries_are_removed_from_every_part_and_counted() -> None:
     found = texts_of(
         [query("t", "What is (are) Glaucoma ?", "test"), query("v", "dev query", "dev"),
          query("a", "what is are glaucoma", "train"), query("b", "kept query", "train"),
-         query("p", "DEV query!", "pool")],
+         query("p", "DEV query!")],
         ("What is (are) Glaucoma", "What is are glaucoma? Another sentence."),
     )  # fmt: skip
     assert pairs(found) == [("train_queries", "kept query"), ("sentences", "Another sentence.")]
     assert {part: tally["evaluation_query"] for part, tally in found.counts.items()} == {
-        "train_queries": 1, "generated_queries": 0, "titles": 1, "sentences": 1, "pool": 1,
+        "train_queries": 1, "generated_queries": 0, "titles": 1, "sentences": 1, "unlabelled_queries": 1,
     }  # fmt: skip
 
 
 def test_a_text_belongs_to_the_first_part_that_has_it() -> None:
-    queries = [query("a", "Cumulative sum", "train"), query("p", "cumulative, SUM", "pool")]
+    queries = [query("a", "Cumulative sum", "train"), query("p", "cumulative, SUM")]
     found = texts_of(queries, ("cumulative sum", ""))
     assert pairs(found) == [("train_queries", "Cumulative sum")]
-    assert found.counts["titles"]["repeated"] == found.counts["pool"]["repeated"] == 1
+    assert found.counts["titles"]["repeated"] == found.counts["unlabelled_queries"]["repeated"] == 1
 
 
 def test_a_cut_text_is_compared_after_the_cut() -> None:
@@ -97,10 +99,10 @@ def test_texts_without_a_word_are_left_out() -> None:
 
 
 def test_a_large_part_is_sampled_the_same_way_each_time() -> None:
-    queries = [query(f"q{i}", f"query number {i}", "pool") for i in range(100)]
+    queries = [query(f"q{i}", f"query number {i}") for i in range(100)]
     first, second = (texts_of(queries, max_part_texts=10) for _ in range(2))
     assert pairs(first) == pairs(second)
-    assert first.counts["pool"]["kept"] == 10
+    assert first.counts["unlabelled_queries"]["kept"] == 10
     assert pairs(first) != pairs(texts_of(queries, max_part_texts=10, seed=4))
 
 
@@ -202,11 +204,11 @@ def test_a_perturbation_of_case_alone_repeats_nothing_and_its_repetition_does(or
 
 
 def test_a_text_that_is_there_to_the_letter_is_no_new_perturbation_nor_one_of_a_later_part() -> None:
-    queries = [query("a", "abs", "train"), query("b", "ABS", "pool"), query("c", "Abs", "pool")]
-    found = texts_of(queries, parts=["perturbed_queries", "pool"])
+    queries = [query("a", "abs", "train"), query("b", "ABS"), query("c", "Abs")]
+    found = texts_of(queries, parts=["perturbed_queries", "unlabelled_queries"])
     (made,) = (text for part, text in pairs(found) if part == "perturbed_queries")
     assert made in {"ABS", "Abs"}
-    assert [text for part, text in pairs(found) if part == "pool"] == [{"ABS": "Abs", "Abs": "ABS"}[made]]
+    assert [text for part, text in pairs(found) if part == "unlabelled_queries"] == [{"ABS": "Abs", "Abs": "ABS"}[made]]
     assert texts_of([query("a", "42", "train")], parts=["perturbed_queries"]).counts["perturbed_queries"] == {
         "kept": 0, "evaluation_query": 0, "repeated": 1, "empty": 0}  # fmt: skip
 
@@ -284,7 +286,7 @@ def test_nothing_to_take_texts_from_gives_no_texts(part: str) -> None:
 
 
 def test_without_training_queries_there_are_neither_random_nor_perturbed_ones() -> None:
-    queries = [query("p", "an unlabelled query", "pool"), query("t", "a test query", "test")]
+    queries = [query("p", "an unlabelled query"), query("t", "a test query", "test")]
     found = texts_of(queries, *CORPUS, generated=VARIANTS, parts=["random_queries", "perturbed_queries"])
     assert pairs(found) == []
 
@@ -306,6 +308,7 @@ class Stream:
 
 def test_spans_stream_the_corpus_and_read_it_twice() -> None:
     corpus = Stream(50)
-    sources = Sources(corpus, table_from_rows("queries", TRAIN), table_from_rows("generated_queries", []))
+    tables: dict[str, Any] = {"queries": TRAIN, "unlabelled_queries": [], "generated_queries": []}
+    sources = Sources(corpus, *(table_from_rows(name, rows) for name, rows in tables.items()))
     found = build(sources, EmbedParams.model_validate(PARAMS | {"parts": ["spans"]}))
     assert corpus.loops == 2 and found.counts["spans"]["kept"] > 40

@@ -261,7 +261,7 @@ PARTS = np.repeat(["titles", "train_queries", "sentences"], [700, 60, 240])
 @pytest.mark.parametrize("epochs", [1.0, 3.0])
 def test_weights_give_every_part_the_texts_that_were_asked_for(seed: int, epochs: float) -> None:
     made = pipeline(parts=PARTS)
-    mixture = {"titles": 1.0, "train_queries": 1.0, "sentences": 0.5, "pool": 0.0}
+    mixture = {"titles": 1.0, "train_queries": 1.0, "sentences": 0.5, "unlabelled_queries": 0.0}
     weights = made.weights(mixture, 100, 50, seed)
     assert set(weights) == {"titles", "train_queries", "sentences"}
     drawn = made.drawn(weights, 50, seed, epochs)
@@ -270,8 +270,8 @@ def test_weights_give_every_part_the_texts_that_were_asked_for(seed: int, epochs
     }  # fmt: skip
     assert drawn["train_queries"]["different"] <= 60
     assert (drawn["titles"]["different"] == 100) == (epochs == 1.0)
-    assert made.weights({"titles": 0.25, "pool": 0.0}, None, 50, seed) == {"titles": 0.25}
-    assert made.missing(mixture | {"pool": 1.0, "spans": 0.0}) == ["pool"]
+    assert made.weights({"titles": 0.25, "unlabelled_queries": 0.0}, None, 50, seed) == {"titles": 0.25}
+    assert made.missing(mixture | {"unlabelled_queries": 1.0, "spans": 0.0}) == ["unlabelled_queries"]
 
 
 def params(student: dict[str, Any] = TWO, **changes: Any) -> DistillParams:
@@ -293,8 +293,8 @@ def test_a_cell_is_known_by_all_that_it_depends_on() -> None:
         Cell(params()).key(pipeline(digest="b")),
     }
     assert len(others | {key}) == 8
-    run = distill_params(student={"static": STATIC, "2l": TWO | {"loss": "cosine"}}, budget_ms=2.0)
-    assert Cell(with_student(run, TWO, {"titles": 1.0}, 5, 3)).key(one) == key, "another student, or a budget"
+    run = distill_params(student={"static": STATIC, "2l": TWO | {"loss": "cosine"}})
+    assert Cell(with_student(run, TWO, {"titles": 1.0}, 5, 3)).key(one) == key, "another student"
 
 
 def test_code_is_part_of_what_a_cell_depends_on(monkeypatch: pytest.MonkeyPatch) -> None:

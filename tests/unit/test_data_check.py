@@ -33,7 +33,7 @@ def student(**changes: Any) -> dict[str, Any]:
 def write(folder: Path, documents: int = 30, title: str = "title", **rows: list[tuple[Any, ...]]) -> Path:
     """Tables of ingest: `documents` of the data set `a`, and rows of others as tuples of their columns."""
     corpus = [(f"a/{at}", "a", title, "", f"content {at}") for at in range(documents)]
-    for name in ("corpus", "queries", "qrels", "impressions", "relevance", "term_scores"):
+    for name in ("corpus", "queries", "unlabelled_queries", "qrels", "impressions", "relevance", "term_scores"):
         given = corpus if name == "corpus" else rows.get(name, [])
         named = [dict(zip(SCHEMAS[name].names, row, strict=True)) for row in given]
         write_table(folder, name, table_from_rows(name, named))
@@ -42,6 +42,10 @@ def write(folder: Path, documents: int = 30, title: str = "title", **rows: list[
 
 def query(number: int, split: str) -> tuple[Any, ...]:
     return f"a/q{number}", "a", f"question {number}", split
+
+
+def unlabelled(number: int) -> tuple[Any, ...]:
+    return f"a/q{number}", "a", f"question {number}"
 
 
 def judged(number: int, split: str) -> tuple[Any, ...]:
@@ -55,7 +59,7 @@ def shown(number: int, *, clicked: bool) -> tuple[Any, ...]:
 def test_a_corpus_alone_runs_and_is_told_what_it_goes_without(tmp_path: Path) -> None:
     assert check_data(params(), write(tmp_path)) == [
         "teach@dense: no click log and no relevance table: all-MiniLM-L6-v2 stays as it is, a zero-shot teacher",
-        "distill: no texts of generated_queries, pool, train_queries: left out of the mixture",
+        "distill: no texts of generated_queries, train_queries, unlabelled_queries: left out of the mixture",
         "evaluate: no test query of a is judged: closeness to the teacher is measured instead; `make promote` will"
         " refuse, as it compares judged answers",
     ]
@@ -64,7 +68,8 @@ def test_a_corpus_alone_runs_and_is_told_what_it_goes_without(tmp_path: Path) ->
 def test_complete_data_need_no_line(tmp_path: Path) -> None:
     folder = write(
         tmp_path,
-        queries=[query(1, "train"), query(2, "test"), query(3, "pool")],
+        queries=[query(1, "train"), query(2, "test")],
+        unlabelled_queries=[unlabelled(3)],
         qrels=[judged(2, "test")],
         impressions=[shown(1, clicked=True), shown(1, clicked=False)],
     )
@@ -72,7 +77,8 @@ def test_complete_data_need_no_line(tmp_path: Path) -> None:
 
 
 def test_documents_without_titles_have_no_titles_to_align_on(tmp_path: Path) -> None:
-    lines = check_data(params(ZERO_SHOT), write(tmp_path, title=" ", queries=[query(1, "train"), query(2, "pool")]))
+    folder = write(tmp_path, title=" ", queries=[query(1, "train")], unlabelled_queries=[unlabelled(2)])
+    lines = check_data(params(ZERO_SHOT), folder)
     assert lines[0] == "distill: no texts of titles: left out of the mixture"
 
 
@@ -87,14 +93,14 @@ def test_documents_without_titles_have_no_titles_to_align_on(tmp_path: Path) -> 
         ),
         (student(labels="train", neighbours=0), {}, "score_softmax has no candidate documents.*set neighbours"),
         (
-            {"distill": {"required_parts": ["titles", "pool"]}},
+            {"distill": {"required_parts": ["titles", "unlabelled_queries"]}},
             {},
-            r"required_parts names pool, but the data give no such",
+            r"required_parts names unlabelled_queries, but the data give no such",
         ),
         (
             {"distill": {"mixture": {"titles": 0.0, "sentences": 0.0}}},
             {},
-            "the data give no text of generated_queries, pool, train_queries, so students have nothing",
+            "the data give no text of generated_queries, train_queries, unlabelled_queries, so students have nothing",
         ),
         ({"distill": {"mixture": {"spans": 1.0}}}, {}, r"mixture gives spans a weight, but embed\.parts does not name"),
         ({"mine": {"planner": "table"}}, {}, r"planner: 'table' needs term scores and ingest read none"),
@@ -149,4 +155,4 @@ def test_scores_of_training_queries_are_labels_and_train_a_teacher(tmp_path: Pat
     rows = [("a/q1", f"a/{at}", float(at)) for at in range(12)]
     folder = write(tmp_path, queries=[query(1, "train"), query(2, "test")], qrels=[judged(2, "test")], relevance=rows)
     lines = check_data(params(student(labels="train", terms=LABELS)), folder)
-    assert lines == ["distill: no texts of pool: left out of the mixture"]
+    assert lines == ["distill: no texts of unlabelled_queries: left out of the mixture"]

@@ -30,7 +30,7 @@ from steps.distill.trainer import Window
 TEACHER: Any = SimpleNamespace(tokenizer=[0] * 6, get_embedding_dimension=lambda: 4)
 EMBED = Path("data/embed")
 PARTS = np.array(["titles"] * 8 + ["sentences"] * 4)
-COUNTS = {"titles": {"kept": 8}, "sentences": {"kept": 4}, "pool": {"kept": 0, "empty": 3}}
+COUNTS = {"titles": {"kept": 8}, "sentences": {"kept": 4}, "unlabelled_queries": {"kept": 0, "empty": 3}}
 
 
 @pytest.mark.parametrize("shape", [(11, 4), (12, 3), (12,)])
@@ -59,34 +59,38 @@ def test_parts_without_texts_are_left_out_with_one_line_that_says_why(capsys: py
         "generated_queries": {"kept": 0, "repeated": 0, "evaluation_query": 0, "empty": 0},
         "spans": {"kept": 0, "repeated": 5, "evaluation_query": 2},
     }
-    weights: Any = {"titles": 1.0, "pool": 1.0, "generated_queries": 1.0, "spans": 0.5, "sentences": 0.1}
-    assert check_mixture(weights, PARTS, np.arange(12), counts) == ["generated_queries", "pool", "sentences", "spans"]
+    weights: Any = {"titles": 1.0, "unlabelled_queries": 1.0, "generated_queries": 1.0, "spans": 0.5, "sentences": 0.1}
+    absent = check_mixture(weights, PARTS, np.arange(12), counts)
+    assert absent == ["generated_queries", "sentences", "spans", "unlabelled_queries"]
     [line] = capsys.readouterr().err.splitlines()
     assert line == (
-        "distill: left out of the mixture: generated_queries, pool (it has no texts); sentences (weight 0.1 of its 4"
-        " texts is not one text); spans (of its texts 5 repeat other texts and 2 are evaluation queries)"
+        "distill: left out of the mixture: generated_queries, unlabelled_queries (it has no texts); sentences (weight"
+        " 0.1 of its 4 texts is not one text); spans (of its texts 5 repeat other texts and 2 are evaluation queries)"
     )
-    assert check_mixture({"titles": 1.0, "pool": 0.0}, PARTS, np.arange(12), COUNTS) == []
+    assert check_mixture({"titles": 1.0, "unlabelled_queries": 0.0}, PARTS, np.arange(12), COUNTS) == []
     assert check_mixture({"titles": 1.0, "sentences": 2.0}, PARTS, np.arange(8), COUNTS) == ["sentences"]
     assert "sentences (all of its 4 texts validate)" in capsys.readouterr().err
 
 
 def test_a_required_part_without_texts_stops_the_run() -> None:
-    with pytest.raises(UserError, match=r"required_parts: pool must train, but it has no texts; give such texts to"):
-        check_mixture({"titles": 1.0, "pool": 1.0}, PARTS, np.arange(12), COUNTS, ["titles", "pool"])
-    assert check_mixture({"titles": 1.0, "pool": 1.0}, PARTS, np.arange(12), COUNTS, ["titles"]) == ["pool"]
+    weights: Any = {"titles": 1.0, "unlabelled_queries": 1.0}
+    with pytest.raises(UserError, match=r"required_parts: unlabelled_queries must train, but it has no texts; give"):
+        check_mixture(weights, PARTS, np.arange(12), COUNTS, ["titles", "unlabelled_queries"])
+    assert check_mixture(weights, PARTS, np.arange(12), COUNTS, ["titles"]) == ["unlabelled_queries"]
 
 
 def test_a_mixture_of_which_nothing_is_left_stops_the_run() -> None:
-    with pytest.raises(UserError, match=r"no text is left to train on \(pool \(it has no texts\)\); give weights to"):
-        check_mixture({"pool": 1.0}, PARTS, np.arange(12), COUNTS)
+    with pytest.raises(
+        UserError, match=r"no text is left to train on \(unlabelled_queries \(it has no texts\)\); give"
+    ):
+        check_mixture({"unlabelled_queries": 1.0}, PARTS, np.arange(12), COUNTS)
 
 
 def test_documents_first_needs_texts_of_documents() -> None:
-    check_curriculum(0.5, np.array(["pool", "spans"]))
-    check_curriculum(0.0, np.array(["pool"]))
+    check_curriculum(0.5, np.array(["unlabelled_queries", "spans"]))
+    check_curriculum(0.0, np.array(["unlabelled_queries"]))
     with pytest.raises(UserError, match=r"documents_first is 0.5, but no text of sentences, spans, titles trains"):
-        check_curriculum(0.5, np.array(["pool"]))
+        check_curriculum(0.5, np.array(["unlabelled_queries"]))
 
 
 def test_texts_longer_than_a_student_reads_are_refused() -> None:

@@ -30,26 +30,31 @@ def write(root: Path, students: dict[str, list[Row]], contents: list[str]) -> li
 
 
 def test_texts_are_those_that_every_student_held_out_of_that_data_set(tmp_path: Path) -> None:
-    rows = [("pool", "a/q", "one"), ("titles", "a/1", "two"), ("pool", "b/q", "other"), ("sentences", "a/2", "three")]
+    rows = [
+        ("unlabelled_queries", "a/q", "one"),
+        ("titles", "a/1", "two"),
+        ("unlabelled_queries", "b/q", "other"),
+        ("sentences", "a/2", "three"),
+    ]
     made = [("generated_queries", "a/q#0", "made")]
     folders = write(tmp_path, {"x": rows + made, "y": rows[:3] + made}, ["text"])
     [found] = read_texts(tmp_path, folders, ["a"], 1)
-    assert (sorted(found.texts), found.parts) == (["one", "two"], {"pool": 1, "titles": 1})
-    assert found.told() == "1 unlabelled queries, 1 titles that trained no student"
+    assert (sorted(found.texts), found.parts) == (["one", "two"], {"unlabelled_queries": 1, "titles": 1})
+    assert found.told() == "1 titles, 1 unlabelled queries that trained no student"
     assert read_texts(tmp_path, [], [], 1) == []
 
 
 def test_enough_queries_stand_alone_and_there_is_a_limit(tmp_path: Path) -> None:
-    queries = [("pool", f"a/{at}", f"query {at}") for at in range(20)]
+    queries = [("unlabelled_queries", f"a/{at}", f"query {at}") for at in range(20)]
     titles = [("titles", f"a/{at}", f"title {at}") for at in range(600)]
     [found] = read_texts(tmp_path, write(tmp_path, {"x": queries + titles}, []), ["a"], 1)
-    assert found.parts == {"pool": 20}
+    assert found.parts == {"unlabelled_queries": 20}
     [found] = read_texts(tmp_path, write(tmp_path, {"x": queries[1:] + titles}, []), ["a"], 1)
     assert len(set(found.texts)) == 500
 
 
 def test_without_any_held_out_text_the_corpus_stands_in_and_is_told(tmp_path: Path) -> None:
-    folders = write(tmp_path, {"x": [("pool", "b/q", "other")]}, ["First here. Then more.", ""])
+    folders = write(tmp_path, {"x": [("unlabelled_queries", "b/q", "other")]}, ["First here. Then more.", ""])
     [found] = read_texts(tmp_path, folders, ["a"], 1)
     assert (found.texts, found.parts) == (["First here."], {"corpus": 1})
     assert "may have trained students" in told(found.parts)
@@ -61,7 +66,9 @@ def test_closeness_is_1_for_the_teacher_itself_and_less_for_one_that_reads_less(
     documents = {"a": {f"a/{at}": f"word{at % 7} word{at}" for at in range(40)}}
     same, less = FakeRelease(documents), FakeRelease(documents, known=1)
     texts = [f"word{at} word{at + 7}" for at in range(10)]
-    found = measure_closeness({"same": same, "less": less}, bag_of_words, [Texts("a", texts, {"pool": 10})])["a"]
+    found = measure_closeness(
+        {"same": same, "less": less}, bag_of_words, [Texts("a", texts, {"unlabelled_queries": 10})]
+    )["a"]
     assert found["same"].as_dict() == pytest.approx({"cosine": 1.0, "overlap": 1.0})
     assert found["less"].as_dict()["cosine"] < 0.9 and found["less"].as_dict()["overlap"] < 1
     assert set(same.kinds) == {"flat"}

@@ -1,4 +1,4 @@
-"""Evaluation sets are the judged queries of the data sets; unlabelled pools are none."""
+"""Evaluation sets are the judged dev and test queries of the data sets."""
 
 from pathlib import Path
 
@@ -15,13 +15,13 @@ def write(folder: Path, splits: dict[str, tuple[str, str]]) -> None:
     qrels = [
         {"query_id": row["query_id"], "dataset": row["dataset"], "doc_id": "d", "grade": 1, "split": row["split"]}
         for row in rows
-        if row["split"] != "pool"
+        if row["split"] != "train"
     ]
     write_table(folder, "qrels", table_from_rows("qrels", qrels))
 
 
-def test_a_pool_of_unlabelled_queries_is_no_data_set(tmp_path: Path) -> None:
-    write(tmp_path, {"a": ("one", "test"), "b": ("one", "dev"), "c": ("pool", "pool")})
+def test_training_queries_are_no_evaluation_set(tmp_path: Path) -> None:
+    write(tmp_path, {"a": ("one", "test"), "b": ("one", "dev"), "c": ("two", "train")})
     found = read_evaluation_sets(tmp_path, ["test", "dev"])
     assert [(item.dataset, item.split, item.query_ids) for item in found] == [
         ("one", "test", ["a"]),

@@ -41,7 +41,6 @@ class Recorded(NullRun):
 def evaluate(
     root: Path,
     monkeypatch: pytest.MonkeyPatch,
-    budget_ms: float = 0.0,
     run: Run | None = None,
     teacher: Encode = bag_of_words,
     judged: tuple[str, ...] = ("api", "med"),
@@ -65,7 +64,6 @@ def evaluate(
         distill=root / "distill",
         releases={"static": root, "2l": root},
         output=root / "reports",
-        budget_ms=budget_ms,
         params=params(**changes),
         run=run or NullRun(),
     )

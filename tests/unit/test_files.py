@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from steps.core.errors import UserError
-from steps.core.files import code_digest, read_json, staged_folder, write_json
+from steps.core.files import read_json, staged_folder, write_json
 
 
 def test_a_failed_block_leaves_the_old_folder_and_no_litter(tmp_path: Path) -> None:
@@ -69,19 +69,6 @@ def test_only_what_was_left_of_the_same_target_is_removed(tmp_path: Path) -> Non
     with staged_folder(tmp_path / "*") as staging:
         (staging / "a").write_text("a")
     assert (tmp_path / ".staging.other.1").is_dir()
-
-
-def test_code_is_known_by_name_and_content(tmp_path: Path) -> None:
-    (tmp_path / "deep").mkdir()
-    (tmp_path / "deep/a.py").write_text("one")
-    digests = [code_digest(tmp_path)]
-    (tmp_path / "notes.txt").write_text("no code")
-    assert code_digest(tmp_path) == digests[0]
-    (tmp_path / "deep/a.py").write_text("two")
-    digests.append(code_digest(tmp_path))
-    (tmp_path / "deep/a.py").rename(tmp_path / "deep/b.py")
-    digests.append(code_digest(tmp_path))
-    assert len(set(digests)) == 3
 
 
 def test_json_is_equal_bytes_for_equal_content(tmp_path: Path) -> None:

@@ -89,9 +89,8 @@ def test_the_tables_are_counted(tmp_path: Path) -> None:
     words = " ".join(["word"] * 30)
     rows: dict[str, list[tuple[str, ...]]] = {
         "corpus": [(f"a/{at}", "a", "title", "", words) for at in range(10)],
-        "queries": [
-            (f"a/q{at}", "a", "text", split) for at, split in enumerate(["train"] * 4 + ["test"] * 3 + ["pool"])
-        ],
+        "queries": [(f"a/q{at}", "a", "text", split) for at, split in enumerate(["train"] * 4 + ["test"] * 3)],
+        "unlabelled_queries": [("a/q7", "a", "text")],
     }
     for name, given in rows.items():
         columns = SCHEMAS[name].names
@@ -103,7 +102,7 @@ def test_the_tables_are_counted(tmp_path: Path) -> None:
 
 
 def test_no_document_is_no_division(tmp_path: Path) -> None:
-    for name in ("corpus", "queries"):
+    for name in ("corpus", "queries", "unlabelled_queries"):
         write_table(tmp_path, name, table_from_rows(name, []))
     assert measure(tmp_path, params()) == Data(0, 0.0, 0, 0)
 

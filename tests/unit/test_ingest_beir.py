@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,7 @@ def params(folder: Path, **changes: Any) -> IngestParams:
     values: dict[str, Any] = {
         "seed": 3,
         "sources": [{"name": "toy", "kind": "beir", "path": str(folder)}],
-        "pool": "",
+        "unlabelled_queries": "",
         "term_scores": "",
         "since": "",
         "until": "",
@@ -176,7 +177,7 @@ def test_a_query_named_by_a_broken_row_alone_is_still_held_out(beir: Maker) -> N
     data, _ = read(
         beir({"qrels/test.tsv": qrels(("q20", "d20", "high"), *rows), "qrels/train.tsv": qrels(("q0", "d0", 1))})
     )
-    assert "toy/q20" not in {query.query_id for query in data.queries if query.split in {"train", "pool"}}
+    assert "toy/q20" not in {query.query_id for query in data.queries if query.split in {"train", "unlabelled"}}
 
 
 def test_a_query_of_train_and_test_stays_test(beir: Maker) -> None:
@@ -210,14 +211,14 @@ def test_given_dev_qrels_leave_train_whole(beir: Maker) -> None:
     assert (splits.count("train"), splits.count("dev"), splits.count("test")) == (15, 5, 10)
 
 
-def test_unjudged_queries_join_the_pool_but_those_of_other_qrels_do_not(beir: Maker) -> None:
+def test_unjudged_queries_are_unlabelled_but_for_those_of_other_qrels(beir: Maker) -> None:
     files = {
         "queries.jsonl": lines(*({"_id": f"q{n}", "text": f"question {n}"} for n in range(33))),
         "qrels/liveqa.tsv": qrels(("q31", "d1", 2), ("q31", "d2", 0)),
         "qrels/train.tsv": qrels(*((f"q{n}", f"d{n}", 1) for n in range(20)), ("q32", "d1", 0)),
     }
     data, _ = read(beir(files))
-    assert [query.query_id for query in data.queries if query.split == "pool"] == ["toy/q30"]
+    assert [query.query_id for query in data.queries if query.split == "unlabelled"] == ["toy/q30"]
     assert data.facts["other_qrels_rows"] == {"liveqa.tsv": 2}
     assert data.facts["queries_left_out"] == {"only_in_other_qrels": 1, "without_relevant_document": 1}
 
@@ -271,27 +272,27 @@ NOTHING: dict[str, bytes | None] = {"qrels/train.tsv": None, "qrels/test.tsv": N
     ("replaced", "said", "splits"),
     [
         (NOTHING | {"queries.jsonl": None}, "30 documents, no queries, nothing judged", {}),
-        (NOTHING, "30 documents, 30 queries (30 unlabelled), nothing judged", {"pool": 30}),
+        (NOTHING, "30 documents, 30 queries (30 unlabelled), nothing judged", {"unlabelled": 30}),
         (
             {"qrels/train.tsv": None},
             "30 documents, 30 queries (10 test, 20 unlabelled), 10 test judgements",
-            {"test": 10, "pool": 20},
+            {"test": 10, "unlabelled": 20},
         ),
         (
             {"qrels/test.tsv": None},
             "30 documents, 30 queries (16 train, 4 dev, 10 unlabelled), no test query judged",
-            {"train": 16, "dev": 4, "pool": 10},
+            {"train": 16, "dev": 4, "unlabelled": 10},
         ),
         (
             NOTHING | {"qrels/dev.tsv": qrels(("q3", "d3", 1))},  # as in MS MARCO, whose test judgements nobody has
             "30 documents, 30 queries (1 test, 29 unlabelled), 1 test judgements",
-            {"test": 1, "pool": 29},
+            {"test": 1, "unlabelled": 29},
         ),
         (
             NOTHING | {"qrels/all.tsv": qrels(("q3", "d3", 1))},
             "30 documents, 29 queries (29 unlabelled), nothing judged, qrels/all.tsv not read (judgements are"
             " train.tsv, dev.tsv and test.tsv), its queries left out",
-            {"pool": 29},
+            {"unlabelled": 29},
         ),
     ],
 )
@@ -306,8 +307,8 @@ def test_a_folder_may_lack_all_but_its_corpus_and_a_line_says_what_it_holds(
     checked = params(beir(replaced))
     run(sources=checked.sources, output=tmp_path / "out", params=checked, run=NullRun())
     assert capsys.readouterr().out == f"toy: {said}\n"
-    found = read_table(tmp_path / "out", "queries")["split"].to_pylist()
-    assert {split: found.count(split) for split in set(found)} == splits
+    found = Counter(read_table(tmp_path / "out", "queries")["split"].to_pylist())
+    assert found + Counter(unlabelled=read_table(tmp_path / "out", "unlabelled_queries").num_rows) == splits
 
 
 def test_documents_without_titles_are_sound(beir: Maker) -> None:
@@ -343,11 +344,15 @@ def test_train_queries_that_spell_an_evaluation_query_are_left_out(beir: Maker, 
     for seed in range(6):
         checked = params(folder, seed=seed)
         run(sources=checked.sources, output=tmp_path / "out", params=checked, run=NullRun())
-        rows = read_table(tmp_path / "out", "queries").to_pylist()
-        by_split: dict[str, set[str]] = {split: set() for split in ("train", "dev", "test", "pool")}
+        rows = [
+            {"split": "unlabelled"} | row
+            for name in ("queries", "unlabelled_queries")
+            for row in read_table(tmp_path / "out", name).to_pylist()
+        ]
+        by_split: dict[str, set[str]] = {split: set() for split in ("train", "dev", "test", "unlabelled")}
         for row in rows:
             by_split[row["split"]].add(fold(row["text"]))
-        assert not (by_split["train"] | by_split["pool"]) & (by_split["dev"] | by_split["test"])
+        assert not (by_split["train"] | by_split["unlabelled"]) & (by_split["dev"] | by_split["test"])
         assert not by_split["dev"] & by_split["test"]
         lost = [r for r in read_table(tmp_path / "out", "rejects").to_pylist() if r["source"] == "toy/queries.jsonl"]
         assert {(1, "evaluation_query_text"), (31, "evaluation_query_text")} <= {(r["line"], r["reason"]) for r in lost}
@@ -369,6 +374,7 @@ def test_a_rerun_writes_the_same_bytes_and_a_failure_leaves_the_old_output(beir:
         "relevance.parquet",
         "report.json",
         "term_scores.parquet",
+        "unlabelled_queries.parquet",
     ]
     before = {name: (tmp_path / "a" / name).read_bytes() for name in names}
     assert before == {name: (tmp_path / "b" / name).read_bytes() for name in names}

@@ -121,7 +121,7 @@ def test_the_parts_are_the_splits(registry: Any) -> None:
     assert ids(data, "train") == {f"mine/q{n}" for n in range(20)}
     assert ids(data, "dev") == {f"mine/q{n}" for n in range(22, 26)}
     assert ids(data, "test") == {f"mine/q{n}" for n in range(30, 40)}
-    assert ids(data, "pool") == {"mine/q20", "mine/q21"}
+    assert ids(data, "unlabelled") == {"mine/q20", "mine/q21"}
     assert data.facts["queries_left_out"] == {"unjudged_in_evaluation_part": 1}
     assert data.facts["parts"] == {"test": "toy/test", "dev": "toy/validation", "train": "toy/train"}
     assert {(row.query_id, row.doc_id, row.grade, row.split) for row in data.judgements if row.split == "dev"} == {
@@ -138,7 +138,7 @@ def test_dev_is_test_where_test_has_no_judgements(registry: Any) -> None:
     data, _ = read()
     assert ids(data, "test") == {f"mine/q{n}" for n in range(20, 30)}
     assert len(ids(data, "dev")) == 4 and len(ids(data, "train")) == 16
-    assert not ids(data, "pool")
+    assert not ids(data, "unlabelled")
 
 
 def test_a_data_set_without_parts_is_the_test(registry: Any) -> None:
@@ -157,7 +157,7 @@ def test_parts_that_share_their_queries_are_told_apart_by_their_judgements(regis
     data, rejects = read()
     assert ids(data, "train") == {f"mine/q{n}" for n in range(20)}
     assert "mine/q20" in ids(data, "test")
-    assert not ids(data, "pool")
+    assert not ids(data, "unlabelled")
     assert [(row.source, row.line, row.reason) for row in rejects.rows] == [
         ("mine/train/qrels", 21, "query_in_two_splits")
     ]

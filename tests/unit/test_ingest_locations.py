@@ -197,7 +197,7 @@ def test_rows_of_sources_json_go_to_the_places_that_they_came_from(tmp_path: Pat
         "toy/qrels/test.tsv",
         "scores/a.csv",
         "terms.tsv",
-        "pool.tsv",
+        "more.tsv",
     ):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(name)
@@ -207,19 +207,19 @@ def test_rows_of_sources_json_go_to_the_places_that_they_came_from(tmp_path: Pat
         "path": str(tmp_path / "toy"),
         "relevance": str(tmp_path / "scores"),
     }
-    checked = params(source, pool=str(tmp_path / "pool.tsv"), term_scores=str(tmp_path / "terms.tsv"))
+    checked = params(source, unlabelled_queries=str(tmp_path / "more.tsv"), term_scores=str(tmp_path / "terms.tsv"))
     keyed = by_key(checked, list_sources(checked))
     assert {key: [row["path"] for row in rows] for key, rows in keyed.items()} == {
         "ingest.sources[0].path": ["corpus.jsonl", "qrels/test.tsv", "queries.jsonl"],
         "ingest.sources[0].relevance": ["a.csv"],
-        "ingest.pool": ["pool.tsv"],
+        "ingest.unlabelled_queries": ["more.tsv"],
         "ingest.term_scores": ["terms.tsv"],
     }
     with reading_only(keyed):
-        assert one_file(str(tmp_path / "pool.tsv"), "ingest.pool") == tmp_path / "pool.tsv"
-        (tmp_path / "pool.tsv").write_text("changed")
-        with pytest.raises(UserError, match=r"pool\.tsv changed since the run began"):
-            one_file(str(tmp_path / "pool.tsv"), "ingest.pool")
+        assert one_file(str(tmp_path / "more.tsv"), "ingest.unlabelled_queries") == tmp_path / "more.tsv"
+        (tmp_path / "more.tsv").write_text("changed")
+        with pytest.raises(UserError, match=r"more\.tsv changed since the run began"):
+            one_file(str(tmp_path / "more.tsv"), "ingest.unlabelled_queries")
     no_files = params({"name": "beir", "kind": "ir_datasets", "id": "beir/scifact"})
     assert by_key(no_files, list_sources(no_files)) == {}
 

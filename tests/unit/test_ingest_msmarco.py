@@ -77,7 +77,7 @@ def test_dev_is_test_and_train_gives_dev_where_test_has_no_judgements(msmarco: M
     assert ids(data, "test") == {f"ms/{n}" for n in range(30, 40)}
     assert len(ids(data, "dev")) == 4 and len(ids(data, "train")) == 16
     assert ids(data, "dev") | ids(data, "train") == {f"ms/{n}" for n in range(20)}
-    assert ids(data, "pool") == {f"ms/{n}" for n in range(20, 25)}  # train queries without judgement
+    assert ids(data, "unlabelled") == {f"ms/{n}" for n in range(20, 25)}  # train queries without judgement
     assert data.facts["queries_left_out"] == {"unjudged_in_evaluation_file": 5}
     assert data.facts["test_judgements"] == "qrels.dev.tsv"
     assert len(data.documents) == 40
@@ -134,7 +134,7 @@ def test_one_file_of_queries(msmarco: Maker) -> None:
     no = {f"queries.{split}.tsv": None for split in ("train", "dev", "eval")}
     data, _ = read(msmarco({**no, "queries.tsv.gz": questions(range(45))}))
     assert ids(data, "test") == {f"ms/{n}" for n in range(30, 40)}
-    assert ids(data, "pool") == {f"ms/{n}" for n in (*range(20, 30), *range(40, 45))}
+    assert ids(data, "unlabelled") == {f"ms/{n}" for n in (*range(20, 30), *range(40, 45))}
 
 
 def test_bad_rows_are_rejected_with_reason_and_line(msmarco: Maker) -> None:
@@ -162,7 +162,7 @@ def test_bad_rows_are_rejected_with_reason_and_line(msmarco: Maker) -> None:
         ("ms/qrels.dev.tsv", 6, "unknown_query"),
     ]
     assert ids(data, "test") == {"ms/30"}
-    # Those that only broken rows name are the evaluation's all the same: neither pool nor train.
+    # Those that only broken rows name are the evaluation's all the same: neither unlabelled nor train.
     assert {query.query_id for query in data.queries} == {"ms/0", "ms/30"}
 
 

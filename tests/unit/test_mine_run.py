@@ -102,7 +102,7 @@ def test_impressions_of_unknown_ids_are_counted(tmp_path: Path) -> None:
     log = [*LOG, impression("d/q3", "d/gone", False), impression("d/gone", "d/sum", True)]
     out = mine(write_log(tmp_path / "ingest", QUERIES, DOCUMENTS, log), tmp_path / "mine")
     dropped = read_json(out / "report.json")["impressions"]["dropped"]
-    assert dropped == {"test_query": 2, "unknown_document": 1, "unknown_query": 1}
+    assert dropped == {"test_query": 2, "unknown_document": 1, "unlabelled_query": 1}
 
 
 def test_an_empty_log_writes_empty_tables_and_says_so(tmp_path: Path) -> None:

@@ -8,11 +8,11 @@ import pytest
 from steps.core.errors import UserError
 from steps.distill.mixture import epoch_rows, hold_out, weighted_rows
 
-PARTS = np.array(["pool"] * 100 + ["titles"] * 50)
+PARTS = np.array(["unlabelled_queries"] * 100 + ["titles"] * 50)
 
 
 def test_weights_are_repetitions() -> None:
-    rows = epoch_rows(np.arange(150), PARTS, {"pool": 2.5, "titles": 1.0}, seed=1, epoch=0)
+    rows = epoch_rows(np.arange(150), PARTS, {"unlabelled_queries": 2.5, "titles": 1.0}, seed=1, epoch=0)
     times = Counter(rows.tolist())
     assert {times[row] for row in range(100)} == {2, 3}
     assert sum(times[row] for row in range(100)) == 250
@@ -20,23 +20,23 @@ def test_weights_are_repetitions() -> None:
 
 
 def test_weight_zero_leaves_a_part_out() -> None:
-    rows = epoch_rows(np.arange(150), PARTS, {"pool": 0.0, "titles": 1.0}, seed=1, epoch=0)
+    rows = epoch_rows(np.arange(150), PARTS, {"unlabelled_queries": 0.0, "titles": 1.0}, seed=1, epoch=0)
     assert set(rows.tolist()) == set(range(100, 150))
 
 
 def test_epochs_differ_and_repeat_exactly() -> None:
-    first, second = (epoch_rows(np.arange(150), PARTS, {"pool": 0.5}, seed=1, epoch=e) for e in (0, 1))
+    first, second = (epoch_rows(np.arange(150), PARTS, {"unlabelled_queries": 0.5}, seed=1, epoch=e) for e in (0, 1))
     assert not np.array_equal(first, second)
-    assert np.array_equal(first, epoch_rows(np.arange(150), PARTS, {"pool": 0.5}, seed=1, epoch=0))
+    assert np.array_equal(first, epoch_rows(np.arange(150), PARTS, {"unlabelled_queries": 0.5}, seed=1, epoch=0))
 
 
 def test_nothing_to_learn_from_is_an_error() -> None:
-    with pytest.raises(UserError, match=r"no alignment text has a weight above 0 .*pool.*titles"):
-        weighted_rows(PARTS, {"sentences": 1.0, "pool": 0.0})
+    with pytest.raises(UserError, match=r"no alignment text has a weight above 0 .*titles.*unlabelled_queries"):
+        weighted_rows(PARTS, {"sentences": 1.0, "unlabelled_queries": 0.0})
 
 
 def test_parts_without_weight_are_neither_trained_nor_held_out() -> None:
-    assert weighted_rows(PARTS, {"titles": 0.5, "pool": 0.0}).tolist() == list(range(100, 150))
+    assert weighted_rows(PARTS, {"titles": 0.5, "unlabelled_queries": 0.0}).tolist() == list(range(100, 150))
 
 
 def test_hold_out_is_a_partition() -> None:

@@ -1,14 +1,15 @@
 """What the pipeline says while DVC runs its stages, and the order in which it goes about them."""
 
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pipeline import Progress
 from pipeline import __main__ as pipeline
+from pipeline.__main__ import Progress
 from pipeline.preflight import Machine
 from steps.core.errors import UserError
 
@@ -170,4 +171,7 @@ def test_of_a_run_that_is_stopped_no_stage_goes_on(tmp_path: Path, monkeypatch: 
     with pytest.raises(SystemExit):
         pipeline._reproduce([], Stopped([]))
     stage = Path(f"/proc/{int((tmp_path / 'stage').read_text())}/stat")
-    assert not stage.exists() or stage.read_text().rpartition(")")[2].split()[0] == "Z"
+    until = time.monotonic() + 10  # a killed process takes a moment to end
+    while stage.exists() and stage.read_text().rpartition(")")[2].split()[0] != "Z":
+        assert time.monotonic() < until
+        time.sleep(0.05)

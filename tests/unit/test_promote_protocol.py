@@ -1,7 +1,6 @@
 """The protocol on a sqlite registry: whatever dies and whoever interferes, the right version serves, and once only."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 from promote_registry import SWAP, KilledError, Project, killed_after, open_project
@@ -228,11 +227,11 @@ def test_what_was_rolled_back_needs_a_word_to_come_back(project: Project) -> Non
 def test_a_registration_cut_short_does_not_upload_twice(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     uploads: list[Path] = []
 
-    def served(self: Any, folder: Path, name: str, code: Path) -> None:
+    def upload(run: MlflowRun, folder: Path, name: str) -> None:
         uploads.append(folder)
-        self.model(folder, name)
+        run.model(folder, name)
 
-    monkeypatch.setattr(MlflowRun, "served", served)
+    monkeypatch.setattr(registration, "log_release", upload)
     publish = registration.publish
 
     def dies(release: Path, run: MlflowRun) -> str:

@@ -40,11 +40,11 @@ def registered(tmp_path: Path) -> Path:
     (release / "index").mkdir(parents=True)
     (release / "index/flat.faiss").write_bytes(b"12345")
     (release / "old format").touch()
-    core = tmp_path / "model/code/steps/core"
-    core.mkdir(parents=True)
-    for name in ("__init__.py", "core/__init__.py"):
-        (core.parent / name).touch()
-    (core / "release.py").write_text(OLD)
+    serving = tmp_path / "model/code/steps/serving"
+    serving.mkdir(parents=True)
+    for name in ("__init__.py", "serving/__init__.py"):
+        (serving.parent / name).touch()
+    (serving / "release.py").write_text(OLD)
     return release
 
 

@@ -20,9 +20,9 @@ def test_mappings_merge_and_lists_replace() -> None:
 
 
 def test_variables_are_filled_paths_absolute_and_comments_left_alone(tmp_path: Path) -> None:
-    text = "# ${DATA} is a folder\npath: ${DATA}\npool: '${POOL:-}'\n"
+    text = "# ${DATA} is a folder\npath: ${DATA}\nunlabelled_queries: '${UNLABELLED:-}'\n"
     filled = fill(text, {"DATA": str(tmp_path / "x" / ".." / "y")}, Path("r.yaml"))
-    assert filled == f"# ${{DATA}} is a folder\npath: {tmp_path / 'y'}\npool: ''\n"
+    assert filled == f"# ${{DATA}} is a folder\npath: {tmp_path / 'y'}\nunlabelled_queries: ''\n"
 
 
 def test_a_bucket_is_no_local_path() -> None:

@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from steps.core import stage
 from steps.core.errors import UserError
 from steps.core.exit_file import VARIABLE, read_exit
 from steps.core.self_check import cuda, self_check
+from steps.core.stage import stage_main
+from steps.teach.params import TeachParams
 
 STEPS = sorted(path.parent.name for path in Path("steps").glob("*/__main__.py") if path.parent.name != "search")
 
@@ -44,7 +45,7 @@ def test_a_missing_gpu_stops_a_stage_before_it_starts(
     monkeypatch.setenv(VARIABLE, str(tmp_path / "exit"))
     monkeypatch.setattr(sys, "argv", ["teach"])
     with pytest.raises(SystemExit) as ended:
-        stage.stage_main("teach", lambda params, run: pytest.fail("the stage ran"))
+        stage_main("teach", TeachParams, lambda params, run: pytest.fail("the stage ran"))
     said = capsys.readouterr().err
     assert ended.value.code == 3
     assert said.startswith("slimtower: SLIMTOWER_REQUIRE_CUDA is 1, but torch") and said.count("\n") == 1

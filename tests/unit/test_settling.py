@@ -66,7 +66,7 @@ def test_a_share_of_the_cores_gets_as_many_threads_unless_they_were_set(monkeypa
 
 
 def test_the_threads_are_set_before_torch_is_imported() -> None:
-    asked = "import sys, pipeline; sys.exit('torch' in sys.modules)"
+    asked = "import sys, pipeline.__main__; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", asked]).returncode == 0
 
 

@@ -12,7 +12,8 @@ from steps.core import torchrun
 from steps.core.errors import OutOfMemory, TransientError, UserError
 from steps.core.exit_file import VARIABLE, read_exit
 from steps.core.files import write_json
-from steps.core.torchrun import _end_as, _launch, _meeting_point, _number, explain
+from steps.core.torchrun import _end_as, _launch, _meeting_point, _number, _Stage, explain
+from steps.teach.params import TeachParams
 
 ROOT = Path(__file__).parents[2]
 
@@ -75,7 +76,7 @@ def test_a_killed_rank_is_recorded_as_killed(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setenv("SLIMTOWER_PROCESSES", "2")
     monkeypatch.setattr(torchrun, "_run_ranks", lambda *given: explain(tmp_path / "none", {1: -signal.SIGKILL}))
     with pytest.raises(OutOfMemory):
-        _launch("teach", lambda params, run: None, None)
+        _launch(_Stage("teach", TeachParams, lambda params, run: None, None))
     assert (read_exit(tmp_path / "exit") or (0, ""))[0] == 137
 
 
@@ -110,20 +111,21 @@ def test_a_failing_rank_ends_the_command_with_its_line_and_code(tmp_path: Path) 
     """Rank 1 refuses while rank 0 waits for it; the command's own launcher tells."""
     script = (
         "import sys, torch\n"
-        "from steps.core import ranks, torchrun\n"
+        "from steps.core import distributed, torchrun\n"
         "from steps.core.errors import UserError\n"
-        "torchrun.load_params = lambda: None\n"
-        "torchrun.stage_main = lambda stage, body, cell: body(None, None)\n"
+        "from steps.core.params import Strict\n"
+        "torchrun.stage_main = lambda stage, model, body, cell: body(None, None)\n"
         "def body(params, run):\n"
-        "    if ranks.rank() == 1:\n"
+        "    if distributed.rank() == 1:\n"
         "        raise UserError('data/x: is broken; mend it')\n"
-        "    ranks.gather(torch.zeros(1))\n"
+        "    distributed.gather(torch.zeros(1))\n"
         "if __name__ == '__main__':\n"
-        "    torchrun.shared_stage_main('stand_in', body)\n"
+        "    torchrun.shared_stage_main('stand_in', Strict, body)\n"
     )
     (tmp_path / "steps").mkdir()
     (tmp_path / "steps/stand_in.py").write_text(script)
     (tmp_path / "steps/__init__.py").touch()
+    (tmp_path / "params.yaml").write_text("stand_in: {}\n")
     (tmp_path / "steps/core").symlink_to(ROOT / "steps/core")
     environment = os.environ | {
         "SLIMTOWER_PROCESSES": "2",

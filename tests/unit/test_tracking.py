@@ -8,6 +8,7 @@ import yaml
 
 from pipeline import lineage
 from steps.core import tracking
+from steps.core.run_ids import open_parent, pipeline_run
 
 
 @pytest.fixture
@@ -87,12 +88,12 @@ def test_a_plain_repro_is_finished_afterwards(project: Path, monkeypatch: pytest
 def test_a_scheduled_run_is_left_to_its_tasks(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     api = tracking.client()
     experiment = tracking.experiment_id(api)
-    own = tracking.pipeline_run(api, experiment, "own", "commit")
+    own = pipeline_run(api, experiment, "own", "commit")
     monkeypatch.setenv("SLIMTOWER_AIRFLOW_RUN", "scheduled__2025-01-01")
-    tracking.pipeline_run(api, experiment, "s3://bucket/runs/a", "commit")
-    assert tracking.open_parent(api, experiment) == own
+    pipeline_run(api, experiment, "s3://bucket/runs/a", "commit")
+    assert open_parent(api, experiment) == own
     api.set_terminated(own, "FINISHED")
-    assert tracking.open_parent(api, experiment) is None
+    assert open_parent(api, experiment) is None
 
 
 def test_of_several_tries_the_last_finished_counts(project: Path) -> None:
@@ -115,8 +116,8 @@ def test_outputs_need_not_be_here_where_the_stages_are_named(
     monkeypatch.setenv("SLIMTOWER_AIRFLOW_RUN", "scheduled__2025-01-01")
     monkeypatch.setenv("SLIMTOWER_IMAGE_DIGEST", "sha256:1")
     api = tracking.client()
-    parent = tracking.pipeline_run(api, tracking.experiment_id(api), "s3://bucket/runs/a", "commit")
-    assert tracking.pipeline_run(api, tracking.experiment_id(api), "s3://bucket/runs/a", "other") == parent
+    parent = pipeline_run(api, tracking.experiment_id(api), "s3://bucket/runs/a", "commit")
+    assert pipeline_run(api, tracking.experiment_id(api), "s3://bucket/runs/a", "other") == parent
     monkeypatch.setenv("SLIMTOWER_PARENT_RUN", parent)
     with tracking.stage_run("teach", {}):
         pass

@@ -1,25 +1,25 @@
-"""The pool of unlabelled queries: a TSV of one column (text) or two (source, text), plain or gzip."""
+"""The file of unlabelled queries: a TSV of one column (text) or two (source, text), plain or gzip."""
 
 from pathlib import Path
 
 from steps.core.errors import UserError
 from steps.core.files import sha256_text
 from steps.core.texts import fold
+from steps.ingest.params import UNLABELLED_QUERIES
 from steps.ingest.rejects import Rejects
 from steps.ingest.rows import Defect, decode, read_lines
-from steps.ingest.source_data import Query
-
-POOL = "pool"
+from steps.ingest.source_data import UNLABELLED, Query
 
 
-def read_pool(path: Path, *, max_query_words: int, max_reject_ratio: float, rejects: Rejects) -> list[Query]:
-    """Read the pool's distinct queries (after folding), their ids made from their text.
+def read_unlabelled(path: Path, *, max_query_words: int, max_reject_ratio: float, rejects: Rejects) -> list[Query]:
+    """Read the file's distinct queries (after folding), their ids made from their text.
 
     Raises UserError when the file is missing, has no usable row, or too many rows are defect.
     """
+    name = UNLABELLED_QUERIES
     if not path.is_file():
-        raise UserError(f'params.yaml: ingest.pool: no file {path}; name a TSV of queries, or "" for none')
-    source = f"{POOL}/{path.name}"
+        raise UserError(f'params.yaml: ingest.{name}: no file {path}; name a TSV of queries, or "" for none')
+    source = f"{name}/{path.name}"
     queries: dict[str, Query] = {}
     for line, raw in read_lines(path):
         rejects.count_row(source)
@@ -34,10 +34,10 @@ def read_pool(path: Path, *, max_query_words: int, max_reject_ratio: float, reje
         if key in queries:
             rejects.add(source, line, "duplicate_text", raw, defect=False)
         else:
-            queries[key] = Query(f"{POOL}/{sha256_text(key)[:16]}", POOL, text, POOL, source, line)
+            queries[key] = Query(f"{name}/{sha256_text(key)[:16]}", name, text, UNLABELLED, source, line)
     rejects.check(source, path, max_reject_ratio)
     if not queries:
-        raise UserError(f'{path}: holds no query; name another file in ingest.pool, or "" for none')
+        raise UserError(f'{path}: holds no query; name another file in ingest.{name}, or "" for none')
     return list(queries.values())
 
 

@@ -1,4 +1,4 @@
-"""The pool of unlabelled queries, the listing of outside files, and the params that name them."""
+"""The file of unlabelled queries, the listing of outside files, and the params that name them."""
 
 import gzip
 from pathlib import Path
@@ -12,18 +12,18 @@ from steps.core.files import sha256_file
 from steps.ingest.leakage import evaluation_texts, without_evaluation_texts
 from steps.ingest.listing import list_sources, write_listing
 from steps.ingest.params import IngestParams
-from steps.ingest.pool import read_pool
 from steps.ingest.rejects import Rejects
 from steps.ingest.source_data import Query
+from steps.ingest.unlabelled import read_unlabelled
 
 
 def read(path: Path, *, ratio: float = 1.0) -> tuple[list[Query], Rejects]:
     rejects = Rejects()
-    return read_pool(path, max_query_words=10, max_reject_ratio=ratio, rejects=rejects), rejects
+    return read_unlabelled(path, max_query_words=10, max_reject_ratio=ratio, rejects=rejects), rejects
 
 
 def test_one_and_two_columns_duplicates_and_defects(tmp_path: Path) -> None:
-    path = tmp_path / "pool.tsv.gz"
+    path = tmp_path / "more.tsv.gz"
     rows = [
         b"web\tHow tall is K2?",
         b"how tall is k2",
@@ -36,8 +36,8 @@ def test_one_and_two_columns_duplicates_and_defects(tmp_path: Path) -> None:
     path.write_bytes(gzip.compress(b"\r\n".join(rows)))
     queries, rejects = read(path)
     assert [(query.text, query.split, query.dataset) for query in queries] == [
-        ("How tall is K2?", "pool", "pool"),
-        ("one column", "pool", "pool"),
+        ("How tall is K2?", "unlabelled", "unlabelled_queries"),
+        ("one column", "unlabelled", "unlabelled_queries"),
     ]
     assert [(row.line, row.reason) for row in rejects.rows] == [
         (2, "duplicate_text"),
@@ -49,7 +49,7 @@ def test_one_and_two_columns_duplicates_and_defects(tmp_path: Path) -> None:
 
 
 def test_duplicates_do_not_count_against_the_limit_but_defects_do(tmp_path: Path) -> None:
-    path = tmp_path / "pool.tsv"
+    path = tmp_path / "more.tsv"
     path.write_bytes(b"same\n" * 50)
     assert len(read(path, ratio=0.0)[1].rows) == 49
     path.write_bytes(b"same\n" * 50 + b"web\t\n")
@@ -57,8 +57,8 @@ def test_duplicates_do_not_count_against_the_limit_but_defects_do(tmp_path: Path
         read(path, ratio=0.01)
 
 
-def test_pool_leaves_out_evaluation_queries(tmp_path: Path) -> None:
-    path = tmp_path / "pool.tsv"
+def test_evaluation_queries_are_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "more.tsv"
     path.write_text("web\tHow tall -- is K2\nweb\tsomething else\n")
     queries, rejects = read(path)
     test = Query("toy/q1", "toy", "how tall is k2?", "test", "toy/queries.jsonl", 1)
@@ -66,16 +66,16 @@ def test_pool_leaves_out_evaluation_queries(tmp_path: Path) -> None:
     kept = without_evaluation_texts(everything, evaluation_texts(everything), rejects)
     assert [query.text for query in kept] == ["how tall is k2?", "something else"]
     assert [(row.source, row.line, row.reason) for row in rejects.rows] == [
-        ("pool/pool.tsv", 1, "evaluation_query_text")
+        ("unlabelled_queries/more.tsv", 1, "evaluation_query_text")
     ]
 
 
 @pytest.mark.parametrize("content", [None, b"", b"\n\n"])
-def test_missing_or_empty_pool_is_a_user_error(tmp_path: Path, content: bytes | None) -> None:
-    path = tmp_path / "pool.tsv"
+def test_a_missing_or_empty_file_is_a_user_error(tmp_path: Path, content: bytes | None) -> None:
+    path = tmp_path / "more.tsv"
     if content is not None:
         path.write_bytes(content)
-    with pytest.raises(UserError, match=r"ingest\.pool"):
+    with pytest.raises(UserError, match=r"ingest\.unlabelled_queries"):
         read(path)
 
 
@@ -102,7 +102,7 @@ def params(**changes: Any) -> IngestParams:
     values = {
         "seed": 1,
         "sources": [api],
-        "pool": "",
+        "unlabelled_queries": "",
         "term_scores": "",
         "since": "",
         "until": "",
@@ -124,19 +124,19 @@ def test_listing_names_files_by_digest_and_not_by_place(tmp_path: Path) -> None:
     (folder / "qrels").mkdir(parents=True)
     for name in ("corpus.jsonl.gz", "queries.jsonl", "qrels/test.tsv", "notes.txt"):
         (folder / name).write_text(name)
-    pool = tmp_path / "pool.tsv"
-    pool.write_text("a query\n")
+    more = tmp_path / "more.tsv"
+    more.write_text("a query\n")
     source = {"name": "toy", "kind": "beir", "path": str(folder)}
-    listed = list_sources(params(sources=[source], pool=str(pool)))
+    listed = list_sources(params(sources=[source], unlabelled_queries=str(more)))
     assert [(row["source"], row["path"]) for row in listed] == [
         ("toy", "corpus.jsonl.gz"),
         ("toy", "qrels/test.tsv"),
         ("toy", "queries.jsonl"),
-        ("pool", "pool.tsv"),
+        ("unlabelled_queries", "more.tsv"),
     ]
-    assert listed[3]["sha256"] == sha256_file(pool) and listed[3]["bytes"] == 8
+    assert listed[3]["sha256"] == sha256_file(more) and listed[3]["bytes"] == 8
     folder.rename(tmp_path / "moved")
-    moved = list_sources(params(sources=[source | {"path": str(tmp_path / "moved")}], pool=str(pool)))
+    moved = list_sources(params(sources=[source | {"path": str(tmp_path / "moved")}], unlabelled_queries=str(more)))
     assert moved == listed
 
 
@@ -144,16 +144,16 @@ def test_listing_names_the_key_of_a_missing_path(tmp_path: Path) -> None:
     source = {"name": "toy", "kind": "beir", "path": str(tmp_path / "nowhere")}
     with pytest.raises(UserError, match=r"ingest\.sources\[0\]\.path: DATA .*nowhere"):
         list_sources(params(sources=[source]))
-    with pytest.raises(UserError, match=r"ingest\.pool: DATA"):
-        list_sources(params(pool=str(tmp_path / "nowhere.tsv")))
+    with pytest.raises(UserError, match=r"ingest\.unlabelled_queries: DATA"):
+        list_sources(params(unlabelled_queries=str(tmp_path / "nowhere.tsv")))
 
 
 def test_params_refuse_repeated_and_reserved_names_and_unknown_kinds() -> None:
     beir = {"name": "toy", "kind": "beir", "path": "x"}
     with pytest.raises(ValidationError, match="'toy' is used twice"):
         params(sources=[beir, beir])
-    with pytest.raises(ValidationError, match="'pool' is taken"):
-        params(sources=[beir | {"name": "pool"}])
+    with pytest.raises(ValidationError, match="'unlabelled_queries' is taken"):
+        params(sources=[beir | {"name": "unlabelled_queries"}])
     with pytest.raises(ValidationError, match="kind"):
         params(sources=[beir | {"kind": "bier"}])
     with pytest.raises(ValidationError, match="paht"):

@@ -1,0 +1,180 @@
+"""What an edit makes DVC run again, asked of DVC in a copy of the project whose outputs are stand-ins."""
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from dvc.repo import Repo
+
+from pipeline import surroundings
+from pipeline.plain_copy import plain_copy
+from steps.core.code import closure
+
+ROOT = Path(__file__).parents[2]
+CELLS = {name: [f"{name}@{student}" for student in ("static", "4l")] for name in ("distill", "release")}
+ALL = {"ingest", "mine@click", "mine@relevance", "teach@dense", "teach@other", "generate", "embed", "score@other",
+       *CELLS["distill"], "index", *CELLS["release"], "evaluate"}  # fmt: skip
+TEACHERS = {"teach@dense", "teach@other"}
+
+
+@dataclass
+class Project:
+    """A copy of the project that dvc.lock says is up to date."""
+
+    root: Path
+    repo: Repo
+
+    def reruns(self) -> set[str]:
+        """Stages of which DVC sees another command, dependency or param than dvc.lock has."""
+        found: Mapping[str, Any] = self.repo.status()
+        return {
+            stage
+            for stage, changes in found.items()
+            if any(change == "changed command" or "changed deps" in change for change in changes)
+        }
+
+    def after(self, changed: Mapping[str, bytes]) -> set[str]:
+        """`reruns` while these files hold something else."""
+        before = {name: (self.root / name).read_bytes() for name in changed}
+        for name, content in changed.items():
+            (self.root / name).write_bytes(content)
+        try:
+            return self.reruns()
+        finally:
+            for name, content in before.items():
+                (self.root / name).write_bytes(content)
+
+    def after_edits(self, *names: str) -> set[str]:
+        """`reruns` while these files have one line more."""
+        return self.after({name: (self.root / name).read_bytes() + b"\n# an edit\n" for name in names})
+
+    def after_setting(self, knob: str, value: Any) -> set[str]:
+        """`reruns` while a knob of params.yaml has another value."""
+        params = yaml.safe_load((self.root / "params.yaml").read_text())
+        *sections, last = knob.split(".")
+        inner = params
+        for section in sections:
+            inner = inner[section]
+        assert inner[last] != value
+        inner[last] = value
+        return self.after({"params.yaml": yaml.safe_dump(params).encode()})
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
+    root = tmp_path_factory.mktemp("reruns") / "project"
+    plain_copy(ROOT, root)
+    surroundings.lay_out(root)
+    _with_a_scorer(root / "params.yaml")
+    (root / ".dvc/config.local").write_text("[core]\n    no_scm = true\n")
+    with contextlib.chdir(root), Repo() as repo:  # DVC names stages relative to where it runs
+        outs = [Path(out.fs_path) for stage in repo.index.stages for out in stage.outs]
+        for path in (path for path in outs if not path.suffix):
+            path.mkdir(parents=True)
+        within = [Path(dep.fs_path) for stage in repo.index.stages for dep in stage.deps]
+        for path in (path for path in (*outs, *within) if not path.exists()):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(f"stands for {path.name}")
+        repo.commit(force=True)
+        made = Project(root, repo)
+        assert made.reruns() == set()
+        yield made
+
+
+def _with_a_scorer(path: Path) -> None:
+    """A second teacher in params.yaml, which scores."""
+    params = yaml.safe_load(path.read_text())
+    params["teach"]["teachers"].append("other")
+    params["teach"]["teacher"]["other"] = dict(params["teach"]["teacher"]["dense"])
+    params["score"]["teachers"].append("other")
+    path.write_text(yaml.safe_dump(params))
+
+
+def test_running_describing_testing_and_promoting_rerun_nothing(project: Project) -> None:
+    assert (
+        project.after_edits(
+            "pipeline/__main__.py",
+            "pipeline/params.py",
+            "pipeline/task/stage.py",
+            "steps/promote/gate.py",
+            "steps/promote/params.py",
+            "steps/search/run.py",
+            "README.md",
+            "docs/operations.md",
+            "Makefile",
+            "pyproject.toml",
+            "recipes/scifact.yaml",
+            "bench/gate.py",
+            "dags/retrain.py",
+            "tests/conftest.py",
+        )
+        == set()
+    )
+
+
+@pytest.mark.parametrize("step", sorted({stage.partition("@")[0] for stage in ALL}))
+def test_code_and_params_of_a_step_rerun_that_step_alone(project: Project, step: str) -> None:
+    own = {stage for stage in ALL if stage.partition("@")[0] == step}
+    assert project.after_edits(f"steps/{step}/params.py", f"steps/{step}/run.py") == own
+
+
+def test_what_serves_reruns_those_that_write_or_open_it_and_the_core_all(project: Project) -> None:
+    assert project.after_edits("steps/serving/release.py") == {"index", *CELLS["release"], "evaluate"}
+    assert project.after_edits("steps/core/tables.py") == ALL
+
+
+@pytest.mark.parametrize(
+    ("knob", "value", "reruns"),
+    [
+        ("promote.policy.margin", 0.1, set()),
+        ("distill.student.1l.epochs", 9.0, set()),  # described, but not among the students
+        ("distill.student.4l.epochs", 9.0, {"distill@4l"}),
+        ("distill.mixture.titles", 0.5, set(CELLS["distill"])),
+        ("distill.students", ["4l", "static"], {"evaluate"}),
+        ("evaluate.budget_ms", 1.0, {"evaluate"}),
+        ("teach.teacher.dense.seed", 99, {"teach@dense"}),
+        ("teach.teacher.other.seed", 99, {"teach@other"}),
+        ("score.batch_size", 5, {"score@other"}),
+        ("embed.neighbours", 5, {"embed"}),
+        ("ingest.seed", 99, {"ingest"}),
+    ],
+)
+def test_a_knob_reruns_the_stages_that_read_it(project: Project, knob: str, value: Any, reruns: set[str]) -> None:
+    assert project.after_setting(knob, value) == reruns
+
+
+@pytest.mark.parametrize(
+    ("table", "reruns"),
+    [
+        ("unlabelled_queries", {"embed", *CELLS["release"], "evaluate"}),
+        ("impressions", {"mine@click", "mine@relevance", *TEACHERS, "evaluate"}),
+        ("relevance", {"mine@relevance", *TEACHERS, "evaluate"}),
+        ("term_scores", {"mine@click", "mine@relevance", "evaluate"}),
+        ("qrels", {*TEACHERS, *CELLS["distill"], *CELLS["release"], "evaluate"}),
+        ("rejects", {"evaluate"}),
+        ("queries", ALL - {"ingest"}),
+        ("corpus", ALL - {"ingest"}),
+    ],
+)
+def test_a_table_of_ingest_reruns_the_stages_that_read_it(project: Project, table: str, reruns: set[str]) -> None:
+    """New unlabelled queries retrain no teacher."""
+    assert project.after({f"data/ingest/{table}.parquet": b"new rows"}) == reruns
+
+
+def test_what_one_teacher_leaves_reruns_those_that_read_it(project: Project) -> None:
+    of_index = project.after({"models/teach/dense/report.json": b"{}"})
+    assert of_index == {"evaluate"}
+    assert project.after({"models/teach/other/report.json": b"{}"}) == {"score@other"}
+
+
+def test_a_stage_depends_on_all_code_that_it_imports(project: Project) -> None:
+    for stage in project.repo.index.stages:
+        step = Path("steps") / stage.name.partition("@")[0]
+        modules = [f"steps.{step.name}.{path.stem}" for path in (ROOT / step).glob("*.py") if path.stem != "__init__"]
+        files = {Path(*module.split(".")) for module in closure(*modules)} - {Path("steps")}
+        deps = {Path(dep.def_path) for dep in stage.deps}
+        assert {path for path in files if not deps & {path, *path.parents}} == set(), stage.name
