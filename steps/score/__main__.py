@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from steps.core.errors import guarded
 from steps.core.params import checked_name
 from steps.core.self_check import step_parser
 from steps.core.stage import stage_main
@@ -31,4 +32,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    guarded(main)

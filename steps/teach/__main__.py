@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+from steps.core.errors import guarded
+from steps.core.params import checked_name
 from steps.core.self_check import step_parser
 from steps.core.torchrun import shared_stage_main
 from steps.core.tracking import Run
@@ -12,7 +14,7 @@ def main() -> None:
     """Train one teacher."""
     parser = step_parser("teach", __doc__)
     parser.add_argument("--teacher", required=True, help="a name in teach.teacher")
-    teacher = parser.parse_args().teacher
+    teacher = checked_name("--teacher", parser.parse_args().teacher)  # it becomes a folder, which is replaced
 
     def body(params: TeachParams, run: Run) -> None:
         from steps.teach.run import run as teach
@@ -29,4 +31,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    guarded(main)

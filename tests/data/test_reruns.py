@@ -10,13 +10,15 @@ import pytest
 import yaml
 from dvc.repo import Repo
 
+from pipeline import surroundings
 from pipeline.plain_copy import plain_copy
 from steps.core.code import closure
 
 ROOT = Path(__file__).parents[2]
 CELLS = {name: [f"{name}@{student}" for student in ("static", "4l")] for name in ("distill", "release")}
-ALL = {"ingest", "mine@click", "mine@relevance", "teach@dense", "generate", "embed", *CELLS["distill"], "index",
-       *CELLS["release"], "evaluate"}  # fmt: skip
+ALL = {"ingest", "mine@click", "mine@relevance", "teach@dense", "teach@other", "generate", "embed", "score@other",
+       *CELLS["distill"], "index", *CELLS["release"], "evaluate"}  # fmt: skip
+TEACHERS = {"teach@dense", "teach@other"}
 
 
 @dataclass
@@ -66,6 +68,8 @@ class Project:
 def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
     root = tmp_path_factory.mktemp("reruns") / "project"
     plain_copy(ROOT, root)
+    surroundings.lay_out(root)
+    _with_a_scorer(root / "params.yaml")
     (root / ".dvc/config.local").write_text("[core]\n    no_scm = true\n")
     with contextlib.chdir(root), Repo() as repo:  # DVC names stages relative to where it runs
         outs = [Path(out.fs_path) for stage in repo.index.stages for out in stage.outs]
@@ -79,6 +83,15 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
         made = Project(root, repo)
         assert made.reruns() == set()
         yield made
+
+
+def _with_a_scorer(path: Path) -> None:
+    """A second teacher in params.yaml, which scores."""
+    params = yaml.safe_load(path.read_text())
+    params["teach"]["teachers"].append("other")
+    params["teach"]["teacher"]["other"] = dict(params["teach"]["teacher"]["dense"])
+    params["score"]["teachers"].append("other")
+    path.write_text(yaml.safe_dump(params))
 
 
 def test_running_describing_testing_and_promoting_rerun_nothing(project: Project) -> None:
@@ -124,6 +137,9 @@ def test_what_serves_reruns_those_that_write_or_open_it_and_the_core_all(project
         ("distill.students", ["4l", "static"], {"evaluate"}),
         ("evaluate.budget_ms", 1.0, {"evaluate"}),
         ("teach.teacher.dense.seed", 99, {"teach@dense"}),
+        ("teach.teacher.other.seed", 99, {"teach@other"}),
+        ("score.batch_size", 5, {"score@other"}),
+        ("embed.neighbours", 5, {"embed"}),
         ("ingest.seed", 99, {"ingest"}),
     ],
 )
@@ -135,18 +151,24 @@ def test_a_knob_reruns_the_stages_that_read_it(project: Project, knob: str, valu
     ("table", "reruns"),
     [
         ("unlabelled_queries", {"embed", *CELLS["release"], "evaluate"}),
-        ("impressions", {"mine@click", "mine@relevance", "teach@dense", "evaluate"}),
-        ("relevance", {"mine@relevance", "teach@dense", "evaluate"}),
+        ("impressions", {"mine@click", "mine@relevance", *TEACHERS, "evaluate"}),
+        ("relevance", {"mine@relevance", *TEACHERS, "evaluate"}),
         ("term_scores", {"mine@click", "mine@relevance", "evaluate"}),
-        ("qrels", {"teach@dense", *CELLS["distill"], *CELLS["release"], "evaluate"}),
+        ("qrels", {*TEACHERS, *CELLS["distill"], *CELLS["release"], "evaluate"}),
         ("rejects", {"evaluate"}),
-        ("queries", ALL - {"ingest"}),
+        ("queries", ALL - {"ingest", "score@other"}),
         ("corpus", ALL - {"ingest"}),
     ],
 )
 def test_a_table_of_ingest_reruns_the_stages_that_read_it(project: Project, table: str, reruns: set[str]) -> None:
     """New unlabelled queries retrain no teacher."""
     assert project.after({f"data/ingest/{table}.parquet": b"new rows"}) == reruns
+
+
+def test_what_one_teacher_leaves_reruns_those_that_read_it(project: Project) -> None:
+    of_index = project.after({"models/teach/dense/report.json": b"{}"})
+    assert of_index == {"evaluate"}
+    assert project.after({"models/teach/other/report.json": b"{}"}) == {"score@other"}
 
 
 def test_a_stage_depends_on_all_code_that_it_imports(project: Project) -> None:

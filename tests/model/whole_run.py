@@ -163,6 +163,7 @@ def run_all(root: Path, params: Params) -> list[str]:
     from steps.index.run import run as index
     from steps.mine.run import run as mine
     from steps.release.run import run as release
+    from steps.score.run import run as score
     from steps.teach.run import run as teach
 
     declared, run = Declared(root, params), NullRun()
@@ -179,13 +180,19 @@ def run_all(root: Path, params: Params) -> list[str]:
             params=params.mine,
             run=run,
         )
+    for name in params.teach.teachers:
+        data = declared.of(f"teach@{name}") / "data"
+        output = root / "models/teach" / name
+        teach(data / "ingest", data / "mine/relevance", output, params.teach.described(name), run)
     teacher = Path("models/teach") / params.teach.index
-    described = params.teach.described(params.teach.index)
-    data = declared.of(f"teach@{params.teach.index}") / "data"
-    teach(data / "ingest", data / "mine/relevance", root / teacher, described, run)
     generate(declared.of("generate") / "data/ingest", root / "data/generate", params.generate, run)
     seen = declared.of("embed")
     embed(seen / "data/ingest", seen / "data/generate", seen / teacher, root / "data/embed", params.embed, run)
+    (root / "data/score").mkdir()
+    for name in params.score.teachers:
+        seen = declared.of(f"score@{name}")
+        scorer, output = seen / "models/teach" / name, root / "data/score" / name
+        score(seen / "data/ingest", seen / "data/embed", scorer, output, params.score, run)
     seen = declared.of("index")
     index(seen / "data/ingest", seen / "data/embed", seen / teacher, root / "models/index", params.index, run)
     for name in params.distill.students:
@@ -211,6 +218,7 @@ def run_all(root: Path, params: Params) -> list[str]:
         embed=seen / "data/embed",
         generate=seen / "data/generate",
         teach=seen / teacher,
+        index=seen / "models/index",
         distill=seen / "models/distill",
         releases={name: seen / "models/release" / name for name in params.distill.students},
         output=root / "reports",
