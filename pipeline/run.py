@@ -52,7 +52,10 @@ def main() -> None:
         print(f"pipeline: failed; {finish(failed=True)}; {progress.seconds:.0f} s", flush=True)
         raise
     changed = lock_stages() != before or any(path.exists() for path in absent)
-    done = finish(failed=code != 0) if code or changed else "nothing to do, every stage is up to date"
+    known = [stage for stage in progress.stages if stage in lock_stages()]  # which also remembers stages that are gone
+    done = "nothing to do, every stage is up to date"
+    if code or changed:
+        done = finish(failed=code != 0, names=known or None)
     print(f"pipeline: {'failed; ' if code else ''}{done}; {progress.seconds:.0f} s")
     raise SystemExit(code)
 

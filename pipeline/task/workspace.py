@@ -112,18 +112,20 @@ class Workspace:
         `dvc repro --pull` would do so, but not for a folder that several stages write into.
         """
         changes = json.loads(self.dvc("status", "--json", stage)).get(stage, [])
-        absent = [
-            Path(path)
+        states = {
+            Path(path): state
             for change in changes
             if isinstance(change, dict)
             for path, state in change.get("changed deps", {}).items()
-            if state == "deleted"
-        ]
-        outs = [out for entry in self.lock().values() for out in outputs(entry)]
-        wanted = sorted({str(out) for out in outs for dep in absent if _touch(out, dep)})
+        }
+        absent = [path for path, state in states.items() if state == "deleted"]
+        partly = [path for path in states if (self.folder / path).is_dir()]  # the commit holds the folder itself
+        outs = {out for entry in self.lock().values() for out in outputs(entry)}
+        wanted = {out for out in outs for dep in absent if _touch(out, dep)}
+        wanted |= {out for out in outs for dep in partly if dep in out.parents and not (self.folder / out).exists()}
         if wanted:
-            self.dvc("pull", *wanted)
-        return wanted
+            self.dvc("pull", *sorted(map(str, wanted)))
+        return sorted(map(str, wanted))
 
 
 def _git_error(done: Ended, where: str, fix: str) -> UserError:

@@ -89,7 +89,7 @@ def flow(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., tuple
                 raise UserError(bad)
             return []
 
-        def finish(*, failed: bool) -> str:
+        def finish(*, failed: bool, names: object = None) -> str:
             did.append("failed" if failed else "finished")
             return "closed"
 
