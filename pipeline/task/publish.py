@@ -23,6 +23,7 @@ def publish(run: TaskRun) -> int:
         stages, names = place.lock(), begun["stages"]
         if absent := [name for name in names if name not in stages]:
             raise UserError(f"{run.address}: {', '.join(absent)} did not finish; run their tasks again, then publish")
+        place.fetch_beside()
         if (old := _outdated(stages, base, fragments)) or place.has_work():
             what = ", ".join(old) or "a stage"
             raise UserError(

@@ -88,7 +88,7 @@ class Workspace:
         done = ask([sys.executable, "-m", "dvc", *words], self.folder, self.environment)
         return done.code != 0 or _RUNNING.search(done.out) is not None  # it fails where new stages lack their inputs
 
-    def fetch_beside(self, stage: str) -> list[str]:
+    def fetch_beside(self, stage: str = "") -> list[str]:
         """Pull what other stages write into folders that the commit itself holds, as it does data/score; returns it.
 
         DVC would take such a folder for one whose content is gone, and run every stage that reads it.
