@@ -51,8 +51,9 @@ def main() -> None:
     except (UserError, KeyboardInterrupt, SystemExit):
         print(f"pipeline: failed; {finish(failed=True)}; {progress.seconds:.0f} s", flush=True)
         raise
-    changed = lock_stages() != before or any(path.exists() for path in absent)
-    known = [stage for stage in progress.stages if stage in lock_stages()]  # which also remembers stages that are gone
+    after = lock_stages()
+    changed = after != before or any(path.exists() for path in absent)
+    known = [stage for stage in progress.stages if stage in after]  # dvc.lock also remembers stages that are gone
     done = "nothing to do, every stage is up to date"
     if code or changed:
         done = finish(failed=code != 0, names=known or None)
