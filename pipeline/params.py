@@ -53,4 +53,19 @@ def check_params(raw: dict[str, Any], source: str) -> Params:
                 f"{source}: score.teachers names {name!r}, the teacher of the index (teach.index), whose scores follow"
                 " from its vectors; take it off score.teachers"
             )
+    for student in params.distill.students:
+        _check_teachers(student, params, source)
     return params
+
+
+def _check_teachers(student: str, params: Params, source: str) -> None:
+    """UserError for a loss that learns the scores of a teacher which this run does not let score."""
+    for phase in params.distill.described(student).phases:
+        for name in phase.teachers:
+            where = f"{source}: distill.student.{student}: a loss names the teacher {name!r}"
+            if name == params.teach.index:
+                raise UserError(f"{where}, that of the index (teach.index), whose scores are the default; leave it out")
+            if name not in params.score.teachers:
+                raise UserError(
+                    f"{where}, but score.teachers has only {params.score.teachers}; add it there and to teach.teachers"
+                )

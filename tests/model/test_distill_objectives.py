@@ -8,14 +8,15 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
-from stages import STATIC, distill_params, run_distill, run_embed
+from stages import STATIC, distill_params, run_distill, run_embed, run_score
+from test_score import other_weights
 from transformers import BertModel
 
 import steps.distill.run as stage
 import steps.distill.trainer as trainer
 from steps.core.errors import UserError
-from steps.core.files import read_json
-from steps.core.tables import read_table, table_from_rows, write_table
+from steps.core.files import read_json, write_json
+from steps.core.tables import read_table
 from steps.core.towers import load_tower
 from steps.distill.objective import Objective
 from steps.distill.params import DistillParams
@@ -216,17 +217,15 @@ def test_a_frozen_teacher_that_runs_along_gives_the_same_student_as_stored_targe
 
 
 def test_a_student_learns_from_a_second_teachers_scores(root: Path) -> None:
-    nearest = np.load(root / "data/embed/nearest.npy")[:, :3]
-    given = np.random.default_rng(1).normal(size=nearest.shape)
-    rows = [
-        {"text_row": text, "doc_row": int(document), "score": float(score)}
-        for text, own in enumerate(nearest)
-        for document, score in zip(own, given[text], strict=True)
-    ]
-    write_table(root / "data/score/cross", "scores", table_from_rows("scores", rows))
-    scored = {"kind": "score_softmax", "teacher": "cross", "temperature": 1.0}
+    other_weights(root / "models/teach/dense/tower", root / "models/teach/other/tower", seed=4)
+    write_json(root / "models/teach/other/report.json", {"kind": "dual_encoder"})
+    run_score(root, "other")  # four documents of each text
+    scored = {"kind": "score_softmax", "teacher": "other", "temperature": 1.0}
     both = RANKED | {"losses": [{"kind": "embedding"}, scored], "teacher_top_k": 3}
-    report = read_json(run_distill(root, "it", one(both)) / "report.json")
-    assert report["losses"] == ["embedding", "score_softmax@cross"]
-    with pytest.raises(UserError, match=r"scores 3 documents|holds|nearest"):
+    output = run_distill(root, "it", one(both))
+    assert read_json(output / "report.json")["losses"] == ["embedding", "score_softmax@other"]
+    learned = weights(output)
+    alone = weights(run_distill(root, "it", one(both | {"losses": [{"kind": "embedding"}]})))
+    assert not all(torch.equal(tensor, alone[name]) for name, tensor in learned.items())
+    with pytest.raises(UserError, match=r"teacher_top_k is 5, but .*nearest\.npy holds 4"):
         run_distill(root, "it", one(both | {"teacher_top_k": 5}))

@@ -27,6 +27,9 @@ def distill(student: dict[str, Any], names: list[str] | None = None) -> DistillP
     others = raw["distill"]["student"]
     raw["distill"] |= {"student": {"it": student} | others, "students": names or ["it"]}
     raw["promote"]["student"] = ""
+    teachers = ["dense", "cross"]  # the second one scores
+    raw["teach"] |= {"teachers": teachers, "teacher": dict.fromkeys(teachers, raw["teach"]["teacher"]["dense"])}
+    raw["score"]["teachers"] = ["cross"]
     return check_params(raw, "params.yaml").distill
 
 

@@ -13,6 +13,10 @@ from steps.core.params import load_index_teacher
 TRACKED = yaml.safe_load(Path("params.yaml").read_text(encoding="utf-8"))
 
 
+def learns(teacher: str) -> list[dict[str, Any]]:
+    return [{"kind": "score_softmax", "teacher": teacher}]
+
+
 def changed(key: str, value: Any) -> dict[str, Any]:
     raw: dict[str, Any] = yaml.safe_load(Path("params.yaml").read_text(encoding="utf-8"))
     *parents, last = key.split(".")
@@ -46,6 +50,8 @@ def changed(key: str, value: Any) -> dict[str, Any]:
         ("score.teachers", ["dense"], r"score\.teachers names 'dense', the teacher of the index \(teach\.index\)"),
         ("score.teachers", ["a", "a"], "twice; name each once"),
         ("distill.students", ["2l", "9l"], r"students names \['9l'\]"),
+        ("distill.student.4l.losses", learns("gone"), r"4l: a loss names the teacher 'gone', but score\.teachers has"),
+        ("distill.student.4l.losses", learns("dense"), r"4l: a loss names the teacher 'dense', that of the index"),
         ("distill.repeats.titels", 1.0, r"distill\.repeats\.titels"),
     ],
 )
