@@ -218,7 +218,6 @@ def run_all(root: Path, params: Params) -> list[str]:
         embed=seen / "data/embed",
         generate=seen / "data/generate",
         teach=seen / teacher,
-        index=seen / "models/index",
         distill=seen / "models/distill",
         releases={name: seen / "models/release" / name for name in params.distill.students},
         output=root / "reports",
