@@ -1,4 +1,4 @@
-# Commands people type. Everything runs in .venv, made from requirements/run.lock; tests add requirements/cpu.lock.
+# Commands people type. Everything runs in .venv, made from requirements/run.lock; tests add extras.lock and test.lock.
 PYTHON  ?= python3
 VENV    := .venv
 export Q RECIPE STAGES STUDENT DATA UNLABELLED RELEVANCE TEST_FROM SIMULATED SINCE UNTIL TABLE ONLY SEEDS
@@ -8,7 +8,7 @@ export DVC_NO_ANALYTICS := true
 export MLFLOW_DISABLE_TELEMETRY := true
 export ORT_DISABLE_TELEMETRY := 1
 
-.PHONY: help setup setup-all demo run search test lint promote rollback bench-mine bench-serving bench-gate bench-release bench-distill-speed bench-distill test-integration images sbom lock mlflow airflow test-dags clean
+.PHONY: help setup setup-all demo run search test-fast test test-slow lint promote rollback bench-mine bench-serving bench-gate bench-release bench-distill-speed bench-distill test-integration images sbom lock mlflow airflow test-dags clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -23,10 +23,10 @@ $(VENV)/.done: requirements/run.lock requirements/install.sh
 # Java is in the stamp's name: once it is installed, so is pyspark
 ALL := $(VENV)/.all$(if $(JAVA_HOME)$(shell command -v java 2>/dev/null),-java)
 
-setup-all: $(ALL) ## tests, lint, Spark and ir_datasets besides: requirements/cpu.lock
+setup-all: $(ALL) ## tests, lint, Spark and ir_datasets besides: extras.lock and test.lock
 
-$(ALL): requirements/cpu.lock requirements/install.sh
-	@PYTHON="$(PYTHON)" requirements/install.sh cpu
+$(ALL): requirements/run.lock requirements/extras.lock requirements/test.lock requirements/install.sh
+	@PYTHON="$(PYTHON)" requirements/install.sh run extras test
 	@touch $(VENV)/.done $@
 
 demo: setup ## the whole pipeline on the embedded data, then its results
@@ -40,8 +40,18 @@ run: setup ## the pipeline with an overlay: make run RECIPE=recipes/scifact.yaml
 search: setup ## top hits: make search Q="running total along an axis" [STUDENT=static] [RECIPE=recipes/x.yaml]
 	@python -m steps.search --student "$$STUDENT" --recipe "$$RECIPE" -- "$$Q"
 
-test: setup-all lint ## lint, then the default test suite
-	@python -m pytest tests
+# Tests run side by side, one process a core: each with one thread (tests/conftest.py)
+PYTEST := python -m pytest tests -n logical --maxprocesses 8 --dist loadfile
+REST := not integration and not gpu
+
+test-fast: setup-all ## units alone, for while you write: a minute
+	@$(PYTEST) -m "$(REST) and not medium and not slow"
+
+test: setup-all lint ## lint, units, and every stage on small data: what a change must pass first
+	@$(PYTEST) -m "$(REST) and not slow"
+
+test-slow: setup-all ## the rest: whole pipelines, killed runs, two processes, exports and quality
+	@$(PYTEST) -m "$(REST) and slow"
 
 lint: setup-all ## ruff, mypy, import-linter
 	@ruff check .
@@ -98,7 +108,7 @@ images: setup ## a container image for every step: make images [STEPS="mine teac
 
 sbom: .cache/sbom/.done ## what the images install, as CycloneDX files in reports/sbom
 	@mkdir -p reports/sbom
-	@for lock in cpu gpu; do \
+	@for lock in run gpu; do \
 		.cache/sbom/bin/python -W ignore -m cyclonedx_py requirements requirements/$$lock.lock \
 			--pyproject pyproject.toml --output-reproducible --output-file reports/sbom/$$lock.cdx.json || exit; \
 		echo "sbom: reports/sbom/$$lock.cdx.json"; \

@@ -1,7 +1,7 @@
 """The steps' container images: what they are made from, as images.lock, and building them: `make images`.
 
 images.lock has two keys, by the packages that an image installs: `cpu`, and `accelerated` with CUDA, for the steps
-that can use a GPU. A key covers the Containerfile, with the base's name, and the lock of those packages; not the code,
+that can use a GPU. A key covers the Containerfile, with the base's name, and the locks of those packages; not the code,
 which stages depend on by themselves. Comments may change freely. Stages of dvc.yaml depend on `cpu` alone: what they
 compute follows from its versions, which the other lock pins too. An image carries the key that it was built for: a task
 does not run a stage in an image that its commit does not name.
@@ -22,7 +22,8 @@ from steps.core.errors import UserError, guarded
 from steps.core.files import staged_file
 
 CONTAINERFILE = Path("containers/Containerfile")
-PACKAGE_LOCKS = {"cpu": Path("requirements/cpu.lock"), "accelerated": Path("requirements/gpu.lock")}
+PACKAGE_LOCKS = {"cpu": Path("requirements/run.lock"), "accelerated": Path("requirements/gpu.lock")}
+EXTRAS = Path("requirements/extras.lock")
 STEPS = tuple(Params.model_fields)
 ACCELERATED = ("teach", "generate", "embed", "score", "distill", "index")  # steps that can use a GPU
 LOCK = Path("images.lock")
@@ -40,7 +41,8 @@ def fingerprint(containerfile: str, lock: bytes) -> str:
 def current() -> dict[str, str]:
     """Fingerprints of the files as they are, by key of images.lock."""
     text = CONTAINERFILE.read_text(encoding="utf-8")
-    return {key: fingerprint(text, path.read_bytes()) for key, path in PACKAGE_LOCKS.items()}
+    extras = EXTRAS.read_bytes()
+    return {key: fingerprint(text, path.read_bytes() + extras) for key, path in PACKAGE_LOCKS.items()}
 
 
 def write_lock(path: Path = LOCK) -> None:
@@ -92,8 +94,13 @@ def build(steps: list[str], lock: str, base: str, prefix: str, tag: str, flags: 
     for step in steps or STEPS:
         name = f"{prefix}slimtower-{step}:{tag}"
         packages = lock if step in ACCELERATED else "cpu"
-        key = keys["accelerated" if packages == "gpu" else "cpu"]
-        arguments = [f"STEP={step}", f"LOCK={packages}", f"FINGERPRINT={key}", f"REVISION={revision}"]
+        key = "accelerated" if packages == "gpu" else "cpu"
+        arguments = [
+            f"STEP={step}",
+            f"LOCK={PACKAGE_LOCKS[key].stem}",
+            f"FINGERPRINT={keys[key]}",
+            f"REVISION={revision}",
+        ]
         arguments += ["GPUS=all"] if step in ACCELERATED else []
         arguments += [f"BASE={base}"] if base else []
         words = [engine, "build", *flags, "--file", str(CONTAINERFILE), "--target", "step", "--tag", name]

@@ -1,8 +1,8 @@
 """One run of the whole pipeline, or of what the named stages need.
 
-Checks params.yaml and the machine, lists the data outside the project, lets DVC run `ingest`, checks the data, says
-about how long the rest takes, lets DVC run it, then closes the MLflow run and links the stages that were reused to the
-runs that made them.
+Checks params.yaml and the machine, lists the data outside the project, and is done where DVC finds nothing changed.
+Else it lets DVC run `ingest`, checks the data, says about how long the rest takes, lets DVC run it, then closes the
+MLflow run and links the stages that were reused to the runs that made them.
 """
 
 import os
@@ -17,15 +17,15 @@ from pathlib import Path
 
 from pipeline import forecast, preflight, surroundings
 from pipeline.data_check import check_data
-from pipeline.lineage import finish
 from pipeline.params import Params, load_params
 from pipeline.task.children import stop
 from steps.core.bases import resolve_base
 from steps.core.errors import UserError
-from steps.promote.dvc_lock import lock_stages, outputs
+from steps.ingest.listing import write_listing
+from steps.promote.dvc_lock import lock_stages
 from steps.teach.kinds.dual_encoder import DualEncoder
 
-INGEST = Path("data/ingest")
+INGEST, SOURCES = Path("data/ingest"), Path("sources.json")
 _STAGE = re.compile(r"(Running stage|Stage) '([^']+)'")
 _ALL_DONE = "Data and pipelines are up to date."  # DVC says it of `ingest` alone, too
 
@@ -40,25 +40,41 @@ def main() -> None:
     if not surroundings.in_git(root):
         surroundings.without_git(root)
         _tell(["no git checkout: MLflow's runs name no commit"])
-    progress = Progress([] if wanted else _stages())
+    write_listing(params.ingest, SOURCES)
+    stages, up_to_date = ask_dvc(wanted)
+    progress = Progress([] if wanted else stages)
+    if up_to_date:
+        print(f"pipeline: nothing to do, every stage is up to date; {progress.seconds:.0f} s")
+        return
+    from pipeline.lineage import finish  # MLflow takes seconds to load
+
     os.environ.setdefault("SLIMTOWER_PIPELINE", uuid.uuid4().hex)
-    if code := _call("steps.ingest", "--list"):
-        raise SystemExit(code)
-    before = lock_stages()
-    absent = [path for entry in before.values() for path in outputs(entry) if not path.exists()]
     try:
         code = _run(params, wanted, machine.precision, progress)
     except (UserError, KeyboardInterrupt, SystemExit):
         print(f"pipeline: failed; {finish(failed=True)}; {progress.seconds:.0f} s", flush=True)
         raise
-    after = lock_stages()
-    changed = after != before or any(path.exists() for path in absent)
-    known = [stage for stage in progress.stages if stage in after]  # dvc.lock also remembers stages that are gone
-    done = "nothing to do, every stage is up to date"
-    if code or changed:
-        done = finish(failed=code != 0, names=known or None)
+    locked = lock_stages()
+    known = [stage for stage in progress.stages if stage in locked]  # dvc.lock also remembers stages that are gone
+    done = finish(failed=code != 0, names=known or None)
     print(f"pipeline: {'failed; ' if code else ''}{done}; {progress.seconds:.0f} s")
     raise SystemExit(code)
+
+
+def ask_dvc(wanted: list[str]) -> tuple[list[str], bool]:
+    """Names of all stages, cells of a matrix each for itself, and whether DVC would run none of those `wanted`.
+
+    A pipeline that DVC cannot read has no stages: `dvc repro` says why.
+    """
+    from dvc.exceptions import DvcException
+    from dvc.repo import Repo
+
+    try:
+        with Repo() as repo:
+            names = [stage.addressing for stage in repo.index.stages]
+            return names, not repo.status(targets=wanted or None, with_deps=bool(wanted))
+    except DvcException:
+        return [], False
 
 
 class Progress:
@@ -108,14 +124,6 @@ def _tell(lines: Iterable[str]) -> None:
         print(f"pipeline: {line}", flush=True)
 
 
-def _stages() -> list[str]:
-    """Names of all stages, cells of a matrix each for itself."""
-    listed = subprocess.run(
-        [sys.executable, "-m", "dvc", "stage", "list", "--name-only"], capture_output=True, text=True
-    )
-    return listed.stdout.split()  # of a dvc.yaml that is broken there are none, and `dvc repro` says why
-
-
 def _expected(params: Params, precision: str, stages: list[str]) -> float:
     """About how many seconds the stages take; 0 where that cannot be told."""
     teacher = params.teach.described(params.teach.index)
@@ -143,11 +151,6 @@ def _reproduce(targets: list[str], progress: Progress) -> int:
         return running.wait()
     finally:
         stop(running)
-
-
-def _call(*words: str) -> int:
-    """Run a module of this interpreter and return its exit code."""
-    return subprocess.run([sys.executable, "-m", *words], env=_environment()).returncode
 
 
 def _environment() -> dict[str, str]:

@@ -1,13 +1,13 @@
 #!/bin/sh
-# Install a lock into .venv: `make setup` runs `requirements/install.sh run`, `make setup-all` `... cpu`.
+# Install locks into .venv: `make setup` runs `requirements/install.sh run`, `make setup-all` `... run extras test`.
 #
 # What makes it quick: only what the steps import is byte-compiled (a third of all), nothing is resolved (a lock is
 # whole; `pip check` says where another platform needs more), a pip of today (Python 3.11's own takes twice as long), uv
 # where it is installed. docs/operations.md, "Installing", has the figures.
 set -eu
 cd "$(dirname "$0")/.."
-name=${1:-run}
-lock=requirements/$name.lock
+[ $# -gt 0 ] || set -- run
+locks=$(printf "requirements/%s.lock " "$@")
 cpu_index=${TORCH_CPU_INDEX:-https://download.pytorch.org/whl/cpu}
 python=.venv/bin/python
 
@@ -57,9 +57,9 @@ install_torch() {
 # The lock without what this machine has no use for.
 wanted() {
 	if command -v java >/dev/null 2>&1 || [ -n "${JAVA_HOME:-}" ]; then
-		cat "$lock"
+		cat $locks
 	else
-		grep -v '^pyspark==\|^py4j==' "$lock"
+		cat $locks | grep -v '^pyspark==\|^py4j=='
 	fi
 }
 
@@ -88,15 +88,15 @@ compile_used() {
 
 began=$(date +%s)
 [ -x "$python" ] || make_venv
-wanted >".venv/$name.txt"
-torch=$(sed -n 's/^torch==//p' "$lock")
+wanted >.venv/wanted.txt
+torch=$(sed -n 's/^torch==//p' .venv/wanted.txt)
 case $("$python" -c 'import importlib.metadata as m; print(m.version("torch"))' 2>/dev/null) in
 "$torch" | "$torch"+*) ;;
 *) install_torch ;;
 esac
-cmp -s "$lock" ".venv/$name.txt" || say "without pyspark (0.4 GB), which needs Java; the test of Spark skips itself"
-say "$(grep -c == ".venv/$name.txt") packages of $lock, a minute or two"
-install_packages ".venv/$name.txt"
-pip check >/dev/null || pip install --no-compile --requirement ".venv/$name.txt"
+[ "$(cat $locks | wc -l)" = "$(wc -l <.venv/wanted.txt)" ] || say "without pyspark (0.4 GB), which needs Java; the test of Spark skips itself"
+say "$(grep -c == .venv/wanted.txt) packages of ${locks% }, a minute or two"
+install_packages .venv/wanted.txt
+pip check >/dev/null || pip install --no-compile --requirement .venv/wanted.txt
 compile_used
 say "done in $(($(date +%s) - began)) s; .venv has $(du -sm .venv | cut -f1) MB"

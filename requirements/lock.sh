@@ -1,9 +1,10 @@
 #!/bin/sh
-# Resolve pyproject.toml anew and write requirements/run.lock, cpu.lock, gpu.lock, sbom.lock and airflow.lock: `make lock`.
+# Resolve pyproject.toml anew and write the locks of requirements/: `make lock`.
 #
-# run.lock is what running needs: the pins of cpu.lock without tests, lint, Spark, ir_datasets and MLflow's login.
-# cpu.lock comes from an installation. Its torch has no local version, so that any build of it satisfies the lock.
-# gpu.lock holds the same pins and what CUDA adds on x86-64 Linux, from the registry's metadata alone: no machine with
+# run.lock is what running needs. extras.lock is what Spark and ir_datasets add to it, test.lock what tests, lint and
+# MLflow's login add to both. The three come from one installation. Their torch has no local version, so that any build
+# of it satisfies the lock.
+# gpu.lock holds the pins of run.lock and what CUDA adds on x86-64 Linux, from the registry's metadata alone: no machine with
 # a GPU is needed. Its `torch===` refuses a CPU build, which `==` would prefer. What was tried of it: that it resolves,
 # and faiss-gpu beside torch's CPU build without a GPU. All of it together, and a GPU, were not: the build of a GPU image
 # fails where torch has no CUDA, and `--self-check` says what it finds.
@@ -16,18 +17,35 @@ python3 -m venv "$folder/venv"
 pip="$folder/venv/bin/pip"
 "$pip" install --quiet ${CONSTRAINTS:+-c "$CONSTRAINTS"} torch==2.13.0
 "$pip" install --quiet ${CONSTRAINTS:+-c "$CONSTRAINTS"} ".[cpu]"
-"$pip" freeze --exclude slimtower | sed 's/==.*/==/' >"$folder/run.names"
+names() {
+	"$pip" freeze --exclude slimtower | sed 's/==.*/==/'
+}
+names >"$folder/run.names"
+"$pip" install --quiet ${CONSTRAINTS:+-c "$CONSTRAINTS"} ".[cpu,ir-datasets,spark]"
+names >"$folder/extras.names"
 "$pip" install --quiet ${CONSTRAINTS:+-c "$CONSTRAINTS"} ".[cpu,dev]"
-"$pip" freeze --exclude slimtower | grep -v '^nvidia-\|^cuda-\|^triton' | sed 's/+cpu//' >"$folder/cpu.lock"
-while read -r name; do grep "^$name" "$folder/cpu.lock" || true; done <"$folder/run.names" >"$folder/run.lock"
+"$pip" freeze --exclude slimtower | grep -v '^nvidia-\|^cuda-\|^triton' | sed 's/+cpu//' >"$folder/all"
+"$folder/venv/bin/python" - "$folder" <<'END'
+import sys
+from pathlib import Path
+
+folder = Path(sys.argv[1])
+running, more = (set((folder / f"{name}.names").read_text().split()) for name in ("run", "extras"))
+locks = {"run": [], "extras": [], "test": []}
+for line in (folder / "all").read_text().splitlines():
+    name = line.split("==")[0] + "=="
+    locks["run" if name in running else "extras" if name in more else "test"].append(line)
+for name, lines in locks.items():
+    (folder / f"{name}.lock").write_text("".join(f"{line}\n" for line in lines))
+END
 
 "$pip" install --quiet uv
 resolve() {
 	"$folder/venv/bin/uv" pip compile --quiet --python-version 3.11 --python-platform x86_64-manylinux_2_28 \
 		--no-header --no-annotate --no-emit-package setuptools --constraints "$folder/known" "$@"
 }
-grep -v '^faiss-cpu==' "$folder/cpu.lock" >"$folder/known"
-resolve --extra gpu --extra dev pyproject.toml >"$folder/resolved"
+grep -v '^faiss-cpu==' "$folder/run.lock" >"$folder/known"
+resolve --extra gpu pyproject.toml >"$folder/resolved"
 "$folder/venv/bin/python" - "$folder" <<'END'
 import re
 import sys
@@ -53,4 +71,4 @@ python3 -m venv "$folder/airflow"
 	apache-airflow-providers-docker==4.6.1 apache-airflow-providers-cncf-kubernetes apache-airflow-providers-standard
 "$folder/airflow/bin/pip" freeze >"$folder/airflow.lock"
 mv "$folder/airflow.lock" requirements/
-mv "$folder/run.lock" "$folder/cpu.lock" "$folder/gpu.lock" "$folder/sbom.lock" requirements/
+for name in run extras test gpu sbom; do mv "$folder/$name.lock" requirements/; done

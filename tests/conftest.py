@@ -4,8 +4,9 @@ import os
 from pathlib import Path
 
 import pytest
-import torch
 
+if "PYTEST_XDIST_WORKER" in os.environ:  # read when torch is loaded; programs that tests start inherit it
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
@@ -21,6 +22,7 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture(scope="session")
 def tiny_tower(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A sentence-transformers folder of a random BERT: 4 layers, width 32, the bundled model's tokenizer."""
+    import torch
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.base.modules.transformer import Transformer
     from sentence_transformers.sentence_transformer.modules import Normalize, Pooling

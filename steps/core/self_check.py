@@ -46,7 +46,7 @@ def self_check(step: str, shown: Sequence[str] = SHOWN) -> str:
         require_cuda()
         device = cuda()
     except ImportError as error:
-        raise UserError(f"steps.{step} cannot run here: {error}; install what requirements/cpu.lock names") from None
+        raise UserError(f"steps.{step} cannot run here: {error}; install what requirements/run.lock names") from None
     distributions = packages_distributions()
     versions = [f"{name} {version(distributions[name][0])}" for name in shown if name in distributions]
     return f"{step}: ready; {', '.join([f'python {platform.python_version()}', *versions])}; CUDA: {device}"

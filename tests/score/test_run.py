@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-import torch
-from sentence_transformers import SentenceTransformer
 from stages import SCORE, run_embed, run_score
+from towers import other_weights
 
 import steps.score.run as stage
 from steps.core.errors import UserError
@@ -39,17 +38,6 @@ def slow(self, texts, documents):
 DualEncoderScorer.scores = slow
 run_score(Path(sys.argv[1]), "other")
 """
-
-
-def other_weights(source: Path, target: Path, seed: int) -> None:
-    """The same network with other random weights, and its embeddings of any length."""
-    tower = load_tower(source)
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for weight in tower.parameters():
-            weight.add_(0.3 * weight.std() * torch.randn(weight.shape, generator=generator))
-    bare = SentenceTransformer(modules=[tower[0], tower[1]], device="cpu", similarity_fn_name="dot")
-    bare.save_pretrained(str(target), create_model_card=False)
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +90,7 @@ def test_a_score_is_the_inner_product_of_the_other_teachers_own_embeddings(root:
 def test_a_killed_run_repeats_at_most_one_shard_and_ends_as_an_undisturbed_one(
     root: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([".", "tests/model"])}
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([".", "tests/helpers"])}
     process = subprocess.Popen([sys.executable, "-c", SCRIPT, str(root)], env=environment)
     deadline = time.monotonic() + 200
     while len(shards(own_cache)) < 2 and time.monotonic() < deadline:

@@ -57,7 +57,7 @@ def test_every_stage_depends_on_the_cpu_key_and_so_on_no_gpu_lock() -> None:
 
 
 def test_both_locks_hold_the_same_pins_but_for_cuda() -> None:
-    """Stages depend on cpu.lock alone: it must say what an image with CUDA computes with as well."""
+    """Stages depend on run.lock alone: it must say what an image with CUDA computes with as well."""
     cpu, gpu = (
         {re.split("=+", line)[0]: line for line in images.PACKAGE_LOCKS[key].read_text(encoding="utf-8").split()}
         for key in ("cpu", "accelerated")
@@ -90,7 +90,7 @@ def test_every_command_but_search_has_an_image_and_steps_that_use_a_gpu_exist() 
 
 def test_an_image_holds_all_code_and_runs_as_nobody_special() -> None:
     copied = [line.split()[1] for line in LINES if line.startswith("COPY")]
-    assert copied == ["requirements/${LOCK}.lock", "steps", "pipeline"]
+    assert copied == ["requirements/${LOCK}.lock", "requirements/extras.lock", "steps", "pipeline"]
     assert [line.split()[1] for line in LINES if line.startswith("USER ")][-1] == "50000"
     context = Path(".dockerignore").read_text(encoding="utf-8").splitlines()
     assert {"!steps", "!pipeline", "!requirements/*.lock"} <= set(context)
@@ -139,7 +139,7 @@ def test_cuda_packages_their_key_and_gpus_go_to_the_steps_that_can_use_them(
     assert (
         "--network=host --file containers/Containerfile --target step --tag ghcr.io/team/slimtower-ingest:v1" in ingest
     )
-    assert {"STEP=ingest", "LOCK=cpu", f"FINGERPRINT={keys['cpu']}", "BASE=other:1"} <= set(ingest.split())
+    assert {"STEP=ingest", "LOCK=run", f"FINGERPRINT={keys['cpu']}", "BASE=other:1"} <= set(ingest.split())
     assert "GPUS=" not in ingest
     assert {"STEP=teach", "LOCK=gpu", f"FINGERPRINT={keys['accelerated']}", "GPUS=all"} <= set(teach.split())
     shown = capsys.readouterr().out.splitlines()
@@ -150,7 +150,7 @@ def test_without_cuda_packages_every_image_is_of_the_cpu_key(engine: Path) -> No
     images.build([], "cpu", "", "", "latest", [])
     calls = [call for call in engine.with_name("engine.log").read_text().splitlines() if "STEP=" in call]
     assert len(calls) == len(images.STEPS)
-    assert all({"LOCK=cpu", f"FINGERPRINT={images.current()['cpu']}"} <= set(call.split()) for call in calls)
+    assert all({"LOCK=run", f"FINGERPRINT={images.current()['cpu']}"} <= set(call.split()) for call in calls)
 
 
 @pytest.mark.parametrize("name", ["STEP", "LOCK", "FINGERPRINT", "REVISION", "BASE", "GPUS", "JAVA"])

@@ -40,7 +40,7 @@ def trained(tiny_tower: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[
         shutil.copytree(one, two)
         for student in ("static", "2l", "ranked", "fresh"):
             run_distill(one, student, distill_params())
-        paths = os.pathsep.join([str(ROOT), str(ROOT / "tests/model")])
+        paths = os.pathsep.join([str(ROOT), str(ROOT / "tests/helpers")])
         subprocess.run(
             [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2",
              two_processes.__file__, str(teacher), str(two)],

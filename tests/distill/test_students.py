@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
 from stages import STATIC, distill_params, run_distill, run_embed, run_score
-from test_score import other_weights
+from towers import other_weights
 from transformers import BertModel
 
 import steps.distill.run as stage

@@ -7,6 +7,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import product
+from pathlib import Path
 from random import Random
 from typing import Any, get_args
 
@@ -273,7 +274,10 @@ def test_another_process_makes_the_same_texts() -> None:
         "print(json.dumps(here.pairs(here.texts_of("
         "here.TRAIN, *here.CORPUS, generated=here.VARIANTS, parts=here.NEW))))"
     )
-    environment = os.environ | {"PYTHONHASHSEED": "5", "PYTHONPATH": os.pathsep.join(sys.path)}
+    environment = os.environ | {
+        "PYTHONHASHSEED": "5",
+        "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path]),
+    }
     there = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     here = pairs(texts_of(TRAIN, *CORPUS, generated=VARIANTS, parts=NEW))
     assert [tuple(pair) for pair in json.loads(there.stdout)] == here

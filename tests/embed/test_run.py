@@ -45,7 +45,7 @@ def shards(cache: Path) -> int:
 def test_a_killed_embed_repeats_at_most_one_shard(
     tiny_tower: Path, tmp_path: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([".", "tests/model"])}
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([".", "tests/helpers"])}
     process = subprocess.Popen([sys.executable, "-c", SCRIPT, str(tmp_path), str(tiny_tower)], env=environment)
     deadline = time.monotonic() + 120
     while shards(own_cache) < 3 and time.monotonic() < deadline:

@@ -44,7 +44,7 @@ def test_one_new_file_each_adds_a_loss_and_a_teacher(tiny_tower: Path, tmp_path:
     for path, code in BLOCKS.items():
         assert not (project / path).exists()
         (project / path).write_text(code, encoding="utf-8")
-    environment = os.environ | {"PYTHONPATH": f"{project}{os.pathsep}{ROOT / 'tests/model'}"}
+    environment = os.environ | {"PYTHONPATH": f"{project}{os.pathsep}{ROOT / 'tests/helpers'}"}
     done = subprocess.run(
         [sys.executable, "-c", TRAIN.format(tower=str(tiny_tower))],
         cwd=project,

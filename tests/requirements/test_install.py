@@ -56,11 +56,10 @@ def test_the_corpus_is_installed_for_running() -> None:
     assert missing_from_run_lock(set(source["packages"])) == set()
 
 
-def test_tests_and_images_hold_the_same_pins_and_more() -> None:
-    run, everything = pins("run"), pins("cpu")
-    assert run.items() < everything.items()
-    left_out = everything.keys() - run.keys()
-    assert {"pyspark", "ir-datasets", "pytest", "mypy", "ruff"} <= left_out
+def test_a_package_is_pinned_in_one_lock() -> None:
+    run, extras, test = pins("run"), pins("extras"), pins("test")
+    assert not run.keys() & extras.keys() and not (run.keys() | extras.keys()) & test.keys()
+    assert {"pyspark", "ir-datasets"} <= extras.keys() and {"pytest", "mypy", "ruff"} <= test.keys()
     assert "dvc-s3" in run  # a remote on S3 needs no second install
 
 
@@ -87,19 +86,19 @@ def install(tmp_path: Path):
     root, tools = tmp_path / "a folder", tmp_path / "tools"
     tools.mkdir()
     (root / "requirements").mkdir(parents=True)
-    for name in ("install.sh", "run.lock", "cpu.lock"):
+    for name in ("install.sh", "run.lock", "extras.lock", "test.lock"):
         shutil.copy(ROOT / "requirements" / name, root / "requirements")
-    for name in ("sh", "dirname", "sed", "cat", "grep", "cmp", "date", "du", "cut", "mkdir", "cp"):
+    for name in ("sh", "dirname", "sed", "cat", "grep", "wc", "date", "du", "cut", "mkdir", "cp"):
         (tools / name).symlink_to(str(shutil.which(name)))
     program(tools / "python3", FAKE)
     program(tools / "uname", "#!/bin/sh\necho ${SYSTEM:-Linux}\n")
 
-    def run(lock: str, *programs: str, **environment: str) -> tuple[str, list[str]]:
+    def run(locks: str, *programs: str, **environment: str) -> tuple[str, list[str]]:
         for name in programs:
             program(tools / name, f'#!/bin/sh\necho {name} "$@" >>"$LOG"\n')
         log = tmp_path / "log"
         done = subprocess.run(
-            [str(root / "requirements/install.sh"), lock],
+            [str(root / "requirements/install.sh"), *locks.split()],
             env={"PATH": str(tools), "LOG": str(log), **environment},
             cwd=tmp_path,
             capture_output=True,
@@ -116,7 +115,7 @@ def test_torch_comes_from_its_cpu_index_where_there_is_no_gpu(install) -> None:
     said, calls = install("run", AT_INDEX="+cpu")
     assert f"CPU build, from {CPU_INDEX}" in said
     assert calls[0].endswith(f"--no-deps --extra-index-url {CPU_INDEX} torch===2.13.0+cpu")
-    assert len(calls) == 2 and calls[1].endswith("--no-deps --requirement .venv/run.txt")
+    assert len(calls) == 2 and calls[1].endswith("--no-deps --requirement .venv/wanted.txt")
     assert f"{len(pins('run'))} packages of requirements/run.lock" in said
 
 
@@ -137,18 +136,18 @@ def test_a_cpu_build_that_pip_knows_needs_no_index(install) -> None:
 def test_else_torch_is_pips_own_choice(install, programs: tuple, environment: dict[str, str], what: str) -> None:
     said, calls = install("run", *programs, **environment)
     assert what in said
-    assert len(calls) == 1 and calls[0].endswith("--requirement .venv/run.txt")
+    assert len(calls) == 1 and calls[0].endswith("--requirement .venv/wanted.txt")
 
 
 def test_uv_is_taken_where_it_is(install) -> None:
     _, calls = install("run", "uv", AT_HOME="+cpu")
-    assert calls[1] == "uv pip install --quiet --python .venv/bin/python --no-deps --requirement .venv/run.txt"
+    assert calls[1] == "uv pip install --quiet --python .venv/bin/python --no-deps --requirement .venv/wanted.txt"
     assert len(calls) == 2
 
 
 def test_pyspark_comes_with_java_alone(install, tmp_path: Path) -> None:
-    said, _ = install("cpu", AT_HOME="+cpu")
-    packages = tmp_path / "a folder/.venv/cpu.txt"
+    said, _ = install("run extras test", AT_HOME="+cpu")
+    packages = tmp_path / "a folder/.venv/wanted.txt"
     assert "without pyspark" in said and "pyspark" not in packages.read_text()
-    said, _ = install("cpu", "java", AT_HOME="+cpu")
+    said, _ = install("run extras test", "java", AT_HOME="+cpu")
     assert "without pyspark" not in said and "pyspark" in packages.read_text()

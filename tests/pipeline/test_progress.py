@@ -4,10 +4,13 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from dvc.repo import Repo
 
+from pipeline import lineage
 from pipeline import run as pipeline
 from pipeline.preflight import Machine
 from pipeline.run import Progress
@@ -74,10 +77,15 @@ def flow(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., tuple
     monkeypatch.setenv("SLIMTOWER_PIPELINE", "one")
 
     def run(
-        *words: str, listed: int = 0, codes: tuple[int, ...] = (0, 0), changed: bool = True, bad: str = ""
+        *words: str, listed: str = "", codes: tuple[int, ...] = (0, 0), changed: bool = True, bad: str = ""
     ) -> tuple[Any, list[str]]:
         did: list[str] = []
-        left, locks = list(codes), [{}, {"ingest": {}}] if changed else [{}, {}]
+        left = list(codes)
+
+        def listing(params: None, path: Path) -> None:
+            did.append("list")
+            if listed:
+                raise UserError(listed)
 
         def reproduce(targets: list[str], progress: Progress) -> int:
             did.append(" ".join(["repro", *targets]))
@@ -94,24 +102,26 @@ def flow(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., tuple
             return "closed"
 
         fakes: dict[str, Any] = {
-            "load_params": lambda: None,
-            "_stages": lambda: STAGES,
-            "_call": lambda *said: did.append(" ".join(said)) or listed,
-            "lock_stages": lambda: locks.pop(0),
+            "load_params": lambda: SimpleNamespace(ingest=None),
+            "write_listing": listing,
+            "ask_dvc": lambda wanted: (STAGES, not changed),
+            "lock_stages": lambda: {"ingest": {}},
             "_reproduce": reproduce,
             "check_data": check,
             "_expected": lambda *given: 600.0,
-            "finish": finish,
         }
         for name, fake in fakes.items():
             monkeypatch.setattr(pipeline, name, fake)
+        monkeypatch.setattr(lineage, "finish", finish)
         monkeypatch.setattr(pipeline.surroundings, "settle", lambda: None)
         monkeypatch.setattr(pipeline.surroundings, "without_git", lambda root: did.append("no git"))
         monkeypatch.setattr(pipeline.preflight, "examine", lambda root: Machine(2, 1.0, 50.0, "fp32", "AVX2"))
         monkeypatch.setattr(sys, "argv", ["pipeline", *words])
-        with pytest.raises((SystemExit, UserError)) as ended:
+        try:
             pipeline.main()
-        return getattr(ended.value, "code", ended.value), did
+        except (SystemExit, UserError) as ended:
+            return getattr(ended, "code", ended), did
+        return 0, did
 
     return run
 
@@ -119,7 +129,7 @@ def flow(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., tuple
 def test_the_data_are_checked_between_ingest_and_the_rest(
     flow: Callable[..., Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert flow() == (0, ["steps.ingest --list", "repro ingest", "check", "repro", "finished"])
+    assert flow() == (0, ["list", "repro ingest", "check", "repro", "finished"])
     said = capsys.readouterr().out.splitlines()
     assert said[0] == "pipeline: 2 threads, fp32 (AVX2), 1.0 GiB of memory and 50 GiB of disk free"
     assert said[1].startswith("pipeline: WARNING: 1.0 GiB of memory are free")
@@ -128,28 +138,29 @@ def test_the_data_are_checked_between_ingest_and_the_rest(
 
 
 def test_only_the_wanted_stages_run(flow: Callable[..., Any]) -> None:
-    assert flow("embed")[1] == ["steps.ingest --list", "repro ingest", "check", "repro embed", "finished"]
-    assert flow("ingest")[1] == ["steps.ingest --list", "repro ingest", "finished"]
+    assert flow("embed")[1] == ["list", "repro ingest", "check", "repro embed", "finished"]
+    assert flow("ingest")[1] == ["list", "repro ingest", "finished"]
 
 
 def test_where_nothing_changed_no_run_is_opened(flow: Callable[..., Any], capsys: pytest.CaptureFixture[str]) -> None:
-    assert flow(changed=False)[1] == ["steps.ingest --list", "repro ingest", "check", "repro"]
+    assert flow(changed=False) == (0, ["list"])
     assert "nothing to do, every stage is up to date" in capsys.readouterr().out
 
 
-def test_data_that_cannot_be_listed_end_the_run_with_its_code(flow: Callable[..., Any]) -> None:
-    assert flow(listed=3) == (3, ["steps.ingest --list"])
+def test_data_that_cannot_be_listed_end_the_run(flow: Callable[..., Any]) -> None:
+    ended, did = flow(listed="no such folder")
+    assert (str(ended), did) == ("no such folder", ["list"])
 
 
 @pytest.mark.parametrize(("codes", "did"), [((255,), []), ((0, 255), ["check", "repro"])])
 def test_a_stage_that_fails_ends_the_run(flow: Callable[..., Any], codes: tuple[int, ...], did: list[str]) -> None:
-    assert flow(codes=codes) == (255, ["steps.ingest --list", "repro ingest", *did, "failed"])
+    assert flow(codes=codes) == (255, ["list", "repro ingest", *did, "failed"])
 
 
 def test_data_that_will_not_do_close_the_run_as_failed(flow: Callable[..., Any]) -> None:
     ended, did = flow(bad="no text at all")
     assert str(ended) == "no text at all"
-    assert did == ["steps.ingest --list", "repro ingest", "check", "failed"]
+    assert did == ["list", "repro ingest", "check", "failed"]
 
 
 def test_without_git_dvc_is_told_so(flow: Callable[..., Any], tmp_path: Path) -> None:
@@ -175,3 +186,35 @@ def test_of_a_run_that_is_stopped_no_stage_goes_on(tmp_path: Path, monkeypatch: 
     while stage.exists() and stage.read_text().rpartition(")")[2].split()[0] != "Z":
         assert time.monotonic() < until
         time.sleep(0.05)
+
+
+TOY = """stages:
+  first: {cmd: cp given one, deps: [given], outs: [one]}
+  second:
+    matrix: {name: [a, b]}
+    cmd: cp one two-${item.name}
+    deps: [one]
+    outs: ["two-${item.name}"]
+"""
+
+
+def test_dvc_says_which_stages_there_are_and_whether_one_would_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert pipeline.ask_dvc([]) == ([], False)  # no project: `dvc repro` will say so
+    Repo.init(no_scm=True).close()
+    Path("dvc.yaml").write_text(TOY)
+    Path("given").write_text("1")
+    names = ["first", "second@a", "second@b"]
+    assert pipeline.ask_dvc([]) == (names, False)
+    with Repo() as repo:
+        repo.reproduce()
+    assert pipeline.ask_dvc([]) == (names, True)
+    Path("two-b").unlink()
+    assert pipeline.ask_dvc([]) == (names, False)
+    assert pipeline.ask_dvc(["second@a"]) == (names, True)
+    Path("given").write_text("2")
+    assert pipeline.ask_dvc(["second@a"]) == (names, False)  # what it needs would run
+    Path("dvc.yaml").write_text("stages: [")
+    assert pipeline.ask_dvc([]) == ([], False)

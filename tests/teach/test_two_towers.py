@@ -9,7 +9,7 @@ from sentence_transformers.base.modules import Router
 from sentence_transformers.sentence_transformer.modules import Normalize
 from stages import DISTILL, RANKED, STATIC, TWO_LAYERS, distill_params, run_distill, run_embed, run_release, run_score
 from teach_fakes import PARAMS, write_tower, write_world
-from test_score import other_weights
+from towers import other_weights
 
 from steps.core.errors import UserError
 from steps.core.files import read_json, write_json
