@@ -45,7 +45,7 @@ def run(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Monk
 
 def in_process(task: RunnerTask, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """A project whose task ends with CODE, run for real."""
-    module = folder / "steps" / "core" / "task.py"
+    module = folder / "pipeline" / "task.py"
     module.parent.mkdir(parents=True)
     module.write_text(TASK)
     monkeypatch.setattr(tasks, "PROJECT", folder)
@@ -259,7 +259,7 @@ def test_a_container_is_gone_before_airflow_kills_the_worker(
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a process with its parent")
 def test_a_process_ends_with_its_worker(tmp_path: Path) -> None:
-    module = tmp_path / "steps" / "core" / "task.py"
+    module = tmp_path / "pipeline" / "task.py"
     module.parent.mkdir(parents=True)
     module.write_text(
         "import pathlib, signal, sys, time\n"
