@@ -23,16 +23,24 @@ _CODE = re.compile(r"'StatusCode': (\d+)")
 class ContainerOperator(DockerOperator):
     """A container that knows the digest of its image, and of whose name there is never a second."""
 
-    def _run_image(self) -> Any:
+    def execute(self, context: Any) -> Any:
         """Remove what a try whose worker died has left, and tell the container the digest of its image."""
         with contextlib.suppress(NotFound):
             self.cli.remove_container(self.container_name, force=True)
             self.log.warning("removed container %s, which an earlier try had left", self.container_name)
         if "SLIMTOWER_IMAGE_DIGEST" not in self.environment:
-            image = self.cli.inspect_image(self.image)
-            pushed = [name.partition("@")[2] for name in image.get("RepoDigests") or []]
-            self.environment["SLIMTOWER_IMAGE_DIGEST"] = next(iter(pushed), image["Id"])
-        return super()._run_image()
+            self.environment["SLIMTOWER_IMAGE_DIGEST"] = self.digest()
+        return super().execute(context)
+
+    def digest(self) -> str:
+        """The image's digest in its registry, else its id; an image that the engine does not have is pulled."""
+        if not self.cli.images(name=self.image):
+            for said in self.cli.pull(self.image, stream=True, decode=True):
+                if "id" not in said:  # not of a single layer
+                    self.log.info("pulling %s: %s", self.image, said.get("status") or said)
+        image = self.cli.inspect_image(self.image)
+        pushed = [name.partition("@")[2] for name in image.get("RepoDigests") or []]
+        return str(next(iter(pushed), image["Id"]))
 
     def on_kill(self) -> None:
         """Stop and remove the container before Airflow kills the worker."""
@@ -79,12 +87,13 @@ class ContainerJob:
             mount_tmp_dir=False,
             auto_remove="force",
             skip_on_exit_code=NOTHING,
+            allow_nested_operators=True,  # see RunnerTask
         )
 
     def wait(self) -> tuple[int, str]:
         """Run the container, its output in the log; returns the exit code and the last line."""
         try:
-            DockerOperator.execute.__wrapped__(self.operator, self.context)  # type: ignore[attr-defined]
+            self.operator.execute(self.context)
         except DockerContainerFailedSkipException:
             return NOTHING, ""
         except DockerContainerFailedException as error:

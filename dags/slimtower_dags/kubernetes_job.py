@@ -49,6 +49,7 @@ class PodJob:
             on_finish_action="delete_pod",
             log_pod_spec_on_failure=False,
             deferrable=False,
+            allow_nested_operators=True,  # see RunnerTask
         )
 
     def wait(self) -> tuple[int, str]:
@@ -57,7 +58,7 @@ class PodJob:
         A pod that was evicted, or whose node is lost, leaves no code: its error is passed on, and Airflow tries again.
         """
         try:
-            KubernetesPodOperator.execute.__wrapped__(self.operator, self.context)  # type: ignore[attr-defined]
+            self.operator.execute(self.context)
         except AirflowException as error:
             code = exit_code(self.operator.remote_pod, self.operator.base_container_name)
             if not code:

@@ -26,7 +26,8 @@ class Job(Protocol):
 class RunnerTask(BaseOperator):
     """`python -m pipeline.task WHAT` in the image of one step, its exit code made Airflow's.
 
-    A runner's provider is imported where the task runs, never where the DAG is parsed.
+    A runner's provider is imported where the task runs, never where the DAG is parsed. So its operator runs inside this
+    one, and Airflow's warning in the log that it `cannot be called outside of the Task Runner` is expected.
     """
 
     template_fields = ("environment",)

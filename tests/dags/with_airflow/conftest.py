@@ -1,12 +1,13 @@
 """What the tests in Airflow's environment share. They run apart from the project's: see ../test_with_airflow.py."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from fake_cluster import Cluster, serve
 
 PROJECT = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(PROJECT / "dags"))
@@ -25,8 +26,22 @@ def context() -> Callable[..., dict[str, Any]]:
         held = {} if store is None else store
         memory = SimpleNamespace(get=held.get, set=held.__setitem__)
         task = SimpleNamespace(
-            dag_id="retrain", run_id="run", task_id=task_id, try_number=try_number, xcom_push=lambda **_: None
+            dag_id="retrain",
+            run_id="run",
+            task_id=task_id,
+            map_index=-1,
+            try_number=try_number,
+            xcom_push=lambda **_: None,
         )
-        return {"ti": task, "task_state_store": memory}
+        return {"ti": task, "run_id": "run", "dag": SimpleNamespace(), "task_state_store": memory}
 
     return make
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+    """The cluster of Airflow's connection `kubernetes_default`."""
+    cluster = Cluster()
+    with serve(cluster) as connection:
+        monkeypatch.setenv("AIRFLOW_CONN_KUBERNETES_DEFAULT", connection)
+        yield cluster

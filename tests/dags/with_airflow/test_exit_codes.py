@@ -15,7 +15,8 @@ import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 from conftest import DEPLOYMENTS, PROJECT
 from docker.errors import APIError, NotFound
-from slimtower_dags import docker_job, kubernetes_job, tasks
+from fake_cluster import Cluster, ended
+from slimtower_dags import docker_job, tasks
 from slimtower_dags.deployment import read_deployment
 from slimtower_dags.tasks import RunnerTask, make_task
 
@@ -37,10 +38,13 @@ def task_of(runner: str, monkeypatch: pytest.MonkeyPatch) -> RunnerTask:
 
 
 @pytest.fixture(params=DEPLOYMENTS)
-def run(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
+def run(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cluster: Cluster) -> Run:
     """One try of `teach` that ends with the given code; returns the variables that it saw."""
-    by_runner = {"process": in_process, "docker": in_container, "kubernetes": in_pod}
-    yield by_runner[request.param](task_of(request.param, monkeypatch), tmp_path, monkeypatch)
+    task = task_of(request.param, monkeypatch)
+    if request.param == "kubernetes":
+        return in_pod(task, cluster)
+    start = in_container if request.param == "docker" else in_process
+    return start(task, tmp_path, monkeypatch)
 
 
 def in_process(task: RunnerTask, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
@@ -54,16 +58,25 @@ def in_process(task: RunnerTask, folder: Path, monkeypatch: pytest.MonkeyPatch) 
 
     def run(code: int, context: dict[str, Any]) -> dict[str, str]:
         monkeypatch.setenv("CODE", str(code))
-        task.execute.__wrapped__(task, context)
+        task.execute(context)
         return dict(json.loads((folder / "seen.json").read_text()))
 
     return run
 
 
 def in_container(task: RunnerTask, folder: Path, monkeypatch: pytest.MonkeyPatch, left: Sequence[str] = ()) -> Run:
-    """Docker's operator on an engine that answers as Docker does, and has containers of the names `left`."""
+    """Docker's operator on an engine that answers as Docker does: no image yet, and containers of the names `left`."""
     created: dict[str, Any] = {}
     on_engine = set(left)
+    pulled: list[str] = []
+
+    def pull(name: str, **_: Any) -> Iterator[dict[str, str]]:
+        yield {"status": "Pulling"}
+        pulled.append(name)
+
+    def inspect(name: str) -> dict[str, Any]:
+        assert pulled == [name]
+        return {"Id": "sha256:local", "RepoDigests": [f"{name}@sha256:pushed"]}
 
     def create(**given: Any) -> dict[str, str]:
         assert given["name"] not in on_engine
@@ -78,8 +91,9 @@ def in_container(task: RunnerTask, folder: Path, monkeypatch: pytest.MonkeyPatch
         created["removed"] = force
 
     engine = SimpleNamespace(
-        images=lambda name: [name],
-        inspect_image=lambda name: {"Id": "sha256:local", "RepoDigests": [f"{name}@sha256:pushed"]},
+        images=lambda name: pulled,
+        pull=pull,
+        inspect_image=inspect,
         create_host_config=lambda **given: given,
         create_container=create,
         attach=lambda **_: iter([b"first\nthe last line says why\n"]),
@@ -91,7 +105,7 @@ def in_container(task: RunnerTask, folder: Path, monkeypatch: pytest.MonkeyPatch
     def run(code: int, context: dict[str, Any]) -> dict[str, str]:
         engine.wait = lambda _: {"StatusCode": code}
         try:
-            task.execute.__wrapped__(task, context)
+            task.execute(context)
         finally:
             assert created["removed"] is True
         return created["environment"] | {"argv": created["command"]}
@@ -99,48 +113,17 @@ def in_container(task: RunnerTask, folder: Path, monkeypatch: pytest.MonkeyPatch
     return run
 
 
-def in_pod(task: RunnerTask, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Kubernetes' operator, its own handling of an ended pod included, on a pod that ended with the code."""
-    from kubernetes.client import models as k8s
-
-    created: dict[str, Any] = {}
-    operator = kubernetes_job.KubernetesPodOperator
-
-    def create(self: Any, pod_request_obj: Any, context: Any) -> Any:
-        created["pod"] = pod_request_obj
-        return pod_request_obj
-
-    def ended(code: int) -> Any:
-        state = k8s.V1ContainerState(terminated=k8s.V1ContainerStateTerminated(exit_code=code))
-        status = k8s.V1ContainerStatus(name="base", state=state, image="i", image_id="i", ready=False, restart_count=0)
-        phase = "Failed" if code else "Succeeded"
-        metadata = k8s.V1ObjectMeta(name="pod", labels={})
-        return k8s.V1Pod(metadata=metadata, status=k8s.V1PodStatus(phase=phase, container_statuses=[status]))
-
-    for name in (
-        "await_pod_start",
-        "await_init_containers_completion",
-        "await_pod_completion",
-        "patch_already_checked",
-    ):
-        monkeypatch.setattr(operator, name, lambda self, *_, **__: None)
-    monkeypatch.setattr(operator, "get_or_create_pod", create)
-    monkeypatch.setattr(operator, "process_pod_deletion", lambda self, pod, reraise: created.update(removed=True))
-    monkeypatch.setattr(operator, "is_istio_enabled", lambda self, pod: False)
-    monkeypatch.setattr(operator, "hook", SimpleNamespace(is_in_cluster=True))
-    monkeypatch.setattr(operator, "_get_ti_pod_labels", staticmethod(lambda *_: {}))
-    monkeypatch.setattr(operator, "client", None)
+def in_pod(task: RunnerTask, cluster: Cluster) -> Run:
+    """Kubernetes' operator and client on a cluster whose pods end with the code."""
 
     def run(code: int, context: dict[str, Any]) -> dict[str, str]:
-        manager = SimpleNamespace(await_pod_completion=lambda *_: ended(code))
-        monkeypatch.setattr(operator, "pod_manager", manager)
-        monkeypatch.setattr(operator, "find_pod", lambda self, *_, **__: ended(code))
+        cluster.status = ended(code)
         try:
-            task.execute.__wrapped__(task, context)
+            task.execute(context)
         finally:
-            assert created["removed"]
-        container = created["pod"].spec.containers[0]
-        return {one.name: one.value for one in container.env} | {"argv": container.args}
+            assert cluster.created and not cluster.pods
+        container = cluster.created[-1]["spec"]["containers"][0]
+        return {one["name"]: one.get("value") for one in container["env"]} | {"argv": container["args"]}
 
     return run
 
@@ -201,7 +184,7 @@ def test_a_process_without_the_projects_interpreter_fails_at_once(
     monkeypatch.setenv("SLIMTOWER_PYTHON", "python3")
     task = task_of("process", monkeypatch)
     with pytest.raises(AirflowFailException, match="SLIMTOWER_PYTHON is 'python3'; give the absolute path"):
-        task.execute.__wrapped__(task, context())
+        task.execute(context())
 
 
 def test_the_last_line_of_a_container_is_the_reason_that_airflow_shows(
@@ -285,13 +268,3 @@ def appears(path: Path) -> bool:
     while not path.exists() and time.monotonic() < last:
         time.sleep(0.05)
     return path.exists()
-
-
-def test_a_pod_that_left_no_code_is_tried_again(
-    context: Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from kubernetes.client import models as k8s
-
-    assert kubernetes_job.exit_code(None, "base") is None
-    evicted = k8s.V1Pod(status=k8s.V1PodStatus(phase="Failed", reason="Evicted"))
-    assert kubernetes_job.exit_code(evicted, "base") is None

@@ -1,4 +1,4 @@
-"""Rendered pods, checked against the Kubernetes client's models."""
+"""Pods as a cluster receives them, checked against the Kubernetes client's models, and how they end."""
 
 import json
 from collections.abc import Callable
@@ -6,33 +6,40 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 from conftest import DEPLOYMENTS, PROJECT
-from kubernetes.client import ApiClient
+from fake_cluster import LOG, NO_CODE, Cluster, ended, running
+from kubernetes.client import ApiClient, ApiException
 from kubernetes.client import models as k8s
 from slimtower_dags.deployment import read_deployment
-from slimtower_dags.tasks import make_task
+from slimtower_dags.tasks import RunnerTask, make_task
 
 Context = Callable[..., dict[str, Any]]
+TaskOf = Callable[[str], RunnerTask]
 
 
 @pytest.fixture
-def pod_of(context: Context, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], k8s.V1Pod]:
-    """The pod that a task would be, as the cluster would read it: written as JSON, read back strictly."""
+def task_of(monkeypatch: pytest.MonkeyPatch, cluster: Cluster) -> TaskOf:
+    """The task of a stage, whose pods are the cluster's."""
     monkeypatch.setenv("SLIMTOWER_DEPLOYMENT", DEPLOYMENTS["kubernetes"])
     deployment = read_deployment(PROJECT / "dags")
+    return lambda what: make_task(deployment, what, image=what.partition("@")[0])
 
-    def render(what: str) -> k8s.V1Pod:
-        task = make_task(deployment, what, image=what.partition("@")[0])
-        operator = task.job(context(task_id=task.task_id)).operator
-        operator.name = operator._set_name(operator.name)
-        pod = operator.build_pod_request_obj(dry_run=True)
+
+@pytest.fixture
+def pod_of(task_of: TaskOf, cluster: Cluster, context: Context) -> Callable[[str], k8s.V1Pod]:
+    """The pod of a stage as the cluster receives it, read strictly."""
+
+    def create(what: str) -> k8s.V1Pod:
+        task = task_of(what)
+        task.execute(context(task_id=task.task_id))
+        received = cluster.created[-1]
         client = ApiClient()
-        written = client.sanitize_for_serialization(pod)
-        read = client.deserialize(SimpleNamespace(data=json.dumps(written)), "V1Pod")
-        assert client.sanitize_for_serialization(read) == written  # no field that the models do not know
+        read = client.deserialize(SimpleNamespace(data=json.dumps(received)), "V1Pod")
+        assert client.sanitize_for_serialization(read) == received  # no field that the models do not know
         return read
 
-    return render
+    return create
 
 
 def test_a_gpu_stage_asks_for_gpus_shared_memory_and_gpu_nodes(pod_of: Callable[[str], k8s.V1Pod]) -> None:
@@ -81,3 +88,61 @@ def test_secrets_come_by_reference_and_pods_run_without_privileges(
     assert pod.spec.restart_policy == "Never"
     assert pod.metadata.namespace == "retraining"
     assert pod.metadata.name.startswith("slimtower-index")
+
+
+def test_a_pods_output_is_in_the_tasks_log(
+    task_of: TaskOf, cluster: Cluster, context: Context, capsys: pytest.CaptureFixture[str]
+) -> None:
+    task_of("teach").execute(context())
+    logged = capsys.readouterr().out
+    assert all(line in logged for line in LOG.splitlines())
+
+
+def test_a_pod_that_left_no_code_is_tried_again(task_of: TaskOf, cluster: Cluster, context: Context) -> None:
+    cluster.status = NO_CODE
+    with pytest.raises(AirflowException) as caught:
+        task_of("teach").execute(context())
+    assert not issubclass(caught.type, AirflowFailException | AirflowSkipException)
+    assert not cluster.pods
+
+
+def test_a_pod_that_is_evicted_while_it_runs_is_tried_again(
+    task_of: TaskOf, cluster: Cluster, context: Context
+) -> None:
+    cluster.status = running()
+    cluster.when_log_is_read = lambda: cluster.set_status(NO_CODE)
+    with pytest.raises(AirflowException) as caught:
+        task_of("teach").execute(context())
+    assert not issubclass(caught.type, AirflowFailException | AirflowSkipException)
+    assert not cluster.pods
+
+
+def test_a_stopped_task_leaves_no_pod(task_of: TaskOf, cluster: Cluster, context: Context) -> None:
+    task_of("teach").job(context()).stop()  # nothing was started
+    job = task_of("teach").job(context())
+    cluster.status = running()
+    cluster.when_log_is_read = lambda: (job.stop(), cluster.set_status(ended(143)))
+    with pytest.raises(ApiException, match="not found"):
+        job.wait()
+    assert cluster.created and not cluster.pods
+
+
+def left_by_dead_worker(task: RunnerTask, cluster: Cluster, context: dict[str, Any]) -> None:
+    pod = task.job(context).operator.build_pod_request_obj(context)
+    cluster.status = running()
+    cluster.add(ApiClient().sanitize_for_serialization(pod))
+
+
+def test_a_retry_takes_up_the_pod_of_a_dead_worker(task_of: TaskOf, cluster: Cluster, context: Context) -> None:
+    left_by_dead_worker(task_of("teach"), cluster, context(1))
+    cluster.when_log_is_read = lambda: cluster.set_status(ended(0))
+    task_of("teach").execute(context(2))
+    assert not cluster.created and not cluster.pods
+
+
+def test_a_task_that_cannot_tell_its_pod_is_tried_again(task_of: TaskOf, cluster: Cluster, context: Context) -> None:
+    for number in (1, 2):
+        left_by_dead_worker(task_of("teach"), cluster, context(number))
+    with pytest.raises(AirflowException, match="More than one pod") as caught:
+        task_of("teach").execute(context(3))
+    assert not issubclass(caught.type, AirflowFailException | AirflowSkipException)
