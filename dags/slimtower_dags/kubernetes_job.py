@@ -48,12 +48,13 @@ class PodJob:
             startup_timeout_seconds=settings.start_timeout_s,
             on_finish_action="delete_pod",
             log_pod_spec_on_failure=False,
+            termination_message_policy="FallbackToLogsOnError",  # the error then ends with the log's end
             deferrable=False,
             allow_nested_operators=True,  # see RunnerTask
         )
 
     def wait(self) -> tuple[int, str]:
-        """Run the pod, its output in the log; returns the exit code.
+        """Run the pod, its output in the log; returns the exit code and the last line.
 
         A pod that was evicted, or whose node is lost, leaves no code: its error is passed on, and Airflow tries again.
         """
@@ -63,7 +64,7 @@ class PodJob:
             code = exit_code(self.operator.remote_pod, self.operator.base_container_name)
             if not code:
                 raise
-            return code, str(error).replace("\n", " ")
+            return code, str(error).rstrip().splitlines()[-1]
         return 0, ""
 
     def stop(self) -> None:

@@ -16,8 +16,8 @@ NO_CODE: dict[str, Any] = {"phase": "Failed", "reason": "Evicted"}
 
 
 def ended(code: int) -> dict[str, Any]:
-    """Status of a pod whose container has just ended."""
-    terminated = {"exitCode": code, "finishedAt": _now()}
+    """Status of a pod whose container has just ended; after an error with the log's end as its message."""
+    terminated = {"exitCode": code, "finishedAt": _now(), "message": LOG if code else ""}
     return _status("Failed" if code else "Succeeded", {"terminated": terminated})
 
 

@@ -98,6 +98,16 @@ def test_a_pods_output_is_in_the_tasks_log(
     assert all(line in logged for line in LOG.splitlines())
 
 
+def test_the_last_line_of_a_pod_is_the_reason_that_airflow_shows(
+    task_of: TaskOf, cluster: Cluster, context: Context
+) -> None:
+    cluster.status = ended(3)
+    with pytest.raises(AirflowFailException, match=r"wrong data or settings: the last line says why$"):
+        task_of("teach").execute(context())
+    asked = cluster.created[-1]["spec"]["containers"][0]["terminationMessagePolicy"]
+    assert asked == "FallbackToLogsOnError"  # else a cluster gives no message
+
+
 def test_a_pod_that_left_no_code_is_tried_again(task_of: TaskOf, cluster: Cluster, context: Context) -> None:
     cluster.status = NO_CODE
     with pytest.raises(AirflowException) as caught:
