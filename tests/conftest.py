@@ -1,6 +1,7 @@
 """What many tests need: a tiny tower, and a place where nothing reaches the network."""
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,12 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "slimtower-cache"
     monkeypatch.setenv("SLIMTOWER_CACHE", str(folder))
     return folder
+
+
+@pytest.fixture(autouse=True)
+def own_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Modules that a test lets Python find, as a model that brings its own code does, are found by that test alone."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
 
 
 @pytest.fixture(scope="session")

@@ -31,6 +31,7 @@ def test_tilting_gives_exactly_the_change_that_was_asked_for(pair, change: float
     assert chances @ candidate == pytest.approx((1 + change) * (chances @ champion), rel=1e-9)
 
 
+@pytest.mark.medium
 def test_one_percent_worse_is_refused_and_one_percent_better_accepted(pair) -> None:
     candidate, champion = pair
     rules = policy()
@@ -40,6 +41,7 @@ def test_one_percent_worse_is_refused_and_one_percent_better_accepted(pair) -> N
     assert accepted(candidate, champion, 0.01, 1704, rules) >= 0.8
 
 
+@pytest.mark.medium
 def test_the_command_reads_a_demos_reports_and_tells_the_mean_beside_the_range(
     pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -9,6 +9,7 @@ from steps.core import tracking
 from steps.core.errors import UserError
 
 
+@pytest.mark.medium
 def test_the_newest_pipeline_that_ran_a_stage_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'mlflow.db'}")
     with pytest.raises(UserError, match="no finished pipeline run that ran a stage"):

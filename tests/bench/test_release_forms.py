@@ -10,6 +10,7 @@ from bench.release_forms import FORMS, measure
 from pipeline.params import load_params
 
 
+@pytest.mark.slow
 def test_every_form_is_measured(released: Path, tmp_path: Path) -> None:
     params = load_params(Path("params.yaml")).model_copy(update={"distill": distill_params(), "release": RELEASE})
     found = measure(released, "2l", 3, params, tmp_path)

@@ -19,6 +19,8 @@ from steps.evaluate.scoring import score
 from steps.evaluate.systems import dense_search
 from steps.serving.release import load_release
 
+pytestmark = pytest.mark.medium
+
 COST = {"model": 0.8, "exact": 0.798, "served": 0.796, "lost": 0.005}
 ROOT = Path(__file__).parents[2]
 
@@ -59,6 +61,7 @@ def project(released: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     return folder
 
 
+@pytest.mark.slow
 def test_every_part_is_measured_and_the_verdicts_follow(
     project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -19,6 +19,8 @@ from steps.core.files import read_json
 from steps.core.tables import read_table, table_from_rows, write_table
 from steps.core.towers import encode, load_tower
 
+pytestmark = pytest.mark.medium
+
 ROOT = Path(__file__).parents[2]
 ALIGNED = {"kind": "embedding", "distance": "l2"}
 SYMMETRIC = {"towers": "symmetric", "max_document_length": 32, "losses": [{"kind": "label_softmax"}]}
@@ -80,6 +82,7 @@ def bench(project: Path, monkeypatch: pytest.MonkeyPatch, table: dict[str, Any],
     distillation.main()
 
 
+@pytest.mark.slow
 def test_a_table_is_measured_written_and_judged(
     project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -148,6 +148,7 @@ def test_pairwise_equals_a_double_loop() -> None:
     assert total > 1_000
 
 
+@pytest.mark.medium
 def test_mining_finds_the_same_number_and_a_query_has_at_least_five(log: Tables, tmp_path: Path) -> None:
     clicked = log["impressions"].filter(log["impressions"]["clicked"])
     giver_ids = set(clicked["query_id"].to_pylist())

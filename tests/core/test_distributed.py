@@ -22,6 +22,8 @@ from steps.core.files import read_json
 from steps.core.tracking import NullRun
 from steps.teach.run import run as teach
 
+pytestmark = pytest.mark.slow
+
 TOLERANCE = 1e-3
 ROOT = Path(__file__).parents[2]
 

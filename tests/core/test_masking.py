@@ -22,6 +22,8 @@ from steps.core.run_ids import scheduler_tags
 from steps.core.tracking import MlflowRun, reaching
 from steps.ingest.s3 import explained, s3_client
 
+pytestmark = pytest.mark.medium
+
 FORMS = {
     "as it is": str,
     "in a URL": lambda secret: quote(secret, safe=""),

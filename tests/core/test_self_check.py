@@ -13,6 +13,8 @@ from steps.core.self_check import cuda, self_check
 from steps.core.stage import stage_main
 from steps.teach.params import TeachParams
 
+pytestmark = pytest.mark.medium
+
 STEPS = sorted(path.parent.name for path in Path("steps").glob("*/__main__.py") if path.parent.name != "search")
 
 

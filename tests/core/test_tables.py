@@ -25,6 +25,7 @@ def test_every_table_can_be_empty(tmp_path: Path, name: str) -> None:
     assert read_table(tmp_path, name).num_rows == 0
 
 
+@pytest.mark.medium
 def test_tables_are_written_one_at_a_time_as_they_are_made(tmp_path: Path) -> None:
     alive: list[weakref.ref[pa.Table]] = []
 

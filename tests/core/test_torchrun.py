@@ -107,6 +107,7 @@ def test_a_number_of_processes_is_a_number(monkeypatch: pytest.MonkeyPatch) -> N
             _number("SLIMTOWER_PROCESSES")
 
 
+@pytest.mark.slow
 def test_a_failing_rank_ends_the_command_with_its_line_and_code(tmp_path: Path) -> None:
     """Rank 1 refuses while rank 0 waits for it; the command's own launcher tells."""
     script = (

@@ -10,6 +10,8 @@ from pipeline import lineage
 from steps.core import tracking
 from steps.core.run_ids import open_parent, pipeline_run
 
+pytestmark = pytest.mark.medium
+
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

@@ -69,6 +69,7 @@ VectorCache(Path(sys.argv[1]), "float32").fill([f"text {n}" for n in range(50)],
 """
 
 
+@pytest.mark.slow
 def test_a_killed_run_repeats_at_most_one_shard(tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     process = subprocess.Popen(

@@ -33,6 +33,7 @@ def bare(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.medium
 def test_the_project_graph_is_that_of_dvc() -> None:
     graph = read_graph(PROJECT)
     assert edges(graph) == dvc_edges(PROJECT)

@@ -29,6 +29,8 @@ from steps.distill.initialisation import _word_pieces, fresh, layer_subset, pret
 from steps.distill.params import FreshEncoder
 from steps.distill.students import TransformerStudent, untrained
 
+pytestmark = pytest.mark.medium
+
 TEXTS = ["how to sum the axis", "window", "a mean of a matrix over the last axis of a file", "the window of a graph"]
 SUBSETS = [  # query-encoder alignment, Sec. 3.2: of twelve layers, the last ones by negative numbers too
     ([1, 4, 7, 10], [1, 4, -5, -2]),

@@ -14,6 +14,8 @@ from teach_fakes import write_tower, write_world
 
 from steps.core.files import sha256_file
 
+pytestmark = pytest.mark.slow
+
 SERVER = multiprocessing.get_context("forkserver")  # imports once, then forks a clean process for each training
 SERVER.set_forkserver_preload(["killed_training"])
 

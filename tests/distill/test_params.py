@@ -10,6 +10,8 @@ from pipeline.params import check_params
 from steps.core.errors import UserError
 from steps.distill.params import DistillParams
 
+pytestmark = pytest.mark.medium
+
 SCHEDULE = {"epochs": 1.0, "batch_size": 16, "learning_rate": 1e-3, "warmup_ratio": 0.1}
 LAYERS = SCHEDULE | {"start": {"layers": [0, -1]}}
 ALIGNED = LAYERS | {"losses": [{"kind": "embedding", "distance": "l2"}]}

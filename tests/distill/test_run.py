@@ -17,6 +17,8 @@ from steps.distill.static_embedding import Pieces, StaticStudent, table_tower
 from steps.distill.students import TransformerStudent
 from steps.distill.tokens import Tokens, tokenize
 
+pytestmark = pytest.mark.medium
+
 TEXTS = ["how to sum the axis", "window", "a mean of a matrix over the last axis of a file"]
 
 

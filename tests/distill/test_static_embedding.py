@@ -15,6 +15,8 @@ from steps.distill.static_embedding import Pieces, StaticStudent, check_token_ro
 from steps.distill.tokens import Tokens
 from steps.serving.query_encoder import load_query_encoder
 
+pytestmark = pytest.mark.medium
+
 TEXTS = ["how to sum the axis", "matrix of window", "Computes the mean over a file.", ""]
 
 

@@ -23,6 +23,8 @@ from steps.distill.params import DistillParams
 from steps.distill.students import Student
 from steps.distill.trainer import Alignment
 
+pytestmark = pytest.mark.medium
+
 TEXTS = ["how to sum the axis", "window", "a mean of a matrix over the last axis of a file"]
 SHORT = {"epochs": 2.0, "batch_size": 16, "learning_rate": 3e-3, "warmup_ratio": 0.1}
 TWO_LAYERS = SHORT | {"start": {"layers": [0, -1]}}

@@ -20,6 +20,8 @@ from steps.core.texts import document_text
 from steps.core.towers import Embeddings, encode_with_lengths, load_tower
 from steps.embed import run as stage
 
+pytestmark = pytest.mark.medium
+
 SCRIPT = """
 import sys
 from pathlib import Path
@@ -42,6 +44,7 @@ def shards(cache: Path) -> int:
     return len(list(cache.glob("vectors/*/shard-*/vectors.npy")))
 
 
+@pytest.mark.slow
 def test_a_killed_embed_repeats_at_most_one_shard(
     tiny_tower: Path, tmp_path: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -104,6 +107,7 @@ def test_only_a_teacher_that_tells_case_apart_gets_queries_in_another_case(
     assert all((row["text"].lower() == asked[row["source_id"]].lower()) != lowercase for row in made)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("normalised", [True, False])
 def test_a_texts_length_is_that_of_its_vector_before_normalisation(
     tiny_tower: Path, tmp_path: Path, normalised: bool

@@ -21,6 +21,8 @@ from steps.evaluate.results import Result
 from steps.evaluate.run import Folders, evaluate
 from steps.evaluate.systems import Systems
 
+pytestmark = pytest.mark.medium
+
 KNOWN = {"static": 1, "2l": 4}
 ALL = ["bm25", "teacher", "static", "2l"]
 

@@ -174,6 +174,7 @@ def test_bars_hold_all_values_in_shares_of_their_own_panel() -> None:
     assert heights / heights.sum() == pytest.approx(counts[counts > 0] / counts.sum(), abs=1e-4)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("count", [1, 2, 4, 5])
 def test_every_student_has_a_panel_and_ids_differ(count: int) -> None:
     drawn = draw_histograms({f"student {row}": np.array([0.1, -0.2]) for row in range(count)}, "difference")

@@ -65,6 +65,7 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> Path:
         return evaluate(root)
 
 
+@pytest.mark.medium
 def test_metrics_have_the_documented_keys(reports: Path) -> None:
     metrics = json.loads((reports / "metrics.json").read_text())
     assert set(metrics) == {
@@ -207,6 +208,7 @@ def test_the_teacher_reads_no_evaluation_query_twice_but_to_be_timed(tmp_path: P
     assert len(read) == len(set(read)) == 40
 
 
+@pytest.mark.medium
 def test_the_best_on_dev_is_chosen_and_everything_tells_it(tmp_path: Path) -> None:
     run = Recorded()
     reports = evaluate(tmp_path, budget_ms=1e4, run=run)
@@ -243,6 +245,7 @@ def test_a_budget_that_nobody_meets_is_told_and_stops_nothing(tmp_path: Path) ->
     assert run.values["slimtower.choice"] == "none"
 
 
+@pytest.mark.medium
 def test_nothing_but_the_outputs_remains_and_a_rerun_replaces_them(tmp_path: Path) -> None:
     first = evaluate(tmp_path)
     stale = first / "runs" / "gone.run"

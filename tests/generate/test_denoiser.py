@@ -85,6 +85,7 @@ def test_noise_is_drawn_anew_for_each_state() -> None:
     assert correlation.abs().max() < 0.25
 
 
+@pytest.mark.medium
 def test_variants_keep_the_order_of_their_sources_and_repeat_themselves() -> None:
     denoiser = random_bart()
     params = PARAMS.model_copy(update={"do_sample": True})

@@ -40,6 +40,7 @@ def generate(ingest: Path, output: Path, judge: Path, run: Run | None = None, **
     return output
 
 
+@pytest.mark.slow
 def test_the_small_bart_learns_to_write_new_queries(tmp_path: Path, judge: Path) -> None:
     ingest, run = write_world(tmp_path), Recorder()
     output = generate(ingest, tmp_path / "generate", judge, run, do_sample=True)
@@ -65,6 +66,7 @@ def test_the_small_bart_learns_to_write_new_queries(tmp_path: Path, judge: Path)
         assert (again / name).read_bytes() == (output / name).read_bytes()
 
 
+@pytest.mark.medium
 def test_a_pretrained_folder_takes_the_small_barts_place(tmp_path: Path, judge: Path) -> None:
     folder = write_bart(tmp_path / "bart")
     output = generate(write_world(tmp_path), tmp_path / "generate", judge, model=str(folder), do_sample=True)
@@ -104,6 +106,7 @@ def test_a_planted_leak_is_removed_and_counted(tmp_path: Path, judge: Path, monk
     assert all("disk" not in row["text"] for row in rows)
 
 
+@pytest.mark.medium
 def test_evaluation_queries_train_nothing_and_seed_nothing(
     tmp_path: Path, judge: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -133,6 +136,7 @@ def test_without_training_queries_the_table_is_empty_and_the_report_says_why(
     assert read_json(output / "report.json")["note"] == "no query of the split train to generate from"
 
 
+@pytest.mark.medium
 def test_a_sample_of_the_sources_is_drawn_by_seed(tmp_path: Path, judge: Path) -> None:
     folder = write_bart(tmp_path / "bart")
     ingest = write_world(tmp_path)

@@ -76,6 +76,7 @@ def test_some_documents_are_read_by_their_rows(ingest: Path) -> None:
     assert list(some) == list(some) == [whole[1], whole[4], whole[-1]]
 
 
+@pytest.mark.medium
 def test_texts_larger_than_memory_pass_through_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(corpus, "_DOCUMENTS", 512)
     texts = [sha256_text(str(number)) * 20 for number in range(30_000)]

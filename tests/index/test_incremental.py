@@ -63,6 +63,7 @@ def wide_open(index: faiss.Index) -> faiss.Index:
     return index
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("factory", FACTORIES)
 def test_equals_a_rebuild_with_the_same_quantiser(factory: str) -> None:
     template, index = made(factory)

@@ -20,6 +20,8 @@ from steps.index import dataset as one_dataset
 from steps.index import run as stage
 from steps.serving.index_files import open_index, read_index_manifest
 
+pytestmark = pytest.mark.medium
+
 DIM = 32
 
 

@@ -43,6 +43,7 @@ def test_sessions_cover_train_queries_only_in_rising_time() -> None:
     assert times == sorted(set(times))
 
 
+@pytest.mark.medium
 def test_click_rates_recover_the_position_bias() -> None:
     """Clicks over shown, irrelevant results only, at rank r against rank 1: (1/r)^eta."""
     for eta in (0.5, 1.0):
@@ -54,6 +55,7 @@ def test_click_rates_recover_the_position_bias() -> None:
         assert np.all(np.abs(rate - expected) < 5 * error)
 
 
+@pytest.mark.medium
 def test_relevant_results_draw_more_clicks_at_equal_rank() -> None:
     rows = simulate_sessions(QUERIES, RELEVANT, DOCUMENTS, clicks(500), seed=3).to_pylist()
     first = [row for row in rows if row["rank"] == 1]

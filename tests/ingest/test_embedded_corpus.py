@@ -12,6 +12,8 @@ from steps.core.tracking import NullRun
 from steps.embed.alignment_texts import Sources, build
 from steps.ingest.run import run as ingest
 
+pytestmark = pytest.mark.slow
+
 # Changes with the lock, or with how documentation is read.
 DIGEST = "10ae50db1847e661b070d44f65d890a727d0428577ebb9c25fa1d20b9b493d72"
 

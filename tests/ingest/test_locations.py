@@ -352,6 +352,7 @@ def test_an_empty_window_of_s3_names_the_partitions_around_it(bucket: Bucket) ->
         names_of("s3:///log")
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("code", "status", "fix"),
     [

@@ -77,6 +77,7 @@ def mined(
 QUERY = st.dictionaries(st.sampled_from("abcdé"), st.integers(1, 20).map(lambda n: n / 20), min_size=1, max_size=5)
 
 
+@pytest.mark.medium
 @settings(max_examples=10, deadline=None, phases=[Phase.explicit, Phase.generate])  # shrinking takes minutes
 @given(data=st.data())
 def test_equals_the_pairwise_algorithm(engine: Engine, data: st.DataObject) -> None:
@@ -98,6 +99,7 @@ def test_equals_the_pairwise_algorithm(engine: Engine, data: st.DataObject) -> N
     assert mined(engine, scores, sources, shuffle, mutual, **knobs) == expected
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("mutual", [False, True])
 def test_equals_the_pairwise_algorithm_on_200_random_logs_with_idf(engine: Engine, mutual: bool) -> None:
     """Each log is a data set of its own, which also shows that associations never leave one."""

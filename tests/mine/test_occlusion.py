@@ -43,6 +43,7 @@ def expected(tower: Path, text: str) -> dict[str, float]:
     return {term: change / math.fsum(changes.values()) for term, change in changes.items()}
 
 
+@pytest.mark.medium
 def test_importance_is_the_terms_share_of_the_change(tower: Path, planner: OcclusionPlanner) -> None:
     found = planner.importances(TEXTS)
     for text, importances in zip(TEXTS[:3], found, strict=False):

@@ -28,6 +28,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
         yield opened
 
 
+@pytest.mark.medium
 @settings(max_examples=20, deadline=None)
 @given(logs=st.lists(st.lists(st.lists(WORDS, max_size=5), min_size=1, max_size=8), min_size=1, max_size=3))
 def test_idf_importance_is_the_share_of_the_querys_idf(engine: Engine, logs: list[list[list[str]]]) -> None:

@@ -25,6 +25,8 @@ from steps.core.tables import read_table
 from steps.mine.audit import audit
 from steps.mine.params import MineParams
 
+pytestmark = pytest.mark.medium
+
 QUERIES = [
     query("d/q1", "cumulative sum of elements"),
     query("d/q2", "the cumulative sum along an axis of elements"),

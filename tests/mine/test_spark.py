@@ -10,6 +10,7 @@ from mine_logs import PARAMS, Row, document, impression, mine, mine_relevance, q
 from steps.core.tables import read_table
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.skipif(shutil.which("java") is None, reason="Spark needs Java 17 or later"),
     pytest.mark.timeout(600),
 ]

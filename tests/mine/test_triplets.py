@@ -18,6 +18,8 @@ from steps.mine.engine import Engine
 from steps.mine.keys import key
 from steps.mine.triplets import Signal, Triplets, mine_triplets
 
+pytestmark = pytest.mark.medium
+
 POSITIVES = {name: pa.int64() for name in ("query", "doc", "text_key", "weight", "click_weight")}
 CANDIDATES = {name: pa.int64() for name in ("query", "doc", "text_key")}
 GUARDED = {name: pa.int64() for name in ("query", "text_key")}

@@ -37,6 +37,7 @@ def test_the_page_shows_a_loss_and_a_teacher() -> None:
     assert sorted(BLOCKS) == ["steps/distill/losses/huber.py", "steps/teach/kinds/frozen.py"]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_one_new_file_each_adds_a_loss_and_a_teacher(tiny_tower: Path, tmp_path: Path) -> None:
     project = tmp_path / "project copy"

@@ -14,6 +14,8 @@ from pipeline import surroundings
 from pipeline.plain_copy import plain_copy
 from steps.core.code import closure
 
+pytestmark = pytest.mark.medium
+
 ROOT = Path(__file__).parents[2]
 CELLS = {name: [f"{name}@{student}" for student in ("static", "4l")] for name in ("distill", "release")}
 ALL = {"ingest", "mine@click", "mine@relevance", "teach@dense", "teach@other", "generate", "embed", "score@other",

@@ -19,6 +19,8 @@ from whole_run import write_beir
 from pipeline.limits import GIB
 from pipeline.plain_copy import plain_copy
 
+pytestmark = pytest.mark.slow
+
 RECIPE = """\
 # make run RECIPE=recipes/tiny.yaml DATA=<folder>
 ingest: {sources: [{name: tiny, kind: beir, path: "${DATA}"}]}

@@ -16,6 +16,7 @@ from steps.search.request import release_folder
 from steps.search.run import run as search
 
 Write = Callable[[Path], dict[str, Any]]
+SLOW = pytest.mark.slow  # one kind of data is enough for `make test`
 TRAIN_AND_TEST = {"train": slice(20, 60), "test": slice(20)}
 
 
@@ -56,12 +57,21 @@ def params(made: dict[str, Any], tower: Path) -> Params:
 @pytest.mark.parametrize(
     ("write", "held", "absent", "judged", "unjudged"),
     [
-        (corpus, "no queries, nothing judged", "generated_queries, train_queries, unlabelled_queries", [], ["own"]),
+        pytest.param(
+            corpus,
+            "no queries, nothing judged",
+            "generated_queries, train_queries, unlabelled_queries",
+            [],
+            ["own"],
+            marks=SLOW,
+        ),
         (judged_for_the_test, "40 test judgements", "generated_queries, train_queries", ["own"], []),
-        (queries, "unlabelled), nothing judged", "generated_queries, train_queries", [], ["own"]),
-        (click_log, "test judgements by clicks", "unlabelled_queries", ["log"], []),
-        (untitled, "20 test judgements", "titles", ["own"], []),
-        (two, "documents, no queries, nothing judged", "", ["first"], ["second"]),
+        pytest.param(
+            queries, "unlabelled), nothing judged", "generated_queries, train_queries", [], ["own"], marks=SLOW
+        ),
+        pytest.param(click_log, "test judgements by clicks", "unlabelled_queries", ["log"], [], marks=SLOW),
+        pytest.param(untitled, "20 test judgements", "titles", ["own"], [], marks=SLOW),
+        pytest.param(two, "documents, no queries, nothing judged", "", ["first"], ["second"], marks=SLOW),
     ],
     ids=["corpus", "test_judgements", "queries", "click_log", "untitled", "two_data_sets"],
 )

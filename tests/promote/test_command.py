@@ -13,6 +13,8 @@ from steps.promote import promotion
 from steps.promote.__main__ import main
 from steps.promote.registry import Registry
 
+pytestmark = pytest.mark.medium
+
 
 @pytest.fixture
 def project(released: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -35,6 +37,7 @@ def code(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
     return 0
 
 
+@pytest.mark.slow
 def test_promote_refuse_roll_back_and_look(
     project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -163,6 +163,7 @@ def test_the_candidate_is_the_students_test_values_and_its_own_files(tmp_path: P
     assert release_digest(folders / "fast") != before == found.release
 
 
+@pytest.mark.medium
 def test_md5s_are_those_of_dvc(tmp_path: Path) -> None:
     for name in ("b", "a/c", "a.b/d", "a/é"):
         path = tmp_path / "out" / name

@@ -14,6 +14,8 @@ from steps.core.errors import TransientError, UserError
 from steps.promote.lock import Lock
 from steps.promote.lock_store import FolderLockStore
 
+pytestmark = pytest.mark.medium
+
 
 def lock(folder: Path, wait_s: float = 0.0, expires_s: float = 60.0) -> Lock:
     return Lock(FolderLockStore(folder), "retriever", wait_s, expires_s)

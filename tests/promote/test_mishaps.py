@@ -14,6 +14,8 @@ from steps.promote.lock import lock_store
 from steps.promote.promotion import Refused
 from steps.promote.registry import Registry
 
+pytestmark = pytest.mark.medium
+
 WRITES = ("create_", "log_", "set_", "delete_", "finalize_")
 
 
@@ -48,6 +50,7 @@ class Dying:
         return call
 
 
+@pytest.mark.slow
 def test_a_promotion_that_dies_at_any_call_of_the_registry_is_finished_by_the_next(project: Project) -> None:
     """Before each writing call of registration and of the move; every release is better than the one before it."""
     real, names, calls = project.registry.api, ["first"], 1

@@ -17,6 +17,8 @@ from steps.promote.recorded import dvc_md5
 from steps.promote.registration import Origin
 from steps.promote.registry import Registry
 
+pytestmark = pytest.mark.medium
+
 
 @pytest.fixture
 def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

@@ -12,6 +12,8 @@ from steps.promote.history import as_table, history
 from steps.promote.promotion import Refused
 from steps.promote.registry import Registry
 
+pytestmark = pytest.mark.medium
+
 STEPS = ["recovered", "registered", "challenger", "smoke-tested", "decided", *SWAP]
 STEPS_BACK = ["recovered", "smoke-tested", *SWAP]
 

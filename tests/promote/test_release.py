@@ -41,6 +41,8 @@ from steps.promote.registry import Registry
 from steps.promote.rescoring import rescore
 from steps.serving.release import load_release
 
+pytestmark = pytest.mark.medium
+
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -77,6 +79,7 @@ def champion_files(place: Path) -> dict[str, bytes]:
     return release_files(Path(mlflow.artifacts.download_artifacts(artifact_uri=uri, dst_path=str(place))))
 
 
+@pytest.mark.slow
 def test_rollback_brings_back_the_old_encoder_with_its_own_index_byte_for_byte(
     project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -106,6 +109,7 @@ def test_rollback_brings_back_the_old_encoder_with_its_own_index_byte_for_byte(
     assert table[-1] == "champion: 1"
 
 
+@pytest.mark.slow
 def test_a_version_that_changed_in_the_store_is_not_promoted(
     project: Path, server: Path, no_smoke: Switch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -174,6 +178,7 @@ def plain_ndcg(
     return values
 
 
+@pytest.mark.slow
 def test_a_champion_is_measured_anew_through_its_own_release_when_the_evaluation_changed(
     project: Path, released: Path, no_smoke: Switch
 ) -> None:

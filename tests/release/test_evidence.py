@@ -26,6 +26,7 @@ def test_the_p_value_is_that_of_the_t_distribution() -> None:
     assert found.share == pytest.approx(1 - after.mean() / before.mean())
 
 
+@pytest.mark.medium
 def test_a_true_loss_at_the_limit_is_called_proven_in_one_of_twenty_draws() -> None:
     proven = sum(measured_loss(*queries(LIMIT, 0.05, 200, seed), LIMIT).proven for seed in range(2000))
     assert 0.035 <= proven / 2000 <= 0.065

@@ -24,6 +24,8 @@ from steps.release.smoothing import STRENGTH, smooth, smoothing_factors
 from steps.release.table_export import export_table, quantise_table
 from steps.serving.query_encoder import load_query_encoder
 
+pytestmark = pytest.mark.medium
+
 TEXTS = [
     "running total along an axis",
     "",
@@ -112,6 +114,7 @@ def with_outliers(tower: Path, folder: Path, layer: int) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_smoothing_keeps_the_embeddings_and_saves_int8_much_of_its_loss(tmp_path: Path) -> None:
     """Of a trained transformer: random ones have no channels that stand out."""
     export_onnx(Path(resolve_base("all-MiniLM-L6-v2")), tmp_path / "exported")

@@ -18,6 +18,8 @@ from steps.release.probe_texts import probe_texts, sample_texts
 from steps.release.quality import Cost, Values, check_costs, cost_of, ndcg
 from steps.serving.release import load_release
 
+pytestmark = pytest.mark.medium
+
 
 def cost(limit: float = 0.01, **changed: float) -> Cost:
     """Of fifty queries whose values are 0.5 but for a little noise that is the same at each step."""

@@ -18,6 +18,8 @@ from steps.evaluate.student_tower import student_tower
 from steps.release.index_copy import write_titles
 from steps.serving.release import load_release
 
+pytestmark = pytest.mark.medium
+
 
 @pytest.fixture
 def other(released: Path, tmp_path: Path) -> Path:

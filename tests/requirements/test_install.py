@@ -45,12 +45,14 @@ def missing_from_run_lock(packages: set[str]) -> set[str]:
     }
 
 
+@pytest.mark.medium
 def test_running_needs_no_more_than_its_lock() -> None:
     found = imported()
     assert {"torch", "boto3", "mlflow"} <= found
     assert missing_from_run_lock(found - EXTRAS) == set()
 
 
+@pytest.mark.medium
 def test_the_corpus_is_installed_for_running() -> None:
     (source,) = yaml.safe_load((ROOT / "params.yaml").read_text(encoding="utf-8"))["ingest"]["sources"]
     assert missing_from_run_lock(set(source["packages"])) == set()

@@ -23,6 +23,8 @@ from steps.core.texts import document_text
 from steps.core.towers import load_tower
 from steps.score.kinds.dual_encoder import DualEncoderScorer
 
+pytestmark = pytest.mark.medium
+
 SCRIPT = """
 import sys, time
 from pathlib import Path
@@ -87,6 +89,7 @@ def test_a_score_is_the_inner_product_of_the_other_teachers_own_embeddings(root:
     assert sorted(path.name for path in output.iterdir()) == ["report.json", "scores.parquet"]
 
 
+@pytest.mark.slow
 def test_a_killed_run_repeats_at_most_one_shard_and_ends_as_an_undisturbed_one(
     root: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,6 +22,8 @@ from steps.core import tracking
 from steps.serving.mlflow_model import log_release, save_model
 from steps.serving.release import load_release
 
+pytestmark = pytest.mark.medium
+
 QUERIES = ["how to sum the axis", "string window"]
 ALONE = {"MLFLOW_TRACKING_URI": "", "PYTHONPATH": "", "MLFLOW_DISABLE_TELEMETRY": "true"}
 STRICT_LOADER = """
@@ -114,6 +116,7 @@ def test_a_stage_logs_a_model_that_loads_from_the_tracking_server(
     same(model.predict(pd.DataFrame({"query": QUERIES[:1]})).to_dict("records")[0], expected(released, QUERIES[0], 10))
 
 
+@pytest.mark.slow
 def test_an_equal_release_is_stored_once(released: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'mlflow.db'}")
     monkeypatch.setenv("SLIMTOWER_PIPELINE", "test")
@@ -172,6 +175,7 @@ def answer(url: str, request: dict[str, Any]) -> dict[str, Any]:
             time.sleep(0.3)
 
 
+@pytest.mark.slow
 def test_mlflow_serves_it_over_http(server: str, released: Path) -> None:
     found = answer(server, {"dataframe_records": [{"query": query} for query in QUERIES], "params": {"k": 3}})
     for row, query in zip(found["predictions"], QUERIES, strict=True):

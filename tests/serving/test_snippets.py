@@ -15,6 +15,8 @@ from steps.serving.dims import truncate
 from steps.serving.index_files import shards_of
 from steps.serving.release import load_release
 
+pytestmark = pytest.mark.medium
+
 README = Path(__file__).parents[2] / "README.md"
 SETTINGS: dict[str, Callable[[Any], int]] = {
     "nprobe": lambda index: faiss.extract_index_ivf(index).nprobe,

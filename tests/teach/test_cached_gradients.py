@@ -17,6 +17,8 @@ from steps.teach.cached_gradients import Features, backward
 from steps.teach.contrastive_training import info_nce, set_dropout
 from steps.teach.run import run as teach
 
+pytestmark = pytest.mark.medium
+
 BATCH = 7
 
 

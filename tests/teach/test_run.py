@@ -82,6 +82,7 @@ def test_epochs_zero_needs_no_triplets(tmp_path: Path, base: Path) -> None:
     assert (tmp_path / "teach" / "tower" / "modules.json").is_file()
 
 
+@pytest.mark.slow
 def test_training_lowers_the_loss_beats_the_base_and_repeats_itself(tmp_path: Path, base: Path) -> None:
     run = Recorder()
     output = train(tmp_path, base, run, epochs=6.0, learning_rate=5e-3, checkpoint_steps=50)
@@ -97,6 +98,7 @@ def test_training_lowers_the_loss_beats_the_base_and_repeats_itself(tmp_path: Pa
         assert (again / name).read_bytes() == (output / name).read_bytes()
 
 
+@pytest.mark.slow
 def test_a_killed_training_continues_to_the_same_weights(
     tmp_path: Path, base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -130,6 +132,7 @@ def test_the_newest_checkpoint_is_taken_and_an_unfinished_one_is_not(tmp_path: P
     assert last_step(tmp_path / "nothing") == 0
 
 
+@pytest.mark.medium
 def test_a_loss_that_is_no_number_stops_the_stage(tmp_path: Path, base: Path) -> None:
     tower = load_tower(base)
     with torch.no_grad():

@@ -22,6 +22,8 @@ from steps.serving.release import load_release
 from steps.serving.tower_files import tower_bytes, tower_facts
 from steps.teach.run import run as teach
 
+pytestmark = pytest.mark.medium
+
 
 def two_towers(query: Path, document: Path, target: Path, *, outside: bool = False) -> Path:
     """A Router of two plain towers; with `outside` their Normalize is one module behind it."""
@@ -69,6 +71,7 @@ def test_documents_texts_lengths_and_tokens_are_each_embedded_by_their_own_tower
     np.testing.assert_allclose(np.load(embed / "tokens.npy")[token], asking.encode("axis"), atol=1e-5)
 
 
+@pytest.mark.slow
 def test_students_start_from_the_query_tower_and_are_released_over_the_document_tower(
     root: Path, tiny_tower: Path
 ) -> None:
