@@ -27,6 +27,7 @@ from sentence_transformers.sentence_transformer.losses import MSELoss
 from bench.machine import machine
 from bench.teacher import index_teacher
 from pipeline.params import load_params
+from steps.core.cosines import cosines
 from steps.core.errors import UserError, guarded
 from steps.core.files import write_json
 from steps.core.precision import resolve_precision
@@ -202,13 +203,11 @@ def trainer(task: Task, seed: int, setting: Setting) -> tuple[SentenceTransforme
 
 
 def cosine(task: Task, trained: SentenceTransformer) -> float:
-    """Mean cosine to the teacher on the held-out texts, computed in float32 whatever the training computed in."""
+    """Mean cosine to the teacher on the held-out texts, embedded in float32 whatever the training computed in."""
     made = student(task)
     made.load_state_dict(trained.state_dict())
     embedded = encode(made, [task.texts[row] for row in task.held_out], "query")
-    targets = task.vectors[task.held_out]
-    lengths = np.linalg.norm(embedded, axis=1) * np.linalg.norm(targets, axis=1)
-    return float(((embedded * targets).sum(axis=1) / lengths).mean())
+    return float(cosines(embedded, task.vectors[task.held_out]).mean())
 
 
 def measure(task: Task, rounds: int) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """python -m bench.distillation TABLE [--run FOLDER] [--seeds 1,2,3] [--only ROW,...] [--judge]: distilled students.
 
-TABLE is one of bench/expected.yaml: ladder, ladder_trained, layers, qkd, qkd_magnitude, texts, widths, frontier,
+TABLE is one of bench/expected.yaml: ladder, ladder_trained, layers, qkd, qkd_magnitude, texts, dims, frontier,
 labels, unlimited. Every row is distilled with every seed from a run in which `embed` is done (FOLDER; default: the
 present one), scored on dev and test by exact search over the teacher's documents, and compared with what is expected of
 it, each claim of a paper by a paired test. A finished cell is kept below .cache/bench-distill, so a killed bench goes
@@ -60,7 +60,7 @@ def measure(name: str, table: Table, pipeline: Pipeline, rows: list[str], seeds:
         student = cell.params.student[STUDENT].model_dump(exclude_defaults=True)
         cells.setdefault(row, []).append(found | {"student": student})
     return {
-        entry.name: Measured(entry, [cell["scores"][str(entry.cut)] for cell in cells[entry.row_name]],
+        entry.name: Measured(entry, [cell["scores"][str(entry.dim)] for cell in cells[entry.row_name]],
                              cells[entry.row_name])
         for entry in table.entries()
         if entry.row_name in cells
@@ -69,7 +69,7 @@ def measure(name: str, table: Table, pipeline: Pipeline, rows: list[str], seeds:
 
 def _whole(cell: Mapping[str, Any]) -> Scores:
     """Scores at the greatest dimension that the cell has."""
-    return cell["scores"][max(cell["scores"], key=lambda cut: int(cut) or sys.maxsize)]
+    return cell["scores"][max(cell["scores"], key=lambda dim: int(dim) or sys.maxsize)]
 
 
 def chosen(words: argparse.Namespace, expected: Expected, table: Table) -> tuple[list[str], list[int]]:

@@ -52,10 +52,10 @@ def retrained(student: str) -> dict[str, np.ndarray]:
     from bench.generation import measure as distilled
 
     params = load_params().distill
-    questions = read_judged_sets(INGEST, ["test"])[:1]
+    judged_sets = read_judged_sets(INGEST, ["test"])[:1]
     times = params.repeats.get("generated_queries", 0.0)
     seeds = {student: params.seed, f"{student} retrained": params.seed + 1}
-    return {name: distilled(student, params, times, seed, questions) for name, seed in seeds.items()}
+    return {name: distilled(student, params, times, seed, judged_sets) for name, seed in seeds.items()}
 
 
 def tilted(candidate: np.ndarray, champion: np.ndarray, change: float) -> np.ndarray:

@@ -28,14 +28,14 @@ INGEST, MINE, EMBED = Path("data/ingest"), Path("data/mine/relevance"), Path("da
 SCORE = Path("data/score")
 
 
-def ndcg(tower_folder: Path, questions: list[JudgedSet]) -> np.ndarray:
+def ndcg(tower_folder: Path, judged_sets: list[JudgedSet]) -> np.ndarray:
     """nDCG@10 of each dev query by exact search, `(queries,)`."""
     corpus = read_table(INGEST, "corpus")
     names, ids = np.array(corpus["dataset"].to_pylist()), np.array(corpus["doc_id"].to_pylist())
     documents = np.load(EMBED / "documents.npy", mmap_mode="r")
     tower = load_tower(tower_folder)
     values = []
-    for item in questions:
+    for item in judged_sets:
         rows = np.flatnonzero(names == item.dataset)
         index = faiss.IndexFlatIP(documents.shape[1])
         index.add(np.ascontiguousarray(documents[rows]))
@@ -45,27 +45,27 @@ def ndcg(tower_folder: Path, questions: list[JudgedSet]) -> np.ndarray:
     return np.concatenate(values)
 
 
-def measure(student: str, params: DistillParams, times: float, seed: int, questions: list[JudgedSet]) -> np.ndarray:
+def measure(student: str, params: DistillParams, times: float, seed: int, judged_sets: list[JudgedSet]) -> np.ndarray:
     """Distil with an epoch that repeats the generated queries `times`, and score on dev."""
     repeats = {**params.repeats, "generated_queries": times}
     changed = params.model_copy(update={"repeats": repeats, "seed": seed})
     with TemporaryDirectory() as folder:
         output = Path(folder) / student
         distill(student, INGEST, MINE, EMBED, SCORE, index_teacher(), output, changed, NullRun())
-        return ndcg(output / "query_encoder", questions)
+        return ndcg(output / "query_encoder", judged_sets)
 
 
 def main() -> None:
     """Measure `static` and `2l` over three seeds."""
     params = load_params().distill
-    questions = read_judged_sets(INGEST, ["dev"])
+    judged_sets = read_judged_sets(INGEST, ["dev"])
     seeds = [1, 2, 3]
     used = params.repeats.get("generated_queries", 0.0) or 1.0
     result: dict[str, object] = {"machine": machine(), "seeds": seeds, "weight": used, "students": {}}
     students: dict[str, object] = {}
     for student in sys.argv[1:] or ["static", "2l"]:
         values = {
-            label: np.stack([measure(student, params, times, seed, questions) for seed in seeds])
+            label: np.stack([measure(student, params, times, seed, judged_sets) for seed in seeds])
             for label, times in (("with", used), ("without", 0.0))
         }
         test = stats.ttest_rel(values["with"].mean(axis=0), values["without"].mean(axis=0))

@@ -17,6 +17,7 @@ import numpy as np
 
 from bench.machine import machine
 from pipeline.params import Params, load_params
+from steps.core.cosines import cosines
 from steps.core.errors import UserError, guarded
 from steps.core.files import folder_bytes, write_json
 from steps.core.judged import JudgedSet, read_judged_sets
@@ -27,7 +28,6 @@ from steps.distill.run import run as distill
 from steps.evaluate import latency
 from steps.release.evidence import measured_loss
 from steps.release.export import convert, export
-from steps.release.parity import cosines
 from steps.release.probe_texts import probe_texts
 from steps.release.quality import ndcg
 from steps.release.quantisation import quantise

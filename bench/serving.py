@@ -3,8 +3,8 @@
 Encoders alone (bench.latency), indexes alone and what adding documents costs (bench.vectors), both end to end: text to
 ten hits, one query at a time on one thread, and what each student of the demo loses by being served (bench.swap).
 IVF-PQ is searched over 16,000 and 1,000,000 vectors, HNSW over 16,000 and 200,000: a graph of a million vectors of
-width 384 takes ten times as long to build as one of 200,000 and 1.8 GB, and is not what this project serves by default.
-Ends with a verdict on each promise; exit code 3 when one is not kept.
+384 dimensions takes ten times as long to build as one of 200,000 and 1.8 GB, and is not what this project serves by
+default. Ends with a verdict on each promise; exit code 3 when one is not kept.
 """
 
 import sys

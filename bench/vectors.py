@@ -204,7 +204,7 @@ def measure(folder: Path, count: int = COUNT, embed: Path = EMBED) -> dict[str, 
             indexes[part] = {"vectors": size, "ivfpq": large(folder / part, "ivfpq", wanted, queries)}
     kinds: list[Kind] = ["ivfflat", "ivfpq"]
     return {
-        "width": documents.shape[1],
+        "dim": documents.shape[1],
         "noise": NOISE,
         "target_recall": TARGET,
         "seed": SEED,

@@ -45,7 +45,7 @@ class Cell:
     """A student's params, all that is shared with others included, and the dimensions at which it is scored."""
 
     params: DistillParams
-    cuts: tuple[int, ...] = ()
+    dims: tuple[int, ...] = ()
 
     def key(self, pipeline: Pipeline) -> str:
         """Hex sha256 of all that the figures depend on: params, data, teacher, code, and how it computes."""
@@ -54,7 +54,7 @@ class Cell:
         what = {
             "params": described | {"student": student.model_dump()},
             "precision": resolve_precision(self.params.precision),
-            "cuts": self.cuts,
+            "dims": self.dims,
             "data": pipeline.digest,
             "scores": {name: pipeline.scores_digest(name) for phase in student.phases for name in phase.teachers},
             "code": _CODE,
@@ -72,7 +72,7 @@ def make_cell(pipeline: Pipeline, table: Table, row: Row, seed: int) -> Cell:
         repeats = pipeline.repeats(mixture, table.texts, held, seed)
     else:
         repeats = {part: times for part, times in run.repeats.items() if times > 0}
-    return Cell(distill_params(run, student_of(pipeline, table, row), repeats, held, seed), tuple(row.cuts))
+    return Cell(distill_params(run, student_of(pipeline, table, row), repeats, held, seed), tuple(row.dims))
 
 
 def mixture_of(table: Table, row: Row) -> Mixture | None:
@@ -129,17 +129,17 @@ def measure(cell: Cell, pipeline: Pipeline) -> dict[str, Any]:
         tower.max_seq_length = chosen.max_document_length
         texts = pipeline.document_texts()
         documents = encode(tower, texts, "document", precision=cell.params.precision, what="documents")
-    queries = {f"{item.split}/{item.dataset}": encode(tower, item.texts, "query") for item in pipeline.questions}
+    queries = {f"{item.split}/{item.dataset}": encode(tower, item.texts, "query") for item in pipeline.judged_sets}
     drawn = pipeline.drawn(cell.params.repeats, cell.params.validation_texts, cell.params.seed, chosen.epochs)
-    kept = ("parameters", "bytes", "texts_seen", "steps", "validation_cosine", "texts_per_second")
+    reported = ("parameters", "bytes", "texts_seen", "steps", "validation_cosine", "texts_per_second")
     return {
-        "scores": pipeline.score(queries, documents, cell.cuts),
+        "scores": pipeline.score(queries, documents, cell.dims),
         "training_seconds": report["seconds"],
         "stage_seconds": stage_seconds,
         "drawn": drawn,
         "machine": machine(),
         "git_commit": git_commit(),
-        **{name: report[name] for name in kept},
+        **{name: report[name] for name in reported},
     }
 
 
@@ -153,13 +153,14 @@ def measured(cell: Cell, pipeline: Pipeline) -> tuple[dict[str, Any], bool]:
     return found, False
 
 
-def teacher_scores(pipeline: Pipeline, cuts: tuple[int, ...]) -> dict[str, Scores]:
-    """nDCG@10 of the teacher itself, whole ("0") and at the cuts."""
-    what = json.dumps([pipeline.digest, _CODE, _PACKAGES, cuts])
+def teacher_scores(pipeline: Pipeline, dims: tuple[int, ...]) -> dict[str, Scores]:
+    """nDCG@10 of the teacher itself, whole ("0") and at these dimensions."""
+    what = json.dumps([pipeline.digest, _CODE, _PACKAGES, dims])
     path = CELLS / f"teacher.{hashlib.sha256(what.encode()).hexdigest()}.json"
     if not path.is_file():
         queries = {
-            f"{item.split}/{item.dataset}": encode(pipeline.teacher, item.texts, "query") for item in pipeline.questions
+            f"{item.split}/{item.dataset}": encode(pipeline.teacher, item.texts, "query")
+            for item in pipeline.judged_sets
         }
-        write_json(path, pipeline.score(queries, pipeline.documents, (0, *cuts)))
+        write_json(path, pipeline.score(queries, pipeline.documents, (0, *dims)))
     return read_json(path)

@@ -20,7 +20,7 @@ class Row(Strict):
     """A student, what it is trained on, and how much of the teacher it is expected to keep.
 
     `student`: parameters laid over the table's `common`, each in place of the one of its name there, or a name in the
-    run's own distill.student; null = not settled yet. `subset`: layers of the paper's teacher. With `cuts` one training
+    run's own distill.student; null = not settled yet. `subset`: layers of the paper's teacher. With `dims` one training
     is evaluated at several dimensions, and `expected` names a value for each; null = measured for the first time.
     `minimum` is a promise instead.
     """
@@ -29,18 +29,18 @@ class Row(Strict):
     student: dict[str, Any] | str | None = Field(default_factory=dict)
     subset: list[int] = Field(default_factory=list)
     mixture: Mixture | None = None
-    cuts: list[int] = Field(default_factory=list)
+    dims: list[int] = Field(default_factory=list)
     expected: float | dict[int, float | None] | None = None
     minimum: float | None = None
     tolerance: float | None = Field(default=None, ge=0)
     paper: Paper = Field(default_factory=dict)
 
     @model_validator(mode="after")
-    def _expected_names_cuts(self) -> "Row":
-        if isinstance(self.expected, dict) and set(self.expected) != set(self.cuts):
-            raise ValueError(f"expected names {sorted(self.expected)}, cuts {sorted(self.cuts)}; give both alike")
-        if isinstance(self.expected, float) and self.cuts:
-            raise ValueError("expected is one value, but there are cuts; give one for each of them")
+    def _expected_names_dims(self) -> "Row":
+        if isinstance(self.expected, dict) and set(self.expected) != set(self.dims):
+            raise ValueError(f"expected names {sorted(self.expected)}, dims {sorted(self.dims)}; give both alike")
+        if isinstance(self.expected, float) and self.dims:
+            raise ValueError("expected is one value, but there are dims; give one for each of them")
         return self
 
 
@@ -98,24 +98,24 @@ class Table(Strict):
         return self
 
     def entries(self) -> Iterator["Entry"]:
-        """A line of the finished table for each row, or for each of its cuts."""
+        """A line of the finished table for each row, or for each of its dims."""
         for name, row in self.rows.items():
-            for cut in row.cuts or [0]:
-                yield Entry(f"{name}@{cut}" if cut else name, name, row, cut)
+            for dim in row.dims or [0]:
+                yield Entry(f"{name}@{dim}" if dim else name, name, row, dim)
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A line of a finished table; `cut` 0 = the whole embedding."""
+    """A line of a finished table; `dim` 0 = the whole embedding."""
 
     name: str
     row_name: str
     row: Row
-    cut: int
+    dim: int
 
     def expected(self) -> float | None:
         """The ratio to the teacher that is expected; None before the first measurement."""
-        return self.row.expected.get(self.cut) if isinstance(self.row.expected, dict) else self.row.expected
+        return self.row.expected.get(self.dim) if isinstance(self.row.expected, dict) else self.row.expected
 
 
 class Expected(Strict):

@@ -71,7 +71,7 @@ class Pipeline:
         return load_params(self.root / "params.yaml").distill
 
     @cached_property
-    def questions(self) -> list[JudgedSet]:
+    def judged_sets(self) -> list[JudgedSet]:
         """Judged dev and test queries."""
         return read_judged_sets(self.ingest, ["dev", "test"])
 
@@ -149,18 +149,18 @@ class Pipeline:
             for part in sorted(repeats)
         }
 
-    def score(self, queries: Mapping[str, np.ndarray], documents: np.ndarray, cuts: Sequence[int]) -> dict[str, Scores]:
-        """nDCG@10 by exact search, by cut ("0" = whole embeddings), of every evaluation set.
+    def score(self, queries: Mapping[str, np.ndarray], documents: np.ndarray, dims: Sequence[int]) -> dict[str, Scores]:
+        """nDCG@10 by exact search, by dimension ("0" = whole embeddings), of every evaluation set.
 
-        `queries` `(n, dim)` by "<split>/<data set>", in the order of `questions`; `documents` `(documents, dim)`.
+        `queries` `(n, dim)` by "<split>/<data set>", in the order of `judged_sets`; `documents` `(documents, dim)`.
         """
         found: dict[str, Scores] = {}
-        for cut in cuts or [0]:
+        for dim in dims or [0]:
             scores: Scores = {}
-            for item in self.questions:
+            for item in self.judged_sets:
                 rows, ids = self.corpus[item.dataset]
-                asked = truncate(queries[f"{item.split}/{item.dataset}"], cut or documents.shape[1])
-                held = truncate(documents[rows], cut or documents.shape[1])
+                asked = truncate(queries[f"{item.split}/{item.dataset}"], dim or documents.shape[1])
+                held = truncate(documents[rows], dim or documents.shape[1])
                 if self.teacher.similarity_fn_name == "cosine":
                     faiss.normalize_L2(asked)
                     faiss.normalize_L2(held)
@@ -170,7 +170,7 @@ class Pipeline:
                 names = [[ids[hit] for hit in line] for line in hits.tolist()]
                 ndcg = ndcg_at_10(item.qrels, item.query_ids, names, list(values))
                 scores.setdefault(item.split, {})[item.dataset] = [round(value, 6) for value in ndcg.tolist()]
-            found[str(cut)] = scores
+            found[str(dim)] = scores
         return found
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from bench.tables.cells import teacher_scores
 from bench.tables.expected import Table
 from bench.tables.pipeline import Pipeline, Scores
-from bench.tables.unseen import kept_of, unseen_queries
+from bench.tables.unseen import unseen_queries, unseen_retention
 from bench.tables.verdicts import Measured, judged, row_of, verdicts_of
 from steps.core.errors import UserError
 
@@ -22,14 +22,14 @@ def finished(
 ) -> dict[str, Any]:
     """The table as it is written: rows, claims, the teacher, and what it was measured on.
 
-    `unseen` of a row: what it keeps on test queries whose documents no training query has. `above_teacher`: rows that
+    `unseen` of a row: its retention on test queries whose documents no training query has. `above_teacher`: rows that
     keep more than all, in the table's order, each with a paired t-test against the teacher.
     """
-    cuts = tuple(sorted({cut for row in table.rows.values() for cut in row.cuts}))
-    teacher = teacher_scores(pipeline, cuts)
+    dims = tuple(sorted({dim for row in table.rows.values() for dim in row.dims}))
+    teacher = teacher_scores(pipeline, dims)
     unseen = unseen_queries(pipeline)
     rows = {
-        key: row_of(line, teacher["0"], table) | {"unseen": kept_of(line, teacher["0"]["test"], unseen)}
+        key: row_of(line, teacher["0"], table) | {"unseen": unseen_retention(line, teacher["0"]["test"], unseen)}
         for key, line in lines.items()
     }
     by_row = {line.entry.row_name: line.cells for line in lines.values()}
@@ -39,14 +39,14 @@ def finished(
             "table": name,
             "description": table.description,
             "seeds": seeds,
-            "teacher": {cut: _means(scores) for cut, scores in teacher.items()},
+            "teacher": {dim: _means(scores) for dim, scores in teacher.items()},
             "queries": {split: {key: len(row) for key, row in sets.items()} for split, sets in teacher["0"].items()},
             "rows": rows,
             "same_as": _equal_rows(lines),
             "left_out": dict(left_out),
             "claims": [judged(claim, lines) for claim in table.claims if set(claim.order) <= set(lines)],
             "above_teacher": [
-                {"row": key, **row["against_teacher"]} for key, row in rows.items() if row["kept"]["mean"] > 1
+                {"row": key, **row["against_teacher"]} for key, row in rows.items() if row["retention"]["mean"] > 1
             ],
             "machines": list({json.dumps(cell["machine"], sort_keys=True): cell["machine"] for cell in cells}.values()),
             "seconds": sum(cell["stage_seconds"] for cell in cells),
@@ -87,7 +87,7 @@ def _equal_rows(lines: Mapping[str, Measured]) -> dict[str, str]:
     first: dict[str, str] = {}
     found = {}
     for name, line in lines.items():
-        what = repr((line.entry.cut, [(cell["student"], cell["drawn"]) for cell in line.cells], line.scores))
+        what = repr((line.entry.dim, [(cell["student"], cell["drawn"]) for cell in line.cells], line.scores))
         if first.setdefault(what, name) != name:
             found[name] = first[what]
     return found
@@ -108,16 +108,16 @@ def show(found: Mapping[str, Any]) -> None:
     width = max(map(len, found["rows"]))
     heads = "".join(f" {name:>10}" for name in datasets)
     print(f"\n{found['table']}: {found['description']}")
-    print(f"{'row':{width}}    kept     sd    dev{heads}  expected     MB  texts/s  seconds  verdict")
+    print(f"{'row':{width}} retention     sd    dev{heads}  expected     MB  texts/s  seconds  verdict")
     for name, row in found["rows"].items():
-        sets = "".join(f" {row['datasets'][key]['kept']:10.2%}" for key in datasets)
-        sd = "-" if row["kept"]["sd"] is None else f"{row['kept']['sd']:.2%}"
+        sets = "".join(f" {row['datasets'][key]['retention']:10.2%}" for key in datasets)
+        sd = "-" if row["retention"]["sd"] is None else f"{row['retention']['sd']:.2%}"
         dev = f"{row['dev']['mean']:.1%}" if "dev" in row else "-"
         aim = "-" if row["expected"] is None else f"{row['expected']:.2%}"
         aim = aim if row["minimum"] is None else f">={row['minimum']:.1%}"
         paper = ", ".join(f"{key} {value}" for key, value in row["paper"].items())
         print(
-            f"{name:{width}} {row['kept']['mean']:7.2%} {sd:>6} {dev:>6}{sets} {aim:>9} {row['bytes'] / 1e6:6.1f}"
+            f"{name:{width}} {row['retention']['mean']:9.2%} {sd:>6} {dev:>6}{sets} {aim:>9} {row['bytes'] / 1e6:6.1f}"
             f" {row['texts_per_second']:8.0f} {row['stage_seconds']:8.0f}  {_verdicts(row)}"
             + (f"; paper: {paper}" if paper else "")
         )

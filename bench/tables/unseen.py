@@ -1,4 +1,4 @@
-"""How much is kept where labels could not have been learned by heart."""
+"""Retention where labels could not have been learned by heart."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -22,12 +22,14 @@ def unseen_queries(pipeline: Pipeline) -> dict[str, np.ndarray]:
 
     return {
         item.dataset: np.array([unseen(item, query) for query in item.query_ids])
-        for item in pipeline.questions
+        for item in pipeline.judged_sets
         if item.split == "test"
     }
 
 
-def kept_of(line: Measured, teacher: Mapping[str, list[float]], chosen: Mapping[str, np.ndarray]) -> dict[str, Any]:
+def unseen_retention(
+    line: Measured, teacher: Mapping[str, list[float]], chosen: Mapping[str, np.ndarray]
+) -> dict[str, Any]:
     """Student / teacher over some of each data set's test queries, seeds averaged; None where there are none.
 
     `teacher` holds nDCG@10 of each test query, `chosen` which of them count, both by data set.
@@ -35,6 +37,6 @@ def kept_of(line: Measured, teacher: Mapping[str, list[float]], chosen: Mapping[
     found: dict[str, Any] = {}
     for name, mask in chosen.items():
         student, whole = line.by_query("test", name)[mask], np.array(teacher[name])[mask]
-        kept = float(student.mean() / whole.mean()) if whole.any() else None
-        found[name] = {"queries": int(mask.sum()), "kept": kept}
+        retention = float(student.mean() / whole.mean()) if whole.any() else None
+        found[name] = {"queries": int(mask.sum()), "retention": retention}
     return found

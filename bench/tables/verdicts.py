@@ -13,7 +13,7 @@ from steps.evaluate.retention import p_value
 
 Verdict = Literal["OK", "OKish", "FAIL", "new"]
 SIGNIFICANT = 0.05
-Kept = Mapping[str, Mapping[str, np.ndarray]]  # split -> data set -> student / teacher of each seed, `(seeds,)`
+Retention = Mapping[str, Mapping[str, np.ndarray]]  # split -> data set -> student / teacher of each seed, `(seeds,)`
 
 
 @dataclass(frozen=True)
@@ -48,14 +48,16 @@ def worst_of(verdicts: Sequence[Verdict]) -> Verdict:
     return max(verdicts, key=ranked.index, default="new")
 
 
-def kept(line: Measured, teacher: Scores) -> Kept:
+def retention(line: Measured, teacher: Scores) -> Retention:
     """Student / teacher of the mean nDCG@10; UserError where the teacher finds nothing."""
     found: dict[str, dict[str, np.ndarray]] = {}
     for split, datasets in teacher.items():
         for dataset, values in datasets.items():
             whole = float(np.mean(values))
             if whole <= 0:
-                raise UserError(f"models/teach: the teacher's nDCG@10 on {dataset} {split} is 0; nothing can be kept")
+                raise UserError(
+                    f"models/teach: the teacher's nDCG@10 on {dataset} {split} is 0; no student has a retention"
+                )
             means = [float(np.mean(seed[split][dataset])) / whole for seed in line.scores]
             found.setdefault(split, {})[dataset] = np.array(means)
     return found
@@ -63,7 +65,7 @@ def kept(line: Measured, teacher: Scores) -> Kept:
 
 def row_of(line: Measured, teacher: Scores, table: Table) -> dict[str, Any]:
     """All that is told of a line; ratios are means over data sets and seeds, on test unless they say dev."""
-    ratios, row, cells = kept(line, teacher), line.entry.row, line.cells
+    ratios, row, cells = retention(line, teacher), line.entry.row, line.cells
     test, by_seed = ratios["test"], _over_sets(ratios["test"])
     mean, worst = float(by_seed.mean()), min(test, key=lambda name: float(test[name].mean()))
     students = {name: float(line.by_query("test", name).mean()) for name in test}
@@ -75,12 +77,13 @@ def row_of(line: Measured, teacher: Scores, table: Table) -> dict[str, Any]:
         "description": row.description,
         "student": cells[0]["student"],
         "mixture": cells[0]["drawn"],
-        "kept": {"mean": mean, "sd": _spread(by_seed), "by_seed": by_seed.tolist()},
+        "retention": {"mean": mean, "sd": _spread(by_seed), "by_seed": by_seed.tolist()},
         "datasets": {
-            name: {"ndcg": students[name], "kept": float(test[name].mean()), "sd": _spread(test[name])} for name in test
+            name: {"ndcg": students[name], "retention": float(ratio.mean()), "sd": _spread(ratio)}
+            for name, ratio in test.items()
         },
         "ratio_of_means": sum(students.values()) / sum(teachers.values()),
-        "worst": {"dataset": worst, "kept": float(test[worst].mean())},
+        "worst": {"dataset": worst, "retention": float(test[worst].mean())},
         "against_teacher": {"difference": float(np.mean([d.mean() for d in differences])), "p": p_value(differences)},
         **seconds,
         **{name: float(np.mean([cell[name] for cell in cells])) for name in
@@ -100,13 +103,13 @@ def row_of(line: Measured, teacher: Scores, table: Table) -> dict[str, Any]:
 
 def verdicts_of(told: Mapping[str, Any], entry: Entry, table: Table) -> dict[str, Any]:
     """What was expected of the line of which `told` tells, and the verdicts on it."""
-    row, mean = entry.row, told["kept"]["mean"]
+    row, mean = entry.row, told["retention"]["mean"]
     tolerance = table.tolerance if row.tolerance is None else row.tolerance
     verdicts: dict[str, Verdict] = {"expected": near(mean, entry.expected(), tolerance)}
     if row.minimum is not None:
         verdicts["minimum"] = at_least(mean, row.minimum)
         if table.worst_within is not None:
-            verdicts["worst"] = at_least(told["worst"]["kept"], mean - table.worst_within)
+            verdicts["worst"] = at_least(told["worst"]["retention"], mean - table.worst_within)
     if table.seconds is not None:
         verdicts["seconds"] = "OK" if told["longest_stage_seconds"] <= table.seconds else "FAIL"
     found = {"expected": entry.expected(), "minimum": row.minimum, "tolerance": tolerance, "verdicts": verdicts}

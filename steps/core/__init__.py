@@ -1,1 +1,1 @@
-"""What every step shares: tables, params, towers, losses, fingerprints, tracking, progress."""
+"""What three or more steps share: tables, params, towers, fingerprints, tracking, progress."""

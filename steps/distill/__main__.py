@@ -5,9 +5,9 @@ from pathlib import Path
 from steps.core.errors import guarded
 from steps.core.params import checked_name, load_index_teacher
 from steps.core.self_check import step_parser
-from steps.core.torchrun import shared_stage_main
 from steps.core.tracking import Run
 from steps.distill.params import DistillParams
+from steps.training.torchrun import shared_stage_main
 
 
 def main() -> None:

@@ -17,9 +17,9 @@ import transformers
 from torch import nn
 
 from steps.core.code import code_digest
-from steps.core.distributed import agreed, agreed_step, rank
 from steps.core.files import cache_root, staged_file
 from steps.distill.losses.base import Loss
+from steps.training.distributed import agreed, agreed_step, rank
 
 _UNLIKE = (
     "the processes of this training do not begin with the same student, texts and knobs; give all hosts the same"

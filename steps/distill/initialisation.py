@@ -17,10 +17,10 @@ from torch import nn
 from transformers import BertConfig, BertModel, PreTrainedModel, PreTrainedTokenizerFast
 
 from steps.core.bases import resolve_base
-from steps.core.distributed import rank
 from steps.core.errors import UserError
 from steps.core.towers import device, encode, load_tower
 from steps.distill.params import FreshEncoder
+from steps.training.distributed import rank
 
 _LETTERS = 1000  # the most frequent ones are pieces of a new vocabulary
 

@@ -8,7 +8,6 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from steps.core.distributed import rank
 from steps.core.errors import UserError
 from steps.core.files import folder_bytes, read_json, staged_folder, write_json
 from steps.core.fingerprints import fingerprint
@@ -25,6 +24,7 @@ from steps.distill.phases import Training, trainings
 from steps.distill.sources import Sources
 from steps.distill.students import Student, router, untrained
 from steps.distill.trainer import Alignment, train
+from steps.training.distributed import rank
 
 
 def run(

@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from steps.core.distributed import gather, micro_batch, rank, sum_over_ranks, world
 from steps.core.errors import UserError
 from steps.core.progress import progress
 from steps.core.towers import autocast
@@ -22,6 +21,7 @@ from steps.distill.objective import Objective
 from steps.distill.params import DOCUMENT_PARTS, DistillParams
 from steps.distill.students import Student
 from steps.distill.tokens import Tokens, length_batches
+from steps.training.distributed import gather, micro_batch, rank, sum_over_ranks, world
 
 if TYPE_CHECKING:  # how runs are tracked changes no weight: checkpoints outlive it
     from steps.core.tracking import Run

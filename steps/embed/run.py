@@ -8,6 +8,7 @@ import pyarrow as pa
 from sentence_transformers import SentenceTransformer
 
 from steps.core.corpus import CorpusRows, CorpusTexts
+from steps.core.cosines import cosines
 from steps.core.files import staged_folder, write_json
 from steps.core.fingerprints import fingerprint
 from steps.core.precision import resolve_precision
@@ -97,9 +98,8 @@ def generated_cosine(texts: pa.Table, generated: pa.Table, vectors: np.ndarray) 
     ]
     if not pairs:
         return None
-    new, old = (vectors[list(side)].astype(np.float32) for side in zip(*pairs, strict=True))
-    lengths = np.linalg.norm(new, axis=1) * np.linalg.norm(old, axis=1)
-    return float(np.mean((new * old).sum(axis=1) / lengths))
+    new, old = (vectors[list(side)] for side in zip(*pairs, strict=True))
+    return float(cosines(new, old).mean())
 
 
 def _uncased(tower: SentenceTransformer) -> bool:

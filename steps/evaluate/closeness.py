@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from steps.core.corpus import corpus_batches, corpus_columns
+from steps.core.cosines import cosines
 from steps.core.errors import UserError
 from steps.core.judged import JudgedSet
 from steps.core.tables import read_table
@@ -94,14 +95,6 @@ def measure_closeness(release: Release, dataset: str, wanted: np.ndarray, given:
     """Of embeddings of the same texts by the teacher, `wanted`, and by the student, `given`: `(texts, dim)` each."""
     nearest, found = (release.search(dataset, each, DEPTH, "flat")[1] for each in (wanted, given))
     return Closeness(cosines(wanted, given), overlaps(nearest, found))
-
-
-def cosines(one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """Cosine of each row of one with the same row of the other, `(n, dim)` each: float64 `(n,)`; 0 with a zero row."""
-    left, right = one.astype(np.float64), other.astype(np.float64)
-    lengths = np.linalg.norm(left, axis=1) * np.linalg.norm(right, axis=1)
-    found: np.ndarray = (left * right).sum(axis=1) / np.where(lengths == 0, 1.0, lengths)
-    return found
 
 
 def overlaps(wanted: Sequence[Sequence[str]], found: Sequence[Sequence[str]]) -> np.ndarray:

@@ -19,7 +19,7 @@ from steps.generate.denoiser import Denoiser, Variants, load_denoiser, write_var
 from steps.generate.denoiser_training import train_denoiser
 from steps.generate.filtering import Filtered, filter_texts
 from steps.generate.params import GenerateParams
-from steps.generate.similarity import content_overlap, cosines
+from steps.generate.similarity import content_overlap, source_cosines
 
 SENTENCE_WORDS = range(4, 31)
 EXAMPLES = 5
@@ -101,7 +101,8 @@ def measure(
     own, other = np.zeros(1), np.zeros(1)
     if sample:
         judge = load_tower(resolve_base(params.judge))
-        own, other = cosines(judge, [sources[index] for index in sample], [variants.texts[index] for index in sample])
+        generated = [variants.texts[index] for index in sample]
+        own, other = source_cosines(judge, [sources[index] for index in sample], generated)
     return {
         "sigma": params.sigmas[variant],
         "written": len(sources),

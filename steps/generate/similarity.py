@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from sentence_transformers import SentenceTransformer
 
+from steps.core.cosines import cosines
 from steps.core.texts import words
 from steps.core.towers import encode
 
@@ -27,14 +28,9 @@ def content_overlap(first: str, second: str) -> float:
     return len(one & other) / len(one | other) if one | other else 1.0
 
 
-def cosines(
+def source_cosines(
     judge: SentenceTransformer, sources: Sequence[str], variants: Sequence[str]
 ) -> tuple[np.ndarray, np.ndarray]:
     """Cosine of each variant to its own source, and to the next variant's source as the control, each `(n,)`."""
-    source, variant = (_unit(encode(judge, list(texts), "query")) for texts in (sources, variants))
-    return (source * variant).sum(axis=1), (np.roll(source, 1, axis=0) * variant).sum(axis=1)
-
-
-def _unit(embeddings: np.ndarray) -> np.ndarray:
-    scaled: np.ndarray = embeddings / np.linalg.norm(embeddings, axis=1, keepdims=True).clip(min=1e-12)
-    return scaled
+    source, variant = (encode(judge, list(texts), "query") for texts in (sources, variants))
+    return cosines(source, variant), cosines(np.roll(source, 1, axis=0), variant)

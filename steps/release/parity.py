@@ -5,14 +5,19 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
+from steps.core.cosines import cosines
 from steps.core.errors import UserError
 
 
 def check_export(texts: Sequence[str], reference: np.ndarray, exported: np.ndarray, minimum: float) -> float:
     """Least cosine of the texts' embeddings `(texts, dim)` by the model and by its fp32 export.
 
-    UserError when a text's is below `minimum`.
+    UserError when a text's is below `minimum`, and when the shapes differ.
     """
+    if exported.shape != reference.shape:
+        raise UserError(
+            f"parity: embeddings are {exported.shape}, the model's {reference.shape}; export the student again"
+        )
     close = cosines(exported, reference)
     worst = int(np.nan_to_num(close, nan=-2.0).argmin())
     if not close[worst] >= minimum:  # also catches NaN
@@ -58,19 +63,3 @@ def check_unjudged(found: Mapping[str, Unjudged], minimum_mean: float) -> None:
                 f" {close.served_cosine_mean:.4f} to the student, below {minimum_mean}; nDCG@10 cannot tell what that"
                 f" costs, as {close.reason}: set release.precision: auto, or judge dev queries"
             )
-
-
-def cosines(served: np.ndarray, reference: np.ndarray) -> np.ndarray:
-    """Cosine of each row of `served` `(n, dim)` with the same row of `reference`, float64 `(n,)`.
-
-    1 where both are zero, 0 where one is. UserError when the shapes differ.
-    """
-    if served.shape != reference.shape:
-        raise UserError(
-            f"parity: embeddings are {served.shape}, the model's {reference.shape}; export the student again"
-        )
-    left, right = served.astype(np.float64), reference.astype(np.float64)
-    lengths = np.linalg.norm(left, axis=1) * np.linalg.norm(right, axis=1)
-    products = (left * right).sum(axis=1)
-    both_zero = ~left.any(axis=1) & ~right.any(axis=1)
-    return np.where(both_zero, 1.0, products / np.where(lengths == 0, 1.0, lengths))

@@ -12,7 +12,7 @@ import torch
 from sentence_transformers.base.losses.gradcache import RandContext
 from torch import Tensor, nn
 
-from steps.core.distributed import gather, rank, sum_over_ranks, world
+from steps.training.distributed import gather, rank, sum_over_ranks, world
 
 Features = dict[str, Any]
 """What a tower reads: tensors whose first dimension is the batch, and settings that go to every piece."""

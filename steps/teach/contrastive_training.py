@@ -18,13 +18,13 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from transformers import PrinterCallback, TrainerCallback
 
-from steps.core.distributed import agreed_step, micro_batch, rank, world
 from steps.core.errors import UserError
 from steps.core.precision import resolve_precision
 from steps.core.progress import progress
 from steps.core.towers import route, trains_with_plain_attention
 from steps.teach.cached_gradients import backward
 from steps.teach.training_triplets import TextTriplet
+from steps.training.distributed import agreed_step, micro_batch, rank, world
 
 if TYPE_CHECKING:  # how runs are tracked changes no weight: checkpoints outlive it
     from steps.core.tracking import Run

@@ -16,7 +16,6 @@ from sentence_transformers.sentence_transformer.modules import Normalize
 
 from steps.core.bases import resolve_base
 from steps.core.code import code_digest
-from steps.core.distributed import rank
 from steps.core.errors import UserError
 from steps.core.files import cache_root, staged_folder, write_json
 from steps.core.fingerprints import fingerprint
@@ -28,6 +27,7 @@ from steps.core.tracking import Run
 from steps.teach.contrastive_training import train_tower
 from steps.teach.dev_comparison import compare, dev_tasks, ndcg_per_query
 from steps.teach.training_triplets import TripletChoice, choose_triplets
+from steps.training.distributed import rank
 
 if TYPE_CHECKING:
     from steps.teach.kinds.dual_encoder import DualEncoder

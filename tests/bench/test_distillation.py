@@ -16,7 +16,7 @@ from bench.tables.expected import Claim, Entry, Row, Table, read_expected
 from bench.tables.layer_subsets import PAPER, scaled
 from bench.tables.pipeline import Pipeline, open_pipeline
 from bench.tables.report import judged_again
-from bench.tables.unseen import kept_of
+from bench.tables.unseen import unseen_retention
 from bench.tables.verdicts import Measured, at_least, failures, judged, near, row_of, worst_of
 from pipeline.recipe import laid_over
 from steps.core.errors import UserError
@@ -87,16 +87,16 @@ def test_a_row_holds_ratios_of_means_and_means_of_ratios() -> None:
     big = [1.8 / 2.1, 1.8 / 2.1]
     small = [0.3 / 0.6, 0.7 / 0.6]
     by_seed = [(one + other) / 2 for one, other in zip(big, small, strict=True)]
-    assert told["kept"]["by_seed"] == pytest.approx(by_seed)
-    assert told["kept"]["mean"] == pytest.approx(np.mean(by_seed))
-    assert told["kept"]["sd"] == pytest.approx(np.std(by_seed, ddof=1))
-    assert told["worst"] == {"dataset": "small", "kept": pytest.approx(np.mean(small))}
+    assert told["retention"]["by_seed"] == pytest.approx(by_seed)
+    assert told["retention"]["mean"] == pytest.approx(np.mean(by_seed))
+    assert told["retention"]["sd"] == pytest.approx(np.std(by_seed, ddof=1))
+    assert told["worst"] == {"dataset": "small", "retention": pytest.approx(np.mean(small))}
     assert told["ratio_of_means"] == pytest.approx((0.6 + 0.25) / (0.7 + 0.3))
     assert told["datasets"]["big"]["ndcg"] == pytest.approx(0.6)
     assert told["dev"]["mean"] == pytest.approx(np.mean(by_seed))
     assert told["against_teacher"]["difference"] == pytest.approx((-0.1 - 0.05) / 2)
     assert told["verdict"] == "new"
-    assert row_of(line("a", seeds[0]), TEACHER, table())["kept"]["sd"] is None
+    assert row_of(line("a", seeds[0]), TEACHER, table())["retention"]["sd"] is None
 
 
 @pytest.mark.parametrize(
@@ -115,9 +115,9 @@ def test_a_promise_holds_mean_worst_set_and_time(minimum, within, seconds, faile
 def test_queries_with_documents_of_training_queries_are_told_from_others() -> None:
     each = line("it", {"one": [0.5, 0.2, 0.9], "two": [0.4]}, {"one": [0.7, 0.4, 0.9], "two": [0.6]})
     teacher = {"one": [0.8, 0.5, 1.0], "two": [0.25]}
-    found = kept_of(each, teacher, {"one": np.array([True, True, False]), "two": np.array([False])})
-    assert found["one"] == {"queries": 2, "kept": pytest.approx((0.6 + 0.3) / (0.8 + 0.5))}
-    assert found["two"] == {"queries": 0, "kept": None}
+    found = unseen_retention(each, teacher, {"one": np.array([True, True, False]), "two": np.array([False])})
+    assert found["one"] == {"queries": 2, "retention": pytest.approx((0.6 + 0.3) / (0.8 + 0.5))}
+    assert found["two"] == {"queries": 0, "retention": None}
 
 
 def test_a_teacher_that_finds_nothing_is_told() -> None:
@@ -202,7 +202,7 @@ def test_the_file_holds_the_13_subsets_and_every_table() -> None:
         "qkd",
         "qkd_magnitude",
         "texts",
-        "widths",
+        "dims",
         "frontier",
         "labels",
         "unlimited",
@@ -276,8 +276,8 @@ def test_a_row_is_laid_over_the_table_and_a_subset_over_both() -> None:
     ("change", "complaint"),
     [
         ({"claims": [{"order": ["a", "b"], "paper": "x"}]}, "no rows"),
-        ({"rows": {"a": {"description": "a", "cuts": [8], "expected": {"16": 0.5}}}}, "expected"),
-        ({"rows": {"a": {"description": "a", "cuts": [8], "expected": 0.5}}}, "give one for each"),
+        ({"rows": {"a": {"description": "a", "dims": [8], "expected": {"16": 0.5}}}}, "expected"),
+        ({"rows": {"a": {"description": "a", "dims": [8], "expected": 0.5}}}, "give one for each"),
         ({"rows": {"a": {"description": "a", "expect": 0.5}}}, "expect"),
         ({"mixture": {"titles": 1.0}}, "shares of the table's `texts`"),
         ({"texts": 100}, r"\['a'\] have no mixture"),
@@ -293,10 +293,10 @@ def test_mistakes_in_the_file_are_named(tmp_path: Path, change: dict[str, Any], 
         read_expected(path)
 
 
-def test_rows_with_cuts_have_a_line_for_each() -> None:
-    row = {"description": "a", "cuts": [8, 16], "expected": {8: 0.5, 16: None}}
+def test_rows_with_dims_have_a_line_for_each() -> None:
+    row = {"description": "a", "dims": [8, 16], "expected": {8: 0.5, 16: None}}
     made = table(rows={"a": row, "b": {"description": "b", "expected": 0.25}})
-    assert [(entry.name, entry.cut, entry.expected()) for entry in made.entries()] == [
+    assert [(entry.name, entry.dim, entry.expected()) for entry in made.entries()] == [
         ("a@8", 8, 0.5), ("a@16", 16, None), ("b", 0, 0.25),
     ]  # fmt: skip
 
@@ -341,7 +341,7 @@ def test_a_cell_is_known_by_all_that_it_depends_on() -> None:
         Cell(params(seed=4)).key(one),
         Cell(params(max_length=16)).key(one),
         Cell(params(precision="bf16")).key(one),
-        Cell(params(), cuts=(8,)).key(one),
+        Cell(params(), dims=(8,)).key(one),
         Cell(params()).key(pipeline(digest="b")),
     }
     assert len(others | {key}) == 8

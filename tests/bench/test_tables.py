@@ -40,10 +40,10 @@ TABLE: dict[str, Any] = {
     "validation_texts": 8,
     "tolerance": 5.0,
     "rows": {
-        "cut": {
+        "matryoshka": {
             "description": "two layers",
             "student": {"start": {"layers": [0, -1]}, "losses": [ALIGNED | {"dims": [8]}]},
-            "cuts": [8, 32],
+            "dims": [8, 32],
             "expected": {8: 1.0, 32: None},
         },
         "both": {"description": "a symmetric one", "student": SYMMETRIC},
@@ -51,7 +51,7 @@ TABLE: dict[str, Any] = {
         "later": {"description": "not settled", "student": None},
         "none": {"description": "of nothing", "mixture": {"unlabelled_queries": 1.0}},
     },
-    "claims": [{"order": ["cut@32", "cut@8"], "paper": "Table 9", "differs": "the tower is random"}],
+    "claims": [{"order": ["matryoshka@32", "matryoshka@8"], "paper": "Table 9", "differs": "the tower is random"}],
 }
 
 
@@ -90,17 +90,17 @@ def test_a_table_is_measured_written_and_judged(
         bench(project, monkeypatch, TABLE, "--judge")
     bench(project, monkeypatch, TABLE)
     found = read_json(project / "bench/results/distillation/tiny.json")
-    assert list(found["rows"]) == sorted(["cut@8", "cut@32", "both", "again"])
+    assert list(found["rows"]) == sorted(["matryoshka@8", "matryoshka@32", "both", "again"])
     assert set(found["left_out"]) == {"later", "none"}
     assert found["queries"] == {"dev": {"one": 4, "two": 4}, "test": {"one": 4, "two": 4}}
-    assert found["rows"]["cut@8"]["mixture"]["train_queries"]["an_epoch"] == 12
-    assert found["rows"]["cut@8"]["mixture"]["sentences"]["an_epoch"] == 24
-    assert found["rows"]["cut@8"]["verdict"] == "OK"
+    assert found["rows"]["matryoshka@8"]["mixture"]["train_queries"]["an_epoch"] == 12
+    assert found["rows"]["matryoshka@8"]["mixture"]["sentences"]["an_epoch"] == 24
+    assert found["rows"]["matryoshka@8"]["verdict"] == "OK"
     assert {name: row["queries"] for name, row in found["rows"]["both"]["unseen"].items()} == {"one": 4, "two": 4}
-    assert found["rows"]["cut@32"]["verdict"] == "new"
-    assert found["rows"]["cut@32"]["parameters"] == found["rows"]["cut@8"]["parameters"] > 30522 * 32
+    assert found["rows"]["matryoshka@32"]["verdict"] == "new"
+    assert found["rows"]["matryoshka@32"]["parameters"] == found["rows"]["matryoshka@8"]["parameters"] > 30522 * 32
     assert found["rows"]["again"]["texts_seen"] == 24
-    assert len(found["rows"]["both"]["kept"]["by_seed"]) == 2
+    assert len(found["rows"]["both"]["retention"]["by_seed"]) == 2
     shown = capsys.readouterr().out
     assert "table tiny 6/6 again seed 2" in shown
     assert "differs: the tower is random" in shown
@@ -114,17 +114,17 @@ def test_a_table_is_measured_written_and_judged(
     judged = read_json(project / "bench/results/distillation/tiny.json")
     assert measured != found and judged == found, "other verdicts, and the first ones again"
     before = (project / "bench/results/distillation/tiny.json").read_bytes()
-    bench(project, monkeypatch, TABLE, "--only", "cut", "--seeds", "2")
+    bench(project, monkeypatch, TABLE, "--only", "matryoshka", "--seeds", "2")
     assert (project / "bench/results/distillation/tiny.json").read_bytes() == before, "a part of a table is not written"
     bench(project, monkeypatch, TABLE | {"seeds": [2]})
     assert read_json(project / "bench/results/distillation/tiny.json")["seeds"] == [2], "a table may have its own"
     with pytest.raises(UserError, match="no rows"):
-        bench(project, monkeypatch, TABLE, "--only", "cot")
+        bench(project, monkeypatch, TABLE, "--only", "matroska")
 
 
 def test_a_query_is_seen_when_a_training_query_has_its_document(project: Path) -> None:
     pipeline = Pipeline(project / "run")
-    [item] = [item for item in pipeline.questions if (item.split, item.dataset) == ("test", "two")]
+    [item] = [item for item in pipeline.judged_sets if (item.split, item.dataset) == ("test", "two")]
     [document] = item.qrels[item.query_ids[2]]
     qrels = read_table(pipeline.ingest, "qrels").to_pylist()
     [position, *_] = [number for number, row in enumerate(qrels) if (row["split"], row["dataset"]) == ("train", "two")]
@@ -136,22 +136,22 @@ def test_a_query_is_seen_when_a_training_query_has_its_document(project: Path) -
         assert found["one"].all()
 
 
-def test_scores_are_of_exact_search_and_of_the_teacher_at_each_cut(project: Path) -> None:
+def test_scores_are_of_exact_search_and_of_the_teacher_at_each_dim(project: Path) -> None:
     pipeline = Pipeline(project / "run")
     found = teacher_scores(pipeline, (8,))
     assert set(found) == {"0", "8"}
     tower, item = (
         load_tower(pipeline.teach / "tower"),
-        next(each for each in pipeline.questions if each.split == "test"),
+        next(each for each in pipeline.judged_sets if each.split == "test"),
     )
     queries = encode(tower, item.texts, "query").astype(np.float64)
     rows, ids = pipeline.corpus[item.dataset]
-    for cut, width in (("0", 32), ("8", 8)):
-        asked, held = (each[:, :width] / np.linalg.norm(each[:, :width], axis=1, keepdims=True)
+    for name, dim in (("0", 32), ("8", 8)):
+        asked, held = (each[:, :dim] / np.linalg.norm(each[:, :dim], axis=1, keepdims=True)
                        for each in (queries, pipeline.documents[rows].astype(np.float64)))  # fmt: skip
         expected = []
         for query, scores in zip(item.query_ids, asked @ held.T, strict=True):
             ranked = [ids[row] for row in np.argsort(-scores)[:10]]
             right = [ranked.index(doc) for doc in item.qrels[query] if doc in ranked]
             expected.append(sum(1 / np.log2(rank + 2) for rank in right))
-        assert found[cut]["test"][item.dataset] == pytest.approx(expected, abs=1e-5)
+        assert found[name]["test"][item.dataset] == pytest.approx(expected, abs=1e-5)

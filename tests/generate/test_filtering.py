@@ -7,7 +7,7 @@ from teach_fakes import write_tower
 from steps.core.texts import fold
 from steps.core.towers import load_tower
 from steps.generate.filtering import filter_texts
-from steps.generate.similarity import content_overlap, cosines
+from steps.generate.similarity import content_overlap, source_cosines
 
 
 def test_each_reason_is_found_and_counted() -> None:
@@ -47,7 +47,7 @@ def test_overlap_is_jaccard_over_content_words(first: str, second: str, expected
 def test_cosines_pair_each_variant_with_its_source_and_with_another(tmp_path) -> None:
     judge = load_tower(write_tower(tmp_path / "model"))
     texts = ["sum rows", "merge all tables at once", "how to draw images"]
-    own, other = cosines(judge, texts, texts)
+    own, other = source_cosines(judge, texts, texts)
     np.testing.assert_allclose(own, 1.0, atol=1e-5)
     embedded = judge.encode(texts, convert_to_numpy=True).astype(np.float64)
     embedded /= np.linalg.norm(embedded, axis=1, keepdims=True)

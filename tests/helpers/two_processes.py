@@ -6,9 +6,9 @@ from pathlib import Path
 from stages import distill_params, run_distill
 from teach_fakes import PARAMS
 
-from steps.core.distributed import joined
 from steps.core.tracking import NullRun
 from steps.teach.run import run as teach
+from steps.training.distributed import joined
 
 
 def main(teacher_world: Path, student_world: Path) -> None:

@@ -129,6 +129,11 @@ def test_what_serves_reruns_those_that_write_or_open_it_and_the_core_all(project
     assert project.after_edits("steps/core/tables.py") == ALL
 
 
+def test_what_training_shares_reruns_the_stages_that_train(project: Project) -> None:
+    changed = project.after_edits("steps/training/distributed.py", "steps/training/torchrun.py")
+    assert changed == TEACHERS | set(CELLS["distill"])
+
+
 @pytest.mark.parametrize(
     ("knob", "value", "reruns"),
     [

@@ -14,11 +14,12 @@ from sentence_transformers.sentence_transformer.modules import Normalize, Poolin
 from torch import nn
 
 from steps.core.bases import resolve_base
+from steps.core.cosines import cosines
 from steps.core.errors import UserError
 from steps.core.towers import load_tower
 from steps.release.export import Precision, convert
 from steps.release.onnx_export import export_onnx
-from steps.release.parity import check_export, check_unjudged, closeness, cosines
+from steps.release.parity import check_export, check_unjudged, closeness
 from steps.release.quantisation import calibration, products, quantise, quantise_int8
 from steps.release.smoothing import STRENGTH, smooth, smoothing_factors
 from steps.release.table_export import export_table, quantise_table
@@ -236,6 +237,8 @@ def test_a_wrong_export_fails_and_names_the_worst_text(damage: float) -> None:
     texts = [f"query {number}" for number in range(4)]
     with pytest.raises(UserError, match=r"release\.parity_cosine: the fp32 export of 'query 2' has cosine"):
         check_export(texts, vectors(), wrong, 0.9999)
+    with pytest.raises(UserError, match=r"parity: embeddings are \(4, 4\), the model's \(4, 5\)"):
+        check_export(texts, vectors(), vectors()[:, :4], 0.9999)
     assert check_export(texts, vectors(), vectors() * 2, 0.9999) == pytest.approx(1)
 
 
@@ -254,14 +257,6 @@ def test_without_judged_queries_the_mean_cosine_decides() -> None:
     assert closeness("one", vectors(), served).served_cosine_min == -1
     with pytest.raises(UserError, match="'one': no query and no document has a text"):
         closeness("one", vectors(0), vectors(0))
-
-
-def test_cosines_of_nothing() -> None:
-    zero, one = np.zeros((1, 2), dtype=np.float32), np.ones((1, 2), dtype=np.float32)
-    assert cosines(zero, zero).tolist() == [1.0]
-    assert cosines(zero, one).tolist() == [0.0]
-    with pytest.raises(UserError, match="parity: embeddings are"):
-        cosines(zero, np.zeros((2, 2)))
 
 
 def test_a_tower_that_cuts_on_the_left_is_refused(tiny_tower: Path, tmp_path: Path) -> None:

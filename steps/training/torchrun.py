@@ -182,7 +182,7 @@ def _as_rank(stage: _Stage[Section]) -> None:
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # lets rank 0 close its run as failed
 
     def together(params: Section, run: Run) -> None:
-        from steps.core.distributed import joined
+        from steps.training.distributed import joined
 
         try:
             with joined():

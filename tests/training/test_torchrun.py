@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from steps.core import torchrun
 from steps.core.errors import OutOfMemory, TransientError, UserError
 from steps.core.exit_file import VARIABLE, read_exit
 from steps.core.files import write_json
-from steps.core.torchrun import _end_as, _launch, _meeting_point, _number, _Stage, explain
 from steps.teach.params import TeachParams
+from steps.training import torchrun
+from steps.training.torchrun import _end_as, _launch, _meeting_point, _number, _Stage, explain
 
 ROOT = Path(__file__).parents[2]
 
@@ -112,7 +112,7 @@ def test_a_failing_rank_ends_the_command_with_its_line_and_code(tmp_path: Path) 
     """Rank 1 refuses while rank 0 waits for it; the command's own launcher tells."""
     script = (
         "import sys, torch\n"
-        "from steps.core import distributed, torchrun\n"
+        "from steps.training import distributed, torchrun\n"
         "from steps.core.errors import UserError\n"
         "from steps.core.params import Strict\n"
         "torchrun.stage_main = lambda stage, model, body, cell: body(None, None)\n"
@@ -127,7 +127,8 @@ def test_a_failing_rank_ends_the_command_with_its_line_and_code(tmp_path: Path) 
     (tmp_path / "steps/fake.py").write_text(script)
     (tmp_path / "steps/__init__.py").touch()
     (tmp_path / "params.yaml").write_text("fake: {}\n")
-    (tmp_path / "steps/core").symlink_to(ROOT / "steps/core")
+    for package in ("core", "training"):
+        (tmp_path / "steps" / package).symlink_to(ROOT / "steps" / package)
     environment = os.environ | {
         "SLIMTOWER_PROCESSES": "2",
         "SLIMTOWER_EXIT_FILE": str(tmp_path / "exit.json"),

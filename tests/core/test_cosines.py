@@ -1,0 +1,44 @@
+"""Cosines of matching rows, against float64 arithmetic written out."""
+
+from math import fsum, sqrt
+
+import numpy as np
+import pytest
+
+from steps.core.cosines import cosines
+
+
+def by_hand(one: list[float], other: list[float]) -> float:
+    products = fsum(a * b for a, b in zip(one, other, strict=True))
+    return products / sqrt(fsum(a * a for a in one)) / sqrt(fsum(b * b for b in other))
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1.0, 1e30])
+def test_float32_rows_are_compared_in_float64(scale: float) -> None:
+    """Squares of such rows leave the range of float32, and its sums would err in the seventh digit."""
+    generator = np.random.default_rng(3)
+    one = generator.standard_normal((50, 300))
+    near, far = one + 1e-3 * generator.standard_normal(one.shape), generator.standard_normal(one.shape)
+    for other in (near, far):
+        left, right = ((each * scale).astype(np.float32) for each in (one, other))
+        expected = [by_hand(*rows) for rows in zip(left.tolist(), right.tolist(), strict=True)]
+        assert cosines(left, right) == pytest.approx(expected, rel=0, abs=1e-13)
+
+
+def test_types_may_differ_and_stored_vectors_may_be_float16() -> None:
+    one, other = np.random.default_rng(4).standard_normal((2, 20, 16))
+    left, right = one.astype(np.float16), other.astype(np.float32)
+    expected = [by_hand(*rows) for rows in zip(left.tolist(), right.tolist(), strict=True)]
+    assert cosines(left, right) == pytest.approx(expected, rel=0, abs=1e-13)
+
+
+def test_rows_of_nothing() -> None:
+    zero, one = np.zeros((1, 2), dtype=np.float32), np.ones((1, 2), dtype=np.float32)
+    assert cosines(zero, zero).tolist() == [1.0]
+    assert cosines(zero, one).tolist() == cosines(one, zero).tolist() == [0.0]
+    assert np.isnan(cosines(zero, one * np.nan)).all()
+
+
+def test_other_shapes_are_a_defect() -> None:
+    with pytest.raises(ValueError, match=r"rows of \(1, 2\) and \(2, 2\) do not match"):
+        cosines(np.zeros((1, 2)), np.zeros((2, 2)))
