@@ -26,7 +26,7 @@ from steps.core.texts import sentences
 
 SEED = 5
 Judgement = tuple[str, str, int]  # query id, document id, grade
-_APART = re.compile(r"\s*([.,;:()])(?=\s|$|\))")
+_APART = re.compile(r"\s*([.,;:])(?=\s|$)")
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def sampled(corpus: Corpus, count: int) -> Corpus:
 
 
 def lower(corpus: Corpus) -> Corpus:
-    """Lower case; full stops, commas and brackets are words of their own."""
+    """Lower case; full stops and commas are words of their own."""
 
     def changed(text: str) -> str:
         return _APART.sub(r" \1", text.lower())

@@ -37,7 +37,7 @@ def test_a_sample_has_its_size_and_no_query_that_lost_a_judged_document() -> Non
 
 def test_lower_case_sets_punctuation_apart() -> None:
     changed = disguised(CORPUS, ["lower"])
-    assert changed.documents[3] == ("d3", "title 3", "the flow (laminar ) . it is shown , that 3 holds .")
+    assert changed.documents[3] == ("d3", "title 3", "the flow (laminar) . it is shown , that 3 holds .")
     assert changed.queries["q3"] == "does 3 hold?"
 
 
