@@ -124,6 +124,7 @@ def _folder(made: Student, data: Alignment, training: Training, chosen: StudentP
     knobs = chosen.model_dump() | {
         "phase": training.schedule.name,
         "repeats": params.repeats,
+        "convergence": params.convergence.model_dump(),
         "seed": params.seed,
         "computes_in": resolve_precision(params.precision),
     }
