@@ -20,7 +20,7 @@ class Length(Protocol):
         """All steps; None as long as nobody knows."""
 
     def factor(self, step: int) -> float:
-        """Factor of the learning rate before the step after `step`: above 0 until the last."""
+        """What multiplies the learning rate once `step` steps are done: above 0 while there is one to go."""
 
     def looks(self, step: int) -> bool:
         """Whether the held-out texts are read after this step; after the last one they are anyway."""
@@ -80,7 +80,7 @@ class UntilConverged:
         return rises if steps is None else min(rises, max(0.0, (steps - step) / (steps - start)))
 
     def looks(self, step: int) -> bool:
-        """At the fewest steps' share before the rate falls, and at each quarter more."""
+        """Early enough that a third look can end it after the fewest steps, then at each quarter more."""
         return self.steps is None and step >= self._next()
 
     def _next(self) -> int:

@@ -103,6 +103,12 @@ class Convergence(Strict):
     max_minutes: float = Field(gt=0)
     min_gain: float = Field(ge=0, lt=1)  # of the held-out cosine, by a quarter more steps
 
+    @model_validator(mode="after")
+    def _the_fewest_steps_are_within_the_most(self) -> Self:
+        if self.min_steps > self.max_steps:
+            raise ValueError(f"min_steps ({self.min_steps}) must be at most max_steps ({self.max_steps})")
+        return self
+
 
 class Phase(Strict):
     """Losses, the candidates that they compare, and how long and how fast they are trained."""

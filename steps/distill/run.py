@@ -83,7 +83,7 @@ def run(
         found = train(made, each.objective, data, each.schedule, params, run, checkpoints)
         kept.append(checkpoints)
         measured |= {key: measured.get(key, 0.0) + found[key] for key in ("texts_seen", "steps", "seconds")}
-        measured["validation_cosine"] = found["validation_cosine"]
+        measured |= {key: found[key] for key in ("validation_cosine", "still_rising")}
     made.finish()
     measured["texts_per_second"] = measured["texts_seen"] / max(measured["seconds"], 1e-9)
     if rank() > 0:

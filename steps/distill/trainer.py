@@ -30,8 +30,8 @@ if TYPE_CHECKING:  # how runs are tracked changes no weight: checkpoints outlive
 
 LOG_EVERY = 20  # steps
 _RISING = (
-    "{}: ended at its ceiling of {:g} minutes (distill.convergence) with a held-out cosine of {:.4f} that was still"
-    " rising; give it more"
+    "{}: ended at a ceiling (distill.convergence: max_steps {}, max_minutes {:g}) with a held-out cosine of {:.4f} that"
+    " was still rising; raise the ceiling"
 )
 
 
@@ -117,7 +117,8 @@ def train(
             break
     cosine, _ = _look(student, data, schedule, params, run, done)
     if done.rising:
-        print(_RISING.format(schedule.name, params.convergence.max_minutes, cosine), file=sys.stderr)
+        limits = params.convergence
+        print(_RISING.format(schedule.name, limits.max_steps, limits.max_minutes, cosine), file=sys.stderr)
     return {
         "texts_seen": done.texts,
         "steps": done.step,
