@@ -137,9 +137,12 @@ def disguised(corpus: Corpus, changes: Iterable[str]) -> Corpus:
 
 
 def read(folder: Path) -> Corpus:
-    """A BEIR folder."""
-    documents = [(row["_id"], row.get("title") or "", row["text"]) for row in _rows(folder / "corpus.jsonl")]
-    queries = {row["_id"]: row["text"] for row in _rows(folder / "queries.jsonl")}
+    """A BEIR folder; UserError where it has no documents."""
+    corpus, asked = (list(map(json.loads, _lines(folder / f"{name}.jsonl"))) for name in ("corpus", "queries"))
+    if not corpus:
+        raise UserError(f"{folder}: no documents in corpus.jsonl or corpus.jsonl.gz; name a folder in BEIR's layout")
+    documents = [(row["_id"], row.get("title") or "", row["text"]) for row in corpus]
+    queries = {row["_id"]: row["text"] for row in asked}
     judgements = {}
     for split in ("train", "dev", "test"):
         lines = list(_lines(folder / "qrels" / f"{split}.tsv"))
@@ -174,10 +177,6 @@ def _lines(path: Path) -> Iterator[str]:
         yield from path.read_text(encoding="utf-8").splitlines()
     elif packed.is_file():
         yield from gzip.decompress(packed.read_bytes()).decode("utf-8").splitlines()
-
-
-def _rows(path: Path) -> Iterator[dict[str, str]]:
-    yield from map(json.loads, _lines(path))
 
 
 def main() -> None:

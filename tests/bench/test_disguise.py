@@ -64,6 +64,11 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
     assert read(tmp_path / "beir") == CORPUS
 
 
+def test_a_folder_without_documents_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"nowhere: no documents in corpus.jsonl"):
+        read(tmp_path / "nowhere")
+
+
 def test_an_unknown_change_is_named() -> None:
     with pytest.raises(UserError, match="upper: no such change; there are lower, "):
         disguised(CORPUS, ["upper"])
