@@ -108,7 +108,7 @@ images: setup ## a container image for every step: make images [STEPS="mine teac
 
 sbom: .cache/sbom/.done ## what the images install, as CycloneDX files in reports/sbom
 	@mkdir -p reports/sbom
-	@for lock in run gpu; do \
+	@for lock in run gpu extras; do \
 		.cache/sbom/bin/python -W ignore -m cyclonedx_py requirements requirements/$$lock.lock \
 			--pyproject pyproject.toml --output-reproducible --output-file reports/sbom/$$lock.cdx.json || exit; \
 		echo "sbom: reports/sbom/$$lock.cdx.json"; \

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from pipeline.params import Params
 from steps.core.corpus import corpus_batches
 from steps.core.tables import read_table, table_path
-from steps.distill.params import Base, Fresh, Layers, Static, StudentParams
+from steps.distill.params import Base, Fresh, Layers, Phase, Static, StudentParams
 from steps.teach.kinds.dual_encoder import DualEncoder
 
 TOKENS_A_WORD = 1.4
@@ -86,10 +86,17 @@ def forecast(data: Data, params: Params, layer: float, layers: int, speed: float
         work[f"score@{name}"] = tower * (data.documents * data.document_tokens + SHORT * data.texts)
     for name in params.distill.students:
         student = params.distill.student[name]
-        epochs = sum(phase.epochs for phase in student.phases)
-        work[f"distill@{name}"] = data.texts * epochs * _text(student, layer, layers)
+        texts = sum(_texts(phase, student, data, params) for phase in student.phases)
+        work[f"distill@{name}"] = texts * _text(student, layer, layers)
         work[f"release@{name}"] = 0
     return {stage: FIXED[stage.partition("@")[0]] + operations / speed for stage, operations in work.items()}
+
+
+def _texts(phase: Phase, student: StudentParams, data: Data, params: Params) -> float:
+    """Texts that a training reads; a guess for one that ends when it has converged."""
+    if phase.epochs == "auto":
+        return 2.0 * params.distill.convergence.min_steps * student.batch_size
+    return data.texts * phase.epochs
 
 
 def _text(student: StudentParams, layer: float, layers: int) -> float:

@@ -11,7 +11,7 @@ from steps.core.errors import UserError
 from steps.core.files import cache_root
 
 DISK = 1.0  # GiB that the demo writes at least, most of it models; 2.5 with all that is tracked and cached
-MEMORY = 2.5  # GiB that the largest stage of the demo takes
+MEMORY = 3.0  # GiB that the largest stage of the demo takes
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ they are.
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -103,6 +104,18 @@ def _git(folder: Path, *words: str) -> str:
     return done.stdout.strip()
 
 
+def run(command: list[str], folder: Path, environment: dict[str, str]) -> int:
+    """Run a command and return its exit code; where this process is asked to stop, the command is stopped first."""
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    running = subprocess.Popen(command, cwd=folder, env=environment)
+    try:
+        return running.wait()
+    finally:
+        if running.poll() is None:
+            running.terminate()
+            running.wait()
+
+
 def main() -> None:
     """Run a recipe and copy its report to reports/; words without `=` are the stages to stop at."""
     if len(sys.argv) < 2 or not sys.argv[1]:
@@ -124,7 +137,7 @@ def main() -> None:
         "MLFLOW_TRACKING_URI": tracking_uri(),
     }
     command = [sys.executable, "-m", "pipeline", *stages]
-    code = subprocess.run(command, cwd=folder, env=environment).returncode
+    code = run(command, folder, environment)
     if code or stages:
         raise SystemExit(code)
     for name in ("report.html", "metrics.json"):

@@ -42,10 +42,10 @@ def main() -> None:
         _tell(["no git checkout: MLflow's runs name no commit"])
     write_listing(params.ingest, SOURCES)
     stages, up_to_date = ask_dvc(wanted)
-    progress = Progress([] if wanted else stages)
     if up_to_date:
-        print(f"pipeline: nothing to do, every stage is up to date; {progress.seconds:.0f} s")
+        _tell(["nothing to do, every stage is up to date"])
         return
+    progress = Progress([] if wanted else stages)
     from pipeline.lineage import finish  # MLflow takes seconds to load
 
     os.environ.setdefault("SLIMTOWER_PIPELINE", uuid.uuid4().hex)

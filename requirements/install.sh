@@ -7,6 +7,12 @@
 set -eu
 cd "$(dirname "$0")/.."
 [ $# -gt 0 ] || set -- run
+for name in "$@"; do
+	[ -f "requirements/$name.lock" ] || {
+		echo "setup: there is no requirements/$name.lock; give run, or run extras test" >&2
+		exit 2
+	}
+done
 locks=$(printf "requirements/%s.lock " "$@")
 cpu_index=${TORCH_CPU_INDEX:-https://download.pytorch.org/whl/cpu}
 python=.venv/bin/python

@@ -50,6 +50,18 @@ def tiny_tower(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "tower"
 
 
+@pytest.fixture(scope="module")
+def embedded(tiny_tower: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project's folder in which `embed` is done, for the tests of one file."""
+    from stages import run_embed
+
+    folder = tmp_path_factory.mktemp("embedded")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SLIMTOWER_CACHE", str(folder / "cache"))
+        run_embed(folder, tiny_tower)
+    return folder
+
+
 @pytest.fixture(scope="session")
 def released(tiny_tower: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A project's folder in which `static` and `2l` are distilled and released; to be copied, not changed."""

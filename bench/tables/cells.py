@@ -130,7 +130,7 @@ def measure(cell: Cell, pipeline: Pipeline) -> dict[str, Any]:
         texts = pipeline.document_texts()
         documents = encode(tower, texts, "document", precision=cell.params.precision, what="documents")
     queries = {f"{item.split}/{item.dataset}": encode(tower, item.texts, "query") for item in pipeline.judged_sets}
-    drawn = pipeline.drawn(cell.params.repeats, cell.params.validation_texts, cell.params.seed, chosen.epochs)
+    drawn = pipeline.drawn(cell.params.repeats, cell.params.validation_texts, cell.params.seed, report["texts_seen"])
     reported = ("parameters", "bytes", "texts_seen", "steps", "validation_cosine", "texts_per_second")
     return {
         "scores": pipeline.score(queries, documents, cell.dims),

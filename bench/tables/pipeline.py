@@ -137,12 +137,13 @@ class Pipeline:
         return {part: round(share * texts) / max(1, counts[part]) for part, share in mixture.items() if share > 0}
 
     def drawn(
-        self, repeats: Mapping[Part, Repeats], validation_texts: int, seed: int, epochs: float
+        self, repeats: Mapping[Part, Repeats], validation_texts: int, seed: int, texts_seen: float
     ) -> dict[str, dict[str, int]]:
         """Of each part: texts in the first epoch, and how many different ones all epochs begun draw from it."""
         training, _ = hold_out(rows_of(self.parts, repeats), validation_texts, seed)
-        begun = range(int(np.ceil(epochs)))
-        rows = [epoch_rows(training, self.parts, repeats, seed, epoch) for epoch in begun]
+        rows = [epoch_rows(training, self.parts, repeats, seed, 0)]
+        begun = range(1, int(np.ceil(texts_seen / len(rows[0]))))
+        rows += [epoch_rows(training, self.parts, repeats, seed, epoch) for epoch in begun]
         first, different = self.parts[rows[0]], self.parts[np.unique(np.concatenate(rows))]
         return {
             part: {"an_epoch": int((first == part).sum()), "different": int((different == part).sum())}

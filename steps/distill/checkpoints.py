@@ -36,6 +36,9 @@ class Done:
     texts: int = 0
     seconds: float = 0.0
     moved: list[str] = field(default_factory=list)  # terms of the loss that have had a gradient
+    seen: list[list[float]] = field(default_factory=list)  # step and cosine of each look at the held-out texts
+    falls_from: int = 0  # the step at which the learning rate started to fall; 0 while it has not
+    rising: bool = False  # whether it started to fall though the cosine was still rising
 
 
 class Checkpoints:
@@ -62,10 +65,11 @@ class Checkpoints:
             torch.save(state, staging)
         self.saved_at = time.monotonic()
 
-    def load(self, modules: Mapping[str, nn.Module], optimizer: torch.optim.Optimizer, rate: Any) -> Done:
+    def load(self, modules: Mapping[str, nn.Module], optimizer: torch.optim.Optimizer, rate: Any, done: Done) -> None:
         """Take up the state of a killed run, if it left one; one that cannot be read is begun anew."""
         state = self._read()
-        done = Done(**state["done"]) if state else Done()
+        for name, value in (state["done"] if state else {}).items():
+            setattr(done, name, value)
         agreed_step(done.step, str(self.folder))
         if state:
             for name, module in modules.items():
@@ -75,7 +79,6 @@ class Checkpoints:
             torch.set_rng_state(state["random"])
             if rank() == 0:
                 print(f"distill: continues after step {done.step} from {self.folder}", file=sys.stderr)
-        return done
 
     def remove(self) -> None:
         """Forget the training; call it when its student is written."""

@@ -23,6 +23,7 @@ def _student_name(name: str) -> str:
 
 StudentName = Annotated[str, AfterValidator(_student_name)]
 Repeats = Annotated[float, Field(ge=0)]
+Epochs = Annotated[float, Field(gt=0)]
 
 
 class Layers(Strict):
@@ -94,13 +95,28 @@ Start = Annotated[
 ]
 
 
+class Convergence(Strict):
+    """When a student whose `epochs` are `auto` has learned enough."""
+
+    min_steps: int = Field(ge=8)
+    max_steps: int = Field(ge=8)
+    max_minutes: float = Field(gt=0)
+    min_gain: float = Field(ge=0, lt=1)  # of the held-out cosine, by a quarter more steps
+
+    @model_validator(mode="after")
+    def _the_fewest_steps_are_within_the_most(self) -> Self:
+        if self.min_steps > self.max_steps:
+            raise ValueError(f"min_steps ({self.min_steps}) must be at most max_steps ({self.max_steps})")
+        return self
+
+
 class Phase(Strict):
     """Losses, the candidates that they compare, and how long and how fast they are trained."""
 
     losses: list[AnyLoss] = Field(min_length=1)
     labels: Literal["train", "pseudo"] = "train"  # mined and judged positives, or the teacher's nearest document
     teacher_top_k: int = Field(default=0, ge=0)
-    epochs: float = Field(gt=0)
+    epochs: Literal["auto"] | Epochs
     learning_rate: float = Field(gt=0)
     curriculum: float = Field(default=0.0, ge=0, lt=1)
 
@@ -118,6 +134,8 @@ class Phase(Strict):
         names = [loss.name for loss in self.losses]
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise ValueError(f"losses: {', '.join(twice)} is named twice; give it once, with the sum of the weights")
+        if self.curriculum and self.epochs == "auto":
+            raise ValueError("curriculum is a share of all steps, which epochs: auto leaves open; give epochs a number")
         if self.labels == "pseudo" and not self.teacher_top_k:
             raise ValueError("labels: pseudo takes the teacher's nearest document; set teacher_top_k to 1 or more")
         for loss in self.losses:
@@ -171,6 +189,7 @@ class DistillParams(Strict):
     max_length: int = Field(ge=4)
     validation_texts: int = Field(ge=1)
     precision: Literal["auto", "fp32", "bf16"]
+    convergence: Convergence
     student: dict[StudentName, StudentParams]
 
     def described(self, student: str) -> StudentParams:

@@ -83,7 +83,7 @@ def run(
         found = train(made, each.objective, data, each.schedule, params, run, checkpoints)
         kept.append(checkpoints)
         measured |= {key: measured.get(key, 0.0) + found[key] for key in ("texts_seen", "steps", "seconds")}
-        measured["validation_cosine"] = found["validation_cosine"]
+        measured |= {key: found[key] for key in ("validation_cosine", "still_rising")}
     made.finish()
     measured["texts_per_second"] = measured["texts_seen"] / max(measured["seconds"], 1e-9)
     if rank() > 0:
@@ -124,6 +124,7 @@ def _folder(made: Student, data: Alignment, training: Training, chosen: StudentP
     knobs = chosen.model_dump() | {
         "phase": training.schedule.name,
         "repeats": params.repeats,
+        "convergence": params.convergence.model_dump(),
         "seed": params.seed,
         "computes_in": resolve_precision(params.precision),
     }

@@ -1,11 +1,12 @@
 """The loop that trains a student on its objective."""
 
 import math
+import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import torch
@@ -14,20 +15,24 @@ from torch import Tensor, nn
 from steps.core.errors import UserError
 from steps.core.progress import progress
 from steps.core.towers import autocast
-from steps.distill.checkpoints import Checkpoints
+from steps.distill.checkpoints import Checkpoints, Done
 from steps.distill.checks import explain_not_finite
+from steps.distill.length import Counted, Length, UntilConverged
 from steps.distill.mixture import epoch_rows
 from steps.distill.objective import Objective
 from steps.distill.params import DOCUMENT_PARTS, DistillParams
 from steps.distill.students import Student
 from steps.distill.tokens import Tokens, length_batches
-from steps.training.distributed import gather, micro_batch, rank, sum_over_ranks, world
+from steps.training.distributed import gather, micro_batch, of_first, rank, sum_over_ranks, world
 
 if TYPE_CHECKING:  # how runs are tracked changes no weight: checkpoints outlive it
     from steps.core.tracking import Run
 
 LOG_EVERY = 20  # steps
-VALIDATIONS = 8  # over the whole training
+_RISING = (
+    "{}: ended at a ceiling (distill.convergence: max_steps {}, max_minutes {:g}) with a held-out cosine of {:.4f} that"
+    " was still rising; raise the ceiling"
+)
 
 
 @dataclass(frozen=True)
@@ -46,7 +51,7 @@ class Schedule:
     """How long and how fast a training goes; `name` is what its progress is called."""
 
     name: str
-    epochs: float
+    epochs: float | Literal["auto"]
     batch_size: int
     learning_rate: float
     warmup_ratio: float
@@ -65,7 +70,7 @@ def train(
     run: "Run",
     checkpoints: Checkpoints,
 ) -> dict[str, float]:
-    """Train in place; returns texts seen, seconds, texts per second and the final validation cosine.
+    """Train in place; returns texts seen, steps, seconds, the final validation cosine, and whether it still rose.
 
     Dropout stays off: the targets are exact, so noise in the student only slows it. What a killed run left in
     `checkpoints` is continued, and the last step is kept there too. Processes that torchrun started share each batch,
@@ -77,15 +82,19 @@ def train(
     student.tower.eval()
     per_epoch = len(epoch_rows(data.training, data.parts, params.repeats, params.seed, 0))
     steps_of_epoch = math.ceil(per_epoch / schedule.batch_size)
-    steps = max(1, math.ceil(schedule.epochs * steps_of_epoch))
+    done = Done()
+    length: Length = UntilConverged(params.convergence, schedule.warmup_ratio, done)
+    if schedule.epochs != "auto":
+        length = Counted(max(1, math.ceil(schedule.epochs * steps_of_epoch)), schedule.warmup_ratio)
     optimizer = _optimizer(student, objective.teachers.modules, schedule)
-    rate = torch.optim.lr_scheduler.LambdaLR(optimizer, _warmup_then_linear(steps, schedule.warmup_ratio))
-    done = checkpoints.load(trained, optimizer, rate)
-    left = islice(_batches(data, schedule, params, steps, pads=student.pads), done.step, None)
+    rate = torch.optim.lr_scheduler.LambdaLR(optimizer, length.factor)
+    checkpoints.load(trained, optimizer, rate, done)
+    curriculum = int(schedule.curriculum * (length.steps or 0))
+    left = islice(_batches(data, schedule, params, curriculum, pads=student.pads), done.step, length.steps)
     meter = LossMeter(objective.names, data.vectors, done.moved)
-    validate_every = max(1, steps // VALIDATIONS)
     started = time.perf_counter() - done.seconds
-    for step, rows in enumerate(progress(left, steps - done.step, schedule.name), start=done.step + 1):
+    expected = length.steps - done.step if length.steps else None
+    for step, rows in enumerate(progress(left, expected, schedule.name), start=done.step + 1):
         terms = _backward(student, objective, data, rows, params, step)
         norm = nn.utils.clip_grad_norm_(weights, 1.0)
         optimizer.step()
@@ -93,25 +102,41 @@ def train(
         optimizer.zero_grad(set_to_none=True)
         done.step, done.texts, done.seconds = step, done.texts + len(rows), time.perf_counter() - started
         meter.add(terms, rows)
-        if step % LOG_EVERY == 0 or step == steps:
+        if length.looks(step):
+            length.saw(step, *_look(student, data, schedule, params, run, done))
+        last = step == length.steps
+        if step % LOG_EVERY == 0 or last:
             logged = meter.close(step) | {"learning_rate": float(rate.get_last_lr()[0])}
             run.metrics({schedule.prefix + name: value for name, value in logged.items()}, step=step)
             done.moved = sorted(meter.moved)
-            if step == steps or step >= schedule.curriculum * steps + steps_of_epoch:  # each text was seen
+            if last or step >= curriculum + steps_of_epoch:  # each text was seen
                 meter.check_terms(step)
-        if rank() == 0 and step % validate_every == 0 and step != steps:
-            run.metric(f"{schedule.prefix}validation_cosine", validate(student, data, params, step), step=step)
-        if (checkpoints.due() or (rank() == 0 and step == steps)) and bool(torch.isfinite(norm)):
+        if (checkpoints.due() or (rank() == 0 and last)) and bool(torch.isfinite(norm)):
             checkpoints.save(trained, optimizer, rate, done)
-    cosine = validate(student, data, params, steps) if rank() == 0 else math.nan
-    run.metric(f"{schedule.prefix}validation_cosine", cosine, step=steps)
+        if last:
+            break
+    cosine, _ = _look(student, data, schedule, params, run, done)
+    if done.rising:
+        limits = params.convergence
+        print(_RISING.format(schedule.name, limits.max_steps, limits.max_minutes, cosine), file=sys.stderr)
     return {
         "texts_seen": done.texts,
-        "steps": steps,
+        "steps": done.step,
         "seconds": done.seconds,
         "texts_per_second": done.texts / done.seconds if done.seconds else 0.0,
         "validation_cosine": cosine,
+        "still_rising": float(done.rising),
     }
+
+
+def _look(
+    student: Student, data: Alignment, schedule: Schedule, params: DistillParams, run: "Run", done: Done
+) -> tuple[float, float]:
+    """Mean cosine on the held-out texts, logged, and the seconds gone; the first process' values for all of them."""
+    cosine = validate(student, data, params, done.step) if rank() == 0 else math.nan
+    run.metric(f"{schedule.prefix}validation_cosine", cosine, step=done.step)
+    cosine, seconds = of_first([cosine, done.seconds])
+    return cosine, seconds
 
 
 def _backward(
@@ -192,18 +217,21 @@ class LossMeter:
 
 
 def _batches(
-    data: Alignment, schedule: Schedule, params: DistillParams, steps: int, *, pads: bool
+    data: Alignment, schedule: Schedule, params: DistillParams, first: int, *, pads: bool
 ) -> Iterator[np.ndarray]:
-    """Batches of row numbers, epoch after epoch, until there were `steps` of them; of like length where it `pads`."""
-    given, epoch, first = 0, 0, int(schedule.curriculum * steps)
-    while given < steps:
+    """Batches of row numbers, epoch after epoch without an end; of like length where it `pads`.
+
+    The `first` batches are of texts of documents alone.
+    """
+    given, epoch = 0, 0
+    while True:
         weights = params.repeats
         if given < first:
             weights = {part: weight for part, weight in weights.items() if part in DOCUMENT_PARTS}
         rows = epoch_rows(data.training, data.parts, weights, params.seed, epoch)
         lengths = data.tokens.lengths(rows) if pads else np.zeros(len(rows), dtype=np.int64)
         batches = length_batches(lengths, schedule.batch_size, (params.seed, 3, epoch))
-        for positions in islice(batches, (first if given < first else steps) - given):
+        for positions in islice(batches, first - given if given < first else None):
             given += 1
             yield np.sort(rows[positions])
         epoch += 1
@@ -222,16 +250,6 @@ def _optimizer(student: Student, teachers: Sequence[nn.Module], schedule: Schedu
         {"params": [tokens], "weight_decay": 0.0, "lr": rate * schedule.embedding_lr_multiplier},
     ]
     return torch.optim.AdamW([group for group in groups if group["params"]], lr=rate, fused=True)
-
-
-def _warmup_then_linear(steps: int, warmup_ratio: float) -> Callable[[int], float]:
-    """Factor of the learning rate at a step: up to 1 over the warm-up, then down to 0; above 0 at the first step."""
-    warmup = max(1, round(steps * warmup_ratio))
-
-    def factor(step: int) -> float:
-        return min((step + 1) / warmup, (steps - step) / max(1, steps - warmup + 1), 1.0)
-
-    return factor
 
 
 def validate(student: Student, data: Alignment, params: DistillParams, step: int) -> float:

@@ -72,6 +72,13 @@ def gather(rows: Tensor) -> Tensor:
     return torch.cat(chunks)
 
 
+def of_first(numbers: list[float]) -> list[float]:
+    """The numbers of rank 0, on every process."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    first: list[float] = gather(torch.tensor([numbers], dtype=torch.float64, device=device))[0].tolist()
+    return first
+
+
 def agreed(number: int, complaint: str) -> None:
     """UserError with the complaint when the processes have different numbers."""
     numbers = gather(torch.tensor([number], device="cuda" if torch.cuda.is_available() else "cpu")).tolist()

@@ -305,18 +305,18 @@ PARTS = np.repeat(["titles", "train_queries", "sentences"], [700, 60, 240])
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-@pytest.mark.parametrize("epochs", [1.0, 3.0])
-def test_every_part_gives_the_share_that_was_asked_for(seed: int, epochs: float) -> None:
+@pytest.mark.parametrize("texts_seen", [250, 700])
+def test_every_part_gives_the_share_that_was_asked_for(seed: int, texts_seen: int) -> None:
     made = pipeline(parts=PARTS)
     mixture = {"titles": 1.0, "train_queries": 1.0, "sentences": 0.5, "unlabelled_queries": 0.0}
     repeats = made.repeats(mixture, 100, 50, seed)
     assert set(repeats) == {"titles", "train_queries", "sentences"}
-    drawn = made.drawn(repeats, 50, seed, epochs)
+    drawn = made.drawn(repeats, 50, seed, texts_seen)
     assert {part: counts["an_epoch"] for part, counts in drawn.items()} == {
         "titles": 100, "train_queries": 100, "sentences": 50,
     }  # fmt: skip
     assert drawn["train_queries"]["different"] <= 60
-    assert (drawn["titles"]["different"] == 100) == (epochs == 1.0)
+    assert (drawn["titles"]["different"] == 100) == (texts_seen == 250)
     assert made.missing(mixture | {"unlabelled_queries": 1.0, "spans": 0.0}) == ["unlabelled_queries"]
 
 

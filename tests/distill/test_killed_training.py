@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 from killed_training import train_student, train_teacher
-from stages import run_embed
 from teach_fakes import write_tower, write_world
 
 from steps.core.files import sha256_file
@@ -60,15 +59,6 @@ def test_a_killed_teacher_ends_in_the_same_bytes(tmp_path: Path) -> None:
     for name in ("tower/model.safetensors", "report.json"):
         assert sha256_file(tmp_path / "output" / name) == sha256_file(tmp_path / "undisturbed" / name)
     assert not list(cache.rglob("checkpoint-*"))
-
-
-@pytest.fixture(scope="module")
-def embedded(tiny_tower: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("embedded")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SLIMTOWER_CACHE", str(folder / "cache"))
-        run_embed(folder, tiny_tower)
-    return folder
 
 
 @pytest.mark.parametrize(

@@ -22,15 +22,6 @@ pytestmark = pytest.mark.medium
 TEXTS = ["how to sum the axis", "window", "a mean of a matrix over the last axis of a file"]
 
 
-@pytest.fixture(scope="module")
-def root(tiny_tower: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("distill")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SLIMTOWER_CACHE", str(folder / "cache"))
-        run_embed(folder, tiny_tower)
-    return folder
-
-
 def subset(tower: Path, layers: list[int]) -> TransformerStudent:
     return TransformerStudent(layer_subset(tower, layers))
 
@@ -72,24 +63,24 @@ def test_a_static_embedding_is_the_normalised_mean_of_its_rows(tiny_tower: Path)
 
 
 @pytest.mark.parametrize("student", ["static", "2l"])
-def test_training_brings_a_student_closer_to_its_teacher(root: Path, student: str) -> None:
-    output = run_distill(root, student, distill_params())
+def test_training_brings_a_student_closer_to_its_teacher(embedded: Path, student: str) -> None:
+    output = run_distill(embedded, student, distill_params())
     longer = distill_params(student={
         "static": distill_params().student["static"].model_dump() | {"epochs": 10.0},
         "2l": distill_params().student["2l"].model_dump() | {"epochs": 10.0},
     })  # fmt: skip
     short = read_json(output / "report.json")["validation_cosine"]
-    long = read_json(run_distill(root, student, longer) / "report.json")["validation_cosine"]
+    long = read_json(run_distill(embedded, student, longer) / "report.json")["validation_cosine"]
     assert long > short
 
 
 @pytest.mark.parametrize("student", ["static", "2l"])
-def test_folders_open_in_plain_sentence_transformers(root: Path, student: str) -> None:
-    output = run_distill(root, student, distill_params())
+def test_folders_open_in_plain_sentence_transformers(embedded: Path, student: str) -> None:
+    output = run_distill(embedded, student, distill_params())
     alone = SentenceTransformer(str(output / "query_encoder"), device="cpu").encode_query(TEXTS)
     routed = SentenceTransformer(str(output / "router"), device="cpu")
     np.testing.assert_allclose(routed.encode_query(TEXTS), alone, atol=1e-6)
-    teacher = SentenceTransformer(str(root / "models/teach/dense/tower"), device="cpu")
+    teacher = SentenceTransformer(str(embedded / "models/teach/dense/tower"), device="cpu")
     np.testing.assert_allclose(routed.encode_document(TEXTS), teacher.encode_document(TEXTS), atol=1e-6)
     assert not list(output.rglob("*.bin")) + list(output.rglob("*.pkl"))
 
@@ -113,57 +104,57 @@ def test_a_teachers_prompts_are_learned_not_spoken(tiny_tower: Path, tmp_path: P
         np.testing.assert_allclose(routed.encode_document(TEXTS), teacher.encode_document(TEXTS), atol=1e-6)
 
 
-def test_a_second_training_gives_the_same_weights(root: Path) -> None:
+def test_a_second_training_gives_the_same_weights(embedded: Path) -> None:
     weights = []
     for _ in range(2):
-        folder = run_distill(root, "2l", distill_params()) / "query_encoder"
+        folder = run_distill(embedded, "2l", distill_params()) / "query_encoder"
         weights.append((folder / "model.safetensors").read_bytes())
     assert weights[0] == weights[1]
 
 
-def test_a_loss_that_is_no_number_stops_the_run(root: Path) -> None:
+def test_a_loss_that_is_no_number_stops_the_run(embedded: Path) -> None:
     bad = {
         "2l": TWO_LAYERS | {"start": {"layers": [0]}, "learning_rate": 1e30, "epochs": 5.0},
         "static": distill_params().student["static"],
     }
     with pytest.raises(UserError, match="lower the student's learning_rate"):
-        run_distill(root, "2l", distill_params(student=bad))
+        run_distill(embedded, "2l", distill_params(student=bad))
 
 
-def test_a_last_step_that_breaks_the_student_stops_the_run(root: Path) -> None:
+def test_a_last_step_that_breaks_the_student_stops_the_run(embedded: Path) -> None:
     bad = distill_params().student | {
         "2l": TWO_LAYERS | {"start": {"layers": [0]}, "learning_rate": 1e39, "epochs": 0.01}
     }
     with pytest.raises(UserError, match="cosine on held-out texts is nan at step 1; lower the student's learning_rate"):
-        run_distill(root, "2l", distill_params(student=bad))
+        run_distill(embedded, "2l", distill_params(student=bad))
 
 
-def test_a_planted_evaluation_query_stops_the_run(root: Path, tmp_path: Path) -> None:
-    texts = read_table(root / "data/embed", "alignment_texts").to_pylist()
-    test_query = next(q for q in read_table(root / "data/ingest", "queries").to_pylist() if q["split"] == "test")
+def test_a_planted_evaluation_query_stops_the_run(embedded: Path, tmp_path: Path) -> None:
+    texts = read_table(embedded / "data/embed", "alignment_texts").to_pylist()
+    test_query = next(q for q in read_table(embedded / "data/ingest", "queries").to_pylist() if q["split"] == "test")
     planted = [texts[0] | {"text": f"  {test_query['text'].upper()}?"}, *texts[1:]]
-    write_table(root / "data/embed", "alignment_texts", table_from_rows("alignment_texts", planted))
+    write_table(embedded / "data/embed", "alignment_texts", table_from_rows("alignment_texts", planted))
     try:
         with pytest.raises(
             UserError, match=r"leak: 1 of \d+ training texts .*alignment_texts\.parquet: .*dvc repro embed"
         ):
-            run_distill(root, "static", distill_params())
+            run_distill(embedded, "static", distill_params())
     finally:
-        write_table(root / "data/embed", "alignment_texts", table_from_rows("alignment_texts", texts))
+        write_table(embedded / "data/embed", "alignment_texts", table_from_rows("alignment_texts", texts))
 
 
-def test_embeddings_of_another_teacher_are_refused(root: Path) -> None:
-    config = root / "models/teach/dense/tower/modules.json"
+def test_embeddings_of_another_teacher_are_refused(embedded: Path) -> None:
+    config = embedded / "models/teach/dense/tower/modules.json"
     before = config.read_text()
     config.write_text(before + "\n")
     try:
         with pytest.raises(UserError, match="another teacher"):
-            run_distill(root, "static", distill_params())
+            run_distill(embedded, "static", distill_params())
     finally:
         config.write_text(before)
 
 
-def test_texts_of_parts_without_weight_are_not_read(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_texts_of_parts_without_weight_are_not_read(embedded: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[str] = []
     original = TransformerStudent.read
 
@@ -172,6 +163,6 @@ def test_texts_of_parts_without_weight_are_not_read(root: Path, monkeypatch: pyt
         return original(student, texts, max_length)
 
     monkeypatch.setattr(TransformerStudent, "read", watched)
-    run_distill(root, "2l", distill_params(repeats={"titles": 1.0, "sentences": 0.0}))
-    rows = read_table(root / "data/embed", "alignment_texts").to_pylist()
+    run_distill(embedded, "2l", distill_params(repeats={"titles": 1.0, "sentences": 0.0}))
+    rows = read_table(embedded / "data/embed", "alignment_texts").to_pylist()
     assert read == [row["text"] if row["part"] == "titles" else "" for row in rows]

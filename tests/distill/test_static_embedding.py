@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from sentence_transformers import SentenceTransformer
-from stages import STATIC, distill_params, run_distill, run_embed, run_release
+from stages import STATIC, distill_params, run_distill, run_release
 
 from steps.core.errors import UserError
 from steps.core.towers import load_tower
@@ -20,44 +20,35 @@ pytestmark = pytest.mark.medium
 TEXTS = ["how to sum the axis", "matrix of window", "Computes the mean over a file.", ""]
 
 
-@pytest.fixture(scope="module")
-def root(tiny_tower: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("tables")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SLIMTOWER_CACHE", str(folder / "cache"))
-        run_embed(folder, tiny_tower)
-    return folder
-
-
 def static(**changes: object) -> StaticEncoder:
     """The tiny static student with some values changed."""
     return StaticEncoder.model_validate(changes)
 
 
-def table(root: Path, normalise: bool, **changes: object) -> StaticStudent:
+def table(embedded: Path, normalise: bool, **changes: object) -> StaticStudent:
     """A table over the tiny data, whose rows were moved as training might."""
     params = static(**changes)
-    teacher = load_tower(root / "models/teach/dense/tower")
+    teacher = load_tower(embedded / "models/teach/dense/tower")
     if not normalise:
         teacher = SentenceTransformer(modules=list(teacher)[:-1], device="cpu", similarity_fn_name="dot")
     texts = ["how to sum the axis", "sum the axis", "the mean over a file", "mean over a file", "matrix of window"] * 2
-    made = static_embedding(teacher, root / "data/embed", texts, params, 32)
+    made = static_embedding(teacher, embedded / "data/embed", texts, params, 32)
     generator = torch.Generator().manual_seed(0)
     for weight in made.tower.parameters():
         weight.data += 0.1 * torch.randn(weight.shape, generator=generator)
     return made
 
 
-def embedded(made: StaticStudent) -> np.ndarray:
+def embeddings_of(made: StaticStudent) -> np.ndarray:
     with torch.inference_mode():
         return made.normalised(made.embed(made.read(TEXTS, 32), np.arange(len(TEXTS)))).numpy()
 
 
 @pytest.mark.parametrize("weights", ["idf", "uniform", "learned"])
 @pytest.mark.parametrize("normalise", [True, False])
-def test_finishing_changes_no_embedding(root: Path, weights: str, normalise: bool) -> None:
-    made = table(root, normalise, token_weights=weights, added_words=6, added_pairs=6)
-    before = embedded(made)
+def test_finishing_changes_no_embedding(embedded: Path, weights: str, normalise: bool) -> None:
+    made = table(embedded, normalise, token_weights=weights, added_words=6, added_pairs=6)
+    before = embeddings_of(made)
     made.finish()
     assert [name for name, _ in made.tower.named_parameters()] == ["0.embedding.weight"]
     with torch.inference_mode():
@@ -65,11 +56,11 @@ def test_finishing_changes_no_embedding(root: Path, weights: str, normalise: boo
     np.testing.assert_allclose(plain, before[:3], atol=1e-5, rtol=1e-4)
 
 
-def test_a_phrase_starts_as_the_sum_of_its_pieces(root: Path, tiny_tower: Path) -> None:
+def test_a_phrase_starts_as_the_sum_of_its_pieces(embedded: Path, tiny_tower: Path) -> None:
     teacher = load_tower(tiny_tower)
     texts = ["sum the axis", "sum the axis"]
     with_phrases, without = (
-        static_embedding(teacher, root / "data/embed", texts, static(added_words=count, added_pairs=count), 32)
+        static_embedding(teacher, embedded / "data/embed", texts, static(added_words=count, added_pairs=count), 32)
         for count in (6, 0)
     )
     assert len(with_phrases.tower.tokenizer.encode("sum the axis", add_special_tokens=False).ids) == 2
@@ -88,22 +79,22 @@ def test_pieces_replace_each_token() -> None:
     assert opened.sizes is not None and opened.sizes.tolist() == [2, 2]
 
 
-def test_learned_weights_learn(root: Path) -> None:
-    made = table(root, True, token_weights="learned", added_pairs=4)
+def test_learned_weights_learn(embedded: Path) -> None:
+    made = table(embedded, True, token_weights="learned", added_pairs=4)
     made.embed(made.read(TEXTS, 32), np.arange(4)).sum().backward()
     gradients = {name: weight.grad for name, weight in made.tower.named_parameters()}
     assert all(gradient is not None and bool(gradient.any()) for gradient in gradients.values())
     assert "0.weights" in gradients
 
 
-def test_a_released_table_with_phrases_reads_as_the_student_does(root: Path) -> None:
+def test_a_released_table_with_phrases_reads_as_the_student_does(embedded: Path) -> None:
     params = distill_params(
         student={"static": STATIC | {"start": {"static": {"added_words": 10, "added_pairs": 10}}}}, students=["static"]
     )
-    folder = run_distill(root, "static", params)
+    folder = run_distill(embedded, "static", params)
     student = load_tower(folder / "query_encoder")
     assert len(student.tokenizer.get_vocab()) > 30522 + 10
-    release = run_release(root, "static")
+    release = run_release(embedded, "static")
     served = load_query_encoder(release / "serving").encode(TEXTS[:3])
     expected = student.encode(TEXTS[:3], convert_to_numpy=True)
     assert float((served * expected).sum(axis=1).min()) > 0.999

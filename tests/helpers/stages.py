@@ -70,6 +70,7 @@ DISTILL = {
     "repeats": {"train_queries": 1.0, "titles": 1.0, "sentences": 1.0},
     "max_length": 32,
     "validation_texts": 16,
+    "convergence": {"min_steps": 10, "max_steps": 1000, "max_minutes": 1.0, "min_gain": 0.01},
     "precision": "fp32",
     "student": {
         "static": STATIC,

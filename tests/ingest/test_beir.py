@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from toy_source import read_toy
 
 from steps.core.errors import UserError
 from steps.core.tables import read_table
@@ -77,18 +78,7 @@ def beir(tmp_path: Path) -> Maker:
 
 
 def read(folder: Path, *, seed: int = 3, ratio: float = 0.5) -> tuple[SourceData, Rejects]:
-    rejects = Rejects()
-    data = read_beir(
-        "toy",
-        folder,
-        key="ingest.sources[0].path",
-        seed=seed,
-        dev_fraction=0.2,
-        max_query_words=20,
-        max_reject_ratio=ratio,
-        rejects=rejects,
-    )
-    return data, rejects
+    return read_toy(read_beir, "toy", folder, key="ingest.sources[0].path", seed=seed, max_reject_ratio=ratio)
 
 
 def reasons(rejects: Rejects, source: str) -> list[tuple[int, str]]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from toy_source import read_toy
 
 from steps.core.errors import UserError
 from steps.ingest.ir_datasets_source import read_ir_dataset
@@ -93,18 +94,7 @@ def register(registry: Any, dataset_id: str, *parts: Any) -> None:
 
 
 def read(dataset_id: str = "toy", *, ratio: float = 0.0) -> tuple[SourceData, Rejects]:
-    rejects = Rejects()
-    data = read_ir_dataset(
-        "mine",
-        dataset_id,
-        key="ingest.sources[1].id",
-        seed=3,
-        dev_fraction=0.2,
-        max_query_words=20,
-        max_reject_ratio=ratio,
-        rejects=rejects,
-    )
-    return data, rejects
+    return read_toy(read_ir_dataset, "mine", dataset_id, key="ingest.sources[1].id", max_reject_ratio=ratio)
 
 
 def ids(data: SourceData, split: str) -> set[str]:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from toy_source import read_toy
 
 from steps.core.errors import UserError
 from steps.ingest.msmarco import read_msmarco
@@ -50,18 +51,7 @@ def msmarco(tmp_path: Path) -> Maker:
 
 
 def read(folder: Path, *, seed: int = 3, ratio: float = 0.5) -> tuple[SourceData, Rejects]:
-    rejects = Rejects()
-    data = read_msmarco(
-        "ms",
-        folder,
-        key="ingest.sources[0].path",
-        seed=seed,
-        dev_fraction=0.2,
-        max_query_words=20,
-        max_reject_ratio=ratio,
-        rejects=rejects,
-    )
-    return data, rejects
+    return read_toy(read_msmarco, "ms", folder, key="ingest.sources[0].path", seed=seed, max_reject_ratio=ratio)
 
 
 def ids(data: SourceData, split: str) -> set[str]:

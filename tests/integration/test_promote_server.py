@@ -7,7 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 import uuid
 from collections.abc import Iterator
@@ -19,6 +18,7 @@ import mlflow
 import pytest
 import requests
 from promote_project import PARAMS, RELEASES, copy_project, params, promote, release_files, write_evaluation
+from races import winners
 
 from steps.core.errors import TransientError, UserError
 from steps.promote import run as commands
@@ -165,19 +165,8 @@ def test_promote_twice_die_in_between_and_roll_back(
 
 
 def test_one_of_many_writers_holds_the_lock_on_s3_and_a_stale_one_is_overtaken(bucket: str) -> None:
-    store, wins, start = S3LockStore(f"s3://{bucket}/race"), [], threading.Barrier(6)
-
-    def write(number: int) -> None:
-        own = S3LockStore(f"s3://{bucket}/race")
-        start.wait()
-        if own.put_new("a/00000001", f"body of {number}"):
-            wins.append(number)
-
-    threads = [threading.Thread(target=write, args=(number,)) for number in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    store, *writers = (S3LockStore(f"s3://{bucket}/race") for _ in range(7))
+    wins = winners(6, lambda number: writers[number].put_new("a/00000001", f"body of {number}"))
     assert len(wins) == 1
     assert store.entries("a")["a/00000001"].body == f"body of {wins[0]}"
 

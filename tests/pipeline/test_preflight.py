@@ -83,7 +83,7 @@ def test_of_an_ample_machine_nothing_is_said(monkeypatch: pytest.MonkeyPatch) ->
 def test_little_memory_is_a_warning_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     (said,) = warnings(Machine(4, 1.23, 100, "fp32", "AVX2"))
-    assert said.startswith("1.2 GiB of memory are free, the demo takes up to 2.5")
+    assert said.startswith("1.2 GiB of memory are free, the demo takes up to 3")
     assert "embed.batch_size" in said
 
 

@@ -1,6 +1,9 @@
 """Recipes: overlays merge, variables are filled or named, and the project's tracked files stay as they are."""
 
+import signal
 import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -88,3 +91,22 @@ def test_a_students_start_is_replaced_as_a_whole() -> None:
     base = {"student": {"2l": {"start": {"layers": [0, -1]}, "epochs": 1.0}}}
     changed = overlay(base, {"student": {"2l": {"start": {"base": "another"}}}})
     assert changed == {"student": {"2l": {"start": {"base": "another"}, "epochs": 1.0}}}
+
+
+def test_a_recipe_that_is_stopped_stops_its_pipeline_and_waits_for_it(tmp_path: Path) -> None:
+    pipeline = tmp_path / "pipeline.sh"  # takes a moment to put its things away
+    pipeline.write_text(
+        "trap 'sleep 0.3; echo ended >ended; exit 1' TERM; echo began >began; while :; do sleep 0.05; done"
+    )
+    words = (
+        "import os, sys; from pathlib import Path; from pipeline.recipe import run;"
+        "run(['sh', sys.argv[1]], Path(sys.argv[1]).parent, dict(os.environ))"
+    )
+    recipe = subprocess.Popen([sys.executable, "-c", words, str(pipeline)])
+    until = time.monotonic() + 60
+    while not (tmp_path / "began").exists():
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    recipe.send_signal(signal.SIGTERM)
+    assert recipe.wait(30) == 143
+    assert (tmp_path / "ended").exists()

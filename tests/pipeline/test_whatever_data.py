@@ -15,6 +15,8 @@ from steps.promote.run import run as promote
 from steps.search.request import release_folder
 from steps.search.run import run as search
 
+pytestmark = pytest.mark.medium
+
 Write = Callable[[Path], dict[str, Any]]
 SLOW = pytest.mark.slow  # one kind of data is enough for `make test`
 TRAIN_AND_TEST = {"train": slice(20, 60), "test": slice(20)}

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from races import winners
 
 from steps.core.errors import TransientError, UserError
 from steps.promote.lock import Lock
@@ -31,18 +32,8 @@ def left_behind(folder: Path, pid: int, age_s: float = 0.0, place: str = "elsewh
 
 
 def test_only_the_first_of_many_writers_puts_a_key(tmp_path: Path) -> None:
-    store, wins, start = FolderLockStore(tmp_path), [], threading.Barrier(8)
-
-    def write(number: int) -> None:
-        start.wait()
-        if store.put_new("a/1", f"body of {number}"):
-            wins.append(number)
-
-    threads = [threading.Thread(target=write, args=(number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    store = FolderLockStore(tmp_path)
+    wins = winners(8, lambda number: store.put_new("a/1", f"body of {number}"))
     assert len(wins) == 1
     assert store.entries("a")["a/1"].body == f"body of {wins[0]}"
     assert not list(tmp_path.glob(".*"))

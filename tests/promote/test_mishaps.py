@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from promote_registry import SWAP, KilledError, Project, killed_after, open_project
+from promote_registry import SWAP, KilledError, Project, killed_after
 
 from steps.core.errors import TransientError, UserError
 from steps.promote import promotion, registration, smoke
@@ -17,17 +17,6 @@ from steps.promote.registry import Registry
 pytestmark = pytest.mark.medium
 
 WRITES = ("create_", "log_", "set_", "delete_", "finalize_")
-
-
-@pytest.fixture(scope="module")
-def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of an MLflow database for all tests, a registered model each; making one takes seconds."""
-    return tmp_path_factory.mktemp("mlflow") / "mlflow.db"
-
-
-@pytest.fixture
-def project(tmp_path: Path, database: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
-    return open_project(tmp_path, database, monkeypatch)
 
 
 class Dying:

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from promote_registry import SWAP, KilledError, Project, killed_after, open_project
+from promote_registry import SWAP, KilledError, Project, killed_after
 
 from steps.core.errors import TransientError, UserError
 from steps.core.tracking import MlflowRun
@@ -16,17 +16,6 @@ pytestmark = pytest.mark.medium
 
 STEPS = ["recovered", "registered", "challenger", "smoke-tested", "decided", *SWAP]
 STEPS_BACK = ["recovered", "smoke-tested", *SWAP]
-
-
-@pytest.fixture(scope="module")
-def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of an MLflow database for all tests, a registered model each; making one takes seconds."""
-    return tmp_path_factory.mktemp("mlflow") / "mlflow.db"
-
-
-@pytest.fixture
-def project(tmp_path: Path, database: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
-    return open_project(tmp_path, database, monkeypatch)
 
 
 def test_promotions_move_champion_and_previous_and_leave_a_trail(project: Project) -> None:

@@ -141,6 +141,16 @@ def test_else_torch_is_pips_own_choice(install, programs: tuple, environment: di
     assert len(calls) == 1 and calls[0].endswith("--requirement .venv/wanted.txt")
 
 
+def test_a_lock_that_is_not_there_is_named_before_anything_is_made(tmp_path: Path) -> None:
+    script = tmp_path / "requirements/install.sh"
+    script.parent.mkdir()
+    shutil.copy(ROOT / "requirements/install.sh", script)
+    done = subprocess.run([str(script), "cpu"], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr == "setup: there is no requirements/cpu.lock; give run, or run extras test\n"
+    assert not (tmp_path / ".venv").exists()
+
+
 def test_uv_is_taken_where_it_is(install) -> None:
     _, calls = install("run", "uv", AT_HOME="+cpu")
     assert calls[1] == "uv pip install --quiet --python .venv/bin/python --no-deps --requirement .venv/wanted.txt"

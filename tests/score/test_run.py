@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from stages import SCORE, run_embed, run_score
+from stages import SCORE, run_score
 from towers import other_weights
 
 import steps.score.run as stage
@@ -43,15 +43,11 @@ run_score(Path(sys.argv[1]), "other")
 
 
 @pytest.fixture(scope="module")
-def root(tiny_tower: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def root(embedded: Path, tiny_tower: Path) -> Path:
     """A run with two teachers in which `embed` is done; to be written to below data/score alone."""
-    folder = tmp_path_factory.mktemp("scored")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SLIMTOWER_CACHE", str(folder / "cache"))
-        run_embed(folder, tiny_tower)
-    other_weights(tiny_tower, folder / "models/teach/other/tower", seed=2)
-    write_json(folder / "models/teach/other/report.json", {"kind": "dual_encoder"})
-    return folder
+    other_weights(tiny_tower, embedded / "models/teach/other/tower", seed=2)
+    write_json(embedded / "models/teach/other/report.json", {"kind": "dual_encoder"})
+    return embedded
 
 
 def shards(cache: Path) -> list[Path]:

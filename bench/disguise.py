@@ -1,0 +1,194 @@
+"""python -m bench.disguise SOURCE TARGET CHANGE...: a BEIR folder made harder, so that knobs fit more than one corpus.
+
+Changes are made in the order given:
+  docs=N          N documents: those judged for as many queries as fill half of them, the others drawn
+  lower           lower case, punctuation set apart by blanks, as in old test collections
+  untitled        no titles
+  first_sentence  of each document the first sentence alone
+  joined=W        documents joined, one after the other, until they have W words; judgements follow
+  no_queries      neither training queries nor unjudged ones
+SOURCE holds corpus.jsonl, queries.jsonl and qrels/, plain or gzip; TARGET is written plain, and replaced.
+"""
+
+import csv
+import gzip
+import json
+import random
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from steps.core.errors import UserError, guarded
+from steps.core.files import staged_folder
+from steps.core.texts import sentences
+
+SEED = 5
+Judgement = tuple[str, str, int]  # query id, document id, grade
+_APART = re.compile(r"\s*([.,;:])(?=\s|$)")
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Documents as (id, title, text), queries by id, and judgements by split."""
+
+    documents: list[tuple[str, str, str]]
+    queries: dict[str, str]
+    judgements: dict[str, list[Judgement]]
+
+
+def sampled(corpus: Corpus, count: int) -> Corpus:
+    """`count` documents; queries whose judged documents are all among them, judged or not, are kept."""
+    draw = random.Random(SEED)
+    judged: dict[str, set[str]] = {}
+    for rows in corpus.judgements.values():
+        for query, document, _ in rows:
+            judged.setdefault(query, set()).add(document)
+    known = {document for document, *_ in corpus.documents}
+    kept: set[str] = set()
+    for query in draw.sample(sorted(judged), len(judged)):
+        own = judged[query] & known
+        if len(kept | own) <= count // 2:
+            kept |= own
+    others = sorted(known - kept)
+    kept |= set(draw.sample(others, min(len(others), max(0, count - len(kept)))))
+    inside = {query for query, own in judged.items() if own <= kept}
+    return Corpus(
+        [document for document in corpus.documents if document[0] in kept],
+        {query: text for query, text in corpus.queries.items() if query in inside or query not in judged},
+        {split: [row for row in rows if row[0] in inside] for split, rows in corpus.judgements.items()},
+    )
+
+
+def lower(corpus: Corpus) -> Corpus:
+    """Lower case; full stops and commas are words of their own."""
+
+    def changed(text: str) -> str:
+        return _APART.sub(r" \1", text.lower())
+
+    documents = [(name, changed(title), changed(text)) for name, title, text in corpus.documents]
+    return replace(corpus, documents=documents, queries={key: text.lower() for key, text in corpus.queries.items()})
+
+
+def untitled(corpus: Corpus) -> Corpus:
+    """No document has a title."""
+    return replace(corpus, documents=[(name, "", text) for name, _, text in corpus.documents])
+
+
+def first_sentence(corpus: Corpus) -> Corpus:
+    """Of each document the first sentence."""
+    return replace(
+        corpus, documents=[(name, title, (sentences(text) or [text])[0]) for name, title, text in corpus.documents]
+    )
+
+
+def joined(corpus: Corpus, words: int) -> Corpus:
+    """Documents joined until they have `words` words, titles among the text; a judgement is of the whole."""
+    documents: list[tuple[str, str, str]] = []
+    home: dict[str, str] = {}
+    parts: list[str] = []
+    for name, title, text in corpus.documents:
+        if not parts:
+            documents.append((name, "", ""))
+        home[name] = documents[-1][0]
+        parts.append(f"{title}. {text}" if title else text)
+        documents[-1] = (home[name], "", " ".join(parts))
+        if sum(len(part.split()) for part in parts) >= words:
+            parts = []
+    judgements = {}
+    for split, rows in corpus.judgements.items():
+        grades: dict[tuple[str, str], int] = {}
+        for query, document, grade in rows:
+            if document in home:
+                key = (query, home[document])
+                grades[key] = max(grade, grades.get(key, 0))
+        judgements[split] = [(*key, grade) for key, grade in grades.items()]
+    return Corpus(documents, corpus.queries, judgements)
+
+
+def no_queries(corpus: Corpus) -> Corpus:
+    """Dev and test queries alone."""
+    judgements = {split: rows for split, rows in corpus.judgements.items() if split != "train"}
+    kept = {query for rows in judgements.values() for query, *_ in rows}
+    return Corpus(corpus.documents, {key: text for key, text in corpus.queries.items() if key in kept}, judgements)
+
+
+PLAIN: dict[str, Callable[[Corpus], Corpus]] = {
+    "lower": lower,
+    "untitled": untitled,
+    "first_sentence": first_sentence,
+    "no_queries": no_queries,
+}
+COUNTED: dict[str, Callable[[Corpus, int], Corpus]] = {"docs": sampled, "joined": joined}
+
+
+def disguised(corpus: Corpus, changes: Iterable[str]) -> Corpus:
+    """The corpus after the changes; UserError for one that is not known."""
+    for change in changes:
+        name, _, number = change.partition("=")
+        if name in COUNTED and number.isdigit():
+            corpus = COUNTED[name](corpus, int(number))
+        elif change in PLAIN:
+            corpus = PLAIN[change](corpus)
+        else:
+            raise UserError(f"{change}: no such change; there are {', '.join([*PLAIN, *(f'{n}=N' for n in COUNTED)])}")
+    return corpus
+
+
+def read(folder: Path) -> Corpus:
+    """A BEIR folder; UserError where it has no documents."""
+    corpus, asked = (list(map(json.loads, _lines(folder / f"{name}.jsonl"))) for name in ("corpus", "queries"))
+    if not corpus:
+        raise UserError(f"{folder}: no documents in corpus.jsonl or corpus.jsonl.gz; name a folder in BEIR's layout")
+    documents = [(row["_id"], row.get("title") or "", row["text"]) for row in corpus]
+    queries = {row["_id"]: row["text"] for row in asked}
+    judgements = {}
+    for split in ("train", "dev", "test"):
+        lines = list(_lines(folder / "qrels" / f"{split}.tsv"))
+        if lines:
+            rows = list(csv.reader(lines[1:], delimiter="\t"))
+            judgements[split] = [(query, document, int(grade)) for query, document, grade in rows]
+    return Corpus(documents, queries, judgements)
+
+
+def write(corpus: Corpus, folder: Path) -> None:
+    """A BEIR folder, in place of what is there."""
+    with staged_folder(folder) as staging:
+        (staging / "qrels").mkdir()
+        _write(
+            staging / "corpus.jsonl",
+            (dict(zip(("_id", "title", "text"), row, strict=True)) for row in corpus.documents),
+        )
+        _write(staging / "queries.jsonl", ({"_id": key, "text": text} for key, text in corpus.queries.items()))
+        for split, rows in corpus.judgements.items():
+            lines = ["query-id\tcorpus-id\tscore", *("\t".join(map(str, row)) for row in rows)]
+            (staging / "qrels" / f"{split}.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def _write(path: Path, rows: Iterable[dict[str, str]]) -> None:
+    path.write_text("".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows), encoding="utf-8")
+
+
+def _lines(path: Path) -> Iterator[str]:
+    """Lines of a file, plain or gzip; none where there is neither."""
+    packed = path.with_name(f"{path.name}.gz")
+    if path.is_file():
+        yield from path.read_text(encoding="utf-8").splitlines()
+    elif packed.is_file():
+        yield from gzip.decompress(packed.read_bytes()).decode("utf-8").splitlines()
+
+
+def main() -> None:
+    """Read the command line and do what it says."""
+    if len(sys.argv) < 4:
+        raise UserError(f"usage: {(__doc__ or '').splitlines()[0]}")
+    source, target, *changes = sys.argv[1:]
+    made = disguised(read(Path(source)), changes)
+    write(made, Path(target))
+    judged = {split: len({query for query, *_ in rows}) for split, rows in made.judgements.items()}
+    print(f"{target}: {len(made.documents)} documents, judged queries {judged}")
+
+
+if __name__ == "__main__":
+    guarded(main)

@@ -1,0 +1,102 @@
+"""How long a training goes, and how its learning rate follows: a count of steps, or until it has converged."""
+
+import math
+from itertools import pairwise
+from typing import Protocol
+
+from steps.distill.checkpoints import Done
+from steps.distill.params import Convergence
+
+GROWTH = 1.25  # of the steps from one look at the held-out texts to the next
+DECAY = 0.25  # share of all steps in which the learning rate goes down to zero
+VALIDATIONS = 8  # over a training of a fixed length
+
+
+class Length(Protocol):
+    """When a training looks at its held-out texts, and when it ends. Steps count from 1."""
+
+    @property
+    def steps(self) -> int | None:
+        """All steps; None as long as nobody knows."""
+
+    def factor(self, step: int) -> float:
+        """What multiplies the learning rate once `step` steps are done: above 0 while there is one to go."""
+
+    def looks(self, step: int) -> bool:
+        """Whether the held-out texts are read after this step; after the last one they are anyway."""
+
+    def saw(self, step: int, cosine: float, seconds: float) -> None:
+        """Take note of the mean cosine on held-out texts after a step, and of the seconds gone."""
+
+
+class Counted:
+    """A given number of steps; the learning rate rises over the warm-up and falls in a line over the rest."""
+
+    def __init__(self, steps: int, warmup_ratio: float) -> None:
+        """`warmup_ratio` is the share of the steps that warms up."""
+        self._steps, self._warmup = steps, max(1, round(steps * warmup_ratio))
+
+    @property
+    def steps(self) -> int:
+        """All steps."""
+        return self._steps
+
+    def factor(self, step: int) -> float:
+        """Up to 1, then down to 0 after the last step."""
+        return min((step + 1) / self._warmup, (self._steps - step) / max(1, self._steps - self._warmup + 1), 1.0)
+
+    def looks(self, step: int) -> bool:
+        """A few times, evenly."""
+        return step % max(1, self._steps // VALIDATIONS) == 0 and step != self._steps
+
+    def saw(self, step: int, cosine: float, seconds: float) -> None:
+        """Changes nothing."""
+
+
+class UntilConverged:
+    """As many steps as help: the rate stays up while the cosine on held-out texts rises, then goes down in a line.
+
+    Looks lie a quarter more steps apart each time, so that a gain means the same early and late: what a quarter more
+    training brings. The rate starts to fall at the second look in a row that gained less than `min_gain`, or where
+    another quarter would pass a ceiling. `done` remembers what was seen: a training that is continued goes on as
+    it would have.
+    """
+
+    def __init__(self, limits: Convergence, warmup_ratio: float, done: Done) -> None:
+        """`warmup_ratio` is the share of the fewest steps that warms up."""
+        self._limits, self._done = limits, done
+        self._warmup = max(1, round(limits.min_steps * warmup_ratio))
+
+    @property
+    def steps(self) -> int | None:
+        """All steps, once the rate has started to fall."""
+        start = self._done.falls_from
+        return start + max(1, round(start * DECAY / (1 - DECAY))) if start else None
+
+    def factor(self, step: int) -> float:
+        """Up to 1 over the warm-up, 1 until it has converged, then down to 0 after the last step."""
+        rises = min((step + 1) / self._warmup, 1.0)
+        start, steps = self._done.falls_from, self.steps
+        return rises if steps is None else min(rises, max(0.0, (steps - step) / (steps - start)))
+
+    def looks(self, step: int) -> bool:
+        """Early enough that a third look can end it after the fewest steps, then at each quarter more."""
+        return self.steps is None and step >= self._next()
+
+    def _next(self) -> int:
+        seen = self._done.seen
+        if not seen:
+            return max(1, math.ceil(self._limits.min_steps * (1 - DECAY) / GROWTH**2))
+        return max(int(seen[-1][0]) + 1, math.ceil(seen[-1][0] * GROWTH))
+
+    def saw(self, step: int, cosine: float, seconds: float) -> None:
+        """Decide whether the rate starts to fall."""
+        seen, limits = self._done.seen, self._limits
+        if self.steps is not None:
+            return
+        seen.append([float(step), cosine])
+        gains = [later[1] - earlier[1] for earlier, later in pairwise(seen)]
+        converged = len(gains) >= 2 and max(gains[-2:]) < limits.min_gain
+        left = 60 * limits.max_minutes * (1 - DECAY) - seconds * GROWTH
+        if converged or left < 0 or step * GROWTH > limits.max_steps * (1 - DECAY):
+            self._done.falls_from, self._done.rising = step, not converged

@@ -1,0 +1,94 @@
+"""How long a training goes: by count, and until the held-out cosine no longer rises."""
+
+import math
+from itertools import pairwise
+
+import pytest
+
+from steps.distill.checkpoints import Done
+from steps.distill.length import Counted, UntilConverged
+from steps.distill.params import Convergence
+
+LIMITS = Convergence(min_steps=100, max_steps=10_000, max_minutes=10.0, min_gain=0.01)
+
+
+def train(length: UntilConverged, cosine, done: Done, *, seconds_a_step: float = 0.01, until: int = 10**6) -> list[int]:
+    """Steps as the trainer makes them; returns those at which it looked."""
+    looked = []
+    while done.step != length.steps and done.step < until:
+        done.step += 1
+        if length.looks(done.step):
+            looked.append(done.step)
+            length.saw(done.step, cosine(done.step), done.step * seconds_a_step)
+    return looked
+
+
+def test_a_counted_training_warms_up_then_falls_in_a_line_to_its_end() -> None:
+    length = Counted(10, warmup_ratio=0.2)
+    factors = [length.factor(step) for step in range(10)]
+    assert factors == pytest.approx([0.5, 1.0, *(left / 9 for left in range(8, 0, -1))])
+    assert length.factor(10) == 0
+
+
+def test_a_student_that_has_learned_all_at_once_takes_the_fewest_steps() -> None:
+    done = Done()
+    length = UntilConverged(LIMITS, 0.1, done)
+    looked = train(length, lambda step: 0.9, done)
+    assert done.step == length.steps == 100
+    assert looked == [48, 60, 75] and done.falls_from == 75 and not done.rising
+
+
+def test_a_student_that_still_rises_goes_on_until_a_quarter_more_brings_too_little_twice() -> None:
+    done = Done()
+    length = UntilConverged(LIMITS, 0.1, done)
+    train(length, lambda step: 1 - step**-0.5, done)
+    cosines = dict(map(tuple, done.seen))
+    *_, before, last, end = sorted(cosines)
+    assert cosines[last] - cosines[before] < 0.01 and cosines[end] - cosines[last] < 0.01
+    earlier = sorted(cosines)[:-2]
+    assert all(cosines[b] - cosines[a] >= 0.01 for a, b in pairwise(earlier))
+    assert not done.rising
+
+
+def test_one_look_without_a_gain_is_chance() -> None:
+    done = Done()
+    length = UntilConverged(LIMITS, 0.1, done)
+    seen = iter([0.5, 0.5, 0.6, 0.6, 0.6])
+    looked = train(length, lambda _: next(seen), done)
+    assert len(looked) == 5
+
+
+@pytest.mark.parametrize(
+    ("limits", "seconds_a_step"),
+    [({"max_steps": 1000}, 0.01), ({"max_minutes": 1.0}, 0.06)],
+)
+def test_a_ceiling_ends_it_in_time_and_says_that_it_still_rose(limits: dict, seconds_a_step: float) -> None:
+    done = Done()
+    length = UntilConverged(LIMITS.model_copy(update=limits), 0.1, done)
+    train(length, lambda step: math.log(step) / 10, done, seconds_a_step=seconds_a_step)
+    assert 500 < done.step <= 1000 and done.rising
+
+
+def test_the_rate_stays_up_then_falls_in_a_line_and_is_never_0_before_the_end() -> None:
+    done = Done()
+    length = UntilConverged(LIMITS, 0.1, done)
+    factors = []
+    while done.step != length.steps:
+        factors.append(length.factor(done.step))
+        done.step += 1
+        if length.looks(done.step):
+            length.saw(done.step, 0.9, 0.0)
+    assert factors[:10] == pytest.approx([step / 10 for step in range(1, 11)])
+    assert factors[10:76] == [1.0] * 66
+    assert factors[75:] == pytest.approx([left / 25 for left in range(25, 0, -1)])
+
+
+def test_a_training_that_is_continued_ends_where_it_would_have() -> None:
+    def cosine(step: int) -> float:
+        return 1 - step**-0.5
+
+    whole, parts = Done(), Done()
+    train(UntilConverged(LIMITS, 0.1, whole), cosine, whole)
+    for until in (30, 61, 75, 200, 10**6):
+        train(UntilConverged(LIMITS, 0.1, parts), cosine, parts, until=until)
+    assert parts == whole
