@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from pipeline.params import Params
 from steps.core.corpus import corpus_batches
 from steps.core.errors import UserError
-from steps.core.tables import Part, table_path
+from steps.core.tables import FILLER, Part, table_path
 from steps.distill.losses.base import Need
 from steps.distill.params import DOCUMENT_PARTS, StudentParams
 from steps.index.params import IndexParams
@@ -81,7 +81,7 @@ def _repeats(params: Params, found: Found) -> Iterator[str]:
     """A line that names the parts without texts."""
     distill = params.distill
     wanted = sorted(part for part, times in distill.repeats.items() if times > 0)
-    if missing := [part for part in wanted if part not in params.embed.parts]:
+    if missing := [part for part in wanted if part not in (*params.embed.parts, FILLER)]:
         raise UserError(
             f"params.yaml: distill.repeats names {', '.join(missing)}, but embed.parts does not: add it there, or set"
             " it to 0"
@@ -109,7 +109,10 @@ def _has_texts(part: Part, params: Params, found: Found) -> bool:
         return found.training_queries
     if part == "unlabelled_queries":
         return found.unlabelled
-    return found.titles if part == "titles" else found.contents or (part == "spans" and found.titles)
+    if part == "spans":
+        made = part in params.embed.parts or params.embed.least_texts > 0
+        return made and (found.titles or found.contents)
+    return found.titles if part == "titles" else found.contents
 
 
 def _judgements(found: Found) -> Iterator[str]:

@@ -53,8 +53,10 @@ def measure(ingest: Path, params: Params) -> Data:
     unlabelled = pq.read_metadata(table_path(ingest, "unlabelled_queries")).num_rows
     most = params.embed.max_part_texts or 10**9
     parts = {"train_queries": train, "generated_queries": 2 * min(train, params.generate.max_queries),
-             "titles": documents, "sentences": words // 15, "unlabelled_queries": unlabelled}  # fmt: skip
+             "titles": documents, "sentences": words // 15, "unlabelled_queries": unlabelled,
+             "spans": documents * params.embed.spans_per_document}  # fmt: skip
     texts = sum(min(most, parts.get(part, 0)) for part in params.embed.parts)
+    texts += min(words, max(0, params.embed.least_texts - texts))  # about a span a word is what documents can give
     return Data(documents, tokens / max(1, documents), train, texts)
 
 

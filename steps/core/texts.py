@@ -9,7 +9,31 @@ import regex
 
 _WORD = regex.compile(r"[\p{L}\p{N}][\p{L}\p{N}\p{M}]*")  # combining marks belong to the letter before them
 _ASCII_WORD = re.compile(r"[0-9a-z]+")
-_SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z0-9\"'(\[])|\n\s*\n")
+_CAPITAL = "A-ZÀ-ÖØ-ÞΑ-ΩА-Я"
+_CLOSING = r"(?:[\"'”’»)\]」』）】]|[ \u00a0\u202f]»)*"
+_ITEM = r"(?:[-*•◦‣▪–—]|\#{1,6}|\(?(?:\d{1,3}[.)]|[A-Za-z]\)))\s"
+_SENTENCE_END = re.compile(
+    r"[.!?…。！？｡।॥؟۔።։;{}\n](?:"  # one class in front lets the search skip all other letters
+    + "|".join(
+        (
+            rf"(?P<stop>(?<=[.!?…]){_CLOSING}(?:[^\S\n]+(?![,;:.)])|(?=\n)))",
+            rf"(?<=[。！？｡]){_CLOSING}",
+            r"(?<=[।॥؟۔።։])",
+            r"(?<=[;{}])[^\S\n]*\n",  # of a line of code
+            r"(?<=\n)\s*\n",  # of a paragraph
+            rf"(?<=\n)(?=[^\S\n]*{_ITEM})",  # the next line is a heading, or an item of a list
+            rf"(?<=\n)(?<![^\n]{{50}}\n)(?=[^\S\n]*[{_CAPITAL}])",  # of a line too short to have been wrapped
+        )
+    )
+    + ")"
+)
+# A full stop behind these ends no sentence; behind the second ones it may, before a capital letter.
+_SHORT = re.compile(
+    r"e\.g|i\.e|cf|vs?|viz|figs?|eqs?|sec|art|refs?|tab|ch|vol|pp?|[dms]r|mrs|ms|prof|st|approx|ca|incl|resp|ps|z|bzw"
+    r"|jan|feb|mar|apr|jun|jul|aug|sept?|oct|nov|dec",
+    re.IGNORECASE,
+)
+_SHORT_OR_LAST = re.compile(r"al|etc|inc|ltd|co|jr|dept|(?:[^\W\d_]\.)*[^\W\d_]", re.IGNORECASE)
 
 
 @lru_cache(maxsize=1)
@@ -34,8 +58,30 @@ def words(text: str) -> list[str]:
 
 
 def sentences(text: str) -> list[str]:
-    """Sentences of a text by its punctuation, white space collapsed, in order."""
-    return [sentence for part in _SENTENCE_END.split(text) if (sentence := " ".join(part.split()))]
+    """Sentences, lines and items of lists of a text in any case, white space collapsed, in order."""
+    found, start = [], 0
+    for end in _SENTENCE_END.finditer(text):
+        if not _goes_on(text, start, end):
+            found.append(text[start : end.end()])
+            start = end.end()
+    return [sentence for part in (*found, text[start:]) if (sentence := " ".join(part.split()))]
+
+
+def _goes_on(text: str, start: int, end: re.Match[str]) -> bool:
+    """Whether the full stop at `end` is that of an abbreviation, of initials, or of the number of an item."""
+    stop = end.start()
+    before = text[max(start, stop - 20) : stop].split()
+    if end["stop"] is None or text[stop] != "." or not before:
+        return False
+    word, after = before[-1].lstrip("([\"'“‘"), text[end.end() : end.end() + 20].lstrip()[:1]
+    if word.isdigit():
+        return len(before) == 1
+    apart = text[stop - 1].isspace()
+    if len(word) == 1 and (apart or word.isupper()):
+        return not apart  # "J. Smith", but not "the plane p ."
+    if word.lower() in ("no", "nos"):
+        return after.isdigit()
+    return bool(_SHORT.fullmatch(word) or (_SHORT_OR_LAST.fullmatch(word) and not after.isupper()))
 
 
 def document_text(title: str, content: str) -> str:

@@ -11,7 +11,7 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 
 from steps.core.errors import UserError
-from steps.core.tables import Part
+from steps.core.tables import FILLER, Part
 from steps.distill.losses.base import Need
 from steps.distill.params import DOCUMENT_PARTS, Phase
 from steps.distill.students import Student
@@ -82,10 +82,11 @@ def check_repeats(
     """Parts of `repeats` of which no text trains: they are left out, and one line on stderr names them.
 
     UserError for such a part that is `required`, for one that was not embedded at all, and when no part is left.
-    `counts` are those of the stage `embed`.
+    `counts` are those of the stage `embed`. Nothing is said of the part that makes up for missing texts where none are.
     """
     absent: dict[Part, str] = {}
-    wanted = sorted(part for part, times in repeats.items() if times > 0)
+    unneeded = FILLER not in counts and FILLER not in required
+    wanted = sorted(part for part, times in repeats.items() if times > 0 and not (unneeded and part == FILLER))
     for part in wanted:
         if part not in counts:
             raise UserError(

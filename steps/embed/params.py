@@ -14,6 +14,7 @@ class EmbedParams(Strict):
     parts: list[Part] = Field(min_length=1)
     max_words: int = Field(ge=1)
     max_part_texts: int = Field(ge=0)
+    least_texts: int = Field(ge=0)
     spans_per_document: int = Field(ge=1)
     case_share: float = Field(ge=0, le=1)
     neighbours: int = Field(ge=1)

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from itertools import accumulate
 from random import Random
 
+from steps.embed.spans import Length, words_of
+
 
 @dataclass(frozen=True)
 class QueryWords:
@@ -23,17 +25,21 @@ class QueryWords:
         """
         return self.lengths[int(rng.random() * len(self.lengths))]
 
+    def length_or(self, least: int, most: int) -> Length:
+        """The length of a random query, or `least` to `most` words where there is no query."""
+        return self.length if self.lengths else lambda rng: rng.randint(least, most)
+
     def random_query(self, rng: Random) -> str:
         """As many words as a random query has, each drawn by its frequency. Needs one query at least."""
         return " ".join(rng.choices(self.words, cum_weights=self.occurrences, k=self.length(rng)))
 
 
 def query_words(texts: Iterable[str]) -> QueryWords:
-    """Count the words of queries as they are written; a query without a word counts for nothing."""
+    """Count the words of queries as they are written (spans.py); a query without a word counts for nothing."""
     counted: Counter[str] = Counter()
     lengths = array("i")
     for text in texts:
-        if found := text.split():
+        if found := words_of(text):
             counted.update(found)
             lengths.append(len(found))
     return QueryWords(list(counted), list(accumulate(counted.values())), array("i", sorted(lengths)))

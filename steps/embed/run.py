@@ -1,5 +1,6 @@
 """Embed documents, alignment texts and tokens with the teacher, repeating nothing that is cached."""
 
+import sys
 from dataclasses import asdict
 from pathlib import Path
 
@@ -37,6 +38,9 @@ def run(ingest: Path, generate: Path, teach: Path, output: Path, params: EmbedPa
     tower = load_tower(teach / "tower")
     asking = route(tower, "query")
     texts = build(sources, params, uncased=_uncased(asking))
+    short = texts.table.num_rows < params.least_texts
+    more = f"; embed.least_texts is {params.least_texts:,}, but the documents give no more" if short else ""
+    print(f"embed: {texts.told()}{more}", file=sys.stderr)
 
     with staged_folder(output) as staging:
         write_table(staging, "alignment_texts", texts.table)
@@ -74,12 +78,14 @@ def run(ingest: Path, generate: Path, teach: Path, output: Path, params: EmbedPa
             "alignment_texts": texts.table.num_rows,
             "nearest_documents": int(nearest.shape[1]),
             "lengths": _spread(lengths),
+            "chosen": texts.told(),
             "parts": texts.counts,
             "generated_cosine_to_source": generated_cosine(texts.table, sources.generated, vectors),
         }
         write_json(staging / "report.json", report)
     run.param("teacher_fingerprint", teacher.id)
     run.metrics({f"embedded.{name}": count for name, count in embedded.items()})
+    run.metric("texts", texts.table.num_rows)
     run.metrics({f"texts.{part}.{reason}": n for part, tally in texts.counts.items() for reason, n in tally.items()})
 
 

@@ -1,5 +1,8 @@
 """Folding, sentences and document texts."""
 
+import re
+from pathlib import Path
+
 import pytest
 
 from steps.core.texts import document_text, fold, sentences, words
@@ -45,3 +48,63 @@ def test_document_text_joins_title_and_content() -> None:
 def test_words_keep_combining_marks_with_their_letters() -> None:
     assert words("हिन्दी भाषा") == ["हिन्दी", "भाषा"]
     assert words("Été x_1, don't") == ["été", "x", "1", "don", "t"]
+
+
+def test_full_stops_set_apart_end_sentences_in_lower_case() -> None:
+    abstracts = Path("tests/helpers/abstracts.txt").read_text(encoding="utf-8").splitlines()
+    assert len(abstracts) == 30
+    for abstract in abstracts:
+        assert sentences(abstract) == re.split(r"(?<= [.?]) ", abstract)
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        ["my order never arrived.", "who do i call?", "it says approx. three days!", "the no. 5 is, i.e. was, late."],
+        ["The U.S. economy grew by 2.1 percent.", "Dr. J. Smith et al. left at 5 p.m. on Jan. 5.", "Why?"],
+        ["As Fig. 3 (cf. Eq. 4) shows, it falls.", "E. coli vs. S. aureus.", '"It is late."', "Nobody came."],
+        ["the angle, see fig . 3 , falls .", "so smith et al . found in a plane p .", "a second one ?", "no ."],
+        ["Use x.sum(axis=0) or pandas.DataFrame.sum.", "If None, 2.0.1 is read.", "y1, ..., yp : array"],
+        ["Das ist z. B. ein Satz.", "Das kostet ca. 5 Euro.", "Il a dit : « C'est fini. »", "Это второе."],
+        ["यह पहला वाक्य है।", "क्या यह तीसरा है?", "یہ پہلا ہے۔", "هل هذه ثانية؟", "ይህ ነው።"],
+    ],
+)
+def test_sentences_of_several_kinds(found: list[str]) -> None:
+    assert sentences(" ".join(found)) == found
+
+
+def test_sentences_of_scripts_without_spaces() -> None:
+    found = ["边界层是层流的。", "作者说：“升力下降（见图2）。”", "为什么？", "これは文です。", "3.5キロです！"]
+    assert sentences("".join(found)) == found
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("Ingredients:\n- two eggs\n- salt, i.e. NaCl\n", ["Ingredients:", "- two eggs", "- salt, i.e. NaCl"]),
+        ("how to\n 1. Hold it. Wait.\n 2) let go", ["how to", "1. Hold it.", "Wait.", "2) let go"]),
+        (
+            "## Usage\n• call run()\n• a long line\n  that goes on",
+            ["## Usage", "• call run()", "• a long line that goes on"],
+        ),
+        ("Features\nWaterproof\nTwo years of warranty", ["Features", "Waterproof", "Two years of warranty"]),
+        ("int main() {\n  int n = 3;\n  return n;\n}", ["int main() {", "int n = 3;", "return n;", "}"]),
+        (
+            "A line that an editor wrapped because it was as long as\nMost lines of it are. The end",
+            ["A line that an editor wrapped because it was as long as Most lines of it are.", "The end"],
+        ),
+        ("Smith et al.\n\nno stop", ["Smith et al.", "no stop"]),
+        ("- as in Smith et\n  al.\n  and so on, etc.\n- next", ["- as in Smith et al. and so on, etc.", "- next"]),
+        ("no sentence " * 200, [" ".join(["no sentence"] * 200)]),
+        ("", []),
+        (" \n.", ["."]),
+    ],
+)
+def test_lines_and_items_are_sentences(text: str, found: list[str]) -> None:
+    assert sentences(text) == found
+
+
+def test_no_letter_is_lost_and_long_texts_take_no_longer_a_letter() -> None:
+    for text in ("(a. b) ", "“a. ", "\n- a", "e.g. ", "A. ", ". ", "。”", "; ", ".)", "\n "):
+        whole = text * 20_000  # a second at most: nothing is searched again and again
+        assert "".join("".join(sentences(whole)).split()) == "".join(whole.split())

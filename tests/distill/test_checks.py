@@ -79,6 +79,13 @@ def test_a_required_part_without_texts_stops_the_run() -> None:
     assert check_repeats(weights, PARTS, np.arange(12), COUNTS, ["titles"]) == ["unlabelled_queries"]
 
 
+def test_nothing_is_said_of_spans_where_no_texts_were_missing(capsys: pytest.CaptureFixture[str]) -> None:
+    weights: Any = {"titles": 1.0, "spans": 1.0}
+    assert check_repeats(weights, PARTS, np.arange(12), COUNTS) == [] and not capsys.readouterr().err
+    with pytest.raises(UserError, match=r"spans is 1.0, but it was not embedded"):
+        check_repeats(weights, PARTS, np.arange(12), COUNTS, ["spans"])
+
+
 def test_a_mixture_of_which_nothing_is_left_stops_the_run() -> None:
     with pytest.raises(
         UserError, match=r"no text is left to train on \(unlabelled_queries \(it has no texts\)\); give"

@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
 from random import Random
@@ -13,53 +13,12 @@ from typing import Any, get_args
 
 import numpy as np
 import pytest
+from alignment import PARAMS, generated, pairs, query, texts_of
 
 from steps.core.tables import Part, table_from_rows
-from steps.embed.alignment_texts import AlignmentTexts, Sources, build
+from steps.embed.alignment_texts import Sources, build
 from steps.embed.params import EmbedParams
 from steps.embed.query_words import query_words
-
-PARAMS: dict[str, Any] = {
-    "parts": ["train_queries", "generated_queries", "titles", "sentences", "unlabelled_queries"],
-    "max_words": 6,
-    "max_part_texts": 0,
-    "spans_per_document": 1,
-    "case_share": 0.25,
-    "precision": "fp32",
-    "batch_size": 8,
-    "shard_texts": 8,
-    "neighbours": 4,
-    "seed": 3,
-}
-
-
-def query(query_id: str, text: str, split: str = "") -> dict[str, str]:
-    """A query of a split, or without one an unlabelled query."""
-    return {"query_id": query_id, "dataset": "one", "text": text, "split": split}
-
-
-def generated(*texts: tuple[str, float]) -> list[dict[str, Any]]:
-    return [{"query_id": f"a#{variant}", "source_query_id": "a", "variant": variant, "text": text, "sigma": sigma,
-             "mask_ratio": 0.1} for variant, (text, sigma) in enumerate(texts)]  # fmt: skip
-
-
-def texts_of(
-    queries: list[dict[str, str]],
-    *corpus: tuple[str, str],
-    generated: Sequence[dict[str, Any]] = (),
-    **changes: Any,
-) -> AlignmentTexts:
-    sources = Sources(
-        corpus=[(f"one/d{i}", title, content) for i, (title, content) in enumerate(corpus)],
-        queries=table_from_rows("queries", [row for row in queries if row["split"]]),
-        unlabelled=table_from_rows("unlabelled_queries", [row for row in queries if not row["split"]]),
-        generated=table_from_rows("generated_queries", generated),
-    )
-    return build(sources, EmbedParams.model_validate(PARAMS | changes))
-
-
-def pairs(found: AlignmentTexts) -> list[tuple[str, str]]:
-    return [(row["part"], row["text"]) for row in found.table.to_pylist()]
 
 
 def test_evaluation_queries_are_removed_from_every_part_and_counted() -> None:

@@ -16,6 +16,7 @@ EMBED = EmbedParams(
     parts=["train_queries", "generated_queries", "titles", "sentences", "unlabelled_queries"],
     max_words=48,
     max_part_texts=0,
+    least_texts=0,
     spans_per_document=1,
     case_share=0.25,
     neighbours=4,

@@ -34,7 +34,7 @@ SMALL: dict[str, Any] = {
         "judge_sample": 4,
         "small": {"d_model": 16, "layers": 1, "heads": 2, "vocabulary": 300, "corpus_texts": 20, "epochs": 0.1},
     },
-    "embed": {"precision": "fp32"},
+    "embed": {"precision": "fp32", "least_texts": 200},
     "distill": {
         "students": ["static", "1l"],
         "precision": "fp32",

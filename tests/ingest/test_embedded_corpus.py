@@ -34,7 +34,7 @@ def test_sizes(folder: Path) -> None:
     generated = SCHEMAS["generated_queries"].empty_table()
     unlabelled = read_table(folder, "unlabelled_queries")
     sources = Sources(corpus, read_table(folder, "queries"), unlabelled, generated)
-    texts = build(sources, load_params().embed.model_copy(update={"max_part_texts": 0}))
+    texts = build(sources, load_params().embed.model_copy(update={"max_part_texts": 0, "least_texts": 0}))
     assert texts.table.num_rows >= 20_000
 
 

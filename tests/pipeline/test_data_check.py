@@ -82,6 +82,15 @@ def test_documents_without_titles_have_no_titles_to_align_on(tmp_path: Path) -> 
     assert lines[0] == "distill: no texts of titles: left out"
 
 
+def test_spans_that_make_up_for_missing_texts_are_texts_enough(tmp_path: Path) -> None:
+    alone = {"distill": {"repeats": {"titles": 0.0, "sentences": 0.0}}}
+    lines = check_data(params(ZERO_SHOT, alone), write(tmp_path))
+    assert lines[0] == "distill: no texts of generated_queries, train_queries, unlabelled_queries: left out"
+    off = {"embed": {"least_texts": 0}}
+    with pytest.raises(UserError, match="the data give no text of generated_queries, spans, train_queries"):
+        check_data(params(ZERO_SHOT, alone, off), tmp_path)
+
+
 @pytest.mark.parametrize(
     ("change", "rows", "complaint"),
     [
@@ -98,11 +107,15 @@ def test_documents_without_titles_have_no_titles_to_align_on(tmp_path: Path) -> 
             r"required_parts names unlabelled_queries, but the data give no such",
         ),
         (
-            {"distill": {"repeats": {"titles": 0.0, "sentences": 0.0}}},
+            {"distill": {"repeats": {"titles": 0.0, "sentences": 0.0, "spans": 0.0}}},
             {},
             "the data give no text of generated_queries, train_queries, unlabelled_queries, so students have nothing",
         ),
-        ({"distill": {"repeats": {"spans": 1.0}}}, {}, r"repeats names spans, but embed\.parts does not"),
+        (
+            {"distill": {"repeats": {"random_queries": 1.0}}},
+            {},
+            r"repeats names random_queries, but embed\.parts does not",
+        ),
         (student(teacher_top_k=99), {}, r"1l\.teacher_top_k is 99, but embed\.neighbours is"),
         ({"mine": {"planner": "table"}}, {}, r"planner: 'table' needs term scores and ingest read none"),
         ({"index": {"factory": "IVF64,PQ8x4"}}, {}, r"'IVF64,PQ8x4' needs 64 vectors to train on, but 'a' has 30"),
@@ -132,7 +145,7 @@ def test_what_would_stop_a_later_stage_stops_the_check(
 
 
 def test_a_curriculum_needs_texts_of_documents(tmp_path: Path) -> None:
-    none = {"repeats": {"titles": 0.0, "sentences": 0.0}}
+    none = {"repeats": {"titles": 0.0, "sentences": 0.0, "spans": 0.0}}
     change = {"distill": student(curriculum=0.5)["distill"] | none}
     with pytest.raises(UserError, match=r"1l\.curriculum is 0\.5, but distill\.repeats names no part of documents"):
         check_data(params(ZERO_SHOT, change), write(tmp_path, queries=[query(1, "train")]))

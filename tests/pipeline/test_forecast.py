@@ -98,7 +98,12 @@ def test_the_tables_are_counted(tmp_path: Path) -> None:
     found = measure(tmp_path, params())
     assert (found.documents, found.train_queries) == (10, 4)
     assert found.document_tokens == pytest.approx(1.4 * 30 + 6)
-    assert found.texts == 4 + 2 * 4 + 10 + 10 * 30 // 15 + 1
+    counted = 4 + 2 * 4 + 10 + 10 * 30 // 15 + 1
+    assert found.texts == counted + 10 * 30  # spans make up for missing texts, about one a word
+    for least, texts in ((counted, counted), (100, 100)):
+        chosen = params()
+        embed = chosen.embed.model_copy(update={"least_texts": least})
+        assert measure(tmp_path, chosen.model_copy(update={"embed": embed})).texts == texts
 
 
 def test_no_document_is_no_division(tmp_path: Path) -> None:

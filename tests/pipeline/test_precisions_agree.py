@@ -34,7 +34,7 @@ SMALL: dict[str, Any] = {
         ]
     },
     "teach": {"teacher": {"dense": {"epochs": 0.0, "max_document_length": 64}}},
-    "embed": {"parts": ["train_queries", "titles", "sentences"]},
+    "embed": {"parts": ["train_queries", "titles", "sentences"], "least_texts": 0},
     "distill": {
         "students": list(STUDENTS),
         "repeats": {"generated_queries": 0.0, "unlabelled_queries": 0.0},

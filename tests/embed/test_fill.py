@@ -1,0 +1,145 @@
+"""Spans make up for missing texts: as many as are asked for where documents allow it, none where there are enough."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from alignment import pairs, query, texts_of
+
+from steps.core.texts import fold
+from steps.embed.alignment_texts import AlignmentTexts
+
+ABSTRACTS = Path("tests/helpers/abstracts.txt").read_text(encoding="utf-8").splitlines()
+CHINESE = ("边界层在前缘附近是层流的，随后逐渐变为湍流", "机翼的升力随着迎角增大而增加直到失速为止")
+
+
+def filled(*texts: str, least: int, queries: Sequence[dict[str, str]] = (), **changes: Any) -> AlignmentTexts:
+    """Sentences of untitled documents, and spans up to `least` texts."""
+    corpus = [("", text) for text in texts]
+    return texts_of([*queries], *corpus, **({"parts": ["sentences"], "max_words": 48, "least_texts": least} | changes))
+
+
+def spans_of(found: AlignmentTexts) -> list[tuple[int, str]]:
+    """Number of the document, and text, of every span."""
+    rows = [row for row in found.table.to_pylist() if row["part"] == "spans"]
+    return [(int(row["source_id"].removeprefix("one/d")), row["text"]) for row in rows]
+
+
+def test_thirty_abstracts_give_as_many_texts_as_are_asked_for() -> None:
+    found = filled(*ABSTRACTS, least=5000)
+    assert found.told() == "5,000 texts: 4,851 spans, 149 sentences"
+    assert found.counts["spans"]["kept"] == 4851 and found.counts["spans"]["repeated"] < 1000
+    texts = [text for _, text in pairs(found)]
+    assert len({fold(text) for text in texts}) == 5000
+    made = Counter(document for document, _ in spans_of(found))
+    assert len(made) == 30 and max(made.values()) < 1.2 * min(made.values())  # every document gives its share
+    lengths = Counter(len(span.split()) for _, span in spans_of(found))
+    short = sum(count for length, count in lengths.items() if length <= 12)
+    assert set(range(2, 31)) == set(lengths) and 0.7 < short / 4851 < 0.9
+
+
+def test_spans_are_windows_of_their_document_or_two_of_them_joined() -> None:
+    whole = joined = 0
+    for document, span in spans_of(filled(*ABSTRACTS, least=2000)):
+        text, words = f" {ABSTRACTS[document]} ", span.split()
+        if f" {span} " in text:
+            whole += 1
+        else:
+            half = len(words) // 2
+            assert all(f" {' '.join(part)} " in text for part in (words[:half], words[half:]))
+            joined += 1
+    assert 0.1 < joined / (whole + joined) < 0.3
+
+
+def test_nothing_changes_where_there_are_enough_texts() -> None:
+    parts = ["sentences", "spans"]
+    enough = filled(*ABSTRACTS, least=0, parts=parts)
+    count = enough.table.num_rows
+    assert filled(*ABSTRACTS, least=count, parts=parts).table.equals(enough.table)
+    assert filled(*ABSTRACTS, least=0).counts.keys() == filled(*ABSTRACTS, least=149).counts.keys() == {"sentences"}
+    more = filled(*ABSTRACTS, least=count + 7, parts=parts)
+    assert more.table.num_rows == count + 7 and more.table.slice(0, count).equals(enough.table)
+    assert more.counts["spans"]["kept"] == enough.counts["spans"]["kept"] + 7
+
+
+def test_a_limit_of_a_part_does_not_hold_back_what_is_missing() -> None:
+    found = filled(*ABSTRACTS, least=400, max_part_texts=100)
+    assert {part: tally["kept"] for part, tally in found.counts.items()} == {"sentences": 100, "spans": 300}
+
+
+def test_documents_too_short_to_give_more_end_the_search() -> None:
+    found = filled("three short words", "a", "", "?", least=5000)
+    assert {text for _, text in spans_of(found)} == {"three short", "short words"}
+    assert found.counts["sentences"]["kept"] == 2  # the document of three words, and that of one
+    assert filled("", "?", least=50).told() == filled(least=50).told() == "no texts"
+
+
+def test_one_long_document_without_a_full_stop_gives_enough() -> None:
+    document = " ".join(f"word{number}" for number in range(3000))
+    found = filled(document, least=3000)
+    assert found.table.num_rows == 3000
+    seen = {word for _, span in spans_of(found) for word in span.split()}
+    assert len(seen) > 2900  # the sentence was cut after 48 words, what follows it is not lost
+
+
+def test_spans_are_as_long_as_queries_where_there_are_some() -> None:
+    for split in ("train", ""):  # training queries and unlabelled ones
+        asked = [query(f"q{i}", f"three word {i}", split) for i in range(40)]
+        lengths = Counter(len(span.split()) for _, span in spans_of(filled(*ABSTRACTS, least=1500, queries=asked)))
+        assert lengths[3] > 900 and all(length == 3 or length > 12 for length in lengths)
+
+
+def test_evaluation_queries_are_no_spans() -> None:
+    asked = [query("t", "Two three!", "test"), query("v", "three FOUR", "dev")]
+    found = filled("one two three four", least=50, queries=asked)
+    texts = {text for _, text in pairs(found)}
+    assert "one two" in texts and not texts & {"two three", "three four"}
+    assert found.counts["spans"]["evaluation_query"] > 0
+
+
+def test_scripts_without_spaces_give_spans_of_their_characters() -> None:
+    found = spans_of(filled(*CHINESE, least=300))
+    assert len(found) > 250
+    for document, span in found:
+        parts = span.split(" ")
+        assert len(parts) in (1, 2) and all(part in CHINESE[document] for part in parts)
+        assert 2 <= len(span.replace(" ", "")) <= 30
+    asked = [query(f"q{i}", f"机翼的升力{i}", "train") for i in range(9)]  # five characters and a number
+    lengths = Counter(len(re.sub(r"\s", "", span)) for _, span in spans_of(filled(*CHINESE, least=60, queries=asked)))
+    assert lengths.most_common(1)[0][0] == 6
+
+
+def test_lists_and_code_give_texts() -> None:
+    listed = "Features:\n- waterproof up to 5 m\n- two years of warranty\n- fits all sizes"
+    code = "int area(int width, int height) {\n  return width * height;\n}\nint main() { return area(3, 4); }"
+    found = filled(listed, code, least=60)
+    assert found.table.num_rows == 60
+    texts = {text for _, text in pairs(found)}
+    assert {"- two years of warranty", "return width * height;"} <= texts
+
+
+def test_another_process_makes_the_same_spans() -> None:
+    code = (
+        "import json, test_fill as here;print(json.dumps(here.pairs(here.filled(*here.ABSTRACTS, least=900, seed=5))))"
+    )
+    environment = os.environ | {
+        "PYTHONHASHSEED": "5",
+        "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path]),
+    }
+    there = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    here = pairs(filled(*ABSTRACTS, least=900, seed=5))
+    assert [tuple(pair) for pair in json.loads(there.stdout)] == here
+    assert here != pairs(filled(*ABSTRACTS, least=900, seed=6))
+
+
+def test_spans_of_a_document_depend_on_no_other_document() -> None:
+    fewer, more = (filled(*ABSTRACTS[:count], least=200 * count, parts=["titles"]) for count in (10, 30))
+    own = [pair for pair in spans_of(more) if pair[0] < 10]
+    same = len(set(own) & set(spans_of(fewer)))
+    assert same > 0.9 * len(own)

@@ -1,0 +1,51 @@
+"""Alignment texts of a few queries and documents."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from steps.core.tables import table_from_rows
+from steps.embed.alignment_texts import AlignmentTexts, Sources, build
+from steps.embed.params import EmbedParams
+
+PARAMS: dict[str, Any] = {
+    "parts": ["train_queries", "generated_queries", "titles", "sentences", "unlabelled_queries"],
+    "max_words": 6,
+    "max_part_texts": 0,
+    "least_texts": 0,
+    "spans_per_document": 1,
+    "case_share": 0.25,
+    "precision": "fp32",
+    "batch_size": 8,
+    "shard_texts": 8,
+    "neighbours": 4,
+    "seed": 3,
+}
+
+
+def query(query_id: str, text: str, split: str = "") -> dict[str, str]:
+    """A query of a split, or without one an unlabelled query."""
+    return {"query_id": query_id, "dataset": "one", "text": text, "split": split}
+
+
+def generated(*texts: tuple[str, float]) -> list[dict[str, Any]]:
+    return [{"query_id": f"a#{variant}", "source_query_id": "a", "variant": variant, "text": text, "sigma": sigma,
+             "mask_ratio": 0.1} for variant, (text, sigma) in enumerate(texts)]  # fmt: skip
+
+
+def texts_of(
+    queries: list[dict[str, str]],
+    *corpus: tuple[str, str],
+    generated: Sequence[dict[str, Any]] = (),
+    **changes: Any,
+) -> AlignmentTexts:
+    sources = Sources(
+        corpus=[(f"one/d{i}", title, content) for i, (title, content) in enumerate(corpus)],
+        queries=table_from_rows("queries", [row for row in queries if row["split"]]),
+        unlabelled=table_from_rows("unlabelled_queries", [row for row in queries if not row["split"]]),
+        generated=table_from_rows("generated_queries", generated),
+    )
+    return build(sources, EmbedParams.model_validate(PARAMS | changes))
+
+
+def pairs(found: AlignmentTexts) -> list[tuple[str, str]]:
+    return [(row["part"], row["text"]) for row in found.table.to_pylist()]
