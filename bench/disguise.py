@@ -6,7 +6,7 @@ Changes are made in the order given:
   untitled        no titles
   first_sentence  of each document the first sentence alone
   joined=W        documents joined, one after the other, until they have W words; judgements follow
-  no_queries      neither training queries nor unjudged ones
+  no_queries      neither training queries nor unjudged ones; the training queries are dev queries where there are none
 SOURCE holds corpus.jsonl, queries.jsonl and qrels/, plain or gzip; TARGET is written plain, and replaced.
 """
 
@@ -108,8 +108,9 @@ def joined(corpus: Corpus, words: int) -> Corpus:
 
 
 def no_queries(corpus: Corpus) -> Corpus:
-    """Dev and test queries alone."""
-    judgements = {split: rows for split, rows in corpus.judgements.items() if split != "train"}
+    """Dev and test queries alone; training queries are dev queries where there are none, for something to choose on."""
+    dev = {"dev": corpus.judgements["train"]} if "train" in corpus.judgements else {}
+    judgements = dev | {split: rows for split, rows in corpus.judgements.items() if split != "train"}
     kept = {query for rows in judgements.values() for query, *_ in rows}
     return Corpus(corpus.documents, {key: text for key, text in corpus.queries.items() if key in kept}, judgements)
 

@@ -1,0 +1,200 @@
+"""python -m bench.any_corpus LABEL [--only CORPUS,...] [--against LABEL]: one set of defaults on many corpora.
+
+For each corpus of bench/corpora.yaml: the BEIR folder in disguise (bench.disguise), recipes/beir.yaml up to `embed` in
+runs/any_<corpus>, then the students of params.yaml's `distill.student` that the file names, each with every seed. They
+are scored on dev and test by exact search. DATA names the folder that holds the sources, UNLABELLED the pool of queries. What is
+finished is kept below .cache, so a killed bench goes on. Writes bench/results/any_corpus/LABEL.json; with --against
+each student is compared with another label's, query by query.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+from pydantic import Field, ValidationError
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Pooling
+
+from bench.disguise import disguised, read, write
+from bench.machine import machine
+from bench.tables.cells import Cell, distill_params, measured, teacher_scores
+from bench.tables.pipeline import Pipeline, Scores, open_pipeline
+from steps.core.bases import resolve_base
+from steps.core.errors import UserError, guarded
+from steps.core.files import read_json, write_json
+from steps.core.params import Strict, parse_mapping
+from steps.core.run_ids import git_commit
+from steps.core.towers import load_tower
+from steps.evaluate.retention import p_value
+
+CORPORA = Path("bench/corpora.yaml")
+RESULTS = Path("bench/results/any_corpus")
+FOLDER = Path(".cache/any_corpus")
+REPORTED = ("texts_seen", "steps", "validation_cosine", "training_seconds", "stage_seconds", "bytes")
+
+
+class Corpus(Strict):
+    """A source in disguise: its `changes`, with the pool of unlabelled queries or not, and its teacher."""
+
+    source: str = Field(min_length=1)
+    changes: list[str] = Field(default_factory=list)
+    pool: bool = False
+    teacher: str = ""  # cls_dot: the bundled one with its pooling changed to [CLS], compared by dot product
+
+
+class Corpora(Strict):
+    """The whole file."""
+
+    students: list[str] = Field(min_length=1)
+    seeds: list[int] = Field(min_length=1)
+    corpora: dict[str, Corpus] = Field(min_length=1)
+
+
+def read_corpora() -> Corpora:
+    """UserError names the first bad key."""
+    try:
+        return Corpora.model_validate(parse_mapping(CORPORA.read_text(encoding="utf-8"), str(CORPORA)))
+    except ValidationError as error:
+        item = error.errors()[0]
+        raise UserError(f"{CORPORA}: {'.'.join(map(str, item['loc']))}: {item['msg']}; fix it") from None
+
+
+def embedded(name: str, corpus: Corpus) -> Pipeline:
+    """The corpus, its run up to `embed` brought up to date."""
+    folder = FOLDER / name
+    data = os.environ.get("DATA") or ""
+    if not (Path(data) / corpus.source).is_dir():
+        raise UserError(f"DATA={data}: has no folder {corpus.source}; let DATA name the folder that holds the sources")
+    write(disguised(read(Path(data) / corpus.source), corpus.changes), folder)
+    recipe = FOLDER / f"any_{name}.yaml"  # its name is the run's
+    text = Path("recipes/beir.yaml").read_text(encoding="utf-8")
+    if corpus.teacher:
+        described = yaml.safe_load(text)
+        described["teach"]["teacher"]["dense"]["base"] = str(changed_teacher(corpus.teacher).resolve())
+        text = yaml.safe_dump(described)
+    recipe.write_text(text, encoding="utf-8")
+    words = [f"DATA={folder}", *([f"UNLABELLED={os.environ.get('UNLABELLED', '')}"] if corpus.pool else [])]
+    subprocess.run([sys.executable, "-m", "pipeline.recipe", str(recipe), *words, "embed"], check=True)
+    return open_pipeline(Path("runs") / recipe.stem)
+
+
+def changed_teacher(name: str) -> Path:
+    """A base that nobody trained: the bundled encoder read at [CLS], without normalisation, compared by dot product."""
+    folder = FOLDER / name
+    if name != "cls_dot":
+        raise UserError(f"{CORPORA}: teacher {name!r} is not known; write cls_dot or leave it out")
+    if not folder.is_dir():
+        tower = load_tower(resolve_base("all-MiniLM-L6-v2"))
+        changed = SentenceTransformer(
+            modules=[tower[0], Pooling(tower[0].get_embedding_dimension(), "cls")], similarity_fn_name="dot"
+        )
+        changed.save_pretrained(str(folder), create_model_card=False)
+    return folder
+
+
+def retention(scores: list[Scores], teacher: Scores, split: str) -> dict[str, Any]:
+    """Share of the teacher's nDCG@10 that is kept: mean and standard deviation over seeds."""
+    [wanted] = teacher[split].values()
+    values = [float(np.mean(next(iter(seed[split].values())))) / float(np.mean(wanted)) for seed in scores]
+    return {"mean": float(np.mean(values)), "sd": float(np.std(values, ddof=1)) if len(values) > 1 else None}
+
+
+def measure(name: str, corpus: Corpus, students: list[str], seeds: list[int]) -> dict[str, Any]:
+    """A corpus' line: its size, texts and teacher, and each student's retention, seconds and steps."""
+    pipeline = embedded(name, corpus)
+    teacher = teacher_scores(pipeline, ())["0"]
+    parts, counts = np.unique(pipeline.parts, return_counts=True)
+    print(f"{name}: {len(pipeline.documents):,} documents, {len(pipeline.parts):,} texts", flush=True)
+    return {
+        "documents": len(pipeline.documents),
+        "texts": dict(zip(parts.tolist(), counts.tolist(), strict=True)),
+        "teacher": {
+            split: {"queries": len(values), "ndcg": float(np.mean(values))}
+            for split, sets in teacher.items()
+            for values in sets.values()
+        },
+        "students": {student: student_line(name, student, pipeline, teacher, seeds) for student in students},
+    }
+
+
+def student_line(name: str, student: str, pipeline: Pipeline, teacher: Scores, seeds: list[int]) -> dict[str, Any]:
+    """A student of a corpus: what it keeps, means of its figures over the seeds, and nDCG@10 of each query."""
+    run = pipeline.params
+    repeats = {part: times for part, times in run.repeats.items() if times > 0}
+    cells = []
+    for seed in seeds:
+        described = run.student[student].model_dump()
+        cells.append(measured(Cell(distill_params(run, described, repeats, run.validation_texts, seed)), pipeline)[0])
+    scores = [cell["scores"]["0"] for cell in cells]
+    kept = {split: retention(scores, teacher, split) for split in teacher}
+    means = {key: float(np.mean([cell[key] for cell in cells])) for key in REPORTED}
+    said = ", ".join(f"{split} {value['mean']:.1%}" for split, value in kept.items())
+    print(f"{name} {student}: {said}, {means['steps']:.0f} steps, {means['stage_seconds']:.0f} s", flush=True)
+    queries = {split: np.mean([next(iter(seed[split].values())) for seed in scores], axis=0) for split in teacher}
+    return {"retention": kept, **means, "by_query": {split: values.tolist() for split, values in queries.items()}}
+
+
+def compared(line: dict[str, Any], other: Mapping[str, Any]) -> None:
+    """Add to each student the difference to the other label's on test, and how likely chance alone makes it."""
+    for student, row in line["students"].items():
+        if student in other["students"]:
+            difference = np.array(row["by_query"]["test"]) - np.array(other["students"][student]["by_query"]["test"])
+            before = other["students"][student]["retention"]["test"]["mean"]
+            row["against"] = {"retention": before, "difference": float(difference.mean()), "p": p_value([difference])}
+
+
+def summary(lines: Mapping[str, Any], students: list[str]) -> dict[str, Any]:
+    """Of each student: mean and worst corpus by test retention, and the longest training in seconds."""
+    found = {}
+    for student in students:
+        kept = {name: line["students"][student]["retention"]["test"]["mean"] for name, line in lines.items()}
+        seconds = max(line["students"][student]["stage_seconds"] for line in lines.values())
+        worst = min(kept, key=lambda name: kept[name])
+        found[student] = {"mean": float(np.mean(list(kept.values()))), "worst": kept[worst], "worst_corpus": worst,
+                          "longest_seconds": seconds}  # fmt: skip
+    return found
+
+
+def main() -> None:
+    """Measure the corpora that were asked for, and write the table when these are all."""
+    parser = argparse.ArgumentParser(prog="python -m bench.any_corpus", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("label", help="of these defaults, such as before or after")
+    parser.add_argument("--only", default="", help="corpora, separated by commas; absent = all")
+    parser.add_argument("--students", default="", help="absent = those of the file")
+    parser.add_argument("--seeds", default="", help="such as 1,2,3; absent = those of the file")
+    parser.add_argument("--against", default="", help="another label, measured before")
+    words = parser.parse_args()
+    asked = read_corpora()
+    names = words.only.split(",") if words.only else list(asked.corpora)
+    if unknown := [name for name in names if name not in asked.corpora]:
+        raise UserError(f"--only: {CORPORA} has no {', '.join(unknown)}; it has {', '.join(asked.corpora)}")
+    students = words.students.split(",") if words.students else asked.students
+    seeds = [int(word) for word in words.seeds.split(",")] if words.seeds else asked.seeds
+    lines = {name: measure(name, asked.corpora[name], students, seeds) for name in names}
+    kept = FOLDER / f"{words.label}.json"
+    known = read_json(kept) if kept.is_file() else {}
+    write_json(kept, known | lines)
+    if words.against:
+        others = read_json(FOLDER / f"{words.against}.json")
+        for name, line in lines.items():
+            compared(line, others.get(name, {"students": {}}))
+    for line in lines.values():
+        for row in line["students"].values():
+            del row["by_query"]
+    told = summary(lines, students)
+    for student, row in told.items():
+        print(f"{student}: mean {row['mean']:.1%}, worst {row['worst']:.1%} ({row['worst_corpus']})")
+    if (names, students, seeds) == (list(asked.corpora), asked.students, asked.seeds):
+        record = {"machine": machine(), "git_commit": git_commit(), "seeds": seeds, "summary": told, "corpora": lines}
+        write_json(RESULTS / f"{words.label}.json", record)
+        print(f"wrote {RESULTS / words.label}.json")
+
+
+if __name__ == "__main__":
+    guarded(main)
