@@ -2,9 +2,9 @@
 
 For each corpus of bench/corpora.yaml: the BEIR folder in disguise (bench.disguise), recipes/beir.yaml up to `embed` in
 runs/any_<corpus>, then the students of params.yaml's `distill.student` that the file names, each with every seed. They
-are scored on dev and test by exact search. DATA names the folder that holds the sources, UNLABELLED the pool of queries. What is
-finished is kept below .cache, so a killed bench goes on. Writes bench/results/any_corpus/LABEL.json; with --against
-each student is compared with another label's, query by query.
+are scored on dev and test by exact search. DATA names the folder that holds the sources, UNLABELLED the pool of
+queries. What is finished is kept below .cache, so a killed bench goes on. Writes bench/results/any_corpus/LABEL.json;
+with --against each student is compared with another label's, query by query.
 """
 
 import argparse
@@ -36,7 +36,15 @@ from steps.evaluate.retention import p_value
 CORPORA = Path("bench/corpora.yaml")
 RESULTS = Path("bench/results/any_corpus")
 FOLDER = Path(".cache/any_corpus")
-REPORTED = ("texts_seen", "steps", "validation_cosine", "training_seconds", "stage_seconds", "bytes")
+REPORTED = (
+    "texts_seen",
+    "steps",
+    "validation_cosine",
+    "held_out_overlap",
+    "held_out_ndcg",
+    "training_seconds",
+    "stage_seconds",
+)
 
 
 class Corpus(Strict):
@@ -133,7 +141,7 @@ def student_line(name: str, student: str, pipeline: Pipeline, teacher: Scores, s
         cells.append(measured(Cell(distill_params(run, described, repeats, run.validation_texts, seed)), pipeline)[0])
     scores = [cell["scores"]["0"] for cell in cells]
     kept = {split: retention(scores, teacher, split) for split in teacher}
-    means = {key: float(np.mean([cell[key] for cell in cells])) for key in REPORTED}
+    means = {key: float(np.mean([cell[key] for cell in cells])) for key in REPORTED if key in cells[0]}
     said = ", ".join(f"{split} {value['mean']:.1%}" for split, value in kept.items())
     print(f"{name} {student}: {said}, {means['steps']:.0f} steps, {means['stage_seconds']:.0f} s", flush=True)
     queries = {split: np.mean([next(iter(seed[split].values())) for seed in scores], axis=0) for split in teacher}

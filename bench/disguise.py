@@ -6,7 +6,7 @@ Changes are made in the order given:
   untitled        no titles
   first_sentence  of each document the first sentence alone
   joined=W        documents joined, one after the other, until they have W words; judgements follow
-  no_queries      neither training queries nor unjudged ones; the training queries are dev queries where there are none
+  no_queries      neither unjudged queries nor training queries, which become dev queries where there are none
 SOURCE holds corpus.jsonl, queries.jsonl and qrels/, plain or gzip; TARGET is written plain, and replaced.
 """
 

@@ -24,13 +24,30 @@ class ContainerOperator(DockerOperator):
     """A container that knows the digest of its image, and of whose name there is never a second."""
 
     def execute(self, context: Any) -> Any:
-        """Remove what a try whose worker died has left, and tell the container the digest of its image."""
+        """Remove what a try whose worker died has left, and tell the container the digest of its image.
+
+        The container is removed at the end. Where the engine fails to, the task ends all the same as the container did.
+        """
         with contextlib.suppress(NotFound):
             self.cli.remove_container(self.container_name, force=True)
             self.log.warning("removed container %s, which an earlier try had left", self.container_name)
         if "SLIMTOWER_IMAGE_DIGEST" not in self.environment:
             self.environment["SLIMTOWER_IMAGE_DIGEST"] = self.digest()
-        return super().execute(context)
+        try:
+            return super().execute(context)
+        finally:
+            self.remove()
+
+    def remove(self) -> None:
+        """Remove the container, if there is one."""
+        if self.container is None:
+            return
+        try:
+            self.cli.remove_container(self.container["Id"], force=True)
+        except NotFound:
+            pass
+        except (APIError, OSError) as error:
+            self.log.warning("container %s is left on the engine: %s", self.container_name, error)
 
     def digest(self) -> str:
         """The image's digest in its registry, else its id; an image that the engine does not have is pulled."""
@@ -48,8 +65,7 @@ class ContainerOperator(DockerOperator):
             return
         with contextlib.suppress(APIError):  # it has ended
             self.cli.stop(self.container["Id"], timeout=STOP_S)
-        with contextlib.suppress(APIError):  # it has been removed, or is being
-            self.cli.remove_container(self.container["Id"], force=True)
+        self.remove()
 
 
 def container_name(context: Any, remote: str) -> str:
@@ -85,7 +101,7 @@ class ContainerJob:
             shm_size=int(resources.shm_gib * gib) or None,
             device_requests=gpus,
             mount_tmp_dir=False,
-            auto_remove="force",
+            auto_remove="never",  # ContainerOperator does
             skip_on_exit_code=NOTHING,
             allow_nested_operators=True,  # see RunnerTask
         )

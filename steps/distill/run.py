@@ -21,9 +21,10 @@ from steps.distill.checks import check_curriculum, check_repeats, check_student,
 from steps.distill.mixture import hold_out, rows_of
 from steps.distill.params import DistillParams, StudentParams
 from steps.distill.phases import Training, trainings
+from steps.distill.ranking import ranking_kept
 from steps.distill.sources import Sources
 from steps.distill.students import Student, router, untrained
-from steps.distill.trainer import Alignment, train
+from steps.distill.trainer import Alignment, embed_held_out, train
 from steps.training.distributed import rank
 
 
@@ -84,6 +85,10 @@ def run(
         kept.append(checkpoints)
         measured |= {key: measured.get(key, 0.0) + found[key] for key in ("texts_seen", "steps", "seconds")}
         measured |= {key: found[key] for key in ("validation_cosine", "still_rising")}
+    if chosen.towers != "symmetric" and rank() == 0:  # the others search the teacher's documents
+        held_out = embed_held_out(made, data, params)
+        kept_ranking = ranking_kept(data.vectors[validation], held_out, sources.documents, params.seed, cosine=cosine)
+        measured |= {f"held_out_{name}": value for name, value in kept_ranking.items()}
     made.finish()
     measured["texts_per_second"] = measured["texts_seen"] / max(measured["seconds"], 1e-9)
     if rank() > 0:

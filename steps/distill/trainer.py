@@ -253,19 +253,25 @@ def _optimizer(student: Student, teachers: Sequence[nn.Module], schedule: Schedu
 
 
 def validate(student: Student, data: Alignment, params: DistillParams, step: int) -> float:
-    """Mean cosine between student and teacher on the held-out texts, read in order of length.
+    """Mean cosine between student and teacher on the held-out texts.
 
     UserError when it is not a finite number.
     """
-    by_length = data.validation[np.argsort(data.tokens.lengths(data.validation), kind="stable")]
-    cosines = []
-    with torch.inference_mode(), autocast(params.precision):
-        for start in range(0, len(by_length), 128):
-            rows = by_length[start : start + 128]
-            target = torch.from_numpy(np.asarray(data.vectors[rows], dtype=np.float32)).to(student.tower.device)
-            embedded = student.embed(data.tokens, rows).float()
-            cosines.append(nn.functional.cosine_similarity(embedded, target, dim=1))
-    mean = float(torch.cat(cosines).mean())
+    targets = torch.from_numpy(np.asarray(data.vectors[data.validation], dtype=np.float32))
+    embedded = torch.from_numpy(embed_held_out(student, data, params))
+    mean = float(nn.functional.cosine_similarity(embedded, targets, dim=1).mean())
     if not math.isfinite(mean):
         raise explain_not_finite("cosine on held-out texts", mean, step, data.vectors[data.validation])
     return mean
+
+
+def embed_held_out(student: Student, data: Alignment, params: DistillParams) -> np.ndarray:
+    """The student's embeddings of the held-out texts, float32 `(texts, dim)`, read in order of length."""
+    by_length = np.argsort(data.tokens.lengths(data.validation), kind="stable")
+    found: list[np.ndarray] = []
+    with torch.inference_mode(), autocast(params.precision):
+        for start in range(0, len(by_length), 128):
+            rows = data.validation[by_length[start : start + 128]]
+            found.append(student.embed(data.tokens, rows).float().cpu().numpy())
+    embedded = np.concatenate(found)
+    return embedded[np.argsort(by_length)]

@@ -56,7 +56,9 @@ def test_joined_documents_take_their_judgements_along() -> None:
 
 def test_without_queries_only_those_that_measure_are_left() -> None:
     changed = disguised(CORPUS, ["no_queries"])
-    assert set(changed.judgements) == {"test"} and set(changed.queries) == judged(changed)
+    assert changed.judgements == {"dev": CORPUS.judgements["train"], "test": CORPUS.judgements["test"]}
+    assert set(changed.queries) == judged(changed)
+    assert disguised(changed, ["no_queries"]).judgements == changed.judgements  # dev queries stay
 
 
 def test_what_is_written_is_read_again(tmp_path: Path) -> None:

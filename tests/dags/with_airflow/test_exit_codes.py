@@ -145,6 +145,21 @@ def test_an_exit_code_is_skipped_retried_or_failed(code: int, outcome: type, run
     assert f"exit code {code}" in str(caught.value)
 
 
+def test_a_container_that_cannot_be_removed_fails_no_task(
+    context: Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = in_container(task_of("docker", monkeypatch), tmp_path, monkeypatch)
+    engine: Any = docker_job.ContainerOperator.cli
+    kept = engine.remove_container
+
+    def busy(name: str, force: bool) -> None:
+        kept(name, force)
+        raise APIError("500 Server Error: container is in use")
+
+    engine.remove_container = busy
+    run(0, context())
+
+
 def test_a_killed_task_gets_one_smaller_try(run: Run, context: Context) -> None:
     store: dict[str, Any] = {}
     with pytest.raises(AirflowException) as first:

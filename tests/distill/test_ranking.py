@@ -1,0 +1,45 @@
+"""What a student keeps of the teacher's ranking, against a plain float64 computation."""
+
+import math
+
+import numpy as np
+import pytest
+
+from steps.distill.ranking import ranking_kept
+
+DRAW = np.random.default_rng(3)
+DOCUMENTS = DRAW.normal(size=(60, 8)).astype(np.float32)
+WANTED = DRAW.normal(size=(25, 8)).astype(np.float32)
+
+
+def best_ten(query: np.ndarray, *, cosine: bool) -> list[int]:
+    documents = DOCUMENTS.astype(np.float64)
+    if cosine:
+        documents = documents / np.sqrt((documents**2).sum(axis=1, keepdims=True))
+    scores = [float(document @ query.astype(np.float64)) for document in documents]
+    return sorted(range(len(scores)), key=lambda row: -scores[row])[:10]
+
+
+@pytest.mark.parametrize("cosine", [True, False])
+def test_overlap_and_ndcg_are_those_of_the_definition(cosine: bool) -> None:
+    given = WANTED + 0.4 * DRAW.normal(size=WANTED.shape).astype(np.float32)
+    overlaps, ndcgs = [], []
+    for mine, theirs in zip(given, WANTED, strict=True):
+        found, right = best_ten(mine, cosine=cosine), best_ten(theirs, cosine=cosine)
+        overlaps.append(len(set(found) & set(right)) / 10)
+        worth = {document: 10 - rank for rank, document in enumerate(right)}
+        gained = sum(worth.get(document, 0) / math.log2(rank + 2) for rank, document in enumerate(found))
+        ndcgs.append(gained / sum((10 - rank) / math.log2(rank + 2) for rank in range(10)))
+    kept = ranking_kept(WANTED, given, DOCUMENTS, 7, cosine=cosine)
+    assert kept["overlap"] == pytest.approx(np.mean(overlaps), abs=1e-9)
+    assert kept["ndcg"] == pytest.approx(np.mean(ndcgs), abs=1e-9)
+    assert kept["overlap"] < 1
+
+
+def test_the_teacher_keeps_all_of_its_ranking() -> None:
+    assert ranking_kept(WANTED, 3 * WANTED, DOCUMENTS, 7, cosine=True) == {"overlap": 1.0, "ndcg": pytest.approx(1.0)}
+
+
+def test_fewer_than_ten_documents_are_ranked_whole() -> None:
+    kept = ranking_kept(WANTED, -WANTED, DOCUMENTS[:4], 7, cosine=True)
+    assert kept["overlap"] == 1.0 and kept["ndcg"] < 1.0
