@@ -105,6 +105,8 @@ def _has_texts(part: Part, params: Params, found: Found) -> bool:
     """Whether the part has a text before repeated ones are left out."""
     if part in ("generated_queries", "random_queries") and not params.generate.max_queries:
         return False
+    if part == "generated_queries" and params.generate.least_sources > 0:  # documents are read too
+        return found.training_queries or found.titles or found.contents
     if part in _FROM_TRAINING:
         return found.training_queries
     if part == "unlabelled_queries":

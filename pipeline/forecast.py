@@ -17,6 +17,7 @@ from pipeline.params import Params
 from steps.core.corpus import corpus_batches
 from steps.core.tables import read_table, table_path
 from steps.distill.params import Base, Fresh, Layers, Phase, Static, StudentParams
+from steps.generate.params import GenerateParams
 from steps.teach.kinds.dual_encoder import DualEncoder
 
 TOKENS_A_WORD = 1.4
@@ -52,7 +53,8 @@ def measure(ingest: Path, params: Params) -> Data:
     train = pc.sum(pc.equal(read_table(ingest, "queries")["split"], "train")).as_py() or 0
     unlabelled = pq.read_metadata(table_path(ingest, "unlabelled_queries")).num_rows
     most = params.embed.max_part_texts or 10**9
-    parts = {"train_queries": train, "generated_queries": 2 * min(train, params.generate.max_queries),
+    sources = _sources(train, documents, params.generate)
+    parts = {"train_queries": train, "generated_queries": 2 * sources,
              "titles": documents, "sentences": words // 15, "unlabelled_queries": unlabelled,
              "spans": documents * params.embed.spans_per_document}  # fmt: skip
     texts = sum(min(most, parts.get(part, 0)) for part in params.embed.parts)
@@ -69,8 +71,9 @@ def forecast(data: Data, params: Params, layer: float, layers: int, speed: float
     work: dict[str, float] = {
         "mine@click": 0,
         "mine@relevance": 0,
-        "generate": DENOISER
-        * (min(data.train_queries, params.generate.max_queries) if not params.generate.model else 0),
+        "generate": 0
+        if params.generate.model
+        else DENOISER * _sources(data.train_queries, data.documents, params.generate),
         "embed": tower * (data.documents * data.document_tokens + SHORT * data.texts + 3 * 30_000),
         "index": 0,
         "evaluate": tower * SHORT * 4_000,
@@ -90,6 +93,12 @@ def forecast(data: Data, params: Params, layer: float, layers: int, speed: float
         work[f"distill@{name}"] = texts * _text(student, layer, layers)
         work[f"release@{name}"] = 0
     return {stage: FIXED[stage.partition("@")[0]] + operations / speed for stage, operations in work.items()}
+
+
+def _sources(train_queries: int, documents: int, params: GenerateParams) -> int:
+    """Texts from which `generate` writes."""
+    asked = min(train_queries, params.max_queries)
+    return asked + min(documents, max(0, params.least_sources - asked)) if params.max_queries else 0
 
 
 def _texts(phase: Phase, student: StudentParams, data: Data, params: Params) -> float:

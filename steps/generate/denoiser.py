@@ -38,19 +38,29 @@ class Variants:
 
 def load_denoiser(name: str) -> Denoiser:
     """A pretrained seq2seq model from a folder or by name; UserError when it cannot be loaded or has no mask token."""
+    loaded = _load(name, "generate.model", 'facebook/bart-base, or "" for the small BART trained here')
+    if loaded.tokenizer.mask_token_id is None or loaded.tokenizer.pad_token_id is None:
+        raise UserError(
+            f"params.yaml: generate.model {name!r} has no mask or padding token; choose a model of the BART family"
+        )
+    return loaded
+
+
+def load_writer(name: str) -> Denoiser:
+    """A pretrained model that writes queries from documents; UserError when it cannot be loaded."""
+    return _load(name, "generate.document_model", 'doc2query/msmarco-t5-base-v1, or "" for titles and sentences alone')
+
+
+def _load(name: str, key: str, instead: str) -> Denoiser:
     try:
         tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
         model = AutoModelForSeq2SeqLM.from_pretrained(name, trust_remote_code=False)
     except (OSError, ValueError, KeyError) as error:
         reason = " ".join(str(error).split())[:200]
         raise UserError(
-            f"params.yaml: generate.model {name!r} cannot be loaded ({reason}); give a seq2seq folder or a reachable"
-            ' name such as facebook/bart-base, or "" for the small BART trained here'
+            f"params.yaml: {key} {name!r} cannot be loaded ({reason}); give a seq2seq folder or a reachable name such"
+            f" as {instead}"
         ) from None
-    if tokenizer.mask_token_id is None or tokenizer.pad_token_id is None:
-        raise UserError(
-            f"params.yaml: generate.model {name!r} has no mask or padding token; choose a model of the BART family"
-        )
     return Denoiser(model.to(device()).eval(), tokenizer)
 
 
@@ -80,6 +90,22 @@ def write_variants(
             for index, text in zip(rows, decoded, strict=True):
                 written[index] = text
     return Variants(written, masked / max(1, maskable_total), (squares / max(1.0, coordinates)) ** 0.5)
+
+
+def write_queries(writer: Denoiser, documents: Sequence[str], seed: int, params: GenerateParams) -> list[str]:
+    """A query for each document, of which the first `document_tokens` are read (doc2query: Nogueira et al., 2019)."""
+    order = sorted(range(len(documents)), key=lambda index: (len(documents[index]), index))
+    written = [""] * len(documents)
+    with torch.random.fork_rng(), torch.inference_mode():
+        torch.manual_seed(seed)
+        starts = range(0, len(order), params.batch_size)
+        for start in progress(starts, len(starts), "queries of documents"):
+            rows = order[start : start + params.batch_size]
+            ids, attention, _ = tokenize(writer, [documents[index] for index in rows], params.document_tokens)
+            decoded = decode(writer, encoder_states(writer.model, ids, attention), attention, params)
+            for index, text in zip(rows, decoded, strict=True):
+                written[index] = text
+    return written
 
 
 def tokenize(denoiser: Denoiser, texts: list[str], limit: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -28,7 +28,7 @@ class SmallBartParams(Strict):
 
 
 class GenerateParams(Strict):
-    """Denoising generation of new queries from the training queries: one a sigma and query."""
+    """Generation of new queries: one a sigma and source, which is a training query or a text of a document."""
 
     model: str
     mask_ratio: float = Field(ge=0, lt=1)
@@ -40,6 +40,9 @@ class GenerateParams(Strict):
     max_tokens: int = Field(ge=4)
     batch_size: int = Field(ge=1)
     max_queries: int = Field(ge=0)
+    least_sources: int = Field(ge=0)
+    document_model: str
+    document_tokens: int = Field(ge=8)
     judge: str = Field(min_length=1)
     judge_sample: int = Field(ge=1)
     seed: int = Field(ge=0)

@@ -6,70 +6,82 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from steps.core.bases import resolve_base
 from steps.core.files import staged_folder, write_json
 from steps.core.leakage import evaluation_keys
 from steps.core.tables import read_table, table_from_rows, write_table
-from steps.core.texts import fold, sentences
+from steps.core.texts import fold
 from steps.core.towers import load_tower
 from steps.core.tracking import Run
-from steps.generate.denoiser import Denoiser, Variants, load_denoiser, write_variants
+from steps.generate.denoiser import Denoiser, Variants, load_denoiser, load_writer, write_queries, write_variants
 from steps.generate.denoiser_training import train_denoiser
 from steps.generate.filtering import Filtered, filter_texts
 from steps.generate.params import GenerateParams
 from steps.generate.similarity import content_overlap, source_cosines
+from steps.generate.sources import Source, corpus_sample, from_documents, from_queries
 
-SENTENCE_WORDS = range(4, 31)
 EXAMPLES = 5
 
 
 def run(ingest: Path, output: Path, params: GenerateParams, run: Run) -> None:
     """Write `output/generated_queries.parquet` (one a source and sigma, less the dropped) and `output/report.json`.
 
-    Without training queries the table is empty and the report says so. UserError when the model cannot be loaded.
+    Sources are training queries, and texts of documents where there are fewer than `least_sources`. Without sources the
+    table is empty and the report says so. UserError when a model cannot be loaded.
     """
-    queries = read_table(ingest, "queries").to_pylist()
+    queries, corpus = read_table(ingest, "queries").to_pylist(), read_table(ingest, "corpus")
     evaluation = set(evaluation_keys(queries))
     train = [row for row in queries if row["split"] == "train" and fold(row["text"]) not in evaluation]
-    if params.max_queries == 0 or not train:
-        note = "" if train else "no query of the split train to generate from"
+    asked = from_queries(train, params.max_queries, params.seed)
+    missing = max(0, params.least_sources - len(asked)) if params.max_queries else 0
+    read = from_documents(corpus, evaluation, missing, params.seed, whole=bool(params.document_model))
+    if not asked + read:
+        note = "" if train else "neither training queries nor documents to generate from"
         _write(output, [], {"sources": 0, "queries": 0, "sigmas": [], "model": params.model, "note": note}, run)
         return
-    texts = [row["text"] for row in train]
+    writer = load_writer(params.document_model) if params.document_model and read else None
+    denoiser = None
     if params.model:
         denoiser = load_denoiser(params.model)
-    else:
-        sample = corpus_sample(read_table(ingest, "corpus"), evaluation, params.small.corpus_texts, params.seed)
-        denoiser = train_denoiser(texts + sample, params, run)
-    sources = drawn(train, params.max_queries, params.seed)
-    rows, report = generate(denoiser, sources, evaluation, {fold(text) for text in texts}, params, run)
+    elif asked or writer is None:
+        texts = [row["text"] for row in train]
+        denoiser = train_denoiser(
+            texts + corpus_sample(corpus, evaluation, params.small.corpus_texts, params.seed), params, run
+        )
+    known = {fold(row["text"]) for row in train}
+    rows, report = generate(denoiser, writer, asked + read, evaluation, known, params, run)
     report["model"] = params.model or "small BART trained on these queries"
-    report["sources_not_drawn"] = len(train) - len(sources)
+    report["document_model"] = params.document_model if writer else ""
+    report["documents_read"] = len(read)
+    report["sources_not_drawn"] = len(train) - len(asked)
     _write(output, rows, report, run)
 
 
 def generate(
-    denoiser: Denoiser,
-    sources: list[dict[str, Any]],
+    denoiser: Denoiser | None,
+    writer: Denoiser | None,
+    sources: list[Source],
     evaluation: set[str],
     known: set[str],
     params: GenerateParams,
     run: Run,
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Rows of generated_queries, sorted by source, and the report: one variant of every source a sigma."""
-    texts = [row["text"] for row in sources]
+    """Rows of generated_queries, sorted by source, and the report: one variant of every source a sigma.
+
+    `writer` reads the sources that are documents, the denoiser all others; without a writer it reads these too.
+    """
+    texts = [source.text for source in sources]
     written = [
-        write_variants(denoiser, texts, sigma, params.seed + variant, params)
+        write(denoiser, writer, sources, sigma, params.seed + variant, params)
         for variant, sigma in enumerate(params.sigmas)
     ]
     all_texts = [text for variants in written for text in variants.texts]
     filtered = filter_texts(all_texts, texts * len(written), evaluation, known)
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
-            "query_id": f"{source['query_id']}#{variant}",
-            "source_query_id": source["query_id"],
+            "query_id": f"{source.name}#{variant}",
+            "source_query_id": source.query_id,
             "variant": variant,
             "text": all_texts[position],
             "sigma": params.sigmas[variant],
@@ -78,7 +90,7 @@ def generate(
         for position in filtered.kept
         for variant, source in [(position // len(texts), sources[position % len(texts)])]
     ]
-    rows.sort(key=lambda row: (row["source_query_id"], row["variant"]))
+    rows.sort(key=lambda row: (row["query_id"].rpartition("#")[0], row["variant"]))
     report: dict[str, Any] = {"sources": len(sources), "queries": len(rows), "mask_ratio": params.mask_ratio}
     report["sigmas"] = [measure(texts, variants, variant, filtered, params) for variant, variants in enumerate(written)]
     for entry in report["sigmas"]:
@@ -86,6 +98,23 @@ def generate(
             run.metric(f"sigma_{entry['sigma']:g}.{name}", entry[name])
     run.metric("queries", len(rows))
     return rows, report
+
+
+def write(
+    denoiser: Denoiser | None,
+    writer: Denoiser | None,
+    sources: list[Source],
+    sigma: float,
+    seed: int,
+    params: GenerateParams,
+) -> Variants:
+    """One text for each source, in their order: training queries come before documents."""
+    own = [source.text for source in sources if source.query_id or writer is None]
+    found = write_variants(denoiser, own, sigma, seed, params) if denoiser and own else Variants([], 0.0, 0.0)
+    if writer is None:
+        return found
+    more = write_queries(writer, [source.text for source in sources[len(own) :]], seed, params)
+    return Variants(found.texts + more, found.masked_share, found.state_deviation)
 
 
 def measure(
@@ -118,24 +147,6 @@ def measure(
         "judged": len(sample),
         "examples": [{"source": sources[index], "generated": variants.texts[index]} for index in sample[:EXAMPLES]],
     }
-
-
-def corpus_sample(corpus: pa.Table, evaluation: set[str], limit: int, seed: int) -> list[str]:
-    """A seeded sample of distinct titles and sentences of query-like length, none of them an evaluation query."""
-    texts: dict[str, str] = {}
-    for title, content in zip(corpus["title"].to_pylist(), corpus["content"].to_pylist(), strict=True):
-        for text in (title, *sentences(content)):
-            if len(text.split()) in SENTENCE_WORDS and (key := fold(text)) not in evaluation:
-                texts.setdefault(key, text)
-    pool = list(texts.values())
-    return random.Random(seed).sample(pool, min(limit, len(pool)))
-
-
-def drawn(rows: list[dict[str, Any]], limit: int, seed: int) -> list[dict[str, Any]]:
-    """All rows, or a seeded sample of `limit`, in their order."""
-    if len(rows) <= limit:
-        return rows
-    return [rows[index] for index in sorted(random.Random(seed).sample(range(len(rows)), limit))]
 
 
 def _write(output: Path, rows: list[dict[str, Any]], report: dict[str, Any], run: Run) -> None:

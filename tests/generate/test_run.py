@@ -5,18 +5,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from generate_fakes import PARAMS, TEXTS, queries, random_bart, write_bart, write_world
+from generate_fakes import PARAMS, TEXTS, VERBS, queries, random_bart, write_bart, write_world
 from pydantic import ValidationError
 from teach_fakes import write_tower
 
 import steps.generate.run as stage
 from steps.core.errors import UserError
 from steps.core.files import read_json
-from steps.core.tables import read_table
+from steps.core.tables import read_table, table_from_rows
 from steps.core.texts import fold
 from steps.core.tracking import NullRun, Run
-from steps.generate.denoiser import Denoiser, Variants
+from steps.generate.denoiser import Denoiser, Variants, save_denoiser
 from steps.generate.params import GenerateParams
+from steps.generate.sources import from_documents
 
 
 class Recorder(NullRun):
@@ -133,7 +134,7 @@ def test_without_training_queries_the_table_is_empty_and_the_report_says_why(
     ingest = write_world(tmp_path, [row for row in queries() if row["split"] != "train"])
     output = generate(ingest, tmp_path / "generate", judge, **changes)
     assert len(read_table(output, "generated_queries")) == 0
-    assert read_json(output / "report.json")["note"] == "no query of the split train to generate from"
+    assert read_json(output / "report.json")["note"] == "neither training queries nor documents to generate from"
 
 
 @pytest.mark.medium
@@ -144,6 +145,65 @@ def test_a_sample_of_the_sources_is_drawn_by_seed(tmp_path: Path, judge: Path) -
     reports = [read_json(generate(ingest, tmp_path / name, judge, **changes) / "report.json") for name in "ab"]
     assert reports[0] == reports[1]
     assert (reports[0]["sources"], reports[0]["sources_not_drawn"]) == (7, 33)
+
+
+@pytest.mark.medium
+def test_documents_make_up_for_missing_queries(tmp_path: Path, judge: Path) -> None:
+    ingest = write_world(tmp_path, queries()[:3] + queries()[-2:])
+    changes = {"model": str(write_bart(tmp_path / "bart")), "least_sources": 8, "do_sample": True}
+    output = generate(ingest, tmp_path / "generate", judge, **changes)
+    report, rows = read_json(output / "report.json"), read_table(output, "generated_queries").to_pylist()
+    assert (report["sources"], report["documents_read"]) == (8, 5)
+    asked = {row["query_id"] for row in queries()[:3]}
+    assert {row["source_query_id"] for row in rows} <= asked | {""}
+    read = {row["query_id"].partition("#")[0] for row in rows if not row["source_query_id"]}
+    assert read <= {f"d/{verb}" for verb in VERBS} and len(read) >= 3
+    assert len({row["query_id"] for row in rows}) == len(rows)
+
+
+def test_a_document_gives_its_title_or_a_sentence_and_no_evaluation_query() -> None:
+    corpus = table_from_rows(
+        "corpus",
+        [
+            {
+                "doc_id": f"d/{number}",
+                "dataset": "d",
+                "title": f"On {number} kinds of tea",
+                "topic": "",
+                "content": content,
+            }
+            for number, content in enumerate(["Sum all the images of a disk.", "Too short.", "Green tea is a tea."] * 9)
+        ],
+    )
+    evaluation = {"sum all the images of a disk"}
+    found = from_documents(corpus, evaluation, 20, 3, whole=False)
+    texts = [source.text for source in found]
+    assert len(found) == 20 == len(set(texts)) and not {fold(text) for text in texts} & evaluation
+    assert {"Green tea is a tea."} < set(texts)
+    assert from_documents(corpus, evaluation, 20, 3, whole=False) == found
+    [whole] = from_documents(corpus.slice(2, 1), evaluation, 20, 3, whole=True)
+    assert whole.text.startswith("On 2 kinds of tea") and "Green tea" in whole.text
+
+
+@pytest.mark.medium
+def test_a_model_that_reads_documents_takes_their_place(tmp_path: Path, judge: Path) -> None:
+    bart = random_bart()
+    bart.tokenizer.mask_token = None  # nothing is masked in a document
+    save_denoiser(bart, tmp_path / "writer")
+    ingest = write_world(tmp_path, queries()[-2:])
+    changes = {"document_model": str(tmp_path / "writer"), "least_sources": 6, "do_sample": True}
+    output = generate(ingest, tmp_path / "generate", judge, **changes)
+    report = read_json(output / "report.json")
+    assert (report["sources"], report["document_model"]) == (6, str(tmp_path / "writer"))
+    assert report["queries"] == len(read_table(output, "generated_queries")) > 0
+    again = generate(ingest, tmp_path / "again", judge, **changes)
+    assert (again / "generated_queries.parquet").read_bytes() == (output / "generated_queries.parquet").read_bytes()
+
+
+def test_a_missing_document_model_is_refused_with_the_fix(tmp_path: Path, judge: Path) -> None:
+    changes = {"document_model": str(tmp_path / "nowhere"), "least_sources": 6}
+    with pytest.raises(UserError, match=r"generate.document_model .*nowhere' cannot be loaded .* doc2query"):
+        generate(write_world(tmp_path, []), tmp_path / "generate", judge, **changes)
 
 
 def test_heads_that_do_not_divide_the_width_are_refused() -> None:

@@ -65,6 +65,11 @@ def test_a_corpus_alone_runs_and_is_told_what_it_goes_without(tmp_path: Path) ->
     ]
 
 
+def test_documents_give_generated_queries_where_they_are_asked_to(tmp_path: Path) -> None:
+    lines = check_data(params({"generate": {"least_sources": 100}}), write(tmp_path))
+    assert "distill: no texts of train_queries, unlabelled_queries: left out" in lines
+
+
 def test_complete_data_need_no_line(tmp_path: Path) -> None:
     folder = write(
         tmp_path,

@@ -1,0 +1,65 @@
+"""One set of defaults on many corpora: what is read, what is compared, and the summary."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bench import any_corpus
+from bench.any_corpus import changed_teacher, compared, read_corpora, retention, summary
+from bench.disguise import COUNTED, PLAIN
+from steps.core.errors import UserError
+from steps.core.params import read_mapping
+from steps.core.towers import load_tower
+
+
+def test_the_files_corpora_name_changes_and_students_that_exist() -> None:
+    asked = read_corpora()
+    described = read_mapping(Path("params.yaml"))["distill"]["student"]
+    assert set(asked.students) <= set(described)
+    changes = {change.partition("=")[0] for corpus in asked.corpora.values() for change in corpus.changes}
+    assert changes <= {*PLAIN, *COUNTED}
+
+
+def test_a_wrong_key_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "corpora.yaml").write_text("{students: [static], seeds: [1], corpora: {a: {sauce: b}}}")
+    monkeypatch.setattr(any_corpus, "CORPORA", tmp_path / "corpora.yaml")
+    with pytest.raises(UserError, match=r"corpora\.a\.source"):
+        read_corpora()
+
+
+def test_retention_is_a_share_of_the_mean_over_seeds() -> None:
+    seeds = [{"test": {"a": [0.4, 0.2]}}, {"test": {"a": [0.5, 0.3]}}]
+    kept = retention(seeds, {"test": {"a": [0.5, 0.5]}}, "test")
+    assert kept["mean"] == pytest.approx(0.7) and kept["sd"] == pytest.approx(0.1 * 2**0.5)
+
+
+def test_the_summary_names_the_worst_corpus_and_the_longest_training() -> None:
+    def line(kept: float, seconds: float) -> dict[str, object]:
+        return {"students": {"static": {"retention": {"test": {"mean": kept}}, "stage_seconds": seconds}}}
+
+    told = summary({"a": line(0.9, 5.0), "b": line(0.8, 3.0)}, ["static"])["static"]
+    assert told == {"mean": pytest.approx(0.85), "worst": 0.8, "worst_corpus": "b", "longest_seconds": 5.0}
+
+
+def test_a_comparison_is_paired_by_query() -> None:
+    draw = np.random.default_rng(2)
+    before = draw.random(50)
+    old = {"students": {"1l": {"by_query": {"test": before.tolist()}, "retention": {"test": {"mean": 0.9}}}}}
+    after = before + 0.1 + 0.01 * draw.random(50)
+    row = {"students": {"1l": {"by_query": {"test": after.tolist()}}, "new": {"by_query": {"test": []}}}}
+    compared(row, old)
+    told = row["students"]["1l"]["against"]
+    assert told["retention"] == 0.9 and told["p"] < 1e-9
+    assert told["difference"] == pytest.approx(float((after - before).mean()))
+    assert "against" not in row["students"]["new"]
+    json.dumps(told)
+
+
+@pytest.mark.medium
+def test_the_changed_teacher_compares_by_dot_product(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(any_corpus, "FOLDER", tmp_path)
+    tower = load_tower(changed_teacher("cls_dot"))
+    vectors = tower.encode(["one text", "another, longer text about cats"])
+    assert tower.similarity_fn_name == "dot" and abs(np.linalg.norm(vectors, axis=1) - 1).max() > 0.1
