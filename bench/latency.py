@@ -1,13 +1,14 @@
 """python -m bench.latency: speed of query encoders on one thread, text to embedding; writes bench/results/latency.json.
 
-The teacher and its student of two layers run through sentence-transformers, the exports as a release serves them. Texts
+The teacher and its students of layers run through sentence-transformers, the exports as a release serves them. Texts
 are the dev and test queries of data/ingest. Models are those of `dvc repro` where they exist; else the bundled MiniLM,
-two of its layers and a table of random rows, which are as fast as trained ones. All take turns in one run: compare
+some of its layers and a table of random rows, which are as fast as trained ones. All take turns in one run: compare
 within a run only.
 """
 
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,7 @@ BATCH_SIZES = (1, 4, 8, 16, 32, 64)
 CALIBRATION = 256  # texts that int8 is calibrated on; what it loses is not measured here
 SINGLE, BATCHED = 1000, 256  # queries timed one by one, and in batches (a multiple of each batch size)
 TEACHER = "teacher"
+LAYERS = {"2l": [0, -1], "4l": [0, 1, -2, -1]}
 SEED = 7
 
 
@@ -93,14 +95,14 @@ def served_encoders(folder: Path) -> tuple[dict[str, Encode], dict[str, str]]:
     """Encoders by name, exported below `folder` unless they lie there, and what each is."""
     source = _teacher_folder()
     teacher = load_tower(source)
-    layers, layers_origin = _student("2l", folder, lambda: layer_subset(source, [0, -1]))
-    table, table_origin = _student("static", folder, lambda: _random_table(teacher))
-    encoders: dict[str, Encode] = {TEACHER: _encode(teacher), "2l": _encode(load_tower(layers))}
-    origin = {
-        TEACHER: str(source.relative_to(".")) if not source.is_absolute() else "all-MiniLM-L6-v2",
-        "2l": layers_origin,
-    }
-    for name, tower, what in (("2l.onnx", layers, layers_origin), ("static.table", table, table_origin)):
+    towers = {name: _student(name, folder, partial(layer_subset, source, own)) for name, own in LAYERS.items()}
+    encoders: dict[str, Encode] = {TEACHER: _encode(teacher)}
+    encoders |= {name: _encode(load_tower(tower)) for name, (tower, _) in towers.items()}
+    origin = {TEACHER: str(source.relative_to(".")) if not source.is_absolute() else "all-MiniLM-L6-v2"}
+    origin |= {name: what for name, (_, what) in towers.items()}
+    served = {f"{name}.onnx": found for name, found in towers.items()}
+    served["static.table"] = _student("static", folder, lambda: _random_table(teacher))
+    for name, (tower, what) in served.items():
         exported = folder / f"{name}.fp32"
         if not (exported / "serving.json").is_file():
             form = export(tower, exported, "auto", 0)
