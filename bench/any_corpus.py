@@ -25,9 +25,10 @@ from bench.disguise import disguised, read, write
 from bench.machine import machine
 from bench.tables.cells import Cell, distill_params, measured, teacher_scores
 from bench.tables.pipeline import Pipeline, Scores, open_pipeline
+from pipeline.params import load_params
 from steps.core.bases import resolve_base
 from steps.core.errors import UserError, guarded
-from steps.core.files import read_json, write_json
+from steps.core.files import read_json, staged_folder, write_json
 from steps.core.params import Strict, parse_mapping
 from steps.core.run_ids import git_commit
 from steps.core.towers import load_tower
@@ -73,6 +74,19 @@ def read_corpora() -> Corpora:
         raise UserError(f"{CORPORA}: {'.'.join(map(str, item['loc']))}: {item['msg']}; fix it") from None
 
 
+def check(names: list[str], students: list[str], against: str, asked: Corpora) -> None:
+    """UserError, before anything costs time, for a name that is not there and for a pool that was not given."""
+    if unknown := [name for name in names if name not in asked.corpora]:
+        raise UserError(f"--only: {CORPORA} has no {', '.join(unknown)}; it has {', '.join(asked.corpora)}")
+    described = load_params(Path("params.yaml")).distill.student
+    if unknown := [student for student in students if student not in described]:
+        raise UserError(f"--students: params.yaml describes no {', '.join(unknown)}; it has {', '.join(described)}")
+    if against and not (FOLDER / f"{against}.json").is_file():
+        raise UserError(f"--against: nothing was measured as {against}; do that first")
+    if any(asked.corpora[name].pool for name in names) and not os.environ.get("UNLABELLED"):
+        raise UserError("UNLABELLED: let it name the pool of unlabelled queries, or leave the corpora with a pool out")
+
+
 def embedded(name: str, corpus: Corpus) -> Pipeline:
     """The corpus, its run up to `embed` brought up to date."""
     folder = FOLDER / name
@@ -87,7 +101,7 @@ def embedded(name: str, corpus: Corpus) -> Pipeline:
         described["teach"]["teacher"]["dense"]["base"] = str(changed_teacher(corpus.teacher).resolve())
         text = yaml.safe_dump(described)
     recipe.write_text(text, encoding="utf-8")
-    words = [f"DATA={folder}", *([f"UNLABELLED={os.environ.get('UNLABELLED', '')}"] if corpus.pool else [])]
+    words = [f"DATA={folder}", *([f"UNLABELLED={os.environ['UNLABELLED']}"] if corpus.pool else [])]
     subprocess.run([sys.executable, "-m", "pipeline.recipe", str(recipe), *words, "embed"], check=True)
     return open_pipeline(Path("runs") / recipe.stem)
 
@@ -102,7 +116,8 @@ def changed_teacher(name: str) -> Path:
         changed = SentenceTransformer(
             modules=[tower[0], Pooling(tower[0].get_embedding_dimension(), "cls")], similarity_fn_name="dot"
         )
-        changed.save_pretrained(str(folder), create_model_card=False)
+        with staged_folder(folder) as staging:
+            changed.save_pretrained(str(staging), create_model_card=False)
     return folder
 
 
@@ -120,6 +135,8 @@ def measure(name: str, corpus: Corpus, students: list[str], seeds: list[int]) ->
     parts, counts = np.unique(pipeline.parts, return_counts=True)
     print(f"{name}: {len(pipeline.documents):,} documents, {len(pipeline.parts):,} texts", flush=True)
     return {
+        "seeds": seeds,
+        "corpus": pipeline.data_digest,
         "documents": len(pipeline.documents),
         "texts": dict(zip(parts.tolist(), counts.tolist(), strict=True)),
         "teacher": {
@@ -148,8 +165,14 @@ def student_line(name: str, student: str, pipeline: Pipeline, teacher: Scores, s
     return {"retention": kept, **means, "by_query": {split: values.tolist() for split, values in queries.items()}}
 
 
-def compared(line: dict[str, Any], other: Mapping[str, Any]) -> None:
-    """Add to each student the difference to the other label's on test, and how likely chance alone makes it."""
+def compared(name: str, line: dict[str, Any], others: Mapping[str, Any]) -> None:
+    """Add to each student the difference to the other label's on test, and how likely chance alone makes it.
+
+    UserError where the other label measured another corpus.
+    """
+    other = others.get(name, {"students": {}, "corpus": line["corpus"]})
+    if other["corpus"] != line["corpus"]:
+        raise UserError(f"{name}: was another corpus when --against was measured; measure that label again")
     for student, row in line["students"].items():
         if student in other["students"]:
             difference = np.array(row["by_query"]["test"]) - np.array(other["students"][student]["by_query"]["test"])
@@ -180,18 +203,18 @@ def main() -> None:
     words = parser.parse_args()
     asked = read_corpora()
     names = words.only.split(",") if words.only else list(asked.corpora)
-    if unknown := [name for name in names if name not in asked.corpora]:
-        raise UserError(f"--only: {CORPORA} has no {', '.join(unknown)}; it has {', '.join(asked.corpora)}")
     students = words.students.split(",") if words.students else asked.students
     seeds = [int(word) for word in words.seeds.split(",")] if words.seeds else asked.seeds
-    lines = {name: measure(name, asked.corpora[name], students, seeds) for name in names}
+    check(names, students, words.against, asked)
+    others = read_json(FOLDER / f"{words.against}.json") if words.against else {}
     kept = FOLDER / f"{words.label}.json"
-    known = read_json(kept) if kept.is_file() else {}
-    write_json(kept, known | lines)
-    if words.against:
-        others = read_json(FOLDER / f"{words.against}.json")
-        for name, line in lines.items():
-            compared(line, others.get(name, {"students": {}}))
+    lines: dict[str, Any] = {}
+    for name in names:
+        line = lines[name] = measure(name, asked.corpora[name], students, seeds)
+        known = read_json(kept) if kept.is_file() else {}
+        older = known.get(name, {}).get("students", {}) if known.get(name, {}).get("seeds") == seeds else {}
+        write_json(kept, known | {name: line | {"students": older | line["students"]}})
+        compared(name, line, others)
     for line in lines.values():
         for row in line["students"].values():
             del row["by_query"]

@@ -49,7 +49,7 @@ class Cell:
 
     def key(self, pipeline: Pipeline) -> str:
         """Hex sha256 of all that the figures depend on: params, data, teacher, code, and how it computes."""
-        described = self.params.model_dump(include={"seed", "repeats", "max_length", "validation_texts"})
+        described = self.params.model_dump(include={"seed", "repeats", "max_length", "validation_texts", "convergence"})
         student = self.params.student[STUDENT]
         what = {
             "params": described | {"student": student.model_dump()},

@@ -92,6 +92,12 @@ class Pipeline:
         return int(first.auto_model.config.num_hidden_layers)
 
     @cached_property
+    def data_digest(self) -> str:
+        """Hex sha256 over corpora, queries and judgements."""
+        names = ("corpus.parquet", "queries.parquet", "qrels.parquet")
+        return hashlib.sha256(" ".join(sha256_file(self.ingest / name) for name in names).encode()).hexdigest()
+
+    @cached_property
     def digest(self) -> str:
         """Hex sha256 over what the figures of every student depend on, but for params and code."""
         digest = hashlib.sha256(str(asdict(fingerprint(self.teach / "tower"))).encode())
@@ -132,7 +138,7 @@ class Pipeline:
 
     def repeats(self, mixture: Mixture, texts: int, validation_texts: int, seed: int) -> dict[Part, Repeats]:
         """What distill.repeats must be for epochs that draw, from each part, its share of `texts` texts."""
-        training, _ = hold_out(rows_of(self.parts, mixture), validation_texts, seed)
+        training, _ = hold_out(rows_of(self.parts, mixture), self.parts, validation_texts, seed)
         counts = {part: int((self.parts[training] == part).sum()) for part in mixture}
         return {part: round(share * texts) / max(1, counts[part]) for part, share in mixture.items() if share > 0}
 
@@ -140,7 +146,7 @@ class Pipeline:
         self, repeats: Mapping[Part, Repeats], validation_texts: int, seed: int, texts_seen: float
     ) -> dict[str, dict[str, int]]:
         """Of each part: texts in the first epoch, and how many different ones all epochs begun draw from it."""
-        training, _ = hold_out(rows_of(self.parts, repeats), validation_texts, seed)
+        training, _ = hold_out(rows_of(self.parts, repeats), self.parts, validation_texts, seed)
         rows = [epoch_rows(training, self.parts, repeats, seed, 0)]
         begun = range(1, int(np.ceil(texts_seen / len(rows[0]))))
         rows += [epoch_rows(training, self.parts, repeats, seed, epoch) for epoch in begun]

@@ -26,7 +26,7 @@ class ContainerOperator(DockerOperator):
     def execute(self, context: Any) -> Any:
         """Remove what a try whose worker died has left, and tell the container the digest of its image.
 
-        The container is removed at the end. Where the engine fails to, the task ends all the same as the container did.
+        The container is removed at the end. If the engine cannot do that, the task still ends as the container did.
         """
         with contextlib.suppress(NotFound):
             self.cli.remove_container(self.container_name, force=True)
@@ -63,7 +63,7 @@ class ContainerOperator(DockerOperator):
         """Stop and remove the container before Airflow kills the worker."""
         if self.container is None:
             return
-        with contextlib.suppress(APIError):  # it has ended
+        with contextlib.suppress(APIError, OSError):  # it has ended
             self.cli.stop(self.container["Id"], timeout=STOP_S)
         self.remove()
 

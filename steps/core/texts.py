@@ -16,8 +16,8 @@ _SENTENCE_END = re.compile(
     r"[.!?…。！？｡।॥؟۔።։;{}\n](?:"  # one class in front lets the search skip all other letters
     + "|".join(
         (
-            rf"(?P<stop>(?<=[.!?…]){_CLOSING}(?:[^\S\n]+(?![,;:.)])|(?=\n)))",
-            rf"(?<=[。！？｡]){_CLOSING}",
+            rf"(?P<stop>(?<=[.!?…]){_CLOSING}(?:[^\S\n]+(?![\s,;:.)])|(?=\n)))",
+            rf"(?<=[。！？｡])(?![。！？｡]){_CLOSING}",
             r"(?<=[।॥؟۔።։])",
             r"(?<=[;{}])[^\S\n]*\n",  # of a line of code
             r"(?<=\n)\s*\n",  # of a paragraph
@@ -29,11 +29,19 @@ _SENTENCE_END = re.compile(
 )
 # A full stop behind these ends no sentence; behind the second ones it may, before a capital letter.
 _SHORT = re.compile(
-    r"e\.g|i\.e|cf|vs?|viz|figs?|eqs?|sec|art|refs?|tab|ch|vol|pp?|[dms]r|mrs|ms|prof|st|approx|ca|incl|resp|ps|z|bzw"
+    r"e\.g|i\.e|cf|vs?|viz|figs?|eqs?|refs?|ch|vol|pp?|[dms]r|mrs|prof|st|mt|approx|incl|resp|z|bzw|max|min|spp?",
+    re.IGNORECASE,
+)
+_SHORT_OR_LAST = re.compile(
+    r"al|etc|inc|ltd|co|corp|jr|dept|art|sec|tab|ca|ms|ps|ph\.d|(?:[^\W\d_]\.)*[^\W\d_]"
     r"|jan|feb|mar|apr|jun|jul|aug|sept?|oct|nov|dec",
     re.IGNORECASE,
 )
-_SHORT_OR_LAST = re.compile(r"al|etc|inc|ltd|co|jr|dept|(?:[^\W\d_]\.)*[^\W\d_]", re.IGNORECASE)
+
+
+_UNSPACED = r"\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}"
+_WRITTEN_WORD = regex.compile(rf"[{_UNSPACED}]\p{{M}}*|[^\s{_UNSPACED}]+")
+_BETWEEN_BLANKS = re.compile(r"\S+")
 
 
 @lru_cache(maxsize=1)
@@ -55,6 +63,17 @@ def words(text: str) -> list[str]:
     """Lower-cased runs of letters and digits, in order. Scripts without spaces between words come out as one word."""
     lowered = text.lower()
     return _ASCII_WORD.findall(lowered) if lowered.isascii() else _WORD.findall(lowered)
+
+
+def word_places(text: str) -> list[tuple[int, int]]:
+    """Start and end of each word as it is written; scripts without spaces between words give their characters."""
+    pattern = _BETWEEN_BLANKS if text.isascii() else _WRITTEN_WORD
+    return [word.span() for word in pattern.finditer(text)]
+
+
+def words_of(text: str) -> list[str]:
+    """The words of `word_places`."""
+    return [text[start:end] for start, end in word_places(text)]
 
 
 def sentences(text: str) -> list[str]:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from steps.core.errors import UserError
-from steps.core.tables import Part
+from steps.core.tables import FILLER, Part
 
 
 def rows_of(parts: np.ndarray, repeats: Mapping[Part, float]) -> np.ndarray:
@@ -19,10 +19,17 @@ def rows_of(parts: np.ndarray, repeats: Mapping[Part, float]) -> np.ndarray:
     return rows
 
 
-def hold_out(rows: np.ndarray, validation_texts: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Seeded split of rows into training and validation rows, both sorted; at most a tenth of them validates."""
+def hold_out(rows: np.ndarray, parts: np.ndarray, validation_texts: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Seeded split of rows into training and validation rows, both sorted; at most a tenth of them validates.
+
+    Spans validate only where the other parts, half of whose texts may, have too few: they overlap with each other.
+    """
     order = np.random.default_rng((seed, 1)).permutation(rows)
     held = max(1, min(validation_texts, len(rows) // 10))
+    others, spans = order[parts[order] != FILLER], order[parts[order] == FILLER]
+    if len(spans):
+        half = -(-len(others) // 2)
+        order = np.concatenate([others[:half], spans, others[half:]])
     return np.sort(order[held:]), np.sort(order[:held])
 
 

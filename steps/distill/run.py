@@ -61,7 +61,7 @@ def run(
     tower = load_tower(teach / "tower", "document")  # what the index holds, and the router's route of documents
     check_targets(embed, sources.vectors, len(texts), tower)
     parts = np.array(sources.texts["part"].to_pylist())
-    training, validation = hold_out(rows_of(parts, params.repeats), params.validation_texts, params.seed)
+    training, validation = hold_out(rows_of(parts, params.repeats), parts, params.validation_texts, params.seed)
     absent = check_repeats(params.repeats, parts, training, embedded["parts"], params.required_parts)
     for phase in chosen.phases:
         check_curriculum(phase.curriculum, parts[training])

@@ -1,13 +1,16 @@
 """The texts on which students are aligned with the teacher, without any evaluation query."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain, count
+from heapq import nsmallest
+from itertools import chain
 from random import Random
 
 import pyarrow as pa
 
+from steps.core.files import sha256_text
 from steps.core.leakage import evaluation_keys
 from steps.core.tables import FILLER, Part, table_from_rows
 from steps.core.texts import document_text, sentences
@@ -18,7 +21,7 @@ from steps.embed.query_words import query_words
 from steps.embed.spans import Length, mixed_length, spans
 
 _JOINED = 0.25  # of the spans that make up for missing texts
-_FEWEST, _WORTH = 200, 0.1  # spans tried in a turn, and the share of them that must be new for another one
+_FEWEST, _WORTH = 200, 0.1  # spans tried in a turn, and the share of a document's that must be new for another one
 
 
 @dataclass(frozen=True)
@@ -68,17 +71,26 @@ def build(sources: Sources, params: EmbedParams, *, uncased: bool = False) -> Al
 
 
 def _fill(collected: Collected, sources: Sources, params: EmbedParams) -> None:
-    """Add spans up to `least_texts`: of each document as many as are missing, until too few of them are new."""
-    if params.least_texts <= len(collected.rows) or not (documents := sum(1 for _ in sources.corpus)):
+    """Add spans up to `least_texts`: documents give as many each, turn by turn, and leave when too few are new."""
+    if (missing := params.least_texts - len(collected.rows)) <= 0:
         return
     asked = chain(_training_queries(sources.queries), _items(sources.unlabelled))
     length = mixed_length(query_words(item.text for item in asked).length_or(2, 12))
-    for turn in count(1):
+    active = _drawn((doc_id for doc_id, _, _ in sources.corpus), max(missing, _FEWEST), params.seed)
+    turn = 0
+    while active and missing > 0:
+        turn += 1
+        each = -(-max(missing, _FEWEST) // len(active))
+        places = collected.take(FILLER, partial(_fill_spans, sources, params, length, turn, each, set(active)), missing)
+        new = Counter(place // each for place in places)  # each document was asked for as many
+        active = [doc_id for number, doc_id in enumerate(active) if new[number] >= _WORTH * each]
         missing = params.least_texts - len(collected.rows)
-        each = -(-max(missing, _FEWEST) // documents)
-        found = collected.take(FILLER, partial(_fill_spans, sources, params, length, turn, each), missing)
-        if found >= missing or found < _WORTH * each * documents:
-            return
+
+
+def _drawn(doc_ids: Iterable[str], most: int, seed: int) -> list[str]:
+    """All documents, or `most` by a hash, so that a new document displaces few; in their order."""
+    numbered = nsmallest(most, enumerate(doc_ids), key=lambda pair: sha256_text(f"{seed} spans {pair[1]}"))
+    return [doc_id for _, doc_id in sorted(numbered)]
 
 
 def _part(part: Part, sources: Sources, params: EmbedParams, uncased: bool) -> Iterable[Item]:
@@ -121,7 +133,7 @@ def _random_queries(sources: Sources, params: EmbedParams) -> Iterator[Item]:
 
 
 def _perturbed_queries(queries: pa.Table, params: EmbedParams, uncased: bool) -> Iterator[Item]:
-    for query, query_id, _ in _training_queries(queries):
+    for query, query_id, *_ in _training_queries(queries):
         rng = _rng("perturbed_queries", query_id, params)
         text = perturbed(first_words(query, params.max_words), rng, params.case_share, uncased=uncased)
         yield Item(text, query_id, query)
@@ -138,16 +150,19 @@ def _spans(sources: Sources, params: EmbedParams) -> Iterator[Item]:
     length = drawn.length_or(4, 12)
     for doc_id, title, content in sources.corpus:
         rng = _rng("spans", doc_id, params)
-        for text in spans(document_text(title, content), rng, params.spans_per_document, length, params.max_words):
+        for [text] in spans(document_text(title, content), rng, params.spans_per_document, length, params.max_words):
             yield Item(text, doc_id)
 
 
-def _fill_spans(sources: Sources, params: EmbedParams, length: Length, turn: int, each: int) -> Iterator[Item]:
-    """`each` more spans of every document, other ones in every `turn`."""
+def _fill_spans(
+    sources: Sources, params: EmbedParams, length: Length, turn: int, each: int, active: set[str]
+) -> Iterator[Item]:
+    """`each` more spans of every `active` document, other ones in every `turn`."""
     for doc_id, title, content in sources.corpus:
-        rng = _rng("spans", f"{doc_id} {turn}", params)
-        for text in spans(document_text(title, content), rng, each, length, params.max_words, _JOINED):
-            yield Item(text, doc_id)
+        if doc_id in active:
+            rng = _rng("spans", f"{doc_id} {turn}", params)
+            for pieces in spans(document_text(title, content), rng, each, length, params.max_words, _JOINED):
+                yield Item(" ".join(pieces), doc_id, pieces=pieces)
 
 
 def _rng(part: Part, source_id: str, params: EmbedParams) -> Random:

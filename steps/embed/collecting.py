@@ -14,11 +14,12 @@ from steps.core.texts import fold, words
 
 
 class Item(NamedTuple):
-    """A text, the id of what it came from, and the query that it is a perturbation of."""
+    """A text, the id of what it came from, the query that it is a perturbation of, and the pieces it is joined of."""
 
     text: str
     source_id: str
     query: str = ""
+    pieces: Sequence[str] = ()
 
 
 class Collected:
@@ -31,8 +32,8 @@ class Collected:
         self.rows: list[dict[str, str]] = []
         self.counts: dict[str, Counter[str]] = {}
 
-    def take(self, part: Part, read: Callable[[], Iterable[Item]], most: int) -> int:
-        """Add texts of a part, a sample of `most` where there are more (0 = all); returns how many there were.
+    def take(self, part: Part, read: Callable[[], Iterable[Item]], most: int) -> array:
+        """Add texts of a part, a sample of `most` where there are more (0 = all); returns the places of them all.
 
         `read` gives the same texts in the same order at every call: those of a large part are not held, but read again.
         """
@@ -57,7 +58,7 @@ class Collected:
                 )
         tally["kept"] = len(chosen)
         self.counts.setdefault(part, Counter()).update(tally)
-        return len(places)
+        return places
 
 
 def _reason(item: Item, forbidden: Mapping[str, str], seen: "_Seen", max_words: int) -> str:
@@ -67,7 +68,7 @@ def _reason(item: Item, forbidden: Mapping[str, str], seen: "_Seen", max_words: 
     if not key or not words(text):
         return "empty"
     query = first_words(item.query, max_words)
-    if key in forbidden or any(fold(other) in forbidden for other in (item.text, item.query, query)):
+    if key in forbidden or any(fold(other) in forbidden for other in (item.text, item.query, query, *item.pieces)):
         return "evaluation_query"
     if query:
         return "kept" if text != query and seen.adds_text(text) else "repeated"

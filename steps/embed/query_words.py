@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from itertools import accumulate
 from random import Random
 
-from steps.embed.spans import Length, words_of
+from steps.core.texts import words_of
+from steps.embed.spans import Length
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class QueryWords:
 
 
 def query_words(texts: Iterable[str]) -> QueryWords:
-    """Count the words of queries as they are written (spans.py); a query without a word counts for nothing."""
+    """Count the words of queries as they are written; a query without a word counts for nothing."""
     counted: Counter[str] = Counter()
     lengths = array("i")
     for text in texts:

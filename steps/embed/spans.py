@@ -3,11 +3,9 @@
 from collections.abc import Callable, Iterator
 from random import Random
 
-import regex
+from steps.core.texts import word_places
 
 Length = Callable[[Random], int]  # of a span, in words
-_UNSPACED = r"\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}"
-_WORD = regex.compile(rf"[{_UNSPACED}]\p{{M}}*|[^\s{_UNSPACED}]+")
 _LONG_SHARE = 0.2  # of the spans of mixed lengths
 
 
@@ -16,28 +14,27 @@ def mixed_length(queries: Length) -> Length:
     return lambda rng: rng.randint(13, 30) if rng.random() < _LONG_SHARE else queries(rng)
 
 
-def words_of(text: str) -> list[str]:
-    """The words of a text as they are written; scripts without spaces between words give their characters."""
-    return _WORD.findall(" ".join(text.split()))
+def spans(
+    text: str, rng: Random, count: int, length: Length, max_words: int, joined: float = 0.0
+) -> Iterator[list[str]]:
+    """`count` spans of a random length up to `max_words`: one window of consecutive words each, at a random place.
 
-
-def spans(text: str, rng: Random, count: int, length: Length, max_words: int, joined: float = 0.0) -> Iterator[str]:
-    """`count` windows of consecutive words, each at a random place, of a random length up to `max_words`.
-
-    With the chance `joined` it is two windows of half the length. None is longer than the text, and a text without a
-    word gives empty ones.
+    With the chance `joined` it is two windows of half the length, which do not overlap. None is longer than the text,
+    and a text without a word gives empty ones.
     """
     text = " ".join(text.split())
-    found = [word.span() for word in _WORD.finditer(text)]
+    found = word_places(text)
     for _ in range(count):
         wanted = min(length(rng), max_words, len(found))
+        free = len(found) - wanted
+        start = rng.randint(0, free)
         if joined and wanted > 3 and rng.random() < joined:
-            yield " ".join(_window(text, found, rng, half) for half in (wanted // 2, wanted - wanted // 2))
+            half, second = wanted // 2, rng.randint(start, free)
+            yield [_window(text, found, start, half), _window(text, found, second + half, wanted - half)]
         else:
-            yield _window(text, found, rng, wanted)
+            yield [_window(text, found, start, wanted)]
 
 
-def _window(text: str, found: list[tuple[int, int]], rng: Random, length: int) -> str:
+def _window(text: str, found: list[tuple[int, int]], start: int, length: int) -> str:
     """`length` of the words `found` in the text, with what stands between them."""
-    start = rng.randint(0, len(found) - length)
     return text[found[start][0] : found[start + length - 1][1]] if length else ""

@@ -96,11 +96,12 @@ def write_queries(writer: Denoiser, documents: Sequence[str], seed: int, params:
     """A query for each document, of which the first `document_tokens` are read (doc2query: Nogueira et al., 2019)."""
     order = sorted(range(len(documents)), key=lambda index: (len(documents[index]), index))
     written = [""] * len(documents)
+    at_once = max(1, params.batch_size * params.max_tokens // params.document_tokens)  # as many tokens as of queries
     with torch.random.fork_rng(), torch.inference_mode():
         torch.manual_seed(seed)
-        starts = range(0, len(order), params.batch_size)
+        starts = range(0, len(order), at_once)
         for start in progress(starts, len(starts), "queries of documents"):
-            rows = order[start : start + params.batch_size]
+            rows = order[start : start + at_once]
             ids, attention, _ = tokenize(writer, [documents[index] for index in rows], params.document_tokens)
             decoded = decode(writer, encoder_states(writer.model, ids, attention), attention, params)
             for index, text in zip(rows, decoded, strict=True):

@@ -25,96 +25,96 @@ EXAMPLES = 5
 
 
 def run(ingest: Path, output: Path, params: GenerateParams, run: Run) -> None:
-    """Write `output/generated_queries.parquet` (one a source and sigma, less the dropped) and `output/report.json`.
+    """Write `output/generated_queries.parquet` and `output/report.json`.
 
-    Sources are training queries, and texts of documents where there are fewer than `least_sources`. Without sources the
+    The BART writes a variant a sigma of each source: training queries and, where there are fewer than `least_sources`,
+    titles and sentences. With `document_model` that model reads documents in their place, once. Without sources the
     table is empty and the report says so. UserError when a model cannot be loaded.
     """
-    queries, corpus = read_table(ingest, "queries").to_pylist(), read_table(ingest, "corpus")
+    queries = read_table(ingest, "queries").to_pylist()
     evaluation = set(evaluation_keys(queries))
     train = [row for row in queries if row["split"] == "train" and fold(row["text"]) not in evaluation]
     asked = from_queries(train, params.max_queries, params.seed)
     missing = max(0, params.least_sources - len(asked)) if params.max_queries else 0
-    read = from_documents(corpus, evaluation, missing, params.seed, whole=bool(params.document_model))
-    if not asked + read:
-        note = "" if train else "neither training queries nor documents to generate from"
-        _write(output, [], {"sources": 0, "queries": 0, "sigmas": [], "model": params.model, "note": note}, run)
-        return
-    writer = load_writer(params.document_model) if params.document_model and read else None
-    denoiser = None
-    if params.model:
-        denoiser = load_denoiser(params.model)
-    elif asked or writer is None:
-        texts = [row["text"] for row in train]
-        denoiser = train_denoiser(
-            texts + corpus_sample(corpus, evaluation, params.small.corpus_texts, params.seed), params, run
-        )
+    whole = bool(params.document_model)
+    corpus = read_table(ingest, "corpus") if missing or (asked and not params.model) else None
+    read = from_documents(corpus, evaluation, missing, params.seed, whole=whole) if corpus and missing else []
+    sources = asked if whole else asked + read
+    rows: list[dict[str, Any]] = []
+    report: dict[str, Any] = {
+        "sources": len(asked) + len(read),
+        "sources_not_drawn": len(train) - len(asked),
+        "documents": len(read),
+        "mask_ratio": params.mask_ratio,
+        "sigmas": [],
+        "model": "",
+        "note": "" if train or read else "no training query, and generate.least_sources asks for no document",
+    }
     known = {fold(row["text"]) for row in train}
-    rows, report = generate(denoiser, writer, asked + read, evaluation, known, params, run)
-    report["model"] = params.model or "small BART trained on these queries"
-    report["document_model"] = params.document_model if writer else ""
-    report["documents_read"] = len(read)
-    report["sources_not_drawn"] = len(train) - len(asked)
+    if sources:
+        denoiser = load_denoiser(params.model) if params.model else None
+        if denoiser is None:
+            sample = corpus_sample(corpus, evaluation, params.small.corpus_texts, params.seed) if corpus else []
+            own = [row["text"] for row in train] if train else [source.text for source in read]
+            denoiser = train_denoiser(own + sample, params, run)
+        rows, report["sigmas"] = generate(denoiser, sources, evaluation, known, params, run)
+        report["model"] = params.model or "small BART trained on these queries"
+    if whole and read:
+        new = from_writer(load_writer(params.document_model), read, evaluation, known, params)
+        report["document_model"] = {"model": params.document_model, "read": len(read), "queries": len(new)}
+        rows += new
+    report["queries"] = len(rows)
+    run.metric("queries", len(rows))
     _write(output, rows, report, run)
 
 
 def generate(
-    denoiser: Denoiser | None,
-    writer: Denoiser | None,
+    denoiser: Denoiser,
     sources: list[Source],
     evaluation: set[str],
     known: set[str],
     params: GenerateParams,
     run: Run,
-) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Rows of generated_queries, sorted by source, and the report: one variant of every source a sigma.
-
-    `writer` reads the sources that are documents, the denoiser all others; without a writer it reads these too.
-    """
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """One variant of every source a sigma: rows of generated_queries, sorted by source, and a report on each sigma."""
     texts = [source.text for source in sources]
     written = [
-        write(denoiser, writer, sources, sigma, params.seed + variant, params)
+        write_variants(denoiser, texts, sigma, params.seed + variant, params)
         for variant, sigma in enumerate(params.sigmas)
     ]
     all_texts = [text for variants in written for text in variants.texts]
     filtered = filter_texts(all_texts, texts * len(written), evaluation, known)
-    rows: list[dict[str, Any]] = [
-        {
-            "query_id": f"{source.name}#{variant}",
-            "source_query_id": source.query_id,
-            "variant": variant,
-            "text": all_texts[position],
-            "sigma": params.sigmas[variant],
-            "mask_ratio": params.mask_ratio,
-        }
+    rows = [
+        _row(sources[position % len(texts)], variant, all_texts[position], params.sigmas[variant], params.mask_ratio)
         for position in filtered.kept
-        for variant, source in [(position // len(texts), sources[position % len(texts)])]
+        for variant in [position // len(texts)]
     ]
     rows.sort(key=lambda row: (row["query_id"].rpartition("#")[0], row["variant"]))
-    report: dict[str, Any] = {"sources": len(sources), "queries": len(rows), "mask_ratio": params.mask_ratio}
-    report["sigmas"] = [measure(texts, variants, variant, filtered, params) for variant, variants in enumerate(written)]
-    for entry in report["sigmas"]:
+    found = [measure(texts, variants, variant, filtered, params) for variant, variants in enumerate(written)]
+    for entry in found:
         for name in ("share_not_copied", "content_word_overlap", "cosine_to_source"):
             run.metric(f"sigma_{entry['sigma']:g}.{name}", entry[name])
-    run.metric("queries", len(rows))
-    return rows, report
+    return rows, found
 
 
-def write(
-    denoiser: Denoiser | None,
-    writer: Denoiser | None,
-    sources: list[Source],
-    sigma: float,
-    seed: int,
-    params: GenerateParams,
-) -> Variants:
-    """One text for each source, in their order: training queries come before documents."""
-    own = [source.text for source in sources if source.query_id or writer is None]
-    found = write_variants(denoiser, own, sigma, seed, params) if denoiser and own else Variants([], 0.0, 0.0)
-    if writer is None:
-        return found
-    more = write_queries(writer, [source.text for source in sources[len(own) :]], seed, params)
-    return Variants(found.texts + more, found.masked_share, found.state_deviation)
+def from_writer(
+    writer: Denoiser, sources: list[Source], evaluation: set[str], known: set[str], params: GenerateParams
+) -> list[dict[str, Any]]:
+    """Rows of what a model writes from whole documents: one each, less the dropped."""
+    texts = write_queries(writer, [source.text for source in sources], params.seed, params)
+    filtered = filter_texts(texts, [source.text for source in sources], evaluation, known)
+    return [_row(sources[position], 0, texts[position], 0.0, 0.0) for position in filtered.kept]
+
+
+def _row(source: Source, variant: int, text: str, sigma: float, mask_ratio: float) -> dict[str, Any]:
+    return {
+        "query_id": f"{source.name}#{variant}",
+        "source_query_id": source.query_id,
+        "variant": variant,
+        "text": text,
+        "sigma": sigma,
+        "mask_ratio": mask_ratio,
+    }
 
 
 def measure(

@@ -1,13 +1,15 @@
 """What new queries are written from: training queries, and where these are few, documents."""
 
-import random
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import count
+from random import Random
 from typing import Any
 
 import pyarrow as pa
 
-from steps.core.texts import document_text, fold, sentences
+from steps.core.files import sha256_text
+from steps.core.texts import document_text, fold, sentences, words_of
 
 SENTENCE_WORDS = range(4, 31)
 
@@ -24,29 +26,33 @@ class Source:
 def from_queries(train: list[dict[str, Any]], limit: int, seed: int) -> list[Source]:
     """All training queries, or a seeded sample of `limit`, in their order."""
     rows = range(len(train))
-    picked = sorted(random.Random(seed).sample(rows, limit)) if len(train) > limit else rows
+    picked = sorted(Random(seed).sample(rows, limit)) if len(train) > limit else rows
     return [Source(train[row]["query_id"], train[row]["text"], train[row]["query_id"]) for row in picked]
 
 
 def from_documents(corpus: pa.Table, evaluation: set[str], limit: int, seed: int, *, whole: bool) -> list[Source]:
-    """A text of each of up to `limit` documents, drawn by seed: `whole`, or its title or a sentence of it.
+    """Up to `limit` texts of documents: each of them `whole`, or its title or one of its sentences, then another one.
 
-    No text is an evaluation query, and none comes twice. A document without a text of query-like length gives none.
+    Documents take their turns in the order of a hash, so that a new one displaces few. No text is an evaluation query,
+    and none comes twice.
     """
-    draw = random.Random(seed)
-    rows = list(range(corpus.num_rows))
-    draw.shuffle(rows)
-    ids, titles, contents = (corpus[name] for name in ("doc_id", "title", "content"))
+    ids = corpus["doc_id"].to_pylist()
+    rows = sorted(range(len(ids)), key=lambda row: sha256_text(f"{seed} {ids[row]}"))
+    titles, contents = corpus["title"], corpus["content"]
     found: dict[str, Source] = {}
-    for row in rows:
-        if len(found) == limit:
-            break
-        name, title, content = ids[row].as_py(), titles[row].as_py(), contents[row].as_py()
-        texts = [document_text(title, content)] if whole else query_like(title, content)
-        if new := [text for text in texts if (key := fold(text)) and key not in evaluation and key not in found]:
-            text = draw.choice(new)
-            found[fold(text)] = Source(f"{name}#document", text)
-    return list(found.values())
+    for turn in count():
+        before = len(found)
+        for row in rows:
+            if len(found) == limit:
+                break
+            title, content = titles[row].as_py(), contents[row].as_py()
+            texts = [document_text(title, content)] if whole else query_like(title, content)
+            if new := [text for text in texts if (key := fold(text)) and key not in evaluation and key not in found]:
+                text = Random(f"{seed} {ids[row]} {turn}").choice(new)
+                found[fold(text)] = Source(f"{ids[row]}#document{turn or ''}", text)
+        if len(found) in (before, limit):
+            return list(found.values())
+    raise AssertionError("turns do not end")
 
 
 def corpus_sample(corpus: pa.Table, evaluation: set[str], limit: int, seed: int) -> list[str]:
@@ -57,12 +63,12 @@ def corpus_sample(corpus: pa.Table, evaluation: set[str], limit: int, seed: int)
             if (key := fold(text)) not in evaluation:
                 texts.setdefault(key, text)
     pool = list(texts.values())
-    return random.Random(seed).sample(pool, min(limit, len(pool)))
+    return Random(seed).sample(pool, min(limit, len(pool)))
 
 
 def query_like(title: str, content: str) -> list[str]:
     """The title and the sentences of a document that are about as long as queries."""
-    return [text for text in _texts(title, content) if len(text.split()) in SENTENCE_WORDS]
+    return [text for text in _texts(title, content) if len(words_of(text)) in SENTENCE_WORDS]
 
 
 def _texts(title: str, content: str) -> Iterator[str]:

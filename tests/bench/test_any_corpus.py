@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from bench import any_corpus
-from bench.any_corpus import changed_teacher, compared, read_corpora, retention, summary
+from bench.any_corpus import changed_teacher, check, compared, read_corpora, retention, summary
 from bench.disguise import COUNTED, PLAIN
 from steps.core.errors import UserError
 from steps.core.params import read_mapping
@@ -48,13 +48,35 @@ def test_a_comparison_is_paired_by_query() -> None:
     before = draw.random(50)
     old = {"students": {"1l": {"by_query": {"test": before.tolist()}, "retention": {"test": {"mean": 0.9}}}}}
     after = before + 0.1 + 0.01 * draw.random(50)
-    row = {"students": {"1l": {"by_query": {"test": after.tolist()}}, "new": {"by_query": {"test": []}}}}
-    compared(row, old)
+    row = {"corpus": "x", "students": {"1l": {"by_query": {"test": after.tolist()}}, "new": {"by_query": {"test": []}}}}
+    compared("a", row, {"a": old | {"corpus": "x"}})
     told = row["students"]["1l"]["against"]
     assert told["retention"] == 0.9 and told["p"] < 1e-9
     assert told["difference"] == pytest.approx(float((after - before).mean()))
     assert "against" not in row["students"]["new"]
     json.dumps(told)
+
+
+def test_another_corpus_is_not_compared() -> None:
+    with pytest.raises(UserError, match="a: was another corpus"):
+        compared("a", {"corpus": "x", "students": {}}, {"a": {"corpus": "y", "students": {}}})
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((["nowhere"], ["static"], ""), r"--only: .* has no nowhere; it has scifact_500"),
+        ((["scifact"], ["statik"], ""), r"--students: params.yaml describes no statik; it has static"),
+        ((["scifact"], ["static"], "never"), r"--against: nothing was measured as never"),
+        ((["medquad_pool"], ["static"], ""), r"UNLABELLED"),
+    ],
+)
+def test_what_is_missing_is_said_before_any_work(
+    words: tuple[list[str], list[str], str], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("UNLABELLED", raising=False)
+    with pytest.raises(UserError, match=said):
+        check(*words, read_corpora())
 
 
 @pytest.mark.medium

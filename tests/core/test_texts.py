@@ -65,6 +65,7 @@ def test_full_stops_set_apart_end_sentences_in_lower_case() -> None:
         ["As Fig. 3 (cf. Eq. 4) shows, it falls.", "E. coli vs. S. aureus.", '"It is late."', "Nobody came."],
         ["the angle, see fig . 3 , falls .", "so smith et al . found in a plane p .", "a second one ?", "no ."],
         ["Use x.sum(axis=0) or pandas.DataFrame.sum.", "If None, 2.0.1 is read.", "y1, ..., yp : array"],
+        ["It is the state of the art.", "It took 10 ms.", "She has a Ph.D. in max. 3 areas.", "Acme Corp. said so."],
         ["Das ist z. B. ein Satz.", "Das kostet ca. 5 Euro.", "Il a dit : « C'est fini. »", "Это второе."],
         ["यह पहला वाक्य है।", "क्या यह तीसरा है?", "یہ پہلا ہے۔", "هل هذه ثانية؟", "ይህ ነው።"],
     ],
@@ -74,7 +75,7 @@ def test_sentences_of_several_kinds(found: list[str]) -> None:
 
 
 def test_sentences_of_scripts_without_spaces() -> None:
-    found = ["边界层是层流的。", "作者说：“升力下降（见图2）。”", "为什么？", "これは文です。", "3.5キロです！"]
+    found = ["边界层是层流的。", "作者说：“升力下降（见图2）。”", "为什么？！", "これは文です。", "3.5キロです！"]
     assert sentences("".join(found)) == found
 
 

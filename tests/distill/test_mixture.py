@@ -40,7 +40,16 @@ def test_parts_without_weight_are_neither_trained_nor_held_out() -> None:
 
 
 def test_hold_out_is_a_partition() -> None:
-    training, validation = hold_out(np.arange(1000), 64, seed=3)
+    parts = np.full(1000, "titles")
+    training, validation = hold_out(np.arange(1000), parts, 64, seed=3)
     assert len(validation) == 64
     assert sorted([*training, *validation]) == list(range(1000))
-    assert len(hold_out(np.arange(50), 64, seed=3)[1]) == 5
+    assert len(hold_out(np.arange(50), parts, 64, seed=3)[1]) == 5
+
+
+def test_spans_validate_only_where_other_texts_are_too_few() -> None:
+    parts = np.repeat(["titles", "spans"], [100, 900])
+    assert set(parts[hold_out(np.arange(1000), parts, 40, seed=3)[1]]) == {"titles"}
+    training, validation = hold_out(np.arange(1000), parts, 80, seed=3)
+    assert Counter(parts[validation].tolist()) == {"titles": 50, "spans": 30}
+    assert sorted([*training, *validation]) == list(range(1000))

@@ -80,6 +80,29 @@ def test_documents_too_short_to_give_more_end_the_search() -> None:
     assert filled("", "?", least=50).told() == filled(least=50).told() == "no texts"
 
 
+def test_short_documents_do_not_end_the_search_in_long_ones() -> None:
+    alone = filled(*ABSTRACTS, least=3000)
+    beside = filled(*ABSTRACTS, *(f"part number {number}" for number in range(300)), least=3000)
+    assert alone.table.num_rows == beside.table.num_rows == 3000
+
+
+def test_of_many_documents_a_sample_gives_spans() -> None:
+    found = filled(*(f"a{i} b{i} c{i} d{i} e{i} f{i}" for i in range(900)), least=1000)
+    assert found.table.num_rows == 1000  # a sentence each, and spans of no more documents than are missing
+    assert len({document for document, _ in spans_of(found)}) < 200
+
+
+def test_no_piece_of_a_joined_span_is_an_evaluation_query() -> None:
+    document = "one two three four five six seven eight"
+
+    def begun(queries: Sequence[dict[str, str]]) -> set[str]:
+        """Spans of two pieces, the first of which is `two three`."""
+        texts = {text for _, text in spans_of(filled(document, least=400, queries=queries))}
+        return {text for text in texts if re.fullmatch(r"two three( \w+){2,3}", text) and text not in document}
+
+    assert begun([]) and not begun([query("t", "two three", "test")])
+
+
 def test_one_long_document_without_a_full_stop_gives_enough() -> None:
     document = " ".join(f"word{number}" for number in range(3000))
     found = filled(document, least=3000)
