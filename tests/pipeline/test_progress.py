@@ -117,6 +117,7 @@ def flow(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., tuple
         monkeypatch.setattr(pipeline.surroundings, "without_git", lambda root: did.append("no git"))
         monkeypatch.setattr(pipeline.preflight, "examine", lambda root: Machine(2, 1.0, 50.0, "fp32", "AVX2"))
         monkeypatch.setattr(sys, "argv", ["pipeline", *words])
+        monkeypatch.delenv("OMP_NUM_THREADS", raising=False)  # with other cores than two it would be warned of
         try:
             pipeline.main()
         except (SystemExit, UserError) as ended:
