@@ -4,8 +4,13 @@ A document is a public function, class or method of an installed package: title 
 content = docstring without its summary. A query is a summary; relevant are all documents that had it.
 """
 
+import os
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
 from typing import NamedTuple
 
 from steps.core.errors import UserError
@@ -29,6 +34,15 @@ class Entry(NamedTuple):
     summary: str
 
 
+class PackageDocs(NamedTuple):
+    """What a package gives: documents, why others were left out, files read, and line and path of those in error."""
+
+    entries: list[Entry]
+    left_out: Counter[str]
+    files: int
+    broken: list[tuple[int, str]]
+
+
 def read_api_docs(
     source: ApiDocsSource, *, key: str, seed: int, max_query_words: int, max_reject_ratio: float, rejects: Rejects
 ) -> SourceData:
@@ -38,13 +52,16 @@ def read_api_docs(
     """
     left_out: Counter[str] = Counter()
     entries: dict[str, Entry] = {}
-    for package in progress(source.packages, len(source.packages), "API documentation"):
-        for docstring in _package_docstrings(source.name, package, f"{key}.packages", max_reject_ratio, rejects):
-            entry = as_entry(package, docstring, source, max_query_words, left_out)
-            if entry and entry.title in entries:
+    for package, found in zip(source.packages, _packages(source, key, max_query_words), strict=True):
+        left_out += found.left_out
+        for _ in range(found.files):
+            rejects.count_row(f"{source.name}/{package}")
+        for line, path in found.broken:
+            rejects.add(f"{source.name}/{package}", line, "unparsable_file", path)
+        rejects.check(f"{source.name}/{package}", f"package {package}", max_reject_ratio)
+        for entry in found.entries:
+            if entries.setdefault(entry.title, entry) is not entry:
                 left_out["title_seen_before"] += 1
-            elif entry:
-                entries[entry.title] = entry
     usable = _without_common_summaries(entries.values(), source.max_summary_documents, left_out)
     kept = balanced_cut(usable, source.max_documents, seed)
     left_out["over_max_documents"] = len(usable) - len(kept)
@@ -67,19 +84,33 @@ def read_api_docs(
     return data
 
 
-def _package_docstrings(
-    name: str, package: str, key: str, max_reject_ratio: float, rejects: Rejects
-) -> list[Docstring]:
-    folder, source = package_folder(package, key), f"{name}/{package}"
-    found: list[Docstring] = []
-    for path in source_paths(folder):
-        rejects.count_row(source)
+def _packages(source: ApiDocsSource, key: str, max_query_words: int) -> Iterator[PackageDocs]:
+    """What each package gives, in their order; several are read at once where there are cores for it."""
+    folders = [package_folder(package, f"{key}.packages") for package in source.packages]
+    read = partial(read_package, source, max_query_words)
+    processes = min(len(folders), len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1)
+    if processes == 1:
+        yield from progress(map(read, source.packages, folders), len(folders), "API documentation")
+        return
+    with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
+        yield from progress(pool.map(read, source.packages, folders), len(folders), "API documentation")
+
+
+def read_package(source: ApiDocsSource, max_query_words: int, package: str, folder: Path) -> PackageDocs:
+    """The documents of one package, from its source files."""
+    entries: list[Entry] = []
+    left_out: Counter[str] = Counter()
+    broken: list[tuple[int, str]] = []
+    paths = source_paths(folder)
+    for path in paths:
         try:
-            found += docstrings(package, folder, path)
+            found = docstrings(package, folder, path)
         except (SyntaxError, ValueError) as error:
-            rejects.add(source, getattr(error, "lineno", None) or 1, "unparsable_file", path)
-    rejects.check(source, f"package {package}", max_reject_ratio)
-    return found
+            broken.append((getattr(error, "lineno", None) or 1, path))
+            continue
+        made = (as_entry(package, docstring, source, max_query_words, left_out) for docstring in found)
+        entries += filter(None, made)
+    return PackageDocs(entries, left_out, len(paths), broken)
 
 
 def as_entry(

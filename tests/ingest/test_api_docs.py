@@ -1,6 +1,8 @@
 """API documentation as a search task, on a tiny package that would fail if anything imported it."""
 
 import importlib
+import os
+import shutil
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -163,6 +165,18 @@ def test_an_unparsable_file_is_a_reject(package: Path) -> None:
     assert len(data.documents) == 5
     with pytest.raises(UserError, match=r"package fakepkg: 1 of .*unparsable_file 1"):
         read(ratio=0.0)
+
+
+@pytest.mark.medium
+def test_packages_read_at_once_give_what_they_give_one_by_one(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(package, package.with_name("otherpkg"))
+    (package.with_name("otherpkg") / "broken.py").write_text("def (:\n")
+    found = []
+    for cores in ({0}, {0, 1}):
+        monkeypatch.setattr(os, "sched_getaffinity", lambda process, cores=cores: cores, raising=False)
+        data, rejects = read(ratio=0.5, packages=["otherpkg", "fakepkg"], max_summary_documents=9)
+        found.append((data.documents, data.queries, data.judgements, data.facts, rejects.report()))
+    assert found[0] == found[1] and len(found[0][0]) > 8
 
 
 @pytest.mark.usefixtures("package")
