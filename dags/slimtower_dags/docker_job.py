@@ -43,9 +43,8 @@ class ContainerOperator(DockerOperator):
         if self.container is None:
             return
         try:
-            self.cli.remove_container(self.container["Id"], force=True)
-        except NotFound:
-            pass
+            with contextlib.suppress(NotFound):  # it is gone
+                self.cli.remove_container(self.container["Id"], force=True)
         except (APIError, OSError) as error:
             self.log.warning("container %s is left on the engine: %s", self.container_name, error)
 

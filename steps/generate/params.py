@@ -47,3 +47,9 @@ class GenerateParams(Strict):
     judge_sample: int = Field(ge=1)
     seed: int = Field(ge=0)
     small: SmallBartParams
+
+    @model_validator(mode="after")
+    def _document_model_has_documents(self) -> Self:
+        if self.document_model and not (self.max_queries and self.least_sources):
+            raise ValueError("document_model reads nothing while least_sources or max_queries is 0; raise them")
+        return self

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import count
 from random import Random
 from typing import Any
 
@@ -40,19 +39,19 @@ def from_documents(corpus: pa.Table, evaluation: set[str], limit: int, seed: int
     rows = sorted(range(len(ids)), key=lambda row: sha256_text(f"{seed} {ids[row]}"))
     titles, contents = corpus["title"], corpus["content"]
     found: dict[str, Source] = {}
-    for turn in count():
+    turn, before = 0, -1
+    while before < len(found) < limit:
         before = len(found)
         for row in rows:
-            if len(found) == limit:
-                break
             title, content = titles[row].as_py(), contents[row].as_py()
             texts = [document_text(title, content)] if whole else query_like(title, content)
             if new := [text for text in texts if (key := fold(text)) and key not in evaluation and key not in found]:
                 text = Random(f"{seed} {ids[row]} {turn}").choice(new)
                 found[fold(text)] = Source(f"{ids[row]}#document{turn or ''}", text)
-        if len(found) in (before, limit):
-            return list(found.values())
-    raise AssertionError("turns do not end")
+            if len(found) == limit:
+                break
+        turn += 1
+    return list(found.values())
 
 
 def corpus_sample(corpus: pa.Table, evaluation: set[str], limit: int, seed: int) -> list[str]:

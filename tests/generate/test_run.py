@@ -223,3 +223,9 @@ def test_a_missing_document_model_is_refused_with_the_fix(tmp_path: Path, judge:
 def test_heads_that_do_not_divide_the_width_are_refused() -> None:
     with pytest.raises(ValidationError, match=r"heads \(5\) must divide d_model \(64\)"):
         GenerateParams.model_validate(PARAMS.model_dump() | {"small": PARAMS.small.model_dump() | {"heads": 5}})
+
+
+@pytest.mark.parametrize("changes", [{"least_sources": 0}, {"least_sources": 9, "max_queries": 0}])
+def test_a_document_model_that_would_read_nothing_is_refused(changes: dict[str, int]) -> None:
+    with pytest.raises(ValidationError, match="document_model reads nothing while least_sources or max_queries is 0"):
+        GenerateParams.model_validate(PARAMS.model_dump() | {"document_model": "x"} | changes)
