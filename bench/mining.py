@@ -53,7 +53,7 @@ def mine_log(queries: int) -> dict[str, Any]:
         folder = Path(name)
         started = time.perf_counter()
         write_log(folder / "ingest", queries, SEED)
-        for empty in ("relevance", "term_scores"):
+        for empty in ("relevance", "term_scores", "qrels", "given_triplets"):
             write_table(folder / "ingest", empty, SCHEMAS[empty].empty_table())
         written = time.perf_counter() - started
         command = [sys.executable, "-m", "bench.mining", "--one", str(folder)]
@@ -68,7 +68,8 @@ def mine_one(folder: Path) -> dict[str, Any]:
     run(
         signal="click",
         ingest=folder / "ingest",
-        clicks=folder / "mine",
+        found=None,
+        earlier=None,
         output=folder / "mine",
         params=bench_params(),
         run=NullRun(),

@@ -17,7 +17,6 @@ from steps.core.tables import FILLER, Part, table_path
 from steps.distill.losses.base import Need
 from steps.distill.params import DOCUMENT_PARTS, StudentParams
 from steps.index.params import IndexParams
-from steps.mine.params import MineParams
 from steps.teach.kinds.dual_encoder import DualEncoder
 
 _POINTS_A_CENTROID = 39  # of `index`, below which faiss calls k-means badly trained
@@ -49,7 +48,7 @@ def check_data(params: Params, ingest: Path) -> list[str]:
     for what would stop a later stage: training asked for without a triplet to train on, terms without labels, a
     required part without texts, no text at all, an index that cannot be trained on so few documents.
     """
-    found = _read(ingest, params.mine)
+    found = _read(ingest, params)
     if params.mine.planner == "table" and not found.term_scores:
         raise UserError(
             "params.yaml: mine.planner: 'table' needs term scores and ingest read none; name a TSV of term and score in"
@@ -72,9 +71,13 @@ def _teachers(params: Params, found: Found) -> Iterator[str]:
             raise UserError(
                 f"params.yaml: {key} is {teacher.epochs:g}, but the log of the training queries does not have both"
                 " clicked documents and such that were shown and not clicked, nor a query with more scores than"
-                f" mine.relevance_skip: there is nothing to train on; set {key}: 0.0, or give ingest such a log"
+                " mine.relevance_skip, and no training query is judged: there is nothing to train on; set"
+                f" {key}: 0.0, or give ingest such a log"
             )
-        yield f"teach@{name}: no click log and no relevance table: {teacher.base} stays as it is, a zero-shot teacher"
+        yield (
+            f"teach@{name}: no click log, no relevance table and no judged training query: {teacher.base} stays as it"
+            " is, a zero-shot teacher"
+        )
 
 
 def _repeats(params: Params, found: Found) -> Iterator[str]:
@@ -191,14 +194,14 @@ def _centroids(component: str) -> int:
     return 0
 
 
-def _read(ingest: Path, mine: MineParams) -> Found:
+def _read(ingest: Path, params: Params) -> Found:
     queries = _table(ingest, "queries", ["query_id", "split"])
     train = queries.filter(pc.equal(queries["split"], "train"))["query_id"]
     qrels = _table(ingest, "qrels", ["query_id", "dataset", "grade", "split"])
     qrels = qrels.filter(pc.greater(qrels["grade"], 0))
     judged = pc.any(pc.is_in(qrels["query_id"], value_set=train)).as_py()
     clicked, passed = _clicks(ingest, train)
-    scored, ranked = _scores(ingest, train, mine.relevance_skip)
+    scored, ranked = _scores(ingest, train, params.mine.relevance_skip)
     documents: Counter[str] = Counter()
     for batch in corpus_batches(ingest, ["dataset"]):
         documents.update(batch["dataset"].to_pylist())
@@ -211,7 +214,10 @@ def _read(ingest: Path, mine: MineParams) -> Found:
         tested=frozenset(qrels.filter(pc.equal(qrels["split"], "test"))["dataset"].unique().to_pylist()),
         labelled=bool(judged) or clicked or scored,
         logged=_has_rows(ingest, "impressions") or _has_rows(ingest, "relevance"),
-        minable=(clicked and passed) or ranked,
+        minable=(clicked and passed)
+        or ranked
+        or (bool(judged) and bool(params.candidates.searchers))
+        or _has_rows(ingest, "given_triplets"),
         term_scores=_has_rows(ingest, "term_scores"),
     )
 

@@ -25,7 +25,16 @@ CONTAINERFILE = Path("containers/Containerfile")
 PACKAGE_LOCKS = {"cpu": Path("requirements/run.lock"), "accelerated": Path("requirements/gpu.lock")}
 EXTRAS = Path("requirements/extras.lock")
 STEPS = tuple(Params.model_fields)
-ACCELERATED = ("teach", "generate", "embed", "score", "distill", "index")  # steps that can use a GPU
+ACCELERATED = (
+    "candidates",
+    "rank",
+    "teach",
+    "generate",
+    "embed",
+    "score",
+    "distill",
+    "index",
+)  # steps that can use a GPU
 LOCK = Path("images.lock")
 KEY = "SLIMTOWER_IMAGE_KEY"  # set by the Containerfile
 HEADER = "# What the steps' images are made from; `make images` keeps it up to date (pipeline/images.py).\n"

@@ -3,6 +3,9 @@
 from pathlib import Path
 from typing import Any
 
+from steps.rank.params import RankParams
+
+from steps.candidates.params import CandidatesParams
 from steps.core.errors import UserError
 from steps.core.params import PARAMS, Strict, read_mapping, validated
 from steps.distill.params import DistillParams
@@ -22,7 +25,9 @@ class Params(Strict):
     """All sections, in the order of the stages."""
 
     ingest: IngestParams
+    candidates: CandidatesParams
     mine: MineParams
+    rank: RankParams
     teach: TeachParams
     generate: GenerateParams
     embed: EmbedParams
@@ -42,10 +47,12 @@ def load_params(path: Path = PARAMS) -> Params:
 def check_params(raw: dict[str, Any], source: str) -> Params:
     """Validate a params mapping; UserError lists what is wrong in `source`."""
     params = validated(Params, raw, source)
+    _check_candidates(params, source)
+    known = [*params.teach.teachers, *params.rank.rankers]
     for name in params.score.teachers:
-        if name not in params.teach.teachers:
+        if name not in known:
             raise UserError(
-                f"{source}: score.teachers names {name!r}, but teach.teachers has only {params.teach.teachers}; add it"
+                f"{source}: score.teachers names {name!r}, but teach.teachers and rank.rankers have only {known}; add it"
                 " there, or take it off score.teachers"
             )
         if name == params.teach.index:
@@ -56,6 +63,27 @@ def check_params(raw: dict[str, Any], source: str) -> Params:
     for student in params.distill.students:
         _check_teachers(student, params, source)
     return params
+
+
+def _check_candidates(params: Params, source: str) -> None:
+    """UserError where judgements or a ranker ask for candidates that nobody finds, and for names that clash."""
+    candidates = params.candidates
+    if candidates.searchers and candidates.depth <= params.mine.judged_skip:
+        raise UserError(
+            f"{source}: candidates.depth is {candidates.depth}, but mine.judged_skip leaves out the first"
+            f" {params.mine.judged_skip}: no judged query would have a hard negative; keep more, or skip fewer"
+        )
+    for name in params.rank.rankers:
+        if not candidates.searchers:
+            raise UserError(
+                f"{source}: rank.rankers names {name!r}, but candidates.searchers is empty, so it has nothing to score;"
+                " name bm25 there"
+            )
+        if name in params.teach.teacher:
+            raise UserError(
+                f"{source}: {name!r} is a ranker (rank.ranker) and a teacher (teach.teacher), which would be written to"
+                " one folder; rename one of them"
+            )
 
 
 def _check_teachers(student: str, params: Params, source: str) -> None:

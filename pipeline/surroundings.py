@@ -30,8 +30,9 @@ def settle() -> None:
 
 
 def lay_out(root: Path) -> None:
-    """Make the folder that stages depend on though none has to write into it: a clone has it, a copy may not."""
-    (root / "data/score").mkdir(parents=True, exist_ok=True)
+    """Make the folders that stages depend on though none has to write into them: a clone has them, a copy may not."""
+    for name in ("rank", "score"):
+        (root / "data" / name).mkdir(parents=True, exist_ok=True)
 
 
 def in_git(root: Path) -> bool:

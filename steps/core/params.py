@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar, cast, get_args, get_origin
 
 import yaml
-from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError, create_model
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, create_model
 from pydantic.fields import FieldInfo
 
 from steps.core.errors import UserError
@@ -22,7 +22,17 @@ class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
+def _untrained(name: str) -> str:
+    if "models/" in name:
+        raise ValueError(
+            "looks like a trained teacher, which would be made of its own judgements; name the weights that training"
+            " starts from"
+        )
+    return name
+
+
 Name = Annotated[str, AfterValidator(plain_name)]  # becomes a folder, which a run replaces
+Untrained = Annotated[str, Field(min_length=1), AfterValidator(_untrained)]  # a model that this pipeline did not train
 Section = TypeVar("Section", bound=Strict)
 Model = TypeVar("Model", bound=BaseModel)
 

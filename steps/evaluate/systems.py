@@ -9,13 +9,13 @@ from pathlib import Path
 
 import numpy as np
 
+from steps.core.bm25 import Bm25
 from steps.core.errors import UserError
 from steps.core.files import sha256_file
 from steps.core.fingerprints import fingerprint
 from steps.core.tables import read_table
 from steps.core.texts import document_text
 from steps.core.towers import encode, load_tower
-from steps.evaluate.bm25 import Bm25
 from steps.evaluate.latency import Encode
 from steps.evaluate.student_tower import student_tower
 from steps.serving.dims import truncate

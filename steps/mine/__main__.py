@@ -8,12 +8,14 @@ from steps.core.tracking import Run
 from steps.mine.params import MineParams
 
 FOLDER = Path("data/mine")
+_BEFORE = {"click": None, "judged": FOLDER / "click", "relevance": FOLDER / "judged"}
+_FOUND = {"click": None, "judged": Path("data/candidates"), "relevance": Path("data/rank")}
 
 
 def main() -> None:
     """Mine one signal."""
     parser = step_parser("mine", __doc__)
-    parser.add_argument("--signal", required=True, choices=["click", "relevance"])
+    parser.add_argument("--signal", required=True, choices=list(_BEFORE))
     signal = parser.parse_args().signal
 
     def body(params: MineParams, run: Run) -> None:
@@ -22,7 +24,8 @@ def main() -> None:
         mine(
             signal=signal,
             ingest=Path("data/ingest"),
-            clicks=FOLDER / "click",
+            found=_FOUND[signal],
+            earlier=_BEFORE[signal],
             output=FOLDER / signal,
             params=params,
             run=run,

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import ibis
 import ibis.expr.types as ir
 
 from steps.mine.association import click_associations
@@ -14,9 +15,11 @@ from steps.mine.engine import Engine
 from steps.mine.outputs import association_rows, triplet_rows
 from steps.mine.params import MineParams
 from steps.mine.planner import importances
-from steps.mine.report import associating_terms, samples, why_clicked
+from steps.mine.positives import judged_positives, named_documents, triplet_positives
+from steps.mine.report import associating_terms, rows_by_source, samples, why_clicked
 from steps.mine.triplets import Signal, mine_triplets
 
+CLICK_SOURCES = ("click_one_hop", "click_multi_hop")
 _EMPTY_LOG = "the log holds no impressions: nothing to mine, both tables are empty"
 
 
@@ -25,7 +28,8 @@ def mine_clicks(
 ) -> dict[str, Any]:
     """Write associations and triplets below `folder` and return the report; `source` names the log in errors."""
     queries = keyed_queries(engine, tables["queries"])
-    documents = keyed_documents(engine, tables["corpus"].semi_join(tables["impressions"], "doc_id"))
+    named = [tables["impressions"].select("doc_id"), *named_documents(tables["qrels"], tables["given_triplets"])]
+    documents = keyed_documents(engine, tables["corpus"].semi_join(ibis.union(*named, distinct=True), "doc_id"))
     log = judgements(engine, tables["impressions"], queries, documents, params.debias, seed=params.seed)
     signal = click_signal(engine, log.table, documents)
 
@@ -40,12 +44,14 @@ def mine_clicks(
         min_terms=params.min_terms,
         cap=params.max_associations,
     )
-    none = signal.positives.select("query", "doc", "text_key").limit(0)
+    known = judged_positives(engine, tables["qrels"], train, documents).union(
+        triplet_positives(engine, tables["given_triplets"], train, documents)
+    )
     mined = mine_triplets(
         engine,
         signal,
         found.kept,
-        none,
+        known,
         documents,
         max_positives=params.max_positives,
         max_negatives=params.max_negatives,
@@ -56,7 +62,7 @@ def mine_clicks(
     engine.write(folder, "associations", association_rows(found.kept, queries, "click"))
     engine.write(folder, "triplets", triplet_rows(mined.table, queries, documents))
 
-    rows = rows_by_source(engine, mined.table, "click")
+    rows = rows_by_source(engine, mined.table, CLICK_SOURCES)
     return {
         "note": _note(log, rows),
         "rows": rows,
@@ -78,8 +84,7 @@ def mine_clicks(
             mined.table,
             log.table,
             why_clicked,
-            planned,
-            found.top,
+            (planned, found.top),
             queries,
             documents,
             tables["corpus"],
@@ -102,13 +107,6 @@ def of_datasets_with(train: ir.Table, judged: ir.Table) -> ir.Table:
     """Training queries of the data sets that `judged` (query, ...) has queries of; no other can get an association."""
     datasets = train.semi_join(judged, "query").select("dataset").distinct()
     return train.semi_join(datasets, "dataset")
-
-
-def rows_by_source(engine: Engine, triplets: ir.Table, signal: str) -> dict[str, int]:
-    """Triplets of each source of a signal, zeros included."""
-    counted = triplets.group_by("source").aggregate(rows=lambda t: t.count())
-    by_source = {row["source"]: row["rows"] for row in engine.rows(counted).to_pylist()}
-    return {source: by_source.get(source, 0) for source in (f"{signal}_one_hop", f"{signal}_multi_hop")}
 
 
 def association_facts(engine: Engine, kept: ir.Table, found: int, planned: ir.Table) -> dict[str, Any]:

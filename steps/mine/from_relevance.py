@@ -1,48 +1,53 @@
-"""The cell `relevance`: triplets from a ranker's scores, and those from clicks checked against them."""
+"""The cell `relevance`: triplets from a ranker's scores, and the earlier ones checked against them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from shutil import copyfile
 from typing import Any
 
 import ibis
 import ibis.expr.types as ir
 
-from steps.core.files import read_json
-from steps.core.tables import table_path
 from steps.mine.association import relevance_associations
 from steps.mine.audit import audit, used_queries
 from steps.mine.catalogue import keyed_documents, keyed_queries
+from steps.mine.earlier import Earlier
 from steps.mine.engine import Engine
-from steps.mine.from_clicks import association_facts, of_datasets_with, rows_by_source
+from steps.mine.from_clicks import CLICK_SOURCES, association_facts, of_datasets_with
 from steps.mine.outputs import association_rows, triplet_rows
 from steps.mine.params import MineParams
 from steps.mine.planner import importances
+from steps.mine.positives import click_positives, judged_positives, named_documents, triplet_positives
 from steps.mine.relevance import ranked_documents, relevance_signal
-from steps.mine.report import SAMPLES, associating_terms, samples, why_relevant
-from steps.mine.triplets import all_positives, mine_triplets
+from steps.mine.report import SAMPLES, associating_terms, rows_by_source, samples, why_relevant
+from steps.mine.triplets import mine_triplets
+
+RELEVANCE_SOURCES = ("relevance_one_hop", "relevance_multi_hop")
 
 
 def mine_relevance(
-    engine: Engine, tables: Mapping[str, ir.Table], clicks: Path, folder: Path, params: MineParams, source: str
+    engine: Engine,
+    tables: Mapping[str, ir.Table],
+    ranker: Sequence[ir.Table],
+    earlier: Earlier,
+    folder: Path,
+    params: MineParams,
+    source: str,
 ) -> dict[str, Any]:
-    """Write the triplets of all four sources below `folder` and return their report.
+    """Write the triplets of all sources below `folder` and return their report.
 
-    clicks: output of the cell `click`. Its triplets are kept as they are, but for those whose hard negative is a
-    positive of the query by relevance, which are dropped and counted.
+    ranker: scores of the stage `rank`, if it ran, which count on data sets without relevance scores of their own. The
+    triplets of `earlier` are kept as they are, but for those whose hard negative is a positive of the query by
+    relevance, and click triplets whose negative is among its best `relevance_skip`; they are dropped and counted.
     """
-    from_clicks: dict[str, Any] = read_json(clicks / "report.json")
-    mined_before = {name: table_path(clicks, name) for name in ("associations", "triplets")}
-    if engine.number(tables["relevance"].count()) == 0:
-        for path in mined_before.values():
-            copyfile(path, folder / path.name)
-        return from_clicks | {"rows": from_clicks["rows"] | {"relevance_one_hop": 0, "relevance_multi_hop": 0}}
-
-    earlier = {name: engine.read(path) for name, path in mined_before.items()}
     queries = keyed_queries(engine, tables["queries"])
-    named = ibis.union(tables["relevance"].select("doc_id"), tables["impressions"].select("doc_id"), distinct=True)
-    documents = keyed_documents(engine, tables["corpus"].semi_join(named, "doc_id"))
-    ranked = ranked_documents(engine, tables["relevance"], queries, documents)
+    relevance = _relevance(engine, tables["relevance"], ranker, queries)
+    if engine.number(relevance.count()) == 0:
+        return earlier.passed_on(folder, RELEVANCE_SOURCES)
+
+    named = [each.select("doc_id") for each in (relevance, tables["impressions"])]
+    named += named_documents(tables["qrels"], earlier.triplets)
+    documents = keyed_documents(engine, tables["corpus"].semi_join(ibis.union(*named, distinct=True), "doc_id"))
+    ranked = ranked_documents(engine, relevance, queries, documents)
     signal = relevance_signal(engine, ranked.table, documents, skip=params.relevance_skip, depth=params.relevance_depth)
     train = queries.filter(queries.split == "train")
     planned = importances(engine, of_datasets_with(train, ranked.table), params, tables["term_scores"])
@@ -55,14 +60,18 @@ def mine_relevance(
         min_terms=params.min_terms,
         cap=params.max_associations,
     )
-    clicked = _click_positives(engine, tables["impressions"], earlier["associations"], train, documents)
+    known = ibis.union(
+        click_positives(engine, tables["impressions"], earlier.associations, train, documents),
+        judged_positives(engine, tables["qrels"], train, documents),
+        triplet_positives(engine, earlier.triplets.filter(earlier.triplets.source == "given"), train, documents),
+    )
     high = ranked.table.filter(ranked.table["rank"] <= params.relevance_skip).join(documents, "doc")
     maybe_relevant = engine.keep(high.select("query", "doc", "text_key"))
     mined = mine_triplets(
         engine,
         signal,
         found.kept,
-        clicked.union(maybe_relevant),
+        known.union(maybe_relevant),
         documents,
         max_positives=params.max_positives,
         max_negatives=params.max_negatives,
@@ -70,12 +79,19 @@ def mine_relevance(
         seed=params.seed,
     )
     leakage = audit(engine, used_queries(found.kept, mined.table), queries, source)
-    relevant = mined.positives.union(maybe_relevant)
-    kept = _without_relevant_negatives(engine, earlier["triplets"], relevant, queries, documents)
+    by_clicks = earlier.triplets.source.isin(CLICK_SOURCES)
+    kept = engine.keep(
+        ibis.union(
+            _without_relevant_negatives(
+                earlier.triplets.filter(by_clicks), mined.positives.union(maybe_relevant), queries, documents
+            ),
+            _without_relevant_negatives(earlier.triplets.filter(~by_clicks), mined.positives, queries, documents),
+        )
+    )
     engine.write(
         folder,
         "associations",
-        earlier["associations"].union(association_rows(found.kept, queries, "relevance")),
+        earlier.associations.union(association_rows(found.kept, queries, "relevance")),
     )
     engine.write(folder, "triplets", kept.union(triplet_rows(mined.table, queries, documents)))
 
@@ -84,73 +100,56 @@ def mine_relevance(
         mined.table,
         ranked.table,
         why_relevant,
-        planned,
-        found.top,
+        (planned, found.top),
         queries,
         documents,
         tables["corpus"],
         seed=params.seed,
     )
-    rows = rows_by_source(engine, kept, "click") | rows_by_source(engine, mined.table, "relevance")
-    removed = sum(from_clicks["rows"].values()) - engine.number(kept.count())
-    sampled = kept.filter(kept.query_id.isin([row["query"]["id"] for row in from_clicks["samples"]] or [""]))
-    still = {tuple(row.values()) for row in engine.rows(sampled.select(_NAMES)).to_pylist()}
-    clicked_samples = [row for row in from_clicks["samples"] if _names(row) in still]
-    half = max(SAMPLES - len(clicked_samples), SAMPLES // 2)
-    note = "" if any(rows.values()) else "no triplet came of clicks or scores: see what was dropped below"
-    return {
+    rows = rows_by_source(engine, kept, earlier.rows) | rows_by_source(engine, mined.table, RELEVANCE_SOURCES)
+    removed = sum(earlier.rows.values()) - engine.number(kept.count())
+    sampled = earlier.sampled(kept, engine)
+    half = max(SAMPLES - len(sampled), SAMPLES // 2)
+    note = "" if any(rows.values()) else "no triplet came of anything: see what was dropped below"
+    report = earlier.report
+    return report | {
         "note": note,
         "rows": rows,
-        "queries": from_clicks["queries"]
+        "queries": report["queries"]
         | {
             "in_triplets": engine.number(kept.query_id.nunique()),
             "with_relevance": engine.number(signal.positives.query.nunique()),
             "in_relevance_triplets": engine.number(mined.table.query.nunique()),
         },
-        "impressions": from_clicks["impressions"],
         "scores": {"read": ranked.scores, "dropped": ranked.dropped},
-        "propensities": from_clicks["propensities"],
-        "associations": from_clicks["associations"]
+        "associations": report["associations"]
         | {"relevance": association_facts(engine, found.kept, found.found, planned)},
-        "dropped_positives": from_clicks["dropped_positives"]
+        "dropped_positives": report["dropped_positives"]
         | mined.dropped
-        | {"click_triplets": {"negative_is_relevant": removed}},
-        "refused_negatives": from_clicks["refused_negatives"] | mined.refused_negatives,
-        "leakage": from_clicks["leakage"] | {"relevance": leakage},
-        "associating_terms": from_clicks["associating_terms"],
+        | {"earlier_triplets": {"negative_is_relevant": removed}},
+        "refused_negatives": report["refused_negatives"] | mined.refused_negatives,
+        "leakage": report["leakage"] | {"relevance": leakage},
         "associating_terms_relevance": associating_terms(engine, found.kept, found.top, planned),
-        "samples": (own[:half] + clicked_samples)[:SAMPLES],
+        "samples": (own[:half] + sampled)[:SAMPLES],
     }
 
 
-_NAMES = ["query_id", "positive_id", "negative_id", "source", "via_query_id"]
-
-
-def _names(sample: Mapping[str, Any]) -> tuple[str, ...]:
-    """The ids of a sampled triplet, as in a row of the table."""
-    via = sample["via_query"]["id"] if sample["via_query"] else ""
-    ids = (sample[name]["id"] for name in ("query", "positive", "negative"))
-    return (*ids, sample["source"], via)
-
-
-def _click_positives(
-    engine: Engine, impressions: ir.Table, associations: ir.Table, train: ir.Table, documents: ir.Table
-) -> ir.Table:
-    """(query, doc, text_key): the click positives of each training query by both hops."""
-    clicked = impressions.filter(impressions.clicked).select("query_id", "doc_id").distinct()
-    ids = train.select("query", "query_id")
-    texts = documents.select("doc", "doc_id", "text_key")
-    own = engine.keep(clicked.join(ids, "query_id").join(texts, "doc_id").select("query", "doc", "text_key"))
-    others = ids.select(other_query="query", other_query_id="query_id")
-    pairs = associations.join(ids, "query_id").join(others, "other_query_id").select("query", "other_query")
-    return all_positives(engine, own, pairs)
+def _relevance(engine: Engine, given: ir.Table, ranker: Sequence[ir.Table], queries: ir.Table) -> ir.Table:
+    """The user's scores, and a ranker's on data sets of which the user has none."""
+    whose = queries.select("query_id", "dataset")
+    covered = given.join(whose, "query_id").select("dataset").distinct()
+    tables = [given]
+    for scores in ranker:
+        others = scores.join(whose, "query_id").anti_join(covered, "dataset")
+        tables.append(others.select("query_id", "doc_id", "score"))
+    return engine.keep(ibis.union(*tables)) if ranker else given
 
 
 def _without_relevant_negatives(
-    engine: Engine, triplets: ir.Table, positives: ir.Table, queries: ir.Table, documents: ir.Table
+    triplets: ir.Table, positives: ir.Table, queries: ir.Table, documents: ir.Table
 ) -> ir.Table:
-    """Click triplets less those whose negative is, or has the text of, one of `positives` of the query."""
+    """Triplets less those whose negative is, or has the text of, one of `positives` of the query."""
     ids = queries.select("query", "query_id")
     texts = documents.select("text_key", negative_id="doc_id")
     relevant = positives.join(ids, "query").select("query_id", "text_key").join(texts, "text_key")
-    return engine.keep(triplets.anti_join(relevant.select("query_id", "negative_id"), ["query_id", "negative_id"]))
+    return triplets.anti_join(relevant.select("query_id", "negative_id"), ["query_id", "negative_id"])

@@ -4,7 +4,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from steps.core.params import Strict
+from steps.core.params import Strict, Untrained
 
 
 class DebiasParams(Strict):
@@ -25,11 +25,13 @@ class MineParams(Strict):
     memory_limit: str = Field(pattern=r"^[1-9][0-9]*(\.[0-9]+)? ?(MB|GB|TB|MiB|GiB|TiB)$")
     spark_master: str = Field(min_length=1)
     planner: Literal["idf", "occlusion", "table"]
-    planner_model: str = Field(min_length=1)
+    planner_model: Untrained
     click_threshold: float = Field(ge=0.01, lt=1)  # a query offers every set of its terms above it
     click_top_terms: int = Field(ge=1, le=4)
     relevance_threshold: float = Field(ge=0.01, lt=1)
     relevance_top_terms: int = Field(ge=1, le=4)
+    judged_skip: int = Field(ge=0)
+    judged_depth: int = Field(ge=1)
     relevance_skip: int = Field(ge=1)
     relevance_depth: int = Field(ge=2)
     min_terms: int = Field(ge=1)
@@ -41,19 +43,11 @@ class MineParams(Strict):
     seed: int
 
     @model_validator(mode="after")
-    def _no_circle(self) -> Self:
-        if "models/" in self.planner_model:
-            raise ValueError(
-                f"planner_model {self.planner_model!r} looks like a trained teacher, which would be made of its own"
-                " judgements; name the weights that training starts from"
-            )
-        return self
-
-    @model_validator(mode="after")
     def _some_ranks_are_left(self) -> Self:
-        if self.relevance_depth <= self.relevance_skip:
-            raise ValueError(
-                f"relevance_depth {self.relevance_depth} must be above relevance_skip {self.relevance_skip}: hard"
-                " negatives are ranked between the two"
-            )
+        for kind in ("judged", "relevance"):
+            depth, skip = getattr(self, f"{kind}_depth"), getattr(self, f"{kind}_skip")
+            if depth <= skip:
+                raise ValueError(
+                    f"{kind}_depth {depth} must be above {kind}_skip {skip}: hard negatives are ranked between the two"
+                )
         return self

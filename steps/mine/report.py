@@ -1,6 +1,6 @@
 """The mining report: how many rows of which source, what was left out and why, and examples that a person can judge."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
 
@@ -28,13 +28,19 @@ def associating_terms(engine: Engine, associations: ir.Table, top: ir.Table, imp
     return [{"term": row["word"], "associations": row["associations"]} for row in engine.rows(named).to_pylist()]
 
 
+def rows_by_source(engine: Engine, triplets: ir.Table, sources: Iterable[str]) -> dict[str, int]:
+    """Triplets of each of these sources, zeros included."""
+    counted = triplets.group_by("source").aggregate(rows=lambda t: t.count())
+    by_source = {row["source"]: row["rows"] for row in engine.rows(counted).to_pylist()}
+    return {source: by_source.get(source, 0) for source in sources}
+
+
 def samples(
     engine: Engine,
     triplets: ir.Table,
     evidence: ir.Table,
     explain: Explain,
-    importances: ir.Table,
-    top: ir.Table,
+    planned: tuple[ir.Table, ir.Table] | None,
     queries: ir.Table,
     documents: ir.Table,
     corpus: ir.Table,
@@ -43,7 +49,8 @@ def samples(
 ) -> list[Row]:
     """A seeded sample of triplets, evenly over the sources, with texts and the reason why each exists.
 
-    evidence: (query, doc, ...), what a query says of a document; `explain` puts it into words.
+    evidence: (query, doc, ...), what a query says of a document; `explain` puts it into words. planned: importances
+    and top terms, where queries were associated.
     """
     numbered = triplets.mutate(number=mixed(seed, triplets.query, triplets.positive))
     ordered = numbered.order_by("number", "query", "positive")
@@ -67,10 +74,13 @@ def samples(
         for row in engine.rows(named.join(corpus, "doc_id")).to_pylist()
     }
     seen = {(row["query"], row["doc"]): row for row in asked(evidence)}
-    shares = {(row["query"], row["term"]): row for row in asked(importances)}
+    shares: dict[tuple[int, int], Row] = {}
     top_of: dict[int, list[int]] = {}
-    for row in asked(top):
-        top_of.setdefault(row["query"], []).append(row["term"])
+    if planned:
+        importances, top = planned
+        shares = {(row["query"], row["term"]): row for row in asked(importances)}
+        for row in asked(top):
+            top_of.setdefault(row["query"], []).append(row["term"])
 
     def sample(row: Row) -> Row:
         source_query = row["query"] if row["via"] is None else row["via"]
@@ -103,6 +113,13 @@ def why_clicked(who: str, positive: Row, negative: Row) -> str:
     )
 
 
+def why_judged(who: str, positive: Row, negative: Row) -> str:
+    """A judged triplet's reason."""
+    placed = "" if negative["rank"] is None else f", found at rank {negative['rank']} of the candidates"
+    judged = "not judged" if negative["grade"] is None else f"judged {negative['grade']}"
+    return f"for {who} the positive is judged {positive['grade']} and the negative {judged}{placed}"
+
+
 def why_relevant(who: str, positive: Row, negative: Row) -> str:
     """A relevance triplet's reason."""
     return (
@@ -121,6 +138,7 @@ def as_text(report: Mapping[str, Any]) -> str:
     for title, key in (
         ("Queries", "queries"),
         ("Impressions", "impressions"),
+        ("Judgements", "judgements"),
         ("Relevance scores", "scores"),
         ("Propensities", "propensities"),
         ("Associations", "associations"),

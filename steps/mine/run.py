@@ -1,21 +1,27 @@
 """The stage: tables of ingest in, associations, triplets and report out."""
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Literal, assert_never
 
 from steps.core.files import staged_folder, write_json
 from steps.core.tables import table_path
 from steps.core.tracking import Run
+from steps.mine.earlier import Earlier
 from steps.mine.engines import open_engine
 from steps.mine.from_clicks import mine_clicks
+from steps.mine.from_judgements import mine_judged
 from steps.mine.from_relevance import mine_relevance
 from steps.mine.params import MineParams
 from steps.mine.report import as_text
 
-Signal = Literal["click", "relevance"]
+Signal = Literal["click", "judged", "relevance"]
+SIGNALS: tuple[Signal, ...] = ("click", "judged", "relevance")  # each adds to the triplets of the one before
+_ALWAYS = ("corpus", "queries", "qrels", "given_triplets", "impressions")
 _TABLES: dict[Signal, tuple[str, ...]] = {
-    "click": ("corpus", "queries", "impressions", "term_scores"),
-    "relevance": ("corpus", "queries", "impressions", "relevance", "term_scores"),
+    "click": (*_ALWAYS, "term_scores"),
+    "judged": _ALWAYS,
+    "relevance": (*_ALWAYS, "relevance", "term_scores"),
 }
 
 
@@ -23,27 +29,49 @@ def run(
     *,
     signal: Signal,
     ingest: Path,
-    clicks: Path,
+    found: Path | None,
+    earlier: Path | None,
     output: Path,
     params: MineParams,
     run: Run,
 ) -> None:
-    """Mine one signal of `ingest` into `output`; the cell `relevance` adds to what the cell `click` left in `clicks`.
+    """Mine one signal of `ingest` into `output`, and what the cell in `earlier` left, which `click` does without.
 
-    UserError when an input is not as declared or an evaluation query leaks.
+    found: where folders of `candidates` (judged) or of `rank` (relevance) lie. UserError when an input is not as
+    declared or an evaluation query leaks.
     """
     paths = {name: table_path(ingest, name) for name in _TABLES[signal]}
     source = str(paths["queries"])
     with staged_folder(output) as folder:
         with open_engine(params, folder) as engine:
             tables = {name: engine.read(path) for name, path in paths.items()}
-            if signal == "click":
-                report = mine_clicks(engine, tables, folder, params, source)
-            else:
-                report = mine_relevance(engine, tables, clicks, folder, params, source)
+            match signal:
+                case "click":
+                    report = mine_clicks(engine, tables, folder, params, source)
+                case "judged":
+                    candidates = [engine.read(path) for path in _found(found, "candidates")]
+                    before = Earlier(engine, _folder(earlier))
+                    report = mine_judged(engine, tables, candidates, before, folder, params, source)
+                case "relevance":
+                    scores = [engine.read(path) for path in _found(found, "relevance")]
+                    before = Earlier(engine, _folder(earlier))
+                    report = mine_relevance(engine, tables, scores, before, folder, params, source)
+                case _:
+                    assert_never(signal)
         write_json(folder / "report.json", report)
         (folder / "report.md").write_text(as_text(report), encoding="utf-8")
     rows = {f"rows.{name}": float(count) for name, count in report["rows"].items()}
     run.metrics(rows | {"associations.per_query": report["associations"]["per_query"]})
     run.artifact(output / "report.json")
     run.artifact(output / "report.md")
+
+
+def _found(folder: Path | None, name: str) -> Sequence[Path]:
+    """The named table of each folder below `folder`."""
+    return [table_path(path.parent, name) for path in sorted(_folder(folder).glob(f"*/{name}.parquet"))]
+
+
+def _folder(folder: Path | None) -> Path:
+    if folder is None:
+        raise ValueError("this signal adds to another's and needs both folders")
+    return folder

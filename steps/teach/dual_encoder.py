@@ -51,7 +51,7 @@ def teach_dual_encoder(ingest: Path, mine: Path, output: Path, params: "DualEnco
     report: dict[str, Any] = {"base": params.base, "kind": params.kind, "epochs": epochs, "comparison": None}
     checkpoints: Path | None = None
     if epochs > 0 and nothing_to_mine(ingest, mine):
-        epochs, why = 0.0, "no click log and no relevance table, so nothing to train on"
+        epochs, why = 0.0, "no click log, no relevance table and no judged training query, so nothing to train on"
         report |= {"epochs": epochs, "note": f"zero-shot: {why}"}
         if rank() == 0:
             print(
@@ -94,7 +94,7 @@ def teach_dual_encoder(ingest: Path, mine: Path, output: Path, params: "DualEnco
 
 
 def nothing_to_mine(ingest: Path, mine: Path) -> bool:
-    """Whether the data have neither impressions nor relevance scores, of which alone triplets are mined."""
+    """Whether the data have neither triplets nor impressions and relevance scores, of which they would be mined."""
     places = ((mine, "triplets"), (ingest, "impressions"), (ingest, "relevance"))
     return not any(pq.read_metadata(table_path(folder, name)).num_rows for folder, name in places)
 

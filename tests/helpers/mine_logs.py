@@ -28,6 +28,8 @@ PARAMS: dict[str, Any] = {
     "click_top_terms": 2,
     "relevance_threshold": 0.1,
     "relevance_top_terms": 4,
+    "judged_skip": 1,
+    "judged_depth": 6,
     "relevance_skip": 2,
     "relevance_depth": 6,
     "min_terms": 2,
@@ -82,14 +84,40 @@ def impression(query_id: str, doc_id: str, clicked: bool, session: int = 0, rank
     }
 
 
+def judgement(query_id: str, doc_id: str, grade: int = 1, split: str = "train", dataset: str = "d") -> Row:
+    return {"query_id": query_id, "dataset": dataset, "doc_id": doc_id, "grade": grade, "split": split}
+
+
+def found(query_id: str, *doc_ids: str) -> list[Row]:
+    """What a searcher found for a query, best first."""
+    return [
+        {"query_id": query_id, "doc_id": doc_id, "rank": rank, "score": 1 / rank}
+        for rank, doc_id in enumerate(doc_ids, start=1)
+    ]
+
+
 def write_log(
-    folder: Path, queries: list[Row], documents: list[Row], impressions: list[Row], relevance: Sequence[Row] = ()
+    folder: Path,
+    queries: list[Row],
+    documents: list[Row],
+    impressions: list[Row],
+    relevance: Sequence[Row] = (),
+    qrels: Sequence[Row] = (),
+    given: Sequence[Row] = (),
 ) -> Path:
     """The tables of ingest that `mine` reads."""
     folder.mkdir(parents=True, exist_ok=True)
-    tables = {"queries": queries, "corpus": documents, "impressions": impressions}
-    for name, rows in (tables | {"relevance": relevance, "term_scores": []}).items():
+    tables = {"queries": queries, "corpus": documents, "impressions": impressions, "relevance": relevance}
+    for name, rows in (tables | {"qrels": qrels, "given_triplets": given, "term_scores": []}).items():
         write_table(folder, name, table_from_rows(name, rows))
+    return folder
+
+
+def write_found(folder: Path, name: str, **by_whom: Sequence[Row]) -> Path:
+    """A folder of `candidates` (name: candidates) or of `rank` (name: relevance) for each searcher or ranker."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for who, rows in by_whom.items():
+        write_table(folder / who, name, table_from_rows(name, rows))
     return folder
 
 
@@ -116,15 +144,20 @@ def random_log(seed: int, datasets: int = 6, queries: int = 12) -> tuple[list[Ro
 
 def mine(ingest: Path, output: Path, **changes: Any) -> Path:
     """Run the cell `click` with the tests' parameters, some changed."""
-    return _cell("click", ingest, output, output, changes)
+    return _cell("click", ingest, None, None, output, changes)
 
 
-def mine_relevance(ingest: Path, clicks: Path, output: Path, **changes: Any) -> Path:
-    """Run the cell `relevance` on what the cell `click` left."""
-    return _cell("relevance", ingest, clicks, output, changes)
+def mine_judged(ingest: Path, candidates: Path, clicks: Path, output: Path, **changes: Any) -> Path:
+    """Run the cell `judged` on what the cell `click` left."""
+    return _cell("judged", ingest, candidates, clicks, output, changes)
 
 
-def _cell(signal: Any, ingest: Path, clicks: Path, output: Path, changes: Row) -> Path:
+def mine_relevance(ingest: Path, earlier: Path, output: Path, rank: Path | None = None, **changes: Any) -> Path:
+    """Run the cell `relevance` on what an earlier cell left; `rank`: folder of rankers' scores, None = there is none."""
+    return _cell("relevance", ingest, rank or ingest, earlier, output, changes)
+
+
+def _cell(signal: Any, ingest: Path, found: Path | None, earlier: Path | None, output: Path, changes: Row) -> Path:
     params = MineParams(**{**PARAMS, **changes})
-    run(signal=signal, ingest=ingest, clicks=clicks, output=output, params=params, run=NullRun())
+    run(signal=signal, ingest=ingest, found=found, earlier=earlier, output=output, params=params, run=NullRun())
     return output

@@ -14,7 +14,7 @@ import string
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import yaml
 from dvc.repo import Repo
@@ -156,11 +156,13 @@ class Declared:
 
 def run_all(root: Path, params: Params) -> list[str]:
     """Run every stage below `root`; returns the lines of the data check."""
+    from steps.candidates.run import run as candidates
     from steps.distill.run import run as distill
     from steps.embed.run import run as embed
     from steps.evaluate.run import run as evaluate
     from steps.generate.run import run as generate
     from steps.index.run import run as index
+    from steps.mine.run import Signal
     from steps.mine.run import run as mine
     from steps.release.run import run as release
     from steps.score.run import run as score
@@ -168,15 +170,27 @@ def run_all(root: Path, params: Params) -> list[str]:
 
     declared, run = Declared(root, params), NullRun()
     lines = check_data(params, run_ingest(root, params))
-    signals: list[Literal["click", "relevance"]] = ["click", "relevance"]
-    for signal in signals:
+    candidates(declared.of("candidates") / "data/ingest", root / "data/candidates", params.candidates, run)
+    (root / "data/rank").mkdir()
+    cells: list[tuple[Signal, str, str]] = [
+        ("click", "ingest", "ingest"),
+        ("judged", "candidates", "mine/click"),
+        ("relevance", "rank", "mine/judged"),
+    ]
+    for signal, found, earlier in cells:
+        for name in params.rank.rankers if signal == "relevance" else ():
+            from steps.rank.run import run as rank
+
+            seen = declared.of(f"rank@{name}") / "data"
+            outputs = root / "data/rank" / name, root / "models/teach" / name
+            rank(seen / "ingest", seen / "candidates", seen / "mine/judged", *outputs, params.rank.ranker[name], run)
         data = declared.of(f"mine@{signal}") / "data"
-        output = root / "data/mine" / signal
         mine(
             signal=signal,
             ingest=data / "ingest",
-            clicks=data / "mine/click",
-            output=output,
+            found=data / found,
+            earlier=data / earlier,
+            output=root / "data/mine" / signal,
             params=params.mine,
             run=run,
         )

@@ -33,7 +33,8 @@ def student(**changes: Any) -> dict[str, Any]:
 def write(folder: Path, documents: int = 30, title: str = "title", **rows: list[tuple[Any, ...]]) -> Path:
     """Tables of ingest: `documents` of the data set `a`, and rows of others as tuples of their columns."""
     corpus = [(f"a/{at}", "a", title, "", f"content {at}") for at in range(documents)]
-    for name in ("corpus", "queries", "unlabelled_queries", "qrels", "impressions", "relevance", "term_scores"):
+    others = ("unlabelled_queries", "impressions", "relevance", "term_scores", "given_triplets")
+    for name in ("corpus", "queries", "qrels", *others):
         given = corpus if name == "corpus" else rows.get(name, [])
         named = [dict(zip(SCHEMAS[name].names, row, strict=True)) for row in given]
         write_table(folder, name, table_from_rows(name, named))
@@ -58,7 +59,8 @@ def shown(number: int, *, clicked: bool) -> tuple[Any, ...]:
 
 def test_a_corpus_alone_runs_and_is_told_what_it_goes_without(tmp_path: Path) -> None:
     assert check_data(params(), write(tmp_path)) == [
-        "teach@dense: no click log and no relevance table: all-MiniLM-L6-v2 stays as it is, a zero-shot teacher",
+        "teach@dense: no click log, no relevance table and no judged training query: all-MiniLM-L6-v2 stays as it is,"
+        " a zero-shot teacher",
         "distill: no texts of generated_queries, train_queries, unlabelled_queries: left out",
         "evaluate: no test query of a is judged: closeness to the teacher is measured instead; `make promote` will"
         " refuse, as it compares judged answers",

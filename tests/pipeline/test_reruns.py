@@ -18,9 +18,11 @@ pytestmark = pytest.mark.medium
 
 ROOT = Path(__file__).parents[2]
 CELLS = {name: [f"{name}@{student}" for student in ("static", "4l")] for name in ("distill", "release")}
-ALL = {"ingest", "mine@click", "mine@relevance", "teach@dense", "teach@other", "generate", "embed", "score@other",
+MINE = {f"mine@{signal}" for signal in ("click", "judged", "relevance")}
+ALL = {"ingest", "candidates", *MINE, "rank@cross", "teach@dense", "teach@other", "generate", "embed", "score@other",
        *CELLS["distill"], "index", *CELLS["release"], "evaluate"}  # fmt: skip
 TEACHERS = {"teach@dense", "teach@other"}
+TRAINED = TEACHERS | {"rank@cross"}
 
 
 @dataclass
@@ -88,11 +90,12 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
 
 
 def _with_a_scorer(path: Path) -> None:
-    """A second teacher in params.yaml, which scores."""
+    """A ranker in params.yaml, and a second teacher, which scores."""
     params = yaml.safe_load(path.read_text())
     params["teach"]["teachers"].append("other")
     params["teach"]["teacher"]["other"] = dict(params["teach"]["teacher"]["dense"])
     params["score"]["teachers"].append("other")
+    params["rank"]["rankers"].append("cross")
     path.write_text(yaml.safe_dump(params))
 
 
@@ -131,7 +134,7 @@ def test_what_serves_reruns_those_that_write_or_open_it_and_the_core_all(project
 
 def test_what_training_shares_reruns_the_stages_that_train(project: Project) -> None:
     changed = project.after_edits("steps/training/distributed.py", "steps/training/torchrun.py")
-    assert changed == TEACHERS | set(CELLS["distill"])
+    assert changed == TRAINED | set(CELLS["distill"])
 
 
 @pytest.mark.parametrize(
@@ -145,6 +148,8 @@ def test_what_training_shares_reruns_the_stages_that_train(project: Project) -> 
         ("evaluate.budget_ms", 1.0, {"evaluate"}),
         ("teach.teacher.dense.seed", 99, {"teach@dense"}),
         ("teach.teacher.other.seed", 99, {"teach@other"}),
+        ("rank.ranker.cross.seed", 99, {"rank@cross"}),
+        ("candidates.depth", 99, {"candidates"}),
         ("score.batch_size", 5, {"score@other"}),
         ("embed.neighbours", 5, {"embed"}),
         ("ingest.seed", 99, {"ingest"}),
@@ -158,10 +163,11 @@ def test_a_knob_reruns_the_stages_that_read_it(project: Project, knob: str, valu
     ("table", "reruns"),
     [
         ("unlabelled_queries", {"embed", *CELLS["release"], "evaluate"}),
-        ("impressions", {"mine@click", "mine@relevance", *TEACHERS, "evaluate"}),
+        ("impressions", {*MINE, *TEACHERS, "evaluate"}),
         ("relevance", {"mine@relevance", *TEACHERS, "evaluate"}),
-        ("term_scores", {"mine@click", "mine@relevance", "evaluate"}),
-        ("qrels", {*TEACHERS, *CELLS["distill"], *CELLS["release"], "evaluate"}),
+        ("term_scores", {*MINE, "evaluate"}),
+        ("given_triplets", {*MINE, "evaluate"}),
+        ("qrels", {"candidates", *MINE, *TRAINED, *CELLS["distill"], *CELLS["release"], "evaluate"}),
         ("rejects", {"evaluate"}),
         ("queries", ALL - {"ingest", "score@other"}),
         ("corpus", ALL - {"ingest"}),

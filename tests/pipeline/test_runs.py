@@ -120,7 +120,7 @@ def test_a_recipe_runs_once_then_does_nothing_then_only_what_changed(project: Pr
     recipe.write_text(RECIPE)
 
     fourth = project.run()
-    assert "0 stages ran, 12 reused" in fourth.stdout
+    assert "0 stages ran, 14 reused" in fourth.stdout
     assert project.git_status() == ""
     _check_tracking(project.root)
 

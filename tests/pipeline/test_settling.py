@@ -100,15 +100,16 @@ def test_a_plain_copy_holds_what_git_tracks_or_would(tmp_path: Path) -> None:
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split("\0")
     plain_copy(Path.cwd(), tmp_path / "copy")
-    inside = {"data/score/README.md"}  # the one file below an ignored folder: the pipeline makes the folder itself
+    inside = {"data/rank/README.md", "data/score/README.md"}  # below ignored folders, which the pipeline makes itself
     assert held(tmp_path / "copy") == {name for name in listed if name and Path(name).is_file()} - inside
 
 
-def test_the_folder_of_scores_is_there_before_a_run(tmp_path: Path) -> None:
+def test_the_folders_of_scores_are_there_before_a_run(tmp_path: Path) -> None:
     surroundings.lay_out(tmp_path)
     (tmp_path / "data/score/other").mkdir()
     surroundings.lay_out(tmp_path)
     assert [path.name for path in (tmp_path / "data/score").iterdir()] == ["other"]
+    assert (tmp_path / "data/rank").is_dir()
 
 
 def test_a_plain_copy_takes_over_what_is_new_and_keeps_what_is_ignored(tmp_path: Path) -> None:

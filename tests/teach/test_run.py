@@ -152,7 +152,7 @@ def test_without_log_and_relevance_table_the_base_stays_as_it_is(
     params = PARAMS.model_copy(update={"base": str(base)})
     teach(ingest, mine, tmp_path / "teach", params, NullRun())
     report = read_json(tmp_path / "teach" / "report.json")
-    assert report["epochs"] == 0 and "no click log and no relevance table" in report["note"]
+    assert report["epochs"] == 0 and "no click log, no relevance table and no judged" in report["note"]
     assert sha256_file(base / "model.safetensors") == sha256_file(tmp_path / "teach/tower/model.safetensors")
     assert f"keeps {base} as it is, a zero-shot teacher" in capsys.readouterr().err
 

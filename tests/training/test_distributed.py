@@ -46,7 +46,7 @@ def trained(tiny_tower: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[
         subprocess.run(
             [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2",
              two_processes.__file__, str(teacher), str(two)],
-            env=os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}, check=True, timeout=200,
+            env=os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}, check=True, timeout=500,
         )  # fmt: skip
     return {"teacher": teacher, "one": one, "two": two}
 

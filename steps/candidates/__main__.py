@@ -1,0 +1,22 @@
+"""python -m steps.candidates"""
+
+from pathlib import Path
+
+from steps.candidates.params import CandidatesParams
+from steps.core.stage import stage_main
+from steps.core.tracking import Run
+
+
+def main() -> None:
+    """Search."""
+
+    def body(params: CandidatesParams, run: Run) -> None:
+        from steps.candidates.run import run as candidates
+
+        candidates(Path("data/ingest"), Path("data/candidates"), params, run)
+
+    stage_main("candidates", CandidatesParams, body)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,54 @@
+"""Candidates by the embeddings of an untrained dual encoder."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from steps.candidates.asked import Asked
+from steps.candidates.params import CandidatesParams
+from steps.candidates.rows import candidate_rows
+from steps.core.bases import resolve_base
+from steps.core.corpus import CorpusTexts, corpus_columns
+from steps.core.exact_search import best_documents
+from steps.core.fingerprints import fingerprint
+from steps.core.progress import progress
+from steps.core.towers import encode, load_tower
+from steps.core.vector_cache import embed_once
+
+_QUERIES = 4096  # searched at once
+
+
+def by_dense(ingest: Path, asked: Sequence[Asked], scratch: Path, params: CandidatesParams) -> Iterator[pa.Table]:
+    """The table `candidates`, some queries at a time: `depth` documents with the largest inner products.
+
+    Embeddings are kept below SLIMTOWER_CACHE; those of the corpus lie in the folder `scratch` meanwhile.
+    """
+    tower = load_tower(resolve_base(params.base))
+    tower.max_seq_length = params.max_document_length
+    tower.save_pretrained(str(scratch / "tower"), create_model_card=False)  # a name on the hub has no files to digest
+    embed_once(
+        tower,
+        fingerprint(scratch / "tower").id,
+        "document",
+        CorpusTexts(ingest),
+        scratch / "documents.npy",
+        dtype="float32",
+        precision=params.precision,
+        batch_size=params.batch_size,
+        shard_texts=params.shard_texts,
+        what="embed documents",
+    )
+    documents = np.load(scratch / "documents.npy", mmap_mode="r")
+    fields = np.array(list(corpus_columns(ingest, ["doc_id", "dataset"])), dtype=object).reshape(-1, 2)
+    for each in asked:
+        rows = np.flatnonzero(fields[:, 1] == each.dataset)
+        own = documents if len(rows) == len(documents) else documents[rows]
+        starts = range(0, len(each.ids), _QUERIES)
+        for start in progress(starts, len(starts), f"search, {each.dataset}"):
+            texts = each.texts[start : start + _QUERIES]
+            vectors = encode(tower, texts, "query", precision=params.precision, batch_size=params.batch_size)
+            scores, places = best_documents(vectors, own, params.depth)
+            found = [fields[rows[row], 0].tolist() for row in places]
+            yield candidate_rows(each.ids[start : start + _QUERIES], found, list(scores))

@@ -1,0 +1,43 @@
+"""Search for the training queries with what there is before any teacher: documents that may be hard negatives."""
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import assert_never
+
+import pyarrow.parquet as pq
+
+from steps.candidates.asked import asked_queries
+from steps.candidates.lexical import by_bm25
+from steps.candidates.params import CandidatesParams
+from steps.core.files import staged_folder, write_json
+from steps.core.tables import stream_table
+from steps.core.tracking import Run
+
+
+def run(ingest: Path, output: Path, params: CandidatesParams, run: Run) -> None:
+    """Write `output/<searcher>/candidates.parquet` of each searcher, ranks from 1, and `output/report.json`.
+
+    A query searches its own data set. Asked are training queries, and the judged dev queries, with which a ranker is
+    measured. What a searcher finds says nothing of relevance.
+    """
+    asked = asked_queries(ingest, params)
+    found: dict[str, int] = {}
+    with staged_folder(output) as staging:
+        for searcher in params.searchers:
+            with TemporaryDirectory(prefix=".scratch.", dir=staging) as scratch:
+                match searcher:
+                    case "bm25":
+                        tables = by_bm25(ingest, asked, params.depth)
+                    case "dense":
+                        from steps.candidates.dense import by_dense  # loads torch
+
+                        tables = by_dense(ingest, asked, Path(scratch), params)
+                    case _:
+                        assert_never(searcher)
+                path = stream_table(staging / searcher, "candidates", tables)
+            found[searcher] = pq.read_metadata(path).num_rows
+        write_json(
+            staging / "report.json", {"queries": {each.dataset: len(each.ids) for each in asked}, "candidates": found}
+        )
+    run.metrics({f"candidates.{name}": count for name, count in found.items()})
+    run.artifact(output / "report.json")

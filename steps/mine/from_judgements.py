@@ -1,0 +1,155 @@
+"""The cell `judged`: triplets from the judgements of training queries, and those that came with the data."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import ibis
+import ibis.expr.types as ir
+
+from steps.mine.audit import audit, used_queries
+from steps.mine.catalogue import keyed_documents, keyed_queries
+from steps.mine.clicks import FIXED_POINT
+from steps.mine.earlier import Earlier
+from steps.mine.engine import Engine
+from steps.mine.outputs import triplet_rows
+from steps.mine.params import MineParams
+from steps.mine.positives import click_positives, judged_positives, named_documents, triplet_positives
+from steps.mine.report import SAMPLES, rows_by_source, samples, why_judged
+from steps.mine.triplets import Signal, mine_triplets
+
+JUDGED_SOURCES = ("judged", "given")
+
+
+class Graded(NamedTuple):
+    """Judgements and candidates of the training queries."""
+
+    table: ir.Table
+    """(query, doc, grade, rank): grade is null for what nobody judged, rank, the best of all searchers, for what none
+    found."""
+    dropped: dict[str, int]
+    """Judgements left out, by reason."""
+
+
+def mine_judged(
+    engine: Engine,
+    tables: Mapping[str, ir.Table],
+    candidates: Sequence[ir.Table],
+    earlier: Earlier,
+    folder: Path,
+    params: MineParams,
+    source: str,
+) -> dict[str, Any]:
+    """Write what `earlier` has and the triplets of judgements below `folder`, and return the report of all.
+
+    candidates: what each searcher found. Positives of a query are its documents of grade 1 or more, the best graded
+    first. Candidates for hard negatives are those judged irrelevant, and those that a searcher places in
+    (`judged_skip`, `judged_depth`]: what it ranks above may be relevant, though nobody said so. Given triplets stay as
+    they are, but for those whose negative is known to be relevant.
+    """
+    queries = keyed_queries(engine, tables["queries"])
+    train = queries.filter(queries.split == "train")
+    qrels, given = (tables[name].semi_join(train, "query_id") for name in ("qrels", "given_triplets"))
+    if engine.number(qrels.count()) + engine.number(given.count()) == 0:
+        return earlier.passed_on(folder, JUDGED_SOURCES)
+
+    named = [each.select("doc_id") for each in (tables["impressions"], *candidates)]
+    named += named_documents(qrels, given)
+    documents = keyed_documents(engine, tables["corpus"].semi_join(ibis.union(*named, distinct=True), "doc_id"))
+    graded = graded_documents(engine, qrels, candidates, train, documents)
+    signal = judged_signal(engine, graded.table, documents, skip=params.judged_skip, depth=params.judged_depth)
+    clicked = click_positives(engine, tables["impressions"], earlier.associations, train, documents)
+    published = triplet_positives(engine, given, train, documents)
+    alone = signal.positives.select("query", other_query="query", strength=ibis.literal(0, "int64")).limit(0)
+    mined = mine_triplets(
+        engine,
+        signal,
+        alone,
+        clicked.union(published),
+        documents,
+        max_positives=params.max_positives,
+        max_negatives=params.max_negatives,
+        multi_hop_weight=params.multi_hop_weight,
+        seed=params.seed,
+    )
+    relevant = ibis.union(clicked, published, judged_positives(engine, qrels, train, documents))
+    usable = given_triplets(engine, given, relevant, train, documents)
+    used = used_queries(alone, mined.table).union(usable.join(train, "query_id").select("query")).distinct()
+    leakage = audit(engine, used, queries, source)
+    own = triplet_rows(mined.table, queries, documents).mutate(source=ibis.literal("judged"))
+    added = engine.keep(own.union(usable))
+    engine.write(folder, "associations", earlier.associations)
+    engine.write(folder, "triplets", earlier.triplets.union(added))
+
+    shown = samples(
+        engine, mined.table, graded.table, why_judged, None, queries, documents, tables["corpus"], seed=params.seed
+    )
+    half = max(SAMPLES - len(earlier.report["samples"]), SAMPLES // 2)
+    rows = earlier.rows | rows_by_source(engine, added, JUDGED_SOURCES)
+    dropped, refused = {"judged": mined.dropped["judged_one_hop"]}, mined.refused_negatives["judged_one_hop"]
+    if lost := engine.number(given.count()) - rows["given"]:
+        dropped["given"] = {"negative_is_relevant_or_document_unknown": lost}
+    return earlier.report | {
+        "note": earlier.report["note"] if not any(rows.values()) else "",
+        "rows": rows,
+        "queries": earlier.report["queries"]
+        | {
+            "with_judgements": engine.number(signal.positives.query.nunique()),
+            "in_judged_triplets": engine.number(mined.table.query.nunique()),
+        },
+        "judgements": {"read": engine.number(tables["qrels"].count()), "dropped": graded.dropped},
+        "dropped_positives": earlier.report["dropped_positives"] | dropped,
+        "refused_negatives": earlier.report["refused_negatives"]
+        | {"judged": mined.refused_negatives["judged_one_hop"]},
+        "leakage": earlier.report["leakage"] | {"judged": leakage},
+        "samples": ([row | {"source": "judged"} for row in shown][:half] + earlier.report["samples"])[:SAMPLES],
+    }
+
+
+def graded_documents(
+    engine: Engine, qrels: ir.Table, candidates: Sequence[ir.Table], train: ir.Table, documents: ir.Table
+) -> Graded:
+    """What is judged of training queries, and what was found for them."""
+    ids, texts = train.select("query", "query_id"), documents.select("doc", "doc_id")
+    nothing = {"grade": ibis.null("int32"), "rank": ibis.null("int32")}
+    rows = [qrels.select("query_id", "doc_id", "grade", rank=nothing["rank"])]
+    rows += [table.select("query_id", "doc_id", "rank", grade=nothing["grade"]) for table in candidates]
+    columns = ["query_id", "doc_id", "grade", "rank"]
+    joined = ibis.union(*(each.select(columns) for each in rows)) if len(rows) > 1 else rows[0].select(columns)
+    keyed = joined.join(ids, "query_id").join(texts, "doc_id")
+    pairs = keyed.group_by("query", "doc").aggregate(grade=keyed.grade.max(), rank=keyed["rank"].min())
+    unknown = engine.number(qrels.anti_join(texts, "doc_id").count())
+    return Graded(engine.keep(pairs), {"unknown_document": unknown} if unknown else {})
+
+
+def judged_signal(engine: Engine, graded: ir.Table, documents: ir.Table, *, skip: int, depth: int) -> Signal:
+    """Relevant documents as positives; as candidates irrelevant ones, and unjudged ones ranked in (`skip`, `depth`]."""
+    texts = documents.select("doc", "text_key")
+    good = graded.filter(graded.grade > 0).join(texts, "doc")
+    one = ibis.literal(FIXED_POINT, "int64")
+    weight = good.grade.cast("int64") * one
+    positives = engine.keep(good.select("query", "doc", "text_key", weight=weight, click_weight=one))
+    found = graded.grade.isnull() & (graded["rank"] > skip) & (graded["rank"] <= depth)
+    bad = graded.filter((graded.grade <= 0) | found).join(texts, "doc")
+    return Signal("judged", positives, engine.keep(bad.select("query", "doc", "text_key")))
+
+
+def given_triplets(
+    engine: Engine, given: ir.Table, relevant: ir.Table, train: ir.Table, documents: ir.Table
+) -> ir.Table:
+    """Given triplets as rows of `triplets`, less those whose negative has the text of a relevant document."""
+    texts = documents.select("text_key", "doc_id")
+    known = relevant.join(train.select("query", "query_id"), "query").select("query_id", "text_key")
+    usable = given.semi_join(texts.select(positive_id="doc_id"), "positive_id")
+    usable = usable.join(texts.select("text_key", negative_id="doc_id"), "negative_id")
+    usable = usable.anti_join(known, ["query_id", "text_key"])
+    return engine.keep(
+        usable.select(
+            "query_id",
+            "positive_id",
+            "negative_id",
+            source=ibis.literal("given"),
+            via_query_id=ibis.literal(""),
+            weight=ibis.literal(1.0).cast("float32"),
+        )
+    )

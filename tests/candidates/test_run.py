@@ -1,0 +1,133 @@
+"""The stage as a whole: who is asked, what each searcher finds, and that no test query takes part."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from steps.candidates.params import CandidatesParams
+from steps.candidates.run import run
+from steps.core.errors import UserError
+from steps.core.files import read_json
+from steps.core.params import validated
+from steps.core.tables import read_table, table_from_rows, write_table
+from steps.core.towers import encode, load_tower
+from steps.core.tracking import NullRun
+
+PARAMS = CandidatesParams(
+    searchers=["bm25"],
+    queries="judged",
+    max_queries=0,
+    depth=3,
+    base="all-MiniLM-L6-v2",
+    max_document_length=32,
+    batch_size=4,
+    shard_texts=8,
+    precision="fp32",
+    seed=1,
+)
+WORDS = ["sum", "mean", "matrix", "string", "axis", "file"]
+
+
+def document(dataset: str, word: str) -> dict[str, str]:
+    return {
+        "doc_id": f"{dataset}/{word}",
+        "dataset": dataset,
+        "title": word,
+        "topic": "",
+        "content": f"{word} of everything",
+    }
+
+
+@pytest.fixture
+def ingest(tmp_path: Path) -> Path:
+    """Two data sets of six documents; a query a word, every third dev or test, every second judged."""
+    queries, qrels = [], []
+    for dataset in ("a", "b"):
+        for number, word in enumerate(WORDS):
+            split = ("train", "train", "dev", "train", "train", "test")[number]
+            names = {"query_id": f"{dataset}/q-{word}", "dataset": dataset, "split": split}
+            queries.append(names | {"text": f"{word} everything {dataset}"})
+            if number % 2 == 0 or split == "test":
+                qrels.append(names | {"doc_id": f"{dataset}/{word}", "grade": 1})
+            else:
+                qrels.append(names | {"doc_id": f"{dataset}/{word}", "grade": 0})
+    corpus = [document(dataset, word) for dataset in ("a", "b") for word in WORDS]
+    for name, rows in (("corpus", corpus), ("queries", queries), ("qrels", qrels)):
+        write_table(tmp_path / "ingest", name, table_from_rows(name, rows))
+    return tmp_path / "ingest"
+
+
+def candidates(ingest: Path, searcher: str = "bm25", **changes: Any) -> dict[str, list[tuple[str, int, float]]]:
+    """What the searcher found by query."""
+    output = ingest.parent / "candidates"
+    run(ingest, output, PARAMS.model_copy(update={"searchers": [searcher]} | changes), NullRun())
+    found: dict[str, list[tuple[str, int, float]]] = {}
+    for row in read_table(output / searcher, "candidates").to_pylist():
+        found.setdefault(row["query_id"], []).append((row["doc_id"], row["rank"], row["score"]))
+    return found
+
+
+def test_judged_training_queries_and_dev_queries_search_their_own_data_set(ingest: Path) -> None:
+    found = candidates(ingest)
+    assert set(found) == {f"{name}/q-{word}" for name in "ab" for word in ("sum", "matrix", "axis")}
+    for query_id, rows in found.items():
+        dataset, _, word = query_id.partition("/q-")
+        assert [rank for _, rank, _ in rows] == [1, 2, 3]
+        assert rows[0][0] == f"{dataset}/{word}"  # alone has the word
+        assert {doc_id.split("/")[0] for doc_id, *_ in rows} == {dataset}
+        assert rows[0][2] > rows[1][2] >= rows[2][2] > 0
+    report = read_json(ingest.parent / "candidates/report.json")
+    assert report == {"queries": {"a": 3, "b": 3}, "candidates": {"bm25": 18}}
+
+
+def test_all_training_queries_but_never_a_test_query(ingest: Path) -> None:
+    words = ("sum", "mean", "matrix", "string", "axis")
+    assert set(candidates(ingest, queries="all")) == {f"{name}/q-{word}" for name in "ab" for word in words}
+
+
+def test_a_limit_draws_training_queries_by_seed_and_keeps_dev_queries(ingest: Path) -> None:
+    first = candidates(ingest, max_queries=2)
+    assert first == candidates(ingest, max_queries=2)
+    assert {"a/q-matrix", "b/q-matrix"} < set(first)
+    assert len(first) == 4
+    assert len({frozenset(candidates(ingest, max_queries=2, seed=seed)) for seed in range(5)}) > 1
+
+
+def test_queries_that_share_no_term_with_any_document_have_no_candidates(ingest: Path) -> None:
+    queries = read_table(ingest, "queries").to_pylist()
+    rows = [row | {"text": "unheard"} for row in queries]
+    write_table(ingest, "queries", table_from_rows("queries", rows))
+    assert candidates(ingest) == {}
+
+
+@pytest.mark.medium
+def test_dense_candidates_are_those_of_the_whole_product(ingest: Path, tiny_tower: Path) -> None:
+    found = candidates(ingest, "dense", base=str(tiny_tower), depth=4)
+    tower = load_tower(tiny_tower)
+    tower.max_seq_length = 32
+    for dataset in "ab":
+        asked = [f"{dataset}/q-{word}" for word in ("axis", "matrix", "sum")]
+        queries = encode(tower, [f"{name.split('-')[1]} everything {dataset}" for name in asked], "query")
+        names = [f"{dataset}/{word}" for word in WORDS]
+        documents = encode(tower, [f"{word}. {word} of everything" for word in WORDS], "document")
+        scores = queries.astype(np.float64) @ documents.astype(np.float64).T
+        for query_id, row in zip(asked, scores, strict=True):
+            best = np.argsort(-row)[:4]
+            assert [doc_id for doc_id, *_ in found[query_id]] == [names[place] for place in best]
+            assert [score for *_, score in found[query_id]] == pytest.approx(row[best].tolist(), abs=1e-5)
+
+
+def test_no_searchers_leave_a_report_alone(ingest: Path) -> None:
+    output = ingest.parent / "candidates"
+    run(ingest, output, PARAMS.model_copy(update={"searchers": []}), NullRun())
+    assert [path.name for path in output.iterdir()] == ["report.json"]
+
+
+def test_a_trained_teacher_finds_no_candidates(tmp_path: Path) -> None:
+    raw = PARAMS.model_dump() | {"base": "models/teach/dense/tower"}
+    with pytest.raises(UserError, match="would be made of its own judgements"):
+        validated(CandidatesParams, raw, "params.yaml")
+    with pytest.raises(UserError, match="names one of .* twice"):
+        validated(CandidatesParams, PARAMS.model_dump() | {"searchers": ["bm25", "bm25"]}, "params.yaml")
