@@ -43,6 +43,7 @@ SCHEMAS: dict[str, pa.Schema] = {
     ),
     "relevance": _schema(query_id=_text, doc_id=_text, score=_real),
     "term_scores": _schema(term=_text, score=_real),
+    "given_triplets": _schema(query_id=_text, positive_id=_text, negative_id=_text),
     "qrels": _schema(query_id=_text, dataset=_text, doc_id=_text, grade=_whole, split=_text),
     "rejects": _schema(source=_text, line=pa.int64(), reason=_text, raw=_text),
     "associations": _schema(query_id=_text, other_query_id=_text, kind=_text),
