@@ -94,6 +94,8 @@ def _of_source(source: Source, key: str, window: Window) -> Iterator[_Place]:
             if isinstance(source, BeirSource) and source.relevance:
                 location = source.relevance
                 yield _Place(source.name, "relevance/", location, f"{key}.relevance", patterns=PATTERNS)
+            if isinstance(source, MsMarcoSource) and source.triplets:
+                yield _Place(source.name, "triplets/", source.triplets_location, f"{key}.triplets")
         case ClickLogSource() | UbiSource():
             logs = ("path",) if isinstance(source, ClickLogSource) else ("queries", "events")
             places = [("corpus", ALWAYS), *((log, window) for log in logs), ("relevance", ALWAYS)]
@@ -107,6 +109,8 @@ def _check(place: _Place) -> None:
     if "://" in place.location:
         return
     lines = {f"ingest.{UNLABELLED_QUERIES}": "queries", "ingest.term_scores": 'lines "term<TAB>score"'}
+    if place.prefix == "triplets/":
+        lines[place.key] = "query, positive and negative id"
     if place.key in lines and not Path(place.location).is_file():
         raise UserError(
             f"params.yaml: {place.key}: DATA {place.location!r} is not a file; give a TSV of {lines[place.key]},"

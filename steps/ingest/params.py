@@ -72,11 +72,23 @@ class BeirSource(Strict):
 
 
 class MsMarcoSource(Strict):
-    """A folder of MS MARCO's TSV files, plain or gzip."""
+    """A folder of MS MARCO's TSV files, plain or gzip.
+
+    `triplets` is a file of query, positive and negative passage ids: a name in the folder or a path, "" = none; of its
+    triplets at most `max_triplets` are drawn, 0 = all.
+    """
 
     kind: Literal["ms_marco"]
     name: SourceName
     path: Name
+    triplets: str = ""
+    max_triplets: int = Field(default=0, ge=0)
+
+    @property
+    def triplets_location(self) -> str:
+        """Where the file of triplets lies; "" = none."""
+        inside = self.triplets and "/" not in self.triplets
+        return f"{self.path.rstrip('/')}/{self.triplets}" if inside else self.triplets
 
 
 class IrDatasetsSource(Strict):

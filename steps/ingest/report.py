@@ -28,10 +28,11 @@ def build_report(
     simulated: Collection[str],
     facts: dict[str, dict[str, Any]],
     rejects: Rejects,
+    given_triplets: Mapping[str, pa.Table],
 ) -> dict[str, Any]:
     """The report; `facts` has an entry for every data set, `impressions` for those with sessions.
 
-    `simulated` names the data sets whose sessions no person made.
+    `simulated` names the data sets whose sessions no person made, `given_triplets` has those that bring triplets.
     """
     datasets: dict[str, dict[str, Any]] = {}
     for name in sorted(facts):
@@ -51,12 +52,15 @@ def build_report(
                 "impressions": table.num_rows,
                 "clicks": pc.sum(table["clicked"]).as_py() or 0,
             }
+        if name in given_triplets:
+            entry["given_triplets"] = given_triplets[name].num_rows
         datasets[name] = entry
     return {
         "simulated": not impressions.keys().isdisjoint(simulated),
         "corpus_digest": _digest(documents),
         "datasets": datasets,
         UNLABELLED_QUERIES: sum(query.dataset == UNLABELLED_QUERIES for query in queries),
+        "given_triplets": sum(table.num_rows for table in given_triplets.values()),
         "rejects": rejects.report(),
     }
 
@@ -85,6 +89,8 @@ def _found(entry: Mapping[str, Any]) -> list[str]:
         found.append(f"{entry['qrels']['test']:,} test judgements{by}")
     else:
         found.append("no test query judged" if entry["qrels"] else "nothing judged")
+    if "given_triplets" in entry:
+        found.append(f"{entry['given_triplets']:,} given triplets")
     if other := entry.get("other_qrels_rows"):
         files = ", ".join(f"qrels/{name}" for name in sorted(other))
         found.append(f"{files} not read (judgements are train.tsv, dev.tsv and test.tsv), its queries left out")
@@ -101,4 +107,6 @@ def metrics(report: dict[str, Any]) -> dict[str, float]:
         if "sessions" in entry:
             flat[f"{name}.impressions"] = entry["sessions"]["impressions"]
             flat[f"{name}.clicks"] = entry["sessions"]["clicks"]
+        if "given_triplets" in entry:
+            flat[f"{name}.given_triplets"] = entry["given_triplets"]
     return flat | {f"rejects.{reason}": entry["rows"] for reason, entry in report["rejects"].items()}

@@ -12,6 +12,7 @@ from steps.core.tables import SCHEMAS, table_from_columns, write_table
 from steps.core.tracking import Run
 from steps.ingest.click_simulation import simulate_sessions
 from steps.ingest.coded_columns import among
+from steps.ingest.given_triplets import GIVEN_TRIPLETS
 from steps.ingest.held_out_queries import without_evaluation_texts
 from steps.ingest.params import UNLABELLED_QUERIES, ApiDocsSource, IngestParams, Source
 from steps.ingest.rejects import Reject, Rejects
@@ -49,6 +50,7 @@ def run(*, sources: Sequence[Source], output: Path, params: IngestParams, run: R
     documents = [document for data in read for document in data.documents]
     relevance = {data.name: _of_kept(data, "relevance", kept) for data in read if data.relevance is not None}
     impressions = {data.name: _of_kept(data, "impressions", kept) for data in read if data.impressions is not None}
+    given = {data.name: _of_kept(data, GIVEN_TRIPLETS, kept) for data in read if data.given_triplets is not None}
     api_docs = {source.name for source in sources if isinstance(source, ApiDocsSource)}
     impressions |= _simulated(api_docs, documents, queries, judgements, params)
     report = build_report(
@@ -59,6 +61,7 @@ def run(*, sources: Sequence[Source], output: Path, params: IngestParams, run: R
         api_docs | {data.name for data in read if data.sessions_simulated},
         {data.name: data.facts for data in read},
         rejects,
+        given,
     )
     report["term_scores"] = term_scores.num_rows
 
@@ -69,7 +72,7 @@ def run(*, sources: Sequence[Source], output: Path, params: IngestParams, run: R
         write_table(folder, UNLABELLED_QUERIES, _sorted_table(UNLABELLED_QUERIES, unlabelled))
         write_table(folder, "qrels", _sorted_table("qrels", judgements))
         write_table(folder, "rejects", _sorted_table("rejects", rejects.rows))
-        for name, tables in (("impressions", impressions), ("relevance", relevance)):
+        for name, tables in (("impressions", impressions), ("relevance", relevance), (GIVEN_TRIPLETS, given)):
             write_table(folder, name, *(tables[dataset] for dataset in sorted(tables)))
         write_table(folder, "term_scores", term_scores)
         write_json(folder / "report.json", report)
@@ -87,7 +90,9 @@ def _term_scores(params: IngestParams, rejects: Rejects) -> pa.Table:
     return read_term_scores(path, max_reject_ratio=params.max_reject_ratio, rejects=rejects)
 
 
-def _of_kept(data: SourceData, name: Literal["relevance", "impressions"], kept: Collection[str]) -> pa.Table:
+def _of_kept(
+    data: SourceData, name: Literal["relevance", "impressions", "given_triplets"], kept: Collection[str]
+) -> pa.Table:
     """The source's rows of the table less those of queries that the leakage guard rejected, which are counted."""
     table: pa.Table = getattr(data, name)
     rows = table.filter(among(table["query_id"], kept))

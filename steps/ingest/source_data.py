@@ -45,7 +45,8 @@ class Judgement(NamedTuple):
 class SourceData:
     """All that one source gives, and facts about the reading that belong in the report.
 
-    `impressions` and `relevance` have the columns of the tables of these names; their ids may be dictionaries.
+    `impressions`, `relevance` and `given_triplets` have the columns of the tables of these names; their ids may be
+    dictionaries.
     """
 
     name: str
@@ -56,6 +57,7 @@ class SourceData:
     impressions: pa.Table | None = None
     sessions_simulated: bool = False
     relevance: pa.Table | None = None
+    given_triplets: pa.Table | None = None
 
 
 def seeded_order(items: Iterable[str], seed: int, purpose: str) -> list[str]:

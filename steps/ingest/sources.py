@@ -7,6 +7,7 @@ import pyarrow as pa
 from steps.ingest.api_docs import read_api_docs
 from steps.ingest.beir import read_beir
 from steps.ingest.click_log import read_click_log
+from steps.ingest.given_triplets import read_given_triplets
 from steps.ingest.ir_datasets_source import read_ir_dataset
 from steps.ingest.msmarco import PATTERNS as MS_MARCO_PATTERNS
 from steps.ingest.msmarco import read_msmarco
@@ -23,7 +24,7 @@ from steps.ingest.params import (
 from steps.ingest.rejects import Rejects
 from steps.ingest.relevance import read_relevance
 from steps.ingest.source_data import SourceData
-from steps.ingest.source_files import BEIR_PATTERNS, local_folder
+from steps.ingest.source_files import BEIR_PATTERNS, local_folder, one_file
 from steps.ingest.times import Window
 from steps.ingest.ubi import read_ubi
 
@@ -47,7 +48,10 @@ def read_source(source: Source, *, key: str, params: IngestParams, rejects: Reje
             return data
         case MsMarcoSource():
             with local_folder(source.path, f"{key}.path", MS_MARCO_PATTERNS) as folder:
-                return read_msmarco(source.name, folder, key=f"{key}.path", dev_fraction=params.dev_fraction, **limits)
+                data = read_msmarco(source.name, folder, key=f"{key}.path", dev_fraction=params.dev_fraction, **limits)
+            if source.triplets:
+                data.given_triplets = _given_triplets(source, data, f"{key}.triplets", params, rejects)
+            return data
         case IrDatasetsSource():
             dev_fraction = params.dev_fraction
             return read_ir_dataset(source.name, source.id, key=f"{key}.id", dev_fraction=dev_fraction, **limits)
@@ -69,6 +73,20 @@ def _beir_relevance(source: BeirSource, data: SourceData, key: str, params: Inge
         by_id={query.query_id.removeprefix(prefix): query.query_id for query in data.queries},
         by_text={},
         documents={document.doc_id.removeprefix(prefix): document.doc_id for document in data.documents},
+        max_reject_ratio=params.max_reject_ratio,
+        rejects=rejects,
+    )
+
+
+def _given_triplets(
+    source: MsMarcoSource, data: SourceData, key: str, params: IngestParams, rejects: Rejects
+) -> pa.Table:
+    return read_given_triplets(
+        one_file(source.triplets_location, key),
+        data,
+        key=key,
+        seed=params.seed,
+        most=source.max_triplets,
         max_reject_ratio=params.max_reject_ratio,
         rejects=rejects,
     )

@@ -357,6 +357,7 @@ def test_a_rerun_writes_the_same_bytes_and_a_failure_leaves_the_old_output(beir:
     names = sorted(path.name for path in (tmp_path / "a").iterdir())
     assert names == [
         "corpus.parquet",
+        "given_triplets.parquet",
         "impressions.parquet",
         "qrels.parquet",
         "queries.parquet",
