@@ -52,8 +52,8 @@ def check_params(raw: dict[str, Any], source: str) -> Params:
     for name in params.score.teachers:
         if name not in known:
             raise UserError(
-                f"{source}: score.teachers names {name!r}, but teach.teachers and rank.rankers have only {known}; add it"
-                " there, or take it off score.teachers"
+                f"{source}: score.teachers names {name!r}, but teach.teachers and rank.rankers have only {known}; add"
+                " it there, or take it off score.teachers"
             )
         if name == params.teach.index:
             raise UserError(

@@ -99,8 +99,7 @@ def mine_judged(
         },
         "judgements": {"read": engine.number(tables["qrels"].count()), "dropped": graded.dropped},
         "dropped_positives": earlier.report["dropped_positives"] | dropped,
-        "refused_negatives": earlier.report["refused_negatives"]
-        | {"judged": mined.refused_negatives["judged_one_hop"]},
+        "refused_negatives": earlier.report["refused_negatives"] | {"judged": refused},
         "leakage": earlier.report["leakage"] | {"judged": leakage},
         "samples": ([row | {"source": "judged"} for row in shown][:half] + earlier.report["samples"])[:SAMPLES],
     }

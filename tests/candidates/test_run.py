@@ -129,5 +129,5 @@ def test_a_trained_teacher_finds_no_candidates(tmp_path: Path) -> None:
     raw = PARAMS.model_dump() | {"base": "models/teach/dense/tower"}
     with pytest.raises(UserError, match="would be made of its own judgements"):
         validated(CandidatesParams, raw, "params.yaml")
-    with pytest.raises(UserError, match="names one of .* twice"):
+    with pytest.raises(UserError, match=r"names one of .* twice"):
         validated(CandidatesParams, PARAMS.model_dump() | {"searchers": ["bm25", "bm25"]}, "params.yaml")

@@ -153,7 +153,7 @@ def mine_judged(ingest: Path, candidates: Path, clicks: Path, output: Path, **ch
 
 
 def mine_relevance(ingest: Path, earlier: Path, output: Path, rank: Path | None = None, **changes: Any) -> Path:
-    """Run the cell `relevance` on what an earlier cell left; `rank`: folder of rankers' scores, None = there is none."""
+    """Run the cell `relevance` on what an earlier cell left; `rank`: where folders of rankers' scores lie."""
     return _cell("relevance", ingest, rank or ingest, earlier, output, changes)
 
 

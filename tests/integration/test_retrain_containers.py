@@ -22,8 +22,8 @@ from tiny_data import write_tiny
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(7200)]
 ROOT = Path(__file__).parents[2]
 STUDENTS = ("1l", "static")
-ONCE = ("ingest", "candidates", "mine-click", "mine-judged", "mine-relevance", "teach-dense", "generate", "embed", "index",
-        "evaluate")  # fmt: skip
+MINED = ("candidates", "mine-click", "mine-judged", "mine-relevance")
+ONCE = ("ingest", *MINED, "teach-dense", "generate", "embed", "index", "evaluate")
 STAGES = {*ONCE, *(f"{stage}-{student}" for stage in ("distill", "release") for student in STUDENTS)}
 FINISHED = {"success", "failed"}
 
