@@ -25,16 +25,8 @@ CONTAINERFILE = Path("containers/Containerfile")
 PACKAGE_LOCKS = {"cpu": Path("requirements/run.lock"), "accelerated": Path("requirements/gpu.lock")}
 EXTRAS = Path("requirements/extras.lock")
 STEPS = tuple(Params.model_fields)
-ACCELERATED = (
-    "candidates",
-    "rank",
-    "teach",
-    "generate",
-    "embed",
-    "score",
-    "distill",
-    "index",
-)  # steps that can use a GPU
+# steps that can use a GPU
+ACCELERATED = ("candidates", "rank", "teach", "generate", "embed", "score", "distill", "index")
 LOCK = Path("images.lock")
 KEY = "SLIMTOWER_IMAGE_KEY"  # set by the Containerfile
 HEADER = "# What the steps' images are made from; `make images` keeps it up to date (pipeline/images.py).\n"
