@@ -45,7 +45,7 @@ from steps.distill.students import TransformerStudent, untrained
 from steps.distill.targets import StoredTeachers
 from steps.distill.tokens import length_batches
 from steps.distill.trainer import Alignment, Schedule, train
-from steps.teach.contrastive_training import set_dropout
+from steps.training.library_trainer import set_dropout
 
 EMBED = Path("data/embed")
 RESULT = Path("bench/results/distill_speed.json")

@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
-from scipy.stats import ttest_rel
 from sentence_transformers import SentenceTransformer
 
 from steps.core.judged import JudgedSet
@@ -13,8 +12,7 @@ from steps.core.measures import ndcg_at_10_of_matrix
 from steps.core.precision import Precision
 from steps.core.texts import document_text
 from steps.core.towers import encode
-
-SIGNIFICANT = 0.05
+from steps.training.comparison import is_better, p_of_gain
 
 
 @dataclass(frozen=True)
@@ -77,13 +75,10 @@ def compare(base: dict[str, float], teacher: dict[str, float]) -> dict[str, floa
     """Means over the common queries, and the one-sided paired t-test that the teacher's is larger."""
     query_ids = sorted(base)
     before, after = (np.array([values[query_id] for query_id in query_ids]) for values in (base, teacher))
-    gain = after - before
-    # all differences zero, or a single query: the test has nothing to say
-    p_value = float(ttest_rel(after, before, alternative="greater").pvalue) if np.ptp(gain) > 0 else 1.0
     return {
         "n": len(query_ids),
         "ndcg_base": float(before.mean()),
         "ndcg_teacher": float(after.mean()),
-        "p_value": p_value,
-        "teacher_beats_base": bool(gain.mean() > 0 and p_value <= SIGNIFICANT),
+        "p_value": p_of_gain(before, after),
+        "teacher_beats_base": is_better(before, after),
     }

@@ -7,9 +7,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from steps.core.errors import UserError
-from steps.core.leakage import evaluation_keys
 from steps.core.texts import document_text, fold
+from steps.training.triplets import check_ids, draw, refused_queries
 
 
 @dataclass(frozen=True)
@@ -45,8 +44,7 @@ def choose_triplets(
     when a triplet names an id that the tables of `where` do not hold.
     """
     texts = dict(zip(queries["query_id"].to_pylist(), queries["text"].to_pylist(), strict=True))
-    splits = dict(zip(queries["query_id"].to_pylist(), queries["split"].to_pylist(), strict=True))
-    evaluation = evaluation_keys(queries.to_pylist())
+    refused = refused_queries(queries)
     documents = {
         doc_id: document_text(title, content)
         for doc_id, title, content in zip(
@@ -54,17 +52,16 @@ def choose_triplets(
         )
     }
     rows = triplets.to_pylist()
-    _check_ids(rows, set(texts), set(documents), where)
+    for column, known in (("query_id", texts), ("positive_id", documents), ("negative_id", documents)):
+        check_ids(column, triplets[column].to_pylist(), known, where)
     left_out = {"not_a_train_query": 0, "evaluation_query": 0, "negative_reads_like_positive": 0, "not_drawn": 0}
     usable: list[TextTriplet] = []
     weights: list[float] = []
     for row in rows:
         query = texts[row["query_id"]]
         positive, negative = documents[row["positive_id"]], documents[row["negative_id"]]
-        if splits[row["query_id"]] != "train":
-            left_out["not_a_train_query"] += 1
-        elif fold(query) in evaluation:
-            left_out["evaluation_query"] += 1
+        if reason := refused.get(row["query_id"]):
+            left_out[reason] += 1
         elif fold(positive) == fold(negative):
             left_out["negative_reads_like_positive"] += 1
         else:
@@ -73,28 +70,3 @@ def choose_triplets(
     drawn = draw(np.asarray(weights, dtype=np.float64), limit, seed)
     left_out["not_drawn"] = len(usable) - len(drawn)
     return TripletChoice([usable[index] for index in drawn], left_out)
-
-
-def draw(weights: np.ndarray, limit: int, seed: int) -> np.ndarray:
-    """Ascending positions of at most `limit` items, each kept with a chance in proportion to its weight `(n,)`.
-
-    First every item is kept with chance weight / largest weight, then `limit` of the kept are drawn evenly: a weight
-    of 0.5 counts half as much as 1 whether or not the limit is reached.
-    """
-    if not (weights > 0).any():
-        return np.zeros(0, dtype=np.int64)
-    random = np.random.default_rng(seed)
-    kept = np.flatnonzero(random.random(len(weights)) * weights.max() < weights)
-    if len(kept) > limit:
-        kept = random.choice(kept, size=limit, replace=False)
-    return np.sort(kept)
-
-
-def _check_ids(rows: list[dict[str, str]], query_ids: set[str], doc_ids: set[str], where: Path) -> None:
-    for column, known in (("query_id", query_ids), ("positive_id", doc_ids), ("negative_id", doc_ids)):
-        unknown = next((row[column] for row in rows if row[column] not in known), None)
-        if unknown is not None:
-            raise UserError(
-                f"triplets: {column} {unknown!r} is not in the tables of {where}; run ingest and mine again so that"
-                " both come from the same data"
-            )

@@ -1,1 +1,1 @@
-"""What the stages that train share: several processes that train one model, and what starts them."""
+"""What the stages that train share: several processes that train one model, the library's trainer, and triplets."""

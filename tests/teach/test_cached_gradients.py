@@ -14,8 +14,9 @@ from steps.core.errors import UserError
 from steps.core.towers import load_tower
 from steps.core.tracking import NullRun
 from steps.teach.cached_gradients import Features, backward
-from steps.teach.contrastive_training import info_nce, set_dropout
+from steps.teach.contrastive_training import info_nce
 from steps.teach.run import run as teach
+from steps.training.library_trainer import set_dropout
 
 pytestmark = pytest.mark.medium
 

@@ -17,7 +17,7 @@ from steps.core.files import read_json, sha256_file
 from steps.core.tables import write_table
 from steps.core.towers import encode, load_tower
 from steps.core.tracking import NullRun, Run
-from steps.teach.contrastive_training import cut_to_tokens, last_step, publish_checkpoint
+from steps.teach.contrastive_training import cut_to_tokens
 from steps.teach.dev_comparison import compare
 from steps.teach.kinds.dual_encoder import DualEncoder
 from steps.teach.run import run as teach
@@ -121,15 +121,6 @@ def test_a_killed_training_continues_to_the_same_weights(
     expected, found = (load_file(folder / "tower" / "model.safetensors") for folder in (whole, resumed))
     for name, tensor in expected.items():
         torch.testing.assert_close(found[name], tensor, rtol=0, atol=1e-6)
-
-
-def test_the_newest_checkpoint_is_taken_and_an_unfinished_one_is_not(tmp_path: Path) -> None:
-    for name in ("checkpoint-2", "checkpoint-10", "staging/checkpoint-12"):
-        (tmp_path / name).mkdir(parents=True)
-    assert last_step(tmp_path) == 10
-    publish_checkpoint(tmp_path, 12)
-    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-12"]
-    assert last_step(tmp_path / "nothing") == 0
 
 
 @pytest.mark.medium

@@ -1,0 +1,36 @@
+"""python -m steps.rank --ranker cross"""
+
+from pathlib import Path
+
+from steps.core.errors import guarded
+from steps.core.params import checked_name
+from steps.core.self_check import step_parser
+from steps.core.stage import stage_main
+from steps.core.tracking import Run
+from steps.rank.params import RankParams
+
+
+def main() -> None:
+    """Train the ranker, and let it score."""
+    parser = step_parser("rank", __doc__)
+    parser.add_argument("--ranker", required=True, help="a name in rank.ranker")
+    ranker = checked_name("--ranker", parser.parse_args().ranker)  # it becomes a folder, which is replaced
+
+    def body(params: RankParams, run: Run) -> None:
+        from steps.rank.run import run as rank
+
+        rank(
+            ingest=Path("data/ingest"),
+            candidates=Path("data/candidates"),
+            mine=Path("data/mine/judged"),
+            params=params.described(ranker),
+            output=Path("data/rank") / ranker,
+            teach=Path("models/teach") / ranker,
+            run=run,
+        )
+
+    stage_main("rank", RankParams, body, cell=ranker)
+
+
+if __name__ == "__main__":
+    guarded(main)

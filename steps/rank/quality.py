@@ -1,0 +1,123 @@
+"""Is the ranker better than the searcher whose candidates it ranks? Measured on judged dev queries."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.stats import rankdata
+from sentence_transformers import CrossEncoder
+
+from steps.core.judged import read_judged_sets
+from steps.core.measures import ndcg_at_10
+from steps.core.rankers import pair_scores
+from steps.rank.candidates import asked_queries, drawn, found, searchers, union
+from steps.rank.documents import check_documents, texts_of
+from steps.rank.params import CrossEncoderParams
+from steps.training.comparison import is_better, p_of_gain
+
+BASELINE = "bm25"
+
+
+@dataclass(frozen=True)
+class DevQuery:
+    """A dev query, its judgements, and its candidates by any searcher; `own` are those of the one compared with."""
+
+    query_id: str
+    text: str
+    grades: dict[str, int]
+    own: list[str]
+    candidates: list[str]
+
+    @property
+    def relevant(self) -> list[str]:
+        """Documents judged relevant."""
+        return sorted(doc_id for doc_id, grade in self.grades.items() if grade > 0)
+
+
+def measure(ranker: CrossEncoder, ingest: Path, candidates: Path, params: CrossEncoderParams) -> dict[str, Any] | None:
+    """How well the ranker ranks the candidates of judged dev queries; None when none has candidates.
+
+    `ndcg_candidates` is nDCG@10 of the order of one searcher, BM25 if it is there, else the first; `ndcg_reranked` that
+    of all searchers' candidates as the ranker orders them; `p_value` is of the one-sided paired t-test of a gain.
+    `auc` is the mean over queries of the probability that a relevant document scores above another: one of the
+    query's candidates that is judged not relevant (`against_judged` queries), or, where no candidate is, one that is
+    not judged (`against_unjudged`).
+    """
+    searcher = BASELINE if BASELINE in searchers(candidates) else searchers(candidates)[0]
+    dev = dev_queries(ingest, candidates, searcher, params)
+    if not dev:
+        return None
+    named = {doc_id for query in dev for doc_id in query.candidates}
+    texts = texts_of(ingest, named.union(*(query.relevant for query in dev)))
+    check_documents(sorted(named), texts, ingest)
+    asked = [(query, sorted({*query.candidates, *query.relevant} & texts.keys())) for query in dev]
+    pairs = [(query.text, texts[doc_id]) for query, doc_ids in asked for doc_id in doc_ids]
+    scores = pair_scores(ranker, pairs, precision=params.precision, batch_size=params.batch_size, what="ranker on dev")
+    bounds = np.cumsum([len(doc_ids) for _, doc_ids in asked])[:-1]
+    scored = [
+        dict(zip(doc_ids, some.tolist(), strict=True))
+        for (_, doc_ids), some in zip(asked, np.split(scores, bounds), strict=True)
+    ]
+    ids, grades = [query.query_id for query in dev], {query.query_id: query.grades for query in dev}
+    places = [-np.arange(len(query.own), dtype=np.float64) for query in dev]
+    before = ndcg_at_10(grades, ids, [query.own for query in dev], places)
+    reranked = [
+        np.array([by_id[doc_id] for doc_id in query.candidates]) for query, by_id in zip(dev, scored, strict=True)
+    ]
+    after = ndcg_at_10(grades, ids, [query.candidates for query in dev], reranked)
+    return {
+        "n": len(dev),
+        "searcher": searcher,
+        "ndcg_candidates": float(before.mean()),
+        "ndcg_reranked": float(after.mean()),
+        "p_value": p_of_gain(before, after),
+        "reranking_is_better": is_better(before, after),
+        "auc": mean_auc(dev, scored),
+    }
+
+
+def dev_queries(ingest: Path, candidates: Path, searcher: str, params: CrossEncoderParams) -> list[DevQuery]:
+    """At most `params.dev_queries` judged dev queries that have candidates, drawn by seed, in order of their ids."""
+    asked = asked_queries(candidates)
+    judged = {
+        query_id: (text, dataset.qrels[query_id])
+        for dataset in read_judged_sets(ingest, ["dev"])
+        for query_id, text in zip(dataset.query_ids, dataset.texts, strict=True)
+        if query_id in asked
+    }
+    ids = drawn(judged, params.dev_queries, params.seed)
+    own: dict[str, list[str]] = {}
+    ranked = found(candidates, searcher, ids, params.depth).sort_by("rank")
+    for query_id, doc_id in zip(ranked["query_id"].to_pylist(), ranked["doc_id"].to_pylist(), strict=True):
+        own.setdefault(query_id, []).append(doc_id)
+    pools = union(candidates, ids, params.depth)
+    return [
+        DevQuery(query_id, *judged[query_id], own.get(query_id, []), pools[query_id])
+        for query_id in ids
+        if query_id in pools
+    ]
+
+
+def mean_auc(dev: list[DevQuery], scored: list[dict[str, float]]) -> dict[str, Any]:
+    """Mean of `auc` over the queries that have both sides, None without any, and how many were held against what."""
+    values: list[float] = []
+    against = {"against_judged": 0, "against_unjudged": 0}
+    for query, scores in zip(dev, scored, strict=True):
+        relevant = [scores[doc_id] for doc_id in query.relevant if doc_id in scores]
+        judged = [scores[doc_id] for doc_id in query.candidates if query.grades.get(doc_id, 1) <= 0]
+        others = judged or [scores[doc_id] for doc_id in query.candidates if doc_id not in query.grades]
+        if relevant and others:
+            values.append(auc(np.array(relevant), np.array(others)))
+            against["against_judged" if judged else "against_unjudged"] += 1
+    return {"mean": float(np.mean(values)) if values else None, **against}
+
+
+def auc(relevant: np.ndarray, others: np.ndarray) -> float:
+    """Share of the pairs of a relevant and another document in which the relevant one scores more; equal ones are half.
+
+    The area under the ROC curve, from the Mann-Whitney U of ranks (Hanley and McNeil, 1982).
+    """
+    ranks = rankdata(np.concatenate([relevant, others]))[: len(relevant)]
+    u = ranks.sum() - len(relevant) * (len(relevant) + 1) / 2
+    return float(u / (len(relevant) * len(others)))

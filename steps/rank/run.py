@@ -1,0 +1,143 @@
+"""Stage `rank`: train a ranker, say how good it is, and let it score candidates of training queries."""
+
+import hashlib
+import json
+import shutil
+import sys
+import time
+from dataclasses import astuple
+from pathlib import Path
+from typing import Any
+
+import torch
+from sentence_transformers import CrossEncoder
+
+from steps.core.bases import resolve_base
+from steps.core.code import code_digest
+from steps.core.errors import UserError
+from steps.core.files import cache_root, staged_folder, write_json
+from steps.core.fingerprints import fingerprint
+from steps.core.precision import resolve_precision
+from steps.core.rankers import load_ranker
+from steps.core.tables import read_table, stream_table
+from steps.core.tracking import Run
+from steps.rank.candidates import searchers
+from steps.rank.params import CrossEncoderParams
+from steps.rank.quality import measure
+from steps.rank.relevance import Scored, relevance_tables, training_queries
+from steps.rank.training import positive_weight, train_ranker
+from steps.rank.training_lists import ListChoice, choose_lists
+
+
+def run(
+    ingest: Path, candidates: Path, mine: Path, params: CrossEncoderParams, output: Path, teach: Path, run: Run
+) -> None:
+    """Write `output/relevance.parquet`, `teach/tower` (a CrossEncoder folder), and a `report.json` in both.
+
+    `candidates` has a folder for each searcher, `mine` the triplets. `epochs: 0` keeps the base as it is, which has to
+    be a cross encoder then. A run that was killed continues its training, and scores anew. UserError without
+    candidates, and without a usable triplet when epochs are asked for.
+    """
+    names = searchers(candidates)
+    queries = read_table(ingest, "queries")
+    base = resolve_base(params.base)
+    ranker = load_ranker(base, params.max_length, params.seed)
+    check_length(ranker, params)
+    facts: dict[str, Any] = {"kind": params.kind, "base": params.base, "epochs": params.epochs}
+    checkpoints: Path | None = None
+    if params.epochs > 0:
+        choice = choose_lists(read_table(mine, "triplets"), queries, ingest, params)
+        if not choice.chosen:
+            raise UserError(
+                f"{mine / 'triplets.parquet'}: no usable triplet (left out: {choice.left_out}); give click logs or"
+                " judgements to ingest, or do without a ranker: set rank.rankers: []"
+            )
+        facts |= training_facts(choice, params)
+        checkpoints = checkpoint_folder(ranker, choice, params)
+        start = time.monotonic()
+        train_ranker(ranker, choice, params, checkpoints, run)
+        run.metric("training_seconds", time.monotonic() - start)
+    elif has_random_head(ranker, base, params):
+        raise UserError(
+            f"rank.ranker: base {params.base} has no head that gives a score, so it ranks nothing untrained; set epochs"
+            " above 0, or take a cross encoder"
+        )
+    with staged_folder(teach) as model, staged_folder(output) as staging:
+        ranker.save_pretrained(str(model / "tower"), create_model_card=False, safe_serialization=True)
+        facts["fingerprint"] = fingerprint(model / "tower").id
+        facts["quality"] = measure(ranker, ingest, candidates, params)
+        tell(facts["quality"], run)
+        scored = Scored()
+        asked = training_queries(queries, candidates, params)
+        stream_table(staging, "relevance", relevance_tables(ranker, asked, ingest, candidates, params, scored))
+        write_json(model / "report.json", facts)
+        write_json(staging / "report.json", facts | {"searchers": names, "scored": scored.report()})
+    run.metrics({"scored_queries": scored.queries, "scores": scored.scores})
+    run.model(teach / "tower", "ranker")
+    run.artifact(output / "report.json")
+    if checkpoints:  # last: where the tracking server is away, the next try goes on from them
+        shutil.rmtree(checkpoints, ignore_errors=True)
+
+
+def check_length(ranker: CrossEncoder, params: CrossEncoderParams) -> None:
+    """UserError when the base's positions end before `max_length`."""
+    positions = getattr(getattr(ranker.model, "config", None), "max_position_embeddings", None)
+    if positions is not None and params.max_length > positions:
+        raise UserError(
+            f"rank.ranker: max_length is {params.max_length}, but {params.base} has {positions} positions; set it to"
+            f" {positions} or less"
+        )
+
+
+def training_facts(choice: ListChoice, params: CrossEncoderParams) -> dict[str, Any]:
+    """What the ranker was trained on, for the report."""
+    return {
+        "lists": len(choice.chosen),
+        "negatives_per_positive": choice.negatives_per_positive,
+        "positive_weight": positive_weight(choice, params) if params.loss == "bce" else None,
+        "by_source": choice.by_source,
+        "left_out": choice.left_out,
+    }
+
+
+def has_random_head(ranker: CrossEncoder, base: str, params: CrossEncoderParams) -> bool:
+    """Whether another seed gives other weights."""
+    other = load_ranker(base, params.max_length, params.seed + 1).state_dict()
+    return any(not torch.equal(tensor, other[name]) for name, tensor in ranker.state_dict().items())
+
+
+def checkpoint_folder(ranker: CrossEncoder, choice: ListChoice, params: CrossEncoderParams) -> Path:
+    """Folder below SLIMTOWER_CACHE that only a run over equal weights, texts and knobs would continue from."""
+    key = hashlib.sha256()
+    knobs = params.model_dump(exclude={"dev_queries", "max_queries", "depth", "checkpoint_steps"})
+    key.update(f"{code_digest('steps.rank.training')} {torch.__version__}".encode())
+    key.update(json.dumps(knobs | {"computes_in": resolve_precision(params.precision)}, sort_keys=True).encode())
+    for name, tensor in sorted(ranker.state_dict().items()):
+        key.update(name.encode() + tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+    for each in choice.chosen:
+        key.update(repr(astuple(each)).encode())
+    return cache_root() / "rank" / key.hexdigest()[:32]
+
+
+def tell(quality: dict[str, Any] | None, run: Run) -> None:
+    """Log the quality, and say in one line whether the ranker is worth mining from."""
+    if quality is None:
+        print("rank: no judged dev query has candidates, so the ranker's quality is not known", file=sys.stderr)
+        return
+    run.metrics({name: quality[name] for name in ("ndcg_candidates", "ndcg_reranked", "p_value")})
+    area = quality["auc"]["mean"]
+    if area is not None:
+        run.metric("auc", area)
+    searcher = "BM25" if quality["searcher"] == "bm25" else quality["searcher"]
+    numbers = (
+        f"nDCG@10 on {quality['n']} dev queries: {searcher} {quality['ndcg_candidates']:.4f}, re-ranked"
+        f" {quality['ndcg_reranked']:.4f} (one-sided paired t-test p = {quality['p_value']:.2g}), AUC"
+        f" {'unknown' if area is None else format(area, '.4f')}"
+    )
+    verdict = (
+        f"the ranker beats {searcher}"
+        if quality["reranking_is_better"]
+        else f"WARNING: re-ranking is not better than {searcher}; train it on more triplets or epochs, or mine without"
+        " it: set rank.rankers: []"
+    )
+    print(f"rank: {numbers}; {verdict}", file=sys.stderr)

@@ -1,0 +1,41 @@
+"""A cross encoder's scores: its logits of pairs of a text and a document."""
+
+from pathlib import Path
+
+import numpy as np
+
+from steps.core.rankers import load_ranker, pair_scores
+from steps.core.vector_cache import Texts
+from steps.score.kinds.base import Scorer
+from steps.score.params import ScoreParams
+
+
+class CrossEncoderScorer(Scorer):
+    """A ranker, and the documents' texts on disk: UTF-8, one behind the other, and where each of them ends."""
+
+    kind = "cross_encoder"
+
+    def __init__(self, teach: Path, fingerprint: str, documents: Texts, scratch: Path, params: ScoreParams) -> None:
+        """`fingerprint` is not needed; the texts lie in the file `scratch` while they are read."""
+        self.params, self.ranker = params, load_ranker(teach / "tower")
+        lengths = np.zeros(len(documents) + 1, dtype=np.int64)
+        with scratch.open("wb") as handle:
+            for row, text in enumerate(documents):
+                lengths[row + 1] = handle.write(text.encode("utf-8"))
+        self.ends, self.scratch = np.cumsum(lengths), scratch
+
+    def scores(self, texts: list[str], documents: np.ndarray) -> np.ndarray:
+        """Logit of each text with each of its documents, cut to what the ranker reads: float32 `(texts, k)`."""
+        read = self._read(np.unique(documents))
+        pairs = [(text, read[row]) for text, rows in zip(texts, documents.tolist(), strict=True) for row in rows]
+        found = pair_scores(self.ranker, pairs, precision=self.params.precision, batch_size=self.params.batch_size)
+        return found.reshape(documents.shape)
+
+    def _read(self, rows: np.ndarray) -> dict[int, str]:
+        """Texts of some documents, by row."""
+        texts = {}
+        with self.scratch.open("rb") as handle:
+            for row in rows.tolist():
+                handle.seek(int(self.ends[row]))
+                texts[row] = handle.read(int(self.ends[row + 1] - self.ends[row])).decode("utf-8")
+        return texts

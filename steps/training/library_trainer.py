@@ -1,0 +1,159 @@
+"""What trainings by sentence-transformers' trainers share: checkpoints that appear whole, a log, arguments."""
+
+import math
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+from sentence_transformers.base.modules.transformer import Transformer
+from sentence_transformers.base.trainer import BaseTrainer
+from torch import nn
+from transformers import PrinterCallback, TrainerCallback, TrainingArguments
+
+from steps.core.errors import UserError
+from steps.core.precision import Precision, resolve_precision
+from steps.core.progress import progress
+from steps.core.towers import trains_with_plain_attention
+from steps.training.distributed import agreed_step, rank
+
+if TYPE_CHECKING:  # how runs are tracked changes no weight: checkpoints outlive it
+    from steps.core.tracking import Run
+
+STAGING = "staging"  # where a checkpoint is written before it gets its name
+
+
+class Knobs(Protocol):
+    """The knobs that such trainings have in common."""
+
+    epochs: float
+    learning_rate: float
+    warmup_ratio: float
+    checkpoint_steps: int
+    precision: Precision
+    seed: int
+
+
+def shared_arguments(knobs: Knobs, checkpoints: Path, batch_size: int) -> dict[str, Any]:
+    """Arguments of the library's trainers: AdamW with linear decay, checkpoints below a folder."""
+    return {
+        "output_dir": str(checkpoints),
+        "num_train_epochs": knobs.epochs,
+        "per_device_train_batch_size": batch_size,
+        "learning_rate": knobs.learning_rate,
+        "warmup_steps": knobs.warmup_ratio,  # below 1 it is a share of all steps
+        "lr_scheduler_type": "linear",
+        "bf16": resolve_precision(knobs.precision) == "bf16",
+        "use_cpu": not torch.cuda.is_available(),
+        "seed": knobs.seed,
+        "data_seed": knobs.seed,
+        "save_strategy": "steps",
+        "save_steps": knobs.checkpoint_steps,
+        "logging_steps": 1,
+        "logging_nan_inf_filter": False,  # by default the trainer hides a NaN loss behind the mean of the others
+        "report_to": "none",
+        "disable_tqdm": True,
+    }
+
+
+def use_one_gpu(arguments: TrainingArguments) -> None:
+    """Let one process use one GPU: the trainer would multiply the batch by their number."""
+    if arguments.n_gpu > 1:
+        arguments._n_gpu = 1
+
+
+class WholeCheckpoints(BaseTrainer):
+    """A trainer whose checkpoints appear whole; to be named before the library's in a class of both."""
+
+    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+        """Write the checkpoint beside the others, then rename it: a kill leaves a whole one or none."""
+        folder = Path(str(self.args.output_dir))
+        self.args.output_dir = str(folder / STAGING)
+        try:
+            super()._save_checkpoint(model, trial)
+        finally:
+            self.args.output_dir = str(folder)
+        self.accelerator.wait_for_everyone()
+        if rank() == 0:
+            publish_checkpoint(folder, self.state.global_step)
+
+    def quieten(self) -> None:
+        """Take off the callbacks that print, and that gather a model card."""
+        for callback in (self.model_card_callback_class, PrinterCallback):
+            self.remove_callback(callback)
+
+    def train_on(self, checkpoints: Path, stage: str) -> None:
+        """Train, from the newest checkpoint that a killed run left, if any; a line of the stage's says so."""
+        if rank() == 0:
+            shutil.rmtree(checkpoints / STAGING, ignore_errors=True)
+        step = agreed_step(last_step(checkpoints), str(checkpoints))
+        resume = checkpoints / f"checkpoint-{step}" if step else None
+        if resume and rank() == 0:
+            print(f"{stage}: continues from {resume}")
+        self.train(resume_from_checkpoint=str(resume) if resume else None)
+
+
+def last_step(folder: Path) -> int:
+    """Step of the newest checkpoint below a folder, 0 without any."""
+    return max((int(path.name.partition("-")[2]) for path in folder.glob("checkpoint-*")), default=0)
+
+
+def publish_checkpoint(folder: Path, step: int) -> None:
+    """Move the checkpoint of a step from the staging folder into `folder`, and drop the older ones."""
+    name = f"checkpoint-{step}"
+    (folder / STAGING / name).rename(folder / name)
+    for path in (folder / STAGING, *folder.glob("checkpoint-*")):
+        if path.name != name:
+            shutil.rmtree(path)
+
+
+class LossLog(TrainerCallback):
+    """Sends loss and learning rate of every step to the run, and stops at the first loss that is not finite."""
+
+    def __init__(self, run: "Run", what: str, section: str, remedy: str) -> None:
+        """`what` names the bar, `section` the knobs, and `remedy` what helps besides a lower learning rate."""
+        self.run, self.what, self.section, self.remedy = run, what, section, remedy
+        self.bar: Iterator[int] = iter(())
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
+        """Called once, also when a checkpoint is continued."""
+        left = state.max_steps - state.global_step
+        self.bar = progress(range(left), left, self.what)
+        next(self.bar, None)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
+        """Called after each step."""
+        next(self.bar, None)
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **rest: Any) -> None:
+        """Called by the trainer after each step, before it saves anything."""
+        if not logs or "loss" not in logs:
+            return
+        if not math.isfinite(logs["loss"]):
+            raise UserError(
+                f"{self.section}: the loss is {logs['loss']} at step {state.global_step}; lower learning_rate"
+                f" ({args.learning_rate:g}), {self.remedy}"
+            )
+        self.run.metrics({"loss": logs["loss"], "learning_rate": logs["learning_rate"]}, step=state.global_step)
+
+
+def set_dropout(model: nn.Module, share: float) -> None:
+    """Set the dropout of every layer for this training; the saved configuration keeps the base's values."""
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = share
+
+
+@contextmanager
+def fast_attention(model: nn.Module, precision: Precision, longest: int) -> Iterator[None]:
+    """Train with the attention that is fastest for texts of at most `longest` tokens; both compute the same."""
+    networks = [module.auto_model for module in model.modules() if isinstance(module, Transformer)]
+    attentions = [network.config._attn_implementation for network in networks]
+    if trains_with_plain_attention(precision, longest):
+        for network in networks:
+            network.set_attn_implementation("eager")
+    yield
+    for network, attention in zip(networks, attentions, strict=True):
+        network.set_attn_implementation(attention)
