@@ -80,6 +80,13 @@ def forecast(data: Data, params: Params, layer: float, layers: int, speed: float
         "index": 0,
         "evaluate": tower * SHORT * 4_000,
     }
+    for name in params.rank.rankers:
+        ranker = params.rank.described(name)
+        trained = ranker.epochs * min(ranker.max_triplets, 4 * data.train_queries)
+        trained *= 1 + ranker.negatives + ranker.random_negatives
+        scored = (min(ranker.max_queries, data.train_queries) + ranker.dev_queries) * ranker.depth
+        pairs = BACKWARD * trained + scored * len(params.candidates.searchers)
+        work[f"rank@{name}"] = tower * ranker.max_length * pairs
     for name in params.teach.teachers:
         teacher = params.teach.described(name)
         if not isinstance(teacher, DualEncoder):

@@ -83,6 +83,20 @@ def test_complete_data_need_no_line(tmp_path: Path) -> None:
     assert check_data(params(student(labels="train", teacher_top_k=0, losses=LABELS)), folder) == []
 
 
+def test_judged_training_queries_train_a_teacher_where_candidates_are_searched(tmp_path: Path) -> None:
+    folder = write(
+        tmp_path, queries=[query(1, "train"), query(2, "test")], qrels=[judged(1, "train"), judged(2, "test")]
+    )
+    assert not any("zero-shot" in line for line in check_data(params(), folder))
+    lines = check_data(params({"candidates": {"searchers": []}}), folder)
+    assert lines[0].startswith("teach@dense: no click log, no relevance table and no judged training query")
+
+
+def test_given_triplets_train_a_teacher(tmp_path: Path) -> None:
+    folder = write(tmp_path, queries=[query(1, "train")], given_triplets=[("a/q1", "a/1", "a/2")])
+    assert not any("zero-shot" in line for line in check_data(params(), folder))
+
+
 def test_documents_without_titles_have_no_titles_to_align_on(tmp_path: Path) -> None:
     folder = write(tmp_path, title=" ", queries=[query(1, "train")], unlabelled_queries=[unlabelled(2)])
     lines = check_data(params(ZERO_SHOT), folder)

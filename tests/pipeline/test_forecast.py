@@ -19,11 +19,12 @@ LAYER, LAYERS, SPEED = 3.5e6, 6, 1e11
 
 
 def params(**distill: Any) -> Params:
-    """The tracked params with a second teacher, which scores, and a changed section `distill`."""
+    """The tracked params with a ranker, a second teacher, which scores, and a changed section `distill`."""
     raw = read_mapping(Path("params.yaml"))
     other = raw["teach"]["teacher"]["dense"]
     two = {"teach": {"teachers": ["dense", "other"], "teacher": {"other": other}}, "score": {"teachers": ["other"]}}
-    return check_params(overlay(overlay(raw, two), {"distill": distill}), "params.yaml")
+    changes = {"distill": distill, "rank": {"rankers": ["cross"]}}
+    return check_params(overlay(overlay(raw, two), changes), "params.yaml")
 
 
 def seconds(data: Data = DATA, params: Params | None = None, speed: float = SPEED) -> dict[str, float]:

@@ -164,7 +164,7 @@ def test_a_failing_engine_an_absent_one_and_an_unknown_step_are_named(
 ) -> None:
     with pytest.raises(UserError, match="engine build: ended with code 125"):
         images.build(["mine"], "cpu", "", "", "latest", ["--fail"])
-    with pytest.raises(UserError, match="no step 'tech'; there are ingest, mine, teach"):
+    with pytest.raises(UserError, match="no step 'tech'; there are ingest, candidates, mine, rank, teach"):
         images.build(["tech"], "cpu", "", "", "latest", [])
     monkeypatch.setenv("CONTAINER_ENGINE", "no-such-engine")
     with pytest.raises(UserError, match="'no-such-engine' is not installed"):
