@@ -7,9 +7,10 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from steps.core.document_texts import template_of
 from steps.core.errors import UserError
 from steps.core.leakage import evaluation_keys
-from steps.core.texts import document_text, fold
+from steps.core.texts import fold
 
 
 @dataclass(frozen=True)
@@ -47,10 +48,11 @@ def choose_triplets(
     texts = dict(zip(queries["query_id"].to_pylist(), queries["text"].to_pylist(), strict=True))
     splits = dict(zip(queries["query_id"].to_pylist(), queries["split"].to_pylist(), strict=True))
     evaluation = evaluation_keys(queries.to_pylist())
+    template = template_of(corpus.schema)
     documents = {
-        doc_id: document_text(title, content)
-        for doc_id, title, content in zip(
-            *(corpus[column].to_pylist() for column in ("doc_id", "title", "content")), strict=True
+        doc_id: template.text(*fields)
+        for doc_id, *fields in zip(
+            *(corpus[column].to_pylist() for column in ("doc_id", "title", "topic", "content")), strict=True
         )
     }
     rows = triplets.to_pylist()
