@@ -9,20 +9,21 @@ from steps.candidates.asked import Asked
 from steps.candidates.rows import candidate_rows
 from steps.core.bm25 import Bm25
 from steps.core.corpus import corpus_columns
+from steps.core.document_texts import corpus_template
 from steps.core.progress import progress
-from steps.core.texts import document_text
 
 _QUERIES = 256  # searched at once
 
 
 def by_bm25(ingest: Path, asked: Sequence[Asked], depth: int) -> Iterator[pa.Table]:
     """The table `candidates`, some queries at a time: at most `depth` documents that share a term with each query."""
+    template = corpus_template(ingest)
     for each in asked:
         ids, texts = [], []
-        for doc_id, dataset, title, content in corpus_columns(ingest, ["doc_id", "dataset", "title", "content"]):
+        for doc_id, dataset, *fields in corpus_columns(ingest, ["doc_id", "dataset", "title", "topic", "content"]):
             if dataset == each.dataset:
                 ids.append(doc_id)
-                texts.append(document_text(title, content))
+                texts.append(template.text(*fields))
         engine = Bm25(ids, texts)
         starts = range(0, len(each.ids), _QUERIES)
         for start in progress(starts, len(starts), f"BM25, {each.dataset}"):

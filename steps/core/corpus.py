@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from steps.core.document_texts import corpus_template
 from steps.core.tables import table_path
-from steps.core.texts import document_text
 
 _DOCUMENTS, _BYTES = 4096, 2**20  # documents in memory at once, and compressed bytes of each column
 
@@ -65,7 +65,7 @@ class CorpusTexts:
 
     def __init__(self, ingest: Path, chosen: np.ndarray | None = None) -> None:
         """`chosen`: rows of the documents, ascending; None = all."""
-        self.rows = CorpusRows(ingest, ["title", "content"])
+        self.template, self.rows = corpus_template(ingest), CorpusRows(ingest, ["title", "topic", "content"])
         self.chosen = np.ones(len(self.rows), dtype=bool) if chosen is None else np.zeros(len(self.rows), dtype=bool)
         if chosen is not None:
             self.chosen[chosen] = True
@@ -74,4 +74,4 @@ class CorpusTexts:
         return int(self.chosen.sum())
 
     def __iter__(self) -> Iterator[str]:
-        return (document_text(title, content) for title, content in compress(self.rows, self.chosen))
+        return (self.template.text(*fields) for fields in compress(self.rows, self.chosen))

@@ -73,17 +73,19 @@ def table_from_columns(name: str, columns: Iterable[Sequence[Any]]) -> pa.Table:
     return pa.table(arrays, schema=schema)
 
 
-def write_table(folder: Path, name: str, *tables: pa.Table) -> Path:
-    """Write `folder/<name>.parquet` by rename, several tables one after the other.
+def write_table(folder: Path, name: str, *tables: pa.Table, metadata: Mapping[str, str] | None = None) -> Path:
+    """Write `folder/<name>.parquet` by rename, several tables one after the other, with metadata of its schema.
 
     Text columns may be dictionaries of text. ValueError when columns or types differ from the schema.
     """
-    return stream_table(folder, name, tables)
+    return stream_table(folder, name, tables, metadata)
 
 
-def stream_table(folder: Path, name: str, tables: Iterable[pa.Table]) -> Path:
+def stream_table(
+    folder: Path, name: str, tables: Iterable[pa.Table], metadata: Mapping[str, str] | None = None
+) -> Path:
     """The same of tables that are made while it is written: one at a time is in memory."""
-    schema, path, rows = SCHEMAS[name], folder / f"{name}.parquet", 0
+    schema, path, rows = SCHEMAS[name].with_metadata(metadata), folder / f"{name}.parquet", 0
     with staged_file(path) as staging, pq.ParquetWriter(staging, schema, compression="zstd") as writer:
         for table in tables:
             if table.column_names != schema.names:

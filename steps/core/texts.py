@@ -1,4 +1,4 @@
-"""Plain text: folding, words, sentences, and the one way a document becomes a string."""
+"""Plain text: folding, words, sentences."""
 
 import re
 import sys
@@ -101,8 +101,3 @@ def _goes_on(text: str, start: int, end: re.Match[str]) -> bool:
     if word.lower() in ("no", "nos"):
         return after.isdigit()
     return bool(_SHORT.fullmatch(word) or (_SHORT_OR_LAST.fullmatch(word) and not after.isupper()))
-
-
-def document_text(title: str, content: str) -> str:
-    """What a document tower reads: the title, then the content."""
-    return f"{title}. {content}".strip(". ") if title else content

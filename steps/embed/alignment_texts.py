@@ -10,10 +10,11 @@ from random import Random
 
 import pyarrow as pa
 
+from steps.core.document_texts import DocumentTemplate
 from steps.core.files import sha256_text
 from steps.core.leakage import evaluation_keys
 from steps.core.tables import FILLER, Part, table_from_rows
-from steps.core.texts import document_text, sentences
+from steps.core.texts import sentences
 from steps.embed.collecting import Collected, Item, first_words
 from steps.embed.params import EmbedParams
 from steps.embed.perturbations import perturbed
@@ -28,13 +29,14 @@ _FEWEST, _WORTH = 200, 0.1  # spans tried in a turn, and the share of a document
 class Sources:
     """What alignment texts are taken from.
 
-    `corpus`: (doc_id, title, content) of every document, looped over several times.
+    `corpus`: (doc_id, title, topic, content) of every document, looped over several times; `template` makes its texts.
     """
 
     corpus: Iterable[tuple[str, ...]]
     queries: pa.Table
     unlabelled: pa.Table
     generated: pa.Table
+    template: DocumentTemplate
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,7 @@ def _fill(collected: Collected, sources: Sources, params: EmbedParams) -> None:
         return
     asked = chain(_training_queries(sources.queries), _items(sources.unlabelled))
     length = mixed_length(query_words(item.text for item in asked).length_or(2, 12))
-    active = _drawn((doc_id for doc_id, _, _ in sources.corpus), max(missing, _FEWEST), params.seed)
+    active = _drawn((doc_id for doc_id, *_ in sources.corpus), max(missing, _FEWEST), params.seed)
     turn = 0
     while active and missing > 0:
         turn += 1
@@ -107,7 +109,7 @@ def _part(part: Part, sources: Sources, params: EmbedParams, uncased: bool) -> I
         case "perturbed_queries":
             return _perturbed_queries(sources.queries, params, uncased)
         case "titles":
-            return (Item(title, doc_id) for doc_id, title, _ in sources.corpus)
+            return (Item(title, doc_id) for doc_id, title, *_ in sources.corpus)
         case "sentences":
             return _sentences(sources.corpus)
         case "spans":
@@ -140,7 +142,7 @@ def _perturbed_queries(queries: pa.Table, params: EmbedParams, uncased: bool) ->
 
 
 def _sentences(corpus: Iterable[tuple[str, ...]]) -> Iterator[Item]:
-    for doc_id, _, content in corpus:
+    for doc_id, *_, content in corpus:
         for sentence in sentences(content):
             yield Item(sentence, doc_id)
 
@@ -148,9 +150,9 @@ def _sentences(corpus: Iterable[tuple[str, ...]]) -> Iterator[Item]:
 def _spans(sources: Sources, params: EmbedParams) -> Iterator[Item]:
     drawn = query_words(item.text for item in _training_queries(sources.queries))
     length = drawn.length_or(4, 12)
-    for doc_id, title, content in sources.corpus:
-        rng = _rng("spans", doc_id, params)
-        for [text] in spans(document_text(title, content), rng, params.spans_per_document, length, params.max_words):
+    for doc_id, *fields in sources.corpus:
+        rng, whole = _rng("spans", doc_id, params), sources.template.text(*fields)
+        for [text] in spans(whole, rng, params.spans_per_document, length, params.max_words):
             yield Item(text, doc_id)
 
 
@@ -158,10 +160,10 @@ def _fill_spans(
     sources: Sources, params: EmbedParams, length: Length, turn: int, each: int, active: set[str]
 ) -> Iterator[Item]:
     """`each` more spans of every `active` document, other ones in every `turn`."""
-    for doc_id, title, content in sources.corpus:
+    for doc_id, *fields in sources.corpus:
         if doc_id in active:
-            rng = _rng("spans", f"{doc_id} {turn}", params)
-            for pieces in spans(document_text(title, content), rng, each, length, params.max_words, _JOINED):
+            rng, whole = _rng("spans", f"{doc_id} {turn}", params), sources.template.text(*fields)
+            for pieces in spans(whole, rng, each, length, params.max_words, _JOINED):
                 yield Item(" ".join(pieces), doc_id, pieces=pieces)
 
 

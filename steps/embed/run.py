@@ -10,6 +10,7 @@ from sentence_transformers import SentenceTransformer
 
 from steps.core.corpus import CorpusRows, CorpusTexts
 from steps.core.cosines import cosines
+from steps.core.document_texts import corpus_template
 from steps.core.files import staged_folder, write_json
 from steps.core.fingerprints import fingerprint
 from steps.core.precision import resolve_precision
@@ -29,9 +30,9 @@ def run(ingest: Path, generate: Path, teach: Path, output: Path, params: EmbedPa
     Of each text also the length of its vector before normalisation, `lengths.npy` `(texts,)`, and the rows of its
     nearest documents, `nearest.npy` `(texts, neighbours)`. `teach` is the folder of the teacher that makes the index.
     """
-    corpus = CorpusRows(ingest, ["doc_id", "title", "content"])
+    corpus = CorpusRows(ingest, ["doc_id", "title", "topic", "content"])
     queries, unlabelled = (read_table(ingest, name) for name in ("queries", "unlabelled_queries"))
-    sources = Sources(corpus, queries, unlabelled, read_table(generate, "generated_queries"))
+    sources = Sources(corpus, queries, unlabelled, read_table(generate, "generated_queries"), corpus_template(ingest))
     documents = CorpusTexts(ingest)
 
     teacher = fingerprint(teach / "tower")

@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 
 from steps.core.bm25 import Bm25
+from steps.core.document_texts import template_of
 from steps.core.errors import UserError
 from steps.core.files import sha256_file
 from steps.core.fingerprints import fingerprint
 from steps.core.tables import read_table
-from steps.core.texts import document_text
 from steps.core.towers import encode, load_tower
 from steps.evaluate.latency import Encode
 from steps.evaluate.student_tower import student_tower
@@ -123,10 +123,12 @@ def bm25_search(ingest: Path) -> Search:
     @cache
     def engines() -> dict[str, Bm25]:
         corpus: dict[str, tuple[list[str], list[str]]] = {}
-        for row in read_table(ingest, "corpus").to_pylist():
+        table = read_table(ingest, "corpus")
+        template = template_of(table.schema)
+        for row in table.to_pylist():
             ids, texts = corpus.setdefault(row["dataset"], ([], []))
             ids.append(row["doc_id"])
-            texts.append(document_text(row["title"], row["content"]))
+            texts.append(template.text(row["title"], row["topic"], row["content"]))
         return {dataset: Bm25(ids, texts) for dataset, (ids, texts) in corpus.items()}
 
     return lambda dataset, texts, k: engines()[dataset].search(texts, k)

@@ -7,8 +7,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from steps.core.document_texts import template_of
 from steps.core.files import sha256_text
-from steps.core.texts import document_text, fold, sentences, words_of
+from steps.core.texts import fold, sentences, words_of
 
 SENTENCE_WORDS = range(4, 31)
 
@@ -37,14 +38,15 @@ def from_documents(corpus: pa.Table, evaluation: set[str], limit: int, seed: int
     """
     ids = corpus["doc_id"].to_pylist()
     rows = sorted(range(len(ids)), key=lambda row: sha256_text(f"{seed} {ids[row]}"))
-    titles, contents = corpus["title"], corpus["content"]
+    titles, topics, contents = corpus["title"], corpus["topic"], corpus["content"]
+    template = template_of(corpus.schema)
     found: dict[str, Source] = {}
     turn, before = 0, -1
     while before < len(found) < limit:
         before = len(found)
         for row in rows:
-            title, content = titles[row].as_py(), contents[row].as_py()
-            texts = [document_text(title, content)] if whole else query_like(title, content)
+            title, topic, content = (column[row].as_py() for column in (titles, topics, contents))
+            texts = [template.text(title, topic, content)] if whole else query_like(title, content)
             if new := [text for text in texts if (key := fold(text)) and key not in evaluation and key not in found]:
                 text = Random(f"{seed} {ids[row]} {turn}").choice(new)
                 found[fold(text)] = Source(f"{ids[row]}#document{turn or ''}", text)

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from steps.core.corpus import corpus_batches, digest_of, document_digest
+from steps.core.document_texts import corpus_template
 from steps.core.files import sha256_text
-from steps.core.texts import document_text
 
 COLUMNS = ("doc_id", "title", "topic", "content")
 
@@ -36,7 +36,7 @@ def read_documents(ingest: Path) -> dict[str, Documents]:
     ids: dict[str, list[pa.Array]] = defaultdict(list)
     shas: dict[str, list[pa.Array]] = defaultdict(list)
     digests: dict[str, list[bytes]] = defaultdict(list)
-    start = 0
+    start, template = 0, corpus_template(ingest)
     for batch in corpus_batches(ingest, ["dataset", *COLUMNS]):
         names = np.array(batch["dataset"].to_pylist())
         for name in np.unique(names).tolist():
@@ -45,7 +45,7 @@ def read_documents(ingest: Path) -> dict[str, Documents]:
             fields = list(zip(*(own[column].to_pylist() for column in COLUMNS), strict=True))
             rows[name].append(places + start)
             ids[name].append(own["doc_id"])
-            shas[name].append(pa.array([sha256_text(document_text(title, text)) for _, title, _, text in fields]))
+            shas[name].append(pa.array([sha256_text(template.text(*rest)) for _, *rest in fields]))
             digests[name].append(b"".join(document_digest(*document) for document in fields))
         start += batch.num_rows
     return {

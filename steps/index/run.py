@@ -9,6 +9,7 @@ from typing import Any
 import faiss
 import numpy as np
 
+from steps.core.document_texts import corpus_template
 from steps.core.errors import UserError
 from steps.core.files import read_json, staged_folder, write_json
 from steps.core.fingerprints import fingerprint
@@ -73,6 +74,7 @@ def run(ingest: Path, embed: Path, teach: Path, output: Path, params: IndexParam
             "dim": dim,
             "metric": "inner_product",
             **tower_facts(teach / "tower", "document"),
+            "document": corpus_template(ingest).template,
             "faiss": faiss.__version__,
             "datasets": datasets,
         }

@@ -11,9 +11,10 @@ import bm25s
 import numpy as np
 import pyarrow as pa
 
+from steps.core.document_texts import DocumentTemplate
 from steps.core.progress import progress
 from steps.core.tables import SCHEMAS
-from steps.core.texts import document_text, words
+from steps.core.texts import words
 from steps.ingest.params import ClickParams
 from steps.ingest.source_data import Document, Query
 
@@ -27,17 +28,19 @@ def simulate_sessions(
     documents: Sequence[Document],
     clicks: ClickParams,
     seed: int,
+    template: DocumentTemplate,
 ) -> pa.Table:
     """The table `impressions` of simulated sessions over the train queries among `queries`.
 
-    Every query gets `clicks.sessions_per_query` sessions, in rounds of a seeded order, one session a minute.
+    Every query gets `clicks.sessions_per_query` sessions, in rounds of a seeded order, one session a minute; their
+    results are those of BM25 on the texts that `template` makes.
     """
     train = [query for query in queries if query.split == "train"]
     generator = np.random.default_rng([seed, 0])
     results = min(clicks.results_per_session, len(documents))
     row_of = {document.doc_id: row for row, document in enumerate(documents)}
     relevant_rows = [sorted(row_of[doc_id] for doc_id in relevant[query.query_id]) for query in train]
-    ranked = bm25_results([query.text for query in train], documents, results)
+    ranked = bm25_results([query.text for query in train], documents, results, template)
 
     shown: list[np.ndarray] = []
     whose: list[int] = []
@@ -97,10 +100,12 @@ def with_relevant(ranked: np.ndarray, relevant: Sequence[int], generator: np.ran
     return np.array(rows, dtype=ranked.dtype)
 
 
-def bm25_results(texts: Sequence[str], documents: Sequence[Document], results: int) -> np.ndarray:
+def bm25_results(
+    texts: Sequence[str], documents: Sequence[Document], results: int, template: DocumentTemplate
+) -> np.ndarray:
     """Rows of the best documents per text by BM25, ties by row: int (texts, results)."""
     index = bm25s.BM25()
-    index.index([words(document_text(d.title, d.content)) for d in documents], show_progress=False)
+    index.index([words(template.text(d.title, d.topic, d.content)) for d in documents], show_progress=False)
     ranked = np.empty((len(texts), results), dtype=np.int64)
     for at, text in enumerate(progress(texts, len(texts), "simulated sessions")):
         known = [word for word in words(text) if word in index.vocab_dict]

@@ -75,7 +75,7 @@ def _parse(raw: bytes, name: str, documents: Mapping[str, int]) -> tuple[str, in
     columns = decode(raw).split("\t")
     if len(columns) != 3:
         raise Defect("missing_field" if len(columns) < 3 else "too_many_columns")
-    positive, negative = (documents.get(f"{name}/{column.strip()}") for column in columns[1:])
+    positive, negative = documents.get(f"{name}/{columns[1].strip()}"), documents.get(f"{name}/{columns[2].strip()}")
     if positive is None or negative is None:
         raise Defect("unknown_document")
     if positive == negative:

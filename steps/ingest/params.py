@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
+from steps.core.document_texts import DocumentTemplate
 from steps.core.names import LONGEST
 from steps.core.params import Strict
 
@@ -31,9 +32,14 @@ def _iso_or_empty(text: str) -> str:
     return text
 
 
+def _template(text: str) -> str:
+    return DocumentTemplate(text).template
+
+
 SourceName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]*$", max_length=LONGEST)]  # it becomes a folder
 PackageName = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_]*$")]
 Name = Annotated[str, Field(min_length=1)]
+Template = Annotated[str, AfterValidator(_template)]
 Moment = Annotated[str, BeforeValidator(_unquoted), AfterValidator(_iso_or_empty)]
 
 
@@ -171,6 +177,7 @@ class IngestParams(Strict):
 
     seed: int = Field(ge=0)
     sources: list[Source] = Field(min_length=1)
+    document: Template
     since: Moment
     until: Moment
     unlabelled_queries: str

@@ -7,6 +7,7 @@ from typing import Literal
 
 import pyarrow as pa
 
+from steps.core.document_texts import DocumentTemplate
 from steps.core.files import staged_folder, write_json
 from steps.core.tables import SCHEMAS, table_from_columns, write_table
 from steps.core.tracking import Run
@@ -65,8 +66,9 @@ def run(*, sources: Sequence[Source], output: Path, params: IngestParams, run: R
     )
     report["term_scores"] = term_scores.num_rows
 
+    metadata = DocumentTemplate(params.document).metadata
     with staged_folder(output) as folder:
-        write_table(folder, "corpus", _sorted_table("corpus", documents))
+        write_table(folder, "corpus", _sorted_table("corpus", documents), metadata=metadata)
         write_table(folder, "queries", _sorted_table("queries", (q for q in queries if q.split != UNLABELLED)))
         unlabelled = (query for query in queries if query.split == UNLABELLED)
         write_table(folder, UNLABELLED_QUERIES, _sorted_table(UNLABELLED_QUERIES, unlabelled))
@@ -119,6 +121,7 @@ def _simulated(
             sorted(document for document in documents if document.dataset == name),
             params.clicks,
             params.seed,
+            DocumentTemplate(params.document),
         )
         for name in datasets
     }

@@ -8,17 +8,17 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from steps.core.corpus import corpus_columns
+from steps.core.document_texts import corpus_template
 from steps.core.errors import UserError
 from steps.core.tables import table_path
-from steps.core.texts import document_text
 
 
 def texts_of(ingest: Path, doc_ids: Iterable[str]) -> dict[str, str]:
     """Text of each document as a ranker reads it; those that the corpus in `ingest` lacks are left out."""
-    wanted = set(doc_ids)
+    wanted, template = set(doc_ids), corpus_template(ingest)
     return {
-        doc_id: document_text(title, content)
-        for doc_id, title, content in corpus_columns(ingest, ["doc_id", "title", "content"])
+        doc_id: template.text(*fields)
+        for doc_id, *fields in corpus_columns(ingest, ["doc_id", "title", "topic", "content"])
         if doc_id in wanted
     }
 

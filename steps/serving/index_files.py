@@ -10,7 +10,7 @@ from steps.core.errors import UserError
 from steps.core.files import read_json
 from steps.core.names import inner_path
 
-FORMAT = 3  # of an index's manifest
+FORMAT = 4  # of an index's manifest
 
 
 def read_index_manifest(folder: Path) -> dict[str, Any]:

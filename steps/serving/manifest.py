@@ -11,9 +11,9 @@ from steps.core.errors import UserError
 from steps.core.files import read_json, write_json
 from steps.core.names import inner_path, plain_name
 
-FORMAT = 4
+FORMAT = 5
 REMEDY = "encoder and index must come from one run: run `dvc repro` (or `make demo`) to build the release again"
-SHARED = ("teacher", "dim", "metric", "modules", "pooling", "normalised", "prompts", "faiss")
+SHARED = ("teacher", "dim", "metric", "modules", "pooling", "normalised", "prompts", "document", "faiss")
 
 
 PlainName = Annotated[str, AfterValidator(plain_name)]
@@ -59,6 +59,7 @@ class Manifest(Strict):
 
     `student_files`, `serving_files`, `index_files`: path below query_encoder/, serving/, index/ -> sha256, of every
     file but the index's manifest, whose sha256 is `index_manifest`. `checksum`: sha256 over all other fields.
+    `document`: the template by which title, topic and content became the text that was embedded.
     """
 
     format: int
@@ -76,6 +77,7 @@ class Manifest(Strict):
     pooling: list[str]
     normalised: bool
     prompts: dict[str, str]
+    document: str
     faiss: str
     probes: list[Probe]
     probe_tolerance: float

@@ -7,10 +7,10 @@ import numpy as np
 import pyarrow as pa
 from sentence_transformers import SentenceTransformer
 
+from steps.core.document_texts import template_of
 from steps.core.judged import JudgedSet
 from steps.core.measures import ndcg_at_10_of_matrix
 from steps.core.precision import Precision
-from steps.core.texts import document_text
 from steps.core.towers import encode
 from steps.training.comparison import is_better, p_of_gain
 
@@ -30,13 +30,13 @@ def dev_tasks(judged: Sequence[JudgedSet], corpus: pa.Table, limit: int, distrac
     if len(dev) > limit:
         dev = [dev[index] for index in np.sort(random.choice(len(dev), size=limit, replace=False))]
     drawn_queries = set(dev)
-    tasks = []
+    tasks, template = [], template_of(corpus.schema)
     for item in judged:
         asked = _only(item, drawn_queries)
         if not asked.query_ids:
             continue
         texts = {
-            row["doc_id"]: document_text(row["title"], row["content"])
+            row["doc_id"]: template.text(row["title"], row["topic"], row["content"])
             for row in corpus.to_pylist()
             if row["dataset"] == item.dataset
         }

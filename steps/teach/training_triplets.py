@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from steps.core.texts import document_text, fold
+from steps.core.document_texts import template_of
+from steps.core.texts import fold
 from steps.training.triplets import check_ids, draw, refused_queries
 
 
@@ -44,11 +45,11 @@ def choose_triplets(
     when a triplet names an id that the tables of `where` do not hold.
     """
     texts = dict(zip(queries["query_id"].to_pylist(), queries["text"].to_pylist(), strict=True))
-    refused = refused_queries(queries)
+    refused, template = refused_queries(queries), template_of(corpus.schema)
     documents = {
-        doc_id: document_text(title, content)
-        for doc_id, title, content in zip(
-            *(corpus[column].to_pylist() for column in ("doc_id", "title", "content")), strict=True
+        doc_id: template.text(*fields)
+        for doc_id, *fields in zip(
+            *(corpus[column].to_pylist() for column in ("doc_id", "title", "topic", "content")), strict=True
         )
     }
     rows = triplets.to_pylist()

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from steps.core.texts import document_text, fold, sentences, words
+from steps.core.texts import fold, sentences, words
 
 
 @pytest.mark.parametrize(
@@ -38,11 +38,6 @@ def test_sentences_end_at_punctuation_not_at_abbreviated_numbers() -> None:
 
 def test_words_are_lower_case_alphanumeric() -> None:
     assert words("Return_the CUMSUM(axis=1)") == ["return", "the", "cumsum", "axis", "1"]
-
-
-def test_document_text_joins_title_and_content() -> None:
-    assert document_text("Title", "Body.") == "Title. Body"
-    assert document_text("", "Body.") == "Body."
 
 
 def test_words_keep_combining_marks_with_their_letters() -> None:

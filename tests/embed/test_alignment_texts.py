@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from alignment import PARAMS, generated, pairs, query, texts_of
 
+from steps.core.document_texts import DocumentTemplate
 from steps.core.tables import Part, table_from_rows
 from steps.embed.alignment_texts import Sources, build
 from steps.embed.params import EmbedParams
@@ -267,12 +268,19 @@ class Stream:
 
     def __iter__(self) -> Iterator[tuple[str, ...]]:
         self.loops += 1
-        return ((f"d{n}", f"Title {n}", f"Content of document {n} and more") for n in range(self.documents))
+        return ((f"d{n}", f"Title {n}", "", f"Content of document {n} and more") for n in range(self.documents))
 
 
 def test_spans_stream_the_corpus_and_read_it_twice() -> None:
     corpus = Stream(50)
     tables: dict[str, Any] = {"queries": TRAIN, "unlabelled_queries": [], "generated_queries": []}
-    sources = Sources(corpus, *(table_from_rows(name, rows) for name, rows in tables.items()))
+    sources = Sources(corpus, *(table_from_rows(name, rows) for name, rows in tables.items()), DocumentTemplate())
     found = build(sources, EmbedParams.model_validate(PARAMS | {"parts": ["spans"]}))
     assert corpus.loops == 2 and found.counts["spans"]["kept"] > 40
+
+
+@pytest.mark.parametrize("changes", [{"parts": ["spans"]}, {"parts": ["titles"], "least_texts": 5}])
+def test_spans_are_of_the_text_that_the_template_makes(changes: dict[str, Any]) -> None:
+    for template, named in (("{title}. {content}", False), ("{topic} {content}", True)):
+        found = texts_of(TRAIN, ("one", "two"), template=template, **changes)
+        assert pairs(found) and any("topic0" in text for _, text in pairs(found)) == named

@@ -17,8 +17,8 @@ from stages import run_embed, write_ingest
 from tokenizers.normalizers import BertNormalizer
 
 from steps.core import vector_cache
+from steps.core.document_texts import DocumentTemplate
 from steps.core.files import read_json
-from steps.core.texts import document_text
 from steps.core.towers import Embeddings, encode_with_lengths, load_tower
 from steps.core.tracking import NullRun
 from steps.embed import run as stage
@@ -83,7 +83,7 @@ def test_documents_are_in_corpus_order_and_tokens_have_their_row(tiny_tower: Pat
     run_embed(tmp_path, tiny_tower)
     tower = load_tower(tiny_tower)
     corpus = stage.read_table(write_ingest(tmp_path / "data/ingest"), "corpus").to_pylist()
-    texts = [document_text(row["title"], row["content"]) for row in corpus]
+    texts = [DocumentTemplate().text(row["title"], row["topic"], row["content"]) for row in corpus]
     np.testing.assert_allclose(
         np.load(tmp_path / "data/embed/documents.npy"), tower.encode_document(texts, batch_size=1), atol=1e-5
     )

@@ -8,10 +8,11 @@ import pytest
 from evaluate_fakes import params, write_inputs
 from pydantic import ValidationError
 
+from steps.core.document_texts import DocumentTemplate
 from steps.core.errors import UserError
 from steps.core.fingerprints import Fingerprint
 from steps.core.judged import JudgedSet, read_judged_sets
-from steps.core.tables import read_table, write_table
+from steps.core.tables import read_table, table_from_rows, write_table
 from steps.evaluate import systems
 from steps.evaluate.examples import worst_losses
 from steps.evaluate.scoring import Scored
@@ -77,3 +78,14 @@ def test_worst_losses_are_the_largest_drops_with_ranks() -> None:
         ("text q0", 1, None),
         ("text q2", 2, 60),
     ]
+
+
+def test_bm25_finds_a_word_of_the_topic_where_the_template_has_it(tmp_path: Path) -> None:
+    write_inputs(tmp_path, ("api",))
+    ingest = tmp_path / "ingest"
+    rows = [
+        row | {"topic": "zebras" if at == 4 else ""} for at, row in enumerate(read_table(ingest, "corpus").to_pylist())
+    ]
+    for template, expected in (("{title}. {content}", []), ("{title} {topic} {content}", [rows[4]["doc_id"]])):
+        write_table(ingest, "corpus", table_from_rows("corpus", rows), metadata=DocumentTemplate(template).metadata)
+        assert systems.bm25_search(ingest)("api", ["zebras"], 5)[1] == [expected]

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from teach_fakes import write_tower
 
 import steps.generate.run as stage
+from steps.core.document_texts import DocumentTemplate
 from steps.core.errors import UserError
 from steps.core.files import read_json
 from steps.core.tables import read_table, table_from_rows
@@ -189,6 +190,9 @@ def test_a_document_gives_its_title_or_a_sentence_and_no_evaluation_query() -> N
     assert from_documents(more, evaluation, 20, 3, whole=False) == found  # whatever the order of the documents
     [whole] = from_documents(corpus.slice(2, 1), evaluation, 20, 3, whole=True)
     assert whole.text.startswith("On 2 kinds of tea") and "Green tea" in whole.text
+    told = corpus.slice(2, 1).replace_schema_metadata(DocumentTemplate("{content} / {title}").metadata)
+    [whole] = from_documents(told, evaluation, 20, 3, whole=True)
+    assert whole.text == "Green tea is a tea. / On 2 kinds of tea"
 
 
 @pytest.mark.medium

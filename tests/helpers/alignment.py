@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from steps.core.document_texts import DEFAULT, DocumentTemplate
 from steps.core.tables import table_from_rows
 from steps.embed.alignment_texts import AlignmentTexts, Sources, build
 from steps.embed.params import EmbedParams
@@ -36,13 +37,15 @@ def texts_of(
     queries: list[dict[str, str]],
     *corpus: tuple[str, str],
     generated: Sequence[dict[str, Any]] = (),
+    template: str = DEFAULT,
     **changes: Any,
 ) -> AlignmentTexts:
     sources = Sources(
-        corpus=[(f"one/d{i}", title, content) for i, (title, content) in enumerate(corpus)],
+        corpus=[(f"one/d{i}", title, f"topic{i}", content) for i, (title, content) in enumerate(corpus)],
         queries=table_from_rows("queries", [row for row in queries if row["split"]]),
         unlabelled=table_from_rows("unlabelled_queries", [row for row in queries if not row["split"]]),
         generated=table_from_rows("generated_queries", generated),
+        template=DocumentTemplate(template),
     )
     return build(sources, EmbedParams.model_validate(PARAMS | changes))
 

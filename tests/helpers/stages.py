@@ -180,7 +180,7 @@ def run_distill(root: Path, student: str, params: DistillParams, run: Run | None
     return output
 
 
-def run_index(root: Path, params: IndexParams = INDEX) -> Path:
+def run_index(root: Path, params: IndexParams = INDEX, run: Run | None = None) -> Path:
     """Index the documents; returns the folder."""
     from steps.index.run import run as index
 
@@ -190,7 +190,7 @@ def run_index(root: Path, params: IndexParams = INDEX) -> Path:
         teach=root / "models/teach/dense",
         output=root / "models/index",
         params=params,
-        run=NullRun(),
+        run=run or NullRun(),
     )
     return root / "models/index"
 

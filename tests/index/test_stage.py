@@ -99,8 +99,9 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
 
 def test_what_is_written_and_what_the_manifest_says(project: Project) -> None:
     manifest, metrics = project.index(target_recall=0.9)
-    assert manifest["format"] == 3 and manifest["dim"] == DIM and manifest["metric"] == "inner_product"
+    assert manifest["format"] == 4 and manifest["dim"] == DIM and manifest["metric"] == "inner_product"
     assert manifest["normalised"] and manifest["prompts"] == {"query": "q: "}
+    assert manifest["document"] == "{title}. {content}"
     for dataset, entry in manifest["datasets"].items():
         folder = project.root / "index" / dataset
         digests = {f"{name}.faiss": index["sha256"] for name, index in entry["indexes"].items()} | entry["files"]
@@ -236,8 +237,8 @@ def test_an_index_of_an_older_format_is_refused_with_what_to_do(project: Project
     project.index()
     path = project.root / "index/manifest.json"
     assert read_index_manifest(path.parent)["dim"] == DIM
-    write_json(path, json.loads(path.read_text()) | {"format": 2})
-    with pytest.raises(UserError, match=r"index/manifest.json: format of the index is 2, .* reads 3; run `dvc repro`"):
+    write_json(path, json.loads(path.read_text()) | {"format": 3})
+    with pytest.raises(UserError, match=r"index/manifest.json: format of the index is 3, .* reads 4; run `dvc repro`"):
         read_index_manifest(path.parent)
 
 

@@ -35,6 +35,7 @@ def params(folder: Path, **changes: Any) -> IngestParams:
         "sources": [{"name": "toy", "kind": "beir", "path": str(folder)}],
         "unlabelled_queries": "",
         "term_scores": "",
+        "document": "{title}. {content}",
         "since": "",
         "until": "",
         "max_reject_ratio": 0.5,

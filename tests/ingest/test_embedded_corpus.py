@@ -7,6 +7,7 @@ import pytest
 
 from pipeline.params import load_params
 from steps.core.corpus import CorpusRows
+from steps.core.document_texts import corpus_template
 from steps.core.tables import SCHEMAS, read_table
 from steps.core.tracking import NullRun
 from steps.embed.alignment_texts import Sources, build
@@ -28,12 +29,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_sizes(folder: Path) -> None:
     queries = read_table(folder, "queries").to_pylist()
-    corpus = CorpusRows(folder, ["doc_id", "title", "content"])
+    corpus = CorpusRows(folder, ["doc_id", "title", "topic", "content"])
     assert len(corpus) >= 5000
     assert sum(row["split"] == "test" for row in queries) >= 1000
     generated = SCHEMAS["generated_queries"].empty_table()
     unlabelled = read_table(folder, "unlabelled_queries")
-    sources = Sources(corpus, read_table(folder, "queries"), unlabelled, generated)
+    sources = Sources(corpus, read_table(folder, "queries"), unlabelled, generated, corpus_template(folder))
     texts = build(sources, load_params().embed.model_copy(update={"max_part_texts": 0, "least_texts": 0}))
     assert texts.table.num_rows >= 20_000
 

@@ -6,10 +6,13 @@ from typing import Any
 import pytest
 from ingest_logs import click_log, ingest, params, rows_of, shown, texts_by_split, write
 
+from steps.core.document_texts import corpus_template
 from steps.core.errors import UserError
+from steps.core.params import validated
 from steps.ingest import source_files
 from steps.ingest.listing import list_sources
 from steps.ingest.locations import Located
+from steps.ingest.params import IngestParams
 
 
 @pytest.fixture
@@ -63,3 +66,16 @@ def test_ms_marco_is_passed_on_and_listed(tmp_path: Path) -> None:
     assert splits["test"] == ["a dev query"]
     assert len(splits["train"]) == len(splits["dev"]) == 1
     assert sorted(row["path"] for row in list_sources(checked)) == sorted(files)
+
+
+def test_the_template_of_documents_is_written_with_the_corpus(tmp_path: Path) -> None:
+    source = click_log(tmp_path, [shown("a", 0), shown("b", 6, clicked=True)])
+    for template in ("{title}. {content}", "{title} {topic} {content}"):
+        assert corpus_template(ingest(tmp_path, params(source, document=template))).template == template
+
+
+@pytest.mark.parametrize("template", ["{title}", "{title} {text} {content}", "{content"])
+def test_a_broken_template_names_the_key_and_the_fields(template: str) -> None:
+    raw = params({"name": "far", "kind": "beir", "path": "s3://bucket/beir"}).model_dump() | {"document": template}
+    with pytest.raises(UserError, match=r"params\.yaml: document is '.*the fields are \{title\}, \{topic\} and"):
+        validated(IngestParams, raw, "params.yaml")

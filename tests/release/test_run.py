@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from stages import INDEX, RELEASE, run_index, run_release
 
+from steps.core.document_texts import DocumentTemplate
 from steps.core.errors import UserError
 from steps.core.tables import read_table, table_from_rows, write_table
 from steps.core.tracking import NullRun
@@ -232,3 +233,17 @@ def test_a_limit_that_is_passed_leaves_no_release(other: Path) -> None:
     with pytest.raises(UserError, match=r"release\.format is table, but .* is a transformer; set it to auto"):
         run_release(other, "2l", RELEASE.model_copy(update={"format": "table"}))
     assert not (other / "models/release/2l").exists()
+
+
+def test_both_manifests_name_the_template_of_the_documents(released: Path, other: Path) -> None:
+    assert load_release(released / "models/release/static").manifest.document == "{title}. {content}"
+    template = DocumentTemplate("{title} {topic} {content}")
+    corpus = read_table(other / "data/ingest", "corpus")
+    write_table(other / "data/ingest", "corpus", corpus, metadata=template.metadata)
+    folder = run_release(other, "static")
+    assert load_release(folder).manifest.document == template.template
+    assert json.loads((folder / "index/manifest.json").read_text())["document"] == template.template
+    path = folder / "manifest.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"format": 4}))
+    with pytest.raises(UserError, match=r"format of the release is 4, this version reads 5;.*dvc repro"):
+        load_release(folder)

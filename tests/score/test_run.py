@@ -15,11 +15,11 @@ from stages import SCORE, run_score
 from towers import other_weights
 
 import steps.score.run as stage
+from steps.core.document_texts import DocumentTemplate
 from steps.core.errors import UserError
 from steps.core.files import read_json, write_json
 from steps.core.fingerprints import fingerprint
 from steps.core.tables import read_table
-from steps.core.texts import document_text
 from steps.core.towers import load_tower
 from steps.score.kinds.dual_encoder import DualEncoderScorer
 
@@ -58,7 +58,8 @@ def test_a_score_is_the_inner_product_of_the_other_teachers_own_embeddings(root:
     output = run_score(root, "other")
     texts = read_table(root / "data/embed", "alignment_texts")["text"].to_pylist()
     documents = [
-        document_text(row["title"], row["content"]) for row in read_table(root / "data/ingest", "corpus").to_pylist()
+        DocumentTemplate().text(row["title"], row["topic"], row["content"])
+        for row in read_table(root / "data/ingest", "corpus").to_pylist()
     ]
     nearest = np.load(root / "data/embed/nearest.npy")
     tower = load_tower(root / "models/teach/other/tower")

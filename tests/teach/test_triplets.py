@@ -5,7 +5,10 @@ from pathlib import Path
 import pytest
 from teach_fakes import documents, queries, table, triplets
 
+from steps.core.document_texts import DocumentTemplate
 from steps.core.errors import UserError
+from steps.core.judged import JudgedSet
+from steps.teach.dev_comparison import dev_tasks
 from steps.teach.training_triplets import TripletChoice, choose_triplets
 
 
@@ -54,3 +57,14 @@ def test_an_unknown_id_is_named_with_its_fix() -> None:
     mined[3]["negative_id"] = "d/nowhere"
     with pytest.raises(UserError, match=r"negative_id 'd/nowhere'.*run ingest and mine again"):
         choose(mined)
+
+
+def test_documents_read_as_the_template_of_the_corpus_says() -> None:
+    rows = [row | {"topic": f"topic{at}"} for at, row in enumerate(documents())]
+    corpus = table("corpus", rows).replace_schema_metadata(DocumentTemplate("{topic}: {content}").metadata)
+    chosen = choose_triplets(table("triplets", triplets()), table("queries", queries()), corpus, 1000, 5, Path("in"))
+    texts = {f"{row['topic']}: {row['content']}".strip(" ") for row in rows}
+    assert {text for triplet in chosen.chosen for text in (triplet.positive, triplet.negative)} <= texts
+    judged = [JudgedSet(rows[0]["dataset"], "dev", ["q"], ["text"], {"q": {rows[0]["doc_id"]: 1}})]
+    [task] = dev_tasks(judged, corpus, 5, 3, seed=1)
+    assert set(task.documents.values()) <= texts and len(task.documents) == 4

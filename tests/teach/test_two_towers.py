@@ -11,11 +11,11 @@ from stages import DISTILL, RANKED, STATIC, TWO_LAYERS, distill_params, run_dist
 from teach_fakes import PARAMS, write_tower, write_world
 from towers import other_weights
 
+from steps.core.document_texts import DocumentTemplate
 from steps.core.errors import UserError
 from steps.core.files import read_json, write_json
 from steps.core.fingerprints import fingerprint
 from steps.core.tables import read_table
-from steps.core.texts import document_text
 from steps.core.towers import encode, load_tower, route
 from steps.core.tracking import NullRun
 from steps.serving.release import load_release
@@ -65,7 +65,7 @@ def test_documents_texts_lengths_and_tokens_are_each_embedded_by_their_own_tower
     np.testing.assert_allclose(np.load(embed / "lengths.npy"), np.linalg.norm(raw, axis=1), rtol=1e-5)
     np.testing.assert_allclose(np.load(embed / "alignment.npy"), unit(raw), atol=2e-3)
     corpus = read_table(root / "data/ingest", "corpus").to_pylist()
-    documents = [document_text(row["title"], row["content"]) for row in corpus]
+    documents = [DocumentTemplate().text(row["title"], row["topic"], row["content"]) for row in corpus]
     np.testing.assert_allclose(np.load(embed / "documents.npy"), unit(reading.encode(documents)), atol=1e-5)
     token = asking.tokenizer.convert_tokens_to_ids("axis")
     np.testing.assert_allclose(np.load(embed / "tokens.npy")[token], asking.encode("axis"), atol=1e-5)

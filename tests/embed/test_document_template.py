@@ -1,0 +1,67 @@
+"""The template of documents' texts: what is embedded, and what of it is embedded anew when it changes."""
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from stages import EMBED, INDEX, run_embed, run_index
+
+from steps.core.document_texts import DocumentTemplate
+from steps.core.files import read_json
+from steps.core.tables import read_table, table_from_rows, write_table
+from steps.core.tracking import NullRun
+from steps.embed.run import run as embed
+
+pytestmark = pytest.mark.medium
+
+WITH_TOPIC = 16  # documents 0 to 15
+KEEPING = INDEX.model_copy(update={"retrain_after": 0.5})
+
+
+class Notes(NullRun):
+    """Keeps the metrics of a run."""
+
+    def __init__(self) -> None:
+        self.noted: dict[str, float] = {}
+
+    def metrics(self, values: dict[str, float], step: int | None = None) -> None:  # type: ignore[override]
+        self.noted |= values
+
+
+def embed_with(root: Path, template: str) -> float:
+    """Embed below `root` with another template; returns how many documents were embedded anew."""
+    corpus = read_table(root / "data/ingest", "corpus")
+    write_table(root / "data/ingest", "corpus", corpus, metadata=DocumentTemplate(template).metadata)
+    notes = Notes()
+    embed(root / "data/ingest", root / "data/generate", root / "models/teach/dense", root / "data/embed", EMBED, notes)
+    return notes.noted["embedded.documents"]
+
+
+def shas(root: Path, dataset: str) -> list[str]:
+    return pq.read_table(root / "models/index" / dataset / "doc_ids.parquet")["text_sha"].to_pylist()
+
+
+def test_a_topic_in_the_template_is_embedded_and_no_other_text_anew(tiny_tower: Path, tmp_path: Path) -> None:
+    run_embed(tmp_path, tiny_tower)
+    rows = read_table(tmp_path / "data/ingest", "corpus").to_pylist()
+    rows[2] |= {"title": rows[0]["title"], "content": rows[0]["content"]}
+    rows = [row | {"topic": f"topic {at}" if at < WITH_TOPIC else ""} for at, row in enumerate(rows)]
+    write_table(tmp_path / "data/ingest", "corpus", table_from_rows("corpus", rows))
+    plain = "{title}. {content}"
+    assert embed_with(tmp_path, plain) == 0  # the text of every document was embedded before: topics are ignored
+    run_index(tmp_path, KEEPING)
+    before, told = np.load(tmp_path / "data/embed/documents.npy"), shas(tmp_path, "one")
+    np.testing.assert_array_equal(before[0], before[2])
+
+    assert embed_with(tmp_path, "{title}. {topic}. {content}") == WITH_TOPIC
+    after = np.load(tmp_path / "data/embed/documents.npy")
+    assert np.abs(after[0] - after[2]).max() > 1e-3
+    np.testing.assert_array_equal(after[WITH_TOPIC:], before[WITH_TOPIC:])
+    notes = Notes()
+    run_index(tmp_path, KEEPING, notes)
+    assert notes.noted["one.update.added"] == notes.noted["one.update.removed"] == WITH_TOPIC / 2
+    changed = [new != old for new, old in zip(shas(tmp_path, "one"), told, strict=True)]
+    own = [row for row in rows if row["dataset"] == "one"]
+    assert changed == [bool(row["topic"]) for row in own]
+    assert read_json(tmp_path / "models/index/manifest.json")["document"] == "{title}. {topic}. {content}"
