@@ -61,11 +61,14 @@ def teach_dual_encoder(ingest: Path, mine: Path, output: Path, params: "DualEnco
             )
     if epochs > 0:
         triplets = read_table(mine, "triplets")
-        choice = choose_triplets(triplets, queries, corpus, params.max_triplets, params.seed, ingest)
+        choice = choose_triplets(
+            triplets, queries, corpus, params.max_triplets, params.seed, ingest, params.source_weights
+        )
         if not choice.chosen:
             raise UserError(
                 f"{mine / 'triplets.parquet'}: no usable triplet (left out: {choice.left_out}); give click logs to"
-                " ingest and mine, or set the teacher's epochs: 0.0 for a zero-shot one"
+                " ingest and mine, a weight above 0 to their source (source_weights), or set the teacher's epochs: 0.0"
+                " for a zero-shot one"
             )
         report |= {"triplets": len(choice.chosen), "by_source": choice.by_source, "left_out": choice.left_out}
         judged = read_judged_sets(ingest, ["dev"])

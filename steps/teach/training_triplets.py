@@ -1,6 +1,7 @@
 """Which mined triplets train the teacher, and as which texts."""
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,11 +37,18 @@ class TripletChoice:
 
 
 def choose_triplets(
-    triplets: pa.Table, queries: pa.Table, corpus: pa.Table, limit: int, seed: int, where: Path
+    triplets: pa.Table,
+    queries: pa.Table,
+    corpus: pa.Table,
+    limit: int,
+    seed: int,
+    where: Path,
+    source_weights: Mapping[str, float],
 ) -> TripletChoice:
-    """Draw at most `limit` triplets, each with a chance in proportion to its weight, and look up their texts.
+    """Draw at most `limit` triplets (0 = all), each with a chance in proportion to its weight, and look up their texts.
 
-    Left out and counted: a query that is not of the train split or whose folded text is an evaluation query's, and a
+    A triplet's weight is multiplied by that of its source, 1 where `source_weights` has none. Left out and counted: a
+    source of weight 0, a query that is not of the train split or whose folded text is an evaluation query's, and a
     negative that reads like its positive (a near-duplicate document would be pulled and pushed at once). UserError
     when a triplet names an id that the tables of `where` do not hold.
     """
@@ -55,13 +63,17 @@ def choose_triplets(
     }
     rows = triplets.to_pylist()
     _check_ids(rows, set(texts), set(documents), where)
-    left_out = {"not_a_train_query": 0, "evaluation_query": 0, "negative_reads_like_positive": 0, "not_drawn": 0}
+    reasons = ("source_weight_zero", "not_a_train_query", "evaluation_query", "negative_reads_like_positive")
+    left_out = dict.fromkeys((*reasons, "not_drawn"), 0)
     usable: list[TextTriplet] = []
     weights: list[float] = []
     for row in rows:
         query = texts[row["query_id"]]
         positive, negative = documents[row["positive_id"]], documents[row["negative_id"]]
-        if splits[row["query_id"]] != "train":
+        factor = source_weights.get(row["source"], 1.0)
+        if not factor:
+            left_out["source_weight_zero"] += 1
+        elif splits[row["query_id"]] != "train":
             left_out["not_a_train_query"] += 1
         elif fold(query) in evaluation:
             left_out["evaluation_query"] += 1
@@ -69,8 +81,8 @@ def choose_triplets(
             left_out["negative_reads_like_positive"] += 1
         else:
             usable.append(TextTriplet(query, positive, negative, row["source"]))
-            weights.append(row["weight"])
-    drawn = draw(np.asarray(weights, dtype=np.float64), limit, seed)
+            weights.append(row["weight"] * factor)
+    drawn = draw(np.asarray(weights, dtype=np.float64), limit or len(usable), seed)
     left_out["not_drawn"] = len(usable) - len(drawn)
     return TripletChoice([usable[index] for index in drawn], left_out)
 

@@ -30,6 +30,7 @@ PARAMS = DualEncoder(
     max_query_length=16,
     max_document_length=32,
     max_triplets=100,
+    source_weights={},
     checkpoint_steps=2,
     dev_queries=10,
     dev_documents=20,

@@ -4,13 +4,21 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from teach_fakes import documents, queries, table, triplets
+from teach_fakes import PARAMS, documents, queries, table, triplets
 
 from steps.core.errors import UserError
+from steps.core.params import validated
+from steps.teach.kinds.dual_encoder import DualEncoder
 from steps.teach.training_triplets import TripletChoice, choose_triplets, draw
 
 
-def choose(mined: list, asked: list | None = None, limit: int = 1000, corpus: list | None = None) -> TripletChoice:
+def choose(
+    mined: list,
+    asked: list | None = None,
+    limit: int = 1000,
+    corpus: list | None = None,
+    source_weights: dict[str, float] | None = None,
+) -> TripletChoice:
     return choose_triplets(
         table("triplets", mined),
         table("queries", asked or queries()),
@@ -18,6 +26,7 @@ def choose(mined: list, asked: list | None = None, limit: int = 1000, corpus: li
         limit,
         5,
         Path("ingest"),
+        source_weights or {},
     )
 
 
@@ -79,3 +88,44 @@ def test_an_unknown_id_is_named_with_its_fix() -> None:
     mined[3]["negative_id"] = "d/nowhere"
     with pytest.raises(UserError, match=r"negative_id 'd/nowhere'.*run ingest and mine again"):
         choose(mined)
+
+
+def of_two_sources() -> list:
+    """Forty times the triplets, every second of another source."""
+    rows = [row | {"source": "click_multi_hop" if number % 2 else "judged"} for number, row in enumerate(triplets())]
+    return rows * 40
+
+
+def test_a_factor_of_a_source_multiplies_the_weights_of_its_triplets() -> None:
+    mined = of_two_sources()
+    plain = choose(mined)
+    assert plain.left_out["not_drawn"] == len(mined) - 1000  # all weigh 1
+    halved = choose(mined, limit=0, source_weights={"click_multi_hop": 0.5, "given": 3.0})
+    count = {source: sum(row["source"] == source for row in mined) for source in ("judged", "click_multi_hop")}
+    assert halved.by_source["judged"] == count["judged"]
+    assert halved.by_source["click_multi_hop"] / count["click_multi_hop"] == pytest.approx(0.5, abs=0.06)
+
+
+def test_a_source_of_weight_zero_is_left_out_and_counted() -> None:
+    mined = of_two_sources()
+    choice = choose(mined, limit=0, source_weights={"judged": 0.0})
+    assert list(choice.by_source) == ["click_multi_hop"]
+    assert choice.left_out["source_weight_zero"] == sum(row["source"] == "judged" for row in mined)
+    assert choice.left_out["not_drawn"] == 0
+
+
+def test_a_limit_of_zero_is_none() -> None:
+    mined = of_two_sources()
+    assert len(choose(mined, limit=0).chosen) == len(mined)
+
+
+@pytest.mark.parametrize(
+    ("weights", "complaint"),
+    [
+        ({"clicks": 1.0}, r"source_weights: no source of triplets is named clicks; they are click_one_hop, .*, given"),
+        ({"judged": -1.0}, r"source_weights\.judged is -1\.0: input should be greater than or equal to 0"),
+    ],
+)
+def test_source_weights_are_checked(weights: dict[str, float], complaint: str) -> None:
+    with pytest.raises(UserError, match=complaint):
+        validated(DualEncoder, PARAMS.model_dump() | {"source_weights": weights}, "params.yaml")
