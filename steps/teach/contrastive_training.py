@@ -1,4 +1,4 @@
-"""InfoNCE training of the tower on triplets, resumable from its last checkpoint."""
+"""Contrastive training of the tower on triplets, resumable from its last checkpoint."""
 
 import math
 import shutil
@@ -13,7 +13,6 @@ from sentence_transformers import SentenceTransformer, SentenceTransformerTraine
 from sentence_transformers.base.modules import Router
 from sentence_transformers.base.modules.transformer import Transformer
 from sentence_transformers.base.sampler import BatchSamplers
-from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from transformers import PrinterCallback, TrainerCallback
@@ -23,6 +22,7 @@ from steps.core.precision import resolve_precision
 from steps.core.progress import progress
 from steps.core.towers import route, trains_with_plain_attention
 from steps.teach.cached_gradients import backward
+from steps.teach.contrastive_loss import ContrastiveLoss
 from steps.teach.training_triplets import TextTriplet
 from steps.training.distributed import agreed_step, micro_batch, rank, world
 
@@ -33,24 +33,6 @@ if TYPE_CHECKING:  # how runs are tracked changes no weight: checkpoints outlive
 STAGING = "staging"  # where a checkpoint is written before it gets its name
 
 
-def info_nce(tower: SentenceTransformer, temperature: float) -> MultipleNegativesRankingLoss:
-    """`-mean_i log softmax_j(s(q_i, d_j) / temperature)[i]` over the batch's positives and mined negatives.
-
-    s is the tower's own similarity, at least in fp32 whatever the network computes in: bf16 keeps 8 bits of a logit.
-
-    | texts | labels | embeddings |
-    |---|---|---|
-    | (query, positive, negative) | none | 3 x `(batch, dim)`, scores `(batch, 2 * batch)` |
-    """
-
-    def similarity(queries: Tensor, documents: Tensor) -> Tensor:
-        with torch.autocast(queries.device.type, enabled=False):
-            exact = torch.promote_types(queries.dtype, torch.float32)
-            return tower.similarity(queries.to(exact), documents.to(exact))
-
-    return MultipleNegativesRankingLoss(tower, scale=1 / temperature, similarity_fct=similarity)
-
-
 def train_tower(
     tower: SentenceTransformer, triplets: list[TextTriplet], params: "DualEncoder", checkpoints: Path, run: "Run"
 ) -> None:
@@ -59,19 +41,18 @@ def train_tower(
     Processes that torchrun started train it together, on the batches and to the weights of one process, up to the order
     of summation (with dropout 0). UserError when the loss stops being a finite number.
     """
-    dataset = Dataset.from_dict(
-        {
-            "query": cut_to_tokens(tower, [triplet.query for triplet in triplets], params.max_query_length),
-            "positive": [triplet.positive for triplet in triplets],
-            "negative": [triplet.negative for triplet in triplets],
-        }
-    )
+    columns = {
+        "query": cut_to_tokens(tower, [triplet.query for triplet in triplets], params.max_query_length),
+        "positive": [triplet.positive for triplet in triplets],
+    }
+    if params.loss.hard_negatives != "none":
+        columns["negative"] = [triplet.negative for triplet in triplets]
     tower.model_card_data.generate_widget_examples = False
     trainer = ContrastiveTrainer(
         model=tower,
         args=_arguments(tower, params, checkpoints),
-        train_dataset=dataset,
-        loss=info_nce(tower, params.temperature),
+        train_dataset=Dataset.from_dict(columns),
+        loss=ContrastiveLoss(tower, params.temperature, params.loss),
         callbacks=[LossLog(run)],
     )
     for callback in (trainer.model_card_callback_class, PrinterCallback):
@@ -113,7 +94,7 @@ class ContrastiveTrainer(SentenceTransformerTrainer):
             return super().training_step(model, inputs, num_items_in_batch)
         self.model.train()
         columns, _ = self.collect_features(self._prepare_inputs(inputs))
-        loss = cast(MultipleNegativesRankingLoss, self.loss)
+        loss = cast(ContrastiveLoss, self.loss)
         # the tower itself, not its DDP wrapper: that would average what has to be summed, and after every piece
         return backward(
             self.model,

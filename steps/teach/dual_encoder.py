@@ -47,6 +47,7 @@ def teach_dual_encoder(ingest: Path, mine: Path, output: Path, params: "DualEnco
     tower = load_tower(resolve_base(params.base))
     limit_length(tower, params)
     make_inner_product(tower, params.base)
+    check_dims(tower, params)
     epochs = params.epochs
     report: dict[str, Any] = {"base": params.base, "kind": params.kind, "epochs": epochs, "comparison": None}
     checkpoints: Path | None = None
@@ -113,6 +114,16 @@ def limit_length(tower: SentenceTransformer, params: "DualEncoder") -> None:
                 f" {positions} positions; set it to {positions} or less"
             )
     tower.max_seq_length = params.max_document_length
+
+
+def check_dims(tower: SentenceTransformer, params: "DualEncoder") -> None:
+    """UserError when the loss is to train first dimensions of which the tower has no more."""
+    dim = tower.get_embedding_dimension()
+    if dim is not None and (wrong := [each for each in params.loss.dims if each >= dim]):
+        raise UserError(
+            f"teach.teacher: loss.dims has {wrong}, but {params.base} has {dim} dimensions, which are always trained;"
+            " name smaller ones"
+        )
 
 
 def make_inner_product(tower: SentenceTransformer, base: str) -> None:

@@ -171,6 +171,11 @@ def test_a_length_beyond_the_positions_is_an_error(tmp_path: Path, base: Path) -
         train(tmp_path, base, max_document_length=65)
 
 
+def test_dimensions_that_the_tower_does_not_have_are_an_error(tmp_path: Path, base: Path) -> None:
+    with pytest.raises(UserError, match=r"loss\.dims has \[16, 99\], but .* has 16 dimensions, .*; name smaller ones"):
+        train(tmp_path, base, loss=PARAMS.loss.model_dump() | {"dims": [4, 16, 99]})
+
+
 def test_a_cosine_tower_without_normalisation_gets_it(tmp_path: Path, base: Path) -> None:
     tower = load_tower(base)
     bare = SentenceTransformer(modules=[tower[0], tower[1]], device="cpu", similarity_fn_name="cosine")

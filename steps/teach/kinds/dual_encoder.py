@@ -7,13 +7,14 @@ from pydantic import Field, field_validator
 
 from steps.core.tracking import Run
 from steps.teach.kinds.base import Teacher
+from steps.teach.loss_params import LossParams
 
 SOURCES = ("click_one_hop", "click_multi_hop", "judged", "relevance_one_hop", "relevance_multi_hop", "given")
 """Of mined triplets."""
 
 
 class DualEncoder(Teacher):
-    """A dual encoder, trained by InfoNCE over in-batch and mined negatives."""
+    """A dual encoder, trained contrastively over in-batch and mined negatives."""
 
     kind: Literal["dual_encoder"]
     base: str = Field(min_length=1)
@@ -23,6 +24,7 @@ class DualEncoder(Teacher):
     warmup_ratio: float = Field(ge=0, lt=1)
     dropout: float = Field(ge=0, lt=1)
     temperature: float = Field(gt=0)
+    loss: LossParams
     max_query_length: int = Field(ge=4)
     max_document_length: int = Field(ge=8)
     max_triplets: int = Field(ge=0)
