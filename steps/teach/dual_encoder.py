@@ -71,6 +71,8 @@ def teach_dual_encoder(ingest: Path, mine: Path, output: Path, params: "DualEnco
                 " ingest and mine, a weight above 0 to their source (source_weights), or set the teacher's epochs: 0.0"
                 " for a zero-shot one"
             )
+        if rank() == 0 and (unused := choice.mostly_unused(params.max_triplets)):
+            print(f"teach: {unused}", file=sys.stderr)
         report |= {"triplets": len(choice.chosen), "by_source": choice.by_source, "left_out": choice.left_out}
         judged = read_judged_sets(ingest, ["dev"])
         tasks = dev_tasks(judged, corpus, params.dev_queries, params.dev_documents, params.seed)

@@ -35,6 +35,16 @@ class TripletChoice:
         """Chosen triplets a source."""
         return dict(sorted(Counter(triplet.source for triplet in self.chosen).items()))
 
+    def mostly_unused(self, limit: int) -> str | None:
+        """Why more than half of the usable triplets do not train, None where they do; `limit` as they were chosen by."""
+        usable = len(self.chosen) + self.left_out["not_drawn"]
+        if 2 * self.left_out["not_drawn"] <= usable:
+            return None
+        numbers = f"{len(self.chosen):,} of {usable:,} usable triplets train"
+        if len(self.chosen) == limit:
+            return f"{numbers} (max_triplets); raise it where there is time for more, 0 takes all"
+        return f"{numbers} (each with a chance of its weight to the largest one); see source_weights and mine's weights"
+
 
 def choose_triplets(
     triplets: pa.Table,

@@ -119,6 +119,20 @@ def test_a_limit_of_zero_is_none() -> None:
     assert len(choose(mined, limit=0).chosen) == len(mined)
 
 
+def test_a_choice_that_leaves_most_unused_says_so_with_its_reason() -> None:
+    mined = triplets() * 4  # 140
+    assert choose(mined, limit=70).mostly_unused(70) is None
+    assert choose(mined, limit=0).mostly_unused(0) is None
+    said = choose(mined * 10, limit=69).mostly_unused(69)
+    assert (
+        said == "69 of 1,400 usable triplets train (max_triplets); raise it where there is time for more, 0 takes all"
+    )
+    mined[0]["weight"] = 50.0
+    choice = choose(mined, limit=70)
+    assert len(choice.chosen) < 20
+    assert "of 140 usable triplets train (each with a chance of its weight" in str(choice.mostly_unused(70))
+
+
 @pytest.mark.parametrize(
     ("weights", "complaint"),
     [
