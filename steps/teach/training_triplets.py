@@ -36,7 +36,7 @@ class TripletChoice:
         return dict(sorted(Counter(triplet.source for triplet in self.chosen).items()))
 
     def mostly_unused(self, limit: int) -> str | None:
-        """Why more than half of the usable triplets do not train, None where they do; `limit` as they were chosen by."""
+        """Why more than half of the usable triplets do not train, else None; `limit` as they were chosen by."""
         usable = len(self.chosen) + self.left_out["not_drawn"]
         if 2 * self.left_out["not_drawn"] <= usable:
             return None
