@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from steps.core.errors import UserError
+from steps.core.judged import read_judged_sets
 from steps.core.leakage import evaluation_keys
 from steps.core.texts import document_text, fold
 
@@ -21,6 +22,8 @@ class TextTriplet:
     positive: str
     negative: str
     source: str
+    positive_id: str
+    dataset: str  # of the query
 
 
 @dataclass(frozen=True)
@@ -71,6 +74,7 @@ def choose_triplets(
             *(corpus[column].to_pylist() for column in ("doc_id", "title", "content")), strict=True
         )
     }
+    datasets = dict(zip(queries["query_id"].to_pylist(), queries["dataset"].to_pylist(), strict=True))
     rows = triplets.to_pylist()
     _check_ids(rows, set(texts), set(documents), where)
     reasons = ("source_weight_zero", "not_a_train_query", "evaluation_query", "negative_reads_like_positive")
@@ -90,11 +94,24 @@ def choose_triplets(
         elif fold(positive) == fold(negative):
             left_out["negative_reads_like_positive"] += 1
         else:
-            usable.append(TextTriplet(query, positive, negative, row["source"]))
+            found = TextTriplet(query, positive, negative, row["source"], row["positive_id"], datasets[row["query_id"]])
+            usable.append(found)
             weights.append(row["weight"] * factor)
     drawn = draw(np.asarray(weights, dtype=np.float64), limit or len(usable), seed)
     left_out["not_drawn"] = len(usable) - len(drawn)
     return TripletChoice([usable[index] for index in drawn], left_out)
+
+
+def known_positives(triplets: pa.Table, queries: pa.Table, ingest: Path) -> dict[str, set[str]]:
+    """Ids of each query's positives by its folded text: those of all triplets, and what is judged relevant to it."""
+    keys = dict(zip(queries["query_id"].to_pylist(), map(fold, queries["text"].to_pylist()), strict=True))
+    known: dict[str, set[str]] = {}
+    for query_id, doc_id in zip(triplets["query_id"].to_pylist(), triplets["positive_id"].to_pylist(), strict=True):
+        known.setdefault(keys[query_id], set()).add(doc_id)
+    for judged in read_judged_sets(ingest, ["train"]):
+        for query_id, grades in judged.qrels.items():
+            known.setdefault(keys[query_id], set()).update(doc_id for doc_id, grade in grades.items() if grade > 0)
+    return known
 
 
 def draw(weights: np.ndarray, limit: int, seed: int) -> np.ndarray:

@@ -12,6 +12,7 @@ from transformers import BertConfig, BertModel, BertTokenizerFast
 from steps.core.tables import table_from_rows, write_table
 from steps.teach.kinds.dual_encoder import DualEncoder
 from steps.teach.loss_params import LossParams
+from steps.teach.round_params import RoundParams
 
 ASKED_AS = {"sum": "add", "sort": "order", "merge": "join", "plot": "show", "filter": "pick", "scale": "resize"}
 ASKED_AS |= {"draw": "sketch", "count": "tally", "rows": "records", "columns": "fields", "vectors": "arrays"}
@@ -33,6 +34,7 @@ PARAMS = DualEncoder(
     max_document_length=32,
     max_triplets=100,
     source_weights={},
+    rounds=RoundParams(more=0, skip=10, depth=50, margin=0.05),
     checkpoint_steps=2,
     dev_queries=10,
     dev_documents=20,

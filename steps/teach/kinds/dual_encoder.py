@@ -8,6 +8,7 @@ from pydantic import Field, field_validator
 from steps.core.tracking import Run
 from steps.teach.kinds.base import Teacher
 from steps.teach.loss_params import LossParams
+from steps.teach.round_params import RoundParams
 
 SOURCES = ("click_one_hop", "click_multi_hop", "judged", "relevance_one_hop", "relevance_multi_hop", "given")
 """Of mined triplets."""
@@ -29,6 +30,7 @@ class DualEncoder(Teacher):
     max_document_length: int = Field(ge=8)
     max_triplets: int = Field(ge=0)
     source_weights: dict[str, Annotated[float, Field(ge=0)]]
+    rounds: RoundParams
     checkpoint_steps: int = Field(ge=1)
     dev_queries: int = Field(ge=0)
     dev_documents: int = Field(ge=0)
