@@ -123,16 +123,17 @@ def embed_once(
     shard_texts: int,
     what: str,
     lengths: Path | None = None,
+    caches: Path | None = None,
 ) -> int:
     """Write a tower's vectors of texts in their role as one `.npy` of `(len(texts), dim)`, and their lengths if asked.
 
     `fingerprint` is the id of the tower's. Only texts that it has not read before are read, `shard_texts` between two
-    savings below SLIMTOWER_CACHE; returns how many.
+    savings below SLIMTOWER_CACHE, or in the folder `caches`; returns how many.
     """
     tower = route(tower, role)
     settings = (_FORMAT, fingerprint, role, tower.prompts.get(role), tower.max_seq_length, dtype)
     key = sha256(repr((*settings, resolve_precision(precision))).encode()).hexdigest()
-    cache = VectorCache(cache_root() / "vectors" / key[:24], dtype)
+    cache = VectorCache((caches or cache_root() / "vectors") / key[:24], dtype)
     encode = partial(encode_with_lengths, tower, role=role, precision=precision, batch_size=batch_size)
     count = cache.fill(texts, encode, shard_texts, what)
     cache.write(texts, target, tower.get_embedding_dimension() or 0, lengths)

@@ -1,4 +1,4 @@
-"""InfoNCE training of the tower on triplets, resumable from its last checkpoint."""
+"""Contrastive training of the tower on triplets, resumable from its last checkpoint."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -9,12 +9,12 @@ from datasets import Dataset
 from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer, SentenceTransformerTrainingArguments
 from sentence_transformers.base.modules import Router
 from sentence_transformers.base.sampler import BatchSamplers
-from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from steps.core.towers import route
 from steps.teach.cached_gradients import backward
+from steps.teach.contrastive_loss import ContrastiveLoss
 from steps.teach.training_triplets import TextTriplet
 from steps.training.distributed import micro_batch, world
 from steps.training.library_trainer import (
@@ -31,24 +31,6 @@ if TYPE_CHECKING:  # how runs are tracked changes no weight: checkpoints outlive
     from steps.teach.kinds.dual_encoder import DualEncoder
 
 
-def info_nce(tower: SentenceTransformer, temperature: float) -> MultipleNegativesRankingLoss:
-    """`-mean_i log softmax_j(s(q_i, d_j) / temperature)[i]` over the batch's positives and mined negatives.
-
-    s is the tower's own similarity, at least in fp32 whatever the network computes in: bf16 keeps 8 bits of a logit.
-
-    | texts | labels | embeddings |
-    |---|---|---|
-    | (query, positive, negative) | none | 3 x `(batch, dim)`, scores `(batch, 2 * batch)` |
-    """
-
-    def similarity(queries: Tensor, documents: Tensor) -> Tensor:
-        with torch.autocast(queries.device.type, enabled=False):
-            exact = torch.promote_types(queries.dtype, torch.float32)
-            return tower.similarity(queries.to(exact), documents.to(exact))
-
-    return MultipleNegativesRankingLoss(tower, scale=1 / temperature, similarity_fct=similarity)
-
-
 def train_tower(
     tower: SentenceTransformer, triplets: list[TextTriplet], params: "DualEncoder", checkpoints: Path, run: "Run"
 ) -> None:
@@ -57,19 +39,18 @@ def train_tower(
     Processes that torchrun started train it together, on the batches and to the weights of one process, up to the order
     of summation (with dropout 0). UserError when the loss stops being a finite number.
     """
-    dataset = Dataset.from_dict(
-        {
-            "query": cut_to_tokens(tower, [triplet.query for triplet in triplets], params.max_query_length),
-            "positive": [triplet.positive for triplet in triplets],
-            "negative": [triplet.negative for triplet in triplets],
-        }
-    )
+    columns = {
+        "query": cut_to_tokens(tower, [triplet.query for triplet in triplets], params.max_query_length),
+        "positive": [triplet.positive for triplet in triplets],
+    }
+    if params.loss.hard_negatives != "none":
+        columns["negative"] = [triplet.negative for triplet in triplets]
     tower.model_card_data.generate_widget_examples = False
     trainer = ContrastiveTrainer(
         model=tower,
         args=_arguments(tower, params, checkpoints),
-        train_dataset=dataset,
-        loss=info_nce(tower, params.temperature),
+        train_dataset=Dataset.from_dict(columns),
+        loss=ContrastiveLoss(tower, params.temperature, params.loss),
         callbacks=[LossLog(run, "teacher", "teach.teacher", "raise temperature or set precision: fp32")],
     )
     trainer.quieten()
@@ -98,7 +79,7 @@ class ContrastiveTrainer(WholeCheckpoints, SentenceTransformerTrainer):
             return super().training_step(model, inputs, num_items_in_batch)
         self.model.train()
         columns, _ = self.collect_features(self._prepare_inputs(inputs))
-        loss = cast(MultipleNegativesRankingLoss, self.loss)
+        loss = cast(ContrastiveLoss, self.loss)
         # the tower itself, not its DDP wrapper: that would average what has to be summed, and after every piece
         return backward(
             self.model,

@@ -1,6 +1,6 @@
 """Does the trained teacher beat its base? Both search the same documents for the same dev queries."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -71,7 +71,7 @@ def ndcg_per_query(
     return values
 
 
-def compare(base: dict[str, float], teacher: dict[str, float]) -> dict[str, float | int | bool]:
+def compare(base: Mapping[str, float], teacher: Mapping[str, float]) -> dict[str, float | int | bool]:
     """Means over the common queries, and the one-sided paired t-test that the teacher's is larger."""
     query_ids = sorted(base)
     before, after = (np.array([values[query_id] for query_id in query_ids]) for values in (base, teacher))

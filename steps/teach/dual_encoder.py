@@ -1,38 +1,29 @@
 """A dual encoder: from triplets to the teacher, and the proof that training it was worth it."""
 
-import hashlib
-import json
-import shutil
 import sys
-import time
-from dataclasses import astuple
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet as pq
-import torch
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Normalize
 
 from steps.core.bases import resolve_base
-from steps.core.code import code_digest
 from steps.core.errors import UserError
-from steps.core.files import cache_root, staged_folder, write_json
+from steps.core.files import staged_folder, write_json
 from steps.core.fingerprints import fingerprint
 from steps.core.judged import read_judged_sets
-from steps.core.precision import resolve_precision
 from steps.core.tables import ROLES, read_table, table_path
 from steps.core.towers import load_tower, route
 from steps.core.tracking import Run
-from steps.teach.contrastive_training import train_tower
 from steps.teach.dev_comparison import compare, dev_tasks, ndcg_per_query
-from steps.teach.training_triplets import TripletChoice, choose_triplets
+from steps.teach.hard_negatives import ENCODE_BATCH, Searched
+from steps.teach.rounds import Rounds, train_in_rounds
+from steps.teach.training_triplets import choose_triplets, known_positives
 from steps.training.distributed import rank
 
 if TYPE_CHECKING:
     from steps.teach.kinds.dual_encoder import DualEncoder
-
-ENCODE_BATCH = 64
 
 
 def teach_dual_encoder(ingest: Path, mine: Path, output: Path, params: "DualEncoder", run: Run) -> None:
@@ -47,9 +38,11 @@ def teach_dual_encoder(ingest: Path, mine: Path, output: Path, params: "DualEnco
     tower = load_tower(resolve_base(params.base))
     limit_length(tower, params)
     make_inner_product(tower, params.base)
+    check_dims(tower, params)
     epochs = params.epochs
     report: dict[str, Any] = {"base": params.base, "kind": params.kind, "epochs": epochs, "comparison": None}
-    checkpoints: Path | None = None
+    report["rounds"] = []
+    rounds: Rounds | None = None
     if epochs > 0 and nothing_to_mine(ingest, mine):
         epochs, why = 0.0, "no click log, no relevance table and no judged training query, so nothing to train on"
         report |= {"epochs": epochs, "note": f"zero-shot: {why}"}
@@ -61,25 +54,30 @@ def teach_dual_encoder(ingest: Path, mine: Path, output: Path, params: "DualEnco
             )
     if epochs > 0:
         triplets = read_table(mine, "triplets")
-        choice = choose_triplets(triplets, queries, corpus, params.max_triplets, params.seed, ingest)
+        choice = choose_triplets(
+            triplets, queries, corpus, params.max_triplets, params.seed, ingest, params.source_weights
+        )
         if not choice.chosen:
             raise UserError(
                 f"{mine / 'triplets.parquet'}: no usable triplet (left out: {choice.left_out}); give click logs to"
-                " ingest and mine, or set the teacher's epochs: 0.0 for a zero-shot one"
+                " ingest and mine, a weight above 0 to their source (source_weights), or set the teacher's epochs: 0.0"
+                " for a zero-shot one"
             )
+        if rank() == 0 and (unused := choice.mostly_unused(params.max_triplets)):
+            print(f"teach: {unused}", file=sys.stderr)
         report |= {"triplets": len(choice.chosen), "by_source": choice.by_source, "left_out": choice.left_out}
         judged = read_judged_sets(ingest, ["dev"])
         tasks = dev_tasks(judged, corpus, params.dev_queries, params.dev_documents, params.seed)
-        checkpoints = checkpoint_folder(tower, choice, params)
-        before: dict[str, float] = {}
-        if rank() == 0:
-            before = ndcg_per_query(tower, tasks, params.precision, ENCODE_BATCH, "base on dev")
-        start = time.monotonic()
-        train_tower(tower, choice.chosen, params, checkpoints, run)
-        run.metric("training_seconds", time.monotonic() - start)
+
+        def measure(what: str) -> dict[str, float]:
+            return ndcg_per_query(tower, tasks, params.precision, ENCODE_BATCH, what) if rank() == 0 else {}
+
+        before = measure("base on dev")
+        searched = Searched(ingest, known_positives(triplets, queries, ingest) if params.rounds.more else {})
+        rounds = train_in_rounds(tower, choice.chosen, searched, params, before, measure, run)
+        report["rounds"] = rounds.report
         if before:
-            after = ndcg_per_query(tower, tasks, params.precision, ENCODE_BATCH, "teacher on dev")
-            report["comparison"] = compare(before, after)
+            report["comparison"] = compare(before, rounds.ndcg)
             _tell(report["comparison"], run)
     if rank() > 0:
         return
@@ -89,8 +87,8 @@ def teach_dual_encoder(ingest: Path, mine: Path, output: Path, params: "DualEnco
         write_json(staging / "report.json", report)
     run.model(output / "tower", "teacher")
     run.artifact(output / "report.json")
-    if checkpoints:  # last: where the tracking server is away, the next try goes on from them
-        shutil.rmtree(checkpoints, ignore_errors=True)
+    if rounds:  # last: where the tracking server is away, the next try goes on from their checkpoints
+        rounds.remove()
 
 
 def nothing_to_mine(ingest: Path, mine: Path) -> bool:
@@ -112,6 +110,16 @@ def limit_length(tower: SentenceTransformer, params: "DualEncoder") -> None:
     tower.max_seq_length = params.max_document_length
 
 
+def check_dims(tower: SentenceTransformer, params: "DualEncoder") -> None:
+    """UserError when the loss is to train first dimensions of which the tower has no more."""
+    dim = tower.get_embedding_dimension()
+    if dim is not None and (wrong := [each for each in params.loss.dims if each >= dim]):
+        raise UserError(
+            f"teach.teacher: loss.dims has {wrong}, but {params.base} has {dim} dimensions, which are always trained;"
+            " name smaller ones"
+        )
+
+
 def make_inner_product(tower: SentenceTransformer, base: str) -> None:
     """Let the inner product of embeddings be the tower's similarity, which is what the index compares by.
 
@@ -131,19 +139,6 @@ def make_inner_product(tower: SentenceTransformer, base: str) -> None:
             f"teach.teacher: base {base} normalises one of its routes query and document alone; let both end in"
             " Normalize, or none"
         )
-
-
-def checkpoint_folder(tower: SentenceTransformer, choice: TripletChoice, params: "DualEncoder") -> Path:
-    """Folder below SLIMTOWER_CACHE that only a run over equal weights, texts and knobs would continue from."""
-    key = hashlib.sha256()
-    knobs = params.model_dump(exclude={"dev_queries", "dev_documents", "checkpoint_steps"})
-    key.update(f"{code_digest('steps.teach.contrastive_training')} {torch.__version__}".encode())
-    key.update(json.dumps(knobs | {"computes_in": resolve_precision(params.precision)}, sort_keys=True).encode())
-    for name, tensor in sorted(tower.state_dict().items()):
-        key.update(name.encode() + tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
-    for triplet in choice.chosen:
-        key.update("\x1f".join(astuple(triplet)).encode())
-    return cache_root() / "teach" / key.hexdigest()[:32]
 
 
 def _tell(comparison: dict[str, Any], run: Run) -> None:

@@ -79,6 +79,11 @@ def of_first(numbers: list[float]) -> list[float]:
     return first
 
 
+def meet() -> None:
+    """Wait until every process is here, so that what rank 0 has written is there for all."""
+    of_first([0.0])
+
+
 def agreed(number: int, complaint: str) -> None:
     """UserError with the complaint when the processes have different numbers."""
     numbers = gather(torch.tensor([number], device="cuda" if torch.cuda.is_available() else "cpu")).tolist()

@@ -11,6 +11,8 @@ from transformers import BertConfig, BertModel, BertTokenizerFast
 
 from steps.core.tables import table_from_rows, write_table
 from steps.teach.kinds.dual_encoder import DualEncoder
+from steps.teach.loss_params import LossParams
+from steps.teach.round_params import RoundParams
 
 ASKED_AS = {"sum": "add", "sort": "order", "merge": "join", "plot": "show", "filter": "pick", "scale": "resize"}
 ASKED_AS |= {"draw": "sketch", "count": "tally", "rows": "records", "columns": "fields", "vectors": "arrays"}
@@ -27,15 +29,20 @@ PARAMS = DualEncoder(
     warmup_ratio=0.1,
     dropout=0.0,
     temperature=0.05,
+    loss=LossParams(both_directions=False, dims=[], hard_negatives="softmax", margin=0.0, margin_weight=1.0),
     max_query_length=16,
     max_document_length=32,
     max_triplets=100,
+    source_weights={},
+    rounds=RoundParams(more=0, skip=10, depth=50, margin=0.05),
     checkpoint_steps=2,
     dev_queries=10,
     dev_documents=20,
     precision="fp32",
     seed=3,
 )
+
+EVERY_TERM = LossParams(both_directions=True, dims=[4, 8], hard_negatives="both", margin=0.2, margin_weight=0.5)
 
 
 def documents() -> list[dict[str, Any]]:

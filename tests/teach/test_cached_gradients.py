@@ -7,14 +7,15 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
-from teach_fakes import PARAMS, documents, queries, write_tower, write_world
+from teach_fakes import EVERY_TERM, PARAMS, documents, queries, write_tower, write_world
 from torch import Tensor
 
 from steps.core.errors import UserError
 from steps.core.towers import load_tower
 from steps.core.tracking import NullRun
 from steps.teach.cached_gradients import Features, backward
-from steps.teach.contrastive_training import info_nce
+from steps.teach.contrastive_loss import ContrastiveLoss
+from steps.teach.loss_params import LossParams
 from steps.teach.run import run as teach
 from steps.training.library_trainer import set_dropout
 
@@ -54,7 +55,7 @@ def gradients(tower: SentenceTransformer) -> dict[str, Tensor]:
 def test_pieces_have_the_gradients_of_the_whole(tmp_path: Path, micro_batch: int | None) -> None:
     tower, columns = tower_and_columns(tmp_path / "model")
     loss, expected = whole(tower, columns, [slice(0, BATCH)])
-    objective = info_nce(tower, 0.05)
+    objective = ContrastiveLoss(tower, 0.05, PARAMS.loss)
     found = backward(tower, lambda e: objective.compute_loss_from_embeddings(e, torch.empty(0)), columns, micro_batch)
     assert found.item() == pytest.approx(loss.item(), rel=1e-12)
     for name, gradient in gradients(tower).items():
@@ -68,7 +69,7 @@ def test_the_second_reading_drops_out_the_same_units(tmp_path: Path) -> None:
     tower.train()
     torch.manual_seed(5)
     loss, expected = whole(tower, columns, [slice(0, 3), slice(3, 6), slice(6, 7)])
-    objective = info_nce(tower, 0.05)
+    objective = ContrastiveLoss(tower, 0.05, PARAMS.loss)
     torch.manual_seed(5)
     found = backward(tower, lambda e: objective.compute_loss_from_embeddings(e, torch.empty(0)), columns, 3)
     assert found.item() == pytest.approx(loss.item(), rel=1e-12)
@@ -76,10 +77,15 @@ def test_the_second_reading_drops_out_the_same_units(tmp_path: Path) -> None:
         torch.testing.assert_close(gradient, expected[name], rtol=1e-9, atol=1e-12)
 
 
-def test_a_smaller_micro_batch_trains_the_same_teacher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "loss", [PARAMS.loss, EVERY_TERM, PARAMS.loss.model_copy(update={"hard_negatives": "none"})], ids=repr
+)
+def test_a_smaller_micro_batch_trains_the_same_teacher(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, loss: LossParams
+) -> None:
     base = write_tower(tmp_path / "model")
     ingest, mine = write_world(tmp_path)
-    params = PARAMS.model_copy(update={"base": str(base), "dev_queries": 0, "epochs": 1.0})
+    params = PARAMS.model_copy(update={"base": str(base), "dev_queries": 0, "epochs": 1.0, "loss": loss})
     teach(ingest, mine, tmp_path / "whole", params, NullRun())
     monkeypatch.setenv("SLIMTOWER_MICRO_BATCH", "3")
     teach(ingest, mine, tmp_path / "pieces", params, NullRun())
@@ -87,6 +93,12 @@ def test_a_smaller_micro_batch_trains_the_same_teacher(tmp_path: Path, monkeypat
     for name, tensor in one.items():
         if not name.endswith("key.bias"):  # its gradient is zero but for rounding, which Adam makes steps of
             np.testing.assert_allclose(two[name], tensor, rtol=0, atol=1e-3, err_msg=name)
+
+
+def test_a_mistyped_micro_batch_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    base = write_tower(tmp_path / "model")
+    ingest, mine = write_world(tmp_path)
+    params = PARAMS.model_copy(update={"base": str(base), "dev_queries": 0})
     monkeypatch.setenv("SLIMTOWER_MICRO_BATCH", "few")
     with pytest.raises(UserError, match=r"SLIMTOWER_MICRO_BATCH is 'few'; give a number"):
         teach(ingest, mine, tmp_path / "mistyped", params, NullRun())

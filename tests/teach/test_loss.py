@@ -1,60 +1,148 @@
-"""InfoNCE against its formula in float64."""
+"""Every form of the contrastive loss against its formula in float64."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from teach_fakes import write_tower
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
+from teach_fakes import EVERY_TERM, PARAMS, write_tower
 
+from steps.core.errors import UserError
+from steps.core.params import validated
 from steps.core.towers import load_tower
-from steps.teach.contrastive_training import info_nce
+from steps.teach.contrastive_loss import ContrastiveLoss
+from steps.teach.kinds.dual_encoder import DualEncoder
+from steps.teach.loss_params import LossParams
+
+Vectors = list[np.ndarray]
 
 
-def reference(queries: np.ndarray, positives: np.ndarray, negatives: np.ndarray, temperature: float) -> float:
-    """The mean of -log(exp(s_ii/t) / sum_j exp(s_ij/t)), written out with loops over cosines."""
-    documents = np.concatenate([positives, negatives])
-    total = 0.0
-    for row, query in enumerate(queries):
-        scores = [
-            float(query @ document / np.linalg.norm(query) / np.linalg.norm(document)) / temperature
-            for document in documents
-        ]
-        total -= scores[row] - np.log(sum(np.exp(score) for score in scores))
+@pytest.fixture(scope="module")
+def tower(tmp_path_factory: pytest.TempPathFactory) -> SentenceTransformer:
+    return load_tower(write_tower(tmp_path_factory.mktemp("loss") / "model"))
+
+
+def vectors(seed: int, count: int = 6) -> Vectors:
+    """Queries, positives and negatives."""
+    random = np.random.default_rng(seed)
+    return [random.normal(size=(count, 16)) for _ in range(3)]
+
+
+def value(tower: SentenceTransformer, temperature: float, params: LossParams, parts: Vectors, kind: Any) -> float:
+    loss = ContrastiveLoss(tower, temperature, params)
+    return loss.compute_loss_from_embeddings([torch.tensor(part, dtype=kind) for part in parts], torch.empty(0)).item()
+
+
+def cosine(one: np.ndarray, other: np.ndarray) -> float:
+    return float(one @ other / np.linalg.norm(one) / np.linalg.norm(other))
+
+
+def of_dim(queries: np.ndarray, positives: np.ndarray, negatives: np.ndarray, t: float, params: LossParams) -> float:
+    """ScalingNote's Eq. 5, 6, 7, 9 and 12 of one dimension, with loops over cosines."""
+    mined = params.hard_negatives in ("softmax", "both")
+    documents = [*positives, *negatives] if mined else list(positives)
+    forward = backward = hard = 0.0
+    for query, positive, negative in zip(queries, positives, negatives, strict=True):
+        own = np.exp(cosine(query, positive) / t)
+        forward -= np.log(own / sum(np.exp(cosine(query, document) / t) for document in documents))
+        backward -= np.log(own / sum(np.exp(cosine(other, positive) / t) for other in queries))
+        hard += max(0.0, params.margin - cosine(query, positive) + cosine(query, negative))
+    total = (forward + backward) / 2 if params.both_directions else forward
+    if params.hard_negatives in ("margin", "both"):
+        total += params.margin_weight * hard
     return total / len(queries)
 
 
-@pytest.mark.parametrize("temperature", [0.05, 0.2, 1.0])
-def test_loss_is_info_nce_over_positives_and_mined_negatives(tmp_path: Path, temperature: float) -> None:
-    tower = load_tower(write_tower(tmp_path / "model"))
-    random = np.random.default_rng(0)
-    queries, positives, negatives = (random.normal(size=(6, 16)) for _ in range(3))
-    loss = info_nce(tower, temperature).compute_loss_from_embeddings(
-        [torch.tensor(part, dtype=torch.float32) for part in (queries, positives, negatives)], torch.empty(0)
+def reference(parts: Vectors, t: float, params: LossParams) -> float:
+    """Its sum over the whole vectors and the first dimensions (Eq. 7 and 10)."""
+    return sum(of_dim(*(part[:, :dim] for part in parts), t, params) for dim in (16, *params.dims))  # type: ignore[misc]
+
+
+FORMS = [
+    {},
+    {"both_directions": True},
+    {"dims": [4]},
+    {"dims": [4, 8]},
+    {"hard_negatives": "none"},
+    {"hard_negatives": "none", "both_directions": True},
+    {"hard_negatives": "margin", "margin": 0.2},
+    {"hard_negatives": "both", "margin": 0.5, "margin_weight": 0.3},
+    EVERY_TERM.model_dump(),
+]
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("temperature", [0.05, 1.0])
+def test_loss_is_its_formula(tower: SentenceTransformer, form: dict[str, Any], temperature: float) -> None:
+    params, parts = PARAMS.loss.model_copy(update=form), vectors(0)
+    expected = reference(parts, temperature, params)
+    assert value(tower, temperature, params, parts, torch.float64) == pytest.approx(expected, rel=1e-12)
+    assert value(tower, temperature, params, parts, torch.float32) == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_gradients_are_those_of_the_loss(tower: SentenceTransformer, form: dict[str, Any]) -> None:
+    loss = ContrastiveLoss(tower, 0.3, PARAMS.loss.model_copy(update=form))
+    parts = [torch.tensor(part, requires_grad=True) for part in vectors(3, count=3)]
+    assert torch.autograd.gradcheck(
+        lambda *given: loss.compute_loss_from_embeddings(list(given), torch.empty(0)), parts
     )
-    assert loss.item() == pytest.approx(reference(queries, positives, negatives, temperature), rel=1e-5)
 
 
-def test_similarities_stay_fp32_under_bf16_autocast(tmp_path: Path) -> None:
-    tower = load_tower(write_tower(tmp_path / "model"))
-    random = np.random.default_rng(1)
-    parts = [random.normal(size=(4, 16)) for _ in range(3)]
+def test_defaults_are_the_library_s_loss_to_the_bit(tower: SentenceTransformer) -> None:
+    found = []
+    for loss in (
+        ContrastiveLoss(tower, 0.05, PARAMS.loss),
+        MultipleNegativesRankingLoss(tower, scale=1 / 0.05, similarity_fct=tower.similarity),
+    ):
+        parts = [torch.tensor(part, dtype=torch.float32, requires_grad=True) for part in vectors(4)]
+        result = loss.compute_loss_from_embeddings(parts, torch.empty(0))
+        found.append([result.detach(), *torch.autograd.grad(result, parts)])
+    assert all(torch.equal(ours, theirs) for ours, theirs in zip(*found, strict=True))
+
+
+def test_similarities_stay_fp32_under_bf16_autocast(tower: SentenceTransformer) -> None:
+    parts = vectors(1, count=4)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        loss = info_nce(tower, 0.05).compute_loss_from_embeddings(
-            [torch.tensor(part, dtype=torch.float32) for part in parts], torch.empty(0)
-        )
-    assert loss.item() == pytest.approx(reference(*parts, 0.05), rel=1e-5)
+        found = value(tower, 0.05, EVERY_TERM, parts, torch.float32)
+    assert found == pytest.approx(reference(parts, 0.05, EVERY_TERM), rel=1e-5)
 
 
-def test_loss_falls_as_the_positive_nears_and_rises_as_the_negative_does(tmp_path: Path) -> None:
+def test_a_tower_of_inner_products_compares_whole_vectors_by_them_and_first_dimensions_as_the_index_does(
+    tmp_path: Path,
+) -> None:
     tower = load_tower(write_tower(tmp_path / "model"))
-    random = np.random.default_rng(2)
-    queries, positives, negatives = (torch.tensor(random.normal(size=(4, 16)), requires_grad=True) for _ in range(3))
-    info_nce(tower, 0.5).compute_loss_from_embeddings([queries, positives, negatives], torch.empty(0)).backward()
-    before = info_nce(tower, 0.5).compute_loss_from_embeddings([queries, positives, negatives], torch.empty(0))
-    assert positives.grad is not None
-    assert negatives.grad is not None
-    moved = info_nce(tower, 0.5).compute_loss_from_embeddings(
-        [queries, positives + 0.1 * queries.detach(), negatives - 0.1 * queries.detach()], torch.empty(0)
-    )
-    assert moved < before
+    tower.similarity_fn_name = "dot"
+    form = {"dims": [4], "hard_negatives": "margin", "margin": 9.0}
+    parts = vectors(5)
+    whole = value(tower, 1.0, PARAMS.loss.model_copy(update={"hard_negatives": "none"}), parts, torch.float64)
+    short = of_dim(*(part[:, :4] for part in parts), 1.0, PARAMS.loss.model_copy(update=form))  # type: ignore[misc]
+    by_product = np.maximum(0.0, [9.0 - q @ near + q @ far for q, near, far in zip(*parts, strict=True)])
+    found = value(tower, 1.0, PARAMS.loss.model_copy(update=form), parts, torch.float64)
+    assert found == pytest.approx(whole + by_product.mean() + short, rel=1e-12)
+
+
+def test_loss_falls_as_the_positive_nears_and_rises_as_the_negative_does(tower: SentenceTransformer) -> None:
+    queries, positives, negatives = vectors(2, count=4)
+    before = value(tower, 0.5, EVERY_TERM, [queries, positives, negatives], torch.float64)
+    moved = [queries, positives + 0.1 * queries, negatives - 0.1 * queries]
+    assert value(tower, 0.5, EVERY_TERM, moved, torch.float64) < before
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"dims": [4, 4]}, r"loss\.dims is \[4, 4\]: names a dimension twice"),
+        ({"dims": [0]}, r"loss\.dims\.0 is 0: input should be greater than or equal to 1"),
+        ({"hard_negatives": "all"}, r"loss\.hard_negatives is 'all': input should be 'none', 'softmax', 'margin' or"),
+        ({"margin": -0.1}, r"loss\.margin is -0\.1"),
+        ({"margin_weight": 0.0}, r"loss\.margin_weight is 0\.0"),
+    ],
+)
+def test_the_form_is_checked(change: dict[str, Any], complaint: str) -> None:
+    raw = PARAMS.model_dump()
+    with pytest.raises(UserError, match=complaint):
+        validated(DualEncoder, raw | {"loss": raw["loss"] | change}, "params.yaml")

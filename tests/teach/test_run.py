@@ -162,6 +162,20 @@ def test_a_length_beyond_the_positions_is_an_error(tmp_path: Path, base: Path) -
         train(tmp_path, base, max_document_length=65)
 
 
+@pytest.mark.medium
+def test_a_limit_below_half_of_the_triplets_is_told(
+    tmp_path: Path, base: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = read_json(train(tmp_path, base, epochs=0.2, dev_queries=0, max_triplets=16) / "report.json")
+    assert "teach: 16 of 35 usable triplets train (max_triplets); raise it" in capsys.readouterr().err
+    assert (report["triplets"], report["left_out"]["not_drawn"]) == (16, 19)
+
+
+def test_dimensions_that_the_tower_does_not_have_are_an_error(tmp_path: Path, base: Path) -> None:
+    with pytest.raises(UserError, match=r"loss\.dims has \[16, 99\], but .* has 16 dimensions, .*; name smaller ones"):
+        train(tmp_path, base, loss=PARAMS.loss.model_dump() | {"dims": [4, 16, 99]})
+
+
 def test_a_cosine_tower_without_normalisation_gets_it(tmp_path: Path, base: Path) -> None:
     tower = load_tower(base)
     bare = SentenceTransformer(modules=[tower[0], tower[1]], device="cpu", similarity_fn_name="cosine")

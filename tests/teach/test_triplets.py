@@ -3,16 +3,24 @@
 from pathlib import Path
 
 import pytest
-from teach_fakes import documents, queries, table, triplets
+from teach_fakes import PARAMS, documents, queries, table, triplets
 
 from steps.core.document_texts import DocumentTemplate
 from steps.core.errors import UserError
 from steps.core.judged import JudgedSet
+from steps.core.params import validated
 from steps.teach.dev_comparison import dev_tasks
+from steps.teach.kinds.dual_encoder import DualEncoder
 from steps.teach.training_triplets import TripletChoice, choose_triplets
 
 
-def choose(mined: list, asked: list | None = None, limit: int = 1000, corpus: list | None = None) -> TripletChoice:
+def choose(
+    mined: list,
+    asked: list | None = None,
+    limit: int = 1000,
+    corpus: list | None = None,
+    source_weights: dict[str, float] | None = None,
+) -> TripletChoice:
     return choose_triplets(
         table("triplets", mined),
         table("queries", asked or queries()),
@@ -20,6 +28,7 @@ def choose(mined: list, asked: list | None = None, limit: int = 1000, corpus: li
         limit,
         5,
         Path("ingest"),
+        source_weights or {},
     )
 
 
@@ -62,9 +71,66 @@ def test_an_unknown_id_is_named_with_its_fix() -> None:
 def test_documents_read_as_the_template_of_the_corpus_says() -> None:
     rows = [row | {"topic": f"topic{at}"} for at, row in enumerate(documents())]
     corpus = table("corpus", rows).replace_schema_metadata(DocumentTemplate("{topic}: {content}").metadata)
-    chosen = choose_triplets(table("triplets", triplets()), table("queries", queries()), corpus, 1000, 5, Path("in"))
+    chosen = choose_triplets(
+        table("triplets", triplets()), table("queries", queries()), corpus, 1000, 5, Path("in"), {}
+    )
     texts = {f"{row['topic']}: {row['content']}".strip(" ") for row in rows}
     assert {text for triplet in chosen.chosen for text in (triplet.positive, triplet.negative)} <= texts
     judged = [JudgedSet(rows[0]["dataset"], "dev", ["q"], ["text"], {"q": {rows[0]["doc_id"]: 1}})]
     [task] = dev_tasks(judged, corpus, 5, 3, seed=1)
     assert set(task.documents.values()) <= texts and len(task.documents) == 4
+
+
+def of_two_sources() -> list:
+    """Forty times the triplets, every second of another source."""
+    rows = [row | {"source": "click_multi_hop" if number % 2 else "judged"} for number, row in enumerate(triplets())]
+    return rows * 40
+
+
+def test_a_factor_of_a_source_multiplies_the_weights_of_its_triplets() -> None:
+    mined = of_two_sources()
+    plain = choose(mined)
+    assert plain.left_out["not_drawn"] == len(mined) - 1000  # all weigh 1
+    halved = choose(mined, limit=0, source_weights={"click_multi_hop": 0.5, "given": 3.0})
+    count = {source: sum(row["source"] == source for row in mined) for source in ("judged", "click_multi_hop")}
+    assert halved.by_source["judged"] == count["judged"]
+    assert halved.by_source["click_multi_hop"] / count["click_multi_hop"] == pytest.approx(0.5, abs=0.06)
+
+
+def test_a_source_of_weight_zero_is_left_out_and_counted() -> None:
+    mined = of_two_sources()
+    choice = choose(mined, limit=0, source_weights={"judged": 0.0})
+    assert list(choice.by_source) == ["click_multi_hop"]
+    assert choice.left_out["source_weight_zero"] == sum(row["source"] == "judged" for row in mined)
+    assert choice.left_out["not_drawn"] == 0
+
+
+def test_a_limit_of_zero_is_none() -> None:
+    mined = of_two_sources()
+    assert len(choose(mined, limit=0).chosen) == len(mined)
+
+
+def test_a_choice_that_leaves_most_unused_says_so_with_its_reason() -> None:
+    mined = triplets() * 4  # 140
+    assert choose(mined, limit=70).mostly_unused(70) is None
+    assert choose(mined, limit=0).mostly_unused(0) is None
+    said = choose(mined * 10, limit=69).mostly_unused(69)
+    assert (
+        said == "69 of 1,400 usable triplets train (max_triplets); raise it where there is time for more, 0 takes all"
+    )
+    mined[0]["weight"] = 50.0
+    choice = choose(mined, limit=70)
+    assert len(choice.chosen) < 20
+    assert "of 140 usable triplets train (each with a chance of its weight" in str(choice.mostly_unused(70))
+
+
+@pytest.mark.parametrize(
+    ("weights", "complaint"),
+    [
+        ({"clicks": 1.0}, r"source_weights: no source of triplets is named clicks; they are click_one_hop, .*, given"),
+        ({"judged": -1.0}, r"source_weights\.judged is -1\.0: input should be greater than or equal to 0"),
+    ],
+)
+def test_source_weights_are_checked(weights: dict[str, float], complaint: str) -> None:
+    with pytest.raises(UserError, match=complaint):
+        validated(DualEncoder, PARAMS.model_dump() | {"source_weights": weights}, "params.yaml")

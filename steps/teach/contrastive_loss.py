@@ -1,0 +1,69 @@
+"""The contrastive loss of a batch of triplets (ScalingNote, Eq. 5-12)."""
+
+import torch
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
+from torch import Tensor
+from torch.nn import functional
+
+from steps.teach.loss_params import LossParams
+
+
+class ContrastiveLoss(MultipleNegativesRankingLoss):
+    """`sum_m (softmax_m + margin_weight * hard_m)` over the embeddings and their first m dimensions, m in `dims`.
+
+    softmax: `-mean_i log softmax_j(s(q_i, d_j) / temperature)[i]` (InfoNCE, Eq. 5) over the positives and, where
+    `hard_negatives` is softmax or both, mined negatives. With `both_directions` half of this, and half of the same
+    of each positive over the batch's queries (Eq. 6-7).
+    hard: `mean_i max(0, margin - s(q_i, d_i+) + s(q_i, d_i-))` (Eq. 9) where `hard_negatives` is margin or both.
+    s is the tower's own similarity, at least in fp32 whatever the network computes in: bf16 keeps 8 bits of a logit.
+    First dimensions are normalised, as the index does it: s of them is the cosine.
+
+    | texts | labels | embeddings |
+    |---|---|---|
+    | (query, positive, negative), or with `hard_negatives: none` (query, positive) | none | `(batch, dim)` each |
+    """
+
+    def __init__(self, tower: SentenceTransformer, temperature: float, params: LossParams) -> None:
+        def similarity(queries: Tensor, documents: Tensor) -> Tensor:
+            with torch.autocast(queries.device.type, enabled=False):
+                return tower.similarity(_exact(queries), _exact(documents))
+
+        def of_pairs(queries: Tensor, documents: Tensor) -> Tensor:
+            with torch.autocast(queries.device.type, enabled=False):
+                return tower.similarity_pairwise(_exact(queries), _exact(documents))
+
+        super().__init__(
+            tower,
+            scale=1 / temperature,
+            similarity_fct=similarity,
+            directions=("query_to_doc", "doc_to_query") if params.both_directions else ("query_to_doc",),
+            partition_mode="per_direction" if params.both_directions else "joint",
+        )
+        self.params, self.of_pairs = params, of_pairs
+
+    def compute_loss_from_embeddings(self, embeddings: list[Tensor], labels: Tensor) -> Tensor:
+        """Sum over the whole embeddings and each of `dims`."""
+        views = [embeddings, *([_first(each, dim) for each in embeddings] for dim in self.params.dims)]
+        return torch.stack([self._of(view, labels) for view in views]).sum()
+
+    def _of(self, embeddings: list[Tensor], labels: Tensor) -> Tensor:
+        """Softmax and margin terms of one dimension."""
+        in_softmax = embeddings if self.params.hard_negatives in {"softmax", "both"} else embeddings[:2]
+        value = super().compute_loss_from_embeddings(in_softmax, labels)
+        if self.params.hard_negatives in {"margin", "both"}:
+            queries, positives, negatives = embeddings
+            near, far = self.of_pairs(queries, positives), self.of_pairs(queries, negatives)
+            hard = functional.margin_ranking_loss(near, far, torch.ones_like(near), margin=self.params.margin)
+            value = value + self.params.margin_weight * hard
+        return value
+
+
+def _exact(vectors: Tensor) -> Tensor:
+    """In fp32, or fp64 where they are."""
+    return vectors.to(torch.promote_types(vectors.dtype, torch.float32))
+
+
+def _first(vectors: Tensor, dim: int) -> Tensor:
+    """The first `dim` dimensions of `(n, d)` vectors, of length 1."""
+    return functional.normalize(_exact(vectors)[:, :dim], dim=1)

@@ -1,0 +1,212 @@
+"""Hard negatives that a tower finds in the whole corpus for its own training queries.
+
+They are drawn from a query's best documents (ANCE, Xiong et al. 2021) that stay a share of its positive's score below
+that (NV-Retriever, Moreira et al. 2024, TopK-PercPos). `sentence_transformers.util.mine_hard_negatives` does the same
+with all texts and vectors in memory; here documents are read piece by piece, and vectors from a file.
+"""
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from sentence_transformers import SentenceTransformer
+
+from steps.core.corpus import CorpusRows, CorpusTexts
+from steps.core.progress import progress
+from steps.core.texts import fold
+from steps.core.towers import device, encode
+from steps.core.vector_cache import embed_once
+from steps.teach.contrastive_training import cut_to_tokens
+from steps.teach.training_triplets import TextTriplet
+
+if TYPE_CHECKING:
+    from steps.teach.kinds.dual_encoder import DualEncoder
+    from steps.teach.round_params import RoundParams
+
+ENCODE_BATCH = 64
+_SHARD = 2048  # documents between two savings of their vectors
+_QUERIES, _DOCUMENTS = 4096, 16_384  # of which all scores are in memory at once
+
+
+@dataclass(frozen=True)
+class Searched:
+    """The documents of `ingest`, and the ids of the positives of each query by its folded text."""
+
+    ingest: Path
+    positives: Mapping[str, Set[str]]
+
+    def digest(self) -> str:
+        """Hex sha256 of both."""
+        found = hashlib.sha256()
+        for fields in CorpusRows(self.ingest, ["doc_id", "dataset", "title", "content"]):
+            found.update(repr(fields).encode())
+        for query in sorted(self.positives):
+            found.update(repr((query, sorted(self.positives[query]))).encode())
+        return found.hexdigest()
+
+    def texts(self, rows: np.ndarray | None = None) -> CorpusTexts:
+        """Documents as a tower reads them, of ascending rows of the corpus or all."""
+        return CorpusTexts(self.ingest, rows)
+
+
+@dataclass(frozen=True)
+class Hits:
+    """The best documents of some queries as rows of the corpus, -1 where there are fewer, with scores; best first."""
+
+    rows: np.ndarray  # int32 (queries, depth)
+    scores: np.ndarray  # float32 (queries, depth)
+    query: np.ndarray  # (triplets,), which of the queries a triplet's is
+    positive_scores: np.ndarray  # float32 (triplets,)
+
+
+def mine_negatives(
+    tower: SentenceTransformer,
+    triplets: Sequence[TextTriplet],
+    searched: Searched,
+    params: "DualEncoder",
+    number: int,
+    scratch: Path,
+) -> np.ndarray:
+    """A new negative for each triplet as a row of the corpus, -1 where the search has none: int64 `(triplets,)`.
+
+    `rounds` of the params says which hits may be one: see `allowed`. `number` is that of the round. Vectors lie in the
+    folder `scratch`, where a killed search finds them again.
+    """
+    vectors = _embedded(tower, searched, params, scratch)
+    known = [searched.positives[fold(triplet.query)] for triplet in triplets]
+    rows, datasets = _places(searched.ingest, set().union(*known))
+    positive_rows = np.array([rows[triplet.positive_id] for triplet in triplets])
+    hits = _search(tower, triplets, positive_rows, vectors, datasets, params, number)
+    used = np.unique(np.concatenate([hits.rows.ravel(), np.array(list(rows.values()), dtype=np.int64)]))
+    keys = _text_keys(searched, used[used >= 0], len(vectors))
+    luck = np.random.default_rng((params.seed, number)).random(len(triplets))
+    found = np.full(len(triplets), -1, dtype=np.int64)
+    for place, ids in enumerate(known):
+        query = hits.query[place]
+        positives = np.array([rows[each] for each in ids if each in rows])
+        fit = allowed(
+            hits.rows[query], hits.scores[query], float(hits.positive_scores[place]), positives, keys, params.rounds
+        )
+        if len(fit):
+            found[place] = fit[int(luck[place] * len(fit))]
+    return found
+
+
+def allowed(
+    rows: np.ndarray, scores: np.ndarray, positive: float, positives: np.ndarray, keys: np.ndarray, rule: "RoundParams"
+) -> np.ndarray:
+    """Which of a query's hits `(depth,)`, best first, may be its negative, as ascending rows.
+
+    Ranks `skip + 1` to `depth`, no text of one of its positives (rows; `keys` of all documents' texts), and a score of
+    at most `positive - margin * abs(positive)`: below 0 too a margin keeps hits away from the positive.
+    """
+    ranked, reached = rows[rule.skip : rule.depth], scores[rule.skip : rule.depth]
+    far = (ranked >= 0) & (reached <= positive - rule.margin * abs(positive))
+    return np.sort(ranked[far & ~np.isin(keys[ranked], keys[positives])])
+
+
+def nearest(asked: np.ndarray, vectors: np.ndarray, rows: np.ndarray, depth: int) -> tuple[np.ndarray, np.ndarray]:
+    """Rows and scores of the `depth` documents of the largest inner product with each query, best first.
+
+    Queries `(n, dim)`, vectors `(documents, dim)`, of which `rows` are searched. Returns `(n, depth)` each, or as
+    many columns as there are documents.
+    """
+    queries = torch.from_numpy(asked).to(device())
+    scores, places = queries.new_empty(len(asked), 0), torch.empty(len(asked), 0, dtype=torch.int64)
+    places = places.to(queries.device)
+    for start in range(0, len(rows), _DOCUMENTS):
+        block = rows[start : start + _DOCUMENTS]
+        best = (queries @ torch.from_numpy(vectors[block]).to(queries).T).topk(min(depth, len(block)))
+        scores = torch.cat([scores, best.values], dim=1)
+        places = torch.cat([places, torch.from_numpy(block).to(places)[best.indices]], dim=1)
+        scores, order = scores.topk(min(depth, scores.shape[1]))
+        places = places.gather(1, order)
+    return places.cpu().numpy(), scores.cpu().numpy()
+
+
+def _embedded(tower: SentenceTransformer, searched: Searched, params: "DualEncoder", scratch: Path) -> np.ndarray:
+    """Vectors of all documents, float32 `(documents, dim)`, as a memory map."""
+    scratch.mkdir(parents=True, exist_ok=True)
+    target = scratch / "documents.npy"
+    embed_once(
+        tower,
+        scratch.parent.name,
+        "document",
+        searched.texts(),
+        target,
+        dtype="float32",
+        precision=params.precision,
+        batch_size=ENCODE_BATCH,
+        shard_texts=_SHARD,
+        what="embed documents",
+        caches=scratch,
+    )
+    return np.load(target, mmap_mode="r")
+
+
+def _places(ingest: Path, wanted: Set[str]) -> tuple[dict[str, int], dict[str, np.ndarray]]:
+    """Rows of the wanted documents by id, and those of all documents of each data set, ascending."""
+    rows: dict[str, int] = {}
+    codes: dict[str, int] = {}
+
+    def code_of_each() -> Iterator[int]:
+        for row, (doc_id, dataset) in enumerate(CorpusRows(ingest, ["doc_id", "dataset"])):
+            if doc_id in wanted:
+                rows[doc_id] = row
+            yield codes.setdefault(dataset, len(codes))
+
+    of_row = np.fromiter(code_of_each(), dtype=np.int32)
+    return rows, {dataset: np.flatnonzero(of_row == code) for dataset, code in codes.items()}
+
+
+def _search(
+    tower: SentenceTransformer,
+    triplets: Sequence[TextTriplet],
+    positive_rows: np.ndarray,
+    vectors: np.ndarray,
+    datasets: Mapping[str, np.ndarray],
+    params: "DualEncoder",
+    number: int,
+) -> Hits:
+    """Search the data set of each triplet's query."""
+    queries = sorted({(triplet.dataset, triplet.query) for triplet in triplets})
+    place = {query: row for row, query in enumerate(queries)}
+    texts = cut_to_tokens(tower, [text for _, text in queries], params.max_query_length)
+    query = np.array([place[triplet.dataset, triplet.query] for triplet in triplets])
+    hits = Hits(
+        np.full((len(queries), params.rounds.depth), -1, dtype=np.int32),
+        np.full((len(queries), params.rounds.depth), -np.inf, dtype=np.float32),
+        query,
+        np.zeros(len(triplets), dtype=np.float32),
+    )
+    blocks = list(_blocks([dataset for dataset, _ in queries]))
+    for dataset, block in progress(blocks, len(blocks), f"search for round {number}"):
+        asked = encode(tower, texts[block], "query", precision=params.precision, batch_size=ENCODE_BATCH)
+        rows, scores = nearest(asked, vectors, datasets.get(dataset, np.zeros(0, np.int64)), params.rounds.depth)
+        hits.rows[block, : rows.shape[1]], hits.scores[block, : rows.shape[1]] = rows, scores
+        own = np.flatnonzero((query >= block.start) & (query < block.stop))
+        hits.positive_scores[own] = np.einsum("td,td->t", asked[query[own] - block.start], vectors[positive_rows[own]])
+    return hits
+
+
+def _blocks(datasets: Sequence[str]) -> Iterator[tuple[str, slice]]:
+    """Sorted data sets of queries, cut into runs of one data set and at most _QUERIES queries."""
+    start = 0
+    for dataset, group in groupby(datasets):
+        end = start + sum(1 for _ in group)
+        for first in range(start, end, _QUERIES):
+            yield dataset, slice(first, min(first + _QUERIES, end))
+        start = end
+
+
+def _text_keys(searched: Searched, rows: np.ndarray, count: int) -> np.ndarray:
+    """A number for the folded text of each of these documents, uint64 `(count,)`; 0 for the others."""
+    keys = np.zeros(count, dtype=np.uint64)
+    for row, text in zip(rows, searched.texts(rows), strict=True):
+        keys[row] = int.from_bytes(hashlib.sha256(fold(text).encode()).digest()[:8], "big")
+    return keys

@@ -1,0 +1,191 @@
+"""Rounds of training: each goes on from the tower of the one before, over negatives which that tower finds itself."""
+
+import hashlib
+import json
+import shutil
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import astuple, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from sentence_transformers import SentenceTransformer
+
+from steps.core.code import code_digest
+from steps.core.errors import UserError
+from steps.core.files import cache_root, staged_file
+from steps.core.precision import resolve_precision
+from steps.core.tracking import NullRun, Run
+from steps.teach.contrastive_training import train_tower
+from steps.teach.dev_comparison import compare
+from steps.teach.hard_negatives import Searched, mine_negatives
+from steps.teach.training_triplets import TextTriplet
+from steps.training.distributed import agreed, meet, rank
+
+if TYPE_CHECKING:
+    from steps.teach.kinds.dual_encoder import DualEncoder
+
+_SHARED = "the hosts do not see the same files there; let SLIMTOWER_CACHE be one volume that all of them mount"
+Measure = Callable[[str], dict[str, float]]
+"""nDCG@10 of each dev query with the tower as it is; what a progress bar calls it."""
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """What trainings leave: a report of each round after the first training, dev scores of the last tower, folders."""
+
+    report: list[dict[str, Any]]
+    ndcg: dict[str, float]
+    folders: list[Path]
+
+    def remove(self) -> None:
+        """Forget their checkpoints."""
+        for folder in self.folders:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def train_in_rounds(
+    tower: SentenceTransformer,
+    triplets: Sequence[TextTriplet],
+    searched: Searched,
+    params: "DualEncoder",
+    base: Mapping[str, float],
+    measure: Measure,
+    run: Run,
+) -> Rounds:
+    """Train the tower in place on the triplets, then `params.rounds.more` times on new negatives.
+
+    A killed run goes on in the round that it was in. `base` has the base's nDCG@10 of each dev query. Of several
+    processes rank 0 searches, and measures.
+    """
+    now, seconds = list(triplets), 0.0
+    ndcg, report, folders = dict[str, float](), list[dict[str, Any]](), list[Path]()
+    digest = searched.digest() if params.rounds.more else ""
+    for number in range(params.rounds.more + 1):
+        before, drawn = ndcg, dict[str, int]()
+        if number:
+            now, drawn = _next_triplets(tower, now, searched, params, number, folders[-1])
+        folders.append(folder := checkpoint_folder(tower, now, params, f"{number} {digest}"))
+        if not _take_up(tower, folder):
+            start = time.monotonic()
+            train_tower(tower, now, params, folder, _RoundRun(run, number) if number else run)
+            seconds += time.monotonic() - start
+            if number < params.rounds.more:
+                _keep(tower, folder)
+        ndcg = measure(f"round {number} on dev" if number else "teacher on dev")
+        if number:
+            report.append(_reported(number, drawn, base, before, ndcg))
+    run.metric("training_seconds", seconds)
+    return Rounds(report, ndcg, folders)
+
+
+def checkpoint_folder(
+    tower: SentenceTransformer, triplets: Sequence[TextTriplet], params: "DualEncoder", of_round: str = ""
+) -> Path:
+    """Folder below SLIMTOWER_CACHE that only a run over equal weights, texts and knobs would continue from."""
+    key = hashlib.sha256()
+    knobs = params.model_dump(exclude={"dev_queries", "dev_documents", "checkpoint_steps"})
+    code = code_digest("steps.teach.contrastive_training", "steps.teach.hard_negatives")
+    key.update(f"{code} {torch.__version__} {of_round}".encode())
+    key.update(json.dumps(knobs | {"computes_in": resolve_precision(params.precision)}, sort_keys=True).encode())
+    for name, tensor in sorted(tower.state_dict().items()):
+        key.update(name.encode() + tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+    for triplet in triplets:
+        key.update("\x1f".join(astuple(triplet)).encode())
+    return cache_root() / "teach" / key.hexdigest()[:32]
+
+
+class _RoundRun(NullRun):
+    """Metrics of a later round under names of their own: its steps begin at 1 again."""
+
+    def __init__(self, run: Run, number: int) -> None:
+        self.run, self.number = run, number
+
+    def metrics(self, values: Mapping[str, float], step: int | None = None) -> None:
+        """Record them for the round."""
+        self.run.metrics({f"round_{self.number}.{name}": value for name, value in values.items()}, step)
+
+
+def _take_up(tower: SentenceTransformer, folder: Path) -> bool:
+    """Load the weights that a killed run had finished a round with, if it had."""
+    path = folder / "trained.pt"
+    finished = path.is_file()
+    agreed(finished, f"{folder}: {_SHARED}")
+    if finished:
+        tower.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
+        if rank() == 0:
+            print(f"teach: takes the weights of a finished round from {path}", file=sys.stderr)
+    return finished
+
+
+def _keep(tower: SentenceTransformer, folder: Path) -> None:
+    """Save the weights of a finished round in place of its checkpoints."""
+    if rank() == 0:
+        with staged_file(folder / "trained.pt") as staging:
+            torch.save(tower.state_dict(), staging)
+        for path in folder.glob("checkpoint-*"):
+            shutil.rmtree(path)
+
+
+def _next_triplets(
+    tower: SentenceTransformer,
+    triplets: list[TextTriplet],
+    searched: Searched,
+    params: "DualEncoder",
+    number: int,
+    folder: Path,
+) -> tuple[list[TextTriplet], dict[str, int]]:
+    """The triplets with new negatives where the tower finds any, and how many have one and have not.
+
+    Rank 0 finds them and leaves them in the folder of the round before, for the other processes and a later run.
+    """
+    path, scratch = folder / "negatives.npy", folder / "search"
+    if rank() == 0 and not path.is_file():
+        found = mine_negatives(tower, triplets, searched, params, number, scratch)
+        with staged_file(path) as staging, staging.open("wb") as file:
+            np.save(file, found)
+        shutil.rmtree(scratch)
+    meet()
+    if not path.is_file():
+        raise UserError(f"{path}: {_SHARED}")
+    rows = np.load(path)
+    new = np.unique(rows[rows >= 0])
+    texts = dict(zip(new.tolist(), searched.texts(new), strict=True))
+    changed = [
+        replace(triplet, negative=texts[row]) if row >= 0 else triplet
+        for triplet, row in zip(triplets, rows.tolist(), strict=True)
+    ]
+    count = int((rows >= 0).sum())
+    return changed, {"new_negatives": count, "kept_negatives": len(rows) - count}
+
+
+def _reported(
+    number: int,
+    drawn: dict[str, int],
+    base: Mapping[str, float],
+    before: Mapping[str, float],
+    now: Mapping[str, float],
+) -> dict[str, Any]:
+    """What the report says of a round, after telling it."""
+    report: dict[str, Any] = {"round": number, **drawn, "comparison": None, "against_previous": None}
+    told = f"teach: round {number}: {drawn['new_negatives']:,} of {sum(drawn.values()):,} triplets have a new negative"
+    if now:
+        against = compare(before, now)
+        report["comparison"] = compare(base, now)
+        report["against_previous"] = {
+            "ndcg_previous": against["ndcg_base"],
+            "ndcg_teacher": against["ndcg_teacher"],
+            "p_value": against["p_value"],
+        }
+        told += (
+            f"; nDCG@10 on {against['n']} dev queries {against['ndcg_teacher']:.4f}, before it"
+            f" {against['ndcg_base']:.4f}"
+        )
+        if against["ndcg_teacher"] < against["ndcg_base"]:
+            told += f"; WARNING: worse than without this round; set rounds.more: {number - 1}, or change skip or margin"
+    if rank() == 0:
+        print(told, file=sys.stderr)
+    return report

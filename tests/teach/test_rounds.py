@@ -1,0 +1,362 @@
+"""Rounds of hard negatives: which documents may be one, and that a killed run ends as one that was left alone."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from teach_fakes import PARAMS, documents, queries, table, triplets, write_tower, write_world
+from transformers import TrainerCallback
+
+import steps.teach.contrastive_training as contrastive_training
+import steps.teach.hard_negatives as hard_negatives
+import steps.teach.rounds as rounds
+from steps.core.errors import UserError
+from steps.core.files import read_json
+from steps.core.params import validated
+from steps.core.tables import read_table, write_table
+from steps.core.texts import fold
+from steps.core.towers import encode, load_tower
+from steps.core.tracking import NullRun
+from steps.teach.hard_negatives import Searched, allowed, mine_negatives, nearest
+from steps.teach.kinds.dual_encoder import DualEncoder
+from steps.teach.round_params import RoundParams
+from steps.teach.run import run as teach
+from steps.teach.training_triplets import TextTriplet, choose_triplets, known_positives
+
+ALL = RoundParams(more=1, skip=0, depth=500, margin=0.0)
+KEYS = np.arange(100, dtype=np.uint64)
+WORDS = "0.model.embeddings.word_embeddings.weight"
+NONE = np.zeros(0, dtype=np.int64)
+
+
+def test_only_ranks_behind_skip_down_to_depth_are_allowed() -> None:
+    rows, scores = np.array([9, 3, 7, 1, 5, 2]), np.array([0.6, 0.5, 0.4, 0.3, 0.2, 0.1])
+    rule = RoundParams(more=1, skip=2, depth=5, margin=0.0)
+    assert allowed(rows, scores, 1.0, NONE, KEYS, rule).tolist() == [1, 5, 7]
+    assert allowed(np.array([4, 8, 6, -1, -1, -1]), scores, 1.0, NONE, KEYS, rule).tolist() == [6]
+    assert allowed(np.array([4, -1, -1, -1, -1, -1]), scores, 1.0, NONE, KEYS, rule).tolist() == []
+
+
+@pytest.mark.parametrize(
+    ("positive", "margin", "expected"),
+    [
+        (0.5, 0.0, [1, 2, 3]),
+        (0.5, 0.2, [2, 3]),  # at most 0.4
+        (-0.1, 0.0, [3]),
+        (-0.1, 0.5, []),  # at most -0.15
+        (-0.1, 0.1, [3]),  # at most -0.11
+    ],
+)
+def test_a_negative_stays_a_share_of_the_positive_s_score_below_it(
+    positive: float, margin: float, expected: list[int]
+) -> None:
+    rows, scores = np.arange(4), np.array([0.9, 0.45, 0.3, -0.12])
+    rule = RoundParams(more=1, skip=0, depth=4, margin=margin)
+    assert allowed(rows, scores, positive, NONE, KEYS, rule).tolist() == expected
+
+
+def test_no_positive_and_no_text_equal_to_one_is_allowed() -> None:
+    rows, scores, keys = np.array([5, 4, 3, 2, 1]), np.zeros(5), KEYS.copy()
+    keys[3] = keys[20]  # row 3 reads like row 20, a positive that was not found
+    assert allowed(rows, scores, 1.0, np.array([4, 20]), keys, ALL).tolist() == [1, 2, 5]
+
+
+def test_nearest_is_the_exact_search_over_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hard_negatives, "_DOCUMENTS", 7)
+    random = np.random.default_rng(0)
+    asked, vectors = (random.normal(size=(count, 5)).astype(np.float32) for count in (6, 90))
+    own = np.flatnonzero(random.random(90) < 0.6)
+    for depth in (1, 10, 500):
+        rows, scores = nearest(asked, vectors, own, depth)
+        exact = asked.astype(np.float64) @ vectors[own].astype(np.float64).T
+        order = np.argsort(-exact, axis=1)[:, :depth]
+        np.testing.assert_array_equal(rows, own[order])
+        np.testing.assert_allclose(scores, np.take_along_axis(exact, order, axis=1), rtol=1e-4, atol=1e-6)
+    assert nearest(asked, vectors, NONE, 3)[0].shape == (6, 0)
+
+
+def two_data_sets(folder: Path) -> tuple[Path, Path]:
+    """The world twice, as data sets `d` and `e`; the last five documents are the first ones but for a mark."""
+    rows = documents()
+    for row, first in zip(rows[35:], rows[:5], strict=True):
+        row |= {"title": f"{first['title']}!", "content": first["content"]}
+    asked, mined = queries(), triplets()
+    asked.append(asked[1] | {"query_id": "d/again", "text": asked[1]["text"].upper()})
+    mined.append(mined[0] | {"query_id": "d/again", "positive_id": rows[7]["doc_id"]})
+    mined.append(mined[0] | {"negative_id": rows[9]["doc_id"]})
+
+    def other(row: dict[str, Any]) -> dict[str, Any]:
+        named = {key: f"e{value[1:]}" for key, value in row.items() if key.endswith("_id") and value}
+        return row | named | ({"dataset": "e"} if "dataset" in row else {})
+
+    ingest, mine = folder / "ingest", folder / "mine"
+    judged = [{"query_id": "d/q2", "dataset": "d", "doc_id": rows[4]["doc_id"], "grade": 2, "split": "train"}]
+    for name, some in (("corpus", rows), ("queries", asked), ("triplets", mined)):
+        write_table(mine if name == "triplets" else ingest, name, table(name, [*some, *map(other, some)]))
+    write_table(ingest, "qrels", table("qrels", judged))
+    return ingest, mine
+
+
+Mined = tuple[list[TextTriplet], list[dict[str, Any]], Callable[..., np.ndarray], np.ndarray, np.ndarray]
+
+
+@pytest.fixture(scope="module")
+def mined(tmp_path_factory: pytest.TempPathFactory) -> Mined:
+    """Triplets, documents, a search by params and number, and the exact scores of triplets' queries and positives."""
+    folder = tmp_path_factory.mktemp("mined")
+    tower = load_tower(write_tower(folder / "model"))
+    ingest, mine = two_data_sets(folder)
+    read = {name: read_table(ingest, name) for name in ("corpus", "queries")}
+    found = read_table(mine, "triplets")
+    chosen = choose_triplets(found, read["queries"], read["corpus"], 0, 3, ingest, {}).chosen
+    searched = Searched(ingest, known_positives(found, read["queries"], ingest))
+    corpus = read["corpus"].to_pylist()
+    vectors = encode(tower, list(searched.texts()), "document").astype(np.float64)
+    asked = encode(tower, [triplet.query for triplet in chosen], "query").astype(np.float64)
+    scores = asked @ vectors.T
+    rows = {row["doc_id"]: number for number, row in enumerate(corpus)}
+    positive = np.array([scores[place, rows[triplet.positive_id]] for place, triplet in enumerate(chosen)])
+    count = iter(range(1000))
+
+    def search(rule: RoundParams, number: int = 1, seed: int = 3) -> np.ndarray:
+        params = PARAMS.model_copy(update={"rounds": rule, "seed": seed})
+        scratch = folder / f"round {next(count)}" / "search"
+        return mine_negatives(tower, chosen, searched, params, number, scratch)
+
+    return chosen, corpus, search, scores, positive
+
+
+def expected(mined: Mined, place: int, rule: RoundParams, known: Sequence[str]) -> set[int]:
+    """Rows that may be the negative of a triplet, by a sort in float64 of the documents of its data set."""
+    chosen, corpus, _, scores, positive = mined
+    own = [row for row, document in enumerate(corpus) if document["dataset"] == chosen[place].dataset]
+    ranked = sorted(own, key=lambda row: -scores[place, row])[rule.skip : rule.depth]
+    texts = {text_of(corpus[row]) for row in range(len(corpus)) if corpus[row]["doc_id"] in known}
+    limit = positive[place] - rule.margin * abs(positive[place])
+    return {row for row in ranked if scores[place, row] <= limit and text_of(corpus[row]) not in texts}
+
+
+def text_of(document: dict[str, Any]) -> str:
+    return fold(f"{document['title']}. {document['content']}")
+
+
+def known(chosen: list[TextTriplet], triplet: TextTriplet) -> list[str]:
+    """Positives of a query by its folded text, from all triplets (all train) and the judgement of `two_data_sets`."""
+    ids = [other.positive_id for other in chosen if fold(other.query) == fold(triplet.query)]
+    return [*ids, documents()[4]["doc_id"]] if fold(triplet.query) == fold(queries()[2]["text"]) else ids
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize(
+    "rule", [ALL, RoundParams(more=1, skip=3, depth=12, margin=0.02), RoundParams(more=1, skip=0, depth=6, margin=0.02)]
+)
+def test_a_negative_is_a_hit_that_may_be_one(mined: Mined, rule: RoundParams) -> None:
+    chosen, corpus, search, _, _ = mined
+    found = search(rule)
+    assert len(found) == len(chosen)
+    for place, (triplet, row) in enumerate(zip(chosen, found.tolist(), strict=True)):
+        may = expected(mined, place, rule, known(chosen, triplet))
+        assert row in may if may else row == -1, triplet
+        if row >= 0:
+            assert corpus[row]["dataset"] == triplet.dataset
+            assert text_of(corpus[row]) != fold(triplet.positive)
+    assert (found >= 0).any()
+    assert rule == ALL or (found < 0).any()
+
+
+@pytest.mark.medium
+def test_draws_follow_seed_and_round_and_reach_all_that_is_allowed(mined: Mined) -> None:
+    chosen, _, search, _, _ = mined
+    first = search(ALL)
+    assert first.tolist() == search(ALL).tolist()
+    assert first.tolist() != search(ALL, number=2).tolist()
+    assert first.tolist() != search(ALL, seed=4).tolist()
+    place = next(place for place, triplet in enumerate(chosen) if triplet.query.isupper())
+    may = expected(mined, place, ALL, known(chosen, chosen[place]))
+    of_rounds = [search(ALL, number=number)[place] for number in range(40)]
+    assert set(of_rounds) <= may and len(set(of_rounds)) > len(may) / 2
+    again = [place for place, triplet in enumerate(chosen) if triplet.query == chosen[0].query]
+    assert len(again) > 1  # triplets of one query draw for themselves
+    assert any(len({search(ALL, number=number)[place] for place in again}) > 1 for number in range(3))
+
+
+@pytest.fixture
+def base(tmp_path: Path, own_cache: Path) -> Path:
+    return write_tower(tmp_path / "model")
+
+
+def params(base: Path, more: int, **changes: Any) -> DualEncoder:
+    rule = RoundParams(more=more, skip=0, depth=20, margin=0.0)
+    return PARAMS.model_copy(update={"base": str(base), "rounds": rule, "epochs": 1.0, "dropout": 0.1, **changes})
+
+
+class Recorder(NullRun):
+    """Keeps the names and steps of the losses."""
+
+    def __init__(self) -> None:
+        self.losses: list[tuple[str, int]] = []
+
+    def metrics(self, values: Any, step: int | None = None) -> None:
+        self.losses += [(name, step) for name in values if name.endswith("loss") and step is not None]
+
+
+def train(folder: Path, given: DualEncoder, name: str, run: NullRun | None = None) -> Path:
+    ingest, mine = write_world(folder)
+    teach(ingest, mine, folder / name, given, run or NullRun())
+    return folder / name
+
+
+@pytest.mark.medium
+def test_a_round_trains_on_over_new_negatives_and_says_so(
+    tmp_path: Path, base: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trained: list[list[TextTriplet]] = []
+    states: list[torch.Tensor] = []
+
+    def recorded(tower: Any, now: list[TextTriplet], *rest: Any) -> None:
+        states.append(tower.state_dict()[WORDS].clone())
+        trained.append(now)
+        contrastive_training.train_tower(tower, now, *rest)
+        states.append(tower.state_dict()[WORDS].clone())
+
+    monkeypatch.setattr(rounds, "train_tower", recorded)
+    run = Recorder()
+    report = read_json(train(tmp_path, params(base, 2), "teach", run) / "report.json")
+    first, second, third = trained
+    for old, new in ((first, second), (second, third)):
+        changed = sum(one.negative != other.negative for one, other in zip(old, new, strict=True))
+        assert changed > len(old) / 2
+        assert [replace(one, negative="") for one in old] == [replace(one, negative="") for one in new]
+        assert all(fold(one.negative) != fold(one.positive) for one in new)
+    assert torch.equal(states[1], states[2]) and torch.equal(states[3], states[4])  # each from the one before
+    saved = load_tower(tmp_path / "teach/tower").state_dict()[WORDS]
+    assert torch.equal(saved, states[5])
+    assert [entry["round"] for entry in report["rounds"]] == [1, 2]
+    one, two = report["rounds"]
+    assert one["new_negatives"] + one["kept_negatives"] == report["triplets"] == len(first)
+    assert one["new_negatives"] >= sum(old.negative != new.negative for old, new in zip(first, second, strict=True))
+    assert two["comparison"] == report["comparison"]
+    assert two["against_previous"]["ndcg_previous"] == one["comparison"]["ndcg_teacher"]
+    assert two["against_previous"]["ndcg_teacher"] == report["comparison"]["ndcg_teacher"]
+    assert f"teach: round 1: {one['new_negatives']} of 35 triplets have a new negative; nDCG" in capsys.readouterr().err
+    assert {name for name, _ in run.losses} == {"loss", "round_1.loss", "round_2.loss"}
+    assert not [path for path in own_cache.rglob("*") if path.is_file()]  # removed after success
+
+
+@pytest.mark.medium
+def test_without_rounds_nothing_is_searched_or_kept(
+    tmp_path: Path, base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("mine_negatives", "_keep", "_next_triplets"):
+        monkeypatch.setattr(rounds, name, None)
+    assert read_json(train(tmp_path, params(base, 0), "teach") / "report.json")["rounds"] == []
+
+
+def test_a_round_that_is_worse_on_dev_is_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
+    drawn = {"new_negatives": 1200, "kept_negatives": 34}
+    worse = rounds._reported(2, drawn, {"a": 0.1, "b": 0.2}, {"a": 0.5, "b": 0.4}, {"a": 0.3, "b": 0.4})
+    told = capsys.readouterr().err
+    assert "round 2: 1,200 of 1,234 triplets have a new negative; nDCG@10 on 2 dev queries 0.3500, before it" in told
+    assert "WARNING: worse than without this round; set rounds.more: 1" in told
+    assert worse["against_previous"]["ndcg_previous"] == pytest.approx(0.45)
+    assert worse["comparison"]["ndcg_base"] == pytest.approx(0.15)
+    rounds._reported(1, drawn, {"a": 0.1}, {"a": 0.5}, {"a": 0.5})
+    assert "WARNING" not in capsys.readouterr().err
+    assert rounds._reported(1, drawn, {}, {}, {})["comparison"] is None
+
+
+def killed_in_search(patch: pytest.MonkeyPatch) -> None:
+    """In the search for round 1, when the documents are embedded."""
+
+    def interrupt(*given: Any) -> None:
+        raise KeyboardInterrupt
+
+    patch.setattr(hard_negatives, "_search", interrupt)
+
+
+def killed_in_round(patch: pytest.MonkeyPatch) -> None:
+    """At the fourth step of round 1, which has a checkpoint of its second."""
+
+    class Killer(contrastive_training.LossLog, TrainerCallback):
+        def on_step_end(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
+            if state.global_step == 4 and isinstance(self.run, rounds._RoundRun):
+                raise KeyboardInterrupt
+
+    patch.setattr(contrastive_training, "LossLog", Killer)
+
+
+def killed_after_round(patch: pytest.MonkeyPatch) -> None:
+    """When round 1 is finished and its weights are kept."""
+    keep = rounds._keep
+
+    def interrupt(tower: Any, folder: Path) -> None:
+        keep(tower, folder)
+        if len(list(folder.parent.glob("*/trained.pt"))) == 2:
+            raise KeyboardInterrupt
+
+    patch.setattr(rounds, "_keep", interrupt)
+
+
+@pytest.mark.slow
+def test_a_killed_run_goes_on_between_and_inside_rounds_to_the_same_weights(
+    tmp_path: Path, base: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = params(base, 2)
+    whole = train(tmp_path, given, "whole")
+    every = [(f"round_{number}.loss", step) for number in (1, 2) for step in range(1, 6)]
+    for kill, left in ((killed_in_search, every), (killed_in_round, every[2:]), (killed_after_round, every[5:])):
+        with monkeypatch.context() as patch:
+            kill(patch)
+            with pytest.raises(KeyboardInterrupt):
+                train(tmp_path, given, "killed")
+        assert not (tmp_path / "killed").exists()
+        run = Recorder()
+        resumed = train(tmp_path, given, "killed", run)
+        assert run.losses == left, kill.__doc__
+        ones, twos = (load_file(folder / "tower/model.safetensors") for folder in (whole, resumed))
+        assert all(torch.equal(twos[name], tensor) for name, tensor in ones.items()), kill.__doc__
+        assert read_json(resumed / "report.json") == read_json(whole / "report.json")
+        assert not [path for path in own_cache.rglob("*") if path.is_file()]
+        (tmp_path / "killed").rename(tmp_path / kill.__name__)
+
+
+def test_what_a_round_continues_from_follows_from_what_it_searches(tmp_path: Path, base: Path) -> None:
+    ingest, _ = write_world(tmp_path)
+    searched = Searched(ingest, {"a": {"x", "y"}})
+    before = searched.digest()
+    assert before == Searched(ingest, {"a": {"y", "x"}}).digest() != Searched(ingest, {"a": {"x"}}).digest()
+    changed = documents()
+    changed[0]["content"] += " and more"
+    write_table(ingest, "corpus", table("corpus", changed))
+    assert searched.digest() != before
+    tower, chosen = load_tower(base), [TextTriplet("q", "p", "n", "judged", "x", "d")]
+    folders = {
+        rounds.checkpoint_folder(tower, chosen, params(base, 1), "0 a"),
+        rounds.checkpoint_folder(tower, chosen, params(base, 1), "1 a"),
+        rounds.checkpoint_folder(tower, chosen, params(base, 1), "0 b"),
+        rounds.checkpoint_folder(tower, [replace(chosen[0], negative="m")], params(base, 1), "0 a"),
+        rounds.checkpoint_folder(tower, chosen, params(base, 2), "0 a"),
+        rounds.checkpoint_folder(
+            tower, chosen, params(base, 1, loss=PARAMS.loss.model_copy(update={"dims": [4]})), "0 a"
+        ),
+    }
+    assert len(folders) == 6
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"skip": 50}, r"rounds: skip is 50 and depth 50; negatives rank behind skip, down to depth"),
+        ({"margin": 1.0}, r"rounds\.margin is 1\.0: input should be less than 1"),
+        ({"more": -1}, r"rounds\.more is -1"),
+    ],
+)
+def test_rounds_are_checked(change: dict[str, Any], complaint: str) -> None:
+    raw = PARAMS.model_dump()
+    with pytest.raises(UserError, match=complaint):
+        validated(DualEncoder, raw | {"rounds": raw["rounds"] | change}, "params.yaml")
