@@ -44,11 +44,10 @@ def by_dense(ingest: Path, asked: Sequence[Asked], scratch: Path, params: Candid
     fields = np.array(list(corpus_columns(ingest, ["doc_id", "dataset"])), dtype=object).reshape(-1, 2)
     for each in asked:
         rows = np.flatnonzero(fields[:, 1] == each.dataset)
-        own = documents if len(rows) == len(documents) else documents[rows]
         starts = range(0, len(each.ids), _QUERIES)
         for start in progress(starts, len(starts), f"search, {each.dataset}"):
             texts = each.texts[start : start + _QUERIES]
             vectors = encode(tower, texts, "query", precision=params.precision, batch_size=params.batch_size)
-            scores, places = best_documents(vectors, own, params.depth)
-            found = [fields[rows[row], 0].tolist() for row in places]
+            scores, places = best_documents(vectors, documents, params.depth, rows)
+            found = [fields[row, 0].tolist() for row in places]
             yield candidate_rows(each.ids[start : start + _QUERIES], found, list(scores))

@@ -1,30 +1,44 @@
 """Exact search by inner product over vectors that need not fit into memory."""
 
-import faiss
 import numpy as np
+import torch
 
-_DOCUMENTS = 100_000  # in memory at once
-_QUERIES = 4096
+_DOCUMENTS, _QUERIES = 16_384, 4096  # of which all scores are in memory at once
 
 
-def best_documents(queries: np.ndarray, documents: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+def best_documents(
+    queries: np.ndarray, documents: np.ndarray, count: int, rows: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray]:
     """Scores, float32, and rows, int64, of the `count` documents with the largest inner products, best first.
 
-    queries `(n, dim)`; documents `(m, dim)`, which may be a memory map: it is read a block at a time. Both results are
-    `(n, min(count, m))`; of equal scores the first row comes first.
+    queries `(n, dim)`; documents `(m, dim)`, which may be a memory map: it is read a block at a time. `rows`: those that
+    are searched, None = all. Both results are `(n, count)`, or as many columns as there are documents to search.
     """
-    count = min(count, len(documents))
-    scores = np.full((len(queries), count), -np.inf, dtype=np.float32)
-    rows = np.full((len(queries), count), len(documents), dtype=np.int64)
-    for first in range(0, len(documents) if count else 0, _DOCUMENTS):
-        block = np.ascontiguousarray(documents[first : first + _DOCUMENTS], dtype=np.float32)
-        index = faiss.IndexFlatIP(block.shape[1])
-        index.add(block)
-        for start in range(0, len(queries), _QUERIES):
-            part = slice(start, start + _QUERIES)
-            asked = np.ascontiguousarray(queries[part], dtype=np.float32)
-            found, places = index.search(asked, min(count, len(block)))
-            merged = np.hstack([scores[part], found]), np.hstack([rows[part], places + first])
-            best = np.lexsort((merged[1], -merged[0]), axis=1)[:, :count]
-            scores[part], rows[part] = (np.take_along_axis(each, best, axis=1) for each in merged)
-    return scores, rows
+    searched = np.arange(len(documents)) if rows is None else rows
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    parts = [
+        _of_block(torch.from_numpy(queries[start : start + _QUERIES]).to(device), documents, count, searched)
+        for start in range(0, len(queries), _QUERIES)
+    ]
+    if not parts:
+        columns = min(count, len(searched))
+        return np.zeros((0, columns), dtype=np.float32), np.zeros((0, columns), dtype=np.int64)
+    scores, found = (np.concatenate(column) for column in zip(*parts, strict=True))
+    return scores, found
+
+
+def _of_block(
+    asked: torch.Tensor, documents: np.ndarray, count: int, searched: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Scores and rows for some queries."""
+    scores = asked.new_empty(len(asked), 0)
+    found = torch.empty(len(asked), 0, dtype=torch.int64, device=asked.device)
+    for start in range(0, len(searched), _DOCUMENTS):
+        block = searched[start : start + _DOCUMENTS]
+        vectors = torch.from_numpy(np.asarray(documents[block])).to(asked)
+        best = (asked @ vectors.T).topk(min(count, len(block)))
+        scores = torch.cat([scores, best.values], dim=1)
+        found = torch.cat([found, torch.from_numpy(block).to(found)[best.indices]], dim=1)
+        scores, order = scores.topk(min(count, scores.shape[1]))
+        found = found.gather(1, order)
+    return scores.cpu().numpy(), found.cpu().numpy()

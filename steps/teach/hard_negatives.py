@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from sentence_transformers import SentenceTransformer
 
 from steps.core.corpus import CorpusRows, CorpusTexts
+from steps.core.exact_search import best_documents
 from steps.core.progress import progress
 from steps.core.texts import fold
-from steps.core.towers import device, encode
+from steps.core.towers import encode
 from steps.core.vector_cache import embed_once
 from steps.teach.contrastive_training import cut_to_tokens
 from steps.teach.training_triplets import TextTriplet
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 ENCODE_BATCH = 64
 _SHARD = 2048  # documents between two savings of their vectors
-_QUERIES, _DOCUMENTS = 4096, 16_384  # of which all scores are in memory at once
+_QUERIES = 4096  # embedded at once
 
 
 @dataclass(frozen=True)
@@ -110,25 +110,6 @@ def allowed(
     return np.sort(ranked[far & ~np.isin(keys[ranked], keys[positives])])
 
 
-def nearest(asked: np.ndarray, vectors: np.ndarray, rows: np.ndarray, depth: int) -> tuple[np.ndarray, np.ndarray]:
-    """Rows and scores of the `depth` documents of the largest inner product with each query, best first.
-
-    Queries `(n, dim)`, vectors `(documents, dim)`, of which `rows` are searched. Returns `(n, depth)` each, or as
-    many columns as there are documents.
-    """
-    queries = torch.from_numpy(asked).to(device())
-    scores, places = queries.new_empty(len(asked), 0), torch.empty(len(asked), 0, dtype=torch.int64)
-    places = places.to(queries.device)
-    for start in range(0, len(rows), _DOCUMENTS):
-        block = rows[start : start + _DOCUMENTS]
-        best = (queries @ torch.from_numpy(vectors[block]).to(queries).T).topk(min(depth, len(block)))
-        scores = torch.cat([scores, best.values], dim=1)
-        places = torch.cat([places, torch.from_numpy(block).to(places)[best.indices]], dim=1)
-        scores, order = scores.topk(min(depth, scores.shape[1]))
-        places = places.gather(1, order)
-    return places.cpu().numpy(), scores.cpu().numpy()
-
-
 def _embedded(tower: SentenceTransformer, searched: Searched, params: "DualEncoder", scratch: Path) -> np.ndarray:
     """Vectors of all documents, float32 `(documents, dim)`, as a memory map."""
     scratch.mkdir(parents=True, exist_ok=True)
@@ -187,7 +168,8 @@ def _search(
     blocks = list(_blocks([dataset for dataset, _ in queries]))
     for dataset, block in progress(blocks, len(blocks), f"search for round {number}"):
         asked = encode(tower, texts[block], "query", precision=params.precision, batch_size=ENCODE_BATCH)
-        rows, scores = nearest(asked, vectors, datasets.get(dataset, np.zeros(0, np.int64)), params.rounds.depth)
+        own_rows = datasets.get(dataset, np.zeros(0, np.int64))
+        scores, rows = best_documents(asked, vectors, params.rounds.depth, own_rows)
         hits.rows[block, : rows.shape[1]], hits.scores[block, : rows.shape[1]] = rows, scores
         own = np.flatnonzero((query >= block.start) & (query < block.stop))
         hits.positive_scores[own] = np.einsum("td,td->t", asked[query[own] - block.start], vectors[positive_rows[own]])

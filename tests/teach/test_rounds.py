@@ -22,7 +22,7 @@ from steps.core.tables import read_table, write_table
 from steps.core.texts import fold
 from steps.core.towers import encode, load_tower
 from steps.core.tracking import NullRun
-from steps.teach.hard_negatives import Searched, allowed, mine_negatives, nearest
+from steps.teach.hard_negatives import Searched, allowed, mine_negatives
 from steps.teach.kinds.dual_encoder import DualEncoder
 from steps.teach.round_params import RoundParams
 from steps.teach.run import run as teach
@@ -64,20 +64,6 @@ def test_no_positive_and_no_text_equal_to_one_is_allowed() -> None:
     rows, scores, keys = np.array([5, 4, 3, 2, 1]), np.zeros(5), KEYS.copy()
     keys[3] = keys[20]  # row 3 reads like row 20, a positive that was not found
     assert allowed(rows, scores, 1.0, np.array([4, 20]), keys, ALL).tolist() == [1, 2, 5]
-
-
-def test_nearest_is_the_exact_search_over_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hard_negatives, "_DOCUMENTS", 7)
-    random = np.random.default_rng(0)
-    asked, vectors = (random.normal(size=(count, 5)).astype(np.float32) for count in (6, 90))
-    own = np.flatnonzero(random.random(90) < 0.6)
-    for depth in (1, 10, 500):
-        rows, scores = nearest(asked, vectors, own, depth)
-        exact = asked.astype(np.float64) @ vectors[own].astype(np.float64).T
-        order = np.argsort(-exact, axis=1)[:, :depth]
-        np.testing.assert_array_equal(rows, own[order])
-        np.testing.assert_allclose(scores, np.take_along_axis(exact, order, axis=1), rtol=1e-4, atol=1e-6)
-    assert nearest(asked, vectors, NONE, 3)[0].shape == (6, 0)
 
 
 def two_data_sets(folder: Path) -> tuple[Path, Path]:
