@@ -11,8 +11,8 @@ def best_documents(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Scores, float32, and rows, int64, of the `count` documents with the largest inner products, best first.
 
-    queries `(n, dim)`; documents `(m, dim)`, which may be a memory map: it is read a block at a time. `rows`: those that
-    are searched, None = all. Both results are `(n, count)`, or as many columns as there are documents to search.
+    queries `(n, dim)`; documents `(m, dim)`, which may be a memory map: it is read a block at a time. `rows`: those
+    that are searched, None = all. Both results are `(n, count)`, or as many columns as there are documents to search.
     """
     searched = np.arange(len(documents)) if rows is None else rows
     device = "cuda" if torch.cuda.is_available() else "cpu"
