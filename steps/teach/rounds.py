@@ -113,7 +113,7 @@ def _take_up(tower: SentenceTransformer, folder: Path) -> bool:
     """Load the weights that a killed run had finished a round with, if it had."""
     path = folder / "trained.pt"
     finished = path.is_file()
-    agreed(finished, f"{folder}: {_SHARED}")
+    agreed(int(finished), f"{folder}: {_SHARED}")
     if finished:
         tower.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
         if rank() == 0:

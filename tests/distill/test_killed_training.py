@@ -61,6 +61,32 @@ def test_a_killed_teacher_ends_in_the_same_bytes(tmp_path: Path) -> None:
     assert not list(cache.rglob("checkpoint-*"))
 
 
+@pytest.mark.timeout(600)
+def test_a_teacher_killed_between_and_in_its_rounds_ends_in_the_same_bytes(tmp_path: Path) -> None:
+    world, cache = tmp_path / "world", tmp_path / "killed"
+    write_tower(world / "model")
+    write_world(world)
+
+    def finished() -> object:
+        return len(list(cache.glob("teach/*/trained.pt")))
+
+    def steps() -> tuple[str, ...]:
+        return tuple(sorted(path.name for path in cache.glob("teach/*/checkpoint-*")) if finished() == 1 else ())
+
+    run_to_end(train_teacher, world, tmp_path / "calm", tmp_path / "undisturbed", 2)
+    given = (train_teacher, world, cache, tmp_path / "output", 2)
+    kill_after(finished, 1, 0.0, *given)  # between the first training and its round
+    assert finished() == 1
+    kill_after(steps, 3, 0.01, *given)  # inside the first round
+    kill_after(finished, 1, 0.05, *given)  # between the rounds, or soon in the second
+    assert finished() == 2
+    assert not (tmp_path / "output").exists()
+    run_to_end(*given)
+    for name in ("tower/model.safetensors", "report.json"):
+        assert sha256_file(tmp_path / "output" / name) == sha256_file(tmp_path / "undisturbed" / name)
+    assert not [path for path in cache.rglob("*") if path.is_file()]
+
+
 @pytest.mark.parametrize(
     ("student", "trainings"), [("static", 1), ("weighed", 1), ("2l", 1), ("fresh", 1), ("ranked", 2)]
 )

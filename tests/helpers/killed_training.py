@@ -11,11 +11,13 @@ from steps.core.tracking import NullRun
 from steps.teach.run import run as teach
 
 
-def train_teacher(world: Path, cache: Path, output: Path) -> None:
-    """Train the teacher of a world, with dropout, so that random numbers matter."""
+def train_teacher(world: Path, cache: Path, output: Path, more: int = 0) -> None:
+    """Train the teacher of a world, with dropout, so that random numbers matter, and as many more rounds."""
     os.environ["SLIMTOWER_CACHE"] = str(cache)
     base = str(world / "model/tower")
     params = PARAMS.model_copy(update={"base": base, "checkpoint_steps": 1, "dropout": 0.1, "dev_queries": 0})
+    rounds = params.rounds.model_copy(update={"more": more, "skip": 2, "depth": 20})
+    params = params.model_copy(update={"rounds": rounds})
     teach(world / "ingest", world / "mine", output, params, NullRun())
 
 

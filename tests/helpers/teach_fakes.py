@@ -43,6 +43,13 @@ PARAMS = DualEncoder(
 )
 
 EVERY_TERM = LossParams(both_directions=True, dims=[4, 8], hard_negatives="both", margin=0.2, margin_weight=0.5)
+EVERYTHING = PARAMS.model_copy(
+    update={
+        "loss": EVERY_TERM,
+        "rounds": RoundParams(more=1, skip=0, depth=500, margin=0.05),
+        "source_weights": {"click_one_hop": 2.0},
+    }
+)
 
 
 def documents() -> list[dict[str, Any]]:

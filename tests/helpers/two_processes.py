@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 from stages import distill_params, run_distill
-from teach_fakes import PARAMS
+from teach_fakes import EVERYTHING, PARAMS
 
 from steps.core.tracking import NullRun
 from steps.teach.run import run as teach
@@ -12,10 +12,11 @@ from steps.training.distributed import joined
 
 
 def main(teacher_world: Path, student_world: Path) -> None:
-    """Write `teacher_world/two` and the students below `student_world`."""
+    """Write `teacher_world/two`, and below `everything`, and the students below `student_world`."""
     with joined():
-        params = PARAMS.model_copy(update={"base": str(teacher_world / "model/tower")})
-        teach(teacher_world / "ingest", teacher_world / "mine", teacher_world / "two", params, NullRun())
+        for given, folder in ((PARAMS, teacher_world), (EVERYTHING, teacher_world / "everything")):
+            params = given.model_copy(update={"base": str(teacher_world / "model/tower")})
+            teach(teacher_world / "ingest", teacher_world / "mine", folder / "two", params, NullRun())
         for student in ("static", "2l", "ranked", "fresh"):
             run_distill(student_world, student, distill_params())
 

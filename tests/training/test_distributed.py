@@ -16,7 +16,7 @@ import two_processes
 from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
 from stages import distill_params, run_distill, run_embed
-from teach_fakes import PARAMS, documents, write_tower, write_world
+from teach_fakes import EVERYTHING, PARAMS, documents, write_tower, write_world
 
 from steps.core.files import read_json
 from steps.core.tracking import NullRun
@@ -37,7 +37,8 @@ def trained(tiny_tower: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[
         patch.setenv("SLIMTOWER_CACHE", str(folder / "cache"))
         base = write_tower(teacher / "model")
         ingest, mine = write_world(teacher)
-        teach(ingest, mine, teacher / "one", PARAMS.model_copy(update={"base": str(base)}), NullRun())
+        for given, place in ((PARAMS, teacher), (EVERYTHING, teacher / "everything")):
+            teach(ingest, mine, place / "one", given.model_copy(update={"base": str(base)}), NullRun())
         run_embed(one, tiny_tower)
         shutil.copytree(one, two)
         for student in ("static", "2l", "ranked", "fresh"):
@@ -67,6 +68,15 @@ def test_two_processes_train_the_same_teacher(trained: dict[str, Path]) -> None:
     one, two = (read_json(folder / name / "report.json") for name in ("one", "two"))
     assert one["comparison"]["ndcg_base"] == two["comparison"]["ndcg_base"]
     assert one["triplets"] % PARAMS.batch_size == 3  # the last batch does not divide by two
+
+
+def test_two_processes_train_the_same_teacher_by_every_term_and_in_rounds(trained: dict[str, Path]) -> None:
+    folder = trained["teacher"] / "everything"
+    one, two = (read_json(folder / name / "report.json") for name in ("one", "two"))
+    for name in ("new_negatives", "kept_negatives"):
+        assert one["rounds"][0][name] == two["rounds"][0][name]
+    assert one["rounds"][0]["new_negatives"] > 0
+    assert_equal_models(folder / "one/tower", folder / "two/tower", [row["content"] for row in documents()])
 
 
 @pytest.mark.parametrize("student", ["static", "2l", "ranked", "fresh"])
