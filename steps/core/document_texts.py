@@ -59,6 +59,11 @@ class DocumentTemplate:
         parts, _ = self._parts
         return "".join(sorted(set(". ") & set("".join(before for before, _ in parts[1:]))))
 
+    @property
+    def names_topic(self) -> bool:
+        """Whether the topic is part of a text."""
+        return any(name == "topic" for _, name in self._parts[0])
+
     def text(self, title: str, topic: str, content: str) -> str:
         """The text of a document."""
         parts, behind = self._parts

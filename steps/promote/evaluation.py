@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
+from steps.core.document_texts import corpus_template
 from steps.core.errors import UserError
 from steps.core.judged import JudgedSet, read_judged_sets
 from steps.core.tables import table_path
@@ -28,11 +29,13 @@ def read_test_sets(ingest: Path) -> list[JudgedSet]:
 def read_evaluation(ingest: Path, judged: Sequence[JudgedSet], slice_words: Sequence[int]) -> Evaluation:
     """Queries, slices by query length, and the digest over corpus, test queries and their judgements.
 
-    The digest does not depend on the order of rows. Splits other than test are not part of it.
+    The digest does not depend on the order of rows. Splits other than test are not part of it, nor are topics that
+    are no part of a document's text.
     """
     sums = {item.dataset: _judged_sum(item) for item in judged}
     parquet = pq.ParquetFile(table_path(ingest, "corpus"))
-    for batch in parquet.iter_batches(columns=["dataset", "doc_id", "title", "content"]):
+    columns = ["dataset", "doc_id", "title", "content", *["topic"] * corpus_template(ingest).names_topic]
+    for batch in parquet.iter_batches(columns=columns):
         for dataset, *document in zip(*(column.to_pylist() for column in batch.columns), strict=True):
             if dataset in sums:
                 sums[dataset] = (sums[dataset] + _digest("document", *document)) % _MODULUS

@@ -10,6 +10,7 @@ import pytest
 import yaml
 from promote_fakes import policy
 
+from steps.core.document_texts import DocumentTemplate
 from steps.core.errors import UserError
 from steps.core.files import read_json, write_json
 from steps.core.tables import table_from_rows, write_table
@@ -77,6 +78,20 @@ def test_the_digest_sees_what_the_measures_see(tmp_path: Path, what: str) -> Non
     before = digest(tmp_path, rows)
     rows[table][row] |= change
     assert (digest(tmp_path, rows) != before) == counts
+
+
+def test_the_digest_sees_a_topic_that_documents_are_read_with(tmp_path: Path) -> None:
+    found: dict[str, list[str]] = {"{title}. {content}": [], "{title} {topic} {content}": []}
+    for template, digests in found.items():
+        for topic in ("t", "u"):
+            rows = ingest_rows()
+            rows["corpus"][0]["topic"] = topic
+            digest(tmp_path, rows)
+            corpus = table_from_rows("corpus", rows["corpus"])
+            write_table(tmp_path, "corpus", corpus, metadata=DocumentTemplate(template).metadata)
+            digests.append(read_evaluation(tmp_path, read_test_sets(tmp_path), []).digest)
+    assert [len(set(digests)) for digests in found.values()] == [1, 2]
+    assert found["{title}. {content}"][0] == digest(tmp_path, ingest_rows())
 
 
 def test_the_digest_does_not_see_the_order_of_rows(tmp_path: Path) -> None:
