@@ -91,9 +91,12 @@ def forecast(data: Data, params: Params, layer: float, layers: int, speed: float
         teacher = params.teach.described(name)
         if not isinstance(teacher, DualEncoder):
             continue  # of other kinds nothing is known here
-        triplets = teacher.max_triplets * teacher.epochs * min(1, data.train_queries)
+        drawn = min(teacher.max_triplets or 4 * data.train_queries, 4 * data.train_queries)
+        triplets = drawn * teacher.epochs * (1 + teacher.rounds.more)
         compared = teacher.dev_queries + teacher.dev_documents if triplets else 0
-        work[f"teach@{name}"] = tower * data.document_tokens * (triplets * 2.2 * BACKWARD + 2 * compared)
+        searched = data.documents * teacher.rounds.more
+        read = triplets * 2.2 * BACKWARD + 2 * compared + searched
+        work[f"teach@{name}"] = tower * data.document_tokens * read
     for name in params.score.teachers:
         work[f"score@{name}"] = tower * (data.documents * data.document_tokens + SHORT * data.texts)
     for name in params.distill.students:

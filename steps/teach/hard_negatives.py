@@ -16,6 +16,7 @@ import numpy as np
 from sentence_transformers import SentenceTransformer
 
 from steps.core.corpus import CorpusRows, CorpusTexts
+from steps.core.document_texts import corpus_template
 from steps.core.exact_search import best_documents
 from steps.core.progress import progress
 from steps.core.texts import fold
@@ -42,8 +43,8 @@ class Searched:
 
     def digest(self) -> str:
         """Hex sha256 of both."""
-        found = hashlib.sha256()
-        for fields in CorpusRows(self.ingest, ["doc_id", "dataset", "title", "content"]):
+        found = hashlib.sha256(corpus_template(self.ingest).template.encode())
+        for fields in CorpusRows(self.ingest, ["doc_id", "dataset", "title", "topic", "content"]):
             found.update(repr(fields).encode())
         for query in sorted(self.positives):
             found.update(repr((query, sorted(self.positives[query]))).encode())
