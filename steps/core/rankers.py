@@ -1,13 +1,15 @@
 """Rankers: CrossEncoder models that read a query and a document at once, and the one way to load and run them."""
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import torch
 from sentence_transformers import CrossEncoder
 from torch import nn
-from transformers.utils import logging
+from transformers.utils.logging import disable_progress_bar
 
 from steps.core.errors import UserError
 from steps.core.precision import Precision
@@ -24,10 +26,7 @@ def load_ranker(source: str | Path, max_length: int | None = None, seed: int = 0
     `max_length`: tokens of a pair that it reads, None as it was saved. An encoder without a head of one output gets a
     random one, drawn by `seed`. UserError when it cannot be loaded, or has several outputs.
     """
-    logging.disable_progress_bar()
-    told = logging.get_verbosity()
-    logging.set_verbosity_error()  # a random head is no news
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(), _quiet():
         torch.manual_seed(seed)
         try:
             ranker = CrossEncoder(str(source), device=device(), max_length=max_length, trust_remote_code=False).float()
@@ -37,8 +36,6 @@ def load_ranker(source: str | Path, max_length: int | None = None, seed: int = 0
                 f"model {source}: cannot be loaded ({reason}); give an encoder's or a cross encoder's folder, or its"
                 " name on the hub"
             ) from None
-        finally:
-            logging.set_verbosity(told)
     if ranker.num_labels != 1:
         raise UserError(
             f"model {source}: gives a pair {ranker.num_labels} outputs; take a cross encoder that gives one"
@@ -47,6 +44,21 @@ def load_ranker(source: str | Path, max_length: int | None = None, seed: int = 0
         ranker.tokenizer.init_kwargs.pop(origin, None)
     ranker.set_keep_in_fp32_modules(_heads(ranker))
     return ranker
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Let the libraries not tell that they convert an encoder and draw its head, nor show bars."""
+    disable_progress_bar()
+    loggers = [logging.getLogger(name) for name in ("transformers", "sentence_transformers")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
 
 
 def _heads(ranker: CrossEncoder) -> list[str]:

@@ -68,7 +68,10 @@ def test_a_module_that_is_not_there_and_a_relative_import_are_defects(project: P
         code_digest("steps.a.near")
 
 
-@pytest.mark.parametrize("module", ["steps.distill.trainer", "steps.teach.contrastive_training", "steps.index.dataset"])
+@pytest.mark.parametrize(
+    "module",
+    ["steps.distill.trainer", "steps.teach.contrastive_training", "steps.rank.training", "steps.index.dataset"],
+)
 def test_a_checkpoint_outlives_changes_of_tracking_and_of_how_a_stage_starts(module: str) -> None:
     found = closure(module)
     assert module in found and not found & {"steps.core.tracking", "steps.core.stage", "steps.training.torchrun"}

@@ -1,0 +1,110 @@
+"""The small world of the teacher for the ranker: candidates by two searchers, and a tiny random encoder."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from teach_fakes import ASKED_AS, documents, queries, table, triplets, write_tower, write_world
+
+from steps.core.tables import write_table
+from steps.core.towers import load_tower
+from steps.core.tracking import NullRun, Run
+from steps.rank.params import CrossEncoderParams
+from steps.rank.run import run as rank
+
+PARAMS = CrossEncoderParams(
+    kind="cross_encoder",
+    base="set by the test",
+    loss="bce",
+    positive_weight="auto",
+    negatives=2,
+    random_negatives=2,
+    max_triplets=200,
+    epochs=1.0,
+    batch_size=16,
+    learning_rate=1e-3,
+    warmup_ratio=0.1,
+    dropout=0.1,
+    max_length=32,
+    checkpoint_steps=2,
+    max_queries=1000,
+    depth=10,
+    dev_queries=100,
+    precision="fp32",
+    seed=3,
+)
+KNOWN = {asked: word for word, asked in ASKED_AS.items()}
+
+
+def candidates(searcher: str) -> list[dict[str, Any]]:
+    """Ten documents of each query, its own at the fifth rank of `bm25` and the third of any other."""
+    random = np.random.default_rng(len(searcher))
+    ids, place = [row["doc_id"] for row in documents()], 4 if searcher == "bm25" else 2
+    found = []
+    for query in queries():
+        own = "d/" + "-".join(KNOWN[word] for word in query["text"].split()[2:])
+        hits = [doc_id for doc_id in random.permutation(ids).tolist() if doc_id != own][:9]
+        hits.insert(place, own)
+        found += [
+            {"query_id": query["query_id"], "doc_id": doc_id, "rank": row + 1, "score": 10.0 - row}
+            for row, doc_id in enumerate(hits)
+        ]
+    return found
+
+
+def liked() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Triplets and judgements: of every query the documents about rows are relevant, all others are not."""
+    ids = [row["doc_id"] for row in documents()]
+    good = [doc_id for doc_id in ids if doc_id.endswith("-rows")]
+    bad = [doc_id for doc_id in ids if doc_id not in good]
+    mined = [
+        row | {"positive_id": good[number % len(good)], "negative_id": bad[number % len(bad)]}
+        for number, row in enumerate(triplets())
+    ]
+    judged = [
+        {"query_id": query["query_id"], "dataset": "d", "doc_id": doc_id, "grade": int(doc_id in good), "split": "dev"}
+        for query in queries()
+        if query["split"] == "dev"
+        for doc_id in ids
+    ]
+    return mined, judged
+
+
+def write_rank_world(folder: Path, mined: list[dict[str, Any]] | None = None, **changed: Any) -> None:
+    """Write what `rank` reads: tables of ingest and mine (those of `changed` anew), and candidates of two searchers."""
+    ingest, _ = write_world(folder, mined=mined)
+    for name, rows in changed.items():
+        write_table(ingest, name, table(name, rows))
+    for searcher in ("bm25", "dense"):
+        write_table(folder / "candidates" / searcher, "candidates", table("candidates", candidates(searcher)))
+
+
+def write_encoder(folder: Path) -> Path:
+    """A two-layer BERT of width 16 whose random weights are large enough to tell texts apart; returns its folder."""
+    tower = load_tower(write_tower(folder))
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for weight in tower.parameters():
+            weight.add_(0.3 * torch.randn(weight.shape, generator=generator))
+    tower.save_pretrained(str(folder / "encoder"), create_model_card=False)
+    return folder / "encoder"
+
+
+def run_rank(folder: Path, base: Path, run: Run | None = None, name: str = "cross", **changes: Any) -> Path:
+    """Run the stage on the world in a folder; returns the folder of its scores, beside which `<name>-teach` lies."""
+    params = CrossEncoderParams.model_validate(PARAMS.model_dump() | {"base": str(base)} | changes)
+    output = folder / name
+    rank(
+        ingest=folder / "ingest",
+        candidates=folder / "candidates",
+        mine=folder / "mine",
+        params=params,
+        output=output,
+        teach=folder / f"{name}-teach",
+        run=run or NullRun(),
+    )
+    return output
+
+
+__all__ = ["PARAMS", "candidates", "documents", "queries", "run_rank", "triplets", "write_encoder", "write_rank_world"]

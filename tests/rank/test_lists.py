@@ -1,0 +1,97 @@
+"""What the ranker is trained on: limits, what is no negative, and what never trains."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rank_fakes import PARAMS, documents, queries, triplets
+from teach_fakes import table
+
+from steps.core.errors import UserError
+from steps.core.tables import write_table
+from steps.rank.training_lists import ListChoice, choose_lists
+
+
+def choose(
+    folder: Path,
+    mined: list[dict[str, Any]],
+    asked: list[dict[str, Any]] | None = None,
+    corpus: list[dict[str, Any]] | None = None,
+    **knobs: Any,
+) -> ListChoice:
+    write_table(folder, "corpus", table("corpus", corpus or documents()))
+    params = PARAMS.model_copy(update={"random_negatives": 0, "negatives": 5} | knobs)
+    return choose_lists(table("triplets", mined), table("queries", asked or queries()), folder, params)
+
+
+def more_negatives(row: dict[str, Any], *doc_ids: str) -> list[dict[str, Any]]:
+    return [row | {"negative_id": doc_id} for doc_id in doc_ids]
+
+
+def test_negatives_of_a_positive_come_together_up_to_the_limit(tmp_path: Path) -> None:
+    row = triplets()[0]
+    ids = [each["doc_id"] for each in documents()[4:8]]
+    choice = choose(tmp_path, more_negatives(row, *ids, ids[0]), negatives=3)
+    (one,) = choice.chosen
+    assert one.query == "how to add fields" and one.positive == "sum columns. to sum all columns at once"
+    assert len(set(one.negatives)) == 3 and choice.left_out["beyond_limit"] == 1
+    assert choice.negatives_per_positive == 3.0
+
+
+def test_random_negatives_are_of_the_same_data_set_and_no_positive(tmp_path: Path) -> None:
+    corpus = documents() + [
+        row | {"doc_id": f"e/{number}", "dataset": "e", "content": "elsewhere"}
+        for number, row in enumerate(documents())
+    ]
+    choice = choose(tmp_path, triplets(), corpus=corpus, random_negatives=20)
+    own = {f"{row['title']}. {row['content']}" for row in documents()}
+    for each in choice.chosen:
+        assert set(each.negatives) <= own - {each.positive} and len(each.negatives) == len(set(each.negatives)) > 5
+    assert choice.chosen == choose(tmp_path, triplets(), corpus=corpus, random_negatives=20).chosen
+    assert choice.chosen != choose(tmp_path, triplets(), corpus=corpus, random_negatives=20, seed=4).chosen
+
+
+def test_a_positive_of_the_query_is_no_negative_of_it(tmp_path: Path) -> None:
+    first = triplets()[0]
+    other = first | {"positive_id": first["negative_id"], "negative_id": "d/plot-rows"}
+    choice = choose(tmp_path, [first, other])
+    assert choice.left_out["negative_is_positive"] == 1
+    assert [each.negatives for each in choice.chosen] == [("plot rows. to plot all rows at once",)]
+
+
+def test_a_negative_that_reads_like_a_positive_is_left_out_and_so_is_its_list(tmp_path: Path) -> None:
+    corpus = documents()
+    corpus[2] |= {"title": corpus[1]["title"].upper(), "content": corpus[1]["content"] + "!"}
+    choice = choose(tmp_path, triplets()[:2], corpus=corpus)
+    assert choice.left_out["negative_reads_like_positive"] == 1 and choice.left_out["list_without_negative"] == 1
+    assert len(choice.chosen) == 1
+
+
+def test_evaluation_queries_never_train(tmp_path: Path) -> None:
+    asked = queries()
+    asked[1]["text"] = "How to ADD records?!"  # query 0, a dev query, but for case and punctuation
+    mined = triplets()
+    mined[-1]["query_id"] = "d/q8"  # a dev query
+    choice = choose(tmp_path, mined, asked)
+    assert choice.left_out["evaluation_query"] == 1 and choice.left_out["not_a_train_query"] == 1
+    evaluation = {row["text"] for row in queries() if row["split"] != "train"}
+    assert not {each.query for each in choice.chosen} & {*evaluation, "How to ADD records?!"}
+    assert len(choice.chosen) == len(mined) - 2
+
+
+def test_triplets_are_drawn_by_weight_up_to_a_limit(tmp_path: Path) -> None:
+    mined = [row | {"weight": float(number % 2)} for number, row in enumerate(triplets())]
+    choice = choose(tmp_path, mined, max_triplets=5)
+    assert len(choice.chosen) == 5 and choice.left_out["not_drawn"] == len(mined) - 5
+    drawn = dict.fromkeys((each.query for each in choice.chosen), True)
+    texts = {row["query_id"]: row["text"] for row in queries()}
+    assert drawn.keys() <= {texts[row["query_id"]] for row in mined if row["weight"]}
+    assert choice.by_source == {"click_one_hop": 5}
+
+
+@pytest.mark.parametrize("column", ["query_id", "positive_id", "negative_id"])
+def test_an_unknown_id_is_named_with_its_fix(tmp_path: Path, column: str) -> None:
+    mined = triplets()
+    mined[3][column] = "d/nowhere"
+    with pytest.raises(UserError, match=r"'d/nowhere' is not in the tables of .*run ingest and mine again"):
+        choose(tmp_path, mined)

@@ -1,0 +1,245 @@
+"""The stage `rank` as a whole, on a tiny encoder."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from rank_fakes import (
+    PARAMS,
+    candidates,
+    documents,
+    liked,
+    queries,
+    run_rank,
+    triplets,
+    write_encoder,
+    write_rank_world,
+)
+from safetensors.torch import load_file
+from teach_fakes import table
+from transformers import TrainerCallback
+
+import steps.rank.run as stage
+import steps.rank.training as training
+from steps.core.errors import UserError
+from steps.core.files import read_json
+from steps.core.fingerprints import fingerprint
+from steps.core.rankers import load_ranker
+from steps.core.tables import read_table, write_table
+from steps.core.texts import document_text
+from steps.core.tracking import NullRun
+
+pytestmark = pytest.mark.medium
+
+
+class Recorder(NullRun):
+    """Keeps the loss of each step."""
+
+    def __init__(self) -> None:
+        self.losses: dict[int, float] = {}
+
+    def metrics(self, values: Any, step: int | None = None) -> None:
+        if "loss" in values and step is not None:
+            self.losses[step] = values["loss"]
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Path:
+    return write_encoder(tmp_path / "model")
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    found: dict[str, torch.Tensor] = load_file(folder / "tower" / "model.safetensors")
+    return found
+
+
+@pytest.mark.parametrize("loss", ["bce", "lambda"])
+def test_a_trained_ranker_beats_the_order_of_bm25(
+    tmp_path: Path, base: Path, own_cache: Path, capsys: pytest.CaptureFixture[str], loss: str
+) -> None:
+    mined, judged = liked()
+    write_rank_world(tmp_path, mined, qrels=judged)
+    run = Recorder()
+    output = run_rank(tmp_path, base, run, loss=loss, epochs=5.0, learning_rate=5e-3, checkpoint_steps=50)
+    assert sorted(run.losses) == list(range(1, len(run.losses) + 1))
+    quality = read_json(output / "report.json")["quality"]
+    assert quality["ndcg_reranked"] > quality["ndcg_candidates"] and quality["p_value"] < 0.05
+    assert quality["auc"]["mean"] > 0.95 and quality["auc"]["against_judged"] == 5
+    told = capsys.readouterr().err
+    assert "rank: nDCG@10 on 5 dev queries: BM25 0." in told and "the ranker beats BM25" in told
+    assert "WARNING" not in told
+    assert not list(own_cache.rglob("checkpoint-*"))  # removed after success
+
+
+def test_what_is_written_is_the_rankers_and_holds_no_evaluation_query(
+    tmp_path: Path, base: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = queries()
+    asked[1]["text"] = "How to ADD records?!"  # as query 0, a dev query
+    asked[2]["split"] = "test"
+    mined = [row for row in triplets() if row["query_id"] != "d/q2"]
+    write_rank_world(tmp_path, mined, queries=asked)
+    output = run_rank(tmp_path, base)
+    teach = tmp_path / "cross-teach"
+    assert sorted(path.name for path in output.iterdir()) == ["relevance.parquet", "report.json"]
+    report = read_json(teach / "report.json")
+    assert report["kind"] == "cross_encoder" and report["base"] == str(base)
+    assert report["fingerprint"] == fingerprint(teach / "tower").id
+    assert report["positive_weight"] == report["negatives_per_positive"] > 1
+    assert report["left_out"]["evaluation_query"] == 1
+    assert "WARNING: re-ranking is not better than BM25" in capsys.readouterr().err  # after so few steps
+
+    relevance = read_table(output, "relevance")
+    train = {row["query_id"] for row in asked if row["split"] == "train"} - {"d/q1"}
+    assert set(relevance["query_id"].to_pylist()) == train
+    named = {(row["query_id"], row["doc_id"]) for name in ("bm25", "dense") for row in candidates(name)}
+    pairs = list(zip(relevance["query_id"].to_pylist(), relevance["doc_id"].to_pylist(), strict=True))
+    assert len(pairs) == len(set(pairs)) and set(pairs) == {pair for pair in named if pair[0] in train}
+    texts = {row["doc_id"]: document_text(row["title"], row["content"]) for row in documents()}
+    words = {row["query_id"]: row["text"] for row in asked}
+    ranker = load_ranker(teach / "tower")
+    assert ranker.max_seq_length == PARAMS.max_length
+    expected = ranker.predict(
+        [(words[query_id], texts[doc_id]) for query_id, doc_id in pairs], activation_fn=torch.nn.Identity()
+    )
+    assert np.ptp(expected) > 0.01
+    np.testing.assert_allclose(relevance["score"].to_numpy(), expected, atol=1e-5)
+    scored = read_json(output / "report.json")["scored"]
+    assert scored["queries"] == len(train) and scored["scores"] == len(pairs)
+    assert scored["max"] == pytest.approx(float(expected.max()), abs=1e-5)
+
+
+def test_scores_of_pieces_are_those_of_the_whole_and_limits_hold(
+    tmp_path: Path, base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_rank_world(tmp_path)
+    whole = read_table(run_rank(tmp_path, base, depth=3, max_queries=9), "relevance")
+    assert len(set(whole["query_id"].to_pylist())) == 9
+    per_query = whole.group_by("query_id").aggregate([("doc_id", "count")])["doc_id_count"].to_pylist()
+    assert max(per_query) <= 2 * 3
+    monkeypatch.setattr("steps.rank.relevance.QUERIES", 4)
+    pieces = read_table(run_rank(tmp_path, base, name="pieces", depth=3, max_queries=9), "relevance")
+    for column in ("query_id", "doc_id"):
+        assert pieces[column].to_pylist() == whole[column].to_pylist()
+    np.testing.assert_allclose(pieces["score"].to_numpy(), whole["score"].to_numpy(), atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("loss", ["bce", "lambda"])
+def test_a_killed_training_continues_to_the_same_weights(
+    tmp_path: Path, base: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch, loss: str
+) -> None:
+    write_rank_world(tmp_path)
+    run_rank(tmp_path, base, name="whole", loss=loss)
+
+    class Killer(training.LossLog, TrainerCallback):
+        def on_step_end(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
+            if state.global_step == 6:
+                raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(training, "LossLog", Killer)
+        with pytest.raises(KeyboardInterrupt):
+            run_rank(tmp_path, base, name="killed", loss=loss)
+    assert not (tmp_path / "killed").exists() and not (tmp_path / "killed-teach").exists()
+    assert [path.name for path in own_cache.rglob("checkpoint-*")] == ["checkpoint-4"]
+    run = Recorder()
+    run_rank(tmp_path, base, run, name="killed", loss=loss)
+    assert min(run.losses) == 5
+    expected, found = (weights(tmp_path / f"{name}-teach") for name in ("whole", "killed"))
+    for name, tensor in expected.items():
+        torch.testing.assert_close(found[name], tensor, rtol=0, atol=1e-6)
+
+
+def test_a_killed_scoring_does_not_train_again_and_equal_runs_are_equal(
+    tmp_path: Path, base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_rank_world(tmp_path)
+
+    def killed(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(stage, "relevance_tables", killed)
+        with pytest.raises(KeyboardInterrupt):
+            run_rank(tmp_path, base)
+    assert not (tmp_path / "cross").exists() and not (tmp_path / "cross-teach").exists()
+    run = Recorder()
+    resumed = run_rank(tmp_path, base, run)
+    assert run.losses == {}
+    again = run_rank(tmp_path, base, name="again")
+    for name in ("report.json", "relevance.parquet"):
+        assert (again / name).read_bytes() == (resumed / name).read_bytes()
+
+
+def test_a_cross_encoder_scores_untrained_and_an_encoder_does_not(tmp_path: Path, base: Path) -> None:
+    write_rank_world(tmp_path)
+    with pytest.raises(UserError, match=r"has no head that gives a score, so it ranks nothing untrained; set epochs"):
+        run_rank(tmp_path, base, epochs=0.0)
+    load_ranker(base, 32, seed=9).save_pretrained(str(tmp_path / "ready"), create_model_card=False)
+    write_rank_world(tmp_path, mined=[])
+    run_rank(tmp_path, tmp_path / "ready", epochs=0.0)
+    expected, found = load_file(tmp_path / "ready" / "model.safetensors"), weights(tmp_path / "cross-teach")
+    assert all(torch.equal(tensor, found[name]) for name, tensor in expected.items())
+
+
+def test_a_head_is_drawn_by_the_seed(base: Path) -> None:
+    torch.manual_seed(1)
+    one = load_ranker(base, 32, seed=3).state_dict()
+    torch.manual_seed(2)
+    same, other = load_ranker(base, 32, seed=3).state_dict(), load_ranker(base, 32, seed=4).state_dict()
+    assert all(torch.equal(tensor, same[name]) for name, tensor in one.items())
+    assert [name for name, tensor in one.items() if not torch.equal(tensor, other[name])] == [
+        "0.model.classifier.weight"
+    ]
+
+
+def test_without_judged_dev_queries_the_report_says_so(
+    tmp_path: Path, base: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_rank_world(tmp_path, qrels=[])
+    assert read_json(run_rank(tmp_path, base) / "report.json")["quality"] is None
+    assert "no judged dev query has candidates" in capsys.readouterr().err
+
+
+def test_what_is_missing_is_said_with_what_to_do(tmp_path: Path, base: Path) -> None:
+    write_rank_world(tmp_path, mined=[])
+    with pytest.raises(UserError, match=r"no usable triplet .*set rank\.rankers: \[\]"):
+        run_rank(tmp_path, base)
+    with pytest.raises(UserError, match=r"max_length is 65, but .* has 64 positions; set it to 64 or less"):
+        run_rank(tmp_path, base, max_length=65)
+    with pytest.raises(UserError, match=r"model .*gone: cannot be loaded"):
+        run_rank(tmp_path, tmp_path / "gone")
+    for name in ("bm25", "dense"):
+        (tmp_path / "candidates" / name / "candidates.parquet").unlink()
+    with pytest.raises(UserError, match=r"holds no candidates; run the stage `candidates`"):
+        run_rank(tmp_path, base)
+
+
+def test_a_score_that_is_no_number_stops_the_stage(tmp_path: Path, base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_rank_world(tmp_path)
+    monkeypatch.setattr("steps.rank.relevance.pair_scores", lambda _, pairs, **__: np.full(len(pairs), np.nan))
+    with pytest.raises(UserError, match=r"rank: a query and a document have the score nan; set .* precision: fp32"):
+        run_rank(tmp_path, base)
+    assert not (tmp_path / "cross").exists()
+
+
+def test_a_loss_that_is_no_number_stops_the_stage(tmp_path: Path, base: Path) -> None:
+    write_rank_world(tmp_path)
+    broken = load_ranker(base, 32)
+    with torch.no_grad():
+        broken.model.get_input_embeddings().weight.fill_(float("nan"))  # type: ignore[union-attr]
+    broken.save_pretrained(str(tmp_path / "broken"), create_model_card=False)
+    with pytest.raises(UserError, match=r"rank\.ranker: the loss is nan at step 1; lower learning_rate"):
+        run_rank(tmp_path, tmp_path / "broken")
+    assert not (tmp_path / "cross").exists()
+
+
+def test_a_candidate_that_the_corpus_lacks_is_named(tmp_path: Path, base: Path) -> None:
+    write_rank_world(tmp_path)
+    rows = [{"query_id": "d/q1", "doc_id": "d/gone", "rank": 1, "score": 0.0}]
+    write_table(tmp_path / "candidates/dense", "candidates", table("candidates", rows))
+    with pytest.raises(UserError, match=r"candidates: document 'd/gone' is not in the tables of"):
+        run_rank(tmp_path, base)

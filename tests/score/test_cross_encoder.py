@@ -1,0 +1,101 @@
+"""A cross encoder scores: its own logits of each pair, whatever the order and the batch."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from rank_fakes import write_encoder
+from sentence_transformers import CrossEncoder
+from stages import SCORE, run_score
+
+from steps.core.files import read_json, write_json
+from steps.core.fingerprints import fingerprint
+from steps.core.rankers import load_ranker, pair_scores
+from steps.core.tables import read_table
+from steps.core.texts import document_text
+from steps.score.kinds import scorer_of
+from steps.score.kinds.cross_encoder import CrossEncoderScorer
+
+pytestmark = pytest.mark.medium
+
+TEXTS = ["how to add records", "to order all fields", "show pictures"]
+DOCUMENTS = ["sum rows. to sum all rows at once", "", "sort columns — naïve ✓", " ".join(["plot images"] * 40)]
+
+
+@pytest.fixture
+def teach(tmp_path: Path) -> Path:
+    """A ranker as the stage `rank` leaves it."""
+    folder = tmp_path / "models/teach/cross"
+    ranker = load_ranker(write_encoder(tmp_path / "model"), 24, seed=5)
+    with torch.no_grad():
+        ranker.model.classifier.weight.normal_(generator=torch.Generator().manual_seed(1))  # type: ignore[union-attr]
+    ranker.save_pretrained(str(folder / "tower"), create_model_card=False)
+    write_json(folder / "report.json", {"kind": "cross_encoder"})
+    return folder
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 64])
+def test_scores_are_raw_logits_of_pairs_cut_to_what_the_ranker_reads(
+    teach: Path, tmp_path: Path, batch_size: int
+) -> None:
+    params = SCORE.model_copy(update={"batch_size": batch_size})
+    scratch = tmp_path / "documents"
+    scorer = scorer_of(teach, fingerprint(teach / "tower").id, DOCUMENTS, scratch, params)
+    assert isinstance(scorer, CrossEncoderScorer)
+    places = np.array([[0, 3], [2, 1], [3, 0]])
+    found = scorer.scores(TEXTS, places)
+    plain = CrossEncoder(str(teach / "tower"), device="cpu")
+    assert plain.max_seq_length == 24
+    for row, text in enumerate(TEXTS):
+        for column, place in enumerate(places[row].tolist()):
+            expected = plain.predict([(text, DOCUMENTS[place])], activation_fn=torch.nn.Identity())[0]
+            assert found[row, column] == pytest.approx(expected, abs=1e-5)
+    assert found.dtype == np.float32 and found.shape == places.shape
+    assert (found < 0).any() and np.ptp(found) > 0.1  # no sigmoid
+
+
+def test_bf16_does_not_round_the_score_itself(teach: Path) -> None:
+    ranker = load_ranker(teach / "tower")
+    pairs = [(text, document) for text in TEXTS for document in DOCUMENTS]
+    exact, found = (
+        pair_scores(ranker, pairs, precision=precision, batch_size=4)  # type: ignore[arg-type]
+        for precision in ("fp32", "bf16")
+    )
+    np.testing.assert_allclose(found, exact, rtol=0.1, atol=0.2)
+    assert not np.array_equal(found, exact)
+    rounded = torch.from_numpy(found).bfloat16().float().numpy()
+    assert not np.array_equal(found, rounded)
+
+
+def test_the_fingerprint_of_a_ranker_follows_its_weights_length_and_head(teach: Path, tmp_path: Path) -> None:
+    first = fingerprint(teach / "tower")
+    again = load_ranker(teach / "tower")
+    again.save_pretrained(str(tmp_path / "again"), create_model_card=False)
+    assert fingerprint(tmp_path / "again") == first
+    load_ranker(teach / "tower", 16).save_pretrained(str(tmp_path / "short"), create_model_card=False)
+    short = fingerprint(tmp_path / "short")
+    assert short.weights == first.weights and short.id != first.id
+    with torch.no_grad():
+        again.model.classifier.bias.add_(1)  # type: ignore[union-attr]
+    again.save_pretrained(str(tmp_path / "moved"), create_model_card=False)
+    assert fingerprint(tmp_path / "moved").weights != first.weights
+
+
+def test_the_stage_scores_with_a_ranker(teach: Path, tmp_path: Path, embedded: Path) -> None:
+    (tmp_path / "data").mkdir()
+    for name in ("ingest", "embed"):
+        (tmp_path / "data" / name).symlink_to(embedded / "data" / name)
+    output = run_score(tmp_path, "cross")
+    found = read_table(output, "scores")
+    texts = read_table(embedded / "data/embed", "alignment_texts")["text"].to_pylist()
+    documents = read_table(embedded / "data/ingest", "corpus").to_pylist()
+    corpus = [document_text(row["title"], row["content"]) for row in documents]
+    rows = np.linspace(0, found.num_rows - 1, 20).astype(int)
+    plain = CrossEncoder(str(teach / "tower"), device="cpu")
+    for row in rows.tolist():
+        text_row, doc_row, score = (found[name][row].as_py() for name in ("text_row", "doc_row", "score"))
+        expected = plain.predict([(texts[text_row], corpus[doc_row])], activation_fn=torch.nn.Identity())[0]
+        assert score == pytest.approx(expected, abs=1e-5)
+    assert read_json(output / "report.json")["teacher"]["weights"] == fingerprint(teach / "tower").weights
+    assert sorted(path.name for path in output.iterdir()) == ["report.json", "scores.parquet"]
