@@ -11,11 +11,11 @@ from steps.candidates.params import CandidatesParams
 from steps.candidates.rows import candidate_rows
 from steps.core.bases import resolve_base
 from steps.core.corpus import CorpusTexts, corpus_columns
-from steps.core.exact_search import best_documents
 from steps.core.fingerprints import fingerprint
 from steps.core.progress import progress
 from steps.core.towers import encode, load_tower
 from steps.core.vector_cache import embed_once
+from steps.retrieval.exact_search import best_documents
 
 _QUERIES = 4096  # searched at once
 

@@ -7,10 +7,10 @@ import pyarrow as pa
 
 from steps.candidates.asked import Asked
 from steps.candidates.rows import candidate_rows
-from steps.core.bm25 import Bm25
 from steps.core.corpus import corpus_columns
 from steps.core.document_texts import corpus_template
 from steps.core.progress import progress
+from steps.retrieval.bm25 import Bm25
 
 _QUERIES = 256  # searched at once
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 
-from steps.core.bm25 import Bm25
 from steps.core.document_texts import template_of
 from steps.core.errors import UserError
 from steps.core.files import sha256_file
@@ -18,6 +17,7 @@ from steps.core.tables import read_table
 from steps.core.towers import encode, load_tower
 from steps.evaluate.latency import Encode
 from steps.evaluate.student_tower import student_tower
+from steps.retrieval.bm25 import Bm25
 from steps.serving.dims import truncate
 from steps.serving.release import Release, load_release
 from steps.serving.tower_files import tower_bytes

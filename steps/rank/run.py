@@ -18,7 +18,6 @@ from steps.core.errors import UserError
 from steps.core.files import cache_root, staged_folder, write_json
 from steps.core.fingerprints import fingerprint
 from steps.core.precision import resolve_precision
-from steps.core.rankers import load_ranker
 from steps.core.tables import read_table, stream_table
 from steps.core.tracking import Run
 from steps.rank.candidates import searchers
@@ -27,6 +26,7 @@ from steps.rank.quality import measure
 from steps.rank.relevance import Scored, relevance_tables, training_queries
 from steps.rank.training import positive_weight, train_ranker
 from steps.rank.training_lists import ListChoice, choose_lists
+from steps.retrieval.rankers import load_ranker
 
 
 def run(

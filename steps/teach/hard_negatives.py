@@ -17,11 +17,11 @@ from sentence_transformers import SentenceTransformer
 
 from steps.core.corpus import CorpusRows, CorpusTexts
 from steps.core.document_texts import corpus_template
-from steps.core.exact_search import best_documents
 from steps.core.progress import progress
 from steps.core.texts import fold
 from steps.core.towers import encode
 from steps.core.vector_cache import embed_once
+from steps.retrieval.exact_search import best_documents
 from steps.teach.contrastive_training import cut_to_tokens
 from steps.teach.training_triplets import TextTriplet
 

@@ -26,10 +26,10 @@ import steps.rank.training as training
 from steps.core.errors import UserError
 from steps.core.files import read_json
 from steps.core.fingerprints import fingerprint
-from steps.core.rankers import load_ranker
 from steps.core.tables import read_table, write_table
 from steps.core.texts import document_text
 from steps.core.tracking import NullRun
+from steps.retrieval.rankers import load_ranker
 
 pytestmark = pytest.mark.medium
 

@@ -11,9 +11,9 @@ from stages import SCORE, run_score
 
 from steps.core.files import read_json, write_json
 from steps.core.fingerprints import fingerprint
-from steps.core.rankers import load_ranker, pair_scores
 from steps.core.tables import read_table
 from steps.core.texts import document_text
+from steps.retrieval.rankers import load_ranker, pair_scores
 from steps.score.kinds import scorer_of
 from steps.score.kinds.cross_encoder import CrossEncoderScorer
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import numpy as np
 
-from steps.core.rankers import load_ranker, pair_scores
 from steps.core.vector_cache import Texts
+from steps.retrieval.rankers import load_ranker, pair_scores
 from steps.score.kinds.base import Scorer
 from steps.score.params import ScoreParams
 

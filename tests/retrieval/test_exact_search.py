@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from steps.core import exact_search
-from steps.core.exact_search import best_documents
+from steps.retrieval import exact_search
+from steps.retrieval.exact_search import best_documents
 
 
 @pytest.mark.parametrize("block", [3, 7, 100])

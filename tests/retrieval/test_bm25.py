@@ -5,7 +5,7 @@ from math import log
 import numpy as np
 import pytest
 
-from steps.core.bm25 import Bm25
+from steps.retrieval.bm25 import Bm25
 
 TEXTS = ["cumulative sum axis", "sum sum total elements array", "open socket connection", "axis rotation matrix plot"]
 
