@@ -23,11 +23,11 @@ from transformers import TrainerCallback
 
 import steps.rank.run as stage
 import steps.rank.training as training
+from steps.core.document_texts import DocumentTemplate
 from steps.core.errors import UserError
 from steps.core.files import read_json
 from steps.core.fingerprints import fingerprint
 from steps.core.tables import read_table, write_table
-from steps.core.texts import document_text
 from steps.core.tracking import NullRun
 from steps.retrieval.rankers import load_ranker
 
@@ -97,7 +97,7 @@ def test_what_is_written_is_the_rankers_and_holds_no_evaluation_query(
     named = {(row["query_id"], row["doc_id"]) for name in ("bm25", "dense") for row in candidates(name)}
     pairs = list(zip(relevance["query_id"].to_pylist(), relevance["doc_id"].to_pylist(), strict=True))
     assert len(pairs) == len(set(pairs)) and set(pairs) == {pair for pair in named if pair[0] in train}
-    texts = {row["doc_id"]: document_text(row["title"], row["content"]) for row in documents()}
+    texts = {row["doc_id"]: DocumentTemplate().text(row["title"], "", row["content"]) for row in documents()}
     words = {row["query_id"]: row["text"] for row in asked}
     ranker = load_ranker(teach / "tower")
     assert ranker.max_seq_length == PARAMS.max_length

@@ -9,10 +9,10 @@ from rank_fakes import write_encoder
 from sentence_transformers import CrossEncoder
 from stages import SCORE, run_score
 
+from steps.core.document_texts import DocumentTemplate
 from steps.core.files import read_json, write_json
 from steps.core.fingerprints import fingerprint
 from steps.core.tables import read_table
-from steps.core.texts import document_text
 from steps.retrieval.rankers import load_ranker, pair_scores
 from steps.score.kinds import scorer_of
 from steps.score.kinds.cross_encoder import CrossEncoderScorer
@@ -90,7 +90,7 @@ def test_the_stage_scores_with_a_ranker(teach: Path, tmp_path: Path, embedded: P
     found = read_table(output, "scores")
     texts = read_table(embedded / "data/embed", "alignment_texts")["text"].to_pylist()
     documents = read_table(embedded / "data/ingest", "corpus").to_pylist()
-    corpus = [document_text(row["title"], row["content"]) for row in documents]
+    corpus = [DocumentTemplate().text(row["title"], "", row["content"]) for row in documents]
     rows = np.linspace(0, found.num_rows - 1, 20).astype(int)
     plain = CrossEncoder(str(teach / "tower"), device="cpu")
     for row in rows.tolist():
