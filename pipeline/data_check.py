@@ -32,8 +32,8 @@ class Found:
     documents: Counter[str]
     titles: bool
     contents: bool
-    training_queries: bool
-    unlabelled: bool  # there is an unlabelled query
+    training_queries: int
+    unlabelled: int  # unlabelled queries
     tested: frozenset[str]  # data sets with a judged test query
     labelled: bool  # a training query has a judged, clicked or scored document
     logged: bool  # there is an impression or a relevance score
@@ -58,7 +58,7 @@ def check_data(params: Params, ingest: Path) -> list[str]:
         _check_student(f"distill.student.{name}", params.distill.student[name], found, params)
     for dataset, count in sorted(found.documents.items()):
         _check_index(params.index, dataset, count)
-    return [*_teachers(params, found), *_repeats(params, found), *_judgements(found)]
+    return [*_teachers(params, found), *_repeats(params, found), *_limits(params, found), *_judgements(found)]
 
 
 def _teachers(params: Params, found: Found) -> Iterator[str]:
@@ -118,6 +118,20 @@ def _has_texts(part: Part, params: Params, found: Found) -> bool:
         made = part in params.embed.parts or params.embed.least_texts > 0
         return made and (found.titles or found.contents)
     return found.titles if part == "titles" else found.contents
+
+
+def _limits(params: Params, found: Found) -> Iterator[str]:
+    """Lines on limits that leave most of the data unused."""
+    asked, limit = found.training_queries, params.generate.max_queries
+    if asked > 2 * limit > 0:
+        yield f"generate: writes from {limit:,} of {asked:,} training queries (generate.max_queries)"
+    counts = {"train_queries": asked, "unlabelled_queries": found.unlabelled}
+    counts |= {"titles": found.documents.total()} if found.titles else {}
+    limit = params.embed.max_part_texts
+    cut = {part: count for part, count in counts.items() if part in params.embed.parts and count > 2 * limit > 0}
+    if cut:
+        listed = ", ".join(f"{count:,} {part}" for part, count in cut.items())
+        yield f"embed: reads {limit:,} each of {listed} (embed.max_part_texts, 0 = all)"
 
 
 def _judgements(found: Found) -> Iterator[str]:
@@ -209,8 +223,8 @@ def _read(ingest: Path, params: Params) -> Found:
         documents=documents,
         titles=_any_text(ingest, "title"),
         contents=_any_text(ingest, "content"),
-        training_queries=len(train) > 0,
-        unlabelled=_has_rows(ingest, "unlabelled_queries"),
+        training_queries=len(train),
+        unlabelled=_rows(ingest, "unlabelled_queries"),
         tested=frozenset(qrels.filter(pc.equal(qrels["split"], "test"))["dataset"].unique().to_pylist()),
         labelled=bool(judged) or clicked or scored,
         logged=_has_rows(ingest, "impressions") or _has_rows(ingest, "relevance"),
@@ -223,7 +237,11 @@ def _read(ingest: Path, params: Params) -> Found:
 
 
 def _has_rows(ingest: Path, name: str) -> bool:
-    return bool(pq.read_metadata(table_path(ingest, name)).num_rows)
+    return _rows(ingest, name) > 0
+
+
+def _rows(ingest: Path, name: str) -> int:
+    return int(pq.read_metadata(table_path(ingest, name)).num_rows)
 
 
 def _table(ingest: Path, name: str, columns: list[str]) -> pa.Table:

@@ -92,6 +92,16 @@ def test_judged_training_queries_train_a_teacher_where_candidates_are_searched(t
     assert lines[0].startswith("teach@dense: no click log, no relevance table and no judged training query")
 
 
+def test_limits_that_leave_most_of_the_data_unused_are_named(tmp_path: Path) -> None:
+    folder = write(tmp_path, queries=[query(at, "train") for at in range(25)])
+    limits = {"generate": {"max_queries": 12}, "embed": {"max_part_texts": 14}}
+    lines = check_data(params(ZERO_SHOT, limits), folder)
+    assert "generate: writes from 12 of 25 training queries (generate.max_queries)" in lines
+    assert "embed: reads 14 each of 30 titles (embed.max_part_texts, 0 = all)" in lines
+    off = {"generate": {"max_queries": 0}, "embed": {"max_part_texts": 0}}
+    assert not any("max_" in line for line in check_data(params(ZERO_SHOT, off), folder))
+
+
 def test_given_triplets_train_a_teacher(tmp_path: Path) -> None:
     folder = write(tmp_path, queries=[query(1, "train")], given_triplets=[("a/q1", "a/1", "a/2")])
     assert not any("zero-shot" in line for line in check_data(params(), folder))
