@@ -68,7 +68,7 @@ def mine_one(folder: Path) -> dict[str, Any]:
     run(
         signal="click",
         ingest=folder / "ingest",
-        found=None,
+        found=[],
         earlier=None,
         output=folder / "mine",
         params=bench_params(),

@@ -75,8 +75,8 @@ def _teachers(params: Params, found: Found) -> Iterator[str]:
                 f" {key}: 0.0, or give ingest such a log"
             )
         yield (
-            f"teach@{name}: no click log, no relevance table and no judged training query: {teacher.base} stays as it"
-            " is, a zero-shot teacher"
+            f"teach@{name}: no click log, no relevance table and no judged training query with candidates"
+            f" (candidates.searchers): {teacher.base} stays as it is, a zero-shot teacher"
         )
 
 
@@ -109,11 +109,11 @@ def _has_texts(part: Part, params: Params, found: Found) -> bool:
     if part in ("generated_queries", "random_queries") and not params.generate.max_queries:
         return False
     if part == "generated_queries" and params.generate.least_sources > 0:  # documents are read too
-        return found.training_queries or found.titles or found.contents
+        return found.training_queries > 0 or found.titles or found.contents
     if part in _FROM_TRAINING:
-        return found.training_queries
+        return found.training_queries > 0
     if part == "unlabelled_queries":
-        return found.unlabelled
+        return found.unlabelled > 0
     if part == "spans":
         made = part in params.embed.parts or params.embed.least_texts > 0
         return made and (found.titles or found.contents)

@@ -69,7 +69,7 @@ def forecast(data: Data, params: Params, layer: float, layers: int, speed: float
     """
     tower = layer * layers
     work: dict[str, float] = {
-        "candidates": 0,
+        "candidates": tower * data.documents * data.document_tokens * ("dense" in params.candidates.searchers),
         "mine@click": 0,
         "mine@judged": 0,
         "mine@relevance": 0,

@@ -19,9 +19,10 @@ class Asked(NamedTuple):
 
 
 def asked_queries(ingest: Path, params: CandidatesParams) -> list[Asked]:
-    """Training queries, at most `max_queries` drawn by seed (0 = no limit), and the judged dev queries.
+    """Training queries, at most `max_queries` drawn by seed (0 = no limit), and `dev_queries` judged dev queries.
 
-    Of `queries: judged` those training queries alone that have a relevant document. Test queries never.
+    Of `queries: judged` those training queries alone that have a relevant document. Nobody where no training query is
+    left. Test queries never.
     """
     queries, qrels = (read_table(ingest, name) for name in ("queries", "qrels"))
     queries = queries.sort_by([("dataset", "ascending"), ("query_id", "ascending")])
@@ -29,10 +30,14 @@ def asked_queries(ingest: Path, params: CandidatesParams) -> list[Asked]:
     judged = pc.is_in(queries["query_id"], value_set=relevant)
     trains, develops = (pc.equal(queries["split"], split) for split in ("train", "dev"))
     chosen = trains if params.queries == "all" else pc.and_(trains, judged)
+    random = np.random.default_rng(params.seed)
     rows = np.flatnonzero(chosen.to_numpy())
+    if not len(rows):
+        return []
     if 0 < params.max_queries < len(rows):
-        rows = np.random.default_rng(params.seed).choice(rows, size=params.max_queries, replace=False)
+        rows = random.choice(rows, size=params.max_queries, replace=False)
     dev = np.flatnonzero(pc.and_(develops, judged).to_numpy())
+    dev = random.choice(dev, size=min(len(dev), params.dev_queries), replace=False)
     found: dict[str, Asked] = {}
     for row in queries.take(np.sort(np.concatenate([rows, dev]))).to_pylist():
         asked = found.setdefault(row["dataset"], Asked(row["dataset"], [], []))

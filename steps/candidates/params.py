@@ -13,6 +13,7 @@ class CandidatesParams(Strict):
     searchers: list[Literal["bm25", "dense"]]
     queries: Literal["judged", "all"]
     max_queries: int = Field(ge=0)
+    dev_queries: int = Field(ge=0)
     depth: int = Field(ge=1)
     base: Untrained
     max_document_length: int = Field(ge=8)

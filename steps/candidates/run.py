@@ -17,13 +17,13 @@ from steps.core.tracking import Run
 def run(ingest: Path, output: Path, params: CandidatesParams, run: Run) -> None:
     """Write `output/<searcher>/candidates.parquet` of each searcher, ranks from 1, and `output/report.json`.
 
-    A query searches its own data set. Asked are training queries, and the judged dev queries, with which a ranker is
+    A query searches its own data set. Asked are training queries, and some judged dev queries, with which a ranker is
     measured. What a searcher finds says nothing of relevance.
     """
     asked = asked_queries(ingest, params)
     found: dict[str, int] = {}
     with staged_folder(output) as staging:
-        for searcher in params.searchers:
+        for searcher in params.searchers if asked else ():
             with TemporaryDirectory(prefix=".scratch.", dir=staging) as scratch:
                 match searcher:
                     case "bm25":

@@ -1,6 +1,7 @@
 """Reading params.yaml: each step checks its own section, strictly."""
 
 import difflib
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, cast, get_args, get_origin
@@ -22,8 +23,11 @@ class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
+_TRAINED = re.compile(r"(^|/)models/(teach|distill|release)(/|$)")  # outputs of this pipeline
+
+
 def _untrained(name: str) -> str:
-    if "models/" in name:
+    if _TRAINED.search(name):
         raise ValueError(
             "looks like a trained teacher, which would be made of its own judgements; name the weights that training"
             " starts from"
@@ -52,6 +56,15 @@ def load_students(path: Path = PARAMS) -> list[str]:
     if not isinstance(names, list) or not names:
         raise UserError(f"{path}: distill.students is {names!r}; give a list of names in distill.student")
     return [checked_name("distill.students", str(name)) for name in names]
+
+
+def load_rankers(path: Path = PARAMS) -> list[str]:
+    """Names in rank.rankers: the rankers whose scores a run mines from."""
+    rank = read_mapping(path).get("rank")
+    names = rank.get("rankers") if isinstance(rank, dict) else None
+    if not isinstance(names, list):
+        raise UserError(f"{path}: rank.rankers is {names!r}; give a list of names in rank.ranker, [] for none")
+    return [checked_name("rank.rankers", str(name)) for name in names]
 
 
 def load_index_teacher(path: Path = PARAMS) -> str:

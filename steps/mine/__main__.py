@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from steps.core.params import load_rankers
 from steps.core.self_check import step_parser
 from steps.core.stage import stage_main
 from steps.core.tracking import Run
@@ -9,7 +10,6 @@ from steps.mine.params import MineParams
 
 FOLDER = Path("data/mine")
 _BEFORE = {"click": None, "judged": FOLDER / "click", "relevance": FOLDER / "judged"}
-_FOUND = {"click": None, "judged": Path("data/candidates"), "relevance": Path("data/rank")}
 
 
 def main() -> None:
@@ -21,10 +21,15 @@ def main() -> None:
     def body(params: MineParams, run: Run) -> None:
         from steps.mine.run import run as mine
 
+        found: list[Path] = []
+        if signal == "judged":
+            found = sorted(path.parent for path in Path("data/candidates").glob("*/candidates.parquet"))
+        elif signal == "relevance":  # by name: a ranker that is gone may have left its scores
+            found = [Path("data/rank") / name for name in load_rankers()]
         mine(
             signal=signal,
             ingest=Path("data/ingest"),
-            found=_FOUND[signal],
+            found=found,
             earlier=_BEFORE[signal],
             output=FOLDER / signal,
             params=params,

@@ -94,6 +94,7 @@ def mine_judged(
         "rows": rows,
         "queries": earlier.report["queries"]
         | {
+            "in_triplets": engine.number(earlier.triplets.union(added).query_id.nunique()),
             "with_judgements": engine.number(signal.positives.query.nunique()),
             "in_judged_triplets": engine.number(mined.table.query.nunique()),
         },

@@ -16,7 +16,7 @@ from steps.mine.from_clicks import CLICK_SOURCES, association_facts, of_datasets
 from steps.mine.outputs import association_rows, triplet_rows
 from steps.mine.params import MineParams
 from steps.mine.planner import importances
-from steps.mine.positives import click_positives, judged_positives, named_documents, triplet_positives
+from steps.mine.positives import click_positives, irrelevant, judged_positives, named_documents, triplet_positives
 from steps.mine.relevance import ranked_documents, relevance_signal
 from steps.mine.report import SAMPLES, associating_terms, rows_by_source, samples, why_relevant
 from steps.mine.triplets import mine_triplets
@@ -36,8 +36,9 @@ def mine_relevance(
     """Write the triplets of all sources below `folder` and return their report.
 
     ranker: scores of the stage `rank`, if it ran, which count on data sets without relevance scores of their own. The
-    triplets of `earlier` are kept as they are, but for those whose hard negative is a positive of the query by
-    relevance, and click triplets whose negative is among its best `relevance_skip`; they are dropped and counted.
+    triplets of `earlier` are kept as they are, but for those whose hard negative scores best for the query, and click
+    triplets whose negative is among its best `relevance_skip` or a positive by association; they are dropped and
+    counted. What people judged irrelevant, or gave as a negative, is no positive however it scores.
     """
     queries = keyed_queries(engine, tables["queries"])
     relevance = _relevance(engine, tables["relevance"], ranker, queries)
@@ -60,6 +61,9 @@ def mine_relevance(
         min_terms=params.min_terms,
         cap=params.max_associations,
     )
+    wrong = irrelevant(engine, tables["qrels"], earlier.triplets, train, documents)
+    best = engine.keep(signal.positives.anti_join(wrong, ["query", "text_key"]))
+    signal = signal._replace(positives=best)
     known = ibis.union(
         click_positives(engine, tables["impressions"], earlier.associations, train, documents),
         judged_positives(engine, tables["qrels"], train, documents),
@@ -85,7 +89,7 @@ def mine_relevance(
             _without_relevant_negatives(
                 earlier.triplets.filter(by_clicks), mined.positives.union(maybe_relevant), queries, documents
             ),
-            _without_relevant_negatives(earlier.triplets.filter(~by_clicks), mined.positives, queries, documents),
+            _without_relevant_negatives(earlier.triplets.filter(~by_clicks), best, queries, documents),
         )
     )
     engine.write(
@@ -137,7 +141,8 @@ def mine_relevance(
 def _relevance(engine: Engine, given: ir.Table, ranker: Sequence[ir.Table], queries: ir.Table) -> ir.Table:
     """The user's scores, and a ranker's on data sets of which the user has none."""
     whose = queries.select("query_id", "dataset")
-    covered = given.join(whose, "query_id").select("dataset").distinct()
+    train = queries.filter(queries.split == "train").select("query_id", "dataset")
+    covered = given.join(train, "query_id").select("dataset").distinct()
     tables = [given]
     for scores in ranker:
         others = scores.join(whose, "query_id").anti_join(covered, "dataset")

@@ -27,6 +27,13 @@ def click_positives(
     return all_positives(engine, own, pairs)
 
 
+def irrelevant(engine: Engine, qrels: ir.Table, triplets: ir.Table, train: ir.Table, documents: ir.Table) -> ir.Table:
+    """(query, doc, text_key): documents judged irrelevant to a training query, or given as its negatives."""
+    judged = qrels.filter(qrels.grade <= 0).select("query_id", "doc_id")
+    given = triplets.filter(triplets.source == "given").select("query_id", doc_id="negative_id")
+    return _keyed(engine, judged.union(given), train, documents)
+
+
 def named_documents(qrels: ir.Table, triplets: ir.Table) -> list[ir.Table]:
     """Tables (doc_id) of the documents that judgements and triplets name."""
     sides = [triplets.select(doc_id=side) for side in ("positive_id", "negative_id")]

@@ -29,7 +29,7 @@ def run(
     *,
     signal: Signal,
     ingest: Path,
-    found: Path | None,
+    found: Sequence[Path],
     earlier: Path | None,
     output: Path,
     params: MineParams,
@@ -37,8 +37,8 @@ def run(
 ) -> None:
     """Mine one signal of `ingest` into `output`, and what the cell in `earlier` left, which `click` does without.
 
-    found: where folders of `candidates` (judged) or of `rank` (relevance) lie. UserError when an input is not as
-    declared or an evaluation query leaks.
+    found: folders of searchers' candidates (judged) or of rankers' scores (relevance). UserError when an input is not
+    as declared or an evaluation query leaks.
     """
     paths = {name: table_path(ingest, name) for name in _TABLES[signal]}
     source = str(paths["queries"])
@@ -49,11 +49,11 @@ def run(
                 case "click":
                     report = mine_clicks(engine, tables, folder, params, source)
                 case "judged":
-                    candidates = [engine.read(path) for path in _found(found, "candidates")]
+                    candidates = [engine.read(table_path(each, "candidates")) for each in found]
                     before = Earlier(engine, _folder(earlier))
                     report = mine_judged(engine, tables, candidates, before, folder, params, source)
                 case "relevance":
-                    scores = [engine.read(path) for path in _found(found, "relevance")]
+                    scores = [engine.read(table_path(each, "relevance")) for each in found]
                     before = Earlier(engine, _folder(earlier))
                     report = mine_relevance(engine, tables, scores, before, folder, params, source)
                 case _:
@@ -66,12 +66,7 @@ def run(
     run.artifact(output / "report.md")
 
 
-def _found(folder: Path | None, name: str) -> Sequence[Path]:
-    """The named table of each folder below `folder`."""
-    return [table_path(path.parent, name) for path in sorted(_folder(folder).glob(f"*/{name}.parquet"))]
-
-
 def _folder(folder: Path | None) -> Path:
     if folder is None:
-        raise ValueError("this signal adds to another's and needs both folders")
+        raise ValueError("this signal adds to another's and needs its folder")
     return folder

@@ -17,7 +17,7 @@ class CrossEncoderParams(Strict):
     positive_weight: Literal["auto"] | float
     negatives: int = Field(ge=1)
     random_negatives: int = Field(ge=0)
-    max_triplets: int = Field(ge=1)
+    max_triplets: int = Field(ge=0)
     epochs: float = Field(ge=0)
     batch_size: int = Field(ge=2)
     learning_rate: float = Field(gt=0)
@@ -25,7 +25,7 @@ class CrossEncoderParams(Strict):
     dropout: float = Field(ge=0, lt=1)
     max_length: int = Field(ge=8)
     checkpoint_steps: int = Field(ge=1)
-    max_queries: int = Field(ge=1)
+    max_queries: int = Field(ge=0)
     depth: int = Field(ge=1)
     dev_queries: int = Field(ge=0)
     precision: Literal["auto", "fp32", "bf16"]

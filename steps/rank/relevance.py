@@ -36,14 +36,14 @@ class Scored:
 
 
 def training_queries(queries: pa.Table, candidates: Path, params: CrossEncoderParams) -> dict[str, str]:
-    """Texts of at most `max_queries` training queries that have candidates, drawn by seed.
+    """Texts of at most `max_queries` training queries (0 = all) that have candidates, drawn by seed.
 
     Never a dev or test query, nor one that reads like one.
     """
     refused, asked = refused_queries(queries), asked_queries(candidates)
     texts = dict(zip(queries["query_id"].to_pylist(), queries["text"].to_pylist(), strict=True))
     usable = [query_id for query_id in texts if query_id in asked and query_id not in refused]
-    return {query_id: texts[query_id] for query_id in drawn(usable, params.max_queries, params.seed)}
+    return {query_id: texts[query_id] for query_id in drawn(usable, params.max_queries or len(usable), params.seed)}
 
 
 def relevance_tables(

@@ -40,6 +40,12 @@ def run(
     """
     names = searchers(candidates)
     queries = read_table(ingest, "queries")
+    asked = training_queries(queries, candidates, params)
+    if not asked:
+        raise UserError(
+            f"{candidates}: no training query has candidates, so the ranker has nothing to score; set"
+            " candidates.queries: all, or rank.rankers: []"
+        )
     base = resolve_base(params.base)
     ranker = load_ranker(base, params.max_length, params.seed)
     check_length(ranker, params)
@@ -68,7 +74,6 @@ def run(
         facts["quality"] = measure(ranker, ingest, candidates, params)
         tell(facts["quality"], run)
         scored = Scored()
-        asked = training_queries(queries, candidates, params)
         stream_table(staging, "relevance", relevance_tables(ranker, asked, ingest, candidates, params, scored))
         write_json(model / "report.json", facts)
         write_json(staging / "report.json", facts | {"searchers": names, "scored": scored.report()})
@@ -137,7 +142,7 @@ def tell(quality: dict[str, Any] | None, run: Run) -> None:
     verdict = (
         f"the ranker beats {searcher}"
         if quality["reranking_is_better"]
-        else f"WARNING: re-ranking is not better than {searcher}; train it on more triplets or epochs, or mine without"
-        " it: set rank.rankers: []"
+        else f"WARNING: re-ranking is not shown to be better than {searcher}; train it on more triplets or"
+        " epochs, or mine without it: set rank.rankers: []"
     )
     print(f"rank: {numbers}; {verdict}", file=sys.stderr)

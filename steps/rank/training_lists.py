@@ -64,7 +64,10 @@ def choose_lists(triplets: pa.Table, queries: pa.Table, ingest: Path, params: Cr
             left_out[reason] += 1
         else:
             usable.append(row)
-    drawn = [usable[row] for row in draw(np.array([row[-1] for row in usable]), params.max_triplets, params.seed)]
+    drawn = [
+        usable[row]
+        for row in draw(np.array([row[-1] for row in usable]), params.max_triplets or len(usable), params.seed)
+    ]
     left_out["not_drawn"] = len(usable) - len(drawn)
 
     hard: dict[tuple[str, str], list[str]] = {}

@@ -44,7 +44,10 @@ def teach_dual_encoder(ingest: Path, mine: Path, output: Path, params: "DualEnco
     report["rounds"] = []
     rounds: Rounds | None = None
     if epochs > 0 and nothing_to_mine(ingest, mine):
-        epochs, why = 0.0, "no click log, no relevance table and no judged training query, so nothing to train on"
+        epochs, why = (
+            0.0,
+            "no click log, no relevance table and no judged training query with candidates, so nothing to train on",
+        )
         report |= {"epochs": epochs, "note": f"zero-shot: {why}"}
         if rank() == 0:
             print(

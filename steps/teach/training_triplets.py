@@ -7,9 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from steps.core.document_texts import template_of
 from steps.core.judged import read_judged_sets
+from steps.core.tables import table_path
 from steps.core.texts import fold
 from steps.training.triplets import check_ids, draw, refused_queries
 
@@ -101,11 +103,18 @@ def choose_triplets(
 
 
 def known_positives(triplets: pa.Table, queries: pa.Table, ingest: Path) -> dict[str, set[str]]:
-    """Ids of each query's positives by its folded text: those of all triplets, and what is judged relevant to it."""
+    """Ids of each query's positives by its folded text: those of all triplets, and what was clicked or judged."""
     keys = dict(zip(queries["query_id"].to_pylist(), map(fold, queries["text"].to_pylist()), strict=True))
     known: dict[str, set[str]] = {}
     for query_id, doc_id in zip(triplets["query_id"].to_pylist(), triplets["positive_id"].to_pylist(), strict=True):
         known.setdefault(keys[query_id], set()).add(doc_id)
+    for batch in pq.ParquetFile(table_path(ingest, "impressions")).iter_batches(
+        columns=["query_id", "doc_id", "clicked"]
+    ):
+        clicked = batch.filter(batch["clicked"])
+        for query_id, doc_id in zip(clicked["query_id"].to_pylist(), clicked["doc_id"].to_pylist(), strict=True):
+            if query_id in keys:
+                known.setdefault(keys[query_id], set()).add(doc_id)
     for judged in read_judged_sets(ingest, ["train"]):
         for query_id, grades in judged.qrels.items():
             known.setdefault(keys[query_id], set()).update(doc_id for doc_id, grade in grades.items() if grade > 0)

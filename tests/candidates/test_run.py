@@ -19,6 +19,7 @@ PARAMS = CandidatesParams(
     searchers=["bm25"],
     queries="judged",
     max_queries=0,
+    dev_queries=9,
     depth=3,
     base="all-MiniLM-L6-v2",
     max_document_length=32,
@@ -117,6 +118,16 @@ def test_dense_candidates_are_those_of_the_whole_product(ingest: Path, tiny_towe
             best = np.argsort(-row)[:4]
             assert [doc_id for doc_id, *_ in found[query_id]] == [names[place] for place in best]
             assert [score for *_, score in found[query_id]] == pytest.approx(row[best].tolist(), abs=1e-5)
+
+
+def test_dev_queries_have_a_limit_and_need_training_queries_beside_them(ingest: Path) -> None:
+    found = candidates(ingest, dev_queries=1)
+    assert len({name for name in found if name.endswith("matrix")}) == 1
+    rows = [row | {"split": "dev"} for row in read_table(ingest, "queries").to_pylist()]
+    write_table(ingest, "queries", table_from_rows("queries", rows))
+    output = ingest.parent / "nobody"
+    run(ingest, output, PARAMS, NullRun())
+    assert read_json(output / "report.json") == {"queries": {}, "candidates": {}}
 
 
 def test_no_searchers_leave_a_report_alone(ingest: Path) -> None:

@@ -144,20 +144,20 @@ def random_log(seed: int, datasets: int = 6, queries: int = 12) -> tuple[list[Ro
 
 def mine(ingest: Path, output: Path, **changes: Any) -> Path:
     """Run the cell `click` with the tests' parameters, some changed."""
-    return _cell("click", ingest, None, None, output, changes)
+    return _cell("click", ingest, [], None, output, changes)
 
 
 def mine_judged(ingest: Path, candidates: Path, clicks: Path, output: Path, **changes: Any) -> Path:
     """Run the cell `judged` on what the cell `click` left."""
-    return _cell("judged", ingest, candidates, clicks, output, changes)
+    return _cell("judged", ingest, sorted(candidates.iterdir()), clicks, output, changes)
 
 
 def mine_relevance(ingest: Path, earlier: Path, output: Path, rank: Path | None = None, **changes: Any) -> Path:
     """Run the cell `relevance` on what an earlier cell left; `rank`: where folders of rankers' scores lie."""
-    return _cell("relevance", ingest, rank or ingest, earlier, output, changes)
+    return _cell("relevance", ingest, sorted(rank.iterdir()) if rank else [], earlier, output, changes)
 
 
-def _cell(signal: Any, ingest: Path, found: Path | None, earlier: Path | None, output: Path, changes: Row) -> Path:
+def _cell(signal: Any, ingest: Path, found: list[Path], earlier: Path | None, output: Path, changes: Row) -> Path:
     params = MineParams(**{**PARAMS, **changes})
     run(signal=signal, ingest=ingest, found=found, earlier=earlier, output=output, params=params, run=NullRun())
     return output

@@ -43,10 +43,11 @@ PARAMS = DualEncoder(
 )
 
 EVERY_TERM = LossParams(both_directions=True, dims=[4, 8], hard_negatives="both", margin=0.2, margin_weight=0.5)
+# no score lies within 0.001 of the margin, so that every processor draws the same negatives
 EVERYTHING = PARAMS.model_copy(
     update={
         "loss": EVERY_TERM,
-        "rounds": RoundParams(more=1, skip=0, depth=500, margin=0.05),
+        "rounds": RoundParams(more=1, skip=0, depth=500, margin=0.0632),
         "source_weights": {"click_one_hop": 2.0},
     }
 )
@@ -112,6 +113,7 @@ def write_world(
     ingest, mine = folder / "ingest", folder / "mine"
     for name, rows in (("corpus", documents()), ("queries", asked or queries()), ("qrels", qrels())):
         write_table(ingest, name, table_from_rows(name, rows))
+    write_table(ingest, "impressions", table("impressions", []))
     write_table(mine, "triplets", table("triplets", triplets() if mined is None else mined))
     return ingest, mine
 

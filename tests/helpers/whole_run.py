@@ -172,10 +172,10 @@ def run_all(root: Path, params: Params) -> list[str]:
     lines = check_data(params, run_ingest(root, params))
     candidates(declared.of("candidates") / "data/ingest", root / "data/candidates", params.candidates, run)
     (root / "data/rank").mkdir()
-    cells: list[tuple[Signal, str, str]] = [
-        ("click", "ingest", "ingest"),
-        ("judged", "candidates", "mine/click"),
-        ("relevance", "rank", "mine/judged"),
+    cells: list[tuple[Signal, list[str], str]] = [
+        ("click", [], "ingest"),
+        ("judged", [f"candidates/{name}" for name in params.candidates.searchers], "mine/click"),
+        ("relevance", [f"rank/{name}" for name in params.rank.rankers], "mine/judged"),
     ]
     for signal, found, earlier in cells:
         for name in params.rank.rankers if signal == "relevance" else ():
@@ -188,7 +188,7 @@ def run_all(root: Path, params: Params) -> list[str]:
         mine(
             signal=signal,
             ingest=data / "ingest",
-            found=data / found,
+            found=sorted(data / name for name in found),
             earlier=data / earlier,
             output=root / "data/mine" / signal,
             params=params.mine,

@@ -179,3 +179,28 @@ def test_without_judgements_all_is_passed_on(tmp_path: Path) -> None:
     for name in ("triplets.parquet", "associations.parquet"):
         assert (out / name).read_bytes() == (tmp_path / "click" / name).read_bytes()
     assert read_json(out / "report.json")["rows"] == {"click_one_hop": 1, "click_multi_hop": 0, "judged": 0, "given": 0}
+
+
+def test_what_people_called_irrelevant_is_no_positive_however_it_scores(tmp_path: Path) -> None:
+    qrels = [judgement("d/q1", "d/cumsum"), judgement("d/q1", "d/sum", 0)]
+    given = [{"query_id": "d/q2", "positive_id": "d/sort", "negative_id": "d/plot"}]
+    out = cells(tmp_path, {"bm25": []}, qrels=qrels, given=given)
+    before = {("d/q1", "d/cumsum", "d/sum", "judged"), ("d/q2", "d/sort", "d/plot", "given")}
+    assert triplets(out) == before
+    orders = {"d/q1": ("sum", "cumsum", "max", "plot"), "d/q2": ("plot", "sort", "max", "sum")}
+    scores = [
+        {"query_id": asked, "doc_id": f"d/{doc}", "score": -float(at)}
+        for asked, order in orders.items()
+        for at, doc in enumerate(order)
+    ]
+    write_log(tmp_path / "ingest", QUERIES, DOCUMENTS, [], scores, qrels, given)
+    assert triplets(mine_relevance(tmp_path / "ingest", out, tmp_path / "relevance")) == before
+
+
+def test_a_score_of_a_dev_query_alone_turns_no_ranker_off(tmp_path: Path) -> None:
+    out = cells(tmp_path, {"bm25": []}, qrels=[judgement("d/q1", "d/cumsum")])
+    scores = [{"query_id": "d/q2", "doc_id": f"d/{doc}", "score": -float(at)} for at, doc in enumerate(CONTENTS)]
+    ranked = write_found(tmp_path / "rank", "relevance", cross=scores)
+    write_log(tmp_path / "ingest", QUERIES, DOCUMENTS, [], [{"query_id": "d/dev", "doc_id": "d/max", "score": 1.0}])
+    mined = mine_relevance(tmp_path / "ingest", out, tmp_path / "relevance", ranked)
+    assert {row[0] for row in triplets(mined)} == {"d/q2"}

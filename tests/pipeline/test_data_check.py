@@ -59,7 +59,8 @@ def shown(number: int, *, clicked: bool) -> tuple[Any, ...]:
 
 def test_a_corpus_alone_runs_and_is_told_what_it_goes_without(tmp_path: Path) -> None:
     assert check_data(params(), write(tmp_path)) == [
-        "teach@dense: no click log, no relevance table and no judged training query: all-MiniLM-L6-v2 stays as it is,"
+        "teach@dense: no click log, no relevance table and no judged training query with candidates"
+        " (candidates.searchers): all-MiniLM-L6-v2 stays as it is,"
         " a zero-shot teacher",
         "distill: no texts of generated_queries, train_queries, unlabelled_queries: left out",
         "evaluate: no test query of a is judged: closeness to the teacher is measured instead; `make promote` will"

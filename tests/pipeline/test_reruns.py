@@ -155,6 +155,7 @@ def test_what_finds_documents_before_an_index_reruns_the_stages_that_search_or_o
         ("teach.teacher.other.seed", 99, {"teach@other"}),
         ("rank.ranker.cross.seed", 99, {"rank@cross"}),
         ("candidates.depth", 99, {"candidates"}),
+        ("rank.rankers", [], MINE),
         ("score.batch_size", 5, {"score@other"}),
         ("embed.neighbours", 5, {"embed"}),
         ("ingest.seed", 99, {"ingest"}),

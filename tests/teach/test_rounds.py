@@ -85,6 +85,7 @@ def two_data_sets(folder: Path) -> tuple[Path, Path]:
     for name, some in (("corpus", rows), ("queries", asked), ("triplets", mined)):
         write_table(mine if name == "triplets" else ingest, name, table(name, [*some, *map(other, some)]))
     write_table(ingest, "qrels", table("qrels", judged))
+    write_table(ingest, "impressions", table("impressions", []))
     return ingest, mine
 
 

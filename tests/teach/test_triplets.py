@@ -3,15 +3,17 @@
 from pathlib import Path
 
 import pytest
-from teach_fakes import PARAMS, documents, queries, table, triplets
+from teach_fakes import PARAMS, documents, queries, table, triplets, write_world
 
 from steps.core.document_texts import DocumentTemplate
 from steps.core.errors import UserError
 from steps.core.judged import JudgedSet
 from steps.core.params import validated
+from steps.core.tables import write_table
+from steps.core.texts import fold
 from steps.teach.dev_comparison import dev_tasks
 from steps.teach.kinds.dual_encoder import DualEncoder
-from steps.teach.training_triplets import TripletChoice, choose_triplets
+from steps.teach.training_triplets import TripletChoice, choose_triplets, known_positives
 
 
 def choose(
@@ -134,3 +136,13 @@ def test_a_choice_that_leaves_most_unused_says_so_with_its_reason() -> None:
 def test_source_weights_are_checked(weights: dict[str, float], complaint: str) -> None:
     with pytest.raises(UserError, match=complaint):
         validated(DualEncoder, PARAMS.model_dump() | {"source_weights": weights}, "params.yaml")
+
+
+def test_what_was_clicked_is_a_known_positive_of_its_query(tmp_path: Path) -> None:
+    ingest, _ = write_world(tmp_path)
+    shown = {"session_id": "s", "query_id": "d/q1", "rank": 1, "timestamp": 0}
+    log = [shown | {"doc_id": "d/sum-rows", "clicked": True}, shown | {"doc_id": "d/sort-rows", "clicked": False}]
+    write_table(ingest, "impressions", table("impressions", log))
+    known = known_positives(table("triplets", triplets()), table("queries", queries()), ingest)
+    assert "d/sum-rows" in known[fold(queries()[1]["text"])]
+    assert not any("d/sort-rows" in ids for query, ids in known.items() if query == fold(queries()[1]["text"]))
