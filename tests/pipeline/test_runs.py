@@ -140,7 +140,7 @@ def _check_tracking(root: Path) -> None:
             assert maker.data.tags["slimtower.stage"] == run.data.tags["slimtower.stage"]
             assert maker.info.status == "FINISHED"
             assert maker.data.tags.get("slimtower.reused") != "true"
-    assert sum(run.info.run_name.endswith("(reused)") for run in runs) == 9 + 12
+    assert sum(run.info.run_name.endswith("(reused)") for run in runs) == 11 + 14
     evaluated = [run for run in runs if run.info.run_name == "evaluate"]
     assert all("datasets.tiny.1l.nDCG_at_10" in run.data.metrics for run in evaluated)
     distilled = [run for run in runs if run.info.run_name == "distill@static"]
