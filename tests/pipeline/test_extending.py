@@ -38,7 +38,7 @@ def test_the_page_shows_a_loss_and_a_teacher() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 def test_one_new_file_each_adds_a_loss_and_a_teacher(tiny_tower: Path, tmp_path: Path) -> None:
     project = tmp_path / "project copy"
     plain_copy(ROOT, project)

@@ -18,7 +18,7 @@ import yaml
 from pipeline.plain_copy import plain_copy
 from steps.core import tracking
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 WORDS = ["sum", "mean", "matrix", "string", "axis", "file", "window", "graph"]
 
 

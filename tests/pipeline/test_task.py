@@ -16,7 +16,7 @@ from task_project import STAGES, Project, make_project
 
 from steps.core import tracking
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 TOKEN = "s3cr3t"
 
 
