@@ -25,6 +25,8 @@ def by_dense(ingest: Path, asked: Sequence[Asked], scratch: Path, params: Candid
 
     Embeddings are kept below SLIMTOWER_CACHE; those of the corpus lie in the folder `scratch` meanwhile.
     """
+    if not asked:  # the corpus need not be read
+        return
     tower = load_tower(resolve_base(params.base))
     tower.max_seq_length = params.max_document_length
     tower.save_pretrained(str(scratch / "tower"), create_model_card=False)  # a name on the hub has no files to digest

@@ -23,7 +23,7 @@ def run(ingest: Path, output: Path, params: CandidatesParams, run: Run) -> None:
     asked = asked_queries(ingest, params)
     found: dict[str, int] = {}
     with staged_folder(output) as staging:
-        for searcher in params.searchers if asked else ():
+        for searcher in params.searchers:
             with TemporaryDirectory(prefix=".scratch.", dir=staging) as scratch:
                 match searcher:
                     case "bm25":

@@ -126,8 +126,10 @@ def test_dev_queries_have_a_limit_and_need_training_queries_beside_them(ingest: 
     rows = [row | {"split": "dev"} for row in read_table(ingest, "queries").to_pylist()]
     write_table(ingest, "queries", table_from_rows("queries", rows))
     output = ingest.parent / "nobody"
-    run(ingest, output, PARAMS, NullRun())
-    assert read_json(output / "report.json") == {"queries": {}, "candidates": {}}
+    for searcher in ("bm25", "dense"):  # no tower is loaded: its base is none
+        run(ingest, output, PARAMS.model_copy(update={"searchers": [searcher], "base": "none"}), NullRun())
+        assert read_json(output / "report.json") == {"queries": {}, "candidates": {searcher: 0}}
+        assert read_table(output / searcher, "candidates").num_rows == 0
 
 
 def test_no_searchers_leave_a_report_alone(ingest: Path) -> None:
