@@ -54,7 +54,7 @@ test-slow: setup-all ## the rest: whole pipelines, killed runs, two processes, e
 	@$(PYTEST) -m "$(REST) and slow"
 
 lint: setup-all ## ruff, mypy, import-linter
-	@ruff check .
+	@ruff check --no-cache .
 	@ruff format --check .
 	@mypy
 	@lint-imports

@@ -3,8 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-from steps.rank.params import RankParams
-
 from steps.candidates.params import CandidatesParams
 from steps.core.errors import UserError
 from steps.core.params import PARAMS, Strict, read_mapping, validated
@@ -16,6 +14,7 @@ from steps.index.params import IndexParams
 from steps.ingest.params import IngestParams
 from steps.mine.params import MineParams
 from steps.promote.params import PromoteParams
+from steps.rank.params import RankParams
 from steps.release.params import ReleaseParams
 from steps.score.params import ScoreParams
 from steps.teach.params import TeachParams
