@@ -8,6 +8,7 @@ with --against each student is compared with another label's, query by query.
 """
 
 import argparse
+import json
 import os
 import subprocess
 import sys
@@ -16,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 from pydantic import Field, ValidationError
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Pooling
@@ -95,15 +95,19 @@ def embedded(name: str, corpus: Corpus) -> Pipeline:
         raise UserError(f"DATA={data}: has no folder {corpus.source}; let DATA name the folder that holds the sources")
     write(disguised(read(Path(data) / corpus.source), corpus.changes), folder)
     recipe = FOLDER / f"any_{name}.yaml"  # its name is the run's
-    text = Path("recipes/beir.yaml").read_text(encoding="utf-8")
-    if corpus.teacher:
-        described = yaml.safe_load(text)
-        described["teach"]["teacher"]["dense"]["base"] = str(changed_teacher(corpus.teacher).resolve())
-        text = yaml.safe_dump(described)
-    recipe.write_text(text, encoding="utf-8")
+    recipe.write_text(recipe_of(corpus.teacher), encoding="utf-8")
     words = [f"DATA={folder}", *([f"UNLABELLED={os.environ['UNLABELLED']}"] if corpus.pool else [])]
     subprocess.run([sys.executable, "-m", "pipeline.recipe", str(recipe), *words, "embed"], check=True)
     return open_pipeline(Path("runs") / recipe.stem)
+
+
+def recipe_of(teacher: str) -> str:
+    """recipes/beir.yaml, with another base where a changed teacher is named."""
+    text = Path("recipes/beir.yaml").read_text(encoding="utf-8")
+    if teacher:
+        base = json.dumps(str(changed_teacher(teacher).resolve()))
+        text = text.replace("    dense:\n", f"    dense:\n      base: {base}\n", 1)  # as text: a dump drops quotes
+    return text
 
 
 def changed_teacher(name: str) -> Path:

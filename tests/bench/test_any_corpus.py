@@ -7,10 +7,12 @@ import numpy as np
 import pytest
 
 from bench import any_corpus
-from bench.any_corpus import changed_teacher, check, compared, read_corpora, retention, summary
+from bench.any_corpus import changed_teacher, check, compared, read_corpora, recipe_of, retention, summary
 from bench.disguise import COUNTED, PLAIN
+from pipeline.params import Params
+from pipeline.recipe import laid_over
 from steps.core.errors import UserError
-from steps.core.params import read_mapping
+from steps.core.params import read_mapping, validated
 from steps.core.towers import load_tower
 
 
@@ -85,6 +87,14 @@ def test_the_changed_teacher_compares_by_dot_product(tmp_path: Path, monkeypatch
     tower = load_tower(changed_teacher("cls_dot"))
     vectors = tower.encode(["one text", "another, longer text about cats"])
     assert tower.similarity_fn_name == "dot" and abs(np.linalg.norm(vectors, axis=1) - 1).max() > 0.1
+
+
+def test_a_recipe_with_a_changed_teacher_is_whole_without_a_pool(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(any_corpus, "changed_teacher", lambda name: Path("folder: of") / name)
+    params = read_mapping(Path("params.yaml"))
+    filled = validated(Params, laid_over(params, recipe_of("cls_dot"), {"DATA": "data"}, Path("r.yaml")), "r.yaml")
+    assert filled.ingest.unlabelled_queries == ""
+    assert filled.teach.teacher["dense"].base.endswith("folder: of/cls_dot")  # type: ignore[attr-defined]
 
 
 def test_the_command_keeps_what_it_measured_and_compares_it(
