@@ -359,3 +359,35 @@ def test_the_stage_opens_earlier_towers_only_when_asked(
     run(True)
     assert given == [[], ["base", "round_0"], []]
     assert "evaluate: the teacher was not trained, so there is no earlier tower" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_the_teacher_itself_as_an_earlier_tower_is_equal_to_it_over_the_real_index(
+    released: Path, tiny_tower: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(released, root := tmp_path / "project")
+    teach = root / "models/teach/dense"
+    shutil.copytree(teach / "tower", teach / "earlier/base")
+    other_weights(tiny_tower, teach / "earlier/round_0", seed=5)
+    write_json(teach / "earlier/towers.json", ["base", "round_0"])
+    for folder in (root / "data/ingest", root / "data/mine/relevance", root / "data/generate", teach):
+        write_json(folder / "report.json", {"base": "a"})
+    stage.run(
+        root / "data/ingest",
+        root / "data/mine/relevance",
+        root / "data/embed",
+        root / "data/generate",
+        teach,
+        root / "models/distill",
+        {name: root / "models/release" / name for name in ("static", "2l")},
+        root / "reports",
+        params(earlier_towers=True),
+        NullRun(),
+    )
+    metrics = json.loads((root / "reports/metrics.json").read_text())
+    for models in (metrics["datasets"]["one"], metrics["datasets_dev"]["two"]):
+        assert models["base"] == pytest.approx(models["teacher"], abs=1e-6)
+        assert models["round_0"] != models["teacher"]
+    assert metrics["gain_overall"]["base"] == {"difference": pytest.approx(0), "p_value": 1}
+    assert "evaluate: Teacher against base" in (told := capsys.readouterr().out)
+    assert "WARNING: the trained teacher is not better than its base" in told
