@@ -97,6 +97,8 @@ def forecast(data: Data, params: Params, layer: float, layers: int, speed: float
         searched = data.documents * teacher.rounds.more
         read = triplets * 2.2 * BACKWARD + 2 * compared + searched
         work[f"teach@{name}"] = tower * data.document_tokens * read
+        if triplets and name == params.teach.index and params.evaluate.earlier_towers:
+            work["evaluate"] += tower * data.documents * data.document_tokens * (1 + teacher.rounds.more)
     for name in params.score.teachers:
         work[f"score@{name}"] = tower * (data.documents * data.document_tokens + SHORT * data.texts)
     for name in params.distill.students:

@@ -1,5 +1,6 @@
 """The whole of params.yaml, checked before anything runs; each step checks its own section again when it starts."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ from steps.rank.params import RankParams
 from steps.release.params import ReleaseParams
 from steps.score.params import ScoreParams
 from steps.teach.params import TeachParams
+
+_EARLIER = re.compile(r"base|round_\d+")  # names of what a dual encoder leaves in `earlier`
 
 
 class Params(Strict):
@@ -61,6 +64,11 @@ def check_params(raw: dict[str, Any], source: str) -> Params:
             )
     for student in params.distill.students:
         _check_teachers(student, params, source)
+        if params.evaluate.earlier_towers and _EARLIER.fullmatch(student):
+            raise UserError(
+                f"{source}: distill.students names {student!r}, which is what evaluate (earlier_towers) calls what the"
+                " teacher was before; rename the student, or set evaluate.earlier_towers: false"
+            )
     return params
 
 

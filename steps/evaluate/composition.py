@@ -13,6 +13,7 @@ from steps.evaluate.cache import Measurements
 from steps.evaluate.choice import Choice, JudgedOn, choose, ranked
 from steps.evaluate.examples import Loss, worst_losses
 from steps.evaluate.frontier import Point, frontier
+from steps.evaluate.gains import gains
 from steps.evaluate.measuring import Task
 from steps.evaluate.metrics import Metrics, assemble
 from steps.evaluate.params import EvaluateParams
@@ -34,8 +35,13 @@ class Evaluation:
     """Of each student, distances between test queries by the teacher less those by the student, `(pairs,)`."""
 
 
-def compose(found: Measurements, students: Sequence[str], task: Task, audit: Audit) -> Evaluation:
-    """All that the measurements amount to; `students` are in the order in which they are shown."""
+def compose(
+    found: Measurements, students: Sequence[str], earlier: Sequence[str], task: Task, audit: Audit
+) -> Evaluation:
+    """All that the measurements amount to; `students` are in the order in which they are shown.
+
+    `earlier`: the systems that the teacher was before; those that were not measured do not count.
+    """
     params, results = task.params, found.results
     teacher, own = results[TEACHER], {name: results[name] for name in students}
     retained, compared = _against_teacher(teacher, own, params)
@@ -43,7 +49,8 @@ def compose(found: Measurements, students: Sequence[str], task: Task, audit: Aud
     p50_ms = {name: found.latencies[name].p50_ms for name in students}
     choice = choose(quality, p50_ms, params.budget_ms, judged_on)
     best = choice.student or ranked(quality, p50_ms)[0]
-    metrics = assemble(results, found.latencies, retained, compared, choice, task, audit)
+    gained = gains(teacher, {name: results[name] for name in earlier if name in results})
+    metrics = assemble(results, found.latencies, retained, compared, gained, choice, task, audit)
     return Evaluation(
         metrics=metrics,
         choice=choice,

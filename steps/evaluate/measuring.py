@@ -1,5 +1,6 @@
 """Measure one system: its quality by query, and what else its kind has. Encoders are timed elsewhere, all together."""
 
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,7 @@ from steps.evaluate.params import EvaluateParams
 from steps.evaluate.results import Result
 from steps.evaluate.scoring import Scored, score_and_keep
 from steps.evaluate.serving import measure_serving
-from steps.evaluate.systems import Hits, Lexical, Search, Student, Teacher, dense_search, remembering
+from steps.evaluate.systems import Earlier, Hits, Lexical, Search, Student, Teacher, dense_search, remembering
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,16 @@ class Task:
 def measure_lexical(system: Lexical, task: Task, runs: Path) -> Result:
     """Quality alone; `runs` is the folder of TREC run files."""
     return Result(system.name, [scored for scored, _ in _answers(system.name, system.search, task, runs)])
+
+
+def measure_earlier(system: Earlier, task: Task, runs: Path) -> Result:
+    """Quality alone; the vectors of its documents lie beside `runs` meanwhile."""
+    vectors = runs.parent / "vectors"
+    vectors.mkdir()
+    search = system.search_in(sorted({item.dataset for item in task.judged}), vectors)
+    result = Result(system.name, [scored for scored, _ in _answers(system.name, search, task, runs)])
+    shutil.rmtree(vectors)
+    return result
 
 
 def measure_teacher(system: Teacher, task: Task, runs: Path) -> Result:

@@ -1,6 +1,7 @@
 """The schema of `reports/metrics.json`. Keys are stable: DVC, MLflow and other tools compare them over time.
 
-    datasets.<set>.<model>.<measure>       mean over the test queries; model = bm25, teacher or a student's name;
+    datasets.<set>.<model>.<measure>       mean over the test queries; model = bm25, teacher, a student's name, or (with
+                                           evaluate.earlier_towers) what the teacher was before: base, round_0, ...;
                                            measure = nDCG@10, MRR@10, MAP@1000, Recall@5, Recall@20, Recall@100
     datasets_dev.<set>.<model>.<measure>   the same for the dev queries, where a data set has any
     retention.<student>.mean_of_ratios     mean over data sets of student / teacher, test nDCG@10; 1.0 = as good
@@ -9,8 +10,14 @@
     retention.<student>.ci95_low, ci95_high    bootstrap interval of mean_of_ratios over queries
     significance.<set>.<student>.p_value   two-sided paired t-test of nDCG@10, student against teacher
     significance.<set>.<student>.wins, ties, losses    queries on which the student is better, equal, worse
+    gain.<set>.<tower>.difference, p_value     with evaluate.earlier_towers: mean test nDCG@10 of the teacher less that
+                                           of what it was before (base, round_0, ...); two-sided paired t-test
+    gain.<set>.<tower>.wins, ties, losses  queries on which the teacher is better, equal, worse
+    gain_dev.<set>.<tower>                 the same for the dev queries
+    gain_overall.<tower>.difference, p_value   mean of the difference over data sets, on dev, or on test where there are
+                                           no dev queries; test that it is 0, data sets counting alike
     latency.<model>.p50_ms, p99_ms         text to embedding, one query at a time, one thread, milliseconds
-    latency.<model>.qps                    queries per second in batches, one thread
+    latency.<model>.qps                    queries per second in batches, one thread; model = teacher or a student
     sizes.<model>.bytes                    query side on disk
     indexes.<set>.<kind>.bytes, p50_ms, nDCG@10    kind = flat (exact) or ann (served); teacher's test queries
     serving.<set>.<student>.model, exact, served, lost    test nDCG@10 in PyTorch, exported over the exact
@@ -49,6 +56,7 @@ from typing import Any
 
 from steps.evaluate.audit import Audit
 from steps.evaluate.choice import Choice
+from steps.evaluate.gains import Gains
 from steps.evaluate.latency import Latency
 from steps.evaluate.measuring import Task
 from steps.evaluate.results import Result
@@ -62,6 +70,7 @@ def assemble(
     latencies: Mapping[str, Latency],
     retained: Mapping[str, Retention],
     compared: Mapping[str, Mapping[str, Comparison]],
+    gained: Gains,
     choice: Choice,
     task: Task,
     audit: Audit,
@@ -80,6 +89,12 @@ def assemble(
         "retention": {student: value.as_dict() for student, value in retained.items()},
         "significance": {
             dataset: {student: value.as_dict() for student, value in row.items()} for dataset, row in compared.items()
+        },
+        "gain": _of_split(gained, "test"),
+        "gain_dev": _of_split(gained, "dev"),
+        "gain_overall": {
+            tower: {"difference": difference, "p_value": p_value}
+            for tower, (difference, p_value) in gained.overall.items()
         },
         "latency": {model: value.as_dict() for model, value in latencies.items()},
         "choice": choice.as_dict(),
@@ -100,6 +115,14 @@ def assemble(
             "leaks": 0,
         },
         "settings": {"seed": task.params.seed, "throughput_batch": task.params.throughput_batch},
+    }
+
+
+def _of_split(gained: Gains, split: str) -> dict[str, dict[str, dict[str, float]]]:
+    """`[data set][tower][key]`."""
+    return {
+        dataset: {tower: gain.as_dict() for tower, gain in row.items()}
+        for dataset, row in gained.of_split[split].items()
     }
 
 

@@ -11,6 +11,7 @@ class EvaluateParams(Strict):
     """How quality, retention and speed are measured, and what the chosen student may take."""
 
     budget_ms: float = Field(ge=0)
+    earlier_towers: bool
     splits: list[Literal["dev", "test"]] = Field(min_length=1)
     k: int = Field(ge=1000)
     run_depth: int = Field(ge=10)

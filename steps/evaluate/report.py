@@ -18,7 +18,7 @@ from steps.evaluate.geometry import PAIRS
 from steps.evaluate.histograms import draw_histograms
 from steps.evaluate.machine import processor
 from steps.evaluate.metrics import Metrics
-from steps.evaluate.table import choice_lines, significant, unjudged_line
+from steps.evaluate.table import choice_lines, gain_lines, significant, unjudged_line
 
 _EXAMPLES = 4
 REPORT = "report.json"
@@ -101,7 +101,7 @@ def write_report(path: Path, evaluation: Evaluation, background: Background) -> 
         measures=MEASURES,
         teacher=next(point for point in points if point.model == "teacher"),
         students=students,
-        models=["bm25", *(point.model for point in points)],
+        models=["bm25", *metrics["gain_overall"], *(point.model for point in points)],
         best=next(point for point in points if point.model == evaluation.best),
         fastest=next(point for point in points if point.model != "teacher"),
         losses=evaluation.losses,
@@ -113,6 +113,7 @@ def write_report(path: Path, evaluation: Evaluation, background: Background) -> 
         ),
         unjudged={dataset: unjudged_line(metrics, dataset) for dataset in metrics["closeness"]},
         choice=choice_lines(metrics),
+        gains=gain_lines(metrics),
         background=background,
         processor=processor(),
     )

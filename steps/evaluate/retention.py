@@ -83,6 +83,11 @@ def compare(student: np.ndarray, teacher: np.ndarray) -> Comparison:
     return Comparison(p_value([difference]), won, tied, lost)
 
 
+def is_gain(difference: float, p_value: float) -> bool:
+    """Whether a mean difference is above 0, and significantly so at 5 %."""
+    return difference > 0 and p_value <= 0.05
+
+
 def p_value(differences: Sequence[np.ndarray]) -> float:
     """Two-sided t-test that the mean over data sets of the mean difference is 0; one array `(queries,)` a data set.
 

@@ -3,7 +3,7 @@
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from steps.core.errors import UserError
@@ -15,11 +15,13 @@ from steps.evaluate.audit import audit_leaks
 from steps.evaluate.cache import Measurements, measure_all
 from steps.evaluate.closeness import read_texts, unjudged_datasets
 from steps.evaluate.composition import Evaluation, compose, per_query_table
+from steps.evaluate.earlier import open_earlier
 from steps.evaluate.frontier import write_frontier
 from steps.evaluate.measuring import Task
 from steps.evaluate.params import EvaluateParams
 from steps.evaluate.report import Background, read_background, write_report
 from steps.evaluate.systems import Student, Systems, open_systems
+from steps.evaluate.table import gain_lines
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,12 @@ def run(
     release is missing, damaged, of another teacher or without one of the data sets.
     """
     systems = open_systems(ingest, teach, releases, params.batch_size)
+    if params.earlier_towers:
+        dim = systems.teacher.release.manifest.dim
+        earlier = open_earlier(ingest, embed, teach, dim, params.batch_size, list(releases))
+        if not earlier:
+            print("evaluate: the teacher was not trained, so there is no earlier tower to compare it with")
+        systems = replace(systems, earlier=earlier)
     evaluate(systems, Folders(ingest, mine, embed, generate, teach, distill), output, params, run)
 
 
@@ -69,7 +77,9 @@ def evaluate(systems: Systems, folders: Folders, output: Path, params: EvaluateP
     task = _task(folders, systems.students, params)
     found = measure_all(systems, task)
     print(f"evaluate: {found.told()}")
-    evaluation = compose(found, students, task, audit)
+    evaluation = compose(found, students, [system.name for system in systems.earlier], task, audit)
+    for line in gain_lines(evaluation.metrics):
+        print(f"evaluate: {line}")
     _write(output, found, evaluation, background)
     run.metrics({name: value for name, value in flatten(evaluation.metrics).items() if isinstance(value, int | float)})
     run.tag("slimtower.choice", evaluation.choice.student or "none")

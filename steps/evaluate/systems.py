@@ -1,8 +1,8 @@
-"""What is compared: BM25, the teacher, and each student. Nothing is loaded before it is asked."""
+"""What is compared: BM25, the teacher, what it was before, and each student. Nothing is loaded before it is asked."""
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
@@ -67,7 +67,19 @@ class Student:
         return self.release.model_bytes
 
 
-System = Lexical | Teacher | Student
+@dataclass(frozen=True)
+class Earlier:
+    """A tower that the teacher was before, such as `base` or `round_0`; `content` as in `Lexical`.
+
+    `search_in` lets it read the documents of some data sets, with their vectors in an empty folder, to search them.
+    """
+
+    name: str
+    content: str
+    search_in: Callable[[Collection[str], Path], Search]
+
+
+System = Lexical | Teacher | Earlier | Student
 
 
 @dataclass(frozen=True)
@@ -77,6 +89,7 @@ class Systems:
     bm25: Lexical
     teacher: Teacher
     students: Sequence[Student]
+    earlier: Sequence[Earlier] = ()
 
 
 def open_systems(ingest: Path, teach: Path, releases: Mapping[str, Path], batch_size: int) -> Systems:
@@ -89,7 +102,7 @@ def open_systems(ingest: Path, teach: Path, releases: Mapping[str, Path], batch_
     return Systems(
         Lexical(sha256_file(ingest / "corpus.parquet"), bm25_search(ingest)),
         Teacher(
-            _digest(fingerprint(teach / "tower").id, first.manifest.index_manifest, first.manifest.index_files),
+            digest(fingerprint(teach / "tower").id, first.manifest.index_manifest, first.manifest.index_files),
             first,
             _teacher_encoder(teach / "tower", first.manifest.dim, batch_size),
             tower_bytes(teach / "tower", "query"),
@@ -168,5 +181,6 @@ def dense_search(embed: Encode, release: Release, kind: str = "flat") -> Search:
     return search
 
 
-def _digest(*values: object) -> str:
+def digest(*values: object) -> str:
+    """Hex sha256 over values that JSON can hold."""
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()

@@ -7,6 +7,7 @@ from typing import Any
 from steps.core.errors import UserError
 from steps.core.files import read_json
 from steps.evaluate.closeness import told
+from steps.evaluate.retention import is_gain
 
 COLUMNS = ("nDCG@10", "MRR@10", "Recall@100")
 
@@ -31,7 +32,7 @@ def results_table(reports: Path) -> str:
             lines.append(f"{model:12}{''.join(cells)}{_costs(metrics, model)}")
     for dataset in metrics["closeness"]:
         lines += _unjudged_lines(metrics, dataset)
-    lines += choice_lines(metrics)
+    lines += [*choice_lines(metrics), *gain_lines(metrics)]
     lines.append(f'report: {reports / "report.html"}   runs: make mlflow   search: make search Q="..."')
     return "\n".join(lines)
 
@@ -90,6 +91,30 @@ def choice_lines(metrics: Mapping[str, Any]) -> list[str]:
     if over:
         slower = ", ".join(f"{student} ({over[student]:.3g} ms)" for student in sorted(over, key=over.__getitem__))
         lines.append(f"Over the budget: {slower}")
+    return lines
+
+
+def gain_lines(metrics: Mapping[str, Any]) -> list[str]:
+    """The teacher against every tower that it was before, a line each; with a warning where training did not help."""
+    quality = metrics["datasets_dev"] or metrics["datasets"]
+    split = "dev" if metrics["datasets_dev"] else "test, as there are no dev queries"
+    lines = []
+    for tower, gain in metrics["gain_overall"].items():
+        before, now = (
+            sum(models[name]["nDCG@10"] for models in quality.values()) / len(quality) for name in (tower, "teacher")
+        )
+        line = (
+            f"Teacher against {tower}: nDCG@10 {now:.4f} and {before:.4f} on {split}"
+            f" (paired t-test, p {significant(gain['p_value'])})"
+        )
+        if tower == "base" and not is_gain(**gain):
+            line += (
+                "; WARNING: the trained teacher is not better than its base; set its epochs: 0.0, or change learning"
+                " rate or data"
+            )
+        elif gain["difference"] < 0:
+            line += f"; WARNING: it is worse than {tower}, which it was before; train fewer rounds (rounds.more)"
+        lines.append(line)
     return lines
 
 

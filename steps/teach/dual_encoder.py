@@ -17,6 +17,7 @@ from steps.core.tables import ROLES, read_table, table_path
 from steps.core.towers import load_tower, route
 from steps.core.tracking import Run
 from steps.teach.dev_comparison import compare, dev_tasks, ndcg_per_query
+from steps.teach.earlier import FOLDER, list_towers
 from steps.teach.hard_negatives import ENCODE_BATCH, Searched
 from steps.teach.rounds import Rounds, train_in_rounds
 from steps.teach.training_triplets import choose_triplets, known_positives
@@ -27,17 +28,17 @@ if TYPE_CHECKING:
 
 
 def teach_dual_encoder(ingest: Path, mine: Path, output: Path, params: "DualEncoder", run: Run) -> None:
-    """Write `output/tower` (a SentenceTransformer folder) and `output/report.json`.
+    """Write `output/tower` (a SentenceTransformer folder), `output/report.json`, and what the tower was before.
 
+    Where it is trained, that is `output/earlier/base`, which reads texts as the trained tower does, and of each round
+    but the last `round_0` and so on beside it: towers that `evaluate` can compare it with.
     `epochs: 0` saves the base's weights as they are; so does, with a line that says so, data without click log and
     relevance table. UserError when epochs are asked for and of such data no triplet is usable. A base that is a Router
     has a query and a document tower of different weights: both train, and both are kept.
     Of several processes rank 0 alone evaluates and writes.
     """
     corpus, queries = (read_table(ingest, name) for name in ("corpus", "queries"))
-    tower = load_tower(resolve_base(params.base))
-    limit_length(tower, params)
-    make_inner_product(tower, params.base)
+    tower = _base_tower(params)
     check_dims(tower, params)
     epochs = params.epochs
     report: dict[str, Any] = {"base": params.base, "kind": params.kind, "epochs": epochs, "comparison": None}
@@ -87,11 +88,23 @@ def teach_dual_encoder(ingest: Path, mine: Path, output: Path, params: "DualEnco
     with staged_folder(output) as staging:
         tower.save_pretrained(str(staging / "tower"), create_model_card=False, safe_serialization=True)
         report["fingerprint"] = fingerprint(staging / "tower").id
+        if rounds:
+            base = _base_tower(params)  # loaded anew: training would have to hold a second copy of its weights
+            base.save_pretrained(str(staging / FOLDER / "base"), create_model_card=False, safe_serialization=True)
+            list_towers(staging, ["base", *rounds.save_earlier(tower, staging / FOLDER)])
         write_json(staging / "report.json", report)
     run.model(output / "tower", "teacher")
     run.artifact(output / "report.json")
     if rounds:  # last: where the tracking server is away, the next try goes on from their checkpoints
         rounds.remove()
+
+
+def _base_tower(params: "DualEncoder") -> SentenceTransformer:
+    """The base, with the length and the similarity of the teacher."""
+    tower = load_tower(resolve_base(params.base))
+    limit_length(tower, params)
+    make_inner_product(tower, params.base)
+    return tower
 
 
 def nothing_to_mine(ingest: Path, mine: Path) -> bool:

@@ -28,6 +28,7 @@ from steps.training.distributed import agreed, meet, rank
 if TYPE_CHECKING:
     from steps.teach.kinds.dual_encoder import DualEncoder
 
+_TRAINED = "trained.pt"  # weights of a finished round, in its folder
 _SHARED = "the hosts do not see the same files there; let SLIMTOWER_CACHE be one volume that all of them mount"
 Measure = Callable[[str], dict[str, float]]
 """nDCG@10 of each dev query with the tower as it is; what a progress bar calls it."""
@@ -45,6 +46,18 @@ class Rounds:
         """Forget their checkpoints."""
         for folder in self.folders:
             shutil.rmtree(folder, ignore_errors=True)
+
+    def save_earlier(self, tower: SentenceTransformer, output: Path) -> list[str]:
+        """Save the tower of each training but the last as `output/round_0` and so on; returns these names.
+
+        It puts the kept weights into `tower`, which has those of another round afterwards.
+        """
+        names = []
+        for number, folder in enumerate(self.folders[:-1]):
+            names.append(name := f"round_{number}")
+            tower.load_state_dict(torch.load(folder / _TRAINED, map_location="cpu", weights_only=True))
+            tower.save_pretrained(str(output / name), create_model_card=False, safe_serialization=True)
+        return names
 
 
 def train_in_rounds(
@@ -111,7 +124,7 @@ class _RoundRun(NullRun):
 
 def _take_up(tower: SentenceTransformer, folder: Path) -> bool:
     """Load the weights that a killed run had finished a round with, if it had."""
-    path = folder / "trained.pt"
+    path = folder / _TRAINED
     finished = path.is_file()
     agreed(int(finished), f"{folder}: {_SHARED}")
     if finished:
@@ -124,7 +137,7 @@ def _take_up(tower: SentenceTransformer, folder: Path) -> bool:
 def _keep(tower: SentenceTransformer, folder: Path) -> None:
     """Save the weights of a finished round in place of its checkpoints."""
     if rank() == 0:
-        with staged_file(folder / "trained.pt") as staging:
+        with staged_file(folder / _TRAINED) as staging:
             torch.save(tower.state_dict(), staging)
         for path in folder.glob("checkpoint-*"):
             shutil.rmtree(path)

@@ -3,9 +3,16 @@
 from pathlib import Path
 
 from steps.core.tracking import Run
+from steps.teach.earlier import FOLDER, LIST, list_towers
 from steps.teach.kinds.base import Teacher
+from steps.training.distributed import rank
 
 
 def run(ingest: Path, mine: Path, output: Path, params: Teacher, run: Run) -> None:
-    """Write what a teacher leaves: `output/tower`, and `output/report.json`, which names its `kind`."""
+    """Write what a teacher leaves: `output/tower`, `output/report.json`, which names its `kind`, and `output/earlier`.
+
+    The last has the towers that it was before, and their names as `towers.json`; of most kinds there are none.
+    """
     params.teach(ingest, mine, output, run)
+    if rank() == 0 and not (output / FOLDER / LIST).is_file():
+        list_towers(output, [])

@@ -70,7 +70,7 @@ def test_metrics_have_the_documented_keys(reports: Path) -> None:
     metrics = json.loads((reports / "metrics.json").read_text())
     assert set(metrics) == {
         "datasets", "datasets_dev", "retention", "significance", "latency", "sizes", "indexes", "serving", "geometry",
-        "queries", "audit", "settings", "choice", "closeness", "closeness_texts",
+        "queries", "audit", "settings", "choice", "closeness", "closeness_texts", "gain", "gain_dev", "gain_overall",
     }  # fmt: skip
     for part in ("datasets", "datasets_dev"):
         assert set(metrics[part]) == {"api", "med"}
@@ -94,6 +94,7 @@ def test_metrics_have_the_documented_keys(reports: Path) -> None:
     assert metrics["audit"] == {"checked_texts": 3, "evaluation_queries": 40, "leaks": 0}
     assert metrics["queries"]["api"] == {"test": 10, "dev": 10}
     assert metrics["closeness"] == metrics["closeness_texts"] == {}
+    assert metrics["gain"] == metrics["gain_dev"] == metrics["gain_overall"] == {}
     names = {metrics["choice"].pop(key) for key in ("student", "runner_up", "reason")}
     assert names == {"static", "2l", "best mean nDCG@10 on dev"}
     assert all(isinstance(value, int | float) for value in _leaves(metrics)), "only numbers differ usefully"

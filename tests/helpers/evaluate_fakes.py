@@ -21,6 +21,7 @@ def params(**changes: object) -> EvaluateParams:
     """Small settings."""
     values: dict[str, object] = {
         "budget_ms": 0.0,
+        "earlier_towers": False,
         "splits": ["test", "dev"],
         "k": 1000,
         "run_depth": 10,

@@ -86,6 +86,19 @@ def test_without_training_queries_nothing_is_trained_or_generated() -> None:
     assert found["generate"] == FIXED["generate"]
 
 
+def test_each_tower_that_the_teacher_was_before_reads_the_corpus_once_more() -> None:
+    def of_evaluate(earlier_towers: bool, more: int = 0, epochs: float = 1.0) -> float:
+        teacher = {"epochs": epochs, "rounds": {"more": more}}
+        changes = {"evaluate": {"earlier_towers": earlier_towers}, "teach": {"teacher": {"dense": teacher}}}
+        raw = overlay(read_mapping(Path("params.yaml")), changes)
+        return seconds(params=check_params(raw, ""))["evaluate"]
+
+    without = of_evaluate(False, more=2)
+    assert of_evaluate(True, more=2) - without == pytest.approx(3 * 1000 * 50 * LAYER * LAYERS / SPEED)
+    assert of_evaluate(True) - without == pytest.approx(1000 * 50 * LAYER * LAYERS / SPEED)
+    assert of_evaluate(True, epochs=0.0) == without == of_evaluate(False)
+
+
 def test_the_tables_are_counted(tmp_path: Path) -> None:
     words = " ".join(["word"] * 30)
     rows: dict[str, list[tuple[str, ...]]] = {

@@ -67,6 +67,16 @@ def test_a_mistake_is_named(key: str, value: Any, message: str) -> None:
         check_params(changed(key, value), "params.yaml")
 
 
+@pytest.mark.parametrize("name", ["base", "round_0"])
+def test_a_student_may_be_named_as_an_earlier_tower_only_where_none_is_measured(name: str) -> None:
+    raw = changed("distill.student." + name, TRACKED["distill"]["student"]["static"])
+    raw["distill"]["students"].append(name)
+    check_params(raw, "params.yaml")
+    raw["evaluate"]["earlier_towers"] = True
+    with pytest.raises(UserError, match=rf"distill\.students names '{name}'.*rename the student"):
+        check_params(raw, "params.yaml")
+
+
 def test_the_tracked_file_is_valid_and_each_section_is_a_stage() -> None:
     check_params(TRACKED, "params.yaml")
     stages = yaml.safe_load(Path("dvc.yaml").read_text(encoding="utf-8"))["stages"]

@@ -79,6 +79,8 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
         outs = [Path(out.fs_path) for stage in repo.index.stages for out in stage.outs]
         for path in (path for path in outs if not path.suffix):
             path.mkdir(parents=True)
+        for path in (path for path in outs if path.name == "earlier"):
+            (path / "towers.json").write_text("no towers yet")
         within = [Path(dep.fs_path) for stage in repo.index.stages for dep in stage.deps]
         for path in (path for path in (*outs, *within) if not path.exists()):
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -151,6 +153,7 @@ def test_what_finds_documents_before_an_index_reruns_the_stages_that_search_or_o
         ("distill.repeats.titles", 0.5, set(CELLS["distill"])),
         ("distill.students", ["4l", "static"], {"evaluate"}),
         ("evaluate.budget_ms", 1.0, {"evaluate"}),
+        ("evaluate.earlier_towers", True, {"evaluate"}),
         ("teach.teacher.dense.seed", 99, {"teach@dense"}),
         ("teach.teacher.other.seed", 99, {"teach@other"}),
         ("rank.ranker.cross.seed", 99, {"rank@cross"}),
@@ -187,6 +190,8 @@ def test_a_table_of_ingest_reruns_the_stages_that_read_it(project: Project, tabl
 def test_what_one_teacher_leaves_reruns_those_that_read_it(project: Project) -> None:
     of_index = project.after({"models/teach/dense/report.json": b"{}"})
     assert of_index == {"evaluate"}
+    assert project.after({"models/teach/dense/earlier/towers.json": b"[]"}) == {"evaluate"}
+    assert project.after({"models/teach/other/earlier/towers.json": b"[]"}) == set()
     assert project.after({"models/teach/other/report.json": b"{}"}) == {"score@other"}
 
 

@@ -48,6 +48,7 @@ ingest:
        max_content_words: 40, max_summary_documents: 4, max_documents: 150, test_queries: 30, dev_queries: 20}
   max_reject_ratio: 0.5
 teach: {teacher: {dense: {base: "${TOWER}", max_triplets: 64, max_document_length: 64, dev_documents: 50}}}
+evaluate: {earlier_towers: true}
 index: {kind: hnsw, semantic_ids: {levels: 2, codes: 8}}
 release: {parity_ndcg_loss: 1.0, total_ndcg_loss: 1.0}
 generate: {max_queries: 20, judge: "${TOWER}", small: {d_model: 32, layers: 1, epochs: 0.2, corpus_texts: 100}}
@@ -95,7 +96,7 @@ def test_a_recipe_runs_once_then_does_nothing_then_only_what_changed(project: Pr
     assert first.returncode == 0, first.stdout + first.stderr
     run = project.root / "runs" / "tiny"
     metrics = json.loads((project.root / "reports" / "tiny.metrics.json").read_text())
-    assert set(metrics["datasets"]["tiny"]) == {"bm25", "teacher", "static", "1l"}
+    assert set(metrics["datasets"]["tiny"]) == {"bm25", "base", "teacher", "static", "1l"}
     assert metrics["audit"]["leaks"] == 0
     assert metrics["queries"] == {"tiny": {"dev": 12, "test": 12}, "docs": {"dev": 20, "test": 30}}
     assert json.loads((run / "data/mine/relevance/report.json").read_text())["rows"]["click_one_hop"] > 0

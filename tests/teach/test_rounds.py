@@ -17,6 +17,7 @@ import steps.teach.hard_negatives as hard_negatives
 import steps.teach.rounds as rounds
 from steps.core.errors import UserError
 from steps.core.files import read_json
+from steps.core.fingerprints import fingerprint
 from steps.core.params import validated
 from steps.core.tables import read_table, write_table
 from steps.core.texts import fold
@@ -223,6 +224,14 @@ def test_a_round_trains_on_over_new_negatives_and_says_so(
     assert torch.equal(states[1], states[2]) and torch.equal(states[3], states[4])  # each from the one before
     saved = load_tower(tmp_path / "teach/tower").state_dict()[WORDS]
     assert torch.equal(saved, states[5])
+    earlier = tmp_path / "teach/earlier"
+    assert read_json(earlier / "towers.json") == ["base", "round_0", "round_1"]
+    assert {path.name for path in earlier.iterdir()} == {"base", "round_0", "round_1", "towers.json"}
+    for name, state in (("base", states[0]), ("round_0", states[1]), ("round_1", states[3])):
+        assert torch.equal(load_tower(earlier / name).state_dict()[WORDS], state)
+    assert len({fingerprint(folder).weights for folder in (*earlier.glob("*/"), tmp_path / "teach/tower")}) == 4
+    zero_shot = train(tmp_path, params(base, 0, epochs=0.0), "zero_shot")
+    assert fingerprint(zero_shot / "tower") == fingerprint(earlier / "base")  # the length it reads is part of it
     assert [entry["round"] for entry in report["rounds"]] == [1, 2]
     one, two = report["rounds"]
     assert one["new_negatives"] + one["kept_negatives"] == report["triplets"] == len(first)
@@ -241,7 +250,9 @@ def test_without_rounds_nothing_is_searched_or_kept(
 ) -> None:
     for name in ("mine_negatives", "_keep", "_next_triplets"):
         monkeypatch.setattr(rounds, name, None)
-    assert read_json(train(tmp_path, params(base, 0), "teach") / "report.json")["rounds"] == []
+    output = train(tmp_path, params(base, 0), "teach")
+    assert read_json(output / "report.json")["rounds"] == []
+    assert read_json(output / "earlier/towers.json") == ["base"]
 
 
 def test_a_round_that_is_worse_on_dev_is_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
@@ -308,6 +319,8 @@ def test_a_killed_run_goes_on_between_and_inside_rounds_to_the_same_weights(
         ones, twos = (load_file(folder / "tower/model.safetensors") for folder in (whole, resumed))
         assert all(torch.equal(twos[name], tensor) for name, tensor in ones.items()), kill.__doc__
         assert read_json(resumed / "report.json") == read_json(whole / "report.json")
+        for name in ("base", "round_0", "round_1"):
+            assert fingerprint(resumed / "earlier" / name) == fingerprint(whole / "earlier" / name), kill.__doc__
         assert not [path for path in own_cache.rglob("*") if path.is_file()]
         (tmp_path / "killed").rename(tmp_path / kill.__name__)
 

@@ -1,7 +1,7 @@
 """The stage `teach` as a whole, on a tiny tower."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -19,6 +19,7 @@ from steps.core.towers import encode, load_tower
 from steps.core.tracking import NullRun, Run
 from steps.teach.contrastive_training import cut_to_tokens
 from steps.teach.dev_comparison import compare
+from steps.teach.kinds.base import Teacher
 from steps.teach.kinds.dual_encoder import DualEncoder
 from steps.teach.run import run as teach
 
@@ -62,6 +63,19 @@ def test_epochs_zero_saves_the_base_as_it_is(tmp_path: Path, base: Path) -> None
     np.testing.assert_array_equal(embeddings(base), embeddings(output / "tower"))
     assert load_tower(output / "tower").max_seq_length == PARAMS.max_document_length
     assert read_json(output / "report.json")["comparison"] is None
+    assert [path.name for path in (output / "earlier").iterdir()] == ["towers.json"]
+    assert read_json(output / "earlier/towers.json") == []
+
+
+def test_a_kind_that_leaves_nothing_it_was_before_has_an_empty_list(tmp_path: Path) -> None:
+    class Plain(Teacher):
+        kind: Literal["plain"]
+
+        def teach(self, ingest: Path, mine: Path, output: Path, run: Run) -> None:
+            (output / "tower").mkdir(parents=True)
+
+    teach(tmp_path, tmp_path, tmp_path / "teach", Plain(kind="plain"), NullRun())
+    assert read_json(tmp_path / "teach/earlier/towers.json") == []
 
 
 def test_a_model_has_one_fingerprint_however_it_is_loaded(

@@ -17,4 +17,8 @@ class Teacher(Strict, ABC):
 
     @abstractmethod
     def teach(self, ingest: Path, mine: Path, output: Path, run: Run) -> None:
-        """Write what the teacher leaves: `output/tower` and `output/report.json`, which names its `kind`."""
+        """Write what the teacher leaves: `output/tower` and `output/report.json`, which names its `kind`.
+
+        It may leave towers that it was before as well, `output/earlier/<name>`, for `evaluate` to compare it with:
+        `steps.teach.earlier` lists them.
+        """

@@ -1,0 +1,113 @@
+"""What the teacher was before: its base and the rounds of its training, each over documents that it reads itself."""
+
+from array import array
+from collections.abc import Collection
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from steps.core.code import code_digest
+from steps.core.corpus import CorpusRows, CorpusTexts
+from steps.core.errors import UserError
+from steps.core.files import read_json, sha256_file
+from steps.core.fingerprints import fingerprint
+from steps.core.precision import Precision
+from steps.core.towers import encode, load_tower
+from steps.core.vector_cache import embed_once
+from steps.evaluate.systems import BM25, TEACHER, Earlier, Hits, Search, digest
+from steps.retrieval.exact_search import best_documents
+from steps.serving.dims import truncate
+
+_SHARD = 4096  # documents between two savings of their vectors
+_BLOCK = 16_384  # documents whose vectors are cut at once
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How an earlier tower reads documents and queries, so that it compares with the teacher.
+
+    `dim`: dimensions of the index. `computed_in`: what the teacher's documents were computed in.
+    """
+
+    dim: int
+    computed_in: Precision
+    batch_size: int
+
+
+def open_earlier(
+    ingest: Path, embed: Path, teach: Path, dim: int, batch_size: int, students: Collection[str]
+) -> list[Earlier]:
+    """The towers that `towers.json` in `teach/earlier` names, in order; none of a teacher that was not trained.
+
+    `embed` is the folder of the teacher's documents, `dim` that of the index. UserError when a tower is missing, or a
+    student has its name.
+    """
+    reading = Reading(dim, read_json(embed / "report.json")["computed_in"], batch_size)
+    shared = sha256_file(ingest / "corpus.parquet"), asdict(reading), code_digest("steps.evaluate.earlier")
+    found = []
+    for name in read_json(teach / "earlier" / "towers.json"):
+        folder = teach / "earlier" / name
+        if name in {BM25, TEACHER, *students}:
+            raise UserError(
+                f"evaluate.earlier_towers: {folder} and another system are both named {name!r}; rename the student"
+            )
+        if not folder.is_dir():
+            raise UserError(f"{folder}: not found; run `dvc pull`, or `dvc repro` to train the teacher again")
+        known = fingerprint(folder).id
+        found.append(Earlier(name, digest(known, *shared), partial(search_corpus, folder, known, ingest, reading)))
+    return found
+
+
+def search_corpus(
+    folder: Path, known: str, ingest: Path, reading: Reading, datasets: Collection[str], scratch: Path
+) -> Search:
+    """Exact search, by the tower in a folder, in all documents of some data sets; `known` is its fingerprint's id.
+
+    Documents are read as `embed` reads them, and only those that the tower did not read before: vectors are kept below
+    SLIMTOWER_CACHE, and those of this corpus lie in the folder `scratch` while they are searched.
+    """
+    tower = load_tower(folder)
+    doc_ids: dict[str, list[str]] = {name: [] for name in datasets}
+    places = {name: array("q") for name in datasets}
+    chosen = array("q")
+    for row, (doc_id, dataset) in enumerate(CorpusRows(ingest, ["doc_id", "dataset"])):
+        if dataset in places:
+            doc_ids[dataset].append(doc_id)
+            places[dataset].append(len(chosen))
+            chosen.append(row)
+    embed_once(
+        tower,
+        known,
+        "document",
+        CorpusTexts(ingest, np.array(chosen, dtype=np.int64)),
+        scratch / "documents.npy",
+        dtype="float32",
+        precision=reading.computed_in,
+        batch_size=reading.batch_size,
+        shard_texts=_SHARD,
+        what=f"embed documents, {folder.name}",
+    )
+    vectors = _cut(scratch / "documents.npy", reading.dim)
+    rows = {name: np.array(own, dtype=np.int64) for name, own in places.items()}
+
+    def search(dataset: str, texts: list[str], k: int) -> Hits:
+        asked = truncate(encode(tower, texts, "query", batch_size=reading.batch_size), reading.dim)
+        own, ids = rows[dataset], doc_ids[dataset]
+        scores, best = best_documents(asked, vectors, k, own)
+        return list(scores), [[ids[place] for place in line] for line in np.searchsorted(own, best).tolist()]
+
+    return search
+
+
+def _cut(path: Path, dim: int) -> np.ndarray:
+    """The vectors of a file as a memory map, of them the first `dim` dimensions as an index of so many has them."""
+    vectors: np.ndarray = np.load(path, mmap_mode="r")
+    if vectors.shape[1] == dim:
+        return vectors
+    target = path.with_name("first_dimensions.npy")
+    first = np.lib.format.open_memmap(target, mode="w+", dtype=np.float32, shape=(len(vectors), dim))
+    for start in range(0, len(vectors), _BLOCK):
+        first[start : start + _BLOCK] = truncate(vectors[start : start + _BLOCK], dim)
+    return first

@@ -1,0 +1,68 @@
+"""What training the teacher brought: its nDCG@10 against that of every tower that it was before, query by query."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from steps.core.measures import NDCG
+from steps.evaluate.results import Result
+from steps.evaluate.retention import Comparison, compare, p_value
+
+_SPLITS = ("dev", "test")  # the first that there is says whether training helped: knobs are chosen on dev
+
+
+@dataclass(frozen=True)
+class Gain:
+    """The teacher against one tower on one data set: the mean difference, and the comparison, whose wins are its."""
+
+    difference: float
+    comparison: Comparison
+
+    def as_dict(self) -> dict[str, float]:
+        """Key of metrics.json -> value."""
+        return {"difference": self.difference} | self.comparison.as_dict()
+
+
+@dataclass(frozen=True)
+class Gains:
+    """The teacher against every earlier tower: `of_split[split][data set][tower]`.
+
+    `overall[tower]` is the mean over data sets of the mean difference, and its p-value (`retention.p_value`): on dev,
+    or on test where there are no dev queries.
+    """
+
+    of_split: Mapping[str, Mapping[str, Mapping[str, Gain]]]
+    overall: Mapping[str, tuple[float, float]]
+
+
+def gains(teacher: Result, earlier: Mapping[str, Result]) -> Gains:
+    """Of results on the same judged sets."""
+    splits = {split: {name: _paired(teacher, tower, split) for name, tower in earlier.items()} for split in _SPLITS}
+    decides = next((split for split in _SPLITS if teacher.of_split(split)), "")
+    overall = {}
+    for name, pairs in splits.get(decides, {}).items():
+        differences = [theirs - before for theirs, before in pairs.values()]
+        overall[name] = float(np.mean([values.mean() for values in differences])), p_value(differences)
+    return Gains(
+        {
+            split: {
+                dataset: {name: _gain(*pairs[dataset]) for name, pairs in towers.items()}
+                for dataset in next(iter(towers.values()), {})
+            }
+            for split, towers in splits.items()
+        },
+        overall,
+    )
+
+
+def _paired(teacher: Result, tower: Result, split: str) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """nDCG@10 of the queries of each data set by both, `(queries,)`."""
+    return {
+        ours.judged.dataset: (ours.values[NDCG], before.values[NDCG])
+        for ours, before in zip(teacher.of_split(split), tower.of_split(split), strict=True)
+    }
+
+
+def _gain(teacher: np.ndarray, before: np.ndarray) -> Gain:
+    return Gain(float((teacher - before).mean()), compare(teacher, before))
