@@ -43,13 +43,13 @@ def chosen(words: argparse.Namespace, asked: Tables) -> tuple[Table, list[str], 
     return table, [UNTRAINED, *(row for row in table.rows if row in only and row != UNTRAINED)], seeds
 
 
-def runs_of(planned: Mapping[str, Plan], variables: Mapping[str, str]) -> dict[str, Mined]:
+def runs_of(planned: Mapping[str, Plan]) -> dict[str, Mined]:
     """By name, the run of each plan, brought up to date."""
     distinct = {plan.run: plan for plan in planned.values()}
     found = {}
     for number, (name, plan) in enumerate(distinct.items(), start=1):
         print(f"teachers: mines {number}/{len(distinct)}: runs/{name}", file=sys.stderr, flush=True)
-        found[name] = mined(plan, variables)
+        found[name] = mined(plan)
     return found
 
 
@@ -107,10 +107,9 @@ def main() -> None:
     words = parser.parse_args()
     asked = read_tables(TABLES)
     table, rows, seeds = chosen(words, asked)
-    variables = given_variables()
-    every = plans(words.table, table, variables)
+    every = plans(words.table, table, given_variables())
     planned = {row: every[row] for row in rows}
-    runs = runs_of(planned, variables)
+    runs = runs_of(planned)
     with TemporaryDirectory(prefix="bench-teachers.") as cache:
         os.environ["SLIMTOWER_CACHE"] = cache  # a killed cell begins anew: its time is that of a whole training
         cells = measure(words.table, table, planned, runs, seeds)

@@ -5,7 +5,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -16,7 +16,7 @@ import yaml
 from bench.tables.pipeline import Pipeline
 from bench.teachers.described import UNTRAINED, Table
 from pipeline.params import check_params
-from pipeline.recipe import laid_over, overlay
+from pipeline.recipe import fill, overlay
 from steps.core.errors import UserError
 from steps.core.files import sha256_file
 from steps.core.params import PARAMS, parse_mapping, read_mapping
@@ -30,7 +30,7 @@ _VARIABLES = ("DATA", "UNLABELLED", "RELEVANCE", "TEST_FROM", "SIMULATED", "SINC
 
 @dataclass(frozen=True)
 class Plan:
-    """A row's teacher, and the run that mines for it: its name, and the recipe as text."""
+    """A row's teacher, and the run that mines for it: its name, and the recipe as text, its variables filled."""
 
     teacher: Teacher
     run: str
@@ -63,14 +63,12 @@ def plans(name: str, table: Table, variables: Mapping[str, str]) -> dict[str, Pl
     UserError for params that params.yaml would not take, without the DATA that the recipe reads, and where `zero_shot`
     is trained.
     """
-    path = Path(table.recipe) if table.recipe else PARAMS
-    text = _recipe_text(name, table, variables)
-    params, recipe = read_mapping(PARAMS), parse_mapping(text, str(path))
+    recipe, params = _recipe(name, table, variables), read_mapping(PARAMS)
     runs: dict[str, str] = {}
     found = {}
     for row in table.rows:
         where, change = f"bench/teachers.yaml: tables.{name}.rows.{row}", table.overlay_of(row)
-        raw = overlay(laid_over(params, text, dict(variables), path), change)
+        raw = overlay(overlay(params, recipe), change)
         checked = check_params(raw, where)
         mining = json.dumps({section: raw[section] for section in _MINING}, sort_keys=True)
         run = runs.setdefault(mining, f"teachers_{name}_{row}")
@@ -87,22 +85,20 @@ def given_variables() -> dict[str, str]:
     return {name: value for name in _VARIABLES if (value := os.environ.get(name))}
 
 
-def mined(plan: Plan, variables: Mapping[str, str]) -> Mined:
+def mined(plan: Plan) -> Mined:
     """The plan's run, brought up to date; UserError where a stage fails, after it has said why."""
     recipe = RECIPES / f"{plan.run}.yaml"
     recipe.parent.mkdir(parents=True, exist_ok=True)
     recipe.write_text(plan.recipe, encoding="utf-8")
-    words = [f"{key}={value}" for key, value in variables.items()]
-    command: Sequence[str] = [sys.executable, "-m", "pipeline.recipe", str(recipe), *words, STAGE]
-    if subprocess.run(command).returncode:
+    if subprocess.run([sys.executable, "-m", "pipeline.recipe", str(recipe), STAGE]).returncode:
         raise UserError(f"runs/{plan.run}: a stage up to {STAGE} failed; mend what it says above, then run this again")
     return Mined(Pipeline(Path("runs") / plan.run))
 
 
-def _recipe_text(name: str, table: Table, variables: Mapping[str, str]) -> str:
-    """The table's recipe; one that changes nothing for the embedded demo."""
+def _recipe(name: str, table: Table, variables: Mapping[str, str]) -> dict[str, Any]:
+    """The table's recipe with its variables filled; one that changes nothing for the embedded demo."""
     if not table.recipe:
-        return "{}"
+        return {}
     path = Path(table.recipe)
     if not path.is_file():
         raise UserError(f"bench/teachers.yaml: tables.{name}.recipe: {path}: no such file; name one of recipes/")
@@ -112,7 +108,7 @@ def _recipe_text(name: str, table: Table, variables: Mapping[str, str]) -> str:
             f"DATA: the table {name} reads {path}, whose comments say how to get its data; run"
             f" `make bench-teachers TABLE={name} DATA=<folder>`"
         )
-    return text
+    return parse_mapping(fill(text, dict(variables), path), str(path))
 
 
 def data_of(mined: Mined) -> dict[str, Any]:

@@ -134,7 +134,8 @@ def test_a_row_is_laid_over_the_tables_and_that_over_the_recipe() -> None:
     assert (kept["epochs"], kept["batch_size"], kept["max_triplets"]) == (2.0, 8, 0), "row, table, recipe"
     assert [plan.run for plan in found.values()] == ["teachers_t_zero_shot"] * 3 + ["teachers_t_other"]
     recipe = yaml.safe_load(found["other"].recipe)
-    assert recipe["mine"] == {"seed": 4} and recipe["ingest"]["sources"][0]["path"] == "${DATA}"
+    assert recipe["mine"] == {"seed": 4} and recipe["ingest"]["sources"][0]["path"] == str(Path("somewhere").resolve())
+    assert recipe["ingest"]["unlabelled_queries"] == "", "a variable that is not given is no missing value"
     assert recipe["teach"] == yaml.safe_load(Path("recipes/beir.yaml").read_text())["teach"], "mining needs no teacher"
 
 
@@ -154,9 +155,8 @@ def test_a_stage_that_fails_ends_the_bench(tmp_path: Path, monkeypatch: pytest.M
 
     monkeypatch.setattr(mined_module.subprocess, "run", fail)
     with pytest.raises(UserError, match=r"runs/r: a stage up to mine@relevance failed"):
-        mined(Plan(TEACHER, "r", "mine: {seed: 4}"), GIVEN)
-    assert commands[0][1:] == ["-m", "pipeline.recipe", ".cache/bench-teachers/recipes/r.yaml", "DATA=somewhere",
-                               "mine@relevance"]  # fmt: skip
+        mined(Plan(TEACHER, "r", "mine: {seed: 4}"))
+    assert commands[0][1:] == ["-m", "pipeline.recipe", ".cache/bench-teachers/recipes/r.yaml", "mine@relevance"]
     assert Path(commands[0][3]).read_text() == "mine: {seed: 4}"
 
 
@@ -264,13 +264,13 @@ def described(tower: Path) -> dict[str, Any]:
     return {"seeds": [1, 2], "tables": {"tiny": made | {"common": {"teach": {"teacher": {"dense": teacher}}}}}}
 
 
-def mined_here(plan: Plan, variables: dict[str, str]) -> Mined:
+def mined_here(plan: Plan) -> Mined:
     """The stages up to `mine` in this process."""
     from steps.candidates.run import run as candidates
     from steps.mine.run import Signal
     from steps.mine.run import run as mine
 
-    raw = laid_over(read_mapping(Path("params.yaml")), plan.recipe, variables, Path("r.yaml"))
+    raw = laid_over(read_mapping(Path("params.yaml")), plan.recipe, {}, Path("r.yaml"))
     params, root = check_params(raw, "r.yaml"), Path("runs") / plan.run
     ingest = run_ingest(root, params)
     candidates(ingest, root / "data/candidates", params.candidates, NullRun())
@@ -301,7 +301,7 @@ def test_a_table_is_measured_written_and_kept(
     monkeypatch.setenv("DATA", str(write_data(tmp_path / "beir")))
     monkeypatch.chdir(tmp_path)
     runs: list[str] = []
-    monkeypatch.setattr(bench, "mined", lambda plan, given: runs.append(plan.run) or mined_here(plan, given))
+    monkeypatch.setattr(bench, "mined", lambda plan: runs.append(plan.run) or mined_here(plan))
     written = tmp_path / "bench/results/teachers/tiny.json"
 
     def run(*words: str) -> None:
@@ -356,8 +356,8 @@ def test_rows_share_stages_through_the_pipeline(tiny_tower: Path, tmp_path: Path
     done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     ran = [line.split("'")[1] for line in done.stdout.splitlines() if line.startswith("Running stage")]
-    assert sorted(ran) == ["candidates", "ingest", "mine@click", "mine@judged", "mine@judged", "mine@relevance",
-                           "mine@relevance"]  # fmt: skip
+    mining = [f"mine@{signal}" for signal in ("click", "judged", "relevance")]
+    assert sorted(ran) == sorted(["ingest", "candidates", *mining, *mining]), "what rows have alike runs once"
     assert set(read_json(root / "bench/results/teachers/tiny.json")["rows"]) == {"zero_shot", "judged", "deep"}
     again = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True)
     assert again.returncode == 0 and "Running stage" not in again.stdout and again.stderr.count("known") == 3
