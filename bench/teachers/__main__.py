@@ -1,0 +1,125 @@
+"""python -m bench.teachers TABLE [--only ROW,...] [--seeds 1,2,3]: teachers by what they are trained on.
+
+TABLE is one of bench/teachers.yaml. The pipeline is brought up to `mine` in runs/teachers_<table>_<row>, once for all
+rows that mine alike. Every row's teacher is then trained with every seed, embeds the whole corpus, and is scored on dev
+and test by exact search; each row is compared with zero_shot, which is always measured, and with the rows that it
+names, by paired tests. The environment variables of the recipe (DATA) are read. A finished cell is kept below
+.cache/bench-teachers, so a killed bench goes on. Writes bench/results/teachers/TABLE.json when all rows and seeds are
+there.
+"""
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from bench.teachers.cells import measured
+from bench.teachers.described import UNTRAINED, Table, Tables, read_tables
+from bench.teachers.mined import Mined, Plan, data_of, given_variables, mined, plans
+from bench.teachers.summary import difference, summary, told
+from steps.core.errors import UserError, guarded
+from steps.core.files import write_json
+
+TABLES = Path("bench/teachers.yaml")
+RESULTS = Path("bench/results/teachers")
+
+
+def chosen(words: argparse.Namespace, asked: Tables) -> tuple[Table, list[str], list[int]]:
+    """The table, and rows and seeds that were asked for; UserError for names that are not there."""
+    if words.table not in asked.tables:
+        raise UserError(f"bench.teachers: no table {words.table!r}; {TABLES} has {', '.join(asked.tables)}")
+    table = asked.tables[words.table]
+    only = words.only.split(",") if words.only else list(table.rows)
+    if unknown := [row for row in only if row not in table.rows]:
+        raise UserError(f"--only: {words.table} has no row {', '.join(unknown)}; it has {', '.join(table.rows)}")
+    try:
+        seeds = [int(word) for word in words.seeds.split(",")] if words.seeds else table.seeds or asked.seeds
+    except ValueError:
+        raise UserError(f"--seeds: {words.seeds!r} are no numbers; write 1,2,3") from None
+    return table, [UNTRAINED, *(row for row in table.rows if row in only and row != UNTRAINED)], seeds
+
+
+def runs_of(planned: Mapping[str, Plan]) -> dict[str, Mined]:
+    """By name, the run of each plan, brought up to date."""
+    distinct = {plan.run: plan for plan in planned.values()}
+    found = {}
+    for number, (name, plan) in enumerate(distinct.items(), start=1):
+        print(f"teachers: mines {number}/{len(distinct)}: runs/{name}", file=sys.stderr, flush=True)
+        found[name] = mined(plan)
+    return found
+
+
+def measure(
+    name: str, table: Table, planned: Mapping[str, Plan], runs: Mapping[str, Mined], seeds: list[int]
+) -> dict[str, list[dict[str, Any]]]:
+    """The cells of each row, one a seed; a line a row as it is done."""
+    cells: dict[str, list[dict[str, Any]]] = {}
+    number, total = 0, len(planned) * len(seeds)
+    for row, plan in planned.items():
+        cells[row] = []
+        for seed in seeds:
+            number += 1
+            print(f"teachers: {name} {number}/{total}: {row}, seed {seed} ...", file=sys.stderr, flush=True)
+            found, known = measured(plan.seeded(seed), runs[plan.run])
+            origin = "known" if known else f"{found['seconds']:.0f} s"
+            print(f"teachers: {name} {number}/{total}: {row}, seed {seed}: {origin}", file=sys.stderr, flush=True)
+            cells[row].append(found)
+        line = line_of(row, table, cells)
+        print(told(f"{name} {row}", line, list(found["scores"])), flush=True)
+    return cells
+
+
+def line_of(row: str, table: Table, cells: Mapping[str, list[dict[str, Any]]]) -> dict[str, Any]:
+    """What is told of a row: its summary, and its difference to zero_shot and to those of its `against` in `cells`."""
+    others = dict.fromkeys(other for other in (UNTRAINED, *table.rows[row].against) if other in cells and other != row)
+    against = {other: difference(cells[row], cells[other]) for other in others}
+    return {"description": table.rows[row].description, **summary(cells[row]), "against": against}
+
+
+def finished(
+    name: str, table: Table, cells: Mapping[str, list[dict[str, Any]]], data: Mapping[str, Any], seeds: list[int]
+) -> dict[str, Any]:
+    """The table as it is written."""
+    every = [cell for row in cells.values() for cell in row]
+    machines = {json.dumps(cell["machine"], sort_keys=True): cell["machine"] for cell in every}
+    return {
+        "table": name,
+        "description": table.description,
+        "recipe": table.recipe,
+        "seeds": seeds,
+        "machines": list(machines.values()),
+        "git_commit": ", ".join(sorted({cell["git_commit"] for cell in every})),
+        "data": data,
+        "rows": {row: line_of(row, table, cells) for row in cells},
+    }
+
+
+def main() -> None:
+    """Mine, measure and write one table."""
+    parser = argparse.ArgumentParser(prog="python -m bench.teachers", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("table")
+    parser.add_argument("--only", default="", help="rows, separated by commas; absent = all")
+    parser.add_argument("--seeds", default="", help="such as 1,2,3; absent = those of bench/teachers.yaml")
+    words = parser.parse_args()
+    asked = read_tables(TABLES)
+    table, rows, seeds = chosen(words, asked)
+    every = plans(words.table, table, given_variables())
+    planned = {row: every[row] for row in rows}
+    runs = runs_of(planned)
+    with TemporaryDirectory(prefix="bench-teachers.") as cache:
+        os.environ["SLIMTOWER_CACHE"] = cache  # a killed cell begins anew: its time is that of a whole training
+        cells = measure(words.table, table, planned, runs, seeds)
+    written = RESULTS / f"{words.table}.json"
+    if set(rows) == set(table.rows) and seeds == (table.seeds or asked.seeds):
+        write_json(written, finished(words.table, table, cells, data_of(runs[planned[UNTRAINED].run]), seeds))
+        print(f"wrote {written}")
+    else:
+        print(f"{written} stays as it is: this is a part of the table")
+
+
+if __name__ == "__main__":
+    guarded(main)

@@ -1,0 +1,64 @@
+"""From per-query figures of all seeds to a row of a table: means, spreads, and differences with paired tests."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from steps.core.errors import UserError
+from steps.evaluate.retention import p_value
+
+Cells = Sequence[Mapping[str, Any]]  # one a seed
+
+
+def summary(cells: Cells) -> dict[str, Any]:
+    """Triplets, mean seconds, and nDCG@10 by split: mean over queries, then data sets, then seeds; sd over seeds."""
+    times = ("training_seconds", "stage_seconds", "seconds")
+    return {
+        "triplets": cells[0]["triplets"],
+        "by_source": cells[0]["by_source"],
+        **{name: float(np.mean([cell[name] for cell in cells])) for name in times},
+        **{split: _quality(cells, split) for split in cells[0]["scores"]},
+    }
+
+
+def difference(cells: Cells, others: Cells) -> dict[str, dict[str, float]]:
+    """By split, how much more nDCG@10 the first have, and how likely chance alone makes it (paired, two-sided t-test).
+
+    Seeds are averaged first; data sets count alike. UserError where the two were not asked the same queries.
+    """
+    found = {}
+    for split in cells[0]["scores"]:
+        first, second = by_query(cells, split), by_query(others, split)
+        if {name: len(row) for name, row in first.items()} != {name: len(row) for name, row in second.items()}:
+            raise UserError(f"bench.teachers: rows have other {split} queries than those they are compared with")
+        apart = [first[name] - second[name] for name in first]
+        found[split] = {"difference": float(np.mean([row.mean() for row in apart])), "p": p_value(apart)}
+    return found
+
+
+def by_query(cells: Cells, split: str) -> dict[str, np.ndarray]:
+    """nDCG@10 of each query of a split, seeds averaged, `(queries,)` by data set."""
+    sets = cells[0]["scores"].get(split, {})
+    return {name: np.mean([cell["scores"][split][name] for cell in cells], axis=0) for name in sets}
+
+
+def _quality(cells: Cells, split: str) -> dict[str, Any]:
+    by_set = {name: float(values.mean()) for name, values in by_query(cells, split).items()}
+    seeds = np.array([np.mean([np.mean(row) for row in cell["scores"][split].values()]) for cell in cells])
+    sd = float(seeds.std(ddof=1)) if len(seeds) > 1 else None
+    return {"ndcg": float(seeds.mean()), "sd": sd, "by_seed": seeds.tolist(), "datasets": by_set}
+
+
+def told(name: str, row: Mapping[str, Any], splits: Sequence[str]) -> str:
+    """A row as one line."""
+    parts = [f"{name}: {row['triplets']:,} triplets, {row['training_seconds']:.0f} s"]
+    for split in splits:
+        sd = "" if row[split]["sd"] is None else f" (sd {row[split]['sd']:.4f})"
+        said = [f"{split} {row[split]['ndcg']:.4f}{sd}"]
+        said += [
+            f"{found[split]['difference']:+.4f} to {other} (p {found[split]['p']:.2g})"
+            for other, found in row["against"].items()
+        ]
+        parts.append(", ".join(said))
+    return "; ".join(parts)

@@ -1,0 +1,364 @@
+"""Tables of teachers by what they are trained on: what is read, planned, kept, compared and written."""
+
+import os
+import subprocess
+import sys
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from scipy import stats
+from stages import write_ingest, write_mine
+from teach_fakes import PARAMS as TEACHER
+from whole_run import run_ingest, write_beir
+
+from bench.tables.pipeline import Pipeline
+from bench.teachers import __main__ as bench
+from bench.teachers import cells as cells_module
+from bench.teachers import mined as mined_module
+from bench.teachers.cells import key, scored
+from bench.teachers.described import Table, read_tables
+from bench.teachers.mined import Mined, Plan, mined, plans
+from bench.teachers.summary import difference, summary
+from pipeline.params import check_params
+from pipeline.plain_copy import plain_copy
+from pipeline.recipe import laid_over
+from steps.core.errors import UserError
+from steps.core.files import read_json
+from steps.core.params import read_mapping
+from steps.core.tables import SCHEMAS, write_table
+from steps.core.towers import encode, load_tower
+from steps.core.tracking import NullRun
+
+ROOT = Path(__file__).parents[2]
+GIVEN = {"DATA": "somewhere"}
+UNTRAINED: dict[str, Any] = {"teach": {"teacher": {"dense": {"epochs": 0.0}}}}
+
+
+def rows(**others: dict[str, Any]) -> dict[str, Any]:
+    """A table's rows, zero_shot in front."""
+    every = {"zero_shot": UNTRAINED, **others}
+    return {name: {"description": name} | row for name, row in every.items()}
+
+
+def table(common: dict[str, Any] | None = None, recipe: str = "", **others: dict[str, Any]) -> Table:
+    """A table with zero_shot and other rows."""
+    return Table.model_validate({"description": "-", "recipe": recipe, "common": common or {}, "rows": rows(**others)})
+
+
+def cell(*by_set: list[float], triplets: int = 5, seconds: float = 2.0, split: str = "test") -> dict[str, Any]:
+    """What a seed gives: nDCG@10 of the queries of data sets 0, 1, ..."""
+    times = {"training_seconds": seconds, "stage_seconds": seconds + 1, "seconds": seconds + 2}
+    scores = {split: {str(number): values for number, values in enumerate(by_set)}}
+    return {"scores": scores, "triplets": triplets, "by_source": {"judged": triplets}, **times}
+
+
+def test_every_row_of_the_file_is_params_and_rows_that_mine_alike_share_a_run() -> None:
+    tables = read_tables(Path("bench/teachers.yaml")).tables
+    assert set(tables) == {"demo", "medquad", "scifact"}
+    for name, each in tables.items():
+        planned = plans(name, each, GIVEN)
+        shared = [row for row, plan in planned.items() if plan.run == f"teachers_{name}_zero_shot"]
+        changed = [row for row, its in each.rows.items() if its.candidates or its.mine or its.rank]
+        assert changed and set(shared) == set(each.rows) - set(changed)
+        assert len({plan.run for plan in planned.values()}) == 1 + len(changed)
+        teachers = [str(plan.teacher.model_dump()) for plan in planned.values() if plan.run.endswith("zero_shot")]
+        assert len(set(teachers)) == len(teachers), "no two rows of one run are the same teacher"
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"seeds": []}, "seeds"),
+        ({"tables": {"a": {"description": "-", "rows": {"b": {"description": "-"}}}}}, "zero_shot"),
+        ({"tables": {"a": {"description": "-", "rows": rows(b={"minne": {}})}}}, r"minne is unknown.*mine"),
+        (
+            {"tables": {"a": {"description": "-", "rows": rows(b={"against": ["c"]})}}},
+            r"rows\.b\.against names \['c'\]",
+        ),
+        ({"tables": {"a": {"description": "-", "rows": rows(b={"ingest": {}})}}}, "ingest is unknown"),
+        ({"tables": {"a": {"description": "-", "rows": rows() | {"../b": {"description": "-"}}}}}, r"\.\./b"),
+    ],
+)
+def test_what_is_wrong_in_the_file_is_named(tmp_path: Path, change: dict[str, Any], said: str) -> None:
+    whole = {"seeds": [1], "tables": {"a": {"description": "-", "rows": rows()}}}
+    (tmp_path / "teachers.yaml").write_text(yaml.safe_dump(whole | change))
+    with pytest.raises(UserError, match=said):
+        read_tables(tmp_path / "teachers.yaml")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("nowhere", "", ""), "no table 'nowhere'; bench/teachers.yaml has demo"),
+        (("demo", "clicks,klicks", ""), "--only: demo has no row klicks; it has zero_shot"),
+        (("demo", "", "1,two"), "--seeds: '1,two' are no numbers"),
+    ],
+)
+def test_what_is_asked_for_is_there(words: tuple[str, str, str], said: str) -> None:
+    asked = read_tables(Path("bench/teachers.yaml"))
+    with pytest.raises(UserError, match=said):
+        bench.chosen(Namespace(**dict(zip(("table", "only", "seeds"), words, strict=True))), asked)
+
+
+def test_zero_shot_is_always_measured_and_first() -> None:
+    asked = read_tables(Path("bench/teachers.yaml"))
+    _, found, seeds = bench.chosen(Namespace(table="demo", only="judged,clicks", seeds="4"), asked)
+    assert found == ["zero_shot", "clicks", "judged"] and seeds == [4]
+
+
+@pytest.mark.parametrize(
+    ("made", "given", "said"),
+    [
+        (table(recipe="recipes/beir.yaml"), {}, r"make bench-teachers TABLE=t DATA=<folder>"),
+        (table(recipe="recipes/none.yaml"), GIVEN, r"recipes/none\.yaml: no such file"),
+        (table(zero_shot={}), GIVEN, r"rows\.zero_shot: is trained; set the teacher's epochs: 0\.0"),
+        (table(a={"mine": {"judged_skp": 3}}), GIVEN, r"tables\.t\.rows\.a: mine\.judged_skp is unknown"),
+        (table(a={"candidates": {"depth": 5}}), GIVEN, r"tables\.t\.rows\.a: candidates\.depth is 5"),
+    ],
+)
+def test_a_row_that_cannot_be_measured_is_named_before_any_work(made: Table, given: dict[str, str], said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        plans("t", made, given)
+
+
+def test_a_row_is_laid_over_the_tables_and_that_over_the_recipe() -> None:
+    common = {"mine": {"seed": 3}, "teach": {"teacher": {"dense": {"epochs": 2.0, "batch_size": 4}}}}
+    batch = {"teach": {"teacher": {"dense": {"batch_size": 8}}}}
+    made = table(common, "recipes/beir.yaml", a=batch, same={"mine": {"seed": 3}}, other={"mine": {"seed": 4}})
+    found = plans("t", made, GIVEN)
+    kept = found["a"].teacher.model_dump()
+    assert (kept["epochs"], kept["batch_size"], kept["max_triplets"]) == (2.0, 8, 0), "row, table, recipe"
+    assert [plan.run for plan in found.values()] == ["teachers_t_zero_shot"] * 3 + ["teachers_t_other"]
+    recipe = yaml.safe_load(found["other"].recipe)
+    assert recipe["mine"] == {"seed": 4} and recipe["ingest"]["sources"][0]["path"] == str(Path("somewhere").resolve())
+    assert recipe["ingest"]["unlabelled_queries"] == "", "a variable that is not given is no missing value"
+    assert recipe["teach"] == yaml.safe_load(Path("recipes/beir.yaml").read_text())["teach"], "mining needs no teacher"
+
+
+def test_a_seed_makes_no_other_teacher_of_one_that_is_not_trained() -> None:
+    untrained = Plan(TEACHER.model_copy(update={"epochs": 0.0}), "r", "{}")
+    assert untrained.seeded(1) == untrained.seeded(2)
+    assert Plan(TEACHER, "r", "{}").seeded(5) == TEACHER.model_copy(update={"seed": 5})
+
+
+def test_a_stage_that_fails_ends_the_bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    commands: list[list[str]] = []
+
+    def fail(command: list[str]) -> subprocess.CompletedProcess[str]:
+        commands.append(command)
+        return subprocess.CompletedProcess(command, 3)
+
+    monkeypatch.setattr(mined_module.subprocess, "run", fail)
+    with pytest.raises(UserError, match=r"runs/r: a stage up to mine@relevance failed"):
+        mined(Plan(TEACHER, "r", "mine: {seed: 4}"))
+    assert commands[0][1:] == ["-m", "pipeline.recipe", ".cache/bench-teachers/recipes/r.yaml", "mine@relevance"]
+    assert Path(commands[0][3]).read_text() == "mine: {seed: 4}"
+
+
+def test_a_row_is_means_over_queries_then_data_sets_then_seeds() -> None:
+    draw = np.random.default_rng(3)
+    seeds = [[draw.random(7).tolist(), draw.random(31).tolist()] for _ in range(3)]
+    found = summary([cell(*sets, seconds=seconds) for sets, seconds in zip(seeds, (1.0, 2.0, 6.0), strict=True)])
+    by_seed = [sum(sum(values) / len(values) for values in sets) / 2 for sets in seeds]
+    mean = sum(by_seed) / 3
+    sd = (sum((value - mean) ** 2 for value in by_seed) / 2) ** 0.5
+    assert found["test"]["by_seed"] == pytest.approx(by_seed, abs=1e-12)
+    assert found["test"]["ndcg"] == pytest.approx(mean, abs=1e-12)
+    assert found["test"]["sd"] == pytest.approx(sd, abs=1e-12)
+    assert found["test"]["datasets"]["1"] == pytest.approx(sum(sum(sets[1]) for sets in seeds) / 93, abs=1e-12)
+    assert (found["training_seconds"], found["triplets"]) == (3.0, 5)
+    assert summary([cell([0.5, 1.0])])["test"]["sd"] is None
+
+
+def test_a_difference_is_paired_by_query_with_seeds_averaged_first() -> None:
+    draw = np.random.default_rng(4)
+    before, after = draw.random((3, 40)), draw.random((3, 40)) + 0.1
+    cells, others = ([cell(row.tolist()) for row in each] for each in (after, before))
+    expected = stats.ttest_rel(after.mean(axis=0), before.mean(axis=0))
+    found = difference(cells, others)["test"]
+    assert found["difference"] == pytest.approx(float((after - before).mean()), abs=1e-12)
+    assert found["p"] == pytest.approx(float(expected.pvalue), rel=1e-9)
+    assert difference(cells, cells)["test"] == {"difference": 0.0, "p": 1.0}
+
+
+def test_data_sets_count_alike_in_a_difference() -> None:
+    draw = np.random.default_rng(5)
+    small, large = draw.random(5), draw.random(500)
+    found = difference([cell((small + 0.2).tolist(), large.tolist())], [cell(small.tolist(), large.tolist())])
+    assert found["test"]["difference"] == pytest.approx(0.1)
+
+
+def test_rows_with_other_queries_are_not_compared() -> None:
+    with pytest.raises(UserError, match="other test queries"):
+        difference([cell([0.1, 0.2])], [cell([0.1, 0.2, 0.3])])
+    with pytest.raises(UserError, match="other test queries"):
+        difference([cell([0.1, 0.2])], [cell([0.1, 0.2], split="dev")])
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Mined:
+    """A run whose tables a test wrote: two data sets, a triplet for each training query."""
+    write_ingest(tmp_path / "data/ingest")
+    for name in ("impressions", "relevance"):
+        write_table(tmp_path / "data/ingest", name, SCHEMAS[name].empty_table())
+    write_mine(tmp_path / "data/mine/relevance")
+    return Mined(Pipeline(tmp_path))
+
+
+@pytest.mark.medium
+def test_scores_are_of_exact_search_over_the_whole_data_set(small: Mined, tiny_tower: Path) -> None:
+    tower, pipeline = load_tower(tiny_tower), small.pipeline
+    found = scored(tower, pipeline, "fp32")
+    documents = encode(tower, pipeline.document_texts(), "document").astype(np.float64)
+    assert {(item.split, item.dataset) for item in pipeline.judged_sets} == {("test", "one"), ("dev", "two")}
+    for item in pipeline.judged_sets:
+        chosen, ids = pipeline.corpus[item.dataset]
+        queries = encode(tower, item.texts, "query").astype(np.float64)
+        expected = []
+        for query, values in zip(item.query_ids, queries @ documents[chosen].T, strict=True):
+            ranked = [ids[row] for row in np.argsort(-values)[:10]]
+            right = [ranked.index(doc) for doc in item.qrels[query] if doc in ranked]
+            expected.append(sum(1 / np.log2(rank + 2) for rank in right))
+        assert found[item.split][item.dataset] == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.medium
+def test_a_cell_is_known_by_all_that_its_figures_depend_on(
+    small: Mined, tiny_tower: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    teacher = TEACHER.model_copy(update={"base": str(tiny_tower)})
+    known = key(teacher, small)
+    assert key(teacher, Mined(Pipeline(tmp_path))) == known
+    others = {key(teacher.model_copy(update=change), small) for change in ({"seed": 9}, {"epochs": 1.0})}
+    write_table(tmp_path / "data/mine/relevance", "triplets", SCHEMAS["triplets"].empty_table())
+    others.add(key(teacher, Mined(Pipeline(tmp_path))))
+    monkeypatch.setitem(cells_module._CODE, type(teacher).__module__, ["other code"])
+    others.add(key(teacher, small))
+    assert len(others | {known}) == 5
+
+
+@pytest.mark.medium
+def test_a_teacher_that_nothing_trains_is_no_row(
+    small: Mined, tiny_tower: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_table(tmp_path / "data/mine/relevance", "triplets", SCHEMAS["triplets"].empty_table())
+    with pytest.raises(UserError, match=r"the teacher was not trained \(zero-shot: no click log"):
+        cells_module.measure(TEACHER.model_copy(update={"base": str(tiny_tower)}), small.pipeline)
+
+
+def described(tower: Path) -> dict[str, Any]:
+    """A file with one table over a BEIR folder."""
+    teacher = {"base": str(tower), "epochs": 1.0, "max_triplets": 32, "batch_size": 8, "precision": "fp32"}
+    teacher |= {"max_document_length": 32, "dev_queries": 0}
+    others = {
+        "judged": {"against": ["in_batch"]},
+        "in_batch": {"teach": {"teacher": {"dense": {"loss": {"hard_negatives": "none"}}}}, "against": ["judged"]},
+        "deep": {"mine": {"judged_skip": 30}, "teach": {"teacher": {"dense": {"rounds": {"more": 1}}}}},
+    }
+    made = {"description": "a tiny one", "recipe": "recipes/beir.yaml", "rows": rows(**others)}
+    return {"seeds": [1, 2], "tables": {"tiny": made | {"common": {"teach": {"teacher": {"dense": teacher}}}}}}
+
+
+def mined_here(plan: Plan) -> Mined:
+    """The stages up to `mine` in this process."""
+    from steps.candidates.run import run as candidates
+    from steps.mine.run import Signal
+    from steps.mine.run import run as mine
+
+    raw = laid_over(read_mapping(Path("params.yaml")), plan.recipe, {}, Path("r.yaml"))
+    params, root = check_params(raw, "r.yaml"), Path("runs") / plan.run
+    ingest = run_ingest(root, params)
+    candidates(ingest, root / "data/candidates", params.candidates, NullRun())
+    found = [root / "data/candidates/bm25"]
+    earlier: Path | None = None
+    cells: list[tuple[Signal, list[Path]]] = [("click", []), ("judged", found), ("relevance", [])]
+    for signal, own in cells:
+        output = root / "data/mine" / signal
+        mine(signal=signal, ingest=ingest, found=own, earlier=earlier, output=output, params=params.mine, run=NullRun())
+        earlier = output
+    return Mined(Pipeline(root))
+
+
+def write_data(folder: Path) -> Path:
+    """A BEIR folder with judgements of each split."""
+    return write_beir(folder, judged={"train": slice(0, 50), "dev": slice(50, 65), "test": slice(65, 90)})
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_table_is_measured_written_and_kept(
+    tiny_tower: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("params.yaml", "recipes/beir.yaml"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes((ROOT / name).read_bytes())
+    (tmp_path / "bench").mkdir()
+    (tmp_path / "bench/teachers.yaml").write_text(yaml.safe_dump(described(tiny_tower), sort_keys=False))
+    monkeypatch.setenv("DATA", str(write_data(tmp_path / "beir")))
+    monkeypatch.chdir(tmp_path)
+    runs: list[str] = []
+    monkeypatch.setattr(bench, "mined", lambda plan: runs.append(plan.run) or mined_here(plan))
+    written = tmp_path / "bench/results/teachers/tiny.json"
+
+    def run(*words: str) -> None:
+        monkeypatch.setattr(sys, "argv", ["bench.teachers", "tiny", *words])
+        bench.main()
+
+    run("--only", "judged", "--seeds", "1")
+    assert not written.is_file(), "a part of a table is not written"
+    assert "judged: 32 triplets" in capsys.readouterr().out
+    assert len(list((tmp_path / ".cache/bench-teachers").glob("*.json"))) == 2
+    run()
+    assert runs == ["teachers_tiny_zero_shot", "teachers_tiny_zero_shot", "teachers_tiny_deep"]
+    told = capsys.readouterr()
+    assert "tiny 3/8: judged, seed 1: known" in told.err and "tiny 2/8: zero_shot, seed 2: known" in told.err
+    found = read_json(written)
+    assert (found["seeds"], found["recipe"]) == ([1, 2], "recipes/beir.yaml")
+    assert found["machines"][0]["cores"] and found["git_commit"]
+    assert found["data"]["queries"] == {"dev": {"own": 15}, "test": {"own": 25}}
+    zero, judged, deep = (found["rows"][name] for name in ("zero_shot", "judged", "deep"))
+    assert zero["triplets"] == 0 and zero["test"]["sd"] == 0 and zero["against"] == {}
+    assert judged["by_source"] == {"judged": 32} and judged["training_seconds"] > 0
+    assert set(judged["against"]) == {"zero_shot", "in_batch"} and set(deep["against"]) == {"zero_shot"}
+    for split in ("dev", "test"):
+        apart = judged[split]["ndcg"] - zero[split]["ndcg"]
+        assert judged["against"]["zero_shot"][split]["difference"] == pytest.approx(apart, abs=1e-9)
+        towards = (judged["against"]["in_batch"][split], found["rows"]["in_batch"]["against"]["judged"][split])
+        assert towards[0]["difference"] == pytest.approx(-towards[1]["difference"])
+        assert 0 <= towards[0]["p"] == pytest.approx(towards[1]["p"])
+
+    monkeypatch.setattr(cells_module, "measure", lambda *words: pytest.fail("a finished cell is not measured again"))
+    before = written.read_bytes()
+    run()
+    assert written.read_bytes() == before
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_rows_share_stages_through_the_pipeline(tiny_tower: Path, tmp_path: Path) -> None:
+    root = tmp_path / "project"
+    plain_copy(ROOT, root)
+    whole = described(tiny_tower) | {"seeds": [1]}
+    del whole["tables"]["tiny"]["rows"]["in_batch"]
+    whole["tables"]["tiny"]["rows"]["judged"]["against"] = []
+    (root / "bench/teachers.yaml").write_text(yaml.safe_dump(whole, sort_keys=False))
+    for words in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "copy"]):
+        identity = ["-c", "user.name=test", "-c", "user.email=test@example.org"]
+        subprocess.run(["git", *identity, *words], cwd=root, check=True, capture_output=True)
+
+    environment = {k: v for k, v in os.environ.items() if k not in {"MLFLOW_TRACKING_URI", "SLIMTOWER_CACHE"}}
+    environment |= {"DVC_NO_ANALYTICS": "true", "PYTHONPATH": "", "DATA": str(write_data(tmp_path / "beir"))}
+    command = [sys.executable, "-m", "bench.teachers", "tiny"]
+    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    ran = [line.split("'")[1] for line in done.stdout.splitlines() if line.startswith("Running stage")]
+    mining = [f"mine@{signal}" for signal in ("click", "judged", "relevance")]
+    assert sorted(ran) == sorted(["ingest", "candidates", *mining, *mining]), "what rows have alike runs once"
+    assert set(read_json(root / "bench/results/teachers/tiny.json")["rows"]) == {"zero_shot", "judged", "deep"}
+    again = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True)
+    assert again.returncode == 0 and "Running stage" not in again.stdout and again.stderr.count("known") == 3
