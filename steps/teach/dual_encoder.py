@@ -16,29 +16,39 @@ from steps.core.judged import read_judged_sets
 from steps.core.tables import ROLES, read_table, table_path
 from steps.core.towers import load_tower, route
 from steps.core.tracking import Run
+from steps.teach.contrastive_training import train_tower
 from steps.teach.dev_comparison import compare, dev_tasks, ndcg_per_query
 from steps.teach.hard_negatives import ENCODE_BATCH, Searched
-from steps.teach.rounds import Rounds, train_in_rounds
+from steps.teach.rounds import Rounds, Train, train_in_rounds
 from steps.teach.training_triplets import choose_triplets, known_positives
 from steps.training.distributed import rank
 
 if TYPE_CHECKING:
-    from steps.teach.kinds.dual_encoder import DualEncoder
+    from steps.teach.kinds.contrastive import Contrastive
 
 
-def teach_dual_encoder(ingest: Path, mine: Path, output: Path, params: "DualEncoder", run: Run) -> None:
+def teach_dual_encoder(ingest: Path, mine: Path, output: Path, params: "Contrastive", run: Run) -> None:
     """Write `output/tower` (a SentenceTransformer folder) and `output/report.json`.
 
-    `epochs: 0` saves the base's weights as they are; so does, with a line that says so, data without click log and
-    relevance table. UserError when epochs are asked for and of such data no triplet is usable. A base that is a Router
-    has a query and a document tower of different weights: both train, and both are kept.
-    Of several processes rank 0 alone evaluates and writes.
+    A base that is a Router has a query and a document tower of different weights: both train, and both are kept.
     """
-    corpus, queries = (read_table(ingest, name) for name in ("corpus", "queries"))
     tower = load_tower(resolve_base(params.base))
     limit_length(tower, params)
     make_inner_product(tower, params.base)
     check_dims(tower, params)
+    teach_tower(tower, train_tower, ingest, mine, output, params, run)
+
+
+def teach_tower(
+    tower: SentenceTransformer, train: Train, ingest: Path, mine: Path, output: Path, params: "Contrastive", run: Run
+) -> None:
+    """Train an untrained tower as its kind does, and write it to `output`, with the report.
+
+    `epochs: 0` saves the base's weights as they are; so does, with a line that says so, data without click log and
+    relevance table. UserError when epochs are asked for and of such data no triplet is usable.
+    Of several processes rank 0 alone evaluates and writes.
+    """
+    corpus, queries = (read_table(ingest, name) for name in ("corpus", "queries"))
     epochs = params.epochs
     report: dict[str, Any] = {"base": params.base, "kind": params.kind, "epochs": epochs, "comparison": None}
     report["rounds"] = []
@@ -77,7 +87,7 @@ def teach_dual_encoder(ingest: Path, mine: Path, output: Path, params: "DualEnco
 
         before = measure("base on dev")
         searched = Searched(ingest, known_positives(triplets, queries, ingest) if params.rounds.more else {})
-        rounds = train_in_rounds(tower, choice.chosen, searched, params, before, measure, run)
+        rounds = train_in_rounds(tower, train, choice.chosen, searched, params, before, measure, run)
         report["rounds"] = rounds.report
         if before:
             report["comparison"] = compare(before, rounds.ndcg)
@@ -100,7 +110,7 @@ def nothing_to_mine(ingest: Path, mine: Path) -> bool:
     return not any(pq.read_metadata(table_path(folder, name)).num_rows for folder, name in places)
 
 
-def limit_length(tower: SentenceTransformer, params: "DualEncoder") -> None:
+def limit_length(tower: SentenceTransformer, params: "Contrastive") -> None:
     """Let the tower read `max_document_length` tokens; UserError when its positions end before that."""
     for role in ROLES:
         network = getattr(route(tower, role)[0], "auto_model", None)
@@ -113,7 +123,7 @@ def limit_length(tower: SentenceTransformer, params: "DualEncoder") -> None:
     tower.max_seq_length = params.max_document_length
 
 
-def check_dims(tower: SentenceTransformer, params: "DualEncoder") -> None:
+def check_dims(tower: SentenceTransformer, params: "Contrastive") -> None:
     """UserError when the loss is to train first dimensions of which the tower has no more."""
     dim = tower.get_embedding_dimension()
     if dim is not None and (wrong := [each for each in params.loss.dims if each >= dim]):
