@@ -27,7 +27,7 @@ def teach_llm_dual_encoder(ingest: Path, mine: Path, output: Path, params: "LlmD
             ' set it to "{title}\\n{content}", with {topic} where it is wanted'
         )
     tower = llm_tower(params.base, params.dim, params.seed)
-    limit_length(tower, params)
     check_prompt_length(tower, params.max_document_length)
+    limit_length(tower, params)
     check_dims(tower, params)
     teach_tower(tower, train_llm_tower, ingest, mine, output, params, run)

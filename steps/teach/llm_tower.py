@@ -19,6 +19,7 @@ from sentence_transformers.sentence_transformer.modules import Normalize, Poolin
 from tokenizers.processors import TemplateProcessing
 from torch import nn
 from transformers import AddedToken
+from transformers.utils.logging import disable_progress_bar
 
 from steps.core.bases import resolve_base
 from steps.core.errors import UserError
@@ -62,7 +63,7 @@ def llm_tower(base: str, dim: int, seed: int) -> SentenceTransformer:
 
 def check_prompt_length(tower: SentenceTransformer, limit: int) -> None:
     """UserError when a document's prompt fills the `limit` tokens that the tower reads."""
-    prompt = len(route(tower, "document").preprocess(["."])["input_ids"][0])
+    prompt = len(route(tower, "document").preprocess(["."])["input_ids"][0]) - 1
     if limit <= prompt:
         raise UserError(
             f"teach.teacher: max_document_length is {limit}, but the prompt of a document alone has {prompt} tokens;"
@@ -72,6 +73,7 @@ def check_prompt_length(tower: SentenceTransformer, limit: int) -> None:
 
 def _load(base: str) -> Transformer:
     """The network of a base in its own dtype and its tokenizer, which pads on the right."""
+    disable_progress_bar()
     try:
         transformer = Transformer(resolve_base(base), model_kwargs={"dtype": "auto"})
     except (OSError, ValueError, KeyError) as error:

@@ -8,11 +8,15 @@ import torch
 from llm_fakes import END, TEXTS, laid_out, states_before, write_llm
 from safetensors import safe_open
 from sentence_transformers import SentenceTransformer
+from stages import run_embed, run_score
 from teach_fakes import write_tower
 from transformers import AutoModel
 
+from steps.core.document_texts import DocumentTemplate
 from steps.core.errors import UserError
+from steps.core.files import write_json
 from steps.core.fingerprints import fingerprint
+from steps.core.tables import read_table
 from steps.core.towers import encode, load_tower, route
 from steps.teach.llm_tower import check_prompt_length, llm_tower
 
@@ -57,6 +61,30 @@ def test_a_query_is_its_text_and_an_end(base: Path, saved: Path) -> None:
         expected = torch.nn.functional.normalize(queries[2].linear(state), dim=1).numpy()
     np.testing.assert_allclose(tower.encode_query(["sum tables"]), expected, atol=1e-5)
     assert queries.tokenizer("a", return_special_tokens_mask=True)["special_tokens_mask"] == [0, 1]
+
+
+@pytest.mark.slow
+def test_the_stages_after_teach_read_it(base: Path, saved: Path, tmp_path: Path) -> None:
+    run_embed(tmp_path, saved)
+    tower, embed = load_tower(saved), tmp_path / "data/embed"
+    corpus = read_table(tmp_path / "data/ingest", "corpus").to_pylist()
+    texts = [DocumentTemplate().text(row["title"], row["topic"], row["content"]) for row in corpus]
+    np.testing.assert_allclose(np.load(embed / "documents.npy"), encode(tower, texts, "document"), atol=1e-5)
+    token, _ = route(tower, "query").tokenizer("s").input_ids
+    np.testing.assert_allclose(np.load(embed / "tokens.npy")[token], encode(tower, ["s"], "query")[0], atol=1e-5)
+    write_json(tmp_path / "models/teach/dense/report.json", {"kind": "llm_dual_encoder"})
+    scores = read_table(run_score(tmp_path, "dense"), "scores")["score"].to_numpy()
+    asked, nearest = np.load(embed / "alignment.npy").astype(np.float64), np.load(embed / "nearest.npy")
+    expected = np.einsum("td,tkd->tk", asked, np.load(embed / "documents.npy")[nearest])
+    np.testing.assert_allclose(scores, expected.reshape(-1), atol=5e-3)  # alignment.npy is in half precision
+
+
+@pytest.mark.medium
+def test_a_fingerprint_tells_prompts_apart(saved: Path, tmp_path: Path) -> None:
+    tower = load_tower(saved)
+    route(tower, "document").tokenizer.chat_template += "!"
+    tower.save_pretrained(str(tmp_path / "other"), create_model_card=False)
+    assert fingerprint(tmp_path / "other").id != fingerprint(saved).id
 
 
 @pytest.mark.medium

@@ -24,7 +24,7 @@ from steps.core.towers import encode, load_tower, route
 from steps.core.tracking import NullRun, Run
 from steps.teach.kinds.llm_dual_encoder import LlmDualEncoder
 from steps.teach.llm_tower import llm_tower
-from steps.teach.llm_training import PlaceholderLoss, _training_tower, train_llm_tower
+from steps.teach.llm_training import PlaceholderLoss, StatesBefore, _training_tower, train_llm_tower
 from steps.teach.master_weights import MasterAdamW
 from steps.teach.run import run as teach
 from steps.teach.training_triplets import TextTriplet
@@ -112,6 +112,15 @@ def test_three_states_train_and_the_last_is_that_of_the_saved_tower(base: Path) 
         asked = training(training.preprocess(TEXTS, task="query"))["sentence_embedding"]
     assert torch.equal(asked[:, 0], asked[:, 1]) and torch.equal(asked[:, 0], asked[:, 2])
     np.testing.assert_allclose(unit(asked[:, 0].numpy()), encode(tower, TEXTS, "query"), atol=1e-5)
+
+
+def test_the_last_state_stands_for_a_placeholder_that_was_cut_off() -> None:
+    ids = torch.tensor([[5, 7, 6, 8, 0], [0, 5, 6, 9, 9]])
+    mask = torch.tensor([[1, 1, 1, 1, 0], [0, 1, 1, 1, 1]])
+    states = torch.arange(10.0).view(2, 5, 1)
+    features = {"input_ids": ids, "attention_mask": mask, "token_embeddings": states}
+    found = StatesBefore([7, 8, None])(features)["sentence_embedding"]
+    assert found.squeeze(2).tolist() == [[0.0, 2.0, 3.0], [9.0, 9.0, 9.0]]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
