@@ -23,7 +23,7 @@ $(VENV)/.done: requirements/run.lock requirements/install.sh
 # Java is in the stamp's name: once it is installed, so is pyspark
 ALL := $(VENV)/.all$(if $(JAVA_HOME)$(shell command -v java 2>/dev/null),-java)
 
-setup-all: $(ALL) ## tests, lint, Spark and ir_datasets besides: extras.lock and test.lock
+setup-all: $(ALL) ## tests, lint, Spark, ir_datasets and LoRA besides: extras.lock and test.lock
 
 $(ALL): requirements/run.lock requirements/extras.lock requirements/test.lock requirements/install.sh
 	@PYTHON="$(PYTHON)" requirements/install.sh run extras test

@@ -18,7 +18,7 @@ from steps.core.corpus import corpus_batches
 from steps.core.tables import read_table, table_path
 from steps.distill.params import Base, Fresh, Layers, Phase, Static, StudentParams
 from steps.generate.params import GenerateParams
-from steps.teach.kinds.dual_encoder import DualEncoder
+from steps.teach.kinds.contrastive import Contrastive
 
 TOKENS_A_WORD = 1.4
 LONGEST = 256  # tokens of a document that a teacher reads, where its kind does not say
@@ -43,7 +43,7 @@ class Data:
 def measure(ingest: Path, params: Params) -> Data:
     """What the tables of `ingest` hold, counted roughly."""
     teacher = params.teach.described(params.teach.index)
-    limit = teacher.max_document_length if isinstance(teacher, DualEncoder) else LONGEST
+    limit = teacher.max_document_length if isinstance(teacher, Contrastive) else LONGEST
     documents, tokens, words = 0, 0.0, 0
     for batch in corpus_batches(ingest, ["content"]):
         counts = pc.add(pc.count_substring(batch["content"], " "), 1)
@@ -89,7 +89,7 @@ def forecast(data: Data, params: Params, layer: float, layers: int, speed: float
         work[f"rank@{name}"] = tower * ranker.max_length * pairs
     for name in params.teach.teachers:
         teacher = params.teach.described(name)
-        if not isinstance(teacher, DualEncoder):
+        if not isinstance(teacher, Contrastive):
             continue  # of other kinds nothing is known here
         drawn = min(teacher.max_triplets or 4 * data.train_queries, 4 * data.train_queries)
         triplets = drawn * teacher.epochs * (1 + teacher.rounds.more)

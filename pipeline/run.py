@@ -23,7 +23,7 @@ from steps.core.bases import resolve_base
 from steps.core.errors import UserError
 from steps.ingest.listing import write_listing
 from steps.promote.dvc_lock import lock_stages
-from steps.teach.kinds.dual_encoder import DualEncoder
+from steps.teach.kinds.contrastive import Contrastive
 
 INGEST, SOURCES = Path("data/ingest"), Path("sources.json")
 _STAGE = re.compile(r"(Running stage|Stage) '([^']+)'")
@@ -127,7 +127,7 @@ def _tell(lines: Iterable[str]) -> None:
 def _expected(params: Params, precision: str, stages: list[str]) -> float:
     """About how many seconds the stages take; 0 where that cannot be told."""
     teacher = params.teach.described(params.teach.index)
-    base = teacher.base if isinstance(teacher, DualEncoder) else ""
+    base = teacher.base if isinstance(teacher, Contrastive) else ""
     operations = forecast.layer_operations(Path(resolve_base(base)))
     if operations is None or not stages:
         return 0.0

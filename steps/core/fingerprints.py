@@ -9,7 +9,7 @@ from steps.core.files import sha256_file
 
 _TOKENIZER_FILES = {
     "tokenizer.json", "vocab.txt", "special_tokens_map.json", "tokenizer_config.json", "vocab.json", "merges.txt",
-    "added_tokens.json", "sentencepiece.bpe.model", "spiece.model", "tokenizer.model",
+    "added_tokens.json", "sentencepiece.bpe.model", "spiece.model", "tokenizer.model", "chat_template.jinja",
 }  # fmt: skip
 _MODULE_FILES = {
     "modules.json", "config.json", "config_sentence_transformers.json", "sentence_bert_config.json",

@@ -47,11 +47,16 @@ def load_tower(source: str | Path, role: Role | None = None) -> SentenceTransfor
         raise UserError(
             f"model {source}: cannot be loaded ({reason}); give a sentence-transformers folder or a name on the hub"
         ) from None
+    forget_origin(tower)
+    return route(tower, role) if role else tower
+
+
+def forget_origin(tower: SentenceTransformer) -> None:
+    """Forget where its tokenizers were loaded from: it would be saved, and one model have several fingerprints."""
     for module in tower.modules():
         settings = getattr(getattr(module, "tokenizer", None), "init_kwargs", {})
-        for origin in ("is_local", "local_files_only"):  # would be saved, and one model have several fingerprints
+        for origin in ("is_local", "local_files_only"):
             settings.pop(origin, None)
-    return route(tower, role) if role else tower
 
 
 def route(tower: SentenceTransformer, role: Role) -> SentenceTransformer:

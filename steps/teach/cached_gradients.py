@@ -24,7 +24,8 @@ def backward(
     """Add the gradients of `loss` to the tower's parameters and return its value, equal on every process.
 
     `columns` are the batch's texts, a column each for query, positive and negative, whole on every process. `loss`
-    takes the columns' embeddings, each `(batch, dim)`. A process embeds its own rows, at most `micro_batch` at once.
+    takes the columns' embeddings, each `(batch, dim)` or, of several embeddings a text, `(batch, n, dim)`. A process
+    embeds its own rows, at most `micro_batch` at once.
     """
     batch = len(columns[0]["input_ids"])
     share = -(-batch // world())
@@ -42,7 +43,7 @@ def backward(
     value = loss(list(whole.unbind(dim=1)))
     (by_embedding,) = torch.autograd.grad(value, whole)
 
-    own = by_embedding[rows.to(whole.device)] * (places < batch).to(whole)[:, None, None]
+    own = by_embedding[rows.to(whole.device)] * (places < batch).to(whole).view(-1, *[1] * (whole.ndim - 1))
     if once:
         embedded[0].backward(own)
     else:
@@ -55,7 +56,7 @@ def backward(
 
 
 def _embed(tower: nn.Module, columns: Sequence[Features], rows: Tensor) -> Tensor:
-    """Embeddings of these rows of every column, `(rows, columns, dim)`."""
+    """Embeddings of these rows of every column, `(rows, columns, ..., dim)`."""
     return torch.stack([tower(_take(column, rows))["sentence_embedding"] for column in columns], dim=1)
 
 

@@ -28,11 +28,17 @@ from steps.training.library_trainer import (
 
 if TYPE_CHECKING:  # how runs are tracked changes no weight: checkpoints outlive it
     from steps.core.tracking import Run
-    from steps.teach.kinds.dual_encoder import DualEncoder
+    from steps.teach.kinds.contrastive import Contrastive
 
 
 def train_tower(
-    tower: SentenceTransformer, triplets: list[TextTriplet], params: "DualEncoder", checkpoints: Path, run: "Run"
+    tower: SentenceTransformer,
+    triplets: list[TextTriplet],
+    params: "Contrastive",
+    checkpoints: Path,
+    run: "Run",
+    trainer_class: "type[ContrastiveTrainer] | None" = None,
+    loss_class: type[ContrastiveLoss] = ContrastiveLoss,
 ) -> None:
     """Train the tower in place for `params.epochs`, from the checkpoint in `checkpoints` if a killed run left one.
 
@@ -46,11 +52,11 @@ def train_tower(
     if params.loss.hard_negatives != "none":
         columns["negative"] = [triplet.negative for triplet in triplets]
     tower.model_card_data.generate_widget_examples = False
-    trainer = ContrastiveTrainer(
+    trainer = (trainer_class or ContrastiveTrainer)(
         model=tower,
         args=_arguments(tower, params, checkpoints),
         train_dataset=Dataset.from_dict(columns),
-        loss=ContrastiveLoss(tower, params.temperature, params.loss),
+        loss=loss_class(tower, params.temperature, params.loss),
         callbacks=[LossLog(run, "teacher", "teach.teacher", "raise temperature or set precision: fp32")],
     )
     trainer.quieten()
@@ -101,7 +107,7 @@ def cut_to_tokens(tower: SentenceTransformer, texts: list[str], limit: int) -> l
 
 
 def _arguments(
-    tower: SentenceTransformer, params: "DualEncoder", checkpoints: Path
+    tower: SentenceTransformer, params: "Contrastive", checkpoints: Path
 ) -> SentenceTransformerTrainingArguments:
     roles = {"query": "query", "positive": "document", "negative": "document"}
     arguments = SentenceTransformerTrainingArguments(

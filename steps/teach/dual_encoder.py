@@ -1,6 +1,7 @@
 """A dual encoder: from triplets to the teacher, and the proof that training it was worth it."""
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,30 +17,54 @@ from steps.core.judged import read_judged_sets
 from steps.core.tables import ROLES, read_table, table_path
 from steps.core.towers import load_tower, route
 from steps.core.tracking import Run
+from steps.teach.contrastive_training import train_tower
 from steps.teach.dev_comparison import compare, dev_tasks, ndcg_per_query
 from steps.teach.earlier import FOLDER, list_towers
 from steps.teach.hard_negatives import ENCODE_BATCH, Searched
-from steps.teach.rounds import Rounds, train_in_rounds
+from steps.teach.rounds import Rounds, Train, train_in_rounds
 from steps.teach.training_triplets import choose_triplets, known_positives
 from steps.training.distributed import rank
 
 if TYPE_CHECKING:
-    from steps.teach.kinds.dual_encoder import DualEncoder
+    from steps.teach.kinds.contrastive import Contrastive
 
 
-def teach_dual_encoder(ingest: Path, mine: Path, output: Path, params: "DualEncoder", run: Run) -> None:
+def teach_dual_encoder(ingest: Path, mine: Path, output: Path, params: "Contrastive", run: Run) -> None:
     """Write `output/tower` (a SentenceTransformer folder), `output/report.json`, and what the tower was before.
 
-    Where it is trained, that is `output/earlier/base`, which reads texts as the trained tower does, and of each round
-    but the last `round_0` and so on beside it: towers that `evaluate` can compare it with.
+    A base that is a Router has a query and a document tower of different weights: both train, and both are kept.
+    """
+
+    def base() -> SentenceTransformer:
+        tower = load_tower(resolve_base(params.base))
+        limit_length(tower, params)
+        make_inner_product(tower, params.base)
+        check_dims(tower, params)
+        return tower
+
+    teach_tower(base, train_tower, ingest, mine, output, params, run)
+
+
+def teach_tower(
+    base: Callable[[], SentenceTransformer],
+    train: Train,
+    ingest: Path,
+    mine: Path,
+    output: Path,
+    params: "Contrastive",
+    run: Run,
+) -> None:
+    """Train what `base` makes as its kind does, and write it to `output`, with the report and what it was before.
+
+    The latter where it is trained: `output/earlier/base`, which reads texts as the trained tower does, and beside it
+    of each round but the last `round_0` and so on: towers that `evaluate` can compare it with. `base` is called once
+    more for it, as training would have to hold a second copy of the weights.
     `epochs: 0` saves the base's weights as they are; so does, with a line that says so, data without click log and
-    relevance table. UserError when epochs are asked for and of such data no triplet is usable. A base that is a Router
-    has a query and a document tower of different weights: both train, and both are kept.
+    relevance table. UserError when epochs are asked for and of such data no triplet is usable.
     Of several processes rank 0 alone evaluates and writes.
     """
+    tower = base()
     corpus, queries = (read_table(ingest, name) for name in ("corpus", "queries"))
-    tower = _base_tower(params)
-    check_dims(tower, params)
     epochs = params.epochs
     report: dict[str, Any] = {"base": params.base, "kind": params.kind, "epochs": epochs, "comparison": None}
     report["rounds"] = []
@@ -78,7 +103,7 @@ def teach_dual_encoder(ingest: Path, mine: Path, output: Path, params: "DualEnco
 
         before = measure("base on dev")
         searched = Searched(ingest, known_positives(triplets, queries, ingest) if params.rounds.more else {})
-        rounds = train_in_rounds(tower, choice.chosen, searched, params, before, measure, run)
+        rounds = train_in_rounds(tower, train, choice.chosen, searched, params, before, measure, run)
         report["rounds"] = rounds.report
         if before:
             report["comparison"] = compare(before, rounds.ndcg)
@@ -89,8 +114,7 @@ def teach_dual_encoder(ingest: Path, mine: Path, output: Path, params: "DualEnco
         tower.save_pretrained(str(staging / "tower"), create_model_card=False, safe_serialization=True)
         report["fingerprint"] = fingerprint(staging / "tower").id
         if rounds:
-            base = _base_tower(params)  # loaded anew: training would have to hold a second copy of its weights
-            base.save_pretrained(str(staging / FOLDER / "base"), create_model_card=False, safe_serialization=True)
+            base().save_pretrained(str(staging / FOLDER / "base"), create_model_card=False, safe_serialization=True)
             list_towers(staging, ["base", *rounds.save_earlier(tower, staging / FOLDER)])
         write_json(staging / "report.json", report)
     run.model(output / "tower", "teacher")
@@ -99,21 +123,13 @@ def teach_dual_encoder(ingest: Path, mine: Path, output: Path, params: "DualEnco
         rounds.remove()
 
 
-def _base_tower(params: "DualEncoder") -> SentenceTransformer:
-    """The base, with the length and the similarity of the teacher."""
-    tower = load_tower(resolve_base(params.base))
-    limit_length(tower, params)
-    make_inner_product(tower, params.base)
-    return tower
-
-
 def nothing_to_mine(ingest: Path, mine: Path) -> bool:
     """Whether the data have neither triplets nor impressions and relevance scores, of which they would be mined."""
     places = ((mine, "triplets"), (ingest, "impressions"), (ingest, "relevance"))
     return not any(pq.read_metadata(table_path(folder, name)).num_rows for folder, name in places)
 
 
-def limit_length(tower: SentenceTransformer, params: "DualEncoder") -> None:
+def limit_length(tower: SentenceTransformer, params: "Contrastive") -> None:
     """Let the tower read `max_document_length` tokens; UserError when its positions end before that."""
     for role in ROLES:
         network = getattr(route(tower, role)[0], "auto_model", None)
@@ -126,7 +142,7 @@ def limit_length(tower: SentenceTransformer, params: "DualEncoder") -> None:
     tower.max_seq_length = params.max_document_length
 
 
-def check_dims(tower: SentenceTransformer, params: "DualEncoder") -> None:
+def check_dims(tower: SentenceTransformer, params: "Contrastive") -> None:
     """UserError when the loss is to train first dimensions of which the tower has no more."""
     dim = tower.get_embedding_dimension()
     if dim is not None and (wrong := [each for each in params.loss.dims if each >= dim]):

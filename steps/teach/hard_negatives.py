@@ -26,7 +26,7 @@ from steps.teach.contrastive_training import cut_to_tokens
 from steps.teach.training_triplets import TextTriplet
 
 if TYPE_CHECKING:
-    from steps.teach.kinds.dual_encoder import DualEncoder
+    from steps.teach.kinds.contrastive import Contrastive
     from steps.teach.round_params import RoundParams
 
 ENCODE_BATCH = 64
@@ -69,7 +69,7 @@ def mine_negatives(
     tower: SentenceTransformer,
     triplets: Sequence[TextTriplet],
     searched: Searched,
-    params: "DualEncoder",
+    params: "Contrastive",
     number: int,
     scratch: Path,
 ) -> np.ndarray:
@@ -111,7 +111,7 @@ def allowed(
     return np.sort(ranked[far & ~np.isin(keys[ranked], keys[positives])])
 
 
-def _embedded(tower: SentenceTransformer, searched: Searched, params: "DualEncoder", scratch: Path) -> np.ndarray:
+def _embedded(tower: SentenceTransformer, searched: Searched, params: "Contrastive", scratch: Path) -> np.ndarray:
     """Vectors of all documents, float32 `(documents, dim)`, as a memory map."""
     scratch.mkdir(parents=True, exist_ok=True)
     target = scratch / "documents.npy"
@@ -152,7 +152,7 @@ def _search(
     positive_rows: np.ndarray,
     vectors: np.ndarray,
     datasets: Mapping[str, np.ndarray],
-    params: "DualEncoder",
+    params: "Contrastive",
     number: int,
 ) -> Hits:
     """Search the data set of each triplet's query."""

@@ -19,19 +19,20 @@ from steps.core.errors import UserError
 from steps.core.files import cache_root, staged_file
 from steps.core.precision import resolve_precision
 from steps.core.tracking import NullRun, Run
-from steps.teach.contrastive_training import train_tower
 from steps.teach.dev_comparison import compare
 from steps.teach.hard_negatives import Searched, mine_negatives
 from steps.teach.training_triplets import TextTriplet
 from steps.training.distributed import agreed, meet, rank
 
 if TYPE_CHECKING:
-    from steps.teach.kinds.dual_encoder import DualEncoder
+    from steps.teach.kinds.contrastive import Contrastive
 
 _TRAINED = "trained.pt"  # weights of a finished round, in its folder
 _SHARED = "the hosts do not see the same files there; let SLIMTOWER_CACHE be one volume that all of them mount"
 Measure = Callable[[str], dict[str, float]]
 """nDCG@10 of each dev query with the tower as it is; what a progress bar calls it."""
+Train = Callable[[SentenceTransformer, list[TextTriplet], Any, Path, Run], None]
+"""Trains a tower in place on triplets, by the params of its kind, with checkpoints in a folder."""
 
 
 @dataclass(frozen=True)
@@ -62,9 +63,10 @@ class Rounds:
 
 def train_in_rounds(
     tower: SentenceTransformer,
+    train: Train,
     triplets: Sequence[TextTriplet],
     searched: Searched,
-    params: "DualEncoder",
+    params: "Contrastive",
     base: Mapping[str, float],
     measure: Measure,
     run: Run,
@@ -84,7 +86,7 @@ def train_in_rounds(
         folders.append(folder := checkpoint_folder(tower, now, params, f"{number} {digest}"))
         if not _take_up(tower, folder):
             start = time.monotonic()
-            train_tower(tower, now, params, folder, _RoundRun(run, number) if number else run)
+            train(tower, now, params, folder, _RoundRun(run, number) if number else run)
             seconds += time.monotonic() - start
             if number < params.rounds.more:
                 _keep(tower, folder)
@@ -96,12 +98,12 @@ def train_in_rounds(
 
 
 def checkpoint_folder(
-    tower: SentenceTransformer, triplets: Sequence[TextTriplet], params: "DualEncoder", of_round: str = ""
+    tower: SentenceTransformer, triplets: Sequence[TextTriplet], params: "Contrastive", of_round: str = ""
 ) -> Path:
     """Folder below SLIMTOWER_CACHE that only a run over equal weights, texts and knobs would continue from."""
     key = hashlib.sha256()
     knobs = params.model_dump(exclude={"dev_queries", "dev_documents", "checkpoint_steps"})
-    code = code_digest("steps.teach.contrastive_training", "steps.teach.hard_negatives")
+    code = code_digest("steps.teach.contrastive_training", "steps.teach.llm_training", "steps.teach.hard_negatives")
     key.update(f"{code} {torch.__version__} {of_round}".encode())
     key.update(json.dumps(knobs | {"computes_in": resolve_precision(params.precision)}, sort_keys=True).encode())
     for name, tensor in sorted(tower.state_dict().items()):
@@ -147,7 +149,7 @@ def _next_triplets(
     tower: SentenceTransformer,
     triplets: list[TextTriplet],
     searched: Searched,
-    params: "DualEncoder",
+    params: "Contrastive",
     number: int,
     folder: Path,
 ) -> tuple[list[TextTriplet], dict[str, int]]:

@@ -13,6 +13,7 @@ from teach_fakes import PARAMS, documents, queries, table, triplets, write_tower
 from transformers import TrainerCallback
 
 import steps.teach.contrastive_training as contrastive_training
+import steps.teach.dual_encoder as dual_encoder
 import steps.teach.hard_negatives as hard_negatives
 import steps.teach.rounds as rounds
 from steps.core.errors import UserError
@@ -212,7 +213,7 @@ def test_a_round_trains_on_over_new_negatives_and_says_so(
         contrastive_training.train_tower(tower, now, *rest)
         states.append(tower.state_dict()[WORDS].clone())
 
-    monkeypatch.setattr(rounds, "train_tower", recorded)
+    monkeypatch.setattr(dual_encoder, "train_tower", recorded)
     run = Recorder()
     report = read_json(train(tmp_path, params(base, 2), "teach", run) / "report.json")
     first, second, third = trained

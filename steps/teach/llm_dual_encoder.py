@@ -1,0 +1,39 @@
+"""A causal language model as dual encoder: from triplets to the teacher."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sentence_transformers import SentenceTransformer
+
+from steps.core.document_texts import corpus_template
+from steps.core.errors import UserError
+from steps.core.tracking import Run
+from steps.teach.dual_encoder import check_dims, limit_length, teach_tower
+from steps.teach.llm_tower import check_prompt_length, llm_tower
+from steps.teach.llm_training import train_llm_tower
+
+if TYPE_CHECKING:
+    from steps.teach.kinds.llm_dual_encoder import LlmDualEncoder
+
+
+def teach_llm_dual_encoder(ingest: Path, mine: Path, output: Path, params: "LlmDualEncoder", run: Run) -> None:
+    """Write `output/tower` (a SentenceTransformer folder, in the base's dtype) and `output/report.json`.
+
+    Of texts of titles and contents the first line is the title: UserError where documents are made without a line
+    break behind it.
+    """
+    template = corpus_template(ingest)
+    if "\n" not in template.text("a", "", "b"):
+        raise UserError(
+            f'ingest.document is "{template.template}": llm_dual_encoder knows the title by the line break behind it;'
+            ' set it to "{title}\\n{content}", with {topic} where it is wanted'
+        )
+
+    def base() -> SentenceTransformer:
+        tower = llm_tower(params.base, params.dim, params.seed)
+        check_prompt_length(tower, params.max_document_length)
+        limit_length(tower, params)
+        check_dims(tower, params)
+        return tower
+
+    teach_tower(base, train_llm_tower, ingest, mine, output, params, run)

@@ -1,0 +1,132 @@
+"""A query and a document tower made of one causal language model, which read prompts (ScalingNote, Sec. 3.2).
+
+A document's prompt has three placeholders, and the state before each is an embedding: of its title, of its content,
+and of both. The last is the one that is indexed: it has read everything, the two others among it, while those are
+there to train it. A causal state does not depend on what follows, so the document tower reads the prompt up to the last
+placeholder and pools its last token.
+
+The prompt is the tokenizer's chat template, and a query's [EOS] is in the tokenizer's post-processor: a saved tower is
+read by sentence-transformers alone, which keeps the prompt's end where it cuts a long text.
+"""
+
+from typing import Any
+
+import torch
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.base.modules import Dense, Router
+from sentence_transformers.base.modules.transformer import Transformer
+from sentence_transformers.sentence_transformer.modules import Normalize, Pooling
+from tokenizers.processors import TemplateProcessing
+from torch import nn
+from transformers import AddedToken
+from transformers.utils.logging import disable_progress_bar
+
+from steps.core.bases import resolve_base
+from steps.core.errors import UserError
+from steps.core.tables import ROLES, Role
+from steps.core.towers import device, forget_origin, route
+
+TITLE_QUERY, CONTENT_QUERY = "[TITLE_QUERY]", "[CONTENT_QUERY]"
+DOCUMENT = (
+    "{%- set lines = messages[-1]['content'].split('\\n', 1) -%}"
+    "Document: {'title': {{ lines[0] if lines | length > 1 else '' }}}. Predict a query term:\"" + TITLE_QUERY + '". '
+    "Document: {'content': {{ lines[-1] }}}. Predict a query term:\"" + CONTENT_QUERY + '", '
+    'combine the predicted query terms, and compress the above content into one word:"'
+)
+"""Prompt of a document up to its third placeholder, as a Jinja template: its first line is the title, unless it is its
+only one. A topic stands where the template of documents (`ingest.document`) places it."""
+
+
+def llm_tower(base: str, dim: int, seed: int) -> SentenceTransformer:
+    """Untrained towers of `base`, in its own dtype, as a Router; their maps W^Q and W^D to `dim` (Eq. 3-4) are equal.
+
+    The maps are random and orthogonal, by seed: what the model says of a text and another survives them.
+    UserError for a base that cannot be loaded, is not causal, or has no token that ends a text.
+    """
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)  # rows of placeholders, where the vocabulary grows, and the map
+        towers = {role: _load(base) for role in ROLES}
+        _end_queries(towers["query"])
+        _prompt_documents(towers["document"])
+        width = towers["query"].get_embedding_dimension()
+        weight = nn.init.orthogonal_(torch.empty(dim, width)).to(towers["query"].auto_model.dtype)
+
+    def modules(role: Role) -> list[nn.Module]:
+        pooling = Pooling(width, pooling_mode="lasttoken")
+        return [towers[role], pooling, Dense(width, dim, False, None, init_weight=weight.clone())]
+
+    routes = Router.for_query_document(modules("query"), modules("document"))  # type: ignore[arg-type]
+    tower = SentenceTransformer(modules=[routes, Normalize()], device=device(), similarity_fn_name="cosine")
+    forget_origin(tower)
+    return tower
+
+
+def check_prompt_length(tower: SentenceTransformer, limit: int) -> None:
+    """UserError when a document's prompt fills the `limit` tokens that the tower reads."""
+    prompt = len(route(tower, "document").preprocess(["."])["input_ids"][0]) - 1
+    if limit <= prompt:
+        raise UserError(
+            f"teach.teacher: max_document_length is {limit}, but the prompt of a document alone has {prompt} tokens;"
+            " raise it"
+        )
+
+
+def _load(base: str) -> Transformer:
+    """The network of a base in its own dtype and its tokenizer, which pads on the right."""
+    disable_progress_bar()
+    try:
+        transformer = Transformer(resolve_base(base), model_kwargs={"dtype": "auto"})
+    except (OSError, ValueError, KeyError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise UserError(
+            f"model {base}: cannot be loaded ({reason}); give the folder of a language model or a name on the hub"
+        ) from None
+    _check_causal(transformer.auto_model, base)
+    tokenizer: Any = transformer.tokenizer
+    if tokenizer is None or tokenizer.eos_token is None:
+        raise UserError(f"model {base}: its tokenizer has no eos_token; name a language model that has one")
+    tokenizer.padding_side, tokenizer.pad_token = "right", tokenizer.pad_token or tokenizer.eos_token
+    tokenizer.chat_template = None
+    transformer.modality_config = {"text": {"method": "forward", "method_output_name": "last_hidden_state"}}
+    return transformer
+
+
+def _check_causal(network: Any, base: str) -> None:
+    """UserError when the state of a token depends on what follows it."""
+    ids = torch.arange(8).unsqueeze(0)
+    with torch.inference_mode():
+        whole, part = (network.eval()(input_ids=each).last_hidden_state[0, 3].float() for each in (ids, ids[:, :4]))
+    rounding = torch.finfo(network.dtype).eps ** 0.5
+    if not torch.allclose(whole, part, rtol=rounding, atol=rounding * float(part.abs().max())):
+        raise UserError(f"model {base}: is not causal; give a causal language model, or set kind: dual_encoder")
+
+
+def _end_queries(transformer: Transformer) -> None:
+    """Let every text end in [EOS], and begin with whatever the tokenizer puts before it."""
+    tokenizer: Any = transformer.tokenizer
+    ends = [tokenizer.bos_token] if _begins_with_bos(transformer) else []
+    ends.append(tokenizer.eos_token)
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+        single=" ".join([*ends[:-1], "$A", ends[-1]]),
+        special_tokens=[(token, tokenizer.convert_tokens_to_ids(token)) for token in set(ends)],
+    )
+
+
+def _prompt_documents(transformer: Transformer) -> None:
+    """Let the document prompt be written around every text, its placeholders tokens of their own."""
+    tokenizer: Any = transformer.tokenizer
+    network: Any = transformer.auto_model
+    tokenizer.add_tokens([AddedToken(name, special=True) for name in (TITLE_QUERY, CONTENT_QUERY)], special_tokens=True)
+    if len(tokenizer) > network.get_input_embeddings().num_embeddings:
+        network.resize_token_embeddings(len(tokenizer))
+    tokenizer.chat_template = ("{{ bos_token }}" if _begins_with_bos(transformer) else "") + DOCUMENT
+    transformer.input_formatter.message_format = "flat"
+    text = transformer.modality_config["text"]
+    transformer.modality_config = {"text": text, "message": {**text, "format": "flat"}}
+    transformer.input_formatter.supported_modalities = list(transformer.modality_config)
+
+
+def _begins_with_bos(transformer: Transformer) -> bool:
+    """Whether the tokenizer of the base puts a token of beginning before texts."""
+    tokenizer: Any = transformer.tokenizer
+    return tokenizer.bos_token_id is not None and tokenizer("a").input_ids[0] == tokenizer.bos_token_id
