@@ -17,6 +17,7 @@ from rank_fakes import (
     write_encoder,
     write_rank_world,
 )
+from recorder import Recorder
 from safetensors.torch import load_file
 from teach_fakes import table
 from transformers import TrainerCallback
@@ -28,21 +29,9 @@ from steps.core.errors import UserError
 from steps.core.files import read_json
 from steps.core.fingerprints import fingerprint
 from steps.core.tables import read_table, write_table
-from steps.core.tracking import NullRun
 from steps.retrieval.rankers import load_ranker
 
 pytestmark = pytest.mark.medium
-
-
-class Recorder(NullRun):
-    """Keeps the loss of each step."""
-
-    def __init__(self) -> None:
-        self.losses: dict[int, float] = {}
-
-    def metrics(self, values: Any, step: int | None = None) -> None:
-        if "loss" in values and step is not None:
-            self.losses[step] = values["loss"]
 
 
 @pytest.fixture

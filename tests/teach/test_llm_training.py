@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from llm_fakes import LLM_PARAMS, TEXTS, TITLED, states_before, write_llm, write_titled_world
+from recorder import Recorder
 from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
 from teach_fakes import documents, queries, triplets, write_world
@@ -30,17 +31,6 @@ from steps.teach.run import run as teach
 from steps.teach.training_triplets import TextTriplet
 
 LORA = {"rank": 4, "alpha": 8, "target_modules": ["q_proj", "v_proj", "up_proj"]}
-
-
-class Recorder(NullRun):
-    """Keeps the loss of each step."""
-
-    def __init__(self) -> None:
-        self.losses: dict[int, float] = {}
-
-    def metrics(self, values: Any, step: int | None = None) -> None:
-        if "loss" in values and step is not None:
-            self.losses[step] = values["loss"]
 
 
 @pytest.fixture(scope="module")

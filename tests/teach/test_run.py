@@ -6,6 +6,7 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 import torch
+from recorder import Recorder
 from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
 from teach_fakes import PARAMS, documents, queries, table, triplets, write_tower, write_world
@@ -22,17 +23,6 @@ from steps.teach.dev_comparison import compare
 from steps.teach.kinds.base import Teacher
 from steps.teach.kinds.dual_encoder import DualEncoder
 from steps.teach.run import run as teach
-
-
-class Recorder(NullRun):
-    """Keeps the loss of each step."""
-
-    def __init__(self) -> None:
-        self.losses: dict[int, float] = {}
-
-    def metrics(self, values: Any, step: int | None = None) -> None:
-        if "loss" in values and step is not None:
-            self.losses[step] = values["loss"]
 
 
 @pytest.fixture
