@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from steps.distill.candidates import Candidates, Drawn
-from steps.distill.losses.base import Batch, Loss, Need, Outputs
+from steps.distill.losses.base import Batch, Loss, Need, Outputs, Units
 from steps.distill.students import Student
 from steps.distill.targets import Teachers
 from steps.distill.tokens import Tokens
@@ -27,11 +27,16 @@ class Objective:
         teachers: Teachers,
         candidates: Candidates | None = None,
         document_tokens: Tokens | None = None,
+        units: Units | None = None,
     ) -> None:
-        """`candidates` where a loss compares documents; `document_tokens` of all documents for a symmetric student."""
+        """`candidates` where a loss compares documents; `document_tokens` of all documents for a symmetric student.
+
+        `units` of the vectors that losses see; None = 1.
+        """
         self.losses = {loss.name: loss for loss in losses}
         self.names: Sequence[str] = list(self.losses)
         self.teachers, self.candidates, self.document_tokens = teachers, candidates, document_tokens
+        self.units = units or Units()
         self.last: tuple[int, np.ndarray, Drawn] | None = None
 
     @property
@@ -66,13 +71,13 @@ class Objective:
         """The share of `piece` in each weighted term of the batch, by name: scalars."""
         drawn = self._drawn(rows, step)
         documents = _NONE if drawn is None else drawn.documents
-        targets = self.teachers.targets(made, piece, documents)
+        targets = self.teachers.targets(made, piece, documents).measured_in(self.units)
         own = made.get("documents")
         outputs = Outputs(
             queries=student.normalised(made["queries"]),
             raw=made["queries"],
             documents=None if own is None else student.normalised(own),
-        )
+        ).measured_in(self.units)
         batch, labelled = self._batch(drawn, piece, rows, outputs.raw)
         found: dict[str, Tensor] = {}
         for name, loss in self.losses.items():

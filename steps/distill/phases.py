@@ -9,12 +9,12 @@ import numpy as np
 from steps.core.towers import load_tower
 from steps.distill.candidates import Candidates, positives_of
 from steps.distill.checks import check_candidates, check_document_tokens
-from steps.distill.losses.base import Need
+from steps.distill.losses.base import Need, Units
 from steps.distill.objective import Objective
-from steps.distill.params import DistillParams, Phase, StudentParams
+from steps.distill.params import DistillParams, Phase, Static, StudentParams
 from steps.distill.sources import Sources
 from steps.distill.students import Student
-from steps.distill.targets import OnlineTeacher, StoredTeachers, Teachers
+from steps.distill.targets import OnlineTeacher, StoredTeachers, Teachers, units_of
 from steps.distill.tokens import Tokens
 from steps.distill.trainer import Schedule
 
@@ -40,16 +40,18 @@ def trainings(
     """The student's own training, then those of `then`; each is made when its turn comes.
 
     `teacher` is the index teacher's folder, which compares by `cosine` or by inner product; `training` are the rows of
-    the texts that train.
+    the texts that train. The learning rate of a static embedding is one of vectors of length 1, and follows theirs.
     """
-    make = ObjectiveMaker(chosen, made, teacher, cosine, sources, training, params)
+    units = units_of(sources.vectors, sources.documents)
+    make = ObjectiveMaker(chosen, made, teacher, cosine, sources, training, params, units)
+    longer = units.queries if isinstance(chosen.start, Static) else 1.0  # a table is as long as the vectors
     for number, phase in enumerate(chosen.phases):
         schedule = Schedule(
             name="distill" if number == 0 else f"distill, phase {number + 1}",
             prefix="" if number == 0 else f"phase{number + 1}.",
             epochs=phase.epochs,
             batch_size=chosen.batch_size,
-            learning_rate=phase.learning_rate,
+            learning_rate=phase.learning_rate * longer,
             warmup_ratio=chosen.warmup_ratio,
             weight_decay=chosen.weight_decay,
             embedding_lr_multiplier=chosen.embedding_lr_multiplier,
@@ -69,12 +71,13 @@ class ObjectiveMaker:
     sources: Sources
     training: np.ndarray
     params: DistillParams
+    units: Units
 
     def objective(self, phase: Phase) -> Objective:
         """The objective of a phase; UserError when a loss has nothing to compare."""
         candidates = self._candidates(phase) if phase.needs(Need.CANDIDATES) else None
         document_tokens = self._document_tokens() if self.chosen.towers == "symmetric" else None
-        return Objective(phase.losses, self._teachers(phase), candidates, document_tokens)
+        return Objective(phase.losses, self._teachers(phase), candidates, document_tokens, self.units)
 
     def _teachers(self, phase: Phase) -> Teachers:
         stored = StoredTeachers(

@@ -11,7 +11,20 @@ from torch import Tensor, nn
 
 from steps.core.precision import Precision
 from steps.core.towers import autocast, device
-from steps.distill.losses.base import Scores, Targets, similarities
+from steps.distill.losses.base import Scores, Targets, Units, similarities
+
+_SAMPLE = 10_000  # vectors whose mean length counts as 1
+
+
+def units_of(vectors: np.ndarray, documents: np.ndarray) -> Units:
+    """Mean lengths of the teacher's vectors of texts and of documents, `(n, dim)` each, over an even sample of rows."""
+    return Units(_mean_length(vectors), _mean_length(documents))
+
+
+def _mean_length(vectors: np.ndarray) -> float:
+    rows = np.unique(np.linspace(0, len(vectors) - 1, min(len(vectors), _SAMPLE)).astype(np.int64))
+    length = float(np.linalg.norm(np.asarray(vectors[rows], dtype=np.float64), axis=1).mean()) if len(rows) else 1.0
+    return length if length > 0 and abs(length - 1) > 1e-3 else 1.0  # rounding aside, 1 where the teacher normalises
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from steps.distill.candidates import Candidates
-from steps.distill.losses.base import Loss
+from steps.distill.losses.base import Loss, Units
 from steps.distill.losses.embedding import DocumentEmbedding, Embedding, QueryDistillation
 from steps.distill.losses.label import LabelBinary, LabelSoftmax
 from steps.distill.losses.score import ScoreBinary, ScoreSoftmax, ScoreSquared
 from steps.distill.objective import Objective
-from steps.distill.targets import ScoreTable, StoredTeachers
+from steps.distill.targets import ScoreTable, StoredTeachers, units_of
 from steps.distill.tokens import Tokens
 
 RNG = np.random.default_rng(5)
@@ -135,6 +135,32 @@ def test_each_term_is_its_formula(name: str, symmetric: bool, cosine: bool, temp
         expected = by_hand(name, ROWS, label, batch.documents.tolist(), own, cosine, temperature)
         found = terms(objective, Table(), ROWS, ROWS, step)[name].item()
         assert found == pytest.approx(2.5 * expected, rel=2e-5)
+
+
+@pytest.mark.parametrize("cosine", [True, False])
+@pytest.mark.parametrize(("name", "symmetric"), [*TERMS, ("qkd", False)])
+def test_losses_do_not_depend_on_the_lengths_of_the_teachers_vectors(name: str, symmetric: bool, cosine: bool) -> None:
+    def values(queries: float, documents: float) -> float:
+        vectors, scaled = VECTORS * np.float32(queries), DOCUMENTS * np.float32(documents)
+        teachers = StoredTeachers(vectors, scaled, cosine, lengths=np.linalg.norm(vectors, axis=1))
+        near = np.argsort(-(VECTORS @ DOCUMENTS.T), axis=1)[:, :3]
+        loss = QueryDistillation(kind="qkd") if name == "qkd" else loss_of(name)
+        objective = Objective(
+            [loss], teachers, Candidates(POSITIVES, near, 1), DOCUMENT_TOKENS if symmetric else None,
+            units_of(vectors, scaled),
+        )  # fmt: skip
+        student = Table(torch.tensor(QUERIES * queries), torch.tensor(OWN_DOCUMENTS * documents))
+        return terms(objective, student, ROWS, ROWS, 1)[name].item()
+
+    assert values(7.0, 3.0) == pytest.approx(values(1.0, 1.0), rel=1e-4)
+
+
+def test_units_are_mean_lengths_and_one_where_the_teacher_normalises() -> None:
+    units = units_of(VECTORS, DOCUMENTS)
+    assert units.queries == pytest.approx(sum(math.sqrt(sum(float(x) ** 2 for x in row)) for row in VECTORS) / 12)
+    assert units.documents == pytest.approx(sum(math.sqrt(sum(float(x) ** 2 for x in row)) for row in DOCUMENTS) / 15)
+    unit = VECTORS / np.linalg.norm(VECTORS, axis=1, keepdims=True)
+    assert units_of(unit.astype(np.float16), np.zeros((0, 6))) == Units(1.0, 1.0)
 
 
 def test_embeddings_alone_need_no_candidates() -> None:

@@ -1,6 +1,8 @@
 """Token tables: what training sees and what is saved give the same embeddings."""
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +12,8 @@ from stages import STATIC, distill_params, run_distill, run_release
 
 from steps.core.errors import UserError
 from steps.core.towers import load_tower
-from steps.distill.params import StaticEncoder
+from steps.distill.params import StaticEncoder, StudentParams
+from steps.distill.phases import trainings
 from steps.distill.static_embedding import Pieces, StaticStudent, check_token_rows, static_embedding
 from steps.distill.tokens import Tokens
 from steps.serving.query_encoder import load_query_encoder
@@ -106,3 +109,13 @@ def test_token_rows_of_another_vocabulary_or_dim_are_refused(tiny_tower: Path, s
     check_token_rows(embed, np.zeros((30523, 32)), teacher)  # a table padded to a rounder size
     with pytest.raises(UserError, match=r"tokens.npy: holds .* vocabulary and dimension are \(30522, 32\)"):
         check_token_rows(embed, np.zeros(shape), teacher)
+
+
+@pytest.mark.parametrize(("length", "rate"), [(1.0, 0.01), (7.0, 0.07)])
+def test_the_learning_rate_follows_the_length_of_the_teachers_vectors(length: float, rate: float) -> None:
+    vectors = np.full((5, 4), length / 2, dtype=np.float32)
+    sources: Any = SimpleNamespace(vectors=vectors, documents=vectors)
+    chosen = StudentParams.model_validate(STATIC | {"learning_rate": 0.01})
+    params: Any = None
+    [training] = trainings(chosen, params, Path(), sources, np.arange(5), params, cosine=False)
+    assert training.schedule.learning_rate == pytest.approx(rate)

@@ -30,6 +30,17 @@ class Need(StrEnum):
 
 
 @dataclass(frozen=True)
+class Units:
+    """Mean lengths of the index teacher's vectors, 1 where it normalises: losses see all vectors divided by them.
+
+    So weights and temperatures mean the same for a teacher that compares by inner product.
+    """
+
+    queries: float = 1.0
+    documents: float = 1.0
+
+
+@dataclass(frozen=True)
 class Outputs:
     """What a student makes of the texts, and of the candidates where its own document tower reads them."""
 
@@ -41,6 +52,11 @@ class Outputs:
         """The first `dim` dimensions of everything, at its old length."""
         documents = None if self.documents is None else truncate(self.documents, dim)
         return replace(self, queries=truncate(self.queries, dim), raw=truncate(self.raw, dim), documents=documents)
+
+    def measured_in(self, units: Units) -> "Outputs":
+        """Everything in these units."""
+        documents = None if self.documents is None else self.documents / units.documents
+        return Outputs(self.queries / units.queries, self.raw / units.queries, documents)
 
 
 @dataclass(frozen=True)
@@ -64,6 +80,19 @@ class Targets:
     def truncate(self, dim: int) -> "Targets":
         """The first `dim` dimensions of the vectors, at their old length; scores stay those of whole vectors."""
         return replace(self, queries=truncate(self.queries, dim), documents=truncate(self.documents, dim))
+
+    def measured_in(self, units: Units) -> "Targets":
+        """Vectors, lengths and the index teacher's inner products in these units; other scores stay as they are."""
+        scores = dict(self.scores)
+        if "" in scores and not self.cosine:
+            scores[""] = replace(scores[""], values=scores[""].values / (units.queries * units.documents))
+        return replace(
+            self,
+            queries=self.queries / units.queries,
+            documents=self.documents / units.documents,
+            lengths=None if self.lengths is None else self.lengths / units.queries,
+            scores=scores,
+        )
 
 
 @dataclass(frozen=True)
