@@ -22,7 +22,7 @@ from steps.distill.checks import check_curriculum, check_repeats, check_student,
 from steps.distill.mixture import hold_out, rows_of
 from steps.distill.params import DistillParams, StudentParams
 from steps.distill.phases import Training, trainings
-from steps.distill.ranking import ranking_kept
+from steps.distill.ranking import expected_retention, ranking_kept, told
 from steps.distill.sources import Sources
 from steps.distill.students import Student, router, untrained
 from steps.distill.trainer import Alignment, embed_held_out, train
@@ -90,8 +90,8 @@ def run(
         held_out = embed_held_out(made, data, params)
         ranking = ranking_kept(data.vectors[validation], held_out, sources.documents, params.seed, cosine=cosine)
         measured |= {f"held_out_{name}": value for name, value in ranking.items()}
-        shared = f"{ranking['overlap']:.0%} of the teacher's ten nearest documents"
-        print(f"distill: {student} finds {shared} to texts that trained nobody", file=sys.stderr)
+        measured["expected_retention"] = expected_retention(ranking["ndcg"])
+        print(f"distill: {student} {told(ranking)}", file=sys.stderr)
     made.finish()
     measured["texts_per_second"] = measured["texts_seen"] / max(measured["seconds"], 1e-9)
     if rank() > 0:

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from steps.distill.ranking import ranking_kept
+from steps.distill.ranking import expected_retention, ranking_kept, told
 
 DRAW = np.random.default_rng(3)
 DOCUMENTS = DRAW.normal(size=(60, 8)).astype(np.float32)
@@ -43,3 +43,16 @@ def test_the_teacher_keeps_all_of_its_ranking() -> None:
 def test_fewer_than_ten_documents_are_ranked_whole() -> None:
     kept = ranking_kept(WANTED, -WANTED, DOCUMENTS[:4], 7, cosine=True)
     assert kept["overlap"] == 1.0 and kept["ndcg"] < 1.0
+
+
+def test_what_a_student_may_keep_rises_with_its_held_out_ranking() -> None:
+    found = [expected_retention(ndcg) for ndcg in (0.0, 0.4, 0.6, 0.7, 0.8, 0.9, 1.0)]
+    assert found == sorted(found) and found[0] == 0 and found[-1] == 1
+    assert expected_retention(0.75) == pytest.approx(1 - 1.5 * math.sqrt(0.25**5))  # 95.3 %
+
+
+@pytest.mark.parametrize(("ndcg", "warned"), [(0.7, True), (0.8, False)])
+def test_a_student_that_may_keep_little_is_warned_of(ndcg: float, warned: bool) -> None:
+    said = told({"overlap": 0.6, "ndcg": ndcg})
+    assert "finds 60% of the teacher's ten nearest" in said and f"about {expected_retention(ndcg):.0%}" in said
+    assert ("WARNING" in said and "ingest.unlabelled_queries" in said) == warned
