@@ -25,8 +25,12 @@ class Length(Protocol):
     def looks(self, step: int) -> bool:
         """Whether the held-out texts are read after this step; after the last one they are anyway."""
 
-    def saw(self, step: int, cosine: float, seconds: float) -> None:
-        """Take note of the mean cosine on held-out texts after a step, and of the seconds gone."""
+    def saw(self, step: int, quality: float, seconds: float) -> None:
+        """Take note of the quality on held-out texts after a step, and of the seconds gone.
+
+        0 is the teacher's mean vector for every text, 1 the teacher: cosines lie close together where a teacher's
+        vectors do.
+        """
 
 
 class Counted:
@@ -49,12 +53,12 @@ class Counted:
         """A few times, evenly."""
         return step % max(1, self._steps // VALIDATIONS) == 0 and step != self._steps
 
-    def saw(self, step: int, cosine: float, seconds: float) -> None:
+    def saw(self, step: int, quality: float, seconds: float) -> None:
         """Changes nothing."""
 
 
 class UntilConverged:
-    """As many steps as help: the rate stays up while the cosine on held-out texts rises, then goes down in a line.
+    """As many steps as help: the rate stays up while the quality on held-out texts rises, then goes down in a line.
 
     Looks lie a quarter more steps apart each time, so that a gain means the same early and late: what a quarter more
     training brings. The rate starts to fall at the second look in a row that gained less than `min_gain`, or where
@@ -89,12 +93,12 @@ class UntilConverged:
             return max(1, math.ceil(self._limits.min_steps * (1 - DECAY) / GROWTH**2))
         return max(int(seen[-1][0]) + 1, math.ceil(seen[-1][0] * GROWTH))
 
-    def saw(self, step: int, cosine: float, seconds: float) -> None:
+    def saw(self, step: int, quality: float, seconds: float) -> None:
         """Decide whether the rate starts to fall."""
         seen, limits = self._done.seen, self._limits
         if self.steps is not None:
             return
-        seen.append([float(step), cosine])
+        seen.append([float(step), quality])
         gains = [later[1] - earlier[1] for earlier, later in pairwise(seen)]
         converged = len(gains) >= 2 and max(gains[-2:]) < limits.min_gain
         left = 60 * limits.max_minutes * (1 - DECAY) - seconds * GROWTH

@@ -101,7 +101,7 @@ class Convergence(Strict):
     min_steps: int = Field(ge=8)
     max_steps: int = Field(ge=8)
     max_minutes: float = Field(gt=0)
-    min_gain: float = Field(ge=0, lt=1)  # of the held-out cosine, by a quarter more steps
+    min_gain: float = Field(ge=0, lt=1)  # by a quarter more steps; steps.distill.length says of what
 
     @model_validator(mode="after")
     def _the_fewest_steps_are_within_the_most(self) -> Self:

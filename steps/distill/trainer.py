@@ -89,6 +89,7 @@ def train(
     optimizer = _optimizer(student, objective.teachers.modules, schedule)
     rate = torch.optim.lr_scheduler.LambdaLR(optimizer, length.factor)
     checkpoints.load(trained, optimizer, rate, done)
+    least = mean_vector_cosine(data.vectors[data.validation])
     curriculum = int(schedule.curriculum * (length.steps or 0))
     left = islice(_batches(data, schedule, params, curriculum, pads=student.pads), done.step, length.steps)
     meter = LossMeter(objective.names, data.vectors, done.moved)
@@ -103,7 +104,8 @@ def train(
         done.step, done.texts, done.seconds = step, done.texts + len(rows), time.perf_counter() - started
         meter.add(terms, rows)
         if length.looks(step):
-            length.saw(step, *_look(student, data, schedule, params, run, done))
+            cosine, seconds = _look(student, data, schedule, params, run, done)
+            length.saw(step, (cosine - least) / (1 - least), seconds)
         last = step == length.steps
         if step % LOG_EVERY == 0 or last:
             logged = meter.close(step) | {"learning_rate": float(rate.get_last_lr()[0])}
@@ -263,6 +265,14 @@ def validate(student: Student, data: Alignment, params: DistillParams, step: int
     if not math.isfinite(mean):
         raise explain_not_finite("cosine on held-out texts", mean, step, data.vectors[data.validation])
     return mean
+
+
+def mean_vector_cosine(vectors: np.ndarray) -> float:
+    """Mean cosine of `(n, dim)` vectors with their mean: what says nothing of a text has it already; below 1."""
+    given = np.asarray(vectors, dtype=np.float64)
+    lengths = np.linalg.norm(given, axis=1) * np.linalg.norm(given.mean(axis=0))
+    cosines = np.divide(given @ given.mean(axis=0), lengths, out=np.zeros(len(given)), where=lengths > 0)
+    return min(float(cosines.mean()), 0.999)
 
 
 def embed_held_out(student: Student, data: Alignment, params: DistillParams) -> np.ndarray:

@@ -25,7 +25,7 @@ from steps.distill.checks import (
 )
 from steps.distill.params import Phase
 from steps.distill.tokens import Tokens
-from steps.distill.trainer import LossMeter
+from steps.distill.trainer import LossMeter, mean_vector_cosine
 
 TEACHER: Any = SimpleNamespace(tokenizer=[0] * 6, get_embedding_dimension=lambda: 4)
 EMBED = Path("data/embed")
@@ -201,3 +201,16 @@ def test_losses_without_labels_or_candidates_are_refused() -> None:
     check_candidates(phase("score_squared", "embedding", teacher_top_k=2), {}, np.array([3]))
     with pytest.raises(UserError, match=r"student: score_squared has no candidate documents; set teacher_top_k"):
         check_candidates(scores, LABELS, np.array([2]))
+
+
+def test_the_least_cosine_is_that_of_the_mean_vector() -> None:
+    vectors = np.random.default_rng(4).normal(loc=1.5, size=(40, 6)).astype(np.float32)
+    mean = [math.fsum(float(row[at]) for row in vectors) / 40 for at in range(6)]
+    cosines = [
+        math.fsum(float(x) * m for x, m in zip(row, mean, strict=True))
+        / math.sqrt(math.fsum(float(x) ** 2 for x in row) * math.fsum(m * m for m in mean))
+        for row in vectors
+    ]
+    assert mean_vector_cosine(vectors) == pytest.approx(math.fsum(cosines) / 40)
+    assert mean_vector_cosine(np.ones((3, 2), dtype=np.float16)) < 1  # all alike: what is left to learn is divided by
+    assert mean_vector_cosine(np.zeros((3, 2))) == 0
