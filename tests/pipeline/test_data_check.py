@@ -178,7 +178,7 @@ def test_what_would_stop_a_later_stage_stops_the_check(
 
 def test_a_curriculum_needs_texts_of_documents(tmp_path: Path) -> None:
     none = {"repeats": {"titles": 0.0, "sentences": 0.0, "spans": 0.0}}
-    change = {"distill": student(curriculum=0.5)["distill"] | none}
+    change = {"distill": student(curriculum=0.5, epochs=1.0)["distill"] | none}
     with pytest.raises(UserError, match=r"1l\.curriculum is 0\.5, but distill\.repeats names no part of documents"):
         check_data(params(ZERO_SHOT, change), write(tmp_path, queries=[query(1, "train")]))
 

@@ -50,7 +50,8 @@ def test_every_stage_has_a_share_and_at_least_its_fixed_one() -> None:
     ids=["documents", "tokens", "queries", "texts"],
 )
 def test_more_data_takes_longer_where_it_is_read(larger: Data, stages: set[str]) -> None:
-    chosen = params(students=["static", "2l", "4l"])
+    names = ["static", "2l", "4l"]
+    chosen = params(students=names, student={name: {"epochs": 1.0} for name in names})
     before, after = seconds(params=chosen), seconds(larger, chosen)
     assert {name for name in before if after[name] > before[name]} == stages
     assert all(after[name] == before[name] for name in before if name not in stages)

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 ROOT = Path(__file__).parents[2]
-EXTRAS = {"pyspark", "ir_datasets"}  # asked for by name where they are missing
+EXTRAS = {"pyspark", "ir_datasets", "peft"}  # asked for by name where they are missing
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 
 
