@@ -104,9 +104,11 @@ class Deployment:
         return done.stdout
 
     def start(self, *services: str) -> None:
-        """`up` as the documentation says, then wait for the pages."""
+        """`up` as the documentation says, then wait for the pages, and for the account that `account` makes."""
         self.compose("up", "--build", "--detach", *services)
         self.wait(f"{self.mlflow}/health")
+        if not services or "account" in services:
+            self.until(self.known)
         if not services:
             self.wait(f"{self.airflow}/api/v2/version")
 
@@ -120,6 +122,17 @@ class Deployment:
                 if time.monotonic() > last:
                     raise RuntimeError(f"{url} did not answer: {error}\n{self.logs()}") from error
                 time.sleep(1)
+
+    def known(self) -> bool:
+        """Whether MLflow knows the pipeline's account."""
+        login = f"{self.settings['MLFLOW_TRACKING_USERNAME']}:{self.settings['MLFLOW_TRACKING_PASSWORD']}"
+        headers = {"Authorization": f"Basic {base64.b64encode(login.encode()).decode()}"}
+        url = f"{self.mlflow}/api/2.0/mlflow/experiments/search?max_results=1"
+        try:
+            urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=60).close()
+        except OSError:
+            return False
+        return True
 
     def until(self, holds: Callable[[], Any], seconds: float = 600) -> Any:
         """What `holds` returns once it is true; RuntimeError with the logs when it stays false."""
