@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
+from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag, model_validator
 
 from steps.core.errors import UserError
 from steps.core.names import plain_name
@@ -23,7 +23,15 @@ def _student_name(name: str) -> str:
 
 StudentName = Annotated[str, AfterValidator(_student_name)]
 Repeats = Annotated[float, Field(ge=0)]
-Epochs = Annotated[float, Field(gt=0)]
+
+
+def _epochs(value: Any) -> Any:
+    if value == "auto" or (isinstance(value, int | float) and not isinstance(value, bool) and value > 0):
+        return value
+    raise ValueError("give auto, which ends when it has converged, or a number above 0")
+
+
+Epochs = Annotated[Literal["auto"] | float, BeforeValidator(_epochs)]
 
 
 class Layers(Strict):
@@ -116,7 +124,7 @@ class Phase(Strict):
     losses: list[AnyLoss] = Field(min_length=1)
     labels: Literal["train", "pseudo"] = "train"  # mined and judged positives, or the teacher's nearest document
     teacher_top_k: int = Field(default=0, ge=0)
-    epochs: Literal["auto"] | Epochs
+    epochs: Epochs
     learning_rate: float = Field(gt=0)
     curriculum: float = Field(default=0.0, ge=0, lt=1)
 

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 
 def teach_llm_dual_encoder(ingest: Path, mine: Path, output: Path, params: "LlmDualEncoder", run: Run) -> None:
-    """Write `output/tower` (a SentenceTransformer folder, in the base's dtype) and `output/report.json`.
+    """Write `output/tower` (a SentenceTransformer folder, in the base's dtype), `output/report.json`,
+    and what the towers were before.
 
     Of texts of titles and contents the first line is the title: UserError where documents are made without a line
     break behind it.

@@ -70,6 +70,8 @@ def learning(*losses: dict[str, Any], **more: Any) -> dict[str, Any]:
         (ALIGNED | {"start": {"random": {}}}, "give one of layers, base, fresh and static"),
         (QKD | {"start": {"fresh": ENCODER | {"heads": 3}}}, r"heads \(3\) must divide dim \(16\)"),
         (QKD | {"start": {"fresh": ENCODER | {"layers": 0}}}, r"fresh\.layers is 0"),
+        (ALIGNED | {"epochs": "aut"}, r"epochs is 'aut': give auto, .* or a number above 0$"),
+        (ALIGNED | {"epochs": -1.0}, r"epochs is -1\.0: give auto, .* or a number above 0$"),
         (learning(), r"losses is \[\]"),
         (learning({"kind": "embedding", "weight": 0.0}), r"weight is 0\.0"),
         (learning({"kind": "kl"}), "kl"),
