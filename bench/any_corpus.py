@@ -32,6 +32,7 @@ from steps.core.files import read_json, staged_folder, write_json
 from steps.core.params import Strict, parse_mapping
 from steps.core.run_ids import git_commit
 from steps.core.towers import load_tower
+from steps.distill.ranking import expected_retention
 from steps.evaluate.retention import p_value
 
 CORPORA = Path("bench/corpora.yaml")
@@ -153,7 +154,8 @@ def measure(name: str, corpus: Corpus, students: list[str], seeds: list[int]) ->
 
 
 def student_line(name: str, student: str, pipeline: Pipeline, teacher: Scores, seeds: list[int]) -> dict[str, Any]:
-    """A student of a corpus: what it keeps, means of its figures over the seeds, and nDCG@10 of each query."""
+    """A student of a corpus: what it keeps and was foretold to, means of its figures over the seeds, and each query's
+    nDCG@10."""
     run = pipeline.params
     repeats = {part: times for part, times in run.repeats.items() if times > 0}
     cells = []
@@ -165,6 +167,8 @@ def student_line(name: str, student: str, pipeline: Pipeline, teacher: Scores, s
     means = {key: float(np.mean([cell[key] for cell in cells])) for key in REPORTED if key in cells[0]}
     said = ", ".join(f"{split} {value['mean']:.1%}" for split, value in kept.items())
     print(f"{name} {student}: {said}, {means['steps']:.0f} steps, {means['stage_seconds']:.0f} s", flush=True)
+    if "held_out_ndcg" in means:
+        means["expected_retention"] = float(np.mean([expected_retention(cell["held_out_ndcg"]) for cell in cells]))
     queries = {split: np.mean([next(iter(seed[split].values())) for seed in scores], axis=0) for split in teacher}
     return {"retention": kept, **means, "by_query": {split: values.tolist() for split, values in queries.items()}}
 
@@ -185,14 +189,18 @@ def compared(name: str, line: dict[str, Any], others: Mapping[str, Any]) -> None
 
 
 def summary(lines: Mapping[str, Any], students: list[str]) -> dict[str, Any]:
-    """Of each student: mean and worst corpus by test retention, and the longest training in seconds."""
+    """Of each student: mean and worst corpus by test retention, the longest training in seconds, and by how much what
+    `distill` foretells without judgements is off (root mean square over the corpora)."""
     found = {}
     for student in students:
-        kept = {name: line["students"][student]["retention"]["test"]["mean"] for name, line in lines.items()}
-        seconds = max(line["students"][student]["stage_seconds"] for line in lines.values())
+        rows = {name: line["students"][student] for name, line in lines.items()}
+        kept = {name: row["retention"]["test"]["mean"] for name, row in rows.items()}
+        seconds = max(row["stage_seconds"] for row in rows.values())
         worst = min(kept, key=lambda name: kept[name])
+        off = [row["expected_retention"] - kept[name] for name, row in rows.items() if "expected_retention" in row]
         found[student] = {"mean": float(np.mean(list(kept.values()))), "worst": kept[worst], "worst_corpus": worst,
-                          "longest_seconds": seconds}  # fmt: skip
+                          "longest_seconds": seconds,
+                          "forecast_rms": float(np.sqrt(np.mean(np.square(off)))) if off else None}  # fmt: skip
     return found
 
 

@@ -38,11 +38,18 @@ def test_retention_is_a_share_of_the_mean_over_seeds() -> None:
 
 
 def test_the_summary_names_the_worst_corpus_and_the_longest_training() -> None:
-    def line(kept: float, seconds: float) -> dict[str, object]:
-        return {"students": {"static": {"retention": {"test": {"mean": kept}}, "stage_seconds": seconds}}}
+    def line(kept: float, seconds: float, foretold: float) -> dict[str, object]:
+        row = {"retention": {"test": {"mean": kept}}, "stage_seconds": seconds, "expected_retention": foretold}
+        return {"students": {"static": row}}
 
-    told = summary({"a": line(0.9, 5.0), "b": line(0.8, 3.0)}, ["static"])["static"]
-    assert told == {"mean": pytest.approx(0.85), "worst": 0.8, "worst_corpus": "b", "longest_seconds": 5.0}
+    told = summary({"a": line(0.9, 5.0, 0.93), "b": line(0.8, 3.0, 0.76)}, ["static"])["static"]
+    assert told == {
+        "mean": pytest.approx(0.85),
+        "worst": 0.8,
+        "worst_corpus": "b",
+        "longest_seconds": 5.0,
+        "forecast_rms": pytest.approx(((0.03**2 + 0.04**2) / 2) ** 0.5),
+    }
 
 
 def test_a_comparison_is_paired_by_query() -> None:
