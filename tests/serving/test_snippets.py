@@ -1,4 +1,4 @@
-"""The README's Python, run as it stands but for folder and data set, finds what the release finds."""
+"""The Python of README and docs/serving.md, run as it stands but for folder and data set, finds what the release finds."""
 
 import re
 import shutil
@@ -17,15 +17,17 @@ from steps.serving.release import load_release
 
 pytestmark = pytest.mark.medium
 
-README = Path(__file__).parents[2] / "README.md"
+PROJECT = Path(__file__).parents[2]
+PAGES = (PROJECT / "README.md", PROJECT / "docs" / "serving.md")
 SETTINGS: dict[str, Callable[[Any], int]] = {
     "nprobe": lambda index: faiss.extract_index_ivf(index).nprobe,
     "efSearch": lambda index: faiss.downcast_index(index).hnsw.efSearch,
 }
-BLOCKS = [block for block in re.findall(r"```python\n(.*?)```", README.read_text(), re.S) if "models/release/" in block]
+FOUND = [block for page in PAGES for block in re.findall(r"```python\n(.*?)```", page.read_text(), re.S)]
+BLOCKS = sorted({block for block in FOUND if "models/release/" in block})
 
 
-def test_readme_shows_both_ways() -> None:
+def test_both_ways_are_shown() -> None:
     assert any("load_release" in block for block in BLOCKS)
     assert any("SentenceTransformer" in block and "faiss.read_index" in block for block in BLOCKS)
 
