@@ -1,4 +1,4 @@
-"""The Python of README and docs/serving.md, run as it stands but for folder and data set, finds what the release finds."""
+"""The Python of README and docs/serving.md, as it stands but for folder and data set, finds what the release finds."""
 
 import re
 import shutil
