@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow as pa
 
 from steps.core.measures import MEASURES, NDCG
+from steps.core.noninferiority import NonInferiority
 from steps.core.tables import SCHEMAS
 from steps.evaluate.audit import Audit
 from steps.evaluate.cache import Measurements
@@ -36,18 +37,24 @@ class Evaluation:
 
 
 def compose(
-    found: Measurements, students: Sequence[str], earlier: Sequence[str], task: Task, audit: Audit
+    found: Measurements,
+    students: Sequence[str],
+    earlier: Sequence[str],
+    task: Task,
+    audit: Audit,
+    rule: NonInferiority,
 ) -> Evaluation:
     """All that the measurements amount to; `students` are in the order in which they are shown.
 
-    `earlier`: the systems that the teacher was before; those that were not measured do not count.
+    `earlier`: the systems that the teacher was before; those that were not measured do not count. `rule`: the promotion
+    gate's.
     """
     params, results = task.params, found.results
     teacher, own = results[TEACHER], {name: results[name] for name in students}
     retained, compared = _against_teacher(teacher, own, params)
     judged_on, quality = _quality(own)
     p50_ms = {name: found.latencies[name].p50_ms for name in students}
-    choice = choose(quality, p50_ms, params.budget_ms, judged_on)
+    choice = choose(quality, p50_ms, params.budget_ms, rule, params.faster_student, judged_on)
     best = choice.student or ranked(quality, p50_ms)[0]
     gained = gains(teacher, {name: results[name] for name in earlier if name in results})
     metrics = assemble(results, found.latencies, retained, compared, gained, choice, task, audit)

@@ -35,13 +35,16 @@
                                            student, but for those of the part `corpus`, which may have
     queries.<set>.test, dev                evaluated queries
     choice.budget_ms                       evaluate.budget_ms; 0 = none
-    choice.student, p50_ms, ndcg           the best student within it, its latency, its mean nDCG@10 over data sets, on
-                                           dev, or on test where there are no dev queries; null: none is within it, or
-                                           (ndcg) nothing is judged
+    choice.student, p50_ms, ndcg           the fastest student within it that is no worse than the best, its latency,
+                                           its mean nDCG@10 over data sets, on dev, or on test where there are no dev
+                                           queries; null: none is within it, or (ndcg) nothing is judged
+    choice.best, margin, confidence        the best student within it, and by what the others are held against it
+    choice.bounds.<student>                bound of its change against the best, a share of nDCG@10, on the data set where
+                                           it is least; from -margin on a faster one may be chosen
     choice.overlap, runner_up_overlap      only where nothing is judged: the mean overlap over data sets, which decided
     choice.reason                          why this student, in words
-    choice.runner_up, runner_up_p50_ms, runner_up_ndcg    the next best within it; null: there is none
-    choice.difference, p_value             how far the runner-up is behind, with the p-value of a paired t-test
+    choice.runner_up, runner_up_p50_ms, runner_up_ndcg    the best of the others within it; null: there is none
+    choice.difference, p_value             how far the runner-up is behind, below 0 where it is ahead; paired t-test
     choice.over_budget.<student>           p50 in milliseconds of a student that the budget leaves out
     audit.checked_texts, evaluation_queries, leaks     the leak audit; a leak fails the stage, so leaks is 0
     settings.seed, throughput_batch        what the numbers above depend on

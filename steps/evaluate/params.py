@@ -5,12 +5,14 @@ from typing import Literal
 from pydantic import Field, field_validator
 
 from steps.core.params import Strict
+from steps.evaluate.choice import Faster
 
 
 class EvaluateParams(Strict):
     """How quality, retention and speed are measured, and what the chosen student may take."""
 
     budget_ms: float = Field(ge=0)
+    faster_student: Faster
     earlier_towers: bool
     splits: list[Literal["dev", "test"]] = Field(min_length=1)
     k: int = Field(ge=1000)

@@ -74,19 +74,24 @@ def choice_lines(metrics: Mapping[str, Any]) -> list[str]:
             f" needs {over[fastest]:.3g} ms a query"
         ]
     count = len(metrics["latency"].keys() - {"teacher"}) - len(over)
-    best = f"the best of {count}" if count > 1 else "the only one"
     within = f" within {budget:g} ms a query" if budget else ""
+    who = f"the best of {count}{within}" if count > 1 else f"the only one{within}"
     if choice["ndcg"] is None:
         key, measured = "overlap", f"{choice['overlap']:.1%} of the teacher's top 10, as nothing is judged"
-        best = best.replace("best", "closest to the teacher")
+        who = who.replace("best", "closest to the teacher")
     else:
         split = "dev" if metrics["datasets_dev"] else "test, as there are no dev queries"
         key, measured = "ndcg", f"nDCG@10 {choice['ndcg']:.4f} on {split}"
-    lines = [f"Choice: {choice['student']}, {best}{within}: {measured}, {choice['p50_ms']:.3g} ms"]
+    if choice["student"] != choice["best"]:
+        told, confidence = choice["reason"].partition(" on ")[0], f"{choice['confidence']:.0%} confidence"
+        who = f"of {count}{within} the {told}, with {confidence}"
+    lines = [f"Choice: {choice['student']}, {who}: {measured}, {choice['p50_ms']:.3g} ms"]
     if choice["runner_up"] is not None:
+        behind = choice["difference"]
         lines.append(
             f"Runner-up: {choice['runner_up']}, {choice[f'runner_up_{key}']:.4f}, {choice['runner_up_p50_ms']:.3g} ms;"
-            f" {choice['difference']:.4f} less (paired t-test, p {significant(choice['p_value'])})"
+            f" {abs(behind):.4f} {'less' if behind >= 0 else 'more'}"
+            f" (paired t-test, p {significant(choice['p_value'])})"
         )
     if over:
         slower = ", ".join(f"{student} ({over[student]:.3g} ms)" for student in sorted(over, key=over.__getitem__))

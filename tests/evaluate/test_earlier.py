@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from evaluate_fakes import FakeRelease, bag_of_words, fake_systems, params, write_inputs
+from evaluate_fakes import RULE, FakeRelease, bag_of_words, fake_systems, params, write_inputs
 from scipy.stats import ttest_rel
 from sentence_transformers import SentenceTransformer
 from towers import other_weights
@@ -200,7 +200,7 @@ def test_where_nothing_is_judged_no_tower_reads_anything(tmp_path: Path) -> None
     systems = fake_systems(tmp_path, write_inputs(tmp_path, judged=()), **{"static": 1, "2l": 4})
     systems = replace(systems, earlier=[Earlier("base", "x", no_reading)])  # type: ignore[arg-type]
     folders = Folders(*(tmp_path / name for name in ("ingest", "mine", "embed", "generate", "teach", "distill")))
-    stage.evaluate(systems, folders, tmp_path / "reports", params(), NullRun())
+    stage.evaluate(systems, folders, tmp_path / "reports", params(), RULE, NullRun())
     metrics = json.loads((tmp_path / "reports/metrics.json").read_text())
     assert metrics["gain"] == metrics["gain_dev"] == metrics["gain_overall"] == {}
 
@@ -288,7 +288,7 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folders = Folders(*(root / name for name in ("ingest", "mine", "embed", "generate", "teach", "distill")))
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setenv("SLIMTOWER_CACHE", str(root / "cache"))
-        stage.evaluate(systems, folders, root / "reports", params(), NullRun())
+        stage.evaluate(systems, folders, root / "reports", params(), RULE, NullRun())
     return root / "reports"
 
 

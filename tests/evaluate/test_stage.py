@@ -10,7 +10,7 @@ from pathlib import Path
 import ir_measures
 import numpy as np
 import pytest
-from evaluate_fakes import bag_of_words, fake_systems, params, write_inputs
+from evaluate_fakes import RULE, bag_of_words, fake_systems, params, write_inputs
 
 from steps.core.errors import UserError
 from steps.core.files import write_json
@@ -53,7 +53,7 @@ def evaluate(
     documents = write_inputs(root, judged=judged)
     folders = Folders(*(root / name for name in ("ingest", "mine", "embed", "generate", "teach", "distill")))
     given = systems or fake_systems(root, documents, **KNOWN)
-    stage.evaluate(given, folders, root / "reports", params(**changes), run or NullRun())
+    stage.evaluate(given, folders, root / "reports", params(**changes), RULE, run or NullRun())
     return root / "reports"
 
 
@@ -95,7 +95,7 @@ def test_metrics_have_the_documented_keys(reports: Path) -> None:
     assert metrics["queries"]["api"] == {"test": 10, "dev": 10}
     assert metrics["closeness"] == metrics["closeness_texts"] == {}
     assert metrics["gain"] == metrics["gain_dev"] == metrics["gain_overall"] == {}
-    names = {metrics["choice"].pop(key) for key in ("student", "runner_up", "reason")}
+    names = {metrics["choice"].pop(key) for key in ("student", "runner_up", "best", "reason")}
     assert names == {"static", "2l", "best mean nDCG@10 on dev"}
     assert all(isinstance(value, int | float) for value in _leaves(metrics)), "only numbers differ usefully"
 
