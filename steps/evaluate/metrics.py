@@ -39,8 +39,8 @@
                                            its mean nDCG@10 over data sets, on dev, or on test where there are no dev
                                            queries; null: none is within it, or (ndcg) nothing is judged
     choice.best, margin, confidence        the best student within it, and by what the others are held against it
-    choice.bounds.<student>                bound of its change against the best, a share of nDCG@10, on the data set where
-                                           it is least; from -margin on a faster one may be chosen
+    choice.bounds.<student>                bound of its change against the best, a share of nDCG@10, on the data set
+                                           where it is least; from -margin on a faster one may be chosen
     choice.overlap, runner_up_overlap      only where nothing is judged: the mean overlap over data sets, which decided
     choice.reason                          why this student, in words
     choice.runner_up, runner_up_p50_ms, runner_up_ndcg    the best of the others within it; null: there is none

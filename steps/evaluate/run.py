@@ -53,7 +53,8 @@ def run(
     """Write metrics.json, report.html, frontier.csv, per_query.parquet and runs/ below `output`.
 
     `releases`: student name -> release folder. `rule`: when the promotion gate finds a release no worse. UserError when
-    an evaluation query leaked into training, or when a release is missing, damaged, of another teacher or without one of the data sets.
+    an evaluation query leaked into training, or when a release is missing, damaged, of another teacher or without one
+    of the data sets.
     """
     systems = open_systems(ingest, teach, releases, params.batch_size)
     if params.earlier_towers:
