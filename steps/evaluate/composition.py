@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from steps.core.measures import MEASURES, NDCG
+from steps.core.measures import NDCG, UNCUT
 from steps.core.noninferiority import NonInferiority
 from steps.core.tables import SCHEMAS
 from steps.evaluate.audit import Audit
@@ -113,15 +113,16 @@ def per_query_table(results: Mapping[str, Result]) -> pa.Table:
     for model in sorted(results):
         for item in results[model].scored:
             asked = item.judged
-            for measure in MEASURES:
-                count = len(asked.query_ids)
+            for measure in sorted(item.values.keys() - {UNCUT}):
+                known = np.flatnonzero(~np.isnan(item.values[measure]))
+                count = len(known)
                 columns = {
-                    "query_id": asked.query_ids,
+                    "query_id": [asked.query_ids[row] for row in known],
                     "dataset": [asked.dataset] * count,
                     "model": [model] * count,
                     "split": [asked.split] * count,
                     "measure": [measure] * count,
-                    "value": item.values[measure],
+                    "value": item.values[measure][known],
                 }
                 chunks.append(pa.table(columns, schema=schema))
     return pa.concat_tables(chunks) if chunks else schema.empty_table()

@@ -2,7 +2,9 @@
 
     datasets.<set>.<model>.<measure>       mean over the test queries; model = bm25, teacher, a student's name, or (with
                                            evaluate.earlier_towers) what the teacher was before: base, round_0, ...;
-                                           measure = nDCG@10, MRR@10, MAP@1000, Recall@5, Recall@20, Recall@100
+                                           measure = nDCG@10 and what else evaluate.measures names, by ir-measures'
+                                           names; Answer@k only of data sets with answers, AUC-REL and AUC-SAT only of
+                                           those with judged pairs of both kinds
     datasets_dev.<set>.<model>.<measure>   the same for the dev queries, where a data set has any
     retention.<student>.mean_of_ratios     mean over data sets of student / teacher, test nDCG@10; 1.0 = as good
     retention.<student>.ratio_of_means     mean of the students over mean of the teachers
@@ -47,6 +49,7 @@
     choice.difference, p_value             how far the runner-up is behind, below 0 where it is ahead; paired t-test
     choice.over_budget.<student>           p50 in milliseconds of a student that the budget leaves out
     audit.checked_texts, evaluation_queries, leaks     the leak audit; a leak fails the stage, so leaks is 0
+    settings.version                       of this schema
     settings.seed, throughput_batch        what the numbers above depend on
 
 Numbers only, but for the names in `choice`: no dates or machine facts, so that equal results are equal files apart from
@@ -66,6 +69,7 @@ from steps.evaluate.results import Result
 from steps.evaluate.retention import Comparison, Retention
 
 Metrics = dict[str, Any]
+VERSION = 2  # 1 had MRR@10, MAP@1000 and Recall@k
 
 
 def assemble(
@@ -117,7 +121,7 @@ def assemble(
             "evaluation_queries": audit.evaluation_queries,
             "leaks": 0,
         },
-        "settings": {"seed": task.params.seed, "throughput_batch": task.params.throughput_batch},
+        "settings": {"version": VERSION, "seed": task.params.seed, "throughput_batch": task.params.throughput_batch},
     }
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from steps.core.errors import UserError
 from steps.core.files import write_json
-from steps.core.judged import read_judged_sets
 from steps.core.noninferiority import NonInferiority
 from steps.core.tables import write_table
 from steps.core.tracking import Run, flatten
@@ -18,6 +17,7 @@ from steps.evaluate.closeness import read_texts, unjudged_datasets
 from steps.evaluate.composition import Evaluation, compose, per_query_table
 from steps.evaluate.earlier import open_earlier
 from steps.evaluate.frontier import write_frontier
+from steps.evaluate.judging import read_evaluation_sets
 from steps.evaluate.measuring import Task
 from steps.evaluate.params import EvaluateParams
 from steps.evaluate.report import Background, read_background, write_report
@@ -95,7 +95,7 @@ def evaluate(
 
 def _task(folders: Folders, students: Sequence[Student], params: EvaluateParams) -> Task:
     """What is measured on; UserError when a release lacks one of the data sets."""
-    judged = read_judged_sets(folders.ingest, params.splits)
+    judged = read_evaluation_sets(folders.ingest, params)
     unjudged = unjudged_datasets(folders.ingest, judged)
     for student in students:
         for dataset in [*(item.dataset for item in judged if item.split == "test"), *unjudged]:

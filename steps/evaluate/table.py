@@ -7,9 +7,10 @@ from typing import Any
 from steps.core.errors import UserError
 from steps.core.files import read_json
 from steps.evaluate.closeness import told
+from steps.evaluate.metrics import VERSION
 from steps.evaluate.retention import is_gain
 
-COLUMNS = ("nDCG@10", "MRR@10", "Recall@100")
+_COLUMNS = 3  # measures that a terminal has room for
 
 
 def results_table(reports: Path) -> str:
@@ -21,13 +22,15 @@ def results_table(reports: Path) -> str:
     if not path.is_file():
         raise UserError(f"{path}: not found; run `make demo` first")
     metrics: dict[str, Any] = read_json(path)
-    lines = []
+    if metrics.get("settings", {}).get("version") != VERSION:
+        raise UserError(f"{path}: of another version of the format; run `dvc repro evaluate` to write it anew")
+    lines, columns = [], _columns(metrics)
     for dataset, models in metrics["datasets"].items():
         teacher = models["teacher"]["nDCG@10"]
-        heads = "".join(f"{name:>12}" for name in (*COLUMNS, "retention %", "p50 ms", "queries/s", "MB"))
+        heads = "".join(f"{name:>12}" for name in (*columns, "retention %", "p50 ms", "queries/s", "MB"))
         lines += [f"{dataset} (test queries)", f"{'':12}{heads}"]
         for model in sorted(models, key=lambda name: -models[name]["nDCG@10"]):
-            cells = [f"{models[model][measure]:12.4f}" for measure in COLUMNS]
+            cells = [f"{shown(models[model], measure):>12}" for measure in columns]
             cells.append(f"{100 * models[model]['nDCG@10'] / teacher:12.1f}")
             lines.append(f"{model:12}{''.join(cells)}{_costs(metrics, model)}")
     for dataset in metrics["closeness"]:
@@ -35,6 +38,23 @@ def results_table(reports: Path) -> str:
     lines += [*choice_lines(metrics), *gain_lines(metrics)]
     lines.append(f'report: {reports / "report.html"}   runs: make mlflow   search: make search Q="..."')
     return "\n".join(lines)
+
+
+def measured(metrics: Mapping[str, Any]) -> list[str]:
+    """Names of the measures that some data set has, in order."""
+    sets = [*metrics["datasets"].values(), *metrics["datasets_dev"].values()]
+    return list(dict.fromkeys(name for models in sets for values in models.values() for name in values))
+
+
+def shown(values: Mapping[str, float], measure: str) -> str:
+    """A value with four digits, a dash where the data set has no such measure."""
+    return f"{values[measure]:.4f}" if measure in values else "–"
+
+
+def _columns(metrics: Mapping[str, Any]) -> list[str]:
+    """The first and the last ones of the measures, which look nearest and furthest."""
+    names = measured(metrics)
+    return names if len(names) <= _COLUMNS else [*names[: _COLUMNS - 1], names[-1]]
 
 
 def _costs(metrics: Mapping[str, Any], model: str) -> str:

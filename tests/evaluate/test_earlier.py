@@ -21,7 +21,6 @@ from steps.core.document_texts import FIELDS, DocumentTemplate
 from steps.core.errors import UserError
 from steps.core.files import write_json
 from steps.core.judged import JudgedSet, read_judged_sets
-from steps.core.measures import MEASURES
 from steps.core.tables import read_table, table_from_rows, write_table
 from steps.core.tracking import NullRun
 from steps.evaluate import earlier as module
@@ -140,7 +139,7 @@ def test_what_was_measured_or_read_is_not_again(world: Path, monkeypatch: pytest
         assert (again.measured, again.timed) == ([], [])
         for name in ("base", "round_0"):
             for one, other in zip(first.results[name].scored, again.results[name].scored, strict=True):
-                assert all(np.array_equal(one.values[each], other.values[each]) for each in MEASURES)
+                assert all(np.array_equal(one.values[each], other.values[each]) for each in params().measures)
     # other judgements are other results, over vectors that are there
     qrels = read_table(world / "ingest", "qrels")
     write_table(world / "ingest", "qrels", qrels.slice(1))
