@@ -101,21 +101,20 @@ def test_ndcg_of_rankings_and_of_a_matrix_is_that_of_the_formula_with_many_ties(
 
 def test_measures_are_those_of_trec_eval_on_a_thousand_runs_with_ties() -> None:
     random = np.random.default_rng(2)
-    docs = [f"d{number:03}" for number in range(300)]
+    docs = [f"d{number:02}" for number in range(60)]
     qrels, runs = {}, {}
     for number in range(1000):
-        judged, hits = random.permutation(300)[: random.integers(1, 20)], random.permutation(300)[:120]
-        qrels[f"q{number:03}"] = {
-            docs[doc]: int(grade) for doc, grade in zip(judged, random.integers(0, 4, 20), strict=False)
-        }
-        runs[f"q{number:03}"] = {
-            docs[doc]: float(score) for doc, score in zip(hits, random.integers(0, 12, 120), strict=True)
-        }
+        judged, hits = (
+            random.permutation(docs)[: random.integers(1, 20)].tolist(),
+            random.permutation(docs)[:50].tolist(),
+        )
+        qrels[f"q{number:03}"] = dict(zip(judged, random.integers(0, 4, len(judged)).tolist(), strict=True))
+        runs[f"q{number:03}"] = dict(zip(hits, random.integers(0, 12, 50).astype(float).tolist(), strict=True))
     ids = list(qrels)
     doc_ids, scores = [list(runs[q]) for q in ids], [np.array(list(runs[q].values())) for q in ids]
     theirs = {
-        "nDCG@10": "ndcg_cut_10", "nDCG@100": "ndcg_cut_100", "AP@1000": "map_cut_1000", "AP": "map", "RR": "recip_rank",
-        "R@5": "recall_5", "R@100": "recall_100", "P@10": "P_10", "Success@5": "success_5", "Rprec": "Rprec",
+        "nDCG@10": "ndcg_cut_10", "nDCG@100": "ndcg_cut_100", "AP@1000": "map_cut_1000", "AP": "map",
+        "RR": "recip_rank", "R@5": "recall_5", "R@100": "recall_100", "P@10": "P_10", "Success@5": "success_5", "Rprec": "Rprec",
         "Bpref": "bpref",
     }  # fmt: skip
     for least in (1, 2):
@@ -126,7 +125,7 @@ def test_measures_are_those_of_trec_eval_on_a_thousand_runs_with_ties() -> None:
             assert found[ours].tolist() == [expected[query][name] for query in ids], ours
         first = [expected[query]["recip_rank"] for query in ids]
         assert found["RR@10"].tolist() == [value if value >= 1 / 10 else 0 for value in first]
-        assert 0.1 < found["R@5"].mean() < 0.9 or least == 2
+        assert 0.05 < found["R@5"].mean() < 0.9
     for at, query in enumerate(ids):  # by hand, ties by id from behind; the name's own grade goes before the data set's
         ranked = [doc_ids[at][place] for place in trec_order(doc_ids[at], scores[at])]
         good = {doc for doc, grade in qrels[query].items() if grade >= 3}

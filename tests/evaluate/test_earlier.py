@@ -350,7 +350,7 @@ def test_the_stage_opens_earlier_towers_only_when_asked(
 
     def run(earlier_towers: bool) -> None:
         releases = {"static": world / "static"}
-        stage.run(*folders, releases, world / "reports", params(earlier_towers=earlier_towers), NullRun())
+        stage.run(*folders, releases, world / "reports", params(earlier_towers=earlier_towers), RULE, NullRun())
 
     run(False)
     run(True)
