@@ -50,7 +50,7 @@
     choice.over_budget.<student>           p50 in milliseconds of a student that the budget leaves out
     audit.checked_texts, evaluation_queries, leaks     the leak audit; a leak fails the stage, so leaks is 0
     settings.version                       of this schema
-    settings.seed, throughput_batch        what the numbers above depend on
+    settings.seed, throughput_batch, ignore_identical_ids, min_relevance.<set>    what the numbers above depend on
 
 Numbers only, but for the names in `choice`: no dates or machine facts, so that equal results are equal files apart from
 timings and, where these decide, the choice.
@@ -121,7 +121,13 @@ def assemble(
             "evaluation_queries": audit.evaluation_queries,
             "leaks": 0,
         },
-        "settings": {"version": VERSION, "seed": task.params.seed, "throughput_batch": task.params.throughput_batch},
+        "settings": {
+            "version": VERSION,
+            "seed": task.params.seed,
+            "throughput_batch": task.params.throughput_batch,
+            "ignore_identical_ids": int(task.params.ignore_identical_ids),
+            "min_relevance": dict(task.params.min_relevance),
+        },
     }
 
 

@@ -114,8 +114,8 @@ def test_measures_are_those_of_trec_eval_on_a_thousand_runs_with_ties() -> None:
     doc_ids, scores = [list(runs[q]) for q in ids], [np.array(list(runs[q].values())) for q in ids]
     theirs = {
         "nDCG@10": "ndcg_cut_10", "nDCG@100": "ndcg_cut_100", "AP@1000": "map_cut_1000", "AP": "map",
-        "RR": "recip_rank", "R@5": "recall_5", "R@100": "recall_100", "P@10": "P_10", "Success@5": "success_5", "Rprec": "Rprec",
-        "Bpref": "bpref",
+        "RR": "recip_rank", "R@5": "recall_5", "R@100": "recall_100", "P@10": "P_10",
+        "Success@5": "success_5", "Rprec": "Rprec", "Bpref": "bpref",
     }  # fmt: skip
     for least in (1, 2):
         evaluator = pytrec_eval.RelevanceEvaluator(qrels, set(theirs.values()), relevance_level=least)
