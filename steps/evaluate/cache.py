@@ -101,7 +101,7 @@ def result_key(system: System, task: Task, reference: str) -> str:
 
     The machine is part of it, as it times searches and as int8 is rounded otherwise on another processor.
     """
-    params = task.params.model_dump(include={"k", "run_depth", "batch_size", "latency_queries", "seed"})
+    params = task.params.model_dump(include={"measures", "k", "run_depth", "batch_size", "latency_queries", "seed"})
     return _digest(system.name, system.content, reference, _task_digest(task), params, *_surroundings())
 
 

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from steps.core.measures import MEASURES, NDCG
+from steps.core.measures import NDCG, UNCUT
+from steps.core.noninferiority import NonInferiority
 from steps.core.tables import SCHEMAS
 from steps.evaluate.audit import Audit
 from steps.evaluate.cache import Measurements
@@ -36,18 +37,24 @@ class Evaluation:
 
 
 def compose(
-    found: Measurements, students: Sequence[str], earlier: Sequence[str], task: Task, audit: Audit
+    found: Measurements,
+    students: Sequence[str],
+    earlier: Sequence[str],
+    task: Task,
+    audit: Audit,
+    rule: NonInferiority,
 ) -> Evaluation:
     """All that the measurements amount to; `students` are in the order in which they are shown.
 
-    `earlier`: the systems that the teacher was before; those that were not measured do not count.
+    `earlier`: the systems that the teacher was before; those that were not measured do not count. `rule`: the promotion
+    gate's.
     """
     params, results = task.params, found.results
     teacher, own = results[TEACHER], {name: results[name] for name in students}
     retained, compared = _against_teacher(teacher, own, params)
     judged_on, quality = _quality(own)
     p50_ms = {name: found.latencies[name].p50_ms for name in students}
-    choice = choose(quality, p50_ms, params.budget_ms, judged_on)
+    choice = choose(quality, p50_ms, params.budget_ms, rule, params.faster_student, judged_on)
     best = choice.student or ranked(quality, p50_ms)[0]
     gained = gains(teacher, {name: results[name] for name in earlier if name in results})
     metrics = assemble(results, found.latencies, retained, compared, gained, choice, task, audit)
@@ -106,15 +113,16 @@ def per_query_table(results: Mapping[str, Result]) -> pa.Table:
     for model in sorted(results):
         for item in results[model].scored:
             asked = item.judged
-            for measure in MEASURES:
-                count = len(asked.query_ids)
+            for measure in sorted(item.values.keys() - {UNCUT}):
+                known = np.flatnonzero(~np.isnan(item.values[measure]))
+                count = len(known)
                 columns = {
-                    "query_id": asked.query_ids,
+                    "query_id": [asked.query_ids[row] for row in known],
                     "dataset": [asked.dataset] * count,
                     "model": [model] * count,
                     "split": [asked.split] * count,
                     "measure": [measure] * count,
-                    "value": item.values[measure],
+                    "value": item.values[measure][known],
                 }
                 chunks.append(pa.table(columns, schema=schema))
     return pa.concat_tables(chunks) if chunks else schema.empty_table()

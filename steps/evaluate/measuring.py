@@ -2,13 +2,14 @@
 
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from steps.core.judged import JudgedSet
 from steps.evaluate.closeness import Texts, measure_closeness
 from steps.evaluate.geometry import judged_hits, label_term, measure_geometry
 from steps.evaluate.indexes import measure_indexes, timed_indexes
+from steps.evaluate.pairs import pooled_auc
 from steps.evaluate.params import EvaluateParams
 from steps.evaluate.results import Result
 from steps.evaluate.scoring import Scored, score_and_keep
@@ -103,14 +104,10 @@ def _answers(name: str, search: Search, task: Task, runs: Path) -> list[tuple[Sc
     """Score every judged set, and write a run file of each that is test."""
     runs.mkdir()
     params = task.params
-    return [
-        score_and_keep(
-            name,
-            search,
-            item,
-            params.k,
-            runs / f"{item.dataset}.{name}.run" if item.split == "test" else None,
-            params.run_depth,
-        )
-        for item in task.judged
-    ]
+    answers = []
+    for item in task.judged:
+        file = runs / f"{item.dataset}.{name}.run" if item.split == "test" else None
+        scored, hits = score_and_keep(name, search, item, params.k, params.by_query, file, params.run_depth)
+        pooled = pooled_auc(params.measures, search, item, params.k)
+        answers.append((replace(scored, pooled=pooled), hits))
+    return answers

@@ -2,7 +2,9 @@
 
     datasets.<set>.<model>.<measure>       mean over the test queries; model = bm25, teacher, a student's name, or (with
                                            evaluate.earlier_towers) what the teacher was before: base, round_0, ...;
-                                           measure = nDCG@10, MRR@10, MAP@1000, Recall@5, Recall@20, Recall@100
+                                           measure = nDCG@10 and what else evaluate.measures names, by ir-measures'
+                                           names; Answer@k only of data sets with answers, AUC-REL and AUC-SAT only of
+                                           those with judged pairs of both kinds
     datasets_dev.<set>.<model>.<measure>   the same for the dev queries, where a data set has any
     retention.<student>.mean_of_ratios     mean over data sets of student / teacher, test nDCG@10; 1.0 = as good
     retention.<student>.ratio_of_means     mean of the students over mean of the teachers
@@ -35,16 +37,20 @@
                                            student, but for those of the part `corpus`, which may have
     queries.<set>.test, dev                evaluated queries
     choice.budget_ms                       evaluate.budget_ms; 0 = none
-    choice.student, p50_ms, ndcg           the best student within it, its latency, its mean nDCG@10 over data sets, on
-                                           dev, or on test where there are no dev queries; null: none is within it, or
-                                           (ndcg) nothing is judged
+    choice.student, p50_ms, ndcg           the fastest student within it that is no worse than the best, its latency,
+                                           its mean nDCG@10 over data sets, on dev, or on test where there are no dev
+                                           queries; null: none is within it, or (ndcg) nothing is judged
+    choice.best, margin, confidence        the best student within it, and by what the others are held against it
+    choice.bounds.<student>                bound of its change against the best, a share of nDCG@10, on the data set
+                                           where it is least; from -margin on a faster one may be chosen
     choice.overlap, runner_up_overlap      only where nothing is judged: the mean overlap over data sets, which decided
     choice.reason                          why this student, in words
-    choice.runner_up, runner_up_p50_ms, runner_up_ndcg    the next best within it; null: there is none
-    choice.difference, p_value             how far the runner-up is behind, with the p-value of a paired t-test
+    choice.runner_up, runner_up_p50_ms, runner_up_ndcg    the best of the others within it; null: there is none
+    choice.difference, p_value             how far the runner-up is behind, below 0 where it is ahead; paired t-test
     choice.over_budget.<student>           p50 in milliseconds of a student that the budget leaves out
     audit.checked_texts, evaluation_queries, leaks     the leak audit; a leak fails the stage, so leaks is 0
-    settings.seed, throughput_batch        what the numbers above depend on
+    settings.version                       of this schema
+    settings.seed, throughput_batch, ignore_identical_ids, min_relevance.<set>    what the numbers above depend on
 
 Numbers only, but for the names in `choice`: no dates or machine facts, so that equal results are equal files apart from
 timings and, where these decide, the choice.
@@ -63,6 +69,7 @@ from steps.evaluate.results import Result
 from steps.evaluate.retention import Comparison, Retention
 
 Metrics = dict[str, Any]
+VERSION = 2  # 1 had MRR@10, MAP@1000 and Recall@k
 
 
 def assemble(
@@ -114,7 +121,13 @@ def assemble(
             "evaluation_queries": audit.evaluation_queries,
             "leaks": 0,
         },
-        "settings": {"seed": task.params.seed, "throughput_batch": task.params.throughput_batch},
+        "settings": {
+            "version": VERSION,
+            "seed": task.params.seed,
+            "throughput_batch": task.params.throughput_batch,
+            "ignore_identical_ids": int(task.params.ignore_identical_ids),
+            "min_relevance": dict(task.params.min_relevance),
+        },
     }
 
 

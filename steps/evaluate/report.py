@@ -10,7 +10,6 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from steps.core.files import read_json, staged_file
-from steps.core.measures import MEASURES
 from steps.evaluate.composition import Evaluation
 from steps.evaluate.facts import Facts, facts, generated_examples, generation_facts, mined_examples
 from steps.evaluate.frontier import Point, draw_frontier
@@ -18,7 +17,7 @@ from steps.evaluate.geometry import PAIRS
 from steps.evaluate.histograms import draw_histograms
 from steps.evaluate.machine import processor
 from steps.evaluate.metrics import Metrics
-from steps.evaluate.table import choice_lines, gain_lines, significant, unjudged_line
+from steps.evaluate.table import choice_lines, gain_lines, measured, shown, significant, unjudged_line
 
 _EXAMPLES = 4
 REPORT = "report.json"
@@ -91,6 +90,7 @@ def write_report(path: Path, evaluation: Evaluation, background: Background) -> 
     environment.filters |= {
         "percent": percent,
         "significant": significant,
+        "shown": shown,
         "size": size,
         "milliseconds": milliseconds,
         "times": times,
@@ -98,7 +98,7 @@ def write_report(path: Path, evaluation: Evaluation, background: Background) -> 
     students = [point for point in points if point.model != "teacher"]
     page = environment.get_template("report.html.j2").render(
         metrics=metrics,
-        measures=MEASURES,
+        measures=measured(metrics),
         teacher=next(point for point in points if point.model == "teacher"),
         students=students,
         models=["bm25", *metrics["gain_overall"], *(point.model for point in points)],

@@ -8,7 +8,6 @@ import numpy as np
 
 from steps.core.files import read_json, write_json
 from steps.core.judged import JudgedSet
-from steps.core.measures import MEASURES, UNCUT
 from steps.evaluate.closeness import Closeness
 from steps.evaluate.geometry import Geometry
 from steps.evaluate.indexes import IndexFigures
@@ -58,6 +57,7 @@ def write_result(folder: Path, result: Result) -> None:
         {
             "name": result.name,
             "bytes": result.bytes,
+            "pooled": {_key(item.judged.dataset, item.judged.split): dict(item.pooled) for item in result.scored},
             "indexes": {
                 dataset: {kind: asdict(figures) for kind, figures in row.items()}
                 for dataset, row in result.indexes.items()
@@ -78,17 +78,17 @@ def read_result(folder: Path, judged: Iterable[JudgedSet]) -> Result:
     with np.load(folder / ARRAYS) as stored:
         arrays = {name: stored[name] for name in stored.files}
 
-    def values(item: JudgedSet) -> dict[str, np.ndarray]:
-        return {name: arrays[_key("values", item.dataset, item.split, name)] for name in (*MEASURES, UNCUT)}
-
-    def named(kind: str) -> dict[str, np.ndarray]:
-        start = _key(kind, "")
+    def named(*kind: str) -> dict[str, np.ndarray]:
+        start = _key(*kind, "")
         return {name.removeprefix(start): array for name, array in arrays.items() if name.startswith(start)}
+
+    def values(item: JudgedSet) -> dict[str, np.ndarray]:
+        return named("values", item.dataset, item.split)
 
     differences, cosines, overlaps = named("differences"), named("cosines"), named("overlaps")
     return Result(
         name=found["name"],
-        scored=[Scored(item, values(item)) for item in judged],
+        scored=[Scored(item, values(item), found["pooled"][_key(item.dataset, item.split)]) for item in judged],
         bytes=found["bytes"],
         indexes={
             dataset: {kind: IndexFigures(**figures) for kind, figures in row.items()}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from steps.core.errors import UserError
 from steps.core.files import write_json
-from steps.core.judged import read_judged_sets
+from steps.core.noninferiority import NonInferiority
 from steps.core.tables import write_table
 from steps.core.tracking import Run, flatten
 from steps.evaluate.audit import audit_leaks
@@ -17,6 +17,7 @@ from steps.evaluate.closeness import read_texts, unjudged_datasets
 from steps.evaluate.composition import Evaluation, compose, per_query_table
 from steps.evaluate.earlier import open_earlier
 from steps.evaluate.frontier import write_frontier
+from steps.evaluate.judging import read_evaluation_sets
 from steps.evaluate.measuring import Task
 from steps.evaluate.params import EvaluateParams
 from steps.evaluate.report import Background, read_background, write_report
@@ -46,12 +47,14 @@ def run(
     releases: Mapping[str, Path],
     output: Path,
     params: EvaluateParams,
+    rule: NonInferiority,
     run: Run,
 ) -> None:
     """Write metrics.json, report.html, frontier.csv, per_query.parquet and runs/ below `output`.
 
-    `releases`: student name -> release folder. UserError when an evaluation query leaked into training, or when a
-    release is missing, damaged, of another teacher or without one of the data sets.
+    `releases`: student name -> release folder. `rule`: when the promotion gate finds a release no worse. UserError when
+    an evaluation query leaked into training, or when a release is missing, damaged, of another teacher or without one
+    of the data sets.
     """
     systems = open_systems(ingest, teach, releases, params.batch_size)
     if params.earlier_towers:
@@ -60,10 +63,12 @@ def run(
         if not earlier:
             print("evaluate: the teacher was not trained, so there is no earlier tower to compare it with")
         systems = replace(systems, earlier=earlier)
-    evaluate(systems, Folders(ingest, mine, embed, generate, teach, distill), output, params, run)
+    evaluate(systems, Folders(ingest, mine, embed, generate, teach, distill), output, params, rule, run)
 
 
-def evaluate(systems: Systems, folders: Folders, output: Path, params: EvaluateParams, run: Run) -> None:
+def evaluate(
+    systems: Systems, folders: Folders, output: Path, params: EvaluateParams, rule: NonInferiority, run: Run
+) -> None:
     """The same with systems that are open.
 
     Of data sets without judged test queries the closeness of students to the teacher is measured, and decides where no
@@ -77,7 +82,7 @@ def evaluate(systems: Systems, folders: Folders, output: Path, params: EvaluateP
     task = _task(folders, systems.students, params)
     found = measure_all(systems, task)
     print(f"evaluate: {found.told()}")
-    evaluation = compose(found, students, [system.name for system in systems.earlier], task, audit)
+    evaluation = compose(found, students, [system.name for system in systems.earlier], task, audit, rule)
     for line in gain_lines(evaluation.metrics):
         print(f"evaluate: {line}")
     _write(output, found, evaluation, background)
@@ -90,7 +95,7 @@ def evaluate(systems: Systems, folders: Folders, output: Path, params: EvaluateP
 
 def _task(folders: Folders, students: Sequence[Student], params: EvaluateParams) -> Task:
     """What is measured on; UserError when a release lacks one of the data sets."""
-    judged = read_judged_sets(folders.ingest, params.splits)
+    judged = read_evaluation_sets(folders.ingest, params)
     unjudged = unjudged_datasets(folders.ingest, judged)
     for student in students:
         for dataset in [*(item.dataset for item in judged if item.split == "test"), *unjudged]:

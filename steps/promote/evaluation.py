@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -15,9 +16,12 @@ from steps.promote.evidence import Evaluation
 _MODULUS = 2**256
 
 
-def read_test_sets(ingest: Path) -> list[JudgedSet]:
-    """The judged test queries of every data set that has any; UserError when none has."""
-    found = read_judged_sets(ingest, ["test"])
+def read_test_sets(ingest: Path, ignore_identical_ids: bool = False) -> list[JudgedSet]:
+    """The judged test queries of every data set that has any; UserError when none has.
+
+    `ignore_identical_ids`: as the candidate was measured.
+    """
+    found = [replace(item, ignore_identical_ids=ignore_identical_ids) for item in read_judged_sets(ingest, ["test"])]
     if not found:
         raise UserError(
             f"{ingest / 'qrels.parquet'}: no test query is judged, so no floor can be checked and nothing"
@@ -39,7 +43,10 @@ def read_evaluation(ingest: Path, judged: Sequence[JudgedSet], slice_words: Sequ
         for dataset, *document in zip(*(column.to_pylist() for column in batch.columns), strict=True):
             if dataset in sums:
                 sums[dataset] = (sums[dataset] + _digest("document", *document)) % _MODULUS
-    whole = hashlib.sha256("".join(f"{name}\n{sums[name]:064x}\n" for name in sorted(sums)).encode())
+    listed = "".join(f"{name}\n{sums[name]:064x}\n" for name in sorted(sums))
+    if any(item.ignore_identical_ids for item in judged):
+        listed += "without hits of the query's own id\n"
+    whole = hashlib.sha256(listed.encode())
     return Evaluation(
         digest=whole.hexdigest(),
         queries={item.dataset: frozenset(item.query_ids) for item in judged},

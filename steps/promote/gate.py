@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from steps.promote.bootstrap import lower_bound
 from steps.promote.evidence import MEASURE, Evidence
 from steps.promote.params import Policy
 
@@ -124,16 +123,7 @@ def _against_champion(candidate: Evidence, champion: Evidence | None, policy: Po
 def _no_worse(dataset: str, ours: Mapping[str, float], theirs: Mapping[str, float], policy: Policy) -> Check:
     order = sorted(theirs)  # the draws go by position: the order in which queries were logged must not matter
     candidate, champion = (np.array([values[query] for query in order]) for values in (ours, theirs))
-    bound = float(
-        lower_bound(
-            candidate,
-            champion,
-            margin=policy.margin,
-            confidence=policy.confidence,
-            resamples=policy.resamples,
-            seed=policy.seed,
-        )
-    )
+    bound = float(policy.least(candidate, champion))
     mean = float(champion.mean())
     change = (
         f", {candidate.mean() / mean - 1:+.2%}, at worst {bound / mean - policy.margin:+.2%}" if mean > 0.001 else ""

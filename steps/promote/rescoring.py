@@ -42,6 +42,9 @@ def rescore(folder: Path, evaluation: Evaluation, judged: Sequence[JudgedSet], p
 
 def _ndcg(hits: Sequence[Sequence[tuple[str, float]]], judged: JudgedSet) -> dict[str, float]:
     """nDCG@10 by query id."""
+    if judged.ignore_identical_ids:
+        asked = zip(judged.query_ids, hits, strict=True)
+        hits = [[hit for hit in found if hit[0] != query] for query, found in asked]
     doc_ids = [[doc for doc, _ in found] for found in hits]
     scores = [np.array([score for _, score in found]) for found in hits]
     values = ndcg_at_10(judged.qrels, judged.query_ids, doc_ids, scores)

@@ -3,7 +3,7 @@
 A script that imports `steps.serving.release` from PYTHONPATH, where the version's own code lies: a release of an older
 format, which the project cannot load any more, is still measured. The request is JSON with `release`, a folder,
 `depth`, and `queries`, a list of `dataset` and `texts`. Prints the data sets of the release, and for every text the
-ids and scores of its ten best hits in the exact index, with all of equal score.
+ids and scores of its eleven best hits in the exact index, with all of equal score.
 """
 
 import json
@@ -13,7 +13,7 @@ from pathlib import Path
 from steps.serving.release import load_release
 
 _CHUNK = 256  # queries whose hits are in memory at once
-_KEPT = 10  # hits that the measure looks at, with all of equal score
+_KEPT = 11  # hits that the measure looks at, with all of equal score; one may be the query itself
 
 
 def main() -> None:

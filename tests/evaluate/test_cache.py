@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from evaluate_fakes import fake_systems, params, write_inputs
+from evaluate_fakes import RULE, fake_systems, params, write_inputs
 
 from steps.core.judged import read_judged_sets
 from steps.core.tables import read_table, write_table
@@ -43,11 +43,11 @@ def test_a_changed_student_is_measured_alone(
 ) -> None:
     folders = Folders(*(tmp_path / name for name in ("ingest", "mine", "embed", "generate", "teach", "distill")))
     reports = tmp_path / "reports"
-    evaluate(systems, folders, reports, params(), NullRun())
+    evaluate(systems, folders, reports, params(), RULE, NullRun())
     assert "evaluate: measured bm25, teacher, static, 2l\n" in capsys.readouterr().out
     first = json.loads((reports / "metrics.json").read_text())
     changed = fake_systems(tmp_path, write_inputs(tmp_path), static=1, **{"2l": 3})
-    evaluate(changed, folders, reports, params(), NullRun())
+    evaluate(changed, folders, reports, params(), RULE, NullRun())
     assert "evaluate: measured 2l; bm25, teacher, static from the cache\n" in capsys.readouterr().out
     fakes: dict[str, Any] = {system.name: system.release for system in (changed.teacher, *changed.students)}
     assert {name for name, release in fakes.items() if release.searched} == {"2l"}
@@ -66,7 +66,7 @@ def test_a_second_evaluation_is_the_first_one_to_the_byte(tmp_path: Path, system
     folders = Folders(*(tmp_path / name for name in ("ingest", "mine", "embed", "generate", "teach", "distill")))
     written = []
     for name in ("one", "two"):
-        evaluate(systems, folders, tmp_path / name, params(), NullRun())
+        evaluate(systems, folders, tmp_path / name, params(), RULE, NullRun())
         files = sorted(path for path in (tmp_path / name).rglob("*") if path.is_file())
         written.append({path.relative_to(tmp_path / name): path.read_bytes() for path in files})
     assert written[0] == written[1] and len(written[0]) == 4 + 8

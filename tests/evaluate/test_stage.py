@@ -10,12 +10,11 @@ from pathlib import Path
 import ir_measures
 import numpy as np
 import pytest
-from evaluate_fakes import bag_of_words, fake_systems, params, write_inputs
+from evaluate_fakes import RULE, bag_of_words, fake_systems, params, write_inputs
 
 from steps.core.errors import UserError
 from steps.core.files import write_json
 from steps.core.judged import read_judged_sets
-from steps.core.measures import MEASURES
 from steps.core.tables import read_table
 from steps.core.tracking import NullRun, Run
 from steps.evaluate import run as stage
@@ -53,7 +52,7 @@ def evaluate(
     documents = write_inputs(root, judged=judged)
     folders = Folders(*(root / name for name in ("ingest", "mine", "embed", "generate", "teach", "distill")))
     given = systems or fake_systems(root, documents, **KNOWN)
-    stage.evaluate(given, folders, root / "reports", params(**changes), run or NullRun())
+    stage.evaluate(given, folders, root / "reports", params(**changes), RULE, run or NullRun())
     return root / "reports"
 
 
@@ -76,7 +75,7 @@ def test_metrics_have_the_documented_keys(reports: Path) -> None:
         assert set(metrics[part]) == {"api", "med"}
         for models in metrics[part].values():
             assert set(models) == {"bm25", "teacher", "static", "2l"}
-            assert all(set(values) == set(MEASURES) for values in models.values())
+            assert all(set(values) == set(params().measures) for values in models.values())
     assert set(metrics["retention"]) == {"static", "2l"}
     assert set(metrics["retention"]["2l"]) == {"mean_of_ratios", "ratio_of_means", "worst", "ci95_low", "ci95_high"}
     assert set(metrics["latency"]) == {"teacher", "static", "2l"}
@@ -95,7 +94,7 @@ def test_metrics_have_the_documented_keys(reports: Path) -> None:
     assert metrics["queries"]["api"] == {"test": 10, "dev": 10}
     assert metrics["closeness"] == metrics["closeness_texts"] == {}
     assert metrics["gain"] == metrics["gain_dev"] == metrics["gain_overall"] == {}
-    names = {metrics["choice"].pop(key) for key in ("student", "runner_up", "reason")}
+    names = {metrics["choice"].pop(key) for key in ("student", "runner_up", "best", "reason")}
     assert names == {"static", "2l", "best mean nDCG@10 on dev"}
     assert all(isinstance(value, int | float) for value in _leaves(metrics)), "only numbers differ usefully"
 
@@ -126,14 +125,14 @@ def test_the_page_says_whose_judgements_are_clicks(tmp_path: Path) -> None:
 def test_per_query_values_average_to_the_metrics(reports: Path) -> None:
     metrics = json.loads((reports / "metrics.json").read_text())
     rows = read_table(reports, "per_query").to_pylist()
-    assert len(rows) == 2 * 20 * 4 * len(MEASURES)  # data sets x queries x models x measures
+    assert len(rows) == 2 * 20 * 4 * len(params().measures)  # data sets x queries x models x measures
     chosen = [
         row["value"]
         for row in rows
-        if (row["dataset"], row["split"], row["model"], row["measure"]) == ("med", "dev", "static", "MRR@10")
+        if (row["dataset"], row["split"], row["model"], row["measure"]) == ("med", "dev", "static", "RR@10")
     ]
     assert len(chosen) == 10
-    assert metrics["datasets_dev"]["med"]["static"]["MRR@10"] == pytest.approx(np.mean(chosen))
+    assert metrics["datasets_dev"]["med"]["static"]["RR@10"] == pytest.approx(np.mean(chosen))
 
 
 def test_run_files_are_trec_and_score_what_was_measured(reports: Path) -> None:

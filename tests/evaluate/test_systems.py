@@ -67,7 +67,7 @@ def test_splits_must_hold_test() -> None:
 def scored(ndcg: list[float], reciprocal: list[float]) -> Scored:
     ids = [f"q{number}" for number in range(len(ndcg))]
     judged = JudgedSet("s", "dev", ids, [f"text {name}" for name in ids], {})
-    return Scored(judged, {"nDCG@10": np.array(ndcg), "MRR": np.array(reciprocal)})
+    return Scored(judged, {"nDCG@10": np.array(ndcg), "uncut RR": np.array(reciprocal)})
 
 
 def test_worst_losses_are_the_largest_drops_with_ranks() -> None:

@@ -8,12 +8,14 @@ from typing import Any
 import numpy as np
 
 from steps.core.files import sha256_file, write_json
+from steps.core.noninferiority import NonInferiority
 from steps.core.tables import table_from_rows, write_table
 from steps.core.texts import words
 from steps.evaluate.latency import Encode
 from steps.evaluate.params import EvaluateParams
 from steps.evaluate.systems import Lexical, Student, Systems, Teacher, bm25_search
 
+RULE = NonInferiority(margin=0.005, confidence=0.95, resamples=1000, seed=1)  # the promotion gate's
 TOPICS = ("matrix", "graph", "string", "socket", "widget", "ledger", "planet", "river", "engine", "violin")
 
 
@@ -21,8 +23,12 @@ def params(**changes: object) -> EvaluateParams:
     """Small settings."""
     values: dict[str, object] = {
         "budget_ms": 0.0,
+        "faster_student": "if_no_worse",
         "earlier_towers": False,
         "splits": ["test", "dev"],
+        "measures": ["nDCG@10", "RR@10", "AP@1000", "R@5", "R@20", "R@100"],
+        "min_relevance": {},
+        "ignore_identical_ids": False,
         "k": 1000,
         "run_depth": 10,
         "batch_size": 8,

@@ -164,7 +164,7 @@ def test_the_candidate_is_the_students_test_values_and_its_own_files(tmp_path: P
         {"query_id": "api/q1", "dataset": "api", "model": model, "split": split, "measure": measure, "value": value}
         for model, split, measure, value in [
             ("fast", "test", "nDCG@10", 0.25),
-            ("fast", "test", "MRR@10", 0.5),
+            ("fast", "test", "RR@10", 0.5),
             ("fast", "dev", "nDCG@10", 0.75),
             ("teacher", "test", "nDCG@10", 1.0),
         ]

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from promote_fakes import evaluation, evidence, policy
 
-from steps.promote.bootstrap import lower_bound, resampled_means
+from steps.core.noninferiority import NonInferiority, resampled_means
 from steps.promote.gate import decide
 
 QUALITY = st.floats(0, 1)
@@ -37,8 +37,9 @@ def test_bound_covers_the_true_difference_as_often_as_it_says() -> None:
     generator = np.random.default_rng(3)
     champion = generator.random((400, 500))
     candidate = champion + generator.normal(0.0, 0.15, champion.shape)  # truly equal
-    bounds = lower_bound(candidate, champion, margin=0.0, confidence=0.95, resamples=1000, seed=1)
-    assert 0.92 < (bounds <= 0).mean() < 0.98
+    rule = NonInferiority(margin=0.0, confidence=0.95, resamples=1000, seed=1)
+    assert 0.92 < (rule.least(candidate, champion) <= 0).mean() < 0.98
+    assert 0.92 < (rule.most(candidate, champion) >= 0).mean() < 0.98
 
 
 @settings(max_examples=60, deadline=None)
