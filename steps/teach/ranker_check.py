@@ -1,4 +1,4 @@
-"""A ranker's word on hard negatives: what a search finds for a query and nobody called relevant may be it all the same."""
+"""A ranker's word on hard negatives: what a search finds and nobody called relevant may be it all the same."""
 
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
@@ -40,7 +40,7 @@ def ranker_of(rankers: Path, rule: "RoundParams") -> Path | None:
 def is_far(scores: np.ndarray, positives: np.ndarray, margin: float) -> np.ndarray:
     """Whether `sigmoid(score) <= (1 - margin) * sigmoid(positive)`, for logits `(n,)` each: bool `(n,)`.
 
-    As NV-Retriever's TopK-PercPos (Moreira et al. 2024), on probabilities; by logarithms, so that no score is too small.
+    NV-Retriever's TopK-PercPos (Moreira et al. 2024) on probabilities; by logarithms, so that no score is too small.
     """
     far: np.ndarray = log_expit(np.float64(scores)) <= log_expit(np.float64(positives)) + np.log1p(-margin)
     return far
@@ -58,8 +58,8 @@ def checked_negatives(
 ) -> np.ndarray:
     """A negative for each triplet that the ranker calls far from its positive, -1 where it has none: int64 `(n,)`.
 
-    `fits` has for each triplet, when it is asked for it, rows of the corpus. They are tried in an order drawn by `seed`,
-    so every one that passes is as likely. Blocks of triplets are kept in `scratch`, where a killed run finds them.
+    `fits` has rows of the corpus for each triplet, when it is asked for it. They are tried in an order drawn by
+    `seed`, so every one that passes is as likely. Blocks of triplets are kept in `scratch`, for a killed run.
     """
     remaining = iter(fits)
     model = load_ranker(ranker)

@@ -62,7 +62,7 @@ def changed(key: str, value: Any) -> dict[str, Any]:
         (
             "teach.teacher.dense.rounds.ranker",
             "cross",
-            r"teacher\.dense\.rounds\.ranker is 'cross', but rank\.rankers has only",
+            r"dense\.rounds\.ranker is 'cross', but rank\.rankers has",
         ),
         ("teach.teacher.dense.rounds.ranker", "../x", r"rounds\.ranker is '\.\./x': a name is"),
         ("distill.repeats.titels", 1.0, r"distill\.repeats\.titels"),
