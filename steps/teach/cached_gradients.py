@@ -31,8 +31,8 @@ def backward(
 
     `columns` are the batch's texts, a column each for query, positive and negative, whole on every process. `loss`
     takes the columns' embeddings, each `(batch, dim)` or, of several embeddings a text, `(batch, n, dim)`. A process
-    embeds its own rows, at most `micro_batch` at once. `pass_on`, where the tower is sharded, also sees to the sum of the
-    gradients over the processes.
+    embeds its own rows, at most `micro_batch` at once. `pass_on`, where the tower is sharded, sees to the sum of the
+    gradients over the processes as well.
     """
     batch = len(columns[0]["input_ids"])
     share = -(-batch // world())

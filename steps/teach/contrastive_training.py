@@ -43,7 +43,8 @@ def train_tower(
     """Train the tower in place for `params.epochs`, from the checkpoint in `checkpoints` if a killed run left one.
 
     Processes that torchrun started train it together, on the batches and to the weights of one process, up to the order
-    of summation (with dropout 0); those of `accelerate launch` may shard it. UserError when the loss stops being a finite number.
+    of summation (with dropout 0); those of `accelerate launch` may shard it. UserError when the loss stops being a
+    finite number.
     """
     columns = {
         "query": cut_to_tokens(tower, [triplet.query for triplet in triplets], params.max_query_length),

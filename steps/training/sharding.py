@@ -32,12 +32,15 @@ def is_sharded() -> bool:
 
 @contextmanager
 def to_train(tower: Tower) -> Iterator[Tower]:
-    """The tower, to be trained in place; where training is sharded a copy in fp32, whose weights it takes at the end."""
+    """The tower, to be trained in place; where training is sharded an fp32 copy, whose weights it takes at the end."""
     if not is_sharded():
         yield tower
         return
     place = tower.device
     copied = copy.deepcopy(tower.cpu())
+    for network in _networks(copied):
+        if isinstance(pooler := getattr(network, "pooler", None), nn.Module):
+            pooler.requires_grad_(False)  # nobody reads it, and a checkpoint's weights all have a state of AdamW's
     for weight in copied.parameters():
         if weight.requires_grad:
             weight.data = weight.data.float()  # what is sharded is the master copy, computed with in args.bf16
@@ -76,7 +79,9 @@ class ShardedTrainer(WholeCheckpoints):
             )
         if not plugin.transformer_cls_names_to_wrap:
             plugin.transformer_cls_names_to_wrap = layer_classes(self.model)
-        self.model.base_model_prefix = "0"  # accelerate looks for a final norm there; Normalize is none, and not sharded
+        self.model.base_model_prefix = (
+            "0"  # accelerate looks for a final norm there; Normalize is none, and not sharded
+        )
 
     def pass_on(self, embeddings: Tensor, gradient: Tensor, last: bool) -> None:
         """Backward pass of a piece of a batch; what shards the model averages gradients over the processes.
@@ -105,9 +110,12 @@ class ShardedTrainer(WholeCheckpoints):
 def layer_classes(model: nn.Module) -> list[str]:
     """Names of the classes of layers whose weights are gathered at once, as the model's networks name them."""
     named = set()
-    for each in model.modules():
-        if isinstance(each, Transformer):
-            network: Any = each.auto_model
-            there = {type(module).__name__ for module in network.modules()}
-            named |= there & set(network._no_split_modules or [])
+    for network in _networks(model):
+        there = {type(module).__name__ for module in network.modules()}
+        named |= there & set(network._no_split_modules or [])
     return sorted(named)
+
+
+def _networks(model: nn.Module) -> list[Any]:
+    """The transformers in a model of sentence-transformers."""
+    return [each.auto_model for each in model.modules() if isinstance(each, Transformer)]

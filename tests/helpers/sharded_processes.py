@@ -8,7 +8,7 @@ from typing import Any
 
 import accelerate.state as accelerate_state
 from accelerate.utils import DistributedType
-from llm_fakes import PARAMS as LLM_PARAMS
+from llm_fakes import LLM_PARAMS
 from teach_fakes import EVERYTHING, PARAMS
 from torch.distributed.tensor import DTensor
 from transformers import TrainerCallback
@@ -51,12 +51,12 @@ class Killer(contrastive_training.LossLog, TrainerCallback):
 
 
 def main(world: Path) -> None:
-    """Write `sharded`, `resumed`, `pieces`, `everything` and `llm` below `world`."""
+    """Write `sharded`, `resumed`, `pieces`, `everything` and `llm/sharded` below `world`."""
     shard_without_gpus()
 
-    def train(given: Contrastive, name: str, base: str = "model/tower") -> None:
-        params = given.model_copy(update={"base": str(world / base)})
-        teach(world / "ingest", world / "mine", world / name, params, NullRun())
+    def train(given: Contrastive, name: str, base: str = "model/tower", of: Path = world) -> None:
+        params = given.model_copy(update={"base": str(of / base)})
+        teach(of / "ingest", of / "mine", of / name, params, NullRun())
         meet()
 
     with joined():
@@ -73,7 +73,7 @@ def main(world: Path) -> None:
         train(PARAMS, "pieces")
         del os.environ["SLIMTOWER_MICRO_BATCH"]
         train(EVERYTHING, "everything")
-        train(LLM_PARAMS, "llm", "llm base")
+        train(LLM_PARAMS, "sharded", "base", world / "llm")
 
 
 if __name__ == "__main__":
