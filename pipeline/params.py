@@ -18,6 +18,7 @@ from steps.promote.params import PromoteParams
 from steps.rank.params import RankParams
 from steps.release.params import ReleaseParams
 from steps.score.params import ScoreParams
+from steps.teach.kinds.contrastive import Contrastive
 from steps.teach.params import TeachParams
 
 _EARLIER = re.compile(r"base|round_\d+")  # names of what a dual encoder leaves in `earlier`
@@ -62,6 +63,8 @@ def check_params(raw: dict[str, Any], source: str) -> Params:
                 f"{source}: score.teachers names {name!r}, the teacher of the index (teach.index), whose scores follow"
                 " from its vectors; take it off score.teachers"
             )
+    for name in params.teach.teachers:
+        _check_rounds(name, params, source)
     for student in params.distill.students:
         _check_teachers(student, params, source)
         if params.evaluate.earlier_towers and _EARLIER.fullmatch(student):
@@ -91,6 +94,17 @@ def _check_candidates(params: Params, source: str) -> None:
                 f"{source}: {name!r} is a ranker (rank.ranker) and a teacher (teach.teacher), which would be written to"
                 " one folder; rename one of them"
             )
+
+
+def _check_rounds(name: str, params: Params, source: str) -> None:
+    """UserError for a teacher whose negatives a ranker is to check that this run does not train."""
+    teacher = params.teach.described(name)
+    ranker = teacher.rounds.ranker if isinstance(teacher, Contrastive) else ""
+    if ranker and ranker not in params.rank.rankers:
+        raise UserError(
+            f"{source}: teach.teacher.{name}.rounds.ranker is {ranker!r}, but rank.rankers has only"
+            f' {params.rank.rankers}; add it there, or set rounds.ranker: ""'
+        )
 
 
 def _check_teachers(student: str, params: Params, source: str) -> None:

@@ -124,11 +124,12 @@ def measure(cell: Cell, pipeline: Pipeline) -> dict[str, Any]:
         stage_seconds = time.perf_counter() - started
         report = read_json(output / "report.json")
         tower = load_tower(output / "query_encoder")
+        reader = load_tower(output / "router", "document") if chosen.towers == "joint" else tower
     documents = pipeline.documents
-    if chosen.towers == "symmetric":
-        tower.max_seq_length = chosen.max_document_length
+    if chosen.towers != "asymmetric":
+        reader.max_seq_length = chosen.max_document_length
         texts = pipeline.document_texts()
-        documents = encode(tower, texts, "document", precision=cell.params.precision, what="documents")
+        documents = encode(reader, texts, "document", precision=cell.params.precision, what="documents")
     queries = {f"{item.split}/{item.dataset}": encode(tower, item.texts, "query") for item in pipeline.judged_sets}
     drawn = pipeline.drawn(cell.params.repeats, cell.params.validation_texts, cell.params.seed, report["texts_seen"])
     reported = ("parameters", "bytes", "texts_seen", "steps", "validation_cosine", "texts_per_second")

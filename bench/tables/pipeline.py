@@ -51,6 +51,11 @@ class Pipeline:
         return self.root / "data/mine/relevance"
 
     @property
+    def rankers(self) -> Path:
+        """Rankers' scores and towers, a folder each; there only where the run has one."""
+        return self.root / "data/rank"
+
+    @property
     def embed(self) -> Path:
         """Alignment texts, their vectors, and the documents'."""
         return self.root / "data/embed"

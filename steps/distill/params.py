@@ -163,7 +163,8 @@ class StudentParams(Phase):
     weight_decay: float = Field(default=0.0, ge=0)
     embedding_lr_multiplier: float = Field(default=1.0, gt=0)  # of the learning rate of token embeddings
     targets: Literal["stored", "online"] = "stored"  # what embed wrote, or the index teacher runs along
-    towers: Literal["asymmetric", "symmetric"] = "asymmetric"
+    # over the teacher's frozen documents, over the student's own, or the teacher's document tower trains along
+    towers: Literal["asymmetric", "symmetric", "joint"] = "asymmetric"
     max_document_length: int = Field(default=128, ge=4)
     then: list[Phase] = Field(default_factory=list)  # further trainings, one after the other
 
@@ -176,12 +177,14 @@ class StudentParams(Phase):
     def _documents_can_be_matched(self) -> Self:
         for phase in self.phases:
             own = phase.needs(Need.OWN_DOCUMENTS)
-            if own and (self.towers == "asymmetric" or phase is not self):
+            if own and (self.towers != "symmetric" or phase is not self):
                 raise ValueError(
                     f"losses: {own[0].kind} trains a document tower; it needs towers: symmetric and no place in `then`"
                 )
-        if self.towers == "symmetric" and self.then:
+        if self.towers != "asymmetric" and self.then:
             raise ValueError("then: it compares with the teacher's frozen documents; use towers: asymmetric")
+        if self.towers == "joint" and not self.needs(Need.CANDIDATES):
+            raise ValueError("towers: joint trains on documents, and no loss compares any; add one, as label_softmax")
         if isinstance(self.start, Static) and self.towers == "symmetric":
             raise ValueError("towers: a static embedding reads no documents; use towers: asymmetric")
         return self
@@ -218,10 +221,10 @@ class DistillParams(Strict):
         missing = [name for name in self.students if name not in self.student]
         if missing:
             raise ValueError(f"students names {missing} but student describes only {sorted(self.student)}")
-        symmetric = [name for name in self.students if self.student[name].towers == "symmetric"]
-        if symmetric:
-            raise ValueError(
-                f"students names {symmetric}, whose towers are symmetric: none can be released, as the index holds the"
-                " teacher's documents; distil them alone with `python -m steps.distill --student NAME`"
-            )
+        for towers in ("symmetric", "joint"):
+            if own := [name for name in self.students if self.student[name].towers == towers]:
+                raise ValueError(
+                    f"students names {own}, whose towers are {towers}: none can be released, as the index holds the"
+                    " teacher's documents; distil them alone with `python -m steps.distill --student NAME`"
+                )
         return self

@@ -9,6 +9,7 @@ import numpy as np
 from steps.core.towers import load_tower
 from steps.distill.candidates import Candidates, positives_of
 from steps.distill.checks import check_candidates, check_document_tokens
+from steps.distill.joint_documents import joint_documents
 from steps.distill.losses.base import Need, Units
 from steps.distill.objective import Objective
 from steps.distill.params import DistillParams, Phase, Static, StudentParams
@@ -87,10 +88,14 @@ class ObjectiveMaker:
             lengths=self.sources.lengths if phase.needs(Need.LENGTHS) else None,
             scores={name: self.sources.scores(name, phase.teacher_top_k) for name in phase.teachers},
         )
-        if self.chosen.targets == "stored":
-            return stored
-        texts = self.sources.texts["text"].to_pylist()
-        return OnlineTeacher(load_tower(self.teacher, "query"), texts, stored, self.params.precision)
+        teachers: Teachers = stored
+        if self.chosen.targets == "online":
+            texts = self.sources.texts["text"].to_pylist()
+            teachers = OnlineTeacher(load_tower(self.teacher, "query"), texts, stored, self.params.precision)
+        if self.chosen.towers == "joint":
+            documents, longest = self.sources.document_texts(), self.chosen.max_document_length
+            return joint_documents(self.teacher, documents, longest, self.params.precision, teachers)
+        return teachers
 
     def _candidates(self, phase: Phase) -> Candidates:
         nearest = self.sources.nearest(phase.teacher_top_k)

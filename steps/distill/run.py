@@ -19,6 +19,7 @@ from steps.core.towers import load_tower
 from steps.core.tracking import Run
 from steps.distill.checkpoints import Checkpoints, training_folder
 from steps.distill.checks import check_curriculum, check_repeats, check_student, check_targets
+from steps.distill.joint_documents import JointDocuments
 from steps.distill.mixture import hold_out, rows_of
 from steps.distill.params import DistillParams, StudentParams
 from steps.distill.phases import Training, trainings
@@ -79,14 +80,18 @@ def run(
     check_student(made, data.tokens, sources.vectors.shape[1], dims)
     measured: dict[str, float] = {}
     kept = []
+    documents = tower
     cosine = tower.similarity_fn_name == "cosine"
     for each in trainings(chosen, made, teach / "tower", sources, training, params, cosine=cosine):
         checkpoints = Checkpoints(_folder(made, data, each, chosen, params))
         found = train(made, each.objective, data, each.schedule, params, run, checkpoints)
         kept.append(checkpoints)
+        if isinstance(each.objective.teachers, JointDocuments):
+            each.objective.teachers.reader.finish()
+            documents = each.objective.teachers.reader.tower
         measured |= {key: measured.get(key, 0.0) + found[key] for key in ("texts_seen", "steps", "seconds")}
         measured |= {key: found[key] for key in ("validation_cosine", "still_rising")}
-    if chosen.towers != "symmetric" and rank() == 0:  # the others search the teacher's documents
+    if chosen.towers == "asymmetric" and rank() == 0:  # the others search the teacher's documents
         held_out = embed_held_out(made, data, params)
         ranking = ranking_kept(data.vectors[validation], held_out, sources.documents, params.seed, cosine=cosine)
         measured |= {f"held_out_{name}": value for name, value in ranking.items()}
@@ -99,9 +104,9 @@ def run(
 
     with staged_folder(output) as staging:
         made.tower.save_pretrained(str(staging / "query_encoder"), create_model_card=False)
-        documents = tower
         if chosen.towers == "symmetric":
             documents = made.tower
+        if chosen.towers != "asymmetric":
             documents.max_seq_length = chosen.max_document_length
         router(made.tower, documents).save_pretrained(str(staging / "router"), create_model_card=False)
         sizes = {

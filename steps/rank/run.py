@@ -34,6 +34,7 @@ def run(
 ) -> None:
     """Write `output/relevance.parquet`, `teach/tower` (a CrossEncoder folder), and a `report.json` in both.
 
+    `output/tower` is a copy of the latter, for the stage `teach`, which depends on the rankers' folder as a whole.
     `candidates` has a folder for each searcher, `mine` the triplets. `epochs: 0` keeps the base as it is, which has to
     be a cross encoder then. A run that was killed continues its training, and scores anew. UserError without
     candidates, and without a usable triplet when epochs are asked for.
@@ -71,6 +72,7 @@ def run(
     with staged_folder(teach) as model, staged_folder(output) as staging:
         ranker.save_pretrained(str(model / "tower"), create_model_card=False, safe_serialization=True)
         facts["fingerprint"] = fingerprint(model / "tower").id
+        shutil.copytree(model / "tower", staging / "tower")
         facts["quality"] = measure(ranker, ingest, candidates, params)
         tell(facts["quality"], run)
         scored = Scored()

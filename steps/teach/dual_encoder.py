@@ -21,6 +21,7 @@ from steps.teach.contrastive_training import train_tower
 from steps.teach.dev_comparison import compare, dev_tasks, ndcg_per_query
 from steps.teach.earlier import FOLDER, list_towers
 from steps.teach.hard_negatives import ENCODE_BATCH, Searched
+from steps.teach.ranker_check import ranker_of
 from steps.teach.rounds import Rounds, Train, train_in_rounds
 from steps.teach.training_triplets import choose_triplets, known_positives
 from steps.training.distributed import rank
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from steps.teach.kinds.contrastive import Contrastive
 
 
-def teach_dual_encoder(ingest: Path, mine: Path, output: Path, params: "Contrastive", run: Run) -> None:
+def teach_dual_encoder(ingest: Path, mine: Path, rankers: Path, output: Path, params: "Contrastive", run: Run) -> None:
     """Write `output/tower` (a SentenceTransformer folder), `output/report.json`, and what the tower was before.
 
     A base that is a Router has a query and a document tower of different weights: both train, and both are kept.
@@ -42,7 +43,7 @@ def teach_dual_encoder(ingest: Path, mine: Path, output: Path, params: "Contrast
         check_dims(tower, params)
         return tower
 
-    teach_tower(base, train_tower, ingest, mine, output, params, run)
+    teach_tower(base, train_tower, ingest, mine, rankers, output, params, run)
 
 
 def teach_tower(
@@ -50,6 +51,7 @@ def teach_tower(
     train: Train,
     ingest: Path,
     mine: Path,
+    rankers: Path,
     output: Path,
     params: "Contrastive",
     run: Run,
@@ -59,10 +61,12 @@ def teach_tower(
     The latter where it is trained: `output/earlier/base`, which reads texts as the trained tower does, and beside it
     of each round but the last `round_0` and so on: towers that `evaluate` can compare it with. `base` is called once
     more for it, as training would have to hold a second copy of the weights.
+    `rankers` has a folder for each ranker, of which `rounds.ranker` names one.
     `epochs: 0` saves the base's weights as they are; so does, with a line that says so, data without click log and
     relevance table. UserError when epochs are asked for and of such data no triplet is usable.
     Of several processes rank 0 alone evaluates and writes.
     """
+    ranker = ranker_of(rankers, params.rounds)
     tower = base()
     corpus, queries = (read_table(ingest, name) for name in ("corpus", "queries"))
     epochs = params.epochs
@@ -102,7 +106,7 @@ def teach_tower(
             return ndcg_per_query(tower, tasks, params.precision, ENCODE_BATCH, what) if rank() == 0 else {}
 
         before = measure("base on dev")
-        searched = Searched(ingest, known_positives(triplets, queries, ingest) if params.rounds.more else {})
+        searched = Searched(ingest, known_positives(triplets, queries, ingest) if params.rounds.more else {}, ranker)
         rounds = train_in_rounds(tower, train, choice.chosen, searched, params, before, measure, run)
         report["rounds"] = rounds.report
         if before:

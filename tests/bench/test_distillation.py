@@ -201,6 +201,7 @@ def test_the_file_holds_the_13_subsets_and_every_table() -> None:
         "layers",
         "qkd",
         "qkd_magnitude",
+        "scalingnote",
         "texts",
         "dims",
         "frontier",
@@ -229,6 +230,21 @@ def test_the_rows_of_an_ablation_differ_in_what_is_ablated_alone() -> None:
         [loss], [other] = with_magnitude.pop("losses"), without.pop("losses")
         assert (loss.pop("magnitude"), other.pop("magnitude")) == (True, False)
         assert (loss, with_magnitude) == (other, without)
+
+
+def test_scalingnotes_methods_differ_in_towers_and_losses_as_the_paper_says() -> None:
+    table = read_expected(EXPECTED).tables["scalingnote"]
+    rows = dict(zip(table.rows, described(table), strict=True))
+    small, whole = {"start": {"layers": [0, -1]}}, {"start": {"layers": [0, 1, 2, 3, 4, 5]}}
+    told = {name: (row.model_dump(include={"start"}), row.towers, row.losses[0].kind) for name, row in rows.items()}
+    assert told == {
+        "twin_bert": (small, "symmetric", "label_softmax"),
+        "scaling_doc": (small, "joint", "label_softmax"),
+        "scaling_dual": (whole, "symmetric", "label_softmax"),
+        "qkd": (small, "asymmetric", "qkd"),
+    }
+    recall = {name: float(table.rows[name].paper["r50"]) for name in table.rows}
+    assert all(recall[better] > recall[worse] for better, worse in (claim.order for claim in table.claims))
 
 
 def described(table: Table) -> list[StudentParams]:

@@ -83,6 +83,9 @@ def learning(*losses: dict[str, Any], **more: Any) -> dict[str, Any]:
         (learning(DOCUMENTS), "document_embedding trains a document tower; it needs towers: symmetric"),
         (RANKED | {"towers": "symmetric", "then": [THEN]}, "then: .*use towers: asymmetric"),
         (STATIC | {"towers": "symmetric"}, "a static embedding reads no documents"),
+        (RANKED | {"towers": "joint", "then": [THEN]}, "then: .*use towers: asymmetric"),
+        (learning(DOCUMENTS, towers="joint"), "document_embedding trains a document tower; it needs towers: symmetric"),
+        (ALIGNED | {"towers": "joint"}, "towers: joint trains on documents, and no loss compares any; add one"),
         (learning({"kind": "score_softmax", "temperature": 0.0}), r"temperature is 0\.0"),
         (STATIC | {"then": [THEN | {"labels": "pseudo"}]}, "labels: pseudo takes the"),
         (STATIC | {"then": [THEN | {"losses": [DOCUMENTS]}]}, "document_embedding trains a document tower"),
@@ -98,11 +101,12 @@ def test_a_mistake_is_named_with_its_key(student: dict[str, Any], complaint: str
         distill(student)
 
 
-def test_a_symmetric_student_can_be_described_but_not_released() -> None:
-    symmetric = learning(*LOSSES, DOCUMENTS, towers="symmetric")
-    assert distill(symmetric, names=["2l"]).student["it"].towers == "symmetric"
-    with pytest.raises(UserError, match=r"students names \['it'\], whose towers are symmetric: none can be released"):
-        distill(symmetric, names=["2l", "it"])
+@pytest.mark.parametrize(("towers", "losses"), [("symmetric", [*LOSSES, DOCUMENTS]), ("joint", LOSSES)])
+def test_a_student_with_documents_of_its_own_can_be_described_but_not_released(towers: str, losses: list[Any]) -> None:
+    student = learning(*losses, towers=towers)
+    assert distill(student, names=["2l"]).student["it"].towers == towers
+    with pytest.raises(UserError, match=rf"students names \['it'\], whose towers are {towers}: none can be released"):
+        distill(student, names=["2l", "it"])
 
 
 BAD_NAMES = [

@@ -52,6 +52,7 @@ STUDENTS: dict[str, dict[str, Any]] = {
     "asymmetric, pseudo-labels": RANKED | {"labels": "pseudo"},
     "scores with dims": RANKED | {"losses": [{"kind": "score_softmax", "temperature": 0.2, "dims": [8]}]},
     "symmetric": RANKED | {"towers": "symmetric", "losses": [*EVERY_LOSS, {"kind": "document_embedding"}]},
+    "joint": RANKED | {"towers": "joint", "max_document_length": 24},
     "qkd": SHORT | {"start": FRESH, "losses": [{"kind": "qkd"}], "batch_size": 64, "epochs": 8.0},
     "static, then ranked": STATIC | {"then": [THEN | {"labels": "pseudo"}]},
     "aligned, then ranked": ALIGNED | {"then": [THEN]},
@@ -121,6 +122,24 @@ def test_a_symmetric_students_documents_are_its_own(root: Path) -> None:
     assert np.abs(routed.encode_document(TEXTS) - teacher.encode(TEXTS)).max() > 1e-3
 
 
+def test_the_teachers_document_tower_trains_along_with_a_joint_student(root: Path) -> None:
+    output = run_distill(root, "it", one(STUDENTS["joint"]))
+    alone = SentenceTransformer(str(output / "query_encoder"), device="cpu")
+    routed = SentenceTransformer(str(output / "router"), device="cpu")
+    teacher = SentenceTransformer(str(root / "models/teach/dense/tower"), device="cpu")
+    np.testing.assert_allclose(routed.encode_query(TEXTS), alone.encode(TEXTS), atol=1e-6)
+    assert np.abs(routed.encode_document(TEXTS) - teacher.encode(TEXTS)).max() > 1e-3
+    assert np.abs(routed.encode_document(TEXTS) - routed.encode_query(TEXTS)).max() > 1e-3
+    trained = routed[0].sub_modules["document"][0].auto_model.state_dict()  # type: ignore[union-attr]
+    before = teacher[0].auto_model.state_dict()  # type: ignore[union-attr]
+    assert trained.keys() == before.keys()
+    moved = [name for name in before if name.startswith("encoder") and name.endswith("dense.weight")]
+    assert moved and not any(torch.equal(trained[name], before[name]) for name in moved)
+    still = one(STUDENTS["joint"] | {"learning_rate": 1e-30})
+    unmoved = SentenceTransformer(str(run_distill(root, "it", still) / "router"), device="cpu")
+    np.testing.assert_allclose(unmoved.encode_document(TEXTS), teacher.encode(TEXTS), atol=1e-5)
+
+
 def test_a_second_phase_begins_where_the_first_ended(root: Path) -> None:
     plain = weights(run_distill(root, "it", one(ALIGNED)))
     still = THEN | {"learning_rate": 1e-30}
@@ -178,7 +197,7 @@ def test_the_teacher_never_runs(root: Path, name: str, monkeypatch: pytest.Monke
         load_tower(root / "models/teach/dense/tower").encode(TEXTS)
 
 
-@pytest.mark.parametrize("name", ["cosine with dims", "asymmetric", "symmetric", "static, then ranked"])
+@pytest.mark.parametrize("name", ["cosine with dims", "asymmetric", "symmetric", "joint", "static, then ranked"])
 def test_small_passes_give_the_same_student(root: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     sizes: set[int] = set()
     forward = Objective.forward

@@ -59,6 +59,12 @@ def changed(key: str, value: Any) -> dict[str, Any]:
         ("distill.students", ["2l", "9l"], r"students names \['9l'\]"),
         ("distill.student.4l.losses", learns("gone"), r"4l: a loss names the teacher 'gone', but score\.teachers has"),
         ("distill.student.4l.losses", learns("dense"), r"4l: a loss names the teacher 'dense', that of the index"),
+        (
+            "teach.teacher.dense.rounds.ranker",
+            "cross",
+            r"dense\.rounds\.ranker is 'cross', but rank\.rankers has",
+        ),
+        ("teach.teacher.dense.rounds.ranker", "../x", r"rounds\.ranker is '\.\./x': a name is"),
         ("distill.repeats.titels", 1.0, r"distill\.repeats\.titels"),
     ],
 )

@@ -72,7 +72,8 @@ def test_what_is_written_is_the_rankers_and_holds_no_evaluation_query(
     write_rank_world(tmp_path, mined, queries=asked)
     output = run_rank(tmp_path, base)
     teach = tmp_path / "cross-teach"
-    assert sorted(path.name for path in output.iterdir()) == ["relevance.parquet", "report.json"]
+    assert sorted(path.name for path in output.iterdir()) == ["relevance.parquet", "report.json", "tower"]
+    assert fingerprint(output / "tower") == fingerprint(teach / "tower")
     report = read_json(teach / "report.json")
     assert report["kind"] == "cross_encoder" and report["base"] == str(base)
     assert report["fingerprint"] == fingerprint(teach / "tower").id

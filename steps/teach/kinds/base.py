@@ -16,9 +16,9 @@ class Teacher(Strict, ABC):
     kind: str
 
     @abstractmethod
-    def teach(self, ingest: Path, mine: Path, output: Path, run: Run) -> None:
+    def teach(self, ingest: Path, mine: Path, rankers: Path, output: Path, run: Run) -> None:
         """Write what the teacher leaves: `output/tower` and `output/report.json`, which names its `kind`.
 
-        It may leave towers that it was before as well, `output/earlier/<name>`, for `evaluate` to compare it with:
-        `steps.teach.earlier` lists them.
+        Below `rankers` lies a folder of each ranker of the run. It may leave towers that it was before as well,
+        `output/earlier/<name>`, for `evaluate` to compare it with: `steps.teach.earlier` lists them.
         """
