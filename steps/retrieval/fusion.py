@@ -55,7 +55,7 @@ Fusion = Annotated[ReciprocalRank | WeightedSum, Field(discriminator="kind")]
 
 @dataclass(frozen=True)
 class Pool:
-    """Documents of several lists, ids descending, and their scores `(lists, documents)`, -inf where a list lacks one."""
+    """Documents of some lists, ids descending, and their scores `(lists, documents)`, -inf where a list lacks one."""
 
     ids: list[str]
     scores: np.ndarray
