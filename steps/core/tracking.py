@@ -155,7 +155,7 @@ class MlflowRun:
 
     def metric(self, name: str, value: float, step: int | None = None) -> None:
         """Record one measurement, at a step where it has a history."""
-        self.api.log_metric(self.run_id, name.replace("@", "_at_").replace("|", "_"), float(value), step=step or 0)
+        self.api.log_metric(self.run_id, _metric_name(name), float(value), step=step or 0)
 
     def metrics(self, values: Mapping[str, float], step: int | None = None) -> None:
         """Record several measurements in one call."""
@@ -163,10 +163,7 @@ class MlflowRun:
         from mlflow.utils.time import get_current_time_millis
 
         now = get_current_time_millis()
-        rows = [
-            Metric(name.replace("@", "_at_").replace("|", "_"), float(value), now, step or 0)
-            for name, value in values.items()
-        ]
+        rows = [Metric(_metric_name(name), float(value), now, step or 0) for name, value in values.items()]
         for start in range(0, len(rows), 900):  # a batch holds at most 1000
             self.api.log_batch(self.run_id, metrics=rows[start : start + 900])
 
@@ -232,6 +229,11 @@ def stage_run(stage: str, params: Mapping[str, Any]) -> Iterator[Run]:
         api.set_terminated(run.run_id, "FAILED")
         raise
     api.set_terminated(run.run_id, "FINISHED")
+
+
+def _metric_name(name: str) -> str:
+    """The name in characters that MLflow allows."""
+    return name.replace("@", "_at_").replace("|", "_").replace("+", "_")
 
 
 def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """The schema of `reports/metrics.json`. Keys are stable: DVC, MLflow and other tools compare them over time.
 
     datasets.<set>.<model>.<measure>       mean over the test queries; model = bm25, teacher, a student's name, or (with
-                                           evaluate.earlier_towers) what the teacher was before: base, round_0, ...;
+                                           evaluate.earlier_towers) what the teacher was before: base, round_0, ..., or
+                                           (with evaluate.fused) a dense one fused with BM25: teacher+bm25, 2l+bm25;
                                            measure = nDCG@10, MRR@10, MAP@1000, Recall@5, Recall@20, Recall@100
     datasets_dev.<set>.<model>.<measure>   the same for the dev queries, where a data set has any
     retention.<student>.mean_of_ratios     mean over data sets of student / teacher, test nDCG@10; 1.0 = as good
@@ -22,6 +23,13 @@
     indexes.<set>.<kind>.bytes, p50_ms, nDCG@10    kind = flat (exact) or ann (served); teacher's test queries
     serving.<set>.<student>.model, exact, served, lost    test nDCG@10 in PyTorch, exported over the exact
                                            index, and over the served one; lost = 1 - served / model
+    fused.<set>.<dense>.fusion, told       with evaluate.fused: how the teacher or a student is fused with BM25
+    fused.<set>.<dense>.dev.queries, dense, fused, p_value, wins    what dev queries said when they chose it: nDCG@10
+                                           without and with it, and a randomisation test that allows for all that could
+                                           have been chosen; null: there are none
+    fused.<set>.<dense>.against_dense, against_bm25    on test: mean difference of nDCG@10, p_value, wins, ties, losses
+    fused.<set>.<dense>.p50_ms             text to hits, over the index that serves, one query at a time, one thread
+    fused.<set>.<dense>.encode_ms, search_ms, bm25_ms, fusion_ms    median of each part
     geometry.<set>.<student>.document_term, query_term, label_term    bound of the student's bias (EmbedDistill,
                                            Proposition 1): mean L2 distance to the teacher's embeddings of documents,
                                            0 as they are inherited, and of test queries; mean |sigmoid(s) - y| over the
@@ -46,8 +54,8 @@
     audit.checked_texts, evaluation_queries, leaks     the leak audit; a leak fails the stage, so leaks is 0
     settings.seed, throughput_batch        what the numbers above depend on
 
-Numbers only, but for the names in `choice`: no dates or machine facts, so that equal results are equal files apart from
-timings and, where these decide, the choice.
+Numbers only, but for the names in `choice` and `fused`: no dates or machine facts, so that equal results are equal
+files apart from timings and, where these decide, the choice.
 """
 
 from collections import defaultdict
@@ -56,6 +64,7 @@ from typing import Any
 
 from steps.evaluate.audit import Audit
 from steps.evaluate.choice import Choice
+from steps.evaluate.fusion_gains import fusion_gains
 from steps.evaluate.gains import Gains
 from steps.evaluate.latency import Latency
 from steps.evaluate.measuring import Task
@@ -105,6 +114,7 @@ def assemble(
             for dataset, row in result.indexes.items()
         },
         "serving": _by_dataset(results, lambda result: result.serving),
+        "fused": fusion_gains(results),
         "geometry": _by_dataset(results, lambda result: result.geometry),
         "closeness": _by_dataset(results, lambda result: result.closeness),
         "closeness_texts": {item.dataset: item.parts for item in task.texts},

@@ -12,6 +12,7 @@ class EvaluateParams(Strict):
 
     budget_ms: float = Field(ge=0)
     earlier_towers: bool
+    fused: bool
     splits: list[Literal["dev", "test"]] = Field(min_length=1)
     k: int = Field(ge=1000)
     run_depth: int = Field(ge=10)

@@ -50,7 +50,8 @@ class WeightedSum(_Settings):
         return f"{self.weight:.1f} dense + {1 - self.weight:.1f} BM25, min-max over {self.depth} hits each"
 
 
-Fusion = Annotated[ReciprocalRank | WeightedSum, Field(discriminator="kind")]
+AnyFusion = ReciprocalRank | WeightedSum
+Fusion = Annotated[AnyFusion, Field(discriminator="kind")]  # as a field of a manifest
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,7 @@ def weighted_sum(scores: np.ndarray, weight: float) -> np.ndarray:
     return weight * min_max(scores[0]) + (1 - weight) * min_max(scores[1])
 
 
-def fuse(pool: Pool, fusion: ReciprocalRank | WeightedSum, k: int) -> tuple[np.ndarray, list[str]]:
+def fuse(pool: Pool, fusion: AnyFusion, k: int) -> tuple[np.ndarray, list[str]]:
     """The best k documents of a pool of two lists: float32 scores and ids, in trec_eval's order.
 
     Equal scores, as float32, are ordered by id, descending. There are no more documents than the lists hold together.

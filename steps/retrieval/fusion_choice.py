@@ -6,12 +6,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from steps.core.measures import Qrels, ndcg_at_10
-from steps.retrieval.fusion import ReciprocalRank, WeightedSum, fuse, pooled
+from steps.retrieval.fusion import AnyFusion, ReciprocalRank, WeightedSum, fuse, pooled
 
 DEPTHS = (100, 300)
 WEIGHTS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 # Of equals the first is chosen: ranks before scores, short lists before long ones.
-GRID: list[ReciprocalRank | WeightedSum] = []
+GRID: list[AnyFusion] = []
 for _depth in DEPTHS:
     GRID += [ReciprocalRank(depth=_depth), *(WeightedSum(depth=_depth, weight=weight) for weight in WEIGHTS)]
 DEEPEST = max(DEPTHS)
@@ -29,7 +29,7 @@ class FusionChoice:
     `fused` is of the queries that chose and so flatters a little; `p_value` allows for all that could have been chosen.
     """
 
-    fusion: ReciprocalRank | WeightedSum
+    fusion: AnyFusion
     queries: int
     dense: float
     fused: float

@@ -22,6 +22,7 @@ def params(**changes: object) -> EvaluateParams:
     values: dict[str, object] = {
         "budget_ms": 0.0,
         "earlier_towers": False,
+        "fused": False,
         "splits": ["test", "dev"],
         "k": 1000,
         "run_depth": 10,
