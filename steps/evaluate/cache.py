@@ -59,8 +59,8 @@ class Measurements:
 def measure_all(systems: Systems, task: Task) -> Measurements:
     """Measure, then time, every system that the cache does not know.
 
-    With `evaluate.fused` dense systems are measured fused with BM25 too. BM25, fusions and what the teacher was before
-    are measured only where something is judged; they are not timed with the others.
+    With `evaluate.fused` dense systems are measured fused with BM25 too; students whose release fuses always are. BM25,
+    fusions and what the teacher was before are measured only where something is judged, and timed apart or not at all.
     """
     _prune()
     results: dict[str, Result] = {}
@@ -97,7 +97,7 @@ def measure_all(systems: Systems, task: Task) -> Measurements:
     for student in systems.students:
         work = partial(measure_student, student, task, teacher=teacher, keep=partial(searches.of, student.name))
         add(student, task, work, systems.teacher.content)
-        if searches.wanted:
+        if searches.wanted or (task.judged and any(map(student.release.fusion, student.release.datasets))):
             add_fused(student)
     latencies, timed = time_all(systems, task)
     return Measurements(results, runs, latencies, measured, timed)

@@ -12,14 +12,18 @@ from steps.core.progress import progress
 from steps.evaluate.latency import one_thread, sample
 from steps.evaluate.systems import Hits, Lexical, Search, Student, Teacher, digest
 from steps.retrieval.fusion import AnyFusion, fuse, pooled
-from steps.retrieval.fusion_choice import DEEPEST, STANDARD, FusionChoice, choose, trials
+from steps.retrieval.fusion_choice import DEEPEST, GRID, STANDARD, FusionChoice, choose, trials
 
 _CHUNK = 256  # queries whose pools are in memory at once
 
 
 @dataclass(frozen=True)
 class Fused:
-    """A dense system and BM25, both searched, their hits fused."""
+    """A dense system and BM25, both searched, their hits fused.
+
+    On a data set of which a student's release carries a BM25 index, that index is searched and the release's fusion is
+    the one: what serves is measured.
+    """
 
     dense: Teacher | Student
     lexical: Lexical
@@ -34,16 +38,31 @@ class Fused:
         """A digest of all that its answers depend on."""
         return digest(self.dense.content, self.lexical.content)
 
+    def carried(self, dataset: str) -> AnyFusion | None:
+        """The fusion of the release; None where it is still to be chosen."""
+        return self.dense.release.fusion(dataset) if isinstance(self.dense, Student) else None
+
+    def lexical_search(self, shared: Search) -> Search:
+        """The BM25 search of the release where it carries one, else `shared`."""
+
+        def search(dataset: str, texts: list[str], k: int) -> Hits:
+            own = self.carried(dataset)
+            return self.dense.release.lexical(dataset).search(texts, k) if own else shared(dataset, texts, k)
+
+        return search
+
 
 @dataclass(frozen=True)
 class FusionFigures:
     """On one data set: the fusion, what dev queries say of it, and median milliseconds of a query and of its parts.
 
-    `dev` None: no dev query is judged. Queries are timed one by one on one thread, over the index that serves.
+    `carried`: the release answers so. `dev` None: no dev query is judged. Queries are timed one by one on one thread,
+    over the index that serves.
     """
 
     fusion: Mapping[str, Any]
     told: str
+    carried: bool
     dev: Mapping[str, Any] | None
     p50_ms: float
     encode_ms: float
@@ -105,32 +124,36 @@ def fused_search(dense: Search, lexical: Search, fusions: Mapping[str, AnyFusion
     return search
 
 
-def chosen_on(dev: JudgedSet, dense: Search, lexical: Search) -> FusionChoice:
-    """The fusion that is best on judged dev queries."""
+def choice_on(dev: JudgedSet | None, dense: Search, lexical: Search, carried: AnyFusion | None) -> FusionChoice | None:
+    """The fusion that is best on judged dev queries, or what they say of the one that is carried; None without any."""
+    if dev is None or (carried and carried not in GRID):
+        return None
     values = []
     starts = range(0, len(dev.query_ids), _CHUNK)
     for start in progress(starts, len(starts), f"{dev.dataset} fusion"):
         ids, texts = (part[start : start + _CHUNK] for part in (dev.query_ids, dev.texts))
         values.append(trials(dev.qrels, ids, *(each(dev.dataset, texts, DEEPEST) for each in (dense, lexical))))
-    return choose(np.concatenate(values, axis=1))
+    return choose(np.concatenate(values, axis=1), carried)
 
 
 def figures(
     system: Fused, dataset: str, choice: FusionChoice | None, texts: Sequence[str], timed: int, seed: int
-) -> FusionFigures:
-    """Of the chosen fusion, or of the standard one without a choice; `timed` of the texts are drawn to be timed."""
-    fusion = choice.fusion if choice else STANDARD
+) -> tuple[AnyFusion, FusionFigures]:
+    """The fusion, carried, chosen, or else the standard one, and its figures; `timed` of the texts are timed."""
+    carried = system.carried(dataset)
+    fusion = carried or (choice.fusion if choice else STANDARD)
     parts = _parts(system, dataset, fusion, sample(texts, timed, seed))
     dev = None
     if choice:
         dev = {field: value for field, value in vars(choice).items() if field != "fusion"} | {"wins": choice.wins}
     whole, *medians = (float(value) for value in np.median(np.column_stack([parts.sum(axis=1), parts]), axis=0) * 1000)
-    return FusionFigures(fusion.model_dump(), str(fusion), dev, whole, *medians)
+    return fusion, FusionFigures(fusion.model_dump(), str(fusion), carried is not None, dev, whole, *medians)
 
 
 def _parts(system: Fused, dataset: str, fusion: AnyFusion, texts: Sequence[str]) -> np.ndarray:
     """Seconds to encode, to search the served index, to search BM25, and to fuse: `(texts, 4)`."""
     release, depth = system.dense.release, fusion.depth
+    search = system.lexical_search(system.lexical.search)
     seconds = []
     with one_thread():
         for text in texts:
@@ -139,7 +162,7 @@ def _parts(system: Fused, dataset: str, fusion: AnyFusion, texts: Sequence[str])
             moments.append(time.perf_counter())
             scores, ids = release.search(dataset, vectors, depth, "ann")
             moments.append(time.perf_counter())
-            lexical = system.lexical.search(dataset, [text], depth)
+            lexical = search(dataset, [text], depth)
             moments.append(time.perf_counter())
             fuse(pooled([(scores[0][: len(ids[0])], ids[0]), (lexical[0][0], lexical[1][0])], depth), fusion, 10)
             moments.append(time.perf_counter())

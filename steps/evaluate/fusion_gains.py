@@ -40,7 +40,8 @@ def fusion_lines(metrics: Mapping[str, Any]) -> list[str]:
 
 
 def _line(dataset: str, dense: str, figures: Figures) -> str:
-    start, dev, test = f"{fused_name(dense)} on {dataset}", figures["dev"], figures.get("against_dense")
+    dev, test = figures["dev"], figures.get("against_dense")
+    start = f"{fused_name(dense)} on {dataset}{', as released' if figures['carried'] else ''}"
     if dev is None:
         verdict = "no dev query tells whether it is better"
     else:

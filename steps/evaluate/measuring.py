@@ -7,7 +7,7 @@ from pathlib import Path
 
 from steps.core.judged import JudgedSet
 from steps.evaluate.closeness import Texts, measure_closeness
-from steps.evaluate.fusing import Fused, chosen_on, figures, fused_search
+from steps.evaluate.fusing import Fused, choice_on, figures, fused_search
 from steps.evaluate.geometry import judged_hits, label_term, measure_geometry
 from steps.evaluate.indexes import measure_indexes, timed_indexes
 from steps.evaluate.params import EvaluateParams
@@ -15,7 +15,6 @@ from steps.evaluate.results import Result
 from steps.evaluate.scoring import Scored, score_and_keep
 from steps.evaluate.serving import measure_serving
 from steps.evaluate.systems import Earlier, Hits, Lexical, Search, Student, Teacher, dense_search, remembering
-from steps.retrieval.fusion_choice import STANDARD
 
 Keep = Callable[[Search], Search]  # puts something around a search, such as `Kept`
 
@@ -47,23 +46,21 @@ def measure_lexical(system: Lexical, task: Task, runs: Path, keep: Keep = _as_it
 
 
 def measure_fused(system: Fused, task: Task, runs: Path, dense: Search, lexical: Search) -> Result:
-    """Its quality by what both searches find, with the fusion that is best on dev, and what answering a query takes.
+    """Its quality by what both searches find, and what answering a query takes.
 
-    Where a data set has no dev queries it is the standard one.
+    The fusion is that of the release, else the best on dev, else, where nothing is judged there, the standard one.
     """
-    found, fusions = {}, {}
+    lexical = system.lexical_search(lexical)
+    sets: dict[str, dict[str, JudgedSet]] = {}
     for item in task.judged:
-        others = [other for other in task.judged if other.dataset == item.dataset]
-        if item is others[0]:
-            by_split = {other.split: other for other in others}
-            dev = by_split.get("dev")
-            choice = chosen_on(dev, dense, lexical) if dev else None
-            fusions[item.dataset] = choice.fusion if choice else STANDARD
-            texts = by_split.get("test", item).texts
-            timed = task.params.latency_queries, task.params.seed
-            found[item.dataset] = figures(system, item.dataset, choice, texts, *timed)
-    search = fused_search(dense, lexical, fusions)
-    answers = _answers(system.name, search, task, runs)
+        sets.setdefault(item.dataset, {})[item.split] = item
+    fusions, found = {}, {}
+    for dataset, splits in sets.items():
+        choice = choice_on(splits.get("dev"), dense, lexical, system.carried(dataset))
+        texts = (splits.get("test") or splits["dev"]).texts
+        timed, seed = task.params.latency_queries, task.params.seed
+        fusions[dataset], found[dataset] = figures(system, dataset, choice, texts, timed, seed)
+    answers = _answers(system.name, fused_search(dense, lexical, fusions), task, runs)
     return Result(system.name, [scored for scored, _ in answers], fusions=found)
 
 

@@ -24,6 +24,7 @@
     serving.<set>.<student>.model, exact, served, lost    test nDCG@10 in PyTorch, exported over the exact
                                            index, and over the served one; lost = 1 - served / model
     fused.<set>.<dense>.fusion, told       with evaluate.fused: how the teacher or a student is fused with BM25
+    fused.<set>.<dense>.carried            whether the release answers so
     fused.<set>.<dense>.dev.queries, dense, fused, p_value, wins    what dev queries said when they chose it: nDCG@10
                                            without and with it, and a randomisation test that allows for all that could
                                            have been chosen; null: there are none

@@ -40,7 +40,12 @@ class Bm25:
 
     def search(self, texts: Sequence[str], k: int) -> tuple[list[np.ndarray], list[list[str]]]:
         """Scores and document ids of up to `k` hits a text, best first; a document without a shared term is no hit."""
-        all_scores, all_ids = [], []
+        scores, rows = self.rows(texts, k)
+        return scores, [[self.doc_ids[row] for row in found.tolist()] for found in rows]
+
+    def rows(self, texts: Sequence[str], k: int) -> tuple[list[np.ndarray], list[np.ndarray]]:
+        """The same with the places of the documents in the place of their ids."""
+        all_scores, all_rows = [], []
         for tokens in _tokens(texts):
             known = [token for token in tokens if token in self._engine.vocab_dict]
             scores = self._engine.get_scores(known) if known else np.zeros(self.documents, dtype=np.float32)
@@ -49,8 +54,8 @@ class Bm25:
                 hits = hits[scores[hits] >= np.partition(scores[hits], -k)[-k]]
             best = hits[np.argsort(-scores[hits], kind="stable")][:k]
             all_scores.append(scores[best].astype(np.float32))
-            all_ids.append([self.doc_ids[position] for position in best])
-        return all_scores, all_ids
+            all_rows.append(best)
+        return all_scores, all_rows
 
 
 def _tokens(texts: Sequence[str]) -> list[list[str]]:

@@ -55,9 +55,10 @@ def trials(qrels: Qrels, query_ids: Sequence[str], dense: Hits, lexical: Hits) -
     return np.stack(values)
 
 
-def choose(values: np.ndarray) -> FusionChoice:
-    """The fusion with the best mean of `values`, which are those of `trials`."""
+def choose(values: np.ndarray, given: AnyFusion | None = None) -> FusionChoice:
+    """The fusion with the best mean of `values`, those of `trials`; or what they say of a given one of GRID."""
     best = int(values[1:].mean(axis=1).round(12).argmax())  # what differs by rounding alone is equal
+    best = best if given is None else GRID.index(given)
     return FusionChoice(
         fusion=GRID[best],
         queries=values.shape[1],

@@ -59,6 +59,9 @@ class FakeRelease:
     def datasets(self) -> list[str]:
         return sorted(self.documents)
 
+    def fusion(self, dataset: str) -> None:
+        """None: it carries no BM25 index."""
+
     def kinds(self, dataset: str) -> list[str]:
         return ["ann", "flat"]
 
