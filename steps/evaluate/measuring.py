@@ -1,12 +1,13 @@
 """Measure one system: its quality by query, and what else its kind has. Encoders are timed elsewhere, all together."""
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from steps.core.judged import JudgedSet
 from steps.evaluate.closeness import Texts, measure_closeness
+from steps.evaluate.fusing import Fused, choice_on, figures, fused_search
 from steps.evaluate.geometry import judged_hits, label_term, measure_geometry
 from steps.evaluate.indexes import measure_indexes, timed_indexes
 from steps.evaluate.pairs import pooled_auc
@@ -15,6 +16,12 @@ from steps.evaluate.results import Result
 from steps.evaluate.scoring import Scored, score_and_keep
 from steps.evaluate.serving import measure_serving
 from steps.evaluate.systems import Earlier, Hits, Lexical, Search, Student, Teacher, dense_search, remembering
+
+Keep = Callable[[Search], Search]  # puts something around a search, such as `Kept`
+
+
+def _as_it_is(search: Search) -> Search:
+    return search
 
 
 @dataclass(frozen=True)
@@ -34,9 +41,28 @@ class Task:
         return [text for item in self.test_sets() or self.texts for text in item.texts]
 
 
-def measure_lexical(system: Lexical, task: Task, runs: Path) -> Result:
+def measure_lexical(system: Lexical, task: Task, runs: Path, keep: Keep = _as_it_is) -> Result:
     """Quality alone; `runs` is the folder of TREC run files."""
-    return Result(system.name, [scored for scored, _ in _answers(system.name, system.search, task, runs)])
+    return Result(system.name, [scored for scored, _ in _answers(system.name, keep(system.search), task, runs)])
+
+
+def measure_fused(system: Fused, task: Task, runs: Path, dense: Search, lexical: Search) -> Result:
+    """Its quality by what both searches find, and what answering a query takes.
+
+    The fusion is that of the release, else the best on dev, else, where nothing is judged there, the standard one.
+    """
+    lexical = system.lexical_search(lexical)
+    sets: dict[str, dict[str, JudgedSet]] = {}
+    for item in task.judged:
+        sets.setdefault(item.dataset, {})[item.split] = item
+    fusions, found = {}, {}
+    for dataset, splits in sets.items():
+        choice = choice_on(splits.get("dev"), dense, lexical, system.carried(dataset))
+        texts = (splits.get("test") or splits["dev"]).texts
+        timed, seed = task.params.latency_queries, task.params.seed
+        fusions[dataset], found[dataset] = figures(system, dataset, choice, texts, timed, seed)
+    answers = _answers(system.name, fused_search(dense, lexical, fusions), task, runs)
+    return Result(system.name, [scored for scored, _ in answers], fusions=found)
 
 
 def measure_earlier(system: Earlier, task: Task, runs: Path) -> Result:
@@ -49,11 +75,11 @@ def measure_earlier(system: Earlier, task: Task, runs: Path) -> Result:
     return result
 
 
-def measure_teacher(system: Teacher, task: Task, runs: Path) -> Result:
+def measure_teacher(system: Teacher, task: Task, runs: Path, keep: Keep = _as_it_is) -> Result:
     """Its quality over the exact index, what its nearest documents say of the labels, and what every index costs it."""
     params, release = task.params, system.release
     encode = remembering(system.encode)
-    answers = _answers(system.name, dense_search(encode, release), task, runs)
+    answers = _answers(system.name, keep(dense_search(encode, release)), task, runs)
     tests = [(scored, hits) for scored, hits in answers if scored.judged.split == "test"]
     exact, timed = [scored for scored, _ in tests], params.latency_queries
     read = {item.dataset: item.texts for item in task.test_sets()} | {item.dataset: item.texts for item in task.texts}
@@ -71,9 +97,9 @@ def measure_teacher(system: Teacher, task: Task, runs: Path) -> Result:
     )
 
 
-def measure_student(system: Student, task: Task, runs: Path, teacher: Result) -> Result:
+def measure_student(system: Student, task: Task, runs: Path, teacher: Result, keep: Keep = _as_it_is) -> Result:
     """Its quality over the exact index, what serving it costs, and how close it comes to the teacher."""
-    search = dense_search(system.encode, system.release)
+    search = keep(dense_search(system.encode, system.release))
     scored = [scored for scored, _ in _answers(system.name, search, task, runs)]
     geometry = {
         item.dataset: measure_geometry(

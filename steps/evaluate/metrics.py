@@ -1,7 +1,8 @@
 """The schema of `reports/metrics.json`. Keys are stable: DVC, MLflow and other tools compare them over time.
 
     datasets.<set>.<model>.<measure>       mean over the test queries; model = bm25, teacher, a student's name, or (with
-                                           evaluate.earlier_towers) what the teacher was before: base, round_0, ...;
+                                           evaluate.earlier_towers) what the teacher was before: base, round_0, ..., or
+                                           (with evaluate.fused) a dense one fused with BM25: teacher+bm25, 2l+bm25;
                                            measure = nDCG@10 and what else evaluate.measures names, by ir-measures'
                                            names; Answer@k only of data sets with answers, AUC-REL and AUC-SAT only of
                                            those with judged pairs of both kinds
@@ -24,6 +25,14 @@
     indexes.<set>.<kind>.bytes, p50_ms, nDCG@10    kind = flat (exact) or ann (served); teacher's test queries
     serving.<set>.<student>.model, exact, served, lost    test nDCG@10 in PyTorch, exported over the exact
                                            index, and over the served one; lost = 1 - served / model
+    fused.<set>.<dense>.fusion, told       with evaluate.fused: how the teacher or a student is fused with BM25
+    fused.<set>.<dense>.carried            whether the release answers so
+    fused.<set>.<dense>.dev.queries, dense, fused, p_value, wins    what dev queries said when they chose it: nDCG@10
+                                           without and with it, and a randomisation test that allows for all that could
+                                           have been chosen; null: there are none
+    fused.<set>.<dense>.against_dense, against_bm25    on test: mean difference of nDCG@10, p_value, wins, ties, losses
+    fused.<set>.<dense>.p50_ms             text to hits, over the index that serves, one query at a time, one thread
+    fused.<set>.<dense>.encode_ms, search_ms, bm25_ms, fusion_ms    median of each part
     geometry.<set>.<student>.document_term, query_term, label_term    bound of the student's bias (EmbedDistill,
                                            Proposition 1): mean L2 distance to the teacher's embeddings of documents,
                                            0 as they are inherited, and of test queries; mean |sigmoid(s) - y| over the
@@ -52,8 +61,8 @@
     settings.version                       of this schema
     settings.seed, throughput_batch, ignore_identical_ids, min_relevance.<set>    what the numbers above depend on
 
-Numbers only, but for the names in `choice`: no dates or machine facts, so that equal results are equal files apart from
-timings and, where these decide, the choice.
+Numbers only, but for the names in `choice` and `fused`: no dates or machine facts, so that equal results are equal
+files apart from timings and, where these decide, the choice.
 """
 
 from collections import defaultdict
@@ -62,6 +71,7 @@ from typing import Any
 
 from steps.evaluate.audit import Audit
 from steps.evaluate.choice import Choice
+from steps.evaluate.fusion_gains import fusion_gains
 from steps.evaluate.gains import Gains
 from steps.evaluate.latency import Latency
 from steps.evaluate.measuring import Task
@@ -112,6 +122,7 @@ def assemble(
             for dataset, row in result.indexes.items()
         },
         "serving": _by_dataset(results, lambda result: result.serving),
+        "fused": fusion_gains(results),
         "geometry": _by_dataset(results, lambda result: result.geometry),
         "closeness": _by_dataset(results, lambda result: result.closeness),
         "closeness_texts": {item.dataset: item.parts for item in task.texts},

@@ -17,6 +17,7 @@ class EvaluateParams(Strict):
     budget_ms: float = Field(ge=0)
     faster_student: Faster
     earlier_towers: bool
+    fused: bool
     splits: list[Literal["dev", "test"]] = Field(min_length=1)
     measures: list[str]
     min_relevance: dict[str, Annotated[int, Field(ge=1)]]

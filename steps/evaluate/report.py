@@ -13,6 +13,7 @@ from steps.core.files import read_json, staged_file
 from steps.evaluate.composition import Evaluation
 from steps.evaluate.facts import Facts, facts, generated_examples, generation_facts, mined_examples
 from steps.evaluate.frontier import Point, draw_frontier
+from steps.evaluate.fusion_gains import fused_name
 from steps.evaluate.geometry import PAIRS
 from steps.evaluate.histograms import draw_histograms
 from steps.evaluate.machine import processor
@@ -94,6 +95,7 @@ def write_report(path: Path, evaluation: Evaluation, background: Background) -> 
         "size": size,
         "milliseconds": milliseconds,
         "times": times,
+        "fused_name": fused_name,
     }
     students = [point for point in points if point.model != "teacher"]
     page = environment.get_template("report.html.j2").render(
@@ -101,7 +103,7 @@ def write_report(path: Path, evaluation: Evaluation, background: Background) -> 
         measures=measured(metrics),
         teacher=next(point for point in points if point.model == "teacher"),
         students=students,
-        models=["bm25", *metrics["gain_overall"], *(point.model for point in points)],
+        models=["bm25", *metrics["gain_overall"], *_with_fused(points, metrics)],
         best=next(point for point in points if point.model == evaluation.best),
         fastest=next(point for point in points if point.model != "teacher"),
         losses=evaluation.losses,
@@ -119,6 +121,13 @@ def write_report(path: Path, evaluation: Evaluation, background: Background) -> 
     )
     with staged_file(path) as staging:
         staging.write_text(page, encoding="utf-8")
+
+
+def _with_fused(points: Sequence[Point], metrics: Metrics) -> list[str]:
+    """Every dense model, and behind it what fuses it with BM25 where that was measured."""
+    names = [name for point in points for name in (point.model, fused_name(point.model))]
+    measured = {name for models in metrics["datasets"].values() for name in models}
+    return [name for name in names if name in measured or name in metrics["latency"]]
 
 
 def _mean_overlap(metrics: Metrics, student: str) -> float:

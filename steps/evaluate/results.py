@@ -9,6 +9,7 @@ import numpy as np
 from steps.core.files import read_json, write_json
 from steps.core.judged import JudgedSet
 from steps.evaluate.closeness import Closeness
+from steps.evaluate.fusing import FusionFigures
 from steps.evaluate.geometry import Geometry
 from steps.evaluate.indexes import IndexFigures
 from steps.evaluate.scoring import Scored
@@ -34,6 +35,8 @@ class Result:
     serving: Mapping[str, ServingCost] = field(default_factory=dict)
     geometry: Mapping[str, Geometry] = field(default_factory=dict)
     closeness: Mapping[str, Closeness] = field(default_factory=dict)
+    fusions: Mapping[str, FusionFigures] = field(default_factory=dict)
+    """Of a dense system that is fused with BM25."""
 
     def of_split(self, split: str) -> list[Scored]:
         """The judged sets of one split."""
@@ -68,6 +71,7 @@ def write_result(folder: Path, result: Result) -> None:
                 dataset: {"query_term": each.query_term, "label_term": each.label_term}
                 for dataset, each in result.geometry.items()
             },
+            "fusions": {dataset: figures.as_dict() for dataset, figures in result.fusions.items()},
         },
     )
 
@@ -101,6 +105,7 @@ def read_result(folder: Path, judged: Iterable[JudgedSet]) -> Result:
             dataset: Geometry(**terms, differences=differences[dataset]) for dataset, terms in found["geometry"].items()
         },
         closeness={dataset: Closeness(cosines[dataset], overlaps[dataset]) for dataset in cosines},
+        fusions={dataset: FusionFigures(**figures) for dataset, figures in found["fusions"].items()},
     )
 
 

@@ -17,6 +17,7 @@ from steps.evaluate.closeness import read_texts, unjudged_datasets
 from steps.evaluate.composition import Evaluation, compose, per_query_table
 from steps.evaluate.earlier import open_earlier
 from steps.evaluate.frontier import write_frontier
+from steps.evaluate.fusion_gains import fusion_lines
 from steps.evaluate.judging import read_evaluation_sets
 from steps.evaluate.measuring import Task
 from steps.evaluate.params import EvaluateParams
@@ -83,7 +84,7 @@ def evaluate(
     found = measure_all(systems, task)
     print(f"evaluate: {found.told()}")
     evaluation = compose(found, students, [system.name for system in systems.earlier], task, audit, rule)
-    for line in gain_lines(evaluation.metrics):
+    for line in (*gain_lines(evaluation.metrics), *fusion_lines(evaluation.metrics)):
         print(f"evaluate: {line}")
     _write(output, found, evaluation, background)
     run.metrics({name: value for name, value in flatten(evaluation.metrics).items() if isinstance(value, int | float)})

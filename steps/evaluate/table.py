@@ -7,6 +7,7 @@ from typing import Any
 from steps.core.errors import UserError
 from steps.core.files import read_json
 from steps.evaluate.closeness import told
+from steps.evaluate.fusion_gains import fusion_lines
 from steps.evaluate.metrics import VERSION
 from steps.evaluate.retention import is_gain
 
@@ -28,14 +29,15 @@ def results_table(reports: Path) -> str:
     for dataset, models in metrics["datasets"].items():
         teacher = models["teacher"]["nDCG@10"]
         heads = "".join(f"{name:>12}" for name in (*columns, "retention %", "p50 ms", "queries/s", "MB"))
-        lines += [f"{dataset} (test queries)", f"{'':12}{heads}"]
+        width = max(12, *(len(model) + 1 for model in models))
+        lines += [f"{dataset} (test queries)", f"{'':{width}}{heads}"]
         for model in sorted(models, key=lambda name: -models[name]["nDCG@10"]):
             cells = [f"{shown(models[model], measure):>12}" for measure in columns]
             cells.append(f"{100 * models[model]['nDCG@10'] / teacher:12.1f}")
-            lines.append(f"{model:12}{''.join(cells)}{_costs(metrics, model)}")
+            lines.append(f"{model:{width}}{''.join(cells)}{_costs(metrics, model)}")
     for dataset in metrics["closeness"]:
         lines += _unjudged_lines(metrics, dataset)
-    lines += [*choice_lines(metrics), *gain_lines(metrics)]
+    lines += [*choice_lines(metrics), *gain_lines(metrics), *fusion_lines(metrics)]
     lines.append(f'report: {reports / "report.html"}   runs: make mlflow   search: make search Q="..."')
     return "\n".join(lines)
 

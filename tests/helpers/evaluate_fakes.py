@@ -25,6 +25,7 @@ def params(**changes: object) -> EvaluateParams:
         "budget_ms": 0.0,
         "faster_student": "if_no_worse",
         "earlier_towers": False,
+        "fused": False,
         "splits": ["test", "dev"],
         "measures": ["nDCG@10", "RR@10", "AP@1000", "R@5", "R@20", "R@100"],
         "min_relevance": {},
@@ -63,6 +64,9 @@ class FakeRelease:
     @property
     def datasets(self) -> list[str]:
         return sorted(self.documents)
+
+    def fusion(self, dataset: str) -> None:
+        """None: it carries no BM25 index."""
 
     def kinds(self, dataset: str) -> list[str]:
         return ["ann", "flat"]

@@ -48,6 +48,7 @@ RELEASE = ReleaseParams(
     parity_ndcg_loss=1.0,
     total_ndcg_loss=1.0,
     served_cosine=0.9,
+    lexical="never",
     probes=4,
     probe_tolerance=1e-3,
 )
