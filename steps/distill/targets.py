@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 
 from steps.core.precision import Precision
 from steps.core.towers import autocast, device
-from steps.distill.losses.base import Scores, Targets, Units, similarities
+from steps.distill.losses.base import Pairs, Scores, Targets, Units, similarities
 
 _SAMPLE = 10_000  # vectors whose mean length counts as 1
 
@@ -46,6 +47,30 @@ class ScoreTable:
         return values, known
 
 
+@dataclass(frozen=True)
+class PairTable:
+    """One teacher's embeddings of each text with its own documents: `documents` `(texts, p)`, `values` of dim each."""
+
+    documents: np.ndarray
+    values: np.ndarray  # (texts, p, dim), memory-mapped
+
+    @cached_property
+    def unit(self) -> float:
+        """Mean length over an even sample of texts; 1 where all are of that length."""
+        return _mean_length(self.values[:, 0])
+
+    def of(self, rows: np.ndarray, documents: np.ndarray) -> Pairs:
+        """Those of some texts, and where their documents are among sorted `documents` `(m,)`."""
+        own = self.documents[rows]
+        place = np.searchsorted(documents, own).clip(max=max(0, len(documents) - 1))
+        known = documents[place] == own if len(documents) else np.zeros(own.shape, dtype=bool)
+        return Pairs(
+            _tensor(self.values[rows]) / self.unit,
+            torch.from_numpy(place).to(device()),
+            torch.from_numpy(known).to(device()),
+        )
+
+
 class Teachers(Protocol):
     """Where targets come from."""
 
@@ -73,6 +98,7 @@ class StoredTeachers:
     cosine: bool
     lengths: np.ndarray | None = None  # (texts,)
     scores: Mapping[str, ScoreTable] = field(default_factory=dict)
+    pairs: Mapping[str, PairTable] = field(default_factory=dict)
     modules: Sequence[nn.Module] = ()
 
     @property
@@ -83,6 +109,8 @@ class StoredTeachers:
             found["lengths"] = self.lengths
         for name, table in self.scores.items():
             found |= {f"scores.{name}.documents": table.documents, f"scores.{name}.scores": table.scores}
+        for name, embedded in self.pairs.items():
+            found |= {f"pairs.{name}.documents": embedded.documents, f"pairs.{name}.values": embedded.values}
         return found
 
     def forward(self, rows: np.ndarray, documents: np.ndarray) -> dict[str, Tensor]:
@@ -102,7 +130,8 @@ class StoredTeachers:
             given, known = table.of(rows, documents)
             scores[name] = Scores(_tensor(given), torch.from_numpy(known).to(device()))
         lengths = None if self.lengths is None else _tensor(self.lengths[rows])
-        return Targets(queries, candidates, self.cosine, lengths, scores)
+        pairs = {name: table.of(rows, documents) for name, table in self.pairs.items()}
+        return Targets(queries, candidates, self.cosine, lengths, scores, pairs)
 
 
 @dataclass(frozen=True)
