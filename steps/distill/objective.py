@@ -41,9 +41,10 @@ class Objective:
         self.last: tuple[int, np.ndarray, Drawn] | None = None
 
     @property
-    def modules(self) -> list[nn.Module]:
-        """What trains along with the student: teachers, then heads of losses."""
-        return [*self.teachers.modules, *self.heads.values()]
+    def modules(self) -> dict[str, nn.Module]:
+        """What trains besides the student: teachers, and heads of losses."""
+        found = {f"teacher.{at}": each for at, each in enumerate(self.teachers.modules)}
+        return found | {f"head.{name}": head for name, head in self.heads.items()}
 
     @property
     def arrays(self) -> dict[str, np.ndarray]:

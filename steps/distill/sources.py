@@ -86,9 +86,12 @@ class Sources:
             )
         values = np.load(path, mmap_mode="r")
         documents = np.asarray(self.nearest(values.shape[1]))
-        if values.shape[:2] != documents.shape:
-            raise UserError(f"{path}: is of {values.shape[:2]} pairs, not {documents.shape}; run `dvc repro score`")
-        return PairTable(documents, values)
+        scored = np.unique(read_table(path.parent, "scores")["text_row"].to_numpy())
+        if len(scored) != len(values) or values.shape[1] != documents.shape[1] or scored[-1] >= len(documents):
+            raise UserError(f"{path}: is not of the texts that have scores; run `dvc repro score`")
+        place = np.full(len(documents), -1, dtype=np.int64)
+        place[scored] = np.arange(len(scored))
+        return PairTable(documents, values, place)
 
     def document_ids(self) -> list[str]:
         """Ids of the documents, in the order of their vectors."""

@@ -49,26 +49,29 @@ class ScoreTable:
 
 @dataclass(frozen=True)
 class PairTable:
-    """One teacher's embeddings of each text with its own documents: `documents` `(texts, p)`, `values` of dim each."""
+    """One teacher's embeddings of texts with their own documents.
+
+    `documents` `(texts, p)`; `values` `(embedded texts, p, dim)`; `place` `(texts,)` says which of them are a text's,
+    -1 of one that was not embedded.
+    """
 
     documents: np.ndarray
-    values: np.ndarray  # (texts, p, dim), memory-mapped
+    values: np.ndarray  # memory-mapped
+    place: np.ndarray
 
     @cached_property
     def unit(self) -> float:
-        """Mean length over an even sample of texts; 1 where all are of that length."""
+        """Mean length over an even sample of texts, each with its nearest document."""
         return _mean_length(self.values[:, 0])
 
     def of(self, rows: np.ndarray, documents: np.ndarray) -> Pairs:
         """Those of some texts, and where their documents are among sorted `documents` `(m,)`."""
-        own = self.documents[rows]
+        own, at = self.documents[rows], self.place[rows]
         place = np.searchsorted(documents, own).clip(max=max(0, len(documents) - 1))
         known = documents[place] == own if len(documents) else np.zeros(own.shape, dtype=bool)
-        return Pairs(
-            _tensor(self.values[rows]) / self.unit,
-            torch.from_numpy(place).to(device()),
-            torch.from_numpy(known).to(device()),
-        )
+        given = np.broadcast_to(at[:, None] >= 0, own.shape).copy()
+        masks = (torch.from_numpy(each).to(device()) for each in (given, place, known))
+        return Pairs(_tensor(self.values[at.clip(min=0)]) / self.unit, *masks)
 
 
 class Teachers(Protocol):
@@ -111,6 +114,7 @@ class StoredTeachers:
             found |= {f"scores.{name}.documents": table.documents, f"scores.{name}.scores": table.scores}
         for name, embedded in self.pairs.items():
             found |= {f"pairs.{name}.documents": embedded.documents, f"pairs.{name}.values": embedded.values}
+            found[f"pairs.{name}.place"] = embedded.place
         return found
 
     def forward(self, rows: np.ndarray, documents: np.ndarray) -> dict[str, Tensor]:

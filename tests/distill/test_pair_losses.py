@@ -29,6 +29,7 @@ QUERIES, DOCUMENTS, VALUES = (
 )
 PLACE = torch.tensor([[0, 4], [2, 2], [3, 1]])
 KNOWN = torch.tensor([[True, True], [True, False], [False, False]])
+GIVEN = torch.tensor([[True, False], [True, True], [True, True]])
 
 
 def head_of(loss: PairLoss) -> nn.Linear:
@@ -40,7 +41,7 @@ def head_of(loss: PairLoss) -> nn.Linear:
 
 def values(loss: PairLoss, head: nn.Module, queries: Tensor, own: Tensor | None = None) -> Tensor:
     outputs = Outputs(queries, queries, own, heads={loss.name: head}).measured_in(Units())
-    targets = Targets(queries, DOCUMENTS, cosine=True, pairs={"cross": Pairs(VALUES, PLACE, KNOWN)})
+    targets = Targets(queries, DOCUMENTS, cosine=True, pairs={"cross": Pairs(VALUES, GIVEN, PLACE, KNOWN)})
     counts = torch.ones(3, 5, dtype=torch.bool)
     return loss.values(outputs, targets.measured_in(Units()), Batch(counts, counts))
 
@@ -56,7 +57,7 @@ def by_hand(loss: PairLoss, head: nn.Linear, documents: Tensor) -> list[float]:
                 document = documents[PLACE[row, column]].numpy()
                 given = np.concatenate([query, document, query * document])
             lost = np.sqrt(((weight @ given + bias - VALUES[row, column].numpy()) ** 2).sum())
-            if loss is POOLED or KNOWN[row, column]:
+            if GIVEN[row, column] and (loss is POOLED or KNOWN[row, column]):
                 each.append(lost)
         found.append(float(np.mean(each)) if each else 0.0)
     return found
@@ -81,18 +82,20 @@ def test_the_same_dimension_needs_no_projection_and_another_does() -> None:
         direct.head(4, 6)
     plain = direct.head(6, 6)
     found = values(direct, plain, VALUES[:, 0])
-    np.testing.assert_allclose(found, (VALUES[:, 0] - VALUES[:, 1]).norm(dim=1) / 2, rtol=1e-12)
+    np.testing.assert_allclose(found[1:], (VALUES[1:, 0] - VALUES[1:, 1]).norm(dim=1) / 2, rtol=1e-12)
 
 
 def test_a_table_says_where_documents_are_and_is_measured_in_its_mean_length() -> None:
     documents = np.array([[4, 7], [7, 9], [0, 4]])
-    embedded = np.zeros((3, 2, 2), dtype=np.float32)
-    embedded[:, :, 0] = [[2, 1], [4, 1], [6, 1]]  # mean length of the first pairs: 4
-    found = PairTable(documents, embedded).of(np.array([0, 2]), np.array([2, 4, 7]))
-    assert found.known.tolist() == [[True, True], [False, True]]
-    assert found.place[0].tolist() == [1, 2] and found.place[1, 1] == 1
-    assert found.values[:, :, 0].tolist() == [[0.5, 0.25], [1.5, 0.25]]
-    assert not PairTable(documents, embedded).of(np.array([0]), np.zeros(0, dtype=np.int64)).known.any()
+    embedded = np.zeros((2, 2, 2), dtype=np.float32)
+    embedded[:, :, 0] = [[2, 1], [6, 1]]  # mean length of the first pairs: 4
+    table = PairTable(documents, embedded, place=np.array([0, -1, 1]))  # the second text was not embedded
+    found = table.of(np.array([0, 1, 2]), np.array([2, 4, 7]))
+    assert found.given.tolist() == [[True, True], [False, False], [True, True]]
+    assert found.known.tolist() == [[True, True], [True, False], [False, True]]
+    assert found.place[0].tolist() == [1, 2] and found.place[2, 1] == 1
+    assert found.values[[0, 2], :, 0].tolist() == [[0.5, 0.25], [1.5, 0.25]]
+    assert not table.of(np.array([0]), np.zeros(0, dtype=np.int64)).known.any()
 
 
 def test_what_a_loss_asks_for_is_checked() -> None:

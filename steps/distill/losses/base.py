@@ -73,10 +73,12 @@ class Scores:
 class Pairs:
     """A teacher's embeddings of each text with p documents, `(n, p, dim)`, in units of their mean length.
 
-    `place` `(n, p)` is where each document is among the candidates, `known` whether it is there.
+    `given`, boolean `(n, p)`: which of them there are; `place` where their documents are among the candidates, `known`
+    whether they are there.
     """
 
     values: Tensor
+    given: Tensor
     place: Tensor
     known: Tensor
 

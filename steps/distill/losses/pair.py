@@ -49,8 +49,8 @@ class PairLoss(Loss):
         """The student's side in the teacher's dimension: `(n, p, dim')`, or `(n, 1, dim')` for all documents."""
 
     def counts(self, targets: Targets) -> Tensor:
-        """Which pairs count, boolean `(n, p)`: all."""
-        return torch.ones_like(targets.pairs[self.teacher].known)
+        """Which pairs count, boolean `(n, p)`: all that the teacher has embedded."""
+        return targets.pairs[self.teacher].given
 
 
 class PooledEmbedding(PairLoss):
@@ -108,5 +108,6 @@ class JointEmbedding(PairLoss):
         return joined
 
     def counts(self, targets: Targets) -> Tensor:
-        """Those whose document is a candidate."""
-        return targets.pairs[self.teacher].known
+        """Of those the ones whose document is a candidate."""
+        pairs = targets.pairs[self.teacher]
+        return pairs.given & pairs.known
