@@ -7,6 +7,7 @@ from typing import Any
 from steps.candidates.params import CandidatesParams
 from steps.core.errors import UserError
 from steps.core.params import PARAMS, Strict, read_mapping, validated
+from steps.distill.losses.pair import PairLoss
 from steps.distill.params import DistillParams
 from steps.embed.params import EmbedParams
 from steps.evaluate.params import EvaluateParams
@@ -19,6 +20,7 @@ from steps.rank.params import RankParams
 from steps.release.params import ReleaseParams
 from steps.score.params import ScoreParams
 from steps.teach.kinds.contrastive import Contrastive
+from steps.teach.kinds.cross_encoder import CrossEncoder
 from steps.teach.params import TeachParams
 
 _EARLIER = re.compile(r"base|round_\d+")  # names of what a dual encoder leaves in `earlier`
@@ -108,9 +110,9 @@ def _check_rounds(name: str, params: Params, source: str) -> None:
 
 
 def _check_teachers(student: str, params: Params, source: str) -> None:
-    """UserError for a loss that learns the scores of a teacher which this run does not let score."""
+    """UserError for a loss that learns from a teacher which this run does not let score."""
     for phase in params.distill.described(student).phases:
-        for name in phase.teachers:
+        for name in phase.all_teachers:
             where = f"{source}: distill.student.{student}: a loss names the teacher {name!r}"
             if name == params.teach.index:
                 raise UserError(f"{where}, that of the index (teach.index), whose scores are the default; leave it out")
@@ -118,3 +120,16 @@ def _check_teachers(student: str, params: Params, source: str) -> None:
                 raise UserError(
                     f"{where}, but score.teachers has only {params.score.teachers}; add it there and to teach.teachers"
                 )
+        for loss in phase.pair_losses:
+            _check_pairs(loss, f"{source}: distill.student.{student}: {loss.name}", params)
+
+
+def _check_pairs(loss: PairLoss, where: str, params: Params) -> None:
+    """UserError for a loss whose teacher embeds no pairs, or not as it learns them."""
+    if not params.score.pairs:
+        raise UserError(f"{where} learns embeddings of pairs, but score.pairs is 0; set it to 1 or more")
+    teacher = params.teach.teacher.get(loss.teacher)  # else it is a ranker, which scores by [CLS]
+    pooling = teacher.pooling if isinstance(teacher, CrossEncoder) else "" if teacher else "cls"
+    if not pooling or (loss.embeds == "joint") != (pooling == "cls"):
+        wanted = "pooling: cls" if loss.embeds == "joint" else "pooling: special_tokens or segments"
+        raise UserError(f"{where} learns the embeddings of a cross encoder with {wanted}; name such a teacher")

@@ -56,7 +56,7 @@ class Cell:
             "precision": resolve_precision(self.params.precision),
             "dims": self.dims,
             "data": pipeline.digest,
-            "scores": {name: pipeline.scores_digest(name) for phase in student.phases for name in phase.teachers},
+            "scores": {name: pipeline.scores_digest(name) for phase in student.phases for name in phase.all_teachers},
             "code": _CODE,
             "packages": _PACKAGES,
         }

@@ -114,11 +114,12 @@ class Pipeline:
         return digest.hexdigest()
 
     def scores_digest(self, teacher: str) -> str:
-        """Hex sha256 of the scores that another teacher gave; UserError when there are none."""
+        """Hex sha256 of what another teacher said of texts and documents; UserError when it scored nothing."""
         path = self.score_tables / teacher / "scores.parquet"
         if not path.is_file():
             raise UserError(f"{path}: not found; name {teacher} in score.teachers of that run and run `score` there")
-        return sha256_file(path)
+        pairs = path.with_name("pairs.npy")
+        return sha256_file(path) + (sha256_file(pairs) if pairs.is_file() else "")
 
     @cached_property
     def documents(self) -> np.ndarray:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from steps.distill.candidates import Candidates, Drawn
 from steps.distill.losses.base import Batch, Loss, Need, Outputs, Units
@@ -28,16 +28,23 @@ class Objective:
         candidates: Candidates | None = None,
         document_tokens: Tokens | None = None,
         units: Units | None = None,
+        heads: Mapping[str, nn.Module] | None = None,
     ) -> None:
         """`candidates` where a loss compares documents; `document_tokens` of all documents for a symmetric student.
 
-        `units` of the vectors that losses see; None = 1.
+        `units` of the vectors that losses see; None = 1. `heads` of the losses that have one, by their names.
         """
         self.losses = {loss.name: loss for loss in losses}
         self.names: Sequence[str] = list(self.losses)
         self.teachers, self.candidates, self.document_tokens = teachers, candidates, document_tokens
-        self.units = units or Units()
+        self.units, self.heads = units or Units(), dict(heads or {})
         self.last: tuple[int, np.ndarray, Drawn] | None = None
+
+    @property
+    def modules(self) -> dict[str, nn.Module]:
+        """What trains besides the student: teachers, and heads of losses."""
+        found = {f"teacher.{at}": each for at, each in enumerate(self.teachers.modules)}
+        return found | {f"head.{name}": head for name, head in self.heads.items()}
 
     @property
     def arrays(self) -> dict[str, np.ndarray]:
@@ -45,8 +52,9 @@ class Objective:
         found: dict[str, np.ndarray] = {}
         if self.candidates is not None:
             found = dict(self.teachers.arrays) | self.candidates.arrays
-        elif "lengths" in self.teachers.arrays:
-            found = {"lengths": self.teachers.arrays["lengths"]}
+        else:  # what needs no candidates
+            given = self.teachers.arrays
+            found = {name: given[name] for name in given if name == "lengths" or name.startswith("pairs.")}
         if self.document_tokens is not None:
             found |= {"document_ids": self.document_tokens.ids, "document_offsets": self.document_tokens.offsets}
         return found
@@ -77,6 +85,7 @@ class Objective:
             queries=student.normalised(made["queries"]),
             raw=made["queries"],
             documents=None if own is None else student.normalised(own),
+            heads=self.heads,
         ).measured_in(self.units)
         batch, labelled = self._batch(drawn, piece, rows, outputs.raw)
         found: dict[str, Tensor] = {}

@@ -10,6 +10,7 @@ from steps.core.params import Strict
 from steps.core.tables import Part
 from steps.distill.losses import AnyLoss
 from steps.distill.losses.base import Loss, Need
+from steps.distill.losses.pair import PairLoss
 
 DOCUMENT_PARTS: frozenset[Part] = frozenset({"titles", "sentences", "spans"})
 BASELINES = frozenset({"bm25", "teacher"})
@@ -137,6 +138,16 @@ class Phase(Strict):
         """Names of the teachers whose score tables are read."""
         return sorted({loss.teacher for loss in self.needs(Need.SCORES) if loss.teacher})
 
+    @property
+    def all_teachers(self) -> list[str]:
+        """Names of the teachers besides that of the index whom its losses learn from."""
+        return sorted({*self.teachers, *(loss.teacher for loss in self.pair_losses)})
+
+    @property
+    def pair_losses(self) -> list[PairLoss]:
+        """The losses that learn a cross encoder's embeddings."""
+        return [loss for loss in self.losses if isinstance(loss, PairLoss)]
+
     @model_validator(mode="after")
     def _losses_have_what_they_compare(self) -> Self:
         names = [loss.name for loss in self.losses]
@@ -147,9 +158,9 @@ class Phase(Strict):
         if self.labels == "pseudo" and not self.teacher_top_k:
             raise ValueError("labels: pseudo takes the teacher's nearest document; set teacher_top_k to 1 or more")
         for loss in self.losses:
-            if loss.teacher and Need.SCORES not in loss.needs:
+            if loss.teacher and not loss.needs & {Need.SCORES, Need.PAIRS}:
                 raise ValueError(f"losses: {loss.kind} has no use for a teacher's scores; leave `teacher` out")
-            if loss.teacher and not self.teacher_top_k:
+            if loss.teacher and Need.CANDIDATES in loss.needs and not self.teacher_top_k:
                 raise ValueError(f"losses: {loss.name} compares the documents that it scored; set teacher_top_k")
         return self
 

@@ -5,17 +5,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import torch
+from torch import nn
 
-from steps.core.towers import load_tower
+from steps.core.towers import device, load_tower
 from steps.distill.candidates import Candidates, positives_of
 from steps.distill.checks import check_candidates, check_document_tokens
 from steps.distill.joint_documents import joint_documents
 from steps.distill.losses.base import Need, Units
+from steps.distill.losses.pair import PairLoss
 from steps.distill.objective import Objective
 from steps.distill.params import DistillParams, Phase, Static, StudentParams
 from steps.distill.sources import Sources
 from steps.distill.students import Student
-from steps.distill.targets import OnlineTeacher, StoredTeachers, Teachers, units_of
+from steps.distill.targets import OnlineTeacher, PairTable, StoredTeachers, Teachers, units_of
 from steps.distill.tokens import Tokens
 from steps.distill.trainer import Schedule
 
@@ -78,7 +81,8 @@ class ObjectiveMaker:
         """The objective of a phase; UserError when a loss has nothing to compare."""
         candidates = self._candidates(phase) if phase.needs(Need.CANDIDATES) else None
         document_tokens = self._document_tokens() if self.chosen.towers == "symmetric" else None
-        return Objective(phase.losses, self._teachers(phase), candidates, document_tokens, self.units)
+        teachers = self._teachers(phase)
+        return Objective(phase.losses, teachers, candidates, document_tokens, self.units, self._heads(phase))
 
     def _teachers(self, phase: Phase) -> Teachers:
         stored = StoredTeachers(
@@ -87,6 +91,7 @@ class ObjectiveMaker:
             cosine=self.cosine,
             lengths=self.sources.lengths if phase.needs(Need.LENGTHS) else None,
             scores={name: self.sources.scores(name, phase.teacher_top_k) for name in phase.teachers},
+            pairs={loss.teacher: self._pairs(loss) for loss in phase.pair_losses},
         )
         teachers: Teachers = stored
         if self.chosen.targets == "online":
@@ -96,6 +101,20 @@ class ObjectiveMaker:
             documents, longest = self.sources.document_texts(), self.chosen.max_document_length
             return joint_documents(self.teacher, documents, longest, self.params.precision, teachers)
         return teachers
+
+    def _pairs(self, loss: PairLoss) -> PairTable:
+        return self.sources.pairs(loss.teacher, loss.embeds)
+
+    def _heads(self, phase: Phase) -> dict[str, nn.Module]:
+        """Of the losses that have one, drawn by the seed."""
+        found: dict[str, nn.Module] = {}
+        with torch.random.fork_rng():
+            torch.manual_seed(self.params.seed)
+            for loss in phase.pair_losses:
+                dim, target_dim = self.sources.vectors.shape[1], self._pairs(loss).values.shape[2]
+                if head := loss.head(dim, target_dim):
+                    found[loss.name] = head.to(device())
+        return found
 
     def _candidates(self, phase: Phase) -> Candidates:
         nearest = self.sources.nearest(phase.teacher_top_k)

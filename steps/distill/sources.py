@@ -10,8 +10,9 @@ import pyarrow as pa
 
 from steps.core.corpus import CorpusTexts, corpus_columns
 from steps.core.errors import UserError
+from steps.core.files import read_json
 from steps.core.tables import read_table
-from steps.distill.targets import ScoreTable
+from steps.distill.targets import PairTable, ScoreTable
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,28 @@ class Sources:
         if not np.array_equal(scored, documents):
             raise UserError(f"{folder}: scores other documents than those nearest to each text; run `dvc repro score`")
         return ScoreTable(documents, table["score"].to_numpy().reshape(len(documents), -1)[:, :count])
+
+    def pairs(self, teacher: str, embeds: str) -> PairTable:
+        """A teacher's embeddings of texts with the documents nearest to them; UserError where it embeds another thing.
+
+        `embeds` is what is wanted, pooled or joint: see `Scorer` of the stage `score`.
+        """
+        path = self.score / teacher / "pairs.npy"
+        found = read_json(path.with_name("report.json")).get("pairs") or {}
+        if found.get("embeds") != embeds:
+            pooling = "special_tokens or segments" if embeds == "pooled" else "cls"
+            raise UserError(
+                f"{path}: holds {found.get('embeds', 'no')} embeddings of pairs, but a student learns {embeds} ones;"
+                f" let it learn from a cross encoder whose pooling is {pooling}, and set score.pairs to 1 or more"
+            )
+        values = np.load(path, mmap_mode="r")
+        documents = np.asarray(self.nearest(values.shape[1]))
+        scored = np.unique(read_table(path.parent, "scores")["text_row"].to_numpy())
+        if len(scored) != len(values) or values.shape[1] != documents.shape[1] or scored[-1] >= len(documents):
+            raise UserError(f"{path}: is not of the texts that have scores; run `dvc repro score`")
+        place = np.full(len(documents), -1, dtype=np.int64)
+        place[scored] = np.arange(len(scored))
+        return PairTable(documents, values, place)
 
     def document_ids(self) -> list[str]:
         """Ids of the documents, in the order of their vectors."""

@@ -11,6 +11,7 @@ class ScoreParams(Strict):
     """Which teachers score, and how many texts at once."""
 
     teachers: list[Name]
+    pairs: int = Field(ge=0)
     batch_size: int = Field(ge=1)
     shard_texts: int = Field(ge=1)
     precision: Literal["auto", "fp32", "bf16"]

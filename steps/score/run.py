@@ -27,6 +27,8 @@ from steps.score.shards import ScoreShards
 def run(ingest: Path, embed: Path, teach: Path, output: Path, params: ScoreParams, run: Run) -> None:
     """Write the table `scores`: every alignment text with each of its nearest documents, the nearest first.
 
+    With `params.pairs` a teacher that embeds pairs also leaves `pairs.npy`, `(texts, pairs, dim)`: see `Scorer`.
+
     `embed` holds texts and nearest documents, `teach` is the folder of the teacher that scores. Shards of texts are
     kept below SLIMTOWER_CACHE, so a run that was killed repeats one at most. UserError for a score that is not finite.
     """
@@ -37,13 +39,19 @@ def run(ingest: Path, embed: Path, teach: Path, output: Path, params: ScoreParam
     documents = CorpusTexts(ingest, rows)
     teacher = fingerprint(teach / "tower")
     digests = np.array([np.frombuffer(text_key(text), dtype=np.uint8) for text in documents]).reshape(-1, 32)
+    embedded: dict[str, object] = {}
     with staged_folder(output) as staging:
         scratch = staging / "documents.npy"
         scorer = scorer_of(teach, teacher.id, documents, scratch, params)
-        code = code_digest(type(scorer).__module__)
-        shards = ScoreShards((teacher.id, resolve_precision(params.precision), code), digests)
+        settings = (teacher.id, resolve_precision(params.precision), code_digest(type(scorer).__module__))
+        shards = ScoreShards(settings, digests)
         found = _Found()
         stream_table(staging, "scores", _tables(texts, nearest, rows, scorer, shards, params.shard_texts, found))
+        near = nearest[:, : params.pairs]
+        if near.size and scorer.embeds:
+            pairs = ScoreShards((*settings, "pairs"), digests)
+            dim = _write_pairs(staging / "pairs.npy", texts, near, rows, scorer, pairs, params)
+            embedded = {"pairs": {"documents": near.shape[1], "dim": dim, "embeds": scorer.embeds}}
         scratch.unlink(missing_ok=True)
         report = {
             "teacher": asdict(teacher),
@@ -53,7 +61,7 @@ def run(ingest: Path, embed: Path, teach: Path, output: Path, params: ScoreParam
             "scores": found.count,
             "score": found.spread(),
         }
-        write_json(staging / "report.json", report)
+        write_json(staging / "report.json", report | embedded)
     run.param("teacher_fingerprint", teacher.id)
     run.metrics({"scores": found.count, "shards_computed": shards.computed})
     run.metrics({f"score.{name}": value for name, value in (found.spread() or {}).items()})
@@ -98,10 +106,34 @@ def _tables(
     for start in progress(starts, len(starts), "score"):
         some, near = texts[start : start + shard_texts], nearest[start : start + shard_texts]
         places = np.searchsorted(rows, near)
-        scores = shards.scores(scorer, some, places)
+        scores = shards.made(scorer.scores, some, places)
         found.add(scores)
         text_rows = np.repeat(np.arange(start, start + len(some)), near.shape[1])
         yield pa.table([text_rows, near.reshape(-1), scores.reshape(-1)], schema=SCHEMAS["scores"])
+
+
+def _write_pairs(
+    target: Path,
+    texts: list[str],
+    nearest: np.ndarray,
+    rows: np.ndarray,
+    scorer: Scorer,
+    shards: ScoreShards,
+    params: ScoreParams,
+) -> int:
+    """Write the scorer's embeddings of each text with its `nearest` documents; returns their dimension."""
+    dim = 0
+    starts = range(0, len(texts), params.shard_texts)
+    for start in progress(starts, len(starts), "embed pairs"):
+        own = slice(start, start + params.shard_texts)
+        made = shards.made(scorer.pair_embeddings, texts[own], np.searchsorted(rows, nearest[own]))
+        if not np.isfinite(made).all():
+            raise UserError("score: an embedding of a pair is not finite; set score.precision: fp32, or train it again")
+        if not dim:
+            dim = made.shape[2]
+            written = np.lib.format.open_memmap(target, mode="w+", dtype=np.float32, shape=(*nearest.shape, dim))
+        written[own] = made
+    return dim
 
 
 def _check_nearest(embed: Path, nearest: np.ndarray, texts: int, ingest: Path) -> None:

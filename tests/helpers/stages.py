@@ -25,7 +25,7 @@ EMBED = EmbedParams(
     shard_texts=32,
     seed=1,
 )
-SCORE = ScoreParams(teachers=["other"], batch_size=16, shard_texts=24, precision="fp32")
+SCORE = ScoreParams(teachers=["other"], pairs=0, batch_size=16, shard_texts=24, precision="fp32")
 INDEX = IndexParams.model_validate(
     {
         "kind": "ivfflat",

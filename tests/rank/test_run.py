@@ -23,7 +23,7 @@ from teach_fakes import table
 from transformers import TrainerCallback
 
 import steps.rank.run as stage
-import steps.rank.training as training
+import steps.training.ranker as training
 from steps.core.document_texts import DocumentTemplate
 from steps.core.errors import UserError
 from steps.core.files import read_json

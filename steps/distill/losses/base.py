@@ -11,7 +11,7 @@ from typing import Annotated, ClassVar
 
 import torch
 from pydantic import Field
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from steps.core.params import Strict
@@ -26,6 +26,7 @@ class Need(StrEnum):
     LABELS = "labels"  # which candidate is a text's positive
     SCORES = "scores"  # of the loss' teacher for the candidates
     LENGTHS = "lengths"  # of the teacher's vectors before its normalisation
+    PAIRS = "pairs"  # the loss' teacher's embeddings of a text with its nearest documents
     OWN_DOCUMENTS = "own documents"  # a document tower that trains: `towers: symmetric`
 
 
@@ -47,6 +48,7 @@ class Outputs:
     queries: Tensor  # (n, dim), as they are served
     raw: Tensor  # (n, dim), before the final normalisation; the same where there is none
     documents: Tensor | None = None  # (m, dim)
+    heads: Mapping[str, nn.Module] = field(default_factory=dict)  # of the losses that have one, by the loss' name
 
     def truncate(self, dim: int) -> "Outputs":
         """The first `dim` dimensions of everything, at its old length."""
@@ -56,7 +58,7 @@ class Outputs:
     def measured_in(self, units: Units) -> "Outputs":
         """Everything in these units."""
         documents = None if self.documents is None else self.documents / units.documents
-        return Outputs(self.queries / units.queries, self.raw / units.queries, documents)
+        return replace(self, queries=self.queries / units.queries, raw=self.raw / units.queries, documents=documents)
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,20 @@ class Scores:
     """A teacher's scores of the candidates `(n, m)`, and which of them it gave."""
 
     values: Tensor
+    known: Tensor
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """A teacher's embeddings of each text with p documents, `(n, p, dim)`, in units of their mean length.
+
+    `given`, boolean `(n, p)`: which of them there are; `place` where their documents are among the candidates, `known`
+    whether they are there.
+    """
+
+    values: Tensor
+    given: Tensor
+    place: Tensor
     known: Tensor
 
 
@@ -76,6 +92,7 @@ class Targets:
     cosine: bool  # whether the index teacher compares by cosine, else by inner product
     lengths: Tensor | None = None  # (n,)
     scores: Mapping[str, Scores] = field(default_factory=dict)  # by teacher; "" is the index teacher
+    pairs: Mapping[str, Pairs] = field(default_factory=dict)  # by teacher
 
     def truncate(self, dim: int) -> "Targets":
         """The first `dim` dimensions of the vectors, at their old length; scores stay those of whole vectors."""
@@ -128,6 +145,13 @@ class Loss(Strict, ABC):
     @abstractmethod
     def values(self, outputs: Outputs, targets: Targets, batch: Batch) -> Tensor:
         """Value of each text, `(n,)`, in float32 or float64; 0 for one that does not count."""
+
+    def head(self, dim: int, target_dim: int) -> nn.Module | None:
+        """A module between a student of `dim` and a teacher of `target_dim` dimensions, if it needs one.
+
+        It trains along, finds itself in `outputs.heads`, and is forgotten afterwards.
+        """
+        return None
 
     @property
     def name(self) -> str:
