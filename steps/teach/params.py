@@ -31,4 +31,9 @@ class TeachParams(Strict):
             raise ValueError(f"teachers names one of {self.teachers} twice; name each once")
         if self.index not in self.teachers:
             raise ValueError(f"index is {self.index!r}, but teachers names only {self.teachers}; add it there")
+        if not (indexing := self.teacher[self.index]).indexes:
+            raise ValueError(
+                f"index is {self.index!r}, a {indexing.kind}, which gives a text no vector of its own to search by;"
+                " name a dual encoder there, and this one in score.teachers"
+            )
         return self

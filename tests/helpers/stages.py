@@ -25,7 +25,7 @@ EMBED = EmbedParams(
     shard_texts=32,
     seed=1,
 )
-SCORE = ScoreParams(teachers=["other"], batch_size=16, shard_texts=24, precision="fp32")
+SCORE = ScoreParams(teachers=["other"], depth=0, max_texts=0, batch_size=16, shard_texts=24, precision="fp32", seed=1)
 INDEX = IndexParams.model_validate(
     {
         "kind": "ivfflat",

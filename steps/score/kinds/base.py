@@ -28,3 +28,6 @@ class Scorer(ABC):
 
         float32 `(texts, k)`; higher is better.
         """
+
+    def finish(self) -> None:  # noqa: B027  # most keep nothing
+        """Remove what it keeps beside `scratch`, once all scores are written."""

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from pathlib import Path
+from typing import ClassVar
 
 from steps.core.params import Strict
 from steps.core.tracking import Run
@@ -12,6 +13,8 @@ class Teacher(Strict, ABC):
 
     Params are read without torch: what trains is imported in `teach`.
     """
+
+    indexes: ClassVar[bool] = True  # whether it gives a text one vector, so that its documents can be an index
 
     kind: str
 
