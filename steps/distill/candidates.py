@@ -11,7 +11,7 @@ from steps.core.texts import fold
 
 @dataclass(frozen=True)
 class Drawn:
-    """Document rows `(m,)`, sorted, that the texts of a batch share; `label`, `counts` and `own` `(n, m)`: see Batch."""
+    """Document rows `(m,)`, sorted, that a batch's texts share; `label`, `counts` and `own` `(n, m)`: see Batch."""
 
     documents: np.ndarray
     label: np.ndarray

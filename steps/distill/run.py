@@ -2,7 +2,7 @@
 
 import sys
 from collections import Counter
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -81,8 +81,9 @@ def run(
     kept = []
     cosine = tower.similarity_fn_name == "cosine"
     for each in trainings(chosen, made, teach / "tower", sources, training, params, cosine=cosine):
-        checkpoints = Checkpoints(_folder(made, data, each, chosen, params))
-        found = train(made, each.objective, data, each.schedule, params, run, checkpoints)
+        own = replace(data, training=each.rows)
+        checkpoints = Checkpoints(_folder(made, own, each, chosen, params))
+        found = train(made, each.objective, own, each.schedule, params, run, checkpoints)
         kept.append(checkpoints)
         measured |= {key: measured.get(key, 0.0) + found[key] for key in ("texts_seen", "steps", "seconds")}
         measured |= {key: found[key] for key in ("validation_cosine", "still_rising")}

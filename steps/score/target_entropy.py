@@ -41,8 +41,9 @@ class TeacherTargets:
             return f"{found} is flat at any temperature, as their scores are equal: train this teacher, or leave it out"
         if self.verdict == "uneven":
             return (
-                f"{found} is flat for {self.flat:.0%} of the texts and one-hot for {self.one_hot:.0%} even at"
-                f" temperature {self.temperature:.2g}: no one temperature serves; train this teacher longer, or leave it out"
+                f"{found} is flat for {self.flat:.0%} of the texts and one-hot for {self.one_hot:.0%} even"
+                f" at temperature {self.temperature:.2g}: no one temperature serves; train this teacher"
+                " longer, or leave it out"
             )
         advice = f"set teacher_temperature: {self.temperature:.2g} in the losses that learn it (mean entropy {WANTED})"
         if self.verdict == "flat":

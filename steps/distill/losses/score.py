@@ -10,7 +10,7 @@ teacher's has none of its own, and nothing is multiplied back.
 | score_binary | Eq. 11 |
 | score_squared | Eq. 12 |
 | score_kl | response distillation: RD in LEAD, Sec. 4.3.2 |
-| score_margin | MarginMSE (Hofstätter et al., "Improving Efficient Neural Ranking Models with Cross-Architecture Knowledge Distillation", 2020, Eq. 6) |
+| score_margin | MarginMSE (Hofstätter et al. 2020, Sec. 3, arXiv:2010.02666) |
 """
 
 from abc import ABC, abstractmethod
