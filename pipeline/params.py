@@ -62,6 +62,7 @@ def check_params(raw: dict[str, Any], source: str) -> Params:
                 f"{source}: score.teachers names {name!r}, the teacher of the index (teach.index), whose scores follow"
                 " from its vectors; take it off score.teachers"
             )
+    _check_rerankers(params, source)
     for student in params.distill.students:
         _check_teachers(student, params, source)
         if params.evaluate.earlier_towers and _EARLIER.fullmatch(student):
@@ -91,6 +92,22 @@ def _check_candidates(params: Params, source: str) -> None:
                 f"{source}: {name!r} is a ranker (rank.ranker) and a teacher (teach.teacher), which would be written to"
                 " one folder; rename one of them"
             )
+
+
+def _check_rerankers(params: Params, source: str) -> None:
+    """UserError for a re-ranker that this run does not have, or that cannot be one."""
+    for name in params.evaluate.rerankers:
+        where = f"{source}: evaluate.rerankers names {name!r}"
+        if name not in [*params.teach.teachers, *params.rank.rankers]:
+            raise UserError(
+                f"{where}, but teach.teachers and rank.rankers have only"
+                f" {[*params.teach.teachers, *params.rank.rankers]}; add it there, or take it off the list"
+            )
+        kind = "" if name in params.rank.rankers else params.teach.described(name).kind
+        if kind in {"dual_encoder", "llm_dual_encoder"}:
+            raise UserError(f"{where}, a {kind}, which reads no pairs; name a cross encoder or a late_interaction")
+        if name in params.distill.students:
+            raise UserError(f"{where}, and distill.students one of that name; rename the student")
 
 
 def _check_teachers(student: str, params: Params, source: str) -> None:

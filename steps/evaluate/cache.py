@@ -20,7 +20,14 @@ from steps.core.code import code_digest
 from steps.core.files import cache_root, read_json, staged_folder, write_json
 from steps.evaluate.latency import Latency, measure, sample
 from steps.evaluate.machine import processor
-from steps.evaluate.measuring import Task, measure_earlier, measure_lexical, measure_student, measure_teacher
+from steps.evaluate.measuring import (
+    Task,
+    measure_earlier,
+    measure_lexical,
+    measure_reranked,
+    measure_student,
+    measure_teacher,
+)
 from steps.evaluate.results import RESULT, RUNS, Result, read_result, write_result
 from steps.evaluate.systems import Student, System, Systems, Teacher
 
@@ -51,7 +58,7 @@ class Measurements:
 def measure_all(systems: Systems, task: Task) -> Measurements:
     """Measure, then time, every system that the cache does not know.
 
-    BM25 and what the teacher was before are measured only where something is judged. The latter is not timed.
+    BM25, what the teacher was before, and re-ranked hits are measured only where something is judged, and not timed.
     """
     _prune()
     results: dict[str, Result] = {}
@@ -73,6 +80,8 @@ def measure_all(systems: Systems, task: Task) -> Measurements:
         add(systems.bm25, judged, partial(measure_lexical, systems.bm25, judged))
     for earlier in systems.earlier if task.judged else ():
         add(earlier, judged, partial(measure_earlier, earlier, judged))
+    for reranked in systems.reranked if task.judged else ():
+        add(reranked, judged, partial(measure_reranked, reranked, judged))
     teacher = add(systems.teacher, task, partial(measure_teacher, systems.teacher, task))
     for student in systems.students:
         add(student, task, partial(measure_student, student, task, teacher=teacher), systems.teacher.content)

@@ -1,7 +1,8 @@
 """The schema of `reports/metrics.json`. Keys are stable: DVC, MLflow and other tools compare them over time.
 
     datasets.<set>.<model>.<measure>       mean over the test queries; model = bm25, teacher, a student's name, or (with
-                                           evaluate.earlier_towers) what the teacher was before: base, round_0, ...;
+                                           evaluate.earlier_towers) what the teacher was before: base, round_0, ...; or
+                                           of evaluate.rerankers, which order the teacher's hits anew;
                                            measure = nDCG@10, MRR@10, MAP@1000, Recall@5, Recall@20, Recall@100
     datasets_dev.<set>.<model>.<measure>   the same for the dev queries, where a data set has any
     retention.<student>.mean_of_ratios     mean over data sets of student / teacher, test nDCG@10; 1.0 = as good

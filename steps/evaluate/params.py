@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import Field, field_validator
 
-from steps.core.params import Strict
+from steps.core.params import Name, Strict
 
 
 class EvaluateParams(Strict):
@@ -12,6 +12,8 @@ class EvaluateParams(Strict):
 
     budget_ms: float = Field(ge=0)
     earlier_towers: bool
+    rerankers: list[Name]
+    rerank_depth: int = Field(ge=1)
     splits: list[Literal["dev", "test"]] = Field(min_length=1)
     k: int = Field(ge=1000)
     run_depth: int = Field(ge=10)

@@ -102,21 +102,22 @@ class TokenVectors(Sequence[np.ndarray]):
         """
         if len(self) == len(documents):
             return
+        shards = -(-(len(documents) - len(self)) // shard_texts)
+        for shard in progress(_pieces(islice(documents, len(self), None), shard_texts), shards, what):
+            self.append(token_vectors(model, shard, "document", precision=precision, batch_size=batch_size))
+
+    def append(self, made: Sequence[np.ndarray]) -> None:
+        """Add the vectors of documents, `(tokens, dim)` each: all of them or, where it is killed, none."""
         self.file.parent.mkdir(parents=True, exist_ok=True)
         self.file.touch()
-        shards = -(-(len(documents) - len(self)) // shard_texts)
         with self.file.open("r+b") as handle:
-            handle.truncate(2 * int(self.ends[-1]) * self.dim)
+            handle.truncate(2 * int(self.ends[-1]) * self.dim)  # what a killed run left
             handle.seek(0, 2)
-            for shard in progress(_pieces(islice(documents, len(self), None), shard_texts), shards, what):
-                made = token_vectors(model, shard, "document", precision=precision, batch_size=batch_size)
-                for vectors in made:
-                    handle.write(vectors.astype(np.float16).tobytes())
-                handle.flush()
-                lengths = [len(vectors) for vectors in made]
-                self.ends = np.concatenate([self.ends, self.ends[-1] + np.cumsum(lengths)])
-                with staged_file(self.ends_file) as staging, staging.open("wb") as ends:
-                    np.save(ends, self.ends)
+            for vectors in made:
+                handle.write(vectors.astype(np.float16).tobytes())
+        self.ends = np.concatenate([self.ends, self.ends[-1] + np.cumsum([len(vectors) for vectors in made])])
+        with staged_file(self.ends_file) as staging, staging.open("wb") as ends:
+            np.save(ends, self.ends)
 
 
 def _pieces(texts: Iterator[str], size: int) -> Iterator[list[str]]:

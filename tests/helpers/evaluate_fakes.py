@@ -22,6 +22,8 @@ def params(**changes: object) -> EvaluateParams:
     values: dict[str, object] = {
         "budget_ms": 0.0,
         "earlier_towers": False,
+        "rerankers": [],
+        "rerank_depth": 10,
         "splits": ["test", "dev"],
         "k": 1000,
         "run_depth": 10,
