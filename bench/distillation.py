@@ -43,6 +43,10 @@ def left_out(pipeline: Pipeline, table: Table) -> dict[str, str]:
                 found[name] = str(error)
         if (mixture := mixture_of(table, row)) and (absent := pipeline.missing(mixture)):
             found[name] = f"the run has no texts of {', '.join(absent)}"
+        if name in found or not isinstance(row.student, dict):
+            continue
+        if learned := pipeline.unscored(student_of(pipeline, table, row)):
+            found[name] = f"the run has no scores of {', '.join(learned)} (score.teachers)"
     return found
 
 

@@ -17,7 +17,7 @@ from steps.core.tables import FILLER, Part, table_path
 from steps.distill.losses.base import Need
 from steps.distill.params import DOCUMENT_PARTS, StudentParams
 from steps.index.params import IndexParams
-from steps.teach.kinds.contrastive import Contrastive
+from steps.teach.kinds.on_triplets import OnTriplets
 
 _POINTS_A_CENTROID = 39  # of `index`, below which faiss calls k-means badly trained
 _FROM_TRAINING: frozenset[Part] = frozenset(
@@ -65,7 +65,7 @@ def _teachers(params: Params, found: Found) -> Iterator[str]:
     """A line for each teacher that nothing trains."""
     for name in params.teach.teachers:
         teacher, key = params.teach.described(name), f"teach.teacher.{name}.epochs"
-        if not isinstance(teacher, Contrastive) or teacher.epochs == 0 or found.minable:
+        if not isinstance(teacher, OnTriplets) or teacher.epochs == 0 or found.minable:
             continue
         if found.logged:
             raise UserError(

@@ -19,6 +19,7 @@ from steps.core.tables import read_table, table_path
 from steps.distill.params import Base, Fresh, Layers, Phase, Static, StudentParams
 from steps.generate.params import GenerateParams
 from steps.teach.kinds.contrastive import Contrastive
+from steps.teach.kinds.on_triplets import OnTriplets
 
 TOKENS_A_WORD = 1.4
 LONGEST = 256  # tokens of a document that a teacher reads, where its kind does not say
@@ -43,7 +44,7 @@ class Data:
 def measure(ingest: Path, params: Params) -> Data:
     """What the tables of `ingest` hold, counted roughly."""
     teacher = params.teach.described(params.teach.index)
-    limit = teacher.max_document_length if isinstance(teacher, Contrastive) else LONGEST
+    limit = teacher.max_document_length if isinstance(teacher, OnTriplets) else LONGEST
     documents, tokens, words = 0, 0.0, 0
     for batch in corpus_batches(ingest, ["content"]):
         counts = pc.add(pc.count_substring(batch["content"], " "), 1)
@@ -89,18 +90,24 @@ def forecast(data: Data, params: Params, layer: float, layers: int, speed: float
         work[f"rank@{name}"] = tower * ranker.max_length * pairs
     for name in params.teach.teachers:
         teacher = params.teach.described(name)
-        if not isinstance(teacher, Contrastive):
+        if not isinstance(teacher, OnTriplets):
             continue  # of other kinds nothing is known here
+        rounds = teacher.rounds.more if isinstance(teacher, Contrastive) else 0
         drawn = min(teacher.max_triplets or 4 * data.train_queries, 4 * data.train_queries)
-        triplets = drawn * teacher.epochs * (1 + teacher.rounds.more)
+        triplets = drawn * teacher.epochs * (1 + rounds)
         compared = teacher.dev_queries + teacher.dev_documents if triplets else 0
-        searched = data.documents * teacher.rounds.more
+        searched = data.documents * rounds
         read = triplets * 2.2 * BACKWARD + 2 * compared + searched
         work[f"teach@{name}"] = tower * data.document_tokens * read
         if triplets and name == params.teach.index and params.evaluate.earlier_towers:
-            work["evaluate"] += tower * data.documents * data.document_tokens * (1 + teacher.rounds.more)
+            work["evaluate"] += tower * data.documents * data.document_tokens * (1 + rounds)
+    asked = min(params.score.max_texts or data.texts, data.texts)
     for name in params.score.teachers:
-        work[f"score@{name}"] = tower * (data.documents * data.document_tokens + SHORT * data.texts)
+        read = data.documents * data.document_tokens + SHORT * asked
+        if name in params.rank.rankers:  # reads each text with each of its documents
+            pairs = asked * min(params.score.depth or params.embed.neighbours, params.embed.neighbours)
+            read = pairs * min(params.rank.described(name).max_length, data.document_tokens + SHORT)
+        work[f"score@{name}"] = tower * read
     for name in params.distill.students:
         student = params.distill.student[name]
         texts = sum(_texts(phase, student, data, params) for phase in student.phases)

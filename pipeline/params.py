@@ -67,6 +67,7 @@ def check_params(raw: dict[str, Any], source: str) -> Params:
             )
     for name in params.teach.teachers:
         _check_rounds(name, params, source)
+    _check_rerankers(params, source)
     for student in params.distill.students:
         _check_teachers(student, params, source)
         if params.evaluate.earlier_towers and _EARLIER.fullmatch(student):
@@ -109,6 +110,22 @@ def _check_rounds(name: str, params: Params, source: str) -> None:
         )
 
 
+def _check_rerankers(params: Params, source: str) -> None:
+    """UserError for a re-ranker that this run does not have, or that cannot be one."""
+    for name in params.evaluate.rerankers:
+        where = f"{source}: evaluate.rerankers names {name!r}"
+        if name not in [*params.teach.teachers, *params.rank.rankers]:
+            raise UserError(
+                f"{where}, but teach.teachers and rank.rankers have only"
+                f" {[*params.teach.teachers, *params.rank.rankers]}; add it there, or take it off the list"
+            )
+        kind = "" if name in params.rank.rankers else params.teach.described(name).kind
+        if kind in {"dual_encoder", "llm_dual_encoder"}:
+            raise UserError(f"{where}, a {kind}, which reads no pairs; name a cross encoder or a late_interaction")
+        if name in params.distill.students:
+            raise UserError(f"{where}, and distill.students one of that name; rename the student")
+
+
 def _check_teachers(student: str, params: Params, source: str) -> None:
     """UserError for a loss that learns from a teacher which this run does not let score."""
     for phase in params.distill.described(student).phases:
@@ -119,6 +136,11 @@ def _check_teachers(student: str, params: Params, source: str) -> None:
             if name not in params.score.teachers:
                 raise UserError(
                     f"{where}, but score.teachers has only {params.score.teachers}; add it there and to teach.teachers"
+                )
+            if 0 < params.score.depth < phase.teacher_top_k:
+                raise UserError(
+                    f"{where}, which scores {params.score.depth} documents of a text (score.depth), but teacher_top_k"
+                    f" is {phase.teacher_top_k}; give both alike"
                 )
         for loss in phase.pair_losses:
             _check_pairs(loss, f"{source}: distill.student.{student}: {loss.name}", params)

@@ -113,6 +113,12 @@ class Pipeline:
             digest.update(sha256_file(self.embed / name).encode())
         return digest.hexdigest()
 
+    def unscored(self, student: dict[str, Any]) -> list[str]:
+        """Teachers whose scores a student, as params.yaml would describe it, learns, and that have not scored here."""
+        phases = [student, *student.get("then", [])]
+        names = {loss.get("teacher", "") for phase in phases for loss in phase.get("losses", [])} - {""}
+        return sorted(name for name in names if not (self.score_tables / name / "scores.parquet").is_file())
+
     def scores_digest(self, teacher: str) -> str:
         """Hex sha256 of what another teacher said of texts and documents; UserError when it scored nothing."""
         path = self.score_tables / teacher / "scores.parquet"

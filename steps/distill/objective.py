@@ -112,7 +112,7 @@ class Objective:
         """Labels of the piece, and how many texts of the whole batch have one."""
         if drawn is None:
             nothing = torch.zeros((len(piece), 0), dtype=torch.bool, device=like.device)
-            return Batch(nothing, nothing), 0
+            return Batch(nothing, nothing, nothing), 0
         own = np.searchsorted(rows, piece)
-        label, counts = (torch.from_numpy(each[own]).to(like.device) for each in (drawn.label, drawn.counts))
-        return Batch(label, counts), int(drawn.label.sum())
+        masks = (torch.from_numpy(each[own]).to(like.device) for each in (drawn.label, drawn.counts, drawn.own))
+        return Batch(*masks), int(drawn.label.sum())

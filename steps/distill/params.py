@@ -162,6 +162,8 @@ class Phase(Strict):
                 raise ValueError(f"losses: {loss.kind} has no use for a teacher's scores; leave `teacher` out")
             if loss.teacher and Need.CANDIDATES in loss.needs and not self.teacher_top_k:
                 raise ValueError(f"losses: {loss.name} compares the documents that it scored; set teacher_top_k")
+            if getattr(loss, "own_candidates", False) and not self.teacher_top_k:
+                raise ValueError(f"losses: own_candidates of {loss.name} are nearest documents; set teacher_top_k")
         return self
 
 

@@ -1,13 +1,14 @@
 """The trainings of a student, one after the other, each with its objective."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import nn
 
+from steps.core.errors import UserError
 from steps.core.towers import device, load_tower
 from steps.distill.candidates import Candidates, positives_of
 from steps.distill.checks import check_candidates, check_document_tokens
@@ -18,17 +19,18 @@ from steps.distill.objective import Objective
 from steps.distill.params import DistillParams, Phase, Static, StudentParams
 from steps.distill.sources import Sources
 from steps.distill.students import Student
-from steps.distill.targets import OnlineTeacher, PairTable, StoredTeachers, Teachers, units_of
+from steps.distill.targets import OnlineTeacher, PairTable, ScoreTable, StoredTeachers, Teachers, units_of
 from steps.distill.tokens import Tokens
 from steps.distill.trainer import Schedule
 
 
 @dataclass(frozen=True)
 class Training:
-    """One training of the student."""
+    """One training of the student, and the rows of the texts that it sees."""
 
     objective: Objective
     schedule: Schedule
+    rows: np.ndarray
 
 
 def trainings(
@@ -61,7 +63,7 @@ def trainings(
             embedding_lr_multiplier=chosen.embedding_lr_multiplier,
             curriculum=phase.curriculum,
         )
-        yield Training(make.objective(phase), schedule)
+        yield Training(make.objective(phase), schedule, make.rows(phase))
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,7 @@ class ObjectiveMaker:
     training: np.ndarray
     params: DistillParams
     units: Units
+    tables: dict[tuple[str, int], ScoreTable] = field(default_factory=dict)  # by teacher and documents a text
 
     def objective(self, phase: Phase) -> Objective:
         """The objective of a phase; UserError when a loss has nothing to compare."""
@@ -84,13 +87,33 @@ class ObjectiveMaker:
         teachers = self._teachers(phase)
         return Objective(phase.losses, teachers, candidates, document_tokens, self.units, self._heads(phase))
 
+    def rows(self, phase: Phase) -> np.ndarray:
+        """Rows of the texts of a phase: all that train, but where it learns scores only those that a teacher scored.
+
+        UserError without any.
+        """
+        tables = [self._scores(name, phase.teacher_top_k) for name in phase.all_teachers]
+        if not tables:
+            return self.training
+        rows: np.ndarray = self.training[np.any([table.scored for table in tables], axis=0)[self.training]]
+        if not len(rows):
+            raise UserError(
+                f"distill.student: no training text has scores of {', '.join(phase.all_teachers)}; raise score.max_texts"
+            )
+        return rows
+
+    def _scores(self, teacher: str, count: int) -> ScoreTable:
+        if (teacher, count) not in self.tables:
+            self.tables[teacher, count] = self.sources.scores(teacher, count)
+        return self.tables[teacher, count]
+
     def _teachers(self, phase: Phase) -> Teachers:
         stored = StoredTeachers(
             vectors=self.sources.vectors,
             documents=self.sources.documents,
             cosine=self.cosine,
             lengths=self.sources.lengths if phase.needs(Need.LENGTHS) else None,
-            scores={name: self.sources.scores(name, phase.teacher_top_k) for name in phase.teachers},
+            scores={name: self._scores(name, phase.teacher_top_k) for name in phase.teachers},
             pairs={loss.teacher: self._pairs(loss) for loss in phase.pair_losses},
         )
         teachers: Teachers = stored

@@ -2,7 +2,7 @@
 
 import sys
 from collections import Counter
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -83,8 +83,9 @@ def run(
     documents = tower
     cosine = tower.similarity_fn_name == "cosine"
     for each in trainings(chosen, made, teach / "tower", sources, training, params, cosine=cosine):
-        checkpoints = Checkpoints(_folder(made, data, each, chosen, params))
-        found = train(made, each.objective, data, each.schedule, params, run, checkpoints)
+        own = replace(data, training=each.rows)
+        checkpoints = Checkpoints(_folder(made, own, each, chosen, params))
+        found = train(made, each.objective, own, each.schedule, params, run, checkpoints)
         kept.append(checkpoints)
         if isinstance(each.objective.teachers, JointDocuments):
             each.objective.teachers.reader.finish()

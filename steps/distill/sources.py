@@ -58,18 +58,28 @@ class Sources:
         return found[:, :count]
 
     def scores(self, teacher: str, count: int) -> ScoreTable:
-        """A teacher's scores of the `count` documents nearest to each text; UserError where it scored others."""
-        documents = np.asarray(self.nearest(count))
+        """A teacher's scores of the `count` documents nearest to each text that it scored.
+
+        UserError where it scored other documents, or fewer.
+        """
         folder = self.score / teacher
         table = read_table(folder, "scores")
-        texts, rows = table["text_row"].to_numpy(), table["doc_row"].to_numpy()
-        each = len(rows) // max(1, len(documents))  # of a text; a scorer may have read more than are asked for
-        if not np.array_equal(texts, np.repeat(np.arange(len(documents)), each)):
+        documents = np.full(self.nearest(count).shape, -1, dtype=np.int32)
+        scored, starts = np.unique(table["text_row"].to_numpy(), return_index=True)
+        each = table.num_rows // max(1, len(scored))  # of a text; a scorer may have read more than are asked for
+        if not np.array_equal(starts, each * np.arange(len(scored))) or len(scored) * each != table.num_rows:
             raise UserError(f"{folder}: scores more documents of some texts than of others; run `dvc repro score`")
-        scored = rows.reshape(len(documents), -1)[:, :count]
-        if not np.array_equal(scored, documents):
+        if each < documents.shape[1] and len(scored):
+            raise UserError(
+                f"distill.student: teacher_top_k is {count}, but {folder} has scores of {each} documents of a text; set"
+                f" score.depth to 0, or to {count} or more"
+            )
+        rows = table["doc_row"].to_numpy().reshape(len(scored), -1)[:, :count]
+        if not len(scored) or scored[-1] >= len(documents) or not np.array_equal(rows, self.nearest(count)[scored]):
             raise UserError(f"{folder}: scores other documents than those nearest to each text; run `dvc repro score`")
-        return ScoreTable(documents, table["score"].to_numpy().reshape(len(documents), -1)[:, :count])
+        scores = np.zeros(documents.shape, dtype=np.float32)
+        documents[scored], scores[scored] = rows, table["score"].to_numpy().reshape(len(scored), -1)[:, :count]
+        return ScoreTable(documents, scores)
 
     def pairs(self, teacher: str, embeds: str) -> PairTable:
         """A teacher's embeddings of texts with the documents nearest to them; UserError where it embeds another thing.

@@ -30,10 +30,18 @@ def _mean_length(vectors: np.ndarray) -> float:
 
 @dataclass(frozen=True)
 class ScoreTable:
-    """One teacher's scores of each text's own documents: `documents` and `scores` `(texts, k)`."""
+    """One teacher's scores of each text's own documents: `documents` and `scores` `(texts, k)`.
+
+    Documents of a text that it did not score are -1.
+    """
 
     documents: np.ndarray
     scores: np.ndarray
+
+    @property
+    def scored(self) -> np.ndarray:
+        """Which texts have scores, boolean `(texts,)`."""
+        return (self.documents >= 0).any(axis=1)
 
     def of(self, rows: np.ndarray, documents: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Scores `(n, m)` of sorted `documents` `(m,)`, 0 where there is none, and where there is one."""

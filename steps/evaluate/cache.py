@@ -26,6 +26,7 @@ from steps.evaluate.measuring import (
     measure_earlier,
     measure_fused,
     measure_lexical,
+    measure_reranked,
     measure_student,
     measure_teacher,
 )
@@ -60,7 +61,8 @@ def measure_all(systems: Systems, task: Task) -> Measurements:
     """Measure, then time, every system that the cache does not know.
 
     With `evaluate.fused` dense systems are measured fused with BM25 too; students whose release fuses always are. BM25,
-    fusions and what the teacher was before are measured only where something is judged, and timed apart or not at all.
+    fusions, re-ranked hits and what the teacher was before are measured only where something is judged, and timed apart
+    or not at all.
     """
     _prune()
     results: dict[str, Result] = {}
@@ -90,6 +92,8 @@ def measure_all(systems: Systems, task: Task) -> Measurements:
         add(bm25, judged, partial(measure_lexical, bm25, judged, keep=partial(searches.of, bm25.name)))
     for earlier in systems.earlier if task.judged else ():
         add(earlier, judged, partial(measure_earlier, earlier, judged))
+    for reranked in systems.reranked if task.judged else ():
+        add(reranked, judged, partial(measure_reranked, reranked, judged))
     keeping = partial(searches.of, systems.teacher.name)
     teacher = add(systems.teacher, task, partial(measure_teacher, systems.teacher, task, keep=keeping))
     if searches.wanted:

@@ -15,7 +15,7 @@ from steps.evaluate.params import EvaluateParams
 from steps.evaluate.results import Result
 from steps.evaluate.scoring import Scored, score_and_keep
 from steps.evaluate.serving import measure_serving
-from steps.evaluate.systems import Earlier, Hits, Lexical, Search, Student, Teacher, dense_search, remembering
+from steps.evaluate.systems import Earlier, Hits, Lexical, Reranked, Search, Student, Teacher, dense_search, remembering
 
 Keep = Callable[[Search], Search]  # puts something around a search, such as `Kept`
 
@@ -72,6 +72,14 @@ def measure_earlier(system: Earlier, task: Task, runs: Path) -> Result:
     search = system.search_in(sorted({item.dataset for item in task.judged}), vectors)
     result = Result(system.name, [scored for scored, _ in _answers(system.name, search, task, runs)])
     shutil.rmtree(vectors)
+    return result
+
+
+def measure_reranked(system: Reranked, task: Task, runs: Path) -> Result:
+    """Quality alone; what it makes of documents lies beside `runs` meanwhile."""
+    scratch = runs.parent / "documents"
+    result = Result(system.name, [scored for scored, _ in _answers(system.name, system.search_in(scratch), task, runs)])
+    shutil.rmtree(scratch, ignore_errors=True)
     return result
 
 

@@ -2,7 +2,8 @@
 
     datasets.<set>.<model>.<measure>       mean over the test queries; model = bm25, teacher, a student's name, or (with
                                            evaluate.earlier_towers) what the teacher was before: base, round_0, ..., or
-                                           (with evaluate.fused) a dense one fused with BM25: teacher+bm25, 2l+bm25;
+                                           (with evaluate.fused) a dense one fused with BM25: teacher+bm25, 2l+bm25, or
+                                           one of evaluate.rerankers, which order the teacher's hits anew;
                                            measure = nDCG@10 and what else evaluate.measures names, by ir-measures'
                                            names; Answer@k only of data sets with answers, AUC-REL and AUC-SAT only of
                                            those with judged pairs of both kinds

@@ -5,7 +5,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from steps.core.measures import NDCG, parse_measure
-from steps.core.params import Strict
+from steps.core.params import Name, Strict
 from steps.evaluate.answers import ANSWER
 from steps.evaluate.choice import Faster
 from steps.evaluate.pairs import REL, SAT
@@ -18,6 +18,8 @@ class EvaluateParams(Strict):
     faster_student: Faster
     earlier_towers: bool
     fused: bool
+    rerankers: list[Name]
+    rerank_depth: int = Field(ge=1)
     splits: list[Literal["dev", "test"]] = Field(min_length=1)
     measures: list[str]
     min_relevance: dict[str, Annotated[int, Field(ge=1)]]

@@ -22,6 +22,7 @@ from steps.evaluate.judging import read_evaluation_sets
 from steps.evaluate.measuring import Task
 from steps.evaluate.params import EvaluateParams
 from steps.evaluate.report import Background, read_background, write_report
+from steps.evaluate.reranked import open_reranked
 from steps.evaluate.systems import Student, Systems, open_systems
 from steps.evaluate.table import gain_lines
 
@@ -64,6 +65,8 @@ def run(
         if not earlier:
             print("evaluate: the teacher was not trained, so there is no earlier tower to compare it with")
         systems = replace(systems, earlier=earlier)
+    if params.rerankers:
+        systems = replace(systems, reranked=open_reranked(ingest, teach.parent, systems.teacher, params))
     evaluate(systems, Folders(ingest, mine, embed, generate, teach, distill), output, params, rule, run)
 
 

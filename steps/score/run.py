@@ -1,6 +1,7 @@
 """Let another teacher score each alignment text with the documents nearest to it."""
 
 import math
+import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -22,19 +23,24 @@ from steps.score.kinds import scorer_of
 from steps.score.kinds.base import Scorer
 from steps.score.params import ScoreParams
 from steps.score.shards import ScoreShards
+from steps.score.target_entropy import Sample, check_teacher_targets
 
 
 def run(ingest: Path, embed: Path, teach: Path, output: Path, params: ScoreParams, run: Run) -> None:
-    """Write the table `scores`: every alignment text with each of its nearest documents, the nearest first.
+    """Write the table `scores`: every alignment text, or `max_texts` of them drawn by seed, with each of its nearest
+    documents, or the nearest `depth`, the nearest first.
 
-    With `params.pairs` a teacher that embeds pairs also leaves `pairs.npy`, `(texts, pairs, dim)`: see `Scorer`.
-
-    `embed` holds texts and nearest documents, `teach` is the folder of the teacher that scores. Shards of texts are
-    kept below SLIMTOWER_CACHE, so a run that was killed repeats one at most. UserError for a score that is not finite.
+    With `params.pairs` a teacher that embeds pairs also leaves `pairs.npy`, `(texts, pairs, dim)`: see `Scorer`; 0 where
+    a text is not scored. A line warns where these scores have nothing to teach. `embed` holds texts and nearest
+    documents, `teach` is the folder of the teacher that scores. Shards of texts are kept below SLIMTOWER_CACHE, so a
+    run that was killed repeats one at most. UserError for a score that is not finite.
     """
     texts = read_table(embed, "alignment_texts")["text"].to_pylist()
     nearest = np.load(embed / "nearest.npy")
     _check_nearest(embed, nearest, len(texts), ingest)
+    total = len(texts)
+    chosen = _chosen(total, params)
+    texts, nearest = [texts[row] for row in chosen.tolist()], nearest[chosen, : params.depth or None]
     rows = np.unique(nearest)
     documents = CorpusTexts(ingest, rows)
     teacher = fingerprint(teach / "tower")
@@ -45,14 +51,19 @@ def run(ingest: Path, embed: Path, teach: Path, output: Path, params: ScoreParam
         scorer = scorer_of(teach, teacher.id, documents, scratch, params)
         settings = (teacher.id, resolve_precision(params.precision), code_digest(type(scorer).__module__))
         shards = ScoreShards(settings, digests)
-        found = _Found()
-        stream_table(staging, "scores", _tables(texts, nearest, rows, scorer, shards, params.shard_texts, found))
+        found = _Found(Sample(len(texts)))
+        tables = _tables(texts, chosen, nearest, rows, scorer, shards, params.shard_texts, found)
+        stream_table(staging, "scores", tables)
         near = nearest[:, : params.pairs]
         if near.size and scorer.embeds:
             pairs = ScoreShards((*settings, "pairs"), digests)
-            dim = _write_pairs(staging / "pairs.npy", texts, near, rows, scorer, pairs, params)
+            dim = _write_pairs(staging / "pairs.npy", texts, chosen, total, near, rows, scorer, pairs, params)
             embedded = {"pairs": {"documents": near.shape[1], "dim": dim, "embeds": scorer.embeds}}
+        scorer.finish()
         scratch.unlink(missing_ok=True)
+        targets = check_teacher_targets(found.sample.all())
+        if targets and (warning := targets.warning(output.name)):
+            print(f"score: WARNING: {warning}", file=sys.stderr)
         report = {
             "teacher": asdict(teacher),
             "computed_in": resolve_precision(params.precision),
@@ -60,17 +71,21 @@ def run(ingest: Path, embed: Path, teach: Path, output: Path, params: ScoreParam
             "documents": len(rows),
             "scores": found.count,
             "score": found.spread(),
+            "targets": targets.as_dict() if targets else None,
         }
         write_json(staging / "report.json", report | embedded)
     run.param("teacher_fingerprint", teacher.id)
     run.metrics({"scores": found.count, "shards_computed": shards.computed})
     run.metrics({f"score.{name}": value for name, value in (found.spread() or {}).items()})
+    measured = targets.as_dict() if targets else {}
+    run.metrics({f"targets.{name}": value for name, value in measured.items() if isinstance(value, int | float)})
 
 
 @dataclass
 class _Found:
     """What the scores are like, so far."""
 
+    sample: Sample
     count: int = 0
     least: float = math.inf
     largest: float = -math.inf
@@ -82,6 +97,7 @@ class _Found:
                 f"score: a text and a document have the score {scores[~np.isfinite(scores)][0]}; set score.precision:"
                 " fp32, or train the teacher again"
             )
+        self.sample.add(scores)
         if scores.size:
             self.count += scores.size
             self.least, self.largest = min(self.least, float(scores.min())), max(self.largest, float(scores.max()))
@@ -94,6 +110,7 @@ class _Found:
 
 def _tables(
     texts: list[str],
+    chosen: np.ndarray,
     nearest: np.ndarray,
     rows: np.ndarray,
     scorer: Scorer,
@@ -101,27 +118,36 @@ def _tables(
     shard_texts: int,
     found: _Found,
 ) -> Iterator[pa.Table]:
-    """The table `scores`, a shard of texts at a time; `rows` are those of the scorer's documents."""
+    """The table `scores`, a shard of texts at a time; `chosen` are the rows of the texts, `rows` of the documents."""
     starts = range(0, len(texts), shard_texts)
     for start in progress(starts, len(starts), "score"):
         some, near = texts[start : start + shard_texts], nearest[start : start + shard_texts]
         places = np.searchsorted(rows, near)
         scores = shards.made(scorer.scores, some, places)
         found.add(scores)
-        text_rows = np.repeat(np.arange(start, start + len(some)), near.shape[1])
+        text_rows = np.repeat(chosen[start : start + shard_texts], near.shape[1])
         yield pa.table([text_rows, near.reshape(-1), scores.reshape(-1)], schema=SCHEMAS["scores"])
+
+
+def _chosen(texts: int, params: ScoreParams) -> np.ndarray:
+    """Rows of the texts that are scored, ascending."""
+    if not params.max_texts or texts <= params.max_texts:
+        return np.arange(texts)
+    return np.sort(np.random.default_rng((params.seed, 6)).choice(texts, size=params.max_texts, replace=False))
 
 
 def _write_pairs(
     target: Path,
     texts: list[str],
+    chosen: np.ndarray,
+    total: int,
     nearest: np.ndarray,
     rows: np.ndarray,
     scorer: Scorer,
     shards: ScoreShards,
     params: ScoreParams,
 ) -> int:
-    """Write the scorer's embeddings of each text with its `nearest` documents; returns their dimension."""
+    """Write the scorer's embeddings of each chosen text with its `nearest` documents; returns their dimension."""
     dim = 0
     starts = range(0, len(texts), params.shard_texts)
     for start in progress(starts, len(starts), "embed pairs"):
@@ -130,9 +156,9 @@ def _write_pairs(
         if not np.isfinite(made).all():
             raise UserError("score: an embedding of a pair is not finite; set score.precision: fp32, or train it again")
         if not dim:
-            dim = made.shape[2]
-            written = np.lib.format.open_memmap(target, mode="w+", dtype=np.float32, shape=(*nearest.shape, dim))
-        written[own] = made
+            dim, shape = made.shape[2], (total, nearest.shape[1], made.shape[2])
+            written = np.lib.format.open_memmap(target, mode="w+", dtype=np.float32, shape=shape)
+        written[chosen[own]] = made
     return dim
 
 

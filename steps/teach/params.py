@@ -33,7 +33,7 @@ class TeachParams(Strict):
             raise ValueError(f"index is {self.index!r}, but teachers names only {self.teachers}; add it there")
         if not (chosen := self.teacher[self.index]).makes_index:
             raise ValueError(
-                f"index is {self.index!r}, but a {chosen.kind} embeds no document by itself; name another teacher"
-                f" there, and let this one score (score.teachers: [{self.index}])"
+                f"index is {self.index!r}, a {chosen.kind}, which gives a text no vector of its own to search by;"
+                " name a dual encoder there, and this one in score.teachers"
             )
         return self

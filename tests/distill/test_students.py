@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
-from stages import STATIC, distill_params, run_distill, run_embed, run_score
+from stages import SCORE, STATIC, distill_params, run_distill, run_embed, run_score
 from towers import other_weights
 from transformers import BertModel
 
@@ -18,6 +18,7 @@ from steps.core.errors import UserError
 from steps.core.files import read_json, write_json
 from steps.core.tables import read_table
 from steps.core.towers import load_tower
+from steps.core.tracking import NullRun
 from steps.distill.objective import Objective
 from steps.distill.params import DistillParams
 from steps.distill.students import Student
@@ -250,3 +251,39 @@ def test_a_student_learns_from_a_second_teachers_scores(root: Path) -> None:
     assert not all(torch.equal(tensor, alone[name]) for name, tensor in learned.items())
     with pytest.raises(UserError, match=r"teacher_top_k is 5, but .*nearest\.npy holds 4"):
         run_distill(root, "it", one(both | {"teacher_top_k": 5}))
+
+
+class Named(NullRun):
+    """Knows which metrics it got."""
+
+    def __init__(self) -> None:
+        self.names: set[str] = set()
+
+    def metrics(self, values: Any, step: int | None = None) -> None:
+        self.names |= set(values)
+
+
+def test_two_teachers_score_in_one_objective_and_texts_that_none_scored_do_not_train(root: Path) -> None:
+    kept = {}
+    for name, seed in (("first", 5), ("second", 6)):
+        other_weights(root / "models/teach/dense/tower", root / f"models/teach/{name}/tower", seed=seed)
+        write_json(root / f"models/teach/{name}/report.json", {"kind": "dual_encoder"})
+        scores = run_score(root, name, SCORE.model_copy(update={"depth": 3, "max_texts": 150, "seed": seed}))
+        kept[name] = set(read_table(scores, "scores")["text_row"].to_pylist())
+        assert len(kept[name]) == 150 and read_json(scores / "report.json")["targets"]["documents"] == 3
+    both = [
+        {"kind": "score_kl", "teacher": "first", "temperature": 0.2, "teacher_temperature": 0.1},
+        {"kind": "score_margin", "teacher": "second"},
+    ]
+    phase = {"losses": both, "epochs": 1.0, "learning_rate": 1e-3, "teacher_top_k": 3}
+    run = Named()
+    output = run_distill(root, "it", one(ALIGNED | {"then": [phase]}), run)
+    report = read_json(output / "report.json")
+    assert {"phase2.train_loss.score_kl@first", "phase2.train_loss.score_margin@second"} <= run.names
+    alone = read_json(run_distill(root, "it", one(ALIGNED)) / "report.json")
+    held = set(read_table(output, "held_out")["text"].to_pylist())
+    texts = read_table(root / "data/embed", "alignment_texts")["text"].to_pylist()
+    seen = [row for row in kept["first"] | kept["second"] if texts[row] not in held]
+    assert report["texts_seen"] - alone["texts_seen"] == len(seen) < alone["texts_seen"]
+    with pytest.raises(UserError, match=r"teacher_top_k is 4, but .*has scores of 3 documents of a text; set"):
+        run_distill(root, "it", one(ALIGNED | {"then": [phase | {"teacher_top_k": 4}]}))

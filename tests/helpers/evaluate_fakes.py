@@ -26,6 +26,8 @@ def params(**changes: object) -> EvaluateParams:
         "faster_student": "if_no_worse",
         "earlier_towers": False,
         "fused": False,
+        "rerankers": [],
+        "rerank_depth": 10,
         "splits": ["test", "dev"],
         "measures": ["nDCG@10", "RR@10", "AP@1000", "R@5", "R@20", "R@100"],
         "min_relevance": {},

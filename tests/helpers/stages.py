@@ -25,7 +25,18 @@ EMBED = EmbedParams(
     shard_texts=32,
     seed=1,
 )
-SCORE = ScoreParams(teachers=["other"], pairs=0, batch_size=16, shard_texts=24, precision="fp32")
+SCORE = ScoreParams.model_validate(
+    {
+        "teachers": ["other"],
+        "depth": 0,
+        "max_texts": 0,
+        "pairs": 0,
+        "batch_size": 16,
+        "shard_texts": 24,
+        "precision": "fp32",
+        "seed": 1,
+    }
+)
 INDEX = IndexParams.model_validate(
     {
         "kind": "ivfflat",

@@ -17,6 +17,11 @@ def learns(teacher: str) -> list[dict[str, Any]]:
     return [{"kind": "score_softmax", "teacher": teacher}]
 
 
+DENSE = TRACKED["teach"]["teacher"]["dense"]
+LATE = {key: value for key, value in DENSE.items() if key not in {"loss", "rounds"}}
+LATE |= {"kind": "late_interaction", "dim": 0, "hard_negatives": "softmax"}
+
+
 def changed(key: str, value: Any) -> dict[str, Any]:
     raw: dict[str, Any] = yaml.safe_load(Path("params.yaml").read_text(encoding="utf-8"))
     *parents, last = key.split(".")
@@ -65,12 +70,26 @@ def changed(key: str, value: Any) -> dict[str, Any]:
             r"dense\.rounds\.ranker is 'cross', but rank\.rankers has",
         ),
         ("teach.teacher.dense.rounds.ranker", "../x", r"rounds\.ranker is '\.\./x': a name is"),
+            "teach",
+            {"teachers": ["late"], "index": "late", "teacher": {"late": LATE}},
+            r"index is 'late', a late_interac",
+        ),
         ("distill.repeats.titels", 1.0, r"distill\.repeats\.titels"),
     ],
 )
 def test_a_mistake_is_named(key: str, value: Any, message: str) -> None:
     with pytest.raises(UserError, match=message):
         check_params(changed(key, value), "params.yaml")
+
+
+def test_a_late_interaction_teacher_scores_as_many_documents_as_students_compare() -> None:
+    raw = changed("score", TRACKED["score"] | {"teachers": ["late"], "depth": 10})
+    raw["teach"] = {"teachers": ["dense", "late"], "index": "dense", "teacher": {"dense": DENSE, "late": LATE}}
+    raw["distill"]["student"]["4l"] |= {"losses": learns("late"), "teacher_top_k": 10}
+    check_params(raw, "params.yaml")
+    raw["distill"]["student"]["4l"]["teacher_top_k"] = 11
+    with pytest.raises(UserError, match=r"scores 10 documents of a text \(score\.depth\), but teacher_top_k is 11"):
+        check_params(raw, "params.yaml")
 
 
 @pytest.mark.parametrize("name", ["base", "round_0"])

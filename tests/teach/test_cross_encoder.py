@@ -218,5 +218,5 @@ def test_knobs_that_contradict_each_other_are_named(changes: dict[str, Any], sai
 
 def test_it_cannot_make_the_index() -> None:
     given = {"teachers": ["cross"], "index": "cross", "teacher": {"cross": PARAMS | {"base": "b"}}}
-    with pytest.raises(ValueError, match=r"index is 'cross', but a cross_encoder embeds no document by itself; name"):
+    with pytest.raises(ValueError, match=r"index is 'cross', a cross_encoder, which gives a text no vector"):
         TeachParams.model_validate(given)

@@ -114,13 +114,15 @@ class Targets:
 
 @dataclass(frozen=True)
 class Batch:
-    """Which candidate is a text's label and which count for it, booleans `(n, m)`.
+    """Which candidate is a text's label, which count for it, and which are its own, booleans `(n, m)`.
 
-    A text has one label or none. Its other positives do not count: they would serve as its negatives.
+    A text has one label or none. Its other positives do not count: they would serve as its negatives. Its own are its
+    label and the documents nearest to it; the others are there for other texts of the batch.
     """
 
     label: Tensor
     counts: Tensor
+    own: Tensor
 
     @property
     def labelled(self) -> Tensor:

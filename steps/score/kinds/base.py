@@ -36,3 +36,6 @@ class Scorer(ABC):
         Asked only of a teacher that has `embeds`.
         """
         raise NotImplementedError
+
+    def finish(self) -> None:  # noqa: B027  # most keep nothing
+        """Remove what it keeps beside `scratch`, once all scores are written."""

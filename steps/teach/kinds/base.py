@@ -14,7 +14,7 @@ class Teacher(Strict, ABC):
     Params are read without torch: what trains is imported in `teach`.
     """
 
-    makes_index: ClassVar[bool] = True  # whether it embeds queries and documents by themselves
+    makes_index: ClassVar[bool] = True  # whether it gives a text one vector, so that its documents can be an index
 
     kind: str
 
