@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from steps.core.judged import JudgedSet
+from steps.core.measures import trec_order
 from steps.evaluate.closeness import Texts, measure_closeness
 from steps.evaluate.geometry import judged_hits, label_term, measure_geometry
 from steps.evaluate.indexes import measure_indexes, timed_indexes
@@ -14,6 +15,8 @@ from steps.evaluate.results import Result
 from steps.evaluate.scoring import Scored, score_and_keep
 from steps.evaluate.serving import measure_serving
 from steps.evaluate.systems import Earlier, Hits, Lexical, Search, Student, Teacher, dense_search, remembering
+
+SHOWN = 5  # hits of a dev query that are kept, for people to read
 
 
 @dataclass(frozen=True)
@@ -67,13 +70,15 @@ def measure_teacher(system: Teacher, task: Task, runs: Path) -> Result:
         },
         label_terms={scored.judged.dataset: label_term(*judged_hits(scored.judged, hits)) for scored, hits in tests},
         embeddings={dataset: encode(texts) for dataset, texts in read.items()},
+        best=_best_on_dev(answers),
     )
 
 
 def measure_student(system: Student, task: Task, runs: Path, teacher: Result) -> Result:
     """Its quality over the exact index, what serving it costs, and how close it comes to the teacher."""
     search = dense_search(system.encode, system.release)
-    scored = [scored for scored, _ in _answers(system.name, search, task, runs)]
+    answers = _answers(system.name, search, task, runs)
+    scored = [scored for scored, _ in answers]
     geometry = {
         item.dataset: measure_geometry(
             teacher.embeddings[item.dataset],
@@ -96,7 +101,19 @@ def measure_student(system: Student, task: Task, runs: Path, teacher: Result) ->
         serving=measure_serving(system, [item for item in scored if item.judged.split == "test"]),
         geometry=geometry,
         closeness=closeness,
+        best=_best_on_dev(answers),
     )
+
+
+def _best_on_dev(answers: Sequence[tuple[Scored, Hits]]) -> dict[str, list[list[str]]]:
+    """Ids of the first SHOWN hits of each dev query by data set, in the order in which they were scored."""
+    return {
+        scored.judged.dataset: [
+            [ids[place] for place in trec_order(ids, scores)[:SHOWN]] for scores, ids in zip(*hits, strict=True)
+        ]
+        for scored, hits in answers
+        if scored.judged.split == "dev"
+    }
 
 
 def _answers(name: str, search: Search, task: Task, runs: Path) -> list[tuple[Scored, Hits]]:

@@ -1,10 +1,12 @@
 """Section `evaluate` of params.yaml."""
 
+import re
 from typing import Literal
 
 from pydantic import Field, field_validator
 
 from steps.core.params import Strict
+from steps.evaluate.perturbations import Perturbation
 
 
 class EvaluateParams(Strict):
@@ -21,6 +23,10 @@ class EvaluateParams(Strict):
     throughput_batch: int = Field(ge=1)
     bootstrap_samples: int = Field(ge=100)
     examples: int = Field(ge=0)
+    slices: dict[str, str]
+    slice_table: str
+    perturbations: list[Perturbation]
+    perturbed_queries: int = Field(ge=0)
     seed: int = Field(ge=0)
 
     @field_validator("splits")
@@ -29,3 +35,15 @@ class EvaluateParams(Strict):
         if "test" not in splits:
             raise ValueError("must hold `test`: retention is defined on it")
         return splits
+
+    @field_validator("slices")
+    @classmethod
+    def _can_be_searched_for(cls, slices: dict[str, str]) -> dict[str, str]:
+        for name, pattern in slices.items():
+            if not re.fullmatch(r"[\w .-]+", name):
+                raise ValueError(f"{name!r}: a name has letters, digits, blanks, dots, dashes and underscores")
+            try:
+                re.compile(pattern)
+            except re.error as error:
+                raise ValueError(f"{name}: {pattern!r} is no regular expression: {error}") from None
+        return slices

@@ -35,6 +35,8 @@ class Result:
     serving: Mapping[str, ServingCost] = field(default_factory=dict)
     geometry: Mapping[str, Geometry] = field(default_factory=dict)
     closeness: Mapping[str, Closeness] = field(default_factory=dict)
+    best: Mapping[str, Sequence[Sequence[str]]] = field(default_factory=dict)
+    """Ids of the first hits of each dev query, for `cases.py`; of teacher and students."""
 
     def of_split(self, split: str) -> list[Scored]:
         """The judged sets of one split."""
@@ -63,6 +65,7 @@ def write_result(folder: Path, result: Result) -> None:
                 for dataset, row in result.indexes.items()
             },
             "label_terms": dict(result.label_terms),
+            "best": dict(result.best),
             "serving": {dataset: asdict(cost) for dataset, cost in result.serving.items()},
             "geometry": {
                 dataset: {"query_term": each.query_term, "label_term": each.label_term}
@@ -95,6 +98,7 @@ def read_result(folder: Path, judged: Iterable[JudgedSet]) -> Result:
             for dataset, row in found["indexes"].items()
         },
         label_terms=found["label_terms"],
+        best=found["best"],
         embeddings=named("embeddings"),
         serving={dataset: ServingCost(**cost) for dataset, cost in found["serving"].items()},
         geometry={

@@ -17,6 +17,7 @@ from steps.evaluate.closeness import read_texts, unjudged_datasets
 from steps.evaluate.composition import Evaluation, compose, per_query_table
 from steps.evaluate.earlier import open_earlier
 from steps.evaluate.frontier import write_frontier
+from steps.evaluate.insight import Insight, look_closer
 from steps.evaluate.measuring import Task
 from steps.evaluate.params import EvaluateParams
 from steps.evaluate.report import Background, read_background, write_report
@@ -48,7 +49,7 @@ def run(
     params: EvaluateParams,
     run: Run,
 ) -> None:
-    """Write metrics.json, report.html, frontier.csv, per_query.parquet and runs/ below `output`.
+    """Write metrics.json, report.html, frontier.csv, per_query.parquet, slices.parquet and runs/ below `output`.
 
     `releases`: student name -> release folder. UserError when an evaluation query leaked into training, or when a
     release is missing, damaged, of another teacher or without one of the data sets.
@@ -78,9 +79,12 @@ def evaluate(systems: Systems, folders: Folders, output: Path, params: EvaluateP
     found = measure_all(systems, task)
     print(f"evaluate: {found.told()}")
     evaluation = compose(found, students, [system.name for system in systems.earlier], task, audit)
+    insight = look_closer(folders.ingest, folders.embed, folders.generate, systems, task, found, evaluation.best)
+    for line in insight.notes:
+        print(f"evaluate: {line}")
     for line in gain_lines(evaluation.metrics):
         print(f"evaluate: {line}")
-    _write(output, found, evaluation, background)
+    _write(output, found, evaluation, insight, background)
     run.metrics({name: value for name, value in flatten(evaluation.metrics).items() if isinstance(value, int | float)})
     run.tag("slimtower.choice", evaluation.choice.student or "none")
     run.tag("slimtower.runner_up", evaluation.choice.runner_up or "none")
@@ -105,7 +109,7 @@ def _task(folders: Folders, students: Sequence[Student], params: EvaluateParams)
     return Task(judged, texts, params)
 
 
-def _write(output: Path, found: Measurements, evaluation: Evaluation, background: Background) -> None:
+def _write(output: Path, found: Measurements, evaluation: Evaluation, insight: Insight, background: Background) -> None:
     """Write everything beside its place, then move all of it onto it; the old run files make way first."""
     output.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".evaluate.", dir=output) as staging_name:
@@ -113,10 +117,11 @@ def _write(output: Path, found: Measurements, evaluation: Evaluation, background
         (staging / "runs").mkdir()
         for path in found.runs:
             shutil.copyfile(path, staging / "runs" / path.name)
-        write_json(staging / "metrics.json", evaluation.metrics)
+        write_json(staging / "metrics.json", evaluation.metrics | insight.metrics)
         write_frontier(staging / "frontier.csv", evaluation.points)
         write_table(staging, "per_query", per_query_table(found.results))
-        write_report(staging / "report.html", evaluation, background)
+        write_table(staging, "slices", insight.slices)
+        write_report(staging / "report.html", evaluation, background, insight)
         old_runs = output / "runs"
         if old_runs.exists():
             old_runs.rename(staging / "old-runs")
