@@ -17,6 +17,7 @@ from steps.core.measures import NDCG
 from steps.evaluate.cache import kept_folder, key_of
 from steps.evaluate.document_vectors import document_rows, document_vectors
 from steps.evaluate.effort import measure_effort
+from steps.evaluate.geometry import comparable
 from steps.evaluate.measuring import Task
 from steps.evaluate.perturbations import drawn_rows, perturbed_set
 from steps.evaluate.proposition import judged_pairs, measure_proposition
@@ -116,7 +117,8 @@ def _proposition(
     if not len(relevant):
         return {}
     documents = document_vectors(tower.release, judged.dataset, rows[held])
-    return measure_proposition(wanted[queries], vectors[queries], documents, relevant).as_dict()
+    theirs, ours = comparable(wanted, vectors)
+    return measure_proposition(theirs[queries], ours[queries], documents, relevant).as_dict()
 
 
 def _codes(tower: Teacher | Student, judged: JudgedSet, vectors: np.ndarray, seed: int) -> dict[str, list[float]]:

@@ -20,7 +20,8 @@ class Space:
     `norm_mean`, `norm_std`: of their lengths. `anisotropy`: mean cosine of random pairs, 0 = spread evenly, 1 = all
     alike (Ethayarajh 2019, How Contextual are Contextualized Word Representations); None with one query.
     `documents_kept`, `queries_kept`: mean share of the teacher's ten nearest documents, and of its ten nearest other
-    queries, that are among the tower's; None of the teacher itself, and with one query.
+    queries, that are among the tower's; None of the teacher itself, the second also with ten others or
+    fewer.
     """
 
     norm_mean: float
@@ -52,19 +53,18 @@ def measure_space(
     if teacher is None:
         return space
     kept = None
-    if len(vectors) > 1:
+    if len(vectors) > NEIGHBOURS + 1:
         kept = float(overlaps(neighbours(teacher).tolist(), neighbours(vectors).tolist()).mean())
     return Space(space.norm_mean, space.norm_std, alike, float(overlaps(nearest, found).mean()), kept)
 
 
 def neighbours(vectors: np.ndarray) -> np.ndarray:
-    """Rows of the NEIGHBOURS others with the greatest cosine of each of several rows, or of all others where fewer."""
+    """Rows of the NEIGHBOURS others with the greatest cosine of each row; `vectors` has more rows."""
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     unit = vectors / np.where(lengths > 0, lengths, 1)
-    count = min(NEIGHBOURS, len(unit) - 1)
     best = []
     for start in range(0, len(unit), _BLOCK):
         similar = unit[start : start + _BLOCK] @ unit.T
         similar[np.arange(len(similar)), np.arange(start, start + len(similar))] = -np.inf
-        best.append(np.argpartition(-similar, count - 1, axis=1)[:, :count])
+        best.append(np.argpartition(-similar, NEIGHBOURS - 1, axis=1)[:, :NEIGHBOURS])
     return np.concatenate(best)
