@@ -77,8 +77,7 @@ def diagnose(tower: Teacher | Student, task: Task, teacher: Result) -> Diagnosis
 def _of_set(tower: Teacher | Student, judged: JudgedSet, task: Task, wanted: np.ndarray) -> dict[str, Any]:
     """Each field of a diagnosis on one judged set; `wanted` are the teacher's embeddings of its queries."""
     seed, release, dataset = task.params.seed, tower.release, judged.dataset
-    student = isinstance(tower, Student)
-    vectors = tower.encode(judged.texts) if student else wanted
+    vectors = tower.encode(judged.texts) if isinstance(tower, Student) else wanted
     nearest = release.search(dataset, wanted, NEIGHBOURS, "flat")[1]
     drawn = drawn_rows(len(vectors), _EFFORT_QUERIES, seed)
     effort = measure_effort(release, _some(judged, drawn), vectors[drawn])
@@ -87,7 +86,7 @@ def _of_set(tower: Teacher | Student, judged: JudgedSet, task: Task, wanted: np.
         "effort": effort.as_dict() if effort else {},
         "codes": _codes(tower, judged, vectors, seed),
     }
-    if not student:
+    if not isinstance(tower, Student):
         return figures | {"space": measure_space(vectors, seed).as_dict()}
     found = release.search(dataset, vectors, NEIGHBOURS, "flat")[1]
     return figures | {

@@ -28,7 +28,7 @@ from steps.evaluate.training_words import count_searches, count_words, training_
 class Insight:
     """`metrics` to go with the others, the slices' queries as a table, cases, and what was left out, a line each."""
 
-    metrics: Mapping[str, Any]
+    metrics: dict[str, Any]
     slices: pa.Table
     cases: Sequence[Case]
     notes: Sequence[str]

@@ -33,7 +33,7 @@
                                            among the student's, over the exact index
     closeness_texts.<set>.<part>           number of texts of each part that this was measured on; they trained no
                                            student, but for those of the part `corpus`, which may have
-    slices.<set>.<slice>.queries           test queries of a kind, of which there are 20 or more (slicing.py); slices overlap
+    slices.<set>.<slice>.queries           test queries of a kind, 20 or more (slicing.py); slices overlap
     slices.<set>.<slice>.ndcg.<model>      their mean nDCG@10 by the teacher and each student
     slices.<set>.<slice>.retention.<student>.ratio, ci95_low, ci95_high    student / teacher of these means, bootstrap
                                            interval over the slice's queries; no key where the teacher has 0
@@ -49,9 +49,9 @@
     space.<set>.<student>.documents_kept, queries_kept    share of the teacher's ten nearest documents, and of its ten
                                            nearest other test queries, that the student has too
     effort.<set>.<model>.knob              what is set: nprobe, efSearch; no key for an index without either
-    effort.<set>.<model>.needed, served, most, lost    the least setting that loses at most 1 % of the nDCG@10 of its own
-                                           exact search (no key: none does), that of the release, the greatest tried,
-                                           and what is lost at needed, or at most
+    effort.<set>.<model>.needed, served, most, lost    the least setting that loses at most 1 % of the nDCG@10 of the
+                                           model's own exact search (no key: none does), that of the release, the
+                                           greatest tried, and what is lost at needed, or at most
     semantic_ids.<set>.<model>.recall.<n>, documents.<n>    share of the relevant documents, and of all documents, whose
                                            first n codes are the query's
     queries.<set>.test, dev                evaluated queries
@@ -67,8 +67,8 @@
     audit.checked_texts, evaluation_queries, leaks     the leak audit; a leak fails the stage, so leaks is 0
     settings.seed, throughput_batch        what the numbers above depend on
 
-Numbers only, but for the names in `choice` and the knobs in `effort`: no dates or machine facts, so that equal results are equal files apart from
-timings and, where these decide, the choice.
+Numbers only, but for the names in `choice` and the knobs in `effort`: no dates or machine facts, so that equal results
+are equal files apart from timings and, where these decide, the choice.
 """
 
 from collections import defaultdict

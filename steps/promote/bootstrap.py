@@ -32,3 +32,11 @@ def lower_bound(
     """
     means = resampled_means(candidate - (1 - margin) * champion, resamples, seed)
     return np.asarray(np.quantile(means, 1 - confidence, axis=0, method="lower"))
+
+
+def upper_bound(
+    candidate: np.ndarray, champion: np.ndarray, *, margin: float, confidence: float, resamples: int, seed: int
+) -> np.ndarray:
+    """One-sided upper bound of the same difference: below 0 the candidate is worse than the margin allows."""
+    means = resampled_means(candidate - (1 - margin) * champion, resamples, seed)
+    return np.asarray(np.quantile(means, confidence, axis=0, method="higher"))
