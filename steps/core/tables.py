@@ -60,6 +60,7 @@ SCHEMAS: dict[str, pa.Schema] = {
     "scores": _schema(text_row=_whole, doc_row=_whole, score=_real),
     "held_out": _schema(text_sha=_text, text=_text, part=_text, role=_text, source_id=_text),
     "per_query": _schema(query_id=_text, dataset=_text, model=_text, split=_text, measure=_text, value=pa.float64()),
+    "slices": _schema(query_id=_text, dataset=_text, slice=_text),  # test queries of a kind; slices overlap
 }
 
 

@@ -98,7 +98,8 @@ class ObjectiveMaker:
         rows: np.ndarray = self.training[np.any([table.scored for table in tables], axis=0)[self.training]]
         if not len(rows):
             raise UserError(
-                f"distill.student: no training text has scores of {', '.join(phase.all_teachers)}; raise score.max_texts"
+                f"distill.student: no training text has scores of {', '.join(phase.all_teachers)};"
+                " raise score.max_texts"
             )
         return rows
 

@@ -137,6 +137,16 @@ def latency_key(system: System, asked: str) -> str:
     return _digest(system.name, system.content, asked, *_surroundings())
 
 
+def key_of(*values: object) -> str:
+    """What something else depends on, machine and libraries included, in 32 hex digits."""
+    return _digest(*values, *_surroundings())
+
+
+def kept_folder(key: str) -> Path:
+    """Where what has this key is kept, below the cache of results; what is there counts as used."""
+    return _folder(key)
+
+
 def _task_digest(task: Task) -> str:
     return _digest([asdict(item) for item in task.judged], [asdict(item) for item in task.texts])
 

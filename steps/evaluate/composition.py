@@ -12,7 +12,6 @@ from steps.core.tables import SCHEMAS
 from steps.evaluate.audit import Audit
 from steps.evaluate.cache import Measurements
 from steps.evaluate.choice import Choice, JudgedOn, choose, ranked
-from steps.evaluate.examples import Loss, worst_losses
 from steps.evaluate.frontier import Point, frontier
 from steps.evaluate.gains import gains
 from steps.evaluate.measuring import Task
@@ -31,7 +30,6 @@ class Evaluation:
     choice: Choice
     best: str
     points: Sequence[Point]
-    losses: Sequence[Loss]
     differences: Mapping[str, np.ndarray]
     """Of each student, distances between test queries by the teacher less those by the student, `(pairs,)`."""
 
@@ -63,7 +61,6 @@ def compose(
         choice=choice,
         best=best,
         points=frontier(found.latencies, retained, metrics),
-        losses=worst_losses(teacher.of_split("dev"), results[best].of_split("dev"), params.examples),
         differences={
             name: np.concatenate([geometry.differences for geometry in result.geometry.values()])
             for name, result in own.items()

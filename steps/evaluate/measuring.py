@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from steps.core.judged import JudgedSet
+from steps.core.measures import trec_order
 from steps.evaluate.closeness import Texts, measure_closeness
 from steps.evaluate.fusing import Fused, choice_on, figures, fused_search
 from steps.evaluate.geometry import judged_hits, label_term, measure_geometry
@@ -22,6 +23,9 @@ Keep = Callable[[Search], Search]  # puts something around a search, such as `Ke
 
 def _as_it_is(search: Search) -> Search:
     return search
+
+
+SHOWN = 5  # hits of a dev query that are kept, for people to read
 
 
 @dataclass(frozen=True)
@@ -102,13 +106,15 @@ def measure_teacher(system: Teacher, task: Task, runs: Path, keep: Keep = _as_it
         },
         label_terms={scored.judged.dataset: label_term(*judged_hits(scored.judged, hits)) for scored, hits in tests},
         embeddings={dataset: encode(texts) for dataset, texts in read.items()},
+        best=_best_on_dev(answers),
     )
 
 
 def measure_student(system: Student, task: Task, runs: Path, teacher: Result, keep: Keep = _as_it_is) -> Result:
     """Its quality over the exact index, what serving it costs, and how close it comes to the teacher."""
     search = keep(dense_search(system.encode, system.release))
-    scored = [scored for scored, _ in _answers(system.name, search, task, runs)]
+    answers = _answers(system.name, search, task, runs)
+    scored = [scored for scored, _ in answers]
     geometry = {
         item.dataset: measure_geometry(
             teacher.embeddings[item.dataset],
@@ -131,7 +137,19 @@ def measure_student(system: Student, task: Task, runs: Path, teacher: Result, ke
         serving=measure_serving(system, [item for item in scored if item.judged.split == "test"]),
         geometry=geometry,
         closeness=closeness,
+        best=_best_on_dev(answers),
     )
+
+
+def _best_on_dev(answers: Sequence[tuple[Scored, Hits]]) -> dict[str, list[list[str]]]:
+    """Ids of the first SHOWN hits of each dev query by data set, in the order in which they were scored."""
+    return {
+        scored.judged.dataset: [
+            [ids[place] for place in trec_order(ids, scores)[:SHOWN]] for scores, ids in zip(*hits, strict=True)
+        ]
+        for scored, hits in answers
+        if scored.judged.split == "dev"
+    }
 
 
 def _answers(name: str, search: Search, task: Task, runs: Path) -> list[tuple[Scored, Hits]]:

@@ -45,6 +45,27 @@
                                            among the student's, over the exact index
     closeness_texts.<set>.<part>           number of texts of each part that this was measured on; they trained no
                                            student, but for those of the part `corpus`, which may have
+    slices.<set>.<slice>.queries           test queries of a kind, 20 or more (slicing.py); slices overlap
+    slices.<set>.<slice>.ndcg.<model>      their mean nDCG@10 by the teacher and each student
+    slices.<set>.<slice>.retention.<student>.ratio, ci95_low, ci95_high    student / teacher of these means, bootstrap
+                                           interval over the slice's queries; no key where the teacher has 0
+    perturbed.<set>.<change>               the same of changed test queries, change = typos, word_order, prefix
+    perturbed.<set>.<change>.unchanged.<model>    mean nDCG@10 of the same queries as they were
+    proposition.<set>.<student>.scale, offset    the scale `a s + b` on which the sigmoid of the teacher's scores s fits
+                                           judgements best: of judged pairs, and of its ten best hits as irrelevant
+                                           where nobody judged them (proposition.py)
+    proposition.<set>.<student>.pairs, relevant    how many these are
+    proposition.<set>.<student>.document_term, query_term, label_term, student_label_term, gap, bound    Proposition 1
+                                           on that scale; gap = distillation loss less the teacher's, at most bound
+    space.<set>.<model>.norm_mean, norm_std, anisotropy    lengths of the query embeddings, mean cosine of their pairs
+    space.<set>.<student>.documents_kept, queries_kept    share of the teacher's ten nearest documents, and of its ten
+                                           nearest other test queries, that the student has too
+    effort.<set>.<model>.knob              what is set: nprobe, efSearch; no key for an index without either
+    effort.<set>.<model>.needed, served, most, lost    the least setting that loses at most 1 % of the nDCG@10 of the
+                                           model's own exact search (no key: none does), that of the release, the
+                                           greatest tried, and what is lost at needed, or at most
+    semantic_ids.<set>.<model>.recall.<n>, documents.<n>    share of the relevant documents, and of all documents, whose
+                                           first n codes are the query's
     queries.<set>.test, dev                evaluated queries
     choice.budget_ms                       evaluate.budget_ms; 0 = none
     choice.student, p50_ms, ndcg           the fastest student within it that is no worse than the best, its latency,
@@ -62,8 +83,8 @@
     settings.version                       of this schema
     settings.seed, throughput_batch, ignore_identical_ids, min_relevance.<set>    what the numbers above depend on
 
-Numbers only, but for the names in `choice` and `fused`: no dates or machine facts, so that equal results are equal
-files apart from timings and, where these decide, the choice.
+Numbers only, but for the names in `choice` and `fused` and the knobs in `effort`: no dates or machine facts, so that
+equal results are equal files apart from timings and, where these decide, the choice.
 """
 
 from collections import defaultdict

@@ -1,5 +1,6 @@
 """Section `evaluate` of params.yaml."""
 
+import re
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
@@ -9,6 +10,7 @@ from steps.core.params import Name, Strict
 from steps.evaluate.answers import ANSWER
 from steps.evaluate.choice import Faster
 from steps.evaluate.pairs import REL, SAT
+from steps.evaluate.perturbations import Perturbation
 
 
 class EvaluateParams(Strict):
@@ -32,6 +34,10 @@ class EvaluateParams(Strict):
     throughput_batch: int = Field(ge=1)
     bootstrap_samples: int = Field(ge=100)
     examples: int = Field(ge=0)
+    slices: dict[str, str]
+    slice_table: str
+    perturbations: list[Perturbation]
+    perturbed_queries: int = Field(ge=0)
     seed: int = Field(ge=0)
 
     @property
@@ -60,6 +66,18 @@ class EvaluateParams(Strict):
         if "test" not in splits:
             raise ValueError("must hold `test`: retention is defined on it")
         return splits
+
+    @field_validator("slices")
+    @classmethod
+    def _can_be_searched_for(cls, slices: dict[str, str]) -> dict[str, str]:
+        for name, pattern in slices.items():
+            if not re.fullmatch(r"[\w .-]+", name):
+                raise ValueError(f"{name!r}: a name has letters, digits, blanks, dots, dashes and underscores")
+            try:
+                re.compile(pattern)
+            except re.error as error:
+                raise ValueError(f"{name}: {pattern!r} is no regular expression: {error}") from None
+        return slices
 
 
 def _measure(name: str) -> str:

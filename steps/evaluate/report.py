@@ -16,6 +16,7 @@ from steps.evaluate.frontier import Point, draw_frontier
 from steps.evaluate.fusion_gains import fused_name
 from steps.evaluate.geometry import PAIRS
 from steps.evaluate.histograms import draw_histograms
+from steps.evaluate.insight import Insight
 from steps.evaluate.machine import processor
 from steps.evaluate.metrics import Metrics
 from steps.evaluate.table import choice_lines, gain_lines, measured, shown, significant, unjudged_line
@@ -75,12 +76,12 @@ def read_background(
     )
 
 
-def write_report(path: Path, evaluation: Evaluation, background: Background) -> None:
+def write_report(path: Path, evaluation: Evaluation, background: Background, insight: Insight) -> None:
     """Render the page; every number in it comes from the metrics or from an earlier stage's report.
 
     Where nothing is judged, the page tells how close students are to the teacher, and draws nothing.
     """
-    metrics, points = evaluation.metrics, evaluation.points
+    metrics, points = evaluation.metrics | insight.metrics, evaluation.points
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -106,7 +107,7 @@ def write_report(path: Path, evaluation: Evaluation, background: Background) -> 
         models=["bm25", *metrics["gain_overall"], *_with_fused(points, metrics)],
         best=next(point for point in points if point.model == evaluation.best),
         fastest=next(point for point in points if point.model != "teacher"),
-        losses=evaluation.losses,
+        insight=insight,
         overlap={point.model: _mean_overlap(metrics, point.model) for point in students},
         frontier=_frontier(points, metrics),
         pairs=PAIRS,

@@ -37,6 +37,8 @@ class Result:
     closeness: Mapping[str, Closeness] = field(default_factory=dict)
     fusions: Mapping[str, FusionFigures] = field(default_factory=dict)
     """Of a dense system that is fused with BM25."""
+    best: Mapping[str, Sequence[Sequence[str]]] = field(default_factory=dict)
+    """Ids of the first hits of each dev query, for `cases.py`; of teacher and students."""
 
     def of_split(self, split: str) -> list[Scored]:
         """The judged sets of one split."""
@@ -66,6 +68,7 @@ def write_result(folder: Path, result: Result) -> None:
                 for dataset, row in result.indexes.items()
             },
             "label_terms": dict(result.label_terms),
+            "best": dict(result.best),
             "serving": {dataset: asdict(cost) for dataset, cost in result.serving.items()},
             "geometry": {
                 dataset: {"query_term": each.query_term, "label_term": each.label_term}
@@ -99,6 +102,7 @@ def read_result(folder: Path, judged: Iterable[JudgedSet]) -> Result:
             for dataset, row in found["indexes"].items()
         },
         label_terms=found["label_terms"],
+        best=found["best"],
         embeddings=named("embeddings"),
         serving={dataset: ServingCost(**cost) for dataset, cost in found["serving"].items()},
         geometry={

@@ -18,6 +18,7 @@ from steps.evaluate.composition import Evaluation, compose, per_query_table
 from steps.evaluate.earlier import open_earlier
 from steps.evaluate.frontier import write_frontier
 from steps.evaluate.fusion_gains import fusion_lines
+from steps.evaluate.insight import Insight, look_closer
 from steps.evaluate.judging import read_evaluation_sets
 from steps.evaluate.measuring import Task
 from steps.evaluate.params import EvaluateParams
@@ -52,7 +53,7 @@ def run(
     rule: NonInferiority,
     run: Run,
 ) -> None:
-    """Write metrics.json, report.html, frontier.csv, per_query.parquet and runs/ below `output`.
+    """Write metrics.json, report.html, frontier.csv, per_query.parquet, slices.parquet and runs/ below `output`.
 
     `releases`: student name -> release folder. `rule`: when the promotion gate finds a release no worse. UserError when
     an evaluation query leaked into training, or when a release is missing, damaged, of another teacher or without one
@@ -87,9 +88,10 @@ def evaluate(
     found = measure_all(systems, task)
     print(f"evaluate: {found.told()}")
     evaluation = compose(found, students, [system.name for system in systems.earlier], task, audit, rule)
-    for line in (*gain_lines(evaluation.metrics), *fusion_lines(evaluation.metrics)):
+    insight = look_closer(folders.ingest, folders.embed, folders.generate, systems, task, found, evaluation.best)
+    for line in (*insight.notes, *gain_lines(evaluation.metrics), *fusion_lines(evaluation.metrics)):
         print(f"evaluate: {line}")
-    _write(output, found, evaluation, background)
+    _write(output, found, evaluation, insight, background)
     run.metrics({name: value for name, value in flatten(evaluation.metrics).items() if isinstance(value, int | float)})
     run.tag("slimtower.choice", evaluation.choice.student or "none")
     run.tag("slimtower.runner_up", evaluation.choice.runner_up or "none")
@@ -114,7 +116,7 @@ def _task(folders: Folders, students: Sequence[Student], params: EvaluateParams)
     return Task(judged, texts, params)
 
 
-def _write(output: Path, found: Measurements, evaluation: Evaluation, background: Background) -> None:
+def _write(output: Path, found: Measurements, evaluation: Evaluation, insight: Insight, background: Background) -> None:
     """Write everything beside its place, then move all of it onto it; the old run files make way first."""
     output.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".evaluate.", dir=output) as staging_name:
@@ -122,10 +124,11 @@ def _write(output: Path, found: Measurements, evaluation: Evaluation, background
         (staging / "runs").mkdir()
         for path in found.runs:
             shutil.copyfile(path, staging / "runs" / path.name)
-        write_json(staging / "metrics.json", evaluation.metrics)
+        write_json(staging / "metrics.json", evaluation.metrics | insight.metrics)
         write_frontier(staging / "frontier.csv", evaluation.points)
         write_table(staging, "per_query", per_query_table(found.results))
-        write_report(staging / "report.html", evaluation, background)
+        write_table(staging, "slices", insight.slices)
+        write_report(staging / "report.html", evaluation, background, insight)
         old_runs = output / "runs"
         if old_runs.exists():
             old_runs.rename(staging / "old-runs")

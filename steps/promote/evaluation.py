@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 from steps.core.document_texts import corpus_template
 from steps.core.errors import UserError
 from steps.core.judged import JudgedSet, read_judged_sets
-from steps.core.tables import table_path
+from steps.core.tables import read_table, table_path
 from steps.promote.evidence import Evaluation
 
 _MODULUS = 2**256
@@ -51,6 +51,21 @@ def read_evaluation(ingest: Path, judged: Sequence[JudgedSet], slice_words: Sequ
         digest=whole.hexdigest(),
         queries={item.dataset: frozenset(item.query_ids) for item in judged},
         slices={name: queries for item in judged for name, queries in _slices(item, slice_words)},
+    )
+
+
+def with_reported_slices(evaluation: Evaluation, reports: Path) -> Evaluation:
+    """The evaluation with the slices of `slices.parquet` in `reports`, but for those that it has by that name already.
+
+    UserError when the table is missing.
+    """
+    found: dict[str, set[str]] = {}
+    for row in read_table(reports, "slices").to_pylist():
+        if row["query_id"] in evaluation.queries.get(row["dataset"], ()):
+            found.setdefault(f"{row['dataset']}/{row['slice']}", set()).add(row["query_id"])
+    return replace(
+        evaluation,
+        reported={name: frozenset(queries) for name, queries in found.items() if name not in evaluation.slices},
     )
 
 

@@ -1,5 +1,7 @@
 """Section `promote` of params.yaml."""
 
+from typing import Literal
+
 from pydantic import Field, field_validator
 
 from steps.core.noninferiority import NonInferiority
@@ -14,6 +16,7 @@ class Policy(NonInferiority):
     slice_words: list[int]
     slice_loss: float = Field(ge=0, le=1)
     slice_queries: int = Field(ge=1)
+    slices: Literal["warn", "block"]
     max_p50_ms: float = Field(gt=0)
     max_index_bytes: int = Field(gt=0)
 

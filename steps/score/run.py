@@ -30,8 +30,8 @@ def run(ingest: Path, embed: Path, teach: Path, output: Path, params: ScoreParam
     """Write the table `scores`: every alignment text, or `max_texts` of them drawn by seed, with each of its nearest
     documents, or the nearest `depth`, the nearest first.
 
-    With `params.pairs` a teacher that embeds pairs also leaves `pairs.npy`, `(texts, pairs, dim)`: see `Scorer`; 0 where
-    a text is not scored. A line warns where these scores have nothing to teach. `embed` holds texts and nearest
+    With `params.pairs` a teacher that embeds pairs also leaves `pairs.npy`, `(texts, pairs, dim)`: see `Scorer`; 0
+    where a text is not scored. A line warns where these scores have nothing to teach. `embed` holds texts and nearest
     documents, `teach` is the folder of the teacher that scores. Shards of texts are kept below SLIMTOWER_CACHE, so a
     run that was killed repeats one at most. UserError for a score that is not finite.
     """

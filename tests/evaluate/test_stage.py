@@ -70,7 +70,7 @@ def test_metrics_have_the_documented_keys(reports: Path) -> None:
     assert set(metrics) == {
         "datasets", "datasets_dev", "retention", "significance", "latency", "sizes", "indexes", "serving", "geometry",
         "queries", "audit", "settings", "choice", "closeness", "closeness_texts", "gain", "gain_dev", "gain_overall",
-        "fused",
+        "fused", "slices", "perturbed", "proposition", "space", "effort", "semantic_ids",
     }  # fmt: skip
     for part in ("datasets", "datasets_dev"):
         assert set(metrics[part]) == {"api", "med"}
@@ -95,6 +95,8 @@ def test_metrics_have_the_documented_keys(reports: Path) -> None:
     assert metrics["queries"]["api"] == {"test": 10, "dev": 10}
     assert metrics["closeness"] == metrics["closeness_texts"] == {}
     assert metrics["gain"] == metrics["gain_dev"] == metrics["gain_overall"] == {}
+    knobs = [row.pop("knob") for models in metrics["effort"].values() for row in models.values()]
+    assert knobs == ["nprobe"] * 6
     names = {metrics["choice"].pop(key) for key in ("student", "runner_up", "best", "reason")}
     assert names == {"static", "2l", "best mean nDCG@10 on dev"}
     assert all(isinstance(value, int | float) for value in _leaves(metrics)), "only numbers differ usefully"
@@ -253,7 +255,7 @@ def test_nothing_but_the_outputs_remains_and_a_rerun_replaces_them(tmp_path: Pat
     stale.write_text("left by an earlier run")
     evaluate(tmp_path)
     assert {path.name for path in first.iterdir()} == {
-        "metrics.json", "report.html", "frontier.csv", "per_query.parquet", "runs",
+        "metrics.json", "report.html", "frontier.csv", "per_query.parquet", "slices.parquet", "runs",
     }  # fmt: skip
     assert not stale.exists()
 
@@ -281,7 +283,7 @@ def test_without_dev_the_report_still_stands(tmp_path: Path) -> None:
     test = metrics["datasets"]
     assert metrics["choice"]["ndcg"] == pytest.approx(np.mean([models["2l"]["nDCG@10"] for models in test.values()]))
     assert "on test, as there are no dev queries" in (reports / "report.html").read_text()
-    assert "Where" not in (reports / "report.html").read_text().split("<main>")[1].split("How it was made")[0]
+    assert "Cases" not in (reports / "report.html").read_text()
 
 
 def test_where_nothing_is_judged_the_closest_to_the_teacher_is_chosen(
@@ -290,7 +292,7 @@ def test_where_nothing_is_judged_the_closest_to_the_teacher_is_chosen(
     reports = evaluate(tmp_path, judged=())
     metrics = json.loads((reports / "metrics.json").read_text())
     assert {path.name for path in reports.iterdir()} == {
-        "metrics.json", "report.html", "frontier.csv", "per_query.parquet", "runs",
+        "metrics.json", "report.html", "frontier.csv", "per_query.parquet", "slices.parquet", "runs",
     }  # fmt: skip
     for key in ("datasets", "datasets_dev", "retention", "significance", "serving", "geometry", "queries"):
         assert metrics[key] == {}

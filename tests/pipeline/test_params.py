@@ -70,6 +70,7 @@ def changed(key: str, value: Any) -> dict[str, Any]:
             r"dense\.rounds\.ranker is 'cross', but rank\.rankers has",
         ),
         ("teach.teacher.dense.rounds.ranker", "../x", r"rounds\.ranker is '\.\./x': a name is"),
+        (
             "teach",
             {"teachers": ["late"], "index": "late", "teacher": {"late": LATE}},
             r"index is 'late', a late_interac",

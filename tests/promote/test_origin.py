@@ -24,8 +24,8 @@ pytestmark = pytest.mark.medium
 def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Files of a pipeline with two releases, and the dvc.lock that records them; nothing else."""
     folder = tmp_path / "clone"
-    for path in (INGEST / "corpus.parquet", REPORTS / "per_query.parquet"):
-        (folder / path).parent.mkdir(parents=True)
+    for path in (INGEST / "corpus.parquet", REPORTS / "per_query.parquet", REPORTS / "slices.parquet"):
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_text("x")
     for student in ("static", "2l"):
         write_json(folder / RELEASES / student / "manifest.json", {"student": student})
