@@ -53,7 +53,7 @@ class CrossEncoder(Teacher):
             raise ValueError(f"pooling: {self.pooling} ranks nothing untrained; set epochs above 0, or pooling: cls")
         return self
 
-    def teach(self, ingest: Path, mine: Path, output: Path, run: Run) -> None:
+    def teach(self, ingest: Path, mine: Path, rankers: Path, output: Path, run: Run) -> None:
         """Train it, or keep its base, a cross encoder, as it is."""
         from steps.teach.cross_encoder import teach_cross_encoder
 

@@ -18,7 +18,7 @@ class LateInteraction(OnTriplets):
     dim: int = Field(ge=0)
     hard_negatives: Literal["none", "softmax"]
 
-    def teach(self, ingest: Path, mine: Path, output: Path, run: Run) -> None:
+    def teach(self, ingest: Path, mine: Path, rankers: Path, output: Path, run: Run) -> None:
         """Train it, or keep its base as it is."""
         from steps.teach.late_interaction import teach_late_interaction
 
