@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from evaluate_fakes import fake_systems, params, write_inputs
+from evaluate_fakes import RULE, fake_systems, params, write_inputs
 
 from steps.core.judged import JudgedSet
 from steps.core.tables import read_table, write_table
@@ -23,7 +23,7 @@ EVIL = "<script>alert(1)</script>"
 def scored(ndcg: list[float], reciprocal: list[float]) -> Scored:
     ids = [f"q{number}" for number in range(len(ndcg))]
     judged = JudgedSet("s", "dev", ids, [f"text {name}" for name in ids], {})
-    return Scored(judged, {"nDCG@10": np.array(ndcg), "MRR": np.array(reciprocal)})
+    return Scored(judged, {"nDCG@10": np.array(ndcg), "uncut RR": np.array(reciprocal)})
 
 
 def test_cases_are_the_largest_drops_and_then_the_largest_gains_with_ranks() -> None:
@@ -51,7 +51,7 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setenv("SLIMTOWER_CACHE", str(root / "cache"))
         monkeypatch.setattr(slicing, "LEAST", 2)
-        evaluate(fake_systems(root, documents, **KNOWN), folders, root / "reports", given, NullRun())
+        evaluate(fake_systems(root, documents, **KNOWN), folders, root / "reports", given, RULE, NullRun())
     return root / "reports"
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from evaluate_fakes import fake_systems, params, write_inputs
+from evaluate_fakes import RULE, fake_systems, params, write_inputs
 
 from steps.core.judged import read_judged_sets
 from steps.core.tables import read_table
@@ -27,7 +27,7 @@ DENSE = ["teacher", "static", "2l"]
 
 def run_stage(root: Path, systems: Systems, **changes: object) -> tuple[Path, dict[str, Any]]:
     folders = Folders(*(root / name for name in ("ingest", "mine", "embed", "generate", "teach", "distill")))
-    evaluate(systems, folders, root / "reports", params(fused=True, **changes), NullRun())
+    evaluate(systems, folders, root / "reports", params(fused=True, **changes), RULE, NullRun())
     return root / "reports", json.loads((root / "reports/metrics.json").read_text())
 
 

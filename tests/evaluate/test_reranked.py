@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from evaluate_fakes import fake_systems, params, write_inputs
+from evaluate_fakes import RULE, fake_systems, params, write_inputs
 from late_fakes import write_late_teacher
 from rank_fakes import write_encoder
 from sentence_transformers import CrossEncoder, MultiVectorEncoder
@@ -100,7 +100,7 @@ def test_it_is_a_system_of_the_report_measured_once_and_again_when_it_changes(wo
         np.testing.assert_array_equal(one.values[NDCG], other.values[NDCG])
 
     parts = [world / name for name in ("ingest", "mine", "embed", "generate", "teach", "distill")]
-    evaluate(systems, Folders(*parts), world / "reports", given, NullRun())
+    evaluate(systems, Folders(*parts), world / "reports", given, RULE, NullRun())
     models = set(read_table(world / "reports", "per_query")["model"].to_pylist())
     assert models == {"bm25", "teacher", "static", "late"}
 
