@@ -17,8 +17,12 @@ import steps.teach.contrastive_training as contrastive_training
 from steps.core.files import write_json
 from steps.core.tracking import NullRun
 from steps.teach.kinds.contrastive import Contrastive
+from steps.teach.kinds.llm_dual_encoder import LoraParams
 from steps.teach.run import run as teach
 from steps.training.distributed import joined, meet, rank
+
+LORA = LoraParams(rank=2, alpha=4, target_modules=["q_proj", "v_proj"])
+LOW_RANK = LLM_PARAMS.model_copy(update={"lora": LORA, "gradient_checkpointing": True})
 
 
 def shard_without_gpus() -> None:
@@ -51,7 +55,7 @@ class Killer(contrastive_training.LossLog, TrainerCallback):
 
 
 def main(world: Path) -> None:
-    """Write `sharded`, `resumed`, `pieces`, `everything` and `llm/sharded` below `world`."""
+    """Write `sharded`, `resumed`, `pieces`, `everything`, `llm/sharded` and `llm/low_rank` below `world`."""
     shard_without_gpus()
 
     def train(given: Contrastive, name: str, base: str = "model/tower", of: Path = world) -> None:
@@ -74,6 +78,7 @@ def main(world: Path) -> None:
         del os.environ["SLIMTOWER_MICRO_BATCH"]
         train(EVERYTHING, "everything")
         train(LLM_PARAMS, "sharded", "base", world / "llm")
+        train(LOW_RANK, "low_rank", "base", world / "llm")
 
 
 if __name__ == "__main__":

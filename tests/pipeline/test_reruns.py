@@ -195,6 +195,15 @@ def test_what_one_teacher_leaves_reruns_those_that_read_it(project: Project) -> 
     assert project.after({"models/teach/other/report.json": b"{}"}) == {"score@other"}
 
 
+def test_another_ranker_reruns_mining_and_the_teachers_whose_rounds_it_may_check(project: Project) -> None:
+    with contextlib.chdir(project.root):
+        tower = project.root / "data/rank/cross/tower"
+        tower.write_text("other weights")
+        assert project.reruns() == {"mine@relevance", *TEACHERS}
+        tower.unlink()
+    assert project.reruns() == set()
+
+
 def test_a_stage_depends_on_all_code_that_it_imports(project: Project) -> None:
     for stage in project.repo.index.stages:
         step = Path("steps") / stage.name.partition("@")[0]

@@ -56,6 +56,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
             (PARAMS, world, base, "one"),
             (EVERYTHING, world, base, "everything_one"),
             (LLM_PARAMS, world / "llm", llm, "one"),
+            (sharded_processes.LOW_RANK, world / "llm", llm, "low_rank_one"),
         ):
             params = given.model_copy(update={"base": str(tower)})
             teach(folder / "ingest", folder / "mine", folder / name, params, NullRun())
@@ -84,6 +85,7 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
         ("one", "pieces"),
         ("everything_one", "everything"),
         ("llm/one", "llm/sharded"),
+        ("llm/low_rank_one", "llm/low_rank"),
     ],
 )
 def test_sharded_processes_train_the_same_teacher_as_one(trained: Path, one: str, two: str) -> None:
