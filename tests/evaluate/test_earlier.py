@@ -111,7 +111,7 @@ def test_a_tower_searches_the_whole_corpus_as_a_float64_ranking_does(world: Path
 
 def with_earlier(root: Path, earlier: list[Earlier]) -> Systems:
     release: Any = FakeRelease(write_documents(root))
-    systems = fake_systems(root, release.documents, **{"static": 1, "2l": 4})
+    systems = fake_systems(root, release.documents_by_set, **{"static": 1, "2l": 4})
     return replace(systems, earlier=earlier)
 
 
