@@ -1,6 +1,7 @@
 """`python -m steps.serve --release models/release`: releases over HTTP, and a page to search with."""
 
 import argparse
+import logging.config
 import os
 import secrets
 import socket
@@ -35,6 +36,7 @@ def _serve(settings: Settings, arguments: argparse.Namespace) -> None:
     from steps.serve.logs import log_config
     from steps.serve.service import open_service
 
+    logging.config.dictConfig(log_config())
     service = open_service(settings)
     if settings.release:  # of a registry one waits for the first champion
         service.watcher.look()
