@@ -80,7 +80,7 @@ def measure(values: dict[str, np.ndarray], policy: Policy) -> list[dict[str, Any
     """Shares accepted for every ordered pair of models, size and true change."""
     changes = {"worse_1_percent": -0.01, "at_the_margin": -policy.margin, "equal": 0.0, "better_1_percent": 0.01}
     rows = []
-    for champion, candidate in permutations([model for model in values if model != "bm25"], 2):
+    for champion, candidate in permutations([model for model in values if not model.endswith("bm25")], 2):
         deviation = float(np.std(values[candidate] - values[champion]))
         row: dict[str, Any] = {"champion": champion, "candidate": candidate, "deviation": round(deviation, 4)}
         for queries in QUERIES:

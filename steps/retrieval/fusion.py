@@ -5,6 +5,7 @@ Lists hold what each search found best; a document that only one of them holds c
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Annotated, Literal
 
 import numpy as np
@@ -27,9 +28,9 @@ class ReciprocalRank(_Settings):
     kind: Literal["reciprocal_rank"] = "reciprocal_rank"
     constant: int = Field(default=RANK_CONSTANT, ge=0)
 
-    def fused(self, scores: np.ndarray) -> np.ndarray:
-        """Fused scores `(documents,)` of the scores in both lists, `(2, documents)`."""
-        return reciprocal_rank_fusion(scores, self.constant)
+    def fused(self, pool: "Pool") -> np.ndarray:
+        """Fused scores `(documents,)`."""
+        return reciprocal_rank_fusion(pool.scores, self.constant)
 
     def __str__(self) -> str:
         return f"reciprocal ranks of {self.depth} hits each"
@@ -42,9 +43,9 @@ class WeightedSum(_Settings):
     weight: float = Field(ge=0, le=1)
     normalisation: Literal["min_max"] = "min_max"
 
-    def fused(self, scores: np.ndarray) -> np.ndarray:
-        """Fused scores `(documents,)` of the scores in both lists, `(2, documents)`."""
-        return weighted_sum(scores, self.weight)
+    def fused(self, pool: "Pool") -> np.ndarray:
+        """Fused scores `(documents,)`."""
+        return weighted_sum(*pool.normalised, self.weight)
 
     def __str__(self) -> str:
         return f"{self.weight:.1f} dense + {1 - self.weight:.1f} BM25, min-max over {self.depth} hits each"
@@ -54,12 +55,17 @@ AnyFusion = ReciprocalRank | WeightedSum
 Fusion = Annotated[AnyFusion, Field(discriminator="kind")]  # as a field of a manifest
 
 
-@dataclass(frozen=True)
+@dataclass
 class Pool:
     """Documents of some lists, ids descending, and their scores `(lists, documents)`, -inf where a list lacks one."""
 
     ids: list[str]
     scores: np.ndarray
+
+    @cached_property
+    def normalised(self) -> list[np.ndarray]:
+        """`min_max` of each list's scores."""
+        return [min_max(scores) for scores in self.scores]
 
 
 def pooled(lists: Sequence[tuple[np.ndarray, Sequence[str]]], depth: int) -> Pool:
@@ -96,13 +102,13 @@ def min_max(scores: np.ndarray) -> np.ndarray:
     return np.where(held, found, 0.0)
 
 
-def weighted_sum(scores: np.ndarray, weight: float) -> np.ndarray:
-    """weight * first + (1 - weight) * second list, scores min-max normalised; `(2, documents)` to `(documents,)`.
+def weighted_sum(dense: np.ndarray, lexical: np.ndarray, weight: float) -> np.ndarray:
+    """weight * dense + (1 - weight) * lexical, both normalised, `(documents,)`.
 
     The convex combination of Bruch, Gai and Ingber 2023, "An Analysis of Fusion Functions for Hybrid Retrieval", Eq. 2
     and 3; CombSUM of Fox and Shaw 1994 for equal weights.
     """
-    return weight * min_max(scores[0]) + (1 - weight) * min_max(scores[1])
+    return weight * dense + (1 - weight) * lexical
 
 
 def fuse(pool: Pool, fusion: AnyFusion, k: int) -> tuple[np.ndarray, list[str]]:
@@ -110,6 +116,6 @@ def fuse(pool: Pool, fusion: AnyFusion, k: int) -> tuple[np.ndarray, list[str]]:
 
     Equal scores, as float32, are ordered by id, descending. There are no more documents than the lists hold together.
     """
-    held = fusion.fused(pool.scores).astype(np.float32)
+    held = fusion.fused(pool).astype(np.float32)
     best = np.argsort(-held, kind="stable")[:k]  # ids are descending
     return held[best], [pool.ids[column] for column in best.tolist()]

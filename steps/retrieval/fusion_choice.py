@@ -1,12 +1,12 @@
 """Which fusion, chosen on judged dev queries, and whether it beats dense search alone there beyond chance."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from steps.core.measures import Qrels, ndcg_at_10
-from steps.retrieval.fusion import AnyFusion, ReciprocalRank, WeightedSum, fuse, pooled
+from steps.core.measures import Qrels
+from steps.retrieval.fusion import AnyFusion, ReciprocalRank, WeightedSum, pooled
 
 DEPTHS = (100, 300)
 WEIGHTS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
@@ -17,6 +17,7 @@ for _depth in DEPTHS:
 DEEPEST = max(DEPTHS)
 STANDARD = ReciprocalRank(depth=min(DEPTHS))  # where nothing is judged to choose on
 SIGNIFICANT = 0.05
+_DISCOUNTS = 1 / np.log2(np.arange(2, 12))
 _FLIPS, _BLOCK = 5000, 100
 
 Hits = tuple[Sequence[np.ndarray], Sequence[Sequence[str]]]  # scores and document ids, one entry a query, best first
@@ -46,13 +47,29 @@ def trials(qrels: Qrels, query_ids: Sequence[str], dense: Hits, lexical: Hits) -
 
     Both searches are to find DEEPEST documents where there are so many.
     """
-    pairs = list(zip(zip(*dense, strict=True), zip(*lexical, strict=True), strict=True))
-    pools = {depth: [pooled(pair, depth) for pair in pairs] for depth in DEPTHS}
-    values = [ndcg_at_10(qrels, query_ids, dense[1], dense[0])]
-    for fusion in GRID:
-        best = [fuse(pool, fusion, 10) for pool in pools[fusion.depth]]
-        values.append(ndcg_at_10(qrels, query_ids, [ids for _, ids in best], [scores for scores, _ in best]))
-    return np.stack(values)
+    pairs = zip(zip(*dense, strict=True), zip(*lexical, strict=True), strict=True)
+    return np.stack([_tried(pair, qrels[query]) for query, pair in zip(query_ids, pairs, strict=True)], axis=1)
+
+
+def _tried(pair: Sequence[tuple[np.ndarray, Sequence[str]]], judged: Mapping[str, int]) -> np.ndarray:
+    """nDCG@10 of one query: in the order in which `fuse` puts documents, so that only their gains are looked up."""
+    values = []
+    for depth in DEPTHS:
+        pool = pooled(pair, depth)
+        gains = np.array([max(judged.get(doc, 0), 0) for doc in pool.ids], dtype=np.float64)
+        if depth == DEPTHS[0]:
+            values.append(_dcg(pool.scores[:1], np.where(np.isfinite(pool.scores[0]), gains, 0.0)))
+        values.append(_dcg(np.stack([fusion.fused(pool) for fusion in GRID if fusion.depth == depth]), gains))
+    best = np.array(sorted((max(grade, 0) for grade in judged.values()), reverse=True)[:10], dtype=np.float64)
+    ideal = float(best @ _DISCOUNTS[: len(best)])
+    return np.concatenate(values) / ideal if ideal else np.zeros(1 + len(GRID))
+
+
+def _dcg(scores: np.ndarray, gains: np.ndarray) -> np.ndarray:
+    """DCG@10, `(fusions,)`, of scores `(fusions, documents)`; `gains` `(documents,)` are of ids in descending order."""
+    order = np.argsort(-scores.astype(np.float32), axis=1, kind="stable")[:, :10]
+    found: np.ndarray = gains[order] @ _DISCOUNTS[: order.shape[1]]
+    return found
 
 
 def choose(values: np.ndarray, given: AnyFusion | None = None) -> FusionChoice:
