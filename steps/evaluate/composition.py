@@ -9,6 +9,7 @@ import pyarrow as pa
 from steps.core.measures import NDCG, UNCUT
 from steps.core.noninferiority import NonInferiority
 from steps.core.tables import SCHEMAS
+from steps.evaluate.agreement import agreement
 from steps.evaluate.audit import Audit
 from steps.evaluate.cache import Measurements
 from steps.evaluate.choice import Choice, JudgedOn, choose, ranked
@@ -20,6 +21,7 @@ from steps.evaluate.metrics import Metrics, assemble
 from steps.evaluate.params import EvaluateParams
 from steps.evaluate.results import Result
 from steps.evaluate.retention import Comparison, Retention, compare, retention
+from steps.evaluate.significance import significance
 from steps.evaluate.systems import TEACHER
 
 
@@ -58,6 +60,17 @@ def compose(
     best = choice.student or ranked(quality, p50_ms)[0]
     gained = gains(teacher, {name: results[name] for name in earlier if name in results})
     metrics = assemble(results, found.latencies, retained, compared, gained, choice, task, audit)
+    tests = significance(teacher, own, params.bootstrap_samples, params.seed)
+    metrics |= {
+        "against_teacher": {
+            dataset: {
+                name: {measure: tested.as_dict() for measure, tested in by_measure.items()}
+                for name, by_measure in row.items()
+            }
+            for dataset, row in tests.items()
+        },
+        "agreement": agreement(found.runs, TEACHER, students),
+    }
     return Evaluation(
         metrics=metrics,
         choice=choice,

@@ -106,6 +106,7 @@ def write_report(path: Path, evaluation: Evaluation, background: Background) -> 
         fastest=next(point for point in points if point.model != "teacher"),
         losses=evaluation.losses,
         overlap={point.model: _mean_overlap(metrics, point.model) for point in students},
+        worst_set={point.model: _worst_set(metrics, point.model) for point in students},
         frontier=_frontier(points, metrics),
         pairs=PAIRS,
         histograms=_histograms(
@@ -125,6 +126,13 @@ def _mean_overlap(metrics: Metrics, student: str) -> float:
     """Mean over the data sets that are not judged; 0 where all are."""
     values = [row[student]["overlap"] for row in metrics["closeness"].values()]
     return float(np.mean(values)) if values else 0.0
+
+
+def _worst_set(metrics: Metrics, student: str) -> str:
+    """The data set on which a student keeps least; "" where none is judged."""
+    return min(
+        metrics["retention_by_set"], key=lambda name: metrics["retention_by_set"][name][student]["ratio"], default=""
+    )
 
 
 def _frontier(points: Sequence[Point], metrics: Metrics) -> Markup:

@@ -16,6 +16,19 @@ Paired = Mapping[str, tuple[np.ndarray, np.ndarray]]  # data set -> (student, te
 
 
 @dataclass(frozen=True)
+class Share:
+    """Retention on one data set, a ratio with its 95 % bootstrap interval."""
+
+    ratio: float
+    ci95_low: float
+    ci95_high: float
+
+    def as_dict(self) -> dict[str, float]:
+        """Field name -> value."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
 class Retention:
     """Retention as ratios (1.0 = as good as the teacher) with a 95 % bootstrap interval of the mean of ratios."""
 
@@ -24,10 +37,11 @@ class Retention:
     worst: float
     ci95_low: float
     ci95_high: float
+    of_set: Mapping[str, Share]
 
     def as_dict(self) -> dict[str, float]:
-        """Field name -> value."""
-        return asdict(self)
+        """Field name -> value, but for `of_set`."""
+        return {name: value for name, value in asdict(self).items() if name != "of_set"}
 
 
 @dataclass(frozen=True)
@@ -54,26 +68,36 @@ def retention(paired: Paired, samples: int, seed: int) -> Retention:
                 f"models/teach: the teacher's nDCG@10 on {dataset!r} is 0: no student has a retention; check the qrels"
             )
     ratios = students / teachers
-    low, high = np.quantile(bootstrap_mean_ratio(paired, samples, seed), [0.025, 0.975])
+    drawn = bootstrap_ratios(paired, samples, seed)
+    low, high = _middle(np.mean(drawn, axis=0))
     return Retention(
         mean_of_ratios=float(ratios.mean()),
         ratio_of_means=float(students.mean() / teachers.mean()),
         worst=float(ratios.min()),
-        ci95_low=float(low),
-        ci95_high=float(high),
+        ci95_low=low,
+        ci95_high=high,
+        of_set={
+            name: Share(float(ratio), *_middle(each)) for name, ratio, each in zip(paired, ratios, drawn, strict=True)
+        },
     )
 
 
-def bootstrap_mean_ratio(paired: Paired, samples: int, seed: int) -> np.ndarray:
-    """Mean of ratios `(samples,)` over resamplings of each data set's queries, student and teacher drawn together."""
+def bootstrap_ratios(paired: Paired, samples: int, seed: int) -> np.ndarray:
+    """Ratios `(data sets, samples)` over resamplings of each one's queries, student and teacher drawn together."""
     generator = np.random.default_rng(seed)
-    total = np.zeros(samples)
-    for student, teacher in paired.values():
+    ratios = np.zeros((len(paired), samples))
+    for at, (student, teacher) in enumerate(paired.values()):
         for sample in range(samples):
             rows = generator.integers(0, len(teacher), len(teacher))
             drawn = teacher[rows].sum()
-            total[sample] += student[rows].sum() / drawn if drawn > 0 else student.mean() / teacher.mean()
-    return total / len(paired)
+            ratios[at, sample] = student[rows].sum() / drawn if drawn > 0 else student.mean() / teacher.mean()
+    return ratios
+
+
+def _middle(values: np.ndarray) -> tuple[float, float]:
+    """Ends of the middle 95 %."""
+    low, high = np.quantile(values, [0.025, 0.975])
+    return float(low), float(high)
 
 
 def compare(student: np.ndarray, teacher: np.ndarray) -> Comparison:

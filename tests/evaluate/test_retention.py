@@ -7,7 +7,7 @@ import pytest
 from scipy.stats import t as student_t
 
 from steps.core.errors import UserError
-from steps.evaluate.retention import bootstrap_mean_ratio, compare, retention
+from steps.evaluate.retention import bootstrap_ratios, compare, retention
 
 
 def test_three_definitions_by_hand() -> None:
@@ -20,6 +20,9 @@ def test_three_definitions_by_hand() -> None:
     assert found.ratio_of_means == pytest.approx((0.8 + 0.15) / (0.8 + 0.25))
     assert found.worst == pytest.approx(0.6)
     assert found.ci95_low <= found.mean_of_ratios <= found.ci95_high
+    assert {name: share.ratio for name, share in found.of_set.items()} == pytest.approx({"easy": 1.0, "hard": 0.6})
+    assert all(share.ci95_low <= share.ratio <= share.ci95_high for share in found.of_set.values())
+    assert "of_set" not in found.as_dict()
 
 
 def test_interval_is_a_point_when_every_query_keeps_the_same_share() -> None:
@@ -32,7 +35,7 @@ def test_bootstrap_spread_agrees_with_the_delta_method() -> None:
     random = np.random.default_rng(0)
     teacher = random.uniform(0.4, 1.0, 500)
     student = teacher * random.uniform(0.8, 1.0, 500)
-    draws = bootstrap_mean_ratio({"a": (student, teacher)}, samples=2000, seed=3)
+    [draws] = bootstrap_ratios({"a": (student, teacher)}, samples=2000, seed=3)
     ratio = student.mean() / teacher.mean()
     expected = np.std(student - ratio * teacher) / math.sqrt(500) / teacher.mean()
     assert draws.std() == pytest.approx(expected, rel=0.1)
@@ -41,8 +44,8 @@ def test_bootstrap_spread_agrees_with_the_delta_method() -> None:
 
 def test_bootstrap_follows_its_seed() -> None:
     paired = {"a": (np.array([0.1, 0.9, 0.4]), np.array([0.3, 0.8, 0.5]))}
-    assert (bootstrap_mean_ratio(paired, 50, 7) == bootstrap_mean_ratio(paired, 50, 7)).all()
-    assert (bootstrap_mean_ratio(paired, 50, 7) != bootstrap_mean_ratio(paired, 50, 8)).any()
+    assert (bootstrap_ratios(paired, 50, 7) == bootstrap_ratios(paired, 50, 7)).all()
+    assert (bootstrap_ratios(paired, 50, 7) != bootstrap_ratios(paired, 50, 8)).any()
 
 
 def test_a_teacher_that_finds_nothing_is_an_error() -> None:

@@ -70,6 +70,7 @@ def test_metrics_have_the_documented_keys(reports: Path) -> None:
     assert set(metrics) == {
         "datasets", "datasets_dev", "retention", "significance", "latency", "sizes", "indexes", "serving", "geometry",
         "queries", "audit", "settings", "choice", "closeness", "closeness_texts", "gain", "gain_dev", "gain_overall",
+        "retention_by_set", "against_teacher", "agreement",
     }  # fmt: skip
     for part in ("datasets", "datasets_dev"):
         assert set(metrics[part]) == {"api", "med"}
@@ -291,7 +292,16 @@ def test_where_nothing_is_judged_the_closest_to_the_teacher_is_chosen(
     assert {path.name for path in reports.iterdir()} == {
         "metrics.json", "report.html", "frontier.csv", "per_query.parquet", "runs",
     }  # fmt: skip
-    for key in ("datasets", "datasets_dev", "retention", "significance", "serving", "geometry", "queries"):
+    empty = (
+        "datasets",
+        "datasets_dev",
+        "retention",
+        "retention_by_set",
+        "significance",
+        "against_teacher",
+        "agreement",
+    )
+    for key in (*empty, "serving", "geometry", "queries"):
         assert metrics[key] == {}
     assert metrics["closeness_texts"] == {name: {"sentences": 2} for name in ("api", "med")}
     close = {name: [row[name]["overlap"] for row in metrics["closeness"].values()] for name in ("2l", "static")}

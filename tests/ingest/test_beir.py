@@ -179,12 +179,15 @@ def test_second_labels_and_answer_strings_become_tables_of_their_own(beir: Maker
     labels = read_table(tmp_path / "out", "satisfaction").to_pylist()
     assert [tuple(row.values()) for row in labels] == [("toy/q20", "toy/d20", 1), ("toy/q20", "toy/d3", 0)]
     answered = {row["query_id"]: row["answers"] for row in read_table(tmp_path / "out", "answers").to_pylist()}
-    assert answered == {"toy/q20": ["Paris", "the city"], "toy/q24": ["x"], "toy/q25": ["x"]}, "of queries that are kept"
+    assert answered == {"toy/q20": ["Paris", "the city"], "toy/q24": ["x"], "toy/q25": ["x"]}, (
+        "of queries that are kept"
+    )
     rejected = read_table(tmp_path / "out", "rejects").to_pylist()
     assert [(row["line"], row["reason"]) for row in rejected if row["source"] == "toy/answers.jsonl.gz"] == [
         (2, "unknown_query"), (3, "empty_text"), (4, "wrong_type"), (5, "duplicate_id"),
     ]  # fmt: skip
-    run(sources=params(beir()).sources, output=tmp_path / "plain", params=params(beir()), run=NullRun())
+    (beir() / "answers.jsonl.gz").unlink()
+    run(sources=params(folder).sources, output=tmp_path / "plain", params=params(folder), run=NullRun())
     assert not {"satisfaction.parquet", "answers.parquet"} & {path.name for path in (tmp_path / "plain").iterdir()}
 
 
