@@ -11,12 +11,12 @@ from typing import Any, Literal
 import numpy as np
 
 from steps.core.noninferiority import NonInferiority
+from steps.evaluate.params import Faster
 from steps.evaluate.retention import p_value
 
 # student -> nDCG@10 by query, or overlap with the teacher's top ten by text: one array `(queries,)` a data set
 Values = Mapping[str, Sequence[np.ndarray]]
 JudgedOn = Literal["dev", "test", "nothing"]
-Faster = Literal["if_no_worse", "unless_worse"]
 REASONS: dict[JudgedOn, str] = {
     "dev": "best mean nDCG@10 on dev",
     "test": "best mean nDCG@10 on test, as there are no dev queries",

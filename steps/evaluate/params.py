@@ -1,14 +1,16 @@
 """Section `evaluate` of params.yaml."""
 
+import re
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
 from steps.core.measures import NDCG, parse_measure
 from steps.core.params import Strict
-from steps.evaluate.answers import ANSWER
-from steps.evaluate.choice import Faster
-from steps.evaluate.pairs import REL, SAT
+
+Faster = Literal["if_no_worse", "unless_worse"]
+ANSWER = re.compile(r"Answer@([1-9]\d*)")
+REL, SAT = "AUC-REL", "AUC-SAT"
 
 
 class EvaluateParams(Strict):
