@@ -62,7 +62,7 @@ def answering_documents(ingest: Path, judged: Iterable[JudgedSet]) -> dict[str, 
     if not (ingest / "answers.parquet").is_file():
         return {}
     rows = read_table(ingest, "answers").to_pylist()
-    answers = {row["query_id"]: [found for answer in row["answers"] if (found := tokens(answer))] for row in rows}
+    answers = {row["query_id"]: [own for answer in row["answers"] if (own := tokens(answer))] for row in rows}
     found: dict[str, dict[str, list[str]]] = {}
     starts: dict[str, dict[str, list[tuple[list[str], str]]]] = {}  # data set, first token -> answers and their queries
     for item in judged:

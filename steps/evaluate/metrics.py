@@ -6,6 +6,8 @@
                                            names; Answer@k only of data sets with answers, AUC-REL and AUC-SAT only of
                                            those with judged pairs of both kinds
     datasets_dev.<set>.<model>.<measure>   the same for the dev queries, where a data set has any
+    as_one.<name>.<model>.<measure>, as_one_dev    means over data sets that evaluate.as_one counts as one, as every mean
+                                           over data sets does
     retention.<student>.mean_of_ratios     mean over data sets of student / teacher, test nDCG@10; 1.0 = as good
     retention.<student>.ratio_of_means     mean of the students over mean of the teachers
     retention.<student>.worst              the data set where it is least
@@ -66,6 +68,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from steps.evaluate.as_one import joint_means, units
 from steps.evaluate.audit import Audit
 from steps.evaluate.choice import Choice
 from steps.evaluate.gains import Gains
@@ -99,10 +102,12 @@ def assemble(
     return {
         "datasets": means["test"],
         "datasets_dev": means["dev"],
+        "as_one": joint_means(means["test"], task.params.as_one),
+        "as_one_dev": joint_means(means["dev"], task.params.as_one),
         "retention": {student: value.as_dict() for student, value in retained.items()},
         "retention_by_set": {
             dataset: {student: value.of_set[dataset].as_dict() for student, value in retained.items()}
-            for dataset in compared
+            for dataset in units(compared, task.params.as_one)
         },
         "significance": {
             dataset: {student: value.as_dict() for student, value in row.items()} for dataset, row in compared.items()

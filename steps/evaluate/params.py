@@ -23,6 +23,7 @@ class EvaluateParams(Strict):
     measures: list[str]
     min_relevance: dict[str, Annotated[int, Field(ge=1)]]
     ignore_identical_ids: bool
+    as_one: list[str]
     k: int = Field(ge=1000)
     run_depth: int = Field(ge=10)
     batch_size: int = Field(ge=1)
