@@ -6,8 +6,8 @@
                                            names; Answer@k only of data sets with answers, AUC-REL and AUC-SAT only of
                                            those with judged pairs of both kinds
     datasets_dev.<set>.<model>.<measure>   the same for the dev queries, where a data set has any
-    as_one.<name>.<model>.<measure>, as_one_dev    means over data sets that evaluate.as_one counts as one, as every mean
-                                           over data sets does
+    as_one.<name>.<model>.<measure>, as_one_dev    means over data sets that evaluate.as_one counts as one, as all means
+                                           over data sets do
     retention.<student>.mean_of_ratios     mean over data sets of student / teacher, test nDCG@10; 1.0 = as good
     retention.<student>.ratio_of_means     mean of the students over mean of the teachers
     retention.<student>.worst              the data set where it is least
