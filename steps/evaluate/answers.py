@@ -4,7 +4,6 @@ Strict recall, of the documents that are judged, is `Success@k`. (EmbedDistill, 
 `has_answer` of its code: NFD, runs of letters, marks and digits or single other signs, lower case.)
 """
 
-import re
 import unicodedata
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,8 +16,8 @@ from steps.core.corpus import corpus_columns
 from steps.core.judged import JudgedSet
 from steps.core.measures import per_query
 from steps.core.tables import read_table
+from steps.evaluate.params import ANSWER
 
-ANSWER = re.compile(r"Answer@([1-9]\d*)")
 _TOKEN = regex.compile(r"[\p{L}\p{N}\p{M}]+|[^\p{Z}\p{C}]")
 
 Answering = Mapping[str, Sequence[str]]  # query id -> ids of the documents that hold one of its answers
@@ -63,7 +62,7 @@ def answering_documents(ingest: Path, judged: Iterable[JudgedSet]) -> dict[str, 
     if not (ingest / "answers.parquet").is_file():
         return {}
     rows = read_table(ingest, "answers").to_pylist()
-    answers = {row["query_id"]: [found for answer in row["answers"] if (found := tokens(answer))] for row in rows}
+    answers = {row["query_id"]: [own for answer in row["answers"] if (own := tokens(answer))] for row in rows}
     found: dict[str, dict[str, list[str]]] = {}
     starts: dict[str, dict[str, list[tuple[list[str], str]]]] = {}  # data set, first token -> answers and their queries
     for item in judged:

@@ -11,12 +11,12 @@ from typing import Any, Literal
 import numpy as np
 
 from steps.core.noninferiority import NonInferiority
+from steps.evaluate.params import Faster
 from steps.evaluate.retention import p_value
 
 # student -> nDCG@10 by query, or overlap with the teacher's top ten by text: one array `(queries,)` a data set
 Values = Mapping[str, Sequence[np.ndarray]]
 JudgedOn = Literal["dev", "test", "nothing"]
-Faster = Literal["if_no_worse", "unless_worse"]
 REASONS: dict[JudgedOn, str] = {
     "dev": "best mean nDCG@10 on dev",
     "test": "best mean nDCG@10 on test, as there are no dev queries",
@@ -60,9 +60,9 @@ class Choice:
         return named if self.reason == REASONS["nothing"] else {k: v for k, v in named.items() if "overlap" not in k}
 
 
-def ranked(values: Values, p50_ms: Mapping[str, float]) -> list[str]:
+def ranked(values: Values, p50_ms: Mapping[str, float], weights: Sequence[float] | None = None) -> list[str]:
     """Students by mean over data sets of their values, the best first; of equals the faster one, then by name."""
-    return sorted(values, key=lambda student: (-_mean(values[student]), p50_ms[student], student))
+    return sorted(values, key=lambda student: (-_mean(values[student], weights), p50_ms[student], student))
 
 
 def choose(
@@ -72,13 +72,15 @@ def choose(
     rule: NonInferiority,
     faster: Faster = "if_no_worse",
     judged_on: JudgedOn = "dev",
+    weights: Sequence[float] | None = None,
 ) -> Choice:
     """The choice among students whose median latency is within the budget, in milliseconds; 0 = no budget.
 
     `faster`: one that is faster than the best goes first if it is shown to be no worse, or unless shown to be worse.
+    `weights` of the data sets in a mean; None = alike.
     """
     over = {student: value for student, value in p50_ms.items() if 0 < budget_ms < value}
-    within = [student for student in ranked(values, p50_ms) if student not in over]
+    within = [student for student in ranked(values, p50_ms, weights) if student not in over]
     chosen = Choice(budget_ms, over, REASONS[judged_on], margin=rule.margin, confidence=rule.confidence)
     if not within:
         return chosen
@@ -89,20 +91,20 @@ def choose(
         chosen = replace(chosen, bounds=bounds)
     if first != best:
         chosen = replace(chosen, reason=_reason(best, judged_on, rule, faster))
-    mean = _mean(values[first])
+    mean = _mean(values[first], weights)
     chosen = replace(chosen, student=first, p50_ms=p50_ms[first], best=best)
     chosen = replace(chosen, overlap=mean) if judged_on == "nothing" else replace(chosen, ndcg=mean)
     if len(within) == 1:
         return chosen
     second = next(student for student in within if student != first)
-    next_mean = _mean(values[second])
+    next_mean = _mean(values[second], weights)
     behind = [ours - theirs for ours, theirs in zip(values[first], values[second], strict=True)]
     chosen = replace(
         chosen,
         runner_up=second,
         runner_up_p50_ms=p50_ms[second],
         difference=mean - next_mean,
-        p_value=p_value(behind),
+        p_value=p_value(behind, weights),
     )
     if judged_on == "nothing":
         return replace(chosen, runner_up_overlap=next_mean)
@@ -125,5 +127,5 @@ def _reason(best: str, judged_on: JudgedOn, rule: NonInferiority, faster: Faster
     return f"{told} {where}, with {rule.confidence:.0%} confidence"
 
 
-def _mean(values: Sequence[np.ndarray]) -> float:
-    return float(np.mean([value.mean() for value in values]))
+def _mean(values: Sequence[np.ndarray], weights: Sequence[float] | None) -> float:
+    return float(np.average([value.mean() for value in values], weights=weights))

@@ -9,6 +9,8 @@ import pyarrow as pa
 from steps.core.measures import NDCG, UNCUT
 from steps.core.noninferiority import NonInferiority
 from steps.core.tables import SCHEMAS
+from steps.evaluate.agreement import agreement
+from steps.evaluate.as_one import weights
 from steps.evaluate.audit import Audit
 from steps.evaluate.cache import Measurements
 from steps.evaluate.choice import Choice, JudgedOn, choose, ranked
@@ -19,6 +21,7 @@ from steps.evaluate.metrics import Metrics, assemble
 from steps.evaluate.params import EvaluateParams
 from steps.evaluate.results import Result
 from steps.evaluate.retention import Comparison, Retention, compare, retention
+from steps.evaluate.significance import significance
 from steps.evaluate.systems import TEACHER
 
 
@@ -51,11 +54,23 @@ def compose(
     teacher, own = results[TEACHER], {name: results[name] for name in students}
     retained, compared = _against_teacher(teacher, own, params)
     judged_on, quality = _quality(own)
+    shares = weights(_datasets(teacher, judged_on), params.as_one) if judged_on != "nothing" else None
     p50_ms = {name: found.latencies[name].p50_ms for name in students}
-    choice = choose(quality, p50_ms, params.budget_ms, rule, params.faster_student, judged_on)
-    best = choice.student or ranked(quality, p50_ms)[0]
-    gained = gains(teacher, {name: results[name] for name in earlier if name in results})
+    choice = choose(quality, p50_ms, params.budget_ms, rule, params.faster_student, judged_on, shares)
+    best = choice.student or ranked(quality, p50_ms, shares)[0]
+    gained = gains(teacher, {name: results[name] for name in earlier if name in results}, params.as_one)
     metrics = assemble(results, found.latencies, retained, compared, gained, choice, task, audit)
+    tests = significance(teacher, own, params.bootstrap_samples, params.seed)
+    metrics |= {
+        "against_teacher": {
+            dataset: {
+                name: {measure: tested.as_dict() for measure, tested in by_measure.items()}
+                for name, by_measure in row.items()
+            }
+            for dataset, row in tests.items()
+        },
+        "agreement": agreement(found.runs, TEACHER, students),
+    }
     return Evaluation(
         metrics=metrics,
         choice=choice,
@@ -81,7 +96,7 @@ def _against_teacher(
     for name, student in students.items():
         own = _test_ndcg(student)
         paired = {dataset: (own[dataset], values) for dataset, values in reference.items()}
-        retained[name] = retention(paired, params.bootstrap_samples, params.seed)
+        retained[name] = retention(paired, params.bootstrap_samples, params.seed, params.as_one)
         for dataset, values in paired.items():
             compared[dataset][name] = compare(*values)
     return retained, compared
@@ -89,6 +104,10 @@ def _against_teacher(
 
 def _test_ndcg(result: Result) -> dict[str, np.ndarray]:
     return {item.judged.dataset: item.values[NDCG] for item in result.of_split("test")}
+
+
+def _datasets(result: Result, split: str) -> list[str]:
+    return [item.judged.dataset for item in result.of_split(split)]
 
 
 def _quality(students: Mapping[str, Result]) -> tuple[JudgedOn, dict[str, list[np.ndarray]]]:

@@ -7,8 +7,7 @@ from steps.core.errors import UserError
 from steps.core.judged import JudgedSet, read_judged_sets
 from steps.core.tables import read_table
 from steps.evaluate.answers import answer_measures, answering_documents
-from steps.evaluate.pairs import SAT
-from steps.evaluate.params import EvaluateParams
+from steps.evaluate.params import SAT, EvaluateParams
 
 
 def read_evaluation_sets(ingest: Path, params: EvaluateParams) -> list[JudgedSet]:

@@ -8,12 +8,20 @@
                                            names; Answer@k only of data sets with answers, AUC-REL and AUC-SAT only of
                                            those with judged pairs of both kinds
     datasets_dev.<set>.<model>.<measure>   the same for the dev queries, where a data set has any
+    as_one.<name>.<model>.<measure>, as_one_dev    means over data sets that evaluate.as_one counts as one, as all means
+                                           over data sets do
     retention.<student>.mean_of_ratios     mean over data sets of student / teacher, test nDCG@10; 1.0 = as good
     retention.<student>.ratio_of_means     mean of the students over mean of the teachers
     retention.<student>.worst              the data set where it is least
     retention.<student>.ci95_low, ci95_high    bootstrap interval of mean_of_ratios over queries
+    retention_by_set.<set>.<student>.ratio, ci95_low, ci95_high    the same of one data set
     significance.<set>.<student>.p_value   two-sided paired t-test of nDCG@10, student against teacher
     significance.<set>.<student>.wins, ties, losses    queries on which the student is better, equal, worse
+    against_teacher.<set>.<student>.<measure>.difference, p_value, p_bootstrap, p_holm    student less teacher on test
+                                           queries; paired t-test, paired bootstrap, and the t-test adjusted by Holm for
+                                           the measure's family: every student on every data set
+    agreement.<set>.<student>.rbo, overlap rank-biased overlap (p = 0.9) with the teacher's hits, to evaluate.run_depth,
+                                           and share of its first ten among the student's, test queries
     gain.<set>.<tower>.difference, p_value     with evaluate.earlier_towers: mean test nDCG@10 of the teacher less that
                                            of what it was before (base, round_0, ...); two-sided paired t-test
     gain.<set>.<tower>.wins, ties, losses  queries on which the teacher is better, equal, worse
@@ -91,6 +99,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from steps.evaluate.as_one import joint_means, units
 from steps.evaluate.audit import Audit
 from steps.evaluate.choice import Choice
 from steps.evaluate.fusion_gains import fusion_gains
@@ -125,7 +134,13 @@ def assemble(
     return {
         "datasets": means["test"],
         "datasets_dev": means["dev"],
+        "as_one": joint_means(means["test"], task.params.as_one),
+        "as_one_dev": joint_means(means["dev"], task.params.as_one),
         "retention": {student: value.as_dict() for student, value in retained.items()},
+        "retention_by_set": {
+            dataset: {student: value.of_set[dataset].as_dict() for student, value in retained.items()}
+            for dataset in units(compared, task.params.as_one)
+        },
         "significance": {
             dataset: {student: value.as_dict() for student, value in row.items()} for dataset, row in compared.items()
         },

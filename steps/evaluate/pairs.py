@@ -9,9 +9,9 @@ import numpy as np
 from scipy.stats import rankdata
 
 from steps.core.judged import JudgedSet
+from steps.evaluate.params import REL, SAT
 from steps.evaluate.systems import Search
 
-REL, SAT = "AUC-REL", "AUC-SAT"
 _SCORES = 2_000_000  # hits in memory at once
 
 

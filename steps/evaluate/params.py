@@ -7,10 +7,11 @@ from pydantic import Field, field_validator, model_validator
 
 from steps.core.measures import NDCG, parse_measure
 from steps.core.params import Name, Strict
-from steps.evaluate.answers import ANSWER
-from steps.evaluate.choice import Faster
-from steps.evaluate.pairs import REL, SAT
-from steps.evaluate.perturbations import Perturbation
+
+Faster = Literal["if_no_worse", "unless_worse"]
+Perturbation = Literal["typos", "word_order", "prefix"]
+ANSWER = re.compile(r"Answer@([1-9]\d*)")
+REL, SAT = "AUC-REL", "AUC-SAT"
 
 
 class EvaluateParams(Strict):
@@ -26,6 +27,7 @@ class EvaluateParams(Strict):
     measures: list[str]
     min_relevance: dict[str, Annotated[int, Field(ge=1)]]
     ignore_identical_ids: bool
+    as_one: list[str]
     k: int = Field(ge=1000)
     run_depth: int = Field(ge=10)
     batch_size: int = Field(ge=1)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from steps.core.files import read_json, staged_file
+from steps.evaluate.as_one import counted, units
 from steps.evaluate.composition import Evaluation
 from steps.evaluate.facts import Facts, facts, generated_examples, generation_facts, mined_examples
 from steps.evaluate.frontier import Point, draw_frontier
@@ -102,6 +104,9 @@ def write_report(path: Path, evaluation: Evaluation, background: Background, ins
     page = environment.get_template("report.html.j2").render(
         metrics=metrics,
         measures=measured(metrics),
+        quality=counted(metrics),
+        quality_dev=counted(metrics, "datasets_dev"),
+        size_of=partial(_size_of, metrics),
         teacher=next(point for point in points if point.model == "teacher"),
         students=students,
         models=["bm25", *metrics["gain_overall"], *_with_fused(points, metrics)],
@@ -109,6 +114,7 @@ def write_report(path: Path, evaluation: Evaluation, background: Background, ins
         fastest=next(point for point in points if point.model != "teacher"),
         insight=insight,
         overlap={point.model: _mean_overlap(metrics, point.model) for point in students},
+        worst_set={point.model: _worst_set(metrics, point.model) for point in students},
         frontier=_frontier(points, metrics),
         pairs=PAIRS,
         histograms=_histograms(
@@ -131,15 +137,28 @@ def _with_fused(points: Sequence[Point], metrics: Metrics) -> list[str]:
     return [name for name in names if name in measured or name in metrics["latency"]]
 
 
+def _size_of(metrics: Metrics, dataset: str, split: str) -> int:
+    """Number of evaluated queries of a data set, or of those that count as one under its name."""
+    own = [sizes for name, sizes in metrics["queries"].items() if dataset in units([name], [dataset])]
+    return sum(sizes.get(split, 0) for sizes in own)
+
+
 def _mean_overlap(metrics: Metrics, student: str) -> float:
     """Mean over the data sets that are not judged; 0 where all are."""
     values = [row[student]["overlap"] for row in metrics["closeness"].values()]
     return float(np.mean(values)) if values else 0.0
 
 
+def _worst_set(metrics: Metrics, student: str) -> str:
+    """The data set on which a student keeps least; "" where none is judged."""
+    return min(
+        metrics["retention_by_set"], key=lambda name: metrics["retention_by_set"][name][student]["ratio"], default=""
+    )
+
+
 def _frontier(points: Sequence[Point], metrics: Metrics) -> Markup:
     """The drawing of the frontier; nothing where nothing is judged."""
-    sets = metrics["datasets"].values()
+    sets = counted(metrics).values()
     if not sets:
         return Markup()
     bm25 = sum(models["bm25"]["nDCG@10"] / models["teacher"]["nDCG@10"] for models in sets) / len(sets)

@@ -6,6 +6,7 @@ from typing import Any
 
 from steps.core.errors import UserError
 from steps.core.files import read_json
+from steps.evaluate.as_one import counted
 from steps.evaluate.closeness import told
 from steps.evaluate.fusion_gains import fusion_lines
 from steps.evaluate.metrics import VERSION
@@ -26,7 +27,7 @@ def results_table(reports: Path) -> str:
     if metrics.get("settings", {}).get("version") != VERSION:
         raise UserError(f"{path}: of another version of the format; run `dvc repro evaluate` to write it anew")
     lines, columns = [], _columns(metrics)
-    for dataset, models in metrics["datasets"].items():
+    for dataset, models in counted(metrics).items():
         teacher = models["teacher"]["nDCG@10"]
         heads = "".join(f"{name:>12}" for name in (*columns, "retention %", "p50 ms", "queries/s", "MB"))
         width = max(12, *(len(model) + 1 for model in models))
@@ -123,7 +124,7 @@ def choice_lines(metrics: Mapping[str, Any]) -> list[str]:
 
 def gain_lines(metrics: Mapping[str, Any]) -> list[str]:
     """The teacher against every tower that it was before, a line each; with a warning where training did not help."""
-    quality = metrics["datasets_dev"] or metrics["datasets"]
+    quality = counted(metrics, "datasets_dev") or counted(metrics)
     split = "dev" if metrics["datasets_dev"] else "test, as there are no dev queries"
     lines = []
     for tower, gain in metrics["gain_overall"].items():

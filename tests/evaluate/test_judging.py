@@ -15,7 +15,8 @@ from steps.core.judged import JudgedSet
 from steps.core.tables import table_from_rows, write_table
 from steps.evaluate.answers import answering_documents, found_answers, holds, tokens
 from steps.evaluate.judging import read_evaluation_sets
-from steps.evaluate.pairs import REL, SAT, auc, pooled_auc
+from steps.evaluate.pairs import auc, pooled_auc
+from steps.evaluate.params import REL, SAT
 from steps.evaluate.scoring import score_and_keep
 
 

@@ -71,6 +71,7 @@ def test_metrics_have_the_documented_keys(reports: Path) -> None:
         "datasets", "datasets_dev", "retention", "significance", "latency", "sizes", "indexes", "serving", "geometry",
         "queries", "audit", "settings", "choice", "closeness", "closeness_texts", "gain", "gain_dev", "gain_overall",
         "fused", "slices", "perturbed", "proposition", "space", "effort", "semantic_ids",
+        "retention_by_set", "against_teacher", "agreement", "as_one", "as_one_dev",
     }  # fmt: skip
     for part in ("datasets", "datasets_dev"):
         assert set(metrics[part]) == {"api", "med"}
@@ -294,7 +295,16 @@ def test_where_nothing_is_judged_the_closest_to_the_teacher_is_chosen(
     assert {path.name for path in reports.iterdir()} == {
         "metrics.json", "report.html", "frontier.csv", "per_query.parquet", "slices.parquet", "runs",
     }  # fmt: skip
-    for key in ("datasets", "datasets_dev", "retention", "significance", "serving", "geometry", "queries"):
+    empty = (
+        "datasets",
+        "datasets_dev",
+        "retention",
+        "retention_by_set",
+        "significance",
+        "against_teacher",
+        "agreement",
+    )
+    for key in (*empty, "serving", "geometry", "queries"):
         assert metrics[key] == {}
     assert metrics["closeness_texts"] == {name: {"sentences": 2} for name in ("api", "med")}
     close = {name: [row[name]["overlap"] for row in metrics["closeness"].values()] for name in ("2l", "static")}
@@ -326,6 +336,30 @@ def test_a_judged_data_set_decides_beside_one_that_is_not(tmp_path: Path) -> Non
     page, table = (reports / "report.html").read_text(), results_table(reports)
     assert "No test query of med is judged" in page and "No test query of med is judged" in table
     assert "Quality against latency" in page and "api (test queries)" in table
+
+
+def test_forums_of_one_kind_count_as_one(tmp_path: Path) -> None:
+    names = ("med", "cqadupstack-api", "cqadupstack-web")
+    documents = write_inputs(tmp_path, names, judged=names)
+    folders = Folders(*(tmp_path / name for name in ("ingest", "mine", "embed", "generate", "teach", "distill")))
+    stage.evaluate(fake_systems(tmp_path, documents, **KNOWN), folders, tmp_path / "reports", params(), RULE, NullRun())
+    metrics = json.loads((tmp_path / "reports/metrics.json").read_text())
+    parts = [metrics["datasets"][name]["2l"]["nDCG@10"] for name in names[1:]]
+    assert metrics["as_one"]["cqadupstack"]["2l"]["nDCG@10"] == pytest.approx(np.mean(parts))
+    assert set(metrics["retention_by_set"]) == {"med", "cqadupstack"}
+    dev = [metrics["datasets_dev"][name]["2l"]["nDCG@10"] for name in names]
+    assert metrics["choice"]["ndcg"] == pytest.approx(dev[0] / 2 + dev[1] / 4 + dev[2] / 4)
+    page, table = (tmp_path / "reports/report.html").read_text(), results_table(tmp_path / "reports")
+    assert "cqadupstack (test queries)" in table and "cqadupstack-api" not in table
+    assert '<h3>cqadupstack <span class="muted small">20 test queries' in page
+
+
+def test_a_table_of_an_older_format_is_refused(tmp_path: Path, reports: Path) -> None:
+    metrics = json.loads((reports / "metrics.json").read_text())
+    metrics["settings"].pop("version")
+    write_json(tmp_path / "metrics.json", metrics)
+    with pytest.raises(UserError, match=r"metrics\.json: of another version of the format; run `dvc repro evaluate`"):
+        results_table(tmp_path)
 
 
 def test_a_release_without_a_data_set_is_named(tmp_path: Path) -> None:

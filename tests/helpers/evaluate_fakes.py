@@ -34,6 +34,7 @@ def params(**changes: object) -> EvaluateParams:
         "measures": ["nDCG@10", "RR@10", "AP@1000", "R@5", "R@20", "R@100"],
         "min_relevance": {},
         "ignore_identical_ids": False,
+        "as_one": ["cqadupstack"],
         "k": 1000,
         "run_depth": 10,
         "batch_size": 8,

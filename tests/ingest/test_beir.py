@@ -186,7 +186,8 @@ def test_second_labels_and_answer_strings_become_tables_of_their_own(beir: Maker
     assert [(row["line"], row["reason"]) for row in rejected if row["source"] == "toy/answers.jsonl.gz"] == [
         (2, "unknown_query"), (3, "empty_text"), (4, "wrong_type"), (5, "duplicate_id"),
     ]  # fmt: skip
-    run(sources=params(beir()).sources, output=tmp_path / "plain", params=params(beir()), run=NullRun())
+    (beir() / "answers.jsonl.gz").unlink()
+    run(sources=params(folder).sources, output=tmp_path / "plain", params=params(folder), run=NullRun())
     assert not {"satisfaction.parquet", "answers.parquet"} & {path.name for path in (tmp_path / "plain").iterdir()}
 
 
