@@ -18,7 +18,9 @@ from steps.core.corpus import corpus_batches
 from steps.core.tables import read_table, table_path
 from steps.distill.params import Base, Fresh, Layers, Phase, Static, StudentParams
 from steps.generate.params import GenerateParams
+from steps.rank.params import CrossEncoderParams
 from steps.teach.kinds.contrastive import Contrastive
+from steps.teach.kinds.cross_encoder import CrossEncoder
 
 TOKENS_A_WORD = 1.4
 LONGEST = 256  # tokens of a document that a teacher reads, where its kind does not say
@@ -82,13 +84,15 @@ def forecast(data: Data, params: Params, layer: float, layers: int, speed: float
     }
     for name in params.rank.rankers:
         ranker = params.rank.described(name)
-        trained = ranker.epochs * min(ranker.max_triplets, 4 * data.train_queries)
-        trained *= 1 + ranker.negatives + ranker.random_negatives
+        trained = _pairs(ranker, data)
         scored = (min(ranker.max_queries, data.train_queries) + ranker.dev_queries) * ranker.depth
         pairs = BACKWARD * trained + scored * len(params.candidates.searchers)
         work[f"rank@{name}"] = tower * ranker.max_length * pairs
     for name in params.teach.teachers:
         teacher = params.teach.described(name)
+        if isinstance(teacher, CrossEncoder):
+            pairs = BACKWARD * _pairs(teacher, data) + teacher.dev_queries * teacher.dev_documents
+            work[f"teach@{name}"] = tower * teacher.max_length * pairs
         if not isinstance(teacher, Contrastive):
             continue  # of other kinds nothing is known here
         drawn = min(teacher.max_triplets or 4 * data.train_queries, 4 * data.train_queries)
@@ -100,13 +104,24 @@ def forecast(data: Data, params: Params, layer: float, layers: int, speed: float
         if triplets and name == params.teach.index and params.evaluate.earlier_towers:
             work["evaluate"] += tower * data.documents * data.document_tokens * (1 + teacher.rounds.more)
     for name in params.score.teachers:
-        work[f"score@{name}"] = tower * (data.documents * data.document_tokens + SHORT * data.texts)
+        scorer = params.teach.teacher.get(name) or params.rank.ranker[name]
+        if isinstance(scorer, CrossEncoder | CrossEncoderParams):
+            read = params.embed.neighbours + min(params.score.pairs, params.embed.neighbours)
+            work[f"score@{name}"] = tower * scorer.max_length * data.texts * read
+        else:
+            work[f"score@{name}"] = tower * (data.documents * data.document_tokens + SHORT * data.texts)
     for name in params.distill.students:
         student = params.distill.student[name]
         texts = sum(_texts(phase, student, data, params) for phase in student.phases)
         work[f"distill@{name}"] = texts * _text(student, layer, layers)
         work[f"release@{name}"] = 0
     return {stage: FIXED[stage.partition("@")[0]] + operations / speed for stage, operations in work.items()}
+
+
+def _pairs(ranker: CrossEncoder | CrossEncoderParams, data: Data) -> float:
+    """Pairs that a cross encoder is trained on."""
+    lists = min(ranker.max_triplets or 4 * data.train_queries, 4 * data.train_queries)
+    return ranker.epochs * lists * (1 + ranker.negatives + ranker.random_negatives)
 
 
 def _sources(train_queries: int, documents: int, params: GenerateParams) -> int:
