@@ -17,6 +17,7 @@ from steps.core.tables import FILLER, Part, table_path
 from steps.distill.losses.base import Need
 from steps.distill.params import DOCUMENT_PARTS, StudentParams
 from steps.index.params import IndexParams
+from steps.teach.kinds.cross_encoder import CrossEncoder
 from steps.teach.kinds.on_triplets import OnTriplets
 
 _POINTS_A_CENTROID = 39  # of `index`, below which faiss calls k-means badly trained
@@ -65,8 +66,13 @@ def _teachers(params: Params, found: Found) -> Iterator[str]:
     """A line for each teacher that nothing trains."""
     for name in params.teach.teachers:
         teacher, key = params.teach.described(name), f"teach.teacher.{name}.epochs"
-        if not isinstance(teacher, OnTriplets) or teacher.epochs == 0 or found.minable:
+        if not isinstance(teacher, OnTriplets | CrossEncoder) or teacher.epochs == 0 or found.minable:
             continue
+        if isinstance(teacher, CrossEncoder):
+            raise UserError(
+                f"params.yaml: {key} is {teacher.epochs:g}, but no triplet can be mined of these data, so a cross"
+                f" encoder has nothing to train on; give ingest clicks or judgements, or take {name} off teach.teachers"
+            )
         if found.logged:
             raise UserError(
                 f"params.yaml: {key} is {teacher.epochs:g}, but the log of the training queries does not have both"

@@ -18,7 +18,9 @@ from steps.core.corpus import corpus_batches
 from steps.core.tables import read_table, table_path
 from steps.distill.params import Base, Fresh, Layers, Phase, Static, StudentParams
 from steps.generate.params import GenerateParams
+from steps.rank.params import CrossEncoderParams
 from steps.teach.kinds.contrastive import Contrastive
+from steps.teach.kinds.cross_encoder import CrossEncoder
 from steps.teach.kinds.on_triplets import OnTriplets
 
 TOKENS_A_WORD = 1.4
@@ -83,13 +85,15 @@ def forecast(data: Data, params: Params, layer: float, layers: int, speed: float
     }
     for name in params.rank.rankers:
         ranker = params.rank.described(name)
-        trained = ranker.epochs * min(ranker.max_triplets, 4 * data.train_queries)
-        trained *= 1 + ranker.negatives + ranker.random_negatives
+        trained = _pairs(ranker, data)
         scored = (min(ranker.max_queries, data.train_queries) + ranker.dev_queries) * ranker.depth
         pairs = BACKWARD * trained + scored * len(params.candidates.searchers)
         work[f"rank@{name}"] = tower * ranker.max_length * pairs
     for name in params.teach.teachers:
         teacher = params.teach.described(name)
+        if isinstance(teacher, CrossEncoder):
+            pairs = BACKWARD * _pairs(teacher, data) + teacher.dev_queries * teacher.dev_documents
+            work[f"teach@{name}"] = tower * teacher.max_length * pairs
         if not isinstance(teacher, OnTriplets):
             continue  # of other kinds nothing is known here
         rounds = teacher.rounds.more if isinstance(teacher, Contrastive) else 0
@@ -103,10 +107,12 @@ def forecast(data: Data, params: Params, layer: float, layers: int, speed: float
             work["evaluate"] += tower * data.documents * data.document_tokens * (1 + rounds)
     asked = min(params.score.max_texts or data.texts, data.texts)
     for name in params.score.teachers:
+        scorer = params.teach.teacher.get(name) or params.rank.ranker[name]
         read = data.documents * data.document_tokens + SHORT * asked
-        if name in params.rank.rankers:  # reads each text with each of its documents
-            pairs = asked * min(params.score.depth or params.embed.neighbours, params.embed.neighbours)
-            read = pairs * min(params.rank.described(name).max_length, data.document_tokens + SHORT)
+        if isinstance(scorer, CrossEncoder | CrossEncoderParams):  # reads each text with each of its documents
+            nearest = min(params.score.depth or params.embed.neighbours, params.embed.neighbours)
+            pairs = asked * (nearest + min(params.score.pairs, nearest))
+            read = pairs * min(scorer.max_length, data.document_tokens + SHORT)
         work[f"score@{name}"] = tower * read
     for name in params.distill.students:
         student = params.distill.student[name]
@@ -114,6 +120,12 @@ def forecast(data: Data, params: Params, layer: float, layers: int, speed: float
         work[f"distill@{name}"] = texts * _text(student, layer, layers)
         work[f"release@{name}"] = 0
     return {stage: FIXED[stage.partition("@")[0]] + operations / speed for stage, operations in work.items()}
+
+
+def _pairs(ranker: CrossEncoder | CrossEncoderParams, data: Data) -> float:
+    """Pairs that a cross encoder is trained on."""
+    lists = min(ranker.max_triplets or 4 * data.train_queries, 4 * data.train_queries)
+    return ranker.epochs * lists * (1 + ranker.negatives + ranker.random_negatives)
 
 
 def _sources(train_queries: int, documents: int, params: GenerateParams) -> int:

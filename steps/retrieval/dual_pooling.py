@@ -78,13 +78,13 @@ def dual_pooled(base: str, pooling: Pooling, scale: float, max_length: int) -> C
     """A base's network and tokenizer with dual pooling, in fp32; UserError for a tokenizer without [CLS] and [SEP]."""
     first: Any = load_tower(base, "query")[0]
     tokenizer = getattr(first, "tokenizer", None)
-    ends = [getattr(tokenizer, f"{name}_token_id", None) for name in ("cls", "sep")]
-    if not isinstance(first, Transformer) or None in ends:
+    cls, sep = (getattr(tokenizer, f"{name}_token_id", None) for name in ("cls", "sep"))
+    if not isinstance(first, Transformer) or cls is None or sep is None:
         raise UserError(
             f"model {base}: has no tokens [CLS] and [SEP] around a query and a document; take an encoder like BERT or"
             " RoBERTa, or set pooling: cls"
         )
-    return _assembled(first, DualPooling(pooling, scale, *ends), max_length)
+    return _assembled(first, DualPooling(pooling, scale, cls, sep), max_length)
 
 
 def load_dual_pooled(source: str | Path, max_length: int | None = None) -> CrossEncoder | None:

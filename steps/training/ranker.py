@@ -152,7 +152,7 @@ def checkpoint_folder(
     """
     key = hashlib.sha256()
     key.update(f"{code_digest(*{code, __name__})} {torch.__version__}".encode())
-    key.update(json.dumps(knobs | {"computes_in": resolve_precision(knobs["precision"])}, sort_keys=True).encode())
+    key.update(json.dumps({**knobs, "computes_in": resolve_precision(knobs["precision"])}, sort_keys=True).encode())
     for name, tensor in sorted(ranker.state_dict().items()):
         key.update(name.encode() + tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
     for each in choice.chosen:

@@ -198,6 +198,7 @@ def test_the_file_holds_the_13_subsets_and_every_table() -> None:
     assert list(expected.tables) == [
         "ladder",
         "ladder_trained",
+        "ce_to_de",
         "layers",
         "qkd",
         "qkd_magnitude",

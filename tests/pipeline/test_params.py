@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import yaml
+from cross_encoders import CROSS, DUAL
 
 from pipeline.params import Params, check_params, load_params
 from steps.core.errors import UserError
@@ -91,6 +92,41 @@ def test_a_late_interaction_teacher_scores_as_many_documents_as_students_compare
     raw["distill"]["student"]["4l"]["teacher_top_k"] = 11
     with pytest.raises(UserError, match=r"scores 10 documents of a text \(score\.depth\), but teacher_top_k is 11"):
         check_params(raw, "params.yaml")
+
+
+def with_cross_encoders(losses: list[dict[str, Any]], pairs: int) -> dict[str, Any]:
+    raw = changed("distill.student.4l.losses", losses)
+    raw["teach"]["teacher"] |= {
+        "cls": CROSS,
+        "dual": DUAL,
+        "other": raw["teach"]["teacher"]["dense"],
+    }
+    raw["teach"]["teachers"] += ["cls", "dual", "other"]
+    raw["rank"]["rankers"] = ["cross"]
+    raw["candidates"]["queries"] = "all"
+    raw["score"] |= {"teachers": ["cls", "dual", "other", "cross"], "pairs": pairs}
+    return raw
+
+
+def test_a_student_learns_embeddings_of_pairs_from_a_cross_encoder_of_the_right_pooling() -> None:
+    pooled, joint = ({"kind": f"{name}_embedding"} for name in ("pooled", "joint"))
+    wanted = r"learns the embeddings of a cross encoder with pooling: "
+    for losses, pairs, said in (
+        ([pooled | {"teacher": "dual"}, joint | {"teacher": "cls"}], 1, ""),
+        ([joint | {"teacher": "cross"}], 1, ""),
+        ([pooled | {"teacher": "dual"}], 0, r"4l: pooled_embedding@dual learns .* score\.pairs is 0; set it to 1"),
+        ([pooled | {"teacher": "cls"}], 1, wanted + "special_tokens or segments"),
+        ([pooled | {"teacher": "cross"}], 1, wanted + "special_tokens or segments"),
+        ([pooled | {"teacher": "other"}], 1, wanted),
+        ([joint | {"teacher": "dual"}], 1, wanted + "cls"),
+        ([joint | {"teacher": "dense"}], 1, r"names the teacher 'dense', that of the index"),
+        ([pooled | {"teacher": "gone"}], 1, r"names the teacher 'gone', but score\.teachers has only"),
+    ):
+        if not said:
+            check_params(with_cross_encoders(losses, pairs), "params.yaml")
+            continue
+        with pytest.raises(UserError, match=said):
+            check_params(with_cross_encoders(losses, pairs), "params.yaml")
 
 
 @pytest.mark.parametrize("name", ["base", "round_0"])

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from cross_encoders import CROSS, DUAL, POOLED
 from rank_fakes import liked, write_encoder
 from recorder import Recorder
 from safetensors.torch import load_file
@@ -26,31 +27,6 @@ from steps.teach.params import TeachParams
 from steps.teach.reconstruction import WithReconstruction, reconstruction
 from steps.teach.run import run as teach
 
-PARAMS = {
-    "kind": "cross_encoder",
-    "base": "set by the test",
-    "pooling": "cls",
-    "scale": 1.0,
-    "reconstruction_weight": 0.0,
-    "loss": "bce",
-    "positive_weight": "auto",
-    "negatives": 2,
-    "random_negatives": 1,
-    "max_triplets": 0,
-    "epochs": 1.0,
-    "batch_size": 16,
-    "learning_rate": 1e-3,
-    "warmup_ratio": 0.1,
-    "dropout": 0.1,
-    "max_length": 32,
-    "checkpoint_steps": 2,
-    "dev_queries": 5,
-    "dev_documents": 10,
-    "precision": "fp32",
-    "seed": 3,
-}
-DUAL = {"pooling": "segments", "scale": 0.1, "reconstruction_weight": 0.5}
-
 
 @pytest.fixture
 def base(tmp_path: Path) -> Path:
@@ -62,7 +38,7 @@ def train(folder: Path, base: Path, run: Run | None = None, name: str = "cross",
     mined, judged = liked()
     ingest, mine = write_world(folder, mined=mined)
     write_table(ingest, "qrels", table("qrels", judged))
-    params = CrossEncoder.model_validate(PARAMS | {"base": str(base)} | changes)
+    params = CrossEncoder.model_validate(CROSS | {"base": str(base)} | changes)
     teach(ingest, mine, folder / name, params, run or NullRun())
     return folder / name
 
@@ -70,7 +46,7 @@ def train(folder: Path, base: Path, run: Run | None = None, name: str = "cross",
 @pytest.mark.medium
 @pytest.mark.parametrize(
     "changes",
-    [{"loss": "lambda"}, DUAL, DUAL | {"pooling": "special_tokens", "loss": "lambda"}],
+    [{"loss": "lambda"}, POOLED, POOLED | {"pooling": "special_tokens", "loss": "lambda"}],
     ids=["cls", "segments", "special_tokens"],
 )
 def test_it_learns_to_rank(tmp_path: Path, base: Path, own_cache: Path, changes: dict[str, Any]) -> None:
@@ -114,7 +90,7 @@ def test_the_term_is_of_the_tokens_of_queries_and_documents_of_the_same_batch(
     tmp_path: Path, base: Path, loss: str
 ) -> None:
     ranker = dual_pooled(str(base), "segments", 0.1, 32).eval()
-    params: Any = CrossEncoder.model_validate(PARAMS | DUAL | {"base": str(base), "loss": loss})
+    params: Any = CrossEncoder.model_validate(DUAL | {"base": str(base), "loss": loss})
     ranking = training.objective(ranker, params, 2.0)
     made = WithReconstruction(ranker, ranking, 0.5)
     pairs = [("how to add", "sum rows at once"), ("show", "plot images"), ("show", "sum rows")]
@@ -147,7 +123,7 @@ def test_the_term_is_of_the_tokens_of_queries_and_documents_of_the_same_batch(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("changes", [{}, DUAL], ids=["cls", "segments"])
+@pytest.mark.parametrize("changes", [{}, POOLED], ids=["cls", "segments"])
 def test_a_killed_training_continues_to_the_same_weights(
     tmp_path: Path, base: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any]
 ) -> None:
@@ -213,10 +189,10 @@ def test_what_cannot_train_is_named(tmp_path: Path, base: Path, monkeypatch: pyt
 )
 def test_knobs_that_contradict_each_other_are_named(changes: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
-        CrossEncoder.model_validate(PARAMS | changes)
+        CrossEncoder.model_validate(CROSS | changes)
 
 
 def test_it_cannot_make_the_index() -> None:
-    given = {"teachers": ["cross"], "index": "cross", "teacher": {"cross": PARAMS | {"base": "b"}}}
+    given = {"teachers": ["cross"], "index": "cross", "teacher": {"cross": CROSS | {"base": "b"}}}
     with pytest.raises(ValueError, match=r"index is 'cross', a cross_encoder, which gives a text no vector"):
         TeachParams.model_validate(given)
