@@ -8,6 +8,7 @@ import numpy as np
 
 from steps.core.errors import UserError
 from steps.core.towers import load_tower
+from steps.distill.attention import AttentionPair
 from steps.distill.candidates import Candidates, positives_of
 from steps.distill.checks import check_candidates, check_document_tokens
 from steps.distill.losses.base import Need, Units
@@ -80,7 +81,10 @@ class ObjectiveMaker:
         """The objective of a phase; UserError when a loss has nothing to compare."""
         candidates = self._candidates(phase) if phase.needs(Need.CANDIDATES) else None
         document_tokens = self._document_tokens() if self.chosen.towers == "symmetric" else None
-        return Objective(phase.losses, self._teachers(phase), candidates, document_tokens, self.units)
+        attention = None
+        if phase.needs(Need.ATTENTION):
+            attention = AttentionPair(self.made, load_tower(self.teacher, "query"), self.params.precision)
+        return Objective(phase.losses, self._teachers(phase), candidates, document_tokens, self.units, attention)
 
     def rows(self, phase: Phase) -> np.ndarray:
         """Rows of the texts of a phase: all that train, but where it learns scores only those that a teacher scored.

@@ -26,6 +26,7 @@ class Need(StrEnum):
     LABELS = "labels"  # which candidate is a text's positive
     SCORES = "scores"  # of the loss' teacher for the candidates
     LENGTHS = "lengths"  # of the teacher's vectors before its normalisation
+    ATTENTION = "attention"  # maps of the student and of the index teacher, which runs along
     OWN_DOCUMENTS = "own documents"  # a document tower that trains: `towers: symmetric`
 
 
@@ -47,6 +48,7 @@ class Outputs:
     queries: Tensor  # (n, dim), as they are served
     raw: Tensor  # (n, dim), before the final normalisation; the same where there is none
     documents: Tensor | None = None  # (m, dim)
+    attention: Tensor | None = None  # (n, layers, heads, length, length)
 
     def truncate(self, dim: int) -> "Outputs":
         """The first `dim` dimensions of everything, at its old length."""
@@ -56,7 +58,7 @@ class Outputs:
     def measured_in(self, units: Units) -> "Outputs":
         """Everything in these units."""
         documents = None if self.documents is None else self.documents / units.documents
-        return Outputs(self.queries / units.queries, self.raw / units.queries, documents)
+        return replace(self, queries=self.queries / units.queries, raw=self.raw / units.queries, documents=documents)
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,7 @@ class Targets:
     cosine: bool  # whether the index teacher compares by cosine, else by inner product
     lengths: Tensor | None = None  # (n,)
     scores: Mapping[str, Scores] = field(default_factory=dict)  # by teacher; "" is the index teacher
+    attention: Tensor | None = None  # (n, layers, heads, length, length), layers as the student's
 
     def truncate(self, dim: int) -> "Targets":
         """The first `dim` dimensions of the vectors, at their old length; scores stay those of whole vectors."""
