@@ -1,11 +1,13 @@
 """What a step minimises: the weighted sum of the losses' means over the texts of a batch."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from steps.distill.attention import AttentionPair
 from steps.distill.candidates import Candidates, Drawn
 from steps.distill.losses.base import Batch, Loss, Need, Outputs, Units
 from steps.distill.students import Student
@@ -29,15 +31,17 @@ class Objective:
         document_tokens: Tokens | None = None,
         units: Units | None = None,
         heads: Mapping[str, nn.Module] | None = None,
+        attention: AttentionPair | None = None,
     ) -> None:
         """`candidates` where a loss compares documents; `document_tokens` of all documents for a symmetric student.
 
         `units` of the vectors that losses see; None = 1. `heads` of the losses that have one, by their names.
+        `attention` where a loss compares attention maps.
         """
         self.losses = {loss.name: loss for loss in losses}
         self.names: Sequence[str] = list(self.losses)
         self.teachers, self.candidates, self.document_tokens = teachers, candidates, document_tokens
-        self.units, self.heads = units or Units(), dict(heads or {})
+        self.units, self.heads, self.attention = units or Units(), dict(heads or {}), attention
         self.last: tuple[int, np.ndarray, Drawn] | None = None
 
     @property
@@ -71,6 +75,8 @@ class Objective:
         made = {"queries": student.embed(tokens, piece)}
         if self.document_tokens is not None and len(documents):
             made["documents"] = student.embed(self.document_tokens, documents)
+        if self.attention is not None:
+            made |= self.attention.maps(tokens, piece)
         return made | self.teachers.forward(piece, documents)
 
     def terms(
@@ -80,12 +86,14 @@ class Objective:
         drawn = self._drawn(rows, step)
         documents = _NONE if drawn is None else drawn.documents
         targets = self.teachers.targets(made, piece, documents).measured_in(self.units)
+        targets = replace(targets, attention=made.get("teacher_attention"))
         own = made.get("documents")
         outputs = Outputs(
             queries=student.normalised(made["queries"]),
             raw=made["queries"],
             documents=None if own is None else student.normalised(own),
             heads=self.heads,
+            attention=made.get("attention"),
         ).measured_in(self.units)
         batch, labelled = self._batch(drawn, piece, rows, outputs.raw)
         found: dict[str, Tensor] = {}

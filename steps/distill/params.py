@@ -194,6 +194,8 @@ class StudentParams(Phase):
                 raise ValueError(
                     f"losses: {own[0].kind} trains a document tower; it needs towers: symmetric and no place in `then`"
                 )
+        if not isinstance(self.start, Layers) and any(phase.needs(Need.ATTENTION) for phase in self.phases):
+            raise ValueError("losses: attention compares maps over the teacher's tokens; use start: {layers: [...]}")
         if self.towers != "asymmetric" and self.then:
             raise ValueError("then: it compares with the teacher's frozen documents; use towers: asymmetric")
         if self.towers == "joint" and not self.needs(Need.CANDIDATES):

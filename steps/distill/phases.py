@@ -10,6 +10,7 @@ from torch import nn
 
 from steps.core.errors import UserError
 from steps.core.towers import device, load_tower
+from steps.distill.attention import AttentionPair
 from steps.distill.candidates import Candidates, positives_of
 from steps.distill.checks import check_candidates, check_document_tokens
 from steps.distill.joint_documents import joint_documents
@@ -84,8 +85,10 @@ class ObjectiveMaker:
         """The objective of a phase; UserError when a loss has nothing to compare."""
         candidates = self._candidates(phase) if phase.needs(Need.CANDIDATES) else None
         document_tokens = self._document_tokens() if self.chosen.towers == "symmetric" else None
-        teachers = self._teachers(phase)
-        return Objective(phase.losses, teachers, candidates, document_tokens, self.units, self._heads(phase))
+        teachers, heads, attention = self._teachers(phase), self._heads(phase), None
+        if phase.needs(Need.ATTENTION):
+            attention = AttentionPair(self.made, load_tower(self.teacher, "query"), self.params.precision)
+        return Objective(phase.losses, teachers, candidates, document_tokens, self.units, heads, attention)
 
     def rows(self, phase: Phase) -> np.ndarray:
         """Rows of the texts of a phase: all that train, but where it learns scores only those that a teacher scored.

@@ -64,7 +64,7 @@ class Sources:
         """
         folder = self.score / teacher
         table = read_table(folder, "scores")
-        documents = np.full(self.nearest(count).shape, -1, dtype=np.int32)
+        documents: np.ndarray = np.full(self.nearest(count).shape, -1, dtype=np.int32)
         scored, starts = np.unique(table["text_row"].to_numpy(), return_index=True)
         each = table.num_rows // max(1, len(scored))  # of a text; a scorer may have read more than are asked for
         if not np.array_equal(starts, each * np.arange(len(scored))) or len(scored) * each != table.num_rows:

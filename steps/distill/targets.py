@@ -41,7 +41,7 @@ class ScoreTable:
     @property
     def scored(self) -> np.ndarray:
         """Which texts have scores, boolean `(texts,)`."""
-        return (self.documents >= 0).any(axis=1)
+        return np.asarray((self.documents >= 0).any(axis=1))
 
     def of(self, rows: np.ndarray, documents: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Scores `(n, m)` of sorted `documents` `(m,)`, 0 where there is none, and where there is one."""

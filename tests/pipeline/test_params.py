@@ -129,6 +129,16 @@ def test_a_student_learns_embeddings_of_pairs_from_a_cross_encoder_of_the_right_
             check_params(with_cross_encoders(losses, pairs), "params.yaml")
 
 
+def test_a_reranker_is_a_teacher_that_reads_pairs() -> None:
+    raw = changed("teach", {"teachers": ["dense", "late"], "index": "dense", "teacher": {"dense": DENSE, "late": LATE}})
+    raw["evaluate"]["rerankers"] = ["late"]
+    check_params(raw, "params.yaml")
+    for name, message in (("gone", "teach.teachers and rank.rankers have only"), ("dense", "which reads no pairs")):
+        raw["evaluate"]["rerankers"] = [name]
+        with pytest.raises(UserError, match=rf"evaluate\.rerankers names '{name}'.*{message}"):
+            check_params(raw, "params.yaml")
+
+
 @pytest.mark.parametrize("name", ["base", "round_0"])
 def test_a_student_may_be_named_as_an_earlier_tower_only_where_none_is_measured(name: str) -> None:
     raw = changed("distill.student." + name, TRACKED["distill"]["student"]["static"])

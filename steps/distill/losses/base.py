@@ -27,6 +27,7 @@ class Need(StrEnum):
     SCORES = "scores"  # of the loss' teacher for the candidates
     LENGTHS = "lengths"  # of the teacher's vectors before its normalisation
     PAIRS = "pairs"  # the loss' teacher's embeddings of a text with its nearest documents
+    ATTENTION = "attention"  # maps of the student and of the index teacher, which runs along
     OWN_DOCUMENTS = "own documents"  # a document tower that trains: `towers: symmetric`
 
 
@@ -49,6 +50,7 @@ class Outputs:
     raw: Tensor  # (n, dim), before the final normalisation; the same where there is none
     documents: Tensor | None = None  # (m, dim)
     heads: Mapping[str, nn.Module] = field(default_factory=dict)  # of the losses that have one, by the loss' name
+    attention: Tensor | None = None  # (n, layers, heads, length, length)
 
     def truncate(self, dim: int) -> "Outputs":
         """The first `dim` dimensions of everything, at its old length."""
@@ -93,6 +95,7 @@ class Targets:
     lengths: Tensor | None = None  # (n,)
     scores: Mapping[str, Scores] = field(default_factory=dict)  # by teacher; "" is the index teacher
     pairs: Mapping[str, Pairs] = field(default_factory=dict)  # by teacher
+    attention: Tensor | None = None  # (n, layers, heads, length, length), layers as the student's
 
     def truncate(self, dim: int) -> "Targets":
         """The first `dim` dimensions of the vectors, at their old length; scores stay those of whole vectors."""
