@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,11 @@ import numpy as np
 from steps.core.towers import load_tower
 from steps.distill.candidates import Candidates, positives_of
 from steps.distill.checks import check_candidates, check_document_tokens
+from steps.distill.joint import JointTeacher, TrainedTower
+from steps.distill.layer_alignment import LayerAlignment
+from steps.distill.layers import layer_alignment
 from steps.distill.losses.base import Need, Units
+from steps.distill.losses.layer import LayerDistillation
 from steps.distill.objective import Objective
 from steps.distill.params import DistillParams, Phase, Static, StudentParams
 from steps.distill.sources import Sources
@@ -77,7 +82,9 @@ class ObjectiveMaker:
         """The objective of a phase; UserError when a loss has nothing to compare."""
         candidates = self._candidates(phase) if phase.needs(Need.CANDIDATES) else None
         document_tokens = self._document_tokens() if self.chosen.towers == "symmetric" else None
-        return Objective(phase.losses, self._teachers(phase), candidates, document_tokens, self.units)
+        teachers = self._teachers(phase)
+        layers = self._layers(phase, teachers, candidates)
+        return Objective(phase.losses, teachers, candidates, document_tokens, self.units, layers)
 
     def _teachers(self, phase: Phase) -> Teachers:
         stored = StoredTeachers(
@@ -87,10 +94,32 @@ class ObjectiveMaker:
             lengths=self.sources.lengths if phase.needs(Need.LENGTHS) else None,
             scores={name: self.sources.scores(name, phase.teacher_top_k) for name in phase.teachers},
         )
-        if self.chosen.targets == "stored":
+        if phase.targets == "stored":
             return stored
         texts = self.sources.texts["text"].to_pylist()
+        if phase.targets == "joint":
+            queries = self.trained_tower.read("query", texts, self.params.max_length)
+            documents = self.trained_tower.read(
+                "document", self.sources.document_texts(), self.chosen.max_document_length
+            )
+            return JointTeacher(self.trained_tower, queries, documents, stored)
         return OnlineTeacher(load_tower(self.teacher, "query"), texts, stored, self.params.precision)
+
+    @cached_property
+    def trained_tower(self) -> TrainedTower:
+        """The teacher of `targets: joint`: one for all phases, each of which goes on where the last one ended."""
+        return TrainedTower(self.teacher, self.params.precision)
+
+    def _layers(self, phase: Phase, teachers: Teachers, candidates: Candidates | None) -> LayerAlignment | None:
+        asking = [loss for loss in phase.losses if isinstance(loss, LayerDistillation)]
+        if not asking or candidates is None:
+            return None
+        joint = teachers if isinstance(teachers, JointTeacher) else None
+        own_documents = self.chosen.towers == "symmetric"
+        return layer_alignment(
+            asking[0], self.made, self.teacher, joint, self.sources, candidates, self.training, self.params,
+            own_documents=own_documents,
+        )  # fmt: skip
 
     def _candidates(self, phase: Phase) -> Candidates:
         nearest = self.sources.nearest(phase.teacher_top_k)

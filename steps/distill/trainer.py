@@ -77,7 +77,7 @@ def train(
     and have equal weights at every step; rank 0 validates. UserError when the loss or a validation is not a finite
     number, or when one of the losses does not move the student.
     """
-    trained = {"student": student.tower} | {f"teacher.{at}": each for at, each in enumerate(objective.teachers.modules)}
+    trained = {"student": student.tower} | objective.modules
     weights = [weight for module in trained.values() for weight in module.parameters()]
     student.tower.eval()
     per_epoch = len(epoch_rows(data.training, data.parts, params.repeats, params.seed, 0))
@@ -86,7 +86,7 @@ def train(
     length: Length = UntilConverged(params.convergence, schedule.warmup_ratio, done)
     if schedule.epochs != "auto":
         length = Counted(max(1, math.ceil(schedule.epochs * steps_of_epoch)), schedule.warmup_ratio)
-    optimizer = _optimizer(student, objective.teachers.modules, schedule)
+    optimizer = _optimizer(student, list(objective.modules.values()), schedule)
     rate = torch.optim.lr_scheduler.LambdaLR(optimizer, length.factor)
     checkpoints.load(trained, optimizer, rate, done)
     least = mean_vector_cosine(data.vectors[data.validation])
@@ -171,7 +171,7 @@ def _backward(
             found[name] = value.to(share.device) + share.detach() * (not idle), moved.to(share.device) | moves
         outputs = list(trained.values())
         torch.autograd.backward(outputs, [total.to(out.dtype) for total, out in zip(sums, outputs, strict=True)])
-    for module in (student.tower, *objective.teachers.modules):
+    for module in (student.tower, *objective.modules.values()):
         sum_over_ranks(module.parameters())
     return found
 
@@ -239,10 +239,10 @@ def _batches(
         epoch += 1
 
 
-def _optimizer(student: Student, teachers: Sequence[nn.Module], schedule: Schedule) -> torch.optim.Optimizer:
+def _optimizer(student: Student, others: Sequence[nn.Module], schedule: Schedule) -> torch.optim.Optimizer:
     """AdamW; biases and norms are not decayed, nor are token embeddings, which have a learning rate of their own."""
     tokens = student.token_rows()
-    modules = (student.tower, *teachers)
+    modules = (student.tower, *others)
     trained = [weight for module in modules for weight in module.parameters() if weight.requires_grad]
     weights = [weight for weight in trained if weight is not tokens]
     rate, decay = schedule.learning_rate, schedule.weight_decay
