@@ -23,6 +23,7 @@ class LayerPooling(nn.Module):
     def __init__(self, pooling: Pooling, layers: Sequence[int], projection: Tensor | None = None) -> None:
         super().__init__()
         self.pooling, self.layers = pooling, tuple(layers)
+        self.projection: Tensor | None
         self.register_buffer("projection", projection)
 
     def forward(self, features: dict[str, Any]) -> dict[str, Any]:
@@ -34,8 +35,8 @@ class LayerPooling(nn.Module):
 
     def get_embedding_dimension(self) -> int:
         """Numbers in a text's row."""
-        width = self.pooling.get_embedding_dimension() if self.projection is None else self.projection.shape[1]
-        return len(self.layers) * int(width)
+        pooled = int(self.pooling.get_embedding_dimension())
+        return len(self.layers) * (pooled if self.projection is None else self.projection.shape[1])
 
 
 def pooled_states(pooling: nn.Module, features: Mapping[str, Any], layers: Sequence[int]) -> Tensor:

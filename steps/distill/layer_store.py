@@ -121,7 +121,7 @@ class LayerReader:
             ("document", documents, document_rows),
         ]
         tables = [StateTable(rows, self._states(role, items)) for role, items, rows in given]
-        return StoredLayers(self.layers, *tables, self.key)
+        return StoredLayers(self.layers, tables[0], tables[1], self.key)
 
     def _states(self, role: Role, texts: Texts) -> np.ndarray:
         """States of the texts, float16 `(texts, layers, width)`, memory-mapped; rank 0 makes them."""

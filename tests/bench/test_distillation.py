@@ -206,6 +206,8 @@ def test_the_file_holds_the_13_subsets_and_every_table() -> None:
         "frontier",
         "labels",
         "unlimited",
+        "lead_frozen",
+        "lead_joint",
     ]
     layers = expected.tables["layers"].rows
     assert sorted(row.subset for row in layers.values()) == sorted(PAPER)
@@ -215,7 +217,7 @@ def test_the_file_holds_the_13_subsets_and_every_table() -> None:
 def test_the_papers_recipes_are_presets_that_a_table_measures() -> None:
     expected = read_expected(EXPECTED)
     measured = [student for table in expected.tables.values() for student in described(table)]
-    assert {name.partition("_")[0] for name in expected.presets} == {"query", "embeddistill", "scalingnote"}
+    assert {name.partition("_")[0] for name in expected.presets} == {"query", "embeddistill", "scalingnote", "lead"}
     for name, preset in expected.presets.items():
         assert preset in measured, name
 

@@ -23,7 +23,8 @@ pytestmark = pytest.mark.medium
 
 ROOT = Path(__file__).parents[2]
 ALIGNED = {"kind": "embedding", "distance": "l2"}
-SYMMETRIC = {"towers": "symmetric", "max_document_length": 32, "losses": [{"kind": "label_softmax"}]}
+SYMMETRIC = {"towers": "symmetric", "max_document_length": 32, "targets": "joint",
+             "losses": [{"kind": "label_softmax"}, {"kind": "teacher_label_softmax"}]}  # fmt: skip
 TABLE: dict[str, Any] = {
     "description": "a tiny one",
     "common": {
@@ -101,6 +102,9 @@ def test_a_table_is_measured_written_and_judged(
     assert found["rows"]["matryoshka@32"]["parameters"] == found["rows"]["matryoshka@8"]["parameters"] > 30522 * 32
     assert found["rows"]["again"]["texts_seen"] == 24
     assert len(found["rows"]["both"]["retention"]["by_seed"]) == 2
+    after = {name: row["teacher_after"] for name, row in found["rows"].items() if "teacher_after" in row}
+    assert list(after) == ["both"]  # the row whose teacher trained along
+    assert {name: set(sets) for name, sets in after["both"].items()} == {"dev": {"one", "two"}, "test": {"one", "two"}}
     shown = capsys.readouterr().out
     assert "table tiny 6/6 again seed 2" in shown
     assert "differs: the tower is random" in shown
