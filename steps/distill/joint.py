@@ -14,7 +14,7 @@ from steps.core.tables import Role
 from steps.core.towers import autocast, load_tower, route
 from steps.distill.checks import check_document_tokens
 from steps.distill.layer_pooling import depth_of, pooling_of
-from steps.distill.layer_store import products
+from steps.distill.layer_store import compared
 from steps.distill.losses.base import LayerTargets, Targets
 from steps.distill.students import TransformerStudent
 from steps.distill.targets import StoredTeachers
@@ -88,11 +88,11 @@ class JointTeacher:
         own = self.tower.towers["document"].normalised(made["teacher.documents"])
         return self.stored.with_scores(queries, own, rows, documents)
 
-    def scores(self, rows: np.ndarray, documents: np.ndarray, layers: Sequence[int]) -> Tensor:
-        """What these layers give the documents for the texts at present, `(n, k, m)`, without gradient."""
+    def scores(self, rows: np.ndarray, documents: np.ndarray, layers: Sequence[int]) -> LayerTargets:
+        """What these layers give the documents for the texts at present, without gradient."""
         with torch.no_grad(), autocast(self.tower.precision):
             made = self.forward(rows, documents, layers)
-        return products(made["teacher.query_layers"].float(), made["teacher.document_layers"].float())
+        return self.layer_targets({name: tensor.float() for name, tensor in made.items()}, rows, documents, layers)
 
     def layer_targets(
         self, made: Mapping[str, Tensor], rows: np.ndarray, documents: np.ndarray, layers: Sequence[int]
@@ -100,5 +100,4 @@ class JointTeacher:
         """Scores of all documents; the student has documents of its own."""
         states = made["teacher.query_layers"]
         others = made["teacher.document_layers"] if len(documents) else states[:0]
-        scores = products(states, others)
-        return LayerTargets(scores, torch.ones_like(scores[:, 0], dtype=torch.bool))
+        return compared(states, others)

@@ -54,6 +54,6 @@ class LayerAlignment:
         labelled = drawn.label.any(axis=1)
         if not labelled.any():
             return torch.zeros(len(layers))
-        scores = self.teacher.scores(rows[labelled], drawn.documents, layers)
-        label, counts = (torch.from_numpy(each[labelled]).to(scores.device) for each in (drawn.label, drawn.counts))
-        return own_losses(scores, Batch(label, counts), torch.ones_like(label)).mean(dim=0)
+        found = self.teacher.scores(rows[labelled], drawn.documents, layers)
+        label, counts = (torch.from_numpy(each[labelled]).to(found.known) for each in (drawn.label, drawn.counts))
+        return own_losses(found.scores, Batch(label, counts), found.known).mean(dim=0)

@@ -19,6 +19,7 @@ from steps.core.towers import Embeddings, device, encode, load_tower
 from steps.core.vector_cache import Texts, VectorCache, text_key
 from steps.distill.layer_pooling import LayerPooling, pooling_of, random_projection
 from steps.distill.losses.base import LayerTargets
+from steps.distill.losses.layer import products
 from steps.training.distributed import meet, rank
 
 _FORMAT = 1
@@ -34,8 +35,8 @@ class LayerTeacher(Protocol):
     def arrays(self) -> Mapping[str, np.ndarray]:
         """All that the scores follow from, besides weights."""
 
-    def scores(self, rows: np.ndarray, documents: np.ndarray, layers: Sequence[int]) -> Tensor:
-        """What these layers give the documents for the texts, `(n, k, m)`, without gradient."""
+    def scores(self, rows: np.ndarray, documents: np.ndarray, layers: Sequence[int]) -> LayerTargets:
+        """What these layers, numbered from 0, give the documents for the texts, without gradient."""
 
     def layer_targets(
         self, made: Mapping[str, Tensor], rows: np.ndarray, documents: np.ndarray, layers: Sequence[int]
@@ -72,10 +73,9 @@ class StoredLayers:
         key = np.frombuffer(self.key, dtype=np.uint8)
         return {"layers.key": key, "layers.texts": self.texts.rows, "layers.documents": self.documents.rows}
 
-    def scores(self, rows: np.ndarray, documents: np.ndarray, layers: Sequence[int]) -> Tensor:
-        """What these layers give the documents for the texts, `(n, k, m)`."""
-        places = self._places(layers)
-        return products(self.texts.of(rows, places), self.documents.of(documents, places))
+    def scores(self, rows: np.ndarray, documents: np.ndarray, layers: Sequence[int]) -> LayerTargets:
+        """Scores of all documents, and their states."""
+        return self.layer_targets({}, rows, documents, layers)
 
     def layer_targets(
         self, made: Mapping[str, Tensor], rows: np.ndarray, documents: np.ndarray, layers: Sequence[int]
@@ -83,16 +83,19 @@ class StoredLayers:
         """Scores of all documents, and their states."""
         places = self._places(layers)
         states = self.documents.of(documents, places)
-        scores = products(self.texts.of(rows, places), states)
-        return LayerTargets(scores, torch.ones_like(scores[:, 0], dtype=torch.bool), states)
+        return compared(self.texts.of(rows, places), states, states)
 
     def _places(self, layers: Sequence[int]) -> np.ndarray:
         return np.searchsorted(np.array(self.layers), np.array(layers))
 
 
-def products(texts: Tensor, documents: Tensor) -> Tensor:
-    """Inner products of `(n, k, width)` and `(m, k, width)` states layer by layer, `(n, k, m)` (LEAD, Eq. 1)."""
-    return torch.einsum("nkd,mkd->nkm", texts, documents)
+def compared(texts: Tensor, documents: Tensor, shared: Tensor | None = None) -> LayerTargets:
+    """Scores of all documents: inner products of `(n, k, width)` and `(m, k, width)` states (LEAD, Eq. 1 and 4).
+
+    `shared`: states of the documents for a student without its own.
+    """
+    scores = products(texts, documents)
+    return LayerTargets(scores, torch.ones_like(scores[:, 0], dtype=torch.bool), shared)
 
 
 @dataclass(frozen=True)

@@ -111,7 +111,7 @@ def test_stored_layers_score_as_the_products_of_the_networks_own_states(
     expected = [[[own[q][i] @ own[d][i] for d in answers] for i in (0, 3)] for q in asked]
     np.testing.assert_allclose(found.scores, expected, rtol=3e-3, atol=0.03)  # kept in 16 bits
     np.testing.assert_allclose(found.documents[1, 1], own[TEXTS[0]][3], atol=3e-3)
-    torch.testing.assert_close(stored.scores(np.array([4, 1]), np.array([0, 9]), (0, 3)), found.scores)
+    torch.testing.assert_close(stored.scores(np.array([4, 1]), np.array([0, 9]), (0, 3)).scores, found.scores)
     assert found.known.all() and found.known.shape == (2, 2)
     monkeypatch.setattr(layer_store, "encode", lambda *_, **__: pytest.fail("read twice"))
     again = read(tiny_tower, [0, 2, 3])

@@ -71,7 +71,7 @@ class LayerDistillation(Loss):
         if documents is None:
             raise ValueError("layer_distillation has no states of documents to score the student's against")
         states, documents, teacher = exact(outputs.layers, documents, layers.scores)
-        student = torch.einsum("nkd,mkd->nkm", states, documents)
+        student = products(states, documents)
         diverging = divergence(teacher / self.temperature, student / self.temperature, layers.known[:, None, :])
         return (self._weights(teacher, layers, batch) * diverging).sum(dim=1)
 
@@ -84,7 +84,7 @@ class LayerDistillation(Loss):
         elif layers.losses is None:
             raise ValueError("weights_by: batch needs the layers' losses over the whole batch")
         else:
-            losses = layers.losses.to(teacher.dtype)[None, :]
+            losses = layers.losses.to(teacher)[None, :]
         return layer_weights(losses, self.layer_temperature)
 
     @model_validator(mode="after")
@@ -92,6 +92,11 @@ class LayerDistillation(Loss):
         if self.dims:
             raise ValueError("dims are of embeddings, layer_distillation compares states of layers; leave dims out")
         return self
+
+
+def products(texts: Tensor, documents: Tensor) -> Tensor:
+    """Inner products of `(n, k, width)` and `(m, k, width)` states, layer by layer, `(n, k, m)`."""
+    return torch.einsum("nkd,mkd->nkm", texts, documents)
 
 
 def divergence(teacher: Tensor, student: Tensor, mask: Tensor) -> Tensor:
