@@ -166,8 +166,8 @@ def _check_student(key: str, student: StudentParams, found: Found, params: Param
                 f"params.yaml: {where}.teacher_top_k is {phase.teacher_top_k}, but embed.neighbours is"
                 f" {params.embed.neighbours}: so many documents of each text are kept; raise it, or ask for fewer"
             )
-        labels = [loss.name for loss in phase.needs(Need.LABELS)]
-        compared = labels + [loss.name for loss in phase.needs(Need.SCORES)]
+        labels = [loss.name for loss in phase.losses if loss.wants_labels]
+        compared = labels + [loss.name for need in (Need.SCORES, Need.LAYERS) for loss in phase.needs(need)]
         if labels and phase.labels == "train" and not labelled:
             raise UserError(
                 f"params.yaml: {where}: {', '.join(labels)} needs labels, but no training query that distill.repeats"

@@ -36,7 +36,7 @@ class JointDocuments:
         """The document tower, and what trains besides."""
         return (*self.stored.modules, self.reader.tower)
 
-    def forward(self, rows: np.ndarray, documents: np.ndarray) -> dict[str, Tensor]:
+    def forward(self, rows: np.ndarray, documents: np.ndarray, layers: Sequence[int] = ()) -> dict[str, Tensor]:
         """The tower's embeddings of the candidates, `(m, dim)`, with gradient, and what the teachers make."""
         made = self.stored.forward(rows, documents)
         if len(documents):

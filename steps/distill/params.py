@@ -128,6 +128,7 @@ class Phase(Strict):
     epochs: Epochs
     learning_rate: float = Field(gt=0)
     curriculum: float = Field(default=0.0, ge=0, lt=1)
+    targets: Literal["stored", "online", "joint"] = "stored"  # what embed wrote, or the index teacher runs, or trains
 
     def needs(self, need: Need) -> list[Loss]:
         """The losses that need it."""
@@ -155,6 +156,10 @@ class Phase(Strict):
             raise ValueError(f"losses: {', '.join(twice)} is named twice; give it once, with the sum of the weights")
         if self.curriculum and self.epochs == "auto":
             raise ValueError("curriculum is a share of all steps, which epochs: auto leaves open; give epochs a number")
+        if self.targets == "joint" and self.epochs == "auto":
+            raise ValueError("epochs: auto watches the cosine to a teacher that stays; targets: joint needs a number")
+        if self.targets != "joint" and (trained := self.needs(Need.JOINT)):
+            raise ValueError(f"losses: {trained[0].kind} trains the teacher; set targets: joint")
         if self.labels == "pseudo" and not self.teacher_top_k:
             raise ValueError("labels: pseudo takes the teacher's nearest document; set teacher_top_k to 1 or more")
         for loss in self.losses:
@@ -175,7 +180,6 @@ class StudentParams(Phase):
     warmup_ratio: float = Field(ge=0, lt=1)
     weight_decay: float = Field(default=0.0, ge=0)
     embedding_lr_multiplier: float = Field(default=1.0, gt=0)  # of the learning rate of token embeddings
-    targets: Literal["stored", "online"] = "stored"  # what embed wrote, or the index teacher runs along
     # over the teacher's frozen documents, over the student's own, or the teacher's document tower trains along
     towers: Literal["asymmetric", "symmetric", "joint"] = "asymmetric"
     max_document_length: int = Field(default=128, ge=4)
@@ -190,13 +194,15 @@ class StudentParams(Phase):
     def _documents_can_be_matched(self) -> Self:
         for phase in self.phases:
             own = phase.needs(Need.OWN_DOCUMENTS)
-            if own and (self.towers != "symmetric" or phase is not self):
-                raise ValueError(
-                    f"losses: {own[0].kind} trains a document tower; it needs towers: symmetric and no place in `then`"
-                )
+            if own and self.towers != "symmetric":
+                raise ValueError(f"losses: {own[0].kind} trains a document tower; it needs towers: symmetric")
+            if phase.targets == "joint" and self.towers != "symmetric":
+                raise ValueError("targets: joint moves the teacher's documents too; it needs towers: symmetric")
+            if phase.needs(Need.LAYERS) and isinstance(self.start, Static):
+                raise ValueError("losses: a static embedding has no layers; leave layer_distillation out")
         if not isinstance(self.start, Layers) and any(phase.needs(Need.ATTENTION) for phase in self.phases):
             raise ValueError("losses: attention compares maps over the teacher's tokens; use start: {layers: [...]}")
-        if self.towers != "asymmetric" and self.then:
+        if self.towers == "joint" and self.then:
             raise ValueError("then: it compares with the teacher's frozen documents; use towers: asymmetric")
         if self.towers == "joint" and not self.needs(Need.CANDIDATES):
             raise ValueError("towers: joint trains on documents, and no loss compares any; add one, as label_softmax")

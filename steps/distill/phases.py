@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +14,12 @@ from steps.core.towers import device, load_tower
 from steps.distill.attention import AttentionPair
 from steps.distill.candidates import Candidates, positives_of
 from steps.distill.checks import check_candidates, check_document_tokens
+from steps.distill.joint import JointTeacher, TrainedTower
 from steps.distill.joint_documents import joint_documents
+from steps.distill.layer_alignment import LayerAlignment
+from steps.distill.layers import layer_alignment
 from steps.distill.losses.base import Need, Units
+from steps.distill.losses.layer import LayerDistillation
 from steps.distill.losses.pair import PairLoss
 from steps.distill.objective import Objective
 from steps.distill.params import DistillParams, Phase, Static, StudentParams
@@ -88,7 +93,8 @@ class ObjectiveMaker:
         teachers, heads, attention = self._teachers(phase), self._heads(phase), None
         if phase.needs(Need.ATTENTION):
             attention = AttentionPair(self.made, load_tower(self.teacher, "query"), self.params.precision)
-        return Objective(phase.losses, teachers, candidates, document_tokens, self.units, heads, attention)
+        layers = self._layers(phase, teachers, candidates)
+        return Objective(phase.losses, teachers, candidates, document_tokens, self.units, heads, attention, layers)
 
     def rows(self, phase: Phase) -> np.ndarray:
         """Rows of the texts of a phase: all that train, but where it learns scores only those that a teacher scored.
@@ -121,7 +127,13 @@ class ObjectiveMaker:
             pairs={loss.teacher: self._pairs(loss) for loss in phase.pair_losses},
         )
         teachers: Teachers = stored
-        if self.chosen.targets == "online":
+        if phase.targets == "joint":
+            queries = self.trained_tower.read("query", self.sources.texts["text"].to_pylist(), self.params.max_length)
+            texts, longest = self.sources.document_texts(), self.chosen.max_document_length
+            return JointTeacher(
+                self.trained_tower, queries, self.trained_tower.read("document", texts, longest), stored
+            )
+        if phase.targets == "online":
             texts = self.sources.texts["text"].to_pylist()
             teachers = OnlineTeacher(load_tower(self.teacher, "query"), texts, stored, self.params.precision)
         if self.chosen.towers == "joint":
@@ -142,6 +154,22 @@ class ObjectiveMaker:
                 if head := loss.head(dim, target_dim):
                     found[loss.name] = head.to(device())
         return found
+
+    @cached_property
+    def trained_tower(self) -> TrainedTower:
+        """The teacher of `targets: joint`: one for all phases, each of which goes on where the last one ended."""
+        return TrainedTower(self.teacher, self.params.precision)
+
+    def _layers(self, phase: Phase, teachers: Teachers, candidates: Candidates | None) -> LayerAlignment | None:
+        asking = [loss for loss in phase.losses if isinstance(loss, LayerDistillation)]
+        if not asking or candidates is None:
+            return None
+        joint = teachers if isinstance(teachers, JointTeacher) else None
+        own_documents = self.chosen.towers == "symmetric"
+        return layer_alignment(
+            asking[0], self.made, self.teacher, joint, self.sources, candidates, self.training, self.params,
+            own_documents=own_documents,
+        )  # fmt: skip
 
     def _candidates(self, phase: Phase) -> Candidates:
         nearest = self.sources.nearest(phase.teacher_top_k)

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import torch
+from sentence_transformers import SentenceTransformer
 
 from steps.core.errors import UserError
 from steps.core.files import folder_bytes, read_json, staged_folder, write_json
@@ -43,6 +44,7 @@ def run(
 ) -> None:
     """Write `query_encoder/` (the student), `router/` (student and document tower as two routes) and `report.json`.
 
+    With `targets: joint` also `teacher/`, the index teacher as it is after training along; the index has another.
     The table `held_out` has the texts that validated it and trained nobody: `evaluate` may measure on them.
     Of several processes rank 0 alone writes.
     """
@@ -82,6 +84,7 @@ def run(
     kept = []
     documents = tower
     cosine = tower.similarity_fn_name == "cosine"
+    trained_teacher = None
     for each in trainings(chosen, made, teach / "tower", sources, training, params, cosine=cosine):
         own = replace(data, training=each.rows)
         checkpoints = Checkpoints(_folder(made, own, each, chosen, params))
@@ -90,6 +93,8 @@ def run(
         if isinstance(each.objective.teachers, JointDocuments):
             each.objective.teachers.reader.finish()
             documents = each.objective.teachers.reader.tower
+        else:
+            trained_teacher = next(iter(each.objective.teachers.modules), trained_teacher)
         measured |= {key: measured.get(key, 0.0) + found[key] for key in ("texts_seen", "steps", "seconds")}
         measured |= {key: found[key] for key in ("validation_cosine", "still_rising")}
     if chosen.towers == "asymmetric" and rank() == 0:  # the others search the teacher's documents
@@ -110,6 +115,8 @@ def run(
         if chosen.towers != "asymmetric":
             documents.max_seq_length = chosen.max_document_length
         router(made.tower, documents).save_pretrained(str(staging / "router"), create_model_card=False)
+        if isinstance(trained_teacher, SentenceTransformer):
+            trained_teacher.save_pretrained(str(staging / "teacher"), create_model_card=False)
         sizes = {
             "parameters": sum(weight.numel() for weight in made.tower.parameters()),
             "bytes": folder_bytes(staging / "query_encoder"),

@@ -1,5 +1,6 @@
 """Students: what each is made of, and how it reads a batch of token ids."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol, assert_never
 
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 
 from steps.core.towers import device, load_tower, trains_with_plain_attention
 from steps.distill.initialisation import fresh, layer_subset, pretrained
+from steps.distill.layer_pooling import pooled_states, remembering_states
 from steps.distill.params import Base, DistillParams, Fresh, Layers, Static, StudentParams
 from steps.distill.static_embedding import static_embedding
 from steps.distill.tokens import Tokens, tokenize
@@ -66,6 +68,16 @@ class TransformerStudent:
     def embed(self, tokens: Tokens, rows: np.ndarray) -> Tensor:
         """Embeddings of the rows' texts before the final normalisation, `(len(rows), dim)`."""
         return self.unnormalised.embed(self.features(tokens, rows))
+
+    def embed_layers(self, tokens: Tokens, rows: np.ndarray, layers: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """The same, and pooled states of these layers, numbered from 0, `(len(rows), len(layers), width)`."""
+        if not layers:
+            raw = self.embed(tokens, rows)
+            return raw, raw.new_zeros(len(rows), 0, 0)
+        with remembering_states(self.network):
+            features = self.tower[0](self.features(tokens, rows))
+        states = pooled_states(self.tower[1], features, layers)
+        return self.unnormalised.embed(features, start=1), states
 
     def features(self, tokens: Tokens, rows: np.ndarray) -> dict[str, Tensor]:
         """What its network reads of the rows' texts, padded to the longest."""

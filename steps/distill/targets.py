@@ -93,8 +93,11 @@ class Teachers(Protocol):
     def modules(self) -> Sequence[nn.Module]:
         """Teachers that train along with the student."""
 
-    def forward(self, rows: np.ndarray, documents: np.ndarray) -> dict[str, Tensor]:
-        """What a running teacher computes for a piece of a batch, by name; with gradient where it trains."""
+    def forward(self, rows: np.ndarray, documents: np.ndarray, layers: Sequence[int] = ()) -> dict[str, Tensor]:
+        """What a running teacher computes for a piece of a batch, by name; with gradient where it trains.
+
+        `layers`: those of its layers, numbered from 0, that are paired with the student's.
+        """
 
     def targets(self, made: Mapping[str, Tensor], rows: np.ndarray, documents: np.ndarray) -> Targets:
         """What all teachers say of these texts and documents; `made` is what `forward` gave, or leaves in its place."""
@@ -125,7 +128,7 @@ class StoredTeachers:
             found[f"pairs.{name}.place"] = embedded.place
         return found
 
-    def forward(self, rows: np.ndarray, documents: np.ndarray) -> dict[str, Tensor]:
+    def forward(self, rows: np.ndarray, documents: np.ndarray, layers: Sequence[int] = ()) -> dict[str, Tensor]:
         """Nothing runs."""
         return {}
 
@@ -161,7 +164,7 @@ class OnlineTeacher:
         """The stored ones."""
         return self.stored.arrays
 
-    def forward(self, rows: np.ndarray, documents: np.ndarray) -> dict[str, Tensor]:
+    def forward(self, rows: np.ndarray, documents: np.ndarray, layers: Sequence[int] = ()) -> dict[str, Tensor]:
         """Its embeddings of the texts, `(n, dim)`, without gradient."""
         with torch.inference_mode(), autocast(self.precision):
             made = self.tower.encode_query(

@@ -45,11 +45,9 @@ class Baselines:
         from steps.core.towers import encode
 
         with self._lock:  # a tower is not made to be used from several threads
-            tower, known = self._tower or (None, {})
-            if known != release.manifest.teacher:
-                tower = self._load(release.manifest.teacher)
-                self._tower = tower, release.manifest.teacher
-            return truncate(encode(tower, texts, "query"), release.manifest.dim)
+            if self._tower is None or self._tower[1] != release.manifest.teacher:
+                self._tower = self._load(release.manifest.teacher), release.manifest.teacher
+            return truncate(encode(self._tower[0], texts, "query"), release.manifest.dim)
 
     def bm25(self, dataset: str, texts: list[str], k: int) -> list[list[Hit]]:
         """BM25's hits of each query, best first."""

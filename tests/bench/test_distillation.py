@@ -210,6 +210,8 @@ def test_the_file_holds_the_13_subsets_and_every_table() -> None:
         "unlimited",
         "responses",
         "label_free",
+        "lead_frozen",
+        "lead_joint",
     ]
     layers = expected.tables["layers"].rows
     assert sorted(row.subset for row in layers.values()) == sorted(PAPER)

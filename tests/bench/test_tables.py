@@ -23,8 +23,9 @@ pytestmark = pytest.mark.medium
 
 ROOT = Path(__file__).parents[2]
 ALIGNED = {"kind": "embedding", "distance": "l2"}
-SYMMETRIC = {"towers": "symmetric", "max_document_length": 32, "losses": [{"kind": "label_softmax"}]}
-JOINT = SYMMETRIC | {"towers": "joint"}
+SYMMETRIC = {"towers": "symmetric", "max_document_length": 32, "targets": "joint",
+             "losses": [{"kind": "label_softmax"}, {"kind": "teacher_label_softmax"}]}  # fmt: skip
+JOINT = {"towers": "joint", "max_document_length": 32, "losses": [{"kind": "label_softmax"}]}
 TABLE: dict[str, Any] = {
     "description": "a tiny one",
     "common": {
@@ -106,6 +107,9 @@ def test_a_table_is_measured_written_and_judged(
     assert found["rows"]["joint"]["parameters"] == found["rows"]["both"]["parameters"], (
         "the document tower's not counted"
     )
+    after = {name: row["teacher_after"] for name, row in found["rows"].items() if "teacher_after" in row}
+    assert list(after) == ["both"]  # the row whose teacher trained along
+    assert {name: set(sets) for name, sets in after["both"].items()} == {"dev": {"one", "two"}, "test": {"one", "two"}}
     shown = capsys.readouterr().out
     assert "table tiny 8/8 again seed 2" in shown
     assert "differs: the tower is random" in shown

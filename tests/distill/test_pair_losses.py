@@ -43,7 +43,7 @@ def values(loss: PairLoss, head: nn.Module, queries: Tensor, own: Tensor | None 
     outputs = Outputs(queries, queries, own, heads={loss.name: head}).measured_in(Units())
     targets = Targets(queries, DOCUMENTS, cosine=True, pairs={"cross": Pairs(VALUES, GIVEN, PLACE, KNOWN)})
     counts = torch.ones(3, 5, dtype=torch.bool)
-    return loss.values(outputs, targets.measured_in(Units()), Batch(counts, counts))
+    return loss.values(outputs, targets.measured_in(Units()), Batch(counts, counts, counts))
 
 
 def by_hand(loss: PairLoss, head: nn.Linear, documents: Tensor) -> list[float]:

@@ -46,6 +46,13 @@ THEN = {
     "losses": [{"kind": "label_softmax"}, {"kind": "score_softmax"}],
     "teacher_top_k": 2,
 }
+LAYERS = {"kind": "layer_distillation", "layers": 2, "redraw_steps": 3, "weights_by": "batch"}
+TOGETHER = [
+    {"kind": "label_softmax", "temperature": 0.2},
+    {"kind": "teacher_label_softmax", "temperature": 0.2},
+    {"kind": "mutual_kl", "temperature": 0.2},
+    LAYERS,
+]
 STUDENTS: dict[str, dict[str, Any]] = {
     "l2": TWO_LAYERS | {"losses": [{"kind": "embedding", "distance": "l2"}]},
     "cosine with dims": TWO_LAYERS | {"losses": [{"kind": "embedding", "distance": "cosine", "dims": [4, 16]}]},
@@ -53,6 +60,9 @@ STUDENTS: dict[str, dict[str, Any]] = {
     "asymmetric, pseudo-labels": RANKED | {"labels": "pseudo"},
     "scores with dims": RANKED | {"losses": [{"kind": "score_softmax", "temperature": 0.2, "dims": [8]}]},
     "symmetric": RANKED | {"towers": "symmetric", "losses": [*EVERY_LOSS, {"kind": "document_embedding"}]},
+    "layers": RANKED | {"losses": [{"kind": "embedding"}, LAYERS], "start": {"layers": [0, 1, -1]}},
+    "teacher trains along": RANKED
+    | {"losses": TOGETHER, "start": {"layers": [0, 1, -1]}, "towers": "symmetric", "targets": "joint"},
     "joint": RANKED | {"towers": "joint", "max_document_length": 24},
     "qkd": SHORT | {"start": FRESH, "losses": [{"kind": "qkd"}], "batch_size": 64, "epochs": 8.0},
     "static, then ranked": STATIC | {"then": [THEN | {"labels": "pseudo"}]},
@@ -141,6 +151,17 @@ def test_the_teachers_document_tower_trains_along_with_a_joint_student(root: Pat
     np.testing.assert_allclose(unmoved.encode_document(TEXTS), teacher.encode(TEXTS), atol=1e-5)
 
 
+def test_a_teacher_that_trains_along_changes_and_is_kept_beside_the_student(root: Path) -> None:
+    report = run_distill(root, "it", one(STUDENTS["teacher trains along"])) / "report.json"
+    assert read_json(report)["losses"] == [loss["kind"] for loss in TOGETHER]
+    before, after = (load_tower(folder) for folder in (root / "models/teach/dense/tower", report.parent / "teacher"))
+    assert np.abs(after.encode(TEXTS) - before.encode(TEXTS)).max() > 1e-3
+    still = run_distill(
+        root, "it", one(STUDENTS["teacher trains along"] | {"targets": "stored", "losses": [TOGETHER[0], LAYERS]})
+    )
+    assert not (still / "teacher").exists()
+
+
 def test_a_second_phase_begins_where_the_first_ended(root: Path) -> None:
     plain = weights(run_distill(root, "it", one(ALIGNED)))
     still = THEN | {"learning_rate": 1e-30}
@@ -198,7 +219,18 @@ def test_the_teacher_never_runs(root: Path, name: str, monkeypatch: pytest.Monke
         load_tower(root / "models/teach/dense/tower").encode(TEXTS)
 
 
-@pytest.mark.parametrize("name", ["cosine with dims", "asymmetric", "symmetric", "joint", "static, then ranked"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "cosine with dims",
+        "asymmetric",
+        "symmetric",
+        "joint",
+        "static, then ranked",
+        "layers",
+        "teacher trains along",
+    ],
+)
 def test_small_passes_give_the_same_student(root: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     sizes: set[int] = set()
     forward = Objective.forward

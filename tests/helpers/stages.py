@@ -76,6 +76,13 @@ REFINED = {"epochs": 1.0, "learning_rate": 1e-3, "labels": "pseudo", "teacher_to
            "losses": [{"kind": "label_softmax", "temperature": 0.2},
                       {"kind": "score_squared", "weight": 0.1}]}  # fmt: skip
 FRESH = TWO_LAYERS | {"start": {"fresh": {"layers": 1, "dim": 16, "heads": 2, "vocabulary": 300}}}
+LAYERS = {"kind": "layer_distillation", "layers": 2, "selection": "weighted", "redraw_steps": 3}
+LAYERED = FAST | {"start": {"layers": [0, 1, -1]}, "teacher_top_k": 2, "losses": [*ALIGNED, LAYERS]}
+JOINT = FAST | {"start": {"layers": [0, 1, -1]}, "towers": "symmetric", "max_document_length": 32,
+                "losses": [{"kind": "label_softmax"}],
+                "then": [{"targets": "joint", "epochs": 1.0, "learning_rate": 1e-3, "teacher_top_k": 1,
+                          "losses": [{"kind": "label_softmax"}, {"kind": "teacher_label_softmax"},
+                                     {"kind": "mutual_kl"}, LAYERS]}]}  # fmt: skip
 DISTILL = {
     "students": ["static", "2l"],
     "seed": 1,
@@ -90,6 +97,8 @@ DISTILL = {
         "2l": TWO_LAYERS,
         "ranked": RANKED | {"then": [REFINED]},
         "fresh": FRESH,
+        "layered": LAYERED,
+        "joint": JOINT,
     },
 }
 

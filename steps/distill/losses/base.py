@@ -29,6 +29,8 @@ class Need(StrEnum):
     PAIRS = "pairs"  # the loss' teacher's embeddings of a text with its nearest documents
     ATTENTION = "attention"  # maps of the student and of the index teacher, which runs along
     OWN_DOCUMENTS = "own documents"  # a document tower that trains: `towers: symmetric`
+    LAYERS = "layers"  # pooled states of layers, the student's and the index teacher's
+    JOINT = "joint"  # an index teacher that trains along: `targets: joint`
 
 
 @dataclass(frozen=True)
@@ -51,14 +53,16 @@ class Outputs:
     documents: Tensor | None = None  # (m, dim)
     heads: Mapping[str, nn.Module] = field(default_factory=dict)  # of the losses that have one, by the loss' name
     attention: Tensor | None = None  # (n, layers, heads, length, length)
+    layers: Tensor | None = None  # (n, k, width), pooled states of the k layers that are paired with a teacher's
+    document_layers: Tensor | None = None  # (m, k, width), where its own document tower reads the candidates
 
     def truncate(self, dim: int) -> "Outputs":
-        """The first `dim` dimensions of everything, at its old length."""
+        """The first `dim` dimensions of all embeddings, at their old length; states of layers stay whole."""
         documents = None if self.documents is None else truncate(self.documents, dim)
         return replace(self, queries=truncate(self.queries, dim), raw=truncate(self.raw, dim), documents=documents)
 
     def measured_in(self, units: Units) -> "Outputs":
-        """Everything in these units."""
+        """All embeddings in these units; states of layers stay as they are."""
         documents = None if self.documents is None else self.documents / units.documents
         return replace(self, queries=self.queries / units.queries, raw=self.raw / units.queries, documents=documents)
 
@@ -86,6 +90,21 @@ class Pairs:
 
 
 @dataclass(frozen=True)
+class LayerTargets:
+    """What the k layers of a teacher that are paired with the student's say of the candidates.
+
+    `scores` `(n, k, m)`, with gradient where the teacher trains, and which candidates it scored, `known` `(n, m)`.
+    `documents` `(m, k, width)`: its states of the candidates, for a student without documents of its own. `losses`
+    `(k,)`: the mean over the batch of each layer's own loss, where it was asked for.
+    """
+
+    scores: Tensor
+    known: Tensor
+    documents: Tensor | None = None
+    losses: Tensor | None = None
+
+
+@dataclass(frozen=True)
 class Targets:
     """What the teachers say of the same texts and candidates."""
 
@@ -96,6 +115,7 @@ class Targets:
     scores: Mapping[str, Scores] = field(default_factory=dict)  # by teacher; "" is the index teacher
     pairs: Mapping[str, Pairs] = field(default_factory=dict)  # by teacher
     attention: Tensor | None = None  # (n, layers, heads, length, length), layers as the student's
+    layers: LayerTargets | None = None
 
     def truncate(self, dim: int) -> "Targets":
         """The first `dim` dimensions of the vectors, at their old length; scores stay those of whole vectors."""
@@ -162,6 +182,11 @@ class Loss(Strict, ABC):
     def name(self) -> str:
         """What metrics call it."""
         return f"{self.kind}@{self.teacher}" if self.teacher else self.kind
+
+    @property
+    def wants_labels(self) -> bool:
+        """Whether it cannot do what it is asked without any text that has a label."""
+        return Need.LABELS in self.needs
 
 
 def truncate(vectors: Tensor, dim: int) -> Tensor:
