@@ -381,6 +381,7 @@ def test_the_teacher_itself_as_an_earlier_tower_is_equal_to_it_over_the_real_ind
         {name: root / "models/release" / name for name in ("static", "2l")},
         root / "reports",
         params(earlier_towers=True),
+        RULE,
         NullRun(),
     )
     metrics = json.loads((root / "reports/metrics.json").read_text())

@@ -236,6 +236,7 @@ def run_all(root: Path, params: Params) -> list[str]:
         releases={name: seen / "models/release" / name for name in params.distill.students},
         output=root / "reports",
         params=params.evaluate,
+        rule=params.promote.policy,
         run=run,
     )
     return lines
