@@ -23,6 +23,7 @@ from steps.teach.dev_comparison import compare
 from steps.teach.hard_negatives import Searched, mine_negatives
 from steps.teach.training_triplets import TextTriplet
 from steps.training.distributed import agreed, meet, rank
+from steps.training.sharding import is_sharded
 
 if TYPE_CHECKING:
     from steps.teach.kinds.contrastive import Contrastive
@@ -106,6 +107,8 @@ def checkpoint_folder(
     code = code_digest("steps.teach.contrastive_training", "steps.teach.llm_training", "steps.teach.hard_negatives")
     key.update(f"{code} {torch.__version__} {of_round}".encode())
     key.update(json.dumps(knobs | {"computes_in": resolve_precision(params.precision)}, sort_keys=True).encode())
+    if is_sharded():  # its checkpoints are of another kind
+        key.update(b"sharded")
     for name, tensor in sorted(tower.state_dict().items()):
         key.update(name.encode() + tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
     for triplet in triplets:
