@@ -24,6 +24,7 @@ from steps.teach.dev_comparison import compare
 from steps.teach.hard_negatives import Searched, mine_negatives
 from steps.teach.training_triplets import TextTriplet
 from steps.training.distributed import agreed, meet, rank
+from steps.training.sharding import is_sharded
 
 if TYPE_CHECKING:
     from steps.teach.kinds.contrastive import Contrastive
@@ -115,6 +116,8 @@ def checkpoint_folder(
     knobs = params.model_dump(exclude={"dev_queries", "dev_documents", "checkpoint_steps"})
     key.update(f"{code_digest(*code)} {torch.__version__} {of_round}".encode())
     key.update(json.dumps(knobs | {"computes_in": resolve_precision(params.precision)}, sort_keys=True).encode())
+    if is_sharded():  # its checkpoints are of another kind
+        key.update(b"sharded")
     for name, tensor in sorted(tower.state_dict().items()):
         key.update(name.encode() + tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
     for triplet in triplets:

@@ -79,8 +79,8 @@ class ShardedTrainer(WholeCheckpoints):
             )
         if not plugin.transformer_cls_names_to_wrap:
             plugin.transformer_cls_names_to_wrap = layer_classes(self.model)
-        # accelerate looks for a final norm there; Normalize is none, and not sharded
-        self.model.base_model_prefix = "0"  # type: ignore[assignment]
+        model: Any = self.model
+        model.base_model_prefix = "0"  # accelerate looks for a final norm there; Normalize is none, and not sharded
 
     def pass_on(self, embeddings: Tensor, gradient: Tensor, last: bool) -> None:
         """Backward pass of a piece of a batch; what shards the model averages gradients over the processes.
