@@ -81,7 +81,7 @@ def evaluate(systems: Systems, folders: Folders, output: Path, params: EvaluateP
     evaluation = compose(found, students, [system.name for system in systems.earlier], task, audit)
     insight = look_closer(folders.ingest, folders.embed, folders.generate, systems, task, found, evaluation.best)
     for line in insight.notes:
-        print(f"evaluate: {line}")
+        print(f"evaluate: no slices of {line}")
     for line in gain_lines(evaluation.metrics):
         print(f"evaluate: {line}")
     _write(output, found, evaluation, insight, background)
