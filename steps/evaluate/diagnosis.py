@@ -91,7 +91,7 @@ def _of_set(tower: Teacher | Student, judged: JudgedSet, task: Task, wanted: np.
     found = release.search(dataset, vectors, NEIGHBOURS, "flat")[1]
     return figures | {
         "space": measure_space(vectors, seed, wanted, nearest, found).as_dict(),
-        "proposition": _proposition(tower, judged, nearest, wanted, vectors),
+        "proposition": _proposition(tower, judged, nearest, wanted, vectors, seed),
     }
 
 
@@ -107,9 +107,13 @@ def _perturbed(tower: Teacher | Student, judged: JudgedSet, task: Task) -> dict[
 
 
 def _proposition(
-    tower: Student, judged: JudgedSet, nearest: list[list[str]], wanted: np.ndarray, vectors: np.ndarray
+    tower: Student, judged: JudgedSet, nearest: list[list[str]], wanted: np.ndarray, vectors: np.ndarray, seed: int
 ) -> dict[str, float]:
-    pairs = judged_pairs(judged, nearest)
+    """Over judged documents, the teacher's nearest, and as many that are drawn from all."""
+    ids = tower.release.documents(judged.dataset).ids
+    drawn = np.random.default_rng(seed).integers(0, len(ids), (len(nearest), NEIGHBOURS))
+    others = [[*hits, *(ids[row] for row in rows)] for hits, rows in zip(nearest, drawn, strict=True)]
+    pairs = judged_pairs(judged, others)
     rows = document_rows(tower.release, judged.dataset, pairs.doc_ids)
     held = rows >= 0
     queries, relevant = pairs.queries[held], pairs.relevant[held]

@@ -10,8 +10,10 @@ from steps.serving.release import Release
 
 def document_rows(release: Release, dataset: str, doc_ids: Iterable[str]) -> np.ndarray:
     """Rows of documents in the indexes of a data set, int64; -1 for one that the release does not hold."""
-    places = {doc_id: row for row, doc_id in enumerate(release.documents(dataset).ids)}
-    return np.array([places.get(doc_id, -1) for doc_id in doc_ids], dtype=np.int64)
+    asked = list(doc_ids)
+    wanted = set(asked)
+    places = {doc_id: row for row, doc_id in enumerate(release.documents(dataset).ids) if doc_id in wanted}
+    return np.array([places.get(doc_id, -1) for doc_id in asked], dtype=np.int64)
 
 
 def document_vectors(release: Release, dataset: str, rows: np.ndarray) -> np.ndarray:

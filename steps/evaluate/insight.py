@@ -41,9 +41,6 @@ def look_closer(
     tests, params = task.test_sets(), task.params
     known = read_known(ingest, embed, generate, tests, params.slice_table)
     sliced = [each for judged in tests for each in slice_queries(judged, known, params.slices)]
-    notes = []
-    if tests and not known.searches:
-        notes.append("no test query is in a log, so there are no slices by how often a query is asked")
     diagnosed = diagnose_all(systems, task, found.results[TEACHER])
     towers = {name: found.results[name] for name in diagnosed}
     return Insight(
@@ -57,7 +54,7 @@ def look_closer(
         },
         slices=slice_table(tests, sliced),
         cases=read_cases(ingest, found.results[TEACHER], found.results[best], params.examples),
-        notes=notes,
+        notes=_left_out(tests, known),
     )
 
 
@@ -69,6 +66,15 @@ def read_known(ingest: Path, embed: Path, generate: Path, tests: Sequence[Judged
         searches=count_searches(ingest, [query for judged in tests for query in judged.query_ids]),
         own=read_own(Path(own)) if own else {},
     )
+
+
+def _left_out(tests: Sequence[JudgedSet], known: Known) -> list[str]:
+    """A line where some data sets have no slices by how often a query is asked."""
+    names = [
+        judged.dataset for judged in tests if len({known.searches.get(query, 0) for query in judged.query_ids}) < 2
+    ]
+    told = f"head, torso and tail of {', '.join(names)}: no log tells which test queries are asked more often"
+    return [told] if names else []
 
 
 def slice_figures(

@@ -60,8 +60,8 @@
     perturbed.<set>.<change>               the same of changed test queries, change = typos, word_order, prefix
     perturbed.<set>.<change>.unchanged.<model>    mean nDCG@10 of the same queries as they were
     proposition.<set>.<student>.scale, offset    the scale `a s + b` on which the sigmoid of the teacher's scores s fits
-                                           judgements best: of judged pairs, and of its ten best hits as irrelevant
-                                           where nobody judged them (proposition.py)
+                                           judgements best: of judged pairs, and of its ten best hits and ten random
+                                           documents as irrelevant where nobody judged them (proposition.py)
     proposition.<set>.<student>.pairs, relevant    how many these are
     proposition.<set>.<student>.document_term, query_term, label_term, student_label_term, gap, bound    Proposition 1
                                            on that scale; gap = distillation loss less the teacher's, at most bound

@@ -50,14 +50,14 @@ class Proposition:
         return asdict(self)
 
 
-def judged_pairs(judged: JudgedSet, best: Sequence[Sequence[str]]) -> Pairs:
-    """Every judged pair, and of the teacher's `best` hits of each query those that nobody judged, as irrelevant.
+def judged_pairs(judged: JudgedSet, others: Sequence[Sequence[str]]) -> Pairs:
+    """Every judged pair, and of `others`, documents of each query, those that nobody judged, as irrelevant.
 
-    Judgements often name relevant documents only: without the hits there would be nothing that a score may be too high
+    Judgements often name relevant documents only: without others there would be nothing that a score may be too high
     for.
     """
     rows, doc_ids, relevant = [], [], []
-    for row, (query, hits) in enumerate(zip(judged.query_ids, best, strict=True)):
+    for row, (query, hits) in enumerate(zip(judged.query_ids, others, strict=True)):
         grades = judged.qrels[query]
         for doc_id in dict.fromkeys([*grades, *hits]):
             rows.append(row)

@@ -89,7 +89,11 @@ def evaluate(
     print(f"evaluate: {found.told()}")
     evaluation = compose(found, students, [system.name for system in systems.earlier], task, audit, rule)
     insight = look_closer(folders.ingest, folders.embed, folders.generate, systems, task, found, evaluation.best)
-    for line in (*insight.notes, *gain_lines(evaluation.metrics), *fusion_lines(evaluation.metrics)):
+    for line in (
+        *(f"no slices of {note}" for note in insight.notes),
+        *gain_lines(evaluation.metrics),
+        *fusion_lines(evaluation.metrics),
+    ):
         print(f"evaluate: {line}")
     _write(output, found, evaluation, insight, background)
     run.metrics({name: value for name, value in flatten(evaluation.metrics).items() if isinstance(value, int | float)})

@@ -13,9 +13,10 @@ from evaluate_fakes import RULE, fake_systems, params, write_inputs
 from steps.core.judged import read_judged_sets
 from steps.core.tables import read_table, write_table
 from steps.core.tracking import NullRun
-from steps.evaluate import cache
+from steps.evaluate import cache, diagnosis
 from steps.evaluate.cache import measure_all
 from steps.evaluate.closeness import read_texts
+from steps.evaluate.diagnosis import diagnose_all
 from steps.evaluate.measuring import Task
 from steps.evaluate.results import Result
 from steps.evaluate.run import Folders, evaluate
@@ -172,3 +173,26 @@ def test_the_results_used_last_are_kept(tmp_path: Path, systems: Systems, monkey
         measure_all(systems, task_of(tmp_path, run_depth=depth))
     assert measure_all(systems, task_of(tmp_path, run_depth=12)).measured == []
     assert measure_all(systems, task_of(tmp_path, run_depth=10)).measured == ALL
+
+
+def test_a_second_look_is_known_by_all_that_it_depends_on(
+    tmp_path: Path, systems: Systems, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[str] = []
+    diagnose = diagnosis.diagnose
+    monkeypatch.setattr(
+        diagnosis, "diagnose", lambda tower, *rest: (looked.append(tower.name), diagnose(tower, *rest))[1]
+    )
+
+    def look(given: Systems, **changes: object) -> list[str]:
+        looked.clear()
+        task = task_of(tmp_path, **changes)
+        diagnose_all(given, task, measure_all(given, task).results["teacher"])
+        return list(looked)
+
+    assert look(systems) == ALL[1:]
+    assert look(systems, run_depth=11, examples=1, latency_queries=11) == []
+    for changes in ({"perturbations": ["typos"]}, {"perturbed_queries": 4}, {"seed": 14}):
+        assert look(systems, **changes) == ALL[1:]
+    assert look(fake_systems(tmp_path, write_inputs(tmp_path), static=1, **{"2l": 3})) == ["2l"]
+    assert look(teacher_of_another_content(systems)) == ALL[1:]

@@ -101,5 +101,6 @@ def test_slices_and_changes_are_those_of_the_values_by_query(reports: Path) -> N
             "a bag of words"
         )
     page = (reports / "report.html").read_text()
+    assert "Left out: head, torso and tail of api, med: no log" in page
     shown = f"{metrics['slices']['med']['of graphs']['retention']['2l']['ratio'] * 100:.1f}\u00a0%"
     assert shown in page.split("<td>of graphs<")[2].split("</tr>")[0]
