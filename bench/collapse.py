@@ -149,8 +149,8 @@ def main() -> None:
         rows[name], distances[name] = measure(folder, pairs)
         row = rows[name]
         print(
-            f"{name}: effective rank of the distances {row['effective_rank']:.1f} of {len(pairs.texts)}; distance within a"
-            f" query {row['same_query']:.2f}, at equal relevance {row['same_relevance']:.2f} of the mean"
+            f"{name}: effective rank of the distances {row['effective_rank']:.1f} of {len(pairs.texts)}; distance"
+            f" within a query {row['same_query']:.2f}, at equal relevance {row['same_relevance']:.2f} of the mean"
         )
     write_json(RESULT, {"pairs": len(pairs.texts), "teachers": rows, "machine": machine()})
     draw(distances, {name: row["effective_rank"] for name, row in rows.items()}, RESULT.with_suffix(".svg"))
