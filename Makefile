@@ -8,7 +8,7 @@ export DVC_NO_ANALYTICS := true
 export MLFLOW_DISABLE_TELEMETRY := true
 export ORT_DISABLE_TELEMETRY := 1
 
-.PHONY: help setup setup-all demo run search serve test-fast test test-slow lint promote rollback bench-mine bench-serving bench-gate bench-release bench-distill-speed bench-distill bench-teachers test-integration images sbom lock mlflow airflow test-dags clean
+.PHONY: help setup setup-all demo run search serve test-fast test test-slow lint promote rollback bench-mine bench-serving bench-gate bench-release bench-distill-speed bench-distill bench-teachers bench-collapse test-integration images sbom lock mlflow airflow test-dags clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -89,6 +89,9 @@ bench-distill: setup ## a table of distilled students: make bench-distill TABLE=
 
 bench-teachers: setup ## a table of teachers by what they are trained on: make bench-teachers TABLE=demo [ONLY=clicks,judged] [SEEDS=1,2,3]; TABLE=medquad and TABLE=scifact need DATA=<folder> (hours on two cores)
 	@python -m bench.teachers "$$TABLE" --only "$$ONLY" --seeds "$$SEEDS"
+
+bench-collapse: setup ## do embeddings of cross encoders collapse: make bench-collapse [TEACHERS=cls,dual] [RUN=runs/cross_encoder_teacher], after `make run RECIPE=recipes/cross_encoder_teacher.yaml DATA=<folder> STAGES=teach` (a minute)
+	@python -m bench.collapse "$${TEACHERS:-cls,dual}" --run "$${RUN:-runs/cross_encoder_teacher}"
 
 test-integration: setup-all .airflow-venv/.done ## containers, S3, MLflow and Airflow end to end; needs DOCKER_HOST, AWS_ENDPOINT_URL and its credentials (docs/operations.md)
 	@docker compose version >/dev/null 2>&1 || python -m pip install --quiet --disable-pip-version-check podman-compose==1.6.0

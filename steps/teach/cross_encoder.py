@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 _SECTION = "teach.teacher"
 _UNTRAINED = {"dev_queries", "dev_documents", "checkpoint_steps"}  # knobs that training does not follow from
+_CODE = ("steps.retrieval.dual_pooling", "steps.teach.reconstruction")
 
 
 def teach_cross_encoder(ingest: Path, mine: Path, output: Path, params: "CrossEncoder", run: Run) -> None:
@@ -62,9 +63,7 @@ def teach_cross_encoder(ingest: Path, mine: Path, output: Path, params: "CrossEn
                 " judgements to ingest, or take a base that is a cross encoder, with pooling: cls and epochs: 0.0"
             )
         report |= training_facts(choice, params)
-        checkpoints = checkpoint_folder(
-            ranker, choice, params.model_dump(exclude=_UNTRAINED), "teach", "steps.teach.reconstruction"
-        )
+        checkpoints = checkpoint_folder(ranker, choice, params.model_dump(exclude=_UNTRAINED), "teach", _CODE)
         loss = objective(ranker, params, positive_weight(choice, params))
         if params.reconstruction_weight:
             loss = WithReconstruction(ranker, loss, params.reconstruction_weight, params.base)

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import astuple
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -144,14 +144,14 @@ def check_length(ranker: CrossEncoder, params: RankerKnobs, section: str = "rank
 
 
 def checkpoint_folder(
-    ranker: CrossEncoder, choice: ListChoice, knobs: Mapping[str, Any], stage: str = "rank", code: str = __name__
+    ranker: CrossEncoder, choice: ListChoice, knobs: Mapping[str, Any], stage: str = "rank", code: Sequence[str] = ()
 ) -> Path:
     """Folder below SLIMTOWER_CACHE that only a run over equal weights, texts and knobs would continue from.
 
-    `knobs` are those that a training follows from, its `precision` among them; `code` names the module of its loss.
+    `knobs` are those that a training follows from, its `precision` among them; `code` names modules besides this one.
     """
     key = hashlib.sha256()
-    key.update(f"{code_digest(*{code, __name__})} {torch.__version__}".encode())
+    key.update(f"{code_digest(__name__, *code)} {torch.__version__}".encode())
     key.update(json.dumps({**knobs, "computes_in": resolve_precision(knobs["precision"])}, sort_keys=True).encode())
     for name, tensor in sorted(ranker.state_dict().items()):
         key.update(name.encode() + tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
