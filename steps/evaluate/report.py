@@ -101,7 +101,7 @@ def write_report(path: Path, evaluation: Evaluation, background: Background) -> 
         measures=MEASURES,
         teacher=next(point for point in points if point.model == "teacher"),
         students=students,
-        models=["bm25", *metrics["gain_overall"], *(point.model for point in points)],
+        models=_models(metrics, points),
         best=next(point for point in points if point.model == evaluation.best),
         fastest=next(point for point in points if point.model != "teacher"),
         losses=evaluation.losses,
@@ -119,6 +119,13 @@ def write_report(path: Path, evaluation: Evaluation, background: Background) -> 
     )
     with staged_file(path) as staging:
         staging.write_text(page, encoding="utf-8")
+
+
+def _models(metrics: Metrics, points: Sequence[Point]) -> list[str]:
+    """The systems in the order in which they are shown: those without a latency first, re-rankers among them."""
+    shown = ["bm25", *metrics["gain_overall"], *(point.model for point in points)]
+    measured = {model for models in metrics["datasets"].values() for model in models}
+    return [*sorted(measured - set(shown)), *shown]
 
 
 def _mean_overlap(metrics: Metrics, student: str) -> float:
