@@ -109,7 +109,7 @@ def write_report(path: Path, evaluation: Evaluation, background: Background, ins
         size_of=partial(_size_of, metrics),
         teacher=next(point for point in points if point.model == "teacher"),
         students=students,
-        models=["bm25", *metrics["gain_overall"], *_with_fused(points, metrics)],
+        models=_models(metrics, points),
         best=next(point for point in points if point.model == evaluation.best),
         fastest=next(point for point in points if point.model != "teacher"),
         insight=insight,
@@ -130,11 +130,16 @@ def write_report(path: Path, evaluation: Evaluation, background: Background, ins
         staging.write_text(page, encoding="utf-8")
 
 
-def _with_fused(points: Sequence[Point], metrics: Metrics) -> list[str]:
-    """Every dense model, and behind it what fuses it with BM25 where that was measured."""
-    names = [name for point in points for name in (point.model, fused_name(point.model))]
-    measured = {name for models in metrics["datasets"].values() for name in models}
-    return [name for name in names if name in measured or name in metrics["latency"]]
+def _models(metrics: Metrics, points: Sequence[Point]) -> list[str]:
+    """The systems in the order in which they are shown: those without a latency first, re-rankers among them.
+
+    Behind a dense model comes what fuses it with BM25, where that was measured.
+    """
+    measured = {model for models in metrics["datasets"].values() for model in models}
+    dense = [name for point in points for name in (point.model, fused_name(point.model))]
+    shown = ["bm25", *metrics["gain_overall"]]
+    shown += [name for name in dense if name in measured or name in metrics["latency"]]
+    return [*sorted(measured - set(shown)), *shown]
 
 
 def _size_of(metrics: Metrics, dataset: str, split: str) -> int:

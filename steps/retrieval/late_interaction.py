@@ -19,6 +19,7 @@ from steps.core.tables import Role
 from steps.core.towers import autocast, device, forget_origin
 from steps.core.vector_cache import Texts, text_key
 
+PIECE = 512  # documents whose vectors are in memory at once: 200 MB of 256 tokens of 384 dimensions
 _ELEMENTS = 20_000_000  # of padded vectors and products that one call of MaxSim may hold: 80 MB
 
 
@@ -41,17 +42,16 @@ def load_late_interaction(source: str | Path) -> MultiVectorEncoder:
 
 
 def token_vectors(
-    model: MultiVectorEncoder, texts: list[str], role: Role, *, precision: Precision, batch_size: int, what: str = ""
+    model: MultiVectorEncoder, texts: list[str], role: Role, *, precision: Precision, batch_size: int
 ) -> list[np.ndarray]:
-    """Vectors of the tokens of each text that count, float32 `(tokens, dim)`; shows progress if `what` names the work.
+    """Vectors of the tokens of each text that count, float32 `(tokens, dim)`.
 
     The model sorts texts by length within windows of 64 batches, so that a batch pads little.
     """
     embed = model.encode_query if role == "query" else model.encode_document
     window = 64 * batch_size
-    starts = range(0, len(texts), window)
     found: list[np.ndarray] = []
-    for start in progress(starts, len(starts), what) if what else starts:
+    for start in range(0, len(texts), window):
         with torch.inference_mode(), autocast(precision):
             some = embed(texts[start : start + window], batch_size=batch_size, show_progress_bar=False)
         found += [each.float().cpu().numpy() for each in some]
@@ -96,14 +96,15 @@ class TokenVectors(Sequence[np.ndarray]):
         shard_texts: int,
         what: str,
     ) -> None:
-        """Read the documents that are not here yet, `shard_texts` between two savings: a killed run repeats one shard.
+        """Read the documents that are not here yet, `shard_texts` between two savings, or PIECE where that is less.
 
-        The documents have to be those of the run that began.
+        A killed run repeats what it read since the last one. The documents have to be those of the run that began.
         """
         if len(self) == len(documents):
             return
-        shards = -(-(len(documents) - len(self)) // shard_texts)
-        for shard in progress(_pieces(islice(documents, len(self), None), shard_texts), shards, what):
+        size = min(shard_texts, PIECE)
+        shards = -(-(len(documents) - len(self)) // size)
+        for shard in progress(_pieces(islice(documents, len(self), None), size), shards, what):
             self.append(token_vectors(model, shard, "document", precision=precision, batch_size=batch_size))
 
     def append(self, made: Sequence[np.ndarray]) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 from steps.core.errors import UserError
 from steps.core.files import read_json
 from steps.core.precision import Precision
-from steps.retrieval.late_interaction import TokenVectors, load_late_interaction, max_similarities, token_vectors
+from steps.retrieval.late_interaction import PIECE, TokenVectors, load_late_interaction, max_similarities, token_vectors
 from steps.retrieval.rankers import load_ranker, pair_scores
 
 Read = Callable[[np.ndarray], Sequence[str]]
@@ -67,12 +67,13 @@ class LateReranker:
         """MaxSim."""
         rows = np.unique(np.concatenate(candidates))
         unread = np.array([row for row in rows.tolist() if row not in self.places], dtype=np.int64)
-        if len(unread):
-            texts = list(read(unread))
+        texts = list(read(unread)) if len(unread) else []
+        for start in range(0, len(texts), PIECE):
+            piece = texts[start : start + PIECE]
             self.vectors.append(
-                token_vectors(self.model, texts, "document", precision=self.precision, batch_size=self.batch_size)
+                token_vectors(self.model, piece, "document", precision=self.precision, batch_size=self.batch_size)
             )
-            self.places |= {row: len(self.places) + at for at, row in enumerate(unread.tolist())}
+        self.places |= {row: len(self.places) + at for at, row in enumerate(unread.tolist())}
         asked = token_vectors(self.model, queries, "query", precision=self.precision, batch_size=self.batch_size)
         return [
             max_similarities(query, [self.vectors[self.places[row]] for row in own.tolist()])

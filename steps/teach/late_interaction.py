@@ -20,10 +20,11 @@ from steps.core.errors import UserError
 from steps.core.files import staged_folder, write_json
 from steps.core.fingerprints import fingerprint
 from steps.core.judged import read_judged_sets
+from steps.core.progress import progress
 from steps.core.tables import read_table
 from steps.core.towers import device, load_tower
 from steps.core.tracking import Run
-from steps.retrieval.late_interaction import load_late_interaction, max_similarities, token_vectors
+from steps.retrieval.late_interaction import PIECE, load_late_interaction, max_similarities, token_vectors
 from steps.teach.dev_comparison import DevTask, compare, dev_tasks, ndcg_of_scores
 from steps.teach.dual_encoder import keeps_base, nothing_to_mine, tell_comparison, usable_triplets
 from steps.teach.hard_negatives import ENCODE_BATCH
@@ -147,8 +148,12 @@ def _ndcg(model: MultiVectorEncoder, tasks: list[DevTask], params: "LateInteract
     """nDCG@10 of every dev query, by MaxSim with each of its task's documents."""
 
     def scores(queries: list[str], texts: list[str]) -> np.ndarray:
-        held = token_vectors(model, texts, "document", precision=params.precision, batch_size=ENCODE_BATCH, what=what)
         asked = token_vectors(model, queries, "query", precision=params.precision, batch_size=ENCODE_BATCH)
-        return np.stack([max_similarities(query, held) for query in asked])
+        columns, starts = [], range(0, len(texts), PIECE)
+        for start in progress(starts, len(starts), what):
+            piece = texts[start : start + PIECE]
+            held = token_vectors(model, piece, "document", precision=params.precision, batch_size=ENCODE_BATCH)
+            columns.append(np.stack([max_similarities(query, held) for query in asked]))
+        return np.concatenate(columns, axis=1)
 
     return ndcg_of_scores(scores, tasks)

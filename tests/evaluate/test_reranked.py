@@ -55,7 +55,10 @@ def opened(root: Path, *names: str, **changes: Any) -> Systems:
 
 @pytest.mark.medium
 @pytest.mark.parametrize("name", ["late", "cross"])
-def test_the_order_is_the_other_teachers_own_over_the_first_hits(world: Path, name: str, tmp_path: Path) -> None:
+def test_the_order_is_the_other_teachers_own_over_the_first_hits(
+    world: Path, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("steps.retrieval.rerankers.PIECE", 4)
     systems = opened(world, name)
     [system] = systems.reranked
     search = system.search_in(tmp_path / "scratch")
