@@ -1,6 +1,7 @@
 """Dense systems fused with BM25: chosen on dev, measured on test, told everywhere, and nothing searched twice."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,13 +10,14 @@ import numpy as np
 import pytest
 from evaluate_fakes import RULE, fake_systems, params, write_inputs
 
+from steps.core.files import write_json
 from steps.core.judged import read_judged_sets
 from steps.core.tables import read_table
 from steps.core.tracking import NullRun
 from steps.evaluate.cache import Measurements, measure_all
 from steps.evaluate.fusing import Kept
 from steps.evaluate.measuring import Task
-from steps.evaluate.run import Folders, evaluate
+from steps.evaluate.run import Folders, evaluate, run
 from steps.evaluate.systems import Hits, Systems, bm25_search, dense_search
 from steps.evaluate.table import results_table
 from steps.retrieval.fusion import ReciprocalRank, WeightedSum, fuse, pooled
@@ -147,3 +149,20 @@ def test_a_search_that_is_kept_answers_as_it_did(tmp_path: Path) -> None:
     assert asked == [["x", "y"]]
     assert kept("b", ["y"], 2)[1] == [["b/y0", "b/y1"]] and len(kept("b", ["y"], DEEPEST)[1][0]) == DEEPEST
     assert asked == [["x", "y"], ["y"]]
+
+
+@pytest.mark.medium
+def test_what_a_release_carries_is_told_as_released(hybrid: Path, tmp_path: Path) -> None:
+    root = Path(shutil.copytree(hybrid, tmp_path / "project"))
+    data, models = root / "data", root / "models"
+    for folder, report in (("ingest", {"simulated": False}), ("mine/relevance", {}), ("generate", {})):
+        write_json(data / folder / "report.json", report)
+    write_json(models / "teach/dense/report.json", {"base": "tiny"})
+    folders = data / "ingest", data / "mine/relevance", data / "embed", data / "generate", models / "teach/dense"
+    releases = {"static": models / "release/static"}
+    run(*folders, models / "distill", releases, root / "reports", params(), NullRun())
+    metrics = json.loads((root / "reports/metrics.json").read_text())
+    assert set(metrics["fused"]) == {"one", "two"}, "test queries of one, dev queries of two"
+    assert all(set(row) == {"static"} and row["static"]["carried"] for row in metrics["fused"].values())
+    assert "static+bm25 on one, as released: no dev query tells" in results_table(root / "reports")
+    assert "reciprocal ranks of 100 hits each, as released" in (root / "reports/report.html").read_text()
