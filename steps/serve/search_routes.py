@@ -30,10 +30,10 @@ def search_routes(service: Service) -> APIRouter:
     async def search_one(
         request: Request,
         q: Annotated[str, Query(description="the query")],
-        k: Annotated[int, Query(ge=1)] = K,
-        dataset: str = "",
-        system: str = "",
-        log: bool = True,
+        k: Annotated[int, Query(ge=1, description="hits")] = K,
+        dataset: Annotated[str, Query(description="as with POST")] = "",
+        system: Annotated[str, Query(description="as with POST")] = "",
+        log: Annotated[bool, Query(description="as with POST")] = True,
     ) -> Response:
         """The same for one query, by address."""
         body = SearchRequest(query=q, k=k, dataset=dataset, system=system, log=log)

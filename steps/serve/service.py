@@ -80,6 +80,7 @@ class Service:
         served = serving.student("")
         chosen = dataset or served.release.datasets[0]
         served.release.kinds(chosen)
+        self.baselines.prepare(name, chosen, served.release)
         began = encoded = time.perf_counter()
         if name == TEACHER:
             vectors = self.baselines.encode(texts, served.release)

@@ -2,6 +2,7 @@
 
 import gc
 import logging
+import random
 import threading
 import time
 from collections.abc import Callable, Hashable
@@ -123,7 +124,7 @@ class Watcher:
             _LOG.error("not loaded", extra={"data": {"system": name, "error": message}})
 
     def _run(self) -> None:
-        while not self._stop.wait(self.poll_s):
+        while not self._stop.wait(self.poll_s * random.uniform(0.8, 1.2)):  # loading takes processors: not all at once
             self.look()
 
 

@@ -1,6 +1,7 @@
 """A headless Chromium, driven through its debugging pipe (Chrome DevTools Protocol), without further packages."""
 
 import base64
+import fcntl
 import json
 import os
 import shutil
@@ -21,20 +22,20 @@ class Browser:
     """One tab. A context manager; events are kept by the name of their method."""
 
     def __init__(self, profile: Path) -> None:
-        ours_out, theirs_in = os.pipe()[::-1]  # (write end, read end)
-        ours_in, theirs_out = os.pipe()
+        (low_in, ours_out), (ours_in, low_out) = os.pipe(), os.pipe()
+        theirs_in, theirs_out = (fcntl.fcntl(end, fcntl.F_DUPFD, 20) for end in (low_in, low_out))  # above 3 and 4
         command = [
             str(find_browser()), "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
             "--remote-debugging-pipe", f"--user-data-dir={profile}", "--no-first-run",
             "--disable-background-networking", "about:blank",
         ]  # fmt: skip
         # Chromium reads commands from descriptor 3 and writes to 4
-        shell = ["sh", "-c", f'exec "$@" 3<&{theirs_in} 4>&{theirs_out}', "sh", *command]
+        shell = ["bash", "-c", f'exec "$@" 3<&{theirs_in} 4>&{theirs_out}', "bash", *command]
         self.process = subprocess.Popen(
             shell, pass_fds=(theirs_in, theirs_out), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
-        os.close(theirs_in)
-        os.close(theirs_out)
+        for end in (low_in, low_out, theirs_in, theirs_out):
+            os.close(end)
         self._out, self._in = os.fdopen(ours_out, "wb", buffering=0), os.fdopen(ours_in, "rb", buffering=0)
         self._number, self._rest, self.session = 0, b"", ""
         self.events: dict[str, list[dict[str, Any]]] = {}

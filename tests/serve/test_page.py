@@ -56,7 +56,7 @@ def test_a_person_types_compares_opens_and_is_logged_if_willing(project: Path, t
         assert "ms" in browser.evaluate("document.querySelector('.times').textContent")
 
         browser.evaluate("document.querySelectorAll('.chip input')[3].click()")  # BM25 has titles from the corpus
-        browser.until("document.querySelectorAll('section')[2]?.querySelectorAll('.hit').length === 10")
+        browser.until("document.querySelectorAll('section')[2]?.querySelectorAll('.hit').length === 8")
         assert HOSTILE in hits(browser, "bm25")[0]
         browser.press("ArrowDown")
         browser.evaluate("document.getElementById('consent').click(), document.getElementById('query').focus()")
