@@ -30,16 +30,15 @@ def run(ingest: Path, embed: Path, teach: Path, output: Path, params: ScoreParam
     """Write the table `scores`: every alignment text, or `max_texts` of them drawn by seed, with each of its nearest
     documents, or the nearest `depth`, the nearest first.
 
-    With `params.pairs` a teacher that embeds pairs also leaves `pairs.npy`, `(texts, pairs, dim)`: see `Scorer`; 0
-    where a text is not scored. A line warns where these scores have nothing to teach. `embed` holds texts and nearest
-    documents, `teach` is the folder of the teacher that scores. Shards of texts are kept below SLIMTOWER_CACHE, so a
-    run that was killed repeats one at most. UserError for a score that is not finite.
+    With `params.pairs` a teacher that embeds pairs also leaves `pairs.npy`, `(scored texts, pairs, dim)`: see `Scorer`.
+    A line warns where these scores have nothing to teach. `embed` holds texts and nearest documents, `teach` is the
+    folder of the teacher that scores. Shards of texts are kept below SLIMTOWER_CACHE, so a run that was killed repeats
+    one at most. UserError for a score that is not finite.
     """
     texts = read_table(embed, "alignment_texts")["text"].to_pylist()
     nearest = np.load(embed / "nearest.npy")
     _check_nearest(embed, nearest, len(texts), ingest)
-    total = len(texts)
-    chosen = _chosen(total, params)
+    chosen = _chosen(len(texts), params)
     texts, nearest = [texts[row] for row in chosen.tolist()], nearest[chosen, : params.depth or None]
     rows = np.unique(nearest)
     documents = CorpusTexts(ingest, rows)
@@ -57,7 +56,7 @@ def run(ingest: Path, embed: Path, teach: Path, output: Path, params: ScoreParam
         near = nearest[:, : params.pairs]
         if near.size and scorer.embeds:
             pairs = ScoreShards((*settings, "pairs"), digests)
-            dim = _write_pairs(staging / "pairs.npy", texts, chosen, total, near, rows, scorer, pairs, params)
+            dim = _write_pairs(staging / "pairs.npy", texts, near, rows, scorer, pairs, params)
             embedded = {"pairs": {"documents": near.shape[1], "dim": dim, "embeds": scorer.embeds}}
         scorer.finish()
         scratch.unlink(missing_ok=True)
@@ -139,15 +138,13 @@ def _chosen(texts: int, params: ScoreParams) -> np.ndarray:
 def _write_pairs(
     target: Path,
     texts: list[str],
-    chosen: np.ndarray,
-    total: int,
     nearest: np.ndarray,
     rows: np.ndarray,
     scorer: Scorer,
     shards: ScoreShards,
     params: ScoreParams,
 ) -> int:
-    """Write the scorer's embeddings of each chosen text with its `nearest` documents; returns their dimension."""
+    """Write the scorer's embeddings of each text with its `nearest` documents; returns their dimension."""
     dim = 0
     starts = range(0, len(texts), params.shard_texts)
     for start in progress(starts, len(starts), "embed pairs"):
@@ -156,9 +153,9 @@ def _write_pairs(
         if not np.isfinite(made).all():
             raise UserError("score: an embedding of a pair is not finite; set score.precision: fp32, or train it again")
         if not dim:
-            dim, shape = made.shape[2], (total, nearest.shape[1], made.shape[2])
+            dim, shape = made.shape[2], (*nearest.shape, made.shape[2])
             written = np.lib.format.open_memmap(target, mode="w+", dtype=np.float32, shape=shape)
-        written[chosen[own]] = made
+        written[own] = made
     return dim
 
 
