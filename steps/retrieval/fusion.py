@@ -45,7 +45,8 @@ class WeightedSum(_Settings):
 
     def fused(self, pool: "Pool") -> np.ndarray:
         """Fused scores `(documents,)`."""
-        return weighted_sum(*pool.normalised, self.weight)
+        dense, lexical = pool.normalised
+        return weighted_sum(dense, lexical, self.weight)
 
     def __str__(self) -> str:
         return f"{self.weight:.1f} dense + {1 - self.weight:.1f} BM25, min-max over {self.depth} hits each"
