@@ -12,6 +12,7 @@ from pathlib import Path
 from steps.core.errors import UserError, guarded
 from steps.serve.settings import Settings
 
+KEPT_S = 75  # so long an idle connection is kept: longer than proxies keep theirs, who would send into a closed one
 STOP_S = 30  # so long may requests take that run when the service is asked to stop
 SALT = "SLIMTOWER_LOG_SALT"
 
@@ -59,6 +60,7 @@ def _serve(settings: Settings, arguments: argparse.Namespace) -> None:
         server_header=False,
         proxy_headers=bool(arguments.trusted_proxies),
         forwarded_allow_ips=arguments.trusted_proxies or None,
+        timeout_keep_alive=KEPT_S,
         timeout_graceful_shutdown=STOP_S,
         timeout_worker_healthcheck=60,
     )

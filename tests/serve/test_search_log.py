@@ -159,6 +159,7 @@ class FakeS3:
         return [{"Contents": [{"Key": key} for key in keys if key.startswith(Prefix)]}, {}]
 
 
+@pytest.mark.medium
 def test_the_log_lies_on_s3_as_in_a_folder(released: Path) -> None:
     clock, client = Clock(), FakeS3()
     store = S3LogStore("s3://logs/site/", client)
