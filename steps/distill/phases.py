@@ -147,6 +147,8 @@ class ObjectiveMaker:
     def _heads(self, phase: Phase) -> dict[str, nn.Module]:
         """Of the losses that have one, drawn by the seed."""
         found: dict[str, nn.Module] = {}
+        if not phase.pair_losses:
+            return found
         with torch.random.fork_rng():
             torch.manual_seed(self.params.seed)
             for loss in phase.pair_losses:

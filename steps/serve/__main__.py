@@ -10,6 +10,7 @@ import tempfile
 from pathlib import Path
 
 from steps.core.errors import UserError, guarded
+from steps.core.self_check import step_parser
 from steps.serve.settings import Settings
 
 KEPT_S = 75  # so long an idle connection is kept: longer than proxies keep theirs, who would send into a closed one
@@ -94,9 +95,8 @@ def _settings(arguments: argparse.Namespace, shared: str) -> Settings:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m steps.serve", description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter
-    )
+    parser = step_parser("serve", __doc__)
+    parser.formatter_class = argparse.ArgumentDefaultsHelpFormatter
     add = parser.add_argument
     add("--release", default="", help="folder of a release or of several (models/release where --model is not given)")
     add("--model", default="", help="a registered model's alias, such as slimtower@champion")

@@ -160,7 +160,7 @@ def test_what_a_release_carries_is_told_as_released(hybrid: Path, tmp_path: Path
     write_json(models / "teach/dense/report.json", {"base": "tiny"})
     folders = data / "ingest", data / "mine/relevance", data / "embed", data / "generate", models / "teach/dense"
     releases = {"static": models / "release/static"}
-    run(*folders, models / "distill", releases, root / "reports", params(), NullRun())
+    run(*folders, models / "distill", releases, root / "reports", params(), RULE, NullRun())
     metrics = json.loads((root / "reports/metrics.json").read_text())
     assert set(metrics["fused"]) == {"one", "two"}, "test queries of one, dev queries of two"
     assert all(set(row) == {"static"} and row["static"]["carried"] for row in metrics["fused"].values())

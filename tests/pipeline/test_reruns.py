@@ -147,7 +147,8 @@ def test_what_finds_documents_before_an_index_reruns_the_stages_that_search_or_o
 @pytest.mark.parametrize(
     ("knob", "value", "reruns"),
     [
-        ("promote.policy.margin", 0.1, set()),
+        ("promote.policy.margin", 0.1, {"evaluate"}),  # by which it chooses a student
+        ("promote.policy.max_p50_ms", 5.0, set()),
         ("distill.student.1l.epochs", 9.0, set()),  # described, but not among the students
         ("distill.student.4l.epochs", 9.0, {"distill@4l"}),
         ("distill.repeats.titles", 0.5, set(CELLS["distill"])),

@@ -21,7 +21,7 @@ class TitledRelease(FakeRelease):
 
     def answers(self, dataset: str, texts: list[str], vectors: np.ndarray, k: int) -> list[list[Hit]]:
         scores, ids = self.search(dataset, vectors, k)
-        titles = {doc_id: text.split()[0] for doc_id, text in self.documents[dataset].items()}
+        titles = {doc_id: text.split()[0] for doc_id, text in self.documents_by_set[dataset].items()}
         return [
             [Hit(doc_id, float(score), titles[doc_id]) for doc_id, score in zip(*line, strict=True)]
             for line in zip(ids, scores, strict=True)
