@@ -1,14 +1,14 @@
 # Commands people type. Everything runs in .venv, made from requirements/run.lock; tests add extras.lock and test.lock.
 PYTHON  ?= python3
 VENV    := .venv
-export Q RECIPE STAGES STUDENT DATA UNLABELLED RELEVANCE TEST_FROM SIMULATED SINCE UNTIL TABLE ONLY SEEDS
+export Q RELEASE MODEL PORT WORKERS LOG RECIPE STAGES STUDENT DATA UNLABELLED RELEVANCE TEST_FROM SIMULATED SINCE UNTIL TABLE ONLY SEEDS
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 export HF_HUB_DISABLE_TELEMETRY := 1
 export DVC_NO_ANALYTICS := true
 export MLFLOW_DISABLE_TELEMETRY := true
 export ORT_DISABLE_TELEMETRY := 1
 
-.PHONY: help setup setup-all demo run search test-fast test test-slow lint promote rollback bench-mine bench-serving bench-gate bench-release bench-distill-speed bench-distill bench-teachers test-integration images sbom lock mlflow airflow test-dags clean
+.PHONY: help setup setup-all demo run search serve test-fast test test-slow lint promote rollback bench-mine bench-serving bench-gate bench-release bench-distill-speed bench-distill bench-teachers bench-collapse test-integration images sbom lock mlflow airflow test-dags clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -32,6 +32,7 @@ $(ALL): requirements/run.lock requirements/extras.lock requirements/test.lock re
 demo: setup ## the whole pipeline on the embedded data, then its results
 	@python -m pipeline
 	@python -m steps.evaluate --table
+	@echo "make serve: search with these students at http://localhost:8000"
 
 run: setup ## the pipeline with an overlay: make run RECIPE=recipes/scifact.yaml DATA=<folder> [STAGES=embed]
 	@python -m pipeline.recipe "$$RECIPE" DATA="$$DATA" UNLABELLED="$$UNLABELLED" RELEVANCE="$$RELEVANCE" \
@@ -39,6 +40,9 @@ run: setup ## the pipeline with an overlay: make run RECIPE=recipes/scifact.yaml
 
 search: setup ## top hits: make search Q="running total along an axis" [STUDENT=static] [RECIPE=recipes/x.yaml]
 	@python -m steps.search --student "$$STUDENT" --recipe "$$RECIPE" -- "$$Q"
+
+serve: setup ## search page and API at localhost:8000: make serve [RELEASE=models/release/4l | MODEL=slimtower@champion] [PORT=8000] [WORKERS=1] [LOG=<folder>] (docs/serving.md)
+	@python -m steps.serve --release "$$RELEASE" --model "$$MODEL" --port "$${PORT:-8000}" --workers "$${WORKERS:-1}" --log "$$LOG" $(SERVE_FLAGS)
 
 # Tests run side by side, one process a core: each with one thread (tests/conftest.py)
 PYTEST := python -m pytest tests -n logical --maxprocesses 8 --dist loadfile
@@ -85,6 +89,9 @@ bench-distill: setup ## a table of distilled students: make bench-distill TABLE=
 
 bench-teachers: setup ## a table of teachers by what they are trained on: make bench-teachers TABLE=demo [ONLY=clicks,judged] [SEEDS=1,2,3]; TABLE=medquad and TABLE=scifact need DATA=<folder> (hours on two cores)
 	@python -m bench.teachers "$$TABLE" --only "$$ONLY" --seeds "$$SEEDS"
+
+bench-collapse: setup ## do embeddings of cross encoders collapse: make bench-collapse [TEACHERS=cls,dual] [RUN=runs/cross_encoder_teacher], after `make run RECIPE=recipes/cross_encoder_teacher.yaml DATA=<folder> STAGES=teach` (a minute)
+	@python -m bench.collapse "$${TEACHERS:-cls,dual}" --run "$${RUN:-runs/cross_encoder_teacher}"
 
 test-integration: setup-all .airflow-venv/.done ## containers, S3, MLflow and Airflow end to end; needs DOCKER_HOST, AWS_ENDPOINT_URL and its credentials (docs/operations.md)
 	@docker compose version >/dev/null 2>&1 || python -m pip install --quiet --disable-pip-version-check podman-compose==1.6.0

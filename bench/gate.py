@@ -24,7 +24,6 @@ from steps.core.files import write_json
 from steps.core.judged import read_judged_sets
 from steps.core.run_ids import git_commit
 from steps.core.tables import read_table
-from steps.promote.bootstrap import lower_bound
 from steps.promote.evidence import MEASURE
 from steps.promote.params import Policy
 
@@ -73,14 +72,7 @@ def accepted(candidate: np.ndarray, champion: np.ndarray, change: float, queries
     """Share of the drawn evaluations on which the gate finds the candidate no worse."""
     chances = tilted(candidate, champion, change)
     rows = np.random.default_rng(SEED).choice(len(candidate), (queries, DRAWS), p=chances)
-    bounds = lower_bound(
-        candidate[rows],
-        champion[rows],
-        margin=policy.margin,
-        confidence=policy.confidence,
-        resamples=policy.resamples,
-        seed=policy.seed,
-    )
+    bounds = policy.least(candidate[rows], champion[rows])
     return float((bounds >= 0).mean())
 
 
@@ -88,7 +80,7 @@ def measure(values: dict[str, np.ndarray], policy: Policy) -> list[dict[str, Any
     """Shares accepted for every ordered pair of models, size and true change."""
     changes = {"worse_1_percent": -0.01, "at_the_margin": -policy.margin, "equal": 0.0, "better_1_percent": 0.01}
     rows = []
-    for champion, candidate in permutations([model for model in values if model != "bm25"], 2):
+    for champion, candidate in permutations([model for model in values if not model.endswith("bm25")], 2):
         deviation = float(np.std(values[candidate] - values[champion]))
         row: dict[str, Any] = {"champion": champion, "candidate": candidate, "deviation": round(deviation, 4)}
         for queries in QUERIES:

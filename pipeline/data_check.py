@@ -17,7 +17,8 @@ from steps.core.tables import FILLER, Part, table_path
 from steps.distill.losses.base import Need
 from steps.distill.params import DOCUMENT_PARTS, StudentParams
 from steps.index.params import IndexParams
-from steps.teach.kinds.contrastive import Contrastive
+from steps.teach.kinds.cross_encoder import CrossEncoder
+from steps.teach.kinds.on_triplets import OnTriplets
 
 _POINTS_A_CENTROID = 39  # of `index`, below which faiss calls k-means badly trained
 _FROM_TRAINING: frozenset[Part] = frozenset(
@@ -65,8 +66,13 @@ def _teachers(params: Params, found: Found) -> Iterator[str]:
     """A line for each teacher that nothing trains."""
     for name in params.teach.teachers:
         teacher, key = params.teach.described(name), f"teach.teacher.{name}.epochs"
-        if not isinstance(teacher, Contrastive) or teacher.epochs == 0 or found.minable:
+        if not isinstance(teacher, OnTriplets | CrossEncoder) or teacher.epochs == 0 or found.minable:
             continue
+        if isinstance(teacher, CrossEncoder):
+            raise UserError(
+                f"params.yaml: {key} is {teacher.epochs:g}, but no triplet can be mined of these data, so a cross"
+                f" encoder has nothing to train on; give ingest clicks or judgements, or take {name} off teach.teachers"
+            )
         if found.logged:
             raise UserError(
                 f"params.yaml: {key} is {teacher.epochs:g}, but the log of the training queries does not have both"
@@ -160,8 +166,8 @@ def _check_student(key: str, student: StudentParams, found: Found, params: Param
                 f"params.yaml: {where}.teacher_top_k is {phase.teacher_top_k}, but embed.neighbours is"
                 f" {params.embed.neighbours}: so many documents of each text are kept; raise it, or ask for fewer"
             )
-        labels = [loss.name for loss in phase.needs(Need.LABELS)]
-        compared = labels + [loss.name for loss in phase.needs(Need.SCORES)]
+        labels = [loss.name for loss in phase.losses if loss.wants_labels]
+        compared = labels + [loss.name for need in (Need.SCORES, Need.LAYERS) for loss in phase.needs(need)]
         if labels and phase.labels == "train" and not labelled:
             raise UserError(
                 f"params.yaml: {where}: {', '.join(labels)} needs labels, but no training query that distill.repeats"

@@ -18,7 +18,10 @@ from steps.core.corpus import corpus_batches
 from steps.core.tables import read_table, table_path
 from steps.distill.params import Base, Fresh, Layers, Phase, Static, StudentParams
 from steps.generate.params import GenerateParams
+from steps.rank.params import CrossEncoderParams
 from steps.teach.kinds.contrastive import Contrastive
+from steps.teach.kinds.cross_encoder import CrossEncoder
+from steps.teach.kinds.on_triplets import OnTriplets
 
 TOKENS_A_WORD = 1.4
 LONGEST = 256  # tokens of a document that a teacher reads, where its kind does not say
@@ -43,7 +46,7 @@ class Data:
 def measure(ingest: Path, params: Params) -> Data:
     """What the tables of `ingest` hold, counted roughly."""
     teacher = params.teach.described(params.teach.index)
-    limit = teacher.max_document_length if isinstance(teacher, Contrastive) else LONGEST
+    limit = teacher.max_document_length if isinstance(teacher, OnTriplets) else LONGEST
     documents, tokens, words = 0, 0.0, 0
     for batch in corpus_batches(ingest, ["content"]):
         counts = pc.add(pc.count_substring(batch["content"], " "), 1)
@@ -82,31 +85,47 @@ def forecast(data: Data, params: Params, layer: float, layers: int, speed: float
     }
     for name in params.rank.rankers:
         ranker = params.rank.described(name)
-        trained = ranker.epochs * min(ranker.max_triplets, 4 * data.train_queries)
-        trained *= 1 + ranker.negatives + ranker.random_negatives
+        trained = _pairs(ranker, data)
         scored = (min(ranker.max_queries, data.train_queries) + ranker.dev_queries) * ranker.depth
         pairs = BACKWARD * trained + scored * len(params.candidates.searchers)
         work[f"rank@{name}"] = tower * ranker.max_length * pairs
     for name in params.teach.teachers:
         teacher = params.teach.described(name)
-        if not isinstance(teacher, Contrastive):
+        if isinstance(teacher, CrossEncoder):
+            pairs = BACKWARD * _pairs(teacher, data) + teacher.dev_queries * teacher.dev_documents
+            work[f"teach@{name}"] = tower * teacher.max_length * pairs
+        if not isinstance(teacher, OnTriplets):
             continue  # of other kinds nothing is known here
+        rounds = teacher.rounds.more if isinstance(teacher, Contrastive) else 0
         drawn = min(teacher.max_triplets or 4 * data.train_queries, 4 * data.train_queries)
-        triplets = drawn * teacher.epochs * (1 + teacher.rounds.more)
+        triplets = drawn * teacher.epochs * (1 + rounds)
         compared = teacher.dev_queries + teacher.dev_documents if triplets else 0
-        searched = data.documents * teacher.rounds.more
+        searched = data.documents * rounds
         read = triplets * 2.2 * BACKWARD + 2 * compared + searched
         work[f"teach@{name}"] = tower * data.document_tokens * read
         if triplets and name == params.teach.index and params.evaluate.earlier_towers:
-            work["evaluate"] += tower * data.documents * data.document_tokens * (1 + teacher.rounds.more)
+            work["evaluate"] += tower * data.documents * data.document_tokens * (1 + rounds)
+    asked = min(params.score.max_texts or data.texts, data.texts)
     for name in params.score.teachers:
-        work[f"score@{name}"] = tower * (data.documents * data.document_tokens + SHORT * data.texts)
+        scorer = params.teach.teacher.get(name) or params.rank.ranker[name]
+        read = data.documents * data.document_tokens + SHORT * asked
+        if isinstance(scorer, CrossEncoder | CrossEncoderParams):  # reads each text with each of its documents
+            nearest = min(params.score.depth or params.embed.neighbours, params.embed.neighbours)
+            pairs = asked * (nearest + min(params.score.pairs, nearest))
+            read = pairs * min(scorer.max_length, data.document_tokens + SHORT)
+        work[f"score@{name}"] = tower * read
     for name in params.distill.students:
         student = params.distill.student[name]
         texts = sum(_texts(phase, student, data, params) for phase in student.phases)
         work[f"distill@{name}"] = texts * _text(student, layer, layers)
         work[f"release@{name}"] = 0
     return {stage: FIXED[stage.partition("@")[0]] + operations / speed for stage, operations in work.items()}
+
+
+def _pairs(ranker: CrossEncoder | CrossEncoderParams, data: Data) -> float:
+    """Pairs that a cross encoder is trained on."""
+    lists = min(ranker.max_triplets or 4 * data.train_queries, 4 * data.train_queries)
+    return ranker.epochs * lists * (1 + ranker.negatives + ranker.random_negatives)
 
 
 def _sources(train_queries: int, documents: int, params: GenerateParams) -> int:

@@ -25,6 +25,7 @@ CONTAINERFILE = Path("containers/Containerfile")
 PACKAGE_LOCKS = {"cpu": Path("requirements/run.lock"), "accelerated": Path("requirements/gpu.lock")}
 EXTRAS = Path("requirements/extras.lock")
 STEPS = tuple(Params.model_fields)
+SERVICES = ("serve",)  # no stage: it is built when it is named
 # steps that can use a GPU
 ACCELERATED = ("candidates", "rank", "teach", "generate", "embed", "score", "distill", "index")
 LOCK = Path("images.lock")
@@ -87,8 +88,8 @@ def build(steps: list[str], lock: str, base: str, prefix: str, tag: str, flags: 
     With lock `gpu` the steps that can use a GPU get CUDA packages, the others the CPU's all the same.
     """
     engine = os.environ.get("CONTAINER_ENGINE") or "docker"
-    if unknown := [step for step in steps if step not in STEPS]:
-        raise UserError(f"images: there is no step {unknown[0]!r}; there are {', '.join(STEPS)}")
+    if unknown := [step for step in steps if step not in STEPS + SERVICES]:
+        raise UserError(f"images: there is no step {unknown[0]!r}; there are {', '.join(STEPS + SERVICES)}")
     keys = current()
     revision = _output("git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude", "*")
     began = time.perf_counter()

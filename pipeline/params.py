@@ -7,6 +7,7 @@ from typing import Any
 from steps.candidates.params import CandidatesParams
 from steps.core.errors import UserError
 from steps.core.params import PARAMS, Strict, read_mapping, validated
+from steps.distill.losses.pair import PairLoss
 from steps.distill.params import DistillParams
 from steps.embed.params import EmbedParams
 from steps.evaluate.params import EvaluateParams
@@ -18,6 +19,8 @@ from steps.promote.params import PromoteParams
 from steps.rank.params import RankParams
 from steps.release.params import ReleaseParams
 from steps.score.params import ScoreParams
+from steps.teach.kinds.contrastive import Contrastive
+from steps.teach.kinds.cross_encoder import CrossEncoder
 from steps.teach.params import TeachParams
 
 _EARLIER = re.compile(r"base|round_\d+")  # names of what a dual encoder leaves in `earlier`
@@ -62,6 +65,9 @@ def check_params(raw: dict[str, Any], source: str) -> Params:
                 f"{source}: score.teachers names {name!r}, the teacher of the index (teach.index), whose scores follow"
                 " from its vectors; take it off score.teachers"
             )
+    for name in params.teach.teachers:
+        _check_rounds(name, params, source)
+    _check_rerankers(params, source)
     for student in params.distill.students:
         _check_teachers(student, params, source)
         if params.evaluate.earlier_towers and _EARLIER.fullmatch(student):
@@ -93,10 +99,37 @@ def _check_candidates(params: Params, source: str) -> None:
             )
 
 
+def _check_rounds(name: str, params: Params, source: str) -> None:
+    """UserError for a teacher whose negatives a ranker is to check that this run does not train."""
+    teacher = params.teach.described(name)
+    ranker = teacher.rounds.ranker if isinstance(teacher, Contrastive) else ""
+    if ranker and ranker not in params.rank.rankers:
+        raise UserError(
+            f"{source}: teach.teacher.{name}.rounds.ranker is {ranker!r}, but rank.rankers has only"
+            f' {params.rank.rankers}; add it there, or set rounds.ranker: ""'
+        )
+
+
+def _check_rerankers(params: Params, source: str) -> None:
+    """UserError for a re-ranker that this run does not have, or that cannot be one."""
+    for name in params.evaluate.rerankers:
+        where = f"{source}: evaluate.rerankers names {name!r}"
+        if name not in [*params.teach.teachers, *params.rank.rankers]:
+            raise UserError(
+                f"{where}, but teach.teachers and rank.rankers have only"
+                f" {[*params.teach.teachers, *params.rank.rankers]}; add it there, or take it off the list"
+            )
+        kind = "" if name in params.rank.rankers else params.teach.described(name).kind
+        if kind in {"dual_encoder", "llm_dual_encoder"}:
+            raise UserError(f"{where}, a {kind}, which reads no pairs; name a cross encoder or a late_interaction")
+        if name in params.distill.students:
+            raise UserError(f"{where}, and distill.students one of that name; rename the student")
+
+
 def _check_teachers(student: str, params: Params, source: str) -> None:
-    """UserError for a loss that learns the scores of a teacher which this run does not let score."""
+    """UserError for a loss that learns from a teacher which this run does not let score."""
     for phase in params.distill.described(student).phases:
-        for name in phase.teachers:
+        for name in phase.all_teachers:
             where = f"{source}: distill.student.{student}: a loss names the teacher {name!r}"
             if name == params.teach.index:
                 raise UserError(f"{where}, that of the index (teach.index), whose scores are the default; leave it out")
@@ -104,3 +137,21 @@ def _check_teachers(student: str, params: Params, source: str) -> None:
                 raise UserError(
                     f"{where}, but score.teachers has only {params.score.teachers}; add it there and to teach.teachers"
                 )
+            if 0 < params.score.depth < phase.teacher_top_k:
+                raise UserError(
+                    f"{where}, which scores {params.score.depth} documents of a text (score.depth), but teacher_top_k"
+                    f" is {phase.teacher_top_k}; give both alike"
+                )
+        for loss in phase.pair_losses:
+            _check_pairs(loss, f"{source}: distill.student.{student}: {loss.name}", params)
+
+
+def _check_pairs(loss: PairLoss, where: str, params: Params) -> None:
+    """UserError for a loss whose teacher embeds no pairs, or not as it learns them."""
+    if not params.score.pairs:
+        raise UserError(f"{where} learns embeddings of pairs, but score.pairs is 0; set it to 1 or more")
+    teacher = params.teach.teacher.get(loss.teacher)  # else it is a ranker, which scores by [CLS]
+    pooling = teacher.pooling if isinstance(teacher, CrossEncoder) else "" if teacher else "cls"
+    if not pooling or (loss.embeds == "joint") != (pooling == "cls"):
+        wanted = "pooling: cls" if loss.embeds == "joint" else "pooling: special_tokens or segments"
+        raise UserError(f"{where} learns the embeddings of a cross encoder with {wanted}; name such a teacher")

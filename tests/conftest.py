@@ -1,6 +1,7 @@
 """What many tests need: a tiny tower, and a place where nothing reaches the network."""
 
 import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -74,4 +75,17 @@ def released(tiny_tower: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
         for student in ("static", "2l"):
             run_distill(folder, student, distill_params())
             run_release(folder, student)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def hybrid(released: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same project where `static` is released with BM25 indexes of both data sets; to be copied, not changed."""
+    from stages import RELEASE, run_release
+
+    folder = tmp_path_factory.mktemp("hybrid") / "project"
+    shutil.copytree(released, folder, ignore=shutil.ignore_patterns("release", "cache"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SLIMTOWER_CACHE", str(folder / "cache"))
+        run_release(folder, "static", RELEASE.model_copy(update={"lexical": "always"}))
     return folder

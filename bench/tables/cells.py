@@ -20,9 +20,9 @@ from bench.tables.pipeline import Pipeline, Scores
 from steps.core.code import code_digest
 from steps.core.errors import UserError
 from steps.core.files import read_json, sha256_file, write_json
-from steps.core.precision import resolve_precision
+from steps.core.precision import Precision, resolve_precision
 from steps.core.run_ids import git_commit
-from steps.core.tables import Part
+from steps.core.tables import Part, Role
 from steps.core.towers import encode, load_tower
 from steps.core.tracking import NullRun
 from steps.distill import run as stage
@@ -30,6 +30,7 @@ from steps.distill.losses import losses
 from steps.distill.params import DistillParams, Repeats, StudentParams
 
 CELLS = Path(".cache/bench-distill")
+ROLES: tuple[Role, Role] = ("query", "document")
 STUDENT = "bench"  # what it is called while it is distilled
 _HERE = Path(__file__).parent
 _LOSSES = sorted({loss.__module__ for loss in losses()})  # which no module imports by name
@@ -56,7 +57,7 @@ class Cell:
             "precision": resolve_precision(self.params.precision),
             "dims": self.dims,
             "data": pipeline.digest,
-            "scores": {name: pipeline.scores_digest(name) for phase in student.phases for name in phase.teachers},
+            "scores": {name: pipeline.scores_digest(name) for phase in student.phases for name in phase.all_teachers},
             "code": _CODE,
             "packages": _PACKAGES,
         }
@@ -124,11 +125,13 @@ def measure(cell: Cell, pipeline: Pipeline) -> dict[str, Any]:
         stage_seconds = time.perf_counter() - started
         report = read_json(output / "report.json")
         tower = load_tower(output / "query_encoder")
+        reader = load_tower(output / "router", "document") if chosen.towers == "joint" else tower
+        trained = teacher_after(output / "teacher", pipeline, cell.params.precision)
     documents = pipeline.documents
-    if chosen.towers == "symmetric":
-        tower.max_seq_length = chosen.max_document_length
+    if chosen.towers != "asymmetric":
+        reader.max_seq_length = chosen.max_document_length
         texts = pipeline.document_texts()
-        documents = encode(tower, texts, "document", precision=cell.params.precision, what="documents")
+        documents = encode(reader, texts, "document", precision=cell.params.precision, what="documents")
     queries = {f"{item.split}/{item.dataset}": encode(tower, item.texts, "query") for item in pipeline.judged_sets}
     drawn = pipeline.drawn(cell.params.repeats, cell.params.validation_texts, cell.params.seed, report["texts_seen"])
     reported = ("parameters", "bytes", "texts_seen", "steps", "validation_cosine", "texts_per_second")
@@ -141,6 +144,26 @@ def measure(cell: Cell, pipeline: Pipeline) -> dict[str, Any]:
         "git_commit": git_commit(),
         **{name: report[name] for name in reported},
         **{name: value for name, value in report.items() if name.startswith("held_out_")},
+        **({"teacher_after": trained} if trained else {}),
+    }
+
+
+def teacher_after(folder: Path, pipeline: Pipeline, precision: Precision) -> dict[str, dict[str, float]]:
+    """Mean nDCG@10, by split and data set, of a teacher that trained along, over documents as it embeds them.
+
+    Nothing where none did.
+    """
+    if not folder.is_dir():
+        return {}
+    asking, answering = (load_tower(folder, role) for role in ROLES)
+    documents = encode(
+        answering, pipeline.document_texts(), "document", precision=precision, what="teacher's documents"
+    )
+    queries = {f"{item.split}/{item.dataset}": encode(asking, item.texts, "query") for item in pipeline.judged_sets}
+    scores = pipeline.score(queries, documents, ())["0"]
+    return {
+        split: {dataset: sum(values) / len(values) for dataset, values in datasets.items()}
+        for split, datasets in scores.items()
     }
 
 

@@ -51,6 +51,11 @@ class Pipeline:
         return self.root / "data/mine/relevance"
 
     @property
+    def rankers(self) -> Path:
+        """Rankers' scores and towers, a folder each; there only where the run has one."""
+        return self.root / "data/rank"
+
+    @property
     def embed(self) -> Path:
         """Alignment texts, their vectors, and the documents'."""
         return self.root / "data/embed"
@@ -108,12 +113,19 @@ class Pipeline:
             digest.update(sha256_file(self.embed / name).encode())
         return digest.hexdigest()
 
+    def unscored(self, student: dict[str, Any]) -> list[str]:
+        """Teachers whose scores a student, as params.yaml would describe it, learns, and that have not scored here."""
+        phases = [student, *student.get("then", [])]
+        names = {loss.get("teacher", "") for phase in phases for loss in phase.get("losses", [])} - {""}
+        return sorted(name for name in names if not (self.score_tables / name / "scores.parquet").is_file())
+
     def scores_digest(self, teacher: str) -> str:
-        """Hex sha256 of the scores that another teacher gave; UserError when there are none."""
+        """Hex sha256 of what another teacher said of texts and documents; UserError when it scored nothing."""
         path = self.score_tables / teacher / "scores.parquet"
         if not path.is_file():
             raise UserError(f"{path}: not found; name {teacher} in score.teachers of that run and run `score` there")
-        return sha256_file(path)
+        pairs = path.with_name("pairs.npy")
+        return sha256_file(path) + (sha256_file(pairs) if pairs.is_file() else "")
 
     @cached_property
     def documents(self) -> np.ndarray:

@@ -64,7 +64,10 @@ def retention(line: Measured, teacher: Scores) -> Retention:
 
 
 def row_of(line: Measured, teacher: Scores, table: Table) -> dict[str, Any]:
-    """All that is told of a line; ratios are means over data sets and seeds, on test unless they say dev."""
+    """All that is told of a line; ratios are means over data sets and seeds, on test unless they say dev.
+
+    `teacher_after`: mean nDCG@10 of a teacher that trained along.
+    """
     ratios, row, cells = retention(line, teacher), line.entry.row, line.cells
     test, by_seed = ratios["test"], _over_sets(ratios["test"])
     mean, worst = float(by_seed.mean()), min(test, key=lambda name: float(test[name].mean()))
@@ -96,6 +99,11 @@ def row_of(line: Measured, teacher: Scores, table: Table) -> dict[str, Any]:
         dev = _over_sets(ratios["dev"])
         told["dev"] = {"mean": float(dev.mean()), "sd": _spread(dev)} | {
             name: float(values.mean()) for name, values in ratios["dev"].items()
+        }
+    if all("teacher_after" in cell for cell in cells):
+        told["teacher_after"] = {
+            split: {name: float(np.mean([cell["teacher_after"][split][name] for cell in cells])) for name in sets}
+            for split, sets in cells[0]["teacher_after"].items()
         }
     told["longest_stage_seconds"] = max(cell["stage_seconds"] for cell in cells)
     return told | verdicts_of(told, line.entry, table)

@@ -86,7 +86,9 @@ def measure(teacher: Teacher, pipeline: Pipeline) -> dict[str, Any]:
     run, started = Told(), time.perf_counter()
     with TemporaryDirectory(prefix="bench-teachers.") as folder:
         output = Path(folder) / "teacher"
-        stage.run(ingest=pipeline.ingest, mine=pipeline.mine, output=output, params=teacher, run=run)
+        stage.run(
+            ingest=pipeline.ingest, mine=pipeline.mine, output=output, params=teacher, run=run, rankers=pipeline.rankers
+        )
         stage_seconds = time.perf_counter() - started
         report = read_json(output / "report.json")
         if report.get("note"):

@@ -1,8 +1,8 @@
 """Judged query sets: the queries of one split of one data set that have a relevant document."""
 
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,9 @@ from steps.core.tables import read_table
 class JudgedSet:
     """Queries with a relevant document, in the order of their ids, and `qrels[query][document] = grade` of each.
 
-    A document is relevant from grade 1.
+    A document is relevant from grade `relevant_from`. What stands below it is empty and off unless an evaluation asks:
+    `satisfaction`, a second label of pairs like `qrels`; `answering`, by query id the ids of the documents that hold an
+    answer; `ignore_identical_ids`, whether a query's hit of its own id is dropped, as BEIR does.
     """
 
     dataset: str
@@ -24,6 +26,10 @@ class JudgedSet:
     query_ids: list[str]
     texts: list[str]
     qrels: dict[str, dict[str, int]]
+    relevant_from: int = 1
+    satisfaction: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    answering: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    ignore_identical_ids: bool = False
 
 
 def read_judged_sets(ingest: Path, splits: Sequence[str]) -> list[JudgedSet]:

@@ -1,48 +1,69 @@
-"""Retrieval measures per query, with trec_eval's numbers and its rule for ties.
+"""Retrieval measures per query by ir-measures' names, with trec_eval's numbers and its rule for ties.
 
 trec_eval compares scores as float32 and orders equal ones by document id, descending.
 """
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import ir_measures
 import numpy as np
-from ir_measures import AP, RR, R, nDCG
 
 NDCG = "nDCG@10"
-UNCUT = "MRR"  # 1 / rank of the first relevant document among all hits
-# RR without a cut-off: ir_measures gives RR@10 to MS MARCO's script, which breaks ties the other way round.
-_COMPUTED = {
-    NDCG: nDCG @ 10,
-    UNCUT: RR,
-    "MAP@1000": AP @ 1000,
-    "Recall@5": R @ 5,
-    "Recall@20": R @ 20,
-    "Recall@100": R @ 100,
-}
-MEASURES = (NDCG, "MRR@10", "MAP@1000", "Recall@5", "Recall@20", "Recall@100")
+UNCUT = "uncut RR"  # 1 / rank of the first relevant document among all hits
+_KINDS = ("nDCG@k", "RR@k", "AP@k", "R@k", "P@k", "Success@k", "RR", "AP", "Rprec", "Bpref")
 
 Qrels = Mapping[str, Mapping[str, int]]
 
 
-def per_query(
-    qrels: Qrels, query_ids: Sequence[str], doc_ids: Sequence[Sequence[str]], scores: Sequence[np.ndarray]
-) -> dict[str, np.ndarray]:
-    """Each of MEASURES, and UNCUT, as float64 `(queries,)` in the order of `query_ids`, from the hits of each query.
+def parse_measure(name: str) -> Any:
+    """The measure of ir-measures that has this name; ValueError says which there are.
 
-    A document is relevant from grade 1. A query without hits, or without relevant documents, counts 0.
+    `str` of it is its own name: `R@5` of `Recall@5`.
     """
-    named = _calculated(list(_COMPUTED), qrels, query_ids, doc_ids, scores)
-    reciprocal = named[UNCUT]
-    named["MRR@10"] = np.where(reciprocal >= 1 / 10, reciprocal, 0.0)
-    return named
+    try:
+        measure = ir_measures.parse_measure(name)
+        measure.validate_params()
+        known = any(kind.partition("@")[0] == measure.NAME for kind in _KINDS)
+        if known and measure.params.get("cutoff", 1) > 0 and ir_measures.pytrec_eval.supports(_uncut(measure)):
+            return measure
+    except (ValueError, NameError, AssertionError, KeyError, TypeError):
+        pass
+    raise ValueError(
+        f"{name!r} is no measure that trec_eval computes by query; possible are {', '.join(_KINDS)} with k from 1 on,"
+        " also as R(rel=2)@100 where documents count from grade 2"
+    )
+
+
+def per_query(
+    names: Sequence[str],
+    qrels: Qrels,
+    query_ids: Sequence[str],
+    doc_ids: Sequence[Sequence[str]],
+    scores: Sequence[np.ndarray],
+    relevant_from: int = 1,
+) -> dict[str, np.ndarray]:
+    """Each of the named measures as float64 `(queries,)` in the order of `query_ids`, from the hits of each query.
+
+    A document is relevant from grade `relevant_from`, where the name has no `rel` of its own; nDCG counts all grades.
+    A query without hits, or without relevant documents, counts 0.
+    """
+    measures = {name: _from_grade(parse_measure(name), relevant_from) for name in names}
+    # ir_measures gives RR@10 to MS MARCO's script, which breaks ties the other way round: cut here.
+    found = _calculated(
+        {name: _uncut(measure) for name, measure in measures.items()}, qrels, query_ids, doc_ids, scores
+    )
+    for name, measure in measures.items():
+        if measure.NAME == "RR" and "cutoff" in measure.params:
+            found[name] = np.where(found[name] >= 1 / measure["cutoff"], found[name], 0.0)
+    return found
 
 
 def ndcg_at_10(
     qrels: Qrels, query_ids: Sequence[str], doc_ids: Sequence[Sequence[str]], scores: Sequence[np.ndarray]
 ) -> np.ndarray:
-    """nDCG@10 alone, float64 `(queries,)`; arguments as for `per_query`."""
-    return _calculated([NDCG], qrels, query_ids, doc_ids, scores)[NDCG]
+    """nDCG@10, float64 `(queries,)`; arguments as for `per_query`."""
+    return per_query([NDCG], qrels, query_ids, doc_ids, scores)[NDCG]
 
 
 def ndcg_at_10_of_matrix(
@@ -72,21 +93,33 @@ def trec_order(doc_ids: Sequence[str], scores: np.ndarray) -> list[int]:
     return sorted(by_id, key=lambda position: -float(scores[position]))
 
 
+def _uncut(measure: Any) -> Any:
+    """The measure itself, but RR without its cut-off."""
+    if measure.NAME != "RR":
+        return measure
+    return type(measure)(**{key: value for key, value in measure.params.items() if key != "cutoff"})
+
+
+def _from_grade(measure: Any, grade: int) -> Any:
+    counts_grades = "rel" not in measure.SUPPORTED_PARAMS or "rel" in measure.params
+    return measure if counts_grades or grade == 1 else measure(rel=grade)
+
+
 def _calculated(
-    names: Sequence[str],
+    measures: Mapping[str, Any],
     qrels: Qrels,
     query_ids: Sequence[str],
     doc_ids: Sequence[Sequence[str]],
     scores: Sequence[np.ndarray],
 ) -> dict[str, np.ndarray]:
-    """Some of _COMPUTED by name."""
+    """Measures of ir-measures, by whatever name."""
     judged = [ir_measures.Qrel(query, doc, grade) for query in query_ids for doc, grade in qrels[query].items()]
     hits = {
         query: dict(zip(docs, values.tolist(), strict=True))
         for query, docs, values in zip(query_ids, doc_ids, scores, strict=True)
     }
     position = {query: row for row, query in enumerate(query_ids)}
-    measures = {_COMPUTED[name]: np.zeros(len(query_ids)) for name in names}
-    for metric in ir_measures.pytrec_eval.iter_calc(list(measures), judged, hits):
-        measures[metric.measure][position[metric.query_id]] = metric.value
-    return {name: measures[_COMPUTED[name]] for name in names}
+    values = {measure: np.zeros(len(query_ids)) for measure in measures.values()}
+    for metric in ir_measures.pytrec_eval.iter_calc(list(values), judged, hits):
+        values[metric.measure][position[metric.query_id]] = metric.value
+    return {name: values[measure].copy() for name, measure in measures.items()}

@@ -51,7 +51,7 @@ def load_tower(source: str | Path, role: Role | None = None) -> SentenceTransfor
     return route(tower, role) if role else tower
 
 
-def forget_origin(tower: SentenceTransformer) -> None:
+def forget_origin(tower: nn.Module) -> None:
     """Forget where its tokenizers were loaded from: it would be saved, and one model have several fingerprints."""
     for module in tower.modules():
         settings = getattr(getattr(module, "tokenizer", None), "init_kwargs", {})

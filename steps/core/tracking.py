@@ -6,6 +6,7 @@ A stage logs a child run; run_ids.py says of which parent.
 import json
 import logging
 import os
+import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -155,7 +156,7 @@ class MlflowRun:
 
     def metric(self, name: str, value: float, step: int | None = None) -> None:
         """Record one measurement, at a step where it has a history."""
-        self.api.log_metric(self.run_id, name.replace("@", "_at_").replace("|", "_"), float(value), step=step or 0)
+        self.api.log_metric(self.run_id, _metric_name(name), float(value), step=step or 0)
 
     def metrics(self, values: Mapping[str, float], step: int | None = None) -> None:
         """Record several measurements in one call."""
@@ -163,10 +164,7 @@ class MlflowRun:
         from mlflow.utils.time import get_current_time_millis
 
         now = get_current_time_millis()
-        rows = [
-            Metric(name.replace("@", "_at_").replace("|", "_"), float(value), now, step or 0)
-            for name, value in values.items()
-        ]
+        rows = [Metric(_metric_name(name), float(value), now, step or 0) for name, value in values.items()]
         for start in range(0, len(rows), 900):  # a batch holds at most 1000
             self.api.log_batch(self.run_id, metrics=rows[start : start + 900])
 
@@ -232,6 +230,11 @@ def stage_run(stage: str, params: Mapping[str, Any]) -> Iterator[Run]:
         api.set_terminated(run.run_id, "FAILED")
         raise
     api.set_terminated(run.run_id, "FINISHED")
+
+
+def _metric_name(name: str) -> str:
+    """With the signs that MLflow allows: `R_rel_2_at_100` of `R(rel=2)@100`."""
+    return re.sub(r"[^\w./: -]", "_", re.sub(r"\)?@", "_at_", name))
 
 
 def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -11,11 +11,12 @@ from steps.core.texts import fold
 
 @dataclass(frozen=True)
 class Drawn:
-    """Document rows `(m,)`, sorted, that the texts of a batch share; `label` and `counts` `(n, m)`: see Batch."""
+    """Document rows `(m,)`, sorted, that a batch's texts share; `label`, `counts` and `own` `(n, m)`: see Batch."""
 
     documents: np.ndarray
     label: np.ndarray
     counts: np.ndarray
+    own: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,9 @@ class Candidates:
         for position, own in enumerate(known):
             if own is not None and len(own) > 1:
                 counts[position] = label[position] | ~np.isin(documents, own)
-        return Drawn(documents, label, counts)
+        own_documents = label.copy()
+        np.put_along_axis(own_documents, np.searchsorted(documents, self.nearest[rows]), True, axis=1)
+        return Drawn(documents, label, counts, own_documents)
 
     @property
     def arrays(self) -> dict[str, np.ndarray]:

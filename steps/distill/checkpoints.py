@@ -101,7 +101,7 @@ def training_folder(module: nn.Module, arrays: dict[str, Any], knobs: dict[str, 
     UserError when the processes of one training differ in them.
     """
     modules = {type(loss).__module__ for loss in losses}  # nobody imports these by name
-    code = [code_digest("steps.distill.trainer", "steps.distill.objective", *modules)]
+    code = [code_digest("steps.distill.trainer", "steps.distill.objective", "steps.distill.joint", *modules)]
     code += [package.__version__ for package in (torch, transformers, sentence_transformers)]
     key = hashlib.sha256(json.dumps([knobs, code], sort_keys=True).encode())
     for name, tensor in sorted(module.state_dict().items()):

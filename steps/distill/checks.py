@@ -141,14 +141,14 @@ def check_curriculum(curriculum: float, parts: np.ndarray) -> None:
 def check_candidates(phase: Phase, positives: Mapping[int, np.ndarray], training: np.ndarray) -> None:
     """UserError when a loss would compare nothing: no training text has a label, or there is no candidate at all."""
     labelled = sum(int(row) in positives for row in training)
-    wanting = [loss.name for loss in phase.needs(Need.LABELS)]
+    wanting = [loss.name for loss in phase.losses if loss.wants_labels]
     if wanting and not labelled:
         raise UserError(
             f"distill.student: {', '.join(wanting)} needs labels, but no training query among the alignment texts has a"
             " known positive; give train_queries to embed.parts and to distill.repeats, or set labels: pseudo and"
             " teacher_top_k"
         )
-    compared = [loss.name for loss in phase.needs(Need.SCORES)]
+    compared = [loss.name for need in (Need.SCORES, Need.LAYERS) for loss in phase.needs(need)]
     if compared and not labelled and not phase.teacher_top_k:
         raise UserError(
             f"distill.student: {', '.join(compared)} has no candidate documents; set teacher_top_k to 1 or more"

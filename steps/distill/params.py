@@ -10,6 +10,7 @@ from steps.core.params import Strict
 from steps.core.tables import Part
 from steps.distill.losses import AnyLoss
 from steps.distill.losses.base import Loss, Need
+from steps.distill.losses.pair import PairLoss
 
 DOCUMENT_PARTS: frozenset[Part] = frozenset({"titles", "sentences", "spans"})
 BASELINES = frozenset({"bm25", "teacher"})
@@ -127,6 +128,7 @@ class Phase(Strict):
     epochs: Epochs
     learning_rate: float = Field(gt=0)
     curriculum: float = Field(default=0.0, ge=0, lt=1)
+    targets: Literal["stored", "online", "joint"] = "stored"  # what embed wrote, or the index teacher runs, or trains
 
     def needs(self, need: Need) -> list[Loss]:
         """The losses that need it."""
@@ -137,6 +139,16 @@ class Phase(Strict):
         """Names of the teachers whose score tables are read."""
         return sorted({loss.teacher for loss in self.needs(Need.SCORES) if loss.teacher})
 
+    @property
+    def all_teachers(self) -> list[str]:
+        """Names of the teachers besides that of the index whom its losses learn from."""
+        return sorted({*self.teachers, *(loss.teacher for loss in self.pair_losses)})
+
+    @property
+    def pair_losses(self) -> list[PairLoss]:
+        """The losses that learn a cross encoder's embeddings."""
+        return [loss for loss in self.losses if isinstance(loss, PairLoss)]
+
     @model_validator(mode="after")
     def _losses_have_what_they_compare(self) -> Self:
         names = [loss.name for loss in self.losses]
@@ -144,13 +156,19 @@ class Phase(Strict):
             raise ValueError(f"losses: {', '.join(twice)} is named twice; give it once, with the sum of the weights")
         if self.curriculum and self.epochs == "auto":
             raise ValueError("curriculum is a share of all steps, which epochs: auto leaves open; give epochs a number")
+        if self.targets == "joint" and self.epochs == "auto":
+            raise ValueError("epochs: auto watches the cosine to a teacher that stays; targets: joint needs a number")
+        if self.targets != "joint" and (trained := self.needs(Need.JOINT)):
+            raise ValueError(f"losses: {trained[0].kind} trains the teacher; set targets: joint")
         if self.labels == "pseudo" and not self.teacher_top_k:
             raise ValueError("labels: pseudo takes the teacher's nearest document; set teacher_top_k to 1 or more")
         for loss in self.losses:
-            if loss.teacher and Need.SCORES not in loss.needs:
+            if loss.teacher and not loss.needs & {Need.SCORES, Need.PAIRS}:
                 raise ValueError(f"losses: {loss.kind} has no use for a teacher's scores; leave `teacher` out")
-            if loss.teacher and not self.teacher_top_k:
+            if loss.teacher and Need.CANDIDATES in loss.needs and not self.teacher_top_k:
                 raise ValueError(f"losses: {loss.name} compares the documents that it scored; set teacher_top_k")
+            if getattr(loss, "own_candidates", False) and not self.teacher_top_k:
+                raise ValueError(f"losses: own_candidates of {loss.name} are nearest documents; set teacher_top_k")
         return self
 
 
@@ -162,8 +180,8 @@ class StudentParams(Phase):
     warmup_ratio: float = Field(ge=0, lt=1)
     weight_decay: float = Field(default=0.0, ge=0)
     embedding_lr_multiplier: float = Field(default=1.0, gt=0)  # of the learning rate of token embeddings
-    targets: Literal["stored", "online"] = "stored"  # what embed wrote, or the index teacher runs along
-    towers: Literal["asymmetric", "symmetric"] = "asymmetric"
+    # over the teacher's frozen documents, over the student's own, or the teacher's document tower trains along
+    towers: Literal["asymmetric", "symmetric", "joint"] = "asymmetric"
     max_document_length: int = Field(default=128, ge=4)
     then: list[Phase] = Field(default_factory=list)  # further trainings, one after the other
 
@@ -176,12 +194,18 @@ class StudentParams(Phase):
     def _documents_can_be_matched(self) -> Self:
         for phase in self.phases:
             own = phase.needs(Need.OWN_DOCUMENTS)
-            if own and (self.towers == "asymmetric" or phase is not self):
-                raise ValueError(
-                    f"losses: {own[0].kind} trains a document tower; it needs towers: symmetric and no place in `then`"
-                )
-        if self.towers == "symmetric" and self.then:
+            if own and self.towers != "symmetric":
+                raise ValueError(f"losses: {own[0].kind} trains a document tower; it needs towers: symmetric")
+            if phase.targets == "joint" and self.towers != "symmetric":
+                raise ValueError("targets: joint moves the teacher's documents too; it needs towers: symmetric")
+            if phase.needs(Need.LAYERS) and isinstance(self.start, Static):
+                raise ValueError("losses: a static embedding has no layers; leave layer_distillation out")
+        if not isinstance(self.start, Layers) and any(phase.needs(Need.ATTENTION) for phase in self.phases):
+            raise ValueError("losses: attention compares maps over the teacher's tokens; use start: {layers: [...]}")
+        if self.towers == "joint" and self.then:
             raise ValueError("then: it compares with the teacher's frozen documents; use towers: asymmetric")
+        if self.towers == "joint" and not self.needs(Need.CANDIDATES):
+            raise ValueError("towers: joint trains on documents, and no loss compares any; add one, as label_softmax")
         if isinstance(self.start, Static) and self.towers == "symmetric":
             raise ValueError("towers: a static embedding reads no documents; use towers: asymmetric")
         return self
@@ -218,10 +242,10 @@ class DistillParams(Strict):
         missing = [name for name in self.students if name not in self.student]
         if missing:
             raise ValueError(f"students names {missing} but student describes only {sorted(self.student)}")
-        symmetric = [name for name in self.students if self.student[name].towers == "symmetric"]
-        if symmetric:
-            raise ValueError(
-                f"students names {symmetric}, whose towers are symmetric: none can be released, as the index holds the"
-                " teacher's documents; distil them alone with `python -m steps.distill --student NAME`"
-            )
+        for towers in ("symmetric", "joint"):
+            if own := [name for name in self.students if self.student[name].towers == towers]:
+                raise ValueError(
+                    f"students names {own}, whose towers are {towers}: none can be released, as the index holds the"
+                    " teacher's documents; distil them alone with `python -m steps.distill --student NAME`"
+                )
         return self

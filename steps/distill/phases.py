@@ -1,30 +1,42 @@
 """The trainings of a student, one after the other, each with its objective."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
+import torch
+from torch import nn
 
-from steps.core.towers import load_tower
+from steps.core.errors import UserError
+from steps.core.towers import device, load_tower
+from steps.distill.attention import AttentionPair
 from steps.distill.candidates import Candidates, positives_of
 from steps.distill.checks import check_candidates, check_document_tokens
+from steps.distill.joint import JointTeacher, TrainedTower
+from steps.distill.joint_documents import joint_documents
+from steps.distill.layer_alignment import LayerAlignment
+from steps.distill.layers import layer_alignment
 from steps.distill.losses.base import Need, Units
+from steps.distill.losses.layer import LayerDistillation
+from steps.distill.losses.pair import PairLoss
 from steps.distill.objective import Objective
 from steps.distill.params import DistillParams, Phase, Static, StudentParams
 from steps.distill.sources import Sources
 from steps.distill.students import Student
-from steps.distill.targets import OnlineTeacher, StoredTeachers, Teachers, units_of
+from steps.distill.targets import OnlineTeacher, PairTable, ScoreTable, StoredTeachers, Teachers, units_of
 from steps.distill.tokens import Tokens
 from steps.distill.trainer import Schedule
 
 
 @dataclass(frozen=True)
 class Training:
-    """One training of the student."""
+    """One training of the student, and the rows of the texts that it sees."""
 
     objective: Objective
     schedule: Schedule
+    rows: np.ndarray
 
 
 def trainings(
@@ -57,7 +69,7 @@ def trainings(
             embedding_lr_multiplier=chosen.embedding_lr_multiplier,
             curriculum=phase.curriculum,
         )
-        yield Training(make.objective(phase), schedule)
+        yield Training(make.objective(phase), schedule, make.rows(phase))
 
 
 @dataclass(frozen=True)
@@ -72,12 +84,38 @@ class ObjectiveMaker:
     training: np.ndarray
     params: DistillParams
     units: Units
+    tables: dict[tuple[str, int], ScoreTable] = field(default_factory=dict)  # by teacher and documents a text
 
     def objective(self, phase: Phase) -> Objective:
         """The objective of a phase; UserError when a loss has nothing to compare."""
         candidates = self._candidates(phase) if phase.needs(Need.CANDIDATES) else None
         document_tokens = self._document_tokens() if self.chosen.towers == "symmetric" else None
-        return Objective(phase.losses, self._teachers(phase), candidates, document_tokens, self.units)
+        teachers, heads, attention = self._teachers(phase), self._heads(phase), None
+        if phase.needs(Need.ATTENTION):
+            attention = AttentionPair(self.made, load_tower(self.teacher, "query"), self.params.precision)
+        layers = self._layers(phase, teachers, candidates)
+        return Objective(phase.losses, teachers, candidates, document_tokens, self.units, heads, attention, layers)
+
+    def rows(self, phase: Phase) -> np.ndarray:
+        """Rows of the texts of a phase: all that train, but where it learns scores only those that a teacher scored.
+
+        UserError without any.
+        """
+        tables = [self._scores(name, phase.teacher_top_k) for name in phase.all_teachers]
+        if not tables:
+            return self.training
+        rows: np.ndarray = self.training[np.any([table.scored for table in tables], axis=0)[self.training]]
+        if not len(rows):
+            raise UserError(
+                f"distill.student: no training text has scores of {', '.join(phase.all_teachers)};"
+                " raise score.max_texts"
+            )
+        return rows
+
+    def _scores(self, teacher: str, count: int) -> ScoreTable:
+        if (teacher, count) not in self.tables:
+            self.tables[teacher, count] = self.sources.scores(teacher, count)
+        return self.tables[teacher, count]
 
     def _teachers(self, phase: Phase) -> Teachers:
         stored = StoredTeachers(
@@ -85,12 +123,55 @@ class ObjectiveMaker:
             documents=self.sources.documents,
             cosine=self.cosine,
             lengths=self.sources.lengths if phase.needs(Need.LENGTHS) else None,
-            scores={name: self.sources.scores(name, phase.teacher_top_k) for name in phase.teachers},
+            scores={name: self._scores(name, phase.teacher_top_k) for name in phase.teachers},
+            pairs={loss.teacher: self._pairs(loss) for loss in phase.pair_losses},
         )
-        if self.chosen.targets == "stored":
-            return stored
-        texts = self.sources.texts["text"].to_pylist()
-        return OnlineTeacher(load_tower(self.teacher, "query"), texts, stored, self.params.precision)
+        teachers: Teachers = stored
+        if phase.targets == "joint":
+            queries = self.trained_tower.read("query", self.sources.texts["text"].to_pylist(), self.params.max_length)
+            texts, longest = self.sources.document_texts(), self.chosen.max_document_length
+            return JointTeacher(
+                self.trained_tower, queries, self.trained_tower.read("document", texts, longest), stored
+            )
+        if phase.targets == "online":
+            texts = self.sources.texts["text"].to_pylist()
+            teachers = OnlineTeacher(load_tower(self.teacher, "query"), texts, stored, self.params.precision)
+        if self.chosen.towers == "joint":
+            documents, longest = self.sources.document_texts(), self.chosen.max_document_length
+            return joint_documents(self.teacher, documents, longest, self.params.precision, teachers)
+        return teachers
+
+    def _pairs(self, loss: PairLoss) -> PairTable:
+        return self.sources.pairs(loss.teacher, loss.embeds)
+
+    def _heads(self, phase: Phase) -> dict[str, nn.Module]:
+        """Of the losses that have one, drawn by the seed."""
+        found: dict[str, nn.Module] = {}
+        if not phase.pair_losses:
+            return found
+        with torch.random.fork_rng():
+            torch.manual_seed(self.params.seed)
+            for loss in phase.pair_losses:
+                dim, target_dim = self.sources.vectors.shape[1], self._pairs(loss).values.shape[2]
+                if head := loss.head(dim, target_dim):
+                    found[loss.name] = head.to(device())
+        return found
+
+    @cached_property
+    def trained_tower(self) -> TrainedTower:
+        """The teacher of `targets: joint`: one for all phases, each of which goes on where the last one ended."""
+        return TrainedTower(self.teacher, self.params.precision)
+
+    def _layers(self, phase: Phase, teachers: Teachers, candidates: Candidates | None) -> LayerAlignment | None:
+        asking = [loss for loss in phase.losses if isinstance(loss, LayerDistillation)]
+        if not asking or candidates is None:
+            return None
+        joint = teachers if isinstance(teachers, JointTeacher) else None
+        own_documents = self.chosen.towers == "symmetric"
+        return layer_alignment(
+            asking[0], self.made, self.teacher, joint, self.sources, candidates, self.training, self.params,
+            own_documents=own_documents,
+        )  # fmt: skip
 
     def _candidates(self, phase: Phase) -> Candidates:
         nearest = self.sources.nearest(phase.teacher_top_k)

@@ -2,12 +2,13 @@
 
 import sys
 from collections import Counter
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import torch
+from sentence_transformers import SentenceTransformer
 
 from steps.core.errors import UserError
 from steps.core.files import folder_bytes, read_json, staged_folder, write_json
@@ -19,6 +20,7 @@ from steps.core.towers import load_tower
 from steps.core.tracking import Run
 from steps.distill.checkpoints import Checkpoints, training_folder
 from steps.distill.checks import check_curriculum, check_repeats, check_student, check_targets
+from steps.distill.joint_documents import JointDocuments
 from steps.distill.mixture import hold_out, rows_of
 from steps.distill.params import DistillParams, StudentParams
 from steps.distill.phases import Training, trainings
@@ -42,6 +44,7 @@ def run(
 ) -> None:
     """Write `query_encoder/` (the student), `router/` (student and document tower as two routes) and `report.json`.
 
+    With `targets: joint` also `teacher/`, the index teacher as it is after training along; the index has another.
     The table `held_out` has the texts that validated it and trained nobody: `evaluate` may measure on them.
     Of several processes rank 0 alone writes.
     """
@@ -79,14 +82,22 @@ def run(
     check_student(made, data.tokens, sources.vectors.shape[1], dims)
     measured: dict[str, float] = {}
     kept = []
+    documents = tower
     cosine = tower.similarity_fn_name == "cosine"
+    trained_teacher = None
     for each in trainings(chosen, made, teach / "tower", sources, training, params, cosine=cosine):
-        checkpoints = Checkpoints(_folder(made, data, each, chosen, params))
-        found = train(made, each.objective, data, each.schedule, params, run, checkpoints)
+        own = replace(data, training=each.rows)
+        checkpoints = Checkpoints(_folder(made, own, each, chosen, params))
+        found = train(made, each.objective, own, each.schedule, params, run, checkpoints)
         kept.append(checkpoints)
+        if isinstance(each.objective.teachers, JointDocuments):
+            each.objective.teachers.reader.finish()
+            documents = each.objective.teachers.reader.tower
+        else:
+            trained_teacher = next(iter(each.objective.teachers.modules), trained_teacher)
         measured |= {key: measured.get(key, 0.0) + found[key] for key in ("texts_seen", "steps", "seconds")}
         measured |= {key: found[key] for key in ("validation_cosine", "still_rising")}
-    if chosen.towers != "symmetric" and rank() == 0:  # the others search the teacher's documents
+    if chosen.towers == "asymmetric" and rank() == 0:  # the others search the teacher's documents
         held_out = embed_held_out(made, data, params)
         ranking = ranking_kept(data.vectors[validation], held_out, sources.documents, params.seed, cosine=cosine)
         measured |= {f"held_out_{name}": value for name, value in ranking.items()}
@@ -99,11 +110,13 @@ def run(
 
     with staged_folder(output) as staging:
         made.tower.save_pretrained(str(staging / "query_encoder"), create_model_card=False)
-        documents = tower
         if chosen.towers == "symmetric":
             documents = made.tower
+        if chosen.towers != "asymmetric":
             documents.max_seq_length = chosen.max_document_length
         router(made.tower, documents).save_pretrained(str(staging / "router"), create_model_card=False)
+        if isinstance(trained_teacher, SentenceTransformer):
+            trained_teacher.save_pretrained(str(staging / "teacher"), create_model_card=False)
         sizes = {
             "parameters": sum(weight.numel() for weight in made.tower.parameters()),
             "bytes": folder_bytes(staging / "query_encoder"),

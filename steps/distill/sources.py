@@ -10,8 +10,9 @@ import pyarrow as pa
 
 from steps.core.corpus import CorpusTexts, corpus_columns
 from steps.core.errors import UserError
+from steps.core.files import read_json
 from steps.core.tables import read_table
-from steps.distill.targets import ScoreTable
+from steps.distill.targets import PairTable, ScoreTable
 
 
 @dataclass(frozen=True)
@@ -57,18 +58,50 @@ class Sources:
         return found[:, :count]
 
     def scores(self, teacher: str, count: int) -> ScoreTable:
-        """A teacher's scores of the `count` documents nearest to each text; UserError where it scored others."""
-        documents = np.asarray(self.nearest(count))
+        """A teacher's scores of the `count` documents nearest to each text that it scored.
+
+        UserError where it scored other documents, or fewer.
+        """
         folder = self.score / teacher
         table = read_table(folder, "scores")
-        texts, rows = table["text_row"].to_numpy(), table["doc_row"].to_numpy()
-        each = len(rows) // max(1, len(documents))  # of a text; a scorer may have read more than are asked for
-        if not np.array_equal(texts, np.repeat(np.arange(len(documents)), each)):
+        documents: np.ndarray = np.full(self.nearest(count).shape, -1, dtype=np.int32)
+        scored, starts = np.unique(table["text_row"].to_numpy(), return_index=True)
+        each = table.num_rows // max(1, len(scored))  # of a text; a scorer may have read more than are asked for
+        if not np.array_equal(starts, each * np.arange(len(scored))) or len(scored) * each != table.num_rows:
             raise UserError(f"{folder}: scores more documents of some texts than of others; run `dvc repro score`")
-        scored = rows.reshape(len(documents), -1)[:, :count]
-        if not np.array_equal(scored, documents):
+        if each < documents.shape[1] and len(scored):
+            raise UserError(
+                f"distill.student: teacher_top_k is {count}, but {folder} has scores of {each} documents of a text; set"
+                f" score.depth to 0, or to {count} or more"
+            )
+        rows = table["doc_row"].to_numpy().reshape(len(scored), -1)[:, :count]
+        if not len(scored) or scored[-1] >= len(documents) or not np.array_equal(rows, self.nearest(count)[scored]):
             raise UserError(f"{folder}: scores other documents than those nearest to each text; run `dvc repro score`")
-        return ScoreTable(documents, table["score"].to_numpy().reshape(len(documents), -1)[:, :count])
+        scores = np.zeros(documents.shape, dtype=np.float32)
+        documents[scored], scores[scored] = rows, table["score"].to_numpy().reshape(len(scored), -1)[:, :count]
+        return ScoreTable(documents, scores)
+
+    def pairs(self, teacher: str, embeds: str) -> PairTable:
+        """A teacher's embeddings of texts with the documents nearest to them; UserError where it embeds another thing.
+
+        `embeds` is what is wanted, pooled or joint: see `Scorer` of the stage `score`.
+        """
+        path = self.score / teacher / "pairs.npy"
+        found = read_json(path.with_name("report.json")).get("pairs") or {}
+        if found.get("embeds") != embeds:
+            pooling = "special_tokens or segments" if embeds == "pooled" else "cls"
+            raise UserError(
+                f"{path}: holds {found.get('embeds', 'no')} embeddings of pairs, but a student learns {embeds} ones;"
+                f" let it learn from a cross encoder whose pooling is {pooling}, and set score.pairs to 1 or more"
+            )
+        values = np.load(path, mmap_mode="r")
+        documents = np.asarray(self.nearest(values.shape[1]))
+        scored = np.unique(read_table(path.parent, "scores")["text_row"].to_numpy())
+        if len(scored) != len(values) or values.shape[1] != documents.shape[1] or scored[-1] >= len(documents):
+            raise UserError(f"{path}: is not of the texts that have scores; run `dvc repro score`")
+        place = np.full(len(documents), -1, dtype=np.int64)
+        place[scored] = np.arange(len(scored))
+        return PairTable(documents, values, place)
 
     def document_ids(self) -> list[str]:
         """Ids of the documents, in the order of their vectors."""

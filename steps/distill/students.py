@@ -1,5 +1,6 @@
 """Students: what each is made of, and how it reads a batch of token ids."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol, assert_never
 
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 
 from steps.core.towers import device, load_tower, trains_with_plain_attention
 from steps.distill.initialisation import fresh, layer_subset, pretrained
+from steps.distill.layer_pooling import pooled_states, remembering_states
 from steps.distill.params import Base, DistillParams, Fresh, Layers, Static, StudentParams
 from steps.distill.static_embedding import static_embedding
 from steps.distill.tokens import Tokens, tokenize
@@ -49,11 +51,13 @@ class TransformerStudent:
         self.tower = tower
         self.unnormalised = Unnormalised(tower)
         self.pad = tower.tokenizer.pad_token_id or 0
-        self.attention = self._network().config._attn_implementation
+        self.attention = self.network.config._attn_implementation
         if plain_attention:
-            self._network().set_attn_implementation("eager")
+            self.network.set_attn_implementation("eager")
 
-    def _network(self) -> Any:
+    @property
+    def network(self) -> Any:
+        """Its transformer."""
         first: Any = self.tower[0]
         return first.auto_model
 
@@ -63,15 +67,28 @@ class TransformerStudent:
 
     def embed(self, tokens: Tokens, rows: np.ndarray) -> Tensor:
         """Embeddings of the rows' texts before the final normalisation, `(len(rows), dim)`."""
+        return self.unnormalised.embed(self.features(tokens, rows))
+
+    def embed_layers(self, tokens: Tokens, rows: np.ndarray, layers: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """The same, and pooled states of these layers, numbered from 0, `(len(rows), len(layers), width)`."""
+        if not layers:
+            raw = self.embed(tokens, rows)
+            return raw, raw.new_zeros(len(rows), 0, 0)
+        with remembering_states(self.network):
+            features = self.tower[0](self.features(tokens, rows))
+        states = pooled_states(self.tower[1], features, layers)
+        return self.unnormalised.embed(features, start=1), states
+
+    def features(self, tokens: Tokens, rows: np.ndarray) -> dict[str, Tensor]:
+        """What its network reads of the rows' texts, padded to the longest."""
         lengths = tokens.lengths(rows)
         ids = np.full((len(rows), int(lengths.max())), self.pad, dtype=np.int64)
         mask = np.arange(ids.shape[1])[None, :] < lengths[:, None]
         ids[mask] = np.concatenate([tokens.row(row) for row in rows])
-        features: dict[str, Tensor] = {
+        return {
             "input_ids": torch.from_numpy(ids).to(self.tower.device),
             "attention_mask": torch.from_numpy(mask.astype(np.int64)).to(self.tower.device),
         }
-        return self.unnormalised.embed(features)
 
     def normalised(self, raw: Tensor) -> Tensor:
         """Embeddings of length 1 where the tower normalises, else as they are."""
@@ -79,12 +96,12 @@ class TransformerStudent:
 
     def token_rows(self) -> nn.Parameter:
         """The input embeddings of its tokens, `(vocabulary, hidden size)`."""
-        rows: nn.Parameter = self._network().get_input_embeddings().weight
+        rows: nn.Parameter = self.network.get_input_embeddings().weight
         return rows
 
     def finish(self) -> None:
         """Its own attention again."""
-        self._network().set_attn_implementation(self.attention)
+        self.network.set_attn_implementation(self.attention)
 
 
 def untrained(

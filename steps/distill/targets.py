@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 
 from steps.core.precision import Precision
 from steps.core.towers import autocast, device
-from steps.distill.losses.base import Scores, Targets, Units, similarities
+from steps.distill.losses.base import Pairs, Scores, Targets, Units, similarities
 
 _SAMPLE = 10_000  # vectors whose mean length counts as 1
 
@@ -29,10 +30,18 @@ def _mean_length(vectors: np.ndarray) -> float:
 
 @dataclass(frozen=True)
 class ScoreTable:
-    """One teacher's scores of each text's own documents: `documents` and `scores` `(texts, k)`."""
+    """One teacher's scores of each text's own documents: `documents` and `scores` `(texts, k)`.
+
+    Documents of a text that it did not score are -1.
+    """
 
     documents: np.ndarray
     scores: np.ndarray
+
+    @property
+    def scored(self) -> np.ndarray:
+        """Which texts have scores, boolean `(texts,)`."""
+        return np.asarray((self.documents >= 0).any(axis=1))
 
     def of(self, rows: np.ndarray, documents: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Scores `(n, m)` of sorted `documents` `(m,)`, 0 where there is none, and where there is one."""
@@ -46,6 +55,33 @@ class ScoreTable:
         return values, known
 
 
+@dataclass(frozen=True)
+class PairTable:
+    """One teacher's embeddings of texts with their own documents.
+
+    `documents` `(texts, p)`; `values` `(embedded texts, p, dim)`; `place` `(texts,)` says which of them are a text's,
+    -1 of one that was not embedded.
+    """
+
+    documents: np.ndarray
+    values: np.ndarray  # memory-mapped
+    place: np.ndarray
+
+    @cached_property
+    def unit(self) -> float:
+        """Mean length over an even sample of texts, each with its nearest document."""
+        return _mean_length(self.values[:, 0])
+
+    def of(self, rows: np.ndarray, documents: np.ndarray) -> Pairs:
+        """Those of some texts, and where their documents are among sorted `documents` `(m,)`."""
+        own, at = self.documents[rows], self.place[rows]
+        place = np.searchsorted(documents, own).clip(max=max(0, len(documents) - 1))
+        known = documents[place] == own if len(documents) else np.zeros(own.shape, dtype=bool)
+        given = np.broadcast_to(at[:, None] >= 0, own.shape).copy()
+        masks = (torch.from_numpy(each).to(device()) for each in (given, place, known))
+        return Pairs(_tensor(self.values[at.clip(min=0)]) / self.unit, *masks)
+
+
 class Teachers(Protocol):
     """Where targets come from."""
 
@@ -57,8 +93,11 @@ class Teachers(Protocol):
     def modules(self) -> Sequence[nn.Module]:
         """Teachers that train along with the student."""
 
-    def forward(self, rows: np.ndarray, documents: np.ndarray) -> dict[str, Tensor]:
-        """What a running teacher computes for a piece of a batch, by name; with gradient where it trains."""
+    def forward(self, rows: np.ndarray, documents: np.ndarray, layers: Sequence[int] = ()) -> dict[str, Tensor]:
+        """What a running teacher computes for a piece of a batch, by name; with gradient where it trains.
+
+        `layers`: those of its layers, numbered from 0, that are paired with the student's.
+        """
 
     def targets(self, made: Mapping[str, Tensor], rows: np.ndarray, documents: np.ndarray) -> Targets:
         """What all teachers say of these texts and documents; `made` is what `forward` gave, or leaves in its place."""
@@ -73,6 +112,7 @@ class StoredTeachers:
     cosine: bool
     lengths: np.ndarray | None = None  # (texts,)
     scores: Mapping[str, ScoreTable] = field(default_factory=dict)
+    pairs: Mapping[str, PairTable] = field(default_factory=dict)
     modules: Sequence[nn.Module] = ()
 
     @property
@@ -83,9 +123,12 @@ class StoredTeachers:
             found["lengths"] = self.lengths
         for name, table in self.scores.items():
             found |= {f"scores.{name}.documents": table.documents, f"scores.{name}.scores": table.scores}
+        for name, embedded in self.pairs.items():
+            found |= {f"pairs.{name}.documents": embedded.documents, f"pairs.{name}.values": embedded.values}
+            found[f"pairs.{name}.place"] = embedded.place
         return found
 
-    def forward(self, rows: np.ndarray, documents: np.ndarray) -> dict[str, Tensor]:
+    def forward(self, rows: np.ndarray, documents: np.ndarray, layers: Sequence[int] = ()) -> dict[str, Tensor]:
         """Nothing runs."""
         return {}
 
@@ -102,7 +145,8 @@ class StoredTeachers:
             given, known = table.of(rows, documents)
             scores[name] = Scores(_tensor(given), torch.from_numpy(known).to(device()))
         lengths = None if self.lengths is None else _tensor(self.lengths[rows])
-        return Targets(queries, candidates, self.cosine, lengths, scores)
+        pairs = {name: table.of(rows, documents) for name, table in self.pairs.items()}
+        return Targets(queries, candidates, self.cosine, lengths, scores, pairs)
 
 
 @dataclass(frozen=True)
@@ -120,7 +164,7 @@ class OnlineTeacher:
         """The stored ones."""
         return self.stored.arrays
 
-    def forward(self, rows: np.ndarray, documents: np.ndarray) -> dict[str, Tensor]:
+    def forward(self, rows: np.ndarray, documents: np.ndarray, layers: Sequence[int] = ()) -> dict[str, Tensor]:
         """Its embeddings of the texts, `(n, dim)`, without gradient."""
         with torch.inference_mode(), autocast(self.precision):
             made = self.tower.encode_query(

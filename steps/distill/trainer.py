@@ -77,7 +77,7 @@ def train(
     and have equal weights at every step; rank 0 validates. UserError when the loss or a validation is not a finite
     number, or when one of the losses does not move the student.
     """
-    trained = {"student": student.tower} | {f"teacher.{at}": each for at, each in enumerate(objective.teachers.modules)}
+    trained = {"student": student.tower} | objective.modules
     weights = [weight for module in trained.values() for weight in module.parameters()]
     student.tower.eval()
     per_epoch = len(epoch_rows(data.training, data.parts, params.repeats, params.seed, 0))
@@ -86,7 +86,7 @@ def train(
     length: Length = UntilConverged(params.convergence, schedule.warmup_ratio, done)
     if schedule.epochs != "auto":
         length = Counted(max(1, math.ceil(schedule.epochs * steps_of_epoch)), schedule.warmup_ratio)
-    optimizer = _optimizer(student, objective.teachers.modules, schedule)
+    optimizer = _optimizer(student, list(objective.modules.values()), schedule)
     rate = torch.optim.lr_scheduler.LambdaLR(optimizer, length.factor)
     checkpoints.load(trained, optimizer, rate, done)
     least = mean_vector_cosine(data.vectors[data.validation])
@@ -148,7 +148,9 @@ def _backward(
 
     Each process reads its part of the rows, at most SLIMTOWER_MICRO_BATCH at once; gradients are summed. The terms meet
     in what the networks made of the texts: one backward pass through each network is enough, however many there are.
+    The losses' heads lie behind it, and have their gradients at once.
     """
+    behind = [weight for head in objective.heads.values() for weight in head.parameters()]
     own = np.array_split(rows, world())[rank()]
     idle = not len(own)  # more processes than rows: reads one all the same, and joins the sum with a gradient of 0
     own = rows[:1] if idle else own
@@ -162,16 +164,23 @@ def _backward(
         sums = [torch.zeros_like(leaf) for leaf in leaves.values()]
         for name, share in objective.terms(student, made | leaves, piece, rows, step).items():
             slopes = torch.autograd.grad(
-                share * (not idle), list(leaves.values()), retain_graph=True, allow_unused=True, materialize_grads=True
+                share * (not idle),
+                [*leaves.values(), *behind],
+                retain_graph=True,
+                allow_unused=True,
+                materialize_grads=True,
             )
+            slopes, own_slopes = slopes[: len(leaves)], slopes[len(leaves) :]
             moves = torch.stack([slope.any() for slope in slopes]).any()
             for total, slope in zip(sums, slopes, strict=True):
                 total += slope
+            for weight, slope in zip(behind, own_slopes, strict=True):
+                weight.grad = slope if weight.grad is None else weight.grad + slope
             value, moved = found.get(name, (torch.zeros(()), torch.zeros((), dtype=torch.bool)))
             found[name] = value.to(share.device) + share.detach() * (not idle), moved.to(share.device) | moves
         outputs = list(trained.values())
         torch.autograd.backward(outputs, [total.to(out.dtype) for total, out in zip(sums, outputs, strict=True)])
-    for module in (student.tower, *objective.teachers.modules):
+    for module in (student.tower, *objective.modules.values()):
         sum_over_ranks(module.parameters())
     return found
 
@@ -239,10 +248,10 @@ def _batches(
         epoch += 1
 
 
-def _optimizer(student: Student, teachers: Sequence[nn.Module], schedule: Schedule) -> torch.optim.Optimizer:
+def _optimizer(student: Student, others: Sequence[nn.Module], schedule: Schedule) -> torch.optim.Optimizer:
     """AdamW; biases and norms are not decayed, nor are token embeddings, which have a learning rate of their own."""
     tokens = student.token_rows()
-    modules = (student.tower, *teachers)
+    modules = (student.tower, *others)
     trained = [weight for module in modules for weight in module.parameters() if weight.requires_grad]
     weights = [weight for weight in trained if weight is not tokens]
     rate, decay = schedule.learning_rate, schedule.weight_decay

@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 from steps.core.errors import guarded
+from steps.core.noninferiority import load_noninferiority
 from steps.core.params import load_index_teacher, load_students
 from steps.core.stage import stage_main
 from steps.core.tracking import Run
@@ -24,6 +25,7 @@ def body(params: EvaluateParams, run: Run) -> None:
         releases={name: Path("models/release") / name for name in load_students()},
         output=Path("reports"),
         params=params,
+        rule=load_noninferiority(),
         run=run,
     )
 

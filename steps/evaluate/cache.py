@@ -18,11 +18,20 @@ import torch
 
 from steps.core.code import code_digest
 from steps.core.files import cache_root, read_json, staged_folder, write_json
+from steps.evaluate.fusing import Fused, Searches
 from steps.evaluate.latency import Latency, measure, sample
 from steps.evaluate.machine import processor
-from steps.evaluate.measuring import Task, measure_earlier, measure_lexical, measure_student, measure_teacher
+from steps.evaluate.measuring import (
+    Task,
+    measure_earlier,
+    measure_fused,
+    measure_lexical,
+    measure_reranked,
+    measure_student,
+    measure_teacher,
+)
 from steps.evaluate.results import RESULT, RUNS, Result, read_result, write_result
-from steps.evaluate.systems import Student, System, Systems, Teacher
+from steps.evaluate.systems import Student, System, Systems, Teacher, dense_search
 
 _LATENCY = "latency.json"
 _KEPT = 100  # results and latencies, those used last
@@ -51,14 +60,16 @@ class Measurements:
 def measure_all(systems: Systems, task: Task) -> Measurements:
     """Measure, then time, every system that the cache does not know.
 
-    BM25 and what the teacher was before are measured only where something is judged. The latter is not timed.
+    With `evaluate.fused` dense systems are measured fused with BM25 too; students whose release fuses always are. BM25,
+    fusions, re-ranked hits and what the teacher was before are measured only where something is judged, and timed apart
+    or not at all.
     """
     _prune()
     results: dict[str, Result] = {}
     runs: list[Path] = []
     measured: list[str] = []
 
-    def add(system: System, own: Task, work: Callable[[Path], Result], reference: str = "") -> Result:
+    def add(system: System | Fused, own: Task, work: Callable[[Path], Result], reference: str = "") -> Result:
         folder = _folder(result_key(system, own, reference))
         if not (folder / RESULT).is_file():
             with staged_folder(folder) as staging:
@@ -69,13 +80,29 @@ def measure_all(systems: Systems, task: Task) -> Measurements:
         return results[system.name]
 
     judged = replace(task, texts=())
+    searches = Searches(wanted=task.params.fused and bool(task.judged))
+    bm25 = systems.bm25
+
+    def add_fused(dense: Teacher | Student) -> None:
+        fused = Fused(dense, bm25)
+        both = searches.take(dense.name, dense_search(dense.encode, dense.release)), searches.of(bm25.name, bm25.search)
+        add(fused, judged, lambda runs: measure_fused(fused, judged, runs, *both))
+
     if task.judged:
-        add(systems.bm25, judged, partial(measure_lexical, systems.bm25, judged))
+        add(bm25, judged, partial(measure_lexical, bm25, judged, keep=partial(searches.of, bm25.name)))
     for earlier in systems.earlier if task.judged else ():
         add(earlier, judged, partial(measure_earlier, earlier, judged))
-    teacher = add(systems.teacher, task, partial(measure_teacher, systems.teacher, task))
+    for reranked in systems.reranked if task.judged else ():
+        add(reranked, judged, partial(measure_reranked, reranked, judged))
+    keeping = partial(searches.of, systems.teacher.name)
+    teacher = add(systems.teacher, task, partial(measure_teacher, systems.teacher, task, keep=keeping))
+    if searches.wanted:
+        add_fused(systems.teacher)
     for student in systems.students:
-        add(student, task, partial(measure_student, student, task, teacher=teacher), systems.teacher.content)
+        work = partial(measure_student, student, task, teacher=teacher, keep=partial(searches.of, student.name))
+        add(student, task, work, systems.teacher.content)
+        if searches.wanted or (task.judged and any(map(student.release.fusion, student.release.datasets))):
+            add_fused(student)
     latencies, timed = time_all(systems, task)
     return Measurements(results, runs, latencies, measured, timed)
 
@@ -96,18 +123,28 @@ def time_all(systems: Systems, task: Task) -> tuple[dict[str, Latency], list[str
     return {name: Latency(**read_json(path)) for name, path in paths.items()}, list(unknown)
 
 
-def result_key(system: System, task: Task, reference: str) -> str:
+def result_key(system: System | Fused, task: Task, reference: str) -> str:
     """What a result depends on, in 32 hex digits; `reference`: the content of the teacher that a student is held to.
 
     The machine is part of it, as it times searches and as int8 is rounded otherwise on another processor.
     """
-    params = task.params.model_dump(include={"k", "run_depth", "batch_size", "latency_queries", "seed"})
+    params = task.params.model_dump(include={"measures", "k", "run_depth", "batch_size", "latency_queries", "seed"})
     return _digest(system.name, system.content, reference, _task_digest(task), params, *_surroundings())
 
 
 def latency_key(system: System, asked: str) -> str:
     """What a latency depends on, in 32 hex digits; `asked`: digest of what is read, and how."""
     return _digest(system.name, system.content, asked, *_surroundings())
+
+
+def key_of(*values: object) -> str:
+    """What something else depends on, machine and libraries included, in 32 hex digits."""
+    return _digest(*values, *_surroundings())
+
+
+def kept_folder(key: str) -> Path:
+    """Where what has this key is kept, below the cache of results; what is there counts as used."""
+    return _folder(key)
 
 
 def _task_digest(task: Task) -> str:

@@ -1,14 +1,17 @@
-"""The student that a latency budget (`evaluate.budget_ms`) leaves: the best on dev within it, and the next best.
+"""The student that a latency budget (`evaluate.budget_ms`) leaves: the fastest that is no worse than the best on dev.
 
-Where nothing is judged, it is the one that is closest to the teacher.
+No worse is what the promotion gate calls so, on every data set, by its margin and with its confidence. Where nothing is
+judged, it is the student that is closest to the teacher.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
 
+from steps.core.noninferiority import NonInferiority
+from steps.evaluate.params import Faster
 from steps.evaluate.retention import p_value
 
 # student -> nDCG@10 by query, or overlap with the teacher's top ten by text: one array `(queries,)` a data set
@@ -25,10 +28,12 @@ REASONS: dict[JudgedOn, str] = {
 class Choice:
     """The chosen student and the runner-up, None where the budget leaves none; and the reason in words.
 
-    `ndcg` are means over data sets, and so are `overlap` (with the teacher's top ten), by which students are compared
-    where nothing is judged; of the two pairs one is None. `difference` is how far the runner-up is behind, `p_value`
-    that of a paired t-test between the two. `over_budget` maps the students that were left out to their median latency
-    in milliseconds.
+    `best` has the best mean; where a faster one is chosen it is the runner-up, else that is the next best. `ndcg` are
+    means over data sets, and so are `overlap` (with the teacher's top ten), by which students are compared where
+    nothing is judged; of the two pairs one is None. `difference` is how far the runner-up is behind, below 0 where it
+    is ahead, `p_value` that of a paired t-test between the two. `over_budget` maps the students that were left out to
+    their median latency in milliseconds, `bounds` the others but the best to their change against it as the rule
+    bounds it: a share of its mean, on the data set where it is least, from -`margin` on no worse.
     """
 
     budget_ms: float
@@ -44,6 +49,10 @@ class Choice:
     runner_up_overlap: float | None = None
     difference: float | None = None
     p_value: float | None = None
+    best: str | None = None
+    bounds: Mapping[str, float] = field(default_factory=dict)
+    margin: float = 0.0
+    confidence: float = 0.0
 
     def as_dict(self) -> dict[str, Any]:
         """Field name -> value; overlaps only where they decided."""
@@ -51,38 +60,72 @@ class Choice:
         return named if self.reason == REASONS["nothing"] else {k: v for k, v in named.items() if "overlap" not in k}
 
 
-def ranked(values: Values, p50_ms: Mapping[str, float]) -> list[str]:
+def ranked(values: Values, p50_ms: Mapping[str, float], weights: Sequence[float] | None = None) -> list[str]:
     """Students by mean over data sets of their values, the best first; of equals the faster one, then by name."""
-    return sorted(values, key=lambda student: (-_mean(values[student]), p50_ms[student], student))
+    return sorted(values, key=lambda student: (-_mean(values[student], weights), p50_ms[student], student))
 
 
-def choose(values: Values, p50_ms: Mapping[str, float], budget_ms: float, judged_on: JudgedOn = "dev") -> Choice:
-    """The first two of `ranked` whose median latency is within the budget, in milliseconds; 0 = no budget."""
+def choose(
+    values: Values,
+    p50_ms: Mapping[str, float],
+    budget_ms: float,
+    rule: NonInferiority,
+    faster: Faster = "if_no_worse",
+    judged_on: JudgedOn = "dev",
+    weights: Sequence[float] | None = None,
+) -> Choice:
+    """The choice among students whose median latency is within the budget, in milliseconds; 0 = no budget.
+
+    `faster`: one that is faster than the best goes first if it is shown to be no worse, or unless shown to be worse.
+    `weights` of the data sets in a mean; None = alike.
+    """
     over = {student: value for student, value in p50_ms.items() if 0 < budget_ms < value}
-    within = [student for student in ranked(values, p50_ms) if student not in over]
-    chosen = Choice(budget_ms, over, REASONS[judged_on])
+    within = [student for student in ranked(values, p50_ms, weights) if student not in over]
+    chosen = Choice(budget_ms, over, REASONS[judged_on], margin=rule.margin, confidence=rule.confidence)
     if not within:
         return chosen
-    first = within[0]
-    mean = _mean(values[first])
-    chosen = replace(chosen, student=first, p50_ms=p50_ms[first])
+    best = first = within[0]
+    if judged_on != "nothing":
+        bounds = {student: _bound(values[student], values[best], rule, faster) for student in within[1:]}
+        first = min([best, *(s for s, bound in bounds.items() if bound >= -rule.margin)], key=p50_ms.__getitem__)
+        chosen = replace(chosen, bounds=bounds)
+    if first != best:
+        chosen = replace(chosen, reason=_reason(best, judged_on, rule, faster))
+    mean = _mean(values[first], weights)
+    chosen = replace(chosen, student=first, p50_ms=p50_ms[first], best=best)
     chosen = replace(chosen, overlap=mean) if judged_on == "nothing" else replace(chosen, ndcg=mean)
     if len(within) == 1:
         return chosen
-    second = within[1]
-    next_mean = _mean(values[second])
+    second = next(student for student in within if student != first)
+    next_mean = _mean(values[second], weights)
     behind = [ours - theirs for ours, theirs in zip(values[first], values[second], strict=True)]
     chosen = replace(
         chosen,
         runner_up=second,
         runner_up_p50_ms=p50_ms[second],
         difference=mean - next_mean,
-        p_value=p_value(behind),
+        p_value=p_value(behind, weights),
     )
     if judged_on == "nothing":
         return replace(chosen, runner_up_overlap=next_mean)
     return replace(chosen, runner_up_ndcg=next_mean)
 
 
-def _mean(values: Sequence[np.ndarray]) -> float:
-    return float(np.mean([value.mean() for value in values]))
+def _bound(student: Sequence[np.ndarray], best: Sequence[np.ndarray], rule: NonInferiority, faster: Faster) -> float:
+    """Change against the best as a share of its mean, on the data set where it is least; 0 where the best has none."""
+    bound = rule.least if faster == "if_no_worse" else rule.most
+    pairs = [(ours, theirs, float(theirs.mean())) for ours, theirs in zip(student, best, strict=True)]
+    return min(float(bound(ours, theirs)) / mean - rule.margin if mean > 0 else 0.0 for ours, theirs, mean in pairs)
+
+
+def _reason(best: str, judged_on: JudgedOn, rule: NonInferiority, faster: Faster) -> str:
+    if faster == "if_no_worse":
+        told = f"fastest that is shown to lose less than {rule.margin:.2%} of the best one's ({best}) nDCG@10"
+    else:
+        told = f"fastest that is not shown to lose more than {rule.margin:.2%} of the best one's ({best}) nDCG@10"
+    where = "on dev" if judged_on == "dev" else "on test, as there are no dev queries"
+    return f"{told} {where}, with {rule.confidence:.0%} confidence"
+
+
+def _mean(values: Sequence[np.ndarray], weights: Sequence[float] | None) -> float:
+    return float(np.average([value.mean() for value in values], weights=weights))

@@ -6,12 +6,14 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from steps.core.measures import MEASURES, NDCG
+from steps.core.measures import NDCG, UNCUT
+from steps.core.noninferiority import NonInferiority
 from steps.core.tables import SCHEMAS
+from steps.evaluate.agreement import agreement
+from steps.evaluate.as_one import weights
 from steps.evaluate.audit import Audit
 from steps.evaluate.cache import Measurements
 from steps.evaluate.choice import Choice, JudgedOn, choose, ranked
-from steps.evaluate.examples import Loss, worst_losses
 from steps.evaluate.frontier import Point, frontier
 from steps.evaluate.gains import gains
 from steps.evaluate.measuring import Task
@@ -19,6 +21,7 @@ from steps.evaluate.metrics import Metrics, assemble
 from steps.evaluate.params import EvaluateParams
 from steps.evaluate.results import Result
 from steps.evaluate.retention import Comparison, Retention, compare, retention
+from steps.evaluate.significance import significance
 from steps.evaluate.systems import TEACHER
 
 
@@ -30,33 +33,49 @@ class Evaluation:
     choice: Choice
     best: str
     points: Sequence[Point]
-    losses: Sequence[Loss]
     differences: Mapping[str, np.ndarray]
     """Of each student, distances between test queries by the teacher less those by the student, `(pairs,)`."""
 
 
 def compose(
-    found: Measurements, students: Sequence[str], earlier: Sequence[str], task: Task, audit: Audit
+    found: Measurements,
+    students: Sequence[str],
+    earlier: Sequence[str],
+    task: Task,
+    audit: Audit,
+    rule: NonInferiority,
 ) -> Evaluation:
     """All that the measurements amount to; `students` are in the order in which they are shown.
 
-    `earlier`: the systems that the teacher was before; those that were not measured do not count.
+    `earlier`: the systems that the teacher was before; those that were not measured do not count. `rule`: the promotion
+    gate's.
     """
     params, results = task.params, found.results
     teacher, own = results[TEACHER], {name: results[name] for name in students}
     retained, compared = _against_teacher(teacher, own, params)
     judged_on, quality = _quality(own)
+    shares = weights(_datasets(teacher, judged_on), params.as_one) if judged_on != "nothing" else None
     p50_ms = {name: found.latencies[name].p50_ms for name in students}
-    choice = choose(quality, p50_ms, params.budget_ms, judged_on)
-    best = choice.student or ranked(quality, p50_ms)[0]
-    gained = gains(teacher, {name: results[name] for name in earlier if name in results})
+    choice = choose(quality, p50_ms, params.budget_ms, rule, params.faster_student, judged_on, shares)
+    best = choice.student or ranked(quality, p50_ms, shares)[0]
+    gained = gains(teacher, {name: results[name] for name in earlier if name in results}, params.as_one)
     metrics = assemble(results, found.latencies, retained, compared, gained, choice, task, audit)
+    tests = significance(teacher, own, params.bootstrap_samples, params.seed)
+    metrics |= {
+        "against_teacher": {
+            dataset: {
+                name: {measure: tested.as_dict() for measure, tested in by_measure.items()}
+                for name, by_measure in row.items()
+            }
+            for dataset, row in tests.items()
+        },
+        "agreement": agreement(found.runs, TEACHER, students),
+    }
     return Evaluation(
         metrics=metrics,
         choice=choice,
         best=best,
         points=frontier(found.latencies, retained, metrics),
-        losses=worst_losses(teacher.of_split("dev"), results[best].of_split("dev"), params.examples),
         differences={
             name: np.concatenate([geometry.differences for geometry in result.geometry.values()])
             for name, result in own.items()
@@ -77,7 +96,7 @@ def _against_teacher(
     for name, student in students.items():
         own = _test_ndcg(student)
         paired = {dataset: (own[dataset], values) for dataset, values in reference.items()}
-        retained[name] = retention(paired, params.bootstrap_samples, params.seed)
+        retained[name] = retention(paired, params.bootstrap_samples, params.seed, params.as_one)
         for dataset, values in paired.items():
             compared[dataset][name] = compare(*values)
     return retained, compared
@@ -85,6 +104,10 @@ def _against_teacher(
 
 def _test_ndcg(result: Result) -> dict[str, np.ndarray]:
     return {item.judged.dataset: item.values[NDCG] for item in result.of_split("test")}
+
+
+def _datasets(result: Result, split: str) -> list[str]:
+    return [item.judged.dataset for item in result.of_split(split)]
 
 
 def _quality(students: Mapping[str, Result]) -> tuple[JudgedOn, dict[str, list[np.ndarray]]]:
@@ -106,15 +129,16 @@ def per_query_table(results: Mapping[str, Result]) -> pa.Table:
     for model in sorted(results):
         for item in results[model].scored:
             asked = item.judged
-            for measure in MEASURES:
-                count = len(asked.query_ids)
+            for measure in sorted(item.values.keys() - {UNCUT}):
+                known = np.flatnonzero(~np.isnan(item.values[measure]))
+                count = len(known)
                 columns = {
-                    "query_id": asked.query_ids,
+                    "query_id": [asked.query_ids[row] for row in known],
                     "dataset": [asked.dataset] * count,
                     "model": [model] * count,
                     "split": [asked.split] * count,
                     "measure": [measure] * count,
-                    "value": item.values[measure],
+                    "value": item.values[measure][known],
                 }
                 chunks.append(pa.table(columns, schema=schema))
     return pa.concat_tables(chunks) if chunks else schema.empty_table()

@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from steps.core.files import staged_file
+from steps.evaluate.as_one import counted
 from steps.evaluate.drawing import CARD, INK, MUTED, STUDENT, STYLE, TEACHER, bare, bare_figure, inline
 from steps.evaluate.latency import Latency
 from steps.evaluate.metrics import Metrics
@@ -45,7 +46,7 @@ def frontier(latencies: Mapping[str, Latency], retained: Mapping[str, Retention]
 
 def mean_ndcg(metrics: Metrics, model: str) -> float:
     """Mean of a model's test nDCG@10 over data sets; NaN where none is judged."""
-    values = [models[model]["nDCG@10"] for models in metrics["datasets"].values()]
+    values = [models[model]["nDCG@10"] for models in counted(metrics).values()]
     return float(sum(values) / len(values)) if values else math.nan
 
 

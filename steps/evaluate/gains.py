@@ -1,11 +1,12 @@
 """What training the teacher brought: its nDCG@10 against that of every tower that it was before, query by query."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from steps.core.measures import NDCG
+from steps.evaluate.as_one import weights
 from steps.evaluate.results import Result
 from steps.evaluate.retention import Comparison, compare, p_value
 
@@ -36,14 +37,16 @@ class Gains:
     overall: Mapping[str, tuple[float, float]]
 
 
-def gains(teacher: Result, earlier: Mapping[str, Result]) -> Gains:
-    """Of results on the same judged sets."""
+def gains(teacher: Result, earlier: Mapping[str, Result], as_one: Sequence[str] = ()) -> Gains:
+    """Of results on the same judged sets; data sets named as in `as_one` count as one in `overall`."""
     splits = {split: {name: _paired(teacher, tower, split) for name, tower in earlier.items()} for split in _SPLITS}
     decides = next((split for split in _SPLITS if teacher.of_split(split)), "")
     overall = {}
     for name, pairs in splits.get(decides, {}).items():
         differences = [theirs - before for theirs, before in pairs.values()]
-        overall[name] = float(np.mean([values.mean() for values in differences])), p_value(differences)
+        shares = weights(list(pairs), as_one)
+        mean = float(np.average([values.mean() for values in differences], weights=shares))
+        overall[name] = mean, p_value(differences, shares)
     return Gains(
         {
             split: {

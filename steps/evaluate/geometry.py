@@ -101,7 +101,7 @@ def judged_hits(judged: JudgedSet, hits: Hits) -> tuple[np.ndarray, np.ndarray]:
     """Scores of the hits of all queries, and whether each is judged relevant, each `(hits,)`."""
     scores, doc_ids = hits
     relevant = [
-        judged.qrels[query].get(doc, 0) > 0
+        judged.qrels[query].get(doc, 0) >= judged.relevant_from
         for query, docs in zip(judged.query_ids, doc_ids, strict=True)
         for doc in docs
     ]

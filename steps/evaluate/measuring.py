@@ -1,19 +1,31 @@
 """Measure one system: its quality by query, and what else its kind has. Encoders are timed elsewhere, all together."""
 
 import shutil
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from steps.core.judged import JudgedSet
+from steps.core.measures import trec_order
 from steps.evaluate.closeness import Texts, measure_closeness
+from steps.evaluate.fusing import Fused, choice_on, figures, fused_search
 from steps.evaluate.geometry import judged_hits, label_term, measure_geometry
 from steps.evaluate.indexes import measure_indexes, timed_indexes
+from steps.evaluate.pairs import pooled_auc
 from steps.evaluate.params import EvaluateParams
 from steps.evaluate.results import Result
 from steps.evaluate.scoring import Scored, score_and_keep
 from steps.evaluate.serving import measure_serving
-from steps.evaluate.systems import Earlier, Hits, Lexical, Search, Student, Teacher, dense_search, remembering
+from steps.evaluate.systems import Earlier, Hits, Lexical, Reranked, Search, Student, Teacher, dense_search, remembering
+
+Keep = Callable[[Search], Search]  # puts something around a search, such as `Kept`
+
+
+def _as_it_is(search: Search) -> Search:
+    return search
+
+
+SHOWN = 5  # hits of a dev query that are kept, for people to read
 
 
 @dataclass(frozen=True)
@@ -33,9 +45,28 @@ class Task:
         return [text for item in self.test_sets() or self.texts for text in item.texts]
 
 
-def measure_lexical(system: Lexical, task: Task, runs: Path) -> Result:
+def measure_lexical(system: Lexical, task: Task, runs: Path, keep: Keep = _as_it_is) -> Result:
     """Quality alone; `runs` is the folder of TREC run files."""
-    return Result(system.name, [scored for scored, _ in _answers(system.name, system.search, task, runs)])
+    return Result(system.name, [scored for scored, _ in _answers(system.name, keep(system.search), task, runs)])
+
+
+def measure_fused(system: Fused, task: Task, runs: Path, dense: Search, lexical: Search) -> Result:
+    """Its quality by what both searches find, and what answering a query takes.
+
+    The fusion is that of the release, else the best on dev, else, where nothing is judged there, the standard one.
+    """
+    lexical = system.lexical_search(lexical)
+    sets: dict[str, dict[str, JudgedSet]] = {}
+    for item in task.judged:
+        sets.setdefault(item.dataset, {})[item.split] = item
+    fusions, found = {}, {}
+    for dataset, splits in sets.items():
+        choice = choice_on(splits.get("dev"), dense, lexical, system.carried(dataset))
+        texts = (splits.get("test") or splits["dev"]).texts
+        timed, seed = task.params.latency_queries, task.params.seed
+        fusions[dataset], found[dataset] = figures(system, dataset, choice, texts, timed, seed)
+    answers = _answers(system.name, fused_search(dense, lexical, fusions), task, runs)
+    return Result(system.name, [scored for scored, _ in answers], fusions=found)
 
 
 def measure_earlier(system: Earlier, task: Task, runs: Path) -> Result:
@@ -48,11 +79,19 @@ def measure_earlier(system: Earlier, task: Task, runs: Path) -> Result:
     return result
 
 
-def measure_teacher(system: Teacher, task: Task, runs: Path) -> Result:
+def measure_reranked(system: Reranked, task: Task, runs: Path) -> Result:
+    """Quality alone; what it makes of documents lies beside `runs` meanwhile."""
+    scratch = runs.parent / "documents"
+    result = Result(system.name, [scored for scored, _ in _answers(system.name, system.search_in(scratch), task, runs)])
+    shutil.rmtree(scratch, ignore_errors=True)
+    return result
+
+
+def measure_teacher(system: Teacher, task: Task, runs: Path, keep: Keep = _as_it_is) -> Result:
     """Its quality over the exact index, what its nearest documents say of the labels, and what every index costs it."""
     params, release = task.params, system.release
     encode = remembering(system.encode)
-    answers = _answers(system.name, dense_search(encode, release), task, runs)
+    answers = _answers(system.name, keep(dense_search(encode, release)), task, runs)
     tests = [(scored, hits) for scored, hits in answers if scored.judged.split == "test"]
     exact, timed = [scored for scored, _ in tests], params.latency_queries
     read = {item.dataset: item.texts for item in task.test_sets()} | {item.dataset: item.texts for item in task.texts}
@@ -67,13 +106,15 @@ def measure_teacher(system: Teacher, task: Task, runs: Path) -> Result:
         },
         label_terms={scored.judged.dataset: label_term(*judged_hits(scored.judged, hits)) for scored, hits in tests},
         embeddings={dataset: encode(texts) for dataset, texts in read.items()},
+        best=_best_on_dev(answers),
     )
 
 
-def measure_student(system: Student, task: Task, runs: Path, teacher: Result) -> Result:
+def measure_student(system: Student, task: Task, runs: Path, teacher: Result, keep: Keep = _as_it_is) -> Result:
     """Its quality over the exact index, what serving it costs, and how close it comes to the teacher."""
-    search = dense_search(system.encode, system.release)
-    scored = [scored for scored, _ in _answers(system.name, search, task, runs)]
+    search = keep(dense_search(system.encode, system.release))
+    answers = _answers(system.name, search, task, runs)
+    scored = [scored for scored, _ in answers]
     geometry = {
         item.dataset: measure_geometry(
             teacher.embeddings[item.dataset],
@@ -96,21 +137,29 @@ def measure_student(system: Student, task: Task, runs: Path, teacher: Result) ->
         serving=measure_serving(system, [item for item in scored if item.judged.split == "test"]),
         geometry=geometry,
         closeness=closeness,
+        best=_best_on_dev(answers),
     )
+
+
+def _best_on_dev(answers: Sequence[tuple[Scored, Hits]]) -> dict[str, list[list[str]]]:
+    """Ids of the first SHOWN hits of each dev query by data set, in the order in which they were scored."""
+    return {
+        scored.judged.dataset: [
+            [ids[place] for place in trec_order(ids, scores)[:SHOWN]] for scores, ids in zip(*hits, strict=True)
+        ]
+        for scored, hits in answers
+        if scored.judged.split == "dev"
+    }
 
 
 def _answers(name: str, search: Search, task: Task, runs: Path) -> list[tuple[Scored, Hits]]:
     """Score every judged set, and write a run file of each that is test."""
     runs.mkdir()
     params = task.params
-    return [
-        score_and_keep(
-            name,
-            search,
-            item,
-            params.k,
-            runs / f"{item.dataset}.{name}.run" if item.split == "test" else None,
-            params.run_depth,
-        )
-        for item in task.judged
-    ]
+    answers = []
+    for item in task.judged:
+        file = runs / f"{item.dataset}.{name}.run" if item.split == "test" else None
+        scored, hits = score_and_keep(name, search, item, params.k, params.by_query, file, params.run_depth)
+        pooled = pooled_auc(params.measures, search, item, params.k)
+        answers.append((replace(scored, pooled=pooled), hits))
+    return answers

@@ -1,15 +1,27 @@
 """The schema of `reports/metrics.json`. Keys are stable: DVC, MLflow and other tools compare them over time.
 
     datasets.<set>.<model>.<measure>       mean over the test queries; model = bm25, teacher, a student's name, or (with
-                                           evaluate.earlier_towers) what the teacher was before: base, round_0, ...;
-                                           measure = nDCG@10, MRR@10, MAP@1000, Recall@5, Recall@20, Recall@100
+                                           evaluate.earlier_towers) what the teacher was before: base, round_0, ..., or
+                                           (with evaluate.fused) a dense one fused with BM25: teacher+bm25, 2l+bm25, or
+                                           one of evaluate.rerankers, which order the teacher's hits anew;
+                                           measure = nDCG@10 and what else evaluate.measures names, by ir-measures'
+                                           names; Answer@k only of data sets with answers, AUC-REL and AUC-SAT only of
+                                           those with judged pairs of both kinds
     datasets_dev.<set>.<model>.<measure>   the same for the dev queries, where a data set has any
+    as_one.<name>.<model>.<measure>, as_one_dev    means over data sets that evaluate.as_one counts as one, as all means
+                                           over data sets do
     retention.<student>.mean_of_ratios     mean over data sets of student / teacher, test nDCG@10; 1.0 = as good
     retention.<student>.ratio_of_means     mean of the students over mean of the teachers
     retention.<student>.worst              the data set where it is least
     retention.<student>.ci95_low, ci95_high    bootstrap interval of mean_of_ratios over queries
+    retention_by_set.<set>.<student>.ratio, ci95_low, ci95_high    the same of one data set
     significance.<set>.<student>.p_value   two-sided paired t-test of nDCG@10, student against teacher
     significance.<set>.<student>.wins, ties, losses    queries on which the student is better, equal, worse
+    against_teacher.<set>.<student>.<measure>.difference, p_value, p_bootstrap, p_holm    student less teacher on test
+                                           queries; paired t-test, paired bootstrap, and the t-test adjusted by Holm for
+                                           the measure's family: every student on every data set
+    agreement.<set>.<student>.rbo, overlap rank-biased overlap (p = 0.9) with the teacher's hits, to evaluate.run_depth,
+                                           and share of its first ten among the student's, test queries
     gain.<set>.<tower>.difference, p_value     with evaluate.earlier_towers: mean test nDCG@10 of the teacher less that
                                            of what it was before (base, round_0, ...); two-sided paired t-test
     gain.<set>.<tower>.wins, ties, losses  queries on which the teacher is better, equal, worse
@@ -22,6 +34,14 @@
     indexes.<set>.<kind>.bytes, p50_ms, nDCG@10    kind = flat (exact) or ann (served); teacher's test queries
     serving.<set>.<student>.model, exact, served, lost    test nDCG@10 in PyTorch, exported over the exact
                                            index, and over the served one; lost = 1 - served / model
+    fused.<set>.<dense>.fusion, told       with evaluate.fused: how the teacher or a student is fused with BM25
+    fused.<set>.<dense>.carried            whether the release answers so
+    fused.<set>.<dense>.dev.queries, dense, fused, p_value, wins    what dev queries said when they chose it: nDCG@10
+                                           without and with it, and a randomisation test that allows for all that could
+                                           have been chosen; null: there are none
+    fused.<set>.<dense>.against_dense, against_bm25    on test: mean difference of nDCG@10, p_value, wins, ties, losses
+    fused.<set>.<dense>.p50_ms             text to hits, over the index that serves, one query at a time, one thread
+    fused.<set>.<dense>.encode_ms, search_ms, bm25_ms, fusion_ms    median of each part
     geometry.<set>.<student>.document_term, query_term, label_term    bound of the student's bias (EmbedDistill,
                                            Proposition 1): mean L2 distance to the teacher's embeddings of documents,
                                            0 as they are inherited, and of test queries; mean |sigmoid(s) - y| over the
@@ -33,29 +53,56 @@
                                            among the student's, over the exact index
     closeness_texts.<set>.<part>           number of texts of each part that this was measured on; they trained no
                                            student, but for those of the part `corpus`, which may have
+    slices.<set>.<slice>.queries           test queries of a kind, 20 or more (slicing.py); slices overlap
+    slices.<set>.<slice>.ndcg.<model>      their mean nDCG@10 by the teacher and each student
+    slices.<set>.<slice>.retention.<student>.ratio, ci95_low, ci95_high    student / teacher of these means, bootstrap
+                                           interval over the slice's queries; no key where the teacher has 0
+    perturbed.<set>.<change>               the same of changed test queries, change = typos, word_order, prefix
+    perturbed.<set>.<change>.unchanged.<model>    mean nDCG@10 of the same queries as they were
+    proposition.<set>.<student>.scale, offset    the scale `a s + b` on which the sigmoid of the teacher's scores s fits
+                                           judgements best: of judged pairs, and of its ten best hits and ten random
+                                           documents as irrelevant where nobody judged them (proposition.py)
+    proposition.<set>.<student>.pairs, relevant    how many these are
+    proposition.<set>.<student>.document_term, query_term, label_term, student_label_term, gap, bound    Proposition 1
+                                           on that scale; gap = distillation loss less the teacher's, at most bound
+    space.<set>.<model>.norm_mean, norm_std, anisotropy    lengths of the query embeddings, mean cosine of their pairs
+    space.<set>.<student>.documents_kept, queries_kept    share of the teacher's ten nearest documents, and of its ten
+                                           nearest other test queries, that the student has too
+    effort.<set>.<model>.knob              what is set: nprobe, efSearch; no key for an index without either
+    effort.<set>.<model>.needed, served, most, lost    the least setting that loses at most 1 % of the nDCG@10 of the
+                                           model's own exact search (no key: none does), that of the release, the
+                                           greatest tried, and what is lost at needed, or at most
+    semantic_ids.<set>.<model>.recall.<n>, documents.<n>    share of the relevant documents, and of all documents, whose
+                                           first n codes are the query's
     queries.<set>.test, dev                evaluated queries
     choice.budget_ms                       evaluate.budget_ms; 0 = none
-    choice.student, p50_ms, ndcg           the best student within it, its latency, its mean nDCG@10 over data sets, on
-                                           dev, or on test where there are no dev queries; null: none is within it, or
-                                           (ndcg) nothing is judged
+    choice.student, p50_ms, ndcg           the fastest student within it that is no worse than the best, its latency,
+                                           its mean nDCG@10 over data sets, on dev, or on test where there are no dev
+                                           queries; null: none is within it, or (ndcg) nothing is judged
+    choice.best, margin, confidence        the best student within it, and by what the others are held against it
+    choice.bounds.<student>                bound of its change against the best, a share of nDCG@10, on the data set
+                                           where it is least; from -margin on a faster one may be chosen
     choice.overlap, runner_up_overlap      only where nothing is judged: the mean overlap over data sets, which decided
     choice.reason                          why this student, in words
-    choice.runner_up, runner_up_p50_ms, runner_up_ndcg    the next best within it; null: there is none
-    choice.difference, p_value             how far the runner-up is behind, with the p-value of a paired t-test
+    choice.runner_up, runner_up_p50_ms, runner_up_ndcg    the best of the others within it; null: there is none
+    choice.difference, p_value             how far the runner-up is behind, below 0 where it is ahead; paired t-test
     choice.over_budget.<student>           p50 in milliseconds of a student that the budget leaves out
     audit.checked_texts, evaluation_queries, leaks     the leak audit; a leak fails the stage, so leaks is 0
-    settings.seed, throughput_batch        what the numbers above depend on
+    settings.version                       of this schema
+    settings.seed, throughput_batch, ignore_identical_ids, min_relevance.<set>    what the numbers above depend on
 
-Numbers only, but for the names in `choice`: no dates or machine facts, so that equal results are equal files apart from
-timings and, where these decide, the choice.
+Numbers only, but for the names in `choice` and `fused` and the knobs in `effort`: no dates or machine facts, so that
+equal results are equal files apart from timings and, where these decide, the choice.
 """
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from steps.evaluate.as_one import joint_means, units
 from steps.evaluate.audit import Audit
 from steps.evaluate.choice import Choice
+from steps.evaluate.fusion_gains import fusion_gains
 from steps.evaluate.gains import Gains
 from steps.evaluate.latency import Latency
 from steps.evaluate.measuring import Task
@@ -63,6 +110,7 @@ from steps.evaluate.results import Result
 from steps.evaluate.retention import Comparison, Retention
 
 Metrics = dict[str, Any]
+VERSION = 2  # 1 had MRR@10, MAP@1000 and Recall@k
 
 
 def assemble(
@@ -86,7 +134,13 @@ def assemble(
     return {
         "datasets": means["test"],
         "datasets_dev": means["dev"],
+        "as_one": joint_means(means["test"], task.params.as_one),
+        "as_one_dev": joint_means(means["dev"], task.params.as_one),
         "retention": {student: value.as_dict() for student, value in retained.items()},
+        "retention_by_set": {
+            dataset: {student: value.of_set[dataset].as_dict() for student, value in retained.items()}
+            for dataset in units(compared, task.params.as_one)
+        },
         "significance": {
             dataset: {student: value.as_dict() for student, value in row.items()} for dataset, row in compared.items()
         },
@@ -105,6 +159,7 @@ def assemble(
             for dataset, row in result.indexes.items()
         },
         "serving": _by_dataset(results, lambda result: result.serving),
+        "fused": fusion_gains(results),
         "geometry": _by_dataset(results, lambda result: result.geometry),
         "closeness": _by_dataset(results, lambda result: result.closeness),
         "closeness_texts": {item.dataset: item.parts for item in task.texts},
@@ -114,7 +169,13 @@ def assemble(
             "evaluation_queries": audit.evaluation_queries,
             "leaks": 0,
         },
-        "settings": {"seed": task.params.seed, "throughput_batch": task.params.throughput_batch},
+        "settings": {
+            "version": VERSION,
+            "seed": task.params.seed,
+            "throughput_batch": task.params.throughput_batch,
+            "ignore_identical_ids": int(task.params.ignore_identical_ids),
+            "min_relevance": dict(task.params.min_relevance),
+        },
     }
 
 

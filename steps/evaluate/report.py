@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,15 +11,17 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from steps.core.files import read_json, staged_file
-from steps.core.measures import MEASURES
+from steps.evaluate.as_one import counted, units
 from steps.evaluate.composition import Evaluation
 from steps.evaluate.facts import Facts, facts, generated_examples, generation_facts, mined_examples
 from steps.evaluate.frontier import Point, draw_frontier
+from steps.evaluate.fusion_gains import fused_name
 from steps.evaluate.geometry import PAIRS
 from steps.evaluate.histograms import draw_histograms
+from steps.evaluate.insight import Insight
 from steps.evaluate.machine import processor
 from steps.evaluate.metrics import Metrics
-from steps.evaluate.table import choice_lines, gain_lines, significant, unjudged_line
+from steps.evaluate.table import choice_lines, gain_lines, measured, shown, significant, unjudged_line
 
 _EXAMPLES = 4
 REPORT = "report.json"
@@ -75,12 +78,12 @@ def read_background(
     )
 
 
-def write_report(path: Path, evaluation: Evaluation, background: Background) -> None:
+def write_report(path: Path, evaluation: Evaluation, background: Background, insight: Insight) -> None:
     """Render the page; every number in it comes from the metrics or from an earlier stage's report.
 
     Where nothing is judged, the page tells how close students are to the teacher, and draws nothing.
     """
-    metrics, points = evaluation.metrics, evaluation.points
+    metrics, points = evaluation.metrics | insight.metrics, evaluation.points
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -91,21 +94,27 @@ def write_report(path: Path, evaluation: Evaluation, background: Background) -> 
     environment.filters |= {
         "percent": percent,
         "significant": significant,
+        "shown": shown,
         "size": size,
         "milliseconds": milliseconds,
         "times": times,
+        "fused_name": fused_name,
     }
     students = [point for point in points if point.model != "teacher"]
     page = environment.get_template("report.html.j2").render(
         metrics=metrics,
-        measures=MEASURES,
+        measures=measured(metrics),
+        quality=counted(metrics),
+        quality_dev=counted(metrics, "datasets_dev"),
+        size_of=partial(_size_of, metrics),
         teacher=next(point for point in points if point.model == "teacher"),
         students=students,
-        models=["bm25", *metrics["gain_overall"], *(point.model for point in points)],
+        models=_models(metrics, points),
         best=next(point for point in points if point.model == evaluation.best),
         fastest=next(point for point in points if point.model != "teacher"),
-        losses=evaluation.losses,
+        insight=insight,
         overlap={point.model: _mean_overlap(metrics, point.model) for point in students},
+        worst_set={point.model: _worst_set(metrics, point.model) for point in students},
         frontier=_frontier(points, metrics),
         pairs=PAIRS,
         histograms=_histograms(
@@ -121,15 +130,40 @@ def write_report(path: Path, evaluation: Evaluation, background: Background) -> 
         staging.write_text(page, encoding="utf-8")
 
 
+def _models(metrics: Metrics, points: Sequence[Point]) -> list[str]:
+    """The systems in the order in which they are shown: those without a latency first, re-rankers among them.
+
+    Behind a dense model comes what fuses it with BM25, where that was measured.
+    """
+    measured = {model for models in metrics["datasets"].values() for model in models}
+    dense = [name for point in points for name in (point.model, fused_name(point.model))]
+    shown = ["bm25", *metrics["gain_overall"]]
+    shown += [name for name in dense if name in measured or name in metrics["latency"]]
+    return [*sorted(measured - set(shown)), *shown]
+
+
+def _size_of(metrics: Metrics, dataset: str, split: str) -> int:
+    """Number of evaluated queries of a data set, or of those that count as one under its name."""
+    own = [sizes for name, sizes in metrics["queries"].items() if dataset in units([name], [dataset])]
+    return sum(sizes.get(split, 0) for sizes in own)
+
+
 def _mean_overlap(metrics: Metrics, student: str) -> float:
     """Mean over the data sets that are not judged; 0 where all are."""
     values = [row[student]["overlap"] for row in metrics["closeness"].values()]
     return float(np.mean(values)) if values else 0.0
 
 
+def _worst_set(metrics: Metrics, student: str) -> str:
+    """The data set on which a student keeps least; "" where none is judged."""
+    return min(
+        metrics["retention_by_set"], key=lambda name: metrics["retention_by_set"][name][student]["ratio"], default=""
+    )
+
+
 def _frontier(points: Sequence[Point], metrics: Metrics) -> Markup:
     """The drawing of the frontier; nothing where nothing is judged."""
-    sets = metrics["datasets"].values()
+    sets = counted(metrics).values()
     if not sets:
         return Markup()
     bm25 = sum(models["bm25"]["nDCG@10"] / models["teacher"]["nDCG@10"] for models in sets) / len(sets)

@@ -8,8 +8,8 @@ import numpy as np
 
 from steps.core.files import read_json, write_json
 from steps.core.judged import JudgedSet
-from steps.core.measures import MEASURES, UNCUT
 from steps.evaluate.closeness import Closeness
+from steps.evaluate.fusing import FusionFigures
 from steps.evaluate.geometry import Geometry
 from steps.evaluate.indexes import IndexFigures
 from steps.evaluate.scoring import Scored
@@ -35,6 +35,10 @@ class Result:
     serving: Mapping[str, ServingCost] = field(default_factory=dict)
     geometry: Mapping[str, Geometry] = field(default_factory=dict)
     closeness: Mapping[str, Closeness] = field(default_factory=dict)
+    fusions: Mapping[str, FusionFigures] = field(default_factory=dict)
+    """Of a dense system that is fused with BM25."""
+    best: Mapping[str, Sequence[Sequence[str]]] = field(default_factory=dict)
+    """Ids of the first hits of each dev query, for `cases.py`; of teacher and students."""
 
     def of_split(self, split: str) -> list[Scored]:
         """The judged sets of one split."""
@@ -58,16 +62,19 @@ def write_result(folder: Path, result: Result) -> None:
         {
             "name": result.name,
             "bytes": result.bytes,
+            "pooled": {_key(item.judged.dataset, item.judged.split): dict(item.pooled) for item in result.scored},
             "indexes": {
                 dataset: {kind: asdict(figures) for kind, figures in row.items()}
                 for dataset, row in result.indexes.items()
             },
             "label_terms": dict(result.label_terms),
+            "best": dict(result.best),
             "serving": {dataset: asdict(cost) for dataset, cost in result.serving.items()},
             "geometry": {
                 dataset: {"query_term": each.query_term, "label_term": each.label_term}
                 for dataset, each in result.geometry.items()
             },
+            "fusions": {dataset: figures.as_dict() for dataset, figures in result.fusions.items()},
         },
     )
 
@@ -78,29 +85,31 @@ def read_result(folder: Path, judged: Iterable[JudgedSet]) -> Result:
     with np.load(folder / ARRAYS) as stored:
         arrays = {name: stored[name] for name in stored.files}
 
-    def values(item: JudgedSet) -> dict[str, np.ndarray]:
-        return {name: arrays[_key("values", item.dataset, item.split, name)] for name in (*MEASURES, UNCUT)}
-
-    def named(kind: str) -> dict[str, np.ndarray]:
-        start = _key(kind, "")
+    def named(*kind: str) -> dict[str, np.ndarray]:
+        start = _key(*kind, "")
         return {name.removeprefix(start): array for name, array in arrays.items() if name.startswith(start)}
+
+    def values(item: JudgedSet) -> dict[str, np.ndarray]:
+        return named("values", item.dataset, item.split)
 
     differences, cosines, overlaps = named("differences"), named("cosines"), named("overlaps")
     return Result(
         name=found["name"],
-        scored=[Scored(item, values(item)) for item in judged],
+        scored=[Scored(item, values(item), found["pooled"][_key(item.dataset, item.split)]) for item in judged],
         bytes=found["bytes"],
         indexes={
             dataset: {kind: IndexFigures(**figures) for kind, figures in row.items()}
             for dataset, row in found["indexes"].items()
         },
         label_terms=found["label_terms"],
+        best=found["best"],
         embeddings=named("embeddings"),
         serving={dataset: ServingCost(**cost) for dataset, cost in found["serving"].items()},
         geometry={
             dataset: Geometry(**terms, differences=differences[dataset]) for dataset, terms in found["geometry"].items()
         },
         closeness={dataset: Closeness(cosines[dataset], overlaps[dataset]) for dataset in cosines},
+        fusions={dataset: FusionFigures(**figures) for dataset, figures in found["fusions"].items()},
     )
 
 

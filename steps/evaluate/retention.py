@@ -11,8 +11,22 @@ import numpy as np
 from scipy import stats
 
 from steps.core.errors import UserError
+from steps.evaluate.as_one import units
 
 Paired = Mapping[str, tuple[np.ndarray, np.ndarray]]  # data set -> (student, teacher), each `(queries,)`
+
+
+@dataclass(frozen=True)
+class Share:
+    """Retention on one data set, a ratio with its 95 % bootstrap interval."""
+
+    ratio: float
+    ci95_low: float
+    ci95_high: float
+
+    def as_dict(self) -> dict[str, float]:
+        """Field name -> value."""
+        return asdict(self)
 
 
 @dataclass(frozen=True)
@@ -24,10 +38,12 @@ class Retention:
     worst: float
     ci95_low: float
     ci95_high: float
+    of_set: Mapping[str, Share]
+    """By data set; those that count as one are one."""
 
     def as_dict(self) -> dict[str, float]:
-        """Field name -> value."""
-        return asdict(self)
+        """Field name -> value, but for `of_set`."""
+        return {name: value for name, value in asdict(self).items() if name != "of_set"}
 
 
 @dataclass(frozen=True)
@@ -44,36 +60,57 @@ class Comparison:
         return asdict(self)
 
 
-def retention(paired: Paired, samples: int, seed: int) -> Retention:
-    """Retention over data sets; UserError where the teacher scores 0 and a ratio would mean nothing."""
-    students = np.array([student.mean() for student, _ in paired.values()])
-    teachers = np.array([teacher.mean() for _, teacher in paired.values()])
-    for dataset, mean in zip(paired, teachers, strict=True):
+def retention(paired: Paired, samples: int, seed: int, as_one: Sequence[str] = ()) -> Retention:
+    """Retention over data sets; UserError where the teacher scores 0 and a ratio would mean nothing.
+
+    `as_one`: data sets named `<name>-...` count as one, whose quality is the mean over them.
+    """
+    members = units(paired, as_one)
+    students = np.array([np.mean([paired[name][0].mean() for name in own]) for own in members.values()])
+    teachers = np.array([np.mean([paired[name][1].mean() for name in own]) for own in members.values()])
+    for dataset, mean in zip(members, teachers, strict=True):
         if mean <= 0:
             raise UserError(
                 f"models/teach: the teacher's nDCG@10 on {dataset!r} is 0: no student has a retention; check the qrels"
             )
     ratios = students / teachers
-    low, high = np.quantile(bootstrap_mean_ratio(paired, samples, seed), [0.025, 0.975])
+    means = bootstrap_means(paired, samples, seed)
+    drawn = np.stack([_ratio(np.mean([means[name] for name in own], axis=0)) for own in members.values()])
+    low, high = _middle(np.mean(drawn, axis=0))
     return Retention(
         mean_of_ratios=float(ratios.mean()),
         ratio_of_means=float(students.mean() / teachers.mean()),
         worst=float(ratios.min()),
-        ci95_low=float(low),
-        ci95_high=float(high),
+        ci95_low=low,
+        ci95_high=high,
+        of_set={
+            name: Share(float(ratio), *_middle(each)) for name, ratio, each in zip(members, ratios, drawn, strict=True)
+        },
     )
 
 
-def bootstrap_mean_ratio(paired: Paired, samples: int, seed: int) -> np.ndarray:
-    """Mean of ratios `(samples,)` over resamplings of each data set's queries, student and teacher drawn together."""
+def bootstrap_means(paired: Paired, samples: int, seed: int) -> dict[str, np.ndarray]:
+    """Means of student and teacher, `(2, samples)` by data set, over resamplings of its queries, drawn together."""
     generator = np.random.default_rng(seed)
-    total = np.zeros(samples)
-    for student, teacher in paired.values():
+    found = {}
+    for name, (student, teacher) in paired.items():
+        means = np.zeros((2, samples))
         for sample in range(samples):
             rows = generator.integers(0, len(teacher), len(teacher))
-            drawn = teacher[rows].sum()
-            total[sample] += student[rows].sum() / drawn if drawn > 0 else student.mean() / teacher.mean()
-    return total / len(paired)
+            means[:, sample] = student[rows].mean(), teacher[rows].mean()
+        found[name] = np.where(means[1] > 0, means, np.array([[student.mean()], [teacher.mean()]]))
+    return found
+
+
+def _ratio(means: np.ndarray) -> np.ndarray:
+    """Student / teacher of `(2, samples)`."""
+    return np.asarray(means[0] / means[1])
+
+
+def _middle(values: np.ndarray) -> tuple[float, float]:
+    """Ends of the middle 95 %."""
+    low, high = np.quantile(values, [0.025, 0.975])
+    return float(low), float(high)
 
 
 def compare(student: np.ndarray, teacher: np.ndarray) -> Comparison:
@@ -88,8 +125,10 @@ def is_gain(difference: float, p_value: float) -> bool:
     return difference > 0 and p_value <= 0.05
 
 
-def p_value(differences: Sequence[np.ndarray]) -> float:
+def p_value(differences: Sequence[np.ndarray], weights: Sequence[float] | None = None) -> float:
     """Two-sided t-test that the mean over data sets of the mean difference is 0; one array `(queries,)` a data set.
+
+    `weights` of the data sets in that mean; None = alike.
 
     With one data set this is the paired t-test. Several count alike, whatever their numbers of queries, each with its
     own variance and the degrees of freedom of Welch and Satterthwaite. 1 where no query differs or a data set has only
@@ -97,8 +136,10 @@ def p_value(differences: Sequence[np.ndarray]) -> float:
     """
     if any(len(values) < 2 for values in differences):
         return 1.0
-    total = sum(float(values.mean()) for values in differences)
+    shares = np.ones(len(differences)) if weights is None else np.array(weights)
+    total = float(sum(values.mean() * share for values, share in zip(differences, shares, strict=True)))
     variances = np.array([values.var(ddof=1) / len(values) if np.ptp(values) else 0.0 for values in differences])
+    variances *= shares**2
     if not variances.any():
         return float(total == 0)
     freedom = variances.sum() ** 2 / sum(

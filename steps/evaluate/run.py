@@ -8,7 +8,7 @@ from pathlib import Path
 
 from steps.core.errors import UserError
 from steps.core.files import write_json
-from steps.core.judged import read_judged_sets
+from steps.core.noninferiority import NonInferiority
 from steps.core.tables import write_table
 from steps.core.tracking import Run, flatten
 from steps.evaluate.audit import audit_leaks
@@ -17,9 +17,13 @@ from steps.evaluate.closeness import read_texts, unjudged_datasets
 from steps.evaluate.composition import Evaluation, compose, per_query_table
 from steps.evaluate.earlier import open_earlier
 from steps.evaluate.frontier import write_frontier
+from steps.evaluate.fusion_gains import fusion_lines
+from steps.evaluate.insight import Insight, look_closer
+from steps.evaluate.judging import read_evaluation_sets
 from steps.evaluate.measuring import Task
 from steps.evaluate.params import EvaluateParams
 from steps.evaluate.report import Background, read_background, write_report
+from steps.evaluate.reranked import open_reranked
 from steps.evaluate.systems import Student, Systems, open_systems
 from steps.evaluate.table import gain_lines
 
@@ -46,12 +50,14 @@ def run(
     releases: Mapping[str, Path],
     output: Path,
     params: EvaluateParams,
+    rule: NonInferiority,
     run: Run,
 ) -> None:
-    """Write metrics.json, report.html, frontier.csv, per_query.parquet and runs/ below `output`.
+    """Write metrics.json, report.html, frontier.csv, per_query.parquet, slices.parquet and runs/ below `output`.
 
-    `releases`: student name -> release folder. UserError when an evaluation query leaked into training, or when a
-    release is missing, damaged, of another teacher or without one of the data sets.
+    `releases`: student name -> release folder. `rule`: when the promotion gate finds a release no worse. UserError when
+    an evaluation query leaked into training, or when a release is missing, damaged, of another teacher or without one
+    of the data sets.
     """
     systems = open_systems(ingest, teach, releases, params.batch_size)
     if params.earlier_towers:
@@ -60,10 +66,14 @@ def run(
         if not earlier:
             print("evaluate: the teacher was not trained, so there is no earlier tower to compare it with")
         systems = replace(systems, earlier=earlier)
-    evaluate(systems, Folders(ingest, mine, embed, generate, teach, distill), output, params, run)
+    if params.rerankers:
+        systems = replace(systems, reranked=open_reranked(ingest, teach.parent, systems.teacher, params))
+    evaluate(systems, Folders(ingest, mine, embed, generate, teach, distill), output, params, rule, run)
 
 
-def evaluate(systems: Systems, folders: Folders, output: Path, params: EvaluateParams, run: Run) -> None:
+def evaluate(
+    systems: Systems, folders: Folders, output: Path, params: EvaluateParams, rule: NonInferiority, run: Run
+) -> None:
     """The same with systems that are open.
 
     Of data sets without judged test queries the closeness of students to the teacher is measured, and decides where no
@@ -77,10 +87,15 @@ def evaluate(systems: Systems, folders: Folders, output: Path, params: EvaluateP
     task = _task(folders, systems.students, params)
     found = measure_all(systems, task)
     print(f"evaluate: {found.told()}")
-    evaluation = compose(found, students, [system.name for system in systems.earlier], task, audit)
-    for line in gain_lines(evaluation.metrics):
+    evaluation = compose(found, students, [system.name for system in systems.earlier], task, audit, rule)
+    insight = look_closer(folders.ingest, folders.embed, folders.generate, systems, task, found, evaluation.best)
+    for line in (
+        *(f"no slices of {note}" for note in insight.notes),
+        *gain_lines(evaluation.metrics),
+        *fusion_lines(evaluation.metrics),
+    ):
         print(f"evaluate: {line}")
-    _write(output, found, evaluation, background)
+    _write(output, found, evaluation, insight, background)
     run.metrics({name: value for name, value in flatten(evaluation.metrics).items() if isinstance(value, int | float)})
     run.tag("slimtower.choice", evaluation.choice.student or "none")
     run.tag("slimtower.runner_up", evaluation.choice.runner_up or "none")
@@ -90,7 +105,7 @@ def evaluate(systems: Systems, folders: Folders, output: Path, params: EvaluateP
 
 def _task(folders: Folders, students: Sequence[Student], params: EvaluateParams) -> Task:
     """What is measured on; UserError when a release lacks one of the data sets."""
-    judged = read_judged_sets(folders.ingest, params.splits)
+    judged = read_evaluation_sets(folders.ingest, params)
     unjudged = unjudged_datasets(folders.ingest, judged)
     for student in students:
         for dataset in [*(item.dataset for item in judged if item.split == "test"), *unjudged]:
@@ -105,7 +120,7 @@ def _task(folders: Folders, students: Sequence[Student], params: EvaluateParams)
     return Task(judged, texts, params)
 
 
-def _write(output: Path, found: Measurements, evaluation: Evaluation, background: Background) -> None:
+def _write(output: Path, found: Measurements, evaluation: Evaluation, insight: Insight, background: Background) -> None:
     """Write everything beside its place, then move all of it onto it; the old run files make way first."""
     output.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".evaluate.", dir=output) as staging_name:
@@ -113,10 +128,11 @@ def _write(output: Path, found: Measurements, evaluation: Evaluation, background
         (staging / "runs").mkdir()
         for path in found.runs:
             shutil.copyfile(path, staging / "runs" / path.name)
-        write_json(staging / "metrics.json", evaluation.metrics)
+        write_json(staging / "metrics.json", evaluation.metrics | insight.metrics)
         write_frontier(staging / "frontier.csv", evaluation.points)
         write_table(staging, "per_query", per_query_table(found.results))
-        write_report(staging / "report.html", evaluation, background)
+        write_table(staging, "slices", insight.slices)
+        write_report(staging / "report.html", evaluation, background, insight)
         old_runs = output / "runs"
         if old_runs.exists():
             old_runs.rename(staging / "old-runs")

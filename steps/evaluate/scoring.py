@@ -1,14 +1,16 @@
 """A system's answers to a judged set, scored query by query."""
 
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
 from steps.core.judged import JudgedSet
-from steps.core.measures import MEASURES, per_query
+from steps.core.measures import NDCG, UNCUT, per_query
 from steps.core.progress import progress
+from steps.evaluate.answers import answer_measures, found_answers
 from steps.evaluate.systems import Hits, Search
 from steps.evaluate.trec import write_hits
 
@@ -18,25 +20,36 @@ _CHUNK = 256  # queries whose hits are in memory at once: 256,000 hits at k = 10
 
 @dataclass(frozen=True)
 class Scored:
-    """Per-query values of one system on one judged set: each measure, and UNCUT, as float64 `(queries,)`."""
+    """Per-query values of one system on one judged set: each measure, and UNCUT, as float64 `(queries,)`.
+
+    NaN: the query has no answer strings to look for. `pooled`: measures over all judged pairs at once.
+    """
 
     judged: JudgedSet
     values: dict[str, np.ndarray]
+    pooled: Mapping[str, float] = field(default_factory=dict)
 
     def means(self) -> dict[str, float]:
-        """Mean of each published measure."""
-        return {measure: float(self.values[measure].mean()) for measure in MEASURES}
+        """Mean of each published measure, and what is pooled."""
+        return {name: float(np.nanmean(self.values[name])) for name in self.values if name != UNCUT} | dict(self.pooled)
 
 
 def score(name: str, search: Search, judged: JudgedSet, k: int) -> Scored:
-    """Answer every query with `k` hits and score them; `name` is shown as the work goes on."""
-    return score_and_keep(name, search, judged, k)[0]
+    """Answer every query with `k` hits and score them by nDCG@10; `name` is shown as the work goes on."""
+    return score_and_keep(name, search, judged, k, [NDCG])[0]
 
 
 def score_and_keep(
-    name: str, search: Search, judged: JudgedSet, k: int, run_file: Path | None = None, run_depth: int = 0
+    name: str,
+    search: Search,
+    judged: JudgedSet,
+    k: int,
+    measures: Sequence[str],
+    run_file: Path | None = None,
+    run_depth: int = 0,
 ) -> tuple[Scored, Hits]:
-    """The same, and the BEST hits of each query; write the first `run_depth` hits to a TREC run file."""
+    """Score by the named measures, and keep the BEST hits of each query; write `run_depth` hits to a TREC run file."""
+    ranked = [measure for measure in measures if measure not in answer_measures(measures)]
     chunks: dict[str, list[np.ndarray]] = {}
     best: Hits = ([], [])
     starts = range(0, len(judged.query_ids), _CHUNK)
@@ -44,11 +57,31 @@ def score_and_keep(
         file = stack.enter_context(run_file.open("w", encoding="utf-8")) if run_file else None
         for start in progress(starts, len(starts), f"{judged.dataset} {judged.split} {name}"):
             ids = judged.query_ids[start : start + _CHUNK]
-            scores, doc_ids = search(judged.dataset, judged.texts[start : start + _CHUNK], k)
-            for measure, values in per_query(judged.qrels, ids, doc_ids, scores).items():
-                chunks.setdefault(measure, []).append(values)
+            scores, doc_ids = _hits(search, judged, start, k)
+            values = per_query([*ranked, "RR"], judged.qrels, ids, doc_ids, scores, judged.relevant_from)
+            values[UNCUT] = values["RR"]
+            values = {measure: values[measure] for measure in (*ranked, UNCUT)}
+            if judged.answering:
+                values |= found_answers(answer_measures(measures), judged.answering, ids, doc_ids, scores)
+            for measure, found in values.items():
+                chunks.setdefault(measure, []).append(found)
             best[0].extend(row[:BEST].copy() for row in scores)  # a view would keep all hits in memory
             best[1].extend(row[:BEST] for row in doc_ids)
             if file:
                 write_hits(file, judged.dataset, ids, doc_ids, scores, name, run_depth)
     return Scored(judged, {measure: np.concatenate(arrays) for measure, arrays in chunks.items()}), best
+
+
+def _hits(search: Search, judged: JudgedSet, start: int, k: int) -> Hits:
+    """`k` hits of each query of a chunk; with `ignore_identical_ids` never the document that has the query's id."""
+    texts = judged.texts[start : start + _CHUNK]
+    if not judged.ignore_identical_ids:
+        return search(judged.dataset, texts, k)
+    scores, doc_ids = search(judged.dataset, texts, k + 1)
+    others = [
+        [place for place, doc in enumerate(docs) if doc != query][:k]
+        for query, docs in zip(judged.query_ids[start : start + _CHUNK], doc_ids, strict=True)
+    ]
+    kept = zip(scores, doc_ids, others, strict=True)
+    rows = [(values[places], [docs[place] for place in places]) for values, docs, places in kept]
+    return [values for values, _ in rows], [docs for _, docs in rows]

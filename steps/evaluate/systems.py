@@ -79,7 +79,19 @@ class Earlier:
     search_in: Callable[[Collection[str], Path], Search]
 
 
-System = Lexical | Teacher | Earlier | Student
+@dataclass(frozen=True)
+class Reranked:
+    """Another teacher that puts the best hits of the index's teacher into its own order; `content` as in `Lexical`.
+
+    `search_in` opens it; what it makes of documents lies in an empty folder meanwhile.
+    """
+
+    name: str
+    content: str
+    search_in: Callable[[Path], Search]
+
+
+System = Lexical | Teacher | Earlier | Student | Reranked
 
 
 @dataclass(frozen=True)
@@ -90,6 +102,7 @@ class Systems:
     teacher: Teacher
     students: Sequence[Student]
     earlier: Sequence[Earlier] = ()
+    reranked: Sequence[Reranked] = ()
 
 
 def open_systems(ingest: Path, teach: Path, releases: Mapping[str, Path], batch_size: int) -> Systems:

@@ -6,10 +6,13 @@ from typing import Any
 
 from steps.core.errors import UserError
 from steps.core.files import read_json
+from steps.evaluate.as_one import counted
 from steps.evaluate.closeness import told
+from steps.evaluate.fusion_gains import fusion_lines
+from steps.evaluate.metrics import VERSION
 from steps.evaluate.retention import is_gain
 
-COLUMNS = ("nDCG@10", "MRR@10", "Recall@100")
+_COLUMNS = 3  # measures that a terminal has room for
 
 
 def results_table(reports: Path) -> str:
@@ -21,20 +24,40 @@ def results_table(reports: Path) -> str:
     if not path.is_file():
         raise UserError(f"{path}: not found; run `make demo` first")
     metrics: dict[str, Any] = read_json(path)
-    lines = []
-    for dataset, models in metrics["datasets"].items():
+    if metrics.get("settings", {}).get("version") != VERSION:
+        raise UserError(f"{path}: of another version of the format; run `dvc repro evaluate` to write it anew")
+    lines, columns = [], _columns(metrics)
+    for dataset, models in counted(metrics).items():
         teacher = models["teacher"]["nDCG@10"]
-        heads = "".join(f"{name:>12}" for name in (*COLUMNS, "retention %", "p50 ms", "queries/s", "MB"))
-        lines += [f"{dataset} (test queries)", f"{'':12}{heads}"]
+        heads = "".join(f"{name:>12}" for name in (*columns, "retention %", "p50 ms", "queries/s", "MB"))
+        width = max(12, *(len(model) + 1 for model in models))
+        lines += [f"{dataset} (test queries)", f"{'':{width}}{heads}"]
         for model in sorted(models, key=lambda name: -models[name]["nDCG@10"]):
-            cells = [f"{models[model][measure]:12.4f}" for measure in COLUMNS]
+            cells = [f"{shown(models[model], measure):>12}" for measure in columns]
             cells.append(f"{100 * models[model]['nDCG@10'] / teacher:12.1f}")
-            lines.append(f"{model:12}{''.join(cells)}{_costs(metrics, model)}")
+            lines.append(f"{model:{width}}{''.join(cells)}{_costs(metrics, model)}")
     for dataset in metrics["closeness"]:
         lines += _unjudged_lines(metrics, dataset)
-    lines += [*choice_lines(metrics), *gain_lines(metrics)]
+    lines += [*choice_lines(metrics), *gain_lines(metrics), *fusion_lines(metrics)]
     lines.append(f'report: {reports / "report.html"}   runs: make mlflow   search: make search Q="..."')
     return "\n".join(lines)
+
+
+def measured(metrics: Mapping[str, Any]) -> list[str]:
+    """Names of the measures that some data set has, in order."""
+    sets = [*metrics["datasets"].values(), *metrics["datasets_dev"].values()]
+    return list(dict.fromkeys(name for models in sets for values in models.values() for name in values))
+
+
+def shown(values: Mapping[str, float], measure: str) -> str:
+    """A value with four digits, a dash where the data set has no such measure."""
+    return f"{values[measure]:.4f}" if measure in values else "–"
+
+
+def _columns(metrics: Mapping[str, Any]) -> list[str]:
+    """The first and the last ones of the measures, which look nearest and furthest."""
+    names = measured(metrics)
+    return names if len(names) <= _COLUMNS else [*names[: _COLUMNS - 1], names[-1]]
 
 
 def _costs(metrics: Mapping[str, Any], model: str) -> str:
@@ -74,19 +97,24 @@ def choice_lines(metrics: Mapping[str, Any]) -> list[str]:
             f" needs {over[fastest]:.3g} ms a query"
         ]
     count = len(metrics["latency"].keys() - {"teacher"}) - len(over)
-    best = f"the best of {count}" if count > 1 else "the only one"
     within = f" within {budget:g} ms a query" if budget else ""
+    who = f"the best of {count}{within}" if count > 1 else f"the only one{within}"
     if choice["ndcg"] is None:
         key, measured = "overlap", f"{choice['overlap']:.1%} of the teacher's top 10, as nothing is judged"
-        best = best.replace("best", "closest to the teacher")
+        who = who.replace("best", "closest to the teacher")
     else:
         split = "dev" if metrics["datasets_dev"] else "test, as there are no dev queries"
         key, measured = "ndcg", f"nDCG@10 {choice['ndcg']:.4f} on {split}"
-    lines = [f"Choice: {choice['student']}, {best}{within}: {measured}, {choice['p50_ms']:.3g} ms"]
+    if choice["student"] != choice["best"]:
+        told, confidence = choice["reason"].partition(" on ")[0], f"{choice['confidence']:.0%} confidence"
+        who = f"of {count}{within} the {told}, with {confidence}"
+    lines = [f"Choice: {choice['student']}, {who}: {measured}, {choice['p50_ms']:.3g} ms"]
     if choice["runner_up"] is not None:
+        behind = choice["difference"]
         lines.append(
             f"Runner-up: {choice['runner_up']}, {choice[f'runner_up_{key}']:.4f}, {choice['runner_up_p50_ms']:.3g} ms;"
-            f" {choice['difference']:.4f} less (paired t-test, p {significant(choice['p_value'])})"
+            f" {abs(behind):.4f} {'less' if behind >= 0 else 'more'}"
+            f" (paired t-test, p {significant(choice['p_value'])})"
         )
     if over:
         slower = ", ".join(f"{student} ({over[student]:.3g} ms)" for student in sorted(over, key=over.__getitem__))
@@ -96,7 +124,7 @@ def choice_lines(metrics: Mapping[str, Any]) -> list[str]:
 
 def gain_lines(metrics: Mapping[str, Any]) -> list[str]:
     """The teacher against every tower that it was before, a line each; with a warning where training did not help."""
-    quality = metrics["datasets_dev"] or metrics["datasets"]
+    quality = counted(metrics, "datasets_dev") or counted(metrics)
     split = "dev" if metrics["datasets_dev"] else "test, as there are no dev queries"
     lines = []
     for tower, gain in metrics["gain_overall"].items():

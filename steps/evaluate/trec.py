@@ -1,6 +1,7 @@
 """TREC run files: `qid Q0 docid rank score tag`, one line a hit."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TextIO
 
 import numpy as np
@@ -27,3 +28,13 @@ def write_hits(
         for rank, position in enumerate(trec_order(docs, values)[:depth], start=1):
             doc_name = docs[position].removeprefix(prefix)
             file.write(f"{query_name} Q0 {doc_name} {rank} {values[position]:.9g} {tag}\n")
+
+
+def read_hits(path: Path) -> dict[str, list[str]]:
+    """Document ids by query id, best first, of a file that `write_hits` wrote; a query without hits is not there."""
+    hits: dict[str, list[str]] = {}
+    with path.open(encoding="utf-8") as file:
+        for line in file:
+            query, _, doc, _ = line.split(" ", 3)
+            hits.setdefault(query, []).append(doc)
+    return hits

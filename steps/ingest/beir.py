@@ -1,8 +1,10 @@
 """A folder in BEIR's layout: corpus.jsonl, queries.jsonl and qrels/{train,dev,test}.tsv, each plain or gzip.
 
 Only the corpus must be there: without qrels nothing is judged, and queries without judgements are unlabelled ones.
+answers.jsonl, `{"_id": query id, "answers": [text, ...]}` a line, is ours: strings that answer a query.
 """
 
+from collections.abc import Container
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,7 +13,7 @@ from steps.core.texts import fold
 from steps.ingest.qrels import QRELS_SPLITS, Judgements, other_qrels, read_judgements
 from steps.ingest.rejects import Rejects
 from steps.ingest.rows import Defect, id_field, json_object, plain_or_gzip, read_lines, text_field
-from steps.ingest.source_data import UNLABELLED, Document, Query, SourceData
+from steps.ingest.source_data import UNLABELLED, Answers, Document, Query, SourceData
 from steps.ingest.splits import settle_splits
 
 
@@ -78,6 +80,9 @@ def read_beir(
         data.facts["other_qrels_rows"] = others
     held_out = dict.fromkeys(named_by_others, "only_in_other_qrels")  # somebody's evaluation: not for training either
     settle_splits(data, texts, judgements, held_out, seed=seed, dev_fraction=dev_fraction)
+    if answers_path := plain_or_gzip(folder, "answers.jsonl"):
+        data.answers = _read_answers(name, answers_path, texts, rejects)
+        rejects.check(f"{name}/{answers_path.name}", answers_path, max_reject_ratio)
     return data
 
 
@@ -115,6 +120,32 @@ def _read_documents(name: str, path: Path, rejects: Rejects) -> dict[str, Docume
             continue
         documents[original] = Document(f"{name}/{original}", name, title, topic, content)
     return documents
+
+
+def _read_answers(name: str, path: Path, queries: Container[str], rejects: Rejects) -> list[Answers]:
+    """Answer strings by query; those without a letter, a digit or a sign could be found in no document."""
+    source = f"{name}/{path.name}"
+    found: dict[str, list[str]] = {}
+    for line, raw in read_lines(path):
+        rejects.count_row(source)
+        try:
+            row = json_object(raw)
+            original = id_field(row, "_id")
+            listed = row.get("answers")
+            if not isinstance(listed, list):
+                raise Defect("missing_field" if listed is None else "wrong_type")
+            texts = [text_field({"answer": text}, "answer") for text in listed]
+            if not texts or not all(texts):
+                raise Defect("empty_text")
+            if original not in queries:
+                raise Defect("unknown_query")
+            if original in found:
+                raise Defect("duplicate_id")
+        except Defect as defect:
+            rejects.add(source, line, defect.reason, raw)
+            continue
+        found[original] = texts
+    return [Answers(f"{name}/{original}", texts) for original, texts in found.items()]
 
 
 def _read_queries(name: str, path: Path, max_query_words: int, rejects: Rejects) -> dict[str, Query]:

@@ -1,4 +1,7 @@
-"""Relevance judgements of a BEIR folder: TSV of query id, document id, grade."""
+"""Relevance judgements of a BEIR folder: TSV of query id, document id, grade, and where there is one a second label.
+
+The second label says whether the document satisfied: ScalingNote's test set has both.
+"""
 
 from collections.abc import Container
 from dataclasses import dataclass, field
@@ -13,15 +16,20 @@ _HEADER = {"query-id", "query_id", "qid"}
 
 @dataclass
 class Judgements:
-    """Positive grades by (query id, document id), and which qrels file each query belongs to."""
+    """Grades by (query id, document id), from 1 on relevant, and which qrels file each query belongs to."""
 
     grades: dict[tuple[str, str], int] = field(default_factory=dict)
     named: dict[str, str] = field(default_factory=dict)
-    not_relevant: int = 0
+    satisfaction: dict[tuple[str, str], int] = field(default_factory=dict)
+
+    @property
+    def not_relevant(self) -> int:
+        """Pairs that were judged not relevant."""
+        return sum(grade <= 0 for grade in self.grades.values())
 
     def splits(self) -> dict[str, str]:
         """Split of every query with a relevant document, in the order of the files."""
-        return {query_id: self.named[query_id] for query_id, _ in self.grades}
+        return {query_id: self.named[query_id] for (query_id, _), grade in self.grades.items() if grade > 0}
 
 
 def read_judgements(
@@ -33,7 +41,7 @@ def read_judgements(
     judgements: Judgements,
     rejects: Rejects,
 ) -> None:
-    """Add one qrels file to the judgements; grades of 0 and below are counted as not relevant and left out."""
+    """Add one qrels file to the judgements."""
     source = f"{name}/qrels/{path.name}"
     for line, raw in read_lines(path):
         if line == 1 and raw.split(b"\t")[0].strip().lower().decode("ascii", "replace") in _HEADER:
@@ -45,7 +53,7 @@ def read_judgements(
             if query_id in queries and judgements.named.setdefault(query_id, split) != split:
                 rejects.add(source, line, "query_in_two_splits", raw, defect=False)
                 continue
-            query_id, doc_id, grade = _parse(raw)
+            query_id, doc_id, grade, satisfaction = _parse(raw)
             if query_id not in queries:
                 raise Defect("unknown_query")
             if doc_id not in documents:
@@ -55,23 +63,26 @@ def read_judgements(
         except Defect as defect:
             rejects.add(source, line, defect.reason, raw)
             continue
-        if grade > 0:
-            judgements.grades[query_id, doc_id] = grade
-        else:
-            judgements.not_relevant += 1
+        judgements.grades[query_id, doc_id] = grade
+        if satisfaction is not None:
+            judgements.satisfaction[query_id, doc_id] = satisfaction
 
 
-def _parse(raw: bytes) -> tuple[str, str, int]:
+def _parse(raw: bytes) -> tuple[str, str, int, int | None]:
     columns = [column.strip() for column in decode(raw).split("\t")]
-    if len(columns) != 3 or not columns[0] or not columns[1]:
+    if len(columns) not in (3, 4) or not columns[0] or not columns[1]:
         raise Defect("missing_field")
+    return columns[0], columns[1], _grade(columns[2]), _grade(columns[3]) if columns[3:] and columns[3] else None
+
+
+def _grade(text: str) -> int:
     try:
-        grade = int(columns[2])
+        grade = int(text)
     except ValueError:
         raise Defect("bad_grade") from None
     if abs(grade) >= 2**31:
         raise Defect("bad_grade")
-    return columns[0], columns[1], grade
+    return grade
 
 
 def other_qrels(folder: Path) -> tuple[dict[str, int], set[str]]:

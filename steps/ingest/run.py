@@ -18,11 +18,13 @@ from steps.ingest.held_out_queries import without_evaluation_texts
 from steps.ingest.params import UNLABELLED_QUERIES, ApiDocsSource, IngestParams, Source
 from steps.ingest.rejects import Reject, Rejects
 from steps.ingest.report import build_report, metrics, summary
-from steps.ingest.source_data import UNLABELLED, Document, Judgement, Query, SourceData
+from steps.ingest.source_data import UNLABELLED, Answers, Document, Judgement, Query, Satisfaction, SourceData
 from steps.ingest.source_files import one_file
 from steps.ingest.sources import read_source
 from steps.ingest.term_scores import TERM_SCORES, read_term_scores
 from steps.ingest.unlabelled import read_unlabelled
+
+_Row = Document | Query | Judgement | Satisfaction | Answers | Reject
 
 
 def run(*, sources: Sequence[Source], output: Path, params: IngestParams, run: Run) -> None:
@@ -48,6 +50,10 @@ def run(*, sources: Sequence[Source], output: Path, params: IngestParams, run: R
     queries = without_evaluation_texts(queries, rejects)
     kept = {query.query_id for query in queries}
     judgements = [row for data in read for row in data.judgements if row.query_id in kept]
+    optional: dict[str, list[Satisfaction] | list[Answers]] = {
+        "satisfaction": [row for data in read for row in data.satisfaction if row.query_id in kept],
+        "answers": [row for data in read for row in data.answers if row.query_id in kept],
+    }
     documents = [document for data in read for document in data.documents]
     relevance = {data.name: _of_kept(data, "relevance", kept) for data in read if data.relevance is not None}
     impressions = {data.name: _of_kept(data, "impressions", kept) for data in read if data.impressions is not None}
@@ -73,6 +79,9 @@ def run(*, sources: Sequence[Source], output: Path, params: IngestParams, run: R
         unlabelled = (query for query in queries if query.split == UNLABELLED)
         write_table(folder, UNLABELLED_QUERIES, _sorted_table(UNLABELLED_QUERIES, unlabelled))
         write_table(folder, "qrels", _sorted_table("qrels", judgements))
+        for name, rows in optional.items():
+            if rows:
+                write_table(folder, name, _sorted_table(name, rows))
         write_table(folder, "rejects", _sorted_table("rejects", rejects.rows))
         for name, tables in (("impressions", impressions), ("relevance", relevance), (GIVEN_TRIPLETS, given)):
             write_table(folder, name, *(tables[dataset] for dataset in sorted(tables)))
@@ -113,7 +122,8 @@ def _simulated(
     """Simulated sessions by data set; every input in the order of its ids, so that sources may change places."""
     relevant: defaultdict[str, set[str]] = defaultdict(set)
     for row in judgements:
-        relevant[row.query_id].add(row.doc_id)
+        if row.grade > 0:
+            relevant[row.query_id].add(row.doc_id)
     return {
         name: simulate_sessions(
             sorted(query for query in queries if query.dataset == name),
@@ -127,7 +137,7 @@ def _simulated(
     }
 
 
-def _sorted_table(name: str, rows: Iterable[Document | Query | Judgement | Reject]) -> pa.Table:
+def _sorted_table(name: str, rows: Iterable[_Row]) -> pa.Table:
     """The named table of rows that have its columns, sorted."""
     in_order = sorted(rows)
     return table_from_columns(name, ([getattr(row, column) for row in in_order] for column in SCHEMAS[name].names))

@@ -41,6 +41,21 @@ class Judgement(NamedTuple):
     split: str
 
 
+class Satisfaction(NamedTuple):
+    """A second label of a judged pair: above 0, the document satisfied."""
+
+    query_id: str
+    doc_id: str
+    grade: int
+
+
+class Answers(NamedTuple):
+    """The answer strings of a query."""
+
+    query_id: str
+    answers: list[str]
+
+
 @dataclass
 class SourceData:
     """All that one source gives, and facts about the reading that belong in the report.
@@ -53,6 +68,8 @@ class SourceData:
     documents: list[Document] = field(default_factory=list)
     queries: list[Query] = field(default_factory=list)
     judgements: list[Judgement] = field(default_factory=list)
+    satisfaction: list[Satisfaction] = field(default_factory=list)
+    answers: list[Answers] = field(default_factory=list)
     facts: dict[str, Any] = field(default_factory=dict)
     impressions: pa.Table | None = None
     sessions_simulated: bool = False

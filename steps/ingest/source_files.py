@@ -15,6 +15,8 @@ BEIR_PATTERNS = (
     "corpus.jsonl.gz",
     "queries.jsonl",
     "queries.jsonl.gz",
+    "answers.jsonl",
+    "answers.jsonl.gz",
     "qrels/*.tsv",
     "qrels/*.tsv.gz",
 )

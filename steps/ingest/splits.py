@@ -6,7 +6,7 @@ from collections.abc import Container, Mapping
 from steps.core.texts import fold
 from steps.ingest.qrels import Judgements
 from steps.ingest.rows import Defect
-from steps.ingest.source_data import UNLABELLED, Judgement, Query, SourceData, seeded_order
+from steps.ingest.source_data import UNLABELLED, Judgement, Query, Satisfaction, SourceData, seeded_order
 
 
 def add_judgement(
@@ -17,7 +17,7 @@ def add_judgement(
     queries: Container[str],
     documents: Container[str],
 ) -> None:
-    """Add one judgement by the source's own ids; a grade of 0 or below is counted as not relevant and left out.
+    """Add one judgement by the source's own ids.
 
     Raises Defect `unknown_query`, `unknown_document`, `bad_grade` (beyond int32) or `duplicate_judgement`.
     """
@@ -29,10 +29,7 @@ def add_judgement(
         raise Defect("bad_grade")
     if (query_id, doc_id) in judgements.grades:
         raise Defect("duplicate_judgement")
-    if grade > 0:
-        judgements.grades[query_id, doc_id] = grade
-    else:
-        judgements.not_relevant += 1
+    judgements.grades[query_id, doc_id] = grade
 
 
 def settle_splits(
@@ -48,7 +45,8 @@ def settle_splits(
 
     A query belongs to the split whose judgements name it; without dev judgements a seeded share `dev_fraction` of the
     train queries becomes dev. A query judged relevant for nothing belongs to no evaluation: it is unlabelled when no
-    judgement names it and it is not `held_out` (original id to the reason under which it is counted).
+    judgement names it and it is not `held_out` (original id to the reason under which it is counted). Of the others all
+    judgements are kept, those of documents that are not relevant too.
     """
     splits = judgements.splits()
     if "dev" not in splits.values():
@@ -68,9 +66,11 @@ def settle_splits(
     if judgements.not_relevant:
         data.facts["judgements_not_relevant"] = judgements.not_relevant
     for (query_id, doc_id), grade in judgements.grades.items():
-        data.judgements.append(
-            Judgement(f"{data.name}/{query_id}", data.name, f"{data.name}/{doc_id}", grade, splits[query_id])
-        )
+        if query_id in splits:
+            row = Judgement(f"{data.name}/{query_id}", data.name, f"{data.name}/{doc_id}", grade, splits[query_id])
+            data.judgements.append(row)
+            if (label := judgements.satisfaction.get((query_id, doc_id))) is not None:
+                data.satisfaction.append(Satisfaction(row.query_id, row.doc_id, label))
 
 
 def carve_dev(name: str, splits: dict[str, str], texts: Mapping[str, Query], seed: int, fraction: float) -> int:

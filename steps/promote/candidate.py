@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from steps.core.errors import UserError
@@ -26,6 +27,41 @@ class Candidate:
     evidence: Evidence
 
 
+@dataclass(frozen=True)
+class Served:
+    """A student as its release serves it: alone, or on the data sets in `fused` fused with BM25."""
+
+    student: str
+    datasets: frozenset[str]
+    fused: frozenset[str]
+
+    @property
+    def models(self) -> list[str]:
+        """What the evaluation calls it."""
+        return [self.student, f"{self.student}+bm25"]
+
+    def model(self, dataset: str) -> str:
+        """What the evaluation calls what serves a data set."""
+        return self.models[dataset in self.fused]
+
+    def p50_ms(self, metrics: Mapping[str, Any]) -> float:
+        """Median latency in milliseconds: text to embedding, or text to hits on the slowest data set that is fused.
+
+        Infinite where it was not measured, so that no budget holds it.
+        """
+        rows = metrics.get("fused", {})
+        measured = [rows[dataset].get(self.student) for dataset in sorted(self.fused & rows.keys())]
+        figures = [metrics["latency"].get(self.student), *measured]
+        return max(float(row["p50_ms"]) if row else math.inf for row in figures)
+
+
+def read_served(student: str, release: Path) -> Served:
+    """What the manifest of a release says."""
+    manifest = read_json(release / "manifest.json")
+    fusions = (manifest.get("lexical") or {}).get("fusions", {})
+    return Served(student, frozenset(manifest["datasets"]), frozenset(fusions))
+
+
 def choose_student(named: str, reports: Path, releases: Path, policy: Policy) -> str:
     """The named student, or of those within the policy's budgets the evaluation's choice, else the best.
 
@@ -40,11 +76,11 @@ def choose_student(named: str, reports: Path, releases: Path, policy: Policy) ->
         return named
     quality = metrics["datasets_dev"] or metrics["datasets"]
     means = {
-        student: float(np.mean([models[student][MEASURE] for models in quality.values()]))
+        student: float(np.mean([models[served.model(dataset)][MEASURE] for dataset, models in quality.items()]))
         for student in students
         if (releases / student).is_dir()
-        and _p50_ms(metrics, student) <= policy.max_p50_ms
-        and folder_bytes(releases / student / "index") <= policy.max_index_bytes
+        and (served := read_served(student, releases / student)).p50_ms(metrics) <= policy.max_p50_ms
+        and index_bytes(releases / student) <= policy.max_index_bytes
     }
     if not means:
         raise UserError(
@@ -59,14 +95,14 @@ def choose_student(named: str, reports: Path, releases: Path, policy: Policy) ->
 def read_candidate(student: str, reports: Path, releases: Path, evaluation: Evaluation) -> Candidate:
     """The student's release with its per-query values on the test split; UserError when files are missing."""
     release = releases / student
-    manifest = read_json(release / "manifest.json")
+    served = read_served(student, release)
     evidence = Evidence(
         release=release_digest(release),
         evaluation=evaluation,
-        datasets=frozenset(manifest["datasets"]),
-        values=_test_values(reports, student),
-        p50_ms=_p50_ms(read_json(reports / "metrics.json"), student),
-        index_bytes=folder_bytes(release / "index"),
+        datasets=served.datasets,
+        values=_test_values(reports, served),
+        p50_ms=served.p50_ms(read_json(reports / "metrics.json")),
+        index_bytes=index_bytes(release),
     )
     return Candidate(student, release, evidence)
 
@@ -79,17 +115,18 @@ def release_digest(folder: Path) -> str:
     return total.hexdigest()
 
 
-def _p50_ms(metrics: Mapping[str, Any], student: str) -> float:
-    """Median latency in milliseconds; infinite where it was not measured, so that no budget holds it."""
-    return float(metrics["latency"].get(student, {}).get("p50_ms", math.inf))
+def index_bytes(release: Path) -> int:
+    """Size of all indexes of a release on disk, dense and lexical."""
+    return folder_bytes(release / "index") + folder_bytes(release / "lexical")
 
 
-def _test_values(reports: Path, student: str) -> dict[str, dict[str, float]]:
+def _test_values(reports: Path, served: Served) -> dict[str, dict[str, float]]:
     table = read_table(reports, "per_query")
-    wanted = {"model": student, "split": "test", "measure": MEASURE}
-    for column, value in wanted.items():
+    for column, value in {"split": "test", "measure": MEASURE}.items():
         table = table.filter(pc.equal(table[column], value))
+    table = table.filter(pc.is_in(table["model"], pa.array(served.models, pa.string())))
     values: dict[str, dict[str, float]] = {}
-    for row in table.select(["dataset", "query_id", "value"]).to_pylist():
-        values.setdefault(row["dataset"], {})[row["query_id"]] = row["value"]
+    for row in table.select(["dataset", "query_id", "model", "value"]).to_pylist():
+        if row["model"] == served.model(row["dataset"]):
+            values.setdefault(row["dataset"], {})[row["query_id"]] = row["value"]
     return values

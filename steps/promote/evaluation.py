@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -9,15 +10,18 @@ import pyarrow.parquet as pq
 from steps.core.document_texts import corpus_template
 from steps.core.errors import UserError
 from steps.core.judged import JudgedSet, read_judged_sets
-from steps.core.tables import table_path
+from steps.core.tables import read_table, table_path
 from steps.promote.evidence import Evaluation
 
 _MODULUS = 2**256
 
 
-def read_test_sets(ingest: Path) -> list[JudgedSet]:
-    """The judged test queries of every data set that has any; UserError when none has."""
-    found = read_judged_sets(ingest, ["test"])
+def read_test_sets(ingest: Path, ignore_identical_ids: bool = False) -> list[JudgedSet]:
+    """The judged test queries of every data set that has any; UserError when none has.
+
+    `ignore_identical_ids`: as the candidate was measured.
+    """
+    found = [replace(item, ignore_identical_ids=ignore_identical_ids) for item in read_judged_sets(ingest, ["test"])]
     if not found:
         raise UserError(
             f"{ingest / 'qrels.parquet'}: no test query is judged, so no floor can be checked and nothing"
@@ -39,11 +43,29 @@ def read_evaluation(ingest: Path, judged: Sequence[JudgedSet], slice_words: Sequ
         for dataset, *document in zip(*(column.to_pylist() for column in batch.columns), strict=True):
             if dataset in sums:
                 sums[dataset] = (sums[dataset] + _digest("document", *document)) % _MODULUS
-    whole = hashlib.sha256("".join(f"{name}\n{sums[name]:064x}\n" for name in sorted(sums)).encode())
+    listed = "".join(f"{name}\n{sums[name]:064x}\n" for name in sorted(sums))
+    if any(item.ignore_identical_ids for item in judged):
+        listed += "without hits of the query's own id\n"
+    whole = hashlib.sha256(listed.encode())
     return Evaluation(
         digest=whole.hexdigest(),
         queries={item.dataset: frozenset(item.query_ids) for item in judged},
         slices={name: queries for item in judged for name, queries in _slices(item, slice_words)},
+    )
+
+
+def with_reported_slices(evaluation: Evaluation, reports: Path) -> Evaluation:
+    """The evaluation with the slices of `slices.parquet` in `reports`, but for those that it has by that name already.
+
+    UserError when the table is missing.
+    """
+    found: dict[str, set[str]] = {}
+    for row in read_table(reports, "slices").to_pylist():
+        if row["query_id"] in evaluation.queries.get(row["dataset"], ()):
+            found.setdefault(f"{row['dataset']}/{row['slice']}", set()).add(row["query_id"])
+    return replace(
+        evaluation,
+        reported={name: frozenset(queries) for name, queries in found.items() if name not in evaluation.slices},
     )
 
 

@@ -1,7 +1,7 @@
 """What is known of a release, and of the queries it was measured on."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 MEASURE = "nDCG@10"
@@ -14,6 +14,7 @@ class Evaluation:
     digest: str
     queries: Mapping[str, frozenset[str]]
     slices: Mapping[str, frozenset[str]]  # "<dataset>/<slice>" -> query ids of that data set
+    reported: Mapping[str, frozenset[str]] = field(default_factory=dict)  # likewise: slices of the evaluation's report
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,10 @@
 """The gate: may this candidate replace the champion? A pure function of evidence and policy."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from steps.promote.bootstrap import lower_bound
 from steps.promote.evidence import MEASURE, Evidence
 from steps.promote.params import Policy
 
@@ -17,11 +16,13 @@ class Decision:
     approved: bool
     reasons: tuple[str, ...]  # empty when approved
     passed: tuple[str, ...]
+    warned: tuple[str, ...] = ()  # what refuses nothing, but somebody should see
 
     def lines(self) -> list[str]:
         """The decision for a reader, one check a line."""
         verdict = "approved" if self.approved else "refused"
-        return [verdict, *(f"  no  {text}" for text in self.reasons), *(f"  ok  {text}" for text in self.passed)]
+        named = (("no", self.reasons), ("warning", self.warned), ("ok", self.passed))
+        return [verdict, *(f"  {what}  {text}" for what, texts in named for text in texts)]
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,7 @@ class Check:
 
     passed: bool
     text: str
+    warns: bool = False  # a failure refuses nothing
 
 
 def decide(candidate: Evidence, champion: Evidence | None, policy: Policy) -> Decision:
@@ -50,14 +52,16 @@ def decide(candidate: Evidence, champion: Evidence | None, policy: Policy) -> De
             *_floors(candidate, policy),
             *_against_champion(candidate, champion, policy),
             *_slices(candidate, champion, policy),
+            *_reported_slices(candidate, champion, policy),
         ]
     )
 
 
 def _decision(checks: Iterable[Check]) -> Decision:
     listed = list(checks)
-    failed = tuple(check.text for check in listed if not check.passed)
-    return Decision(not failed, failed, tuple(check.text for check in listed if check.passed))
+    failed = tuple(check.text for check in listed if not check.passed and not check.warns)
+    warned = tuple(check.text for check in listed if not check.passed and check.warns)
+    return Decision(not failed, failed, tuple(check.text for check in listed if check.passed), warned)
 
 
 def _complete(who: str, evidence: Evidence) -> Iterable[Check]:
@@ -124,16 +128,7 @@ def _against_champion(candidate: Evidence, champion: Evidence | None, policy: Po
 def _no_worse(dataset: str, ours: Mapping[str, float], theirs: Mapping[str, float], policy: Policy) -> Check:
     order = sorted(theirs)  # the draws go by position: the order in which queries were logged must not matter
     candidate, champion = (np.array([values[query] for query in order]) for values in (ours, theirs))
-    bound = float(
-        lower_bound(
-            candidate,
-            champion,
-            margin=policy.margin,
-            confidence=policy.confidence,
-            resamples=policy.resamples,
-            seed=policy.seed,
-        )
-    )
+    bound = float(policy.least(candidate, champion))
     mean = float(champion.mean())
     change = (
         f", {candidate.mean() / mean - 1:+.2%}, at worst {bound / mean - policy.margin:+.2%}" if mean > 0.001 else ""
@@ -155,6 +150,41 @@ def _slices(candidate: Evidence, champion: Evidence | None, policy: Policy) -> I
             continue
         least = (1 - policy.slice_loss) * _mean(champion.values[dataset], queries)
         yield _floor(name, _mean(candidate.values[dataset], queries), least, f"champion less {policy.slice_loss:.1%}")
+
+
+def _reported_slices(candidate: Evidence, champion: Evidence | None, policy: Policy) -> Iterable[Check]:
+    """No slice of the evaluation's report that has enough queries surely loses more than the margin.
+
+    Of many slices some drop by chance: each is tested with the confidence that Bonferroni's correction leaves it.
+    """
+    if champion is None:
+        return
+    compared = {
+        name: sorted(queries)
+        for name, queries in sorted(candidate.evaluation.reported.items())
+        if name.partition("/")[0] in champion.datasets & candidate.datasets and len(queries) >= policy.slice_queries
+    }
+    found = (_surely_worse(name, order, len(compared), candidate, champion, policy) for name, order in compared.items())
+    worse = [text for text in found if text]
+    for text in worse:
+        yield Check(False, text, warns=policy.slices == "warn")
+    if compared and not worse:
+        yield Check(True, f"no slice surely loses more than {policy.margin:.2%} ({len(compared)} reported slices)")
+
+
+def _surely_worse(
+    name: str, order: Sequence[str], compared: int, candidate: Evidence, champion: Evidence, policy: Policy
+) -> str:
+    """What a slice loses, in words; nothing where that may be chance. `compared`: slices that are tested."""
+    dataset = name.partition("/")[0]
+    ours, theirs = (np.array([each.values[dataset][query] for query in order]) for each in (candidate, champion))
+    stricter = policy.model_copy(update={"confidence": 1 - (1 - policy.confidence) / compared})
+    if stricter.most(ours, theirs) >= 0:
+        return ""
+    return (
+        f"{name}: {MEASURE} {ours.mean():.4f} against {theirs.mean():.4f}, surely a loss of more than"
+        f" {policy.margin:.2%} ({len(order)} queries, one of {compared} slices)"
+    )
 
 
 def _floor(name: str, value: float, floor: float, what: str) -> Check:

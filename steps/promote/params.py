@@ -1,24 +1,24 @@
 """Section `promote` of params.yaml."""
 
+from typing import Literal
+
 from pydantic import Field, field_validator
 
+from steps.core.noninferiority import NonInferiority
 from steps.core.params import Strict
 
 
-class Policy(Strict):
+class Policy(NonInferiority):
     """When a candidate may replace the champion. Qualities are nDCG@10, between 0 and 1."""
 
-    margin: float = Field(ge=0, lt=1)
-    confidence: float = Field(gt=0.5, lt=1)
-    resamples: int = Field(ge=1000)
     floors: dict[str, float]
     first_floor: float = Field(ge=0, le=1)
     slice_words: list[int]
     slice_loss: float = Field(ge=0, le=1)
     slice_queries: int = Field(ge=1)
+    slices: Literal["warn", "block"]
     max_p50_ms: float = Field(gt=0)
     max_index_bytes: int = Field(gt=0)
-    seed: int = Field(ge=0)
 
     @field_validator("slice_words")
     @classmethod

@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 
 from steps.core.errors import TransientError, UserError
-from steps.core.files import folder_bytes
 from steps.core.judged import JudgedSet
 from steps.core.measures import ndcg_at_10
-from steps.promote.candidate import release_digest
+from steps.promote.candidate import index_bytes, release_digest
 from steps.promote.evidence import Evaluation, Evidence
 
 _DEPTH = 1000  # hits a query, as the evaluation takes them: equal scores at the cut are ordered among all of these
@@ -24,6 +23,8 @@ _PROJECT = Path(__file__).resolve().parents[2]
 
 def rescore(folder: Path, evaluation: Evaluation, judged: Sequence[JudgedSet], p50_ms: float) -> Evidence:
     """Evidence of the release in `folder`, over its exact index as in the evaluation; data sets it lacks are left out.
+
+    Where the release fuses with BM25, its answers are the fused ones.
 
     A document that is newer than the release is one that it cannot find, and counts as missed. UserError when the
     release does not verify.
@@ -36,12 +37,15 @@ def rescore(folder: Path, evaluation: Evaluation, judged: Sequence[JudgedSet], p
         datasets=frozenset(found["datasets"]),
         values={item.dataset: _ndcg(hits[item.dataset], item) for item in judged if item.dataset in hits},
         p50_ms=p50_ms,
-        index_bytes=folder_bytes(folder / "index"),
+        index_bytes=index_bytes(folder),
     )
 
 
 def _ndcg(hits: Sequence[Sequence[tuple[str, float]]], judged: JudgedSet) -> dict[str, float]:
     """nDCG@10 by query id."""
+    if judged.ignore_identical_ids:
+        asked = zip(judged.query_ids, hits, strict=True)
+        hits = [[hit for hit in found if hit[0] != query] for query, found in asked]
     doc_ids = [[doc for doc, _ in found] for found in hits]
     scores = [np.array([score for _, score in found]) for found in hits]
     values = ndcg_at_10(judged.qrels, judged.query_ids, doc_ids, scores)

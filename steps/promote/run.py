@@ -4,10 +4,11 @@ from pathlib import Path
 
 import yaml
 
+from steps.core.files import read_json
 from steps.core.judged import JudgedSet
 from steps.core.tracking import reaching, tracking_uri
 from steps.promote.candidate import Candidate, choose_student, read_candidate
-from steps.promote.evaluation import read_evaluation, read_test_sets
+from steps.promote.evaluation import read_evaluation, read_test_sets, with_reported_slices
 from steps.promote.history import as_table, history
 from steps.promote.lineage import is_model, made_from, made_of
 from steps.promote.lock import Lock, lock_place, lock_store
@@ -78,9 +79,11 @@ def run_lineage(reference: str, params: PromoteParams) -> None:
 
 
 def _candidate(ingest: Path, reports: Path, releases: Path, params: PromoteParams) -> tuple[Candidate, list[JudgedSet]]:
-    judged = read_test_sets(ingest)  # first: without any, no student could be chosen either
+    settings = read_json(reports / "metrics.json").get("settings", {})
+    ignored = bool(settings.get("ignore_identical_ids"))
+    judged = read_test_sets(ingest, ignored)  # first: without any, no student could be chosen either
     student = choose_student(params.student, reports, releases, params.policy)
-    evaluation = read_evaluation(ingest, judged, params.policy.slice_words)
+    evaluation = with_reported_slices(read_evaluation(ingest, judged, params.policy.slice_words), reports)
     return read_candidate(student, reports, releases, evaluation), judged
 
 

@@ -3,7 +3,8 @@
 A script that imports `steps.serving.release` from PYTHONPATH, where the version's own code lies: a release of an older
 format, which the project cannot load any more, is still measured. The request is JSON with `release`, a folder,
 `depth`, and `queries`, a list of `dataset` and `texts`. Prints the data sets of the release, and for every text the
-ids and scores of its ten best hits in the exact index, with all of equal score.
+ids and scores of its eleven best hits over the exact index, fused with BM25 where the release fuses, with all of equal
+score.
 """
 
 import json
@@ -13,7 +14,7 @@ from pathlib import Path
 from steps.serving.release import load_release
 
 _CHUNK = 256  # queries whose hits are in memory at once
-_KEPT = 10  # hits that the measure looks at, with all of equal score
+_KEPT = 11  # hits that the measure looks at, with all of equal score; one may be the query itself
 
 
 def main() -> None:
@@ -26,9 +27,13 @@ def main() -> None:
             continue
         hits = []
         for start in range(0, len(item["texts"]), _CHUNK):
-            vectors = release.encode(item["texts"][start : start + _CHUNK])
-            scores, doc_ids = release.search(item["dataset"], vectors, request["depth"], "flat")
-            for docs, row in zip(doc_ids, scores.tolist(), strict=True):
+            texts = item["texts"][start : start + _CHUNK]
+            if hasattr(release, "search_text"):  # a release of before there were fusions has none
+                scores, doc_ids = release.search_text(item["dataset"], texts, request["depth"], "flat")
+            else:
+                padded, doc_ids = release.search(item["dataset"], release.encode(texts), request["depth"], "flat")
+                scores = list(padded)
+            for docs, row in zip(doc_ids, (row.tolist() for row in scores), strict=True):
                 found = list(zip(docs, row, strict=False))  # an index of fewer documents pads its scores
                 last = sorted((score for _, score in found), reverse=True)[:_KEPT][-1:]
                 hits.append([[doc, score] for doc, score in found if score >= last[0]])

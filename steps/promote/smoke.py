@@ -10,25 +10,28 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 from steps.core.errors import EXIT_TRANSIENT, TransientError, UserError
 from steps.core.tracking import tracking_uri
 from steps.promote.registration import GOLDEN
 from steps.promote.registry import Registry
+from steps.retrieval.fusion import WeightedSum
 from steps.serving.release import load_release
 
 TOLERANCE = 2e-3  # of a score: another processor rounds differently
+SUM_TOLERANCE = 2e-2  # of a sum of normalised scores, which differ by as much as theirs do, over their range
 _SCRIPT = Path(__file__).with_name("answering.py")
 
 
 class Golden(TypedDict):
-    """A query with its hits, best first."""
+    """A query with its hits, best first, and by how much a score may differ (TOLERANCE where that is not said)."""
 
     dataset: str
     text: str
     doc_ids: list[str]
     scores: list[float]
+    tolerance: NotRequired[float]
 
 
 def golden_hits(folder: Path, count: int) -> list[Golden]:
@@ -41,6 +44,7 @@ def golden_hits(folder: Path, count: int) -> list[Golden]:
             text=text,
             doc_ids=[hit.id for hit in hits],
             scores=[round(hit.score, 6) for hit in hits],
+            tolerance=SUM_TOLERANCE if isinstance(release.fusion(dataset), WeightedSum) else TOLERANCE,
         )
         for dataset in release.datasets
         for text, hits in zip(texts, release.query_all(texts, count, dataset), strict=True)
@@ -91,8 +95,9 @@ def _same(expected: Golden, answer: dict[str, Any]) -> bool:
     if len(expected["scores"]) != len(answer["scores"]):
         return False
     pairs = zip(expected["scores"], answer["scores"], strict=True)
-    if not all(abs(left - right) <= TOLERANCE for left, right in pairs):
+    tolerance = expected.get("tolerance", TOLERANCE)
+    if not all(abs(left - right) <= tolerance for left, right in pairs):
         return False
     last = min(expected["scores"], default=0.0)
     ranked = zip(expected["doc_ids"], expected["scores"], strict=True)
-    return all(doc in answer["doc_ids"] or score - last <= TOLERANCE for doc, score in ranked)
+    return all(doc in answer["doc_ids"] or score - last <= tolerance for doc, score in ranked)

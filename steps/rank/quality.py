@@ -11,10 +11,10 @@ from sentence_transformers import CrossEncoder
 from steps.core.judged import read_judged_sets
 from steps.core.measures import ndcg_at_10
 from steps.rank.candidates import asked_queries, drawn, found, searchers, union
-from steps.rank.documents import check_documents, texts_of
 from steps.rank.params import CrossEncoderParams
 from steps.retrieval.rankers import pair_scores
 from steps.training.comparison import is_better, p_of_gain
+from steps.training.documents import check_documents, texts_of
 
 BASELINE = "bm25"
 

@@ -12,9 +12,9 @@ from sentence_transformers import CrossEncoder
 from steps.core.errors import UserError
 from steps.core.tables import table_from_columns
 from steps.rank.candidates import asked_queries, drawn, union
-from steps.rank.documents import check_documents, texts_of
 from steps.rank.params import CrossEncoderParams
 from steps.retrieval.rankers import pair_scores
+from steps.training.documents import check_documents, texts_of
 from steps.training.triplets import refused_queries
 
 QUERIES = 16384  # scored before their scores are written: texts of the documents that these name are in memory

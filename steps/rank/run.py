@@ -1,32 +1,24 @@
 """Stage `rank`: train a ranker, say how good it is, and let it score candidates of training queries."""
 
-import hashlib
-import json
 import shutil
 import sys
 import time
-from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
-import torch
-from sentence_transformers import CrossEncoder
-
 from steps.core.bases import resolve_base
-from steps.core.code import code_digest
 from steps.core.errors import UserError
-from steps.core.files import cache_root, staged_folder, write_json
+from steps.core.files import staged_folder, write_json
 from steps.core.fingerprints import fingerprint
-from steps.core.precision import resolve_precision
 from steps.core.tables import read_table, stream_table
 from steps.core.tracking import Run
 from steps.rank.candidates import searchers
 from steps.rank.params import CrossEncoderParams
 from steps.rank.quality import measure
 from steps.rank.relevance import Scored, relevance_tables, training_queries
-from steps.rank.training import positive_weight, train_ranker
-from steps.rank.training_lists import ListChoice, choose_lists
-from steps.retrieval.rankers import load_ranker
+from steps.retrieval.rankers import has_random_head, load_ranker
+from steps.training.ranked_lists import choose_lists
+from steps.training.ranker import check_length, checkpoint_folder, train_ranker, training_facts
 
 
 def run(
@@ -34,6 +26,7 @@ def run(
 ) -> None:
     """Write `output/relevance.parquet`, `teach/tower` (a CrossEncoder folder), and a `report.json` in both.
 
+    `output/tower` is a copy of the latter, for the stage `teach`, which depends on the rankers' folder as a whole.
     `candidates` has a folder for each searcher, `mine` the triplets. `epochs: 0` keeps the base as it is, which has to
     be a cross encoder then. A run that was killed continues its training, and scores anew. UserError without
     candidates, and without a usable triplet when epochs are asked for.
@@ -59,11 +52,12 @@ def run(
                 " judgements to ingest, or do without a ranker: set rank.rankers: []"
             )
         facts |= training_facts(choice, params)
-        checkpoints = checkpoint_folder(ranker, choice, params)
+        knobs = params.model_dump(exclude={"dev_queries", "max_queries", "depth", "checkpoint_steps"})
+        checkpoints = checkpoint_folder(ranker, choice, knobs)
         start = time.monotonic()
         train_ranker(ranker, choice, params, checkpoints, run)
         run.metric("training_seconds", time.monotonic() - start)
-    elif has_random_head(ranker, base, params):
+    elif has_random_head(ranker, base, params.seed):
         raise UserError(
             f"rank.ranker: base {params.base} has no head that gives a score, so it ranks nothing untrained; set epochs"
             " above 0, or take a cross encoder"
@@ -71,6 +65,7 @@ def run(
     with staged_folder(teach) as model, staged_folder(output) as staging:
         ranker.save_pretrained(str(model / "tower"), create_model_card=False, safe_serialization=True)
         facts["fingerprint"] = fingerprint(model / "tower").id
+        shutil.copytree(model / "tower", staging / "tower")
         facts["quality"] = measure(ranker, ingest, candidates, params)
         tell(facts["quality"], run)
         scored = Scored()
@@ -82,46 +77,6 @@ def run(
     run.artifact(output / "report.json")
     if checkpoints:  # last: where the tracking server is away, the next try goes on from them
         shutil.rmtree(checkpoints, ignore_errors=True)
-
-
-def check_length(ranker: CrossEncoder, params: CrossEncoderParams) -> None:
-    """UserError when the base's positions end before `max_length`."""
-    positions = getattr(getattr(ranker.model, "config", None), "max_position_embeddings", None)
-    if positions is not None and params.max_length > positions:
-        raise UserError(
-            f"rank.ranker: max_length is {params.max_length}, but {params.base} has {positions} positions; set it to"
-            f" {positions} or less"
-        )
-
-
-def training_facts(choice: ListChoice, params: CrossEncoderParams) -> dict[str, Any]:
-    """What the ranker was trained on, for the report."""
-    return {
-        "lists": len(choice.chosen),
-        "negatives_per_positive": choice.negatives_per_positive,
-        "positive_weight": positive_weight(choice, params) if params.loss == "bce" else None,
-        "by_source": choice.by_source,
-        "left_out": choice.left_out,
-    }
-
-
-def has_random_head(ranker: CrossEncoder, base: str, params: CrossEncoderParams) -> bool:
-    """Whether another seed gives other weights."""
-    other = load_ranker(base, params.max_length, params.seed + 1).state_dict()
-    return any(not torch.equal(tensor, other[name]) for name, tensor in ranker.state_dict().items())
-
-
-def checkpoint_folder(ranker: CrossEncoder, choice: ListChoice, params: CrossEncoderParams) -> Path:
-    """Folder below SLIMTOWER_CACHE that only a run over equal weights, texts and knobs would continue from."""
-    key = hashlib.sha256()
-    knobs = params.model_dump(exclude={"dev_queries", "max_queries", "depth", "checkpoint_steps"})
-    key.update(f"{code_digest('steps.rank.training')} {torch.__version__}".encode())
-    key.update(json.dumps(knobs | {"computes_in": resolve_precision(params.precision)}, sort_keys=True).encode())
-    for name, tensor in sorted(ranker.state_dict().items()):
-        key.update(name.encode() + tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
-    for each in choice.chosen:
-        key.update(repr(astuple(each)).encode())
-    return cache_root() / "rank" / key.hexdigest()[:32]
 
 
 def tell(quality: dict[str, Any] | None, run: Run) -> None:

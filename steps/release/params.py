@@ -16,5 +16,6 @@ class ReleaseParams(Strict):
     served_cosine: float = Field(ge=0, le=1)
     parity_ndcg_loss: float = Field(ge=0, le=1)
     total_ndcg_loss: float = Field(ge=0, le=1)
+    lexical: Literal["auto", "always", "never"]
     probes: int = Field(ge=1)
     probe_tolerance: float = Field(gt=0)

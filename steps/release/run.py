@@ -16,6 +16,7 @@ from steps.core.tracking import Run, flatten
 from steps.release.export import export
 from steps.release.forms import Limits, explained
 from steps.release.index_copy import copy_index, write_titles
+from steps.release.lexical import carry_lexical, lexical_index
 from steps.release.params import ReleaseParams
 from steps.release.parity import check_export, check_unjudged
 from steps.release.probe_texts import probe_texts, sample_texts
@@ -32,7 +33,7 @@ SAMPLE = 256  # texts that int8 is calibrated on, and of a data set that is not 
 
 
 def run(student: str, distill: Path, index: Path, ingest: Path, output: Path, params: ReleaseParams, run: Run) -> None:
-    """Write `query_encoder/`, `serving/`, `index/`, `manifest.json` and `report.json`.
+    """Write `query_encoder/`, `serving/`, `index/`, `manifest.json` and `report.json`; `lexical/` where it is carried.
 
     With `precision: auto` the encoder serves in the first of its forms that costs no more than the limits allow on dev
     queries; the report holds all that were tried. UserError when the two sides have different teachers, when the
@@ -78,7 +79,9 @@ def run(student: str, distill: Path, index: Path, ingest: Path, output: Path, pa
             chosen = trials[-1]
             shutil.rmtree(staging / "serving")
             (Path(folder) / chosen.precision).rename(staging / "serving")
-        manifest(chosen.served).write(staging / "manifest.json")
+        verdicts = carry_lexical(bench.release, ingest, queries, chosen.served, params.lexical)
+        lexical = lexical_index(verdicts, _digests(staging / "lexical"))
+        manifest(chosen.served).model_copy(update={"lexical": lexical}).write(staging / "manifest.json")
         load_release(staging)
         if chosen.parity and chosen.parity.proven:
             raise UserError(
@@ -92,9 +95,10 @@ def run(student: str, distill: Path, index: Path, ingest: Path, output: Path, pa
             "format": form,
             "exported_cosine_min": worst,
             "texts": len(texts),
-            "bytes": {name: folder_bytes(staging / name) for name in ("query_encoder", "serving", "index")},
+            "bytes": {name: folder_bytes(staging / name) for name in ("query_encoder", "serving", "index", "lexical")},
             **chosen.as_dict(limits),
             "why": explained(trials, limits),
+            "lexical": {dataset: verdict.as_dict() for dataset, verdict in verdicts.items()},
             "tried": [trial.as_dict(limits) for trial in trials],
         }
         write_json(staging / "report.json", report)
@@ -104,6 +108,8 @@ def run(student: str, distill: Path, index: Path, ingest: Path, output: Path, pa
             f"{dataset}: what serving costs in nDCG@10 was not measured: {found.reason}; mean cosine of the served"
             f" encoder to the student {found.served_cosine_mean:.4f} on {found.texts} texts"
         )
+    for dataset, verdict in verdicts.items():
+        print(f"release@{student}: {verdict.told(dataset)}")
     run.param("student", student)
     run.param("serves_in", chosen.precision)
     run.metrics({name: value for name, value in flatten(report).items() if isinstance(value, int | float)})

@@ -1,6 +1,7 @@
 """BM25, the lexical baseline (Robertson & Zaragoza 2009; Lucene's variant as bm25s implements it)."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import bm25s
 import numpy as np
@@ -10,21 +11,51 @@ class Bm25:
     """BM25 over document texts, k1 = 1.5 and b = 0.75, English stop words removed."""
 
     def __init__(self, doc_ids: Sequence[str], texts: Sequence[str]) -> None:
-        self.doc_ids = list(doc_ids)
-        self._engine = bm25s.BM25(method="lucene", k1=1.5, b=0.75)
-        self._engine.index(_tokens(texts), show_progress=False)
+        engine = bm25s.BM25(method="lucene", k1=1.5, b=0.75)
+        # with ids, whose order is that of the texts: bm25s numbers bare tokens by a set, another in each process
+        engine.index(bm25s.tokenize(list(texts), stopwords="en", show_progress=False), show_progress=False)
+        self._adopt(list(doc_ids), engine)
+
+    def _adopt(self, doc_ids: list[str], engine: bm25s.BM25) -> None:
+        self.doc_ids, self._engine = doc_ids, engine
+
+    @property
+    def documents(self) -> int:
+        """Number of documents that were indexed."""
+        return int(self._engine.scores["num_docs"])
+
+    def save(self, folder: Path) -> None:
+        """Write the index, without the ids, to `folder`: numpy arrays and JSON, the same bytes for the same texts."""
+        self._engine.save(folder, show_progress=False)
+
+    @classmethod
+    def open(cls, folder: Path, doc_ids: list[str]) -> "Bm25":
+        """Open what `save` wrote, its arrays mapped into memory; `doc_ids` as they were when it was built."""
+        engine = bm25s.BM25.load(folder, mmap=True, allow_pickle=False, show_progress=False)
+        for name in ("data", "indices", "indptr"):
+            engine.scores[name] = np.asarray(engine.scores[name])  # a plain view: quicker than a memmap
+        opened = cls.__new__(cls)
+        opened._adopt(doc_ids, engine)
+        return opened
 
     def search(self, texts: Sequence[str], k: int) -> tuple[list[np.ndarray], list[list[str]]]:
         """Scores and document ids of up to `k` hits a text, best first; a document without a shared term is no hit."""
-        all_scores, all_ids = [], []
+        scores, rows = self.rows(texts, k)
+        return scores, [[self.doc_ids[row] for row in found.tolist()] for found in rows]
+
+    def rows(self, texts: Sequence[str], k: int) -> tuple[list[np.ndarray], list[np.ndarray]]:
+        """The same with the places of the documents in the place of their ids."""
+        all_scores, all_rows = [], []
         for tokens in _tokens(texts):
             known = [token for token in tokens if token in self._engine.vocab_dict]
-            scores = self._engine.get_scores(known) if known else np.zeros(len(self.doc_ids), dtype=np.float32)
+            scores = self._engine.get_scores(known) if known else np.zeros(self.documents, dtype=np.float32)
             hits = np.flatnonzero(scores > 0)
+            if k < len(hits):
+                hits = hits[scores[hits] >= np.partition(scores[hits], -k)[-k]]
             best = hits[np.argsort(-scores[hits], kind="stable")][:k]
             all_scores.append(scores[best].astype(np.float32))
-            all_ids.append([self.doc_ids[position] for position in best])
-        return all_scores, all_ids
+            all_rows.append(best)
+        return all_scores, all_rows
 
 
 def _tokens(texts: Sequence[str]) -> list[list[str]]:

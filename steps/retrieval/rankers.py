@@ -8,13 +8,15 @@ from pathlib import Path
 import numpy as np
 import torch
 from sentence_transformers import CrossEncoder
-from torch import nn
+from sentence_transformers.util import batch_to_device
+from torch import Tensor, nn
 from transformers.utils.logging import disable_progress_bar
 
 from steps.core.errors import UserError
 from steps.core.precision import Precision
 from steps.core.progress import progress
-from steps.core.towers import autocast, device
+from steps.core.towers import autocast, device, forget_origin
+from steps.retrieval.dual_pooling import is_dual_pooled, load_dual_pooled
 
 Pair = tuple[str, str]
 """Text of a query, text of a document."""
@@ -24,12 +26,15 @@ def load_ranker(source: str | Path, max_length: int | None = None, seed: int = 0
     """Load a ranker from a folder or a Hugging Face name, in fp32 whatever it was saved in.
 
     `max_length`: tokens of a pair that it reads, None as it was saved. An encoder without a head of one output gets a
-    random one, drawn by `seed`. UserError when it cannot be loaded, or has several outputs.
+    random one, drawn by `seed`; a model that was saved with dual pooling has it. UserError when it cannot
+    be loaded, or has several outputs.
     """
     with torch.random.fork_rng(), _quiet():
         torch.manual_seed(seed)
         try:
-            ranker = CrossEncoder(str(source), device=device(), max_length=max_length, trust_remote_code=False).float()
+            ranker = load_dual_pooled(source, max_length) or CrossEncoder(
+                str(source), device=device(), max_length=max_length, trust_remote_code=False
+            )
         except (OSError, ValueError, KeyError) as error:
             reason = " ".join(str(error).split())[:200]
             raise UserError(
@@ -40,10 +45,16 @@ def load_ranker(source: str | Path, max_length: int | None = None, seed: int = 0
         raise UserError(
             f"model {source}: gives a pair {ranker.num_labels} outputs; take a cross encoder that gives one"
         )
-    for origin in ("is_local", "local_files_only"):  # would be saved, and one model have several fingerprints
-        ranker.tokenizer.init_kwargs.pop(origin, None)
+    ranker.float()
+    forget_origin(ranker)
     ranker.set_keep_in_fp32_modules(_heads(ranker))
     return ranker
+
+
+def has_random_head(ranker: CrossEncoder, source: str | Path, seed: int) -> bool:
+    """Whether another seed than `seed`, by which it was loaded from `source`, gives other weights."""
+    other = load_ranker(source, seed=seed + 1).state_dict()
+    return any(not torch.equal(tensor, other[name]) for name, tensor in ranker.state_dict().items())
 
 
 @contextmanager
@@ -87,3 +98,41 @@ def pair_scores(
                 list(pairs[rows]), batch_size=batch_size, show_progress_bar=False, activation_fn=nn.Identity()
             )
     return scores
+
+
+def pair_embeddings(
+    ranker: CrossEncoder, pairs: Sequence[Pair], *, precision: Precision, batch_size: int
+) -> np.ndarray:
+    """What a ranker makes of each pair before it gives its score, float32 `(len(pairs), dim)`.
+
+    With dual pooling the query's proxy embedding (EmbedDistill, Eq. 13 or 14), else the pair's joint embedding: what
+    its last layer, w in `s = <w, emb>` (Eq. 2), reads. UserError for a ranker that ends in no such layer.
+    """
+    order = sorted(range(len(pairs)), key=lambda row: -len(pairs[row][0]) - len(pairs[row][1]))
+    found: dict[int, np.ndarray] = {}
+    ranker.eval()
+    with _read_by_head(ranker) as read, torch.inference_mode(), autocast(precision):
+        for start in range(0, len(order), batch_size):
+            rows = order[start : start + batch_size]
+            features = ranker(batch_to_device(ranker.preprocess([pairs[row] for row in rows]), ranker.device))
+            embedded = features.get("query_embedding")
+            made = (read.pop() if embedded is None else embedded).float().cpu().numpy()
+            found |= dict(zip(rows, made, strict=True))
+    return np.stack([found[row] for row in range(len(pairs))])
+
+
+@contextmanager
+def _read_by_head(ranker: CrossEncoder) -> Iterator[list[Tensor]]:
+    """What the layer that gives the score was given, a batch at a time; nothing with dual pooling, which has none."""
+    read: list[Tensor] = []
+    if is_dual_pooled(ranker):
+        yield read
+        return
+    heads = _heads(ranker)
+    if not heads:
+        raise UserError("a ranker whose score no linear layer gives has no joint embedding; set score.pairs: 0")
+    hook = ranker.get_submodule(heads[0]).register_forward_pre_hook(lambda _, given: read.append(given[0]))
+    try:
+        yield read
+    finally:
+        hook.remove()

@@ -8,12 +8,16 @@ from steps.core.params import Name, Strict
 
 
 class ScoreParams(Strict):
-    """Which teachers score, and how many texts at once."""
+    """Which teachers score, how many texts with how many documents each, and how many texts at once."""
 
     teachers: list[Name]
+    depth: int = Field(ge=0)
+    max_texts: int = Field(ge=0)
+    pairs: int = Field(ge=0)
     batch_size: int = Field(ge=1)
     shard_texts: int = Field(ge=1)
     precision: Literal["auto", "fp32", "bf16"]
+    seed: int = Field(ge=0)
 
     @model_validator(mode="after")
     def _each_once(self) -> Self:

@@ -1,6 +1,7 @@
 """Let another teacher score each alignment text with the documents nearest to it."""
 
 import math
+import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -22,29 +23,46 @@ from steps.score.kinds import scorer_of
 from steps.score.kinds.base import Scorer
 from steps.score.params import ScoreParams
 from steps.score.shards import ScoreShards
+from steps.score.target_entropy import Sample, check_teacher_targets
 
 
 def run(ingest: Path, embed: Path, teach: Path, output: Path, params: ScoreParams, run: Run) -> None:
-    """Write the table `scores`: every alignment text with each of its nearest documents, the nearest first.
+    """Write the table `scores`: every alignment text, or `max_texts` of them drawn by seed, with each of its nearest
+    documents, or the nearest `depth`, the nearest first.
 
-    `embed` holds texts and nearest documents, `teach` is the folder of the teacher that scores. Shards of texts are
-    kept below SLIMTOWER_CACHE, so a run that was killed repeats one at most. UserError for a score that is not finite.
+    With `params.pairs` a teacher that embeds pairs also leaves `pairs.npy`, `(scored texts, pairs, dim)`: see `Scorer`.
+    A line warns where these scores have nothing to teach. `embed` holds texts and nearest documents, `teach` is the
+    folder of the teacher that scores. Shards of texts are kept below SLIMTOWER_CACHE, so a run that was killed repeats
+    one at most. UserError for a score that is not finite.
     """
     texts = read_table(embed, "alignment_texts")["text"].to_pylist()
     nearest = np.load(embed / "nearest.npy")
     _check_nearest(embed, nearest, len(texts), ingest)
+    chosen = _chosen(len(texts), params)
+    texts, nearest = [texts[row] for row in chosen.tolist()], nearest[chosen, : params.depth or None]
     rows = np.unique(nearest)
     documents = CorpusTexts(ingest, rows)
     teacher = fingerprint(teach / "tower")
     digests = np.array([np.frombuffer(text_key(text), dtype=np.uint8) for text in documents]).reshape(-1, 32)
+    embedded: dict[str, object] = {}
     with staged_folder(output) as staging:
         scratch = staging / "documents.npy"
         scorer = scorer_of(teach, teacher.id, documents, scratch, params)
-        code = code_digest(type(scorer).__module__)
-        shards = ScoreShards((teacher.id, resolve_precision(params.precision), code), digests)
-        found = _Found()
-        stream_table(staging, "scores", _tables(texts, nearest, rows, scorer, shards, params.shard_texts, found))
+        settings = (teacher.id, resolve_precision(params.precision), code_digest(type(scorer).__module__))
+        shards = ScoreShards(settings, digests)
+        found = _Found(Sample(len(texts)))
+        tables = _tables(texts, chosen, nearest, rows, scorer, shards, params.shard_texts, found)
+        stream_table(staging, "scores", tables)
+        near = nearest[:, : params.pairs]
+        if near.size and scorer.embeds:
+            pairs = ScoreShards((*settings, "pairs"), digests)
+            dim = _write_pairs(staging / "pairs.npy", texts, near, rows, scorer, pairs, params)
+            embedded = {"pairs": {"documents": near.shape[1], "dim": dim, "embeds": scorer.embeds}}
+        scorer.finish()
         scratch.unlink(missing_ok=True)
+        targets = check_teacher_targets(found.sample.all())
+        if targets and (warning := targets.warning(output.name)):
+            print(f"score: WARNING: {warning}", file=sys.stderr)
         report = {
             "teacher": asdict(teacher),
             "computed_in": resolve_precision(params.precision),
@@ -52,17 +70,21 @@ def run(ingest: Path, embed: Path, teach: Path, output: Path, params: ScoreParam
             "documents": len(rows),
             "scores": found.count,
             "score": found.spread(),
+            "targets": targets.as_dict() if targets else None,
         }
-        write_json(staging / "report.json", report)
+        write_json(staging / "report.json", report | embedded)
     run.param("teacher_fingerprint", teacher.id)
     run.metrics({"scores": found.count, "shards_computed": shards.computed})
     run.metrics({f"score.{name}": value for name, value in (found.spread() or {}).items()})
+    measured = targets.as_dict() if targets else {}
+    run.metrics({f"targets.{name}": value for name, value in measured.items() if isinstance(value, int | float)})
 
 
 @dataclass
 class _Found:
     """What the scores are like, so far."""
 
+    sample: Sample
     count: int = 0
     least: float = math.inf
     largest: float = -math.inf
@@ -74,6 +96,7 @@ class _Found:
                 f"score: a text and a document have the score {scores[~np.isfinite(scores)][0]}; set score.precision:"
                 " fp32, or train the teacher again"
             )
+        self.sample.add(scores)
         if scores.size:
             self.count += scores.size
             self.least, self.largest = min(self.least, float(scores.min())), max(self.largest, float(scores.max()))
@@ -86,6 +109,7 @@ class _Found:
 
 def _tables(
     texts: list[str],
+    chosen: np.ndarray,
     nearest: np.ndarray,
     rows: np.ndarray,
     scorer: Scorer,
@@ -93,15 +117,46 @@ def _tables(
     shard_texts: int,
     found: _Found,
 ) -> Iterator[pa.Table]:
-    """The table `scores`, a shard of texts at a time; `rows` are those of the scorer's documents."""
+    """The table `scores`, a shard of texts at a time; `chosen` are the rows of the texts, `rows` of the documents."""
     starts = range(0, len(texts), shard_texts)
     for start in progress(starts, len(starts), "score"):
         some, near = texts[start : start + shard_texts], nearest[start : start + shard_texts]
         places = np.searchsorted(rows, near)
-        scores = shards.scores(scorer, some, places)
+        scores = shards.made(scorer.scores, some, places)
         found.add(scores)
-        text_rows = np.repeat(np.arange(start, start + len(some)), near.shape[1])
+        text_rows = np.repeat(chosen[start : start + shard_texts], near.shape[1])
         yield pa.table([text_rows, near.reshape(-1), scores.reshape(-1)], schema=SCHEMAS["scores"])
+
+
+def _chosen(texts: int, params: ScoreParams) -> np.ndarray:
+    """Rows of the texts that are scored, ascending."""
+    if not params.max_texts or texts <= params.max_texts:
+        return np.arange(texts)
+    return np.sort(np.random.default_rng((params.seed, 6)).choice(texts, size=params.max_texts, replace=False))
+
+
+def _write_pairs(
+    target: Path,
+    texts: list[str],
+    nearest: np.ndarray,
+    rows: np.ndarray,
+    scorer: Scorer,
+    shards: ScoreShards,
+    params: ScoreParams,
+) -> int:
+    """Write the scorer's embeddings of each text with its `nearest` documents; returns their dimension."""
+    dim = 0
+    starts = range(0, len(texts), params.shard_texts)
+    for start in progress(starts, len(starts), "embed pairs"):
+        own = slice(start, start + params.shard_texts)
+        made = shards.made(scorer.pair_embeddings, texts[own], np.searchsorted(rows, nearest[own]))
+        if not np.isfinite(made).all():
+            raise UserError("score: an embedding of a pair is not finite; set score.precision: fp32, or train it again")
+        if not dim:
+            dim, shape = made.shape[2], (*nearest.shape, made.shape[2])
+            written = np.lib.format.open_memmap(target, mode="w+", dtype=np.float32, shape=shape)
+        written[own] = made
+    return dim
 
 
 def _check_nearest(embed: Path, nearest: np.ndarray, texts: int, ingest: Path) -> None:

@@ -25,15 +25,17 @@ def run(query: str, folder: Path, dataset: str | None, k: int, ingest: Path) -> 
     ready = time.perf_counter()
     vectors = release.encode([query])
     encoded = time.perf_counter()
-    hits = release.hits(chosen, vectors, k)[0]
+    hits = release.answers(chosen, [query], vectors, k)[0]
     searched = time.perf_counter()
 
     contents = read_contents(ingest, [found.id for found in hits])
     for rank, found in enumerate(hits, start=1):
         print(entry(rank, found, contents.get(found.id, ""), _width()))
+    fusion = release.fusion(chosen)
     print(
-        f"{folder.name} on {chosen}: encode {(encoded - ready) * 1000:.2f} ms,"
-        f" search {(searched - encoded) * 1000:.2f} ms (release verified and loaded in {ready - start:.1f} s)"
+        f"{folder.name}{' and BM25' if fusion else ''} on {chosen}: encode {(encoded - ready) * 1000:.2f} ms,"
+        f" search{f' both and fuse ({fusion})' if fusion else ''} {(searched - encoded) * 1000:.2f} ms"
+        f" (release verified and loaded in {ready - start:.1f} s)"
     )
 
 

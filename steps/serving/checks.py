@@ -1,6 +1,7 @@
 """What is compared before a release may answer queries; each check raises a UserError that says what to do."""
 
 from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,11 @@ TITLES = "titles.parquet"
 
 
 def check_files(folder: Path, manifest: Manifest) -> None:
-    """query_encoder/, serving/ and index/ hold the files that the manifest names, as it knows them, and no others."""
+    """query_encoder/, serving/, index/ and lexical/ hold the files that the manifest names, as it knows them, alone."""
     _check_digests(folder / "query_encoder", manifest.student_files)
     _check_digests(folder / "serving", manifest.serving_files)
     _check_digests(folder / "index", manifest.index_files | {"manifest.json": manifest.index_manifest})
+    _check_digests(folder / "lexical", manifest.lexical.files if manifest.lexical else {})
 
 
 def _check_digests(folder: Path, digests: Mapping[str, str]) -> None:
@@ -90,6 +92,25 @@ def check_index(folder: Path, manifest: Manifest) -> dict[str, Any]:
     ):
         raise UserError(f"{folder}: index_files are not those that the index's manifest names, with titles; {REMEDY}")
     return entries
+
+
+def check_lexical(folder: Path, manifest: Manifest) -> None:
+    """The package that reads the BM25 indexes wrote them, and each is one of a data set of the release."""
+    lexical = manifest.lexical
+    if lexical is None:
+        return
+    here = version("bm25s")
+    if lexical.bm25s != here:
+        raise UserError(
+            f"{folder}: its BM25 index was written by bm25s {lexical.bm25s}, this is bm25s {here}; install the version"
+            " of the lock, or build the release again (`dvc repro`)"
+        )
+    indexed = {name.partition("/")[0] for name in lexical.files}
+    if not lexical.fusions or indexed != set(lexical.fusions) or not indexed <= set(manifest.datasets):
+        raise UserError(
+            f"{folder}: lexical/ holds {sorted(indexed)}, fusions are of {sorted(lexical.fusions)}, the release is of"
+            f" {sorted(manifest.datasets)}; {REMEDY}"
+        )
 
 
 def index_digests(entries: Mapping[str, Any]) -> dict[str, str]:

@@ -10,6 +10,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 from steps.core.errors import UserError
 from steps.core.files import read_json, write_json
 from steps.core.names import inner_path, plain_name
+from steps.retrieval.fusion import Fusion
 
 FORMAT = 5
 REMEDY = "encoder and index must come from one run: run `dvc repro` (or `make demo`) to build the release again"
@@ -54,12 +55,24 @@ class EncoderSettings(Strict):
     pad_id: int
 
 
+class LexicalIndex(Strict):
+    """The BM25 indexes below lexical/, one a data set, and how their hits and those of the dense index are fused.
+
+    `bm25s`: version of the package that wrote and reads them. `files`: path below lexical/ -> sha256.
+    """
+
+    bm25s: str
+    files: Digests
+    fusions: dict[PlainName, Fusion]
+
+
 class Manifest(Strict):
     """manifest.json of a release. The fields of SHARED are equal in the index's own manifest.
 
     `student_files`, `serving_files`, `index_files`: path below query_encoder/, serving/, index/ -> sha256, of every
     file but the index's manifest, whose sha256 is `index_manifest`. `checksum`: sha256 over all other fields.
-    `document`: the template by which title, topic and content became the text that was embedded.
+    `document`: the template by which title, topic and content became the text that was embedded, and that BM25 reads.
+    `lexical`: absent from the file where there is none.
     """
 
     format: int
@@ -81,17 +94,23 @@ class Manifest(Strict):
     faiss: str
     probes: list[Probe]
     probe_tolerance: float
+    lexical: LexicalIndex | None = None
     checksum: str = ""
 
     def with_checksum(self) -> "Manifest":
         """The same manifest with the checksum of its other fields."""
-        fields = self.model_dump(exclude={"checksum"})
+        fields = {name: value for name, value in self.as_dict().items() if name != "checksum"}
         text = json.dumps(fields, sort_keys=True, ensure_ascii=False)
         return self.model_copy(update={"checksum": hashlib.sha256(text.encode("utf-8")).hexdigest()})
 
     def write(self, path: Path) -> None:
         """Write as JSON, with its checksum."""
-        write_json(path, self.with_checksum().model_dump())
+        write_json(path, self.with_checksum().as_dict())
+
+    def as_dict(self) -> dict[str, Any]:
+        """Field name -> value, as JSON holds it; without `lexical` where there is none."""
+        fields = self.model_dump()
+        return fields if self.lexical else {name: value for name, value in fields.items() if name != "lexical"}
 
 
 def read_manifest(path: Path) -> Manifest:

@@ -13,7 +13,7 @@ from steps.core.tracking import Run
 
 SERVED_MODEL = Path(__file__).with_name("served_model.py")
 _STEPS = Path(__file__).parents[1]
-_CARRIED = ("core", "serving")  # packages of steps/
+_CARRIED = ("core", "retrieval", "serving")  # packages of steps/
 _REQUIRED = ("mlflow", "numpy", "onnxruntime", "pandas", "pyarrow", "pydantic", "tokenizers")
 
 
@@ -29,13 +29,14 @@ def content(release: Path) -> str:
     """Digest of all that the model is made from; the release's manifest holds the digests of its files."""
     carried = (path for package in _CARRIED for path in sorted((_STEPS / package).rglob("*.py")))
     files = [release / "manifest.json", release / "report.json", *carried]
-    return sha256_text("\n".join([*map(sha256_file, files), *requirements()]))
+    return sha256_text("\n".join([*map(sha256_file, files), *requirements(release)]))
 
 
-def requirements() -> list[str]:
-    """Packages that answering queries needs, at the versions that are installed here."""
+def requirements(release: Path) -> list[str]:
+    """Packages that answering queries from a release needs, at the versions that are installed here."""
     faiss = packages_distributions()["faiss"][0]  # faiss-cpu or one of its siblings
-    return [f"{name}=={version(name)}" for name in (*_REQUIRED, faiss)]
+    lexical = ["bm25s"] * ("lexical" in read_json(release / "manifest.json"))
+    return [f"{name}=={version(name)}" for name in (*_REQUIRED, faiss, *lexical)]
 
 
 def save_model(release: Path, target: Path) -> None:
@@ -65,5 +66,5 @@ def save_model(release: Path, target: Path) -> None:
             artifacts={"release": str(release)},
             signature=signature,
             input_example={"query": [text], "k": [5]},
-            pip_requirements=requirements(),
+            pip_requirements=requirements(release),
         )

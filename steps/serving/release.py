@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import faiss
 import numpy as np
@@ -10,14 +10,26 @@ import pyarrow.parquet as pq
 
 from steps.core.errors import UserError
 from steps.core.files import folder_bytes
-from steps.serving.checks import check_files, check_index, check_probes, check_rows, check_settings, embed_each
+from steps.retrieval.fusion import AnyFusion, fuse, pooled
+from steps.serving.checks import (
+    check_files,
+    check_index,
+    check_lexical,
+    check_probes,
+    check_rows,
+    check_settings,
+    embed_each,
+)
 from steps.serving.index_files import file_digests, open_index
 from steps.serving.manifest import REMEDY, Manifest, read_manifest
 from steps.serving.query_encoder import load_query_encoder
 
+if TYPE_CHECKING:
+    from steps.retrieval.bm25 import Bm25
+
 
 class Hit(NamedTuple):
-    """A document that was found; its score is the inner product with the query."""
+    """A document that was found; its score is the inner product with the query, or the fused score."""
 
     id: str
     score: float
@@ -32,15 +44,20 @@ class Documents(NamedTuple):
 
 
 class Release:
-    """A query encoder with the indexes that it may query, one or two a data set. Open one with `load_release`."""
+    """A query encoder with the indexes that it may query, one or two a data set. Open one with `load_release`.
+
+    A release may carry a BM25 index of a data set: its answers to texts are then the fused hits of both searches.
+    """
 
     def __init__(self, folder: Path, manifest: Manifest, threads: int = 1) -> None:
         self.folder, self.manifest, self.threads = folder, manifest, threads
         self.encoder = load_query_encoder(folder / "serving", threads)
         self.entries = check_index(folder, manifest)
+        check_lexical(folder, manifest)
         self.datasets = sorted(manifest.datasets)
         self._indexes: dict[tuple[str, str], faiss.Index] = {}
         self._documents: dict[str, Documents] = {}
+        self._lexical: dict[str, Bm25] = {}
 
     @property
     def model_bytes(self) -> int:
@@ -74,6 +91,15 @@ class Release:
         ids = self.documents(dataset).ids
         return scores, [[ids[row] for row in line if row >= 0] for line in rows.tolist()]
 
+    def search_text(
+        self, dataset: str, texts: Sequence[str], k: int, kind: str = "ann"
+    ) -> tuple[list[np.ndarray], list[list[str]]]:
+        """Scores, float32, and ids of the best k documents of each text, as the release serves them: see `answers`."""
+        found = self.answers(dataset, texts, self.encode(list(texts)), k, kind)
+        return [np.array([hit.score for hit in hits], dtype=np.float32) for hits in found], [
+            [hit.id for hit in hits] for hits in found
+        ]
+
     def query(self, text: str, k: int = 10, dataset: str = "") -> list[Hit]:
         """The best k documents of one query; `dataset` empty is the release's first."""
         return self.query_all([text], k, dataset)[0]
@@ -82,7 +108,48 @@ class Release:
         """The best k documents of each query; UserError when k is below 1 or the data set is unknown."""
         if k < 1:
             raise UserError(f"k is {k}; ask for at least 1 hit")
-        return self.hits(dataset or self.datasets[0], self.encode(list(texts)), k)
+        return self.answers(dataset or self.datasets[0], texts, self.encode(list(texts)), k)
+
+    def answers(
+        self, dataset: str, texts: Sequence[str], vectors: np.ndarray, k: int, kind: str = "ann"
+    ) -> list[list[Hit]]:
+        """The best k documents of each text, whose embeddings are `vectors` `(texts, dim)`.
+
+        Where the release carries a BM25 index of the data set, the hits of both searches fused, of which there are no
+        more than the `depth` of the fusion from each; else those of `hits`.
+        """
+        fusion = self.fusion(dataset)
+        if fusion is None:
+            return self.hits(dataset, vectors, k, kind)
+        ids, titles = self.documents(dataset)
+        dense = zip(*self._rows(dataset, vectors, fusion.depth, kind), strict=True)
+        lexical = zip(*self.lexical(dataset).rows(texts, fusion.depth), strict=True)
+        answers = []
+        for both in zip(dense, lexical, strict=True):
+            lists = [(scores, [row for row in rows.tolist() if row >= 0]) for scores, rows in both]
+            place = {ids[row]: row for _, rows in lists for row in rows}
+            pool = pooled([(scores[: len(rows)], [ids[row] for row in rows]) for scores, rows in lists], fusion.depth)
+            scores, found = fuse(pool, fusion, k)
+            answers.append(
+                [Hit(doc, score, titles[place[doc]]) for doc, score in zip(found, scores.tolist(), strict=True)]
+            )
+        return answers
+
+    def fusion(self, dataset: str) -> AnyFusion | None:
+        """How dense and BM25 hits of a data set are fused; None where the release carries no BM25 index of it."""
+        return self.manifest.lexical.fusions.get(dataset) if self.manifest.lexical else None
+
+    def lexical(self, dataset: str) -> "Bm25":
+        """The BM25 index of a data set that has a fusion, mapped from disk; opened once."""
+        if dataset not in self._lexical:
+            from steps.retrieval.bm25 import Bm25  # a release without one is served without its package
+
+            folder, ids = self.folder / "lexical" / dataset, self.documents(dataset).ids
+            opened = Bm25.open(folder, ids)
+            if opened.documents != len(ids):
+                raise UserError(f"{folder}: of {opened.documents} documents, the index has {len(ids)}; {REMEDY}")
+            self._lexical[dataset] = opened
+        return self._lexical[dataset]
 
     def hits(self, dataset: str, vectors: np.ndarray, k: int, kind: str = "ann") -> list[list[Hit]]:
         """The best k documents of each vector `(n, dim)`, as `search` finds them, with their titles."""
@@ -141,8 +208,8 @@ def load_release(folder: Path, threads: int = 1) -> Release:
     """Load a release after checking all that its manifest claims, and warm it; UserError says what differs.
 
     Checked: digests of every file; that encoder and index come from one teacher and agree in dim, metric, pooling,
-    normalisation and prompts; numbers of vectors, ids and titles; the embeddings of the probe queries. `threads` are
-    those of one encoding and of one search.
+    normalisation and prompts; numbers of vectors, ids and titles, and of documents of a BM25 index; the embeddings of
+    the probe queries. `threads` are those of one encoding and of one search.
     """
     if not (folder / "manifest.json").is_file():
         raise UserError(f"{folder}: no release here; run `dvc repro` (or `make demo`) to build it")
@@ -155,7 +222,7 @@ def load_release(folder: Path, threads: int = 1) -> Release:
     for dataset in release.datasets:
         for kind in release.kinds(dataset):
             release.index(dataset, kind)
-        release.search(dataset, vectors, 10)
+        release.answers(dataset, [probe.text for probe in manifest.probes], vectors, 10)
     if manifest.with_checksum().checksum != manifest.checksum:
         raise UserError(f"{folder}/manifest.json: was changed after it was written; {REMEDY}")
     return release

@@ -24,7 +24,7 @@ class ServedRelease(PythonModel):
     def predict(
         self, context: PythonModelContext, model_input: pd.DataFrame, params: dict[str, Any] | None = None
     ) -> pd.DataFrame:
-        """One row of `ids`, `scores` and `titles` for each row's `query`, best first.
+        """One row of `ids`, `scores` and `titles` for each row's `query`, best first; fused where the release fuses.
 
         The number of hits is the row's `k`, else the parameter `k`; `dataset` is a parameter, empty for the first.
         """

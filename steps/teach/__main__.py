@@ -25,6 +25,7 @@ def main() -> None:
             params=params.described(teacher),
             output=Path("models/teach") / teacher,
             run=run,
+            rankers=Path("data/rank"),
         )
 
     shared_stage_main("teach", TeachParams, body, cell=teacher)

@@ -14,18 +14,25 @@ from torch import Tensor, nn
 
 from steps.training.distributed import gather, rank, sum_over_ranks, world
 
+PassOn = Callable[[Tensor, Tensor, bool], None]
+"""Backward pass from a piece's embeddings, by their gradient; whether it is the batch's last."""
 Features = dict[str, Any]
 """What a tower reads: tensors whose first dimension is the batch, and settings that go to every piece."""
 
 
 def backward(
-    tower: nn.Module, loss: Callable[[list[Tensor]], Tensor], columns: Sequence[Features], micro_batch: int | None
+    tower: nn.Module,
+    loss: Callable[[list[Tensor]], Tensor],
+    columns: Sequence[Features],
+    micro_batch: int | None,
+    pass_on: PassOn | None = None,
 ) -> Tensor:
     """Add the gradients of `loss` to the tower's parameters and return its value, equal on every process.
 
     `columns` are the batch's texts, a column each for query, positive and negative, whole on every process. `loss`
     takes the columns' embeddings, each `(batch, dim)` or, of several embeddings a text, `(batch, n, dim)`. A process
-    embeds its own rows, at most `micro_batch` at once.
+    embeds its own rows, at most `micro_batch` at once. `pass_on`, where the tower is sharded, sees to the sum of the
+    gradients over the processes as well.
     """
     batch = len(columns[0]["input_ids"])
     share = -(-batch // world())
@@ -44,14 +51,17 @@ def backward(
     (by_embedding,) = torch.autograd.grad(value, whole)
 
     own = by_embedding[rows.to(whole.device)] * (places < batch).to(whole).view(-1, *[1] * (whole.ndim - 1))
+    hand_on = pass_on or (lambda embeddings, gradient, last: embeddings.backward(gradient))
     if once:
-        embedded[0].backward(own)
+        hand_on(embedded[0], own, True)
     else:
-        for piece, replay, gradient in zip(pieces, replays, own.split(micro_batch or share), strict=True):
+        gradients = own.split(micro_batch or share)
+        for number, (piece, replay, gradient) in enumerate(zip(pieces, replays, gradients, strict=True), start=1):
             with replay:  # the same dropout again
                 again = _embed(tower, columns, piece)
-            again.backward(gradient)
-    sum_over_ranks(tower.parameters())
+            hand_on(again, gradient, number == len(pieces))
+    if pass_on is None:
+        sum_over_ranks(tower.parameters())
     return value.detach()
 
 

@@ -19,12 +19,12 @@ from steps.teach.training_triplets import TextTriplet
 from steps.training.distributed import micro_batch, world
 from steps.training.library_trainer import (
     LossLog,
-    WholeCheckpoints,
     fast_attention,
     set_dropout,
     shared_arguments,
     use_one_gpu,
 )
+from steps.training.sharding import ShardedTrainer, is_sharded, to_train
 
 if TYPE_CHECKING:  # how runs are tracked changes no weight: checkpoints outlive it
     from steps.core.tracking import Run
@@ -43,7 +43,8 @@ def train_tower(
     """Train the tower in place for `params.epochs`, from the checkpoint in `checkpoints` if a killed run left one.
 
     Processes that torchrun started train it together, on the batches and to the weights of one process, up to the order
-    of summation (with dropout 0). UserError when the loss stops being a finite number.
+    of summation (with dropout 0); those of `accelerate launch` may shard it. UserError when the loss stops being a
+    finite number.
     """
     columns = {
         "query": cut_to_tokens(tower, [triplet.query for triplet in triplets], params.max_query_length),
@@ -52,21 +53,23 @@ def train_tower(
     if params.loss.hard_negatives != "none":
         columns["negative"] = [triplet.negative for triplet in triplets]
     tower.model_card_data.generate_widget_examples = False
-    trainer = (trainer_class or ContrastiveTrainer)(
-        model=tower,
-        args=_arguments(tower, params, checkpoints),
-        train_dataset=Dataset.from_dict(columns),
-        loss=loss_class(tower, params.temperature, params.loss),
-        callbacks=[LossLog(run, "teacher", "teach.teacher", "raise temperature or set precision: fp32")],
-    )
-    trainer.quieten()
-    set_dropout(tower, params.dropout)
-    with fast_attention(tower, params.precision, params.max_document_length):
-        trainer.train_on(checkpoints, "teach")
+    with to_train(tower) as trained:
+        trainer = (trainer_class or ContrastiveTrainer)(
+            model=trained,
+            args=_arguments(trained, params, checkpoints),
+            train_dataset=Dataset.from_dict(columns),
+            loss=loss_class(trained, params.temperature, params.loss),
+            callbacks=[LossLog(run, "teacher", "teach.teacher", "raise temperature or set precision: fp32")],
+        )
+        trainer.check_sharding()
+        trainer.quieten()
+        set_dropout(trained, params.dropout)
+        with fast_attention(trained, params.precision, params.max_document_length):
+            trainer.train_on(checkpoints, "teach")
     tower.eval()
 
 
-class ContrastiveTrainer(WholeCheckpoints, SentenceTransformerTrainer):
+class ContrastiveTrainer(ShardedTrainer, SentenceTransformerTrainer):
     """The library's trainer, with checkpoints that appear whole and batches that pieces and processes can share."""
 
     def get_train_dataloader(self) -> DataLoader:
@@ -81,7 +84,7 @@ class ContrastiveTrainer(WholeCheckpoints, SentenceTransformerTrainer):
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
         """Gradients of one batch; with SLIMTOWER_MICRO_BATCH or several processes piece by piece."""
-        if world() == 1 and micro_batch() is None:
+        if world() == 1 and micro_batch() is None and not is_sharded():
             return super().training_step(model, inputs, num_items_in_batch)
         self.model.train()
         columns, _ = self.collect_features(self._prepare_inputs(inputs))
@@ -92,6 +95,7 @@ class ContrastiveTrainer(WholeCheckpoints, SentenceTransformerTrainer):
             lambda embeddings: loss.compute_loss_from_embeddings(embeddings, torch.empty(0)),
             columns,
             micro_batch(),
+            self.pass_on if is_sharded() else None,
         )
 
 

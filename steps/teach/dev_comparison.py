@@ -1,6 +1,6 @@
 """Does the trained teacher beat its base? Both search the same documents for the same dev queries."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -13,6 +13,8 @@ from steps.core.measures import ndcg_at_10_of_matrix
 from steps.core.precision import Precision
 from steps.core.towers import encode
 from steps.training.comparison import is_better, p_of_gain
+
+Scores = Callable[[list[str], list[str]], np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -60,13 +62,24 @@ def ndcg_per_query(
     tower: SentenceTransformer, tasks: Sequence[DevTask], precision: Precision, batch_size: int, what: str
 ) -> dict[str, float]:
     """nDCG@10 of every dev query, by exact search with the tower's own similarity."""
+
+    def scores(queries: list[str], texts: list[str]) -> np.ndarray:
+        documents = encode(tower, texts, "document", precision=precision, batch_size=batch_size, what=what)
+        found: np.ndarray = tower.similarity(
+            encode(tower, queries, "query", precision=precision, batch_size=batch_size), documents
+        ).numpy()
+        return found
+
+    return ndcg_of_scores(scores, tasks)
+
+
+def ndcg_of_scores(scores: Scores, tasks: Sequence[DevTask]) -> dict[str, float]:
+    """nDCG@10 of every dev query, by scores `(queries, documents)` of texts."""
     values: dict[str, float] = {}
     for task in tasks:
-        asked, texts = task.judged, list(task.documents.values())
-        documents = encode(tower, texts, "document", precision=precision, batch_size=batch_size, what=what)
-        sought = encode(tower, asked.texts, "query", precision=precision, batch_size=batch_size)
-        scores = tower.similarity(sought, documents).numpy()
-        ndcg = ndcg_at_10_of_matrix(asked.qrels, asked.query_ids, list(task.documents), scores)
+        asked = task.judged
+        found = scores(asked.texts, list(task.documents.values()))
+        ndcg = ndcg_at_10_of_matrix(asked.qrels, asked.query_ids, list(task.documents), found)
         values |= dict(zip(asked.query_ids, ndcg.tolist(), strict=True))
     return values
 

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Normalize
@@ -21,15 +22,17 @@ from steps.teach.contrastive_training import train_tower
 from steps.teach.dev_comparison import compare, dev_tasks, ndcg_per_query
 from steps.teach.earlier import FOLDER, list_towers
 from steps.teach.hard_negatives import ENCODE_BATCH, Searched
+from steps.teach.ranker_check import ranker_of
 from steps.teach.rounds import Rounds, Train, train_in_rounds
-from steps.teach.training_triplets import choose_triplets, known_positives
+from steps.teach.training_triplets import TripletChoice, choose_triplets, known_positives
 from steps.training.distributed import rank
 
 if TYPE_CHECKING:
     from steps.teach.kinds.contrastive import Contrastive
+    from steps.teach.kinds.on_triplets import OnTriplets
 
 
-def teach_dual_encoder(ingest: Path, mine: Path, output: Path, params: "Contrastive", run: Run) -> None:
+def teach_dual_encoder(ingest: Path, mine: Path, rankers: Path, output: Path, params: "Contrastive", run: Run) -> None:
     """Write `output/tower` (a SentenceTransformer folder), `output/report.json`, and what the tower was before.
 
     A base that is a Router has a query and a document tower of different weights: both train, and both are kept.
@@ -42,7 +45,7 @@ def teach_dual_encoder(ingest: Path, mine: Path, output: Path, params: "Contrast
         check_dims(tower, params)
         return tower
 
-    teach_tower(base, train_tower, ingest, mine, output, params, run)
+    teach_tower(base, train_tower, ingest, mine, rankers, output, params, run)
 
 
 def teach_tower(
@@ -50,6 +53,7 @@ def teach_tower(
     train: Train,
     ingest: Path,
     mine: Path,
+    rankers: Path,
     output: Path,
     params: "Contrastive",
     run: Run,
@@ -59,10 +63,12 @@ def teach_tower(
     The latter where it is trained: `output/earlier/base`, which reads texts as the trained tower does, and beside it
     of each round but the last `round_0` and so on: towers that `evaluate` can compare it with. `base` is called once
     more for it, as training would have to hold a second copy of the weights.
+    `rankers` has a folder for each ranker, of which `rounds.ranker` names one.
     `epochs: 0` saves the base's weights as they are; so does, with a line that says so, data without click log and
     relevance table. UserError when epochs are asked for and of such data no triplet is usable.
     Of several processes rank 0 alone evaluates and writes.
     """
+    ranker = ranker_of(rankers, params.rounds)
     tower = base()
     corpus, queries = (read_table(ingest, name) for name in ("corpus", "queries"))
     epochs = params.epochs
@@ -70,30 +76,11 @@ def teach_tower(
     report["rounds"] = []
     rounds: Rounds | None = None
     if epochs > 0 and nothing_to_mine(ingest, mine):
-        epochs, why = (
-            0.0,
-            "no click log, no relevance table and no judged training query with candidates, so nothing to train on",
-        )
-        report |= {"epochs": epochs, "note": f"zero-shot: {why}"}
-        if rank() == 0:
-            print(
-                f"teach: {why}: keeps {params.base} as it is, a zero-shot teacher; it reads"
-                f" {params.max_document_length} tokens (max_document_length)",
-                file=sys.stderr,
-            )
+        epochs = 0.0
+        report |= {"epochs": epochs, "note": f"zero-shot: {keeps_base(params)}"}
     if epochs > 0:
         triplets = read_table(mine, "triplets")
-        choice = choose_triplets(
-            triplets, queries, corpus, params.max_triplets, params.seed, ingest, params.source_weights
-        )
-        if not choice.chosen:
-            raise UserError(
-                f"{mine / 'triplets.parquet'}: no usable triplet (left out: {choice.left_out}); give click logs to"
-                " ingest and mine, a weight above 0 to their source (source_weights), or set the teacher's epochs: 0.0"
-                " for a zero-shot one"
-            )
-        if rank() == 0 and (unused := choice.mostly_unused(params.max_triplets)):
-            print(f"teach: {unused}", file=sys.stderr)
+        choice = usable_triplets(triplets, queries, corpus, ingest, mine, params)
         report |= {"triplets": len(choice.chosen), "by_source": choice.by_source, "left_out": choice.left_out}
         judged = read_judged_sets(ingest, ["dev"])
         tasks = dev_tasks(judged, corpus, params.dev_queries, params.dev_documents, params.seed)
@@ -102,12 +89,12 @@ def teach_tower(
             return ndcg_per_query(tower, tasks, params.precision, ENCODE_BATCH, what) if rank() == 0 else {}
 
         before = measure("base on dev")
-        searched = Searched(ingest, known_positives(triplets, queries, ingest) if params.rounds.more else {})
+        searched = Searched(ingest, known_positives(triplets, queries, ingest) if params.rounds.more else {}, ranker)
         rounds = train_in_rounds(tower, train, choice.chosen, searched, params, before, measure, run)
         report["rounds"] = rounds.report
         if before:
             report["comparison"] = compare(before, rounds.ndcg)
-            _tell(report["comparison"], run)
+            tell_comparison(report["comparison"], run)
     if rank() > 0:
         return
     with staged_folder(output) as staging:
@@ -121,6 +108,34 @@ def teach_tower(
     run.artifact(output / "report.json")
     if rounds:  # last: where the tracking server is away, the next try goes on from their checkpoints
         rounds.remove()
+
+
+def keeps_base(params: "OnTriplets") -> str:
+    """Why a teacher with nothing to train on stays its base; rank 0 says so."""
+    why = "no click log, no relevance table and no judged training query with candidates, so nothing to train on"
+    if rank() == 0:
+        print(
+            f"teach: {why}: keeps {params.base} as it is, a zero-shot teacher; it reads"
+            f" {params.max_document_length} tokens (max_document_length)",
+            file=sys.stderr,
+        )
+    return why
+
+
+def usable_triplets(
+    triplets: pa.Table, queries: pa.Table, corpus: pa.Table, ingest: Path, mine: Path, params: "OnTriplets"
+) -> TripletChoice:
+    """The triplets to train on; rank 0 says so where most do not train. UserError without any."""
+    choice = choose_triplets(triplets, queries, corpus, params.max_triplets, params.seed, ingest, params.source_weights)
+    if not choice.chosen:
+        raise UserError(
+            f"{mine / 'triplets.parquet'}: no usable triplet (left out: {choice.left_out}); give click logs to"
+            " ingest and mine, a weight above 0 to their source (source_weights), or set the teacher's epochs: 0.0"
+            " for a zero-shot one"
+        )
+    if rank() == 0 and (unused := choice.mostly_unused(params.max_triplets)):
+        print(f"teach: {unused}", file=sys.stderr)
+    return choice
 
 
 def nothing_to_mine(ingest: Path, mine: Path) -> bool:
@@ -173,7 +188,7 @@ def make_inner_product(tower: SentenceTransformer, base: str) -> None:
         )
 
 
-def _tell(comparison: dict[str, Any], run: Run) -> None:
+def tell_comparison(comparison: dict[str, Any], run: Run) -> None:
     """Log the comparison, and say in one line whether training was worth it."""
     run.metrics({name: comparison[name] for name in ("ndcg_base", "ndcg_teacher", "p_value")})
     numbers = (

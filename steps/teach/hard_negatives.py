@@ -17,12 +17,14 @@ from sentence_transformers import SentenceTransformer
 
 from steps.core.corpus import CorpusRows, CorpusTexts
 from steps.core.document_texts import corpus_template
+from steps.core.fingerprints import fingerprint
 from steps.core.progress import progress
 from steps.core.texts import fold
 from steps.core.towers import encode
 from steps.core.vector_cache import embed_once
 from steps.retrieval.exact_search import best_documents
 from steps.teach.contrastive_training import cut_to_tokens
+from steps.teach.ranker_check import checked_negatives
 from steps.teach.training_triplets import TextTriplet
 
 if TYPE_CHECKING:
@@ -36,18 +38,21 @@ _QUERIES = 4096  # embedded at once
 
 @dataclass(frozen=True)
 class Searched:
-    """The documents of `ingest`, and the ids of the positives of each query by its folded text."""
+    """The documents of `ingest`, the ids of the positives of each query by its folded text, and a ranker's folder."""
 
     ingest: Path
     positives: Mapping[str, Set[str]]
+    ranker: Path | None = None
 
     def digest(self) -> str:
-        """Hex sha256 of both."""
+        """Hex sha256 of all of them."""
         found = hashlib.sha256(corpus_template(self.ingest).template.encode())
         for fields in CorpusRows(self.ingest, ["doc_id", "dataset", "title", "topic", "content"]):
             found.update(repr(fields).encode())
         for query in sorted(self.positives):
             found.update(repr((query, sorted(self.positives[query]))).encode())
+        if self.ranker:
+            found.update(fingerprint(self.ranker).id.encode())
         return found.hexdigest()
 
     def texts(self, rows: np.ndarray | None = None) -> CorpusTexts:
@@ -75,8 +80,8 @@ def mine_negatives(
 ) -> np.ndarray:
     """A new negative for each triplet as a row of the corpus, -1 where the search has none: int64 `(triplets,)`.
 
-    `rounds` of the params says which hits may be one: see `allowed`. `number` is that of the round. Vectors lie in the
-    folder `scratch`, where a killed search finds them again.
+    `rounds` of the params says which hits may be one: see `allowed`; with a ranker, see `checked_negatives` too.
+    `number` is that of the round. Vectors lie in the folder `scratch`, where a killed search finds them again.
     """
     vectors = _embedded(tower, searched, params, scratch)
     known = [searched.positives[fold(triplet.query)] for triplet in triplets]
@@ -85,17 +90,21 @@ def mine_negatives(
     hits = _search(tower, triplets, positive_rows, vectors, datasets, params, number)
     used = np.unique(np.concatenate([hits.rows.ravel(), np.array(list(rows.values()), dtype=np.int64)]))
     keys = _text_keys(searched, used[used >= 0], len(vectors))
-    luck = np.random.default_rng((params.seed, number)).random(len(triplets))
-    found = np.full(len(triplets), -1, dtype=np.int64)
-    for place, ids in enumerate(known):
+
+    def fit(place: int) -> np.ndarray:
         query = hits.query[place]
-        positives = np.array([rows[each] for each in ids if each in rows])
-        fit = allowed(
+        positives = np.array([rows[each] for each in known[place] if each in rows])
+        return allowed(
             hits.rows[query], hits.scores[query], float(hits.positive_scores[place]), positives, keys, params.rounds
         )
-        if len(fit):
-            found[place] = fit[int(luck[place] * len(fit))]
-    return found
+
+    fits, seed = map(fit, range(len(triplets))), (params.seed, number)
+    if searched.ranker:
+        margin, precision = params.rounds.ranker_margin, params.precision
+        return checked_negatives(fits, triplets, searched.texts, searched.ranker, margin, precision, seed, scratch)
+    luck = np.random.default_rng(seed).random(len(triplets))
+    drawn = [found[int(share * len(found))] if len(found) else -1 for share, found in zip(luck, fits, strict=True)]
+    return np.array(drawn, dtype=np.int64)
 
 
 def allowed(

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from steps.teach.kinds.llm_dual_encoder import LlmDualEncoder
 
 
-def teach_llm_dual_encoder(ingest: Path, mine: Path, output: Path, params: "LlmDualEncoder", run: Run) -> None:
+def teach_llm_dual_encoder(
+    ingest: Path, mine: Path, rankers: Path, output: Path, params: "LlmDualEncoder", run: Run
+) -> None:
     """Write `output/tower` (a SentenceTransformer folder, in the base's dtype), `output/report.json`,
     and what the towers were before.
 
@@ -37,4 +39,4 @@ def teach_llm_dual_encoder(ingest: Path, mine: Path, output: Path, params: "LlmD
         check_dims(tower, params)
         return tower
 
-    teach_tower(base, train_llm_tower, ingest, mine, output, params, run)
+    teach_tower(base, train_llm_tower, ingest, mine, rankers, output, params, run)

@@ -19,6 +19,8 @@ from steps.teach.llm_tower import CONTENT_QUERY, TITLE_QUERY
 from steps.teach.lora import low_rank
 from steps.teach.master_weights import MasterAdamW
 from steps.teach.training_triplets import TextTriplet
+from steps.training.distributed import rank
+from steps.training.sharding import is_sharded
 
 if TYPE_CHECKING:
     from steps.core.tracking import Run
@@ -81,18 +83,25 @@ class LlmTrainer(ContrastiveTrainer):
     """The trainer, whose optimizer keeps fp32 copies of narrower weights, and whose checkpoints hold what trains."""
 
     def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
-        """AdamW as it is set, without weight decay."""
+        """AdamW as it is set, without weight decay; weights that are sharded are in fp32 themselves."""
         weights = [weight for weight in self.model.parameters() if weight.requires_grad]
-        self.optimizer = MasterAdamW(weights, lr=self.args.learning_rate)
+        rate = self.args.learning_rate
+        plain = is_sharded()
+        self.optimizer = torch.optim.AdamW(weights, rate, weight_decay=0.0) if plain else MasterAdamW(weights, lr=rate)
         return self.optimizer
 
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
+        if self.is_fsdp_enabled or rank() > 0:
+            return
         folder = Path(output_dir or str(self.args.output_dir))
         folder.mkdir(parents=True, exist_ok=True)
         trained = {name: weight for name, weight in self.model.named_parameters() if weight.requires_grad}
         torch.save(trained, folder / _WEIGHTS)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        if self.is_fsdp_enabled:
+            super()._load_from_checkpoint(resume_from_checkpoint, model)
+            return
         trained = torch.load(Path(resume_from_checkpoint) / _WEIGHTS, map_location="cpu", weights_only=True)
         self.model.load_state_dict(trained, strict=False)
 

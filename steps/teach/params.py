@@ -31,4 +31,9 @@ class TeachParams(Strict):
             raise ValueError(f"teachers names one of {self.teachers} twice; name each once")
         if self.index not in self.teachers:
             raise ValueError(f"index is {self.index!r}, but teachers names only {self.teachers}; add it there")
+        if not (chosen := self.teacher[self.index]).makes_index:
+            raise ValueError(
+                f"index is {self.index!r}, a {chosen.kind}, which gives a text no vector of its own to search by;"
+                " name a dual encoder there, and this one in score.teachers"
+            )
         return self

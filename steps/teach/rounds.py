@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from sentence_transformers import SentenceTransformer
+from torch import nn
 
 from steps.core.code import code_digest
 from steps.core.errors import UserError
@@ -23,11 +24,14 @@ from steps.teach.dev_comparison import compare
 from steps.teach.hard_negatives import Searched, mine_negatives
 from steps.teach.training_triplets import TextTriplet
 from steps.training.distributed import agreed, meet, rank
+from steps.training.sharding import is_sharded
 
 if TYPE_CHECKING:
     from steps.teach.kinds.contrastive import Contrastive
+    from steps.teach.kinds.on_triplets import OnTriplets
 
 _TRAINED = "trained.pt"  # weights of a finished round, in its folder
+_CODE = ("steps.teach.contrastive_training", "steps.teach.llm_training", "steps.teach.hard_negatives")
 _SHARED = "the hosts do not see the same files there; let SLIMTOWER_CACHE be one volume that all of them mount"
 Measure = Callable[[str], dict[str, float]]
 """nDCG@10 of each dev query with the tower as it is; what a progress bar calls it."""
@@ -98,14 +102,22 @@ def train_in_rounds(
 
 
 def checkpoint_folder(
-    tower: SentenceTransformer, triplets: Sequence[TextTriplet], params: "Contrastive", of_round: str = ""
+    tower: nn.Module,
+    triplets: Sequence[TextTriplet],
+    params: "OnTriplets",
+    of_round: str = "",
+    code: Sequence[str] = _CODE,
 ) -> Path:
-    """Folder below SLIMTOWER_CACHE that only a run over equal weights, texts and knobs would continue from."""
+    """Folder below SLIMTOWER_CACHE that only a run over equal weights, texts and knobs would continue from.
+
+    `code`: the modules that train.
+    """
     key = hashlib.sha256()
     knobs = params.model_dump(exclude={"dev_queries", "dev_documents", "checkpoint_steps"})
-    code = code_digest("steps.teach.contrastive_training", "steps.teach.llm_training", "steps.teach.hard_negatives")
-    key.update(f"{code} {torch.__version__} {of_round}".encode())
+    key.update(f"{code_digest(*code)} {torch.__version__} {of_round}".encode())
     key.update(json.dumps(knobs | {"computes_in": resolve_precision(params.precision)}, sort_keys=True).encode())
+    if is_sharded():  # its checkpoints are of another kind
+        key.update(b"sharded")
     for name, tensor in sorted(tower.state_dict().items()):
         key.update(name.encode() + tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
     for triplet in triplets:

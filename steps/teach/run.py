@@ -8,11 +8,12 @@ from steps.teach.kinds.base import Teacher
 from steps.training.distributed import rank
 
 
-def run(ingest: Path, mine: Path, output: Path, params: Teacher, run: Run) -> None:
+def run(ingest: Path, mine: Path, output: Path, params: Teacher, run: Run, rankers: Path = Path("data/rank")) -> None:
     """Write what a teacher leaves: `output/tower`, `output/report.json`, which names its `kind`, and `output/earlier`.
 
-    The last has the towers that it was before, and their names as `towers.json`; of most kinds there are none.
+    The last has the towers that it was before, and their names as `towers.json`; of most kinds there are none. Below
+    `rankers` lies a folder of each ranker of the run.
     """
-    params.teach(ingest, mine, output, run)
+    params.teach(ingest, mine, rankers, output, run)
     if rank() == 0 and not (output / FOLDER / LIST).is_file():
         list_towers(output, [])

@@ -33,7 +33,9 @@ def joined() -> Iterator[None]:
     """Meet the other processes that torchrun started: over NCCL on GPUs, a GPU each, else over gloo."""
     if torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-    dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo", timeout=PATIENCE)
+    sharded = os.environ.get("ACCELERATE_USE_FSDP", "").lower() == "true"  # gathers whole weights in main memory
+    on_gpus = "cuda:nccl,cpu:gloo" if sharded else "nccl"
+    dist.init_process_group(on_gpus if torch.cuda.is_available() else "gloo", timeout=PATIENCE)
     try:
         yield
     finally:

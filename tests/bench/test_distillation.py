@@ -198,14 +198,20 @@ def test_the_file_holds_the_13_subsets_and_every_table() -> None:
     assert list(expected.tables) == [
         "ladder",
         "ladder_trained",
+        "ce_to_de",
         "layers",
         "qkd",
         "qkd_magnitude",
+        "scalingnote",
         "texts",
         "dims",
         "frontier",
         "labels",
         "unlimited",
+        "responses",
+        "label_free",
+        "lead_frozen",
+        "lead_joint",
     ]
     layers = expected.tables["layers"].rows
     assert sorted(row.subset for row in layers.values()) == sorted(PAPER)
@@ -215,7 +221,7 @@ def test_the_file_holds_the_13_subsets_and_every_table() -> None:
 def test_the_papers_recipes_are_presets_that_a_table_measures() -> None:
     expected = read_expected(EXPECTED)
     measured = [student for table in expected.tables.values() for student in described(table)]
-    assert {name.partition("_")[0] for name in expected.presets} == {"query", "embeddistill", "scalingnote"}
+    assert {name.partition("_")[0] for name in expected.presets} == {"query", "embeddistill", "scalingnote", "lead"}
     for name, preset in expected.presets.items():
         assert preset in measured, name
 
@@ -229,6 +235,21 @@ def test_the_rows_of_an_ablation_differ_in_what_is_ablated_alone() -> None:
         [loss], [other] = with_magnitude.pop("losses"), without.pop("losses")
         assert (loss.pop("magnitude"), other.pop("magnitude")) == (True, False)
         assert (loss, with_magnitude) == (other, without)
+
+
+def test_scalingnotes_methods_differ_in_towers_and_losses_as_the_paper_says() -> None:
+    table = read_expected(EXPECTED).tables["scalingnote"]
+    rows = dict(zip(table.rows, described(table), strict=True))
+    small, whole = {"start": {"layers": [0, -1]}}, {"start": {"layers": [0, 1, 2, 3, 4, 5]}}
+    told = {name: (row.model_dump(include={"start"}), row.towers, row.losses[0].kind) for name, row in rows.items()}
+    assert told == {
+        "twin_bert": (small, "symmetric", "label_softmax"),
+        "scaling_doc": (small, "joint", "label_softmax"),
+        "scaling_dual": (whole, "symmetric", "label_softmax"),
+        "qkd": (small, "asymmetric", "qkd"),
+    }
+    recall = {name: float(table.rows[name].paper["r50"]) for name in table.rows}
+    assert all(recall[better] > recall[worse] for better, worse in (claim.order for claim in table.claims))
 
 
 def described(table: Table) -> list[StudentParams]:

@@ -52,7 +52,7 @@ def test_the_command_reads_a_demos_reports_and_tells_the_mean_beside_the_range(
         | {"measure": measure, "value": float(value)}
         for model, values in models.items()
         for number, value in enumerate(values)
-        for split, measure in (("test", "nDCG@10"), ("test", "MRR@10"), ("dev", "nDCG@10"))
+        for split, measure in (("test", "nDCG@10"), ("test", "RR@10"), ("dev", "nDCG@10"))
     ]
     write_table(tmp_path / "reports", "per_query", table_from_rows("per_query", rows))
     shutil.copyfile(Path(__file__).parents[2] / "params.yaml", tmp_path / "params.yaml")

@@ -23,7 +23,9 @@ pytestmark = pytest.mark.medium
 
 ROOT = Path(__file__).parents[2]
 ALIGNED = {"kind": "embedding", "distance": "l2"}
-SYMMETRIC = {"towers": "symmetric", "max_document_length": 32, "losses": [{"kind": "label_softmax"}]}
+SYMMETRIC = {"towers": "symmetric", "max_document_length": 32, "targets": "joint",
+             "losses": [{"kind": "label_softmax"}, {"kind": "teacher_label_softmax"}]}  # fmt: skip
+JOINT = {"towers": "joint", "max_document_length": 32, "losses": [{"kind": "label_softmax"}]}
 TABLE: dict[str, Any] = {
     "description": "a tiny one",
     "common": {
@@ -47,6 +49,7 @@ TABLE: dict[str, Any] = {
             "expected": {8: 1.0, 32: None},
         },
         "both": {"description": "a symmetric one", "student": SYMMETRIC},
+        "joint": {"description": "and one whose document tower is the teacher's", "student": JOINT},
         "again": {"description": "as params.yaml has it", "student": "2l", "mixture": {"titles": 1.0}},
         "later": {"description": "not settled", "student": None},
         "none": {"description": "of nothing", "mixture": {"unlabelled_queries": 1.0}},
@@ -90,7 +93,7 @@ def test_a_table_is_measured_written_and_judged(
         bench(project, monkeypatch, TABLE, "--judge")
     bench(project, monkeypatch, TABLE)
     found = read_json(project / "bench/results/distillation/tiny.json")
-    assert list(found["rows"]) == sorted(["matryoshka@8", "matryoshka@32", "both", "again"])
+    assert list(found["rows"]) == sorted(["matryoshka@8", "matryoshka@32", "both", "joint", "again"])
     assert set(found["left_out"]) == {"later", "none"}
     assert found["queries"] == {"dev": {"one": 4, "two": 4}, "test": {"one": 4, "two": 4}}
     assert found["rows"]["matryoshka@8"]["mixture"]["train_queries"]["an_epoch"] == 12
@@ -101,8 +104,14 @@ def test_a_table_is_measured_written_and_judged(
     assert found["rows"]["matryoshka@32"]["parameters"] == found["rows"]["matryoshka@8"]["parameters"] > 30522 * 32
     assert found["rows"]["again"]["texts_seen"] == 24
     assert len(found["rows"]["both"]["retention"]["by_seed"]) == 2
+    assert found["rows"]["joint"]["parameters"] == found["rows"]["both"]["parameters"], (
+        "the document tower's not counted"
+    )
+    after = {name: row["teacher_after"] for name, row in found["rows"].items() if "teacher_after" in row}
+    assert list(after) == ["both"]  # the row whose teacher trained along
+    assert {name: set(sets) for name, sets in after["both"].items()} == {"dev": {"one", "two"}, "test": {"one", "two"}}
     shown = capsys.readouterr().out
-    assert "table tiny 6/6 again seed 2" in shown
+    assert "table tiny 8/8 again seed 2" in shown
     assert "differs: the tower is random" in shown
 
     monkeypatch.setattr(cells, "measure", lambda *words: pytest.fail("a finished cell is not measured again"))

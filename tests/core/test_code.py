@@ -70,7 +70,7 @@ def test_a_module_that_is_not_there_and_a_relative_import_are_defects(project: P
 
 @pytest.mark.parametrize(
     "module",
-    ["steps.distill.trainer", "steps.teach.contrastive_training", "steps.rank.training", "steps.index.dataset"],
+    ["steps.distill.trainer", "steps.teach.contrastive_training", "steps.training.ranker", "steps.index.dataset"],
 )
 def test_a_checkpoint_outlives_changes_of_tracking_and_of_how_a_stage_starts(module: str) -> None:
     found = closure(module)

@@ -4,22 +4,24 @@ from math import log2
 
 import numpy as np
 import pytest
+import pytrec_eval
 
 from steps.core.measures import (
-    MEASURES,
     NDCG,
-    UNCUT,
     best_hits,
     ndcg_at_10,
     ndcg_at_10_of_matrix,
+    parse_measure,
     per_query,
     trec_order,
 )
 
+MEASURES = ["nDCG@10", "RR@10", "AP@1000", "R@5", "R@20", "R@100", "RR"]
+
 
 def one_query(grades: dict[str, int], ranking: list[str], scores: list[float] | None = None) -> dict[str, float]:
     given = scores or [float(len(ranking) - position) for position in range(len(ranking))]
-    values = per_query({"q": grades}, ["q"], [ranking], [np.array(given, dtype=np.float32)])
+    values = per_query(MEASURES, {"q": grades}, ["q"], [ranking], [np.array(given, dtype=np.float32)])
     return {name: float(value[0]) for name, value in values.items()}
 
 
@@ -29,44 +31,44 @@ def test_graded_query_by_hand() -> None:
     dcg = 2 / log2(3) + 1 / log2(5)
     ideal = 2 / log2(2) + 1 / log2(3) + 1 / log2(4)
     assert found["nDCG@10"] == pytest.approx(dcg / ideal)
-    assert found["MRR@10"] == pytest.approx(1 / 2)
-    assert found["MAP@1000"] == pytest.approx((1 / 2 + 2 / 4) / 3)
-    assert found["Recall@5"] == found["Recall@20"] == found["Recall@100"] == pytest.approx(2 / 3)
+    assert found["RR@10"] == pytest.approx(1 / 2)
+    assert found["AP@1000"] == pytest.approx((1 / 2 + 2 / 4) / 3)
+    assert found["R@5"] == found["R@20"] == found["R@100"] == pytest.approx(2 / 3)
 
 
 def test_cut_offs_fall_where_they_are_named() -> None:
     def at(rank: int) -> dict[str, float]:
         return one_query({"a": 1}, [f"x{number}" for number in range(1, rank)] + ["a"])
 
-    assert at(5)["Recall@5"] == 1
-    assert at(6)["Recall@5"] == 0
-    assert at(10)["MRR@10"] == pytest.approx(1 / 10)
+    assert at(5)["R@5"] == 1
+    assert at(6)["R@5"] == 0
+    assert at(10)["RR@10"] == pytest.approx(1 / 10)
     assert at(10)["nDCG@10"] == pytest.approx(1 / log2(11))
-    assert at(11)["MRR@10"] == at(11)["nDCG@10"] == 0
-    assert at(11)[UNCUT] == pytest.approx(1 / 11)
-    assert at(21)["Recall@20"] == 0
-    assert at(100)["Recall@100"] == 1
-    assert at(1000)["MAP@1000"] == pytest.approx(1 / 1000)
+    assert at(11)["RR@10"] == at(11)["nDCG@10"] == 0
+    assert at(11)["RR"] == pytest.approx(1 / 11)
+    assert at(21)["R@20"] == 0
+    assert at(100)["R@100"] == 1
+    assert at(1000)["AP@1000"] == pytest.approx(1 / 1000)
 
 
 def test_ties_are_ordered_by_document_id_descending_in_every_measure() -> None:
     # all scores equal: trec_eval ranks c, b, a, whatever order the system gave
     found = one_query({"a": 1}, ["a", "b", "c"], [1.0, 1.0, 1.0])
-    assert found["MRR@10"] == pytest.approx(1 / 3)
-    assert found["MAP@1000"] == pytest.approx(1 / 3)
+    assert found["RR@10"] == pytest.approx(1 / 3)
+    assert found["AP@1000"] == pytest.approx(1 / 3)
     assert found["nDCG@10"] == pytest.approx(1 / log2(4))
     assert trec_order(["a", "b", "c"], np.ones(3)) == [2, 1, 0]
 
 
 def test_a_query_without_hits_counts_zero_and_order_is_kept() -> None:
     judgements = {"q2": {"a": 1}, "q1": {"b": 1}}
-    values = per_query(judgements, ["q2", "q1"], [["a"], []], [np.ones(1), np.zeros(0)])
+    values = per_query(MEASURES, judgements, ["q2", "q1"], [["a"], []], [np.ones(1), np.zeros(0)])
     for measure in MEASURES:
         assert values[measure].tolist() == [1.0, 0.0]
 
 
 def test_grade_zero_is_not_relevant() -> None:
-    assert one_query({"a": 0, "b": 1}, ["a", "b"])["MRR@10"] == pytest.approx(1 / 2)
+    assert one_query({"a": 0, "b": 1}, ["a", "b"])["RR@10"] == pytest.approx(1 / 2)
 
 
 def by_hand(grades: dict[str, int], ranked: list[str]) -> float:
@@ -94,7 +96,52 @@ def test_ndcg_of_rankings_and_of_a_matrix_is_that_of_the_formula_with_many_ties(
     everything = [docs] * len(ids)
     np.testing.assert_allclose(ndcg_at_10(qrels, ids, everything, list(scores)), expected, atol=1e-9)
     np.testing.assert_allclose(ndcg_at_10_of_matrix(qrels, ids, docs, scores), expected, atol=1e-9)
-    np.testing.assert_allclose(per_query(qrels, ids, everything, list(scores))[NDCG], expected, atol=1e-9)
+    np.testing.assert_allclose(per_query([NDCG], qrels, ids, everything, list(scores))[NDCG], expected, atol=1e-9)
+
+
+def test_measures_are_those_of_trec_eval_on_a_thousand_runs_with_ties() -> None:
+    random = np.random.default_rng(2)
+    docs = [f"d{number:02}" for number in range(60)]
+    qrels, runs = {}, {}
+    for number in range(1000):
+        judged, hits = (
+            random.permutation(docs)[: random.integers(1, 20)].tolist(),
+            random.permutation(docs)[:50].tolist(),
+        )
+        qrels[f"q{number:03}"] = dict(zip(judged, random.integers(0, 4, len(judged)).tolist(), strict=True))
+        runs[f"q{number:03}"] = dict(zip(hits, random.integers(0, 12, 50).astype(float).tolist(), strict=True))
+    ids = list(qrels)
+    doc_ids, scores = [list(runs[q]) for q in ids], [np.array(list(runs[q].values())) for q in ids]
+    theirs = {
+        "nDCG@10": "ndcg_cut_10", "nDCG@100": "ndcg_cut_100", "AP@1000": "map_cut_1000", "AP": "map",
+        "RR": "recip_rank", "R@5": "recall_5", "R@100": "recall_100", "P@10": "P_10",
+        "Success@5": "success_5", "Rprec": "Rprec", "Bpref": "bpref",
+    }  # fmt: skip
+    for least in (1, 2):
+        evaluator = pytrec_eval.RelevanceEvaluator(qrels, set(theirs.values()), relevance_level=least)
+        expected = evaluator.evaluate(runs)
+        found = per_query([*theirs, "RR@10", "R(rel=3)@5"], qrels, ids, doc_ids, scores, least)
+        for ours, name in theirs.items():
+            assert found[ours].tolist() == [expected[query][name] for query in ids], ours
+        first = [expected[query]["recip_rank"] for query in ids]
+        assert found["RR@10"].tolist() == [value if value >= 1 / 10 else 0 for value in first]
+        assert 0.05 < found["R@5"].mean() < 0.9
+    for at, query in enumerate(ids):  # by hand, ties by id from behind; the name's own grade goes before the data set's
+        ranked = [doc_ids[at][place] for place in trec_order(doc_ids[at], scores[at])]
+        good = {doc for doc, grade in qrels[query].items() if grade >= 3}
+        assert found["R(rel=3)@5"][at] == pytest.approx(len(good & set(ranked[:5])) / max(len(good), 1))
+
+
+@pytest.mark.parametrize(
+    "name", ["ndcg@10", "R", "R@0", "R@5.5", "R(foo=1)@5", "ERR@20", "NumRet", "nDCG@10; x", "@", ""]
+)
+def test_what_trec_eval_does_not_compute_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match=r"is no measure that trec_eval computes by query; possible are nDCG@k, RR@k"):
+        parse_measure(name)
+
+
+def test_other_spellings_have_the_name_of_ir_measures() -> None:
+    assert [str(parse_measure(name)) for name in ("Recall@5", "MAP@10", "MRR@10")] == ["R@5", "AP@10", "RR@10"]
 
 
 def test_the_best_hits_hold_all_that_tie_with_the_last() -> None:

@@ -40,7 +40,7 @@ def test_runs_parents_metrics_models_and_restored_links(project: Path, monkeypat
     with tracking.stage_run("teach", {"epochs": 1, "small": {"layers": [0, 1]}}) as run:
         run.metric("loss", 2.0, step=1)
         run.metric("loss", 1.0, step=2)
-        run.metrics({"nDCG@10": 0.5, "Recall@5|20": 0.1})
+        run.metrics({"nDCG@10": 0.5, "R(rel=2)@100": 0.1})
         run.model(model, "teacher")
     with tracking.stage_run("distill@2l", {}):
         pass
@@ -56,6 +56,7 @@ def test_runs_parents_metrics_models_and_restored_links(project: Path, monkeypat
     teach = runs["teach"]
     assert [m.value for m in api.get_metric_history(teach.info.run_id, "loss")] == [2.0, 1.0]
     assert teach.data.metrics["nDCG_at_10"] == 0.5
+    assert teach.data.metrics["R_rel_2_at_100"] == 0.1
     assert teach.data.params == {"epochs": "1", "small.layers": "[0, 1]"}
     assert teach.data.tags["out_md5.out/teach"] == "m1"
     logged = api.search_logged_models([experiment])

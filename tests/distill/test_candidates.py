@@ -24,6 +24,15 @@ def test_a_batch_is_one_positive_of_each_text_and_all_their_neighbours() -> None
     assert batch.label.shape == batch.counts.shape == (4, len(batch.documents))
 
 
+def test_a_texts_own_candidates_are_its_label_and_its_neighbours() -> None:
+    candidate, rows = some(), np.array([0, 2, 7, 20])
+    batch = candidate.of(rows, 4)
+    for position, row in enumerate(rows.tolist()):
+        label = batch.documents[batch.label[position]].tolist()
+        assert set(batch.documents[batch.own[position]].tolist()) == {*label, *candidate.nearest[row].tolist()}
+    assert not batch.own.all()
+
+
 def test_no_positive_of_a_query_counts_as_its_negative() -> None:
     candidate, rows = some(neighbours=60), np.array([0, 2, 7, 11])  # every document is a candidate
     for step in range(5):

@@ -203,6 +203,18 @@ def test_losses_without_labels_or_candidates_are_refused() -> None:
         check_candidates(scores, LABELS, np.array([2]))
 
 
+def test_layers_want_labels_where_these_weigh_them_alone() -> None:
+    def layered(**knobs: Any) -> Phase:
+        losses = [{"kind": "layer_distillation", "layers": 1} | knobs]
+        return Phase.model_validate({"losses": losses, "epochs": 1.0, "learning_rate": 1e-3, "teacher_top_k": 2})
+
+    for knobs in ({}, {"reweighting": False, "selection": "weighted"}):
+        check_candidates(layered(**knobs), LABELS, np.array([3]))
+        with pytest.raises(UserError, match="layer_distillation needs labels, but no training query"):
+            check_candidates(layered(**knobs), LABELS, np.array([2]))
+    check_candidates(layered(reweighting=False), LABELS, np.array([2]))
+
+
 def test_the_least_cosine_is_that_of_the_mean_vector() -> None:
     vectors = np.random.default_rng(4).normal(loc=1.5, size=(40, 6)).astype(np.float32)
     mean = [math.fsum(float(row[at]) for row in vectors) / 40 for at in range(6)]

@@ -12,7 +12,7 @@ from steps.distill.losses.base import Batch, Loss, Outputs, Targets
 from steps.distill.losses.embedding import DocumentEmbedding, Embedding, QueryDistillation
 
 NOTHING = torch.zeros((7, 0), dtype=torch.bool)
-BATCH = Batch(NOTHING, NOTHING)
+BATCH = Batch(NOTHING, NOTHING, NOTHING)
 
 
 def pairs(seed: int) -> tuple[np.ndarray, np.ndarray]:

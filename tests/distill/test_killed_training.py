@@ -88,7 +88,8 @@ def test_a_teacher_killed_between_and_in_its_rounds_ends_in_the_same_bytes(tmp_p
 
 
 @pytest.mark.parametrize(
-    ("student", "trainings"), [("static", 1), ("weighed", 1), ("2l", 1), ("fresh", 1), ("ranked", 2)]
+    ("student", "trainings"),
+    [("static", 1), ("weighed", 1), ("2l", 1), ("fresh", 1), ("ranked", 2), ("layered", 1), ("joint", 2)],
 )
 def test_a_killed_student_ends_in_the_same_bytes(tmp_path: Path, embedded: Path, student: str, trainings: int) -> None:
     """Each kill falls into the last of its trainings: the second where there are two."""
@@ -107,9 +108,10 @@ def test_a_killed_student_ends_in_the_same_bytes(tmp_path: Path, embedded: Path,
         assert len(states()) == trainings
         assert not (root / "models/distill").exists()
     run_to_end(train_student, root, cache, student)
-    weights = Path("models/distill") / student / "query_encoder"
+    weights = Path("models/distill") / student
     names = sorted(path.relative_to(calm / weights) for path in (calm / weights).rglob("*.safetensors"))
     assert names
+    assert any(name.parts[0] == "teacher" for name in names) == (student == "joint")
     for name in names:
         assert sha256_file(root / weights / name) == sha256_file(calm / weights / name)
     assert not list(cache.rglob("state.pt"))

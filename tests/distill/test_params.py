@@ -22,6 +22,9 @@ QKD = SCHEDULE | {"start": {"fresh": ENCODER}, "losses": [{"kind": "qkd"}]}
 STATIC = SCHEDULE | {"start": {"static": {}}, "losses": [{"kind": "embedding", "distance": "cosine"}]}
 THEN = {"epochs": 1.0, "learning_rate": 1e-4, "losses": [{"kind": "label_softmax"}]}
 
+LAYERS = {"kind": "layer_distillation", "layers": 2}
+JOINT = RANKED | {"losses": [LAYERS, {"kind": "teacher_label_softmax"}], "towers": "symmetric", "targets": "joint"}
+
 
 def distill(student: dict[str, Any], names: list[str] | None = None) -> DistillParams:
     """The tracked params with one student, `it`, through the check that every command makes."""
@@ -45,6 +48,7 @@ def distill(student: dict[str, Any], names: list[str] | None = None) -> DistillP
         RANKED | {"labels": "pseudo", "losses": [*LOSSES, {"kind": "label_binary", "weight": 2.0}]},
         RANKED | {"losses": [*LOSSES, {"kind": "score_softmax", "teacher": "cross", "dims": [8]}]},
         RANKED | {"then": [THEN, THEN | {"learning_rate": 1e-5}]},
+        RANKED | {"losses": [LAYERS | {"selection": "weighted", "state_dim": 64}]},
         QKD | {"losses": [{"kind": "qkd", "cosine_weight": 0.0, "dims": [8], "magnitude": False}]},
         STATIC | {"then": [THEN | {"labels": "pseudo", "teacher_top_k": 3}]},
     ],
@@ -81,8 +85,16 @@ def learning(*losses: dict[str, Any], **more: Any) -> dict[str, Any]:
         (learning({"kind": "score_softmax", "teacher": "cross"}, teacher_top_k=0), "set teacher_top_k"),
         (RANKED | {"labels": "pseudo", "teacher_top_k": 0}, "labels: pseudo takes the .* set teacher_top_k"),
         (learning(DOCUMENTS), "document_embedding trains a document tower; it needs towers: symmetric"),
-        (RANKED | {"towers": "symmetric", "then": [THEN]}, "then: .*use towers: asymmetric"),
+        (RANKED | {"targets": "joint"}, "joint moves the teacher's documents too; it needs towers: symmetric"),
+        (JOINT | {"epochs": "auto"}, "targets: joint needs a number"),
+        (JOINT | {"targets": "online"}, "teacher_label_softmax trains the teacher; set targets: joint"),
+        (learning(LAYERS | {"layers": 0}), r"layers is 0"),
+        (learning(LAYERS | {"teacher": "cross"}), "layer_distillation has no use for a teacher's scores"),
+        (STATIC | {"losses": [LAYERS], "teacher_top_k": 2}, "a static embedding has no layers"),
         (STATIC | {"towers": "symmetric"}, "a static embedding reads no documents"),
+        (RANKED | {"towers": "joint", "then": [THEN]}, "then: .*use towers: asymmetric"),
+        (learning(DOCUMENTS, towers="joint"), "document_embedding trains a document tower; it needs towers: symmetric"),
+        (ALIGNED | {"towers": "joint"}, "towers: joint trains on documents, and no loss compares any; add one"),
         (learning({"kind": "score_softmax", "temperature": 0.0}), r"temperature is 0\.0"),
         (STATIC | {"then": [THEN | {"labels": "pseudo"}]}, "labels: pseudo takes the"),
         (STATIC | {"then": [THEN | {"losses": [DOCUMENTS]}]}, "document_embedding trains a document tower"),
@@ -98,9 +110,20 @@ def test_a_mistake_is_named_with_its_key(student: dict[str, Any], complaint: str
         distill(student)
 
 
+@pytest.mark.parametrize(("towers", "losses"), [("symmetric", [*LOSSES, DOCUMENTS]), ("joint", LOSSES)])
+def test_a_student_with_documents_of_its_own_can_be_described_but_not_released(towers: str, losses: list[Any]) -> None:
+    student = learning(*losses, towers=towers)
+    assert distill(student, names=["2l"]).student["it"].towers == towers
+    with pytest.raises(UserError, match=rf"students names \['it'\], whose towers are {towers}: none can be released"):
+        distill(student, names=["2l", "it"])
+
+
 def test_a_symmetric_student_can_be_described_but_not_released() -> None:
     symmetric = learning(*LOSSES, DOCUMENTS, towers="symmetric")
     assert distill(symmetric, names=["2l"]).student["it"].towers == "symmetric"
+    warmed_up = RANKED | {"towers": "symmetric", "then": [THEN | {"targets": "joint", "losses": JOINT["losses"]}]}
+    for student in (JOINT, warmed_up):
+        assert distill(student, names=["2l"]).student["it"].model_dump(exclude_unset=True) == student
     with pytest.raises(UserError, match=r"students names \['it'\], whose towers are symmetric: none can be released"):
         distill(symmetric, names=["2l", "it"])
 

@@ -7,9 +7,10 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from steps.distill.losses.score import ScoreBinary, ScoreLoss, ScoreSoftmax, ScoreSquared
+from steps.distill.losses.base import Batch, Outputs, Scores, Targets
+from steps.distill.losses.score import ScoreBinary, ScoreKl, ScoreLoss, ScoreMargin, ScoreSoftmax, ScoreSquared
 
-KINDS = [ScoreSoftmax, ScoreBinary, ScoreSquared]
+KINDS = [ScoreSoftmax, ScoreBinary, ScoreSquared, ScoreKl, ScoreMargin]
 
 
 def made(kind: type[ScoreLoss], temperature: float = 1.0) -> ScoreLoss:
@@ -39,8 +40,14 @@ def row_by_hand(kind: type[ScoreLoss], student: list[float], teacher: list[float
             total -= 1 / (1 + math.exp(-b)) * math.log(1 / (1 + math.exp(-a)))
             total -= 1 / (1 + math.exp(b)) * math.log(1 / (1 + math.exp(a)))
         return total
+    if kind is ScoreMargin:
+        best = max(range(len(t)), key=t.__getitem__)
+        margins = [(s[best] - a) - (t[best] - b) for a, b in zip(s, t, strict=True)]
+        return sum(margin**2 for margin in margins) / max(1, len(margins) - 1)  # the best one's is 0
     below_s, below_t = sum(map(math.exp, s)), sum(map(math.exp, t))
-    return -sum(math.exp(b) / below_t * math.log(math.exp(a) / below_s) for a, b in zip(s, t, strict=True))
+    cross = -sum(math.exp(b) / below_t * math.log(math.exp(a) / below_s) for a, b in zip(s, t, strict=True))
+    own = -sum(math.exp(b) / below_t * math.log(math.exp(b) / below_t) for b in t)
+    return cross - own if kind is ScoreKl else cross
 
 
 def by_hand(kind: type[ScoreLoss], mask: np.ndarray, temperature: float, student: np.ndarray = STUDENT) -> float:
@@ -159,3 +166,61 @@ def test_wrong_shapes_and_masks_are_refused(kind: type[ScoreLoss]) -> None:
         mean(made(kind), torch.zeros(4, 5), torch.zeros(4, 6))
     with pytest.raises(ValueError, match="mask"):
         mean(made(kind), torch.zeros(4, 5), torch.zeros(4, 5), torch.ones(5, dtype=torch.bool))
+
+
+@pytest.mark.parametrize("kind", [ScoreKl, ScoreMargin])
+def test_the_teachers_scores_have_a_temperature_of_their_own(kind: type[ScoreLoss]) -> None:
+    student, teacher, mask = torch.tensor(STUDENT), torch.tensor(TEACHER), torch.tensor(MASK)
+    own = kind(kind=kind.model_fields["kind"].annotation.__args__[0], temperature=0.5, teacher_temperature=3.0)
+    assert float(mean(own, student, teacher, mask)) == pytest.approx(
+        float(mean(made(kind, 0.5), student, teacher / 6, mask)), rel=1e-12
+    )
+
+
+def test_kl_moves_a_student_as_the_cross_entropy_of_scores_does_and_is_0_where_both_agree() -> None:
+    sides = [torch.tensor(STUDENT, requires_grad=True) for _ in range(2)]
+    for kind, student in zip((ScoreKl, ScoreSoftmax), sides, strict=True):
+        mean(made(kind, 0.7), student, torch.tensor(TEACHER), torch.tensor(MASK)).backward()
+    assert sides[0].grad is not None and sides[1].grad is not None
+    torch.testing.assert_close(sides[0].grad, sides[1].grad, rtol=1e-12, atol=1e-15)
+    assert float(mean(made(ScoreKl, 0.7), torch.tensor(TEACHER) + 5, torch.tensor(TEACHER))) == pytest.approx(0)
+
+
+def scored(values: np.ndarray, mask: np.ndarray, label: np.ndarray, own: np.ndarray) -> tuple[Outputs, Targets, Batch]:
+    """A student whose scores of the candidates are STUDENT: documents are the axes of its space."""
+    counts = torch.ones(mask.shape, dtype=torch.bool)
+    scores = {"cross": Scores(torch.tensor(values), torch.tensor(mask))}
+    targets = Targets(torch.zeros(4, 5), torch.eye(5, dtype=torch.float64), cosine=False, scores=scores)
+    outputs = Outputs(torch.tensor(STUDENT), torch.tensor(STUDENT))
+    return outputs, targets, Batch(torch.tensor(label), counts, torch.tensor(own))
+
+
+def test_the_positive_of_margins_is_the_label_where_it_is_scored() -> None:
+    label = np.zeros_like(MASK)
+    label[0, 3] = label[1, 0] = label[3, 0] = True  # the teacher did not score the last one
+    loss = ScoreMargin(kind="score_margin", teacher="cross", temperature=2.0, teacher_temperature=0.5)
+    found = loss.values(*scored(TEACHER, MASK, label, np.ones_like(MASK))).tolist()
+    for row in range(4):
+        kept = np.flatnonzero(MASK[row]).tolist()
+        if not kept:
+            assert found[row] == 0
+            continue
+        positive = {0: 3, 1: 0}.get(row, max(kept, key=lambda place: TEACHER[row, place]))
+        margins = [
+            (STUDENT[row, positive] - STUDENT[row, j]) / 2 - (TEACHER[row, positive] - TEACHER[row, j]) / 0.5
+            for j in kept
+            if j != positive
+        ]
+        assert found[row] == pytest.approx(sum(margin**2 for margin in margins) / len(margins), rel=1e-12)
+
+
+@EVERY
+def test_own_candidates_leaves_out_those_of_other_texts(kind: type[ScoreLoss]) -> None:
+    own = np.random.default_rng(8).random(MASK.shape) < 0.7
+    name = kind.model_fields["kind"].annotation.__args__[0]
+    loss = kind(kind=name, teacher="cross", temperature=0.7, own_candidates=True)
+    label = np.zeros_like(MASK)
+    found = loss.values(*scored(TEACHER, np.ones_like(MASK), label, own))
+    expected = loss.rows(torch.tensor(STUDENT), torch.tensor(TEACHER), torch.tensor(own))
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=0)
+    assert not torch.equal(found, loss.rows(torch.tensor(STUDENT), torch.tensor(TEACHER), torch.ones(4, 5) > 0))

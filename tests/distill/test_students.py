@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
-from stages import STATIC, distill_params, run_distill, run_embed, run_score
+from stages import SCORE, STATIC, distill_params, run_distill, run_embed, run_score
 from towers import other_weights
 from transformers import BertModel
 
@@ -18,6 +18,7 @@ from steps.core.errors import UserError
 from steps.core.files import read_json, write_json
 from steps.core.tables import read_table
 from steps.core.towers import load_tower
+from steps.core.tracking import NullRun
 from steps.distill.objective import Objective
 from steps.distill.params import DistillParams
 from steps.distill.students import Student
@@ -45,6 +46,13 @@ THEN = {
     "losses": [{"kind": "label_softmax"}, {"kind": "score_softmax"}],
     "teacher_top_k": 2,
 }
+LAYERS = {"kind": "layer_distillation", "layers": 2, "redraw_steps": 3, "weights_by": "batch"}
+TOGETHER = [
+    {"kind": "label_softmax", "temperature": 0.2},
+    {"kind": "teacher_label_softmax", "temperature": 0.2},
+    {"kind": "mutual_kl", "temperature": 0.2},
+    LAYERS,
+]
 STUDENTS: dict[str, dict[str, Any]] = {
     "l2": TWO_LAYERS | {"losses": [{"kind": "embedding", "distance": "l2"}]},
     "cosine with dims": TWO_LAYERS | {"losses": [{"kind": "embedding", "distance": "cosine", "dims": [4, 16]}]},
@@ -52,6 +60,10 @@ STUDENTS: dict[str, dict[str, Any]] = {
     "asymmetric, pseudo-labels": RANKED | {"labels": "pseudo"},
     "scores with dims": RANKED | {"losses": [{"kind": "score_softmax", "temperature": 0.2, "dims": [8]}]},
     "symmetric": RANKED | {"towers": "symmetric", "losses": [*EVERY_LOSS, {"kind": "document_embedding"}]},
+    "layers": RANKED | {"losses": [{"kind": "embedding"}, LAYERS], "start": {"layers": [0, 1, -1]}},
+    "teacher trains along": RANKED
+    | {"losses": TOGETHER, "start": {"layers": [0, 1, -1]}, "towers": "symmetric", "targets": "joint"},
+    "joint": RANKED | {"towers": "joint", "max_document_length": 24},
     "qkd": SHORT | {"start": FRESH, "losses": [{"kind": "qkd"}], "batch_size": 64, "epochs": 8.0},
     "static, then ranked": STATIC | {"then": [THEN | {"labels": "pseudo"}]},
     "aligned, then ranked": ALIGNED | {"then": [THEN]},
@@ -121,6 +133,35 @@ def test_a_symmetric_students_documents_are_its_own(root: Path) -> None:
     assert np.abs(routed.encode_document(TEXTS) - teacher.encode(TEXTS)).max() > 1e-3
 
 
+def test_the_teachers_document_tower_trains_along_with_a_joint_student(root: Path) -> None:
+    output = run_distill(root, "it", one(STUDENTS["joint"]))
+    alone = SentenceTransformer(str(output / "query_encoder"), device="cpu")
+    routed = SentenceTransformer(str(output / "router"), device="cpu")
+    teacher = SentenceTransformer(str(root / "models/teach/dense/tower"), device="cpu")
+    np.testing.assert_allclose(routed.encode_query(TEXTS), alone.encode(TEXTS), atol=1e-6)
+    assert np.abs(routed.encode_document(TEXTS) - teacher.encode(TEXTS)).max() > 1e-3
+    assert np.abs(routed.encode_document(TEXTS) - routed.encode_query(TEXTS)).max() > 1e-3
+    trained = routed[0].sub_modules["document"][0].auto_model.state_dict()  # type: ignore[union-attr]
+    before = teacher[0].auto_model.state_dict()  # type: ignore[union-attr]
+    assert trained.keys() == before.keys()
+    moved = [name for name in before if name.startswith("encoder") and name.endswith("dense.weight")]
+    assert moved and not any(torch.equal(trained[name], before[name]) for name in moved)
+    still = one(STUDENTS["joint"] | {"learning_rate": 1e-30})
+    unmoved = SentenceTransformer(str(run_distill(root, "it", still) / "router"), device="cpu")
+    np.testing.assert_allclose(unmoved.encode_document(TEXTS), teacher.encode(TEXTS), atol=1e-5)
+
+
+def test_a_teacher_that_trains_along_changes_and_is_kept_beside_the_student(root: Path) -> None:
+    report = run_distill(root, "it", one(STUDENTS["teacher trains along"])) / "report.json"
+    assert read_json(report)["losses"] == [loss["kind"] for loss in TOGETHER]
+    before, after = (load_tower(folder) for folder in (root / "models/teach/dense/tower", report.parent / "teacher"))
+    assert np.abs(after.encode(TEXTS) - before.encode(TEXTS)).max() > 1e-3
+    still = run_distill(
+        root, "it", one(STUDENTS["teacher trains along"] | {"targets": "stored", "losses": [TOGETHER[0], LAYERS]})
+    )
+    assert not (still / "teacher").exists()
+
+
 def test_a_second_phase_begins_where_the_first_ended(root: Path) -> None:
     plain = weights(run_distill(root, "it", one(ALIGNED)))
     still = THEN | {"learning_rate": 1e-30}
@@ -178,7 +219,18 @@ def test_the_teacher_never_runs(root: Path, name: str, monkeypatch: pytest.Monke
         load_tower(root / "models/teach/dense/tower").encode(TEXTS)
 
 
-@pytest.mark.parametrize("name", ["cosine with dims", "asymmetric", "symmetric", "static, then ranked"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "cosine with dims",
+        "asymmetric",
+        "symmetric",
+        "joint",
+        "static, then ranked",
+        "layers",
+        "teacher trains along",
+    ],
+)
 def test_small_passes_give_the_same_student(root: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     sizes: set[int] = set()
     forward = Objective.forward
@@ -231,3 +283,39 @@ def test_a_student_learns_from_a_second_teachers_scores(root: Path) -> None:
     assert not all(torch.equal(tensor, alone[name]) for name, tensor in learned.items())
     with pytest.raises(UserError, match=r"teacher_top_k is 5, but .*nearest\.npy holds 4"):
         run_distill(root, "it", one(both | {"teacher_top_k": 5}))
+
+
+class Named(NullRun):
+    """Knows which metrics it got."""
+
+    def __init__(self) -> None:
+        self.names: set[str] = set()
+
+    def metrics(self, values: Any, step: int | None = None) -> None:
+        self.names |= set(values)
+
+
+def test_two_teachers_score_in_one_objective_and_texts_that_none_scored_do_not_train(root: Path) -> None:
+    kept = {}
+    for name, seed in (("first", 5), ("second", 6)):
+        other_weights(root / "models/teach/dense/tower", root / f"models/teach/{name}/tower", seed=seed)
+        write_json(root / f"models/teach/{name}/report.json", {"kind": "dual_encoder"})
+        scores = run_score(root, name, SCORE.model_copy(update={"depth": 3, "max_texts": 150, "seed": seed}))
+        kept[name] = set(read_table(scores, "scores")["text_row"].to_pylist())
+        assert len(kept[name]) == 150 and read_json(scores / "report.json")["targets"]["documents"] == 3
+    both = [
+        {"kind": "score_kl", "teacher": "first", "temperature": 0.2, "teacher_temperature": 0.1},
+        {"kind": "score_margin", "teacher": "second"},
+    ]
+    phase = {"losses": both, "epochs": 1.0, "learning_rate": 1e-3, "teacher_top_k": 3}
+    run = Named()
+    output = run_distill(root, "it", one(ALIGNED | {"then": [phase]}), run)
+    report = read_json(output / "report.json")
+    assert {"phase2.train_loss.score_kl@first", "phase2.train_loss.score_margin@second"} <= run.names
+    alone = read_json(run_distill(root, "it", one(ALIGNED)) / "report.json")
+    held = set(read_table(output, "held_out")["text"].to_pylist())
+    texts = read_table(root / "data/embed", "alignment_texts")["text"].to_pylist()
+    seen = [row for row in kept["first"] | kept["second"] if texts[row] not in held]
+    assert report["texts_seen"] - alone["texts_seen"] == len(seen) < alone["texts_seen"]
+    with pytest.raises(UserError, match=r"teacher_top_k is 4, but .*has scores of 3 documents of a text; set"):
+        run_distill(root, "it", one(ALIGNED | {"then": [phase | {"teacher_top_k": 4}]}))

@@ -8,14 +8,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from evaluate_fakes import fake_systems, params, write_inputs
+from evaluate_fakes import RULE, fake_systems, params, write_inputs
 
 from steps.core.judged import read_judged_sets
 from steps.core.tables import read_table, write_table
 from steps.core.tracking import NullRun
-from steps.evaluate import cache
+from steps.evaluate import cache, diagnosis
 from steps.evaluate.cache import measure_all
 from steps.evaluate.closeness import read_texts
+from steps.evaluate.diagnosis import diagnose_all
 from steps.evaluate.measuring import Task
 from steps.evaluate.results import Result
 from steps.evaluate.run import Folders, evaluate
@@ -43,11 +44,11 @@ def test_a_changed_student_is_measured_alone(
 ) -> None:
     folders = Folders(*(tmp_path / name for name in ("ingest", "mine", "embed", "generate", "teach", "distill")))
     reports = tmp_path / "reports"
-    evaluate(systems, folders, reports, params(), NullRun())
+    evaluate(systems, folders, reports, params(), RULE, NullRun())
     assert "evaluate: measured bm25, teacher, static, 2l\n" in capsys.readouterr().out
     first = json.loads((reports / "metrics.json").read_text())
     changed = fake_systems(tmp_path, write_inputs(tmp_path), static=1, **{"2l": 3})
-    evaluate(changed, folders, reports, params(), NullRun())
+    evaluate(changed, folders, reports, params(), RULE, NullRun())
     assert "evaluate: measured 2l; bm25, teacher, static from the cache\n" in capsys.readouterr().out
     fakes: dict[str, Any] = {system.name: system.release for system in (changed.teacher, *changed.students)}
     assert {name for name, release in fakes.items() if release.searched} == {"2l"}
@@ -66,10 +67,10 @@ def test_a_second_evaluation_is_the_first_one_to_the_byte(tmp_path: Path, system
     folders = Folders(*(tmp_path / name for name in ("ingest", "mine", "embed", "generate", "teach", "distill")))
     written = []
     for name in ("one", "two"):
-        evaluate(systems, folders, tmp_path / name, params(), NullRun())
+        evaluate(systems, folders, tmp_path / name, params(), RULE, NullRun())
         files = sorted(path for path in (tmp_path / name).rglob("*") if path.is_file())
         written.append({path.relative_to(tmp_path / name): path.read_bytes() for path in files})
-    assert written[0] == written[1] and len(written[0]) == 4 + 8
+    assert written[0] == written[1] and len(written[0]) == 5 + 8
 
 
 def teacher_of_another_content(systems: Systems) -> Systems:
@@ -172,3 +173,26 @@ def test_the_results_used_last_are_kept(tmp_path: Path, systems: Systems, monkey
         measure_all(systems, task_of(tmp_path, run_depth=depth))
     assert measure_all(systems, task_of(tmp_path, run_depth=12)).measured == []
     assert measure_all(systems, task_of(tmp_path, run_depth=10)).measured == ALL
+
+
+def test_a_second_look_is_known_by_all_that_it_depends_on(
+    tmp_path: Path, systems: Systems, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[str] = []
+    diagnose = diagnosis.diagnose
+    monkeypatch.setattr(
+        diagnosis, "diagnose", lambda tower, *rest: (looked.append(tower.name), diagnose(tower, *rest))[1]
+    )
+
+    def look(given: Systems, **changes: object) -> list[str]:
+        looked.clear()
+        task = task_of(tmp_path, **changes)
+        diagnose_all(given, task, measure_all(given, task).results["teacher"])
+        return list(looked)
+
+    assert look(systems) == ALL[1:]
+    assert look(systems, run_depth=11, examples=1, latency_queries=11) == []
+    for changes in ({"perturbations": ["typos"]}, {"perturbed_queries": 4}, {"seed": 14}):
+        assert look(systems, **changes) == ALL[1:]
+    assert look(fake_systems(tmp_path, write_inputs(tmp_path), static=1, **{"2l": 3})) == ["2l"]
+    assert look(teacher_of_another_content(systems)) == ALL[1:]

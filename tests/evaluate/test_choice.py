@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
+from evaluate_fakes import RULE
 from scipy import stats
 
 from steps.evaluate.choice import choose
@@ -36,7 +37,7 @@ def values(quality: dict[str, float]) -> dict[str, list[np.ndarray]]:
     ],
 )
 def test_the_budget_decides_who_may_be_chosen(budget: float, first: Any, second: Any, over: list[str]) -> None:
-    choice = choose(values(QUALITY), P50, budget)
+    choice = choose(values(QUALITY), P50, budget, RULE)
     assert (choice.student, choice.runner_up) == (first, second)
     assert choice.over_budget == {name: P50[name] for name in over}
     assert (choice.p50_ms, choice.runner_up_p50_ms) == (P50.get(first), P50.get(second))
@@ -46,14 +47,58 @@ def test_the_budget_decides_who_may_be_chosen(budget: float, first: Any, second:
 
 def test_of_equals_the_faster_is_chosen_then_the_first_by_name() -> None:
     same = values({"a": 0.5, "b": 0.5, "c": 0.5})
-    choice = choose(same, {"a": 2.0, "b": 1.0, "c": 1.0}, 0.0)
+    choice = choose(same, {"a": 2.0, "b": 1.0, "c": 1.0}, 0.0, RULE)
     assert (choice.student, choice.runner_up, choice.difference, choice.p_value) == ("b", "c", 0.0, 1.0)
+
+
+def noisy(queries: int, loss: float, noise: float) -> dict[str, list[np.ndarray]]:
+    """`slow` has mean 0.7 on two data sets, `fast` loses a share of it on the second; noise of mean 0 over queries."""
+    random = np.random.default_rng(4)
+    slow = [random.uniform(0.4, 1.0, queries) for _ in range(2)]
+    slow = [each - each.mean() + 0.7 for each in slow]
+    spread = [random.normal(0, noise, queries) for _ in range(2)]
+    losses = (1e-9, loss * 0.7)
+    fast = [each - lost + by - by.mean() for each, lost, by in zip(slow, losses, spread, strict=True)]
+    return {"slow": slow, "fast": fast}
+
+
+def test_the_fastest_that_is_no_worse_than_the_best_is_chosen() -> None:
+    times = {"slow": 4.0, "fast": 1.0}
+    choice = choose(noisy(5000, 0.002, 0.02), times, 0.0, RULE)
+    assert (choice.student, choice.runner_up, choice.best) == ("fast", "slow", "slow")
+    assert choice.difference == pytest.approx(-0.0007, abs=1e-6) and choice.ndcg == pytest.approx(0.6993)
+    assert -RULE.margin < choice.bounds["fast"] < -0.002
+    assert choice.reason == (
+        "fastest that is shown to lose less than 0.50% of the best one's (slow) nDCG@10 on dev, with 95% confidence"
+    )
+    metrics = {"choice": choice.as_dict(), "latency": {"teacher": {}, **times}, "datasets_dev": {"a": {}}}
+    assert choice_lines(metrics) == [
+        "Choice: fast, of 2 the fastest that is shown to lose less than 0.50% of the best one's (slow) nDCG@10, with"
+        " 95% confidence: nDCG@10 0.6993 on dev, 1 ms",
+        "Runner-up: slow, 0.7000, 4 ms; 0.0007 more (paired t-test, p < 0.001)",
+    ]
+    outside = choose(noisy(5000, 0.008, 0.02), times, 0.0, RULE)
+    assert (outside.student, outside.runner_up, outside.reason) == ("slow", "fast", "best mean nDCG@10 on dev")
+    assert outside.bounds["fast"] < -0.008, "on the data set where it is worst"
+
+
+def test_what_few_queries_cannot_show_goes_to_whom_faster_student_says() -> None:
+    few, times = noisy(100, 0.002, 0.3), {"slow": 4.0, "fast": 1.0}
+    assert choose(few, times, 0.0, RULE).student == "slow"
+    unless = choose(few, times, 0.0, RULE, "unless_worse")
+    assert unless.student == "fast" and "that is not shown to lose more than 0.50%" in unless.reason
+    shown = choose(noisy(5000, 0.02, 0.02), times, 0.0, RULE, "unless_worse")
+    assert shown.student == "slow" and shown.bounds["fast"] < -RULE.margin
+    test = choose(few, times, 0.0, RULE, "unless_worse", "test")
+    assert test.student == "fast" and "nDCG@10 on test, as there are no dev queries" in test.reason
+    nothing = choose(few, times, 0.0, RULE, "unless_worse", "nothing")
+    assert (nothing.student, nothing.runner_up, nothing.bounds) == ("slow", "fast", {}), "a margin of nDCG is none here"
 
 
 def test_the_difference_is_tested_as_scipy_does() -> None:
     random = np.random.default_rng(3)
     ours, theirs = random.uniform(size=(2, 30)), random.uniform(size=(2, 30))
-    one = choose({"a": [ours[0]], "b": [theirs[0]]}, {"a": 1.0, "b": 1.0}, 0.0)
+    one = choose({"a": [ours[0]], "b": [theirs[0]]}, {"a": 1.0, "b": 1.0}, 0.0, RULE)
     assert one.p_value == pytest.approx(stats.ttest_rel(ours[0], theirs[0]).pvalue)
     # the sum of two means is the difference of the one and the negative of the other: Welch's test of two samples
     first, second = ours[0] - theirs[0], (ours[1] - theirs[1])[:7]
@@ -68,7 +113,7 @@ def test_without_variance_there_is_no_doubt_and_with_one_query_nothing_but() -> 
 
 def said(budget: float, dev: bool = True) -> list[str]:
     metrics = {
-        "choice": choose(values(QUALITY), P50, budget).as_dict(),
+        "choice": choose(values(QUALITY), P50, budget, RULE).as_dict(),
         "latency": {"teacher": {}, **{name: {} for name in QUALITY}},
         "datasets_dev": {"api": {}} if dev else {},
     }
@@ -93,7 +138,7 @@ def test_the_choice_is_said_with_its_runner_up_and_who_was_too_slow() -> None:
 
 
 def test_without_judgements_the_overlap_with_the_teacher_decides() -> None:
-    choice = choose(values(QUALITY), P50, 0.5, "nothing")
+    choice = choose(values(QUALITY), P50, 0.5, RULE, judged_on="nothing")
     assert (choice.student, choice.ndcg, choice.runner_up_ndcg) == ("2l", None, None)
     assert [choice.overlap, choice.runner_up_overlap] == pytest.approx([0.65, 0.62])
     metrics = {"choice": choice.as_dict(), "latency": {"teacher": {}, **{name: {} for name in QUALITY}}}
@@ -101,7 +146,7 @@ def test_without_judgements_the_overlap_with_the_teacher_decides() -> None:
         "Choice: 2l, the closest to the teacher of 3 within 0.5 ms a query: 65.0% of the teacher's top 10, as nothing"
         " is judged, 0.38 ms"
     )
-    assert "overlap" not in choose(values(QUALITY), P50, 0.0).as_dict()
+    assert "overlap" not in choose(values(QUALITY), P50, 0.0, RULE).as_dict()
 
 
 def test_a_changed_budget_retrains_no_student() -> None:

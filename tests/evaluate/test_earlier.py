@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from evaluate_fakes import FakeRelease, bag_of_words, fake_systems, params, write_inputs
+from evaluate_fakes import RULE, FakeRelease, bag_of_words, fake_systems, params, write_inputs
 from scipy.stats import ttest_rel
 from sentence_transformers import SentenceTransformer
 from towers import other_weights
@@ -21,7 +21,6 @@ from steps.core.document_texts import FIELDS, DocumentTemplate
 from steps.core.errors import UserError
 from steps.core.files import write_json
 from steps.core.judged import JudgedSet, read_judged_sets
-from steps.core.measures import MEASURES
 from steps.core.tables import read_table, table_from_rows, write_table
 from steps.core.tracking import NullRun
 from steps.evaluate import earlier as module
@@ -111,7 +110,7 @@ def test_a_tower_searches_the_whole_corpus_as_a_float64_ranking_does(world: Path
 
 def with_earlier(root: Path, earlier: list[Earlier]) -> Systems:
     release: Any = FakeRelease(write_documents(root))
-    systems = fake_systems(root, release.documents, **{"static": 1, "2l": 4})
+    systems = fake_systems(root, release.documents_by_set, **{"static": 1, "2l": 4})
     return replace(systems, earlier=earlier)
 
 
@@ -140,7 +139,7 @@ def test_what_was_measured_or_read_is_not_again(world: Path, monkeypatch: pytest
         assert (again.measured, again.timed) == ([], [])
         for name in ("base", "round_0"):
             for one, other in zip(first.results[name].scored, again.results[name].scored, strict=True):
-                assert all(np.array_equal(one.values[each], other.values[each]) for each in MEASURES)
+                assert all(np.array_equal(one.values[each], other.values[each]) for each in params().measures)
     # other judgements are other results, over vectors that are there
     qrels = read_table(world / "ingest", "qrels")
     write_table(world / "ingest", "qrels", qrels.slice(1))
@@ -200,7 +199,7 @@ def test_where_nothing_is_judged_no_tower_reads_anything(tmp_path: Path) -> None
     systems = fake_systems(tmp_path, write_inputs(tmp_path, judged=()), **{"static": 1, "2l": 4})
     systems = replace(systems, earlier=[Earlier("base", "x", no_reading)])  # type: ignore[arg-type]
     folders = Folders(*(tmp_path / name for name in ("ingest", "mine", "embed", "generate", "teach", "distill")))
-    stage.evaluate(systems, folders, tmp_path / "reports", params(), NullRun())
+    stage.evaluate(systems, folders, tmp_path / "reports", params(), RULE, NullRun())
     metrics = json.loads((tmp_path / "reports/metrics.json").read_text())
     assert metrics["gain"] == metrics["gain_dev"] == metrics["gain_overall"] == {}
 
@@ -288,7 +287,7 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folders = Folders(*(root / name for name in ("ingest", "mine", "embed", "generate", "teach", "distill")))
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setenv("SLIMTOWER_CACHE", str(root / "cache"))
-        stage.evaluate(systems, folders, root / "reports", params(), NullRun())
+        stage.evaluate(systems, folders, root / "reports", params(), RULE, NullRun())
     return root / "reports"
 
 
@@ -351,7 +350,7 @@ def test_the_stage_opens_earlier_towers_only_when_asked(
 
     def run(earlier_towers: bool) -> None:
         releases = {"static": world / "static"}
-        stage.run(*folders, releases, world / "reports", params(earlier_towers=earlier_towers), NullRun())
+        stage.run(*folders, releases, world / "reports", params(earlier_towers=earlier_towers), RULE, NullRun())
 
     run(False)
     run(True)
@@ -382,6 +381,7 @@ def test_the_teacher_itself_as_an_earlier_tower_is_equal_to_it_over_the_real_ind
         {name: root / "models/release" / name for name in ("static", "2l")},
         root / "reports",
         params(earlier_towers=True),
+        RULE,
         NullRun(),
     )
     metrics = json.loads((root / "reports/metrics.json").read_text())

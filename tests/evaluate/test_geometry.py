@@ -128,7 +128,7 @@ def test_the_best_hits_of_every_query_are_kept(monkeypatch: pytest.MonkeyPatch) 
     values = np.linspace(1, 0, 30)
     asked = JudgedSet("api", "test", ["q0", "q1", "q2"], ["x"] * 3, {f"q{row}": {"d0": 1} for row in range(3)})
     _, (scores, doc_ids) = score_and_keep(
-        "m", lambda dataset, texts, k: ([values] * len(texts), [ids] * len(texts)), asked, 30
+        "m", lambda dataset, texts, k: ([values] * len(texts), [ids] * len(texts)), asked, 30, ["nDCG@10"]
     )
     assert doc_ids == [ids[:10]] * 3
     assert [each.tolist() for each in scores] == [values[:10].tolist()] * 3

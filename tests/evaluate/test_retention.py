@@ -5,9 +5,11 @@ import math
 import numpy as np
 import pytest
 from scipy.stats import t as student_t
+from scipy.stats import ttest_ind
 
 from steps.core.errors import UserError
-from steps.evaluate.retention import bootstrap_mean_ratio, compare, retention
+from steps.evaluate.as_one import counted, joint_means, units, weights
+from steps.evaluate.retention import bootstrap_means, compare, p_value, retention
 
 
 def test_three_definitions_by_hand() -> None:
@@ -20,6 +22,9 @@ def test_three_definitions_by_hand() -> None:
     assert found.ratio_of_means == pytest.approx((0.8 + 0.15) / (0.8 + 0.25))
     assert found.worst == pytest.approx(0.6)
     assert found.ci95_low <= found.mean_of_ratios <= found.ci95_high
+    assert {name: share.ratio for name, share in found.of_set.items()} == pytest.approx({"easy": 1.0, "hard": 0.6})
+    assert all(share.ci95_low <= share.ratio <= share.ci95_high for share in found.of_set.values())
+    assert "of_set" not in found.as_dict()
 
 
 def test_interval_is_a_point_when_every_query_keeps_the_same_share() -> None:
@@ -28,11 +33,42 @@ def test_interval_is_a_point_when_every_query_keeps_the_same_share() -> None:
     assert (found.ci95_low, found.ci95_high) == pytest.approx((0.9, 0.9))
 
 
+def test_data_sets_that_count_as_one_are_one_mean() -> None:
+    paired = {
+        "cqadupstack-a": (np.array([0.4, 0.2]), np.array([0.5, 0.5])),
+        "cqadupstack-b": (np.array([0.9]), np.array([0.9])),
+        "other": (np.array([0.5, 0.5]), np.array([1.0, 1.0])),
+    }
+    found = retention(paired, 200, 1, ["cqadupstack"])
+    one = (0.3 + 0.9) / (0.5 + 0.9)
+    assert found.mean_of_ratios == pytest.approx((one + 0.5) / 2)
+    assert found.ratio_of_means == pytest.approx((0.6 + 0.5) / (0.7 + 1.0))
+    assert {name: share.ratio for name, share in found.of_set.items()} == pytest.approx(
+        {"cqadupstack": one, "other": 0.5}
+    )
+    assert weights(list(paired), ["cqadupstack"]) == [0.25, 0.25, 0.5]
+    assert units(["cqadupstack", "b-c", "b"], ["b", "x"]) == {"cqadupstack": ["cqadupstack"], "b": ["b-c", "b"]}
+    sets = {name: {"teacher": {"nDCG@10": float(values[1].mean())}} for name, values in paired.items()}
+    joint = joint_means(sets, ["cqadupstack"])
+    assert joint == {"cqadupstack": {"teacher": {"nDCG@10": pytest.approx(0.7)}}}
+    shown = counted({"datasets": sets, "as_one": joint})
+    assert {name: models["teacher"]["nDCG@10"] for name, models in shown.items()} == {"cqadupstack": 0.7, "other": 1.0}
+
+
+def test_a_weighted_t_test_is_welchs_of_the_weighted_means() -> None:
+    random = np.random.default_rng(0)
+    one, other = random.normal(0.1, 1, 12), random.normal(0.3, 2, 30)
+    expected = ttest_ind(0.25 * one, -0.75 * other, equal_var=False).pvalue
+    assert p_value([one, other], [0.25, 0.75]) == pytest.approx(expected)
+    assert p_value([one, other], [0.5, 0.5]) == pytest.approx(p_value([one, other]))
+
+
 def test_bootstrap_spread_agrees_with_the_delta_method() -> None:
     random = np.random.default_rng(0)
     teacher = random.uniform(0.4, 1.0, 500)
     student = teacher * random.uniform(0.8, 1.0, 500)
-    draws = bootstrap_mean_ratio({"a": (student, teacher)}, samples=2000, seed=3)
+    means = bootstrap_means({"a": (student, teacher)}, samples=2000, seed=3)["a"]
+    draws = means[0] / means[1]
     ratio = student.mean() / teacher.mean()
     expected = np.std(student - ratio * teacher) / math.sqrt(500) / teacher.mean()
     assert draws.std() == pytest.approx(expected, rel=0.1)
@@ -41,8 +77,8 @@ def test_bootstrap_spread_agrees_with_the_delta_method() -> None:
 
 def test_bootstrap_follows_its_seed() -> None:
     paired = {"a": (np.array([0.1, 0.9, 0.4]), np.array([0.3, 0.8, 0.5]))}
-    assert (bootstrap_mean_ratio(paired, 50, 7) == bootstrap_mean_ratio(paired, 50, 7)).all()
-    assert (bootstrap_mean_ratio(paired, 50, 7) != bootstrap_mean_ratio(paired, 50, 8)).any()
+    assert (bootstrap_means(paired, 50, 7)["a"] == bootstrap_means(paired, 50, 7)["a"]).all()
+    assert (bootstrap_means(paired, 50, 7)["a"] != bootstrap_means(paired, 50, 8)["a"]).any()
 
 
 def test_a_teacher_that_finds_nothing_is_an_error() -> None:

@@ -10,12 +10,11 @@ from pathlib import Path
 import ir_measures
 import numpy as np
 import pytest
-from evaluate_fakes import bag_of_words, fake_systems, params, write_inputs
+from evaluate_fakes import RULE, bag_of_words, fake_systems, params, write_inputs
 
 from steps.core.errors import UserError
 from steps.core.files import write_json
 from steps.core.judged import read_judged_sets
-from steps.core.measures import MEASURES
 from steps.core.tables import read_table
 from steps.core.tracking import NullRun, Run
 from steps.evaluate import run as stage
@@ -53,7 +52,7 @@ def evaluate(
     documents = write_inputs(root, judged=judged)
     folders = Folders(*(root / name for name in ("ingest", "mine", "embed", "generate", "teach", "distill")))
     given = systems or fake_systems(root, documents, **KNOWN)
-    stage.evaluate(given, folders, root / "reports", params(**changes), run or NullRun())
+    stage.evaluate(given, folders, root / "reports", params(**changes), RULE, run or NullRun())
     return root / "reports"
 
 
@@ -71,12 +70,14 @@ def test_metrics_have_the_documented_keys(reports: Path) -> None:
     assert set(metrics) == {
         "datasets", "datasets_dev", "retention", "significance", "latency", "sizes", "indexes", "serving", "geometry",
         "queries", "audit", "settings", "choice", "closeness", "closeness_texts", "gain", "gain_dev", "gain_overall",
+        "fused", "slices", "perturbed", "proposition", "space", "effort", "semantic_ids",
+        "retention_by_set", "against_teacher", "agreement", "as_one", "as_one_dev",
     }  # fmt: skip
     for part in ("datasets", "datasets_dev"):
         assert set(metrics[part]) == {"api", "med"}
         for models in metrics[part].values():
             assert set(models) == {"bm25", "teacher", "static", "2l"}
-            assert all(set(values) == set(MEASURES) for values in models.values())
+            assert all(set(values) == set(params().measures) for values in models.values())
     assert set(metrics["retention"]) == {"static", "2l"}
     assert set(metrics["retention"]["2l"]) == {"mean_of_ratios", "ratio_of_means", "worst", "ci95_low", "ci95_high"}
     assert set(metrics["latency"]) == {"teacher", "static", "2l"}
@@ -95,7 +96,9 @@ def test_metrics_have_the_documented_keys(reports: Path) -> None:
     assert metrics["queries"]["api"] == {"test": 10, "dev": 10}
     assert metrics["closeness"] == metrics["closeness_texts"] == {}
     assert metrics["gain"] == metrics["gain_dev"] == metrics["gain_overall"] == {}
-    names = {metrics["choice"].pop(key) for key in ("student", "runner_up", "reason")}
+    knobs = [row.pop("knob") for models in metrics["effort"].values() for row in models.values()]
+    assert knobs == ["nprobe"] * 6
+    names = {metrics["choice"].pop(key) for key in ("student", "runner_up", "best", "reason")}
     assert names == {"static", "2l", "best mean nDCG@10 on dev"}
     assert all(isinstance(value, int | float) for value in _leaves(metrics)), "only numbers differ usefully"
 
@@ -126,14 +129,14 @@ def test_the_page_says_whose_judgements_are_clicks(tmp_path: Path) -> None:
 def test_per_query_values_average_to_the_metrics(reports: Path) -> None:
     metrics = json.loads((reports / "metrics.json").read_text())
     rows = read_table(reports, "per_query").to_pylist()
-    assert len(rows) == 2 * 20 * 4 * len(MEASURES)  # data sets x queries x models x measures
+    assert len(rows) == 2 * 20 * 4 * len(params().measures)  # data sets x queries x models x measures
     chosen = [
         row["value"]
         for row in rows
-        if (row["dataset"], row["split"], row["model"], row["measure"]) == ("med", "dev", "static", "MRR@10")
+        if (row["dataset"], row["split"], row["model"], row["measure"]) == ("med", "dev", "static", "RR@10")
     ]
     assert len(chosen) == 10
-    assert metrics["datasets_dev"]["med"]["static"]["MRR@10"] == pytest.approx(np.mean(chosen))
+    assert metrics["datasets_dev"]["med"]["static"]["RR@10"] == pytest.approx(np.mean(chosen))
 
 
 def test_run_files_are_trec_and_score_what_was_measured(reports: Path) -> None:
@@ -253,7 +256,7 @@ def test_nothing_but_the_outputs_remains_and_a_rerun_replaces_them(tmp_path: Pat
     stale.write_text("left by an earlier run")
     evaluate(tmp_path)
     assert {path.name for path in first.iterdir()} == {
-        "metrics.json", "report.html", "frontier.csv", "per_query.parquet", "runs",
+        "metrics.json", "report.html", "frontier.csv", "per_query.parquet", "slices.parquet", "runs",
     }  # fmt: skip
     assert not stale.exists()
 
@@ -281,7 +284,7 @@ def test_without_dev_the_report_still_stands(tmp_path: Path) -> None:
     test = metrics["datasets"]
     assert metrics["choice"]["ndcg"] == pytest.approx(np.mean([models["2l"]["nDCG@10"] for models in test.values()]))
     assert "on test, as there are no dev queries" in (reports / "report.html").read_text()
-    assert "Where" not in (reports / "report.html").read_text().split("<main>")[1].split("How it was made")[0]
+    assert "Cases" not in (reports / "report.html").read_text()
 
 
 def test_where_nothing_is_judged_the_closest_to_the_teacher_is_chosen(
@@ -290,9 +293,18 @@ def test_where_nothing_is_judged_the_closest_to_the_teacher_is_chosen(
     reports = evaluate(tmp_path, judged=())
     metrics = json.loads((reports / "metrics.json").read_text())
     assert {path.name for path in reports.iterdir()} == {
-        "metrics.json", "report.html", "frontier.csv", "per_query.parquet", "runs",
+        "metrics.json", "report.html", "frontier.csv", "per_query.parquet", "slices.parquet", "runs",
     }  # fmt: skip
-    for key in ("datasets", "datasets_dev", "retention", "significance", "serving", "geometry", "queries"):
+    empty = (
+        "datasets",
+        "datasets_dev",
+        "retention",
+        "retention_by_set",
+        "significance",
+        "against_teacher",
+        "agreement",
+    )
+    for key in (*empty, "serving", "geometry", "queries"):
         assert metrics[key] == {}
     assert metrics["closeness_texts"] == {name: {"sentences": 2} for name in ("api", "med")}
     close = {name: [row[name]["overlap"] for row in metrics["closeness"].values()] for name in ("2l", "static")}
@@ -324,6 +336,30 @@ def test_a_judged_data_set_decides_beside_one_that_is_not(tmp_path: Path) -> Non
     page, table = (reports / "report.html").read_text(), results_table(reports)
     assert "No test query of med is judged" in page and "No test query of med is judged" in table
     assert "Quality against latency" in page and "api (test queries)" in table
+
+
+def test_forums_of_one_kind_count_as_one(tmp_path: Path) -> None:
+    names = ("med", "cqadupstack-api", "cqadupstack-web")
+    documents = write_inputs(tmp_path, names, judged=names)
+    folders = Folders(*(tmp_path / name for name in ("ingest", "mine", "embed", "generate", "teach", "distill")))
+    stage.evaluate(fake_systems(tmp_path, documents, **KNOWN), folders, tmp_path / "reports", params(), RULE, NullRun())
+    metrics = json.loads((tmp_path / "reports/metrics.json").read_text())
+    parts = [metrics["datasets"][name]["2l"]["nDCG@10"] for name in names[1:]]
+    assert metrics["as_one"]["cqadupstack"]["2l"]["nDCG@10"] == pytest.approx(np.mean(parts))
+    assert set(metrics["retention_by_set"]) == {"med", "cqadupstack"}
+    dev = [metrics["datasets_dev"][name]["2l"]["nDCG@10"] for name in names]
+    assert metrics["choice"]["ndcg"] == pytest.approx(dev[0] / 2 + dev[1] / 4 + dev[2] / 4)
+    page, table = (tmp_path / "reports/report.html").read_text(), results_table(tmp_path / "reports")
+    assert "cqadupstack (test queries)" in table and "cqadupstack-api" not in table
+    assert '<h3>cqadupstack <span class="muted small">20 test queries' in page
+
+
+def test_a_table_of_an_older_format_is_refused(tmp_path: Path, reports: Path) -> None:
+    metrics = json.loads((reports / "metrics.json").read_text())
+    metrics["settings"].pop("version")
+    write_json(tmp_path / "metrics.json", metrics)
+    with pytest.raises(UserError, match=r"metrics\.json: of another version of the format; run `dvc repro evaluate`"):
+        results_table(tmp_path)
 
 
 def test_a_release_without_a_data_set_is_named(tmp_path: Path) -> None:

@@ -11,11 +11,9 @@ from pydantic import ValidationError
 from steps.core.document_texts import DocumentTemplate
 from steps.core.errors import UserError
 from steps.core.fingerprints import Fingerprint
-from steps.core.judged import JudgedSet, read_judged_sets
+from steps.core.judged import read_judged_sets
 from steps.core.tables import read_table, table_from_rows, write_table
 from steps.evaluate import systems
-from steps.evaluate.examples import worst_losses
-from steps.evaluate.scoring import Scored
 
 
 def test_a_missing_release_is_named(tmp_path: Path, monkeypatch) -> None:
@@ -62,22 +60,6 @@ def test_queries_without_a_relevant_document_are_not_asked(tmp_path: Path) -> No
 def test_splits_must_hold_test() -> None:
     with pytest.raises(ValidationError, match="test"):
         params(splits=["dev"])
-
-
-def scored(ndcg: list[float], reciprocal: list[float]) -> Scored:
-    ids = [f"q{number}" for number in range(len(ndcg))]
-    judged = JudgedSet("s", "dev", ids, [f"text {name}" for name in ids], {})
-    return Scored(judged, {"nDCG@10": np.array(ndcg), "MRR": np.array(reciprocal)})
-
-
-def test_worst_losses_are_the_largest_drops_with_ranks() -> None:
-    teacher = scored([1.0, 0.5, 0.8, 0.2], [1.0, 1 / 3, 1 / 2, 1 / 9])
-    student = scored([0.0, 0.4, 0.1, 0.9], [0.0, 1 / 4, 1 / 60, 1.0])
-    found = worst_losses([teacher], [student], count=2)
-    assert [(loss.text, loss.teacher_rank, loss.student_rank) for loss in found] == [
-        ("text q0", 1, None),
-        ("text q2", 2, 60),
-    ]
 
 
 def test_bm25_finds_a_word_of_the_topic_where_the_template_has_it(tmp_path: Path) -> None:

@@ -5,15 +5,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import faiss
 import numpy as np
 
 from steps.core.files import sha256_file, write_json
+from steps.core.noninferiority import NonInferiority
 from steps.core.tables import table_from_rows, write_table
 from steps.core.texts import words
 from steps.evaluate.latency import Encode
 from steps.evaluate.params import EvaluateParams
 from steps.evaluate.systems import Lexical, Student, Systems, Teacher, bm25_search
+from steps.serving.release import Documents
 
+RULE = NonInferiority(margin=0.005, confidence=0.95, resamples=1000, seed=1)  # the promotion gate's
 TOPICS = ("matrix", "graph", "string", "socket", "widget", "ledger", "planet", "river", "engine", "violin")
 
 
@@ -21,8 +25,16 @@ def params(**changes: object) -> EvaluateParams:
     """Small settings."""
     values: dict[str, object] = {
         "budget_ms": 0.0,
+        "faster_student": "if_no_worse",
         "earlier_towers": False,
+        "fused": False,
+        "rerankers": [],
+        "rerank_depth": 10,
         "splits": ["test", "dev"],
+        "measures": ["nDCG@10", "RR@10", "AP@1000", "R@5", "R@20", "R@100"],
+        "min_relevance": {},
+        "ignore_identical_ids": False,
+        "as_one": ["cqadupstack"],
         "k": 1000,
         "run_depth": 10,
         "batch_size": 8,
@@ -31,6 +43,10 @@ def params(**changes: object) -> EvaluateParams:
         "throughput_batch": 4,
         "bootstrap_samples": 100,
         "examples": 3,
+        "slices": {},
+        "slice_table": "",
+        "perturbations": ["typos", "word_order", "prefix"],
+        "perturbed_queries": 5,
         "seed": 13,
     }
     return EvaluateParams.model_validate(values | changes)
@@ -49,17 +65,46 @@ def bag_of_words(texts: list[str], dim: int = 64, known: int = 10_000) -> np.nda
 class FakeRelease:
     """A release over hashed bags of words; `known` limits how much of a query its encoder reads."""
 
-    documents: dict[str, dict[str, str]]
+    documents_by_set: dict[str, dict[str, str]]
     known: int = 10_000
     model_bytes: int = 123_456
     searched: list[str] = field(default_factory=list)
+    opened: dict[tuple[str, str], faiss.Index] = field(default_factory=dict)
 
     @property
     def datasets(self) -> list[str]:
-        return sorted(self.documents)
+        return sorted(self.documents_by_set)
+
+    def fusion(self, dataset: str) -> None:
+        """None: it carries no BM25 index."""
 
     def kinds(self, dataset: str) -> list[str]:
         return ["ann", "flat"]
+
+    @property
+    def folder(self) -> Path:
+        return Path("no-such-folder")
+
+    @property
+    def entries(self) -> dict[str, Any]:
+        indexes = {"flat": {"settings": {}}, "ann": {"settings": {"nprobe": 2}}}
+        return {name: {"indexes": indexes} for name in self.documents_by_set}
+
+    def documents(self, dataset: str) -> Documents:
+        ids = list(self.documents_by_set[dataset])
+        return Documents(ids, ids)
+
+    def index(self, dataset: str, kind: str = "ann") -> faiss.Index:
+        if (dataset, kind) not in self.opened:
+            vectors = bag_of_words(list(self.documents_by_set[dataset].values()))
+            text = "Flat" if kind == "flat" else "IVF4,Flat"
+            index = faiss.index_factory(vectors.shape[1], text, faiss.METRIC_INNER_PRODUCT)
+            if kind == "ann":
+                index.cp.min_points_per_centroid = 1
+            index.train(vectors)
+            index.add(vectors)
+            self.opened[dataset, kind] = index
+        return self.opened[dataset, kind]
 
     def index_bytes(self, dataset: str, kind: str) -> int:
         return {"flat": 1000, "ann": 100}[kind]
@@ -71,8 +116,8 @@ class FakeRelease:
         self, dataset: str, vectors: np.ndarray, k: int, kind: str = "flat"
     ) -> tuple[np.ndarray, list[list[str]]]:
         self.searched.append(kind)
-        ids = list(self.documents[dataset])
-        scores = vectors @ bag_of_words(list(self.documents[dataset].values())).T
+        ids = list(self.documents_by_set[dataset])
+        scores = vectors @ bag_of_words(list(self.documents_by_set[dataset].values())).T
         order = np.argsort(-scores, axis=1, kind="stable")[:, :k]
         return np.take_along_axis(scores, order, 1), [[ids[column] for column in row] for row in order]
 

@@ -15,6 +15,7 @@ POLICY: dict[str, Any] = {
     "slice_words": [4],
     "slice_loss": 0.05,
     "slice_queries": 3,
+    "slices": "warn",
     "max_p50_ms": 10.0,
     "max_index_bytes": 1_000_000,
     "seed": 17,

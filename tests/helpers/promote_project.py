@@ -21,7 +21,8 @@ PARAMS = {
     "lock_expires_s": 60.0,
     "policy": {
         "margin": 0.005, "confidence": 0.95, "resamples": 1000, "floors": {}, "first_floor": 0.3, "slice_words": [4],
-        "slice_loss": 0.05, "slice_queries": 3, "max_p50_ms": 10.0, "max_index_bytes": 10_000_000, "seed": 17,
+        "slice_loss": 0.05, "slice_queries": 3, "slices": "warn",
+        "max_p50_ms": 10.0, "max_index_bytes": 10_000_000, "seed": 17,
     },
 }  # fmt: skip
 
@@ -59,6 +60,7 @@ def write_evaluation(quality: dict[str, float]) -> None:
         for row in queries
     ]
     write_table(REPORTS, "per_query", table_from_rows("per_query", rows))
+    write_table(REPORTS, "slices", table_from_rows("slices", []))
     measured = {student: {"nDCG@10": value} for student, value in quality.items()}
     write_json(
         REPORTS / "metrics.json",
@@ -79,7 +81,7 @@ def write_lock(students: list[str]) -> None:
         return [{"path": path.as_posix(), "hash": "md5", "md5": dvc_md5(path)} for path in paths]
 
     evaluated = items(INGEST, *(RELEASES / student for student in students))
-    reported = items(REPORTS / "metrics.json", REPORTS / "per_query.parquet")
+    reported = items(*(REPORTS / name for name in ("metrics.json", "per_query.parquet", "slices.parquet")))
     stages = {"ingest": {"cmd": "x", "deps": [], "outs": items(*sorted(INGEST.iterdir()))}}
     stages |= {f"release@{name}": {"cmd": "x", "deps": [], "outs": items(RELEASES / name)} for name in students}
     stages["evaluate"] = {"cmd": "x", "deps": evaluated, "outs": reported}

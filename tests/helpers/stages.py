@@ -25,7 +25,18 @@ EMBED = EmbedParams(
     shard_texts=32,
     seed=1,
 )
-SCORE = ScoreParams(teachers=["other"], batch_size=16, shard_texts=24, precision="fp32")
+SCORE = ScoreParams.model_validate(
+    {
+        "teachers": ["other"],
+        "depth": 0,
+        "max_texts": 0,
+        "pairs": 0,
+        "batch_size": 16,
+        "shard_texts": 24,
+        "precision": "fp32",
+        "seed": 1,
+    }
+)
 INDEX = IndexParams.model_validate(
     {
         "kind": "ivfflat",
@@ -48,6 +59,7 @@ RELEASE = ReleaseParams(
     parity_ndcg_loss=1.0,
     total_ndcg_loss=1.0,
     served_cosine=0.9,
+    lexical="never",
     probes=4,
     probe_tolerance=1e-3,
 )
@@ -64,6 +76,13 @@ REFINED = {"epochs": 1.0, "learning_rate": 1e-3, "labels": "pseudo", "teacher_to
            "losses": [{"kind": "label_softmax", "temperature": 0.2},
                       {"kind": "score_squared", "weight": 0.1}]}  # fmt: skip
 FRESH = TWO_LAYERS | {"start": {"fresh": {"layers": 1, "dim": 16, "heads": 2, "vocabulary": 300}}}
+LAYERS = {"kind": "layer_distillation", "layers": 2, "selection": "weighted", "redraw_steps": 3}
+LAYERED = FAST | {"start": {"layers": [0, 1, -1]}, "teacher_top_k": 2, "losses": [*ALIGNED, LAYERS]}
+JOINT = FAST | {"start": {"layers": [0, 1, -1]}, "towers": "symmetric", "max_document_length": 32,
+                "losses": [{"kind": "label_softmax"}],
+                "then": [{"targets": "joint", "epochs": 1.0, "learning_rate": 1e-3, "teacher_top_k": 1,
+                          "losses": [{"kind": "label_softmax"}, {"kind": "teacher_label_softmax"},
+                                     {"kind": "mutual_kl"}, LAYERS]}]}  # fmt: skip
 DISTILL = {
     "students": ["static", "2l"],
     "seed": 1,
@@ -78,6 +97,8 @@ DISTILL = {
         "2l": TWO_LAYERS,
         "ranked": RANKED | {"then": [REFINED]},
         "fresh": FRESH,
+        "layered": LAYERED,
+        "joint": JOINT,
     },
 }
 

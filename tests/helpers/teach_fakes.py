@@ -34,7 +34,7 @@ PARAMS = DualEncoder(
     max_document_length=32,
     max_triplets=100,
     source_weights={},
-    rounds=RoundParams(more=0, skip=10, depth=50, margin=0.05),
+    rounds=RoundParams(more=0, skip=10, depth=50, margin=0.05, ranker="", ranker_margin=0.5),
     checkpoint_steps=2,
     dev_queries=10,
     dev_documents=20,
@@ -47,7 +47,7 @@ EVERY_TERM = LossParams(both_directions=True, dims=[4, 8], hard_negatives="both"
 EVERYTHING = PARAMS.model_copy(
     update={
         "loss": EVERY_TERM,
-        "rounds": RoundParams(more=1, skip=0, depth=500, margin=0.0632),
+        "rounds": RoundParams(more=1, skip=0, depth=500, margin=0.0632, ranker="", ranker_margin=0.5),
         "source_weights": {"click_one_hop": 2.0},
     }
 )

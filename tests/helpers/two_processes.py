@@ -10,6 +10,8 @@ from steps.core.tracking import NullRun
 from steps.teach.run import run as teach
 from steps.training.distributed import joined
 
+STUDENTS = ("static", "2l", "ranked", "fresh", "layered", "joint")
+
 
 def main(teacher_world: Path, student_world: Path) -> None:
     """Write `teacher_world/two`, and below `everything`, and the students below `student_world`."""
@@ -17,7 +19,7 @@ def main(teacher_world: Path, student_world: Path) -> None:
         for given, folder in ((PARAMS, teacher_world), (EVERYTHING, teacher_world / "everything")):
             params = given.model_copy(update={"base": str(teacher_world / "model/tower")})
             teach(teacher_world / "ingest", teacher_world / "mine", folder / "two", params, NullRun())
-        for student in ("static", "2l", "ranked", "fresh"):
+        for student in STUDENTS:
             run_distill(student_world, student, distill_params())
 
 

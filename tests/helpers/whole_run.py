@@ -197,7 +197,7 @@ def run_all(root: Path, params: Params) -> list[str]:
     for name in params.teach.teachers:
         data = declared.of(f"teach@{name}") / "data"
         output = root / "models/teach" / name
-        teach(data / "ingest", data / "mine/relevance", output, params.teach.described(name), run)
+        teach(data / "ingest", data / "mine/relevance", output, params.teach.described(name), run, data / "rank")
     teacher = Path("models/teach") / params.teach.index
     generate(declared.of("generate") / "data/ingest", root / "data/generate", params.generate, run)
     seen = declared.of("embed")
@@ -236,6 +236,7 @@ def run_all(root: Path, params: Params) -> list[str]:
         releases={name: seen / "models/release" / name for name in params.distill.students},
         output=root / "reports",
         params=params.evaluate,
+        rule=params.promote.policy,
         run=run,
     )
     return lines

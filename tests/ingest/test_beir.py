@@ -159,8 +159,36 @@ def test_bad_judgements_are_rejected_with_reason_and_line(beir: Maker) -> None:
         (7, "missing_field"),
     ]
     test = {(row.query_id, row.doc_id): row.grade for row in data.judgements if row.split == "test"}
-    assert test == {(f"toy/q{n}", f"toy/d{n}"): 3 if n == 20 else 1 for n in range(20, 24)}
+    relevant = {(f"toy/q{n}", f"toy/d{n}"): 3 if n == 20 else 1 for n in range(20, 24)}
+    assert test == relevant | {("toy/q21", "toy/d3"): 0}, "what is judged not relevant is judged"
     assert data.facts["judgements_not_relevant"] == 1
+
+
+def test_second_labels_and_answer_strings_become_tables_of_their_own(beir: Maker, tmp_path: Path) -> None:
+    rows = [("q20", "d20", 2, 1), ("q20", "d3", 0, 0), ("q21", "d21", 1, ""), ("q22", "d22", 1), ("q23", "d3", 0, 1)]
+    answers = lines(
+        {"_id": "q20", "answers": ["Paris", " the city "]},
+        {"_id": "q99", "answers": ["x"]},
+        {"_id": "q21", "answers": []},
+        {"_id": "q22", "answers": "x"},
+        {"_id": "q20", "answers": ["twice"]},
+        *({"_id": f"q{n}", "answers": ["x"]} for n in (23, 24, 25)),
+    )
+    folder = beir({"qrels/test.tsv": qrels(*rows), "answers.jsonl.gz": answers})
+    run(sources=params(folder).sources, output=tmp_path / "out", params=params(folder), run=NullRun())
+    labels = read_table(tmp_path / "out", "satisfaction").to_pylist()
+    assert [tuple(row.values()) for row in labels] == [("toy/q20", "toy/d20", 1), ("toy/q20", "toy/d3", 0)]
+    answered = {row["query_id"]: row["answers"] for row in read_table(tmp_path / "out", "answers").to_pylist()}
+    assert answered == {"toy/q20": ["Paris", "the city"], "toy/q24": ["x"], "toy/q25": ["x"]}, (
+        "of queries that are kept"
+    )
+    rejected = read_table(tmp_path / "out", "rejects").to_pylist()
+    assert [(row["line"], row["reason"]) for row in rejected if row["source"] == "toy/answers.jsonl.gz"] == [
+        (2, "unknown_query"), (3, "empty_text"), (4, "wrong_type"), (5, "duplicate_id"),
+    ]  # fmt: skip
+    (beir() / "answers.jsonl.gz").unlink()
+    run(sources=params(folder).sources, output=tmp_path / "plain", params=params(folder), run=NullRun())
+    assert not {"satisfaction.parquet", "answers.parquet"} & {path.name for path in (tmp_path / "plain").iterdir()}
 
 
 def test_a_query_named_by_a_broken_row_alone_is_still_held_out(beir: Maker) -> None:

@@ -163,7 +163,7 @@ def test_rows_of_other_kinds(registry: Any) -> None:
         ("mine/w", "mine", "Page", "", "its body"),
     ]
     assert [query.text for query in data.queries] == ["what is asked"]
-    assert [(row.doc_id, row.grade) for row in data.judgements] == [("mine/a", 2)]
+    assert [(row.doc_id, row.grade) for row in data.judgements] == [("mine/a", 2), ("mine/w", 0)]
     assert data.facts["judgements_not_relevant"] == 1
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cross_encoders import DUAL
 
 from pipeline.data_check import check_data
 from pipeline.params import Params, check_params
@@ -166,6 +167,11 @@ def test_spans_that_make_up_for_missing_texts_are_texts_enough(tmp_path: Path) -
             TRAINED,
             {"queries": [query(1, "train")], "relevance": [("a/q1", f"a/{at}", 1.0) for at in range(10)]},
             "nor a query with more scores than mine.relevance_skip",
+        ),
+        (
+            {"teach": {"teachers": ["dense", "cross"], "teacher": {"cross": DUAL}}},
+            {},
+            r"teach\.teacher\.cross\.epochs is 1, but no triplet can be mined .* take cross off teach\.teachers",
         ),
     ],
 )

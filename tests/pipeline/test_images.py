@@ -84,7 +84,7 @@ def test_a_stale_file_names_the_keys_and_a_right_one_is_left_alone(tmp_path: Pat
 
 def test_every_command_but_search_has_an_image_and_steps_that_use_a_gpu_exist() -> None:
     commands = {path.parent.name for path in Path("steps").glob("*/__main__.py")} - {"search"}
-    assert set(images.STEPS) == commands
+    assert {*images.STEPS, *images.SERVICES} == commands
     assert set(images.ACCELERATED) <= commands
 
 

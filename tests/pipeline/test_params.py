@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import yaml
+from cross_encoders import CROSS, DUAL
 
 from pipeline.params import Params, check_params, load_params
 from steps.core.errors import UserError
@@ -15,6 +16,11 @@ TRACKED = yaml.safe_load(Path("params.yaml").read_text(encoding="utf-8"))
 
 def learns(teacher: str) -> list[dict[str, Any]]:
     return [{"kind": "score_softmax", "teacher": teacher}]
+
+
+DENSE = TRACKED["teach"]["teacher"]["dense"]
+LATE = {key: value for key, value in DENSE.items() if key not in {"loss", "rounds"}}
+LATE |= {"kind": "late_interaction", "dim": 0, "hard_negatives": "softmax"}
 
 
 def changed(key: str, value: Any) -> dict[str, Any]:
@@ -40,7 +46,7 @@ def changed(key: str, value: Any) -> dict[str, Any]:
         ("teach.teacher.dense.batch_size", "32", r"teach\.teacher\.dense\.batch_size is '32'"),
         ("teach.teacher.dense.learning_rate", -1.0, r"teach\.teacher\.dense\.learning_rate is -1\.0"),
         ("teach.teacher.dense.epochs", None, r"teach\.teacher\.dense\.epochs is missing; add it"),
-        ("teach.teacher.dense.kind", "cross", r"teach\.teacher\.dense\.kind is 'cross'; it may be 'dual_encoder'"),
+        ("teach.teacher.dense.kind", "cross", r"teach\.teacher\.dense\.kind is 'cross'; it may be '"),
         ("teach.teacher.dense.kind", None, r"teach\.teacher\.dense has no 'kind'; add it"),
         ("teach.teachers", ["dense", "gone"], r"teach: teachers names \['gone'\], but teacher has \['dense'\]"),
         ("teach.teachers", ["dense", "dense"], "twice; name each once"),
@@ -59,12 +65,78 @@ def changed(key: str, value: Any) -> dict[str, Any]:
         ("distill.students", ["2l", "9l"], r"students names \['9l'\]"),
         ("distill.student.4l.losses", learns("gone"), r"4l: a loss names the teacher 'gone', but score\.teachers has"),
         ("distill.student.4l.losses", learns("dense"), r"4l: a loss names the teacher 'dense', that of the index"),
+        (
+            "teach.teacher.dense.rounds.ranker",
+            "cross",
+            r"dense\.rounds\.ranker is 'cross', but rank\.rankers has",
+        ),
+        ("teach.teacher.dense.rounds.ranker", "../x", r"rounds\.ranker is '\.\./x': a name is"),
+        (
+            "teach",
+            {"teachers": ["late"], "index": "late", "teacher": {"late": LATE}},
+            r"index is 'late', a late_interac",
+        ),
         ("distill.repeats.titels", 1.0, r"distill\.repeats\.titels"),
     ],
 )
 def test_a_mistake_is_named(key: str, value: Any, message: str) -> None:
     with pytest.raises(UserError, match=message):
         check_params(changed(key, value), "params.yaml")
+
+
+def test_a_late_interaction_teacher_scores_as_many_documents_as_students_compare() -> None:
+    raw = changed("score", TRACKED["score"] | {"teachers": ["late"], "depth": 10})
+    raw["teach"] = {"teachers": ["dense", "late"], "index": "dense", "teacher": {"dense": DENSE, "late": LATE}}
+    raw["distill"]["student"]["4l"] |= {"losses": learns("late"), "teacher_top_k": 10}
+    check_params(raw, "params.yaml")
+    raw["distill"]["student"]["4l"]["teacher_top_k"] = 11
+    with pytest.raises(UserError, match=r"scores 10 documents of a text \(score\.depth\), but teacher_top_k is 11"):
+        check_params(raw, "params.yaml")
+
+
+def with_cross_encoders(losses: list[dict[str, Any]], pairs: int) -> dict[str, Any]:
+    raw = changed("distill.student.4l.losses", losses)
+    raw["teach"]["teacher"] |= {
+        "cls": CROSS,
+        "dual": DUAL,
+        "other": raw["teach"]["teacher"]["dense"],
+    }
+    raw["teach"]["teachers"] += ["cls", "dual", "other"]
+    raw["rank"]["rankers"] = ["cross"]
+    raw["candidates"]["queries"] = "all"
+    raw["score"] |= {"teachers": ["cls", "dual", "other", "cross"], "pairs": pairs}
+    return raw
+
+
+def test_a_student_learns_embeddings_of_pairs_from_a_cross_encoder_of_the_right_pooling() -> None:
+    pooled, joint = ({"kind": f"{name}_embedding"} for name in ("pooled", "joint"))
+    wanted = r"learns the embeddings of a cross encoder with pooling: "
+    for losses, pairs, said in (
+        ([pooled | {"teacher": "dual"}, joint | {"teacher": "cls"}], 1, ""),
+        ([joint | {"teacher": "cross"}], 1, ""),
+        ([pooled | {"teacher": "dual"}], 0, r"4l: pooled_embedding@dual learns .* score\.pairs is 0; set it to 1"),
+        ([pooled | {"teacher": "cls"}], 1, wanted + "special_tokens or segments"),
+        ([pooled | {"teacher": "cross"}], 1, wanted + "special_tokens or segments"),
+        ([pooled | {"teacher": "other"}], 1, wanted),
+        ([joint | {"teacher": "dual"}], 1, wanted + "cls"),
+        ([joint | {"teacher": "dense"}], 1, r"names the teacher 'dense', that of the index"),
+        ([pooled | {"teacher": "gone"}], 1, r"names the teacher 'gone', but score\.teachers has only"),
+    ):
+        if not said:
+            check_params(with_cross_encoders(losses, pairs), "params.yaml")
+            continue
+        with pytest.raises(UserError, match=said):
+            check_params(with_cross_encoders(losses, pairs), "params.yaml")
+
+
+def test_a_reranker_is_a_teacher_that_reads_pairs() -> None:
+    raw = changed("teach", {"teachers": ["dense", "late"], "index": "dense", "teacher": {"dense": DENSE, "late": LATE}})
+    raw["evaluate"]["rerankers"] = ["late"]
+    check_params(raw, "params.yaml")
+    for name, message in (("gone", "teach.teachers and rank.rankers have only"), ("dense", "which reads no pairs")):
+        raw["evaluate"]["rerankers"] = [name]
+        with pytest.raises(UserError, match=rf"evaluate\.rerankers names '{name}'.*{message}"):
+            check_params(raw, "params.yaml")
 
 
 @pytest.mark.parametrize("name", ["base", "round_0"])

@@ -141,13 +141,14 @@ def test_what_training_shares_reruns_the_stages_that_train(project: Project) -> 
 
 def test_what_finds_documents_before_an_index_reruns_the_stages_that_search_or_order(project: Project) -> None:
     changed = project.after_edits("steps/retrieval/bm25.py", "steps/retrieval/rankers.py")
-    assert changed == TRAINED | {"candidates", "score@other", "evaluate"}
+    assert changed == TRAINED | {"candidates", "score@other", *CELLS["release"], "evaluate"}
 
 
 @pytest.mark.parametrize(
     ("knob", "value", "reruns"),
     [
-        ("promote.policy.margin", 0.1, set()),
+        ("promote.policy.margin", 0.1, {"evaluate"}),  # by which it chooses a student
+        ("promote.policy.max_p50_ms", 5.0, set()),
         ("distill.student.1l.epochs", 9.0, set()),  # described, but not among the students
         ("distill.student.4l.epochs", 9.0, {"distill@4l"}),
         ("distill.repeats.titles", 0.5, set(CELLS["distill"])),
@@ -191,8 +192,18 @@ def test_what_one_teacher_leaves_reruns_those_that_read_it(project: Project) -> 
     of_index = project.after({"models/teach/dense/report.json": b"{}"})
     assert of_index == {"evaluate"}
     assert project.after({"models/teach/dense/earlier/towers.json": b"[]"}) == {"evaluate"}
-    assert project.after({"models/teach/other/earlier/towers.json": b"[]"}) == set()
-    assert project.after({"models/teach/other/report.json": b"{}"}) == {"score@other"}
+    # any teacher may be one of evaluate.rerankers
+    assert project.after({"models/teach/other/earlier/towers.json": b"[]"}) == {"evaluate"}
+    assert project.after({"models/teach/other/report.json": b"{}"}) == {"score@other", "evaluate"}
+
+
+def test_another_ranker_reruns_mining_and_the_teachers_whose_rounds_it_may_check(project: Project) -> None:
+    with contextlib.chdir(project.root):
+        tower = project.root / "data/rank/cross/tower"
+        tower.write_text("other weights")
+        assert project.reruns() == {"mine@relevance", *TEACHERS}
+        tower.unlink()
+    assert project.reruns() == set()
 
 
 def test_a_stage_depends_on_all_code_that_it_imports(project: Project) -> None:

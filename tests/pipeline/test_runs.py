@@ -96,7 +96,9 @@ def test_a_recipe_runs_once_then_does_nothing_then_only_what_changed(project: Pr
     assert first.returncode == 0, first.stdout + first.stderr
     run = project.root / "runs" / "tiny"
     metrics = json.loads((project.root / "reports" / "tiny.metrics.json").read_text())
-    assert set(metrics["datasets"]["tiny"]) == {"bm25", "base", "teacher", "static", "1l"}
+    assert set(metrics["datasets"]["tiny"]) == {
+        "bm25", "base", "teacher", "static", "1l", "teacher+bm25", "static+bm25", "1l+bm25",
+    }  # fmt: skip
     assert metrics["audit"]["leaks"] == 0
     assert metrics["queries"] == {"tiny": {"dev": 12, "test": 12}, "docs": {"dev": 20, "test": 30}}
     assert json.loads((run / "data/mine/relevance/report.json").read_text())["rows"]["click_one_hop"] > 0

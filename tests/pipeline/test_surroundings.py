@@ -88,6 +88,6 @@ def test_a_recipe_ends_well_on_a_machine_that_has_little(poor: Poor, tiny_tower:
     assert not re.search(f"{MISSING}|Traceback|not a git repository", said)
 
     metrics = json.loads((poor.root / "reports/tiny.metrics.json").read_text())
-    assert set(metrics["datasets"]["tiny"]) == {"bm25", "teacher", "static"}
+    assert set(metrics["datasets"]["tiny"]) == {"bm25", "teacher", "static", "teacher+bm25", "static+bm25"}
     assert (poor.root / "reports/tiny.report.html").is_file()
     assert "\nstatic " in poor.run("steps.evaluate", "--table", folder="runs/tiny")

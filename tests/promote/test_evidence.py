@@ -15,7 +15,7 @@ from steps.core.errors import UserError
 from steps.core.files import read_json, write_json
 from steps.core.tables import table_from_rows, write_table
 from steps.promote.candidate import choose_student, read_candidate, release_digest
-from steps.promote.evaluation import read_evaluation, read_test_sets
+from steps.promote.evaluation import read_evaluation, read_test_sets, with_reported_slices
 from steps.promote.recorded import check_recorded, dvc_md5
 
 Rows = dict[str, list[dict[str, Any]]]
@@ -108,6 +108,23 @@ def test_slices_go_by_words_and_miss_no_query(tmp_path: Path) -> None:
     assert read_evaluation(tmp_path, judged, []).slices == {}
 
 
+def test_slices_of_the_report_go_by_their_own_names_and_hold_queries_of_the_evaluation(tmp_path: Path) -> None:
+    digest(tmp_path, ingest_rows())
+    rows = [
+        {"query_id": query, "dataset": "api", "slice": name}
+        for name, queries in (("question", ("api/q1", "api/q2")), ("up to 2 words", ("api/q2",)), ("gone", ("api/q9",)))
+        for query in queries
+    ]
+    write_table(tmp_path, "slices", table_from_rows("slices", rows))
+    before = read_evaluation(tmp_path, read_test_sets(tmp_path), [2])
+    found = with_reported_slices(before, tmp_path)
+    assert found.reported == {"api/question": {"api/q1", "api/q2"}}
+    assert (found.digest, found.slices) == (before.digest, before.slices)
+    (tmp_path / "slices.parquet").unlink()
+    with pytest.raises(UserError, match=r"slices\.parquet: not found"):
+        with_reported_slices(before, tmp_path)
+
+
 def metrics(folder: Path, dev: dict[str, float] | None, p50: dict[str, float]) -> Path:
     test = {student: {"nDCG@10": 1 - (dev or {}).get(student, 0.5)} for student in p50}
     write_json(
@@ -164,7 +181,7 @@ def test_the_candidate_is_the_students_test_values_and_its_own_files(tmp_path: P
         {"query_id": "api/q1", "dataset": "api", "model": model, "split": split, "measure": measure, "value": value}
         for model, split, measure, value in [
             ("fast", "test", "nDCG@10", 0.25),
-            ("fast", "test", "MRR@10", 0.5),
+            ("fast", "test", "RR@10", 0.5),
             ("fast", "dev", "nDCG@10", 0.75),
             ("teacher", "test", "nDCG@10", 1.0),
         ]

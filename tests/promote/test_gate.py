@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from promote_fakes import evaluation, evidence, policy
 
-from steps.promote.bootstrap import lower_bound, resampled_means
+from steps.core.noninferiority import NonInferiority, resampled_means
 from steps.promote.gate import decide
 
 QUALITY = st.floats(0, 1)
@@ -37,8 +37,9 @@ def test_bound_covers_the_true_difference_as_often_as_it_says() -> None:
     generator = np.random.default_rng(3)
     champion = generator.random((400, 500))
     candidate = champion + generator.normal(0.0, 0.15, champion.shape)  # truly equal
-    bounds = lower_bound(candidate, champion, margin=0.0, confidence=0.95, resamples=1000, seed=1)
-    assert 0.92 < (bounds <= 0).mean() < 0.98
+    rule = NonInferiority(margin=0.0, confidence=0.95, resamples=1000, seed=1)
+    assert 0.92 < (rule.least(candidate, champion) <= 0).mean() < 0.98
+    assert 0.92 < (rule.most(candidate, champion) >= 0).mean() < 0.98
 
 
 @settings(max_examples=60, deadline=None)
@@ -174,3 +175,30 @@ def test_a_slice_may_not_be_sacrificed_unless_it_is_too_small_to_tell() -> None:
     assert decide(candidate, champion, policy(slice_queries=5)).approved
     floor = policy(slice_queries=5, floors={"api/short": 0.45})
     assert decide(candidate, champion, floor).reasons == ("api/short: nDCG@10 0.4000, floor 0.4500",)
+
+
+def test_a_reported_slice_that_surely_loses_warns_or_blocks() -> None:
+    names = [f"q{i:02d}" for i in range(40)]
+    held = {"api/question": frozenset(names[:20]), "api/number": frozenset(names[20:]), "api/few": frozenset(names[:2])}
+    asked = replace(evaluation({"api": names}), reported=held)
+    champion = evidence([0.5] * 40, evaluation=asked)
+    candidate = evidence([0.4] * 20 + [0.7] * 20, evaluation=asked)
+    lost = "api/question: nDCG@10 0.4000 against 0.5000, surely a loss of more than 0.50% (20 queries, one of 2 slices)"
+    warned = decide(candidate, champion, policy())
+    assert warned.approved and warned.warned == (lost,)
+    assert f"  warning  {lost}" in warned.lines()
+    blocked = decide(candidate, champion, policy(slices="block"))
+    assert not blocked.approved and blocked.reasons == (lost,) and not blocked.warned
+    noisy = evidence([0.0, 0.98] * 10 + [0.6] * 20, evaluation=asked)
+    fine = decide(noisy, champion, policy(slices="block", margin=0.2, slice_queries=20))
+    assert fine.approved and "no slice surely loses more than 20.00% (2 reported slices)" in fine.passed
+    assert decide(candidate, None, policy(slices="block")).approved, "nothing to compare with"
+    assert not decide(candidate, champion, policy(slices="block", slice_queries=21)).warned
+
+
+def test_the_upper_bound_mirrors_the_lower_one() -> None:
+    generator = np.random.default_rng(0)
+    ours, theirs = generator.random((2, 50))
+    rule = NonInferiority(margin=0.0, confidence=0.9, resamples=1000, seed=1)
+    assert rule.most(ours, theirs) == pytest.approx(-rule.least(theirs, ours))
+    assert rule.least(ours, theirs) < (ours - theirs).mean() < rule.most(ours, theirs)

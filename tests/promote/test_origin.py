@@ -24,11 +24,11 @@ pytestmark = pytest.mark.medium
 def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Files of a pipeline with two releases, and the dvc.lock that records them; nothing else."""
     folder = tmp_path / "clone"
-    for path in (INGEST / "corpus.parquet", REPORTS / "per_query.parquet"):
-        (folder / path).parent.mkdir(parents=True)
+    for path in (INGEST / "corpus.parquet", REPORTS / "per_query.parquet", REPORTS / "slices.parquet"):
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_text("x")
     for student in ("static", "2l"):
-        write_json(folder / RELEASES / student / "manifest.json", {"student": student})
+        write_json(folder / RELEASES / student / "manifest.json", {"student": student, "datasets": {}})
         write_json(folder / RELEASES / student / "index/manifest.json", {})
     quality = {student: {"nDCG@10": value} for student, value in {"static": 0.5, "2l": 0.6}.items()}
     latency = {student: {"p50_ms": 1.0} for student in quality}
@@ -58,7 +58,7 @@ def test_one_fetched_release_is_promoted_without_the_others(clone: Path, capsys:
     assert origin("static").tags == whole
     assert "models/release lacks 2l: taken from dvc.lock" in capsys.readouterr().out
     assert choose_student("", REPORTS, RELEASES, policy()) == "static"
-    write_json(RELEASES / "static/manifest.json", {"student": "another"})
+    write_json(RELEASES / "static/manifest.json", {"student": "another", "datasets": {}})
     with pytest.raises(UserError, match=r"models/release/static: missing or not what dvc\.lock records"):
         origin("static")
     shutil.rmtree(RELEASES)

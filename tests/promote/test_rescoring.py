@@ -68,6 +68,10 @@ def test_the_old_code_searches_and_the_measure_is_trec_evals(registered: Path) -
         }
     }
     assert found.datasets == {"api", "unasked"}
+    # a query of the id of its ninth hit: without that one the tenth is ninth
+    own = JudgedSet("api", "test", ["d11"], ["bb"], {"d11": {"d10": 1}}, ignore_identical_ids=True)
+    alone = rescore(registered, Evaluation("e", {"api": frozenset({"d11"})}, {}), [own], 0.25)
+    assert alone.values == {"api": {"d11": pytest.approx(1 / math.log2(10))}}
     assert (found.p50_ms, found.index_bytes, found.evaluation) == (0.25, 5, evaluation)
 
 

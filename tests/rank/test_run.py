@@ -23,7 +23,7 @@ from teach_fakes import table
 from transformers import TrainerCallback
 
 import steps.rank.run as stage
-import steps.rank.training as training
+import steps.training.ranker as training
 from steps.core.document_texts import DocumentTemplate
 from steps.core.errors import UserError
 from steps.core.files import read_json
@@ -72,7 +72,8 @@ def test_what_is_written_is_the_rankers_and_holds_no_evaluation_query(
     write_rank_world(tmp_path, mined, queries=asked)
     output = run_rank(tmp_path, base)
     teach = tmp_path / "cross-teach"
-    assert sorted(path.name for path in output.iterdir()) == ["relevance.parquet", "report.json"]
+    assert sorted(path.name for path in output.iterdir()) == ["relevance.parquet", "report.json", "tower"]
+    assert fingerprint(output / "tower") == fingerprint(teach / "tower")
     report = read_json(teach / "report.json")
     assert report["kind"] == "cross_encoder" and report["base"] == str(base)
     assert report["fingerprint"] == fingerprint(teach / "tower").id

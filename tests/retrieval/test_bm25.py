@@ -1,6 +1,10 @@
 """BM25 against its formula, and its manners."""
 
+import os
+import subprocess
+import sys
 from math import log
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -39,3 +43,30 @@ def test_k_limits_hits_and_ties_keep_corpus_order() -> None:
     scores, ids = engine.search(["same"], k=2)
     assert ids == [["a", "b"]]
     assert np.ptp(scores[0]) == 0
+
+
+def test_a_saved_index_answers_alike_and_is_the_same_bytes_in_any_process(tmp_path: Path) -> None:
+    engine = Bm25(list("abcd"), TEXTS)
+    engine.save(tmp_path / "one")
+    opened = Bm25.open(tmp_path / "one", list("abcd"))
+    for query in ("sum axis", "unheard", "rotation plot sum"):
+        ours, theirs = engine.search([query], 2), opened.search([query], 2)
+        assert ours[1] == theirs[1] and np.array_equal(ours[0][0], theirs[0][0])
+    assert opened.documents == 4
+    script = "import sys, pathlib\nfrom steps.retrieval.bm25 import Bm25\n"
+    script += f"Bm25(list('abcd'), {TEXTS!r}).save(pathlib.Path(sys.argv[1]))"
+    command = [sys.executable, "-c", script, str(tmp_path / "two")]
+    subprocess.run(command, check=True, env=os.environ | {"PYTHONHASHSEED": "7", "PYTHONPATH": str(Path.cwd())})
+    files = sorted(path.name for path in (tmp_path / "one").iterdir())
+    assert files == sorted(path.name for path in (tmp_path / "two").iterdir()) and len(files) == 5
+    for name in files:
+        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
+
+
+def test_a_cut_keeps_the_best_and_of_equals_the_first() -> None:
+    engine = Bm25([str(n) for n in range(50)], [f"same {'more ' * (n % 3)}" for n in range(50)])
+    whole = engine.search(["same"], k=50)
+    for k in (1, 16, 17, 18, 49):
+        cut = engine.search(["same"], k=k)
+        assert cut[1][0] == whole[1][0][:k]
+        assert np.array_equal(cut[0][0], whole[0][0][:k])

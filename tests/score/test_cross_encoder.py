@@ -13,6 +13,7 @@ from steps.core.document_texts import DocumentTemplate
 from steps.core.files import read_json, write_json
 from steps.core.fingerprints import fingerprint
 from steps.core.tables import read_table
+from steps.retrieval.dual_pooling import Pooling, dual_pooled
 from steps.retrieval.rankers import load_ranker, pair_scores
 from steps.score.kinds import scorer_of
 from steps.score.kinds.cross_encoder import CrossEncoderScorer
@@ -99,3 +100,38 @@ def test_the_stage_scores_with_a_ranker(teach: Path, tmp_path: Path, embedded: P
         assert score == pytest.approx(expected, abs=1e-5)
     assert read_json(output / "report.json")["teacher"]["weights"] == fingerprint(teach / "tower").weights
     assert sorted(path.name for path in output.iterdir()) == ["report.json", "scores.parquet"]
+
+
+@pytest.mark.parametrize("pooling", ["cls", "special_tokens", "segments"])
+def test_the_stage_keeps_embeddings_of_pairs_where_they_are_asked_for(
+    teach: Path, tmp_path: Path, embedded: Path, own_cache: Path, pooling: Pooling
+) -> None:
+    if pooling != "cls":
+        made = dual_pooled(str(tmp_path / "model/encoder"), pooling, 0.1, 24)
+        made.save_pretrained(str(teach / "tower"), create_model_card=False)
+    (tmp_path / "data").mkdir()
+    for name in ("ingest", "embed"):
+        (tmp_path / "data" / name).symlink_to(embedded / "data" / name)
+    output = run_score(tmp_path, "cross", SCORE.model_copy(update={"pairs": 2}))
+    found, nearest = np.load(output / "pairs.npy"), np.load(embedded / "data/embed/nearest.npy")
+    assert found.shape == (len(nearest), 2, 16) and found.dtype == np.float32
+    kind = "joint" if pooling == "cls" else "pooled"
+    assert read_json(output / "report.json")["pairs"] == {"documents": 2, "dim": 16, "embeds": kind}
+    texts = read_table(embedded / "data/embed", "alignment_texts")["text"].to_pylist()
+    documents = read_table(embedded / "data/ingest", "corpus").to_pylist()
+    corpus = [DocumentTemplate().text(row["title"], "", row["content"]) for row in documents]
+    ranker = load_ranker(teach / "tower")
+    scores = read_table(output, "scores")["score"].to_numpy().reshape(nearest.shape)
+    head = ranker.model.classifier if pooling == "cls" else None  # type: ignore[union-attr]
+    for row in (0, 30, len(nearest) - 1):
+        features = ranker(ranker.preprocess([(texts[row], corpus[nearest[row, 1]])]))
+        assert scores[row, 1] == pytest.approx(features["scores"].item(), abs=1e-4)
+        if head is None:
+            np.testing.assert_allclose(found[row, 1], features["query_embedding"][0].detach().numpy(), atol=1e-5)
+        else:
+            given = torch.from_numpy(found[row, 1])
+            assert head(given).item() == pytest.approx(features["scores"].item(), abs=1e-4)  # type: ignore[operator]
+    kept = {path: path.stat().st_mtime_ns for path in own_cache.rglob("*.npy")}
+    again = run_score(tmp_path, "cross", SCORE.model_copy(update={"pairs": 2}))
+    assert np.array_equal(np.load(again / "pairs.npy"), found)
+    assert kept == {path: path.stat().st_mtime_ns for path in own_cache.rglob("*.npy")}  # read, not made again

@@ -13,15 +13,15 @@ from steps.core.errors import UserError
 from steps.core.files import write_json
 from steps.search import run as search
 from steps.search.request import check_query, release_folder
-from steps.serving.release import Hit
+from steps.serving.release import Hit, load_release
 
 
 class TitledRelease(FakeRelease):
     """The fake with titles, the first word of a document."""
 
-    def hits(self, dataset: str, vectors: np.ndarray, k: int) -> list[list[Hit]]:
+    def answers(self, dataset: str, texts: list[str], vectors: np.ndarray, k: int) -> list[list[Hit]]:
         scores, ids = self.search(dataset, vectors, k)
-        titles = {doc_id: text.split()[0] for doc_id, text in self.documents[dataset].items()}
+        titles = {doc_id: text.split()[0] for doc_id, text in self.documents_by_set[dataset].items()}
         return [
             [Hit(doc_id, float(score), titles[doc_id]) for doc_id, score in zip(*line, strict=True)]
             for line in zip(ids, scores, strict=True)
@@ -51,6 +51,18 @@ def test_prints_hits_best_first_with_title_snippet_and_times(project: Path, caps
     assert scores == sorted(scores, reverse=True)
     assert "2l on api: encode " in lines[-1]
     assert " ms, search " in lines[-1]
+
+
+@pytest.mark.medium
+def test_a_release_that_fuses_shows_fused_hits_and_says_so(hybrid: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = hybrid / "models/release/static"
+    search.run("how to sum the axis 23", folder, None, 3, hybrid / "data/ingest")
+    lines = capsys.readouterr().out.splitlines()
+    expected = load_release(folder).query("how to sum the axis 23", 3)
+    shown = [(line.split(maxsplit=2)[1], line.split(maxsplit=2)[2]) for line in lines[:-1:2]]
+    assert shown == [(f"{hit.score:.4f}", hit.title) for hit in expected]
+    assert "static and BM25 on one: encode " in lines[-1]
+    assert " ms, search both and fuse (reciprocal ranks of 100 hits each) " in lines[-1]
 
 
 def test_a_release_is_searched_without_the_corpus_that_made_it(project: Path, capsys) -> None:

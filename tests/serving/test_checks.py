@@ -71,6 +71,7 @@ def rewrite(folder: Path, name: str, change: Callable[[Any], None]) -> None:
         "query_encoder": ("student_files", inner),
         "serving": ("serving_files", inner),
         "index": ("index_manifest",) if inner == "manifest.json" else ("index_files", inner),
+        "lexical": ("lexical", "files", inner),
     }[part]
     edit(folder, place, lambda container, key: container.__setitem__(key, sha256_file(path)), checked=True)
 
@@ -83,7 +84,7 @@ def refused(folder: Path) -> str:
     return str(caught.value)
 
 
-@pytest.mark.parametrize("field", sorted(Manifest.model_fields))
+@pytest.mark.parametrize("field", sorted(set(Manifest.model_fields) - {"lexical"}))
 def test_every_field_of_the_manifest_is_checked(copy: Path, field: str) -> None:
     original = (copy / "manifest.json").read_text()
     places = list(leaves(json.loads(original)[field], (field,)))
@@ -240,3 +241,47 @@ def test_a_module_outside_the_student_is_refused_before_it_is_opened(
     copy = Path(shutil.copytree(released / "models/release/2l", tmp_path / "release"))
     rewrite(copy, "query_encoder/modules.json", lambda modules: modules[1].update(path="../../elsewhere"))
     assert "modules.json: path '../../elsewhere': a file is named by its path inside the folder" in refused(copy)
+
+
+@pytest.fixture
+def fused(hybrid: Path, tmp_path: Path) -> Path:
+    """A release with BM25 indexes, which may be changed."""
+    return Path(shutil.copytree(hybrid / "models/release/static", tmp_path / "release"))
+
+
+def test_every_file_of_a_lexical_index_is_checked(fused: Path) -> None:
+    load_release(fused)
+    for path in sorted((fused / "lexical").rglob("*.*")):
+        whole = path.read_bytes()
+        path.write_bytes(whole + b" ")
+        assert str(path) in refused(fused)
+        path.unlink()
+        assert str(path) in refused(fused)
+        path.write_bytes(whole)
+    (fused / "lexical/one/more.npy").write_bytes(b"x")
+    assert "lexical: one/more.npy not named by the manifest" in refused(fused)
+
+
+def test_what_the_manifest_says_of_a_lexical_index_is_checked(fused: Path) -> None:
+    original = (fused / "manifest.json").read_text()
+
+    def said(path: Place, change: Callable[[Any, Any], None], *, checked: bool = True) -> str:
+        (fused / "manifest.json").write_text(original)
+        edit(fused, path, change, checked=checked)
+        return refused(fused)
+
+    for place in leaves(json.loads(original)["lexical"], ("lexical",)):
+        assert said(place, lambda container, key: container.__setitem__(key, changed(container[key])), checked=False)
+    assert "written by bm25s 0, this is" in said(
+        ("lexical", "bm25s"), lambda container, key: container.__setitem__(key, "0")
+    )
+    drop: Callable[[Any, Any], None] = lambda container, key: container.pop(key)  # noqa: E731
+    assert "fusions are of ['two']" in said(("lexical", "fusions", "one"), drop)
+    assert "lexical: one/" in said(("lexical", "files", "one/params.index.json"), drop)
+    assert "was changed after" in said(
+        ("lexical", "fusions", "one", "depth"), lambda c, k: c.update({k: 7}), checked=False
+    )
+    assert "kind" in said(("lexical", "fusions", "one", "kind"), lambda c, k: c.update({k: "guess"}))
+    message = said(("lexical", "files"), lambda c, k: c[k].update({"../x": "0"}))
+    assert "lexical.files.../x: a file is named by its path inside" in message
+    assert "not named by the manifest" in said(("lexical",), drop)

@@ -11,6 +11,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +95,28 @@ def test_the_model_loads_without_project_torch_or_pickle(saved: Path, released: 
     answer, loaded = done.stdout.splitlines()[-2:]
     same({name: values["0"] for name, values in json.loads(answer).items()}, expected(released, QUERIES[0], 10))
     assert loaded == ""
+
+
+def test_a_model_that_fuses_brings_its_bm25_index_and_package(hybrid: Path, saved: Path, tmp_path: Path) -> None:
+    folder, target = hybrid / "models/release/static", tmp_path / "model"
+    save_model(folder, target)
+    wanted = [set((each / "requirements.txt").read_text().split()) for each in (target, saved)]
+    assert wanted[0] - wanted[1] == {f"bm25s=={version('bm25s')}"} and not wanted[1] - wanted[0]
+    command = [sys.executable, "-c", STRICT_LOADER, str(target)]
+    done = subprocess.run(command, cwd=tmp_path, env=os.environ | ALONE, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    answer, loaded = done.stdout.splitlines()[-2:]
+    hits = load_release(folder).query(QUERIES[0], 10)
+    found = {name: values["0"] for name, values in json.loads(answer).items()}
+    same(found, {"ids": [h.id for h in hits], "scores": [h.score for h in hits], "titles": [h.title for h in hits]})
+    assert loaded == ""
+
+
+def test_a_model_of_dense_vectors_alone_does_not_load_bm25(saved: Path, tmp_path: Path) -> None:
+    script = STRICT_LOADER.replace('{"torch", "sentence_transformers"}', '{"torch", "sentence_transformers", "bm25s"}')
+    command = [sys.executable, "-c", script, str(saved)]
+    done = subprocess.run(command, cwd=tmp_path, env=os.environ | ALONE, capture_output=True, text=True)
+    assert done.returncode == 0 and done.stdout.splitlines()[-1] == "", done.stderr
 
 
 def test_a_stage_logs_a_model_that_loads_from_the_tracking_server(

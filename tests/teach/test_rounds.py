@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from teach_fakes import PARAMS, documents, queries, table, triplets, write_tower, write_world
 from transformers import TrainerCallback
 
@@ -30,7 +30,7 @@ from steps.teach.round_params import RoundParams
 from steps.teach.run import run as teach
 from steps.teach.training_triplets import TextTriplet, choose_triplets, known_positives
 
-ALL = RoundParams(more=1, skip=0, depth=500, margin=0.0)
+ALL = RoundParams(more=1, skip=0, depth=500, margin=0.0, ranker="", ranker_margin=0.5)
 KEYS = np.arange(100, dtype=np.uint64)
 WORDS = "0.model.embeddings.word_embeddings.weight"
 NONE = np.zeros(0, dtype=np.int64)
@@ -38,7 +38,7 @@ NONE = np.zeros(0, dtype=np.int64)
 
 def test_only_ranks_behind_skip_down_to_depth_are_allowed() -> None:
     rows, scores = np.array([9, 3, 7, 1, 5, 2]), np.array([0.6, 0.5, 0.4, 0.3, 0.2, 0.1])
-    rule = RoundParams(more=1, skip=2, depth=5, margin=0.0)
+    rule = RoundParams(more=1, skip=2, depth=5, margin=0.0, ranker="", ranker_margin=0.5)
     assert allowed(rows, scores, 1.0, NONE, KEYS, rule).tolist() == [1, 5, 7]
     assert allowed(np.array([4, 8, 6, -1, -1, -1]), scores, 1.0, NONE, KEYS, rule).tolist() == [6]
     assert allowed(np.array([4, -1, -1, -1, -1, -1]), scores, 1.0, NONE, KEYS, rule).tolist() == []
@@ -58,7 +58,7 @@ def test_a_negative_stays_a_share_of_the_positive_s_score_below_it(
     positive: float, margin: float, expected: list[int]
 ) -> None:
     rows, scores = np.arange(4), np.array([0.9, 0.45, 0.3, -0.12])
-    rule = RoundParams(more=1, skip=0, depth=4, margin=margin)
+    rule = RoundParams(more=1, skip=0, depth=4, margin=margin, ranker="", ranker_margin=0.5)
     assert allowed(rows, scores, positive, NONE, KEYS, rule).tolist() == expected
 
 
@@ -142,7 +142,12 @@ def known(chosen: list[TextTriplet], triplet: TextTriplet) -> list[str]:
 
 @pytest.mark.medium
 @pytest.mark.parametrize(
-    "rule", [ALL, RoundParams(more=1, skip=3, depth=12, margin=0.02), RoundParams(more=1, skip=0, depth=6, margin=0.02)]
+    "rule",
+    [
+        ALL,
+        RoundParams(more=1, skip=3, depth=12, margin=0.02, ranker="", ranker_margin=0.5),
+        RoundParams(more=1, skip=0, depth=6, margin=0.02, ranker="", ranker_margin=0.5),
+    ],
 )
 def test_a_negative_is_a_hit_that_may_be_one(mined: Mined, rule: RoundParams) -> None:
     chosen, corpus, search, _, _ = mined
@@ -180,7 +185,7 @@ def base(tmp_path: Path, own_cache: Path) -> Path:
 
 
 def params(base: Path, more: int, **changes: Any) -> DualEncoder:
-    rule = RoundParams(more=more, skip=0, depth=20, margin=0.0)
+    rule = RoundParams(more=more, skip=0, depth=20, margin=0.0, ranker="", ranker_margin=0.5)
     return PARAMS.model_copy(update={"base": str(base), "rounds": rule, "epochs": 1.0, "dropout": 0.1, **changes})
 
 
@@ -326,7 +331,9 @@ def test_a_killed_run_goes_on_between_and_inside_rounds_to_the_same_weights(
         (tmp_path / "killed").rename(tmp_path / kill.__name__)
 
 
-def test_what_a_round_continues_from_follows_from_what_it_searches(tmp_path: Path, base: Path) -> None:
+def test_what_a_round_continues_from_follows_from_what_it_searches(
+    tmp_path: Path, base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ingest, _ = write_world(tmp_path)
     searched = Searched(ingest, {"a": {"x", "y"}})
     before = searched.digest()
@@ -335,6 +342,13 @@ def test_what_a_round_continues_from_follows_from_what_it_searches(tmp_path: Pat
     changed[0]["content"] += " and more"
     write_table(ingest, "corpus", table("corpus", changed))
     assert searched.digest() != before
+    ranker = write_tower(tmp_path / "ranker")  # any folder of weights
+    checked = replace(searched, ranker=ranker)
+    of_ranker = checked.digest()
+    assert of_ranker != searched.digest()
+    weights = load_file(ranker / "model.safetensors")
+    save_file({name: weight + 1 for name, weight in weights.items()}, ranker / "model.safetensors")
+    assert checked.digest() != of_ranker
     tower, chosen = load_tower(base), [TextTriplet("q", "p", "n", "judged", "x", "d")]
     folders = {
         rounds.checkpoint_folder(tower, chosen, params(base, 1), "0 a"),
@@ -346,7 +360,12 @@ def test_what_a_round_continues_from_follows_from_what_it_searches(tmp_path: Pat
             tower, chosen, params(base, 1, loss=PARAMS.loss.model_copy(update={"dims": [4]})), "0 a"
         ),
     }
-    assert len(folders) == 6
+    for change in ({"ranker": "cross"}, {"ranker_margin": 0.1}):
+        rule = params(base, 1).rounds.model_copy(update=change)
+        folders.add(rounds.checkpoint_folder(tower, chosen, params(base, 1, rounds=rule), "0 a"))
+    monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
+    folders.add(rounds.checkpoint_folder(tower, chosen, params(base, 1), "0 a"))
+    assert len(folders) == 9
 
 
 @pytest.mark.parametrize(

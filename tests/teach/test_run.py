@@ -61,7 +61,7 @@ def test_a_kind_that_leaves_nothing_it_was_before_has_an_empty_list(tmp_path: Pa
     class Plain(Teacher):
         kind: Literal["plain"]
 
-        def teach(self, ingest: Path, mine: Path, output: Path, run: Run) -> None:
+        def teach(self, ingest: Path, mine: Path, rankers: Path, output: Path, run: Run) -> None:
             (output / "tower").mkdir(parents=True)
 
     teach(tmp_path, tmp_path, tmp_path / "teach", Plain(kind="plain"), NullRun())

@@ -41,7 +41,7 @@ def trained(tiny_tower: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[
             teach(ingest, mine, place / "one", given.model_copy(update={"base": str(base)}), NullRun())
         run_embed(one, tiny_tower)
         shutil.copytree(one, two)
-        for student in ("static", "2l", "ranked", "fresh"):
+        for student in two_processes.STUDENTS:
             run_distill(one, student, distill_params())
         paths = os.pathsep.join([str(ROOT), str(ROOT / "tests/helpers")])
         subprocess.run(
@@ -79,10 +79,12 @@ def test_two_processes_train_the_same_teacher_by_every_term_and_in_rounds(traine
     assert_equal_models(folder / "one/tower", folder / "two/tower", [row["content"] for row in documents()])
 
 
-@pytest.mark.parametrize("student", ["static", "2l", "ranked", "fresh"])
+@pytest.mark.parametrize("student", two_processes.STUDENTS)
 def test_two_processes_train_the_same_student(trained: dict[str, Path], student: str) -> None:
     one, two = (trained[name] / "models/distill" / student for name in ("one", "two"))
     assert_equal_models(one / "query_encoder", two / "query_encoder", ["sum of matrix", "window over the axis"])
+    if student == "joint":
+        assert_equal_models(one / "teacher", two / "teacher", ["sum of matrix", "window over the axis"])
     ours, theirs = (read_json(folder / "report.json") for folder in (one, two))
     assert ours["texts_seen"] == theirs["texts_seen"]
     assert theirs["validation_cosine"] == pytest.approx(ours["validation_cosine"], abs=1e-5)

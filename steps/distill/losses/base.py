@@ -11,7 +11,7 @@ from typing import Annotated, ClassVar
 
 import torch
 from pydantic import Field
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from steps.core.params import Strict
@@ -26,7 +26,11 @@ class Need(StrEnum):
     LABELS = "labels"  # which candidate is a text's positive
     SCORES = "scores"  # of the loss' teacher for the candidates
     LENGTHS = "lengths"  # of the teacher's vectors before its normalisation
+    PAIRS = "pairs"  # the loss' teacher's embeddings of a text with its nearest documents
+    ATTENTION = "attention"  # maps of the student and of the index teacher, which runs along
     OWN_DOCUMENTS = "own documents"  # a document tower that trains: `towers: symmetric`
+    LAYERS = "layers"  # pooled states of layers, the student's and the index teacher's
+    JOINT = "joint"  # an index teacher that trains along: `targets: joint`
 
 
 @dataclass(frozen=True)
@@ -47,16 +51,20 @@ class Outputs:
     queries: Tensor  # (n, dim), as they are served
     raw: Tensor  # (n, dim), before the final normalisation; the same where there is none
     documents: Tensor | None = None  # (m, dim)
+    heads: Mapping[str, nn.Module] = field(default_factory=dict)  # of the losses that have one, by the loss' name
+    attention: Tensor | None = None  # (n, layers, heads, length, length)
+    layers: Tensor | None = None  # (n, k, width), pooled states of the k layers that are paired with a teacher's
+    document_layers: Tensor | None = None  # (m, k, width), where its own document tower reads the candidates
 
     def truncate(self, dim: int) -> "Outputs":
-        """The first `dim` dimensions of everything, at its old length."""
+        """The first `dim` dimensions of all embeddings, at their old length; states of layers stay whole."""
         documents = None if self.documents is None else truncate(self.documents, dim)
         return replace(self, queries=truncate(self.queries, dim), raw=truncate(self.raw, dim), documents=documents)
 
     def measured_in(self, units: Units) -> "Outputs":
-        """Everything in these units."""
+        """All embeddings in these units; states of layers stay as they are."""
         documents = None if self.documents is None else self.documents / units.documents
-        return Outputs(self.queries / units.queries, self.raw / units.queries, documents)
+        return replace(self, queries=self.queries / units.queries, raw=self.raw / units.queries, documents=documents)
 
 
 @dataclass(frozen=True)
@@ -68,6 +76,35 @@ class Scores:
 
 
 @dataclass(frozen=True)
+class Pairs:
+    """A teacher's embeddings of each text with p documents, `(n, p, dim)`, in units of their mean length.
+
+    `given`, boolean `(n, p)`: which of them there are; `place` where their documents are among the candidates, `known`
+    whether they are there.
+    """
+
+    values: Tensor
+    given: Tensor
+    place: Tensor
+    known: Tensor
+
+
+@dataclass(frozen=True)
+class LayerTargets:
+    """What the k layers of a teacher that are paired with the student's say of the candidates.
+
+    `scores` `(n, k, m)`, with gradient where the teacher trains, and which candidates it scored, `known` `(n, m)`.
+    `documents` `(m, k, width)`: its states of the candidates, for a student without documents of its own. `losses`
+    `(k,)`: the mean over the batch of each layer's own loss, where it was asked for.
+    """
+
+    scores: Tensor
+    known: Tensor
+    documents: Tensor | None = None
+    losses: Tensor | None = None
+
+
+@dataclass(frozen=True)
 class Targets:
     """What the teachers say of the same texts and candidates."""
 
@@ -76,6 +113,9 @@ class Targets:
     cosine: bool  # whether the index teacher compares by cosine, else by inner product
     lengths: Tensor | None = None  # (n,)
     scores: Mapping[str, Scores] = field(default_factory=dict)  # by teacher; "" is the index teacher
+    pairs: Mapping[str, Pairs] = field(default_factory=dict)  # by teacher
+    attention: Tensor | None = None  # (n, layers, heads, length, length), layers as the student's
+    layers: LayerTargets | None = None
 
     def truncate(self, dim: int) -> "Targets":
         """The first `dim` dimensions of the vectors, at their old length; scores stay those of whole vectors."""
@@ -97,13 +137,15 @@ class Targets:
 
 @dataclass(frozen=True)
 class Batch:
-    """Which candidate is a text's label and which count for it, booleans `(n, m)`.
+    """Which candidate is a text's label, which count for it, and which are its own, booleans `(n, m)`.
 
-    A text has one label or none. Its other positives do not count: they would serve as its negatives.
+    A text has one label or none. Its other positives do not count: they would serve as its negatives. Its own are its
+    label and the documents nearest to it; the others are there for other texts of the batch.
     """
 
     label: Tensor
     counts: Tensor
+    own: Tensor
 
     @property
     def labelled(self) -> Tensor:
@@ -129,10 +171,22 @@ class Loss(Strict, ABC):
     def values(self, outputs: Outputs, targets: Targets, batch: Batch) -> Tensor:
         """Value of each text, `(n,)`, in float32 or float64; 0 for one that does not count."""
 
+    def head(self, dim: int, target_dim: int) -> nn.Module | None:
+        """A module between a student of `dim` and a teacher of `target_dim` dimensions, if it needs one.
+
+        It trains along, finds itself in `outputs.heads`, and is forgotten afterwards.
+        """
+        return None
+
     @property
     def name(self) -> str:
         """What metrics call it."""
         return f"{self.kind}@{self.teacher}" if self.teacher else self.kind
+
+    @property
+    def wants_labels(self) -> bool:
+        """Whether it cannot do what it is asked without any text that has a label."""
+        return Need.LABELS in self.needs
 
 
 def truncate(vectors: Tensor, dim: int) -> Tensor:

@@ -1,7 +1,7 @@
 """Losses that compare a student's scores of the candidates with labels (EmbedDistill, App. A).
 
-Student's scores `(n, m)` against labels `(n, m)`, over the candidates that count; texts without a label are not in the
-mean.
+Student's scores `(n, m)` against labels `(n, m)`, over the candidates that count, with `own_candidates` those of them
+that are a text's own; texts without a label are not in the mean.
 
 | kind | source |
 |---|---|
@@ -26,12 +26,14 @@ class LabelLoss(Loss):
     needs: ClassVar[frozenset[Need]] = frozenset({Need.CANDIDATES, Need.LABELS})
 
     temperature: float = Field(default=1.0, gt=0)  # divides the scores
+    own_candidates: bool = False  # only a text's own candidates are its negatives, not those of the batch
 
     def values(self, outputs: Outputs, targets: Targets, batch: Batch) -> Tensor:
         """Value of each text, `(n,)`; 0 for one without label."""
         scores = student_scores(outputs, targets) / self.temperature
         labels = batch.label.to(scores.dtype)
-        return torch.where(batch.labelled, self.rows(scores, labels, batch.counts), 0)
+        mask = batch.counts & batch.own if self.own_candidates else batch.counts
+        return torch.where(batch.labelled, self.rows(scores, labels, mask), 0)
 
     @abstractmethod
     def rows(self, scores: Tensor, labels: Tensor, mask: Tensor) -> Tensor:

@@ -1,16 +1,19 @@
 """Losses that compare a student's scores of the candidates with a teacher's (EmbedDistill, App. A).
 
 Student's and teacher's scores `(n, m)`, over the candidates that the teacher has scored: all of a batch for the index
-teacher, a text's own for any other. The temperature T divides both sides' scores, and nothing is multiplied back.
+teacher, a text's own for any other and with `own_candidates`. The temperature T divides both sides' scores, where the
+teacher's has none of its own, and nothing is multiplied back.
 
 | kind | source |
 |---|---|
-| score_softmax | EmbedDistill, Eq. 10 |
+| score_softmax | EmbedDistill, Eq. 10; listwise: ListNet (Cao et al. 2007) |
 | score_binary | Eq. 11 |
 | score_squared | Eq. 12 |
+| score_kl | response distillation: RD in LEAD, Sec. 4.3.2 |
+| score_margin | MarginMSE (Hofstätter et al. 2020, Sec. 3, arXiv:2010.02666) |
 """
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from typing import ClassVar, Literal
 
 import torch
@@ -28,11 +31,17 @@ class ScoreLoss(Loss):
     needs: ClassVar[frozenset[Need]] = frozenset({Need.CANDIDATES, Need.SCORES})
 
     temperature: float = Field(default=1.0, gt=0, allow_inf_nan=False)
+    own_candidates: bool = False  # of the index teacher's scores too only those of a text's own candidates count
 
     def values(self, outputs: Outputs, targets: Targets, batch: Batch) -> Tensor:
         """Value of each text, `(n,)`; 0 for one without a scored candidate."""
         scores = targets.scores[self.teacher]
-        return self.rows(student_scores(outputs, targets), scores.values, scores.known)
+        return self.rows(student_scores(outputs, targets), scores.values, self.mask(targets, batch))
+
+    def mask(self, targets: Targets, batch: Batch) -> Tensor:
+        """Which candidates are compared, boolean `(n, m)`."""
+        known = targets.scores[self.teacher].known
+        return known & batch.own if self.own_candidates else known
 
     @abstractmethod
     def rows(self, student: Tensor, teacher: Tensor, mask: Tensor) -> Tensor:
@@ -72,3 +81,58 @@ class ScoreSquared(ScoreLoss):
         """Loss of each row, `(n,)`."""
         student, teacher = masked(student, teacher, mask)
         return ((student - teacher) / self.temperature).square().sum(dim=1)
+
+
+class TwoTemperatures(ScoreLoss, ABC):
+    """Base of the losses here in whose units student and teacher may differ, as cosines and a ranker's logits do."""
+
+    teacher_temperature: float | None = Field(default=None, gt=0, allow_inf_nan=False)  # None: the student's
+
+    def scaled(self, student: Tensor, teacher: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """Both sides, exact, divided by their temperatures, and 0 where the mask is False."""
+        student, teacher = masked(student, teacher, mask)
+        return student / self.temperature, teacher / (self.teacher_temperature or self.temperature)
+
+
+class ScoreKl(TwoTemperatures):
+    """`KL(softmax(s^t / T_t), softmax(s^s / T))` over the candidates (LEAD, Eq. 6, of the output layers)."""
+
+    kind: Literal["score_kl"]
+    temperature: float = Field(default=0.05, gt=0, allow_inf_nan=False)
+
+    def rows(self, student: Tensor, teacher: Tensor, mask: Tensor) -> Tensor:
+        """Loss of each row, `(n,)`; 0 for equal distributions."""
+        student, teacher = self.scaled(student, teacher, mask)
+        log_taught = functional.log_softmax(only(teacher, mask), dim=1).masked_fill(~mask, 0)
+        taught = log_taught.exp().masked_fill(~mask, 0)
+        return (taught * log_taught).sum(dim=1) + softmax_cross_entropy(student, taught, mask)
+
+
+class ScoreMargin(TwoTemperatures):
+    """`mean_j ((s^s_+ - s^s_j) / T - (s^t_+ - s^t_j) / T_t)^2` over the other candidates j (MarginMSE).
+
+    The positive is a text's label where the teacher has scored it, else the candidate that the teacher finds best.
+    """
+
+    kind: Literal["score_margin"]
+
+    def values(self, outputs: Outputs, targets: Targets, batch: Batch) -> Tensor:
+        """Value of each text, `(n,)`; 0 for one with fewer than two scored candidates."""
+        scores, mask = targets.scores[self.teacher].values, self.mask(targets, batch)
+        return self.margins(student_scores(outputs, targets), scores, mask, batch.label)
+
+    def rows(self, student: Tensor, teacher: Tensor, mask: Tensor) -> Tensor:
+        """Loss of each row, `(n,)`, of texts without label."""
+        return self.margins(student, teacher, mask, torch.zeros_like(mask))
+
+    def margins(self, student: Tensor, teacher: Tensor, mask: Tensor, label: Tensor) -> Tensor:
+        """Loss of each row, `(n,)`."""
+        student, teacher = self.scaled(student, teacher, mask)
+        preferred = teacher.masked_fill(~mask, -torch.inf).masked_fill(label & mask, torch.inf)
+        if not mask.shape[1]:
+            return (student + teacher).sum(dim=1)
+        positive = preferred.argmax(dim=1, keepdim=True)
+        others = mask.scatter(1, positive, False)
+        margins = (student.gather(1, positive) - student) - (teacher.gather(1, positive) - teacher)
+        total = margins.square().masked_fill(~others, 0).sum(dim=1)
+        return total / others.sum(dim=1).clamp(min=1)

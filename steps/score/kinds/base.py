@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -14,6 +14,7 @@ class Scorer(ABC):
     """A teacher that says how well texts and documents go together; a subclass is for teachers of its `kind`."""
 
     kind: ClassVar[str]
+    embeds: Literal["pooled", "joint"] | None = None  # of a pair: its text, given the document, or both in one vector
 
     @abstractmethod
     def __init__(self, teach: Path, fingerprint: str, documents: Texts, scratch: Path, params: ScoreParams) -> None:
@@ -28,3 +29,13 @@ class Scorer(ABC):
 
         float32 `(texts, k)`; higher is better.
         """
+
+    def pair_embeddings(self, texts: list[str], documents: np.ndarray) -> np.ndarray:
+        """Embedding of each text with each of its documents, `(texts, k)` positions: float32 `(texts, k, dim)`.
+
+        Asked only of a teacher that has `embeds`.
+        """
+        raise NotImplementedError
+
+    def finish(self) -> None:  # noqa: B027  # most keep nothing
+        """Remove what it keeps beside `scratch`, once all scores are written."""

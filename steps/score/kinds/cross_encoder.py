@@ -1,11 +1,12 @@
-"""A cross encoder's scores: its logits of pairs of a text and a document."""
+"""A cross encoder's scores of pairs of a text and a document, and its embeddings of them."""
 
 from pathlib import Path
 
 import numpy as np
 
 from steps.core.vector_cache import Texts
-from steps.retrieval.rankers import load_ranker, pair_scores
+from steps.retrieval.dual_pooling import is_dual_pooled
+from steps.retrieval.rankers import Pair, load_ranker, pair_embeddings, pair_scores
 from steps.score.kinds.base import Scorer
 from steps.score.params import ScoreParams
 
@@ -18,6 +19,7 @@ class CrossEncoderScorer(Scorer):
     def __init__(self, teach: Path, fingerprint: str, documents: Texts, scratch: Path, params: ScoreParams) -> None:
         """`fingerprint` is not needed; the texts lie in the file `scratch` while they are read."""
         self.params, self.ranker = params, load_ranker(teach / "tower")
+        self.embeds = "pooled" if is_dual_pooled(self.ranker) else "joint"
         lengths = np.zeros(len(documents) + 1, dtype=np.int64)
         with scratch.open("wb") as handle:
             for row, text in enumerate(documents):
@@ -26,10 +28,20 @@ class CrossEncoderScorer(Scorer):
 
     def scores(self, texts: list[str], documents: np.ndarray) -> np.ndarray:
         """Logit of each text with each of its documents, cut to what the ranker reads: float32 `(texts, k)`."""
-        read = self._read(np.unique(documents))
-        pairs = [(text, read[row]) for text, rows in zip(texts, documents.tolist(), strict=True) for row in rows]
-        found = pair_scores(self.ranker, pairs, precision=self.params.precision, batch_size=self.params.batch_size)
+        pairs, knobs = self._pairs(texts, documents), self.params
+        found = pair_scores(self.ranker, pairs, precision=knobs.precision, batch_size=knobs.batch_size)
         return found.reshape(documents.shape)
+
+    def pair_embeddings(self, texts: list[str], documents: np.ndarray) -> np.ndarray:
+        """With dual pooling the text's embedding given each document, else the embedding of both: `(texts, k, dim)`."""
+        pairs, knobs = self._pairs(texts, documents), self.params
+        found = pair_embeddings(self.ranker, pairs, precision=knobs.precision, batch_size=knobs.batch_size)
+        return found.reshape(*documents.shape, -1)
+
+    def _pairs(self, texts: list[str], documents: np.ndarray) -> list[Pair]:
+        """Each text with the text of each of its documents."""
+        read = self._read(np.unique(documents))
+        return [(text, read[row]) for text, rows in zip(texts, documents.tolist(), strict=True) for row in rows]
 
     def _read(self, rows: np.ndarray) -> dict[int, str]:
         """Texts of some documents, by row."""

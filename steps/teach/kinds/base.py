@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from pathlib import Path
+from typing import ClassVar
 
 from steps.core.params import Strict
 from steps.core.tracking import Run
@@ -13,12 +14,14 @@ class Teacher(Strict, ABC):
     Params are read without torch: what trains is imported in `teach`.
     """
 
+    makes_index: ClassVar[bool] = True  # whether it gives a text one vector, so that its documents can be an index
+
     kind: str
 
     @abstractmethod
-    def teach(self, ingest: Path, mine: Path, output: Path, run: Run) -> None:
+    def teach(self, ingest: Path, mine: Path, rankers: Path, output: Path, run: Run) -> None:
         """Write what the teacher leaves: `output/tower` and `output/report.json`, which names its `kind`.
 
-        It may leave towers that it was before as well, `output/earlier/<name>`, for `evaluate` to compare it with:
-        `steps.teach.earlier` lists them.
+        Below `rankers` lies a folder of each ranker of the run. It may leave towers that it was before as well,
+        `output/earlier/<name>`, for `evaluate` to compare it with: `steps.teach.earlier` lists them.
         """

@@ -12,8 +12,8 @@ class DualEncoder(Contrastive):
 
     kind: Literal["dual_encoder"]
 
-    def teach(self, ingest: Path, mine: Path, output: Path, run: Run) -> None:
+    def teach(self, ingest: Path, mine: Path, rankers: Path, output: Path, run: Run) -> None:
         """Train it, or keep its base as it is."""
         from steps.teach.dual_encoder import teach_dual_encoder
 
-        teach_dual_encoder(ingest, mine, output, self, run)
+        teach_dual_encoder(ingest, mine, rankers, output, self, run)

@@ -26,8 +26,8 @@ class LlmDualEncoder(Contrastive):
     lora: LoraParams | None
     gradient_checkpointing: bool
 
-    def teach(self, ingest: Path, mine: Path, output: Path, run: Run) -> None:
+    def teach(self, ingest: Path, mine: Path, rankers: Path, output: Path, run: Run) -> None:
         """Train it, or keep its base as it is."""
         from steps.teach.llm_dual_encoder import teach_llm_dual_encoder
 
-        teach_llm_dual_encoder(ingest, mine, output, self, run)
+        teach_llm_dual_encoder(ingest, mine, rankers, output, self, run)

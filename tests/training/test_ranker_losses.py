@@ -7,9 +7,9 @@ import pytest
 import torch
 from rank_fakes import PARAMS, write_encoder
 
-from steps.rank.training import objective, positive_weight, rows
-from steps.rank.training_lists import ListChoice, RankedList
 from steps.retrieval.rankers import load_ranker, pair_scores
+from steps.training.ranked_lists import ListChoice, RankedList
+from steps.training.ranker import objective, positive_weight, rows
 
 pytestmark = pytest.mark.medium
 

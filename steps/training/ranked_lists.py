@@ -1,18 +1,27 @@
-"""What the ranker is trained on: lists of a query, one of its positives and documents that are none."""
+"""What a cross encoder is trained on: lists of a query, one of its positives and documents that are none."""
 
 import math
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
 
 from steps.core.texts import fold
-from steps.rank.documents import random_documents, texts_of
-from steps.rank.params import CrossEncoderParams
+from steps.training.documents import random_documents, texts_of
 from steps.training.triplets import check_ids, draw, refused_queries
+
+
+class ListKnobs(Protocol):
+    """Which triplets are drawn, and how many negatives a positive gets."""
+
+    negatives: int
+    random_negatives: int
+    max_triplets: int
+    seed: int
 
 
 @dataclass(frozen=True)
@@ -38,7 +47,7 @@ class ListChoice:
         return sum(len(each.negatives) for each in self.chosen) / len(self.chosen) if self.chosen else math.nan
 
 
-def choose_lists(triplets: pa.Table, queries: pa.Table, ingest: Path, params: CrossEncoderParams) -> ListChoice:
+def choose_lists(triplets: pa.Table, queries: pa.Table, ingest: Path, params: ListKnobs) -> ListChoice:
     """Draw triplets, each with a chance in proportion to its weight, and gather the negatives of each positive.
 
     A list has at most `negatives` of the triplets' negatives and `random_negatives` documents of its data set. Left out

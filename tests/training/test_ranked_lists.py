@@ -9,7 +9,7 @@ from teach_fakes import table
 
 from steps.core.errors import UserError
 from steps.core.tables import write_table
-from steps.rank.training_lists import ListChoice, choose_lists
+from steps.training.ranked_lists import ListChoice, choose_lists
 
 
 def choose(

@@ -1,0 +1,160 @@
+"""python -m bench.collapse cls,dual --run runs/cross_encoder_teacher: do a cross encoder's embeddings collapse?
+
+EmbedDistill, Fig. 5: 6 dev queries, 12 documents, a relevant and a random one of each, and the distances between the
+embeddings of all 72 pairs, with dual pooling of the query's. Writes bench/results/collapse.json and, drawn,
+collapse.svg. With [CLS] pooling the paper finds two points, those of relevant and of other pairs.
+"""
+
+import argparse
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.figure import Figure
+from scipy.spatial.distance import pdist, squareform
+
+from bench.machine import machine
+from steps.core.corpus import CorpusTexts, corpus_columns
+from steps.core.errors import UserError, guarded
+from steps.core.files import read_json, write_json
+from steps.core.fingerprints import fingerprint
+from steps.core.judged import JudgedSet, read_judged_sets
+from steps.core.params import checked_name
+from steps.evaluate.drawing import STYLE
+from steps.retrieval.rankers import load_ranker, pair_embeddings
+
+RESULT = Path("bench/results/collapse.json")
+QUERIES, SEED = 6, 7
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Every query with every document: texts, which query each is of, and whether its document is relevant."""
+
+    texts: list[tuple[str, str]]
+    query: np.ndarray
+    relevant: np.ndarray
+
+
+@dataclass(frozen=True)
+class Collapse:
+    """What the distances between the embeddings of n pairs are like.
+
+    `effective_rank` of their matrix: exp of the entropy of its singular values, divided by their sum (Roy and Vetterli
+    2007); 2 where there are two points, of equal share. `same_query` and `same_relevance`: mean distance between two
+    pairs of one query, or both relevant or both not, divided by that between any two.
+    """
+
+    effective_rank: float
+    same_query: float
+    same_relevance: float
+
+
+def chosen_pairs(ingest: Path, queries: int, seed: int) -> Pairs:
+    """Dev queries of one data set, drawn by seed, and twice as many documents; UserError where there are too few."""
+    for judged in read_judged_sets(ingest, ["dev"]):
+        random = np.random.default_rng(seed)
+        ids = {doc_id for doc_id, name in corpus_columns(ingest, ["doc_id", "dataset"]) if name == judged.dataset}
+        picked: dict[str, int] = {}  # document -> the query that it is relevant to
+        for row in random.permutation(len(judged.query_ids)).tolist():
+            own = sorted(relevant_documents(judged, row) & ids)
+            if own and own[0] not in picked and len(picked) < queries:
+                picked[own[0]] = row
+        relevant = [relevant_documents(judged, row) for row in picked.values()]
+        others = sorted(ids.difference(*relevant))
+        if len(picked) == queries <= len(others):
+            documents = [*picked, *random.choice(others, size=queries, replace=False).tolist()]
+            asked = [judged.texts[row] for row in picked.values()]
+            return _crossed(asked, relevant, documents, ingest)
+    raise UserError(f"{ingest}: no data set has {queries} judged dev queries and as many other documents")
+
+
+def relevant_documents(judged: JudgedSet, row: int) -> set[str]:
+    """Ids of the documents that are relevant to a query."""
+    return {doc_id for doc_id, grade in judged.qrels[judged.query_ids[row]].items() if grade > 0}
+
+
+def _crossed(asked: list[str], relevant: list[set[str]], documents: list[str], ingest: Path) -> Pairs:
+    """Every query with every document, relevant ones first."""
+    places = {doc_id: at for at, (doc_id,) in enumerate(corpus_columns(ingest, ["doc_id"]))}
+    order = sorted(documents, key=places.__getitem__)
+    texts = dict(zip(order, CorpusTexts(ingest, np.array([places[doc_id] for doc_id in order])), strict=True))
+    pairs, query, good = [], [], []
+    for number, (text, own) in enumerate(zip(asked, relevant, strict=True)):
+        ranked = [doc_id for doc_id in documents if doc_id in own] + [each for each in documents if each not in own]
+        pairs += [(text, texts[doc_id]) for doc_id in ranked]
+        query += [number] * len(ranked)
+        good += [doc_id in own for doc_id in ranked]
+    return Pairs(pairs, np.array(query), np.array(good))
+
+
+def effective_rank(matrix: np.ndarray) -> float:
+    """exp of the entropy of a matrix' singular values over their sum (Roy and Vetterli 2007); 0 for zeros alone."""
+    values = np.linalg.svd(matrix, compute_uv=False)
+    if not values.sum():
+        return 0.0
+    shares = values / values.sum()
+    shares = shares[shares > 0]
+    return float(np.exp(-(shares * np.log(shares)).sum()))
+
+
+def collapse(embeddings: np.ndarray, pairs: Pairs) -> Collapse:
+    """How far `embeddings` `(n, dim)` of pairs collapse."""
+    distances = squareform(pdist(embeddings))
+    two = ~np.eye(len(distances), dtype=bool)
+    mean = distances[two].mean() or 1.0
+    query = pairs.query[:, None] == pairs.query[None, :]
+    relevance = pairs.relevant[:, None] == pairs.relevant[None, :]
+    same = (float(distances[alike & two].mean() / mean) for alike in (query, relevance))
+    return Collapse(effective_rank(distances), *same)
+
+
+def measure(folder: Path, pairs: Pairs) -> tuple[dict[str, Any], np.ndarray]:
+    """What is reported of the teacher in a folder, and the distances `(n, n)`; UserError for no cross encoder."""
+    if (kind := read_json(folder / "report.json").get("kind")) != "cross_encoder":
+        raise UserError(f"{folder}: is a {kind}; name cross encoders")
+    ranker = load_ranker(folder / "tower")
+    embeddings = pair_embeddings(ranker, pairs.texts, precision="fp32", batch_size=32).astype(np.float64)
+    found = asdict(collapse(embeddings, pairs)) | {"fingerprint": fingerprint(folder / "tower").id}
+    return found, squareform(pdist(embeddings))
+
+
+def draw(distances: dict[str, np.ndarray], ranks: dict[str, float], target: Path) -> None:
+    """Draw the distances of each teacher, a light square for equal embeddings and a dark one for the farthest."""
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(4 * len(distances), 4), layout="constrained")
+        for axes, (name, each) in zip(
+            np.atleast_1d(figure.subplots(1, len(distances))), distances.items(), strict=True
+        ):
+            axes.imshow(each, cmap="Blues")
+            axes.set_title(f"{name}: effective rank {ranks[name]:.1f}")
+            axes.set_xticks([])
+            axes.set_yticks([])
+        figure.savefig(target, format="svg", metadata={"Date": None})
+
+
+def main() -> None:
+    """Measure, print, write and draw."""
+    parser = argparse.ArgumentParser(prog="python -m bench.collapse", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("teachers", help="names of cross encoders of the run, separated by commas")
+    parser.add_argument("--run", type=Path, default=Path(), help="a pipeline's folder in which they are trained")
+    words = parser.parse_args()
+    pairs = chosen_pairs(words.run / "data/ingest", QUERIES, SEED)
+    rows: dict[str, dict[str, Any]] = {}
+    distances: dict[str, np.ndarray] = {}
+    for name in words.teachers.split(","):
+        folder = words.run / "models/teach" / checked_name("teachers", name)
+        rows[name], distances[name] = measure(folder, pairs)
+        row = rows[name]
+        print(
+            f"{name}: effective rank of the distances {row['effective_rank']:.1f} of {len(pairs.texts)}; distance"
+            f" within a query {row['same_query']:.2f}, at equal relevance {row['same_relevance']:.2f} of the mean"
+        )
+    write_json(RESULT, {"pairs": len(pairs.texts), "teachers": rows, "machine": machine()})
+    draw(distances, {name: row["effective_rank"] for name, row in rows.items()}, RESULT.with_suffix(".svg"))
+
+
+if __name__ == "__main__":
+    guarded(main)

@@ -1,0 +1,193 @@
+"""python -m bench.moves [SECONDS] [CLIENTS] [MOVES]: the service while its champion moves, after `make demo`.
+
+CLIENTS (50) search for SECONDS (60) over the loopback, each ten times a second at most, while the champion of a
+registry made for this moves MOVES (10) times between two of the demo's students. Written to bench/results/moves.json:
+requests, those that failed or whose hits are not what the release they name finds, latency as clients see it, memory.
+"""
+
+import http.client
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bench.machine import machine
+from steps.core.errors import UserError, guarded
+from steps.core.files import write_json
+from steps.core.run_ids import git_commit
+from steps.core.tracking import MlflowRun, client, stage_run
+from steps.serving.mlflow_model import log_release
+from steps.serving.release import load_release
+
+RELEASES, RESULT = Path("models/release"), Path("bench/results/moves.json")
+NAME, PORT, WORKERS, K = "bench", 8793, 2, 10
+PAUSE_S = 0.1  # between an answer and the next request of a client
+QUERIES = [
+    "running total along an axis", "remove duplicate rows", "shortest path between two nodes", "solve a linear system",
+    "draw a histogram", "parse a date", "join two tables", "simplify an expression",
+]  # fmt: skip
+Hits = list[tuple[str, float]]
+
+
+class Client(threading.Thread):
+    """One client on one connection: times in seconds, and what went wrong."""
+
+    def __init__(self, number: int, expected: dict[str, dict[str, Hits]], stop: threading.Event) -> None:
+        super().__init__()
+        self.at, self.expected, self.stop = number, expected, stop
+        self.seconds: list[float] = []
+        self.wrong: list[str] = []
+        self.by_release: dict[str, int] = {}
+
+    def run(self) -> None:
+        connection = http.client.HTTPConnection("127.0.0.1", PORT, timeout=30)
+        while not self.stop.is_set():
+            began = time.perf_counter()
+            try:
+                self._ask(connection)
+            except Exception as error:  # whatever it is counts as a failed request
+                self.wrong.append(repr(error)[:200])
+                connection.close()
+            self.seconds.append(time.perf_counter() - began)
+            time.sleep(PAUSE_S)
+        connection.close()
+
+    def _ask(self, connection: http.client.HTTPConnection) -> None:
+        self.at += 1
+        query = QUERIES[self.at % len(QUERIES)]
+        connection.request(
+            "POST", "/search", json.dumps({"query": query, "k": K}), {"Content-Type": "application/json"}
+        )
+        response = connection.getresponse()
+        answer = json.loads(response.read())
+        if response.status != 200:
+            raise ValueError(f"{response.status}: {answer}")
+        manifest = answer["release"]["manifest"]
+        self.by_release[manifest] = self.by_release.get(manifest, 0) + 1
+        found = [(hit["id"], hit["score"]) for hit in answer["results"][0]["hits"]]
+        wanted = self.expected[manifest][query]
+        if [doc for doc, _ in found] != [doc for doc, _ in wanted] or not np.allclose(
+            [score for _, score in found], [score for _, score in wanted], atol=1e-4
+        ):
+            raise ValueError(f"{query}: not what {manifest[:12]} finds")
+
+
+def registered(folders: list[Path]) -> list[str]:
+    """Register releases as versions of a model; returns their numbers."""
+    api, versions = client(), []
+    api.create_registered_model(NAME)
+    for folder in folders:
+        with stage_run("promote", {}) as run:
+            log_release(run, folder, folder.name)
+        assert isinstance(run, MlflowRun)
+        model = api.get_run(run.run_id).data.tags["slimtower.model"]
+        place = api.get_logged_model(model).artifact_location
+        made = api.create_model_version(NAME, place, run_id=run.run_id, model_id=model)
+        versions.append(str(made.version))
+    return versions
+
+
+def memory_mb(parent: int) -> float:
+    """Memory of a process and its children, what they share counted once."""
+    found = subprocess.run(["pgrep", "-P", str(parent)], capture_output=True, text=True).stdout.split()
+    total = 0
+    for process in [str(parent), *found]:
+        lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
+        total += sum(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
+    return round(total / 1024, 1)
+
+
+def wait_for(version: str, service: subprocess.Popen[bytes]) -> None:
+    """Until each process answers with this version: one may answer several times in a row."""
+    streak, deadline = 0, time.monotonic() + 120
+    while streak < 5 * WORKERS:
+        if time.monotonic() > deadline or service.poll() is not None:
+            said = Path("serve.log").read_text(encoding="utf-8")[-300:]
+            raise UserError(f"bench.moves: version {version} did not answer within two minutes: {said}")
+        try:
+            connection = http.client.HTTPConnection("127.0.0.1", PORT, timeout=30)
+            connection.request("GET", "/health")
+            releases = json.loads(connection.getresponse().read())["releases"]
+            streak = streak + 1 if [row["version"] for row in releases] == [version] else 0
+            connection.close()
+        except OSError:
+            streak = 0
+        time.sleep(0.05)
+
+
+def measure(folders: list[Path], seconds: float, clients: int, moves: int) -> dict[str, Any]:
+    """Serve, move, ask. In the present folder, whose registry is made."""
+    versions, api = registered(folders), client()
+    expected = {}
+    for folder in folders:
+        release = load_release(folder)
+        hits = {query: [(hit.id, hit.score) for hit in release.query(query, K)] for query in QUERIES}
+        expected[release.manifest.checksum] = hits
+    api.set_registered_model_alias(NAME, "champion", versions[0])
+    command = [sys.executable, "-m", "steps.serve", "--model", f"{NAME}@champion", "--port", str(PORT)]
+    command += ["--workers", str(WORKERS), "--rate", "0", "--poll", "1"]
+    with Path("serve.log").open("w") as log:
+        service = subprocess.Popen(command, stdout=log, stderr=log)
+    try:
+        wait_for(versions[0], service)
+        stop, memory = threading.Event(), [memory_mb(service.pid)]
+        asking = [Client(number, expected, stop) for number in range(clients)]
+        for one in asking:
+            one.start()
+        for number in range(1, moves + 1):
+            began = time.monotonic()
+            api.set_registered_model_alias(NAME, "champion", versions[number % len(versions)])
+            wait_for(versions[number % len(versions)], service)
+            memory.append(memory_mb(service.pid))
+            time.sleep(max(0.0, seconds / moves - (time.monotonic() - began)))
+        stop.set()
+        for one in asking:
+            one.join()
+    finally:
+        service.terminate()
+        service.wait(60)
+    times = np.array([second for one in asking for second in one.seconds]) * 1000
+    wrong = [error for one in asking for error in one.wrong]
+    return {
+        "requests": len(times),
+        "wrong": len(wrong),
+        "first_wrong": wrong[:3],
+        "releases_seen": len({name for one in asking for name in one.by_release}),
+        "ms": {f"p{q}": round(float(np.percentile(times, q)), 2) for q in (50, 95, 99)},
+        "memory_mb_after_each_move": memory,
+    }
+
+
+def main() -> None:
+    """Measure and write."""
+    given = sys.argv[1:4]
+    seconds, clients, moves = (int(value) for value in [*given, *("60", "50", "10")[len(given) :]])
+    folders = sorted(path.parent.resolve() for path in RELEASES.glob("*/manifest.json"))[:2]
+    if len(folders) < 2:
+        raise UserError(f"{RELEASES}: needs two students; run `make demo`")
+    target, here = RESULT.resolve(), Path.cwd()
+    with tempfile.TemporaryDirectory(prefix="bench-moves.") as place:
+        os.chdir(place)
+        os.environ |= {
+            "MLFLOW_TRACKING_URI": f"sqlite:///{place}/mlflow.db",
+            "PYTHONPATH": str(Path(__file__).parents[1]),
+        }
+        os.environ |= {"SLIMTOWER_CACHE": f"{place}/cache", "SLIMTOWER_PIPELINE": "bench"}
+        found = measure(folders, seconds, clients, moves)
+        os.chdir(here)
+    setting = {"seconds": seconds, "clients": clients, "moves": moves, "workers": WORKERS}
+    write_json(target, {"machine": machine(), "git_commit": git_commit(), **setting, **found})
+    print(json.dumps(found, indent=1))
+    if found["wrong"]:
+        raise UserError(f"bench.moves: {found['wrong']} requests failed or were answered by a mix")
+
+
+if __name__ == "__main__":
+    guarded(main)

@@ -1,0 +1,55 @@
+"""Attention maps of a student beside those of its teacher's query tower, which reads the same tokens."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from sentence_transformers import SentenceTransformer
+from torch import Tensor
+
+from steps.core.errors import UserError
+from steps.core.precision import Precision
+from steps.core.towers import autocast
+from steps.distill.students import Student, TransformerStudent
+from steps.distill.tokens import Tokens
+
+
+class AttentionPair:
+    """A student and the index teacher's query tower, frozen; both compute plain attention from here on."""
+
+    def __init__(self, student: Student, teacher: SentenceTransformer, precision: Precision) -> None:
+        """UserError for a student that has no attention, or another number of heads."""
+        first: Any = teacher[0]
+        self.network, self.precision = getattr(first, "auto_model", None), precision
+        if not isinstance(student, TransformerStudent) or self.network is None:
+            raise UserError(
+                "distill.student: the loss attention compares transformers; start from layers of the teacher"
+            )
+        self.student = student
+        heads = [network.config.num_attention_heads for network in (self.network, student.network)]
+        if heads[0] != heads[1]:
+            raise UserError(
+                f"distill.student: the loss attention compares head by head, but the teacher has {heads[0]} and the"
+                f" student {heads[1]}; start from layers of the teacher"
+            )
+        for network in (self.network, student.network):
+            network.set_attn_implementation("eager")
+        depth, kept = (network.config.num_hidden_layers for network in (self.network, student.network))
+        self.layers = [(layer + 1) * depth // kept - 1 for layer in range(kept)]
+
+    def maps(self, tokens: Tokens, rows: np.ndarray) -> dict[str, Tensor]:
+        """`attention` of the student, with gradient, and `teacher_attention`: `(n, layers, heads, length, length)`.
+
+        Of the teacher's N layers that answer to the student's M: every (N / M)th, the last among them. Rows of padding
+        are 0.
+        """
+        features = self.student.features(tokens, rows)
+        with torch.no_grad(), autocast(self.precision):
+            wanted = attention_maps(self.network, features)[:, self.layers]
+        return {"attention": attention_maps(self.student.network, features), "teacher_attention": wanted}
+
+
+def attention_maps(network: Any, features: dict[str, Tensor]) -> Tensor:
+    """How much each token looks at each other one, `(n, layers, heads, length, length)`; 0 for rows of padding."""
+    found = torch.stack(network(**features, output_attentions=True).attentions, dim=1)
+    return found.float() * features["attention_mask"][:, None, None, :, None]

@@ -1,0 +1,103 @@
+"""An index teacher that trains along with a symmetric student (LEAD, Sec. 3.4): both towers run, on the same texts."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from steps.core.errors import UserError
+from steps.core.precision import Precision
+from steps.core.tables import Role
+from steps.core.towers import autocast, load_tower, route
+from steps.distill.checks import check_document_tokens
+from steps.distill.layer_pooling import depth_of, pooling_of
+from steps.distill.layer_store import compared
+from steps.distill.losses.base import LayerTargets, Targets
+from steps.distill.students import TransformerStudent
+from steps.distill.targets import StoredTeachers
+from steps.distill.tokens import Tokens
+
+
+class TrainedTower:
+    """The index teacher, to be trained: reads texts of either role as its prompts say, cut to a student's lengths."""
+
+    def __init__(self, folder: Path, precision: Precision) -> None:
+        self.whole = load_tower(folder).eval()
+        self.precision = precision
+        self.towers = {role: TransformerStudent(route(self.whole, role)) for role in _ROLES}
+        self.depth = min(depth_of(each.tower) for each in self.towers.values())
+
+    def read(self, role: Role, texts: list[str], max_length: int) -> Tokens:
+        """The texts' tokens, their prompt in front; UserError for a pooling that leaves the prompt out."""
+        tower = self.towers[role].tower
+        prompt = tower.prompts.get(role) or ""
+        if prompt and not pooling_of(tower, "the teacher").include_prompt:
+            raise UserError(
+                "distill.student: the teacher leaves its prompt out of its pooling; targets: joint takes none that does"
+            )
+        tokens = self.towers[role].read([prompt + text for text in texts], max_length)
+        check_document_tokens(self.towers[role], tokens)
+        return tokens
+
+    def made(self, role: Role, tokens: Tokens, rows: np.ndarray, layers: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """Embeddings before their normalisation, `(n, dim)`, and pooled states `(n, len(layers), width)`."""
+        return self.towers[role].embed_layers(tokens, rows, layers)
+
+
+_ROLES: tuple[Role, Role] = ("query", "document")
+
+
+@dataclass(frozen=True)
+class JointTeacher:
+    """Targets of a tower that trains: its embeddings of texts and documents and its layers' scores, with gradient."""
+
+    tower: TrainedTower
+    texts: Tokens
+    documents: Tokens
+    stored: StoredTeachers
+
+    @property
+    def modules(self) -> Sequence[nn.Module]:
+        """The tower."""
+        return [self.tower.whole]
+
+    @property
+    def arrays(self) -> Mapping[str, np.ndarray]:
+        """The stored ones and the tokens that it reads."""
+        found = {"joint.ids": self.texts.ids, "joint.offsets": self.texts.offsets}
+        found |= {"joint.document_ids": self.documents.ids, "joint.document_offsets": self.documents.offsets}
+        return dict(self.stored.arrays) | found
+
+    def forward(self, rows: np.ndarray, documents: np.ndarray, layers: Sequence[int] = ()) -> dict[str, Tensor]:
+        """Embeddings and states of these layers, of the texts and of the documents."""
+        queries, states = self.tower.made("query", self.texts, rows, layers)
+        found = {"teacher.queries": queries, "teacher.query_layers": states}
+        if len(documents):
+            own, own_states = self.tower.made("document", self.documents, documents, layers)
+            found |= {"teacher.documents": own, "teacher.document_layers": own_states}
+        return found
+
+    def targets(self, made: Mapping[str, Tensor], rows: np.ndarray, documents: np.ndarray) -> Targets:
+        """As stored ones, but for the vectors and what follows from them."""
+        queries = self.tower.towers["query"].normalised(made["teacher.queries"])
+        if not len(documents):
+            return self.stored.with_scores(queries, queries[:0], rows, documents)
+        own = self.tower.towers["document"].normalised(made["teacher.documents"])
+        return self.stored.with_scores(queries, own, rows, documents)
+
+    def scores(self, rows: np.ndarray, documents: np.ndarray, layers: Sequence[int]) -> LayerTargets:
+        """What these layers give the documents for the texts at present, without gradient."""
+        with torch.no_grad(), autocast(self.tower.precision):
+            made = self.forward(rows, documents, layers)
+        return self.layer_targets({name: tensor.float() for name, tensor in made.items()}, rows, documents, layers)
+
+    def layer_targets(
+        self, made: Mapping[str, Tensor], rows: np.ndarray, documents: np.ndarray, layers: Sequence[int]
+    ) -> LayerTargets:
+        """Scores of all documents; the student has documents of its own."""
+        states = made["teacher.query_layers"]
+        others = made["teacher.document_layers"] if len(documents) else states[:0]
+        return compared(states, others)

@@ -1,0 +1,166 @@
+"""The index teacher's states of layers, of texts and documents, read once and kept below SLIMTOWER_CACHE."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from sentence_transformers import SentenceTransformer
+from torch import Tensor
+
+from steps.core.files import cache_root, staged_file
+from steps.core.precision import Precision, resolve_precision
+from steps.core.tables import Role
+from steps.core.towers import Embeddings, device, encode, load_tower
+from steps.core.vector_cache import Texts, VectorCache, text_key
+from steps.distill.layer_pooling import LayerPooling, pooling_of, random_projection
+from steps.distill.losses.base import LayerTargets
+from steps.distill.losses.layer import products
+from steps.training.distributed import meet, rank
+
+_FORMAT = 1
+_SHARD_TEXTS = 2048
+_BATCH = 64
+_NAMES: dict[Role, str] = {"query": "texts", "document": "documents"}
+
+
+class LayerTeacher(Protocol):
+    """A teacher whose layers score documents: a dual encoder's by their states, other kinds' as LEAD has them."""
+
+    @property
+    def arrays(self) -> Mapping[str, np.ndarray]:
+        """All that the scores follow from, besides weights."""
+
+    def scores(self, rows: np.ndarray, documents: np.ndarray, layers: Sequence[int]) -> LayerTargets:
+        """What these layers, numbered from 0, give the documents for the texts, without gradient."""
+
+    def layer_targets(
+        self, made: Mapping[str, Tensor], rows: np.ndarray, documents: np.ndarray, layers: Sequence[int]
+    ) -> LayerTargets:
+        """The same with all that a student needs; `made` is what a running teacher computed, or leaves in its place."""
+
+
+@dataclass(frozen=True)
+class StateTable:
+    """States of some rows' texts: `states` `(len(rows), layers, width)`, memory-mapped; `rows` sorted."""
+
+    rows: np.ndarray
+    states: np.ndarray
+
+    def of(self, rows: np.ndarray, places: np.ndarray) -> Tensor:
+        """States of these rows and of the layers at these places, float32 `(n, k, width)`."""
+        at = np.searchsorted(self.rows, rows)
+        found = self.states[at[:, None], places[None, :]]
+        return torch.from_numpy(np.asarray(found, dtype=np.float32)).to(device())
+
+
+@dataclass(frozen=True)
+class StoredLayers:
+    """Scores of a frozen dual encoder's layers: inner products of stored states."""
+
+    layers: Sequence[int]  # those that are stored, numbered from 0
+    texts: StateTable
+    documents: StateTable
+    key: bytes  # of the tower and of how it read them
+
+    @property
+    def arrays(self) -> Mapping[str, np.ndarray]:
+        """Which states they are: they follow from the tower, the texts and the documents."""
+        key = np.frombuffer(self.key, dtype=np.uint8)
+        return {"layers.key": key, "layers.texts": self.texts.rows, "layers.documents": self.documents.rows}
+
+    def scores(self, rows: np.ndarray, documents: np.ndarray, layers: Sequence[int]) -> LayerTargets:
+        """Scores of all documents, and their states."""
+        return self.layer_targets({}, rows, documents, layers)
+
+    def layer_targets(
+        self, made: Mapping[str, Tensor], rows: np.ndarray, documents: np.ndarray, layers: Sequence[int]
+    ) -> LayerTargets:
+        """Scores of all documents, and their states."""
+        places = self._places(layers)
+        states = self.documents.of(documents, places)
+        return compared(self.texts.of(rows, places), states, states)
+
+    def _places(self, layers: Sequence[int]) -> np.ndarray:
+        return np.searchsorted(np.array(self.layers), np.array(layers))
+
+
+def compared(texts: Tensor, documents: Tensor, shared: Tensor | None = None) -> LayerTargets:
+    """Scores of all documents: inner products of `(n, k, width)` and `(m, k, width)` states (LEAD, Eq. 1 and 4).
+
+    `shared`: states of the documents for a student without its own.
+    """
+    scores = products(texts, documents)
+    return LayerTargets(scores, torch.ones_like(scores[:, 0], dtype=torch.bool), shared)
+
+
+@dataclass(frozen=True)
+class LayerReader:
+    """Reads the states of some of the index teacher's layers, numbered from 0, what is cached not again.
+
+    `folder`: its tower; `fingerprint`: the tower's id. With `state_dim` states are projected to so many dimensions.
+    """
+
+    folder: Path
+    fingerprint: str
+    layers: Sequence[int]
+    state_dim: int
+    precision: Precision
+
+    @property
+    def key(self) -> bytes:
+        """Of the tower and of how it is read."""
+        settings = (_FORMAT, self.fingerprint, tuple(self.layers), self.state_dim, resolve_precision(self.precision))
+        return sha256(repr(settings).encode()).digest()
+
+    def stored(self, texts: Texts, text_rows: np.ndarray, documents: Texts, document_rows: np.ndarray) -> StoredLayers:
+        """States of the texts and of the documents that have these row numbers, ascending."""
+        given: list[tuple[Role, Texts, np.ndarray]] = [
+            ("query", texts, text_rows),
+            ("document", documents, document_rows),
+        ]
+        tables = [StateTable(rows, self._states(role, items)) for role, items, rows in given]
+        return StoredLayers(self.layers, tables[0], tables[1], self.key)
+
+    def _states(self, role: Role, texts: Texts) -> np.ndarray:
+        """States of the texts, float16 `(texts, layers, width)`, memory-mapped; rank 0 makes them."""
+        folder = cache_root() / "layer_states" / self.key.hex()[:24] / role
+        digest = sha256(b"".join(text_key(text) for text in texts)).hexdigest()
+        file = folder / f"{digest[:32]}.npy"
+        if rank() == 0 and not file.is_file():
+            tower = self._tower(role)
+            cache = VectorCache(folder, "float16")
+            encoded = partial(_encoded, tower, role, self.precision)
+            cache.fill(texts, encoded, _SHARD_TEXTS, f"distill: layers of {_NAMES[role]}")
+            with staged_file(file) as staging:
+                cache.write(texts, staging, tower.get_embedding_dimension() or 0)
+        meet()
+        states = np.load(file, mmap_mode="r")
+        return states.reshape(len(states), len(self.layers), -1)
+
+    def _tower(self, role: Role) -> SentenceTransformer:
+        """The tower of that role, which gives states of layers instead of embeddings."""
+        tower = load_tower(self.folder, role)
+        pooling = pooling_of(tower, "the teacher")
+        projection = self.projection(int(pooling.get_embedding_dimension()))
+        first: Any = tower[0]
+        first.auto_model.config.output_hidden_states = True
+        return SentenceTransformer(
+            modules=[first, LayerPooling(pooling, self.layers, projection)],
+            device=device(),
+            prompts={name: text or "" for name, text in tower.prompts.items()},
+            default_prompt_name=tower.default_prompt_name,
+        ).eval()
+
+    def projection(self, width: int) -> Tensor | None:
+        """What its states of `width` are multiplied by, `(width, state_dim)`; None where they stay whole."""
+        return random_projection(width, self.state_dim) if 0 < self.state_dim < width else None
+
+
+def _encoded(tower: SentenceTransformer, role: Role, precision: Precision, texts: list[str]) -> Embeddings:
+    vectors = encode(tower, texts, role, precision=precision, batch_size=_BATCH)
+    return Embeddings(vectors, np.zeros(len(texts), dtype=np.float32))

@@ -1,0 +1,65 @@
+"""Makes the alignment of a student's layers with its teacher's, and stores what it needs of the teacher."""
+
+from pathlib import Path
+
+import numpy as np
+
+from steps.core.corpus import CorpusTexts
+from steps.core.errors import UserError
+from steps.core.fingerprints import fingerprint
+from steps.core.towers import device, load_tower, route
+from steps.distill.candidates import Candidates
+from steps.distill.joint import JointTeacher
+from steps.distill.layer_alignment import LayerAlignment
+from steps.distill.layer_pairs import LayerPairs, candidate_layers, maps_between
+from steps.distill.layer_pooling import depth_of, pooling_of
+from steps.distill.layer_store import LayerReader
+from steps.distill.losses.layer import LayerDistillation
+from steps.distill.params import DistillParams
+from steps.distill.sources import Sources
+from steps.distill.students import Student, TransformerStudent
+
+
+def layer_alignment(
+    loss: LayerDistillation,
+    student: Student,
+    teacher: Path,
+    joint: JointTeacher | None,
+    sources: Sources,
+    candidates: Candidates,
+    training: np.ndarray,
+    params: DistillParams,
+    *,
+    own_documents: bool,
+) -> LayerAlignment:
+    """Layers of the student beside those of the tower in the folder `teacher`, or of the one that trains along.
+
+    The states of a frozen tower are read here, of the `training` rows and of the documents that they may be compared
+    with, unless they lie below SLIMTOWER_CACHE already. UserError where either has too few layers, or no pooling.
+    """
+    if not isinstance(student, TransformerStudent):
+        raise UserError("distill.student: a static embedding has no layers; leave layer_distillation out")
+    width, own_depth = int(pooling_of(student.tower, "the student").get_embedding_dimension()), depth_of(student.tower)
+    if joint is not None:
+        chosen = candidate_layers(loss, joint.tower.depth, own_depth)
+        return LayerAlignment(student, joint, LayerPairs(loss, chosen, own_depth, params.seed))
+    whole = load_tower(teacher)
+    asking, answering = (route(whole, role) for role in ("query", "document"))
+    chosen = candidate_layers(loss, min(depth_of(asking), depth_of(answering)), own_depth)
+    reader = LayerReader(teacher, fingerprint(teacher).id, chosen, loss.state_dim, params.precision)
+    rows, documents = np.unique(training), _documents(candidates, training)
+    texts = sources.texts["text"].take(rows).to_pylist()
+    stored = reader.stored(texts, rows, CorpusTexts(sources.ingest, documents), documents)
+    maps = None
+    if not own_documents:
+        projection = reader.projection(int(pooling_of(asking, "the teacher").get_embedding_dimension()))
+        maps = maps_between(width, stored.documents.states.shape[2], projection, own_depth)
+    pairs = LayerPairs(loss, chosen, own_depth, params.seed, None if maps is None else maps.to(device()))
+    return LayerAlignment(student, stored, pairs)
+
+
+def _documents(candidates: Candidates, training: np.ndarray) -> np.ndarray:
+    """Rows of the documents, ascending, that a batch of these texts may be compared with."""
+    found = [np.asarray(candidates.nearest[training]).reshape(-1)]
+    found += [candidates.positives[row] for row in training.tolist() if row in candidates.positives]
+    return np.unique(np.concatenate(found)).astype(np.int64)

@@ -1,0 +1,122 @@
+"""What the layers of student and teacher say of the candidates (LEAD, Sec. 3.3).
+
+| kind | needs | source |
+|---|---|---|
+| layer_distillation | pooled states of both models' layers `(n, k, width)` | LEAD, Eq. 4-8 |
+"""
+
+from typing import ClassVar, Literal, Self
+
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor
+from torch.nn import functional
+
+from steps.distill.losses.base import Batch, LayerTargets, Loss, Need, Outputs, Targets, exact
+from steps.distill.losses.label import only
+
+Selection = Literal["random", "weighted", "last", "skip"]
+
+
+class LayerDistillation(Loss):
+    """`sum_i w_i KL(softmax(t_a_i / T) || softmax(s_b_i / T))` over k pairs of layers (LEAD, Eq. 6 and 8).
+
+    A layer's score of a document is the inner product of its states of text and document, each pooled as the tower
+    pools its last layer: the first token's state, as in LEAD, where the tower embeds by its first token. A student
+    without documents of its own is scored against the teacher's states of them.
+
+    `selection` (Sec. 4.4.2), numbers of layers from 1, in their order, the embedding layer never:
+      random    k of the teacher's N and, apart from these, k of the student's M, anew every `redraw_steps`
+      weighted  the same, but the teacher's with the probabilities of Eq. 7 over the batch at hand
+      last      the last k of both
+      skip      the teacher's 1, 3, 5, ... and the student's last k, as in the published code
+    `reweighting`: w is Eq. 7, softmax over the k teacher layers of minus each layer's own loss over
+    `layer_temperature`, without gradient; else 1/k. `weights_by: text` takes each text's own loss, as Eq. 7 has it, and
+    equal weights for a text without label; `batch` the mean over the batch, as the published code. That divides the
+    teacher's scores alone by T, which is 1 there, and without re-weighting gives each pair the weight 1.
+    The teacher's states are kept as they are, or with `state_dim` as random projections to so many dimensions, which
+    keep inner products but for a relative error of about `1 / sqrt(state_dim)`.
+    """
+
+    needs: ClassVar[frozenset[Need]] = frozenset({Need.CANDIDATES, Need.LAYERS})
+
+    kind: Literal["layer_distillation"]
+    layers: int = Field(ge=1)
+    selection: Selection = "random"
+    redraw_steps: int = Field(default=10, ge=1)
+    temperature: float = Field(default=1.0, gt=0, allow_inf_nan=False)
+    reweighting: bool = True
+    layer_temperature: float = Field(default=10.0, gt=0, allow_inf_nan=False)
+    weights_by: Literal["text", "batch"] = "text"
+    state_dim: int = Field(default=0, ge=0)
+
+    @property
+    def wants_labels(self) -> bool:
+        """Whether layers are weighed by labels."""
+        return self.reweighting or self.selection == "weighted"
+
+    @property
+    def weighs_batches(self) -> bool:
+        """Whether it needs the layers' own losses over the whole batch."""
+        return self.reweighting and self.weights_by == "batch"
+
+    def values(self, outputs: Outputs, targets: Targets, batch: Batch) -> Tensor:
+        """Value of each text, `(n,)`; 0 without candidates."""
+        layers = targets.layers
+        if layers is None or outputs.layers is None:
+            raise ValueError("layer_distillation compares states of layers, but there are none")
+        if not layers.scores.shape[2]:
+            return outputs.layers.sum(dim=(1, 2)) * 0
+        documents = layers.documents if outputs.document_layers is None else outputs.document_layers
+        if documents is None:
+            raise ValueError("layer_distillation has no states of documents to score the student's against")
+        states, documents, teacher = exact(outputs.layers, documents, layers.scores)
+        student = products(states, documents)
+        diverging = divergence(teacher / self.temperature, student / self.temperature, layers.known[:, None, :])
+        return (self._weights(teacher, layers, batch) * diverging).sum(dim=1)
+
+    def _weights(self, teacher: Tensor, layers: LayerTargets, batch: Batch) -> Tensor:
+        """Of each text's pairs of layers, `(n, k)` or `(1, k)`, without gradient."""
+        if not self.reweighting:
+            return torch.full_like(teacher[:1, :, 0], 1 / teacher.shape[1])
+        if self.weights_by == "text":
+            losses = own_losses(teacher.detach(), batch, layers.known)
+        elif layers.losses is None:
+            raise ValueError("weights_by: batch needs the layers' losses over the whole batch")
+        else:
+            losses = layers.losses.to(teacher)[None, :]
+        return layer_weights(losses, self.layer_temperature)
+
+    @model_validator(mode="after")
+    def _states_are_whole(self) -> Self:
+        if self.dims:
+            raise ValueError("dims are of embeddings, layer_distillation compares states of layers; leave dims out")
+        return self
+
+
+def products(texts: Tensor, documents: Tensor) -> Tensor:
+    """Inner products of `(n, k, width)` and `(m, k, width)` states, layer by layer, `(n, k, m)`."""
+    return torch.einsum("nkd,mkd->nkm", texts, documents)
+
+
+def divergence(teacher: Tensor, student: Tensor, mask: Tensor) -> Tensor:
+    """`sum_j p_j (log p_j - log q_j)`, p and q the softmax of either side over the last dimension, where `mask`."""
+    log_p, log_q = (
+        functional.log_softmax(only(side, mask), dim=-1).masked_fill(~mask, 0) for side in (teacher, student)
+    )
+    return (log_p.exp() * (log_p - log_q)).sum(dim=-1)
+
+
+def own_losses(scores: Tensor, batch: Batch, known: Tensor) -> Tensor:
+    """`-log softmax(t_i)` of each text's label by each layer, `(n, k)`: KL(y, t_i) in Eq. 7. 0 without a scored label.
+
+    `scores` `(n, k, m)`; softmax over the candidates that count for the text.
+    """
+    label = batch.label & known
+    shares = functional.log_softmax(only(scores, (batch.counts & known)[:, None, :]), dim=-1)
+    return -shares.masked_fill(~label[:, None, :], 0).sum(dim=-1)
+
+
+def layer_weights(losses: Tensor, temperature: float) -> Tensor:
+    """`softmax(-losses / temperature)` over the last dimension (LEAD, Eq. 7)."""
+    return functional.softmax(-losses / temperature, dim=-1)

@@ -1,0 +1,52 @@
+"""Losses of a student and a teacher that train together (LEAD, Sec. 3.4); a frozen teacher serves the first too.
+
+| kind | needs | source |
+|---|---|---|
+| mutual_kl | student's and teacher's scores `(n, m)` | LEAD, Eq. 9 |
+| teacher_label_softmax | the scores of a teacher that trains, labels | LEAD, Eq. 10 |
+
+The student's own label loss, Eq. 11, is label_softmax.
+"""
+
+from typing import ClassVar, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from steps.distill.losses.base import Batch, Loss, Need, Outputs, Targets
+from steps.distill.losses.label import masked, softmax_cross_entropy
+from steps.distill.losses.layer import divergence
+from steps.distill.losses.score import ScoreLoss
+
+
+class MutualKL(ScoreLoss):
+    """`KL(softmax(t / T) || softmax(s / T)) + KL(softmax(s / T) || softmax(t / T))` (LEAD, Eq. 9).
+
+    `reverse: false` leaves the second one out, as LEAD does where the teacher is frozen (Sec. 4.5).
+    """
+
+    kind: Literal["mutual_kl"]
+    temperature: float = Field(default=0.05, gt=0, allow_inf_nan=False)
+    reverse: bool = True
+
+    def rows(self, student: Tensor, teacher: Tensor, mask: Tensor) -> Tensor:
+        """Loss of each row, `(n,)`; 0 for equal scores."""
+        student, teacher = (side / self.temperature for side in masked(student, teacher, mask))
+        there = divergence(teacher, student, mask)
+        return there + divergence(student, teacher, mask) if self.reverse else there
+
+
+class TeacherLabelSoftmax(Loss):
+    """`-sum_j y_j log softmax_j(t / T)`: a teacher that trains along learns the labels (LEAD, Eq. 10)."""
+
+    needs: ClassVar[frozenset[Need]] = frozenset({Need.CANDIDATES, Need.LABELS, Need.JOINT})
+
+    kind: Literal["teacher_label_softmax"]
+    temperature: float = Field(default=0.05, gt=0, allow_inf_nan=False)
+
+    def values(self, outputs: Outputs, targets: Targets, batch: Batch) -> Tensor:
+        """Value of each text, `(n,)`; 0 for one without label."""
+        scores = targets.scores[""].values / self.temperature
+        losses = softmax_cross_entropy(scores, batch.label.to(scores.dtype), batch.counts)
+        return torch.where(batch.labelled, losses, 0)

@@ -1,0 +1,113 @@
+"""Losses that compare a student with a cross encoder's embeddings of a text read with its nearest documents.
+
+n texts, p documents of each, `(n, p, dim')` embeddings in units of their mean length. What the student has is mapped
+to the teacher's dim' by a linear layer that trains along and is no part of the student.
+
+| kind | teacher | source |
+|---|---|---|
+| pooled_embedding | with dual pooling | EmbedDistill, Sec. 4.2, Eq. 5 |
+| joint_embedding | without, pooling: cls | Sec. 4.2, the control that loses |
+"""
+
+from abc import abstractmethod
+from typing import ClassVar, Literal, Self
+
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+
+from steps.core.errors import UserError
+from steps.distill.losses.base import Batch, Loss, Need, Outputs, Targets, exact
+from steps.distill.losses.embedding import Distance, distances
+
+
+class PairLoss(Loss):
+    """Base of the losses here: mean distance over a text's documents."""
+
+    needs: ClassVar[frozenset[Need]] = frozenset({Need.PAIRS})
+    embeds: ClassVar[Literal["pooled", "joint"]]  # what its teacher has to embed
+
+    teacher: str = Field(min_length=1)
+    distance: Distance = "l2"
+
+    @model_validator(mode="after")
+    def _whole_vectors(self) -> Self:
+        if self.dims:
+            raise ValueError("dims: first dimensions of a cross encoder's embeddings mean nothing; leave them out")
+        return self
+
+    def values(self, outputs: Outputs, targets: Targets, batch: Batch) -> Tensor:
+        """Mean distance of each text, `(n,)`; 0 for one none of whose documents counts."""
+        pairs = targets.pairs[self.teacher]
+        made = self.made(outputs, targets).expand(pairs.values.shape)
+        each = distances(self.distance, made.flatten(end_dim=1), pairs.values.flatten(end_dim=1))
+        counts = self.counts(targets).to(each.dtype)
+        return (each.view(counts.shape) * counts).sum(dim=1) / counts.sum(dim=1).clamp(min=1)
+
+    @abstractmethod
+    def made(self, outputs: Outputs, targets: Targets) -> Tensor:
+        """The student's side in the teacher's dimension: `(n, p, dim')`, or `(n, 1, dim')` for all documents."""
+
+    def counts(self, targets: Targets) -> Tensor:
+        """Which pairs count, boolean `(n, p)`: all that the teacher has embedded."""
+        return targets.pairs[self.teacher].given
+
+
+class PooledEmbedding(PairLoss):
+    """`||e_q^t(q, d) - proj(e_q^s)||`: the text's proxy embedding, given a document, and the student's (Eq. 5).
+
+    `projection: false` leaves the linear layer out, for a student of both towers and of the teacher's dimension.
+    """
+
+    embeds: ClassVar[Literal["pooled", "joint"]] = "pooled"
+
+    kind: Literal["pooled_embedding"]
+    projection: bool = True
+
+    def head(self, dim: int, target_dim: int) -> nn.Module:
+        """`proj`: `(n, dim)` to `(n, target_dim)`; UserError where both differ and there is to be none."""
+        if self.projection:
+            return nn.Linear(dim, target_dim)
+        if dim != target_dim:
+            raise UserError(
+                f"distill.student: {self.name}: the student embeds in {dim} dimensions, the teacher in {target_dim};"
+                " set projection: true"
+            )
+        return nn.Identity()
+
+    def made(self, outputs: Outputs, targets: Targets) -> Tensor:
+        """`(n, 1, dim')`."""
+        projected: Tensor = outputs.heads[self.name](outputs.queries)
+        return projected[:, None]
+
+
+class JointEmbedding(PairLoss):
+    """`||e_(q,d)^t - W [e_q^s; e_d^s; e_q^s * e_d^s]||`: the embedding of a pair, and a map of the student's two.
+
+    The paper says no more of its joint transformation of both. Documents that are no candidates do not count.
+    """
+
+    needs: ClassVar[frozenset[Need]] = frozenset({Need.PAIRS, Need.CANDIDATES})
+    embeds: ClassVar[Literal["pooled", "joint"]] = "joint"
+
+    kind: Literal["joint_embedding"]
+
+    def head(self, dim: int, target_dim: int) -> nn.Module:
+        """`W`: `(n, p, 3 dim)` to `(n, p, target_dim)`."""
+        return nn.Linear(3 * dim, target_dim)
+
+    def made(self, outputs: Outputs, targets: Targets) -> Tensor:
+        """`(n, p, dim')`."""
+        pairs = targets.pairs[self.teacher]
+        queries, candidates = exact(
+            outputs.queries, targets.documents if outputs.documents is None else outputs.documents
+        )
+        documents = candidates[pairs.place]
+        queries = queries[:, None].expand(documents.shape)
+        joined: Tensor = outputs.heads[self.name](torch.cat([queries, documents, queries * documents], dim=2))
+        return joined
+
+    def counts(self, targets: Targets) -> Tensor:
+        """Of those the ones whose document is a candidate."""
+        pairs = targets.pairs[self.teacher]
+        return pairs.given & pairs.known

@@ -1,0 +1,59 @@
+"""How far two systems find the same: rank-biased overlap, and the overlap of their first ten hits."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from steps.evaluate.closeness import DEPTH, overlaps
+from steps.evaluate.trec import read_hits
+
+PERSISTENCE = 0.9  # p: how likely a reader goes on to the next hit; the first ten then weigh 86 %
+
+Agreement = dict[str, dict[str, dict[str, float]]]
+
+
+def rank_biased_overlap(one: Sequence[str], other: Sequence[str], persistence: float = PERSISTENCE) -> float:
+    """Extrapolated rank-biased overlap of two rankings, 0 to 1, to the depth of the shorter one.
+
+    RBO_ext = X_k / k p^k + (1 - p) / p * sum over d of X_d / d p^d, with X_d the size of the overlap of the first d
+    (Webber, Moffat and Zobel, "A similarity measure for indefinite rankings", 2010, Eq. 30). 1 for two empty rankings.
+    """
+    depth = min(len(one), len(other))
+    if not depth:
+        return float(len(one) == len(other))
+    seen: tuple[set[str], set[str]] = (set(), set())
+    common, total = 0, 0.0
+    for at in range(depth):
+        a, b = one[at], other[at]
+        common += 1 if a == b else (a in seen[1]) + (b in seen[0])
+        seen[0].add(a)
+        seen[1].add(b)
+        total += common / (at + 1) * persistence ** (at + 1)
+    return common / depth * persistence**depth + (1 - persistence) / persistence * total
+
+
+def agreement(runs: Iterable[Path], reference: str, systems: Sequence[str]) -> Agreement:
+    """`[data set][system]` -> mean `rbo` and `overlap` with the reference over test queries, from TREC run files.
+
+    `overlap`: share of the reference's first ten that are among the system's.
+    """
+    files: dict[str, dict[str, Path]] = {}
+    for path in runs:
+        dataset, _, system = path.name.removesuffix(".run").partition(".")
+        files.setdefault(dataset, {})[system] = path
+    found: Agreement = {}
+    for dataset, by_system in sorted(files.items()):
+        wanted = read_hits(by_system[reference])
+        row = {system: _means(wanted, read_hits(by_system[system])) for system in systems if system in by_system}
+        found[dataset] = row
+    return found
+
+
+def _means(wanted: Mapping[str, Sequence[str]], found: Mapping[str, Sequence[str]]) -> dict[str, float]:
+    pairs = [(hits, found.get(query, [])) for query, hits in wanted.items()]
+    same = overlaps([hits[:DEPTH] for hits, _ in pairs], [own[:DEPTH] for _, own in pairs])
+    return {
+        "rbo": float(np.mean([rank_biased_overlap(hits, own) for hits, own in pairs])),
+        "overlap": float(same.mean()),
+    }

@@ -1,0 +1,120 @@
+"""Cases: the dev queries on which the best student loses and gains most, with what it and the teacher find for them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from steps.core.corpus import corpus_batches
+from steps.core.judged import JudgedSet
+from steps.core.measures import NDCG, UNCUT
+from steps.evaluate.results import Result
+from steps.evaluate.scoring import Scored
+
+_START = 220  # characters of a document
+Way = Literal["lost", "gained"]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A query, its nDCG@10 by both, and the rank at which each has the first relevant document; None: not found."""
+
+    dataset: str
+    split: str
+    row: int
+    way: Way
+    teacher: float
+    student: float
+    teacher_rank: int | None
+    student_rank: int | None
+
+
+@dataclass(frozen=True)
+class Found:
+    """A document in a list of hits; `start` is how its content begins, `relevant` None where nobody judged it."""
+
+    rank: int
+    doc_id: str
+    title: str
+    start: str
+    relevant: bool | None
+
+
+@dataclass(frozen=True)
+class Case:
+    """A query with the best hits of both."""
+
+    asked: Asked
+    text: str
+    teacher: Sequence[Found]
+    student: Sequence[Found]
+
+
+def choose_cases(teacher: Sequence[Scored], student: Sequence[Scored], count: int) -> list[Asked]:
+    """The `count` queries with the largest drop of nDCG@10, then the `count` with the largest gain; ties by query id.
+
+    Both sequences hold the same judged sets in order.
+    """
+    found: dict[Way, list[tuple[float, str, Asked]]] = {"lost": [], "gained": []}
+    for ours, theirs in zip(student, teacher, strict=True):
+        drop = theirs.values[NDCG] - ours.values[NDCG]
+        for row in np.flatnonzero(drop).tolist():
+            asked = Asked(
+                dataset=ours.judged.dataset,
+                split=ours.judged.split,
+                row=row,
+                way="lost" if drop[row] > 0 else "gained",
+                teacher=float(theirs.values[NDCG][row]),
+                student=float(ours.values[NDCG][row]),
+                teacher_rank=_rank(theirs.values[UNCUT][row]),
+                student_rank=_rank(ours.values[UNCUT][row]),
+            )
+            found[asked.way].append((-abs(float(drop[row])), ours.judged.query_ids[row], asked))
+    return [asked for way in found.values() for _, _, asked in sorted(way, key=lambda each: each[:2])[:count]]
+
+
+def read_cases(ingest: Path, teacher: Result, student: Result, count: int) -> list[Case]:
+    """Cases among the dev queries, whose texts may be looked at without knowing the test; [] without any."""
+    chosen = choose_cases(teacher.of_split("dev"), student.of_split("dev"), count)
+    sets = {item.judged.dataset: item.judged for item in student.of_split("dev")}
+    found = [(teacher.best[each.dataset][each.row], student.best[each.dataset][each.row]) for each in chosen]
+    texts = _documents(ingest, {doc_id for both in found for ids in both for doc_id in ids})
+    return [
+        Case(
+            each,
+            sets[each.dataset].texts[each.row],
+            *(_listed(ids, sets[each.dataset], each.row, texts) for ids in both),
+        )
+        for each, both in zip(chosen, found, strict=True)
+    ]
+
+
+def _documents(ingest: Path, wanted: set[str]) -> dict[str, tuple[str, str]]:
+    """Title and start of the content of some documents of the corpus, by id."""
+    ids, found = pa.array(sorted(wanted), pa.string()), {}
+    for batch in corpus_batches(ingest, ["doc_id", "title", "content"]) if wanted else ():
+        for row in batch.filter(pc.is_in(batch["doc_id"], ids)).to_pylist():
+            found[row["doc_id"]] = (row["title"], _start(row["content"]))
+    return found
+
+
+def _listed(doc_ids: Sequence[str], judged: JudgedSet, row: int, texts: Mapping[str, tuple[str, str]]) -> list[Found]:
+    grades = judged.qrels[judged.query_ids[row]]
+    return [
+        Found(rank, doc_id, *texts.get(doc_id, ("", "")), grades[doc_id] > 0 if doc_id in grades else None)
+        for rank, doc_id in enumerate(doc_ids, start=1)
+    ]
+
+
+def _start(content: str) -> str:
+    """How a text begins, cut behind a word."""
+    whole = " ".join(content.split())
+    return whole if len(whole) <= _START else whole[:_START].rsplit(" ", 1)[0] + " …"
+
+
+def _rank(reciprocal: float) -> int | None:
+    return round(1 / reciprocal) if reciprocal > 0 else None

@@ -1,0 +1,150 @@
+"""A second look at teacher and students on the judged test queries: perturbed queries, geometry, search effort, codes.
+
+What is known is not measured again: each look is kept below SLIMTOWER_CACHE/evaluate beside the results.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from steps.core.code import code_digest
+from steps.core.files import read_json, staged_folder, write_json
+from steps.core.judged import JudgedSet
+from steps.core.measures import NDCG
+from steps.evaluate.cache import kept_folder, key_of
+from steps.evaluate.document_vectors import document_rows, document_vectors
+from steps.evaluate.effort import measure_effort
+from steps.evaluate.geometry import comparable
+from steps.evaluate.measuring import Task
+from steps.evaluate.perturbations import drawn_rows, perturbed_set
+from steps.evaluate.proposition import judged_pairs, measure_proposition
+from steps.evaluate.results import Result
+from steps.evaluate.scoring import score
+from steps.evaluate.semantic_codes import measure_codes, read_codes
+from steps.evaluate.space import NEIGHBOURS, measure_space
+from steps.evaluate.systems import Student, Systems, Teacher, dense_search
+
+_FILE = "diagnosis.json"
+_EFFORT_QUERIES = 500  # of a data set, drawn with the seed
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """One tower, by data set.
+
+    `perturbed[data set][perturbation]`: nDCG@10 of the perturbed queries in the order of `perturbed_rows`. The others
+    hold what metrics.json has of it: `proposition` (students only), `space`, `effort`, `codes`.
+    """
+
+    perturbed: Mapping[str, Mapping[str, Sequence[float]]]
+    proposition: Mapping[str, Mapping[str, float]]
+    space: Mapping[str, Mapping[str, float]]
+    effort: Mapping[str, Mapping[str, Any]]
+    codes: Mapping[str, Mapping[str, Sequence[float]]]
+
+
+def diagnose_all(systems: Systems, task: Task, teacher: Result) -> dict[str, Diagnosis]:
+    """The teacher and every student by name; `teacher` is its result. Nothing where nothing is judged."""
+    towers: list[Teacher | Student] = [systems.teacher, *systems.students] if task.test_sets() else []
+    found = {}
+    for tower in towers:
+        folder = kept_folder(_key(tower, systems.teacher, task))
+        if not (folder / _FILE).is_file():
+            with staged_folder(folder) as staging:
+                _write(staging / _FILE, diagnose(tower, task, teacher))
+        found[tower.name] = Diagnosis(**read_json(folder / _FILE))
+    return found
+
+
+def perturbed_rows(judged: JudgedSet, task: Task) -> np.ndarray:
+    """Rows of the queries of a judged set that are perturbed."""
+    return drawn_rows(len(judged.query_ids), task.params.perturbed_queries, task.params.seed)
+
+
+def diagnose(tower: Teacher | Student, task: Task, teacher: Result) -> Diagnosis:
+    """Measure one tower over the index of its release."""
+    found: dict[str, dict[str, Any]] = {field.name: {} for field in fields(Diagnosis)}
+    for judged in task.test_sets():
+        for name, figures in _of_set(tower, judged, task, teacher.embeddings[judged.dataset]).items():
+            if figures:
+                found[name][judged.dataset] = figures
+    return Diagnosis(**found)
+
+
+def _of_set(tower: Teacher | Student, judged: JudgedSet, task: Task, wanted: np.ndarray) -> dict[str, Any]:
+    """Each field of a diagnosis on one judged set; `wanted` are the teacher's embeddings of its queries."""
+    seed, release, dataset = task.params.seed, tower.release, judged.dataset
+    vectors = tower.encode(judged.texts) if isinstance(tower, Student) else wanted
+    nearest = release.search(dataset, wanted, NEIGHBOURS, "flat")[1]
+    drawn = drawn_rows(len(vectors), _EFFORT_QUERIES, seed)
+    effort = measure_effort(release, _some(judged, drawn), vectors[drawn])
+    figures: dict[str, Any] = {
+        "perturbed": _perturbed(tower, judged, task),
+        "effort": effort.as_dict() if effort else {},
+        "codes": _codes(tower, judged, vectors, seed),
+    }
+    if not isinstance(tower, Student):
+        return figures | {"space": measure_space(vectors, seed).as_dict()}
+    found = release.search(dataset, vectors, NEIGHBOURS, "flat")[1]
+    return figures | {
+        "space": measure_space(vectors, seed, wanted, nearest, found).as_dict(),
+        "proposition": _proposition(tower, judged, nearest, wanted, vectors, seed),
+    }
+
+
+def _perturbed(tower: Teacher | Student, judged: JudgedSet, task: Task) -> dict[str, list[float]]:
+    rows, search = perturbed_rows(judged, task), dense_search(tower.encode, tower.release)
+    return {
+        kind: score(f"{tower.name}, {kind}", search, perturbed_set(judged, rows, kind, task.params.seed), NEIGHBOURS)
+        .values[NDCG]
+        .tolist()
+        for kind in task.params.perturbations
+        if len(rows)
+    }
+
+
+def _proposition(
+    tower: Student, judged: JudgedSet, nearest: list[list[str]], wanted: np.ndarray, vectors: np.ndarray, seed: int
+) -> dict[str, float]:
+    """Over judged documents, the teacher's nearest, and as many that are drawn from all."""
+    ids = tower.release.documents(judged.dataset).ids
+    drawn = np.random.default_rng(seed).integers(0, len(ids), (len(nearest), NEIGHBOURS))
+    others = [[*hits, *(ids[row] for row in rows)] for hits, rows in zip(nearest, drawn, strict=True)]
+    pairs = judged_pairs(judged, others)
+    rows = document_rows(tower.release, judged.dataset, pairs.doc_ids)
+    held = rows >= 0
+    queries, relevant = pairs.queries[held], pairs.relevant[held]
+    if not len(relevant):
+        return {}
+    documents = document_vectors(tower.release, judged.dataset, rows[held])
+    theirs, ours = comparable(wanted, vectors)
+    return measure_proposition(theirs[queries], ours[queries], documents, relevant).as_dict()
+
+
+def _codes(tower: Teacher | Student, judged: JudgedSet, vectors: np.ndarray, seed: int) -> dict[str, list[float]]:
+    codes = read_codes(tower.release, judged.dataset, seed)
+    if codes is None:
+        return {}
+    relevant = [[doc for doc, grade in judged.qrels[query].items() if grade > 0] for query in judged.query_ids]
+    rows = iter(document_rows(tower.release, judged.dataset, [doc for docs in relevant for doc in docs]).tolist())
+    held = [[row for row in (next(rows) for _ in docs) if row >= 0] for docs in relevant]
+    return measure_codes(codes, judged, held, vectors) if any(held) else {}
+
+
+def _some(judged: JudgedSet, rows: np.ndarray) -> JudgedSet:
+    return replace(judged, query_ids=[judged.query_ids[row] for row in rows], texts=[judged.texts[row] for row in rows])
+
+
+def _key(tower: Teacher | Student, teacher: Teacher, task: Task) -> str:
+    """What a diagnosis depends on; the teacher's embeddings are those of its content."""
+    params = task.params.model_dump(include={"perturbations", "perturbed_queries", "batch_size", "seed"})
+    tests = [asdict(item) for item in task.test_sets()]
+    code = code_digest("steps.evaluate.diagnosis")
+    return key_of("diagnosis", tower.name, tower.content, teacher.content, tests, params, code)
+
+
+def _write(path: Path, found: Diagnosis) -> None:
+    write_json(path, asdict(found))

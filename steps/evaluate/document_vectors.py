@@ -1,0 +1,28 @@
+"""Documents as the exact index of a release holds them."""
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from steps.serving.index_files import shards_of
+from steps.serving.release import Release
+
+
+def document_rows(release: Release, dataset: str, doc_ids: Iterable[str]) -> np.ndarray:
+    """Rows of documents in the indexes of a data set, int64; -1 for one that the release does not hold."""
+    asked = list(doc_ids)
+    wanted = set(asked)
+    places = {doc_id: row for row, doc_id in enumerate(release.documents(dataset).ids) if doc_id in wanted}
+    return np.array([places.get(doc_id, -1) for doc_id in asked], dtype=np.int64)
+
+
+def document_vectors(release: Release, dataset: str, rows: np.ndarray) -> np.ndarray:
+    """Vectors of these rows of the exact index, float32 `(rows, dim)`."""
+    index = release.index(dataset, "flat")
+    vectors, start = np.empty((len(rows), index.d), dtype=np.float32), 0
+    for shard in shards_of(index):
+        own = np.flatnonzero((rows >= start) & (rows < start + shard.ntotal))
+        if len(own):
+            vectors[own] = shard.reconstruct_batch(rows[own] - start)
+        start += shard.ntotal
+    return vectors

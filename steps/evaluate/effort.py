@@ -1,0 +1,85 @@
+"""How far the approximate index must be searched until a tower loses at most 1 % against its own exact search."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import faiss
+import numpy as np
+
+from steps.core.judged import JudgedSet
+from steps.core.measures import ndcg_at_10
+from steps.serving.index_files import apply_settings, shards_of
+from steps.serving.release import Release
+
+ALLOWED = 0.01  # share of the exact search's nDCG@10
+_STEPS = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024]
+_LEAST_EF = 16  # below, faiss keeps about as many candidates as it is asked for hits
+_K = 10
+
+
+@dataclass(frozen=True)
+class Effort:
+    """One tower over one data set's index: `knob` is faiss' name for lists or graph nodes visited.
+
+    `needed`: the least setting that loses at most ALLOWED, None where none does; `served`: that of the release; `most`:
+    the greatest that was tried, where lists are probed all of them; `lost`: share of the exact nDCG@10 that is lost at
+    `needed`, or at `most`.
+    """
+
+    knob: str
+    needed: int | None
+    served: int
+    most: int
+    lost: float
+
+    def as_dict(self) -> dict[str, Any]:
+        """Key of metrics.json -> value; without `needed` where no setting is enough."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+
+def measure_effort(release: Release, judged: JudgedSet, vectors: np.ndarray) -> Effort | None:
+    """Of embeddings `(queries, dim)` of a judged set by one tower; None for an index without such a setting.
+
+    The release's index is left as it serves.
+    """
+    dataset = judged.dataset
+    if "ann" not in release.kinds(dataset):
+        return None
+    index, served = release.index(dataset, "ann"), release.entries[dataset]["indexes"]["ann"]["settings"]
+    steps = ladder(index)
+    if steps is None:
+        return None
+    knob, values = steps
+    exact = _ndcg(release, judged, vectors, "flat")
+    if exact == 0:
+        return None
+    lost, at = 0.0, values[-1]
+    try:
+        for at in values:
+            apply_settings(index, {knob: at})
+            lost = 1 - _ndcg(release, judged, vectors, "ann") / exact
+            if lost <= ALLOWED:
+                break
+    finally:
+        apply_settings(index, served)
+    return Effort(knob, at if lost <= ALLOWED else None, int(served.get(knob, 0)), values[-1], lost)
+
+
+def ladder(index: faiss.Index) -> tuple[str, Sequence[int]] | None:
+    """The knob of an index's first layer and rising values of it; None for one that is always searched whole."""
+    first, space = shards_of(index)[0], faiss.ParameterSpace()
+    space.initialize(first)
+    known = {space.parameter_ranges.at(place).name for place in range(space.parameter_ranges.size())}
+    if "nprobe" in known:
+        lists = faiss.extract_index_ivf(first).nlist
+        return "nprobe", [*(value for value in _STEPS if value < lists), lists]
+    if "efSearch" in known:
+        return "efSearch", [value for value in _STEPS if value >= _LEAST_EF]
+    return None
+
+
+def _ndcg(release: Release, judged: JudgedSet, vectors: np.ndarray, kind: str) -> float:
+    scores, doc_ids = release.search(judged.dataset, vectors, _K, kind)
+    held = [row[: len(ids)] for row, ids in zip(scores, doc_ids, strict=True)]
+    return float(ndcg_at_10(judged.qrels, judged.query_ids, doc_ids, held).mean())

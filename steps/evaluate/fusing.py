@@ -1,0 +1,170 @@
+"""A dense system and BM25 as one: which fusion, chosen on dev queries, and how long it takes from text to hits."""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from steps.core.judged import JudgedSet
+from steps.core.progress import progress
+from steps.evaluate.latency import one_thread, sample
+from steps.evaluate.systems import Hits, Lexical, Search, Student, Teacher, digest
+from steps.retrieval.fusion import AnyFusion, fuse, pooled
+from steps.retrieval.fusion_choice import DEEPEST, GRID, STANDARD, FusionChoice, choose, trials
+
+_CHUNK = 256  # queries whose pools are in memory at once
+
+
+@dataclass(frozen=True)
+class Fused:
+    """A dense system and BM25, both searched, their hits fused.
+
+    On a data set of which a student's release carries a BM25 index, that index is searched and the release's fusion is
+    the one: what serves is measured.
+    """
+
+    dense: Teacher | Student
+    lexical: Lexical
+
+    @property
+    def name(self) -> str:
+        """`2l+bm25`."""
+        return f"{self.dense.name}+{self.lexical.name}"
+
+    @property
+    def content(self) -> str:
+        """A digest of all that its answers depend on."""
+        return digest(self.dense.content, self.lexical.content)
+
+    def carried(self, dataset: str) -> AnyFusion | None:
+        """The fusion of the release; None where it is still to be chosen."""
+        return self.dense.release.fusion(dataset) if isinstance(self.dense, Student) else None
+
+    def lexical_search(self, shared: Search) -> Search:
+        """The BM25 search of the release where it carries one, else `shared`."""
+
+        def search(dataset: str, texts: list[str], k: int) -> Hits:
+            own = self.carried(dataset)
+            return self.dense.release.lexical(dataset).search(texts, k) if own else shared(dataset, texts, k)
+
+        return search
+
+
+@dataclass(frozen=True)
+class FusionFigures:
+    """On one data set: the fusion, what dev queries say of it, and median milliseconds of a query and of its parts.
+
+    `carried`: the release answers so. `dev` None: no dev query is judged. Queries are timed one by one on one thread,
+    over the index that serves.
+    """
+
+    fusion: Mapping[str, Any]
+    told: str
+    carried: bool
+    dev: Mapping[str, Any] | None
+    p50_ms: float
+    encode_ms: float
+    search_ms: float
+    bm25_ms: float
+    fusion_ms: float
+
+    def as_dict(self) -> dict[str, Any]:
+        """Field name -> value."""
+        return asdict(self)
+
+
+class Kept:
+    """A search that keeps the first DEEPEST hits of each query, so that a fusion of them searches nothing again."""
+
+    def __init__(self, search: Search) -> None:
+        self._search = search
+        self._known: dict[tuple[str, str], tuple[np.ndarray, list[str]]] = {}
+
+    def __call__(self, dataset: str, texts: list[str], k: int) -> Hits:
+        """As the search itself."""
+        if k <= DEEPEST and all((dataset, text) in self._known for text in texts):
+            found = [self._known[dataset, text] for text in texts]
+            return [scores[:k] for scores, _ in found], [ids[:k] for _, ids in found]
+        scores, doc_ids = self._search(dataset, texts, max(k, DEEPEST))
+        for text, row, ids in zip(texts, scores, doc_ids, strict=True):
+            self._known[dataset, text] = row[:DEEPEST].copy(), ids[:DEEPEST]  # a view would keep all hits in memory
+        return [row[:k] for row in scores], [ids[:k] for ids in doc_ids]
+
+
+class Searches:
+    """What each system searched in this run, by its name, for fusions; where none is wanted, nothing is kept."""
+
+    def __init__(self, *, wanted: bool) -> None:
+        self.wanted = wanted
+        self._kept: dict[str, Search] = {}
+
+    def of(self, name: str, search: Search) -> Search:
+        """The search, keeping what it finds."""
+        return self._kept.setdefault(name, Kept(search)) if self.wanted else search
+
+    def take(self, name: str, search: Search) -> Search:
+        """The same for the last time."""
+        found = self.of(name, search)
+        self._kept.pop(name, None)
+        return found
+
+
+def fused_search(dense: Search, lexical: Search, fusions: Mapping[str, AnyFusion]) -> Search:
+    """Both searches and the fusion of each data set; k hits of what the lists hold together."""
+
+    def search(dataset: str, texts: list[str], k: int) -> Hits:
+        fusion = fusions[dataset]
+        both = [each(dataset, texts, fusion.depth) for each in (dense, lexical)]
+        pairs = zip(*(zip(*hits, strict=True) for hits in both), strict=True)
+        found = [fuse(pooled(pair, fusion.depth), fusion, k) for pair in pairs]
+        return [scores for scores, _ in found], [ids for _, ids in found]
+
+    return search
+
+
+def choice_on(dev: JudgedSet | None, dense: Search, lexical: Search, carried: AnyFusion | None) -> FusionChoice | None:
+    """The fusion that is best on judged dev queries, or what they say of the one that is carried; None without any."""
+    if dev is None or (carried and carried not in GRID):
+        return None
+    values = []
+    starts = range(0, len(dev.query_ids), _CHUNK)
+    for start in progress(starts, len(starts), f"{dev.dataset} fusion"):
+        ids, texts = (part[start : start + _CHUNK] for part in (dev.query_ids, dev.texts))
+        values.append(trials(dev.qrels, ids, *(each(dev.dataset, texts, DEEPEST) for each in (dense, lexical))))
+    return choose(np.concatenate(values, axis=1), carried)
+
+
+def figures(
+    system: Fused, dataset: str, choice: FusionChoice | None, texts: Sequence[str], timed: int, seed: int
+) -> tuple[AnyFusion, FusionFigures]:
+    """The fusion, carried, chosen, or else the standard one, and its figures; `timed` of the texts are timed."""
+    carried = system.carried(dataset)
+    fusion = carried or (choice.fusion if choice else STANDARD)
+    parts = _parts(system, dataset, fusion, sample(texts, timed, seed))
+    dev = None
+    if choice:
+        dev = {field: value for field, value in vars(choice).items() if field != "fusion"} | {"wins": choice.wins}
+    whole, *medians = (float(value) for value in np.median(np.column_stack([parts.sum(axis=1), parts]), axis=0) * 1000)
+    return fusion, FusionFigures(fusion.model_dump(), str(fusion), carried is not None, dev, whole, *medians)
+
+
+def _parts(system: Fused, dataset: str, fusion: AnyFusion, texts: Sequence[str]) -> np.ndarray:
+    """Seconds to encode, to search the served index, to search BM25, and to fuse: `(texts, 4)`."""
+    release, depth = system.dense.release, fusion.depth
+    search = system.lexical_search(system.lexical.search)
+    seconds = []
+    with one_thread():
+        for text in texts:
+            moments = [time.perf_counter()]
+            vectors = system.dense.encode([text])
+            moments.append(time.perf_counter())
+            scores, ids = release.search(dataset, vectors, depth, "ann")
+            moments.append(time.perf_counter())
+            lexical = search(dataset, [text], depth)
+            moments.append(time.perf_counter())
+            fuse(pooled([(scores[0][: len(ids[0])], ids[0]), (lexical[0][0], lexical[1][0])], depth), fusion, 10)
+            moments.append(time.perf_counter())
+            seconds.append(np.diff(moments))
+    return np.array(seconds)

@@ -1,0 +1,142 @@
+"""Where students lose, and why: slices of the test queries, perturbed queries, geometry, and cases to read."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from steps.core.judged import JudgedSet
+from steps.core.measures import NDCG
+from steps.core.tables import table_from_rows
+from steps.core.texts import words
+from steps.evaluate.cache import Measurements
+from steps.evaluate.cases import Case, read_cases
+from steps.evaluate.diagnosis import Diagnosis, diagnose_all, perturbed_rows
+from steps.evaluate.measuring import Task
+from steps.evaluate.params import EvaluateParams
+from steps.evaluate.ratios import figures
+from steps.evaluate.results import Result
+from steps.evaluate.slicing import Known, Slice, read_own, slice_queries
+from steps.evaluate.systems import TEACHER, Systems
+from steps.evaluate.training_words import count_searches, count_words, training_texts
+
+
+@dataclass(frozen=True)
+class Insight:
+    """`metrics` to go with the others, the slices' queries as a table, cases, and what was left out, a line each."""
+
+    metrics: dict[str, Any]
+    slices: pa.Table
+    cases: Sequence[Case]
+    notes: Sequence[str]
+
+
+def look_closer(
+    ingest: Path, embed: Path, generate: Path, systems: Systems, task: Task, found: Measurements, best: str
+) -> Insight:
+    """Of an evaluation whose best student is `best`; folders are outputs of the earlier stages."""
+    tests, params = task.test_sets(), task.params
+    known = read_known(ingest, embed, generate, tests, params.slice_table)
+    sliced = [each for judged in tests for each in slice_queries(judged, known, params.slices)]
+    diagnosed = diagnose_all(systems, task, found.results[TEACHER])
+    towers = {name: found.results[name] for name in diagnosed}
+    return Insight(
+        metrics={
+            "slices": slice_figures(towers, sliced, params),
+            "perturbed": perturbed_figures(diagnosed, towers, task),
+            "proposition": _by_dataset(diagnosed, "proposition"),
+            "space": _by_dataset(diagnosed, "space"),
+            "effort": _by_dataset(diagnosed, "effort"),
+            "semantic_ids": _codes(diagnosed),
+        },
+        slices=slice_table(tests, sliced),
+        cases=read_cases(ingest, found.results[TEACHER], found.results[best], params.examples),
+        notes=_left_out(tests, known),
+    )
+
+
+def read_known(ingest: Path, embed: Path, generate: Path, tests: Sequence[JudgedSet], own: str) -> Known:
+    """What training texts, log and a user's table (`""` = none) say of the test queries."""
+    wanted = {word for judged in tests for text in judged.texts for word in words(text)}
+    return Known(
+        training=count_words(wanted, training_texts(ingest, embed, generate)) if wanted else {},
+        searches=count_searches(ingest, [query for judged in tests for query in judged.query_ids]),
+        own=read_own(Path(own)) if own else {},
+    )
+
+
+def _left_out(tests: Sequence[JudgedSet], known: Known) -> list[str]:
+    """A line where some data sets have no slices by how often a query is asked."""
+    names = [
+        judged.dataset for judged in tests if len({known.searches.get(query, 0) for query in judged.query_ids}) < 2
+    ]
+    told = f"head, torso and tail of {', '.join(names)}: no log tells which test queries are asked more often"
+    return [told] if names else []
+
+
+def slice_figures(
+    towers: Mapping[str, Result], sliced: Sequence[Slice], params: EvaluateParams
+) -> dict[str, dict[str, Any]]:
+    """`[data set][slice]`: see `ratios.figures`; `towers` are results of the teacher and the students by name."""
+    values = {name: _test_ndcg(result) for name, result in towers.items()}
+    named: dict[str, dict[str, Any]] = {}
+    for each in sliced:
+        own = {name: of[each.dataset][each.rows] for name, of in values.items()}
+        named.setdefault(each.dataset, {})[each.name] = figures(own, params.bootstrap_samples, params.seed)
+    return named
+
+
+def perturbed_figures(
+    diagnosed: Mapping[str, Diagnosis], towers: Mapping[str, Result], task: Task
+) -> dict[str, dict[str, Any]]:
+    """`[data set][perturbation]`: see `ratios.figures`, and `unchanged`, nDCG@10 by model on the same queries."""
+    values = {name: _test_ndcg(result) for name, result in towers.items()}
+    named: dict[str, dict[str, Any]] = {}
+    for judged in task.test_sets():
+        rows = perturbed_rows(judged, task)
+        for kind in task.params.perturbations if len(rows) else ():
+            own = {name: np.array(each.perturbed[judged.dataset][kind]) for name, each in diagnosed.items()}
+            named.setdefault(judged.dataset, {})[kind] = figures(
+                own, task.params.bootstrap_samples, task.params.seed
+            ) | {"unchanged": {name: float(of[judged.dataset][rows].mean()) for name, of in values.items()}}
+    return named
+
+
+def slice_table(tests: Sequence[JudgedSet], sliced: Sequence[Slice]) -> pa.Table:
+    """The table `slices`: a row for each query of each slice."""
+    ids = {judged.dataset: judged.query_ids for judged in tests}
+    return table_from_rows(
+        "slices",
+        (
+            {"query_id": ids[each.dataset][row], "dataset": each.dataset, "slice": each.name}
+            for each in sliced
+            for row in each.rows
+        ),
+    )
+
+
+def _test_ndcg(result: Result) -> dict[str, np.ndarray]:
+    return {item.judged.dataset: item.values[NDCG] for item in result.of_split("test")}
+
+
+def _by_dataset(diagnosed: Mapping[str, Diagnosis], field: str) -> dict[str, dict[str, Any]]:
+    """One field of each diagnosis as `[data set][model]`."""
+    named: dict[str, dict[str, Any]] = {}
+    for model, each in diagnosed.items():
+        for dataset, value in getattr(each, field).items():
+            named.setdefault(dataset, {})[model] = value
+    return named
+
+
+def _codes(diagnosed: Mapping[str, Diagnosis]) -> dict[str, dict[str, Any]]:
+    """`[data set][model][recall or documents][number of codes]`."""
+    return {
+        dataset: {
+            model: {name: {str(count): value for count, value in enumerate(row, 1)} for name, row in found.items()}
+            for model, found in models.items()
+        }
+        for dataset, models in _by_dataset(diagnosed, "codes").items()
+    }

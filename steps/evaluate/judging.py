@@ -1,0 +1,40 @@
+"""The judged sets as an evaluation looks at them: from which grade on, with which answers and further labels."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from steps.core.errors import UserError
+from steps.core.judged import JudgedSet, read_judged_sets
+from steps.core.tables import read_table
+from steps.evaluate.answers import answer_measures, answering_documents
+from steps.evaluate.params import SAT, EvaluateParams
+
+
+def read_evaluation_sets(ingest: Path, params: EvaluateParams) -> list[JudgedSet]:
+    """The judged sets of `params.splits`; UserError for a threshold of a data set that is not judged."""
+    judged = read_judged_sets(ingest, params.splits)
+    datasets = sorted({item.dataset for item in judged})
+    if unknown := sorted(params.min_relevance.keys() - set(datasets)):
+        raise UserError(f"evaluate.min_relevance names {unknown[0]!r}; the judged data sets are {', '.join(datasets)}")
+    answering = answering_documents(ingest, judged) if answer_measures(params.measures) else {}
+    satisfaction = _satisfaction(ingest) if SAT in params.measures else {}
+    return [
+        replace(
+            item,
+            relevant_from=params.min_relevance.get(item.dataset, 1),
+            satisfaction={query: satisfaction[query] for query in item.query_ids if query in satisfaction},
+            answering={query: docs for query in item.query_ids if (docs := found.get(query)) is not None},
+            ignore_identical_ids=params.ignore_identical_ids,
+        )
+        for item in judged
+        for found in [answering.get(item.dataset, {})]
+    ]
+
+
+def _satisfaction(ingest: Path) -> dict[str, dict[str, int]]:
+    """`[query id][document id]` -> label; {} where no source brought such labels."""
+    found: dict[str, dict[str, int]] = {}
+    if (ingest / "satisfaction.parquet").is_file():
+        for row in read_table(ingest, "satisfaction").to_pylist():
+            found.setdefault(row["query_id"], {})[row["doc_id"]] = row["grade"]
+    return found

@@ -1,0 +1,124 @@
+"""EmbedDistill's Proposition 1 over judged pairs, on a score scale that is stated.
+
+The proposition puts scores into a sigmoid. Cosines hardly move one: its label term then measures the scale, not the
+teacher. So scores are put on the scale `a s + b` on which their sigmoid fits the judgements best (Platt 1999). That is
+the proposition's own setting with embeddings `(a e_q, b)` of queries and `(e_d, 1)` of documents.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+import numpy as np
+from scipy.optimize import minimize
+from scipy.special import expit
+
+from steps.core.judged import JudgedSet
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Pairs of a query and a document, each `(pairs,)`: row of the query, document id, whether it is relevant."""
+
+    queries: np.ndarray
+    doc_ids: list[str]
+    relevant: np.ndarray
+
+
+@dataclass(frozen=True)
+class Proposition:
+    """The terms of the formal statement (Proposition 3, App. C.1) for one student, expectations over the pairs.
+
+    `gap`, the distillation loss less the teacher's own loss, is what the proposition bounds; `bound` is
+    `2 K_Q document_term + 2 K_D query_term + K_Q K_D label_term`, K the longest embeddings. Distances are on the score
+    scale. `student_label_term`: the same as the teacher's, of the student's scores.
+    """
+
+    scale: float
+    offset: float
+    pairs: int
+    relevant: int
+    query_term: float
+    label_term: float
+    student_label_term: float
+    gap: float
+    bound: float
+    document_term: float = 0.0
+    """The documents are the teacher's own."""
+
+    def as_dict(self) -> dict[str, float]:
+        """Field name -> value."""
+        return asdict(self)
+
+
+def judged_pairs(judged: JudgedSet, others: Sequence[Sequence[str]]) -> Pairs:
+    """Every judged pair, and of `others`, documents of each query, those that nobody judged, as irrelevant.
+
+    Judgements often name relevant documents only: without others there would be nothing that a score may be too high
+    for.
+    """
+    rows, doc_ids, relevant = [], [], []
+    for row, (query, hits) in enumerate(zip(judged.query_ids, others, strict=True)):
+        grades = judged.qrels[query]
+        for doc_id in dict.fromkeys([*grades, *hits]):
+            rows.append(row)
+            doc_ids.append(doc_id)
+            relevant.append(grades.get(doc_id, 0) > 0)
+    return Pairs(np.array(rows, dtype=np.int64), doc_ids, np.array(relevant, dtype=bool))
+
+
+def score_scale(scores: np.ndarray, relevant: np.ndarray) -> tuple[float, float]:
+    """`a` and `b` with which `sigmoid(a s + b)` gives the labels the greatest likelihood, `a` at least 0.
+
+    Targets are Platt's, (n+ + 1) / (n+ + 2) and 1 / (n- + 2), which keep `a` finite where scores part the labels.
+    """
+    positives = int(relevant.sum())
+    target = np.where(relevant, (positives + 1) / (positives + 2), 1 / (len(relevant) - positives + 2))
+    spread = float(scores.std()) or 1.0
+    standard = (scores - scores.mean()) / spread  # else the steps of the search depend on the scores' unit
+
+    def loss(at: np.ndarray) -> tuple[float, np.ndarray]:
+        logits = at[0] * standard + at[1]
+        slope = expit(logits) - target
+        return float(np.mean(np.logaddexp(0, logits) - target * logits)), np.array(
+            [np.mean(slope * standard), np.mean(slope)]
+        )
+
+    found = minimize(loss, np.array([1.0, 0.0]), jac=True, method="L-BFGS-B", bounds=[(0, None), (None, None)])
+    scale = float(found.x[0]) / spread
+    return scale, float(found.x[1]) - scale * float(scores.mean())
+
+
+def measure_proposition(
+    teacher: np.ndarray, student: np.ndarray, documents: np.ndarray, relevant: np.ndarray
+) -> Proposition:
+    """Of embeddings `(pairs, dim)` of each pair's query by both and of its document, and labels `(pairs,)`."""
+    ours, theirs, held = (each.astype(np.float64) for each in (student, teacher, documents))
+    scores, own = (np.einsum("ij,ij->i", each, held) for each in (theirs, ours))
+    scale, offset = score_scale(scores, relevant)
+    teacher_logits, student_logits = scale * scores + offset, scale * own + offset
+    says = expit(teacher_logits)
+    query_term = scale * float(np.linalg.norm(ours - theirs, axis=1).mean())
+    label_term = float(np.abs(says - relevant).mean())
+    longest_query = max(_longest(scale * each, offset) for each in (ours, theirs))
+    longest_document = _longest(held, 1.0)
+    return Proposition(
+        scale=scale,
+        offset=offset,
+        pairs=len(relevant),
+        relevant=int(relevant.sum()),
+        query_term=query_term,
+        label_term=label_term,
+        student_label_term=float(np.abs(expit(student_logits) - relevant).mean()),
+        gap=_entropy(student_logits, says) - _entropy(teacher_logits, relevant.astype(np.float64)),
+        bound=2 * longest_document * query_term + longest_query * longest_document * label_term,
+    )
+
+
+def _longest(vectors: np.ndarray, more: float) -> float:
+    """Greatest length of vectors `(n, dim)` that have `more` as one further dimension."""
+    return float(np.sqrt((vectors**2).sum(axis=1) + more**2).max())
+
+
+def _entropy(logits: np.ndarray, target: np.ndarray) -> float:
+    """Mean binary cross-entropy of `sigmoid(logits)` with soft labels (Eq. 9 and 11)."""
+    return float(np.mean(np.logaddexp(0, logits) - target * logits))

@@ -1,0 +1,98 @@
+"""Semantic IDs as a way to find documents: how many relevant ones lie under a query's first codes."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+
+from steps.core.judged import JudgedSet
+from steps.evaluate.document_vectors import document_vectors
+from steps.serving.release import Release
+
+_SAMPLE = 100_000  # documents that the centroids are found from
+
+
+@dataclass(frozen=True)
+class Codes:
+    """Codes of a data set's documents, `(documents, levels)` in the order of the index, and centroids by level.
+
+    `books`: float32 `(levels, codes, dim)`; a code that no document looked at has is NaN.
+    """
+
+    documents: np.ndarray
+    books: np.ndarray
+
+
+def read_codes(release: Release, dataset: str, seed: int) -> Codes | None:
+    """Semantic IDs of a release, None without any.
+
+    A release holds the documents' codes alone. A centroid is the mean of what the documents of its code leave over, of
+    up to 100,000 drawn with the seed.
+    """
+    path: Path = release.folder / "index" / dataset / "semantic_ids.parquet"
+    if not path.is_file():
+        return None
+    table = pq.read_table(path)
+    levels = [name for name in table.column_names if name.startswith("level_")]
+    codes = np.stack([table[name].to_numpy() for name in levels], axis=1).astype(np.int64)
+    rows = np.sort(np.random.default_rng(seed).permutation(len(codes))[:_SAMPLE])
+    return Codes(codes, centroids(document_vectors(release, dataset, rows), codes[rows], int(codes.max()) + 1))
+
+
+def centroids(vectors: np.ndarray, codes: np.ndarray, count: int) -> np.ndarray:
+    """Mean residual of each code and level, `(levels, count, dim)`, of vectors `(n, dim)` with codes `(n, levels)`."""
+    residual = vectors.astype(np.float64)
+    books = np.full((codes.shape[1], count, vectors.shape[1]), np.nan)
+    for level, own in enumerate(codes.T):
+        totals, members = np.zeros((count, vectors.shape[1])), np.bincount(own, minlength=count)
+        np.add.at(totals, own, residual)
+        books[level, members > 0] = totals[members > 0] / members[members > 0, None]
+        residual = residual - books[level][own]
+    return books.astype(np.float32)
+
+
+def query_codes(vectors: np.ndarray, books: np.ndarray) -> np.ndarray:
+    """Codes of queries `(queries, dim)`, int64 `(queries, levels)`: the nearest centroid to what is left."""
+    residual, found = vectors.astype(np.float32), []
+    for book in books:
+        used = np.flatnonzero(~np.isnan(book[:, 0]))
+        held = book[used]
+        distances = (held**2).sum(axis=1) - 2 * residual @ held.T
+        nearest = used[distances.argmin(axis=1)]
+        residual = residual - book[nearest]
+        found.append(nearest)
+    return np.stack(found, axis=1)
+
+
+def prefix_recall(
+    queries: np.ndarray, documents: np.ndarray, relevant: Sequence[Sequence[int]]
+) -> tuple[list[float], list[float]]:
+    """Mean over queries, for the first one, two and more codes: share of its relevant documents that begin with them,
+    and share of all documents that do.
+
+    Args: codes `(queries, levels)` and `(documents, levels)`; rows of the relevant documents of each query.
+    """
+    recalls, shares = [], []
+    for depth in range(1, queries.shape[1] + 1):
+        _, groups = np.unique(np.concatenate([queries[:, :depth], documents[:, :depth]]), axis=0, return_inverse=True)
+        asked, held = np.split(groups.ravel(), [len(queries)])
+        sizes = np.bincount(held, minlength=groups.max() + 1)
+        recalls.append(
+            float(np.mean([(held[list(own)] == at).mean() for at, own in zip(asked, relevant, strict=True)]))
+        )
+        shares.append(float(sizes[asked].mean() / len(documents)))
+    return recalls, shares
+
+
+def measure_codes(
+    codes: Codes, judged: JudgedSet, rows: Sequence[Sequence[int]], vectors: np.ndarray
+) -> dict[str, list[float]]:
+    """`recall` and `documents` by number of codes, of a judged set's embeddings `(queries, dim)`.
+
+    `rows`: of the relevant documents of each query; a query without any in the index does not count.
+    """
+    asked = [at for at in range(len(judged.query_ids)) if rows[at]]
+    recall, share = prefix_recall(query_codes(vectors[asked], codes.books), codes.documents, [rows[at] for at in asked])
+    return {"recall": recall, "documents": share}

@@ -1,0 +1,76 @@
+"""Students against the teacher by every measure: paired t-test, paired bootstrap, and Holm over a family.
+
+A family is what one measure compares: every student with the teacher on every data set.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from steps.core.measures import NDCG, UNCUT
+from steps.core.noninferiority import resampled_means
+from steps.evaluate.results import Result
+from steps.evaluate.retention import p_value
+
+
+@dataclass(frozen=True)
+class Tested:
+    """Mean difference, student less teacher, and how likely chance alone makes one as large: two-sided p-values."""
+
+    difference: float
+    p_value: float
+    p_bootstrap: float
+    p_holm: float
+
+    def as_dict(self) -> dict[str, float]:
+        """Field name -> value."""
+        return dict(vars(self))
+
+
+Tests = dict[str, dict[str, dict[str, Tested]]]
+
+
+def significance(teacher: Result, students: Mapping[str, Result], samples: int, seed: int) -> Tests:
+    """`[data set][student][measure]` on test queries; `p_holm` is the t-test's within the measure's family.
+
+    `samples`: resamplings of the bootstrap. A query that a measure has no value of counts in no test of it.
+    """
+    found: dict[tuple[str, str, str], tuple[float, float, float]] = {}
+    for name, student in students.items():
+        for ours, theirs in zip(student.of_split("test"), teacher.of_split("test"), strict=True):
+            for measure in ours.values.keys() - {UNCUT}:
+                difference = ours.values[measure] - theirs.values[measure]
+                difference = difference[~np.isnan(difference)]
+                chance = bootstrap_p_value(difference, samples, seed)
+                key = (measure, ours.judged.dataset, name)
+                found[key] = float(difference.mean()), p_value([difference]), chance
+    tests: Tests = {}
+    for measure in sorted({measure for measure, _, _ in found}, key=lambda each: (each != NDCG, each)):
+        family = {key: values for key, values in found.items() if key[0] == measure}
+        adjusted = holm([chance for _, chance, _ in family.values()])
+        for ((_, dataset, name), values), least in zip(family.items(), adjusted, strict=True):
+            tests.setdefault(dataset, {}).setdefault(name, {})[measure] = Tested(*values, least)
+    return tests
+
+
+def bootstrap_p_value(difference: np.ndarray, samples: int, seed: int) -> float:
+    """Two-sided paired bootstrap test that the mean of `(queries,)` differences is 0, by resampling them centred.
+
+    Efron and Tibshirani, "An Introduction to the Bootstrap", 1993, ch. 16.4. 1 / (samples + 1) is the least there is.
+    """
+    mean = difference.mean()
+    drawn = resampled_means(difference - mean, samples, seed)
+    return float((1 + (np.abs(drawn) >= abs(mean) - 1e-12).sum()) / (samples + 1))
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Adjusted p-values of a family: each is at most alpha where Holm's step-down procedure rejects at alpha.
+
+    Holm, "A simple sequentially rejective multiple test procedure", 1979.
+    """
+    adjusted, greatest = [1.0] * len(p_values), 0.0
+    for rank, at in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
+        greatest = max(greatest, min(1.0, (len(p_values) - rank) * p_values[at]))
+        adjusted[at] = greatest
+    return adjusted

@@ -1,0 +1,169 @@
+"""Which test queries belong together: slices by length, frequency, words unseen in training, form, or a user's own."""
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pacsv
+import pyarrow.parquet as pq
+
+from steps.core.errors import UserError
+from steps.core.judged import JudgedSet
+from steps.core.texts import words, words_of
+
+LEAST = 20  # queries; a slice of fewer says nothing
+_LENGTHS = (4, 8)  # words: up to 4, 5 to 8, 9 and more
+_RARE = 5  # training texts; a word in at most so many is rare
+_RARE_LETTERS = 3  # a shorter word is no name
+_ASKS = frozenset(
+    {"what", "who", "whom", "whose", "which", "when", "where", "why", "how", "is", "are", "was", "were", "do", "does"}
+    | {"did", "can", "could", "should"}
+)
+_NEGATES = frozenset(
+    {"no", "not", "never", "none", "nobody", "nothing", "neither", "nor", "without", "except", "cannot", "non"}
+    | {"lack", "lacks", "lacking", "absence"}
+)
+_APOSTROPHE_T = re.compile(r"n['’]t\b", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Slice:
+    """Some test queries of a data set: their rows in its judged set, ascending int64 `(queries,)`."""
+
+    dataset: str
+    name: str
+    rows: np.ndarray
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is known of queries beside their texts.
+
+    `training`: how many training texts hold each of the test queries' words; `searches`: how often each test query was
+    asked in the log, by id, empty without a log of them; `own`: a user's table, query id -> names of slices.
+    """
+
+    training: Mapping[str, int]
+    searches: Mapping[str, int]
+    own: Mapping[str, Sequence[str]]
+
+
+def slice_queries(judged: JudgedSet, known: Known, patterns: Mapping[str, str]) -> list[Slice]:
+    """Every slice of one judged set that holds at least LEAST queries, in the order in which they are shown.
+
+    `patterns`: a user's slices, name -> regular expression that is looked for in the text, case ignored.
+    """
+    named: dict[str, Sequence[bool]] = {
+        **_of_lengths(judged.texts),
+        **_of_searches([known.searches.get(query, 0) for query in judged.query_ids]),
+        **_of_unseen(judged.texts, known.training),
+        "question": [asks(text) for text in judged.texts],
+        "no question": [not asks(text) for text in judged.texts],
+        "negation": [negates(text) for text in judged.texts],
+        "number": [any(letter.isdigit() for letter in text) for text in judged.texts],
+        "capitalised name": [capitalised(text) for text in judged.texts],
+        "rare word": [rare(text, known.training) for text in judged.texts],
+        **{name: _each(judged.texts, re.compile(rule, re.IGNORECASE).search) for name, rule in patterns.items()},
+    }
+    for name in sorted({name for query in judged.query_ids for name in known.own.get(query, ())}):
+        named[name] = [name in known.own.get(query, ()) for query in judged.query_ids]
+    found = [Slice(judged.dataset, name, np.flatnonzero(inside)) for name, inside in named.items()]
+    return [each for each in found if len(each.rows) >= LEAST]
+
+
+def asks(text: str) -> bool:
+    """Whether it begins with an English question word or verb, or ends with a question mark."""
+    return (words(text) or [""])[0] in _ASKS or text.rstrip().endswith(("?", "？"))
+
+
+def negates(text: str) -> bool:
+    """Whether an English word of it denies something."""
+    return bool(_APOSTROPHE_T.search(text)) or not _NEGATES.isdisjoint(words(text))
+
+
+def capitalised(text: str) -> bool:
+    """Whether a word after the first begins with a capital letter; False where every word does, as in a title."""
+    begins = [word[0].isupper() for word in words_of(text) if word[0].isalpha()]
+    return any(begins[1:]) and not all(begins)
+
+
+def rare(text: str, training: Mapping[str, int]) -> bool:
+    """Whether a word of three letters or more is in at most _RARE training texts."""
+    return any(len(word) >= _RARE_LETTERS and training.get(word, 0) <= _RARE for word in words(text))
+
+
+def unseen_share(text: str, training: Mapping[str, int]) -> float:
+    """Share of its words that are in no training text; 0 without words."""
+    own = words(text)
+    return sum(not training.get(word) for word in own) / len(own) if own else 0.0
+
+
+def popularity(searches: Sequence[int]) -> list[str]:
+    """Head, torso or tail of each query by how often it was asked, `""` where none was.
+
+    Head are the most asked queries that make a third of all searches, torso those that make the next third; of queries
+    asked equally often all are where the first of them is.
+    """
+    total, before, placed = sum(searches), 0, {}
+    for count in sorted(set(searches), reverse=True):
+        placed[count] = ("head", "torso", "tail")[min(2, 3 * before // total)] if count else "tail"
+        before += count * searches.count(count)
+    return [placed[count] if total else "" for count in searches]
+
+
+def read_own(path: Path) -> dict[str, list[str]]:
+    """A user's slices, query id -> names, of a Parquet, CSV or TSV file with the columns `query_id` and `slice`.
+
+    UserError when it is missing, cannot be read, or lacks one of them.
+    """
+    if not path.is_file():
+        raise UserError(f"evaluate.slice_table: {path} not found; give a file with the columns query_id and slice")
+    try:
+        options = pacsv.ParseOptions(delimiter="\t" if path.suffix == ".tsv" else ",")
+        table = pq.read_table(path) if path.suffix == ".parquet" else pacsv.read_csv(path, parse_options=options)
+    except pa.ArrowInvalid as error:
+        raise UserError(f"evaluate.slice_table: {path} cannot be read ({error}); give Parquet, .csv or .tsv") from None
+    if missing := {"query_id", "slice"} - set(table.column_names):
+        raise UserError(f"evaluate.slice_table: {path} lacks the column {min(missing)}; it has {table.column_names}")
+    found: dict[str, list[str]] = {}
+    for query, name in zip(
+        *(table[column].cast(pa.string()).to_pylist() for column in ("query_id", "slice")), strict=True
+    ):
+        found.setdefault(query, []).append(name)
+    return found
+
+
+def _of_lengths(texts: Sequence[str]) -> dict[str, list[bool]]:
+    """By number of words, as blanks part them: the names are those of the promotion gate."""
+    lengths, edges = [len(text.split()) for text in texts], [0, *_LENGTHS]
+    named = {}
+    for low, high in zip(edges, [*_LENGTHS, None], strict=True):
+        label = (
+            f"up to {high} words" if low == 0 else f"{low + 1} to {high} words" if high else f"{low + 1} words and more"
+        )
+        named[label] = [low < length and (high is None or length <= high) for length in lengths]
+    return named
+
+
+def _of_searches(searches: Sequence[int]) -> dict[str, list[bool]]:
+    """Head, torso and tail; nothing where no query was asked in the log, or all equally often."""
+    if len(set(searches)) < 2:
+        return {}
+    placed = popularity(searches)
+    return {name: [place == name for place in placed] for name in ("head", "torso", "tail")}
+
+
+def _of_unseen(texts: Sequence[str], training: Mapping[str, int]) -> dict[str, list[bool]]:
+    shares = [unseen_share(text, training) for text in texts]
+    return {
+        "all words seen": [share == 0 for share in shares],
+        "up to a quarter unseen": [0 < share <= 0.25 for share in shares],
+        "more than a quarter unseen": [share > 0.25 for share in shares],
+    }
+
+
+def _each(texts: Iterable[str], matches: Callable[[str], object]) -> list[bool]:
+    return [bool(matches(text)) for text in texts]

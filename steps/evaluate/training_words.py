@@ -1,0 +1,49 @@
+"""What training and log say of the test queries: texts that hold their words, and how often they were asked."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from steps.core.tables import table_path
+from steps.core.texts import words
+
+_ROWS = 65_536  # in memory at once
+
+
+def training_texts(ingest: Path, embed: Path, generate: Path) -> Iterator[str]:
+    """The alignment texts, the generated queries and the training queries, one after the other."""
+    for folder, name in ((embed, "alignment_texts"), (generate, "generated_queries"), (ingest, "queries")):
+        path = table_path(folder, name)
+        columns = ["text", "split"] if name == "queries" else ["text"]
+        for batch in _batches(path, columns):
+            rows = batch.filter(pc.equal(batch["split"], "train")) if name == "queries" else batch
+            yield from rows["text"].to_pylist()
+
+
+def count_words(wanted: set[str], texts: Iterable[str]) -> dict[str, int]:
+    """How many texts hold each of the wanted words; 0 of a word that none does."""
+    counts: Counter[str] = Counter()
+    for text in texts:
+        counts.update(wanted.intersection(words(text)))
+    return {word: counts[word] for word in wanted}
+
+
+def count_searches(ingest: Path, query_ids: Iterable[str]) -> dict[str, int]:
+    """Sessions of the log in which each of these queries was asked; {} where none was, or without a log."""
+    path, wanted = ingest / "impressions.parquet", pa.array(sorted(query_ids), pa.string())
+    if not path.is_file():
+        return {}
+    asked: set[tuple[str, str]] = set()
+    for batch in _batches(table_path(ingest, "impressions"), ["query_id", "session_id"]):
+        own = batch.filter(pc.is_in(batch["query_id"], wanted))
+        asked.update(zip(*(own[name].to_pylist() for name in ("query_id", "session_id")), strict=True))
+    return dict(Counter(query for query, _ in asked))
+
+
+def _batches(path: Path, columns: list[str]) -> Iterator[pa.RecordBatch]:
+    with pq.ParquetFile(path) as table:
+        yield from table.iter_batches(_ROWS, columns=columns)

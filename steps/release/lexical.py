@@ -1,0 +1,105 @@
+"""The BM25 index that a release carries where hits fused with its own are better than the dense ones alone."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from steps.core.corpus import corpus_columns
+from steps.core.document_texts import corpus_template
+from steps.core.judged import JudgedSet
+from steps.core.progress import progress
+from steps.retrieval.bm25 import Bm25
+from steps.retrieval.fusion import AnyFusion
+from steps.retrieval.fusion_choice import DEEPEST, STANDARD, FusionChoice, choose, trials
+from steps.serving.manifest import LexicalIndex
+from steps.serving.release import Release
+
+Mode = Literal["auto", "always", "never"]
+_CHUNK = 256  # queries whose hits are in memory at once
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What becomes of one data set: its fusion, whether the release carries it, and what dev queries say of it."""
+
+    fusion: AnyFusion
+    carried: bool
+    choice: FusionChoice | None
+    """None: no dev query is judged."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """What the report keeps of it."""
+        dev = {name: value for name, value in vars(self.choice).items() if name != "fusion"} if self.choice else None
+        return {"carried": self.carried, "fusion": self.fusion.model_dump(), "dev": dev}
+
+    def told(self, dataset: str) -> str:
+        """One line for a reader."""
+        fate = "carries BM25" if self.carried else "carries no BM25"
+        if self.choice is None:
+            return f"{dataset}: {fate}: no dev query tells whether fused hits are better; {self.fusion}"
+        found = self.choice
+        said = "better beyond chance" if found.wins else "not shown to be better"
+        return (
+            f"{dataset}: {fate}: fused hits are {said} on {found.queries} dev queries, nDCG@10 {found.dense:.4f} to"
+            f" {found.fused:.4f} (p = {found.p_value:.2g}); {self.fusion}"
+        )
+
+
+def carry_lexical(
+    release: Release, ingest: Path, queries: Sequence[JudgedSet], vectors: np.ndarray, mode: Mode
+) -> dict[str, Verdict]:
+    """Write `lexical/<data set>/` into the release's folder for each data set that gets one, and say why.
+
+    `vectors` `(texts, dim)` begins with the queries' embeddings as served, one data set after the other. `auto`: where
+    fused hits are better on dev beyond chance, over the exact index; `always`: of every data set, by the standard
+    fusion where no dev query is judged; `never`: of none, and nothing is tried.
+    """
+    verdicts = {}
+    embedded = dict(_embedded(queries, vectors))
+    for dataset in release.datasets if mode != "never" else ():
+        asked = next((each for each in queries if each.dataset == dataset), None)
+        if asked is None and mode == "auto":
+            continue
+        engine = _engine(ingest, dataset, release.documents(dataset).ids)
+        choice = _choice(release, engine, asked, embedded[dataset]) if asked else None
+        carried = mode == "always" or bool(choice and choice.wins)
+        verdicts[dataset] = Verdict(choice.fusion if choice else STANDARD, carried, choice)
+        if carried:
+            engine.save(release.folder / "lexical" / dataset)
+    return verdicts
+
+
+def lexical_index(verdicts: Mapping[str, Verdict], files: dict[str, str]) -> LexicalIndex | None:
+    """What the manifest says of it, with the digests of what lies in lexical/; None where nothing is carried."""
+    fusions = {dataset: verdict.fusion for dataset, verdict in verdicts.items() if verdict.carried}
+    return LexicalIndex(bm25s=version("bm25s"), files=files, fusions=fusions) if fusions else None
+
+
+def _embedded(queries: Sequence[JudgedSet], vectors: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
+    start = 0
+    for asked in queries:
+        yield asked.dataset, vectors[start : start + len(asked.query_ids)]
+        start += len(asked.query_ids)
+
+
+def _engine(ingest: Path, dataset: str, doc_ids: list[str]) -> Bm25:
+    """BM25 over the documents of a data set, in the order of the index's rows."""
+    template = corpus_template(ingest)
+    columns = corpus_columns(ingest, ["doc_id", "dataset", "title", "topic", "content"])
+    texts = {doc_id: template.text(*fields) for doc_id, of, *fields in columns if of == dataset}
+    return Bm25(doc_ids, [texts[doc_id] for doc_id in doc_ids])
+
+
+def _choice(release: Release, engine: Bm25, asked: JudgedSet, vectors: np.ndarray) -> FusionChoice:
+    values = []
+    starts = range(0, len(asked.query_ids), _CHUNK)
+    for start in progress(starts, len(starts), f"{asked.dataset} fusion"):
+        rows = slice(start, start + _CHUNK)
+        scores, ids = release.search(asked.dataset, vectors[rows], DEEPEST, "flat")
+        dense = [row[: len(held)] for row, held in zip(scores, ids, strict=True)], ids
+        values.append(trials(asked.qrels, asked.query_ids[rows], dense, engine.search(asked.texts[rows], DEEPEST)))
+    return choose(np.concatenate(values, axis=1))

@@ -1,0 +1,122 @@
+"""Fusion: the hits of a dense and of a lexical search become one list.
+
+Lists hold what each search found best; a document that only one of them holds counts as nothing in the other.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Annotated, Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field
+
+RANK_CONSTANT = 60  # of Cormack, Clarke and Buettcher, who found that it matters little
+
+
+class _Settings(BaseModel):
+    """What a fusion is; it lies in manifests. Each list is cut to its first `depth` hits."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    depth: int = Field(ge=1)
+
+
+class ReciprocalRank(_Settings):
+    """`reciprocal_rank_fusion`, which looks at ranks alone."""
+
+    kind: Literal["reciprocal_rank"] = "reciprocal_rank"
+    constant: int = Field(default=RANK_CONSTANT, ge=0)
+
+    def fused(self, pool: "Pool") -> np.ndarray:
+        """Fused scores `(documents,)`."""
+        return reciprocal_rank_fusion(pool.scores, self.constant)
+
+    def __str__(self) -> str:
+        return f"reciprocal ranks of {self.depth} hits each"
+
+
+class WeightedSum(_Settings):
+    """`weighted_sum` of normalised scores; `weight` is that of the dense list."""
+
+    kind: Literal["weighted_sum"] = "weighted_sum"
+    weight: float = Field(ge=0, le=1)
+    normalisation: Literal["min_max"] = "min_max"
+
+    def fused(self, pool: "Pool") -> np.ndarray:
+        """Fused scores `(documents,)`."""
+        dense, lexical = pool.normalised
+        return weighted_sum(dense, lexical, self.weight)
+
+    def __str__(self) -> str:
+        return f"{self.weight:.1f} dense + {1 - self.weight:.1f} BM25, min-max over {self.depth} hits each"
+
+
+AnyFusion = ReciprocalRank | WeightedSum
+Fusion = Annotated[AnyFusion, Field(discriminator="kind")]  # as a field of a manifest
+
+
+@dataclass
+class Pool:
+    """Documents of some lists, ids descending, and their scores `(lists, documents)`, -inf where a list lacks one."""
+
+    ids: list[str]
+    scores: np.ndarray
+
+    @cached_property
+    def normalised(self) -> list[np.ndarray]:
+        """`min_max` of each list's scores."""
+        return [min_max(scores) for scores in self.scores]
+
+
+def pooled(lists: Sequence[tuple[np.ndarray, Sequence[str]]], depth: int) -> Pool:
+    """The union of the first `depth` hits of each list of scores and ids, which are best first."""
+    cut = [(scores[:depth], list(ids[:depth])) for scores, ids in lists]
+    ids = sorted({doc for _, held in cut for doc in held}, reverse=True)
+    column = {doc: at for at, doc in enumerate(ids)}
+    scores = np.full((len(cut), len(ids)), -np.inf)
+    for row, (values, held) in zip(scores, cut, strict=True):
+        row[[column[doc] for doc in held]] = values
+    return Pool(ids, scores)
+
+
+def reciprocal_rank_fusion(scores: np.ndarray, constant: int = RANK_CONSTANT) -> np.ndarray:
+    """Sum over lists of 1 / (constant + rank), ranks from 1; `(lists, documents)` to `(documents,)`.
+
+    Cormack, Clarke and Buettcher 2009, "Reciprocal Rank Fusion outperforms Condorcet and individual Rank Learning
+    Methods", section 2. Of equal scores the first column ranks first. A list adds nothing to what it lacks (-inf).
+    """
+    total = np.zeros(scores.shape[1])
+    for row in scores:
+        order = np.argsort(-row, kind="stable")[: int(np.isfinite(row).sum())]
+        total[order] += 1 / (constant + np.arange(1, len(order) + 1))
+    return total
+
+
+def min_max(scores: np.ndarray) -> np.ndarray:
+    """(s - min) / (max - min) of a list's scores `(documents,)`; 0 where it lacks one (-inf), 1 where all are equal."""
+    held = np.isfinite(scores)
+    if not held.any():
+        return np.zeros_like(scores)
+    low, high = scores[held].min(), scores[held].max()
+    found = (scores - low) / (high - low) if high > low else np.ones_like(scores)
+    return np.where(held, found, 0.0)
+
+
+def weighted_sum(dense: np.ndarray, lexical: np.ndarray, weight: float) -> np.ndarray:
+    """weight * dense + (1 - weight) * lexical, both normalised, `(documents,)`.
+
+    The convex combination of Bruch, Gai and Ingber 2023, "An Analysis of Fusion Functions for Hybrid Retrieval", Eq. 2
+    and 3; CombSUM of Fox and Shaw 1994 for equal weights.
+    """
+    return weight * dense + (1 - weight) * lexical
+
+
+def fuse(pool: Pool, fusion: AnyFusion, k: int) -> tuple[np.ndarray, list[str]]:
+    """The best k documents of a pool of two lists: float32 scores and ids, in trec_eval's order.
+
+    Equal scores, as float32, are ordered by id, descending. There are no more documents than the lists hold together.
+    """
+    held = fusion.fused(pool).astype(np.float32)
+    best = np.argsort(-held, kind="stable")[:k]  # ids are descending
+    return held[best], [pool.ids[column] for column in best.tolist()]

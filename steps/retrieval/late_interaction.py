@@ -1,0 +1,134 @@
+"""Late interaction: models that give every token a vector, the one way to load and run them, and vectors on disk."""
+
+from collections.abc import Iterator, Sequence
+from hashlib import sha256
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import torch
+from sentence_transformers import MultiVectorEncoder
+from sentence_transformers.util.similarity import maxsim
+from transformers.utils.logging import disable_progress_bar
+
+from steps.core.errors import UserError
+from steps.core.files import staged_file
+from steps.core.precision import Precision
+from steps.core.progress import progress
+from steps.core.tables import Role
+from steps.core.towers import autocast, device, forget_origin
+from steps.core.vector_cache import Texts, text_key
+
+PIECE = 512  # documents whose vectors are in memory at once: 200 MB of 256 tokens of 384 dimensions
+_ELEMENTS = 20_000_000  # of padded vectors and products that one call of MaxSim may hold: 80 MB
+
+
+def load_late_interaction(source: str | Path) -> MultiVectorEncoder:
+    """Load a MultiVectorEncoder from a folder or a Hugging Face name, in fp32 whatever it was saved in.
+
+    UserError when it cannot be loaded.
+    """
+    disable_progress_bar()
+    try:
+        model = MultiVectorEncoder(str(source), device=device(), trust_remote_code=False).float()
+    except (OSError, ValueError, KeyError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise UserError(
+            f"model {source}: cannot be loaded ({reason}); give a late interaction model's folder, or its name on the"
+            " hub"
+        ) from None
+    forget_origin(model)
+    return model
+
+
+def token_vectors(
+    model: MultiVectorEncoder, texts: list[str], role: Role, *, precision: Precision, batch_size: int
+) -> list[np.ndarray]:
+    """Vectors of the tokens of each text that count, float32 `(tokens, dim)`.
+
+    The model sorts texts by length within windows of 64 batches, so that a batch pads little.
+    """
+    embed = model.encode_query if role == "query" else model.encode_document
+    window = 64 * batch_size
+    found: list[np.ndarray] = []
+    for start in range(0, len(texts), window):
+        with torch.inference_mode(), autocast(precision):
+            some = embed(texts[start : start + window], batch_size=batch_size, show_progress_bar=False)
+        found += [each.float().cpu().numpy() for each in some]
+    return found
+
+
+def max_similarities(query: np.ndarray, documents: Sequence[np.ndarray]) -> np.ndarray:
+    """`sum_x max_y q_x . d_y` of a query `(x, dim)` and each document `(y, dim)` (LEAD, Eq. 2): float32 `(documents,)`.
+
+    Computed in fp32, in blocks of documents.
+    """
+    held = [torch.from_numpy(each.astype(np.float32)) for each in documents]
+    asked = torch.from_numpy(query.astype(np.float32))
+    found: np.ndarray = maxsim([asked], held, device=device(), chunk_elements=_ELEMENTS)[0].numpy()
+    return found
+
+
+class TokenVectors(Sequence[np.ndarray]):
+    """Token vectors of documents on disk, float16: `tokens.f16`, one behind the other, and where each of them ends."""
+
+    def __init__(self, folder: Path, dim: int) -> None:
+        """What lies in `folder`; nothing yet where there is no such folder."""
+        self.file, self.ends_file, self.dim = folder / "tokens.f16", folder / "ends.npy", dim
+        self.ends = np.load(self.ends_file) if self.ends_file.is_file() else np.zeros(1, dtype=np.int64)
+
+    def __len__(self) -> int:
+        return len(self.ends) - 1
+
+    def __getitem__(self, row: int) -> np.ndarray:  # type: ignore[override]  # no slices
+        """Vectors of one document, float16 `(tokens, dim)`."""
+        first, last = int(self.ends[row]), int(self.ends[row + 1])
+        values = np.fromfile(self.file, np.float16, count=(last - first) * self.dim, offset=2 * first * self.dim)
+        return values.reshape(-1, self.dim)
+
+    def fill(
+        self,
+        model: MultiVectorEncoder,
+        documents: Texts,
+        *,
+        precision: Precision,
+        batch_size: int,
+        shard_texts: int,
+        what: str,
+    ) -> None:
+        """Read the documents that are not here yet, `shard_texts` between two savings, or PIECE where that is less.
+
+        A killed run repeats what it read since the last one. The documents have to be those of the run that began.
+        """
+        if len(self) == len(documents):
+            return
+        size = min(shard_texts, PIECE)
+        shards = -(-(len(documents) - len(self)) // size)
+        for shard in progress(_pieces(islice(documents, len(self), None), size), shards, what):
+            self.append(token_vectors(model, shard, "document", precision=precision, batch_size=batch_size))
+
+    def append(self, made: Sequence[np.ndarray]) -> None:
+        """Add the vectors of documents, `(tokens, dim)` each: all of them or, where it is killed, none."""
+        self.file.parent.mkdir(parents=True, exist_ok=True)
+        self.file.touch()
+        with self.file.open("r+b") as handle:
+            handle.truncate(2 * int(self.ends[-1]) * self.dim)  # what a killed run left
+            handle.seek(0, 2)
+            for vectors in made:
+                handle.write(vectors.astype(np.float16).tobytes())
+        self.ends = np.concatenate([self.ends, self.ends[-1] + np.cumsum([len(vectors) for vectors in made])])
+        with staged_file(self.ends_file) as staging, staging.open("wb") as ends:
+            np.save(ends, self.ends)
+
+
+def _pieces(texts: Iterator[str], size: int) -> Iterator[list[str]]:
+    while piece := list(islice(texts, size)):
+        yield piece
+
+
+def digest_of_texts(settings: Sequence[object], texts: Texts) -> str:
+    """32 hex digits of texts in their order, and of all that their vectors depend on besides."""
+    key = sha256(repr(tuple(settings)).encode())
+    for text in texts:
+        key.update(text_key(text))
+    return key.hexdigest()[:32]

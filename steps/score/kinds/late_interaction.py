@@ -1,0 +1,63 @@
+"""A late interaction model's scores: MaxSim of a text's tokens and each document's."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+
+from steps.core.code import code_digest
+from steps.core.files import cache_root
+from steps.core.precision import resolve_precision
+from steps.core.vector_cache import Texts
+from steps.retrieval.late_interaction import (
+    TokenVectors,
+    digest_of_texts,
+    load_late_interaction,
+    max_similarities,
+    token_vectors,
+)
+from steps.score.kinds.base import Scorer
+from steps.score.params import ScoreParams
+
+
+class LateInteractionScorer(Scorer):
+    """A model, and the documents' token vectors on disk, float16, which it reads once."""
+
+    kind = "late_interaction"
+
+    def __init__(self, teach: Path, fingerprint: str, documents: Texts, scratch: Path, params: ScoreParams) -> None:
+        """`fingerprint` is the id of the tower's.
+
+        Vectors lie below SLIMTOWER_CACHE until `finish`, so that a killed run goes on; `scratch` is not needed.
+        """
+        self.params, self.texts, self.model = params, documents, load_late_interaction(teach / "tower")
+        code = code_digest("steps.retrieval.late_interaction")
+        settings = (fingerprint, resolve_precision(params.precision), code)
+        self.folder = cache_root() / "token_vectors" / digest_of_texts(settings, documents)
+        self.documents = TokenVectors(self.folder, self.model.get_embedding_dimension() or 0)
+
+    def scores(self, texts: list[str], documents: np.ndarray) -> np.ndarray:
+        """MaxSim of each text with each of its documents, `(texts, k)` positions: float32 `(texts, k)`."""
+        asked = token_vectors(
+            self.model, texts, "query", precision=self.params.precision, batch_size=self.params.batch_size
+        )
+        self._read_documents()
+        found = np.empty(documents.shape, dtype=np.float32)
+        for row, query in enumerate(asked):
+            found[row] = max_similarities(query, [self.documents[place] for place in documents[row].tolist()])
+        return found
+
+    def _read_documents(self) -> None:
+        """Only once a text is to be scored: of a run that was finished before none is."""
+        self.documents.fill(
+            self.model,
+            self.texts,
+            precision=self.params.precision,
+            batch_size=self.params.batch_size,
+            shard_texts=self.params.shard_texts,
+            what="embed documents' tokens",
+        )
+
+    def finish(self) -> None:
+        """Remove the vectors: they are many times larger than the texts."""
+        shutil.rmtree(self.folder, ignore_errors=True)

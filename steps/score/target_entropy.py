@@ -1,0 +1,115 @@
+"""Whether a teacher's scores of a text's documents have something to teach: neither flat nor one-hot."""
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+import numpy as np
+from scipy.optimize import brentq
+from scipy.special import entr, softmax
+
+FLAT, ONE_HOT, WANTED = 0.95, 0.05, 0.5  # of a distribution's entropy to that of an even one
+_COLDEST, _HOTTEST = 1e-4, 1e4  # temperatures that may be suggested, of scores whose mean deviation in a text is 1
+
+
+@dataclass(frozen=True)
+class TeacherTargets:
+    """A teacher's distributions over the documents of a text, softmax(scores / temperature), by their entropies.
+
+    Entropies are divided by log k, that of k equal shares: 1 is flat, 0 one-hot. `entropy` and `largest_share` are
+    means over the texts at temperature 1. `temperature` makes the mean entropy 0.5; there `flat` and `one_hot` are
+    shares of the texts above 0.95 and below 0.05. None where all texts have equal scores.
+    """
+
+    documents: int
+    entropy: float
+    largest_share: float
+    temperature: float | None
+    flat: float
+    one_hot: float
+    verdict: Literal["useful", "flat", "one-hot", "uneven", "constant"]
+
+    def as_dict(self) -> dict[str, float | str | None]:
+        """For the report."""
+        return asdict(self)
+
+    def warning(self, teacher: str) -> str | None:
+        """One line where a student would learn nothing, or no more than from labels, with what to do; else None."""
+        found = f"over {self.documents} documents of a text {teacher}'s distribution"
+        measured = f"(mean entropy {self.entropy:.2f} of that of equal shares; largest share {self.largest_share:.2f})"
+        if self.verdict == "constant":
+            return f"{found} is flat at any temperature, as their scores are equal: train this teacher, or leave it out"
+        if self.verdict == "uneven":
+            return (
+                f"{found} is flat for {self.flat:.0%} of the texts and one-hot for {self.one_hot:.0%} even"
+                f" at temperature {self.temperature:.2g}: no one temperature serves; train this teacher"
+                " longer, or leave it out"
+            )
+        advice = f"set teacher_temperature: {self.temperature:.2g} in the losses that learn it (mean entropy {WANTED})"
+        if self.verdict == "flat":
+            return f"{found} is flat at temperature 1 {measured}: there is nothing to learn; {advice}"
+        if self.verdict == "one-hot":
+            return f"{found} is one-hot at temperature 1 {measured}: it says no more than a label; {advice}"
+        return None
+
+
+def check_teacher_targets(scores: np.ndarray) -> TeacherTargets | None:
+    """Judge the scores `(texts, k)` of texts with their documents; None of fewer than two documents, or no text."""
+    if not len(scores) or scores.shape[1] < 2:
+        return None
+    scores = scores.astype(np.float64)
+    entropies, largest = _entropies(scores, 1.0), softmax(scores, axis=1).max(axis=1)
+    shared = {"documents": scores.shape[1], "entropy": float(entropies.mean()), "largest_share": float(largest.mean())}
+    if (temperature := suggested_temperature(scores)) is None:
+        return TeacherTargets(**shared, temperature=None, flat=1.0, one_hot=0.0, verdict="constant")
+    there = _entropies(scores, temperature)
+    flat, one_hot = float((there > FLAT).mean()), float((there < ONE_HOT).mean())
+    verdict: Literal["useful", "flat", "one-hot", "uneven"] = "useful"
+    if flat + one_hot > 0.5:
+        verdict = "uneven"
+    elif entropies.mean() > FLAT:
+        verdict = "flat"
+    elif entropies.mean() < ONE_HOT:
+        verdict = "one-hot"
+    return TeacherTargets(**shared, temperature=temperature, flat=flat, one_hot=one_hot, verdict=verdict)
+
+
+def suggested_temperature(scores: np.ndarray) -> float | None:
+    """The temperature at which the mean entropy of the texts' distributions is half of that of equal shares.
+
+    Of texts that tell their documents apart; None where there is none, or none does at any temperature.
+    """
+    telling = scores[scores.max(axis=1) > scores.min(axis=1)]
+    if 2 * len(telling) < len(scores):
+        return None
+    unit = math.log(float(telling.std(axis=1).mean()))
+    low, high = unit + math.log(_COLDEST), unit + math.log(_HOTTEST)
+
+    def excess(log_temperature: float) -> float:
+        return float(_entropies(telling, math.exp(log_temperature)).mean()) - WANTED
+
+    if excess(low) > 0:  # ties at the top alone are above
+        return math.exp(low)
+    return math.exp(brentq(excess, low, high, xtol=1e-4))
+
+
+def _entropies(scores: np.ndarray, temperature: float) -> np.ndarray:
+    """Entropy of each row's softmax, divided by that of equal shares, `(texts,)`."""
+    found: np.ndarray = entr(softmax(scores / temperature, axis=1)).sum(axis=1) / math.log(scores.shape[1])
+    return found
+
+
+class Sample:
+    """Scores of at most `most` texts, evenly taken from all `texts`."""
+
+    def __init__(self, texts: int, most: int = 10_000) -> None:
+        self.stride, self.seen, self.rows = max(1, -(-texts // most)), 0, list[np.ndarray]()
+
+    def add(self, scores: np.ndarray) -> None:
+        """Take from the next texts, `(texts, k)`."""
+        self.rows.append(scores[-self.seen % self.stride :: self.stride].copy())
+        self.seen += len(scores)
+
+    def all(self) -> np.ndarray:
+        """What was taken, `(n, k)`."""
+        return np.concatenate(self.rows) if self.rows else np.zeros((0, 0), dtype=np.float32)

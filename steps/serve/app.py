@@ -1,0 +1,83 @@
+"""The ASGI application: routes, limits, and what starts and stops with a process."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI
+from starlette.types import ASGIApp
+
+from steps.core.errors import UserError, line
+from steps.serve.embedding_routes import embedding_routes
+from steps.serve.limits import Limits
+from steps.serve.logs import LOGGER
+from steps.serve.observing import Observing
+from steps.serve.page import page_routes
+from steps.serve.problems import HANDLERS
+from steps.serve.search_log import write_corpus
+from steps.serve.search_routes import search_routes
+from steps.serve.service import Service, open_service
+from steps.serve.settings import Settings
+from steps.serve.status_routes import status_routes
+
+_SAVED_S = 2.0  # how often a process leaves its counts for the others
+_ABOUT = "Search with released students: an encoder and its index answer together, and each answer names its release."
+
+
+def build_app(service: Service) -> ASGIApp:
+    """The application of one process."""
+    api = FastAPI(
+        title="slimtower",
+        version="1",
+        description=_ABOUT,
+        docs_url=None,  # theirs load scripts from elsewhere
+        redoc_url=None,
+        exception_handlers=HANDLERS,
+        lifespan=lambda _: _running(service),
+    )
+    app = Observing(Limits(api, service.settings, service.metrics), service.metrics)
+    api.include_router(search_routes(service))
+    api.include_router(embedding_routes(service))
+    api.include_router(status_routes(service, lambda: app.in_flight))
+    api.include_router(page_routes(api))
+    return app
+
+
+def from_environment() -> ASGIApp:
+    """The application of one of several processes, whose settings the parent left."""
+    return build_app(open_service(Settings.from_environment()))
+
+
+@asynccontextmanager
+async def _running(service: Service) -> AsyncIterator[None]:
+    """From loading the release to writing what is left of the log."""
+    await asyncio.to_thread(service.watcher.start)
+    stop = threading.Event()
+    threading.Thread(target=_save, args=(service, stop), name="metrics", daemon=True).start()
+    if service.log:
+        await asyncio.to_thread(_corpus_beside_log, service)
+        service.log.start()
+    yield
+    service.watcher.stop()
+    stop.set()
+    if service.log:
+        await asyncio.to_thread(service.log.close)
+    service.metrics.save()
+    service.pool.shutdown(wait=False, cancel_futures=True)
+    LOGGER.info("stopped")
+
+
+def _corpus_beside_log(service: Service) -> None:
+    students = service.watcher.current.students.values() if service.watcher.current else []
+    datasets = sorted({dataset for served in students for dataset in served.release.datasets})
+    try:
+        if service.log:
+            write_corpus(service.log.store, service.corpus, datasets)
+    except UserError as error:
+        LOGGER.error("corpus not written beside the search log", extra={"data": {"error": line(error)}})
+
+
+def _save(service: Service, stop: threading.Event) -> None:
+    while not stop.wait(_SAVED_S):
+        service.metrics.save()

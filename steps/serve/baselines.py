@@ -1,0 +1,105 @@
+"""What students are compared with on the page: the teacher's tower and BM25, where their files and torch are there."""
+
+import threading
+from dataclasses import asdict
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from steps.core.errors import UserError
+from steps.core.fingerprints import fingerprint
+from steps.retrieval.bm25 import Bm25
+from steps.serve.corpus import Corpus
+from steps.serving.dims import truncate
+from steps.serving.release import Hit, Release
+
+BM25, TEACHER = "bm25", "teacher"
+
+
+class _Lexical(NamedTuple):
+    engine: Bm25
+    titles: dict[str, str]
+
+
+class Baselines:
+    """Both are loaded by the first request that names them: torch and a model take seconds."""
+
+    def __init__(self, project: Path | None, corpus: Corpus, *, enabled: bool) -> None:
+        self.project, self.corpus, self.enabled = project, corpus, enabled
+        self._lock = threading.Lock()
+        self._tower: tuple[Any, dict[str, str]] | None = None
+        self._lexical: dict[str, tuple[object, _Lexical]] = {}
+
+    def names(self) -> list[str]:
+        """Those that could answer."""
+        if not self.enabled:
+            return []
+        teacher = bool(self._towers()) and find_spec("torch") is not None
+        return [TEACHER] * teacher + [BM25] * (self.corpus.state() is not None)
+
+    def prepare(self, name: str, dataset: str, release: Release) -> None:
+        """Load what a system needs, so that its answer is timed without; UserError where it cannot be loaded."""
+        if name == BM25:
+            self._index(dataset)
+        else:
+            self._loaded(release)
+
+    def encode(self, texts: list[str], release: Release) -> np.ndarray:
+        """The teacher's embeddings of queries, float32 `(len(texts), dim)`; UserError where it is another's teacher."""
+        from steps.core.towers import encode
+
+        tower = self._loaded(release)
+        with self._lock:  # a tower is not made to be used from several threads
+            return truncate(encode(tower, texts, "query"), release.manifest.dim)
+
+    def _loaded(self, release: Release) -> Any:
+        from steps.core.towers import encode
+
+        wanted = release.manifest.teacher
+        with self._lock:
+            if self._tower is None or self._tower[1] != wanted:
+                tower = self._load(wanted)
+                encode(tower, [probe.text for probe in release.manifest.probes], "query")  # the first is slow
+                self._tower = tower, wanted
+            return self._tower[0]
+
+    def bm25(self, dataset: str, texts: list[str], k: int) -> list[list[Hit]]:
+        """BM25's hits of each query, best first."""
+        lexical = self._index(dataset)
+        scores, ids = lexical.engine.search(texts, k)
+        return [
+            [Hit(doc_id, float(score), lexical.titles[doc_id]) for doc_id, score in zip(*line, strict=True)]
+            for line in zip(ids, scores, strict=True)
+        ]
+
+    def _index(self, dataset: str) -> _Lexical:
+        with self._lock:
+            state = self.corpus.state()
+            held = self._lexical.get(dataset)
+            if held and held[0] == state:
+                return held[1]
+            ids, titles, texts = self.corpus.texts(dataset)
+            if not ids:
+                raise UserError(f"bm25: the corpus holds nothing of {dataset!r}")
+            found = _Lexical(Bm25(ids, texts), dict(zip(ids, titles, strict=True)))
+            self._lexical[dataset] = state, found
+            return found
+
+    def _towers(self) -> list[Path]:
+        return sorted(self.project.glob("models/teach/*/tower")) if self.project else []
+
+    def _load(self, wanted: dict[str, str]) -> Any:
+        for folder in self._towers():
+            if _digests(folder, (folder / "modules.json").stat().st_mtime_ns) == wanted:
+                from steps.core.towers import load_tower
+
+                return load_tower(folder, "query")
+        raise UserError("teacher: none of models/teach is the one that this release's index was made with")
+
+
+@cache
+def _digests(folder: Path, changed: int) -> dict[str, str]:
+    return asdict(fingerprint(folder))

@@ -1,0 +1,95 @@
+"""The documents themselves, where their corpus lies beside the releases: snippets, whole texts, and BM25's texts."""
+
+import textwrap
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from steps.core.document_texts import template_of
+from steps.core.tables import read_table
+
+_SNIPPET = 220  # characters
+_SCANNED = 2000  # of a content, for its snippet
+
+
+class Document(NamedTuple):
+    """A document's fields."""
+
+    id: str
+    dataset: str
+    title: str
+    topic: str
+    content: str
+
+
+class Corpus:
+    """The table `corpus` of a folder, read when it is first asked for and again when it changed."""
+
+    def __init__(self, ingest: Path | None, max_mb: int) -> None:
+        """`ingest` None: there is none. A file above `max_mb` counts as none."""
+        self.path = ingest / "corpus.parquet" if ingest else None
+        self._max_bytes = max_mb << 20
+        self._lock = threading.Lock()
+        self._state: object = None
+        self._table: pa.Table | None = None
+        self._rows: dict[str, int] = {}
+
+    def state(self) -> object:
+        """What tells one corpus from another; None where there is none."""
+        if self.path is None:
+            return None
+        try:
+            found = self.path.stat()
+        except OSError:
+            return None
+        return (found.st_ino, found.st_mtime_ns, found.st_size) if found.st_size <= self._max_bytes else None
+
+    def snippets(self, ids: Sequence[str]) -> list[str]:
+        """The beginning of each document's content; empty for one that is not there."""
+        found = [self.document(doc_id) for doc_id in ids]
+        return [_shortened(document.content) if document else "" for document in found]
+
+    def document(self, doc_id: str) -> Document | None:
+        """One document; None for an unknown one, and without a corpus."""
+        table, rows = self._read()
+        row = rows.get(doc_id)
+        if table is None or row is None:
+            return None
+        return Document(doc_id, *(table[name][row].as_py() for name in Document._fields[1:]))
+
+    def documents(self, dataset: str) -> Iterator[Document]:
+        """The documents of a data set, in the corpus' order."""
+        table, _ = self._read()
+        for batch in table.to_batches(4096) if table is not None else []:
+            for row in batch.to_pylist():
+                if row["dataset"] == dataset:
+                    yield Document(*(row["doc_id" if name == "id" else name] for name in Document._fields))
+
+    def texts(self, dataset: str) -> tuple[list[str], list[str], list[str]]:
+        """Ids, titles, and texts as towers and BM25 read them."""
+        table, _ = self._read()
+        template = template_of(table.schema) if table is not None else None
+        found = [
+            (document.id, document.title, template.text(document.title, document.topic, document.content))
+            for document in self.documents(dataset)
+            if template
+        ]
+        return [row[0] for row in found], [row[1] for row in found], [row[2] for row in found]
+
+    def _read(self) -> tuple[pa.Table | None, dict[str, int]]:
+        with self._lock:
+            if (state := self.state()) != self._state:
+                self._table, self._rows = None, {}
+                if state is not None and self.path is not None:
+                    table = read_table(self.path.parent, "corpus")
+                    self._table = table.combine_chunks()
+                    self._rows = {doc_id: row for row, doc_id in enumerate(table["doc_id"].to_pylist())}
+                self._state = state
+            return self._table, self._rows
+
+
+def _shortened(content: str) -> str:
+    return textwrap.shorten(content[:_SCANNED], _SNIPPET, placeholder=" …")

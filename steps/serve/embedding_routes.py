@@ -1,0 +1,94 @@
+"""OpenAI's protocol for embeddings: the encoder of a release, without its index."""
+
+import base64
+import time
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse, Response
+from tokenizers import Tokenizer
+
+from steps.core.errors import UserError
+from steps.serve.messages import REFUSALS, EmbeddingsAnswer, EmbeddingsRequest
+from steps.serve.problems import Problem
+from steps.serve.service import Service, seen
+from steps.serve.systems import Served
+
+DEFAULT = "default"
+
+
+def embedding_routes(service: Service) -> APIRouter:
+    """The routes of one process."""
+    routes = APIRouter(tags=["embeddings"], responses=REFUSALS)
+
+    @routes.post("/v1/embeddings", response_model=EmbeddingsAnswer)
+    async def embeddings(request: Request, body: EmbeddingsRequest) -> Response:
+        """Embeddings of queries, as the index of the same release takes them."""
+        texts = [body.input] if isinstance(body.input, str) else body.input
+        service.check_texts(texts, "input")
+        try:
+            served = service.serving().student("" if body.model in ("", DEFAULT) else body.model)
+        except UserError as error:
+            raise Problem(404, f"model: {error}", param="model") from None
+        dim = served.release.manifest.dim
+        if body.dimensions not in (None, dim):
+            raise Problem(422, f"dimensions: this release has {dim}, and its index no other", param="dimensions")
+        vectors, tokens = await service.run(lambda: _embedded(service, served, texts))
+        seen(request.scope, system=served.name, queries=len(texts), **served.identity)
+        if service.settings.log_queries:
+            seen(request.scope, texts=texts)
+        return JSONResponse(
+            {
+                "object": "list",
+                "data": [
+                    {"object": "embedding", "index": index, "embedding": _written(vector, body.encoding_format)}
+                    for index, vector in enumerate(vectors)
+                ],
+                "model": served.name,
+                "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
+                "release": served.identity,
+            }
+        )
+
+    @routes.get("/v1/models")
+    async def models() -> dict[str, Any]:
+        """The students that embed."""
+        names = service.serving().students
+        return {"object": "list", "data": [{"id": name, "object": "model", "owned_by": "slimtower"} for name in names]}
+
+    return routes
+
+
+def _embedded(service: Service, served: Served, texts: list[str]) -> tuple[np.ndarray, int]:
+    began = time.perf_counter()
+    vectors = served.release.encode(texts)
+    service.metrics.count("slimtower_queries_total", len(texts), system=served.name)
+    service.metrics.time("slimtower_encode_seconds", time.perf_counter() - began, system=served.name)
+    settings = served.release.manifest.encoder_settings
+    tokenizer = _tokenizer(
+        served.release.folder / "serving" / "tokenizer.json", served.release.manifest.checksum, settings.max_length
+    )
+    special = settings.format == "onnx"
+    encoded = tokenizer.encode_batch([settings.prompt + text for text in texts], add_special_tokens=special)
+    return vectors, sum(len(one.ids) for one in encoded)
+
+
+@lru_cache(maxsize=16)
+def _tokenizer(path: Path, release: str, max_length: int | None) -> Tokenizer:
+    """Counts tokens as the encoder reads them; `release` tells the files of one path apart."""
+    tokenizer = Tokenizer.from_file(str(path))
+    tokenizer.no_padding()
+    if max_length is None:
+        tokenizer.no_truncation()
+    else:
+        tokenizer.enable_truncation(max_length)
+    return tokenizer
+
+
+def _written(vector: np.ndarray, encoding: str) -> list[float] | str:
+    if encoding == "base64":
+        return base64.b64encode(vector.astype("<f4").tobytes()).decode("ascii")
+    return [float(value) for value in vector]

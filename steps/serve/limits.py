@@ -1,0 +1,126 @@
+"""What one client, and all together, may ask of a process: rate, requests at once, bytes of a body."""
+
+import asyncio
+import ipaddress
+import math
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from steps.serve.metrics import Metrics
+from steps.serve.problems import problem
+from steps.serve.settings import Settings
+
+UNLIMITED = ("/health", "/metrics")  # probes must get through when nobody else does
+_CLIENTS = 10_000  # whose buckets are kept
+_BODY_S = 15.0  # so long may a client take to send a body
+_V6_NETWORK = 64  # bits that tell one subscriber from another
+
+
+class Buckets:
+    """A token bucket for each client: `rate` tokens a second, at most twice as many at once."""
+
+    def __init__(self, rate: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self.rate, self.size, self._clock = rate, max(2 * rate, 1.0), clock
+        self._held: OrderedDict[str, tuple[float, float]] = OrderedDict()
+
+    def wait_s(self, client: str) -> float:
+        """Take a token: 0; where there is none, the seconds until there is."""
+        if not self.rate:
+            return 0.0
+        now = self._clock()
+        tokens, last = self._held.pop(client, (self.size, now))
+        tokens = min(self.size, tokens + (now - last) * self.rate)
+        allowed = tokens >= 1
+        self._held[client] = (tokens - allowed, now)
+        if len(self._held) > _CLIENTS:
+            self._held.popitem(last=False)
+        return 0.0 if allowed else (1 - tokens) / self.rate
+
+
+class Limits:
+    """ASGI middleware: 429 and 503 with Retry-After, 413, and 408 for a body that does not arrive."""
+
+    def __init__(self, app: ASGIApp, settings: Settings, metrics: Metrics) -> None:
+        self.app, self.metrics = app, metrics
+        self.max_requests, self.max_body = settings.max_requests, settings.max_body
+        self.buckets, self.running = Buckets(settings.rate), 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer what is over a limit; pass on the rest."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        limited = not scope["path"].startswith(UNLIMITED)
+        if limited and (wait := self.buckets.wait_s(client_of(scope))):
+            await self._refuse(scope, receive, send, 429, "too many requests; wait, then go on", math.ceil(wait))
+            return
+        if limited and self.running >= self.max_requests:
+            await self._refuse(scope, receive, send, 503, "too many requests at once; try again", 1)
+            return
+        self.running += limited
+        try:
+            await self._with_body(scope, receive, send)
+        finally:
+            self.running -= limited
+
+    async def _with_body(self, scope: Scope, receive: Receive, send: Send) -> None:
+        too_large = f"the body is larger than {self.max_body} bytes"
+        length = dict(scope["headers"]).get(b"content-length", b"0")
+        if length.isdigit() and int(length) > self.max_body:
+            await self._refuse(scope, receive, send, 413, too_large)
+            return
+        if scope["method"] in ("GET", "HEAD"):
+            await self.app(scope, receive, send)
+            return
+        parts, size = [], 0
+        try:
+            async with asyncio.timeout(_BODY_S):
+                while True:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        return
+                    parts.append(message.get("body", b""))
+                    size += len(parts[-1])
+                    if size > self.max_body:
+                        await self._refuse(scope, receive, send, 413, too_large)
+                        return
+                    if not message.get("more_body", False):
+                        break
+        except TimeoutError:
+            await self._refuse(scope, receive, send, 408, f"the body did not arrive within {_BODY_S:.0f} s")
+            return
+        await self.app(scope, _again(b"".join(parts), receive), send)
+
+    async def _refuse(
+        self, scope: Scope, receive: Receive, send: Send, status: int, message: str, retry_s: int = 0
+    ) -> None:
+        self.metrics.count("slimtower_refused_total", status=str(status))
+        response = problem(status, message, retry_s=retry_s)
+        if status in (408, 413):  # what is still on its way is not read
+            response.headers["Connection"] = "close"
+        await response(scope, receive, send)
+
+
+def client_of(scope: Scope) -> str:
+    """Who asks: an address, of IPv6 its network."""
+    host = (scope.get("client") or ("unknown", 0))[0]
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return str(host)
+    if address.version == 6:
+        return str(ipaddress.ip_network((address, _V6_NETWORK), strict=False))
+    return str(address)
+
+
+def _again(body: bytes, receive: Receive) -> Receive:
+    """A `receive` that gives a body that was read, then what the client does next."""
+    waiting: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def replay() -> Message:
+        return waiting.pop() if waiting else await receive()
+
+    return replay

@@ -1,0 +1,41 @@
+"""The service's own log: one JSON object a line. What people search for is not in it unless asked for."""
+
+import json
+import logging
+import traceback
+from datetime import UTC, datetime
+from typing import Any
+
+LOGGER = logging.getLogger("slimtower.serve")
+
+
+class JsonLines(logging.Formatter):
+    """A record as JSON: time, level, event, and the fields of its `data`."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """One line. Of an exception its type and place are told, not its text, which may hold a query."""
+        row: dict[str, Any] = {
+            "at": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "event": record.getMessage(),
+        }
+        row |= getattr(record, "data", {})
+        if record.exc_info and record.exc_info[0]:
+            row["exception"] = record.exc_info[0].__name__
+            frames = traceback.extract_tb(record.exc_info[2])
+            row["where"] = [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames][-8:]
+        return json.dumps(row, ensure_ascii=False, default=str)
+
+
+def log_config() -> dict[str, Any]:
+    """For logging.config.dictConfig, which uvicorn calls in every process."""
+    return {
+        "version": 1,
+        "disable_existing_loggers": False,
+        "formatters": {"json": {"()": "steps.serve.logs.JsonLines"}},
+        "handlers": {"out": {"class": "logging.StreamHandler", "formatter": "json", "stream": "ext://sys.stdout"}},
+        "loggers": {
+            "slimtower": {"handlers": ["out"], "level": "INFO", "propagate": False},
+            "uvicorn": {"handlers": ["out"], "level": "WARNING", "propagate": False},
+        },
+    }

@@ -1,0 +1,118 @@
+"""The champion of a registered model: which version it is, and its files in a cache that all processes share."""
+
+import fcntl
+import hashlib
+import json
+import shutil
+import time
+from collections.abc import Hashable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from steps.core.errors import UserError
+from steps.core.files import cache_root, staged_folder
+from steps.core.tracking import client, reaching, tracking_uri
+from steps.serve.sources import THREADS
+from steps.serve.systems import Origin, Served, stamp
+from steps.serving.release import load_release
+
+_PREFIX = "slimtower."  # of the tags that `make promote` sets
+_EVENT = f"{_PREFIX}event."  # of a registered model's audit trail
+_KEPT = 3  # versions in the cache
+
+
+class RegistrySource:
+    """`NAME@alias` of MLflow's registry. One system answers, under the alias' name."""
+
+    def __init__(self, reference: str) -> None:
+        name, at, alias = reference.removeprefix("models:/").partition("@")
+        if not (name and at and alias):
+            raise UserError(f"MODEL is {reference!r}; name a registered model's alias, such as slimtower@champion")
+        self.name, self.alias = name, alias
+
+    def poll(self) -> dict[str, Hashable]:
+        """The version that the alias names."""
+        with reaching():
+            version = self._version()
+        return {self.alias: (str(version.version), str(version.source))}
+
+    def load(self, name: str, key: Hashable) -> Served:
+        """Download the version where no process did before, load it, and say who made and who promoted it."""
+        with reaching():
+            version = self._version()
+            if (str(version.version), str(version.source)) != key:
+                raise UserError(f"models:/{self.name}@{self.alias} moved on while it was loaded")
+            events = self._promotions(str(version.version))
+            folder = self._fetched(version)
+        tags: dict[str, str] = dict(version.tags)
+        last: dict[str, Any] = max(events, key=lambda event: str(event.get("at", "")), default={})
+        origin = Origin(
+            source=f"models:/{self.name}@{self.alias}",
+            version=str(version.version),
+            created=stamp(int(version.creation_timestamp) / 1000),
+            commit=tags.get(f"{_PREFIX}git_commit", ""),
+            promoted=str(last.get("at") or ""),
+            promoted_by=str(last.get("by") or ""),
+        )
+        return Served(name, load_release(folder, THREADS), origin, stamp(time.time()))
+
+    def default(self, names: list[str]) -> str:
+        """The alias."""
+        return names[0]
+
+    def _version(self) -> Any:
+        from mlflow.exceptions import MlflowException
+
+        try:
+            return client().get_model_version_by_alias(self.name, self.alias)
+        except MlflowException as error:
+            if error.error_code not in {"RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"}:
+                raise
+            raise UserError(
+                f"models:/{self.name}@{self.alias}: nothing of that name at {tracking_uri()}; run `make promote`"
+            ) from None
+
+    def _promotions(self, version: str) -> list[dict[str, Any]]:
+        """The audit trail's events that made a version the champion."""
+        tags: dict[str, str] = client().get_registered_model(self.name).tags
+        events = [json.loads(value) for key, value in tags.items() if key.startswith(_EVENT)]
+        return [event for event in events if event.get("version") == version]
+
+    def _fetched(self, version: Any) -> Path:
+        """The release of a version among its files in the cache."""
+        identity = f"{tracking_uri()}\0{version.source}\0{version.creation_timestamp}"
+        digest = hashlib.sha256(identity.encode("utf-8")).hexdigest()[:16]
+        place = cache_root() / "serve" / self.name
+        target = place / f"{version.version}-{digest}"
+        with _alone(place):
+            if not target.is_dir():
+                with staged_folder(target) as staging:
+                    _download(f"models:/{self.name}/{version.version}", staging)
+            target.touch()
+            kept = sorted((path for path in place.iterdir() if path.is_dir()), key=lambda path: path.stat().st_mtime)
+            for old in kept[:-_KEPT]:  # what is mapped stays readable
+                shutil.rmtree(old, ignore_errors=True)
+        return _release_in(target)
+
+
+def _download(uri: str, into: Path) -> None:
+    from mlflow.artifacts import download_artifacts
+
+    download_artifacts(artifact_uri=uri, dst_path=str(into), tracking_uri=tracking_uri())
+
+
+def _release_in(folder: Path) -> Path:
+    for manifest in sorted(folder.rglob("manifest.json"), key=lambda path: len(path.parts)):
+        if (manifest.parent / "query_encoder").is_dir():
+            return manifest.parent
+    raise UserError(f"{folder}: holds no release; let the alias name a version that `make promote` registered")
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Let one process at a time fill the cache."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("w") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,224 @@
+"""Searches, what they showed, and clicks, as a log in the schema of User Behavior Insights 1.x that `ingest` reads.
+
+Below the log's root, for each data set, `queries/dt=YYYY-MM-DD/*.jsonl` and `events/dt=YYYY-MM-DD/*.jsonl` (UTC), and
+`corpus.jsonl` where the service has the corpus: what `make run RECIPE=recipes/ubi.yaml DATA=<root>/<data set>` wants.
+Schema: https://o19s.github.io/ubi
+"""
+
+import hashlib
+import hmac
+import json
+import re
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from steps.core.errors import UserError, line
+from steps.serve.corpus import Corpus
+from steps.serve.log_store import LogStore, log_store
+from steps.serve.logs import LOGGER
+from steps.serve.metrics import Metrics
+from steps.serve.settings import Settings
+
+APPLICATION = "slimtower"
+CLICK_S = 24 * 3600  # so long after its search a click counts, for `ingest` as well
+_WAITING = 100_000  # rows of a file at most, and rows that wait while a store fails
+_OURS = re.compile(r"(?:^|/)(?:queries|events)/dt=(\d{4}-\d{2}-\d{2})/slimtower-[^/]+\.jsonl$")
+_KINDS = ("queries", "events")  # a search is written before its clicks
+_Place = tuple[str, str, str]  # kind, data set, day
+
+
+class SearchLog:
+    """Rows are held until the next flush, then written as one new file for each kind, data set and day."""
+
+    def __init__(
+        self,
+        store: LogStore,
+        *,
+        salt: str,
+        flush_s: float,
+        retention_days: int,
+        metrics: Metrics,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.store, self.flush_s, self.retention_days, self.metrics = store, flush_s, retention_days, metrics
+        self._salt, self._clock = salt.encode("utf-8"), clock
+        self._rows: dict[_Place, list[str]] = {}
+        self._lock, self._flushing = threading.Lock(), threading.Lock()
+        self._stop = threading.Event()
+        self._tidied = ""
+        self._thread = threading.Thread(target=self._run, name="search log", daemon=True)
+
+    def start(self) -> None:
+        """Flush from now on."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Write what is held, and stop."""
+        self._stop.set()
+        self.flush()
+
+    def client_id(self, client: str) -> str:
+        """A client's id, salted and hashed: the same while the salt is."""
+        return self._mac("client", client)
+
+    def search(
+        self, query_id: str, client: str, text: str, dataset: str, ids: list[str], facts: dict[str, Any]
+    ) -> None:
+        """Note a search and what it showed, in order; `facts` become its attributes."""
+        moment = self._now()
+        row = {
+            "application": APPLICATION,
+            "query_id": query_id,
+            "client_id": self.client_id(client),
+            "user_query": text,
+            "query_response_id": query_id,
+            "query_response_hit_ids": [own_id(doc_id, dataset) for doc_id in ids],
+            "query_attributes": facts,
+            "timestamp": _iso(moment),
+        }
+        self._add("queries", dataset, moment, row)
+
+    def tokens(self, query_id: str, dataset: str, ids: list[str]) -> list[str]:
+        """For each hit what proves that this search showed it there: any process with this salt can tell."""
+        issued = int(self._clock())
+        return [
+            f"{issued}.{self._mac('click', issued, query_id, dataset, doc_id, rank)}"
+            for rank, doc_id in enumerate(ids, start=1)
+        ]
+
+    def click(self, query_id: str, client: str, dataset: str, doc_id: str, rank: int, token: str) -> None:
+        """Note a click; UserError where its token says that this search did not show that, or that it is too late."""
+        issued, _, mac = token.partition(".")
+        expected = self._mac("click", issued, query_id, dataset, doc_id, rank)
+        if not issued.isdigit() or not hmac.compare_digest(mac.encode("utf-8"), expected.encode("utf-8")):
+            raise UserError("click: no logged search showed this document there")
+        if not 0 <= self._clock() - int(issued) < CLICK_S:
+            raise UserError("click: the search was too long ago")
+        moment = self._now()
+        row = {
+            "application": APPLICATION,
+            "action_name": "click",
+            "query_id": query_id,
+            "client_id": self.client_id(client),
+            "timestamp": _iso(moment),
+            "message_type": "CLICK",
+            "event_attributes": {
+                "object": {"object_id": own_id(doc_id, dataset), "object_id_field": "doc_id"},
+                "position": {"ordinal": rank},
+            },
+        }
+        self._add("events", dataset, moment, row)
+
+    def flush(self) -> None:
+        """Write what is held; what fails is kept for the next time."""
+        with self._flushing:
+            with self._lock:
+                taken, self._rows = self._rows, {}
+            for kind in _KINDS:
+                for place in sorted(place for place in taken if place[0] == kind):
+                    if not self._write(place, taken.pop(place)):
+                        break  # no click goes before its search
+                else:
+                    continue
+                break
+            for place, rows in taken.items():
+                self._give_back(place, rows)
+
+    def tidy(self) -> None:
+        """Delete files of days before the retention; only files that this module wrote."""
+        first = (self._now() - timedelta(days=self.retention_days)).strftime("%Y-%m-%d")
+        for name in list(self.store.names()):
+            match = _OURS.search(name)
+            if match and match[1] < first:
+                self.store.delete(name)
+
+    def _write(self, place: _Place, rows: list[str]) -> bool:
+        kind, dataset, day = place
+        name = f"{dataset}/{kind}/dt={day}/slimtower-{self._now():%H%M%S}-{uuid.uuid4().hex}.jsonl"
+        try:
+            self.store.write(name, "".join(rows))
+        except UserError as error:
+            self.metrics.count("slimtower_log_failures_total")
+            LOGGER.error("search log not written", extra={"data": {"error": line(error), "rows": len(rows)}})
+            self._give_back(place, rows)
+            return False
+        self.metrics.count("slimtower_logged_rows_total", len(rows), kind=kind)
+        return True
+
+    def _give_back(self, place: _Place, rows: list[str]) -> None:
+        with self._lock:
+            together = rows + self._rows.get(place, [])
+            self._rows[place] = together[:_WAITING]
+        if (lost := len(together) - _WAITING) > 0:
+            self.metrics.count("slimtower_log_dropped_total", lost)
+
+    def _add(self, kind: str, dataset: str, moment: datetime, row: dict[str, Any]) -> None:
+        text = json.dumps(row, ensure_ascii=False) + "\n"
+        with self._lock:
+            rows = self._rows.setdefault((kind, dataset, moment.strftime("%Y-%m-%d")), [])
+            if full := len(rows) >= _WAITING:
+                self.metrics.count("slimtower_log_dropped_total")
+            else:
+                rows.append(text)
+        if full:
+            LOGGER.error("search log full", extra={"data": {"kind": kind}})
+
+    def _run(self) -> None:
+        """Flush at multiples of the interval: all processes at once, so that no click lies there without its search."""
+        while True:
+            self._tidy_daily()
+            if self._stop.wait(self.flush_s - self._clock() % self.flush_s):
+                return
+            self.flush()
+
+    def _tidy_daily(self) -> None:
+        if (today := self._now().strftime("%Y-%m-%d")) != self._tidied:
+            try:
+                self.tidy()
+            except (UserError, OSError) as error:
+                LOGGER.error("old days of the search log not deleted", extra={"data": {"error": line(error)}})
+            self._tidied = today
+
+    def _now(self) -> datetime:
+        return datetime.fromtimestamp(self._clock(), UTC)
+
+    def _mac(self, *fields: object) -> str:
+        text = json.dumps([str(field) for field in fields])
+        return hmac.new(self._salt, text.encode("utf-8"), hashlib.sha256).hexdigest()[:32]
+
+
+def open_log(settings: Settings, metrics: Metrics) -> SearchLog:
+    """The log that the settings describe."""
+    return SearchLog(
+        log_store(settings.log),
+        salt=settings.salt,
+        flush_s=settings.log_flush_s,
+        retention_days=settings.retention_days,
+        metrics=metrics,
+    )
+
+
+def write_corpus(store: LogStore, corpus: Corpus, datasets: Iterable[str]) -> None:
+    """Put each data set's documents beside its log, under the ids that the log names, where they are not there yet."""
+    for dataset in datasets:
+        rows = [
+            {"doc_id": own_id(found.id, dataset), "title": found.title, "topic": found.topic, "content": found.content}
+            for found in corpus.documents(dataset)
+        ]
+        text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+        name = f"{dataset}/corpus.jsonl"
+        if rows and store.read(name) != text:
+            store.write(name, text)
+
+
+def own_id(doc_id: str, dataset: str) -> str:
+    """The id that the data set's own corpus has: ours begins with the data set's name."""
+    return doc_id.removeprefix(f"{dataset}/")
+
+
+def _iso(moment: datetime) -> str:
+    return moment.strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"

@@ -1,0 +1,139 @@
+"""Searching: /search, /systems, /document, and /events for clicks."""
+
+import uuid
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import JSONResponse, Response
+
+from steps.core.errors import UserError
+from steps.serve.limits import client_of
+from steps.serve.messages import REFUSALS, ClickRequest, K, SearchAnswer, SearchRequest
+from steps.serve.problems import Problem
+from steps.serve.service import Found, Service, seen
+
+CONSENT, CLIENT, PRIVACY = "x-search-consent", "x-search-client", "sec-gpc"
+_CLIENT_LENGTH = 100
+
+
+def search_routes(service: Service) -> APIRouter:
+    """The routes of one process."""
+    routes = APIRouter(tags=["search"], responses=REFUSALS)
+
+    @routes.post("/search", response_model=SearchAnswer)
+    async def search(request: Request, body: SearchRequest) -> Response:
+        """The best documents of a query, or of each of several. Logged searches need logging and the client's consent
+        (header `X-Search-Consent: yes`)."""
+        return await _search(service, request, body)
+
+    @routes.get("/search", response_model=SearchAnswer)
+    async def search_one(
+        request: Request,
+        q: Annotated[str, Query(description="the query")],
+        k: Annotated[int, Query(ge=1, description="hits")] = K,
+        dataset: Annotated[str, Query(description="as with POST")] = "",
+        system: Annotated[str, Query(description="as with POST")] = "",
+        log: Annotated[bool, Query(description="as with POST")] = True,
+    ) -> Response:
+        """The same for one query, by address."""
+        body = SearchRequest(query=q, k=k, dataset=dataset, system=system, log=log)
+        return await _search(service, request, body)
+
+    @routes.get("/systems")
+    async def systems() -> dict[str, Any]:
+        """What answers now, what it was made of, and whether searches are logged."""
+        serving = service.serving()
+        students = [served.facts() for served in serving.students.values()]
+        others = [{"system": name, "kind": "baseline"} for name in service.baselines.names()]
+        return {
+            "default": serving.default,
+            "systems": students + others,
+            "documents": service.corpus.state() is not None,
+            "logging": service.settings.consent if service.log else "off",
+        }
+
+    @routes.get("/document")
+    async def document(id: Annotated[str, Query(description="of a hit")]) -> dict[str, str]:
+        """A whole document, where the corpus lies beside the releases."""
+        found = await service.run(lambda: service.corpus.document(id))
+        if found is None:
+            raise Problem(404, "no such document here", param="id")
+        return {"id": found.id, "title": found.title, "topic": found.topic, "content": found.content}
+
+    @routes.post("/events", status_code=202)
+    async def events(request: Request, body: ClickRequest) -> dict[str, bool]:
+        """A click on a hit of a logged search: it becomes a UBI event."""
+        if service.log is None:
+            raise Problem(422, "searches are not logged here, so there is nothing to click on")
+        if not _consents(service, request):
+            raise Problem(422, "without consent (X-Search-Consent: yes) nothing is logged")
+        client = _client(request)
+        service.log.click(body.query_id, client, body.dataset, body.object_id, body.position, body.click)
+        return {"logged": True}
+
+    return routes
+
+
+async def _search(service: Service, request: Request, body: SearchRequest) -> Response:
+    texts = [body.query] if isinstance(body.query, str) else body.query
+    service.check_texts(texts, "query")
+    if body.k > service.settings.max_k:
+        raise Problem(422, f"k: {body.k} hits; at most {service.settings.max_k}", param="k")
+    serving = service.serving()
+    found, snippets = await service.run(lambda: _found(service, service.search(
+        serving, body.system, body.dataset, texts, body.k
+    )))  # fmt: skip
+    note(service, request, found.system, len(texts), found)
+    seen(request.scope, system=found.system, dataset=found.dataset, queries=len(texts), k=body.k, **found.by.identity)
+    if service.settings.log_queries:
+        seen(request.scope, texts=texts)
+    logged = service.log is not None and body.log and _consents(service, request)
+    results = []
+    for text, hits, said in zip(texts, found.hits, snippets, strict=True):
+        query_id, ids = str(uuid.uuid4()), [hit.id for hit in hits]
+        tokens: list[str] | list[None] = [None] * len(hits)
+        if logged and service.log is not None:
+            facts = {"system": found.system, **found.by.identity}
+            service.log.search(query_id, _client(request), text.strip(), found.dataset, ids, facts)
+            tokens = service.log.tokens(query_id, found.dataset, ids)
+        shown = [
+            {"rank": rank, "id": hit.id, "score": round(hit.score, 6), "title": hit.title, "snippet": snippet}
+            | ({"click": token} if token else {})
+            for rank, (hit, snippet, token) in enumerate(zip(hits, said, tokens, strict=True), start=1)
+        ]
+        results.append({"query_id": query_id, "logged": logged, "hits": shown})
+    return JSONResponse(
+        {
+            "system": found.system,
+            "release": found.by.identity,
+            "dataset": found.dataset,
+            "ms": {"encode": round(found.encode_ms, 4), "search": round(found.search_ms, 4)},
+            "results": results,
+        }
+    )
+
+
+def _found(service: Service, found: Found) -> tuple[Found, list[list[str]]]:
+    return found, [service.corpus.snippets([hit.id for hit in hits]) for hits in found.hits]
+
+
+def note(service: Service, request: Request, system: str, queries: int, found: Found) -> None:
+    """Count what was answered, and how long it took."""
+    service.metrics.count("slimtower_queries_total", queries, system=system)
+    service.metrics.time("slimtower_encode_seconds", found.encode_ms / 1e3, system=system)
+    service.metrics.time("slimtower_search_seconds", found.search_ms / 1e3, system=system)
+
+
+def _consents(service: Service, request: Request) -> bool:
+    """Whether this client's searches may be logged; a browser's wish for privacy always counts."""
+    if request.headers.get(PRIVACY) == "1":
+        return False
+    return service.settings.consent == "given" or request.headers.get(CONSENT, "").lower() == "yes"
+
+
+def _client(request: Request) -> str:
+    """Who searches: the id that the client gives itself, else its address."""
+    given = request.headers.get(CLIENT, "")
+    if len(given) > _CLIENT_LENGTH:
+        raise UserError(f"X-Search-Client: at most {_CLIENT_LENGTH} characters")
+    return f"id {given}" if given else f"address {client_of(request.scope)}"

@@ -1,0 +1,149 @@
+"""The parts of one process of the service, and the search that its routes share."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+from starlette.types import Scope
+
+from steps.core.errors import UserError
+from steps.serve.baselines import BM25, TEACHER, Baselines
+from steps.serve.corpus import Corpus
+from steps.serve.metrics import Metrics
+from steps.serve.observing import SEEN
+from steps.serve.problems import Problem
+from steps.serve.search_log import SearchLog, open_log
+from steps.serve.settings import Settings
+from steps.serve.sources import FolderSource, Source, project_of
+from steps.serve.systems import Served, Serving
+from steps.serve.watcher import Watcher
+from steps.serving.release import Hit
+
+_T = TypeVar("_T")
+
+
+class Found(NamedTuple):
+    """What a system found, and in how many milliseconds."""
+
+    system: str
+    by: Served
+    dataset: str
+    encode_ms: float
+    search_ms: float
+    hits: list[list[Hit]]
+
+
+@dataclass(frozen=True)
+class Service:
+    """One process: settings, releases, baselines, counts, log of searches, and threads to compute in."""
+
+    settings: Settings
+    watcher: Watcher
+    corpus: Corpus
+    baselines: Baselines
+    metrics: Metrics
+    log: SearchLog | None
+    pool: ThreadPoolExecutor
+
+    def serving(self) -> Serving:
+        """What answers now; a request calls this once. Problem 503 where nothing does yet."""
+        current = self.watcher.current
+        if current is None:
+            raise Problem(503, "no release is loaded yet; /health says why", retry_s=5)
+        return current
+
+    async def run(self, compute: Callable[[], _T]) -> _T:
+        """Compute in a thread, as many at once as `threads` says."""
+        return await asyncio.get_running_loop().run_in_executor(self.pool, compute)
+
+    def search(self, serving: Serving, system: str, dataset: str, texts: list[str], k: int) -> Found:
+        """Encode and search. UserError for an unknown system or data set."""
+        name = system or serving.default
+        if name in (TEACHER, BM25):
+            return self._baseline(serving, name, dataset, texts, k)
+        served = serving.student(name)
+        release, chosen = served.release, dataset or served.release.datasets[0]
+        release.kinds(chosen)
+        began = time.perf_counter()
+        vectors = release.encode(texts)
+        encoded = time.perf_counter()
+        hits = release.hits(chosen, vectors, k)
+        return Found(name, served, chosen, 1e3 * (encoded - began), 1e3 * (time.perf_counter() - encoded), hits)
+
+    def _baseline(self, serving: Serving, name: str, dataset: str, texts: list[str], k: int) -> Found:
+        if name not in self.baselines.names():
+            raise UserError(f"system {name!r} does not answer here: its files are not beside the releases")
+        served = serving.student("")
+        chosen = dataset or served.release.datasets[0]
+        served.release.kinds(chosen)
+        self.baselines.prepare(name, chosen, served.release)
+        began = encoded = time.perf_counter()
+        if name == TEACHER:
+            vectors = self.baselines.encode(texts, served.release)
+            encoded = time.perf_counter()
+            hits = served.release.hits(chosen, vectors, k)
+        else:
+            hits = self.baselines.bm25(chosen, texts, k)
+        return Found(name, served, chosen, 1e3 * (encoded - began), 1e3 * (time.perf_counter() - encoded), hits)
+
+    def check_texts(self, texts: list[str], param: str) -> None:
+        """Problem for no texts, too many, or one that is empty or too long."""
+        if not texts:
+            raise Problem(422, f"{param}: give at least one text", param=param)
+        if len(texts) > self.settings.max_batch:
+            message = f"{param}: {len(texts)} texts; at most {self.settings.max_batch} in one request"
+            raise Problem(413, message, param=param)
+        for text in texts:
+            if not text.strip():
+                raise Problem(422, f"{param}: a text is empty", param=param)
+            if len(text) > self.settings.max_text:
+                message = f"{param}: a text of {len(text)} characters; at most {self.settings.max_text}"
+                raise Problem(413, message, param=param)
+            if not _is_unicode(text):
+                raise Problem(422, f"{param}: half a surrogate pair is no text", param=param)
+
+
+def _is_unicode(text: str) -> bool:
+    """Whether a text can be written as UTF-8: JSON's escapes can spell some that cannot."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def seen(scope: Scope, **what: object) -> None:
+    """Put fields into the request's log line."""
+    scope.get(SEEN, {}).update(what)
+
+
+def make_source(settings: Settings) -> Source:
+    """Where the settings say that releases come from; UserError for neither or both."""
+    if bool(settings.release) == bool(settings.model):
+        raise UserError("serve: name a release's folder (RELEASE=) or a registered model (MODEL=), not both")
+    if settings.model:
+        from steps.serve.registry import RegistrySource
+
+        return RegistrySource(settings.model)
+    return FolderSource(Path(settings.release), settings.system)
+
+
+def open_service(settings: Settings) -> Service:
+    """The parts of this process. Nothing is loaded yet."""
+    metrics = Metrics(Path(settings.metrics) if settings.metrics else None)
+    project = project_of(Path(settings.release)) if settings.release else None
+    corpus = Corpus(project / "data/ingest" if project else None, settings.corpus_mb)
+    watcher = Watcher(make_source(settings), settings.poll_s, metrics)
+    return Service(
+        settings,
+        watcher,
+        corpus,
+        Baselines(project, corpus, enabled=settings.baselines),
+        metrics,
+        open_log(settings, metrics) if settings.log else None,
+        ThreadPoolExecutor(settings.threads, thread_name_prefix="search"),
+    )

@@ -1,0 +1,61 @@
+"""How a service runs: read from the command line once, handed to its processes as JSON."""
+
+import os
+from typing import Annotated, Literal, Self
+
+from pydantic import Field
+
+from steps.core.params import Strict
+
+VARIABLE = "SLIMTOWER_SERVE"  # holds the settings of worker processes
+_Count = Annotated[int, Field(ge=1)]
+_Seconds = Annotated[float, Field(gt=0)]
+
+
+class Settings(Strict):
+    """One service. `release` or `model` is empty; `salt` is secret and never printed."""
+
+    release: str
+    """Folder of a release, or of several."""
+    model: str
+    """A registered model and its alias, NAME@alias."""
+    system: str
+    """Which system answers where a request names none; empty: the evaluation's choice, else the first."""
+    poll_s: _Seconds
+    threads: _Count
+    """Encodings and searches at once, in each process."""
+    workers: _Count
+    max_body: _Count
+    """Bytes of a request's body."""
+    max_batch: _Count
+    max_text: _Count
+    """Characters of a query."""
+    max_k: _Count
+    rate: Annotated[float, Field(ge=0)]
+    """Requests a second of one client to one process, twice as many at once; 0: no limit."""
+    max_requests: _Count
+    """Requests at once, in each process."""
+    corpus_mb: Annotated[int, Field(ge=0)]
+    """Size up to which the corpus beside the releases is read: snippets and BM25."""
+    baselines: bool
+    """Whether teacher and BM25 may answer where their files are there."""
+    log: str
+    """Folder or s3://bucket/prefix of the search log; empty: none."""
+    log_queries: bool
+    """Whether the service's own log lines hold queries."""
+    log_flush_s: _Seconds
+    consent: Literal["header", "given"]
+    """`header`: log only searches whose request says so; `given`: all, the operator has asked."""
+    retention_days: _Count
+    salt: str
+    metrics: str
+    """Folder in which the processes of one service share their counts; empty: one process."""
+
+    def to_environment(self) -> None:
+        """Leave the settings to child processes."""
+        os.environ[VARIABLE] = self.model_dump_json()
+
+    @classmethod
+    def from_environment(cls) -> Self:
+        """What the parent process left."""
+        return cls.model_validate_json(os.environ[VARIABLE])

@@ -1,0 +1,134 @@
+"""Notices a new release, loads it beside the old one, and swaps one reference: no request sees parts of two."""
+
+import gc
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+
+from steps.core.errors import UserError, exhausted, line
+from steps.serve.metrics import Metrics
+from steps.serve.sources import Source
+from steps.serve.systems import Served, Serving, stamp
+
+_LOG = logging.getLogger("slimtower.serve")
+_LONGEST_WAIT_S = 300.0  # between two tries to load what does not load
+POLL, DEFAULT = "(source)", "(default)"  # stand for a name where the failure is of no release
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why something is not served."""
+
+    key: Hashable
+    message: str
+    since: str
+    tries: int
+    next_try: float
+    """By the monotonic clock."""
+
+
+class Watcher:
+    """Keeps `current` up to date with a source. Written by one thread, read by all."""
+
+    def __init__(
+        self, source: Source, poll_s: float, metrics: Metrics, swapped: Callable[[], None] = lambda: None
+    ) -> None:
+        self.source, self.poll_s, self.metrics, self.swapped = source, poll_s, metrics, swapped
+        self.current: Serving | None = None
+        self.failures: dict[str, Failure] = {}
+        self._keys: dict[str, Hashable] = {}
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="watcher", daemon=True)
+
+    def start(self) -> None:
+        """Look now where nobody did yet, and from then on every `poll_s` seconds."""
+        if self.current is None:
+            self.look()
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop looking; what is being loaded is let go."""
+        self._stop.set()
+
+    def look(self) -> None:
+        """Ask the source once, load what is new, and swap. Failures are noted, and what served goes on serving."""
+        wanted = self._poll()
+        if wanted is None:
+            return
+        for name in list(self.failures):
+            if name not in {POLL, DEFAULT, *wanted, *self._keys}:
+                del self.failures[name]
+        old = self.current.students if self.current else {}
+        new = dict(old)
+        for name, key in wanted.items():
+            if self._keys.get(name) == key:
+                self.failures.pop(name, None)  # what did not load was taken back
+            elif (served := self._load(name, key)) is not None:
+                new[name], self._keys[name] = served, key
+        for name in old.keys() - wanted.keys():
+            self._fail(name, "gone", f"{name}: is no longer there; what was loaded goes on serving")
+        if new and (new != old):
+            self._swap(new)
+
+    def _poll(self) -> dict[str, Hashable] | None:
+        try:
+            wanted = dict(self.source.poll())
+        except Exception as error:  # whatever a registry or a disk comes up with: the old release goes on
+            self._fail(POLL, "poll", _said(error))
+            return None
+        self.failures.pop(POLL, None)
+        return wanted
+
+    def _load(self, name: str, key: Hashable) -> Served | None:
+        failed = self.failures.get(name)
+        if failed and failed.key == key and time.monotonic() < failed.next_try:
+            return None
+        began = time.perf_counter()
+        try:
+            served = self.source.load(name, key)
+        except Exception as error:  # a release that does not load must not end the service
+            self._fail(name, key, _said(error))
+            return None
+        self.failures.pop(name, None)
+        identity = served.identity
+        _LOG.info("loaded", extra={"data": {"system": name, "s": round(time.perf_counter() - began, 3), **identity}})
+        return served
+
+    def _swap(self, students: dict[str, Served]) -> None:
+        names = sorted(students)
+        try:
+            default = self.source.default(names)
+        except UserError as error:
+            self._fail(DEFAULT, "default", line(error))
+            return
+        self.failures.pop(DEFAULT, None)
+        first = self.current is None
+        self.current = Serving({name: students[name] for name in names}, default)
+        if not first:
+            self.metrics.count("slimtower_swaps_total")
+        gc.collect()  # the old index is large: free it once its last request ends
+        self.swapped()
+
+    def _fail(self, name: str, key: Hashable, message: str) -> None:
+        before = self.failures.get(name)
+        same = before is not None and before.key == key
+        tries = before.tries + 1 if before and same else 1
+        wait = min(self.poll_s * 2**tries, _LONGEST_WAIT_S)
+        since = before.since if before and same else stamp(time.time())
+        self.failures[name] = Failure(key, message, since, tries, time.monotonic() + wait)
+        self.metrics.count("slimtower_load_failures_total")
+        if not same:
+            _LOG.error("not loaded", extra={"data": {"system": name, "error": message}})
+
+    def _run(self) -> None:
+        while not self._stop.wait(self.poll_s * random.uniform(0.8, 1.2)):  # loading takes processors: not all at once
+            self.look()
+
+
+def _said(error: Exception) -> str:
+    """One line of what went wrong."""
+    known = error if isinstance(error, UserError) else exhausted(error)
+    return line(known) if known else f"{type(error).__name__}: {line(error)[:300]}"

@@ -1,0 +1,134 @@
+"""A cross encoder: from triplets to the teacher, and how well it ranks."""
+
+import shutil
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import sentence_transformers as library
+
+from steps.core.bases import resolve_base
+from steps.core.errors import UserError
+from steps.core.files import staged_folder, write_json
+from steps.core.fingerprints import fingerprint
+from steps.core.judged import read_judged_sets
+from steps.core.measures import ndcg_at_10
+from steps.core.tables import read_table
+from steps.core.tracking import Run
+from steps.retrieval.dual_pooling import dual_pooled
+from steps.retrieval.rankers import has_random_head, load_ranker, pair_scores
+from steps.teach.dev_comparison import DevTask, dev_tasks
+from steps.teach.reconstruction import WithReconstruction
+from steps.training.distributed import world
+from steps.training.ranked_lists import choose_lists
+from steps.training.ranker import (
+    check_length,
+    checkpoint_folder,
+    objective,
+    positive_weight,
+    train_ranker,
+    training_facts,
+)
+
+if TYPE_CHECKING:
+    from steps.teach.kinds.cross_encoder import CrossEncoder
+
+_SECTION = "teach.teacher"
+_UNTRAINED = {"dev_queries", "dev_documents", "checkpoint_steps"}  # knobs that training does not follow from
+_CODE = ("steps.retrieval.dual_pooling", "steps.teach.reconstruction")
+
+
+def teach_cross_encoder(ingest: Path, mine: Path, output: Path, params: "CrossEncoder", run: Run) -> None:
+    """Write `output/tower` (a CrossEncoder folder) and `output/report.json`.
+
+    `epochs: 0` keeps the base, which has to be a cross encoder then. UserError without a usable triplet when epochs are
+    asked for, and in several processes.
+    """
+    if world() > 1:
+        raise UserError(
+            f"{_SECTION}: a cross_encoder trains in one process; unset SLIMTOWER_PROCESSES and SLIMTOWER_HOSTS"
+        )
+    ranker = untrained(params)
+    report: dict[str, Any] = {"kind": params.kind, "base": params.base, "epochs": params.epochs}
+    report["pooling"] = params.pooling
+    queries = read_table(ingest, "queries")
+    checkpoints: Path | None = None
+    if params.epochs > 0:
+        choice = choose_lists(read_table(mine, "triplets"), queries, ingest, params)
+        if not choice.chosen:
+            raise UserError(
+                f"{mine / 'triplets.parquet'}: no usable triplet (left out: {choice.left_out}); give click logs or"
+                " judgements to ingest, or take a base that is a cross encoder, with pooling: cls and epochs: 0.0"
+            )
+        report |= training_facts(choice, params)
+        checkpoints = checkpoint_folder(ranker, choice, params.model_dump(exclude=_UNTRAINED), "teach", _CODE)
+        loss = objective(ranker, params, positive_weight(choice, params))
+        if params.reconstruction_weight:
+            loss = WithReconstruction(ranker, loss, params.reconstruction_weight, params.base)
+        start = time.monotonic()
+        train_ranker(ranker, choice, params, checkpoints, run, stage="teach", section=_SECTION, loss=loss)
+        run.metric("training_seconds", time.monotonic() - start)
+    elif has_random_head(ranker, resolve_base(params.base), params.seed):
+        raise UserError(
+            f"{_SECTION}: base {params.base} has no head that gives a score, so it ranks nothing untrained; set epochs"
+            " above 0, or take a cross encoder"
+        )
+    judged = read_judged_sets(ingest, ["dev"])
+    tasks = dev_tasks(judged, read_table(ingest, "corpus"), params.dev_queries, params.dev_documents, params.seed)
+    with staged_folder(output) as staging:
+        ranker.save_pretrained(str(staging / "tower"), create_model_card=False, safe_serialization=True)
+        report["fingerprint"] = fingerprint(staging / "tower").id
+        report["quality"] = quality(ranker, tasks, params)
+        write_json(staging / "report.json", report)
+    if measured := report["quality"]:
+        run.metric("ndcg_teacher", measured["ndcg"])
+        print(
+            f"teach: nDCG@10 on {measured['n']} dev queries {measured['ndcg']:.4f}, in random order"
+            f" {measured['ndcg_random']:.4f}: of the judged documents of each and {params.dev_documents} others",
+            file=sys.stderr,
+        )
+    run.model(output / "tower", "teacher")
+    run.artifact(output / "report.json")
+    if checkpoints:  # last: where the tracking server is away, the next try goes on from them
+        shutil.rmtree(checkpoints, ignore_errors=True)
+
+
+def untrained(params: "CrossEncoder") -> library.CrossEncoder:
+    """The base with the pooling that `params` ask for; UserError when it has too few positions."""
+    base = resolve_base(params.base)
+    if params.pooling == "cls":
+        ranker = load_ranker(base, params.max_length, params.seed)
+    else:
+        ranker = dual_pooled(base, params.pooling, params.scale, params.max_length)
+    check_length(ranker, params, _SECTION)
+    return ranker
+
+
+def quality(ranker: library.CrossEncoder, tasks: list[DevTask], params: "CrossEncoder") -> dict[str, Any] | None:
+    """Mean nDCG@10 of dev queries, each over its judged documents and random others; None without dev queries.
+
+    `ndcg_random` is that of an order drawn by seed.
+    """
+    texts: dict[str, str] = {}
+    grades: dict[str, dict[str, int]] = {}
+    candidates: dict[str, list[tuple[str, str]]] = {}
+    for task in tasks:
+        own = {doc_id for given in task.judged.qrels.values() for doc_id in given}
+        others = [doc_id for doc_id in task.documents if doc_id not in own]
+        for query_id, text in zip(task.judged.query_ids, task.judged.texts, strict=True):
+            given = task.judged.qrels[query_id]
+            texts[query_id], grades[query_id] = text, given
+            named = [doc_id for doc_id in [*given, *others] if doc_id in task.documents]
+            candidates[query_id] = [(doc_id, task.documents[doc_id]) for doc_id in named]
+    if not candidates:
+        return None
+    ids = list(candidates)
+    pairs = [(texts[query_id], document) for query_id in ids for _, document in candidates[query_id]]
+    bounds = np.cumsum([len(candidates[query_id]) for query_id in ids])[:-1]
+    scores = pair_scores(ranker, pairs, precision=params.precision, batch_size=params.batch_size, what="teacher on dev")
+    found = [[doc_id for doc_id, _ in candidates[query_id]] for query_id in ids]
+    drawn = np.random.default_rng(params.seed).random(len(scores))
+    ndcg, chance = (float(ndcg_at_10(grades, ids, found, np.split(each, bounds)).mean()) for each in (scores, drawn))
+    return {"n": len(ids), "random_documents": params.dev_documents, "ndcg": ndcg, "ndcg_random": chance}

@@ -1,0 +1,159 @@
+"""A late interaction model (ColBERT): from triplets to the teacher, and the proof that training it was worth it."""
+
+import json
+import shutil
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from sentence_transformers import MultiVectorEncoder
+from sentence_transformers.base.modules import Normalize, Transformer
+from sentence_transformers.base.modules.dense import Dense
+from sentence_transformers.multi_vector_encoder.modules import MultiVectorMask
+from sentence_transformers.util import load_file_path
+from torch import nn
+
+from steps.core.bases import resolve_base
+from steps.core.errors import UserError
+from steps.core.files import staged_folder, write_json
+from steps.core.fingerprints import fingerprint
+from steps.core.judged import read_judged_sets
+from steps.core.progress import progress
+from steps.core.tables import read_table
+from steps.core.towers import device, load_tower
+from steps.core.tracking import Run
+from steps.retrieval.late_interaction import PIECE, load_late_interaction, max_similarities, token_vectors
+from steps.teach.dev_comparison import DevTask, compare, dev_tasks, ndcg_of_scores
+from steps.teach.dual_encoder import keeps_base, nothing_to_mine, tell_comparison, usable_triplets
+from steps.teach.hard_negatives import ENCODE_BATCH
+from steps.teach.late_interaction_training import train_late_interaction
+from steps.teach.rounds import checkpoint_folder
+from steps.training.distributed import world
+
+if TYPE_CHECKING:
+    from steps.teach.kinds.late_interaction import LateInteraction
+
+
+def teach_late_interaction(ingest: Path, mine: Path, output: Path, params: "LateInteraction", run: Run) -> None:
+    """Write `output/tower` (a MultiVectorEncoder folder) and `output/report.json`.
+
+    `epochs: 0` saves the base as it is; so does, with a line that says so, data without click log and relevance table.
+    UserError when epochs are asked for and of such data no triplet is usable, and in several processes.
+    """
+    if world() > 1:
+        raise UserError("teach.teacher: late_interaction trains in one process; unset SLIMTOWER_PROCESSES and _HOSTS")
+    model = late_interaction_model(params)
+    corpus, queries = (read_table(ingest, name) for name in ("corpus", "queries"))
+    report: dict[str, Any] = {"base": params.base, "kind": params.kind, "epochs": params.epochs, "comparison": None}
+    report["dim"] = model.get_embedding_dimension()
+    checkpoints: Path | None = None
+    if params.epochs > 0 and nothing_to_mine(ingest, mine):
+        report |= {"epochs": 0.0, "note": f"zero-shot: {keeps_base(params)}"}
+    elif params.epochs > 0:
+        choice = usable_triplets(read_table(mine, "triplets"), queries, corpus, ingest, mine, params)
+        report |= {"triplets": len(choice.chosen), "by_source": choice.by_source, "left_out": choice.left_out}
+        judged = read_judged_sets(ingest, ["dev"])
+        tasks = dev_tasks(judged, corpus, params.dev_queries, params.dev_documents, params.seed)
+        before = _ndcg(model, tasks, params, "base on dev")
+        code = ("steps.teach.late_interaction_training",)
+        checkpoints = checkpoint_folder(model, choice.chosen, params, code=code)
+        started = time.monotonic()
+        train_late_interaction(model, choice.chosen, params, checkpoints, run)
+        run.metric("training_seconds", time.monotonic() - started)
+        if before:
+            report["comparison"] = compare(before, _ndcg(model, tasks, params, "teacher on dev"))
+            tell_comparison(report["comparison"], run)
+    with staged_folder(output) as staging:
+        model.save_pretrained(str(staging / "tower"), create_model_card=False, safe_serialization=True)
+        report["fingerprint"] = fingerprint(staging / "tower").id
+        write_json(staging / "report.json", report)
+    run.model(output / "tower", "teacher")
+    run.artifact(output / "report.json")
+    if checkpoints:  # last: where the tracking server is away, the next try goes on from them
+        shutil.rmtree(checkpoints, ignore_errors=True)
+
+
+def late_interaction_model(params: "LateInteraction") -> MultiVectorEncoder:
+    """The base as a late interaction model, which reads as many tokens as the params say, special ones too.
+
+    Of an encoder every token's last state counts, normalised: no punctuation filter, and with `dim: 0` no linear layer
+    (LEAD, Sec. 3); else one to `dim`, drawn by the seed. A model of the kind stays as it is. UserError for a `dim`
+    that such a model does not have, for lengths beyond its positions, and for a base that is no transformer.
+    """
+    base = resolve_base(params.base)
+    model = load_late_interaction(base) if is_late_interaction(base) else _of_encoder(base, params)
+    dim = model.get_embedding_dimension()
+    if params.dim not in {0, dim}:
+        raise UserError(
+            f"teach.teacher: dim is {params.dim}, but {params.base} gives its tokens {dim} dimensions; set it to 0 or"
+            f" {dim}"
+        )
+    first: Any = model[0]
+    positions = getattr(first.auto_model.config, "max_position_embeddings", None)
+    for knob in ("max_query_length", "max_document_length"):
+        if positions is not None and getattr(params, knob) > positions:
+            raise UserError(
+                f"teach.teacher: {knob} is {getattr(params, knob)}, but {params.base} has {positions} positions; set"
+                f" it to {positions} or less"
+            )
+    if first.query_expansion is None:  # which says itself how long a query is
+        first.query_length = params.max_query_length
+    first.document_length = params.max_document_length
+    first.max_seq_length = max(params.max_query_length, params.max_document_length)
+    return model
+
+
+def is_late_interaction(base: str) -> bool:
+    """Whether a folder or a model on the hub holds a vector a token: sentence-transformers', PyLate's or Stanford's."""
+
+    def settings(name: str) -> dict[str, Any]:
+        path = load_file_path(base, name)
+        found: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8")) if path else {}
+        return found
+
+    saved_as = settings("config_sentence_transformers.json").get("model_type")
+    native = "HF_ColBERT" in (settings("config.json").get("architectures") or [])
+    return saved_as in {"MultiVectorEncoder", "ColBERT"} or native
+
+
+def _of_encoder(base: str, params: "LateInteraction") -> MultiVectorEncoder:
+    tower = load_tower(base)
+    first = tower[0]
+    if not isinstance(first, Transformer):
+        raise UserError(
+            f"teach.teacher: base {params.base} is no transformer with a vector for each token; take an encoder, or a"
+            " late interaction model"
+        )
+    modules: list[nn.Module] = [first]
+    if params.dim:
+        with torch.random.fork_rng():
+            torch.manual_seed(params.seed)
+            modules.append(
+                Dense(
+                    first.get_embedding_dimension(),
+                    params.dim,
+                    bias=False,
+                    activation_function=nn.Identity(),
+                    module_input_name="token_embeddings",
+                )
+            )
+    modules += [MultiVectorMask(), Normalize(module_input_name="token_embeddings")]
+    prompts = {name: text or "" for name, text in tower.prompts.items()}
+    return MultiVectorEncoder(modules=modules, device=device(), prompts=prompts)
+
+
+def _ndcg(model: MultiVectorEncoder, tasks: list[DevTask], params: "LateInteraction", what: str) -> dict[str, float]:
+    """nDCG@10 of every dev query, by MaxSim with each of its task's documents."""
+
+    def scores(queries: list[str], texts: list[str]) -> np.ndarray:
+        asked = token_vectors(model, queries, "query", precision=params.precision, batch_size=ENCODE_BATCH)
+        columns, starts = [], range(0, len(texts), PIECE)
+        for start in progress(starts, len(starts), what):
+            piece = texts[start : start + PIECE]
+            held = token_vectors(model, piece, "document", precision=params.precision, batch_size=ENCODE_BATCH)
+            columns.append(np.stack([max_similarities(query, held) for query in asked]))
+        return np.concatenate(columns, axis=1)
+
+    return ndcg_of_scores(scores, tasks)

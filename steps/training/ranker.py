@@ -1,0 +1,160 @@
+"""Training of a cross encoder on lists, resumable from its last checkpoint."""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+import torch
+from datasets import Dataset
+from sentence_transformers import CrossEncoder, CrossEncoderTrainer, CrossEncoderTrainingArguments
+from sentence_transformers.cross_encoder.losses import BinaryCrossEntropyLoss, LambdaLoss
+from torch import nn
+
+from steps.core.code import code_digest
+from steps.core.errors import UserError
+from steps.core.files import cache_root
+from steps.core.precision import resolve_precision
+from steps.training.library_trainer import (
+    Knobs,
+    LossLog,
+    WholeCheckpoints,
+    fast_attention,
+    set_dropout,
+    shared_arguments,
+    use_one_gpu,
+)
+from steps.training.ranked_lists import ListChoice, ListKnobs, RankedList
+
+if TYPE_CHECKING:  # how runs are tracked changes no weight: checkpoints outlive it
+    from steps.core.tracking import Run
+
+
+class RankerKnobs(Knobs, ListKnobs, Protocol):
+    """The knobs that trainings of cross encoders have in common."""
+
+    base: str
+    loss: Literal["bce", "lambda"]
+    positive_weight: Literal["auto"] | float
+    batch_size: int
+    dropout: float
+    max_length: int
+
+
+def train_ranker(
+    ranker: CrossEncoder,
+    choice: ListChoice,
+    params: RankerKnobs,
+    checkpoints: Path,
+    run: "Run",
+    *,
+    stage: str = "rank",
+    section: str = "rank.ranker",
+    loss: nn.Module | None = None,
+) -> None:
+    """Train the ranker in place for `params.epochs`, from the checkpoint in `checkpoints` if a killed run left one.
+
+    `stage` and `section` are what messages name; `loss` that of a batch of rows, None = `objective`. UserError when the
+    loss stops being a finite number.
+    """
+    ranker.model_card_data.generate_widget_examples = False
+    arguments = CrossEncoderTrainingArguments(
+        **shared_arguments(params, checkpoints, _rows_a_step(params)),
+        prompts=ranker.prompts.get(ranker.default_prompt_name or "") or None,
+    )
+    use_one_gpu(arguments)
+    trainer = RankerTrainer(
+        model=ranker,
+        args=arguments,
+        train_dataset=rows(choice.chosen, params.loss),
+        loss=loss or objective(ranker, params, positive_weight(choice, params)),
+        callbacks=[LossLog(run, "ranker", section, "or set precision: fp32")],
+    )
+    trainer.quieten()
+    set_dropout(ranker, params.dropout)
+    with fast_attention(ranker, params.precision, params.max_length):
+        trainer.train_on(checkpoints, stage)
+    ranker.eval()
+
+
+class RankerTrainer(WholeCheckpoints, CrossEncoderTrainer):
+    """The library's trainer, with checkpoints that appear whole."""
+
+
+def positive_weight(choice: ListChoice, params: RankerKnobs) -> float:
+    """How often a positive counts in the loss `bce`; auto: negatives per positive, so that both classes weigh equal."""
+    return choice.negatives_per_positive if params.positive_weight == "auto" else params.positive_weight
+
+
+def objective(ranker: CrossEncoder, params: RankerKnobs, weight: float) -> nn.Module:
+    """The loss of a batch of rows.
+
+    `bce`: mean over pairs of `-(w y log s(x) + (1 - y) log(1 - s(x)))`, x the logit, s the sigmoid, y the label, w
+    `weight`. `lambda`: LambdaLoss with the weights NDCG-Loss2++ over lists (Wang et al., "The LambdaLoss Framework for
+    Ranking Metric Optimization", 2018, Sec. 4.3).
+    """
+    if params.loss == "bce":
+        return BinaryCrossEntropyLoss(ranker, pos_weight=torch.tensor(weight, dtype=torch.float32))
+    return LambdaLoss(ranker, mini_batch_size=-1)  # all lists of a batch in one forward pass
+
+
+def rows(chosen: list[RankedList], loss: str) -> Dataset:
+    """The lists as the loss reads them: a row for each pair (bce) or for each list (lambda), positives first."""
+    if loss == "lambda":
+        return Dataset.from_dict(
+            {
+                "query": [each.query for each in chosen],
+                "documents": [[each.positive, *each.negatives] for each in chosen],
+                "labels": [[1.0] + [0.0] * len(each.negatives) for each in chosen],
+            }
+        )
+    pairs = [(each.query, each.positive, 1.0) for each in chosen]
+    pairs += [(each.query, negative, 0.0) for each in chosen for negative in each.negatives]
+    queries, documents, labels = zip(*pairs, strict=True)
+    return Dataset.from_dict({"query": queries, "document": documents, "label": labels})
+
+
+def _rows_a_step(params: RankerKnobs) -> int:
+    """Rows that make up `batch_size` pairs: a list has as many as it may have documents."""
+    documents = 1 + params.negatives + params.random_negatives
+    return params.batch_size if params.loss == "bce" else max(1, params.batch_size // documents)
+
+
+def training_facts(choice: ListChoice, params: RankerKnobs) -> dict[str, Any]:
+    """What a cross encoder was trained on, for the report."""
+    return {
+        "lists": len(choice.chosen),
+        "negatives_per_positive": choice.negatives_per_positive,
+        "positive_weight": positive_weight(choice, params) if params.loss == "bce" else None,
+        "by_source": choice.by_source,
+        "left_out": choice.left_out,
+    }
+
+
+def check_length(ranker: CrossEncoder, params: RankerKnobs, section: str = "rank.ranker") -> None:
+    """UserError when the base's positions end before `max_length`."""
+    positions = getattr(getattr(ranker.model, "config", None), "max_position_embeddings", None)
+    if positions is not None and params.max_length > positions:
+        raise UserError(
+            f"{section}: max_length is {params.max_length}, but {params.base} has {positions} positions; set it to"
+            f" {positions} or less"
+        )
+
+
+def checkpoint_folder(
+    ranker: CrossEncoder, choice: ListChoice, knobs: Mapping[str, Any], stage: str = "rank", code: Sequence[str] = ()
+) -> Path:
+    """Folder below SLIMTOWER_CACHE that only a run over equal weights, texts and knobs would continue from.
+
+    `knobs` are those that a training follows from, its `precision` among them; `code` names modules besides this one.
+    """
+    key = hashlib.sha256()
+    key.update(f"{code_digest(__name__, *code)} {torch.__version__}".encode())
+    key.update(json.dumps({**knobs, "computes_in": resolve_precision(knobs["precision"])}, sort_keys=True).encode())
+    for name, tensor in sorted(ranker.state_dict().items()):
+        key.update(name.encode() + tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+    for each in choice.chosen:
+        key.update(repr(astuple(each)).encode())
+    return cache_root() / stage / key.hexdigest()[:32]

@@ -1,0 +1,68 @@
+"""Whether embeddings of pairs collapse: the measures by hand, the choice of pairs, and the figure."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rank_fakes import write_encoder
+from stages import write_ingest
+
+from bench import collapse as bench
+from bench.collapse import Pairs, chosen_pairs, collapse, effective_rank
+from steps.core.errors import UserError
+from steps.core.files import read_json, write_json
+from steps.retrieval.dual_pooling import dual_pooled
+from steps.retrieval.rankers import load_ranker
+
+GRID = Pairs([("", "")] * 8, np.repeat([0, 1], 4), np.array([True, False] * 4))
+
+
+def test_the_effective_rank_counts_directions() -> None:
+    assert effective_rank(np.diag([2.0, 2, 2])) == pytest.approx(3)
+    shares = np.array([3, 1]) / 4
+    assert effective_rank(np.diag([3.0, 1, 0])) == pytest.approx(np.prod(shares**-shares))
+    assert effective_rank(np.zeros((2, 2))) == 0
+
+
+def test_two_points_of_relevant_and_other_pairs_are_told_from_a_point_a_query() -> None:
+    by_relevance = collapse(np.where(GRID.relevant, 1.0, -1.0)[:, None], GRID)
+    assert by_relevance.effective_rank == pytest.approx(2) and by_relevance.same_relevance == 0
+    assert by_relevance.same_query > 1
+    by_query = collapse(GRID.query[:, None].astype(float), GRID)
+    assert by_query.same_query == 0 and by_query.same_relevance > 0.5
+    spread = collapse(np.random.default_rng(0).normal(size=(8, 5)), GRID)
+    assert spread.effective_rank > 2.5 and 0.5 < spread.same_query < 1.5
+
+
+@pytest.mark.medium
+def test_teachers_are_measured_on_every_query_with_every_document(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ingest = write_ingest(tmp_path / "data/ingest")
+    pairs = chosen_pairs(ingest, 6, seed=1)
+    assert len(set(pairs.texts)) == 72 and pairs.relevant.sum() == 6
+    assert [len({text for text, _ in pairs.texts}), len({text for _, text in pairs.texts})] == [6, 12]
+    assert pairs.relevant.reshape(6, 12)[:, 0].all()  # of each query first
+    for (query, document), own in zip(pairs.texts, pairs.relevant.tolist(), strict=True):
+        assert own == (query.rpartition(" ")[2] in document.split())  # the number of both
+    with pytest.raises(UserError, match="no data set has 50 judged dev queries"):
+        chosen_pairs(ingest, 50, seed=1)
+
+    base = write_encoder(tmp_path / "model")
+    made = {"cls": load_ranker(base, 32), "dual": dual_pooled(str(base), "segments", 1.0, 32)}
+    for name, ranker in made.items():
+        ranker.save_pretrained(str(tmp_path / "models/teach" / name / "tower"), create_model_card=False)
+        write_json(tmp_path / "models/teach" / name / "report.json", {"kind": "cross_encoder"})
+    write_json(tmp_path / "models/teach/dense/report.json", {"kind": "dual_encoder"})
+    monkeypatch.setattr(bench, "RESULT", tmp_path / "collapse.json")
+    monkeypatch.setattr(sys, "argv", ["bench.collapse", "cls,dual", "--run", str(tmp_path)])
+    bench.main()
+    found = read_json(tmp_path / "collapse.json")
+    assert found["pairs"] == 72 and set(found["teachers"]) == {"cls", "dual"}
+    assert all(1 < each["effective_rank"] < 72 for each in found["teachers"].values())
+    assert (tmp_path / "collapse.svg").read_text().count("effective rank") == 2
+    assert "dual: effective rank of the distances" in capsys.readouterr().out
+    monkeypatch.setattr(sys, "argv", ["bench.collapse", "dense", "--run", str(tmp_path)])
+    with pytest.raises(UserError, match="dense: is a dual_encoder; name cross encoders"):
+        bench.main()

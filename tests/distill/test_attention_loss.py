@@ -1,0 +1,98 @@
+"""Attention maps: the loss against a loop in float64, and a student that learns to look as its teacher does."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from pydantic import ValidationError
+from stages import ALIGNED, FAST, distill_params, run_distill
+
+from steps.core.errors import UserError
+from steps.core.files import read_json
+from steps.core.towers import load_tower
+from steps.core.tracking import NullRun
+from steps.distill.attention import AttentionPair
+from steps.distill.losses.attention import Attention
+from steps.distill.losses.base import Batch, Outputs, Targets
+from steps.distill.params import StudentParams
+from steps.distill.students import TransformerStudent
+
+LENGTHS = [3, 2]
+NOTHING = torch.zeros((2, 0), dtype=torch.bool)
+
+
+def maps(seed: int) -> torch.Tensor:
+    """Two texts, the second padded; two layers of two heads."""
+    found = torch.zeros((2, 2, 2, 3, 3), dtype=torch.float64)
+    scores = torch.from_numpy(np.random.default_rng(seed).normal(size=found.shape))
+    for text, length in enumerate(LENGTHS):
+        found[text, :, :, :length, :length] = scores[text, :, :, :length, :length].softmax(dim=-1)
+    return found
+
+
+def values(student: torch.Tensor, teacher: torch.Tensor) -> torch.Tensor:
+    vectors = torch.zeros(2, 4)
+    targets = Targets(vectors, vectors, cosine=True, attention=teacher)
+    return Attention(kind="attention").values(
+        Outputs(vectors, vectors, attention=student), targets, Batch(NOTHING, NOTHING, NOTHING)
+    )
+
+
+def test_value_is_the_formula_and_its_gradient_is_right() -> None:
+    student, teacher = maps(1), maps(2)
+    for text, found in enumerate(values(student, teacher).tolist()):
+        total = 0.0
+        for layer in range(2):
+            for head in range(2):
+                for looker in range(LENGTHS[text]):
+                    for token in range(LENGTHS[text]):
+                        place = text, layer, head, looker, token
+                        total += (float(teacher[place]) - float(student[place])) ** 2 / LENGTHS[text] / 4
+        assert found == pytest.approx(total, rel=1e-12)
+    assert torch.autograd.gradcheck(lambda made: values(made, teacher), student.requires_grad_())
+
+
+@pytest.mark.medium
+def test_maps_are_those_of_each_text_alone_and_of_the_layers_that_answer(tiny_tower: Path) -> None:
+    tower = load_tower(tiny_tower)
+    student = TransformerStudent(load_tower(tiny_tower))
+    pair = AttentionPair(student, tower, "fp32")
+    tokens = student.read(["how to sum the axis", "window"], 32)
+    made = pair.maps(tokens, np.array([0, 1]))
+    torch.testing.assert_close(made["attention"], made["teacher_attention"])
+    alone = pair.maps(tokens, np.array([1]))["attention"]
+    length = alone.shape[-1]
+    torch.testing.assert_close(made["attention"][1:, :, :, :length, :length], alone, rtol=1e-4, atol=1e-6)
+    assert not made["attention"][1, :, :, length:].any()
+    network = student.network
+    network.encoder.layer = network.encoder.layer[:2]
+    network.config.num_hidden_layers = 2
+    assert AttentionPair(student, tower, "fp32").layers == [1, 3]
+    network.config.num_attention_heads = 2
+    with pytest.raises(UserError, match="teacher has 4 and the student 2"):
+        AttentionPair(student, tower, "fp32")
+
+
+@pytest.mark.medium
+def test_a_student_learns_to_look_as_its_teacher(embedded: Path) -> None:
+    found: list[float] = []
+
+    class Losses(NullRun):
+        def metrics(self, values: Any, step: int | None = None) -> None:
+            nonlocal found
+            found += [values["train_loss.attention"]] if "train_loss.attention" in values else []
+
+    student = FAST | {"start": {"layers": [1, 2]}, "losses": [*ALIGNED, {"kind": "attention"}], "epochs": 8.0}
+    params = distill_params(students=["it"], student={"it": student})
+    output = run_distill(embedded, "it", params, Losses())
+    assert read_json(output / "report.json")["losses"] == ["embedding", "attention"]
+    assert found[-1] < found[0]
+    assert load_tower(output / "query_encoder")[0].auto_model.config._attn_implementation == "sdpa"
+
+
+def test_only_layers_of_the_teacher_can_look_as_it_does() -> None:
+    static = {"start": {"static": {}}, "losses": [{"kind": "attention"}]} | FAST
+    with pytest.raises(ValidationError, match="attention compares maps over the teacher's tokens"):
+        StudentParams.model_validate(static)

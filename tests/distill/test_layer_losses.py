@@ -1,0 +1,175 @@
+"""LEAD's losses against its equations written out in float64, and their gradients."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from pydantic import ValidationError
+
+from steps.distill.losses.base import Batch, LayerTargets, Outputs, Scores, Targets
+from steps.distill.losses.layer import LayerDistillation
+from steps.distill.losses.mutual import MutualKL, TeacherLabelSoftmax
+
+RNG = np.random.default_rng(3)
+N, K, M, WIDTH = 4, 3, 6, 5
+STATES, DOCUMENTS, TEACHER = RNG.normal(size=(N, K, WIDTH)), RNG.normal(size=(M, K, WIDTH)), RNG.normal(size=(N, K, M))
+SCORES, OTHERS = RNG.normal(size=(N, M)), RNG.normal(size=(N, M))
+LABEL = [2, None, 0, 5]  # of each text
+MASKED = {0: [4], 3: [0, 1]}  # other positives of a text: no candidates of its label loss
+UNKNOWN = {2: [3, 4]}  # documents that the teacher has not scored for a text
+
+
+def tensor(values: np.ndarray) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def batch() -> Batch:
+    label, counts = np.zeros((N, M), dtype=bool), np.ones((N, M), dtype=bool)
+    for row, own in enumerate(LABEL):
+        if own is not None:
+            label[row, own] = True
+        counts[row, MASKED.get(row, [])] = False
+    return Batch(torch.from_numpy(label), torch.from_numpy(counts), torch.from_numpy(counts))
+
+
+def known() -> torch.Tensor:
+    found = torch.ones(N, M, dtype=torch.bool)
+    for row, columns in UNKNOWN.items():
+        found[row, columns] = False
+    return found
+
+
+def outputs(states: torch.Tensor, documents: torch.Tensor | None = None) -> Outputs:
+    empty = torch.zeros(N, 2)
+    return Outputs(empty, empty, layers=states, document_layers=documents)
+
+
+def targets(scores: torch.Tensor, documents: torch.Tensor | None, losses: list[float] | None = None) -> Targets:
+    layers = LayerTargets(scores, known(), documents, None if losses is None else tensor(np.array(losses)))
+    return Targets(torch.zeros(N, 2), torch.zeros(M, 2), cosine=True, layers=layers)
+
+
+def loss(**knobs: Any) -> LayerDistillation:
+    return LayerDistillation(kind="layer_distillation", layers=K, **knobs)
+
+
+def shares(scores: dict[int, float], temperature: float = 1.0) -> dict[int, float]:
+    """Eq. 4 and 5."""
+    raised = {d: math.exp(score / temperature) for d, score in scores.items()}
+    return {d: value / sum(raised.values()) for d, value in raised.items()}
+
+
+def kl(p: dict[int, float], q: dict[int, float]) -> float:
+    return sum(p[d] * math.log(p[d] / q[d]) for d in p)
+
+
+def own_loss(row: int, layer: int) -> float:
+    """KL(y, t_i) of Eq. 7, y one-hot; 0 where there is no label."""
+    if LABEL[row] is None:
+        return 0.0
+    kept = [d for d in range(M) if d not in MASKED.get(row, []) + UNKNOWN.get(row, [])]
+    return -math.log(shares({d: float(TEACHER[row, layer, d]) for d in kept})[LABEL[row] or 0])
+
+
+def by_hand(row: int, temperature: float, weights: list[float]) -> float:
+    """Eq. 8 of one text."""
+    total = 0.0
+    for layer in range(K):
+        kept = [d for d in range(M) if d not in UNKNOWN.get(row, [])]
+        ours = {d: sum(float(a) * float(b) for a, b in zip(STATES[row, layer], DOCUMENTS[d, layer], strict=True))
+                for d in kept}  # fmt: skip
+        theirs = {d: float(TEACHER[row, layer, d]) for d in kept}
+        total += weights[layer] * kl(shares(theirs, temperature), shares(ours, temperature))
+    return total
+
+
+@pytest.mark.parametrize("own_documents", [False, True])
+@pytest.mark.parametrize(("temperature", "layer_temperature"), [(1.0, 10.0), (0.3, 0.5)])
+@pytest.mark.parametrize("weigh", ["text", "batch", "equal"])
+def test_layer_distillation_is_equations_6_to_8(
+    weigh: str, temperature: float, layer_temperature: float, own_documents: bool
+) -> None:
+    knobs: dict[str, Any] = {"reweighting": False} if weigh == "equal" else {"weights_by": weigh}
+    mean = [0.3, 2.0, 1.1]
+    documents = tensor(DOCUMENTS)
+    given = targets(tensor(TEACHER), None if own_documents else documents, mean)
+    made = outputs(tensor(STATES), documents if own_documents else None)
+    made_by = loss(temperature=temperature, layer_temperature=layer_temperature, **knobs)
+    found = made_by.values(made, given, batch()).tolist()
+    for row in range(N):
+        own = [own_loss(row, layer) for layer in range(K)] if weigh == "text" else mean
+        raised = [1.0] * K if weigh == "equal" else [math.exp(-each / layer_temperature) for each in own]
+        weights = [each / sum(raised) for each in raised]
+        assert found[row] == pytest.approx(by_hand(row, temperature, weights), rel=1e-9)
+
+
+def test_its_gradients_are_those_of_its_value_and_weights_have_none() -> None:
+    made_by = loss(temperature=0.7, layer_temperature=1.0)
+    states, documents, teacher = (tensor(each).requires_grad_() for each in (STATES, DOCUMENTS, TEACHER))
+    weighed: Any = lambda s, d: made_by.values(outputs(s, d), targets(teacher.detach(), None), batch())  # noqa: E731
+    assert torch.autograd.gradcheck(weighed, (states, documents))
+    plain = loss(temperature=0.7, reweighting=False)
+    assert torch.autograd.gradcheck(
+        lambda t: plain.values(outputs(states.detach(), documents.detach()), targets(t, None), batch()), (teacher,)
+    )
+    made_by.values(outputs(states, documents), targets(teacher, None), batch())[1].backward()  # a text without label
+    slopes = teacher.grad
+    teacher.grad = None
+    plain.values(outputs(states, documents), targets(teacher, None), batch())[1].backward()
+    torch.testing.assert_close(teacher.grad, slopes)  # equal weights, and the same gradient
+    first = targets(teacher, None).layers
+    assert first is not None and not made_by._weights(teacher, first, batch()).requires_grad
+
+
+def test_equal_layers_cost_nothing_and_no_candidates_neither() -> None:
+    scores = torch.einsum("nkd,mkd->nkm", tensor(STATES), tensor(DOCUMENTS))
+    given = targets(scores, tensor(DOCUMENTS))
+    assert loss().values(outputs(tensor(STATES)), given, batch()).abs().max() < 1e-12
+    nothing = torch.zeros(N, 0, dtype=torch.bool)
+    layers = LayerTargets(tensor(TEACHER)[:, :, :0], nothing, tensor(DOCUMENTS)[:0])
+    none = Targets(torch.zeros(N, 2), torch.zeros(0, 2), cosine=True, layers=layers)
+    assert loss().values(outputs(tensor(STATES)), none, Batch(nothing, nothing, nothing)).tolist() == [0.0] * N
+
+
+def test_it_says_what_is_missing() -> None:
+    empty = Targets(torch.zeros(N, 2), torch.zeros(M, 2), cosine=True)
+    with pytest.raises(ValueError, match="but there are none"):
+        loss().values(outputs(tensor(STATES)), empty, batch())
+    with pytest.raises(ValueError, match="no states of documents"):
+        loss().values(outputs(tensor(STATES)), targets(tensor(TEACHER), None), batch())
+    with pytest.raises(ValueError, match="over the whole batch"):
+        loss(weights_by="batch").values(outputs(tensor(STATES)), targets(tensor(TEACHER), tensor(DOCUMENTS)), batch())
+    with pytest.raises(ValidationError, match="dims are of embeddings"):
+        loss(dims=[2])
+
+
+def scored(student: torch.Tensor, teacher: torch.Tensor) -> tuple[Outputs, Targets]:
+    """Embeddings whose inner products are these scores."""
+    made = Outputs(student, student)
+    own = {"": Scores(teacher, known())}
+    return made, Targets(teacher, torch.eye(M, dtype=torch.float64), cosine=False, scores=own)
+
+
+@pytest.mark.parametrize("reverse", [True, False])
+def test_mutual_kl_is_equation_9(reverse: bool) -> None:
+    made_by = MutualKL(kind="mutual_kl", temperature=0.4, reverse=reverse)
+    found = made_by.values(*scored(tensor(SCORES), tensor(OTHERS)), batch()).tolist()
+    for row in range(N):
+        kept = [d for d in range(M) if d not in UNKNOWN.get(row, [])]
+        s, t = (shares({d: float(side[row, d]) for d in kept}, 0.4) for side in (SCORES, OTHERS))
+        assert found[row] == pytest.approx(kl(t, s) + (kl(s, t) if reverse else 0.0), rel=1e-9)
+    sides = (tensor(SCORES).requires_grad_(), tensor(OTHERS).requires_grad_())
+    assert torch.autograd.gradcheck(lambda s, t: made_by.values(*scored(s, t), batch()), sides)
+
+
+def test_a_teachers_label_loss_is_equation_10() -> None:
+    made_by = TeacherLabelSoftmax(kind="teacher_label_softmax", temperature=0.6)
+    found = made_by.values(*scored(tensor(SCORES), tensor(OTHERS)), batch()).tolist()
+    for row, own in enumerate(LABEL):
+        kept = [d for d in range(M) if d not in MASKED.get(row, [])]
+        t = shares({d: float(OTHERS[row, d]) for d in kept}, 0.6)
+        assert found[row] == pytest.approx(0.0 if own is None else -math.log(t[own]), rel=1e-9)
+    given = tensor(OTHERS).requires_grad_()
+    assert torch.autograd.gradcheck(lambda t: made_by.values(*scored(tensor(SCORES), t), batch()), (given,))

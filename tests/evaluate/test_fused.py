@@ -1,0 +1,168 @@
+"""Dense systems fused with BM25: chosen on dev, measured on test, told everywhere, and nothing searched twice."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from evaluate_fakes import RULE, fake_systems, params, write_inputs
+
+from steps.core.files import write_json
+from steps.core.judged import read_judged_sets
+from steps.core.tables import read_table
+from steps.core.tracking import NullRun
+from steps.evaluate.cache import Measurements, measure_all
+from steps.evaluate.fusing import Kept
+from steps.evaluate.measuring import Task
+from steps.evaluate.run import Folders, evaluate, run
+from steps.evaluate.systems import Hits, Systems, bm25_search, dense_search
+from steps.evaluate.table import results_table
+from steps.retrieval.fusion import ReciprocalRank, WeightedSum, fuse, pooled
+from steps.retrieval.fusion_choice import DEEPEST, STANDARD
+
+KNOWN = {"static": 1, "2l": 4}
+DENSE = ["teacher", "static", "2l"]
+
+
+def run_stage(root: Path, systems: Systems, **changes: object) -> tuple[Path, dict[str, Any]]:
+    folders = Folders(*(root / name for name in ("ingest", "mine", "embed", "generate", "teach", "distill")))
+    evaluate(systems, folders, root / "reports", params(fused=True, **changes), RULE, NullRun())
+    return root / "reports", json.loads((root / "reports/metrics.json").read_text())
+
+
+@pytest.fixture
+def systems(tmp_path: Path) -> Systems:
+    return fake_systems(tmp_path, write_inputs(tmp_path), **KNOWN)
+
+
+@pytest.mark.medium
+def test_fused_systems_are_in_everything_that_is_written(
+    tmp_path: Path, systems: Systems, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reports, metrics = run_stage(tmp_path, systems)
+    names = {*DENSE, *(f"{name}+bm25" for name in DENSE), "bm25"}
+    for part in ("datasets", "datasets_dev"):
+        assert all(set(models) == names for models in metrics[part].values())
+    rows = read_table(reports, "per_query").to_pylist()
+    assert {row["model"] for row in rows} == names
+    assert {path.name for path in (reports / "runs").iterdir()} == {
+        f"{d}.{n}.run" for d in ("api", "med") for n in names
+    }
+    assert not {name for name in (*metrics["retention"], *metrics["latency"]) if "+" in name}
+    page, table, said = (reports / "report.html").read_text(), results_table(reports), capsys.readouterr().out
+    for dataset, row in metrics["fused"].items():
+        assert set(row) == set(DENSE)
+        for dense, found in row.items():
+            models = metrics["datasets"][dataset]
+            for other, model in (("dense", dense), ("bm25", "bm25")):
+                difference = models[f"{dense}+bm25"]["nDCG@10"] - models[model]["nDCG@10"]
+                assert found[f"against_{other}"]["difference"] == pytest.approx(difference)
+            assert found["dev"]["fused"] == pytest.approx(metrics["datasets_dev"][dataset][f"{dense}+bm25"]["nDCG@10"])
+            parts = [found[f"{part}_ms"] for part in ("encode", "search", "bm25", "fusion")]
+            assert found["p50_ms"] >= max(parts) > 0
+            assert found["told"] in page
+        assert row["static"]["dev"]["wins"] and row["static"]["against_dense"]["difference"] > 0.1
+        line = f"static+bm25 on {dataset}: better beyond chance on 10 dev queries, nDCG@10 "
+        assert line in table and f"evaluate: {line}" in said
+    assert "Fused with BM25" in page
+
+
+def by_hand(systems: Systems, root: Path, found: Measurements) -> None:
+    """The fused values of static on dev, searched anew at each depth."""
+    result = found.results["static+bm25"]
+    release: Any = systems.students[0].release
+    for item in result.of_split("dev"):
+        raw = result.fusions[item.judged.dataset].fusion
+        fusion = (WeightedSum if raw["kind"] == "weighted_sum" else ReciprocalRank).model_validate(dict(raw))
+        both = [
+            search(item.judged.dataset, item.judged.texts, fusion.depth)
+            for search in (dense_search(release.encode, release), bm25_search(root / "ingest"))
+        ]
+        for at, (query, value) in enumerate(zip(item.judged.query_ids, item.values["nDCG@10"], strict=True)):
+            pairs = [(scores[at], ids[at]) for scores, ids in both]
+            _, ids = fuse(pooled(pairs, fusion.depth), fusion, 10)
+            (wanted,) = item.judged.qrels[query]
+            assert value == pytest.approx(1 / np.log2(2 + ids.index(wanted)) if wanted in ids else 0.0)
+
+
+def task_of(root: Path, **changes: object) -> Task:
+    given = params(fused=True, **changes)
+    return Task(read_judged_sets(root / "ingest", given.splits), [], given)
+
+
+@pytest.mark.medium
+def test_values_are_those_of_the_fusion_and_no_query_is_searched_twice(tmp_path: Path, systems: Systems) -> None:
+    asked: list[tuple[str, str]] = []
+
+    def counted(dataset: str, texts: list[str], k: int) -> Hits:
+        if k >= DEEPEST:  # those that are timed ask for fewer
+            asked.extend((dataset, text) for text in texts)
+        return systems.bm25.search(dataset, texts, k)
+
+    found = measure_all(replace(systems, bm25=replace(systems.bm25, search=counted)), task_of(tmp_path))
+    assert len(asked) == len(set(asked)) == 40
+    fakes: list[Any] = [student.release for student in systems.students]
+    exact = [fake.searched.count("flat") for fake in fakes]
+    alone = fake_systems(tmp_path, write_inputs(tmp_path), **KNOWN)
+    measure_all(alone, replace(task_of(tmp_path), params=params(run_depth=11)))
+    fakes = [student.release for student in alone.students]
+    assert exact == [fake.searched.count("flat") for fake in fakes]
+    by_hand(systems, tmp_path, found)
+
+
+@pytest.mark.medium
+def test_a_changed_student_is_fused_anew_and_nothing_else(tmp_path: Path, systems: Systems) -> None:
+    first = measure_all(systems, task_of(tmp_path))
+    changed = fake_systems(tmp_path, write_inputs(tmp_path), static=1, **{"2l": 3})
+    second = measure_all(changed, task_of(tmp_path))
+    assert second.measured == ["2l", "2l+bm25"]
+    assert second.results["static+bm25"].fusions == first.results["static+bm25"].fusions
+    assert measure_all(changed, replace(task_of(tmp_path), params=params())).measured == []
+
+
+@pytest.mark.medium
+def test_without_dev_queries_ranks_are_fused_and_nothing_is_claimed(tmp_path: Path, systems: Systems) -> None:
+    reports, metrics = run_stage(tmp_path, systems, splits=["test"])
+    for row in metrics["fused"].values():
+        for found in row.values():
+            assert found["fusion"] == STANDARD.model_dump() and found["dev"] is None
+    assert "2l+bm25 on api: no dev query tells whether it is better" in results_table(reports)
+
+
+def test_a_search_that_is_kept_answers_as_it_did(tmp_path: Path) -> None:
+    asked: list[list[str]] = []
+
+    def search(dataset: str, texts: list[str], k: int) -> Hits:
+        asked.append(texts)
+        held = [f"{dataset}/{text}{number}" for text in texts for number in range(min(k, 400))]
+        size = len(held) // len(texts)
+        lists = [held[at * size : (at + 1) * size] for at in range(len(texts))]
+        return [np.arange(len(ids), 0, -1, dtype=np.float32) for ids in lists], lists
+
+    kept = Kept(search)
+    assert len(kept("a", ["x", "y"], 1000)[1][0]) == 400
+    scores, ids = kept("a", ["y"], 3)
+    assert ids == [["a/y0", "a/y1", "a/y2"]] and scores[0].tolist() == [400, 399, 398]
+    assert asked == [["x", "y"]]
+    assert kept("b", ["y"], 2)[1] == [["b/y0", "b/y1"]] and len(kept("b", ["y"], DEEPEST)[1][0]) == DEEPEST
+    assert asked == [["x", "y"], ["y"]]
+
+
+@pytest.mark.medium
+def test_what_a_release_carries_is_told_as_released(hybrid: Path, tmp_path: Path) -> None:
+    root = Path(shutil.copytree(hybrid, tmp_path / "project"))
+    data, models = root / "data", root / "models"
+    for folder, report in (("ingest", {"simulated": False}), ("mine/relevance", {}), ("generate", {})):
+        write_json(data / folder / "report.json", report)
+    write_json(models / "teach/dense/report.json", {"base": "tiny"})
+    folders = data / "ingest", data / "mine/relevance", data / "embed", data / "generate", models / "teach/dense"
+    releases = {"static": models / "release/static"}
+    run(*folders, models / "distill", releases, root / "reports", params(), RULE, NullRun())
+    metrics = json.loads((root / "reports/metrics.json").read_text())
+    assert set(metrics["fused"]) == {"one", "two"}, "test queries of one, dev queries of two"
+    assert all(set(row) == {"static"} and row["static"]["carried"] for row in metrics["fused"].values())
+    assert "static+bm25 on one, as released: no dev query tells" in results_table(root / "reports")
+    assert "reciprocal ranks of 100 hits each, as released" in (root / "reports/report.html").read_text()

@@ -1,0 +1,135 @@
+"""Relaxed recall, AUC over judged pairs and thresholds against cases by hand and scikit-learn's own."""
+
+import unicodedata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from evaluate_fakes import params, write_inputs
+from pydantic import ValidationError
+from sklearn.metrics import roc_auc_score
+
+from steps.core.errors import UserError
+from steps.core.judged import JudgedSet
+from steps.core.tables import table_from_rows, write_table
+from steps.evaluate.answers import answering_documents, found_answers, holds, tokens
+from steps.evaluate.judging import read_evaluation_sets
+from steps.evaluate.pairs import auc, pooled_auc
+from steps.evaluate.params import REL, SAT
+from steps.evaluate.scoring import score_and_keep
+
+
+@pytest.mark.parametrize(
+    ("answer", "text", "found"),
+    [
+        ("New York", "in new  YORK, today", True),
+        ("York City", "New York. City", False),  # the full stop is a token
+        ("3.5", "costs 3.5 million", True),
+        ("cat", "a category", False),
+        ("Zoë", unicodedata.normalize("NFC", "and zoë left"), True),
+        ("Zoe", "and Zoë left", False),  # marks stay
+        ("U.S.", "the U.S. army", True),
+        ("longer than the text", "the text", False),
+    ],
+)
+def test_answers_are_compared_as_dpr_compares_them(answer: str, text: str, found: bool) -> None:
+    assert holds(tokens(text), tokens(answer)) == found
+
+
+def test_answer_at_k_by_hand() -> None:
+    answering = {"q1": ["a", "c"], "q2": []}
+    found = found_answers(
+        ["Answer@1", "Answer@2"],
+        answering,
+        ["q1", "q2", "q3"],
+        [["b", "a"], ["a", "b"], ["a", "b"]],
+        [np.array([2.0, 1.0])] * 3,
+    )
+    np.testing.assert_array_equal(found["Answer@1"], [0, 0, np.nan])
+    np.testing.assert_array_equal(found["Answer@2"], [1, 0, np.nan])
+
+
+def asked(root: Path, **changes: object) -> list[JudgedSet]:
+    return read_evaluation_sets(root / "ingest", params(**changes))
+
+
+def test_the_documents_with_an_answer_are_found_in_the_querys_own_data_set(tmp_path: Path) -> None:
+    write_inputs(tmp_path)
+    rows = [
+        {"query_id": "api/q0", "answers": ["Kind  NUMBER3", "of the"]},
+        {"query_id": "api/q3", "answers": ["\u200b", "nowhere"]},
+        {"query_id": "api/q2", "answers": ["about"]},  # of train
+    ]
+    write_table(tmp_path / "ingest", "answers", table_from_rows("answers", rows))
+    test, _, other, _ = asked(tmp_path, measures=["Answer@5"])
+    assert test.answering == {"api/q0": ["api/d3"], "api/q3": []} and other.answering == {}
+    assert asked(tmp_path)[0].answering == {}, "nobody asked"
+    assert answering_documents(tmp_path / "ingest", []) == {}
+    search: Any = lambda dataset, texts, k: ([np.ones(1)] * len(texts), [["api/d3"]] * len(texts))  # noqa: E731
+    scored, _ = score_and_keep("m", search, test, 5, ["nDCG@10", "Answer@5"])
+    assert scored.means()["Answer@5"] == 0.5, "of the queries with answers"
+    assert set(score_and_keep("m", search, other, 5, ["nDCG@10", "Answer@5"])[0].means()) == {"nDCG@10"}
+
+
+def test_auc_is_scikit_learns_with_ties_and_what_is_not_found() -> None:
+    random = np.random.default_rng(0)
+    for _ in range(20):
+        scores, relevant = random.integers(0, 6, 50).astype(float), random.random(50) < 0.3
+        assert auc(scores, relevant) == pytest.approx(roc_auc_score(relevant, scores))
+    assert auc(np.array([-np.inf, 0.5, -np.inf]), np.array([True, True, False])) == pytest.approx((0.5 + 1) / 2)
+
+
+def test_auc_ranks_all_judged_pairs_at_once_however_deep_their_documents_are() -> None:
+    scores = {"one": np.arange(50.0)[::-1], "two": np.arange(50.0)[::-1] + 0.5}
+    names = [f"d{number:02}" for number in range(50)]
+    qrels = {"q1": {"d00": 2, "d40": 0, "d49": 1}, "q2": {"d01": 1, "d30": 0, "d02": 0}}
+    labels = {"q1": {"d00": 0, "d40": 1}}
+    judged = JudgedSet("s", "test", ["q1", "q2"], ["one", "two"], qrels, satisfaction=labels)
+    depths = []
+
+    def search(dataset: str, texts: list[str], k: int) -> tuple[list[np.ndarray], list[list[str]]]:
+        depths.append((k, len(texts)))
+        return [scores[text][:k] for text in texts], [names[:k] for _ in texts]
+
+    found = pooled_auc([REL, SAT], search, judged, 4)
+    pairs = [
+        (grade >= 1, scores[{"q1": "one", "q2": "two"}[q]][int(d[1:])])
+        for q, row in qrels.items()
+        for d, grade in row.items()
+    ]
+    assert found == {REL: pytest.approx(roc_auc_score(*zip(*pairs, strict=True))), SAT: 0.0}
+    assert depths == [(4, 2), (40, 2), (400, 1)]
+    assert pooled_auc(["nDCG@10"], search, judged, 4) == {}
+    alone = JudgedSet("s", "test", ["q1"], ["one"], {"q1": {"d00": 1}})
+    assert pooled_auc([REL, SAT], search, alone, 4) == {}, "no pair of the other kind"
+
+
+def test_a_threshold_of_a_data_set_counts_from_there_on(tmp_path: Path) -> None:
+    write_inputs(tmp_path, ("api",))
+    test, _ = asked(tmp_path, min_relevance={"api": 2}, measures=["R@5", "R(rel=1)@5"])
+    by_id = {query: f"api/d{query.removeprefix('api/q')}" for query in test.query_ids}
+    search: Any = lambda dataset, texts, k: ([np.ones(1)] * len(texts), [[by_id[q]] for q in test.query_ids])  # noqa: E731
+    means = score_and_keep("m", search, test, 5, ["R@5", "R(rel=1)@5", "nDCG@10"])[0].means()
+    assert means == {"R@5": 0.0, "R(rel=1)@5": 1.0, "nDCG@10": 1.0}
+    with pytest.raises(UserError, match=r"min_relevance names 'gone'; the judged data sets are api"):
+        asked(tmp_path, min_relevance={"gone": 2})
+
+
+def test_a_hit_of_the_querys_own_id_is_dropped_where_it_is_asked_for() -> None:
+    hits: Any = lambda dataset, texts, k: ([np.array([3.0, 2.0, 1.0])[:k]], [["s/1", "s/2", "s/3"][:k]])  # noqa: E731
+    own = {"query_ids": ["s/1"], "texts": ["x"], "qrels": {"s/1": {"s/2": 1}}}
+    for ignored, expected in ((False, 0.0), (True, 1.0)):
+        judged = JudgedSet("s", "test", **own, ignore_identical_ids=ignored)  # type: ignore[arg-type]
+        scored, (_, docs) = score_and_keep("m", hits, judged, 2, ["P@1"])
+        assert (scored.means()["P@1"], len(docs[0])) == (expected, 2)
+
+
+def test_measures_are_checked_and_named_as_ir_measures_names_them() -> None:
+    assert params(measures=["Recall@5", "Answer@20", "AUC-REL"]).measures == ["nDCG@10", "R@5", "Answer@20", "AUC-REL"]
+    assert params(measures=["nDCG@10", "AUC-SAT"]).by_query == ["nDCG@10"]
+    with pytest.raises(ValidationError, match=r"'Hits@5' is no measure .*; and Answer@k, AUC-REL, AUC-SAT"):
+        params(measures=["Hits@5"])
+    for name in ("R@2000", "Answer@2000"):
+        with pytest.raises(ValidationError, match=rf"{name} looks at more hits than k \(1000\)"):
+            params(measures=[name])

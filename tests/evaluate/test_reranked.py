@@ -1,0 +1,116 @@
+"""The teacher's hits in the order of another teacher: the head by its scores, the rest behind as it was."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from evaluate_fakes import RULE, fake_systems, params, write_inputs
+from late_fakes import write_late_teacher
+from rank_fakes import write_encoder
+from sentence_transformers import CrossEncoder, MultiVectorEncoder
+
+from steps.core.document_texts import DocumentTemplate
+from steps.core.errors import UserError
+from steps.core.files import write_json
+from steps.core.judged import read_judged_sets
+from steps.core.measures import NDCG
+from steps.core.tables import read_table
+from steps.core.tracking import NullRun
+from steps.evaluate.cache import measure_all
+from steps.evaluate.measuring import Task, measure_reranked
+from steps.evaluate.reranked import open_reranked, reordered
+from steps.evaluate.run import Folders, evaluate
+from steps.evaluate.systems import Systems, dense_search
+from steps.retrieval.rankers import load_ranker
+
+DEPTH = 6
+
+
+def test_a_head_is_reordered_and_the_rest_stays_behind_it() -> None:
+    scores, doc_ids = reordered([["a", "b", "c", "d", "e"], ["f"]], [np.array([1.0, 3.0, 3.0]), np.array([-2.0])])
+    assert doc_ids == [["b", "c", "a", "d", "e"], ["f"]]
+    assert scores[0].tolist() == [3, 3, 1, 0, -1] and scores[1].tolist() == [-2]
+
+
+@pytest.fixture
+def world(tmp_path: Path, tiny_tower: Path) -> Path:
+    write_inputs(tmp_path)
+    write_late_teacher(tmp_path / "teachers/late", tiny_tower)
+    ranker = load_ranker(write_encoder(tmp_path / "model"), 24, seed=5)
+    ranker.save_pretrained(str(tmp_path / "teachers/cross/tower"), create_model_card=False)
+    write_json(tmp_path / "teachers/cross/report.json", {"kind": "cross_encoder"})
+    return tmp_path
+
+
+def opened(root: Path, *names: str, **changes: Any) -> Systems:
+    documents: dict[str, dict[str, str]] = {"api": {}, "med": {}}
+    for row in read_table(root / "ingest", "corpus").to_pylist():
+        documents[row["dataset"]][row["doc_id"]] = f"{row['title']} {row['content']}"
+    systems = fake_systems(root, documents, static=3)
+    given = params(rerankers=list(names), rerank_depth=DEPTH, **changes)
+    return replace(systems, reranked=open_reranked(root / "ingest", root / "teachers", systems.teacher, given))
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("name", ["late", "cross"])
+def test_the_order_is_the_other_teachers_own_over_the_first_hits(
+    world: Path, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("steps.retrieval.rerankers.PIECE", 4)
+    systems = opened(world, name)
+    [system] = systems.reranked
+    search = system.search_in(tmp_path / "scratch")
+    rows = read_table(world / "ingest", "corpus").to_pylist()
+    texts = {row["doc_id"]: DocumentTemplate().text(row["title"], "", row["content"]) for row in rows}
+    folder = str(world / "teachers" / name / "tower")
+
+    def score(query: str, document: str) -> float:
+        if name == "cross":
+            return float(CrossEncoder(folder, device="cpu").predict([(query, document)], activation_fn=lambda x: x)[0])
+        plain = MultiVectorEncoder(folder, device="cpu")
+        asked, held = plain.encode_query(query).numpy(), plain.encode_document(document).numpy()
+        return float((asked.astype(np.float64) @ held.astype(np.float16).T).max(axis=1).sum())
+
+    first = dense_search(systems.teacher.encode, systems.teacher.release)
+    for asked in (["matrix please", "graph number1"], ["which matrix"]):  # the second reads documents again
+        _, found = first("api", asked, 30)
+        scores, doc_ids = search("api", asked, 30)
+        for query, before, after, values in zip(asked, found, doc_ids, scores, strict=True):
+            assert sorted(after[:DEPTH]) == sorted(before[:DEPTH]) and after[DEPTH:] == before[DEPTH:]
+            assert (np.diff(values) <= 0).all()
+            expected = [score(query, texts[doc_id]) for doc_id in after[:DEPTH]]
+            np.testing.assert_allclose(values[:DEPTH], expected, atol=2e-3)
+
+
+@pytest.mark.medium
+def test_it_is_a_system_of_the_report_measured_once_and_again_when_it_changes(world: Path, tiny_tower: Path) -> None:
+    given = params(rerankers=["late"], rerank_depth=DEPTH)
+    task = Task(read_judged_sets(world / "ingest", given.splits), [], given)
+    systems = opened(world, "late")
+    found = measure_all(systems, task)
+    assert "late" in found.measured and "late" not in found.latencies
+    assert {path.name for path in found.runs} >= {"api.late.run", "med.late.run"}
+    assert not measure_all(opened(world, "late"), task).measured
+    again = replace(systems, reranked=open_reranked(world / "ingest", world / "teachers", systems.teacher, params(
+        rerankers=["late"], rerank_depth=DEPTH + 1)))  # fmt: skip
+    assert measure_all(again, task).measured == ["late"]
+    (folder := world / "result").mkdir()
+    result = measure_reranked(systems.reranked[0], task, folder / "runs")
+    assert [path.name for path in folder.iterdir()] == ["runs"], "no vectors are kept with the result"
+    for one, other in zip(result.scored, found.results["late"].scored, strict=True):
+        np.testing.assert_array_equal(one.values[NDCG], other.values[NDCG])
+
+    parts = [world / name for name in ("ingest", "mine", "embed", "generate", "teach", "distill")]
+    evaluate(systems, Folders(*parts), world / "reports", given, RULE, NullRun())
+    models = set(read_table(world / "reports", "per_query")["model"].to_pylist())
+    assert models == {"bm25", "teacher", "static", "late"}
+
+
+def test_what_cannot_rerank_is_said(world: Path) -> None:
+    with pytest.raises(UserError, match=r"gone/tower: not found; run `dvc repro` to train 'gone'"):
+        opened(world, "gone")
+    write_json(world / "teachers/late/report.json", {"kind": "dual_encoder"})
+    with pytest.raises(UserError, match=r"kind 'dual_encoder' re-ranks nothing; .* late_interaction"):
+        opened(world, "late").reranked[0].search_in(world / "scratch")

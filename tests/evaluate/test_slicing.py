@@ -1,0 +1,168 @@
+"""Slices hold the queries that they say, from 20 on; perturbed queries are those that a seed gives."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from evaluate_fakes import params
+from pydantic import ValidationError
+
+from steps.core.errors import UserError
+from steps.core.judged import JudgedSet
+from steps.core.tables import table_from_rows, write_table
+from steps.evaluate import slicing
+from steps.evaluate.perturbations import drawn_rows, perturb, perturbed_set
+from steps.evaluate.ratios import figures
+from steps.evaluate.slicing import (
+    Known,
+    asks,
+    capitalised,
+    negates,
+    popularity,
+    rare,
+    read_own,
+    slice_queries,
+    unseen_share,
+)
+from steps.evaluate.training_words import count_searches, count_words, training_texts
+
+
+def judged(*texts: str) -> JudgedSet:
+    ids = [f"q{row}" for row in range(len(texts))]
+    return JudgedSet("api", "test", ids, list(texts), {query: {"d": 1} for query in ids})
+
+
+def test_forms_of_a_query() -> None:
+    assert asks("What is it") and asks("size of a list?") and not asks("whatever is in it")
+    assert negates("arrays without copies") and negates("why doesn't it sort") and not negates("notable knots")
+    assert capitalised("drugs by Novartis") and not capitalised("Drugs by them") and not capitalised("All In Capitals")
+    assert capitalised("2 drugs of NIH") and not capitalised("")
+
+
+def test_words_are_unseen_or_rare_as_training_texts_have_them() -> None:
+    seen = {"sort": 6, "lists": 5, "of": 0, "zlib": 0}
+    assert unseen_share("Sort of zlib lists", seen) == 0.5
+    assert unseen_share("?", seen) == 0.0
+    assert rare("sort lists", seen) and not rare("sort of", seen), "of two letters is no name"
+
+
+def test_head_and_torso_make_a_third_of_the_searches_each() -> None:
+    # of 24 searches there are 6 before the queries of 4, less than a third; 14 before those of 3, 20 before that of 2
+    assert popularity([6, 4, 4, 3, 3, 2, 1, 1]) == ["head", "head", "head", "torso", "torso", "tail", "tail", "tail"]
+    assert popularity([0, 0]) == ["", ""]
+    assert popularity([5, 0]) == ["head", "tail"]
+
+
+def test_a_slice_has_its_queries_and_a_small_one_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = judged("sort 2 lists", "how not to sort lists of many things here", "sort lists", "do size checks fail")
+    known = Known({"sort": 9, "lists": 9}, {"q0": 5, "q1": 1}, {"q3": ["mine", "ours"], "q0": ["mine"]})
+    monkeypatch.setattr(slicing, "LEAST", 1)
+    found = {each.name: each.rows.tolist() for each in slice_queries(asked, known, {"checks": "SIZE|fail"})}
+    assert found == {
+        "up to 4 words": [0, 2, 3],
+        "9 words and more": [1],
+        "head": [0],
+        "tail": [1, 2, 3],
+        "all words seen": [2],
+        "more than a quarter unseen": [0, 1, 3],
+        "question": [1, 3],
+        "no question": [0, 2],
+        "negation": [1],
+        "number": [0],
+        "rare word": [1, 3],
+        "checks": [3],
+        "mine": [0, 3],
+        "ours": [3],
+    }
+    monkeypatch.setattr(slicing, "LEAST", 3)
+    assert {each.name for each in slice_queries(asked, known, {})} == {
+        "up to 4 words",
+        "tail",
+        "more than a quarter unseen",
+    }
+    monkeypatch.setattr(slicing, "LEAST", 1)
+    without_log = {each.name for each in slice_queries(asked, Known({}, {}, {}), {})}
+    assert not without_log & {"head", "torso", "tail"}
+
+
+def test_training_texts_and_sessions_are_counted(tmp_path: Path) -> None:
+    queries = [
+        {"query_id": f"q{at}", "dataset": "a", "text": text, "split": split}
+        for at, (text, split) in enumerate((("sort it", "train"), ("find it", "test")))
+    ]
+    write_table(tmp_path, "queries", table_from_rows("queries", queries))
+    aligned = {"text_sha": "0", "text": "Sort, sort them", "part": "titles", "role": "query", "source_id": "x"}
+    write_table(tmp_path, "alignment_texts", table_from_rows("alignment_texts", [aligned]))
+    write_table(tmp_path, "generated_queries", table_from_rows("generated_queries", []))
+    texts = list(training_texts(tmp_path, tmp_path, tmp_path))
+    assert texts == ["Sort, sort them", "sort it"]
+    assert count_words({"sort", "find"}, texts) == {"sort": 2, "find": 0}
+    assert count_searches(tmp_path, ["q1"]) == {}
+    shown = [
+        {"session_id": session, "query_id": query, "doc_id": doc, "rank": 1, "clicked": False, "timestamp": 0}
+        for session, query, doc in (("s", "q1", "d"), ("s", "q1", "e"), ("t", "q1", "d"), ("u", "q0", "d"))
+    ]
+    write_table(tmp_path, "impressions", table_from_rows("impressions", shown))
+    assert count_searches(tmp_path, ["q1"]) == {"q1": 2}
+
+
+@pytest.mark.parametrize(("name", "between"), [("own.csv", ","), ("own.tsv", "\t")])
+def test_a_users_table(tmp_path: Path, name: str, between: str) -> None:
+    path = tmp_path / name
+    path.write_text(f"slice{between}query_id\nnew{between}1\nold{between}1\nnew{between}2\n")
+    assert read_own(path) == {"1": ["new", "old"], "2": ["new"]}
+    path.write_text(f"slice{between}query\nnew{between}1\n")
+    with pytest.raises(UserError, match=r"lacks the column query_id"):
+        read_own(path)
+    with pytest.raises(UserError, match=r"slice_table: .*not found"):
+        read_own(tmp_path / "none.csv")
+
+
+def test_patterns_are_checked() -> None:
+    with pytest.raises(ValidationError, match="no regular expression"):
+        params(slices={"open": "("})
+    with pytest.raises(ValidationError, match="a name has letters"):
+        params(slices={"a:b": "x"})
+
+
+def test_figures_are_means_and_a_bootstrap_of_their_ratio() -> None:
+    generator = np.random.default_rng(0)
+    teacher = generator.random(50)
+    student = teacher * generator.uniform(0.7, 1.0, 50)
+    found = figures({"teacher": teacher, "2l": student, "same": teacher}, 2000, 3)
+    assert found["queries"] == 50
+    assert found["ndcg"] == pytest.approx({"teacher": teacher.mean(), "2l": student.mean(), "same": teacher.mean()})
+    kept = found["retention"]["2l"]
+    assert kept["ratio"] == pytest.approx(student.mean() / teacher.mean())
+    rows = np.random.default_rng(3).integers(0, 50, (2000, 50))
+    expected = np.quantile([student[row].sum() / teacher[row].sum() for row in rows], [0.025, 0.975])
+    assert [kept["ci95_low"], kept["ci95_high"]] == pytest.approx(expected)
+    assert found["retention"]["same"] == pytest.approx({"ratio": 1, "ci95_low": 1, "ci95_high": 1})
+    assert figures({"teacher": np.zeros(3), "2l": np.ones(3)}, 100, 0)["retention"] == {}
+
+
+def test_each_change_is_what_it_says() -> None:
+    text = "sort a list of numbers in place"
+    for seed in range(60):
+        typed = perturb(text, "typos", np.random.default_rng(seed))
+        changed = [(old, new) for old, new in zip(text.split(), typed.split(), strict=True) if old != new]
+        assert len(changed) == 1, typed
+        [(old, new)] = changed
+        assert len(old) >= 4 and abs(len(new) - len(old)) <= 1
+        assert sorted(new) == sorted(old) if len(new) == len(old) else set(new) <= set(old)
+        shuffled = perturb(text, "word_order", np.random.default_rng(seed))
+        assert shuffled != text and sorted(shuffled.split()) == sorted(text.split())
+        prefix = perturb(text, "prefix", np.random.default_rng(seed))
+        assert text.startswith(prefix) and 0.45 <= len(prefix) / len(text) <= 0.81
+    assert [perturb("a", kind, np.random.default_rng(0)) for kind in ("typos", "word_order", "prefix")] == ["a"] * 3
+    assert perturb("", "prefix", np.random.default_rng(0)) == ""
+
+
+def test_changes_depend_on_query_kind_and_seed_alone() -> None:
+    asked = judged(*(f"sort the numbers of list {at}" for at in range(30)))
+    some, every = drawn_rows(30, 10, 5), np.arange(30)
+    assert len(some) == 10 and (np.diff(some) > 0).all() and (drawn_rows(7, 10, 5) == np.arange(7)).all()
+    few, many = (perturbed_set(asked, rows, "typos", 5) for rows in (some, every))
+    assert few.texts == [many.texts[row] for row in some]
+    assert few.query_ids == [f"q{row}" for row in some] and set(few.qrels) == set(few.query_ids)
+    assert perturbed_set(asked, every, "typos", 6).texts != many.texts

@@ -1,0 +1,29 @@
+"""Knobs of a teacher that is a cross encoder, for tests."""
+
+from typing import Any
+
+CROSS: dict[str, Any] = {
+    "kind": "cross_encoder",
+    "base": "set by the test",
+    "pooling": "cls",
+    "scale": 1.0,
+    "reconstruction_weight": 0.0,
+    "loss": "bce",
+    "positive_weight": "auto",
+    "negatives": 2,
+    "random_negatives": 1,
+    "max_triplets": 0,
+    "epochs": 1.0,
+    "batch_size": 16,
+    "learning_rate": 1e-3,
+    "warmup_ratio": 0.1,
+    "dropout": 0.1,
+    "max_length": 32,
+    "checkpoint_steps": 2,
+    "dev_queries": 5,
+    "dev_documents": 10,
+    "precision": "fp32",
+    "seed": 3,
+}
+POOLED: dict[str, Any] = {"pooling": "segments", "scale": 0.1, "reconstruction_weight": 0.5}
+DUAL = CROSS | POOLED

@@ -1,0 +1,34 @@
+"""recipes/label_free.yaml from end to end, on data whose only judgements are those of the test queries."""
+
+import json
+from pathlib import Path
+
+import pytest
+from whole_run import params_of, run_all, write_beir
+
+from steps.core.files import read_json
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_students_learn_what_colbert_makes_of_the_teachers_hits_and_evaluate_shows_both(
+    tmp_path: Path, tiny_tower: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = tmp_path / "given"
+    write_beir(data / "scifact", judged={"test": slice(20)}, part=slice(60))
+    write_beir(data / "medquad", judged={"test": slice(20)}, part=slice(60, 120))
+    changes = {
+        "teach": {"teacher": {"late": {"base": str(tiny_tower), "dim": 8, "max_document_length": 64}}},
+        "score": {"max_texts": 120, "precision": "fp32"},
+        "evaluate": {"rerankers": ["late"], "rerank_depth": 10},
+    }
+    params = params_of("label_free.yaml", tiny_tower, changes, DATA=str(data))
+    assert params.candidates.searchers == [] and params.teach.described("dense").model_dump()["epochs"] == 0
+    run_all(tmp_path, params)
+    assert "score: WARNING: over 50 documents of a text late's distribution" in capsys.readouterr().err
+    assert read_json(tmp_path / "data/score/late/report.json")["texts"] == 120
+    metrics = json.loads((tmp_path / "reports/metrics.json").read_text())
+    for dataset in ("scifact", "medquad"):
+        assert set(metrics["datasets"][dataset]) == {"bm25", "teacher", "late", "static", "1l"}
+    assert set(metrics["latency"]) == {"teacher", "static", "1l"}
+    assert ">late<" in (tmp_path / "reports/report.html").read_text()

@@ -1,0 +1,99 @@
+"""A late interaction model scores: MaxSim by hand, token vectors on disk, and a run that was killed."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from late_fakes import write_late_teacher
+from sentence_transformers import MultiVectorEncoder
+from stages import SCORE, run_score
+
+import steps.retrieval.late_interaction as late
+from steps.core.document_texts import DocumentTemplate
+from steps.core.fingerprints import fingerprint
+from steps.core.tables import read_table
+from steps.retrieval.late_interaction import TokenVectors, max_similarities
+from steps.score.kinds import scorer_of
+from steps.score.kinds.late_interaction import LateInteractionScorer
+
+
+def test_max_similarity_by_hand() -> None:
+    query = np.array([[1.0, 0.0], [0.0, 2.0]])
+    documents = [np.array([[3.0, 1.0], [0.0, 5.0]]), np.array([[-1.0, -2.0]]), np.array([[0.5, 0.5], [0.25, 0.25]])]
+    assert max_similarities(query, documents).tolist() == [3 + 10, -1 - 4, 0.5 + 1]
+
+
+def test_blocks_of_documents_give_what_one_pair_gives(monkeypatch: pytest.MonkeyPatch) -> None:
+    random = np.random.default_rng(3)
+    query = random.normal(size=(5, 8))
+    documents = [random.normal(size=(size, 8)) for size in (1, 7, 3, 30, 2)]
+    expected = [float((query @ each.T).max(axis=1).sum()) for each in documents]
+    for elements in (1, 300, 10**6):
+        monkeypatch.setattr(late, "_ELEMENTS", elements)
+        np.testing.assert_allclose(max_similarities(query, documents), expected, rtol=1e-5)
+
+
+@pytest.mark.medium
+def test_the_stage_scores_by_max_similarity_of_float16_vectors(
+    tmp_path: Path, tiny_tower: Path, embedded: Path, own_cache: Path
+) -> None:
+    teach = write_late_teacher(tmp_path / "models/teach/late", tiny_tower)
+    (tmp_path / "data").mkdir()
+    for name in ("ingest", "embed"):
+        (tmp_path / "data" / name).symlink_to(embedded / "data" / name)
+    found = read_table(run_score(tmp_path, "late"), "scores")
+    texts = read_table(embedded / "data/embed", "alignment_texts")["text"].to_pylist()
+    rows = read_table(embedded / "data/ingest", "corpus").to_pylist()
+    corpus = [DocumentTemplate().text(row["title"], "", row["content"]) for row in rows]
+    plain = MultiVectorEncoder(str(teach / "tower"), device="cpu")
+    for row in np.linspace(0, found.num_rows - 1, 20).astype(int).tolist():
+        text_row, doc_row, score = (found[name][row].as_py() for name in ("text_row", "doc_row", "score"))
+        asked, held = (
+            embed([text])[0].numpy().astype(np.float64)
+            for embed, text in ((plain.encode_query, texts[text_row]), (plain.encode_document, corpus[doc_row]))
+        )
+        assert score == pytest.approx((asked @ held.astype(np.float16).T).max(axis=1).sum(), abs=2e-3)
+    assert not list(own_cache.glob("token_vectors/*")), "removed once all is scored"
+
+
+@pytest.mark.medium
+def test_a_killed_reading_repeats_one_shard_and_leaves_the_same_vectors(
+    tmp_path: Path, tiny_tower: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    teach = write_late_teacher(tmp_path / "late", tiny_tower)
+    documents = [f"document {number} " + "of words " * (number % 5) for number in range(10)] + [""]
+    params = SCORE.model_copy(update={"shard_texts": 4})
+
+    def scorer() -> LateInteractionScorer:
+        made = scorer_of(teach, fingerprint(teach / "tower").id, documents, tmp_path / "unused", params)
+        assert isinstance(made, LateInteractionScorer)
+        return made
+
+    places = np.array([[0, 10], [9, 4]])
+    texts = ["how many words", "which document"]
+    whole = scorer()
+    expected = whole.scores(texts, places)
+    ends, tokens = whole.documents.ends, whole.documents.file.read_bytes()
+    whole.finish()
+
+    read: list[int] = []
+    vectors = late.token_vectors
+
+    def killed(model: MultiVectorEncoder, some: list[str], *words: object, **named: object) -> list[np.ndarray]:
+        if len(read) == 2:
+            with whole.documents.file.open("ab") as handle:
+                handle.write(b"half a shard")
+            raise KeyboardInterrupt
+        read.append(len(some))
+        return vectors(model, some, *words, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(late, "token_vectors", killed)
+    with pytest.raises(KeyboardInterrupt):
+        scorer().scores(texts, places)
+    read.clear()
+    again = scorer()
+    np.testing.assert_array_equal(again.scores(texts, places), expected)
+    assert read == [3]
+    np.testing.assert_array_equal(again.documents.ends, ends)
+    assert again.documents.file.read_bytes() == tokens
+    assert TokenVectors(again.folder, 8)[10].shape == (2, 8), "an empty document has its special tokens"

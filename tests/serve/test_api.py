@@ -1,0 +1,221 @@
+"""What the service answers, and how it refuses."""
+
+import base64
+import json
+import logging
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from serve_fakes import open_client
+from starlette.testclient import TestClient
+
+from steps.serve.logs import JsonLines
+from steps.serve.service import Service
+from steps.serving.release import load_release
+
+pytestmark = pytest.mark.medium
+
+QUERY = "how to sum the axis"
+
+
+@pytest.fixture(scope="module")
+def opened(released: Path) -> Iterator[tuple[TestClient, Service]]:
+    client, service = open_client(released / "models/release", baselines=True)
+    with client:
+        yield client, service
+
+
+@pytest.fixture
+def client(opened: tuple[TestClient, Service]) -> TestClient:
+    return opened[0]
+
+
+def refusal(response) -> str:
+    """The one line of a refusal."""
+    error = response.json()["error"]
+    assert error["code"] == response.status_code
+    assert "\n" not in error["message"]
+    return error["message"]
+
+
+@pytest.mark.parametrize("system", ["static", "2l"])
+def test_a_query_gets_what_its_release_finds_and_the_name_of_that_release(
+    client: TestClient, released: Path, system: str
+) -> None:
+    release = load_release(released / "models/release" / system)
+    body = {"query": [QUERY, "string window"], "k": 3, "dataset": "two", "system": system}
+    answer = client.post("/search", json=body).json()
+    for query, result in zip(body["query"], answer["results"], strict=True):
+        hits = release.query(query, 3, "two")
+        assert [(hit["rank"], hit["id"], hit["title"]) for hit in result["hits"]] == [
+            (rank, hit.id, hit.title) for rank, hit in enumerate(hits, start=1)
+        ]
+        assert [hit["score"] for hit in result["hits"]] == pytest.approx([hit.score for hit in hits], abs=1e-5)
+        assert result["logged"] is False
+        assert "Computes the" in result["hits"][0]["snippet"]
+    assert answer["system"] == system
+    assert answer["release"] == {"student": system, "manifest": release.manifest.checksum, "version": ""}
+    assert answer["ms"]["encode"] > 0 and answer["ms"]["search"] > 0
+    assert (
+        client.get("/search", params={"q": QUERY, "k": 3, "dataset": "two", "system": system}).json()["results"][0][
+            "hits"
+        ]
+        == answer["results"][0]["hits"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "said"),
+    [
+        ({}, 422, "query: field required"),
+        ({"query": "sum", "nope": 1}, 422, "nope: extra inputs"),
+        ({"query": "sum", "k": 0}, 422, "k: input should be greater"),
+        ({"query": "sum", "k": 21}, 422, "at most 20"),
+        ({"query": " "}, 422, "empty"),
+        ({"query": []}, 422, "at least one"),
+        ({"query": ["a"] * 5}, 413, "at most 4"),
+        ({"query": "a" * 201}, 413, "at most 200"),
+        ({"query": "sum", "dataset": "three"}, 422, "no index of 'three'; it has one, two"),
+        ({"query": "sum", "system": "9l"}, 422, "'9l' does not answer here; choose one of 2l, static"),
+    ],
+)
+def test_a_wrong_search_is_refused_in_one_line(client: TestClient, body: dict, status: int, said: str) -> None:
+    response = client.post("/search", json=body)
+    assert response.status_code == status
+    assert said in refusal(response)
+
+
+def test_what_is_no_request_is_refused(client: TestClient) -> None:
+    json_type = {"Content-Type": "application/json"}
+    assert "not JSON" in refusal(client.post("/search", content="{", headers=json_type))
+    for body in ('{"query": "\\ud800"}', '{"query": "sum", "dataset": "\\ud800"}', '{"query": "sum", "\\ud800": 1}'):
+        assert client.post("/search", content=body, headers=json_type).status_code == 422
+    assert "larger than 5000 bytes" in refusal(client.post("/search", content="x" * 5001, headers=json_type))
+    chunks = client.post("/search", content=(b"x" * 1000 for _ in range(6)), headers=json_type)  # of no told length
+    assert chunks.status_code == 413
+    assert "no such path" in refusal(client.get("/nowhere"))
+    assert "no such method" in refusal(client.get("/events"))
+
+
+def test_embeddings_speak_openais_protocol(client: TestClient, released: Path) -> None:
+    release = load_release(released / "models/release/2l")
+    texts = [QUERY, "string"]
+    expected = np.stack([release.encode([text])[0] for text in texts])
+    answer = client.post("/v1/embeddings", json={"input": texts, "model": "2l"}).json()
+    assert answer["object"] == "list" and answer["model"] == "2l"
+    assert [row["index"] for row in answer["data"]] == [0, 1]
+    np.testing.assert_allclose([row["embedding"] for row in answer["data"]], expected, atol=1e-6)
+    assert answer["usage"] == {"prompt_tokens": 5 + 2 + 1 + 2, "total_tokens": 10}  # words, [CLS] and [SEP]
+    assert answer["release"]["manifest"] == release.manifest.checksum
+    body = {"input": QUERY, "model": "2l", "encoding_format": "base64", "dimensions": 32, "user": "ignored"}
+    coded = client.post("/v1/embeddings", json=body).json()["data"][0]["embedding"]
+    np.testing.assert_allclose(np.frombuffer(base64.b64decode(coded), "<f4"), expected[0], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("change", "status", "said"),
+    [
+        ({"model": "gpt"}, 404, "model: system 'gpt'"),
+        ({"dimensions": 16}, 422, "this release has 32"),
+        ({"encoding_format": "hex"}, 422, "encoding_format"),
+        ({"input": [1, 2]}, 422, "input"),
+        ({"input": []}, 422, "at least one"),
+    ],
+)
+def test_a_wrong_request_for_embeddings_is_refused(client: TestClient, change: dict, status: int, said: str) -> None:
+    response = client.post("/v1/embeddings", json={"input": "sum", "model": "2l"} | change)
+    assert response.status_code == status
+    assert said in refusal(response)
+
+
+def test_bm25_answers_beside_the_students_and_documents_are_shown_whole(client: TestClient) -> None:
+    systems = client.get("/systems").json()
+    assert [system["system"] for system in systems["systems"]] == ["2l", "static", "teacher", "bm25"]
+    answer = client.post("/search", json={"query": "matrix Number 17", "system": "bm25", "dataset": "one"}).json()
+    top = answer["results"][0]["hits"][0]
+    assert top["id"] == "one/17"
+    found = client.get("/document", params={"id": "one/17"}).json()
+    assert (found["title"], found["content"][-24:]) == (top["title"], " Number 17 is returned.".rjust(24, "."))
+    assert client.get("/document", params={"id": "one/999"}).status_code == 404
+
+
+@pytest.mark.slow
+def test_the_teacher_answers_from_the_index_that_its_students_have(client: TestClient, released: Path) -> None:
+    answer = client.post("/search", json={"query": QUERY, "system": "teacher", "dataset": "one", "k": 5}).json()
+    from steps.core.towers import encode, load_tower
+
+    vectors = encode(load_tower(released / "models/teach/dense/tower"), [QUERY], "query")
+    hits = load_release(released / "models/release/2l").hits("one", vectors, 5)[0]
+    assert [hit["id"] for hit in answer["results"][0]["hits"]] == [hit.id for hit in hits]
+    assert answer["ms"]["encode"] > 0
+
+
+def test_health_and_metrics_tell_which_releases_answer(client: TestClient, released: Path) -> None:
+    state = client.get("/health").json()
+    assert state["ready"] is True and state["failing"] == []
+    assert [release["system"] for release in state["releases"]] == ["2l", "static"]
+    assert client.get("/health/live").json() == {"live": True}
+    client.post("/search", json={"query": QUERY, "system": "static"})
+    lines = client.get("/metrics").text.splitlines()
+    checksum = load_release(released / "models/release/static").manifest.checksum
+    assert f'slimtower_release_info{{manifest="{checksum}",student="static",system="static",version=""}} 1' in lines
+    assert "slimtower_ready 1" in lines
+    counts = {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines if not line.startswith("#")}
+    assert counts['slimtower_requests_total{path="/search",status="200"}'] >= 1
+    name = 'slimtower_encode_seconds_{}{{{}system="static"}}'
+    assert counts['slimtower_encode_seconds_bucket{system="static",le="+Inf"}'] == counts[name.format("count", "")]
+
+
+def test_log_lines_hold_no_query_unless_asked(released: Path) -> None:
+    lines: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: lines.append(JsonLines().format(record))  # type: ignore[method-assign]
+    logger = logging.getLogger("slimtower.serve")
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        for asked in (False, True):
+            client, _ = open_client(released / "models/release/static", log_queries=asked)
+            with client:
+                client.post("/search", json={"query": "secret words"})
+                client.get("/search", params={"q": "secret words"})
+                client.post("/v1/embeddings", json={"input": "secret words"})
+                client.get("/secret words")
+            rows = [json.loads(line) for line in lines]
+            requests = [row for row in rows if row["event"] == "request"]
+            assert [row["status"] for row in requests] == [200, 200, 200, 404]
+            assert {"request", "path", "ms", "manifest", "queries"} <= requests[0].keys()
+            assert sum("secret" in line for line in lines) == (3 if asked else 0)
+            lines.clear()
+    finally:
+        logger.removeHandler(handler)
+
+
+def test_one_client_is_slowed_down_and_told_for_how_long(released: Path) -> None:
+    client, _ = open_client(released / "models/release/static", rate=1.0)
+    with client:
+        statuses = [client.get("/search", params={"q": "sum"}).status_code for _ in range(3)]
+        assert statuses == [200, 200, 429]
+        refused = client.get("/search", params={"q": "sum"})
+        assert refused.headers["Retry-After"] == "1"
+        assert "wait" in refusal(refused)
+        assert client.get("/health").status_code == 200
+        assert 'slimtower_refused_total{status="429"} 2' in client.get("/metrics").text
+        time.sleep(1.1)
+        assert client.get("/search", params={"q": "sum"}).status_code == 200
+
+
+def test_the_page_asks_nobody_else_and_runs_no_script_but_its_own(client: TestClient) -> None:
+    for path in ("/", "/docs"):
+        page = client.get(path)
+        policy = page.headers["Content-Security-Policy"]
+        assert "default-src 'none'" in policy and "unsafe" not in policy and "http" not in policy
+        assert "innerHTML" not in page.text and "document.write" not in page.text
+        assert "//" not in page.text.replace("http://www.w3.org/2000/svg", "").replace("// ", "")
+        assert page.text.count("<style>") == policy.count("style-src 'sha256-")
+        assert page.text.count("<script>") == policy.count("script-src 'sha256-")
+    assert "/v1/embeddings" in client.get("/docs").text
+    assert "SearchRequest" in client.get("/openapi.json").text

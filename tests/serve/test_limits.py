@@ -1,0 +1,86 @@
+"""Limits and counts, without a server."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from serve_fakes import settings
+
+from steps.serve.limits import Buckets, Limits, client_of
+from steps.serve.metrics import Metrics
+
+
+def test_a_bucket_gives_its_size_at_once_then_its_rate() -> None:
+    now = [0.0]
+    buckets = Buckets(2.0, lambda: now[0])
+    assert [buckets.wait_s("a") for _ in range(5)] == [0, 0, 0, 0, 0.5]
+    assert buckets.wait_s("b") == 0
+    now[0] = 0.25
+    assert buckets.wait_s("a") == 0.25
+    now[0] = 0.5
+    assert buckets.wait_s("a") == 0
+    now[0] = 1000.0
+    assert [buckets.wait_s("a") > 0 for _ in range(5)] == [False] * 4 + [True]
+
+
+def test_clients_of_one_ipv6_network_are_one() -> None:
+    hosts = ["2001:db8::1", "2001:db8::ffff:2", "2001:db8:0:1::1", "10.0.0.1", "10.0.0.2", "testclient"]
+    found = [client_of({"client": (host, 1)}) for host in hosts]
+    assert found[0] == found[1]
+    assert len(set(found)) == 5
+
+
+def scope(path: str = "/search", method: str = "POST") -> dict[str, Any]:
+    return {"type": "http", "path": path, "method": method, "headers": [], "client": ("10.0.0.1", 1)}
+
+
+async def ask(limits: Limits, asked: dict[str, Any]) -> tuple[int, dict[bytes, bytes]]:
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    await limits(asked, receive, send)
+    return sent[0]["status"], dict(sent[0]["headers"])
+
+
+def test_requests_above_what_a_process_takes_at_once_are_told_to_come_again() -> None:
+    async def check() -> None:
+        release = asyncio.Event()
+
+        async def slow(scope: Any, receive: Any, send: Any) -> None:
+            await release.wait()
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+
+        limits = Limits(slow, settings(Path("x"), max_requests=2), Metrics())
+        running = [asyncio.create_task(ask(limits, scope())) for _ in range(2)]
+        await asyncio.sleep(0)
+        status, headers = await ask(limits, scope())
+        assert (status, headers[b"retry-after"]) == (503, b"1")
+        probe = asyncio.create_task(ask(limits, scope("/health", "GET")))
+        await asyncio.sleep(0)
+        release.set()
+        assert [(await task)[0] for task in [*running, probe]] == [200, 200, 200]
+        assert (await ask(limits, scope()))[0] == 200
+        assert limits.running == 0
+
+    asyncio.run(check())
+
+
+def test_processes_add_up_in_one_text_and_counts_outlive_a_process(tmp_path: Path) -> None:
+    ours, theirs = Metrics(tmp_path), Metrics(tmp_path)
+    theirs._file = tmp_path / "another.json"
+    for metrics, number in ((ours, 1), (theirs, 2)):
+        metrics.count("slimtower_queries_total", number, system='a"b')
+        metrics.time("slimtower_encode_seconds", 0.0003 * number, system="a")
+    theirs.save()
+    text = ours.text([("slimtower_ready", {}, 1.0)])
+    assert 'slimtower_queries_total{system="a\\"b"} 3' in text
+    assert 'slimtower_encode_seconds_bucket{system="a",le="0.0005"} 1' in text
+    assert 'slimtower_encode_seconds_bucket{system="a",le="0.001"} 2' in text
+    assert 'slimtower_encode_seconds_count{system="a"} 2' in text
+    assert text.count("# TYPE slimtower_encode_seconds histogram") == 1
+    assert text.endswith("slimtower_ready 1\n")

@@ -1,0 +1,179 @@
+"""Real processes: swaps under load, a promotion, a graceful stop, and no torch."""
+
+import http.client
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from serve_process import ROOT, get, serving, until
+from stages import INDEX, run_release
+
+from steps.serving.mlflow_model import log_release
+from steps.serving.release import load_release
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+QUERIES = ["how to sum the axis", "string window", "matrix", "mean of a file"]
+
+
+@pytest.fixture(scope="module")
+def two(released: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Two releases of one name whose encoders and indexes are of 32 and of 16 dimensions: parts of both do not fit."""
+    project = Path(shutil.copytree(released, tmp_path_factory.mktemp("two") / "project"))
+    narrow = run_release(project, "static", index=INDEX.model_copy(update={"dim": 16}))
+    return {"wide": released / "models/release/static", "narrow": narrow}
+
+
+class Client(threading.Thread):
+    """Asks until told to stop, over one connection; keeps every answer that is not what the release it names finds."""
+
+    def __init__(self, url: str, expected: dict[str, Any], number: int) -> None:
+        super().__init__()
+        self.host, self.expected, self.number = url.removeprefix("http://"), expected, number
+        self.stop = threading.Event()
+        self.wrong: list[Any] = []
+        self.seen: dict[str, int] = {}
+
+    def run(self) -> None:
+        connection = http.client.HTTPConnection(self.host, timeout=30)
+        at = self.number
+        while not self.stop.is_set():
+            query = QUERIES[(at := at + 1) % len(QUERIES)]
+            try:
+                connection.request(
+                    "POST", "/search", json.dumps({"query": query, "k": 5}), {"Content-Type": "application/json"}
+                )
+                response = connection.getresponse()
+                answer = json.loads(response.read())
+                manifest = answer["release"]["manifest"]
+                hits = [(hit["id"], hit["score"]) for hit in answer["results"][0]["hits"]]
+                self.seen[manifest] = self.seen.get(manifest, 0) + 1
+                if [doc for doc, _ in hits] != [doc for doc, _ in self.expected[manifest][query]] or any(
+                    abs(a[1] - b[1]) > 1e-4 for a, b in zip(hits, self.expected[manifest][query], strict=True)
+                ):
+                    self.wrong.append((query, answer))
+            except Exception as error:
+                self.wrong.append(repr(error))
+                connection.close()
+        connection.close()
+
+
+def expected_of(folders: dict[str, Path]) -> dict[str, Any]:
+    """By manifest and query: what each release finds."""
+    found = {}
+    for folder in folders.values():
+        release = load_release(folder)
+        hits = {query: [(hit.id, hit.score) for hit in release.query(query, 5)] for query in QUERIES}
+        found[release.manifest.checksum] = hits
+    return found
+
+
+def replace(target: Path, source: Path) -> None:
+    staging = Path(shutil.copytree(source, target.with_name(".staging.new")))
+    old = target.rename(target.with_name(".old"))
+    staging.rename(target)
+    shutil.rmtree(old)
+
+
+def test_swaps_under_load_fail_no_request_and_mix_no_answer(two: dict[str, Path], tmp_path: Path) -> None:
+    target = Path(shutil.copytree(two["wide"], tmp_path / "release/now"))
+    expected = expected_of(two)
+    with serving(tmp_path, "--release", str(target), "--workers", "2") as (url, process):
+        clients = [Client(url, expected, number) for number in range(6)]
+        for client in clients:
+            client.start()
+        for name in ("narrow", "wide", "narrow"):
+            replace(target, two[name])
+            wanted = load_release(two[name]).manifest.checksum
+            streak = 0
+            while streak < 8:  # both processes have it
+                streak = streak + 1 if get(f"{url}/search?q=sum")["release"]["manifest"] == wanted else 0
+                time.sleep(0.05)
+        swaps = "slimtower_swaps_total 6"
+        until(lambda: swaps in _text(f"{url}/metrics"), process)
+        for client in clients:
+            client.stop.set()
+        for client in clients:
+            client.join(30)
+        process.send_signal(signal.SIGTERM)
+        process.wait(30)
+    assert [wrong for client in clients for wrong in client.wrong] == []
+    assert {manifest for client in clients for manifest in client.seen} == set(expected)
+    lines = [json.loads(line) for line in (tmp_path / "serve.log").read_text().splitlines() if line.startswith("{")]
+    assert [line["event"] for line in lines].count("stopped") == 2
+    assert not [line for line in lines if line["level"] == "error"]
+
+
+def _text(url: str) -> str:
+    import urllib.request
+
+    with urllib.request.urlopen(url, timeout=30) as response:
+        return response.read().decode()
+
+
+def test_a_promotion_and_a_rollback_are_noticed(
+    two: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'mlflow.db'}")
+    monkeypatch.setenv("SLIMTOWER_PIPELINE", "test")
+    monkeypatch.chdir(tmp_path)
+    from steps.core import tracking
+
+    api = tracking.client()
+    api.create_registered_model("retriever")
+    for number, name in enumerate(("wide", "narrow"), start=1):
+        with tracking.stage_run("promote", {}) as run:
+            log_release(run, two[name], name)
+        assert isinstance(run, tracking.MlflowRun)
+        model = api.get_run(run.run_id).data.tags["slimtower.model"]
+        place = api.get_logged_model(model).artifact_location
+        tags = {"slimtower.git_commit": f"c0ffee{number}"}
+        api.create_model_version("retriever", place, run_id=run.run_id, model_id=model, tags=tags)
+    expected = {str(number): load_release(two[name]).manifest.checksum for number, name in ((1, "wide"), (2, "narrow"))}
+    with serving(tmp_path, "--model", "retriever@champion", ready=False) as (url, process):
+        assert "make promote" in _health(url)["failing"][0]["message"]
+        for version in ("1", "2", "1"):
+            event = {"at": f"2026-01-0{version}T00:00:00Z", "version": version, "by": "tester"}
+            api.set_registered_model_tag("retriever", f"slimtower.event.00000{version}", json.dumps(event))
+            api.set_registered_model_alias("retriever", "champion", version)
+            until(lambda: [row["version"] for row in _health(url)["releases"]] == [version], process)  # noqa: B023
+            answer = get(f"{url}/search?q=sum")
+            assert answer["system"] == "champion"
+            assert answer["release"] == {"student": "static", "manifest": expected[version], "version": version}
+            (facts,) = get(f"{url}/systems")["systems"]
+            assert (facts["commit"], facts["promoted"]) == (f"c0ffee{version}", event["at"])
+            assert facts["promoted_by"] == "tester"
+        api.delete_registered_model_alias("retriever", "champion")
+        until(lambda: _health(url)["failing"], process)
+        assert get(f"{url}/search?q=sum")["release"]["version"] == "1"
+
+
+def _health(url: str) -> Any:
+    connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=30)
+    connection.request("GET", "/health")
+    return json.loads(connection.getresponse().read())
+
+
+def test_without_a_release_or_a_port_the_command_says_what_to_do(released: Path, tmp_path: Path) -> None:
+    with serving(tmp_path, "--release", str(released / "models/release"), "--no-baselines") as (url, process):
+        maps = Path(f"/proc/{process.pid}/maps")
+        if maps.exists():
+            assert "libtorch" not in maps.read_text()
+        port = url.rpartition(":")[2]
+        for options, said in (
+            (["--port", port, "--release", str(released / "models/release")], "name another port"),
+            (["--port", "0"], "models/release: no release here; run `make demo`"),
+            (["--port", "0", "--model", "retriever"], "such as slimtower@champion"),
+            (["--port", "0", "--model", "retriever@champion", "--release", "x"], "not both"),
+        ):
+            command = [sys.executable, "-m", "steps.serve", *options]
+            done = subprocess.run(command, cwd=tmp_path, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True)
+            assert done.returncode == 3, done.stderr
+            assert said in done.stderr and len(done.stderr.splitlines()) == 1

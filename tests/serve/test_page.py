@@ -1,0 +1,119 @@
+"""The search page in a real browser: typing, comparing, keys, hostile documents, and a click that is logged."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from browser import Browser, find_browser
+from serve_process import get, serving, until
+from stages import run_release
+
+from steps.core.tables import read_table, write_table
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+if not find_browser():
+    pytestmark.append(pytest.mark.skip(reason="no chromium on the PATH (Debian: apt-get install chromium)"))
+
+HOSTILE = '<img src=x onerror="window.stolen=1"><script>window.stolen=1</script>'
+
+
+@pytest.fixture(scope="module")
+def project(released: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project whose documents say hostile things, in the release and in the corpus."""
+    folder = Path(shutil.copytree(released, tmp_path_factory.mktemp("page") / "project"))
+    corpus = read_table(folder / "data/ingest", "corpus")
+    for name in ("title", "content"):
+        column = pa.array([f"{text} {HOSTILE}" for text in corpus[name].to_pylist()], corpus.schema.field(name).type)
+        corpus = corpus.set_column(corpus.schema.get_field_index(name), corpus.schema.field(name), column)
+    write_table(folder / "data/ingest", "corpus", corpus)
+    return folder
+
+
+def hits(browser: Browser, column: str) -> list[str]:
+    return browser.evaluate(
+        f"[...document.querySelectorAll('section[aria-labelledby=\"column-{column}\"] .title')].map(e => e.textContent)"
+    )
+
+
+def test_a_person_types_compares_opens_and_is_logged_if_willing(project: Path, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    options = ["--release", str(project / "models/release"), "--log", str(log), "--log-flush", "1"]
+    with serving(tmp_path, *options) as (url, process), Browser(tmp_path / "profile") as browser:
+        browser.view(1280, 900, "light")
+        browser.open(url)
+        browser.until("document.querySelectorAll('.chip').length === 4")
+        assert browser.evaluate("document.activeElement.id") == "query"
+        browser.type("how to sum the axis")
+        browser.until("document.querySelectorAll('section').length === 2")
+        browser.until("[...document.querySelectorAll('section')].every(s => s.querySelectorAll('.hit').length === 10)")
+        for system in ("2l", "static"):
+            answer = get(f"{url}/search?q=how%20to%20sum%20the%20axis&system={system}")
+            titles = [hit["title"] for hit in answer["results"][0]["hits"]]
+            until(lambda: hits(browser, system) == titles)  # noqa: B023
+        assert browser.evaluate("document.querySelectorAll('.mark').length") > 0
+        assert "ms" in browser.evaluate("document.querySelector('.times').textContent")
+
+        browser.evaluate("document.querySelectorAll('.chip input')[3].click()")  # BM25 has titles from the corpus
+        browser.until("document.querySelectorAll('section')[2]?.querySelectorAll('.hit').length === 8")
+        assert HOSTILE in hits(browser, "bm25")[0]
+        browser.press("ArrowDown")
+        browser.evaluate("document.getElementById('consent').click(), document.getElementById('query').focus()")
+        browser.press("ArrowDown")
+        browser.press("ArrowRight")
+        browser.press("Enter")
+        browser.until("document.querySelector('.whole')?.textContent.includes('onerror')")
+        assert browser.evaluate("document.activeElement.closest('section').getAttribute('aria-labelledby')") == (
+            "column-static"
+        )
+        until(lambda: list(log.glob("*/events/*/*.jsonl")), process)
+        assert browser.evaluate("window.stolen") is None
+        assert browser.evaluate("document.querySelector('main img, main script')") is None
+        (events,) = log.glob("*/events/*/*.jsonl")
+        event = json.loads(events.read_text())
+        searches = [json.loads(line) for file in log.glob("*/queries/*/*.jsonl") for line in file.open()]
+        search = next(row for row in searches if row["query_id"] == event["query_id"])
+        assert search["user_query"] == "how to sum the axis"
+        assert search["query_attributes"]["system"] == "static"
+        assert search["query_response_hit_ids"][0] == event["event_attributes"]["object"]["object_id"]
+
+        requests = {row["request"]["url"].split("?")[0] for row in browser.events["Network.requestWillBeSent"]}
+        assert all(request.startswith((url, "data:")) for request in requests)
+        assert browser.events.get("Log.entryAdded", []) == []  # nothing that the policy had to stop
+        assert browser.events.get("Runtime.exceptionThrown", []) == []
+
+
+def test_what_comes_too_late_is_not_shown_and_a_swap_is_told(project: Path, tmp_path: Path) -> None:
+    target = Path(shutil.copytree(project / "models/release/static", tmp_path / "models/release/now"))
+    with serving(tmp_path, "--release", str(target)) as (url, _), Browser(tmp_path / "profile") as browser:
+        for width, scheme in ((390, "dark"), (1280, "light")):
+            browser.view(width, 800, scheme)
+            browser.open(f"{url}/?{width}")
+            browser.until("document.querySelectorAll('.chip').length === 1")
+            assert browser.evaluate("document.documentElement.scrollWidth") <= width
+        # the answer to the first query arrives after that to the second
+        browser.evaluate("""{
+          const real = window.fetch;
+          window.fetch = async (path, options) => {
+            const late = options?.body?.includes('"string"');
+            const answer = await real(path, {...options, signal: undefined});
+            if (late) { await new Promise(done => setTimeout(done, 1000)); window.late = true; }
+            return answer;
+          };
+        }""")
+        browser.type("string")
+        browser.evaluate("new Promise(done => setTimeout(done, 300))")
+        browser.type(" window")
+        browser.until("window.late")
+        wanted = [hit["title"] for hit in get(f"{url}/search?q=string%20window")["results"][0]["hits"]]
+        browser.evaluate("new Promise(done => setTimeout(done, 300))")
+        assert hits(browser, "now") == wanted
+
+        shutil.rmtree(project / "models/release/static")
+        run_release(project, "2l")
+        shutil.rmtree(target)
+        shutil.copytree(project / "models/release/2l", target)
+        until(lambda: get(f"{url}/health")["releases"][0]["student"] == "2l")
+        browser.type(" of")
+        browser.until("document.querySelector('h2 small').textContent.startsWith('2l')")

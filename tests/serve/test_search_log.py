@@ -1,0 +1,217 @@
+"""The search log: what the service writes is what `ingest` reads."""
+
+import json
+from datetime import UTC, datetime
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from botocore.exceptions import ClientError
+from ingest_logs import ingest, params, reasons
+from serve_fakes import CONSENT, open_client
+
+from steps.core.errors import TransientError, UserError
+from steps.core.files import read_json
+from steps.core.params import read_mapping
+from steps.core.tables import read_table
+from steps.serve.corpus import Corpus
+from steps.serve.log_store import FolderLogStore, LogStore, S3LogStore, log_store
+from steps.serve.metrics import Metrics
+from steps.serve.search_log import SearchLog, write_corpus
+
+DAY = 24 * 3600
+START = datetime(2026, 1, 1, 10, tzinfo=UTC).timestamp()
+
+
+class Clock:
+    """A time that tests set."""
+
+    def __init__(self) -> None:
+        self.now = START
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def open_log(store: LogStore, clock: Clock, **changes: Any) -> SearchLog:
+    options: dict[str, Any] = {"salt": "salt", "flush_s": 60.0, "retention_days": 30, "metrics": Metrics()}
+    return SearchLog(store, **options | changes, clock=clock)
+
+
+def note(log: SearchLog, text: str, ids: list[str], number: int = 0, dataset: str = "one") -> list[str]:
+    query_id = f"q{number}"
+    log.search(query_id, "id someone", text, dataset, ids, {"system": "2l"})
+    return log.tokens(query_id, dataset, ids)
+
+
+def rows(root: Path, kind: str) -> list[dict[str, Any]]:
+    files = sorted(root.glob(f"*/{kind}/dt=*/*.jsonl"))
+    return [json.loads(line) for file in files for line in file.read_text().splitlines()]
+
+
+def test_a_day_is_a_partition_and_no_file_is_written_twice(tmp_path: Path) -> None:
+    clock = Clock()
+    log = open_log(FolderLogStore(tmp_path), clock)
+    (token, _) = note(log, "red shoes", ["one/1", "one/2"])
+    log.flush()
+    first = {path: path.read_bytes() for path in tmp_path.rglob("*.jsonl")}
+    clock.now += DAY / 2 + 7200  # the next day
+    log.click("q0", "id someone", "one", "one/1", 1, token)
+    note(log, "hat", ["one/3"], 1)
+    log.flush()
+    assert {path: path.read_bytes() for path in first} == first
+    names = sorted(path.relative_to(tmp_path).parent.as_posix() for path in tmp_path.rglob("*.jsonl"))
+    assert names == ["one/events/dt=2026-01-02", "one/queries/dt=2026-01-01", "one/queries/dt=2026-01-02"]
+    (event,) = rows(tmp_path, "events")
+    assert event["event_attributes"]["object"]["object_id"] == "1"  # as the data set's own corpus has it
+    assert event["client_id"] == rows(tmp_path, "queries")[0]["client_id"]
+    assert "someone" not in json.dumps([event, *rows(tmp_path, "queries")])
+    assert open_log(FolderLogStore(tmp_path), clock, salt="other").client_id("id someone") != event["client_id"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "later"),
+    [
+        ({"query_id": "q1"}, 0),
+        ({"doc_id": "one/2"}, 0),
+        ({"rank": 2}, 0),
+        ({"dataset": "two"}, 0),
+        ({"token": "1.abc"}, 0),
+        ({"token": "ü"}, 0),
+        ({}, DAY),
+    ],
+)
+def test_a_click_on_what_was_not_shown_is_refused(tmp_path: Path, changes: dict[str, Any], later: float) -> None:
+    clock = Clock()
+    log = open_log(FolderLogStore(tmp_path), clock)
+    token = note(log, "red shoes", ["one/1", "one/2"])[0]
+    clock.now += later
+    given = {"query_id": "q0", "dataset": "one", "doc_id": "one/1", "rank": 1, "token": token} | changes
+    with pytest.raises(UserError, match="click: "):
+        log.click(client="id someone", **given)
+
+
+def test_days_before_the_retention_are_deleted_and_nothing_else(tmp_path: Path) -> None:
+    clock = Clock()
+    log = open_log(FolderLogStore(tmp_path), clock, retention_days=30)
+    note(log, "red shoes", ["one/1"])
+    log.flush()
+    other = tmp_path / "one/queries/dt=2026-01-01/someone_elses.jsonl"
+    other.write_text("{}\n")
+    clock.now += 30 * DAY
+    log.tidy()
+    assert len(rows(tmp_path, "queries")) == 2
+    clock.now += DAY
+    log.tidy()
+    assert [path.name for path in tmp_path.rglob("*.jsonl")] == [other.name]
+
+
+class Flaky:
+    """A store that fails when told to."""
+
+    def __init__(self) -> None:
+        self.files: dict[str, str] = {}
+        self.fails = True
+
+    def write(self, name: str, text: str) -> None:
+        if self.fails:
+            raise TransientError("no space")
+        self.files[name] = text
+
+
+def test_what_a_store_refuses_is_written_later_and_no_click_before_its_search() -> None:
+    store = Flaky()
+    log = open_log(store, Clock())  # type: ignore[arg-type]
+    token = note(log, "red shoes", ["one/1"])[0]
+    log.click("q0", "id someone", "one", "one/1", 1, token)
+    log.flush()
+    assert store.files == {}
+    store.fails = False
+    note(log, "hat", ["one/2"], 1)
+    log.close()
+    assert [name.split("/")[1] for name in store.files] == ["queries", "events"]
+    assert [json.loads(line)["query_id"] for line in next(iter(store.files.values())).splitlines()] == ["q0", "q1"]
+
+
+class FakeS3:
+    """As much of an S3 client as the log uses."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, bytes] = {}
+
+    def put_object(self, *, Bucket: str, Key: str, Body: bytes) -> None:
+        self.objects[f"{Bucket}/{Key}"] = Body
+
+    def get_object(self, *, Bucket: str, Key: str) -> dict[str, Any]:
+        if f"{Bucket}/{Key}" not in self.objects:
+            raise ClientError({"Error": {"Code": "NoSuchKey"}}, "GetObject")
+        return {"Body": BytesIO(self.objects[f"{Bucket}/{Key}"])}
+
+    def delete_object(self, *, Bucket: str, Key: str) -> None:
+        del self.objects[f"{Bucket}/{Key}"]
+
+    def get_paginator(self, _: str) -> "FakeS3":
+        return self
+
+    def paginate(self, *, Bucket: str, Prefix: str) -> list[dict[str, Any]]:
+        keys = [name.removeprefix(f"{Bucket}/") for name in self.objects]
+        return [{"Contents": [{"Key": key} for key in keys if key.startswith(Prefix)]}, {}]
+
+
+@pytest.mark.medium
+def test_the_log_lies_on_s3_as_in_a_folder(released: Path) -> None:
+    clock, client = Clock(), FakeS3()
+    store = S3LogStore("s3://logs/site/", client)
+    log = open_log(store, clock, retention_days=1)
+    note(log, "red shoes", ["one/1"])
+    log.flush()
+    write_corpus(store, Corpus(released / "data/ingest", 10), ["one"])
+    assert sorted(name.rpartition("/")[0] for name in client.objects) == [
+        "logs/site/one",
+        "logs/site/one/queries/dt=2026-01-01",
+    ]
+    clock.now += 2 * DAY
+    log.tidy()
+    assert list(client.objects) == ["logs/site/one/corpus.jsonl"]
+    with pytest.raises(UserError, match="neither a folder nor on s3"):
+        log_store("gs://logs")
+
+
+@pytest.mark.medium
+def test_what_the_service_logged_is_ingested_as_it_is(released: Path, tmp_path: Path) -> None:
+    root = tmp_path / "log"
+    client, _ = open_client(released / "models/release", log=str(root))
+    texts = ["how to sum the axis", "string window", "matrix of graph", "file mean"]
+    with client:
+        assert client.get("/systems").json()["logging"] == "header"
+        for text in texts:
+            body = {"query": text, "dataset": "one", "k": 4}
+            unlogged = [
+                client.post("/search", json=body),
+                client.post("/search", json=body | {"log": False}, headers=CONSENT),
+                client.post("/search", json=body, headers=CONSENT | {"Sec-GPC": "1"}),
+            ]
+            assert not any(answer.json()["results"][0]["logged"] for answer in unlogged)
+            result = client.post("/search", json=body, headers=CONSENT).json()["results"][0]
+            hit = result["hits"][1]
+            click = {"query_id": result["query_id"], "dataset": "one", "object_id": hit["id"], "position": 2}
+            click["click"] = hit["click"]
+            assert client.post("/events", json=click, headers=CONSENT).status_code == 202
+            assert client.post("/events", json=click).status_code == 422
+            assert client.post("/events", json=click | {"position": 3}, headers=CONSENT).status_code == 422
+    shown = {row["user_query"]: row["query_response_hit_ids"] for row in rows(root, "queries")}
+    assert list(shown) == texts and all(len(hits) == 4 for hits in shown.values())
+
+    recipe = Path(__file__).parents[2] / "recipes/ubi.yaml"
+    (source,) = read_mapping(recipe)["ingest"]["sources"]
+    places = {key: str(root / "one" / source[key].removeprefix("${DATA}/")) for key in ("corpus", "queries", "events")}
+    source = source | places | {"test_from": "", "validation_fraction": 0.0, "simulated": False}
+    out = ingest(tmp_path, params(source))
+    assert reasons(out) == []
+    log = read_table(out, "impressions").to_pylist()
+    assert len(log) == 16
+    clicked = [(row["doc_id"], row["rank"]) for row in log if row["clicked"]]
+    assert sorted(clicked) == sorted((f"ubi/{hits[1]}", 2) for hits in shown.values())
+    assert read_json(out / "report.json")
+    assert read_table(out, "corpus").num_rows == 32

@@ -1,0 +1,135 @@
+"""What the service serves while releases come, go and break."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from serve_fakes import ToldSource, open_client
+
+from steps.core.errors import TransientError, UserError
+from steps.serve import sources
+from steps.serve.metrics import Metrics
+from steps.serve.sources import FolderSource, project_of
+from steps.serve.watcher import DEFAULT, POLL, Watcher
+from steps.serving.release import load_release
+
+pytestmark = pytest.mark.medium
+
+
+@pytest.fixture
+def releases(released: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(released / "models/release", tmp_path / "models/release"))
+
+
+def replace(target: Path, source: Path) -> None:
+    """Put another release in a folder's place, by rename."""
+    staging = Path(shutil.copytree(source, target.with_name(f".staging.{target.name}")))
+    old = target.rename(target.with_name(f".old.{target.name}"))
+    staging.rename(target)
+    shutil.rmtree(old)
+
+
+def watcher(source: object) -> Watcher:
+    made = Watcher(source, 0.2, Metrics())  # type: ignore[arg-type]
+    made.look()
+    return made
+
+
+def students(watched: Watcher) -> dict[str, str]:
+    assert watched.current
+    return {name: served.identity["student"] for name, served in watched.current.students.items()}
+
+
+def test_a_changed_release_is_swapped_whole_and_an_unchanged_one_kept(releases: Path, released: Path) -> None:
+    watched = watcher(FolderSource(releases, ""))
+    before = watched.current
+    watched.look()
+    assert watched.current is before
+    replace(releases / "2l", released / "models/release/static")
+    watched.look()
+    assert students(watched) == {"2l": "static", "static": "static"}
+    assert before and watched.current
+    assert watched.current.students["static"] is before.students["static"]
+    assert before.students["2l"].identity["student"] == "2l"  # a request that took it still has it whole
+    assert len(before.students["2l"].release.query("sum", 3)) == 3
+
+
+def test_what_does_not_load_leaves_the_old_release_serving_and_says_so(releases: Path) -> None:
+    client, service = open_client(releases)
+    with client:
+        manifest = releases / "2l/manifest.json"
+        whole = manifest.read_text()
+        old = client.post("/search", json={"query": "sum", "system": "2l"}).json()["release"]
+        manifest.write_text(whole.replace('"probe_tolerance"', '"surprise"'))
+        for _ in range(3):
+            service.watcher.look()
+        state = client.get("/health").json()
+        assert state["ready"] and [row["system"] for row in state["failing"]] == ["2l"]
+        assert "field required" in state["failing"][0]["message"]
+        assert state["failing"][0]["tries"] == 1  # it waits before it tries again
+        assert "slimtower_load_failing 1" in client.get("/metrics").text
+        assert client.post("/search", json={"query": "sum", "system": "2l"}).json()["release"] == old
+        manifest.write_text(whole)
+        service.watcher.look()
+        assert client.get("/health").json()["failing"] == []
+
+
+def test_a_release_that_is_replaced_while_it_loads_is_not_served(
+    releases: Path, released: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = FolderSource(releases, "")
+    key = source.poll()["2l"]
+
+    def slow(folder: Path, threads: int) -> object:
+        found = load_release(folder, threads)
+        replace(folder, released / "models/release/2l")
+        return found
+
+    monkeypatch.setattr(sources, "load_release", slow)
+    with pytest.raises(TransientError, match="replaced while it was loaded"):
+        source.load("2l", key)
+
+
+def test_a_source_that_is_out_of_reach_and_a_release_that_is_gone_keep_serving(released: Path) -> None:
+    releases = released / "models/release"
+    source = ToldSource({"a": releases / "static", "b": releases / "2l"})
+    watched = watcher(source)
+    source.unreachable = "no route"
+    watched.look()
+    assert watched.failures[POLL].message == "RuntimeError: no route"
+    source.unreachable = ""
+    del source.folders["b"]
+    watched.look()
+    assert set(watched.failures) == {"b"}
+    assert students(watched) == {"a": "static", "b": "2l"}
+
+
+def test_nothing_answers_before_the_first_release_is_there(released: Path, tmp_path: Path) -> None:
+    client, service = open_client(tmp_path / "models/release")
+    with client:
+        refused = client.get("/search", params={"q": "sum"})
+        assert (refused.status_code, refused.headers["Retry-After"]) == (503, "5")
+        assert client.get("/health").status_code == 503
+        assert client.get("/health/live").status_code == 200
+        assert "make demo" in client.get("/health").json()["failing"][0]["message"]
+        shutil.copytree(released / "models/release/static", tmp_path / "models/release")
+        service.watcher.look()
+        assert client.get("/search", params={"q": "sum"}).status_code == 200
+
+
+def test_the_default_is_the_named_one_else_the_evaluations_choice_else_the_first(releases: Path) -> None:
+    assert FolderSource(releases, "").default(["2l", "static"]) == "2l"
+    reports = releases.parent.parent / "reports"
+    reports.mkdir()
+    (reports / "metrics.json").write_text('{"choice": {"student": "static"}}')
+    assert FolderSource(releases, "").default(["2l", "static"]) == "static"
+    assert FolderSource(releases, "2l").default(["2l", "static"]) == "2l"
+    with pytest.raises(UserError, match="'9l' is not among the releases; choose one of 2l, static"):
+        FolderSource(releases, "9l").default(["2l", "static"])
+    assert set(watcher(FolderSource(releases, "9l")).failures) == {DEFAULT}
+
+
+def test_the_project_is_found_from_a_release_or_all_of_them(tmp_path: Path) -> None:
+    assert project_of(tmp_path / "models/release") == tmp_path
+    assert project_of(tmp_path / "models/release/2l") == tmp_path
+    assert project_of(tmp_path / "elsewhere") is None

@@ -1,0 +1,198 @@
+"""The kind `cross_encoder`, on a tiny encoder: what it learns, its reconstruction loss, and that it can be killed."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from cross_encoders import CROSS, DUAL, POOLED
+from rank_fakes import liked, write_encoder
+from recorder import Recorder
+from safetensors.torch import load_file
+from teach_fakes import table, write_world
+from torch import Tensor
+from transformers import TrainerCallback
+
+import steps.training.ranker as training
+from steps.core.errors import UserError
+from steps.core.files import read_json
+from steps.core.fingerprints import fingerprint
+from steps.core.tables import write_table
+from steps.core.tracking import NullRun, Run
+from steps.retrieval.dual_pooling import dual_pooled, is_dual_pooled
+from steps.retrieval.rankers import load_ranker
+from steps.teach.kinds.cross_encoder import CrossEncoder
+from steps.teach.params import TeachParams
+from steps.teach.reconstruction import WithReconstruction, reconstruction
+from steps.teach.run import run as teach
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Path:
+    return write_encoder(tmp_path / "model")
+
+
+def train(folder: Path, base: Path, run: Run | None = None, name: str = "cross", **changes: Any) -> Path:
+    """Teach on a world in which all documents about rows are relevant to every query."""
+    mined, judged = liked()
+    ingest, mine = write_world(folder, mined=mined)
+    write_table(ingest, "qrels", table("qrels", judged))
+    params = CrossEncoder.model_validate(CROSS | {"base": str(base)} | changes)
+    teach(ingest, mine, folder / name, params, run or NullRun())
+    return folder / name
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize(
+    "changes",
+    [{"loss": "lambda"}, POOLED, POOLED | {"pooling": "special_tokens", "loss": "lambda"}],
+    ids=["cls", "segments", "special_tokens"],
+)
+def test_it_learns_to_rank(tmp_path: Path, base: Path, own_cache: Path, changes: dict[str, Any]) -> None:
+    run = Recorder()
+    output = train(tmp_path, base, run, epochs=5.0, learning_rate=5e-3, checkpoint_steps=50, **changes)
+    report = read_json(output / "report.json")
+    assert report["kind"] == "cross_encoder" and report["pooling"] == changes.get("pooling", "cls")
+    assert report["fingerprint"] == fingerprint(output / "tower").id
+    assert report["quality"]["n"] == 5 and report["quality"]["ndcg"] > 0.9 > report["quality"]["ndcg_random"]
+    assert report["lists"] > 0 and sorted(run.losses) == list(range(1, len(run.losses) + 1))
+    ranker = load_ranker(output / "tower")
+    assert is_dual_pooled(ranker) == ("pooling" in changes) and ranker.max_seq_length == 32
+    assert read_json(output / "earlier/towers.json") == []
+    assert not list(own_cache.rglob("checkpoint-*"))
+
+
+def reconstruction_reference(states: np.ndarray, ids: list[int], rows: np.ndarray) -> float:
+    """Mean of `log sum_v exp(e_v h_t) - e_id h_t` over tokens t."""
+    logits = states @ rows.T
+    return float(np.mean([np.log(np.exp(logits[at]).sum()) - logits[at, each] for at, each in enumerate(ids)]))
+
+
+def test_reconstruction_is_the_likelihood_of_each_token_by_its_own_state() -> None:
+    by_hand = reconstruction(torch.tensor([[1.0, 0], [0, 2]]), torch.tensor([0, 1]), torch.eye(2))
+    expected = (np.log(1 + np.exp(-1)) + np.log(1 + np.exp(-2))) / 2  # own logits 1 and 2, the other's 0
+    assert by_hand.item() == pytest.approx(expected, rel=1e-6)
+    generator = torch.Generator().manual_seed(0)
+    states = torch.randn(5, 4, dtype=torch.float64, generator=generator, requires_grad=True)
+    rows = torch.randn(7, 4, dtype=torch.float64, generator=generator, requires_grad=True)
+    ids = torch.tensor([3, 0, 6, 3, 1])
+    found = reconstruction(states, ids, rows)
+    expected = reconstruction_reference(states.detach().numpy(), ids.tolist(), rows.detach().numpy())
+    assert found.item() == pytest.approx(expected, rel=1e-12)
+    assert torch.autograd.gradcheck(lambda h, e: reconstruction(h, ids, e), (states, rows))
+    assert reconstruction(states[:0], ids[:0], rows).item() == 0
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("loss", ["bce", "lambda"])
+def test_the_term_is_of_the_tokens_of_queries_and_documents_of_the_same_batch(
+    tmp_path: Path, base: Path, loss: str
+) -> None:
+    ranker = dual_pooled(str(base), "segments", 0.1, 32).eval()
+    params: Any = CrossEncoder.model_validate(DUAL | {"base": str(base), "loss": loss})
+    ranking = training.objective(ranker, params, 2.0)
+    made = WithReconstruction(ranker, ranking, 0.5)
+    pairs = [("how to add", "sum rows at once"), ("show", "plot images"), ("show", "sum rows")]
+    texts: list[Any] = [[query for query, _ in pairs], [document for _, document in pairs]]
+    labels: Any = torch.tensor([1.0, 0, 0])
+    if loss == "lambda":
+        texts, labels = (
+            [["how to add", "show"], [["sum rows at once"], ["plot images", "sum rows"]]],
+            [
+                torch.tensor([1.0]),
+                torch.tensor([1.0, 0]),
+            ],
+        )
+    terms = made(texts, labels)
+    assert terms["ranking"].item() == pytest.approx(ranking(texts, labels).item(), rel=1e-6)
+    states: list[np.ndarray] = []
+    ids: list[int] = []
+    tokenizer = ranker.tokenizer
+    for pair in pairs:
+        features = ranker[0](ranker[0].preprocess([pair]))
+        for at, token in enumerate(features["input_ids"][0].tolist()):
+            if token not in (tokenizer.cls_token_id, tokenizer.sep_token_id):
+                states.append(features["token_embeddings"][0, at].detach().double().numpy())
+                ids.append(token)
+    rows = made.table.detach().double().numpy()
+    assert terms["reconstruction"].item() == pytest.approx(
+        0.5 * reconstruction_reference(np.stack(states), ids, rows), rel=1e-5
+    )
+    assert not ranker[-1]._forward_hooks
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("changes", [{}, POOLED], ids=["cls", "segments"])
+def test_a_killed_training_continues_to_the_same_weights(
+    tmp_path: Path, base: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any]
+) -> None:
+    def weights(name: str) -> dict[str, Tensor]:
+        found: dict[str, Tensor] = load_file(tmp_path / name / "tower/model.safetensors")
+        return found
+
+    class Killer(training.LossLog, TrainerCallback):
+        def on_step_end(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
+            if state.global_step == 5:
+                raise KeyboardInterrupt
+
+    train(tmp_path, base, name="whole", **changes)
+    with monkeypatch.context() as patch:
+        patch.setattr(training, "LossLog", Killer)
+        with pytest.raises(KeyboardInterrupt):
+            train(tmp_path, base, name="killed", **changes)
+    assert not (tmp_path / "killed").exists()
+    assert [path.name for path in own_cache.rglob("checkpoint-*")] == ["checkpoint-4"]
+    assert list(own_cache.glob("teach/*/checkpoint-4"))
+    run = Recorder()
+    train(tmp_path, base, run, name="killed", **changes)
+    assert min(run.losses) == 5
+    expected, found = weights("whole"), weights("killed")
+    for name, tensor in expected.items():
+        torch.testing.assert_close(found[name], tensor, rtol=0, atol=1e-6)
+
+
+@pytest.mark.medium
+def test_a_cross_encoder_is_kept_untrained_and_an_encoder_is_not(tmp_path: Path, base: Path) -> None:
+    with pytest.raises(UserError, match=r"teach\.teacher: base .* has no head that gives a score"):
+        train(tmp_path, base, epochs=0.0)
+    load_ranker(base, 32, seed=9).save_pretrained(str(tmp_path / "ready"), create_model_card=False)
+    output = train(tmp_path, tmp_path / "ready", epochs=0.0)
+    expected, found = (load_file(tmp_path / name / "model.safetensors") for name in ("ready", "cross/tower"))
+    assert all(torch.equal(tensor, found[name]) for name, tensor in expected.items())
+    assert read_json(output / "report.json")["quality"]["n"] == 5
+    assert read_json(train(tmp_path, tmp_path / "ready", epochs=0.0, dev_queries=0) / "report.json")["quality"] is None
+
+
+@pytest.mark.medium
+def test_what_cannot_train_is_named(tmp_path: Path, base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UserError, match=r"teach\.teacher: max_length is 65, but .* has 64 positions"):
+        train(tmp_path, base, max_length=65)
+    ranker = dual_pooled(str(base), "segments", 1.0, 32)
+    ranker.model.config.hidden_size = 8  # type: ignore[union-attr]
+    with pytest.raises(UserError, match=r"tiny embeds tokens in 16 dimensions, .* set reconstruction_weight: 0\.0"):
+        WithReconstruction(ranker, torch.nn.Identity(), 1.0, "tiny")
+    monkeypatch.setattr("steps.teach.cross_encoder.world", lambda: 2)
+    with pytest.raises(UserError, match=r"a cross_encoder trains in one process; unset SLIMTOWER_PROCESSES"):
+        train(tmp_path, base)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"reconstruction_weight": 1.0}, "is of dual pooling; set it to 0"),
+        ({"scale": 0.1}, "is of dual pooling, whose inner product it multiplies"),
+        ({"pooling": "segments", "epochs": 0.0}, "pooling: segments ranks nothing untrained"),
+        ({"positive_weight": -1.0}, "must be auto or above 0"),
+        ({"base": "models/teach/dense/tower"}, "would be made of its own judgements"),
+    ],
+)
+def test_knobs_that_contradict_each_other_are_named(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        CrossEncoder.model_validate(CROSS | changes)
+
+
+def test_it_cannot_make_the_index() -> None:
+    given = {"teachers": ["cross"], "index": "cross", "teacher": {"cross": CROSS | {"base": "b"}}}
+    with pytest.raises(ValueError, match=r"index is 'cross', a cross_encoder, which gives a text no vector"):
+        TeachParams.model_validate(given)
