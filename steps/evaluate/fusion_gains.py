@@ -8,6 +8,7 @@ import numpy as np
 from steps.core.measures import NDCG
 from steps.evaluate.results import Result
 from steps.evaluate.retention import compare
+from steps.evaluate.significance import significant
 from steps.evaluate.systems import BM25
 
 Figures = dict[str, Any]
@@ -48,9 +49,9 @@ def _line(dataset: str, dense: str, figures: Figures) -> str:
         said = "better beyond chance" if dev["wins"] else "not shown to be better"
         verdict = (
             f"{said} on {dev['queries']} dev queries, nDCG@10 {dev['dense']:.4f} to {dev['fused']:.4f}"
-            f" (p {'<' if dev['p_value'] < 0.001 else '='} {max(dev['p_value'], 0.001):.3f})"
+            f" (p {significant(dev['p_value'])})"
         )
-    on_test = f"; {test['difference']:+.4f} on test (p = {test['p_value']:.3f})" if test else ""
+    on_test = f"; {test['difference']:+.4f} on test (p {significant(test['p_value'])})" if test else ""
     return f"{start}: {verdict}{on_test}; {figures['told']}; {figures['p50_ms']:.3g} ms from text to hits"
 
 

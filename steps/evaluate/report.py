@@ -21,7 +21,8 @@ from steps.evaluate.histograms import draw_histograms
 from steps.evaluate.insight import Insight
 from steps.evaluate.machine import processor
 from steps.evaluate.metrics import Metrics
-from steps.evaluate.table import choice_lines, gain_lines, measured, shown, significant, unjudged_line
+from steps.evaluate.significance import significant
+from steps.evaluate.table import choice_lines, gain_lines, measured, shown, unjudged_line
 
 _EXAMPLES = 4
 REPORT = "report.json"

@@ -74,3 +74,8 @@ def holm(p_values: Sequence[float]) -> list[float]:
         greatest = max(greatest, min(1.0, (len(p_values) - rank) * p_values[at]))
         adjusted[at] = greatest
     return adjusted
+
+
+def significant(p_value: float) -> str:
+    """A p-value as people read it."""
+    return "< 0.001" if p_value < 0.001 else f"= {p_value:.3f}"

@@ -11,8 +11,10 @@ from steps.evaluate.closeness import told
 from steps.evaluate.fusion_gains import fusion_lines
 from steps.evaluate.metrics import VERSION
 from steps.evaluate.retention import is_gain
+from steps.evaluate.significance import significant
 
 _COLUMNS = 3  # measures that a terminal has room for
+_FIRST = ("nDCG@10", "RR@10", "R@100")
 
 
 def results_table(reports: Path) -> str:
@@ -55,9 +57,9 @@ def shown(values: Mapping[str, float], measure: str) -> str:
 
 
 def _columns(metrics: Mapping[str, Any]) -> list[str]:
-    """The first and the last ones of the measures, which look nearest and furthest."""
+    """Those of _FIRST that were measured, and others where there is room."""
     names = measured(metrics)
-    return names if len(names) <= _COLUMNS else [*names[: _COLUMNS - 1], names[-1]]
+    return [*(name for name in _FIRST if name in names), *(name for name in names if name not in _FIRST)][:_COLUMNS]
 
 
 def _costs(metrics: Mapping[str, Any], model: str) -> str:
@@ -144,8 +146,3 @@ def gain_lines(metrics: Mapping[str, Any]) -> list[str]:
             line += f"; WARNING: it is worse than {tower}, which it was before; train fewer rounds (rounds.more)"
         lines.append(line)
     return lines
-
-
-def significant(p_value: float) -> str:
-    """A p-value as people read it."""
-    return "< 0.001" if p_value < 0.001 else f"= {p_value:.3f}"
