@@ -97,14 +97,15 @@ class ObjectiveMaker:
         return Objective(phase.losses, teachers, candidates, document_tokens, self.units, heads, attention, layers)
 
     def rows(self, phase: Phase) -> np.ndarray:
-        """Rows of the texts of a phase: all that train, but where it learns scores only those that a teacher scored.
+        """Rows of the texts of a phase: all that train, but where it learns from scores or pairs only those with such.
 
         UserError without any.
         """
-        tables = [self._scores(name, phase.teacher_top_k) for name in phase.all_teachers]
-        if not tables:
+        scored = [self._scores(name, phase.teacher_top_k).scored for name in phase.teachers]
+        scored += [self._pairs(loss).place >= 0 for loss in phase.pair_losses]
+        if not scored:
             return self.training
-        rows: np.ndarray = self.training[np.any([table.scored for table in tables], axis=0)[self.training]]
+        rows: np.ndarray = self.training[np.any(scored, axis=0)[self.training]]
         if not len(rows):
             raise UserError(
                 f"distill.student: no training text has scores of {', '.join(phase.all_teachers)};"

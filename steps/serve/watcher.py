@@ -15,6 +15,7 @@ from steps.serve.systems import Served, Serving, stamp
 
 _LOG = logging.getLogger("slimtower.serve")
 _LONGEST_WAIT_S = 300.0  # between two tries to load what does not load
+_FIRST_TRIES, _FIRST_WAIT_S = 3, 1.0
 POLL, DEFAULT = "(source)", "(default)"  # stand for a name where the failure is of no release
 
 
@@ -44,9 +45,18 @@ class Watcher:
         self._thread = threading.Thread(target=self._run, name="watcher", daemon=True)
 
     def start(self) -> None:
-        """Look now where nobody did yet, and from then on every `poll_s` seconds."""
-        if self.current is None:
-            self.look()
+        """Look now where nobody did yet, and from then on every `poll_s` seconds.
+
+        What is there but does not load is tried again at once: it may have been replaced just then, and a process
+        without a release would refuse what its neighbours answer.
+        """
+        for _ in range(_FIRST_TRIES):
+            if self.current is None:
+                self.failures.clear()
+                self.look()
+            if self.current is not None or not self.failures:
+                break
+            self._stop.wait(_FIRST_WAIT_S)
         self._thread.start()
 
     def stop(self) -> None:

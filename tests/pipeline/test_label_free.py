@@ -29,6 +29,8 @@ def test_students_learn_what_colbert_makes_of_the_teachers_hits_and_evaluate_sho
     assert read_json(tmp_path / "data/score/late/report.json")["texts"] == 120
     metrics = json.loads((tmp_path / "reports/metrics.json").read_text())
     for dataset in ("scifact", "medquad"):
-        assert set(metrics["datasets"][dataset]) == {"bm25", "teacher", "late", "static", "1l"}
+        assert set(metrics["datasets"][dataset]) == {"bm25", "teacher", "late", "static", "1l"} | {
+            f"{dense}+bm25" for dense in ("teacher", "static", "1l")
+        }
     assert set(metrics["latency"]) == {"teacher", "static", "1l"}
     assert ">late<" in (tmp_path / "reports/report.html").read_text()

@@ -1,6 +1,7 @@
 """What the service serves while releases come, go and break."""
 
 import shutil
+from collections.abc import Hashable
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from steps.core.errors import TransientError, UserError
 from steps.serve import sources
 from steps.serve.metrics import Metrics
 from steps.serve.sources import FolderSource, project_of
+from steps.serve.systems import Served
 from steps.serve.watcher import DEFAULT, POLL, Watcher
 from steps.serving.release import load_release
 
@@ -102,6 +104,26 @@ def test_a_source_that_is_out_of_reach_and_a_release_that_is_gone_keep_serving(r
     watched.look()
     assert set(watched.failures) == {"b"}
     assert students(watched) == {"a": "static", "b": "2l"}
+
+
+def test_a_release_that_does_not_load_at_the_start_is_tried_again_before_requests_come(
+    releases: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("steps.serve.watcher._FIRST_WAIT_S", 0.0)
+    source = ToldSource({"a": releases / "static"})
+    real, tries = source.load, []
+
+    def load(name: str, key: Hashable) -> Served:
+        tries.append(name)
+        if len(tries) == 1:
+            raise UserError("replaced meanwhile")
+        return real(name, key)
+
+    monkeypatch.setattr(source, "load", load)
+    watched = Watcher(source, 60.0, Metrics())  # type: ignore[arg-type]
+    watched.start()
+    watched.stop()
+    assert students(watched) == {"a": "static"} and not watched.failures and len(tries) == 2
 
 
 def test_nothing_answers_before_the_first_release_is_there(released: Path, tmp_path: Path) -> None:
