@@ -10,13 +10,14 @@ LOGGER = logging.getLogger("slimtower.serve")
 
 
 class JsonLines(logging.Formatter):
-    """A record as JSON: time, level, event, and the fields of its `data`."""
+    """A record as JSON: time, level, process, event, and the fields of its `data`."""
 
     def format(self, record: logging.LogRecord) -> str:
         """One line. Of an exception its type and place are told, not its text, which may hold a query."""
         row: dict[str, Any] = {
             "at": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
+            "pid": record.process,
             "event": record.getMessage(),
         }
         row |= getattr(record, "data", {})
