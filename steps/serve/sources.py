@@ -42,7 +42,12 @@ class FolderSource:
     def load(self, name: str, key: Hashable) -> Served:
         """Load the release; TransientError when it was replaced meanwhile, so that its parts may be of two."""
         folder = next(path for path in self._folders() if path.name == name)
-        release = load_release(folder, THREADS)
+        try:
+            release = load_release(folder, THREADS)
+        except (OSError, UserError) as error:
+            if _key(folder) != key:
+                raise TransientError(f"{folder}: was replaced while it was loaded") from error
+            raise
         if _key(folder) != key:
             raise TransientError(f"{folder}: was replaced while it was loaded")
         made = stamp((folder / "manifest.json").stat().st_mtime)

@@ -16,14 +16,14 @@ pytestmark = [
 ]
 
 
-def log_of_100k_rows(folder: Path) -> Path:
-    """10,000 queries of two to six words, each shown five documents in two sessions; and scores of 300 queries."""
+def log_of_40k_rows(folder: Path) -> Path:
+    """4,000 queries of two to six words, each shown five documents in two sessions; and scores of 300 queries."""
     draw = random.Random(11)
     vocabulary = [f"w{i}" for i in range(900)]
     weights = [1 / (i + 1) for i in range(900)]
     queries, impressions = [], []
     documents = [document(f"d/{i}", f"Content {draw.randrange(4500)} of words {i % 40}.", f"t{i}") for i in range(5000)]
-    for i in range(10_000):
+    for i in range(4_000):
         words = draw.choices(vocabulary, weights, k=draw.randint(2, 6))
         split = "test" if i % 100 == 0 else "dev" if i % 100 == 1 else "train"
         suffix = "" if split == "train" else f" {split}{i}"
@@ -36,15 +36,15 @@ def log_of_100k_rows(folder: Path) -> Path:
                 impressions[-1]["session_id"] = f"s{i}-{session}"
     relevance: list[Row] = [
         {"query_id": f"d/q{i}", "doc_id": f"d/{n}", "score": draw.random()}
-        for i in range(2, 10_000, 33)
+        for i in range(2, 4_000, 33)
         for n in draw.sample(range(5000), 12)
     ]
-    assert len(impressions) == 100_000
+    assert len(impressions) == 40_000
     return write_log(folder, queries, documents, impressions, relevance)
 
 
 def test_duckdb_equals_spark(tmp_path: Path) -> None:
-    ingest = log_of_100k_rows(tmp_path / "ingest")
+    ingest = log_of_40k_rows(tmp_path / "ingest")
     outputs = []
     for engine in ("duckdb", "spark"):
         knobs = {
@@ -59,7 +59,7 @@ def test_duckdb_equals_spark(tmp_path: Path) -> None:
         outputs.append(mine_relevance(ingest, clicks, tmp_path / f"{engine}-relevance", **knobs))
     duckdb, spark = outputs
     triplets = read_table(duckdb, "triplets")
-    assert triplets.num_rows > 10_000
+    assert triplets.num_rows > 4_000
     assert len(set(triplets["source"].to_pylist())) == 4
     for name in ("associations", "triplets"):
         assert read_table(duckdb, name).equals(read_table(spark, name)), name

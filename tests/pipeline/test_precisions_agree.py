@@ -24,19 +24,20 @@ from steps.core.tracking import NullRun
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 SEEDS = (1, 2, 3)
 STUDENTS = ("static", "1l")
-ROUNDING = 0.004  # nDCG@10 that may differ besides: what a few of 150 queries gain or lose by rounding
+ROUNDING = 0.006  # nDCG@10 that may differ besides: what a few of 100 queries gain or lose by rounding
 SMALL: dict[str, Any] = {
     "ingest": {
         "sources": [
             {"name": "api", "kind": "api_docs", "packages": ["networkx"], "min_summary_words": 4,
-             "min_content_words": 12, "max_content_words": 40, "max_summary_documents": 4, "max_documents": 450,
-             "test_queries": 150, "dev_queries": 20}
+             "min_content_words": 12, "max_content_words": 40, "max_summary_documents": 4, "max_documents": 220,
+             "test_queries": 100, "dev_queries": 20}
         ]
     },
-    "teach": {"teacher": {"dense": {"epochs": 0.0, "max_document_length": 64}}},
+    "teach": {"teacher": {"dense": {"epochs": 0.0, "max_document_length": 48}}},
     "embed": {"parts": ["train_queries", "titles", "sentences"], "least_texts": 0},
     "distill": {
         "students": list(STUDENTS),
+        "max_length": 32,
         "repeats": {"generated_queries": 0.0, "unlabelled_queries": 0.0},
         "student": {"static": {"epochs": 6.0, "batch_size": 256}, "1l": {"epochs": 1.0, "batch_size": 64}},
     },
