@@ -136,4 +136,4 @@ lock: ## resolve pyproject.toml anew into the files of requirements/
 	@requirements/lock.sh
 
 clean: ## remove outputs, caches and runs; keeps .venv
-	@rm -rf $(filter-out data/rank data/score,$(wildcard data/*)) data/rank/*/ data/score/*/ models reports runs .cache mlflow.db mlartifacts
+	@rm -rf $(filter-out data/rank data/score,$(wildcard data/*)) data/rank/*/ data/score/*/ models reports runs site .cache mlflow.db mlartifacts
