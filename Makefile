@@ -8,7 +8,7 @@ export DVC_NO_ANALYTICS := true
 export MLFLOW_DISABLE_TELEMETRY := true
 export ORT_DISABLE_TELEMETRY := 1
 
-.PHONY: help setup setup-all demo run search serve test-fast test test-slow lint promote rollback bench-mine bench-serving bench-gate bench-release bench-distill-speed bench-distill bench-teachers bench-collapse test-integration images sbom lock mlflow airflow test-dags clean
+.PHONY: help setup setup-all demo run search serve test-fast test test-slow lint docs promote rollback bench-mine bench-serving bench-gate bench-release bench-distill-speed bench-distill bench-teachers bench-collapse test-integration images sbom lock mlflow airflow test-dags clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -62,6 +62,9 @@ lint: setup-all ## ruff, mypy, import-linter
 	@ruff format --check .
 	@mypy
 	@lint-imports
+
+docs: setup-all ## README and docs/ as a site with search, in site/; a broken link fails
+	@python -m pipeline.docs_site
 
 promote: setup ## make a release the champion if it is no worse: make promote [STUDENT=2l] (docs/tracking.md)
 	@python -m steps.promote --student "$$STUDENT"
@@ -133,4 +136,4 @@ lock: ## resolve pyproject.toml anew into the files of requirements/
 	@requirements/lock.sh
 
 clean: ## remove outputs, caches and runs; keeps .venv
-	@rm -rf $(filter-out data/rank data/score,$(wildcard data/*)) data/rank/*/ data/score/*/ models reports runs .cache mlflow.db mlartifacts
+	@rm -rf $(filter-out data/rank data/score,$(wildcard data/*)) data/rank/*/ data/score/*/ models reports runs site .cache mlflow.db mlartifacts

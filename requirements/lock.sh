@@ -16,14 +16,14 @@ trap 'rm -rf "$folder"' EXIT
 python3 -m venv "$folder/venv"
 pip="$folder/venv/bin/pip"
 "$pip" install --quiet ${CONSTRAINTS:+-c "$CONSTRAINTS"} torch==2.13.0
-"$pip" install --quiet ${CONSTRAINTS:+-c "$CONSTRAINTS"} ".[cpu]"
+"$pip" install --quiet ${CONSTRAINTS:+-c "$CONSTRAINTS"} ".[pipeline]"
 names() {
 	"$pip" freeze --exclude slimtower | sed 's/==.*/==/'
 }
 names >"$folder/run.names"
-"$pip" install --quiet ${CONSTRAINTS:+-c "$CONSTRAINTS"} ".[cpu,ir-datasets,lora,spark]"
+"$pip" install --quiet ${CONSTRAINTS:+-c "$CONSTRAINTS"} ".[pipeline,ir-datasets,lora,spark]"
 names >"$folder/extras.names"
-"$pip" install --quiet ${CONSTRAINTS:+-c "$CONSTRAINTS"} ".[cpu,dev]"
+"$pip" install --quiet ${CONSTRAINTS:+-c "$CONSTRAINTS"} ".[dev]"
 "$pip" freeze --exclude slimtower | grep -v '^nvidia-\|^cuda-\|^triton' | sed 's/+cpu//' >"$folder/all"
 "$folder/venv/bin/python" - "$folder" <<'END'
 import sys
@@ -42,10 +42,10 @@ END
 "$pip" install --quiet uv
 resolve() {
 	"$folder/venv/bin/uv" pip compile --quiet --python-version 3.11 --python-platform x86_64-manylinux_2_28 \
-		--no-header --no-annotate --no-emit-package setuptools --constraints "$folder/known" "$@"
+		--no-header --no-annotate --no-emit-package setuptools --no-emit-package faiss-cpu --constraints "$folder/known" "$@"
 }
 grep -v '^faiss-cpu==' "$folder/run.lock" >"$folder/known"
-resolve --extra gpu pyproject.toml >"$folder/resolved"
+resolve --extra pipeline --extra gpu pyproject.toml >"$folder/resolved"
 "$folder/venv/bin/python" - "$folder" <<'END'
 import re
 import sys

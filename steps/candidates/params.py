@@ -11,16 +11,29 @@ class CandidatesParams(Strict):
     """Who searches, with which queries, and how many documents are kept."""
 
     searchers: list[Literal["bm25", "dense"]]
+    """Who searches for training queries before a teacher is trained: bm25; dense: the embeddings of `base`. [] = none,
+    and then judgements train nothing.
+    """
     queries: Literal["judged", "all"]
-    max_queries: int = Field(ge=0)
-    dev_queries: int = Field(ge=0)
+    """judged: training queries with a relevant document; all: the others too, for a ranker (rank)."""
+    max_queries: int = Field(default=100_000, ge=0)
+    """Queries of those, drawn by seed; 0 = no limit."""
+    dev_queries: int = Field(default=300, ge=0)
+    """Judged dev queries besides, on which a ranker is measured."""
     depth: int = Field(ge=1)
-    base: Untrained
-    max_document_length: int = Field(ge=8)
-    batch_size: int = Field(ge=1)
-    shard_texts: int = Field(ge=1)
-    precision: Literal["auto", "fp32", "bf16"]
-    seed: int = Field(ge=0)
+    """Documents kept of each query and searcher."""
+    base: Untrained = "all-MiniLM-L6-v2"
+    """Of dense: the bundled name, a sentence-transformers folder or a Hugging Face name."""
+    max_document_length: int = Field(default=256, ge=8)
+    """Tokens of a document that it reads."""
+    batch_size: int = Field(default=64, ge=1)
+    """Texts it reads at once."""
+    shard_texts: int = Field(default=4096, ge=1)
+    """Texts written to the cache at once: what a killed run repeats at most."""
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    """`auto`: bf16 where the processor computes it natively, else fp32."""
+    seed: int = Field(default=7, ge=0)
+    """Draws the queries."""
 
     @model_validator(mode="after")
     def _each_once(self) -> Self:

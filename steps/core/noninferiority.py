@@ -18,9 +18,15 @@ class NonInferiority(Strict):
     """A candidate is no worse when, with this confidence, it loses less than `margin`, a share of the other's mean."""
 
     margin: float = Field(ge=0, lt=1)
+    """Share of the champion's nDCG@10 that the candidate may lose on a data set. The champion stays unless the
+    candidate is no worse, on every data set.
+    """
     confidence: float = Field(gt=0.5, lt=1)
+    """Probability with which it is to lose less: one-sided, paired bootstrap over the test queries."""
     resamples: int = Field(ge=1000)
+    """Resamplings of the queries."""
     seed: int = Field(ge=0)
+    """Draws the resamplings: the same evidence always gets the same decision."""
 
     def least(self, candidate: np.ndarray, champion: np.ndarray) -> np.ndarray:
         """One-sided lower bound of mean(candidate) - (1 - margin) mean(champion); the first axis is the queries.

@@ -20,7 +20,7 @@ _QUOTE = "'"
 class Strict(BaseModel):
     """Base of every section: frozen, without implicit conversion; an unknown key is an error."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True)
 
 
 _TRAINED = re.compile(r"(^|/)models/(teach|distill|release)(/|$)")  # outputs of this pipeline
@@ -123,9 +123,9 @@ def _complaint(item: Any, model: type[BaseModel]) -> str:
             hint = f"; did you mean {'.'.join([*keys[:-1], near[0]])}?" if near else ""
             return f"{key} is unknown{hint}"
         case "missing":
-            return f"{key} is missing; add it (the tracked params.yaml shows its default)"
+            return f"{key} is missing; add it (docs/params.md says what it is)"
         case "union_tag_not_found":
-            return f"{key} has no {item['ctx']['discriminator']}; add it (the tracked params.yaml shows its default)"
+            return f"{key} has no {item['ctx']['discriminator']}; add it (docs/params.md says what it is)"
         case "union_tag_invalid":
             told = item["ctx"]
             return f"{key}.{told['discriminator'].strip(_QUOTE)} is {told['tag']!r}; it may be {told['expected_tags']}"

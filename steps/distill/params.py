@@ -39,12 +39,14 @@ class Layers(Strict):
     """Some layers of the teacher, in this order; negative numbers count from the last."""
 
     layers: list[int] = Field(min_length=1)
+    """Of the teacher; negative numbers count from the last."""
 
 
 class Base(Strict):
     """A pretrained encoder with its own tokenizer: a sentence-transformers folder or a Hugging Face name."""
 
     base: str = Field(min_length=1)
+    """A sentence-transformers folder or a Hugging Face name; it has its own tokenizer."""
 
 
 class FreshEncoder(Strict):
@@ -54,10 +56,15 @@ class FreshEncoder(Strict):
     """
 
     layers: int = Field(ge=1)
+    """Layers of the transformer."""
     dim: int = Field(ge=8)
+    """Its width."""
     heads: int = Field(ge=1)
+    """Attention heads a layer."""
     vocabulary: int = Field(ge=0)
+    """New WordPiece tokens; 0 = the teacher's tokenizer."""
     pooling: Literal["mean", "cls"] = "mean"
+    """A text's embedding is the mean of its tokens, or the first token: cls."""
 
     @model_validator(mode="after")
     def _heads_divide_dim(self) -> Self:
@@ -70,20 +77,25 @@ class Fresh(Strict):
     """A transformer of random weights."""
 
     fresh: FreshEncoder
+    """The encoder."""
 
 
 class StaticEncoder(Strict):
     """One vector a token and their mean: no transformer at query time."""
 
     token_weights: Literal["idf", "uniform", "learned"] = "idf"
+    """What multiplies a vector at the start: idf, uniform or learned (idf, trained apart)."""
     added_words: int = Field(default=0, ge=0)
+    """Frequent words that become tokens of their own."""
     added_pairs: int = Field(default=0, ge=0)
+    """Frequent pairs of words that do."""
 
 
 class Static(Strict):
     """A static embedding: the teacher's embedding of each token."""
 
     static: StaticEncoder
+    """The table."""
 
 
 def _first_key(start: Any) -> str | None:
@@ -108,9 +120,16 @@ class Convergence(Strict):
     """When a student whose `epochs` are `auto` has learned enough."""
 
     min_steps: int = Field(ge=8)
+    """Training steps at least."""
     max_steps: int = Field(ge=8)
+    """Training steps at most."""
     max_minutes: float = Field(gt=0)
-    min_gain: float = Field(ge=0, lt=1)  # by a quarter more steps; steps.distill.length says of what
+    """Minutes at most."""
+    min_gain: float = Field(ge=0, lt=1)
+    """Share: it trains until a quarter more steps bring less than this on held-out texts, twice in a row; then the
+    learning rate falls to zero over a quarter of its steps. The gain is one of the cosine to the teacher, as a share
+    of what lies between the cosine of the teacher's mean vector and 1.
+    """
 
     @model_validator(mode="after")
     def _the_fewest_steps_are_within_the_most(self) -> Self:
@@ -123,12 +142,23 @@ class Phase(Strict):
     """Losses, the candidates that they compare, and how long and how fast they are trained."""
 
     losses: list[AnyLoss] = Field(min_length=1)
-    labels: Literal["train", "pseudo"] = "train"  # mined and judged positives, or the teacher's nearest document
+    """Their weighted sum is learned; `kind` says what each is. They see vectors in units of the teacher's mean length,
+    so that a temperature means the same for any teacher.
+    """
+    labels: Literal["train", "pseudo"] = "train"
+    """train: mined and judged positives of training queries; pseudo: the teacher's nearest document."""
     teacher_top_k: int = Field(default=0, ge=0)
-    epochs: Epochs
+    """Documents nearest to each text that it adds to the batch's candidates."""
+    epochs: Epochs = "auto"
+    """Passes over the texts (distill.repeats); auto: until it has converged (distill.convergence)."""
     learning_rate: float = Field(gt=0)
+    """Of AdamW; of a static embedding, that of vectors of length 1."""
     curriculum: float = Field(default=0.0, ge=0, lt=1)
-    targets: Literal["stored", "online", "joint"] = "stored"  # what embed wrote, or the index teacher runs, or trains
+    """Share of the steps, at the start, that see titles, sentences and spans alone."""
+    targets: Literal["stored", "online", "joint"] = "stored"
+    """stored; online: the teacher runs along, slower, the same student; joint: it trains along, with towers:
+    symmetric, for bench alone.
+    """
 
     def needs(self, need: Need) -> list[Loss]:
         """The losses that need it."""
@@ -176,14 +206,26 @@ class StudentParams(Phase):
     """A student: what it starts from, what it learns, and how long and how fast."""
 
     start: Start
-    batch_size: int = Field(ge=1)
-    warmup_ratio: float = Field(ge=0, lt=1)
+    """What it starts from. It ends in a projection to the teacher's dimension where its own differs."""
+    batch_size: int = Field(default=128, ge=1)
+    """Texts a step."""
+    warmup_ratio: float = Field(default=0.05, ge=0, lt=1)
+    """Share of the steps in which the learning rate rises from 0."""
     weight_decay: float = Field(default=0.0, ge=0)
-    embedding_lr_multiplier: float = Field(default=1.0, gt=0)  # of the learning rate of token embeddings
+    """Of AdamW."""
+    embedding_lr_multiplier: float = Field(default=1.0, gt=0)
+    """Factor of the learning rate of token embeddings."""
     # over the teacher's frozen documents, over the student's own, or the teacher's document tower trains along
     towers: Literal["asymmetric", "symmetric", "joint"] = "asymmetric"
+    """asymmetric: over the teacher's frozen documents; symmetric: over the student's own, which cannot be released;
+    joint: the teacher's own document tower trains along, nor can that.
+    """
     max_document_length: int = Field(default=128, ge=4)
-    then: list[Phase] = Field(default_factory=list)  # further trainings, one after the other
+    """Tokens of a document that its own document tower reads."""
+    then: list[Phase] = Field(default_factory=list)
+    """Further trainings, one after the other. One that learns scores of score.teachers sees the texts alone that one
+    of them scored.
+    """
 
     @property
     def phases(self) -> list[Phase]:
@@ -215,14 +257,25 @@ class DistillParams(Strict):
     """The students, and what they all share."""
 
     students: list[StudentName] = Field(min_length=1)
+    """Each is distilled, released and evaluated; `student` may describe more."""
     seed: int
+    """Of new weights, the held-out texts and their order."""
     repeats: dict[Part, Repeats]
+    """How often an epoch sees each text of a part: 1 once, 0 never, 2.5 twice and half of them a third time. A part
+    without texts is left out, and a line says so.
+    """
     required_parts: list[Part] = Field(default_factory=list)
+    """Parts whose absence stops the run."""
     max_length: int = Field(ge=4)
+    """Tokens of an alignment text that a student reads."""
     validation_texts: int = Field(ge=1)
+    """Texts held out to watch the cosine to the teacher."""
     precision: Literal["auto", "fp32", "bf16"]
+    """`auto`: bf16 where the processor computes it natively, else fp32."""
     convergence: Convergence
+    """When a student whose epochs are auto has learned enough."""
     student: dict[StudentName, StudentParams]
+    """The students by name: a start, losses, and how they are trained."""
 
     def described(self, student: str) -> StudentParams:
         """What `student` says of one student; UserError for a name that it does not have."""

@@ -12,13 +12,33 @@ class EmbedParams(Strict):
     """Which texts the teacher embeds, and how."""
 
     parts: list[Part] = Field(min_length=1)
-    max_words: int = Field(ge=1)
+    """Texts on which students are aligned, in this order; a text belongs to the first part that has it: train_queries,
+    generated_queries, titles, sentences (of the corpus), unlabelled_queries; spans: windows of consecutive words of
+    each document, as long as training queries are; perturbed_queries: each training query with one or two typos, or,
+    where the teacher tells them apart, in another case; random_queries: the control of generated_queries, as many
+    random draws of words of the training queries.
+    """
+    max_words: int = Field(default=48, ge=1)
+    """Words; a longer text is cut: queries are short, and long texts cost training time."""
     max_part_texts: int = Field(ge=0)
+    """Texts; a larger part is sampled down to this; 0 = no limit."""
     least_texts: int = Field(ge=0)
-    spans_per_document: int = Field(ge=1)
-    case_share: float = Field(ge=0, le=1)
+    """Where the parts give fewer texts, spans of the documents make up for it: of mixed lengths, some of them two
+    short ones joined; as many of each document as it takes. 0 = off.
+    """
+    spans_per_document: int = Field(default=1, ge=1)
+    """Windows, of the part spans, where `parts` names it."""
+    case_share: float = Field(default=0.25, ge=0, le=1)
+    """Share of perturbed_queries in UPPER, Title or lower case; the rest has typos, as all have for an uncased
+    teacher.
+    """
     neighbours: int = Field(ge=1)
-    precision: Literal["auto", "fp32", "bf16"]
-    batch_size: int = Field(ge=1)
-    shard_texts: int = Field(ge=1)
-    seed: int
+    """Documents nearest to each text that are kept: as many as students and scorers can have."""
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    """`auto`: bf16 where the processor computes it natively, else fp32."""
+    batch_size: int = Field(default=64, ge=1)
+    """Texts the teacher reads at once."""
+    shard_texts: int = Field(default=4096, ge=1)
+    """Texts written to the cache at once: what a killed run repeats at most."""
+    seed: int = 7
+    """Draws the sample of a part that is too large, spans, perturbed and random queries."""

@@ -18,29 +18,69 @@ class EvaluateParams(Strict):
     """How quality, retention and speed are measured, and what the chosen student may take."""
 
     budget_ms: float = Field(ge=0)
-    faster_student: Faster
-    earlier_towers: bool
+    """Milliseconds, text to embedding, one query on one thread, p50: of the students within it the fastest that is no
+    worse than the best on dev is chosen, and the runner-up recorded; 0.0 = no budget.
+    """
+    faster_student: Faster = "if_no_worse"
+    """No worse is judged by margin and confidence of promote.policy, on every data set. if_no_worse: a faster student
+    has to be shown to be so, which takes many dev queries; unless_worse: it goes first unless it is shown to be worse.
+    """
+    earlier_towers: bool = False
+    """Whether what the teacher was before its training, its base and each earlier round, is measured and compared with
+    it as well. Each of them reads the whole corpus once, which takes as long as `embed` takes for it.
+    """
     fused: bool
+    """Whether the teacher and every student are measured fused with BM25 as well, by the fusion that is best on dev."""
     rerankers: list[Name]
-    rerank_depth: int = Field(ge=1)
-    splits: list[Literal["dev", "test"]] = Field(min_length=1)
+    """Cross encoders and late interaction models of teach.teachers and rank.rankers that put the first rerank_depth
+    hits of the index's teacher into their own order, each a system of its own; [] = none.
+    """
+    rerank_depth: int = Field(default=100, ge=1)
+    """Hits that they order."""
+    splits: list[Literal["dev", "test"]] = Field(default=["test", "dev"], min_length=1)
+    """test is reported and promoted on; dev is what knobs are chosen on."""
     measures: list[str]
-    min_relevance: dict[str, Annotated[int, Field(ge=1)]]
-    ignore_identical_ids: bool
-    as_one: list[str]
-    k: int = Field(ge=1000)
-    run_depth: int = Field(ge=10)
-    batch_size: int = Field(ge=1)
-    latency_queries: int = Field(ge=10)
-    throughput_queries: int = Field(ge=1)
-    throughput_batch: int = Field(ge=1)
-    bootstrap_samples: int = Field(ge=100)
-    examples: int = Field(ge=0)
+    """By ir-measures' names, as trec_eval computes them: nDCG@k, RR@k, AP@k, R@k, P@k, Success@k; R(rel=2)@100 counts
+    documents from grade 2 on. Answer@k: share of the queries with an answer string in their first k documents
+    (answers.jsonl of a BEIR folder); AUC-REL and AUC-SAT: over all judged pairs, by relevance and by satisfaction.
+    nDCG@10 is always measured.
+    """
+    min_relevance: dict[str, Annotated[int, Field(ge=1)]] = Field(default={})
+    """Grade from which a document is relevant, by data set, where not 1: {trec_dl: 2}; not for nDCG."""
+    ignore_identical_ids: bool = False
+    """Whether a hit that has the query's own id is dropped, as BEIR does (ArguAna, Quora)."""
+    as_one: list[str] = Field(default=["cqadupstack"])
+    """Data sets named cqadupstack-... count as one, by the mean over them."""
+    k: int = Field(default=1000, ge=1000)
+    """Hits a query for the measures; AP@1000 needs 1000."""
+    run_depth: int = Field(default=100, ge=10)
+    """Hits a query written to reports/runs (TREC files); 1000 lets them reproduce AP@1000."""
+    batch_size: int = Field(default=64, ge=1)
+    """Queries encoded at once while quality is measured."""
+    latency_queries: int = Field(default=200, ge=10)
+    """Test queries timed one by one for p50 and p99."""
+    throughput_queries: int = Field(default=256, ge=1)
+    """Test queries timed in batches for queries/s (repeated when there are fewer)."""
+    throughput_batch: int = Field(default=32, ge=1)
+    """Queries a batch of that throughput."""
+    bootstrap_samples: int = Field(default=2000, ge=100)
+    """Resamplings of the queries for the interval around the retention."""
+    examples: int = Field(default=5, ge=0)
+    """Dev queries shown on which the best student loses most, and as many on which it gains most."""
     slices: dict[str, str]
-    slice_table: str
-    perturbations: list[Perturbation]
-    perturbed_queries: int = Field(ge=0)
-    seed: int = Field(ge=0)
+    """Slices of the test queries of your own, beside those by length, words unseen in training and form: a name and a
+    regular expression that their text holds, e.g. {sizes: '\\bsize \\d+'}. Reported from 20 queries on.
+    """
+    slice_table: str = ""
+    """Or a table (Parquet, .csv, .tsv) with the columns query_id, as in data/ingest, and slice; "" = none. DVC does
+    not see it change: then run the stage with `dvc repro -f -s evaluate`.
+    """
+    perturbations: list[Perturbation] = Field(default=["typos", "word_order", "prefix"])
+    """Changes of test queries that teacher and students are measured under; [] = none."""
+    perturbed_queries: int = Field(default=200, ge=0)
+    """Test queries of a data set that are changed, drawn by seed."""
+    seed: int = Field(default=13, ge=0)
+    """Draws the timed queries and the resamplings."""
 
     @property
     def by_query(self) -> list[str]:

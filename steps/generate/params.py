@@ -10,15 +10,24 @@ from steps.core.params import Strict
 class SmallBartParams(Strict):
     """The BART that is trained inside the stage when `generate.model` is empty."""
 
-    d_model: int = Field(ge=8)
-    layers: int = Field(ge=1)
-    heads: int = Field(ge=1)
-    vocabulary: int = Field(ge=300)
-    corpus_texts: int = Field(ge=0)
-    mask_ratio: float = Field(gt=0, lt=1)
-    epochs: float = Field(gt=0)
-    batch_size: int = Field(ge=1)
-    learning_rate: float = Field(gt=0)
+    d_model: int = Field(default=192, ge=8)
+    """Width."""
+    layers: int = Field(default=2, ge=1)
+    """Layers of the encoder, and as many of the decoder."""
+    heads: int = Field(default=4, ge=1)
+    """Attention heads a layer."""
+    vocabulary: int = Field(default=6000, ge=300)
+    """Byte-level BPE tokens, trained on the same texts."""
+    corpus_texts: int = Field(default=3000, ge=0)
+    """Titles and sentences of the corpus that train along with the training queries."""
+    mask_ratio: float = Field(default=0.3, gt=0, lt=1)
+    """Chance of each token to be masked in training: more than when writing, as only masked tokens teach anything."""
+    epochs: float = Field(default=1.2, gt=0)
+    """Passes over the texts."""
+    batch_size: int = Field(default=32, ge=1)
+    """Texts a step."""
+    learning_rate: float = Field(default=2.0e-3, gt=0)
+    """Of AdamW, with 100 warm-up steps and linear decay."""
 
     @model_validator(mode="after")
     def _heads_divide_width(self) -> Self:
@@ -31,22 +40,39 @@ class GenerateParams(Strict):
     """Generation of new queries: one a sigma and source, which is a training query or a text of a document."""
 
     model: str
-    mask_ratio: float = Field(ge=0, lt=1)
-    sigmas: list[Annotated[float, Field(ge=0)]] = Field(min_length=1)
-    do_sample: bool
-    temperature: float = Field(gt=0)
-    top_k: int = Field(ge=0)
-    beams: int = Field(ge=1)
-    max_tokens: int = Field(ge=4)
-    batch_size: int = Field(ge=1)
+    """"" = the small BART below, trained in the stage; else a seq2seq folder or name (facebook/bart-base)."""
+    mask_ratio: float = Field(default=0.1, ge=0, lt=1)
+    """Chance of each token to be masked; every query loses at least one token (0 = none)."""
+    sigmas: list[Annotated[float, Field(ge=0)]] = Field(default=[0.1, 0.2], min_length=1)
+    """Deviations of the noise between encoder and decoder; one new query a sigma and training query."""
+    do_sample: bool = True
+    """Draw tokens (seeded) instead of taking the likeliest."""
+    temperature: float = Field(default=0.7, gt=0)
+    """Of the draw; below 1 = closer to the likeliest."""
+    top_k: int = Field(default=10, ge=0)
+    """Tokens to draw from; 0 = all."""
+    beams: int = Field(default=1, ge=1)
+    """Beams; beam search when above 1."""
+    max_tokens: int = Field(default=32, ge=4)
+    """Tokens of a query, read and written; the rest is cut."""
+    batch_size: int = Field(default=256, ge=1)
+    """Queries written at once."""
     max_queries: int = Field(ge=0)
+    """Training queries to start from, drawn by seed when there are more; 0 = generate nothing."""
     least_sources: int = Field(ge=0)
-    document_model: str
-    document_tokens: int = Field(ge=8)
-    judge: str = Field(min_length=1)
-    judge_sample: int = Field(ge=1)
-    seed: int = Field(ge=0)
-    small: SmallBartParams
+    """Where there are fewer, titles and sentences of documents make up for them."""
+    document_model: str = ""
+    """Writes from least_sources documents, read whole: a doc2query model, seq2seq folder or name."""
+    document_tokens: int = Field(default=256, ge=8)
+    """Tokens of a document, which it reads."""
+    judge: str = Field(default="all-MiniLM-L6-v2", min_length=1)
+    """Tower whose cosines between new query and source the report gives."""
+    judge_sample: int = Field(default=500, ge=1)
+    """New queries a sigma that it judges."""
+    seed: int = Field(default=7, ge=0)
+    """Of the draws and the training."""
+    small: SmallBartParams = SmallBartParams()
+    """Only with model: ""."""
 
     @model_validator(mode="after")
     def _document_model_has_documents(self) -> Self:

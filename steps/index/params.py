@@ -12,23 +12,46 @@ Kind = Literal["flat", "ivfflat", "ivfpq", "hnsw", "sq8", "binary"]
 class SemanticIdParams(Strict):
     """Semantic IDs: residual k-means codes of every document; codes are stored in 16 bits."""
 
-    levels: int = Field(ge=0, le=64)
-    codes: int = Field(ge=2, le=32767)
+    levels: int = Field(default=6, ge=0, le=64)
+    """Codes of a document; 0 = none."""
+    codes: int = Field(default=256, ge=2, le=32767)
+    """Centroids a level."""
 
 
 class IndexParams(Strict):
     """How the teacher's document embeddings are indexed; the exact index is always built."""
 
     kind: Kind
-    factory: str
+    """What is served beside the exact index. flat: nothing; ivfflat: inverted lists of whole vectors, little to lose,
+    nothing saved; ivfpq: inverted lists of 4-bit product codes behind an OPQ rotation, candidates re-ranked with 8
+    bits a dimension; hnsw: a graph over whole vectors, the fastest on large corpora, and the largest; sq8: 8 bits a
+    dimension, scanned; binary: 1 bit a dimension (RaBitQ), scanned, candidates re-ranked with 8 bits a dimension. The
+    larger the corpus, the more lists; fewer than 624 documents are scanned whole, whatever the kind.
+    """
+    factory: str = ""
+    """A faiss factory string in place of the kind's own, such as "IVF1024,SQ8" or "HNSW32,RFlat"."""
     target_recall: float = Field(gt=0, le=1)
-    training_vectors: int = Field(ge=1)
-    recall_queries: int = Field(ge=1)
-    shard_vectors: int = Field(ge=0)
-    dim: int = Field(ge=0)
-    retrain_after: float = Field(ge=0)
-    semantic_ids: SemanticIdParams
-    seed: int = Field(ge=0)
+    """Recall@10 against the exact index, on dev queries, that the search settings (lists probed, graph nodes visited,
+    candidates re-ranked) are chosen to reach; when none does, the best is kept and the stage says so. A list that is
+    not probed hides first hits as often as tenth ones, so expect nDCG@10 to lose about 1 - recall.
+    """
+    training_vectors: int = Field(default=100_000, ge=1)
+    """Vectors drawn to train centroids and quantisers."""
+    recall_queries: int = Field(default=500, ge=1)
+    """Queries, dev where there are any, with which recall is measured."""
+    shard_vectors: int = Field(default=0, ge=0)
+    """Vectors a shard, 0 = one piece; merged where the kind can, else searched together."""
+    dim: int = Field(default=0, ge=0)
+    """First dimensions that are kept, renormalised (for teachers trained like that); 0 = all."""
+    retrain_after: float = Field(default=0.2, ge=0)
+    """Documents that come and go since centroids and quantisers were trained, as a share of those trained on, above
+    which the index is trained anew; below, it is brought up to date from its last state under SLIMTOWER_CACHE. A run
+    over a past window always trains.
+    """
+    semantic_ids: SemanticIdParams = SemanticIdParams()
+    """Residual k-means codes of each document."""
+    seed: int = Field(default=7, ge=0)
+    """Of the training."""
 
     @model_validator(mode="after")
     def _flat_has_no_factory(self) -> "IndexParams":

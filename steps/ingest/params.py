@@ -47,34 +47,55 @@ class ApiDocsSource(Strict):
     """The embedded default: API documentation of installed Python packages."""
 
     kind: Literal["api_docs"]
+    """The documentation of installed packages, read from their source files, never imported; needs no download."""
     name: SourceName
+    """Of the data set."""
     packages: list[PackageName] = Field(min_length=1)
-    min_summary_words: int = Field(ge=1)
-    min_content_words: int = Field(ge=1)
-    max_content_words: int = Field(ge=1)
-    max_summary_documents: int = Field(ge=1)
-    max_documents: int = Field(ge=1)
-    test_queries: int = Field(ge=1)
-    dev_queries: int = Field(ge=0)
+    """Packages that are read; their locked versions fix the corpus."""
+    min_summary_words: int = Field(default=4, ge=1)
+    """Words; a shorter summary is no query."""
+    min_content_words: int = Field(default=12, ge=1)
+    """Words; a shorter docstring is no document."""
+    max_content_words: int = Field(default=120, ge=1)
+    """Words; a document is cut here, as embedding time grows with it."""
+    max_summary_documents: int = Field(default=4, ge=1)
+    """Documents; a summary shared by more is boilerplate: it and they are left out."""
+    max_documents: int = Field(default=6000, ge=1)
+    """Documents, drawn by seed; large packages give way first."""
+    test_queries: int = Field(default=1200, ge=1)
+    """Queries. Queries, not documents, are split; every document stays in the corpus."""
+    dev_queries: int = Field(default=600, ge=0)
+    """Queries; the rest is train."""
 
 
 class RelevanceColumns(Strict):
     """What a relevance table calls its columns; it needs one of the two that name a query."""
 
     query_id: Name = "query_id"
+    """Column of the query's id."""
     query: Name = "query"
+    """Column of the query's text."""
     doc_id: Name = "doc_id"
+    """Column of the document's id."""
     score: Name = "score"
+    """Column of the ranker's score."""
 
 
 class BeirSource(Strict):
     """A folder in BEIR's layout, plain or gzip, on disk or s3://; `relevance` is a table of scores, "" = none."""
 
     kind: Literal["beir"]
+    """A folder in BEIR's layout. `answers.jsonl` in it, a line `{_id: query id, answers: [text]}`, has answer strings;
+    a fourth column of its qrels is a second label, satisfaction.
+    """
     name: SourceName
+    """Of the data set."""
     path: Name
+    """Folder with corpus.jsonl or corpus.jsonl.gz, or s3://bucket/prefix."""
     relevance: str = ""
+    """Table of a ranker's scores: a query, a document and a score a row; "" = none."""
     relevance_columns: RelevanceColumns = RelevanceColumns()
+    """What that table calls its columns."""
 
 
 class MsMarcoSource(Strict):
@@ -85,10 +106,15 @@ class MsMarcoSource(Strict):
     """
 
     kind: Literal["ms_marco"]
+    """A folder of MS MARCO's TSV files."""
     name: SourceName
+    """Of the data set."""
     path: Name
+    """Folder of the TSV files, plain or gzip."""
     triplets: str = ""
+    """File of training triplets, such as qidpidtriples.train.full.2.tsv.gz, in the folder or by path; "" = none."""
     max_triplets: int = Field(default=0, ge=0)
+    """Triplets drawn of them by seed; 0 = all (400 million in the full file)."""
 
     @property
     def triplets_location(self) -> str:
@@ -101,59 +127,88 @@ class IrDatasetsSource(Strict):
     """A data set of the package ir_datasets by its id, such as `beir/scifact`."""
 
     kind: Literal["ir_datasets"]
+    """A data set of the package ir_datasets."""
     name: SourceName
+    """Of the data set."""
     id: Name
+    """Its id, such as beir/scifact."""
 
 
 class CorpusColumns(Strict):
     """What a corpus file calls its columns; a title or topic that is not named here may be absent."""
 
     doc_id: Name = "doc_id"
+    """Column of the document's id."""
     title: Name = "title"
+    """Column of the title."""
     topic: Name = "topic"
+    """Column of the topic."""
     content: Name = "content"
+    """Column of the text."""
 
 
 class LogColumns(Strict):
     """What a click log calls its columns; without `session_id`, each query at each time is a session."""
 
     query: Name
+    """Column of the text that was searched for."""
     doc_id: Name
+    """Column of the document's id, one of the corpus."""
     rank: Name
+    """Column of the rank; 1 = the first result."""
     clicked: Name
+    """Column that says whether it was clicked: true/false or 1/0."""
     timestamp: Name
+    """Column of the time: ISO 8601 (UTC where it names no zone), or unix seconds or milliseconds."""
     session_id: str = ""
+    """Column of the session; "" = each query at each time is a session."""
     query_id: str = ""
+    """Column of your ids of queries, where a relevance table names these; "" = none."""
 
 
 class LogSource(Strict):
     """What every search log has: the documents that it names, and when its test begins."""
 
     name: SourceName
+    """Of the data set."""
     corpus: Name
+    """Table of the documents that the log names: JSONL, CSV, TSV or Parquet, local or s3://."""
     corpus_columns: CorpusColumns = CorpusColumns()
+    """What the corpus calls its columns."""
     relevance: str = ""
+    """Table of a ranker's scores: a query, a document and a score a row; "" = none."""
     relevance_columns: RelevanceColumns = RelevanceColumns()
+    """What that table calls its columns."""
     test_from: Moment
-    validation_fraction: float = Field(ge=0, lt=1)
+    """ISO date or time (UTC); queries first seen from then on are test, judged by their clicks."""
+    validation_fraction: float = Field(default=0.1, ge=0, lt=1)
+    """Share of the other queries that is dev."""
     simulated: bool = False
+    """Whether the report says that the searches were simulated."""
 
 
 class ClickLogSource(LogSource):
     """A table of impressions: one row for each document that a search showed."""
 
     kind: Literal["click_log"]
+    """A table of impressions; see recipes/click_log.yaml."""
     path: Name
+    """Folder or file of the impressions, by day (`dt=2026-01-31/`) where they are large; local or s3://."""
     columns: LogColumns
+    """What the table calls its columns."""
 
 
 class UbiSource(LogSource):
     """Searches and events in the schema of User Behavior Insights 1.x."""
 
     kind: Literal["ubi"]
+    """A search log in the schema of User Behavior Insights; see recipes/ubi.yaml."""
     queries: Name
+    """Folder or file of the index ubi_queries, JSONL or Parquet."""
     events: Name
+    """Folder or file of the index ubi_events."""
     click_actions: list[Name] = Field(default=["click"], min_length=1)
+    """Events that count as clicks; click_through and purchase are others."""
 
 
 Source = Annotated[
@@ -165,27 +220,46 @@ Source = Annotated[
 class ClickParams(Strict):
     """The position-biased click model of the simulated sessions."""
 
-    sessions_per_query: int = Field(ge=0)
-    results_per_session: int = Field(ge=1)
-    propensity_exponent: float = Field(ge=0)
-    click_if_relevant: float = Field(ge=0, le=1)
-    click_if_not: float = Field(ge=0, le=1)
+    sessions_per_query: int = Field(default=5, ge=0)
+    """Sessions a training query."""
+    results_per_session: int = Field(default=10, ge=1)
+    """Documents that a session shows."""
+    propensity_exponent: float = Field(default=1.0, ge=0)
+    """A result at rank r is examined with probability (1/r) to the power of this."""
+    click_if_relevant: float = Field(default=0.9, ge=0, le=1)
+    """Probability of a click on an examined relevant result."""
+    click_if_not: float = Field(default=0.05, ge=0, le=1)
+    """Probability of a click on an examined irrelevant one."""
 
 
 class IngestParams(Strict):
-    """Section `ingest` of params.yaml."""
+    """Which data is read, what counts as a usable row, how sessions are simulated."""
 
-    seed: int = Field(ge=0)
+    seed: int = Field(default=7, ge=0)
+    """Of the splits, the cut of the corpus and the simulated sessions."""
     sources: list[Source] = Field(min_length=1)
+    """Each source becomes one data set."""
     document: Template
+    """What a document's text is, to BM25 and to every tower: the fields title, topic and content and what stands
+    between them; content must be there. An empty field is left out with the text in front of it. Full stops and spaces
+    of which the text between fields is made are taken from both ends. With topics: `{title} {topic} {content}`.
+    """
     since: Moment
+    """ISO date or time (UTC) from which on searches of click_log and ubi are read; "" = all."""
     until: Moment
+    """ISO date or time (UTC) before which they are read; files of date partitions outside are not even fetched."""
     unlabelled_queries: str
-    term_scores: str
-    max_reject_ratio: float = Field(ge=0, le=1)
-    max_query_words: int = Field(ge=1)
-    dev_fraction: float = Field(ge=0, lt=1)
-    clicks: ClickParams
+    """TSV (or .gz) of unlabelled queries, `text` or `source<TAB>text` a line; "" = none."""
+    term_scores: str = ""
+    """TSV (or .gz) of `term<TAB>score`, how much a term matters, above 0; "" = none."""
+    max_reject_ratio: float = Field(default=0.01, ge=0, le=1)
+    """Share of a file's rows that cannot be used above which the stage fails."""
+    max_query_words: int = Field(default=200, ge=1)
+    """Words; a longer query is rejected."""
+    dev_fraction: float = Field(default=0.2, ge=0, lt=1)
+    """Share of the train queries of a BEIR folder without dev qrels that becomes dev."""
+    clicks: ClickParams = ClickParams()
+    """The simulated sessions of api_docs (train queries only)."""
 
     @model_validator(mode="after")
     def _names_are_distinct(self) -> Self:

@@ -11,36 +11,69 @@ class DebiasParams(Strict):
     """Whether clicks are weighed by the inverse of their rank's propensity, and how propensities are estimated."""
 
     method: Literal["none", "ipw"]
-    max_rank: int = Field(ge=2)
-    clip: float = Field(ge=1)
-    max_pairs: int = Field(ge=1)
-    iterations: int = Field(ge=1)
-    tolerance: float = Field(gt=0)
+    """ipw: a click counts 1 / propensity of its rank, estimated from the log."""
+    max_rank: int = Field(default=10, ge=2)
+    """Rank; lower ones share the propensity of this one."""
+    clip: float = Field(default=10.0, ge=1)
+    """Most that a click counts."""
+    max_pairs: int = Field(default=200_000, ge=1)
+    """Query-document pairs, seen at two ranks or more, that the estimate is made from."""
+    iterations: int = Field(default=1000, ge=1)
+    """Steps of the estimate, at most."""
+    tolerance: float = Field(default=1.0e-5, gt=0)
+    """Largest relative change of a propensity in a step at which it stops."""
 
 
 class MineParams(Strict):
     """How triplets are mined from the click log and a ranker's scores (ScalingNote, Section 4.1)."""
 
     engine: Literal["duckdb", "spark"]
-    memory_limit: str = Field(pattern=r"^[1-9][0-9]*(\.[0-9]+)? ?(MB|GB|TB|MiB|GiB|TiB)$")
-    spark_master: str = Field(min_length=1)
+    """duckdb: in this process; spark: the same expressions on spark_master (extra `spark`, Java 17)."""
+    memory_limit: str = Field(default="2GB", pattern=r"^[1-9][0-9]*(\.[0-9]+)? ?(MB|GB|TB|MiB|GiB|TiB)$")
+    """Memory of DuckDB (Spark: of the driver); what does not fit spills to disk beside the output."""
+    spark_master: str = Field(default="local[2]", min_length=1)
+    """Such as spark://host:7077, yarn or k8s://...; driver and executors must share the output's folder."""
     planner: Literal["idf", "occlusion", "table"]
-    planner_model: Untrained
-    click_threshold: float = Field(ge=0.01, lt=1)  # a query offers every set of its terms above it
-    click_top_terms: int = Field(ge=1, le=4)
+    """How the importance of a query's terms is found; those of a query sum to 1. idf: share of the query's total idf
+    over the training queries; occlusion: how far the embedding of planner_model moves when the term is left out;
+    table: your own, ingest.term_scores.
+    """
+    planner_model: Untrained = "all-MiniLM-L6-v2"
+    """Of occlusion; never the trained teacher."""
+    click_threshold: float = Field(ge=0.01, lt=1)
+    """Importance: q1 also gets q2's clicks when each of q1's top terms has more than this in q2. Higher = fewer,
+    closer associations; the cost of mining falls with it.
+    """
+    click_top_terms: int = Field(default=2, ge=1, le=4)
+    """How many of q1's terms must be that important in q2 (2 in the paper)."""
     relevance_threshold: float = Field(ge=0.01, lt=1)
-    relevance_top_terms: int = Field(ge=1, le=4)
-    judged_skip: int = Field(ge=0)
-    judged_depth: int = Field(ge=1)
-    relevance_skip: int = Field(ge=1)
-    relevance_depth: int = Field(ge=2)
-    min_terms: int = Field(ge=1)
-    max_associations: int = Field(ge=1)
-    max_positives: int = Field(ge=1)
-    max_negatives: int = Field(ge=1)
+    """Importance: two queries share their relevant documents when that holds both ways."""
+    relevance_top_terms: int = Field(default=4, ge=1, le=4)
+    """Terms, as click_top_terms (4 in the paper)."""
+    judged_skip: int = Field(default=10, ge=0)
+    """Ranks of a searcher of `candidates` that give a judged query no hard negative, as what is ranked high may be
+    relevant though nobody said so.
+    """
+    judged_depth: int = Field(default=60, ge=1)
+    """The last rank that gives one. Documents judged irrelevant always do."""
+    relevance_skip: int = Field(default=10, ge=1)
+    """Ranks of a ranker's documents, from the second on, that may be relevant and are left out."""
+    relevance_depth: int = Field(default=50, ge=2)
+    """The last rank that is a candidate for hard negatives; the first is the positive."""
+    min_terms: int = Field(default=2, ge=1)
+    """Distinct terms; queries of fewer take no part in associations."""
+    max_associations: int = Field(default=20, ge=1)
+    """Source queries of one query at most, the strongest first."""
+    max_positives: int = Field(default=8, ge=1)
+    """Positives a query, from its own and again through associations: the most clicked first."""
+    max_negatives: int = Field(default=32, ge=1)
+    """Documents that a query offers as hard negatives, drawn from what it was shown and not clicked."""
     multi_hop_weight: float = Field(gt=0, le=1)
+    """Mean weight of a multi-hop triplet in training; one-hop triplets have the mean 1."""
     debias: DebiasParams
-    seed: int
+    """Clicks weighed by the inverse of their rank's propensity."""
+    seed: int = 7
+    """Draws negatives and the report's samples."""
 
     @model_validator(mode="after")
     def _some_ranks_are_left(self) -> Self:

@@ -12,13 +12,23 @@ class Policy(NonInferiority):
     """When a candidate may replace the champion. Qualities are nDCG@10, between 0 and 1."""
 
     floors: dict[str, float]
+    """Least nDCG@10 by data set or slice, always: {api: 0.5, "api/up to 4 words": 0.4}."""
     first_floor: float = Field(ge=0, le=1)
-    slice_words: list[int]
-    slice_loss: float = Field(ge=0, le=1)
-    slice_queries: int = Field(ge=1)
+    """Least nDCG@10 on a data set on which there is no champion to compare with."""
+    slice_words: list[int] = Field(default=[4, 8])
+    """Words: slices by length of the query, up to 4 words, 5 to 8 words, 9 words and more."""
+    slice_loss: float = Field(default=0.05, ge=0, le=1)
+    """Largest share of the champion's nDCG@10 that one slice may lose."""
+    slice_queries: int = Field(default=100, ge=1)
+    """Queries; slices of fewer are too noisy to refuse on."""
     slices: Literal["warn", "block"]
+    """What a slice of the evaluation's report (reports/slices.parquet) does that surely loses more than the margin,
+    with the confidence over all such slices together: warn, or block. Slices by slice_words always block.
+    """
     max_p50_ms: float = Field(gt=0)
-    max_index_bytes: int = Field(gt=0)
+    """Milliseconds, text to embedding, one query, one thread; of a release that fuses with BM25, text to hits."""
+    max_index_bytes: int = Field(default=1_000_000_000, gt=0)
+    """Bytes below index/ and lexical/ of the release."""
 
     @field_validator("slice_words")
     @classmethod
@@ -39,8 +49,16 @@ class PromoteParams(Strict):
     """What is promoted, under which name, and who may hold the lock for how long."""
 
     name: str = Field(pattern=r"^[\w.-]+$")
+    """Registered model; data sets of different services want different names."""
     student: str
-    golden_hits: int = Field(ge=1)
-    lock_wait_s: float = Field(ge=0)
-    lock_expires_s: float = Field(ge=1)
+    """A name in distill.students; "" = the evaluation's choice (evaluate.budget_ms) where it is within the budgets of
+    the policy, else the best on dev of those that are.
+    """
+    golden_hits: int = Field(default=10, ge=1)
+    """Hits of a golden query that the registered version must give in a fresh process."""
+    lock_wait_s: float = Field(default=60.0, ge=0)
+    """Seconds to wait while somebody else moves the aliases, before giving up (exit code 75)."""
+    lock_expires_s: float = Field(default=600.0, ge=1)
+    """Seconds; a lock this old was left by a process that died; a move takes seconds."""
     policy: Policy
+    """When a candidate may replace the champion."""

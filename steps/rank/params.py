@@ -5,37 +5,18 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from steps.core.errors import UserError
-from steps.core.params import Name, Strict, Untrained
+from steps.core.params import Name, Strict
+from steps.training.ranker_params import RankerTraining
 
 
-class CrossEncoderParams(Strict):
-    """A cross encoder: what it starts from, on what it is trained, and what it scores."""
+class CrossEncoderParams(RankerTraining):
+    """A cross encoder that scores candidates of the training queries, which triplets are then mined from."""
 
-    kind: Literal["cross_encoder"]
-    base: Untrained
-    loss: Literal["bce", "lambda"]
-    positive_weight: Literal["auto"] | float
-    negatives: int = Field(ge=1)
-    random_negatives: int = Field(ge=0)
-    max_triplets: int = Field(ge=0)
-    epochs: float = Field(ge=0)
-    batch_size: int = Field(ge=2)
-    learning_rate: float = Field(gt=0)
-    warmup_ratio: float = Field(ge=0, lt=1)
-    dropout: float = Field(ge=0, lt=1)
-    max_length: int = Field(ge=8)
-    checkpoint_steps: int = Field(ge=1)
-    max_queries: int = Field(ge=0)
-    depth: int = Field(ge=1)
-    dev_queries: int = Field(ge=0)
-    precision: Literal["auto", "fp32", "bf16"]
-    seed: int = Field(ge=0)
-
-    @model_validator(mode="after")
-    def _weight_is_positive(self) -> Self:
-        if self.positive_weight != "auto" and self.positive_weight <= 0:
-            raise ValueError(f"positive_weight {self.positive_weight} must be auto or above 0")
-        return self
+    kind: Literal["cross_encoder"] = "cross_encoder"
+    max_queries: int = Field(default=0, ge=0)
+    """Training queries whose candidates are scored; 0 = all."""
+    depth: int = Field(default=20, ge=1)
+    """Candidates of each searcher that are scored, a query."""
 
 
 class RankParams(Strict):
@@ -46,7 +27,11 @@ class RankParams(Strict):
     """
 
     rankers: list[Name]
+    """Those of a run: at most one of those described in `ranker`; [] = none. It can score for students as well
+    (score.teachers), so no teacher may have its name.
+    """
     ranker: dict[Name, CrossEncoderParams]
+    """The rankers by name."""
 
     def described(self, name: str) -> CrossEncoderParams:
         """What `ranker` says of one of them; UserError for a name that it does not have."""

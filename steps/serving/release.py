@@ -204,13 +204,14 @@ class Release:
         return found
 
 
-def load_release(folder: Path, threads: int = 1) -> Release:
+def load_release(folder: Path | str, threads: int = 1) -> Release:
     """Load a release after checking all that its manifest claims, and warm it; UserError says what differs.
 
     Checked: digests of every file; that encoder and index come from one teacher and agree in dim, metric, pooling,
     normalisation and prompts; numbers of vectors, ids and titles, and of documents of a BM25 index; the embeddings of
     the probe queries. `threads` are those of one encoding and of one search.
     """
+    folder = Path(folder)
     if not (folder / "manifest.json").is_file():
         raise UserError(f"{folder}: no release here; run `dvc repro` (or `make demo`) to build it")
     manifest = read_manifest(folder / "manifest.json")

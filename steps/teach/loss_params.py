@@ -10,11 +10,16 @@ from steps.core.params import Strict
 class LossParams(Strict):
     """Which terms the loss of a batch has, and over which dimensions."""
 
-    both_directions: bool
-    dims: list[Annotated[int, Field(ge=1)]]
-    hard_negatives: Literal["none", "softmax", "margin", "both"]
-    margin: float = Field(ge=0)
-    margin_weight: float = Field(gt=0)
+    both_directions: bool = False
+    """true: half of each query over documents, half of each positive over queries."""
+    dims: list[Annotated[int, Field(ge=1)]] = Field(default=[])
+    """First dimensions trained along, for an index of that index.dim (Matryoshka), e.g. [64, 128]."""
+    hard_negatives: Literal["none", "softmax", "margin", "both"] = "softmax"
+    """Where mined negatives are: among a query's documents (softmax), in a margin loss (margin), both, none."""
+    margin: float = Field(default=0.0, ge=0)
+    """Similarity by which a query's positive must beat its mined negative in the margin loss."""
+    margin_weight: float = Field(default=1.0, gt=0)
+    """Weight of the margin loss."""
 
     @field_validator("dims")
     @classmethod

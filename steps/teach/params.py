@@ -14,8 +14,13 @@ class TeachParams(Strict):
     """The teachers by name, which of them a run trains, and which of those makes the index."""
 
     teachers: list[Name] = Field(min_length=1)
+    """Those of a run; each is described in `teacher` and trained by itself."""
     index: Name
+    """One of them, whose document vectors are the index and whose query vectors students learn. The others may score
+    (score.teachers).
+    """
     teacher: dict[Name, AnyTeacher]
+    """The teachers by name; `kind` says what each is."""
 
     def described(self, name: str) -> Teacher:
         """What `teacher` says of one of them; UserError for a name that it does not have."""

@@ -62,8 +62,8 @@ class Project:
         *sections, last = knob.split(".")
         inner = params
         for section in sections:
-            inner = inner[section]
-        assert inner[last] != value
+            inner = inner.setdefault(section, {})
+        assert inner.get(last) != value
         inner[last] = value
         return self.after({"params.yaml": yaml.safe_dump(params).encode()})
 
@@ -162,7 +162,10 @@ def test_what_finds_documents_before_an_index_reruns_the_stages_that_search_or_o
         ("rank.rankers", [], MINE),
         ("score.batch_size", 5, {"score@other"}),
         ("embed.neighbours", 5, {"embed"}),
-        ("ingest.seed", 99, {"ingest"}),
+        ("ingest.seed", 99, {"ingest"}),  # params.yaml does not name it, nor the next two
+        ("ingest.clicks.click_if_not", 0.5, {"ingest"}),
+        ("generate.small.heads", 2, {"generate"}),
+        ("distill.convergence.max_minutes", 1.0, set(CELLS["distill"])),
     ],
 )
 def test_a_knob_reruns_the_stages_that_read_it(project: Project, knob: str, value: Any, reruns: set[str]) -> None:

@@ -19,6 +19,7 @@ class Attention(Loss):
     needs: ClassVar[frozenset[Need]] = frozenset({Need.ATTENTION})
 
     kind: Literal["attention"]
+    """The attention maps of the query tower, which runs along; for start: {layers: [...]} alone."""
 
     def values(self, outputs: Outputs, targets: Targets, batch: Batch) -> Tensor:
         """Value of each text, `(n,)`."""

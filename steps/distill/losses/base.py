@@ -163,9 +163,13 @@ class Loss(Strict, ABC):
     needs: ClassVar[frozenset[Need]] = frozenset()
 
     kind: str
+    """What the loss is."""
     weight: float = Field(default=1.0, gt=0)
-    teacher: str = ""  # whose scores are learned; "" = the index teacher
+    """Factor in the sum."""
+    teacher: str = ""
+    """One of score.teachers whose scores are learned; "" = the index teacher."""
     dims: Dims = Field(default_factory=list)
+    """First dimensions along which it is taken as well (Matryoshka)."""
 
     @abstractmethod
     def values(self, outputs: Outputs, targets: Targets, batch: Batch) -> Tensor:

@@ -47,6 +47,7 @@ class Embedding(Loss):
 
     kind: Literal["embedding"]
     distance: Distance = "squared_error"
+    """To the teacher's vector of the text."""
 
     def values(self, outputs: Outputs, targets: Targets, batch: Batch) -> Tensor:
         """Distance of each text's pair, `(n,)`."""
@@ -64,7 +65,9 @@ class QueryDistillation(Loss):
 
     kind: Literal["qkd"]
     cosine_weight: float = Field(default=1.0, ge=0)
+    """Factor of the cosine, lambda in the paper."""
     magnitude: bool = True
+    """Whether the distance is taken before normalisation."""
 
     def values(self, outputs: Outputs, targets: Targets, batch: Batch) -> Tensor:
         """Value of each text, `(n,)`; `-cosine_weight` where both sides are equal, the least there is."""
@@ -85,6 +88,7 @@ class DocumentEmbedding(Loss):
 
     kind: Literal["document_embedding"]
     distance: Distance = "l2"
+    """To the teacher's vector of the document."""
 
     def values(self, outputs: Outputs, targets: Targets, batch: Batch) -> Tensor:
         """The same mean for each text, `(n,)`; 0 without candidates."""

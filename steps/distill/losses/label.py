@@ -25,8 +25,10 @@ class LabelLoss(Loss):
 
     needs: ClassVar[frozenset[Need]] = frozenset({Need.CANDIDATES, Need.LABELS})
 
-    temperature: float = Field(default=1.0, gt=0)  # divides the scores
-    own_candidates: bool = False  # only a text's own candidates are its negatives, not those of the batch
+    temperature: float = Field(default=1.0, gt=0)
+    """Divides the scores."""
+    own_candidates: bool = False
+    """Whether only a text's own candidates are its negatives, not those of the batch."""
 
     def values(self, outputs: Outputs, targets: Targets, batch: Batch) -> Tensor:
         """Value of each text, `(n,)`; 0 for one without label."""
@@ -45,6 +47,7 @@ class LabelSoftmax(LabelLoss):
 
     kind: Literal["label_softmax"]
     temperature: float = Field(default=0.05, gt=0)
+    """Divides the scores."""
 
     def rows(self, scores: Tensor, labels: Tensor, mask: Tensor) -> Tensor:
         """Loss of each row, `(n,)`."""

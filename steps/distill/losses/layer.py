@@ -26,14 +26,17 @@ class LayerDistillation(Loss):
     without documents of its own is scored against the teacher's states of them.
 
     `selection` (Sec. 4.4.2), numbers of layers from 1, in their order, the embedding layer never:
+
       random    k of the teacher's N and, apart from these, k of the student's M, anew every `redraw_steps`
       weighted  the same, but the teacher's with the probabilities of Eq. 7 over the batch at hand
       last      the last k of both
       skip      the teacher's 1, 3, 5, ... and the student's last k, as in the published code
+
     `reweighting`: w is Eq. 7, softmax over the k teacher layers of minus each layer's own loss over
     `layer_temperature`, without gradient; else 1/k. `weights_by: text` takes each text's own loss, as Eq. 7 has it, and
     equal weights for a text without label; `batch` the mean over the batch, as the published code. That divides the
     teacher's scores alone by T, which is 1 there, and without re-weighting gives each pair the weight 1.
+
     The teacher's states are kept as they are, or with `state_dim` as random projections to so many dimensions, which
     keep inner products but for a relative error of about `1 / sqrt(state_dim)`.
     """
@@ -42,13 +45,21 @@ class LayerDistillation(Loss):
 
     kind: Literal["layer_distillation"]
     layers: int = Field(ge=1)
+    """Pairs of layers, k."""
     selection: Selection = "random"
+    """Which layers make the pairs."""
     redraw_steps: int = Field(default=10, ge=1)
+    """Steps after which they are drawn anew."""
     temperature: float = Field(default=1.0, gt=0, allow_inf_nan=False)
+    """Divides the scores, T."""
     reweighting: bool = True
+    """Whether the pairs are weighted by how well the teacher's layer knows the labels."""
     layer_temperature: float = Field(default=10.0, gt=0, allow_inf_nan=False)
+    """Divides each layer's own loss in those weights."""
     weights_by: Literal["text", "batch"] = "text"
+    """Whether each text has weights of its own, or the batch."""
     state_dim: int = Field(default=0, ge=0)
+    """Dimensions of the teacher's states as they are stored below SLIMTOWER_CACHE; 0 = all."""
 
     @property
     def wants_labels(self) -> bool:

@@ -28,7 +28,9 @@ class MutualKL(ScoreLoss):
 
     kind: Literal["mutual_kl"]
     temperature: float = Field(default=0.05, gt=0, allow_inf_nan=False)
+    """Divides the scores of both sides."""
     reverse: bool = True
+    """Whether the second term counts."""
 
     def rows(self, student: Tensor, teacher: Tensor, mask: Tensor) -> Tensor:
         """Loss of each row, `(n,)`; 0 for equal scores."""
@@ -44,6 +46,7 @@ class TeacherLabelSoftmax(Loss):
 
     kind: Literal["teacher_label_softmax"]
     temperature: float = Field(default=0.05, gt=0, allow_inf_nan=False)
+    """Divides the scores."""
 
     def values(self, outputs: Outputs, targets: Targets, batch: Batch) -> Tensor:
         """Value of each text, `(n,)`; 0 for one without label."""

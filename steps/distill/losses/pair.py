@@ -28,7 +28,9 @@ class PairLoss(Loss):
     embeds: ClassVar[Literal["pooled", "joint"]]  # what its teacher has to embed
 
     teacher: str = Field(min_length=1)
+    """The cross encoder, one of score.teachers."""
     distance: Distance = "l2"
+    """To its embedding."""
 
     @model_validator(mode="after")
     def _whole_vectors(self) -> Self:
@@ -63,6 +65,7 @@ class PooledEmbedding(PairLoss):
 
     kind: Literal["pooled_embedding"]
     projection: bool = True
+    """Whether a linear layer stands before the student's embedding."""
 
     def head(self, dim: int, target_dim: int) -> nn.Module:
         """`proj`: `(n, dim)` to `(n, target_dim)`; UserError where both differ and there is to be none."""

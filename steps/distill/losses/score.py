@@ -31,7 +31,9 @@ class ScoreLoss(Loss):
     needs: ClassVar[frozenset[Need]] = frozenset({Need.CANDIDATES, Need.SCORES})
 
     temperature: float = Field(default=1.0, gt=0, allow_inf_nan=False)
-    own_candidates: bool = False  # of the index teacher's scores too only those of a text's own candidates count
+    """Divides the scores of both sides."""
+    own_candidates: bool = False
+    """Whether of the index teacher's scores too only those of a text's own candidates count."""
 
     def values(self, outputs: Outputs, targets: Targets, batch: Batch) -> Tensor:
         """Value of each text, `(n,)`; 0 for one without a scored candidate."""
@@ -53,6 +55,7 @@ class ScoreSoftmax(ScoreLoss):
 
     kind: Literal["score_softmax"]
     temperature: float = Field(default=0.05, gt=0, allow_inf_nan=False)
+    """Divides the scores of both sides."""
 
     def rows(self, student: Tensor, teacher: Tensor, mask: Tensor) -> Tensor:
         """Loss of each row, `(n,)`; equal scores give the entropy of the teacher's distribution, not 0."""
@@ -86,7 +89,8 @@ class ScoreSquared(ScoreLoss):
 class TwoTemperatures(ScoreLoss, ABC):
     """Base of the losses here in whose units student and teacher may differ, as cosines and a ranker's logits do."""
 
-    teacher_temperature: float | None = Field(default=None, gt=0, allow_inf_nan=False)  # None: the student's
+    teacher_temperature: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """Divides the teacher's scores; null: as the student's. `score` suggests one."""
 
     def scaled(self, student: Tensor, teacher: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         """Both sides, exact, divided by their temperatures, and 0 where the mask is False."""
@@ -99,6 +103,7 @@ class ScoreKl(TwoTemperatures):
 
     kind: Literal["score_kl"]
     temperature: float = Field(default=0.05, gt=0, allow_inf_nan=False)
+    """Divides the scores."""
 
     def rows(self, student: Tensor, teacher: Tensor, mask: Tensor) -> Tensor:
         """Loss of each row, `(n,)`; 0 for equal distributions."""

@@ -17,6 +17,7 @@ class Teacher(Strict, ABC):
     makes_index: ClassVar[bool] = True  # whether it gives a text one vector, so that its documents can be an index
 
     kind: str
+    """What the teacher is."""
 
     @abstractmethod
     def teach(self, ingest: Path, mine: Path, rankers: Path, output: Path, run: Run) -> None:

@@ -10,5 +10,7 @@ from steps.teach.round_params import RoundParams
 class Contrastive(OnTriplets, ABC):
     """A query and a document tower, trained contrastively over in-batch and mined negatives."""
 
-    loss: LossParams
-    rounds: RoundParams
+    loss: LossParams = LossParams()
+    """The terms of the contrastive loss."""
+    rounds: RoundParams = RoundParams()
+    """Further rounds, with negatives that the tower itself found."""

@@ -5,12 +5,12 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from steps.core.params import Untrained
 from steps.core.tracking import Run
 from steps.teach.kinds.base import Teacher
+from steps.training.ranker_params import RankerTraining
 
 
-class CrossEncoder(Teacher):
+class CrossEncoder(RankerTraining, Teacher):
     """An encoder that reads query and document together: it scores pairs, and makes no index.
 
     With dual pooling a pair's score is the inner product of an embedding of its query and one of its document, which
@@ -20,31 +20,22 @@ class CrossEncoder(Teacher):
     makes_index: ClassVar[bool] = False
 
     kind: Literal["cross_encoder"]
-    base: Untrained
-    pooling: Literal["cls", "special_tokens", "segments"]
-    scale: float = Field(gt=0)
-    reconstruction_weight: float = Field(ge=0)
-    loss: Literal["bce", "lambda"]
-    positive_weight: Literal["auto"] | float
-    negatives: int = Field(ge=1)
-    random_negatives: int = Field(ge=0)
-    max_triplets: int = Field(ge=0)
-    epochs: float = Field(ge=0)
-    batch_size: int = Field(ge=2)
-    learning_rate: float = Field(gt=0)
-    warmup_ratio: float = Field(ge=0, lt=1)
-    dropout: float = Field(ge=0, lt=1)
-    max_length: int = Field(ge=8)
-    checkpoint_steps: int = Field(ge=1)
-    dev_queries: int = Field(ge=0)
-    dev_documents: int = Field(ge=1)
-    precision: Literal["auto", "fp32", "bf16"]
-    seed: int = Field(ge=0)
+    """It scores (score.teachers) and re-ranks (evaluate.rerankers), and makes no index. See
+    recipes/cross_encoder_teacher.yaml.
+    """
+    pooling: Literal["cls", "special_tokens", "segments"] = "cls"
+    """The score is a head's on [CLS] (cls), or the inner product of an embedding of the query and one of the document:
+    of [CLS] and [SEP] (special_tokens), or of their tokens' weighted means (segments).
+    """
+    scale: float = Field(default=1.0, gt=0)
+    """Of that product; about 0.05 for segments, whose products are in the hundreds."""
+    reconstruction_weight: float = Field(default=0.0, ge=0)
+    """Weight of the loss that lets such embeddings tell their tokens."""
+    dev_documents: int = Field(default=30, ge=1)
+    """Random documents beside the judged ones of a dev query."""
 
     @model_validator(mode="after")
     def _knobs_belong_together(self) -> Self:
-        if self.positive_weight != "auto" and self.positive_weight <= 0:
-            raise ValueError(f"positive_weight {self.positive_weight} must be auto or above 0")
         if self.pooling == "cls" and self.reconstruction_weight:
             raise ValueError("reconstruction_weight is of dual pooling; set it to 0, or pooling: segments")
         if self.pooling == "cls" and self.scale != 1:

@@ -11,6 +11,9 @@ class DualEncoder(Contrastive):
     """A dual encoder, trained contrastively over in-batch and mined negatives."""
 
     kind: Literal["dual_encoder"]
+    """Compared by inner product or cosine: one network for both towers, or, where base is a Router of
+    sentence-transformers with the routes query and document, one for each.
+    """
 
     def teach(self, ingest: Path, mine: Path, rankers: Path, output: Path, run: Run) -> None:
         """Train it, or keep its base as it is."""

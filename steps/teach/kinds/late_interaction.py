@@ -15,8 +15,13 @@ class LateInteraction(OnTriplets):
     makes_index: ClassVar[bool] = False
 
     kind: Literal["late_interaction"]
-    dim: int = Field(ge=0)
-    hard_negatives: Literal["none", "softmax"]
+    """It scores (score.teachers) and re-ranks (evaluate.rerankers), and makes no index. Lengths count special tokens;
+    MaxSim is a sum over tokens, so that a temperature is about 1. See recipes/label_free.yaml.
+    """
+    dim: int = Field(default=0, ge=0)
+    """Dimensions of a token's vector; 0 = the base's own, else a new linear layer's, or a ColBERT model's."""
+    hard_negatives: Literal["none", "softmax"] = "softmax"
+    """softmax: mined negatives among a query's documents; none: without them."""
 
     def teach(self, ingest: Path, mine: Path, rankers: Path, output: Path, run: Run) -> None:
         """Train it, or keep its base as it is."""

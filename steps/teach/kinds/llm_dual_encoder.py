@@ -14,17 +14,26 @@ class LoraParams(Strict):
     """Low-rank matrices that train in place of a network's own weights, and what they are added to."""
 
     rank: int = Field(ge=1)
+    """Of the low-rank matrices."""
     alpha: int = Field(ge=1)
+    """Their product is multiplied by alpha / rank."""
     target_modules: list[Annotated[str, Field(min_length=1)]] = Field(min_length=1)
+    """Modules beside which they stand, such as [q_proj, v_proj]."""
 
 
 class LlmDualEncoder(Contrastive):
     """Two towers that begin as one causal language model and read prompts (ScalingNote, Sec. 3.2)."""
 
     kind: Literal["llm_dual_encoder"]
-    dim: int = Field(ge=1)
-    lora: LoraParams | None
-    gradient_checkpointing: bool
+    """Its loss is summed over a document's three embeddings. ingest.document must have a line break behind the title;
+    max_document_length counts the prompt (about 60 tokens). See recipes/llm_teacher.yaml.
+    """
+    dim: int = Field(default=128, ge=1)
+    """Dimensions of the embeddings, to which a linear map takes the model's states."""
+    lora: LoraParams | None = None
+    """null: all weights train. Else low-rank matrices, and the linear maps with them (`pip install peft`)."""
+    gradient_checkpointing: bool = False
+    """true: recompute activations; less memory, a third more time."""
 
     def teach(self, ingest: Path, mine: Path, rankers: Path, output: Path, run: Run) -> None:
         """Train it, or keep its base as it is."""

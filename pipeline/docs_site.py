@@ -1,0 +1,59 @@
+"""python -m pipeline.docs_site: README.md, docs/ and the files that they link to, as a site with search in site/."""
+
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from importlib.util import find_spec
+from pathlib import Path
+
+from steps.core.errors import UserError, guarded
+
+_TARGET = re.compile(r'\]\(([^)\s#]+)[^)]*\)|(?:src|srcset)="([^"]+)"')
+
+
+def lay_out(root: Path, pages: Path) -> None:
+    """Copy README.md, docs/*.md and each file that they link to, at their places; UserError for a link to no file."""
+    for page in (root / "README.md", *sorted((root / "docs").glob("*.md"))):
+        _copy(page, root, pages)
+        for match in _TARGET.finditer(page.read_text(encoding="utf-8")):
+            target = match[1] or match[2]
+            if "://" not in target:
+                linked = (page.parent / target).resolve()
+                if not linked.is_file() or not linked.is_relative_to(root.resolve()):
+                    raise UserError(f"{page}: {target}: no such file in the project; name one")
+                _copy(linked, root.resolve(), pages)
+
+
+def _copy(path: Path, root: Path, pages: Path) -> None:
+    place = pages / path.relative_to(root)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(path, place)
+
+
+def build(root: Path, site: Path) -> None:
+    """Build the site of the project in `root`; UserError names the links that are broken."""
+    if not find_spec("zensical"):
+        raise UserError("docs_site: needs zensical; run `make setup-all`")
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        lay_out(root, folder / "pages")
+        shutil.copyfile(root / "docs/zensical.toml", folder / "zensical.toml")
+        command = [sys.executable, "-m", "zensical", "build", "--strict"]
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+        if done.returncode:
+            said = re.sub(r"\x1b\[[0-9;]*m", "", done.stdout + done.stderr).partition("Traceback")[0]
+            raise UserError(f"docs_site: zensical finds fault with the pages:\n{said}")
+        shutil.rmtree(site, ignore_errors=True)
+        shutil.copytree(folder / "site", site)
+
+
+def main() -> None:
+    """Build site/ of the project here."""
+    build(Path(), Path("site"))
+    print("docs: site/ (python -m http.server --directory site)")
+
+
+if __name__ == "__main__":
+    guarded(main)

@@ -1,0 +1,1 @@
+"""What `pip install` gives: releases to answer queries with (`slimtower.serving`), and the command `slimtower`."""

@@ -1,0 +1,50 @@
+"""The command `slimtower`: search, serve and move releases; run the pipeline in a checkout."""
+
+import os
+import runpy
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+from steps.core.errors import UserError, guarded
+
+_STEPS = {
+    "search": "top hits of a release",
+    "serve": "search page and API over HTTP",
+    "promote": "make a release the champion if it is no worse; roll back; history",
+    "deploy": "bring the champion to where it serves",
+}
+_RUN = "run [stages | recipes/x.yaml DATA=folder]"
+
+
+def main() -> None:
+    """Hand the rest of the command line to what its first word names."""
+    guarded(_main)
+
+
+def _main() -> None:
+    name, words = (sys.argv[1:2] or ["--help"])[0], sys.argv[2:]
+    known = {step: text for step, text in _STEPS.items() if find_spec(f"steps.{step}")}
+    if name == "run":
+        _run(words)
+    elif name in known:
+        sys.argv = [f"slimtower {name}", *words]
+        runpy.run_module(f"steps.{name}", run_name="__main__", alter_sys=True)
+    elif name in ("-h", "--help"):
+        lines = [f"  {step:<9} {text}" for step, text in known.items()]
+        print("\n".join(["usage: slimtower COMMAND ...  (--help of a command lists its options)", "", *lines]))
+        print(f"  {_RUN}\n            the pipeline, or a recipe, in a checkout of the project")
+    else:
+        raise UserError(f"there is no command {name!r}; choose one of {', '.join([*known, 'run'])}")
+
+
+def _run(words: list[str]) -> None:
+    """Run the checkout's own pipeline: it is no part of what is installed."""
+    if not Path("pipeline/__main__.py").is_file():
+        raise UserError(f"run: {Path.cwd()} is no checkout of the project; change into one")
+    module = "pipeline.recipe" if words and words[0].endswith(".yaml") else "pipeline"
+    os.execv(sys.executable, [sys.executable, "-m", module, *words])
+
+
+if __name__ == "__main__":
+    main()

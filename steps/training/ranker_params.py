@@ -1,0 +1,50 @@
+"""Knobs that every cross encoder has, read without torch."""
+
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from steps.core.params import Strict, Untrained
+
+
+class RankerTraining(Strict):
+    """What a cross encoder starts from, and on what it is trained and how."""
+
+    base: Untrained
+    """An encoder, which gets a new head, or a cross encoder: a bundled name, a folder or a Hugging Face name."""
+    loss: Literal["bce", "lambda"] = "bce"
+    """bce: each pair by itself; lambda: LambdaLoss over the documents of a query's positive."""
+    positive_weight: Literal["auto"] | float = "auto"
+    """Of a positive in bce, where negatives count 1; auto: as many as there are negatives a positive."""
+    negatives: int = Field(default=2, ge=1)
+    """Hard negatives a positive, at most: those of its triplets, one a source."""
+    random_negatives: int = Field(default=1, ge=0)
+    """Documents of the same data set besides, taken for negatives."""
+    max_triplets: int = Field(default=0, ge=0)
+    """Triplets drawn for training, each with a chance in proportion to its weight; 0 = no limit."""
+    epochs: float = Field(default=1.0, ge=0)
+    """Passes over their pairs; 0 = the base as it is, which has to be a cross encoder."""
+    batch_size: int = Field(default=32, ge=2)
+    """Pairs of a query and a document a step."""
+    learning_rate: float = Field(default=5.0e-5, gt=0)
+    """Of AdamW, with linear decay."""
+    warmup_ratio: float = Field(default=0.1, ge=0, lt=1)
+    """Share of the steps in which the learning rate rises from 0."""
+    dropout: float = Field(default=0.0, ge=0, lt=1)
+    """Probability in every layer while training."""
+    max_length: int = Field(default=96, ge=8)
+    """Tokens of a pair that it reads; the longer text is cut first."""
+    checkpoint_steps: int = Field(default=25, ge=1)
+    """Training steps between two checkpoints under SLIMTOWER_CACHE."""
+    dev_queries: int = Field(default=50, ge=0)
+    """Dev queries on which it is compared with BM25's order, or a random one; 0 = no comparison."""
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    """`auto`: bf16 where the processor computes it natively, else fp32."""
+    seed: int = Field(default=7, ge=0)
+    """Of the new head, the draws and dropout."""
+
+    @model_validator(mode="after")
+    def _weight_is_positive(self) -> Self:
+        if self.positive_weight != "auto" and self.positive_weight <= 0:
+            raise ValueError(f"positive_weight {self.positive_weight} must be auto or above 0")
+        return self

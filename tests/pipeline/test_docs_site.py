@@ -1,0 +1,46 @@
+"""The site of the docs: every page in it and in its search, every link leads somewhere, and a broken one stops it."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+from urllib.parse import unquote
+
+import pytest
+
+from pipeline.docs_site import build, lay_out
+from steps.core.errors import UserError
+
+pytestmark = pytest.mark.medium
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_every_page_is_built_found_and_linked_to(tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    build(ROOT, site)
+    found = {entry["location"].partition("#")[0] for entry in json.loads((site / "search.json").read_text())["items"]}
+    pages = {f"docs/{page.stem}/": page for page in (ROOT / "docs").glob("*.md")}
+    assert {"", *pages} <= found
+
+    home = (site / "index.html").read_text(encoding="utf-8")
+    for place in pages:
+        assert f'href="./{place}"' in home  # in the navigation
+    for page in (site / "index.html", *(site / place / "index.html" for place in pages)):
+        text = page.read_text(encoding="utf-8")
+        assert "```" not in text and "<p>|" not in text  # a block or a table that was not understood
+        for target in re.findall(r'(?:href|src|srcset)="([^"#:]+)[^":]*"', text):
+            linked = page.parent / unquote(target)
+            assert linked.is_file() or (linked / "index.html").is_file(), f"{page}: {target}"
+
+
+@pytest.mark.parametrize("link", ["[x](gone.md)", "[x](../params.yml)", "[x](data.md#gone)", "[x](../bench)"])
+def test_a_broken_link_stops_the_build(link: str, tmp_path: Path) -> None:
+    pages = tmp_path / "pages"
+    lay_out(ROOT, pages)
+    shutil.copyfile(ROOT / "docs/zensical.toml", pages / "docs/zensical.toml")
+    with (pages / "docs/hybrid.md").open("a", encoding="utf-8") as page:
+        page.write(f"\nSee {link}.\n")
+    with pytest.raises(UserError, match=r"hybrid\.md"):
+        build(pages, tmp_path / "site")
+    assert not (tmp_path / "site").exists()

@@ -1,0 +1,105 @@
+"""The wheel: a release opens from it with what it requires and nothing else, torch least of all; and the command."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import sysconfig
+import venv
+from importlib.metadata import packages_distributions, requires
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from pipeline.plain_copy import plain_copy
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parents[2]
+ASK = """
+import json, sys
+class Absent:
+    def find_spec(name, path, target=None):
+        if name.partition(".")[0] in {foreign!r}:
+            raise ModuleNotFoundError(name)
+sys.meta_path.insert(0, Absent)
+from slimtower.serving import load_release
+release = load_release({folder!r})
+print(json.dumps({{
+    "hits": [hit.title for hit in release.query("sum of an array", k=3)],
+    "file": sys.modules["steps.serving.release"].__file__,
+}}))
+"""
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A virtual environment with the wheel; other packages are those that the tests run with."""
+    folder = tmp_path_factory.mktemp("package")
+    plain_copy(ROOT, folder / "project")
+    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    subprocess.run(
+        [*pip, "wheel", "--no-deps", "--no-build-isolation", "--no-index", "-w", "wheels", "./project"],
+        cwd=folder,
+        check=True,
+    )
+    (wheel,) = (folder / "wheels").glob("slimtower-*.whl")
+    venv.create(folder / "venv", symlinks=True)
+    place = Path(sysconfig.get_path("purelib", vars={"base": str(folder / "venv")}))
+    (place / "shared.pth").write_text(sysconfig.get_path("purelib"))
+    install = [*pip, "--python", str(folder / "venv/bin/python"), "install", "--no-deps", "--no-index", str(wheel)]
+    subprocess.run(install, check=True)
+    return folder / "venv"
+
+
+def outside(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run a command in another folder, without the project's own files on the path."""
+    variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    return subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True)
+
+
+def brought(requirement: str, known: set[str]) -> set[str]:
+    """`known` and the normalised names of a distribution and of all that it requires here."""
+    wanted = Requirement(requirement)
+    name = canonicalize_name(wanted.name)
+    if name in known or (wanted.marker and not wanted.marker.evaluate({"extra": ""})):
+        return known
+    found = known | {name}
+    for inner in requires(name) or []:
+        found = brought(inner, found)
+    return found
+
+
+def test_a_release_opens_from_the_wheel_with_what_that_requires(
+    environment: Path, released: Path, tmp_path: Path
+) -> None:
+    (place,) = environment.glob("lib/python*/site-packages")
+    (metadata,) = place.glob("slimtower-*.dist-info/METADATA")
+    required: set[str] = set()
+    for line in re.findall(r"(?m)^Requires-Dist: (.+)$", metadata.read_text(encoding="utf-8")):
+        required = brought(line, required)
+    owners = packages_distributions()
+    foreign = [name for name in owners if not required & {canonicalize_name(owner) for owner in owners[name]}]
+    assert {"torch", "transformers", "mlflow", "fastapi", "pandas"} <= set(foreign)
+
+    code = ASK.format(folder=str(released / "models/release/2l"), foreign=foreign)
+    done = outside([str(environment / "bin/python"), "-c", code], tmp_path)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert len(told["hits"]) == 3
+    assert Path(told["file"]).is_relative_to(place)
+    assert all((place / name / "py.typed").is_file() for name in ("slimtower", "steps"))
+    assert (place / "steps/serve/page.html").is_file()  # what the service reads is packed too
+
+
+def test_the_command_searches_and_says_what_it_lacks(environment: Path, released: Path, tmp_path: Path) -> None:
+    command = str(environment / "bin/slimtower")
+    done = outside([command, "search", "sum of an array", "--student", "2l"], released)
+    assert done.returncode == 0 and "2l" in done.stdout, done.stderr
+    assert "promote" in outside([command, "--help"], tmp_path).stdout
+    for words, said in ((["fetch"], "there is no command 'fetch'"), (["run"], "is no checkout of the project")):
+        done = outside([command, *words], tmp_path)
+        assert done.returncode == 3 and said in done.stderr, done.stderr
