@@ -183,6 +183,7 @@ class StudentParams(Phase):
     # over the teacher's frozen documents, over the student's own, or the teacher's document tower trains along
     towers: Literal["asymmetric", "symmetric", "joint"] = "asymmetric"
     max_document_length: int = Field(default=128, ge=4)
+    seed: int | None = None  # of this student, in place of the section's
     then: list[Phase] = Field(default_factory=list)  # further trainings, one after the other
 
     @property

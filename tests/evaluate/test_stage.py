@@ -71,7 +71,7 @@ def test_metrics_have_the_documented_keys(reports: Path) -> None:
         "datasets", "datasets_dev", "retention", "significance", "latency", "sizes", "indexes", "serving", "geometry",
         "queries", "audit", "settings", "choice", "closeness", "closeness_texts", "gain", "gain_dev", "gain_overall",
         "fused", "slices", "perturbed", "proposition", "space", "effort", "semantic_ids",
-        "retention_by_set", "against_teacher", "agreement", "as_one", "as_one_dev",
+        "retention_by_set", "against_teacher", "agreement", "as_one", "as_one_dev", "seeds",
     }  # fmt: skip
     for part in ("datasets", "datasets_dev"):
         assert set(metrics[part]) == {"api", "med"}
