@@ -8,6 +8,7 @@ import numpy as np
 
 from steps.core.files import read_json, write_json
 from steps.core.judged import JudgedSet
+from steps.core.measures import NDCG
 from steps.evaluate.closeness import Closeness
 from steps.evaluate.fusing import FusionFigures
 from steps.evaluate.geometry import Geometry
@@ -43,6 +44,10 @@ class Result:
     def of_split(self, split: str) -> list[Scored]:
         """The judged sets of one split."""
         return [item for item in self.scored if item.judged.split == split]
+
+    def ndcg(self, split: str) -> dict[str, np.ndarray]:
+        """nDCG@10 of the queries of one split, `(queries,)` by data set."""
+        return {item.judged.dataset: item.values[NDCG] for item in self.of_split(split)}
 
 
 def write_result(folder: Path, result: Result) -> None:
