@@ -44,10 +44,7 @@
     fused.<set>.<dense>.against_dense, against_bm25    on test: mean difference of nDCG@10, p_value, wins, ties, losses
     fused.<set>.<dense>.p50_ms             text to hits, over the index that serves, one query at a time, one thread
     fused.<set>.<dense>.encode_ms, search_ms, bm25_ms, fusion_ms    median of each part
-    geometry.<set>.<student>.document_term, query_term, label_term    bound of the student's bias (EmbedDistill,
-                                           Proposition 1): mean L2 distance to the teacher's embeddings of documents,
-                                           0 as they are inherited, and of test queries; mean |sigmoid(s) - y| over the
-                                           teacher's ten best hits, equal for all students
+    geometry.<set>.<student>.query_term    mean L2 distance of the test queries' embeddings to the teacher's
     geometry.<set>.<student>.pairs_mean, pairs_p05, pairs_p50, pairs_p95    over pairs of test queries: their distance
                                            by the teacher less that by the student; null: there is one query
     closeness.<set>.<student>.cosine, overlap    of a data set without judged test queries: mean cosine to the teacher's
@@ -112,7 +109,7 @@ from steps.evaluate.results import Result
 from steps.evaluate.retention import Comparison, Retention
 
 Metrics = dict[str, Any]
-VERSION = 3  # 2 had no seeds, 1 had MRR@10, MAP@1000 and Recall@k
+VERSION = 3  # 2 had no seeds, and raw scores' label terms in geometry; 1 had MRR@10, MAP@1000 and Recall@k
 
 
 def assemble(
