@@ -143,15 +143,15 @@ class Ours(Strict):
 class Beside(Strict):
     """What stands beside each other in the table of peers."""
 
-    ours: list[Ours]
-    peers: list[Peer]
+    ours: list[Ours] = Field(default_factory=list)
+    peers: list[Peer] = Field(default_factory=list)
 
 
 class Expected(Strict):
     """The whole file. `presets`: the papers' recipes by name, which the tables measure; `beside`: published peers."""
 
     seeds: list[int] = Field(min_length=1)
-    beside: Beside
+    beside: Beside = Beside()
     presets: dict[StudentName, StudentParams] = Field(default_factory=dict)
     tables: dict[str, Table]
 
