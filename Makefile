@@ -35,7 +35,7 @@ demo: setup ## the whole pipeline on the embedded data, then its results
 	@echo "make serve: search with these students at http://localhost:8000"
 
 run: setup ## the pipeline with an overlay: make run RECIPE=recipes/scifact.yaml DATA=<folder> [STAGES=embed]
-	@python -m pipeline.recipe "$$RECIPE" DATA="$$DATA" UNLABELLED="$$UNLABELLED" RELEVANCE="$$RELEVANCE" \
+	@python -m pipeline.recipe "$$RECIPE" DATA="$$DATA" UNLABELLED="$$UNLABELLED" RELEVANCE="$$RELEVANCE" PARTS="$$PARTS" \
 		TEST_FROM="$$TEST_FROM" SIMULATED="$$SIMULATED" SINCE="$$SINCE" UNTIL="$$UNTIL" $$STAGES
 
 search: setup ## top hits: make search Q="running total along an axis" [STUDENT=static] [RECIPE=recipes/x.yaml]

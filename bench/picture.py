@@ -19,7 +19,13 @@ def picture(metrics: dict[str, Any], scheme: str) -> str:
     """A file's text: the teacher, its students and BM25, retention against the time of one query."""
     points = [_point(metrics, model) for model in metrics["latency"]]
     bm25 = [models["bm25"]["nDCG@10"] / models["teacher"]["nDCG@10"] for models in metrics["datasets"].values()]
-    drawn = draw_frontier(sorted(points, key=lambda point: point.p50_ms), sum(bm25) / len(bm25), None, 0.0)
+    return as_file(
+        draw_frontier(sorted(points, key=lambda point: point.p50_ms), sum(bm25) / len(bm25), None, 0.0), scheme
+    )
+
+
+def as_file(drawn: str, scheme: str) -> str:
+    """An SVG element of the report as a file of its own, in the colours of a scheme."""
     for name, colour in SCHEMES[scheme].items():
         drawn = drawn.replace(f"var(--{name})", colour)
     drawn = drawn.replace("var(--card)", "none")

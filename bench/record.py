@@ -13,6 +13,8 @@ from steps.core.files import read_json, write_json
 from steps.core.run_ids import git_commit
 from steps.core.tracking import client, experiment_id
 
+RESULTS = Path("bench/results")
+
 
 def stage_seconds() -> dict[str, float]:
     """Wall seconds of each stage that ran in the newest finished pipeline run that ran any."""
@@ -37,7 +39,7 @@ def main() -> None:
     if len(sys.argv) < 2:
         raise UserError("bench.record: give a name, such as `python -m bench.record demo`")
     metrics = read_json(Path(sys.argv[2] if len(sys.argv) > 2 else "reports/metrics.json"))
-    target = Path("bench/results") / f"{sys.argv[1]}.json"
+    target = RESULTS / f"{sys.argv[1]}.json"
     seconds = stage_seconds()
     write_json(
         target,

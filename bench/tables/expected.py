@@ -118,10 +118,40 @@ class Entry:
         return self.row.expected.get(self.dim) if isinstance(self.row.expected, dict) else self.row.expected
 
 
+class Peer(Strict):
+    """An encoder that others published: its share of its own teacher's nDCG@10, mean over `sets`, and one query's time.
+
+    `corpus_text`: whether the texts of the corpora that are searched were trained on.
+    """
+
+    system: str = Field(min_length=1)
+    sets: str = Field(min_length=1)
+    retention: float = Field(gt=0)
+    p50_ms: float | None = None
+    corpus_text: bool
+    source: str = Field(min_length=1)
+
+
+class Ours(Strict):
+    """Students of a recorded run, bench/results/<results>.json, beside the peers; left out while it is not recorded."""
+
+    results: str = Field(min_length=1)
+    sets: str = Field(min_length=1)
+    corpus_text: bool
+
+
+class Beside(Strict):
+    """What stands beside each other in the table of peers."""
+
+    ours: list[Ours] = Field(default_factory=list)
+    peers: list[Peer] = Field(default_factory=list)
+
+
 class Expected(Strict):
-    """The whole file. `presets`: the papers' recipes by name, which the tables measure."""
+    """The whole file. `presets`: the papers' recipes by name, which the tables measure; `beside`: published peers."""
 
     seeds: list[int] = Field(min_length=1)
+    beside: Beside = Beside()
     presets: dict[StudentName, StudentParams] = Field(default_factory=dict)
     tables: dict[str, Table]
 

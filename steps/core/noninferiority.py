@@ -54,7 +54,7 @@ def load_noninferiority(path: Path = PARAMS) -> NonInferiority:
     return validated(NonInferiority, named, f"{path}: promote.policy")
 
 
-def resampled_means(values: np.ndarray, resamples: int, seed: int) -> np.ndarray:
+def resampled_means(values: np.ndarray, resamples: int, seed: int | np.random.Generator) -> np.ndarray:
     """Mean over queries, drawn anew with replacement: `(queries, ...)` to `(resamples, ...)`.
 
     The draws depend on the seed and on the number of queries only, so two candidates are judged on the same ones.

@@ -222,6 +222,10 @@ class StudentParams(Phase):
     """
     max_document_length: int = Field(default=128, ge=4)
     """Tokens of a document that its own document tower reads."""
+    seed: int | None = None
+    """Of this student, in place of the section's. Of students that differ in nothing else, such as
+    4l_b: {<<: *4l, seed: 8}, `evaluate` reports the mean retention and its spread.
+    """
     then: list[Phase] = Field(default_factory=list)
     """Further trainings, one after the other. One that learns scores of score.teachers sees the texts alone that one
     of them scored.

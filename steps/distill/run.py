@@ -49,6 +49,8 @@ def run(
     Of several processes rank 0 alone writes.
     """
     chosen = params.described(student)
+    if chosen.seed is not None:
+        params = params.model_copy(update={"seed": chosen.seed})
     teacher = fingerprint(teach / "tower")
     embedded = read_json(embed / "report.json")
     if embedded["teacher"] != asdict(teacher):
@@ -123,6 +125,7 @@ def run(
         }
         report = {
             "student": student,
+            "spec": chosen.model_dump(exclude={"seed"}),
             "start": next(iter(type(chosen.start).model_fields)),
             "losses": [loss.name for loss in chosen.losses],
             "teacher": asdict(teacher),

@@ -3,8 +3,6 @@
 A changed student is measured alone. Encoders take turns while they are timed, those that are not known yet.
 """
 
-import hashlib
-import json
 import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
@@ -31,7 +29,7 @@ from steps.evaluate.measuring import (
     measure_teacher,
 )
 from steps.evaluate.results import RESULT, RUNS, Result, read_result, write_result
-from steps.evaluate.systems import Student, System, Systems, Teacher, dense_search
+from steps.evaluate.systems import Student, System, Systems, Teacher, dense_search, digest
 
 _LATENCY = "latency.json"
 _KEPT = 100  # results and latencies, those used last
@@ -70,7 +68,7 @@ def measure_all(systems: Systems, task: Task) -> Measurements:
     measured: list[str] = []
 
     def add(system: System | Fused, own: Task, work: Callable[[Path], Result], reference: str = "") -> Result:
-        folder = _folder(result_key(system, own, reference))
+        folder = kept_folder(result_key(system, own, reference))
         if not (folder / RESULT).is_file():
             with staged_folder(folder) as staging:
                 write_result(staging, work(staging / RUNS))
@@ -114,8 +112,8 @@ def time_all(systems: Systems, task: Task) -> tuple[dict[str, Latency], list[str
     batched = sample(texts, params.throughput_queries, params.seed + 1)
     dense: list[Teacher | Student] = [systems.teacher, *systems.students]
     encoders = {system.name: system for system in dense}
-    asked = _digest(single, batched, params.throughput_batch)
-    paths = {name: _folder(latency_key(system, asked)) / _LATENCY for name, system in encoders.items()}
+    asked = digest(single, batched, params.throughput_batch)
+    paths = {name: kept_folder(latency_key(system, asked)) / _LATENCY for name, system in encoders.items()}
     unknown = {name: encoders[name].encode for name, path in paths.items() if not path.is_file()}
     if unknown:
         for name, latency in measure(unknown, single, batched, params.throughput_batch).items():
@@ -129,26 +127,18 @@ def result_key(system: System | Fused, task: Task, reference: str) -> str:
     The machine is part of it, as it times searches and as int8 is rounded otherwise on another processor.
     """
     params = task.params.model_dump(include={"measures", "k", "run_depth", "batch_size", "latency_queries", "seed"})
-    return _digest(system.name, system.content, reference, _task_digest(task), params, *_surroundings())
+    judged, texts = [asdict(item) for item in task.judged], [asdict(item) for item in task.texts]
+    return key_of(system.name, system.content, reference, digest(judged, texts), params)
 
 
 def latency_key(system: System, asked: str) -> str:
     """What a latency depends on, in 32 hex digits; `asked`: digest of what is read, and how."""
-    return _digest(system.name, system.content, asked, *_surroundings())
+    return key_of(system.name, system.content, asked)
 
 
 def key_of(*values: object) -> str:
-    """What something else depends on, machine and libraries included, in 32 hex digits."""
-    return _digest(*values, *_surroundings())
-
-
-def kept_folder(key: str) -> Path:
-    """Where what has this key is kept, below the cache of results; what is there counts as used."""
-    return _folder(key)
-
-
-def _task_digest(task: Task) -> str:
-    return _digest([asdict(item) for item in task.judged], [asdict(item) for item in task.texts])
+    """What something depends on, machine, libraries and measuring code included, in 32 hex digits."""
+    return digest(*values, *_surroundings())[:32]
 
 
 @cache
@@ -160,8 +150,8 @@ def _surroundings() -> tuple[str, ...]:
     return processor(), device, f"faiss {faiss.__version__}", *libraries, code
 
 
-def _folder(key: str) -> Path:
-    """Where a result or a latency lies; what is there counts as used."""
+def kept_folder(key: str) -> Path:
+    """Where what has this key is kept, below the cache of results; what is there counts as used."""
     folder = cache_root() / "evaluate" / key
     if folder.is_dir():
         os.utime(folder)
@@ -173,7 +163,3 @@ def _prune() -> None:
     folders = (cache_root() / "evaluate").glob("[!.]*")
     for folder in sorted(folders, key=lambda path: path.stat().st_mtime_ns)[:-_KEPT]:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _digest(*values: object) -> str:
-    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:32]

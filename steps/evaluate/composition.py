@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from steps.core.measures import NDCG, UNCUT
+from steps.core.measures import UNCUT
 from steps.core.noninferiority import NonInferiority
 from steps.core.tables import SCHEMAS
 from steps.evaluate.agreement import agreement
@@ -54,7 +54,7 @@ def compose(
     teacher, own = results[TEACHER], {name: results[name] for name in students}
     retained, compared = _against_teacher(teacher, own, params)
     judged_on, quality = _quality(own)
-    shares = weights(_datasets(teacher, judged_on), params.as_one) if judged_on != "nothing" else None
+    shares = weights(list(teacher.ndcg(judged_on)), params.as_one) if judged_on != "nothing" else None
     p50_ms = {name: found.latencies[name].p50_ms for name in students}
     choice = choose(quality, p50_ms, params.budget_ms, rule, params.faster_student, judged_on, shares)
     best = choice.student or ranked(quality, p50_ms, shares)[0]
@@ -88,13 +88,13 @@ def _against_teacher(
     teacher: Result, students: Mapping[str, Result], params: EvaluateParams
 ) -> tuple[dict[str, Retention], dict[str, dict[str, Comparison]]]:
     """Retention by student, and the paired comparisons by data set and student, on test nDCG@10; {} without any."""
-    reference = _test_ndcg(teacher)
+    reference = teacher.ndcg("test")
     if not reference:
         return {}, {}
     retained: dict[str, Retention] = {}
     compared: dict[str, dict[str, Comparison]] = {dataset: {} for dataset in reference}
     for name, student in students.items():
-        own = _test_ndcg(student)
+        own = student.ndcg("test")
         paired = {dataset: (own[dataset], values) for dataset, values in reference.items()}
         retained[name] = retention(paired, params.bootstrap_samples, params.seed, params.as_one)
         for dataset, values in paired.items():
@@ -102,21 +102,13 @@ def _against_teacher(
     return retained, compared
 
 
-def _test_ndcg(result: Result) -> dict[str, np.ndarray]:
-    return {item.judged.dataset: item.values[NDCG] for item in result.of_split("test")}
-
-
-def _datasets(result: Result, split: str) -> list[str]:
-    return [item.judged.dataset for item in result.of_split(split)]
-
-
 def _quality(students: Mapping[str, Result]) -> tuple[JudgedOn, dict[str, list[np.ndarray]]]:
     """What students are chosen by, an array a data set: nDCG@10 on dev, else on test, else closeness to the teacher."""
     splits: tuple[JudgedOn, ...] = ("dev", "test")
     for split in splits:
-        sets = {name: result.of_split(split) for name, result in students.items()}
+        sets = {name: list(result.ndcg(split).values()) for name, result in students.items()}
         if all(sets.values()):
-            return split, {name: [item.values[NDCG] for item in items] for name, items in sets.items()}
+            return split, sets
     return "nothing", {
         name: [close.overlaps for close in result.closeness.values()] for name, result in students.items()
     }

@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 
-from steps.core.measures import NDCG
 from steps.evaluate.results import Result
 from steps.evaluate.retention import compare
 from steps.evaluate.significance import significant
@@ -19,10 +18,10 @@ def fusion_gains(results: Mapping[str, Result]) -> dict[str, dict[str, Figures]]
     found: dict[str, dict[str, Figures]] = {}
     for name, result in results.items():
         dense = name.removesuffix(f"+{BM25}")
-        values = _test_ndcg(result)
+        values = result.ndcg("test")
         for dataset, figures in result.fusions.items():
             against = {
-                f"against_{other}": _against(values[dataset], _test_ndcg(results[system])[dataset])
+                f"against_{other}": _against(values[dataset], results[system].ndcg("test")[dataset])
                 for other, system in (("dense", dense), ("bm25", BM25))
                 if dataset in values
             }
@@ -57,7 +56,3 @@ def _line(dataset: str, dense: str, figures: Figures) -> str:
 
 def _against(fused: np.ndarray, other: np.ndarray) -> Figures:
     return {"difference": float((fused - other).mean())} | compare(fused, other).as_dict()
-
-
-def _test_ndcg(result: Result) -> dict[str, np.ndarray]:
-    return {item.judged.dataset: item.values[NDCG] for item in result.of_split("test")}

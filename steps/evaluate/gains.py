@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from steps.core.measures import NDCG
 from steps.evaluate.as_one import weights
 from steps.evaluate.results import Result
 from steps.evaluate.retention import Comparison, compare, p_value
@@ -39,7 +38,10 @@ class Gains:
 
 def gains(teacher: Result, earlier: Mapping[str, Result], as_one: Sequence[str] = ()) -> Gains:
     """Of results on the same judged sets; data sets named as in `as_one` count as one in `overall`."""
-    splits = {split: {name: _paired(teacher, tower, split) for name, tower in earlier.items()} for split in _SPLITS}
+    splits = {
+        split: {name: _paired(teacher.ndcg(split), tower.ndcg(split)) for name, tower in earlier.items()}
+        for split in _SPLITS
+    }
     decides = next((split for split in _SPLITS if teacher.of_split(split)), "")
     overall = {}
     for name, pairs in splits.get(decides, {}).items():
@@ -59,12 +61,11 @@ def gains(teacher: Result, earlier: Mapping[str, Result], as_one: Sequence[str] 
     )
 
 
-def _paired(teacher: Result, tower: Result, split: str) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+def _paired(
+    teacher: Mapping[str, np.ndarray], tower: Mapping[str, np.ndarray]
+) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """nDCG@10 of the queries of each data set by both, `(queries,)`."""
-    return {
-        ours.judged.dataset: (ours.values[NDCG], before.values[NDCG])
-        for ours, before in zip(teacher.of_split(split), tower.of_split(split), strict=True)
-    }
+    return {dataset: (values, tower[dataset]) for dataset, values in teacher.items()}
 
 
 def _gain(teacher: np.ndarray, before: np.ndarray) -> Gain:

@@ -1,4 +1,6 @@
-"""How close a student's queries lie to the teacher's: the bound of EmbedDistill's Proposition 1, and its Fig. 4.
+"""How close a student's queries lie to the teacher's, and how it moves pairs of them (EmbedDistill, Fig. 4).
+
+The bound of its Proposition 1 is in proposition.py.
 
 Students embed as they serve. Teacher and student have as many dimensions as the index.
 """
@@ -6,10 +8,6 @@ Students embed as they serve. Teacher and student have as many dimensions as the
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import expit
-
-from steps.core.judged import JudgedSet
-from steps.evaluate.systems import Hits
 
 PAIRS = 20_000  # pairs of queries of a data set that are looked at; all where there are no more
 _UNIT = 1e-3  # how far from 1 the length of a normalised embedding may be
@@ -19,16 +17,12 @@ _UNIT = 1e-3  # how far from 1 the length of a normalised embedding may be
 class Geometry:
     """One student on the test queries of one data set.
 
-    The terms of Proposition 1 as means: of L2 distances, not squared, and of differences in probability. `differences`
-    `(pairs,)` as `pair_differences` gives them.
+    `query_term`: mean L2 distance, not squared, to the teacher's embeddings. `differences` `(pairs,)` as
+    `pair_differences` gives them.
     """
 
     query_term: float
-    label_term: float
-    """The teacher's: equal for all students."""
     differences: np.ndarray
-    document_term: float = 0.0
-    """The documents are the teacher's own."""
 
     def as_dict(self) -> dict[str, float | None]:
         """Key of metrics.json -> value; those of the pairs are None where there is one query and no pair."""
@@ -36,28 +30,19 @@ class Geometry:
         if len(self.differences):
             quantiles = np.quantile(self.differences, [0.05, 0.5, 0.95])
             named = dict(zip(named, (float(self.differences.mean()), *quantiles.tolist()), strict=True))
-        return {
-            "document_term": self.document_term,
-            "query_term": self.query_term,
-            "label_term": self.label_term,
-        } | named
+        return {"query_term": self.query_term} | named
 
 
-def measure_geometry(teacher: np.ndarray, student: np.ndarray, labels: float, seed: int) -> Geometry:
-    """Of the embeddings of one data set's test queries, `(queries, dim)` each; `labels` is the teacher's label term."""
+def measure_geometry(teacher: np.ndarray, student: np.ndarray, seed: int) -> Geometry:
+    """Of the embeddings of one data set's test queries, `(queries, dim)` each."""
     theirs, ours = comparable(teacher, student)
     differences = pair_differences(theirs, ours, draw_pairs(len(theirs), PAIRS, seed))
-    return Geometry(query_term(theirs, ours), labels, differences)
+    return Geometry(query_term(theirs, ours), differences)
 
 
 def query_term(teacher: np.ndarray, student: np.ndarray) -> float:
     """E||e_q^s - e_q^t|| over queries, L2 and not squared; embeddings `(queries, dim)` (Proposition 1)."""
     return float(np.linalg.norm(student - teacher, axis=1).mean(dtype=np.float64))
-
-
-def label_term(scores: np.ndarray, relevant: np.ndarray) -> float:
-    """E|sigmoid(s^t) - y| over pairs of query and document: the teacher's scores and 0/1 labels, each `(pairs,)`."""
-    return float(np.abs(expit(scores.astype(np.float64)) - relevant).mean())
 
 
 def pair_differences(teacher: np.ndarray, student: np.ndarray, pairs: np.ndarray) -> np.ndarray:
@@ -95,14 +80,3 @@ def _unit(vectors: np.ndarray) -> np.ndarray:
 
 def _lengths(vectors: np.ndarray, pairs: np.ndarray) -> np.ndarray:
     return np.linalg.norm(vectors[pairs[:, 0]] - vectors[pairs[:, 1]], axis=1)
-
-
-def judged_hits(judged: JudgedSet, hits: Hits) -> tuple[np.ndarray, np.ndarray]:
-    """Scores of the hits of all queries, and whether each is judged relevant, each `(hits,)`."""
-    scores, doc_ids = hits
-    relevant = [
-        judged.qrels[query].get(doc, 0) >= judged.relevant_from
-        for query, docs in zip(judged.query_ids, doc_ids, strict=True)
-        for doc in docs
-    ]
-    return np.concatenate(scores), np.array(relevant)

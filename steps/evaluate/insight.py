@@ -9,7 +9,6 @@ import numpy as np
 import pyarrow as pa
 
 from steps.core.judged import JudgedSet
-from steps.core.measures import NDCG
 from steps.core.tables import table_from_rows
 from steps.core.texts import words
 from steps.evaluate.cache import Measurements
@@ -81,7 +80,7 @@ def slice_figures(
     towers: Mapping[str, Result], sliced: Sequence[Slice], params: EvaluateParams
 ) -> dict[str, dict[str, Any]]:
     """`[data set][slice]`: see `ratios.figures`; `towers` are results of the teacher and the students by name."""
-    values = {name: _test_ndcg(result) for name, result in towers.items()}
+    values = {name: result.ndcg("test") for name, result in towers.items()}
     named: dict[str, dict[str, Any]] = {}
     for each in sliced:
         own = {name: of[each.dataset][each.rows] for name, of in values.items()}
@@ -93,7 +92,7 @@ def perturbed_figures(
     diagnosed: Mapping[str, Diagnosis], towers: Mapping[str, Result], task: Task
 ) -> dict[str, dict[str, Any]]:
     """`[data set][perturbation]`: see `ratios.figures`, and `unchanged`, nDCG@10 by model on the same queries."""
-    values = {name: _test_ndcg(result) for name, result in towers.items()}
+    values = {name: result.ndcg("test") for name, result in towers.items()}
     named: dict[str, dict[str, Any]] = {}
     for judged in task.test_sets():
         rows = perturbed_rows(judged, task)
@@ -116,10 +115,6 @@ def slice_table(tests: Sequence[JudgedSet], sliced: Sequence[Slice]) -> pa.Table
             for row in each.rows
         ),
     )
-
-
-def _test_ndcg(result: Result) -> dict[str, np.ndarray]:
-    return {item.judged.dataset: item.values[NDCG] for item in result.of_split("test")}
 
 
 def _by_dataset(diagnosed: Mapping[str, Diagnosis], field: str) -> dict[str, dict[str, Any]]:

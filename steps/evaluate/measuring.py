@@ -9,7 +9,7 @@ from steps.core.judged import JudgedSet
 from steps.core.measures import trec_order
 from steps.evaluate.closeness import Texts, measure_closeness
 from steps.evaluate.fusing import Fused, choice_on, figures, fused_search
-from steps.evaluate.geometry import judged_hits, label_term, measure_geometry
+from steps.evaluate.geometry import measure_geometry
 from steps.evaluate.indexes import measure_indexes, timed_indexes
 from steps.evaluate.pairs import pooled_auc
 from steps.evaluate.params import EvaluateParams
@@ -88,12 +88,12 @@ def measure_reranked(system: Reranked, task: Task, runs: Path) -> Result:
 
 
 def measure_teacher(system: Teacher, task: Task, runs: Path, keep: Keep = _as_it_is) -> Result:
-    """Its quality over the exact index, what its nearest documents say of the labels, and what every index costs it."""
+    """Its quality over the exact index, and what every index costs it."""
     params, release = task.params, system.release
     encode = remembering(system.encode)
     answers = _answers(system.name, keep(dense_search(encode, release)), task, runs)
-    tests = [(scored, hits) for scored, hits in answers if scored.judged.split == "test"]
-    exact, timed = [scored for scored, _ in tests], params.latency_queries
+    exact = [scored for scored, _ in answers if scored.judged.split == "test"]
+    timed = params.latency_queries
     read = {item.dataset: item.texts for item in task.test_sets()} | {item.dataset: item.texts for item in task.texts}
     return Result(
         name=system.name,
@@ -104,7 +104,6 @@ def measure_teacher(system: Teacher, task: Task, runs: Path, keep: Keep = _as_it
             item.dataset: timed_indexes(release, encode, item.dataset, item.texts, timed, params.seed)
             for item in task.texts
         },
-        label_terms={scored.judged.dataset: label_term(*judged_hits(scored.judged, hits)) for scored, hits in tests},
         embeddings={dataset: encode(texts) for dataset, texts in read.items()},
         best=_best_on_dev(answers),
     )
@@ -119,7 +118,6 @@ def measure_student(system: Student, task: Task, runs: Path, teacher: Result, ke
         item.dataset: measure_geometry(
             teacher.embeddings[item.dataset],
             system.encode(item.texts),
-            teacher.label_terms[item.dataset],
             task.params.seed,
         )
         for item in task.test_sets()

@@ -14,6 +14,8 @@
     retention.<student>.ratio_of_means     mean of the students over mean of the teachers
     retention.<student>.worst              the data set where it is least
     retention.<student>.ci95_low, ci95_high    bootstrap interval of mean_of_ratios over queries
+    seeds.<student>.others, mean, sd       of students that differ in their seed alone, by the first: the others' names,
+                                           mean and standard deviation of all their mean_of_ratios
     retention_by_set.<set>.<student>.ratio, ci95_low, ci95_high    the same of one data set
     significance.<set>.<student>.p_value   two-sided paired t-test of nDCG@10, student against teacher
     significance.<set>.<student>.wins, ties, losses    queries on which the student is better, equal, worse
@@ -42,10 +44,7 @@
     fused.<set>.<dense>.against_dense, against_bm25    on test: mean difference of nDCG@10, p_value, wins, ties, losses
     fused.<set>.<dense>.p50_ms             text to hits, over the index that serves, one query at a time, one thread
     fused.<set>.<dense>.encode_ms, search_ms, bm25_ms, fusion_ms    median of each part
-    geometry.<set>.<student>.document_term, query_term, label_term    bound of the student's bias (EmbedDistill,
-                                           Proposition 1): mean L2 distance to the teacher's embeddings of documents,
-                                           0 as they are inherited, and of test queries; mean |sigmoid(s) - y| over the
-                                           teacher's ten best hits, equal for all students
+    geometry.<set>.<student>.query_term    mean L2 distance of the test queries' embeddings to the teacher's
     geometry.<set>.<student>.pairs_mean, pairs_p05, pairs_p50, pairs_p95    over pairs of test queries: their distance
                                            by the teacher less that by the student; null: there is one query
     closeness.<set>.<student>.cosine, overlap    of a data set without judged test queries: mean cosine to the teacher's
@@ -91,8 +90,8 @@
     settings.version                       of this schema
     settings.seed, throughput_batch, ignore_identical_ids, min_relevance.<set>    what the numbers above depend on
 
-Numbers only, but for the names in `choice` and `fused` and the knobs in `effort`: no dates or machine facts, so that
-equal results are equal files apart from timings and, where these decide, the choice.
+Numbers only, but for the names in `choice`, `fused` and `seeds` and the knobs in `effort`: no dates or machine facts,
+so that equal results are equal files apart from timings and, where these decide, the choice.
 """
 
 from collections import defaultdict
@@ -110,7 +109,7 @@ from steps.evaluate.results import Result
 from steps.evaluate.retention import Comparison, Retention
 
 Metrics = dict[str, Any]
-VERSION = 2  # 1 had MRR@10, MAP@1000 and Recall@k
+VERSION = 3  # 2 had no seeds, and raw scores' label terms in geometry; 1 had MRR@10, MAP@1000 and Recall@k
 
 
 def assemble(

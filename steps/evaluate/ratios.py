@@ -5,9 +5,8 @@ from typing import Any
 
 import numpy as np
 
+from steps.core.noninferiority import resampled_means
 from steps.evaluate.systems import TEACHER
-
-_CELLS = 4_000_000  # drawn rows held at once: 32 MB
 
 
 def figures(values: Mapping[str, np.ndarray], samples: int, seed: int) -> dict[str, Any]:
@@ -25,23 +24,10 @@ def figures(values: Mapping[str, np.ndarray], samples: int, seed: int) -> dict[s
     if teacher.mean() <= 0:
         return named
     others = [model for model in values if model != TEACHER]
-    drawn = resampled_sums(np.stack([teacher, *(values[model] for model in others)], axis=1), samples, seed)
+    drawn = resampled_means(np.stack([teacher, *(values[model] for model in others)], axis=1), samples, seed)
     drawn = drawn[drawn[:, 0] > 0]  # of the rest no ratio is defined
     for place, model in enumerate(others, start=1):
         low, high = np.quantile(drawn[:, place] / drawn[:, 0], [0.025, 0.975])
         ratio = float(values[model].mean() / teacher.mean())
         named["retention"][model] = {"ratio": ratio, "ci95_low": float(low), "ci95_high": float(high)}
     return named
-
-
-def resampled_sums(values: np.ndarray, samples: int, seed: int) -> np.ndarray:
-    """Sums over queries drawn anew with replacement: `(queries, models)` to `(samples, models)`."""
-    generator, count = np.random.default_rng(seed), len(values)
-    block = max(1, _CELLS // count)
-    chunks = []
-    for start in range(0, samples, block):
-        size = min(block, samples - start)
-        rows = generator.integers(0, count, (size, count)) + np.arange(size)[:, None] * count
-        times = np.bincount(rows.ravel(), minlength=size * count).reshape(size, count)
-        chunks.append(times.astype(np.float64) @ values)
-    return np.concatenate(chunks)

@@ -21,6 +21,7 @@ from steps.evaluate.histograms import draw_histograms
 from steps.evaluate.insight import Insight
 from steps.evaluate.machine import processor
 from steps.evaluate.metrics import Metrics
+from steps.evaluate.seeds import seed_lines
 from steps.evaluate.significance import significant
 from steps.evaluate.table import choice_lines, gain_lines, measured, shown, unjudged_line
 
@@ -122,7 +123,7 @@ def write_report(path: Path, evaluation: Evaluation, background: Background, ins
             {point.model: evaluation.differences[point.model] for point in students if evaluation.differences}
         ),
         unjudged={dataset: unjudged_line(metrics, dataset) for dataset in metrics["closeness"]},
-        choice=choice_lines(metrics),
+        choice=[*choice_lines(metrics), *seed_lines(metrics)],
         gains=gain_lines(metrics),
         background=background,
         processor=processor(),

@@ -8,6 +8,7 @@ import numpy as np
 
 from steps.core.files import read_json, write_json
 from steps.core.judged import JudgedSet
+from steps.core.measures import NDCG
 from steps.evaluate.closeness import Closeness
 from steps.evaluate.fusing import FusionFigures
 from steps.evaluate.geometry import Geometry
@@ -28,8 +29,6 @@ class Result:
     """Size of the query side on disk; None without an encoder."""
     indexes: Mapping[str, Mapping[str, IndexFigures]] = field(default_factory=dict)
     """The teacher's: figures of each index kind."""
-    label_terms: Mapping[str, float] = field(default_factory=dict)
-    """The teacher's: see geometry.py."""
     embeddings: Mapping[str, np.ndarray] = field(default_factory=dict)
     """The teacher's: of the test queries, or of the texts that stand in for them, `(texts, dim)`."""
     serving: Mapping[str, ServingCost] = field(default_factory=dict)
@@ -43,6 +42,10 @@ class Result:
     def of_split(self, split: str) -> list[Scored]:
         """The judged sets of one split."""
         return [item for item in self.scored if item.judged.split == split]
+
+    def ndcg(self, split: str) -> dict[str, np.ndarray]:
+        """nDCG@10 of the queries of one split, `(queries,)` by data set."""
+        return {item.judged.dataset: item.values[NDCG] for item in self.of_split(split)}
 
 
 def write_result(folder: Path, result: Result) -> None:
@@ -67,13 +70,9 @@ def write_result(folder: Path, result: Result) -> None:
                 dataset: {kind: asdict(figures) for kind, figures in row.items()}
                 for dataset, row in result.indexes.items()
             },
-            "label_terms": dict(result.label_terms),
             "best": dict(result.best),
             "serving": {dataset: asdict(cost) for dataset, cost in result.serving.items()},
-            "geometry": {
-                dataset: {"query_term": each.query_term, "label_term": each.label_term}
-                for dataset, each in result.geometry.items()
-            },
+            "query_terms": {dataset: each.query_term for dataset, each in result.geometry.items()},
             "fusions": {dataset: figures.as_dict() for dataset, figures in result.fusions.items()},
         },
     )
@@ -101,13 +100,10 @@ def read_result(folder: Path, judged: Iterable[JudgedSet]) -> Result:
             dataset: {kind: IndexFigures(**figures) for kind, figures in row.items()}
             for dataset, row in found["indexes"].items()
         },
-        label_terms=found["label_terms"],
         best=found["best"],
         embeddings=named("embeddings"),
         serving={dataset: ServingCost(**cost) for dataset, cost in found["serving"].items()},
-        geometry={
-            dataset: Geometry(**terms, differences=differences[dataset]) for dataset, terms in found["geometry"].items()
-        },
+        geometry={dataset: Geometry(term, differences[dataset]) for dataset, term in found["query_terms"].items()},
         closeness={dataset: Closeness(cosines[dataset], overlaps[dataset]) for dataset in cosines},
         fusions={dataset: FusionFigures(**figures) for dataset, figures in found["fusions"].items()},
     )

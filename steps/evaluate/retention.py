@@ -11,6 +11,7 @@ import numpy as np
 from scipy import stats
 
 from steps.core.errors import UserError
+from steps.core.noninferiority import resampled_means
 from steps.evaluate.as_one import units
 
 Paired = Mapping[str, tuple[np.ndarray, np.ndarray]]  # data set -> (student, teacher), each `(queries,)`
@@ -94,10 +95,7 @@ def bootstrap_means(paired: Paired, samples: int, seed: int) -> dict[str, np.nda
     generator = np.random.default_rng(seed)
     found = {}
     for name, (student, teacher) in paired.items():
-        means = np.zeros((2, samples))
-        for sample in range(samples):
-            rows = generator.integers(0, len(teacher), len(teacher))
-            means[:, sample] = student[rows].mean(), teacher[rows].mean()
+        means = resampled_means(np.stack([student, teacher], axis=1), samples, generator).T
         found[name] = np.where(means[1] > 0, means, np.array([[student.mean()], [teacher.mean()]]))
     return found
 

@@ -24,6 +24,7 @@ from steps.evaluate.measuring import Task
 from steps.evaluate.params import EvaluateParams
 from steps.evaluate.report import Background, read_background, write_report
 from steps.evaluate.reranked import open_reranked
+from steps.evaluate.seeds import of_one_spec, seed_lines, spreads
 from steps.evaluate.systems import Student, Systems, open_systems
 from steps.evaluate.table import gain_lines
 
@@ -88,9 +89,12 @@ def evaluate(
     found = measure_all(systems, task)
     print(f"evaluate: {found.told()}")
     evaluation = compose(found, students, [system.name for system in systems.earlier], task, audit, rule)
+    spread = spreads(evaluation.metrics["retention"], of_one_spec(folders.distill, students))
+    evaluation = replace(evaluation, metrics=evaluation.metrics | {"seeds": spread})
     insight = look_closer(folders.ingest, folders.embed, folders.generate, systems, task, found, evaluation.best)
     for line in (
         *(f"no slices of {note}" for note in insight.notes),
+        *seed_lines(evaluation.metrics),
         *gain_lines(evaluation.metrics),
         *fusion_lines(evaluation.metrics),
     ):

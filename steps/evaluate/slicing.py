@@ -1,7 +1,7 @@
 """Which test queries belong together: slices by length, frequency, words unseen in training, form, or a user's own."""
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -117,23 +117,29 @@ def popularity(searches: Sequence[int]) -> list[str]:
 def read_own(path: Path) -> dict[str, list[str]]:
     """A user's slices, query id -> names, of a Parquet, CSV or TSV file with the columns `query_id` and `slice`.
 
+    UserError as `user_rows` has it.
+    """
+    found: dict[str, list[str]] = {}
+    for query, name in user_rows(path, ["query_id", "slice"], "evaluate.slice_table"):
+        found.setdefault(query, []).append(name)
+    return found
+
+
+def user_rows(path: Path, columns: Sequence[str], key: str) -> Iterator[tuple[str, ...]]:
+    """Some columns, as text, of a user's Parquet, CSV or TSV file; `key` names it in what goes wrong.
+
     UserError when it is missing, cannot be read, or lacks one of them.
     """
     if not path.is_file():
-        raise UserError(f"evaluate.slice_table: {path} not found; give a file with the columns query_id and slice")
+        raise UserError(f"{key}: {path} not found; give a file with the columns {', '.join(columns)}")
     try:
         options = pacsv.ParseOptions(delimiter="\t" if path.suffix == ".tsv" else ",")
         table = pq.read_table(path) if path.suffix == ".parquet" else pacsv.read_csv(path, parse_options=options)
     except pa.ArrowInvalid as error:
-        raise UserError(f"evaluate.slice_table: {path} cannot be read ({error}); give Parquet, .csv or .tsv") from None
-    if missing := {"query_id", "slice"} - set(table.column_names):
-        raise UserError(f"evaluate.slice_table: {path} lacks the column {min(missing)}; it has {table.column_names}")
-    found: dict[str, list[str]] = {}
-    for query, name in zip(
-        *(table[column].cast(pa.string()).to_pylist() for column in ("query_id", "slice")), strict=True
-    ):
-        found.setdefault(query, []).append(name)
-    return found
+        raise UserError(f"{key}: {path} cannot be read ({error}); give Parquet, .csv or .tsv") from None
+    if missing := set(columns) - set(table.column_names):
+        raise UserError(f"{key}: {path} lacks the column {min(missing)}; it has {table.column_names}")
+    return zip(*(table[column].cast(pa.string()).to_pylist() for column in columns), strict=True)
 
 
 def _of_lengths(texts: Sequence[str]) -> dict[str, list[bool]]:

@@ -11,6 +11,7 @@ from steps.evaluate.closeness import told
 from steps.evaluate.fusion_gains import fusion_lines
 from steps.evaluate.metrics import VERSION
 from steps.evaluate.retention import is_gain
+from steps.evaluate.seeds import seed_lines
 from steps.evaluate.significance import significant
 
 _COLUMNS = 3  # measures that a terminal has room for
@@ -40,7 +41,7 @@ def results_table(reports: Path) -> str:
             lines.append(f"{model:{width}}{''.join(cells)}{_costs(metrics, model)}")
     for dataset in metrics["closeness"]:
         lines += _unjudged_lines(metrics, dataset)
-    lines += [*choice_lines(metrics), *gain_lines(metrics), *fusion_lines(metrics)]
+    lines += [*choice_lines(metrics), *seed_lines(metrics), *gain_lines(metrics), *fusion_lines(metrics)]
     lines.append(f'report: {reports / "report.html"}   runs: make mlflow   search: make search Q="..."')
     return "\n".join(lines)
 

@@ -48,7 +48,7 @@ def decide(candidate: Evidence, champion: Evidence | None, policy: Policy) -> De
     return _decision(
         [
             *_coverage(candidate, champion),
-            *_budgets(candidate, policy),
+            *_budgets(candidate, champion, policy),
             *_floors(candidate, policy),
             *_against_champion(candidate, champion, policy),
             *_slices(candidate, champion, policy),
@@ -92,14 +92,17 @@ def _coverage(candidate: Evidence, champion: Evidence | None) -> Iterable[Check]
             yield Check(False, f"{dataset}: served by the champion, but the evaluation has no test queries of it")
 
 
-def _budgets(candidate: Evidence, policy: Policy) -> Iterable[Check]:
+def _budgets(candidate: Evidence, champion: Evidence | None, policy: Policy) -> Iterable[Check]:
+    """Of the champion its size, and the latency that was measured when it was registered."""
+    p50 = f", champion {champion.p50_ms:.3f} ms" if champion else ""
+    size = f", champion {champion.index_bytes:,}" if champion else ""
     yield Check(
         candidate.p50_ms <= policy.max_p50_ms,
-        f"latency p50 {candidate.p50_ms:.3f} ms, budget {policy.max_p50_ms:g} ms",
+        f"latency p50 {candidate.p50_ms:.3f} ms{p50}, budget {policy.max_p50_ms:g} ms",
     )
     yield Check(
         candidate.index_bytes <= policy.max_index_bytes,
-        f"index {candidate.index_bytes:,} bytes, budget {policy.max_index_bytes:,}",
+        f"index {candidate.index_bytes:,} bytes{size}, budget {policy.max_index_bytes:,}",
     )
 
 
@@ -136,7 +139,8 @@ def _no_worse(dataset: str, ours: Mapping[str, float], theirs: Mapping[str, floa
     return Check(
         bound >= 0,
         f"{dataset}: {MEASURE} {candidate.mean():.4f} against {mean:.4f}{change} with {policy.confidence:.0%}"
-        f" confidence (allowed {-policy.margin:+.2%}, {len(order)} queries)",
+        f" confidence (allowed {-policy.margin:+.2%}, {len(order)} queries, {int((candidate > champion).sum())} better,"
+        f" {int((candidate < champion).sum())} worse)",
     )
 
 
@@ -148,8 +152,9 @@ def _slices(candidate: Evidence, champion: Evidence | None, policy: Policy) -> I
         dataset = name.partition("/")[0]
         if dataset not in champion.datasets or dataset not in candidate.datasets or len(queries) < policy.slice_queries:
             continue
-        least = (1 - policy.slice_loss) * _mean(champion.values[dataset], queries)
-        yield _floor(name, _mean(candidate.values[dataset], queries), least, f"champion less {policy.slice_loss:.1%}")
+        mean = _mean(champion.values[dataset], queries)
+        least, what = (1 - policy.slice_loss) * mean, f"champion's {mean:.4f} less {policy.slice_loss:.1%}"
+        yield _floor(name, _mean(candidate.values[dataset], queries), least, what)
 
 
 def _reported_slices(candidate: Evidence, champion: Evidence | None, policy: Policy) -> Iterable[Check]:

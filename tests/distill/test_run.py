@@ -112,6 +112,15 @@ def test_a_second_training_gives_the_same_weights(embedded: Path) -> None:
     assert weights[0] == weights[1]
 
 
+def test_a_students_own_seed_stands_in_place_of_the_sections(embedded: Path) -> None:
+    weights, specs = [], []
+    for params in (distill_params(seed=5), distill_params(student={"2l": TWO_LAYERS | {"seed": 5}}, students=["2l"])):
+        folder = run_distill(embedded, "2l", params)
+        weights.append((folder / "query_encoder/model.safetensors").read_bytes())
+        specs.append(read_json(folder / "report.json")["spec"])
+    assert weights[0] == weights[1] and specs[0] == specs[1]
+
+
 def test_a_loss_that_is_no_number_stops_the_run(embedded: Path) -> None:
     bad = {
         "2l": TWO_LAYERS | {"start": {"layers": [0]}, "learning_rate": 1e30, "epochs": 5.0},

@@ -143,7 +143,7 @@ def test_a_result_is_read_as_it_was_measured(tmp_path: Path, monkeypatch: pytest
     )
     read = measure_all(systems, task_of(tmp_path, unjudged=("med",))).results
     teacher, student = measured["teacher"], measured["2l"]
-    assert teacher.indexes and teacher.label_terms and student.closeness and student.geometry and student.serving
+    assert teacher.indexes and student.closeness and student.geometry and student.serving
     assert list(measured) == list(read) == ALL
     for name, result in measured.items():
         assert_equal(vars(read[name]), vars(result))

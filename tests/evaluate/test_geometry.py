@@ -1,4 +1,4 @@
-"""Proposition 1's terms and Fig. 4's differences against float64 loops, and what is drawn of them."""
+"""Distances to the teacher and Fig. 4's differences against float64 loops, and what is drawn of them."""
 
 import math
 import re
@@ -12,8 +12,6 @@ from steps.evaluate.geometry import (
     Geometry,
     comparable,
     draw_pairs,
-    judged_hits,
-    label_term,
     measure_geometry,
     pair_differences,
     query_term,
@@ -22,7 +20,7 @@ from steps.evaluate.histograms import draw_histograms
 from steps.evaluate.scoring import score_and_keep
 from steps.evaluate.systems import remembering
 
-KEYS = ["document_term", "query_term", "label_term", "pairs_mean", "pairs_p05", "pairs_p50", "pairs_p95"]
+KEYS = ["query_term", "pairs_mean", "pairs_p05", "pairs_p50", "pairs_p95"]
 
 
 def embeddings(count: int = 12, dim: int = 5, seed: int = 0) -> np.ndarray:
@@ -38,14 +36,6 @@ def test_query_term_by_hand() -> None:
     teacher, student = embeddings(seed=1), embeddings(seed=2)
     expected = sum(distance(s, t) for s, t in zip(student, teacher, strict=True)) / len(teacher)
     assert query_term(teacher, student) == pytest.approx(expected, rel=1e-6)
-
-
-def test_label_term_by_hand() -> None:
-    scores, relevant = np.array([0.9, -0.3, 88.0, -900.0], np.float32), np.array([True, False, True, True])
-    expected = sum(
-        abs((1 / (1 + math.exp(-float(s))) if s > -700 else 0.0) - y) for s, y in zip(scores, relevant, strict=True)
-    )
-    assert label_term(scores, relevant) == pytest.approx(expected / 4, rel=1e-6)
 
 
 def test_pair_differences_by_hand() -> None:
@@ -69,14 +59,14 @@ def test_few_pairs_are_all_taken_and_many_drawn_alike() -> None:
 
 
 def measured(teacher: np.ndarray, student: np.ndarray) -> Geometry:
-    return measure_geometry(teacher, student, 0.25, 0)
+    return measure_geometry(teacher, student, 0)
 
 
 def test_the_teacher_as_its_own_student_has_no_bias_and_moves_no_pair() -> None:
     found = measured(embeddings(), embeddings())
-    assert found.query_term == found.document_term == 0
+    assert found.query_term == 0
     assert len(found.differences) == 66 and not found.differences.any()
-    assert found.as_dict() == dict.fromkeys(KEYS, 0.0) | {"label_term": 0.25}
+    assert found.as_dict() == dict.fromkeys(KEYS, 0.0)
 
 
 def test_a_rotated_student_is_far_away_but_keeps_every_distance() -> None:
@@ -96,21 +86,13 @@ def test_a_student_that_brings_queries_together_is_right_of_0() -> None:
 
 
 def test_quantiles_are_those_of_numpys_definition() -> None:
-    found = Geometry(0.1, 0.2, np.arange(101) / 100).as_dict()
-    assert [found[key] for key in KEYS] == pytest.approx([0, 0.1, 0.2, 0.5, 0.05, 0.5, 0.95])
+    found = Geometry(0.1, np.arange(101) / 100).as_dict()
+    assert [found[key] for key in KEYS] == pytest.approx([0.1, 0.5, 0.05, 0.5, 0.95])
 
 
 def test_one_query_has_no_pairs() -> None:
     found = measured(embeddings(1), embeddings(1)).as_dict()
-    assert [found[key] for key in KEYS[3:]] == [None] * 4
-
-
-def test_labels_are_judgements_of_all_hits() -> None:
-    hits = ([np.array([2.0, 1.0]), np.array([3.0])], [["a", "b"], ["a"]])
-    judged = JudgedSet("api", "test", ["q0", "q1"], ["x", "y"], {"q0": {"a": 2, "b": 0}, "q1": {"c": 1}})
-    sigmoid = [1 / (1 + math.exp(-value)) for value in (2.0, 1.0, 3.0)]
-    expected = ((1 - sigmoid[0]) + sigmoid[1] + sigmoid[2]) / 3
-    assert label_term(*judged_hits(judged, hits)) == pytest.approx(expected)
+    assert [found[key] for key in KEYS[1:]] == [None] * 4
 
 
 def test_students_are_normalised_where_the_teacher_is() -> None:

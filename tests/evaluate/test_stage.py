@@ -71,7 +71,7 @@ def test_metrics_have_the_documented_keys(reports: Path) -> None:
         "datasets", "datasets_dev", "retention", "significance", "latency", "sizes", "indexes", "serving", "geometry",
         "queries", "audit", "settings", "choice", "closeness", "closeness_texts", "gain", "gain_dev", "gain_overall",
         "fused", "slices", "perturbed", "proposition", "space", "effort", "semantic_ids",
-        "retention_by_set", "against_teacher", "agreement", "as_one", "as_one_dev",
+        "retention_by_set", "against_teacher", "agreement", "as_one", "as_one_dev", "seeds",
     }  # fmt: skip
     for part in ("datasets", "datasets_dev"):
         assert set(metrics[part]) == {"api", "med"}
@@ -89,7 +89,7 @@ def test_metrics_have_the_documented_keys(reports: Path) -> None:
     assert set(metrics["geometry"]) == {"api", "med"}
     assert set(metrics["geometry"]["api"]) == {"static", "2l"}
     assert set(metrics["geometry"]["api"]["2l"]) == {
-        "document_term", "query_term", "label_term", "pairs_mean", "pairs_p05", "pairs_p50", "pairs_p95",
+        "query_term", "pairs_mean", "pairs_p05", "pairs_p50", "pairs_p95",
     }  # fmt: skip
     assert metrics["sizes"] == {"teacher": {"bytes": 1_000_000}, "static": {"bytes": 123_456}, "2l": {"bytes": 123_456}}
     assert metrics["audit"] == {"checked_texts": 3, "evaluation_queries": 40, "leaks": 0}
@@ -185,14 +185,12 @@ def test_report_is_self_contained_and_says_what_it_must(reports: Path) -> None:
 def test_closeness_to_the_teacher_is_measured_and_shown(reports: Path) -> None:
     geometry = json.loads((reports / "metrics.json").read_text())["geometry"]
     for row in geometry.values():
-        assert row["static"]["document_term"] == 0
         assert row["static"]["query_term"] > row["2l"]["query_term"] > 0, "one word of a query places it less well"
-        assert row["static"]["label_term"] == row["2l"]["label_term"] > 1 - 1 / (1 + np.exp(-1))
         assert row["2l"]["pairs_p05"] <= row["2l"]["pairs_p50"] <= row["2l"]["pairs_p95"]
     page = (reports / "report.html").read_text()
     section = page.split("<h2>Closeness to the teacher</h2>")[1].split("<h2>")[0]
     for student, found in geometry["med"].items():
-        cells = [f"{found[term]:.3f}" for term in ("document_term", "query_term", "label_term")]
+        cells = [f"{found['query_term']:.3f}"]
         cells += [f"{found[f'pairs_{name}']:+.3f}" for name in ("mean", "p05", "p50", "p95")]
         shown = r"\s*".join(f"<td>{re.escape(cell)}</td>" for cell in ("med", student, *cells))
         assert re.search(shown, section)

@@ -85,6 +85,14 @@ def test_clearly_worse_is_refused_and_slightly_worse_needs_evidence() -> None:
         assert "at worst" in refused.reasons[0]
 
 
+def test_the_champions_figures_stand_beside_the_candidates() -> None:
+    champion, candidate = evidence([0.5] * 4), evidence([0.5, 0.6, 0.7, 0.45])
+    lines = "\n".join(decide(replace(candidate, p50_ms=0.25), replace(champion, p50_ms=0.75), policy()).lines())
+    assert "api: nDCG@10 0.5625 against 0.5000" in lines and "4 queries, 2 better, 1 worse" in lines
+    assert "latency p50 0.250 ms, champion 0.750 ms, budget 10 ms" in lines
+    assert "champion" not in "\n".join(decide(candidate, None, policy()).lines()).replace("without a champion", "")
+
+
 def test_one_bad_data_set_is_enough_to_refuse() -> None:
     good = {f"q{i}": 0.5 for i in range(50)}
     champion = evidence({"one": good, "two": good})
@@ -130,9 +138,9 @@ def test_incomplete_evidence_is_refused_with_the_reason(side, values, message) -
 @pytest.mark.parametrize(
     ("candidate", "champion", "rules", "message"),
     [
-        ({"p50_ms": 10.1}, {}, {}, "latency p50 10.100 ms, budget 10 ms"),
+        ({"p50_ms": 10.1}, {}, {}, "latency p50 10.100 ms, champion 1.000 ms, budget 10 ms"),
         ({"p50_ms": math.nan}, {}, {}, "latency p50 nan ms"),
-        ({"index_bytes": 1_000_001}, {}, {}, "index 1,000,001 bytes, budget 1,000,000"),
+        ({"index_bytes": 1_000_001}, {}, {}, "index 1,000,001 bytes, champion 1,000, budget 1,000,000"),
         ({}, {}, {"floors": {"api": 0.6}}, "api: nDCG@10 0.5000, floor 0.6000"),
         ({}, {}, {"floors": {"apj": 0.1}}, "floors: 'apj' is neither a data set nor a slice"),
         ({}, {"datasets": frozenset({"api", "old"})}, {}, "old: the candidate has no index of it"),
@@ -171,7 +179,7 @@ def test_a_slice_may_not_be_sacrificed_unless_it_is_too_small_to_tell() -> None:
     champion = evidence([0.5] * 40, evaluation=asked)
     candidate = evidence([0.4] * 4 + [0.9] * 36, evaluation=asked)
     refused = decide(candidate, champion, policy())
-    assert refused.reasons == ("api/short: nDCG@10 0.4000, champion less 5.0% 0.4750",)
+    assert refused.reasons == ("api/short: nDCG@10 0.4000, champion's 0.5000 less 5.0% 0.4750",)
     assert decide(candidate, champion, policy(slice_queries=5)).approved
     floor = policy(slice_queries=5, floors={"api/short": 0.45})
     assert decide(candidate, champion, floor).reasons == ("api/short: nDCG@10 0.4000, floor 0.4500",)

@@ -1,0 +1,71 @@
+"""python -m bench.peers: published encoders beside ours, bench/expected.yaml, as a table of docs/distillation.md."""
+
+import re
+from pathlib import Path
+
+from bench.record import RESULTS
+from bench.tables.expected import Beside, Peer, read_expected
+from steps.core.errors import UserError, guarded
+from steps.core.files import read_json
+
+EXPECTED = Path("bench/expected.yaml")
+PAGE = Path("docs/distillation.md")
+_PLACE = re.compile(r"(<!-- python -m bench\.peers -->\n).*?(<!-- end -->)", re.S)
+_HEAD = ["| encoder | sets | retention | one query | |", "|---|---|---|---|---|"]
+_TRACKS = {True: "Trained on the text of the corpora that are searched", False: "Not trained on it"}
+
+
+def measured(beside: Beside, results: Path) -> list[Peer]:
+    """Our students of the recorded runs that are there, best first."""
+    found = []
+    for ours in beside.ours:
+        path = results / f"{ours.results}.json"
+        if not path.is_file():
+            continue
+        metrics = read_json(path)["metrics"]
+        kept = {student: row["mean_of_ratios"] for student, row in metrics["retention"].items()}
+        for student in sorted(kept, key=lambda name: -kept[name]):
+            found.append(
+                Peer(
+                    system=f"slimtower `{student}`",
+                    sets=ours.sets,
+                    retention=kept[student],
+                    p50_ms=metrics["latency"][student]["p50_ms"],
+                    corpus_text=ours.corpus_text,
+                    source=f"[{path.name}](../{path.as_posix()})",
+                )
+            )
+    return found
+
+
+def table(beside: Beside, results: Path = RESULTS) -> str:
+    """Markdown: a table a track, ours first."""
+    every = [*measured(beside, results), *beside.peers]
+    parts = []
+    for corpus_text, title in _TRACKS.items():
+        rows = [_row(each) for each in every if each.corpus_text == corpus_text]
+        parts.append("\n".join([f"**{title}**", "", *_HEAD, *rows]))
+    return "\n\n".join(parts) + "\n"
+
+
+def _row(peer: Peer) -> str:
+    time = "" if peer.p50_ms is None else f"{peer.p50_ms:.3g} ms" if peer.p50_ms >= 1 else f"{peer.p50_ms:.2g} ms"
+    return f"| {peer.system} | {peer.sets} | {100 * peer.retention:.1f} % | {time} | {peer.source} |"
+
+
+def with_table(page: str, written: str) -> str:
+    """The page's text with the table in its place; UserError where it has none."""
+    if not _PLACE.search(page):
+        raise UserError(f"{PAGE}: has no place for the table, <!-- python -m bench.peers --> to <!-- end -->")
+    return _PLACE.sub(lambda match: match[1] + written + match[2], page)
+
+
+def main() -> None:
+    """Write the table into the page."""
+    page = PAGE.read_text(encoding="utf-8")
+    PAGE.write_text(with_table(page, table(read_expected(EXPECTED).beside)), encoding="utf-8")
+    print(f"wrote the table of peers into {PAGE}")
+
+
+if __name__ == "__main__":
+    guarded(main)

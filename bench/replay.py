@@ -1,0 +1,157 @@
+"""python -m bench.replay BEFORE AFTER --queries LOG --judge MODEL [--run FOLDER]: two releases over a query log.
+
+What ScalingNote's A/B test measures online, offline: the share of irrelevant documents in the first 4 and in the first
+20 hits, and of queries with fewer than 5 relevant ones among 20. BEFORE and AFTER are folders of releases. LOG is a
+file with a query a line, as often as it was asked, or a folder of a service's search log (UBI, docs/serving.md). MODEL
+is a cross encoder, by folder or name, whose probability of relevance counts from --threshold on; with --judgements in
+its place it is a table (Parquet, .csv or .tsv) of query, doc_id and grade, relevant from 1 on, in which a missing pair
+is irrelevant. The judge must not be a ranker or teacher of the run in FOLDER (default: the present one), whose corpus
+is searched. Writes reports/replay.json there.
+"""
+
+import argparse
+import json
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.special import expit
+from scipy.stats import bootstrap
+
+from steps.core.corpus import CorpusTexts, corpus_columns
+from steps.core.errors import UserError, guarded
+from steps.core.files import write_json
+from steps.core.fingerprints import fingerprint
+from steps.evaluate.slicing import user_rows
+from steps.retrieval.rankers import load_ranker, pair_scores
+from steps.serving.release import Release, load_release
+
+DEPTH, FEW = 20, 5
+MEASURES = ("irrelevant@4", f"irrelevant@{DEPTH}", f"fewer_than_{FEW}")
+_RESAMPLES, _BATCH = 2000, 32
+Pair = tuple[str, str]  # text of a query, id of a document
+Judge = Callable[[Sequence[Pair]], Sequence[bool]]  # whether each document is relevant
+
+
+def read_queries(path: Path) -> dict[str, int]:
+    """How often each query was asked, by its text; UserError for fewer than two."""
+    if path.is_dir():
+        files = sorted(path.rglob("queries/**/*.jsonl"))
+        rows = (json.loads(line) for file in files for line in file.read_text(encoding="utf-8").splitlines())
+        texts = [str(row.get("user_query") or "") for row in rows]
+    elif path.is_file():
+        texts = path.read_text(encoding="utf-8").splitlines()
+    else:
+        raise UserError(f"--queries: {path}: no such file or folder")
+    counts = Counter(text.strip() for text in texts if text.strip())
+    if len(counts) < 2:
+        raise UserError(f"--queries: {path}: holds {len(counts)} queries; give a file with one a line, or a UBI log")
+    return dict(counts)
+
+
+def ranker_judge(model: str, run: Path, threshold: float) -> Judge:
+    """A cross encoder over the run's corpus; UserError where it is one of the run's own rankers or teachers."""
+    if Path(model).is_dir():
+        judging = fingerprint(Path(model)).weights
+        for tower in [*run.glob("models/teach/*/tower"), *run.glob("data/rank/*/tower")]:
+            if fingerprint(tower).weights == judging:
+                raise UserError(f"--judge: {model} is {tower}, which labelled or taught; name another cross encoder")
+    ranker = load_ranker(model)
+    ingest = run / "data/ingest"
+    row_of = {doc_id: row for row, (doc_id,) in enumerate(corpus_columns(ingest, ["doc_id"]))}
+
+    def judge(pairs: Sequence[Pair]) -> list[bool]:
+        rows = np.unique([row_of[doc_id] for _, doc_id in pairs])
+        texts = dict(zip(rows.tolist(), CorpusTexts(ingest, rows), strict=True))
+        read = [(query, texts[row_of[doc_id]]) for query, doc_id in pairs]
+        logits = pair_scores(ranker, read, precision="auto", batch_size=_BATCH, what="judge")
+        return [bool(found) for found in expit(logits) >= threshold]
+
+    return judge
+
+
+def table_judge(path: Path) -> Judge:
+    """Grades of a table; UserError where it cannot be read or lacks a column."""
+    rows = user_rows(path, ["query", "doc_id", "grade"], "--judgements")
+    relevant = {(query, doc_id) for query, doc_id, grade in rows if int(grade) >= 1}
+    return lambda pairs: [pair in relevant for pair in pairs]
+
+
+def answers(release: Release, dataset: str, texts: Sequence[str]) -> list[list[str]]:
+    """Ids of the first DEPTH hits of each text, as the release serves them."""
+    return release.search_text(dataset, texts, DEPTH)[1]
+
+
+def measured(found: Mapping[str, Sequence[str]], relevant: Mapping[Pair, bool]) -> dict[str, np.ndarray]:
+    """Each measure of every query, `(queries,)`: shares of the hits that there are, and 0 or 1."""
+    values = []
+    for text, ids in found.items():
+        good = np.array([relevant[text, doc_id] for doc_id in ids], dtype=bool)
+        values.append([*(float(np.mean(~good[:k])) if len(good) else 0.0 for k in (4, DEPTH)), float(good.sum() < FEW)])
+    return dict(zip(MEASURES, np.array(values).T, strict=True))
+
+
+def compared(before: Mapping[str, np.ndarray], after: Mapping[str, np.ndarray], asked: np.ndarray) -> dict[str, Any]:
+    """Means over all searches of both, their difference, and its 95 % interval: a bootstrap over distinct queries.
+
+    `asked`: how often each query was, `(queries,)`.
+    """
+
+    def mean(apart: np.ndarray, asked: np.ndarray, axis: int) -> np.ndarray:
+        weighed: np.ndarray = (apart * asked).sum(axis=axis) / asked.sum(axis=axis)
+        return weighed
+
+    found = {}
+    for name in MEASURES:
+        means = [float(np.average(values[name], weights=asked)) for values in (before, after)]
+        apart = after[name] - before[name]
+        drawn = bootstrap(
+            (apart, asked), mean, paired=True, method="percentile", n_resamples=_RESAMPLES, batch=100, rng=0
+        )
+        low, high = map(float, drawn.confidence_interval)
+        found[name] = {"before": means[0], "after": means[1], "difference": means[1] - means[0],
+                       "ci95_low": low, "ci95_high": high}  # fmt: skip
+    return found
+
+
+def replay(before: Release, after: Release, dataset: str, queries: Mapping[str, int], judge: Judge) -> dict[str, Any]:
+    """Both releases' answers to the queries of a data set, judged; a pair that both found is judged once."""
+    texts = list(queries)
+    found = [dict(zip(texts, answers(each, dataset, texts), strict=True)) for each in (before, after)]
+    pairs = sorted({(text, doc_id) for each in found for text, ids in each.items() for doc_id in ids})
+    relevant = dict(zip(pairs, judge(pairs), strict=True))
+    values = [measured(each, relevant) for each in found]
+    asked = np.array(list(queries.values()), dtype=np.float64)
+    told = {"dataset": dataset, "queries": len(texts), "searches": int(asked.sum()), "judged_pairs": len(pairs)}
+    manifests = {"before": before.manifest.checksum, "after": after.manifest.checksum}
+    return told | {"releases": manifests, "measures": compared(*values, asked)}
+
+
+def main() -> None:
+    """Replay, print and write."""
+    parser = argparse.ArgumentParser(prog="python -m bench.replay", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("before", type=Path)
+    parser.add_argument("after", type=Path)
+    parser.add_argument("--queries", type=Path, required=True, help="a file with a query a line, or a UBI log's folder")
+    judges = parser.add_mutually_exclusive_group(required=True)
+    judges.add_argument("--judge", help="a cross encoder's folder or name")
+    judges.add_argument("--judgements", type=Path, help="a table of query, doc_id and grade")
+    parser.add_argument("--threshold", type=float, default=0.5, help="probability from which a document is relevant")
+    parser.add_argument("--run", type=Path, default=Path(), help="the pipeline's folder; default: the present one")
+    parser.add_argument("--dataset", default="", help="data set that is searched; default: the first of BEFORE")
+    words = parser.parse_args()
+    before, after = load_release(words.before), load_release(words.after)
+    dataset, queries = words.dataset or before.datasets[0], read_queries(words.queries)
+    judge = ranker_judge(words.judge, words.run, words.threshold) if words.judge else table_judge(words.judgements)
+    found = replay(before, after, dataset, queries, judge) | {"judge": str(words.judge or words.judgements)}
+    print(f"{dataset}: {found['queries']} queries, {found['searches']} searches, {found['judged_pairs']} judged pairs")
+    for name, row in found["measures"].items():
+        interval = f"{row['ci95_low']:+.2%} to {row['ci95_high']:+.2%}"
+        print(f"{name:14} {row['before']:7.2%} {row['after']:7.2%} {row['difference']:+7.2%} ({interval})")
+    write_json(words.run / "reports/replay.json", found)
+
+
+if __name__ == "__main__":
+    guarded(main)

@@ -1,0 +1,59 @@
+"""A release as mteb sees it: its protocol, without the package, and the run's own embeddings behind it."""
+
+import inspect
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bench.mteb_model import ReleaseModel
+from steps.core.errors import UserError
+from steps.core.tables import read_table
+from steps.core.towers import encode, load_tower
+from steps.serving.release import load_release
+
+# Parameters of mteb 2.26's EncoderProtocol (mteb/models/models_protocols.py) by method; those with * are named alone.
+PROTOCOL = {
+    "__init__": ["model_name", "revision", "*device"],
+    "encode": ["inputs", "*task_metadata", "*hf_split", "*hf_subset", "*prompt_type"],
+    "similarity": ["embeddings1", "embeddings2"],
+    "similarity_pairwise": ["embeddings1", "embeddings2"],
+}
+ASKED = {"task_metadata": None, "hf_split": "test", "hf_subset": "default"}
+
+
+def test_it_has_what_the_protocol_names() -> None:
+    for method, wanted in PROTOCOL.items():
+        found = inspect.signature(getattr(ReleaseModel, method)).parameters
+        kinds = {name: "*" * (found[name].kind is inspect.Parameter.KEYWORD_ONLY) + name for name in found}
+        assert [kinds.get(name.lstrip("*")) for name in wanted] == wanted
+        if method in ("__init__", "encode"):
+            assert any(each.kind is inspect.Parameter.VAR_KEYWORD for each in found.values())
+    assert isinstance(ReleaseModel.mteb_model_meta, property)
+
+
+@pytest.mark.medium
+def test_queries_are_the_releases_and_documents_the_indexs(released: Path) -> None:
+    model = ReleaseModel(str(released / "models/release/2l"), None)
+    release = load_release(released / "models/release/2l")
+    texts = ["how to sum", "an axis of a matrix", "file"]
+    queries = model.encode([{"text": texts[:2]}, {"text": texts[2:]}], prompt_type="query", **ASKED)
+    np.testing.assert_allclose(queries, release.encode(texts), atol=1e-6)
+    corpus = read_table(released / "data/ingest", "corpus").to_pylist()[:5]
+    rows = {key: [row[column] for row in corpus] for key, column in (("title", "title"), ("body", "content"))}
+    rows["text"] = [f"{title} {body}" for title, body in zip(rows["title"], rows["body"], strict=True)]
+    documents = model.encode([rows], prompt_type="document", **ASKED)
+    held = np.load(released / "data/embed/documents.npy")[:5]
+    np.testing.assert_allclose(documents, held, atol=1e-4)
+    np.testing.assert_allclose(model.similarity(queries, documents).numpy(), queries @ documents.T, rtol=1e-5)
+    pairs = model.similarity_pairwise(queries, documents[:3]).numpy()
+    np.testing.assert_allclose(pairs, (queries * documents[:3]).sum(axis=1), rtol=1e-4)
+    untitled = model.encode([{"text": [row["content"] for row in corpus]}], prompt_type="document", **ASKED)
+    tower = load_tower(released / "models/distill/2l/router", "document")
+    np.testing.assert_allclose(untitled, encode(tower, [row["content"] for row in corpus], "document"), atol=1e-6)
+
+
+@pytest.mark.medium
+def test_another_students_router_is_refused(released: Path) -> None:
+    with pytest.raises(UserError, match="static/router: the embedding of the probe"):
+        ReleaseModel(str(released / "models/release/2l"), router=str(released / "models/distill/static/router"))

@@ -1,0 +1,42 @@
+"""The table of published peers: two tracks, ours where a run is recorded, and the page as it is generated."""
+
+from pathlib import Path
+
+import pytest
+
+from bench.peers import EXPECTED, PAGE, table, with_table
+from bench.tables.expected import read_expected
+from steps.core.errors import UserError
+from steps.core.files import write_json
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_page_has_the_table_that_is_generated() -> None:
+    page = (ROOT / PAGE).read_text(encoding="utf-8")
+    assert with_table(page, table(read_expected(EXPECTED).beside)) == page, "run `python -m bench.peers`"
+
+
+def test_published_figures_stand_in_the_track_without_the_corpora(tmp_path: Path) -> None:
+    own, general = table(read_expected(EXPECTED).beside, tmp_path).split("**Not trained on it**")
+    assert "slimtower" not in own + general, "nothing is recorded there"
+    for figure in ("81.4 %", "90.5 %", "97.7 %", "89.0 %", "92.5 %"):
+        assert figure in general and figure not in own
+
+
+def test_a_recorded_run_stands_in_its_track_best_student_first(tmp_path: Path) -> None:
+    metrics = {
+        "retention": {"static": {"mean_of_ratios": 0.9}, "2l": {"mean_of_ratios": 0.95}},
+        "latency": {"static": {"p50_ms": 0.026}, "2l": {"p50_ms": 2.0}},
+    }
+    write_json(tmp_path / "nanobeir_general.json", {"metrics": metrics})
+    own, general = table(read_expected(EXPECTED).beside, tmp_path).split("**Not trained on it**")
+    assert "slimtower" not in own
+    assert general.index("| slimtower `2l` | NanoBEIR | 95.0 % | 2 ms |") < general.index(
+        "slimtower `static` | NanoBEIR | 90.0 %"
+    )
+
+
+def test_a_page_without_a_place_is_named() -> None:
+    with pytest.raises(UserError, match="has no place for the table"):
+        with_table("# Page", "table")

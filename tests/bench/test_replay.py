@@ -1,0 +1,94 @@
+"""Two releases over a query log: measures and intervals against hand cases, who may judge, and the command."""
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from teach_fakes import write_tower
+
+from bench import replay as bench
+from bench.replay import MEASURES, compared, measured, ranker_judge, read_queries, table_judge
+from steps.core.errors import UserError
+from steps.core.files import read_json
+from steps.core.tables import read_table
+
+
+def test_shares_are_of_the_hits_that_there_are() -> None:
+    found = {"many": [f"d{number}" for number in range(20)], "few": ["d0", "d7"], "none": []}
+    relevant = {
+        (text, doc_id): doc_id in ("d0", "d1", "d2", "d9", "d19") for text, ids in found.items() for doc_id in ids
+    }
+    values = measured(found, relevant)
+    assert values["irrelevant@4"].tolist() == [1 / 4, 1 / 2, 0]
+    assert values["irrelevant@20"].tolist() == [15 / 20, 1 / 2, 0]
+    assert values["fewer_than_5"].tolist() == [0, 1, 1], "five relevant ones are not fewer than five"
+
+
+def test_a_query_counts_as_often_as_it_was_asked() -> None:
+    asked = np.array([9.0, 1.0, 5.0])
+    before = {name: np.array([1.0, 0.0, 0.2]) for name in MEASURES}
+    after = {name: np.array([0.5, 1.0, 0.2]) for name in MEASURES}
+    row = compared(before, after, asked)["irrelevant@4"]
+    assert (row["before"], row["after"]) == pytest.approx(((9 + 1) / 15, (4.5 + 1 + 1) / 15))
+    assert row["difference"] == pytest.approx(-3.5 / 15)
+    assert -0.5 <= row["ci95_low"] < row["difference"] < row["ci95_high"] <= 1
+    same = compared(before, before, asked)["irrelevant@20"]
+    assert same["ci95_low"] == same["difference"] == same["ci95_high"] == 0
+
+
+def test_a_log_is_a_file_of_lines_or_that_of_a_service(tmp_path: Path) -> None:
+    (tmp_path / "queries.txt").write_text("a mean\n\n sum \na mean\n")
+    assert read_queries(tmp_path / "queries.txt") == {"a mean": 2, "sum": 1}
+    for day, texts in (("2026-01-01", ["a mean", "sum"]), ("2026-01-02", ["sum"])):
+        folder = tmp_path / f"log/api/queries/dt={day}"
+        folder.mkdir(parents=True)
+        (folder / "x.jsonl").write_text("".join(json.dumps({"user_query": text}) + "\n" for text in texts))
+    assert read_queries(tmp_path / "log/api") == {"a mean": 1, "sum": 2}
+    (tmp_path / "one.txt").write_text("a mean\n")
+    with pytest.raises(UserError, match="holds 1 queries"):
+        read_queries(tmp_path / "one.txt")
+    with pytest.raises(UserError, match="no such file or folder"):
+        read_queries(tmp_path / "absent")
+
+
+def test_a_pair_that_nobody_judged_is_irrelevant(tmp_path: Path) -> None:
+    (tmp_path / "judged.tsv").write_text("query\tdoc_id\tgrade\na\td1\t2\na\td2\t0\n")
+    assert table_judge(tmp_path / "judged.tsv")([("a", "d1"), ("a", "d2"), ("b", "d1")]) == [True, False, False]
+    (tmp_path / "judged.csv").write_text("query,doc_id\na,d1\n")
+    with pytest.raises(UserError, match=r"--judgements: .* lacks the column grade"):
+        table_judge(tmp_path / "judged.csv")
+
+
+@pytest.mark.medium
+def test_the_runs_own_teacher_may_not_judge_another_model_may(released: Path, tmp_path: Path) -> None:
+    own = next(released.glob("models/teach/*/tower"))
+    with pytest.raises(UserError, match="which labelled or taught; name another cross encoder"):
+        ranker_judge(str(own), released, 0.5)
+    judge = ranker_judge(str(write_tower(tmp_path / "judge")), released, 0.0)
+    doc_ids = read_table(released / "data/ingest", "corpus")["doc_id"].to_pylist()[:3]
+    assert judge([("sum", doc_id) for doc_id in doc_ids]) == [True] * 3, "every probability is above 0"
+
+
+@pytest.mark.medium
+def test_two_releases_are_replayed_by_a_table(
+    released: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    qrels = [row for row in read_table(released / "data/ingest", "qrels").to_pylist() if row["split"] == "test"]
+    texts = {row["query_id"]: row["text"] for row in read_table(released / "data/ingest", "queries").to_pylist()}
+    dataset = min(row["dataset"] for row in qrels)
+    rows = [(texts[row["query_id"]], row["doc_id"]) for row in qrels if row["dataset"] == dataset]
+    (tmp_path / "log.txt").write_text("\n".join(text for text, _ in rows))
+    (tmp_path / "judged.tsv").write_text("query\tdoc_id\tgrade\n" + "".join(f"{q}\t{d}\t1\n" for q, d in rows))
+    (tmp_path / "data").symlink_to(released / "data")
+    monkeypatch.chdir(tmp_path)
+    folders = [str(released / "models/release" / name) for name in ("static", "2l")]
+    words = ["--queries", "log.txt", "--judgements", "judged.tsv", "--dataset", dataset]
+    monkeypatch.setattr(sys, "argv", ["bench.replay", *folders, *words])
+    bench.main()
+    found = read_json(tmp_path / "reports/replay.json")
+    assert found["searches"] == len(rows) and found["releases"]["before"] != found["releases"]["after"]
+    assert found["measures"]["fewer_than_5"]["before"] == 1, "one relevant document a query"
+    assert 0.75 <= found["measures"]["irrelevant@4"]["after"] <= 1
+    assert "irrelevant@20" in capsys.readouterr().out
