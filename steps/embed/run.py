@@ -11,13 +11,15 @@ from sentence_transformers import SentenceTransformer
 from steps.core.corpus import CorpusRows, CorpusTexts
 from steps.core.cosines import cosines
 from steps.core.document_texts import corpus_template
+from steps.core.endpoint import Endpoint
 from steps.core.files import staged_folder, write_json
 from steps.core.fingerprints import fingerprint
 from steps.core.precision import resolve_precision
 from steps.core.tables import Role, read_table, write_table
 from steps.core.towers import load_tower, route
 from steps.core.tracking import Run
-from steps.core.vector_cache import Texts, embed_once
+from steps.core.vector_cache import embed_once
+from steps.core.vector_store import Texts
 from steps.embed.alignment_texts import Sources, build
 from steps.embed.nearest import nearest_documents
 from steps.embed.params import EmbedParams
@@ -110,7 +112,9 @@ def generated_cosine(texts: pa.Table, generated: pa.Table, vectors: np.ndarray) 
 
 
 def _uncased(tower: SentenceTransformer) -> bool:
-    """Whether the tower reads the same letters in another case as the same tokens."""
+    """Whether the tower reads the same letters in another case as the same tokens; of an endpoint it is not known."""
+    if isinstance(tower[0], Endpoint):
+        return False
     upper, lower = (
         tower.preprocess([text])["input_ids"].tolist() for text in ("The Title Of A TEXT", "the title of a text")
     )
