@@ -46,7 +46,7 @@ def asking_anew() -> Iterator[None]:
 
 
 class Model(Strict):
-    """What decides the vectors: the model's name, dimensions to ask for (0 = its own), what requests say of the role."""
+    """What decides the vectors: the model's name, dimensions to ask for (0 = its own), what is sent in this role."""
 
     model: str
     dimensions: int
@@ -58,8 +58,8 @@ class Model(Strict):
 class Endpoint(InputModule):
     """Embeddings of one role by a server. Its tokenizer only counts: the model's own is not known.
 
-    `probes` are its vectors of PROBES, `(4, dim)`: what it is known by. Each process that asks it anything asks for them
-    first. Answers are kept below SLIMTOWER_CACHE, request by request.
+    `probes` are its vectors of PROBES, `(4, dim)`: what it is known by. Each process that asks it anything asks for
+    them first. Answers are kept below SLIMTOWER_CACHE, request by request.
     """
 
     def __init__(

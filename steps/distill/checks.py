@@ -30,7 +30,7 @@ def check_targets(embed: Path, vectors: np.ndarray, texts: int, teacher: Sentenc
 
 
 def check_endpoint(chosen: StudentParams, teacher: SentenceTransformer) -> None:
-    """UserError when a student wants more of a teacher behind an API than vectors: its layers, or to run or train it."""
+    """UserError when a student wants more of a teacher behind an API than vectors: layers, or to run or train it."""
     if not isinstance(teacher[0], Endpoint):
         return
     wanted = ""

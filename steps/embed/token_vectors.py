@@ -16,7 +16,9 @@ def token_vectors(tower: SentenceTransformer, *, precision: Precision, batch_siz
     An endpoint, which has another tokenizer, is asked for each token as a text.
     """
     if isinstance(endpoint := tower[0], Endpoint):
-        return endpoint.embed([tower.tokenizer.decode([token]) for token in range(len(tower.tokenizer))])
+        texts = [tower.tokenizer.decode([token]) for token in range(len(tower.tokenizer))]
+        endpoint.announce(texts, "", "embed tokens")
+        return endpoint.embed(texts)
     before, after = _special_ids(tower)
     size = len(tower.tokenizer)
     rows = []

@@ -8,6 +8,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from steps.core.document_texts import DocumentTemplate
 from steps.core.names import LONGEST
 from steps.core.params import Strict
+from steps.ingest.vector_params import VectorSource
 
 UNLABELLED_QUERIES = "unlabelled_queries"  # a key of the section, the data set of that file's queries, and a table
 
@@ -182,6 +183,7 @@ class IngestParams(Strict):
     until: Moment
     unlabelled_queries: str
     term_scores: str
+    document_vectors: dict[SourceName, VectorSource]
     max_reject_ratio: float = Field(ge=0, le=1)
     max_query_words: int = Field(ge=1)
     dev_fraction: float = Field(ge=0, lt=1)
@@ -196,6 +198,16 @@ class IngestParams(Strict):
         if UNLABELLED_QUERIES in names:
             raise ValueError(
                 f"sources: the name {UNLABELLED_QUERIES!r} is taken by the queries of that key; choose another name"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _all_sources_have_vectors_or_none(self) -> Self:
+        names = {source.name for source in self.sources}
+        if self.document_vectors and self.document_vectors.keys() != names:
+            raise ValueError(
+                f"document_vectors names {sorted(self.document_vectors)}, but the sources are {sorted(names)}; name"
+                " every one of them, or none"
             )
         return self
 

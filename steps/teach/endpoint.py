@@ -26,8 +26,8 @@ def teach_endpoint(output: Path, params: EndpointParams, run: Run) -> None:
         tokenizer = AutoTokenizer.from_pretrained(resolve_base(params.tokenizer))
     except (OSError, ValueError) as error:
         raise UserError(
-            f"teach.teacher: tokenizer {params.tokenizer}: cannot be loaded ({' '.join(str(error).split())[:200]}); name"
-            " a folder or a model on the hub with a fast tokenizer"
+            f"teach.teacher: tokenizer {params.tokenizer}: cannot be loaded ({str(error)[:200]});"
+            " name a folder or a model on the hub with a fast tokenizer"
         ) from None
     routes = {}
     for role in ROLES:

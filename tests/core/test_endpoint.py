@@ -1,4 +1,4 @@
-"""A teacher behind an API: its vectors are those of the model there, and no text is paid for twice, whatever goes wrong."""
+"""A teacher behind an API gives the vectors of the model there, and no text is paid for twice, whatever goes wrong."""
 
 import os
 import signal
@@ -66,7 +66,7 @@ def test_its_vectors_are_those_of_the_model_there_and_each_is_paid_for_once(
     server: EmbeddingServer, tmp_path: Path, expected: np.ndarray, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tower = teach(tmp_path / "teach", server)
-    assert server.paid == {text: 2 for text in PROBES}  # once a role
+    assert server.paid == dict.fromkeys(PROBES, 2)  # once a role
     found, count = embedded(tower, tmp_path / "vectors.npy")
     np.testing.assert_allclose(found, expected, atol=1e-6)
     np.testing.assert_allclose(np.load(tmp_path / "lengths.npy"), 1.0, atol=1e-5)
@@ -122,9 +122,7 @@ embedded(Path(sys.argv[1]), Path(sys.argv[2]))
 
 
 @pytest.mark.slow
-def test_a_killed_run_pays_for_the_rest_alone(
-    server: EmbeddingServer, tmp_path: Path, expected: np.ndarray
-) -> None:
+def test_a_killed_run_pays_for_the_rest_alone(server: EmbeddingServer, tmp_path: Path, expected: np.ndarray) -> None:
     tower = teach(tmp_path / "teach", server, {"batch_texts": 2, "concurrency": 2})
     server.delay = 0.1
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([".", "tests/helpers"])}
@@ -192,7 +190,9 @@ def test_roles_prompts_dimensions_and_lengths_are_sent(server: EmbeddingServer, 
     assert tower.get_embedding_dimension() == 16
     queries, documents = (encode(tower, ["one two three four five six"], role) for role in ("query", "document"))
     assert server.bodies[-1]["input_type"] == "document" and server.bodies[-1]["dimensions"] == 16
-    asked = next(body for body in server.bodies if body["input"] == ["ask: one two three four"])  # 6 tokens with the ":"
+    asked = next(
+        body for body in server.bodies if body["input"] == ["ask: one two three four"]
+    )  # 6 tokens with the ":"
     assert asked["input_type"] == "query"
     plain = server.read(["one two three four five six"], {})[:, :16]
     np.testing.assert_allclose(documents, -plain / np.linalg.norm(plain), atol=1e-6)

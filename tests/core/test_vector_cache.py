@@ -10,8 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from steps.core.vector_store import Embeddings
-from steps.core.vector_store import WINDOW_SHARDS, VectorCache
+from steps.core.vector_store import WINDOW_SHARDS, Embeddings, VectorCache
 
 TEXTS = [f"text {number}" for number in range(50)]
 

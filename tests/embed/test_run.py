@@ -20,8 +20,8 @@ from steps.core import vector_cache
 from steps.core.document_texts import DocumentTemplate
 from steps.core.files import read_json
 from steps.core.towers import encode_with_lengths, load_tower
-from steps.core.vector_store import Embeddings
 from steps.core.tracking import NullRun
+from steps.core.vector_store import Embeddings
 from steps.embed import run as stage
 
 pytestmark = pytest.mark.medium

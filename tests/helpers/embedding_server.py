@@ -99,7 +99,7 @@ def _coded(row: np.ndarray, body: dict[str, Any]) -> list[float] | str:
 
 
 def tower_reader(tower: SentenceTransformer) -> Reader:
-    """Reads one text at a time, so that a text's vector does not depend on its batch; input_type document is negated."""
+    """Reads text by text, so that a vector does not depend on its batch; those of input_type document are negated."""
 
     def read(texts: list[str], body: dict[str, Any]) -> np.ndarray:
         vectors = np.stack([tower.encode(text, show_progress_bar=False) for text in texts])
