@@ -126,6 +126,7 @@ def run(
             "student": student,
             "start": next(iter(type(chosen.start).model_fields)),
             "losses": [loss.name for loss in chosen.losses],
+            "dims": sorted(set(dims)),
             "teacher": asdict(teacher),
             "computed_in": resolve_precision(params.precision),
             "parts": dict(Counter(data.parts.tolist())),

@@ -73,9 +73,9 @@ class _Placed:
         if len(missing := np.flatnonzero(~self.there)):
             named = ", ".join(repr(self.documents[row].doc_id) for row in missing[:_NAMED])
             raise UserError(
-                f"ingest.document_vectors: {len(missing):,} of {len(self.documents):,} documents have no vector,"
-                f" such as {named}; ids are those of the source, without its name in front; add the missing ones to the index,"
-                " or take them out of the corpus"
+                f"ingest.document_vectors: {len(missing):,} of {len(self.documents):,} documents have no vector, such"
+                f" as {named}; ids are those of the source, without its name in front; add the missing ones to the"
+                " index, or take them out of the corpus"
             )
         assert isinstance(self.matrix, np.memmap)
         self.matrix.flush()

@@ -57,7 +57,7 @@ def test_a_student_of_an_endpoint_is_released_over_its_index(
         ("layers", "takes its layers"),
         ("tokens", "takes its token embeddings"),
         ("online", "targets: online runs it"),
-        ("joint", "towers: joint trains"),
+        ("joint", "towers: joint trains its documents"),
     ]:
         with pytest.raises(UserError, match=f"{said}, but the teacher tiny is behind an API.*start from static"):
             run_distill(root, student, params)
