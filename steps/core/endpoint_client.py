@@ -156,7 +156,6 @@ class Client:
 
     def _tried(self, batch: Batch) -> tuple[float | None, str, np.ndarray | None]:
         """One request: seconds that the server asks to wait, what went wrong, and the vectors where nothing did."""
-        import httpx
         import openai
 
         try:
@@ -175,7 +174,7 @@ class Client:
                     f" max_length, body and the key in {self.connection.key_variable or 'key_variable (none)'}"
                 ) from None
             return _retry_after(error.response.headers.get("retry-after")), said, None
-        except (openai.OpenAIError, httpx.HTTPError, ValueError, TypeError, AttributeError) as error:
+        except (openai.OpenAIError, OSError, ValueError, TypeError, AttributeError) as error:
             return None, self._masked(f"{type(error).__name__}: {error}"), None
         self.dim = self.dim or vectors.shape[1]
         if vectors.shape[1] != self.dim:

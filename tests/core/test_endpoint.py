@@ -84,7 +84,7 @@ def test_its_vectors_are_those_of_the_model_there_and_each_is_paid_for_once(
         assert not path.is_file() or KEY.encode() not in path.read_bytes()
 
 
-FAULTS = ["busy", "error", "half", "nan", "few", "shuffled", "slow"]
+FAULTS = ["busy", "error", "half", "broken", "nan", "few", "shuffled", "slow"]
 
 
 def test_nothing_is_lost_or_paid_twice_where_the_server_fails_now_and_then(

@@ -27,7 +27,8 @@ Reader = Callable[[list[str], dict[str, Any]], np.ndarray]
 class EmbeddingServer:
     """What it is told: by request, in their order, what to do wrong; what it remembers: texts asked and paid, requests.
 
-    Faults: busy (429), error (500), slow, half, nan, few, shuffled, dimension, refused (400).
+    Faults: busy (429), error (500), slow, half (no JSON), broken (off in the middle), nan, few, shuffled, dimension,
+    refused (400).
     """
 
     read: Reader
@@ -87,6 +88,9 @@ class EmbeddingServer:
         if fault == "half":
             content = json.dumps(answer).encode()
             return Response(content[: len(content) // 2], media_type="application/json")
+        if fault == "broken":
+            content = json.dumps(answer).encode()
+            return Response(content[: len(content) // 2], headers={"Content-Length": str(len(content))})
         if fault in ("", "shuffled"):
             self.paid.update(texts)
         return JSONResponse(answer)
