@@ -13,7 +13,8 @@ import numpy as np
 import torch
 from safetensors.numpy import load_file, save_file
 from sentence_transformers.base.modules.input_module import InputModule
-from transformers import AutoTokenizer, PreTrainedTokenizerFast
+from tokenizers import Tokenizer
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from steps.core.cosines import cosines
 from steps.core.endpoint_client import Client, Spent, batches
@@ -63,7 +64,7 @@ class Endpoint(InputModule):
     """
 
     def __init__(
-        self, model: Model, connection: Connection, tokenizer: PreTrainedTokenizerFast, probes: np.ndarray | None = None
+        self, model: Model, connection: Connection, tokenizer: PreTrainedTokenizerBase, probes: np.ndarray | None = None
     ) -> None:
         """Without `probes` the server is asked for them; UserError where it has another model than it once had."""
         super().__init__()
@@ -195,10 +196,10 @@ class Endpoint(InputModule):
         write_json(folder / "config.json", self.model.model_dump())
         write_json(folder / _CONNECTION, self.connection.model_dump())
         save_file({"probes": self.probes}, folder / _PROBES)
-        self.tokenizer.save_pretrained(output_path)
+        self.save_tokenizer(output_path)
 
     @classmethod
-    def load(cls, model_name_or_path: str, subfolder: str = "", **_: Any) -> Self:
+    def load(cls, model_name_or_path: str, subfolder: str = "", *_: Any, **__: Any) -> Self:
         """Read what `save` wrote; asks no server."""
         folder = Path(model_name_or_path, subfolder)
         return cls(
@@ -209,10 +210,8 @@ class Endpoint(InputModule):
         )
 
 
-def _without_limits(tokenizer: PreTrainedTokenizerFast) -> Any:
+def _without_limits(tokenizer: Any) -> Tokenizer:
     """The tokenizer's inner one, which reads a text whole."""
-    from tokenizers import Tokenizer
-
     copy = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
     copy.no_truncation()
     copy.no_padding()

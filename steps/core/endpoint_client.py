@@ -93,7 +93,7 @@ class Client:
         except ImportError:
             raise UserError("an endpoint is asked by OpenAI's client; `pip install openai`") from None
         self.model, self.body, self.connection, self.spent, self.dim = model, body, connection, spent, dim
-        self.more = {"dimensions": dimensions} if dimensions else {}
+        self.more: dict[str, Any] = {"dimensions": dimensions} if dimensions else {}
         self.pace = Pace(connection.requests_per_minute, connection.tokens_per_minute)
         self._key = _key(connection.key_variable)
         self._openai = openai.OpenAI(
@@ -120,8 +120,8 @@ class Client:
                     break
                 for future in wait(running, return_when=FIRST_COMPLETED).done:
                     batch = running.pop(future)
-                    if error := future.exception():
-                        failed = failed or error
+                    if missed := future.exception():
+                        failed = failed or missed
                     else:
                         yield batch, future.result()
         if failed:

@@ -140,8 +140,8 @@ def _qdrant(source: QdrantCollection, key: str) -> Iterator[Some]:
             )
             if points:
                 ids = [str((point.payload or {})[source.id_field] if source.id_field else point.id) for point in points]
-                vectors = [point.vector[source.vector] if source.vector else point.vector for point in points]
-                yield ids, _stacked(vectors, key)
+                found: list[Any] = [point.vector for point in points]
+                yield ids, _stacked([vector[source.vector] for vector in found] if source.vector else found, key)
             if offset is None:
                 return
     except KeyError as error:

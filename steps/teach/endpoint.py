@@ -1,6 +1,7 @@
 """The teacher `endpoint`: a tower whose first module is a server, written as any other tower is."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Router
@@ -14,10 +15,12 @@ from steps.core.files import staged_folder, write_json
 from steps.core.fingerprints import fingerprint
 from steps.core.tables import ROLES
 from steps.core.tracking import Run
-from steps.teach.kinds.endpoint import Endpoint as EndpointParams
+
+if TYPE_CHECKING:
+    from steps.teach.kinds.endpoint import Endpoint as EndpointParams
 
 
-def teach_endpoint(output: Path, params: EndpointParams, run: Run) -> None:
+def teach_endpoint(output: Path, params: "EndpointParams", run: Run) -> None:
     """Write `tower/` and `report.json`; each role asks for a few probe texts.
 
     UserError where the server refuses, or has another model than this name once had.
