@@ -124,7 +124,8 @@ def _spelled(kind: Any) -> str:
             return f"{{{_spelled(arguments[0])}: {_spelled(arguments[1])}}}"
     if isinstance(kind, type) and issubclass(kind, Strict):
         return "mapping"
-    return {str: "text", int: "whole number", float: "number", bool: "true or false", type(None): "null"}[kind]
+    names = {str: "text", int: "whole number", float: "number", bool: "true or false", type(None): "null"}
+    return (names | {Any: "anything"})[kind]
 
 
 def _default(field: FieldInfo, key: str, params: dict[str, Any]) -> str:

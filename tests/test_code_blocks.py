@@ -57,4 +57,4 @@ def _check_names(typed: str) -> None:
     for module in re.findall(r"python -m ((?:steps|pipeline|bench)[\w.]*)", typed):
         assert find_spec(module), module
     for path in re.findall(r"(?<![\w/.])((?:recipes|containers|requirements)/[\w./-]+)", typed):
-        assert (PROJECT / path).exists(), path
+        assert (PROJECT / path).exists() or re.search(rf"\bcp \S+ {path}", typed), path

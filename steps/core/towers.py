@@ -1,7 +1,6 @@
 """Towers: SentenceTransformer models that turn queries or documents into embeddings, and the one way to run them."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -13,25 +12,20 @@ from torch import nn
 from torch.nn import functional
 from transformers.utils.logging import disable_progress_bar
 
+from steps.core.endpoint import Endpoint
 from steps.core.errors import UserError
 from steps.core.precision import Precision, resolve_precision
 from steps.core.progress import progress
 from steps.core.tables import Role
+from steps.core.vector_store import Embeddings
 
 _SHORT = 128  # tokens
+_OWN = {f"{Endpoint.__module__}.{Endpoint.__name__}": Endpoint}  # modules of ours, which no model's folder brings
 
 
 def device() -> str:
     """`cuda` where torch sees a GPU, else `cpu`."""
     return "cuda" if torch.cuda.is_available() else "cpu"
-
-
-@dataclass(frozen=True)
-class Embeddings:
-    """Vectors of texts, `(n, dim)`, and `(n,)` their norms before the tower's final Normalize; both float32."""
-
-    vectors: np.ndarray
-    lengths: np.ndarray
 
 
 def load_tower(source: str | Path, role: Role | None = None) -> SentenceTransformer:
@@ -41,7 +35,9 @@ def load_tower(source: str | Path, role: Role | None = None) -> SentenceTransfor
     """
     disable_progress_bar()
     try:
-        tower = SentenceTransformer(str(source), device=device(), trust_remote_code=False).float()
+        tower = SentenceTransformer._load_with_module_classes(
+            str(source), _OWN, device=device(), trust_remote_code=False
+        ).float()
     except (OSError, ValueError, KeyError) as error:
         reason = " ".join(str(error).split())[:200]
         raise UserError(
@@ -73,6 +69,14 @@ def route(tower: SentenceTransformer, role: Role) -> SentenceTransformer:
             " sentence-transformers' Router.for_query_document"
         )
     return _made_of([*first.sub_modules[role], *list(tower)[1:]], tower, tower.truncate_dim)  # type: ignore[misc]
+
+
+def endpoint_of(tower: SentenceTransformer, role: Role) -> Endpoint | None:
+    """The server that reads texts of a role for the tower; None of one that reads them here."""
+    first = tower[0]
+    if isinstance(first, Router) and role in first.sub_modules:
+        first = first.sub_modules[role][0]  # type: ignore[index]
+    return first if isinstance(first, Endpoint) else None
 
 
 def _made_of(modules: Iterable[nn.Module], tower: SentenceTransformer, truncate_dim: int | None) -> SentenceTransformer:
@@ -112,8 +116,11 @@ def encode(
 ) -> np.ndarray:
     """Embed texts in their role, float32 `(len(texts), dim)`; shows progress when `what` names the work.
 
-    Texts are sorted by length within windows of 64 batches, so that a batch pads little.
+    Texts are sorted by length within windows of 64 batches, so that a batch pads little. An endpoint gets them all, and
+    makes batches of its own; those that it read before cost nothing.
     """
+    if endpoint_of(tower, role):
+        batch_size = max(1, len(texts))
     embed = tower.encode_query if role == "query" else tower.encode_document
     window = 64 * batch_size
     starts = range(0, len(texts), window)

@@ -10,10 +10,11 @@ import torch
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 
+from steps.core.endpoint import Endpoint
 from steps.core.errors import UserError
 from steps.core.tables import FILLER, Part
 from steps.distill.losses.base import Need
-from steps.distill.params import DOCUMENT_PARTS, Phase
+from steps.distill.params import DOCUMENT_PARTS, Fresh, Layers, Phase, StudentParams
 from steps.distill.students import Student
 from steps.distill.tokens import Tokens
 
@@ -25,6 +26,31 @@ def check_targets(embed: Path, vectors: np.ndarray, texts: int, teacher: Sentenc
         raise UserError(
             f"{embed / 'alignment.npy'}: holds {vectors.shape}, but there are {texts} alignment texts and the teacher's"
             f" dimension is {dim}; run `dvc repro embed` again"
+        )
+
+
+def check_endpoint(chosen: StudentParams, teacher: SentenceTransformer) -> None:
+    """UserError when a student wants more of a teacher behind an API than vectors: layers, or to run or train it."""
+    if not isinstance(teacher[0], Endpoint):
+        return
+    wanted = ""
+    if isinstance(chosen.start, Layers):
+        wanted = "start: {layers: [...]} takes its layers"
+    elif isinstance(chosen.start, Fresh) and not chosen.start.fresh.vocabulary:
+        wanted = "start: {fresh: {vocabulary: 0}} takes its token embeddings"
+    elif chosen.towers == "joint":
+        wanted = "towers: joint trains its documents"
+    for phase in chosen.phases:
+        inner = [*phase.needs(Need.ATTENTION), *phase.needs(Need.LAYERS)]
+        if phase.targets != "stored":
+            wanted = f"targets: {phase.targets} runs it"
+        elif inner:
+            wanted = f"losses: {inner[0].kind} looks inside it"
+    if wanted:
+        raise UserError(
+            f"distill.student: {wanted}, but the teacher {teacher[0].model.model} is behind an API, which gives vectors"
+            " alone; start from static, base or fresh with a vocabulary of its own, learn stored targets"
+            " (recipes/endpoint_teacher.yaml has all three)"
         )
 
 

@@ -15,8 +15,8 @@ from torch import Tensor
 from steps.core.files import cache_root, staged_file
 from steps.core.precision import Precision, resolve_precision
 from steps.core.tables import Role
-from steps.core.towers import Embeddings, device, encode, load_tower
-from steps.core.vector_cache import Texts, VectorCache, text_key
+from steps.core.towers import device, encode, load_tower
+from steps.core.vector_store import Embeddings, Texts, VectorCache, text_key
 from steps.distill.layer_pooling import LayerPooling, pooling_of, random_projection
 from steps.distill.losses.base import LayerTargets
 from steps.distill.losses.layer import products

@@ -19,7 +19,7 @@ from steps.core.tables import read_table, write_table
 from steps.core.towers import load_tower
 from steps.core.tracking import Run
 from steps.distill.checkpoints import Checkpoints, training_folder
-from steps.distill.checks import check_curriculum, check_repeats, check_student, check_targets
+from steps.distill.checks import check_curriculum, check_endpoint, check_repeats, check_student, check_targets
 from steps.distill.joint_documents import JointDocuments
 from steps.distill.mixture import hold_out, rows_of
 from steps.distill.params import DistillParams, StudentParams
@@ -66,6 +66,7 @@ def run(
     torch.manual_seed(params.seed)
     tower = load_tower(teach / "tower", "document")  # what the index holds, and the router's route of documents
     check_targets(embed, sources.vectors, len(texts), tower)
+    check_endpoint(chosen, tower)
     parts = np.array(sources.texts["part"].to_pylist())
     training, validation = hold_out(rows_of(parts, params.repeats), parts, params.validation_texts, params.seed)
     absent = check_repeats(params.repeats, parts, training, embedded["parts"], params.required_parts)
@@ -128,6 +129,7 @@ def run(
             "spec": chosen.model_dump(exclude={"seed"}),
             "start": next(iter(type(chosen.start).model_fields)),
             "losses": [loss.name for loss in chosen.losses],
+            "dims": sorted(set(dims)),
             "teacher": asdict(teacher),
             "computed_in": resolve_precision(params.precision),
             "parts": dict(Counter(data.parts.tolist())),

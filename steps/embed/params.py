@@ -8,6 +8,15 @@ from steps.core.params import Strict
 from steps.core.tables import Part
 
 
+class CheckParams(Strict):
+    """How many given vectors of documents are compared with the teacher's, and the cosine that each must have."""
+
+    documents: int = Field(default=100, ge=1)
+    """Documents, drawn by seed, that the teacher reads anew."""
+    cosine: float = Field(default=0.99, gt=0, le=1)
+    """Cosine that each of them must have to its given vector; else the stage says what would match, and stops."""
+
+
 class EmbedParams(Strict):
     """Which texts the teacher embeds, and how."""
 
@@ -32,6 +41,8 @@ class EmbedParams(Strict):
     """Share of perturbed_queries in UPPER, Title or lower case; the rest has typos, as all have for an uncased
     teacher.
     """
+    check: CheckParams = CheckParams()
+    """The comparison with document vectors that are given (ingest.document_vectors)."""
     neighbours: int = Field(ge=1)
     """Documents nearest to each text that are kept: as many as students and scorers can have."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"

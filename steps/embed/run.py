@@ -1,5 +1,7 @@
 """Embed documents, alignment texts and tokens with the teacher, repeating nothing that is cached."""
 
+import os
+import shutil
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -11,14 +13,17 @@ from sentence_transformers import SentenceTransformer
 from steps.core.corpus import CorpusRows, CorpusTexts
 from steps.core.cosines import cosines
 from steps.core.document_texts import corpus_template
+from steps.core.endpoint import Endpoint
 from steps.core.files import staged_folder, write_json
 from steps.core.fingerprints import fingerprint
 from steps.core.precision import resolve_precision
 from steps.core.tables import Role, read_table, write_table
 from steps.core.towers import load_tower, route
 from steps.core.tracking import Run
-from steps.core.vector_cache import Texts, embed_once
+from steps.core.vector_cache import embed_once
+from steps.core.vector_store import Texts
 from steps.embed.alignment_texts import Sources, build
+from steps.embed.given_vectors import check_given
 from steps.embed.nearest import nearest_documents
 from steps.embed.params import EmbedParams
 from steps.embed.token_vectors import token_vectors
@@ -29,6 +34,8 @@ def run(ingest: Path, generate: Path, teach: Path, output: Path, params: EmbedPa
 
     Of each text also the length of its vector before normalisation, `lengths.npy` `(texts,)`, and the rows of its
     nearest documents, `nearest.npy` `(texts, neighbours)`. `teach` is the folder of the teacher that makes the index.
+    Where ingest has vectors of an index that is there already, no document is embedded, once a sample of them has
+    proved to be the teacher's; else UserError.
     """
     corpus = CorpusRows(ingest, ["doc_id", "title", "topic", "content"])
     queries, unlabelled = (read_table(ingest, name) for name in ("queries", "unlabelled_queries"))
@@ -38,6 +45,10 @@ def run(ingest: Path, generate: Path, teach: Path, output: Path, params: EmbedPa
     teacher = fingerprint(teach / "tower")
     tower = load_tower(teach / "tower")
     asking = route(tower, "query")
+    given = ingest / "document_vectors" / "vectors.npy"  # of an index that is there already
+    checked = None
+    if given.is_file():
+        checked = check_given(given, ingest, tower, params.check, params.seed, params.precision)
     texts = build(sources, params, uncased=_uncased(asking))
     short = texts.table.num_rows < params.least_texts
     more = f"; embed.least_texts is {params.least_texts:,}, but the documents give no more" if short else ""
@@ -45,11 +56,12 @@ def run(ingest: Path, generate: Path, teach: Path, output: Path, params: EmbedPa
 
     with staged_folder(output) as staging:
         write_table(staging, "alignment_texts", texts.table)
-        embedded = {}
-        jobs: list[tuple[str, Role, Texts, str]] = [
-            ("documents", "document", documents, "float32"),
-            ("alignment", "query", texts.table["text"].to_pylist(), "float16"),
-        ]
+        embedded = {"documents": 0}
+        jobs: list[tuple[str, Role, Texts, str]] = [("alignment", "query", texts.table["text"].to_pylist(), "float16")]
+        if checked:
+            _linked(given, staging / "documents.npy")
+        else:
+            jobs.insert(0, ("documents", "document", documents, "float32"))
         for name, role, items, dtype in jobs:
             embedded[name] = embed_once(
                 tower,
@@ -76,6 +88,7 @@ def run(ingest: Path, generate: Path, teach: Path, output: Path, params: EmbedPa
             "computed_in": resolve_precision(params.precision),
             "dim": int(searched.shape[1]),
             "documents": len(documents),
+            "given_documents": checked,
             "alignment_texts": texts.table.num_rows,
             "nearest_documents": int(nearest.shape[1]),
             "lengths": _spread(lengths),
@@ -88,6 +101,14 @@ def run(ingest: Path, generate: Path, teach: Path, output: Path, params: EmbedPa
     run.metrics({f"embedded.{name}": count for name, count in embedded.items()})
     run.metric("texts", texts.table.num_rows)
     run.metrics({f"texts.{part}.{reason}": n for part, tally in texts.counts.items() for reason, n in tally.items()})
+
+
+def _linked(source: Path, target: Path) -> None:
+    """The same file under another name; a copy where that cannot be."""
+    try:
+        os.link(source.resolve(), target)
+    except OSError:
+        shutil.copyfile(source, target)
 
 
 def generated_cosine(texts: pa.Table, generated: pa.Table, vectors: np.ndarray) -> float | None:
@@ -110,7 +131,9 @@ def generated_cosine(texts: pa.Table, generated: pa.Table, vectors: np.ndarray) 
 
 
 def _uncased(tower: SentenceTransformer) -> bool:
-    """Whether the tower reads the same letters in another case as the same tokens."""
+    """Whether the tower reads the same letters in another case as the same tokens; of an endpoint it is not known."""
+    if isinstance(tower[0], Endpoint):
+        return False
     upper, lower = (
         tower.preprocess([text])["input_ids"].tolist() for text in ("The Title Of A TEXT", "the title of a text")
     )

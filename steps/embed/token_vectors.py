@@ -4,13 +4,21 @@ import numpy as np
 import torch
 from sentence_transformers import SentenceTransformer
 
+from steps.core.endpoint import Endpoint
 from steps.core.precision import Precision
 from steps.core.progress import progress
 from steps.core.towers import autocast
 
 
 def token_vectors(tower: SentenceTransformer, *, precision: Precision, batch_size: int) -> np.ndarray:
-    """Embed every token id between the tokenizer's special tokens, float32 `(vocabulary, dim)`."""
+    """Embed every token id between the tokenizer's special tokens, float32 `(vocabulary, dim)`.
+
+    An endpoint, which has another tokenizer, is asked for each token as a text.
+    """
+    if isinstance(endpoint := tower[0], Endpoint):
+        texts = [tower.tokenizer.decode([token]) for token in range(len(tower.tokenizer))]
+        endpoint.announce(texts, "", "embed tokens")
+        return endpoint.embed(texts)
     before, after = _special_ids(tower)
     size = len(tower.tokenizer)
     rows = []

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 import torch
 
+from steps.core.endpoint import asking_anew
 from steps.core.progress import progress
 
 Encode = Callable[[list[str]], np.ndarray]
@@ -51,13 +52,14 @@ def measure(
 ) -> dict[str, Latency]:
     """Time `single` texts one by one and `batched` texts in batches; throughput is the median of three passes.
 
-    The encoders take turns, a block of queries each, so that a busy moment of the machine hits all of them alike.
+    The encoders take turns, a block of queries each, so that a busy moment of the machine hits all of them alike. An
+    endpoint is asked for every one of them, known or not.
     """
     times: dict[str, list[float]] = {name: [] for name in encoders}
     passes: dict[str, list[float]] = {name: [] for name in encoders}
     batches = [list(batched[start : start + batch_size]) for start in range(0, len(batched), batch_size)]
     starts = range(0, len(single), _BLOCK)
-    with one_thread():
+    with one_thread(), asking_anew():
         for start in progress(starts, len(starts), "latency"):
             block = single[start : start + _BLOCK]
             for name, encode in encoders.items():

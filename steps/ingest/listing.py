@@ -21,6 +21,8 @@ from steps.ingest.params import (
 from steps.ingest.source_files import BEIR_PATTERNS
 from steps.ingest.table_rows import PATTERNS
 from steps.ingest.times import ALWAYS, Window
+from steps.ingest.vector_params import VectorFiles
+from steps.ingest.vector_sources import PATTERNS as VECTOR_PATTERNS
 
 
 def write_listing(params: IngestParams, path: Path) -> None:
@@ -81,6 +83,12 @@ def _lies_in(row: Mapping[str, Any], place: _Place) -> bool:
 def _places(params: IngestParams) -> Iterator[_Place]:
     for at, source in enumerate(params.sources):
         yield from _of_source(source, f"ingest.sources[{at}]", Window.of(params.since, params.until))
+    for name, vectors in params.document_vectors.items():
+        if isinstance(vectors, VectorFiles):
+            key = f"ingest.document_vectors.{name}"
+            yield _Place(name, "document_vectors/", vectors.path, f"{key}.path", patterns=VECTOR_PATTERNS)
+            if vectors.ids:
+                yield _Place(name, "vector_ids/", vectors.ids, f"{key}.ids")
     for name, location in ((UNLABELLED_QUERIES, params.unlabelled_queries), ("term_scores", params.term_scores)):
         if location:
             yield _Place(name, "", location, f"ingest.{name}")

@@ -8,6 +8,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from steps.core.document_texts import DocumentTemplate
 from steps.core.names import LONGEST
 from steps.core.params import Strict
+from steps.ingest.vector_params import VectorSource
 
 UNLABELLED_QUERIES = "unlabelled_queries"  # a key of the section, the data set of that file's queries, and a table
 
@@ -252,6 +253,11 @@ class IngestParams(Strict):
     """TSV (or .gz) of unlabelled queries, `text` or `source<TAB>text` a line; "" = none."""
     term_scores: str = ""
     """TSV (or .gz) of `term<TAB>score`, how much a term matters, above 0; "" = none."""
+    document_vectors: dict[SourceName, VectorSource] = Field(default_factory=dict)
+    """Vectors that an index has already, in place of embedding the documents: of every source by its name, {} = none.
+    `embed` compares a sample with the teacher first (embed.check). Ids are the source's own. What changes in an engine
+    is seen by `dvc repro -f ingest` alone.
+    """
     max_reject_ratio: float = Field(default=0.01, ge=0, le=1)
     """Share of a file's rows that cannot be used above which the stage fails."""
     max_query_words: int = Field(default=200, ge=1)
@@ -270,6 +276,16 @@ class IngestParams(Strict):
         if UNLABELLED_QUERIES in names:
             raise ValueError(
                 f"sources: the name {UNLABELLED_QUERIES!r} is taken by the queries of that key; choose another name"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _all_sources_have_vectors_or_none(self) -> Self:
+        names = {source.name for source in self.sources}
+        if self.document_vectors and self.document_vectors.keys() != names:
+            raise ValueError(
+                f"document_vectors names {sorted(self.document_vectors)}, but the sources are {sorted(names)}; name"
+                " every one of them, or none"
             )
         return self
 

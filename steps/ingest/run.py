@@ -13,6 +13,7 @@ from steps.core.tables import SCHEMAS, table_from_columns, write_table
 from steps.core.tracking import Run
 from steps.ingest.click_simulation import simulate_sessions
 from steps.ingest.coded_columns import among
+from steps.ingest.document_vectors import write_vectors
 from steps.ingest.given_triplets import GIVEN_TRIPLETS
 from steps.ingest.held_out_queries import without_evaluation_texts
 from steps.ingest.params import UNLABELLED_QUERIES, ApiDocsSource, IngestParams, Source
@@ -75,6 +76,7 @@ def run(*, sources: Sequence[Source], output: Path, params: IngestParams, run: R
     metadata = DocumentTemplate(params.document).metadata
     with staged_folder(output) as folder:
         write_table(folder, "corpus", _sorted_table("corpus", documents), metadata=metadata)
+        write_vectors(folder / "document_vectors", sorted(documents), params.document_vectors)
         write_table(folder, "queries", _sorted_table("queries", (q for q in queries if q.split != UNLABELLED)))
         unlabelled = (query for query in queries if query.split == UNLABELLED)
         write_table(folder, UNLABELLED_QUERIES, _sorted_table(UNLABELLED_QUERIES, unlabelled))

@@ -41,7 +41,7 @@ def run(student: str, distill: Path, index: Path, ingest: Path, output: Path, pa
     set has no judged dev queries, how close the served encoder is to the student decides instead.
     """
     documents = read_index_manifest(index)
-    _check_sides(student, distill, index, documents)
+    distilled = _checked_sides(student, distill, index, documents)
     dim, datasets = int(documents["dim"]), sorted(documents["datasets"])
     queries = [asked for asked in read_judged_sets(ingest, ["dev"]) if asked.dataset in datasets]
     judged = [text for asked in queries for text in asked.texts]
@@ -81,7 +81,8 @@ def run(student: str, distill: Path, index: Path, ingest: Path, output: Path, pa
             (Path(folder) / chosen.precision).rename(staging / "serving")
         verdicts = carry_lexical(bench.release, ingest, queries, chosen.served, params.lexical)
         lexical = lexical_index(verdicts, _digests(staging / "lexical"))
-        manifest(chosen.served).model_copy(update={"lexical": lexical}).write(staging / "manifest.json")
+        dims = [each for each in distilled.get("dims", []) if each < dim]
+        manifest(chosen.served).model_copy(update={"lexical": lexical, "dims": dims}).write(staging / "manifest.json")
         load_release(staging)
         if chosen.parity and chosen.parity.proven:
             raise UserError(
@@ -118,12 +119,14 @@ def run(student: str, distill: Path, index: Path, ingest: Path, output: Path, pa
     log_release(run, output, f"release-{student}", once=True)
 
 
-def _check_sides(student: str, distill: Path, index: Path, documents: dict[str, Any]) -> None:
-    report = read_json(distill / "report.json")
+def _checked_sides(student: str, distill: Path, index: Path, documents: dict[str, Any]) -> dict[str, Any]:
+    """The student's report; UserError where it and the index have different teachers."""
+    report: dict[str, Any] = read_json(distill / "report.json")
     if report["teacher"] != documents["teacher"]:
         raise UserError(
             f"{distill}: distilled from another teacher than {index} was made with; run `dvc repro release@{student}`"
         )
+    return report
 
 
 def _manifest(

@@ -17,7 +17,7 @@ from steps.core.precision import Precision
 from steps.core.progress import progress
 from steps.core.tables import Role
 from steps.core.towers import autocast, device, forget_origin
-from steps.core.vector_cache import Texts, text_key
+from steps.core.vector_store import Texts, text_key
 
 PIECE = 512  # documents whose vectors are in memory at once: 200 MB of 256 tokens of 384 dimensions
 _ELEMENTS = 20_000_000  # of padded vectors and products that one call of MaxSim may hold: 80 MB

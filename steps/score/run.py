@@ -18,7 +18,7 @@ from steps.core.precision import resolve_precision
 from steps.core.progress import progress
 from steps.core.tables import SCHEMAS, read_table, stream_table
 from steps.core.tracking import Run
-from steps.core.vector_cache import text_key
+from steps.core.vector_store import text_key
 from steps.score.kinds import scorer_of
 from steps.score.kinds.base import Scorer
 from steps.score.params import ScoreParams

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from steps.core.files import cache_root, staged_file
-from steps.core.vector_cache import text_key
+from steps.core.vector_store import text_key
 
 Compute = Callable[[list[str], np.ndarray], np.ndarray]
 """What is made of some texts and of each one's documents, `(texts, k)` positions: float32 `(texts, k, ...)`."""

@@ -73,6 +73,7 @@ def _settings(arguments: argparse.Namespace, shared: str) -> Settings:
         release=str(Path(release)) if release else "",
         model=arguments.model,
         system=arguments.system,
+        embeddings_model=arguments.embeddings_model,
         poll_s=arguments.poll,
         threads=arguments.threads or processors(),
         workers=arguments.workers,
@@ -101,6 +102,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--release", default="", help="folder of a release or of several (models/release where --model is not given)")
     add("--model", default="", help="a registered model's alias, such as slimtower@champion")
     add("--system", default="", help="which release of several answers by default (the evaluation's choice)")
+    add("--embeddings-model", default="", help="another name of that one in /v1/embeddings, such as your provider's")
     add("--host", default="127.0.0.1", help="address to listen at; 0.0.0.0 for all")
     add("--port", type=int, default=8000, help="port to listen at")
     add("--workers", type=_positive, default=1, help="processes; they share the index's memory")

@@ -2,9 +2,10 @@
 
 import base64
 import time
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 from fastapi import APIRouter, Request
@@ -16,6 +17,7 @@ from steps.serve.messages import REFUSALS, EmbeddingsAnswer, EmbeddingsRequest
 from steps.serve.problems import Problem
 from steps.serve.service import Service, seen
 from steps.serve.systems import Served
+from steps.serving.dims import truncate
 
 DEFAULT = "default"
 
@@ -28,14 +30,17 @@ def embedding_routes(service: Service) -> APIRouter:
     async def embeddings(request: Request, body: EmbeddingsRequest) -> Response:
         """Embeddings of queries, as the index of the same release takes them."""
         texts = [body.input] if isinstance(body.input, str) else body.input
+        if not _are_texts(texts):
+            raise Problem(422, "input: numbers of tokens mean nothing to another tokenizer; send text", param="input")
         service.check_texts(texts, "input")
         try:
-            served = service.serving().student("" if body.model in ("", DEFAULT) else body.model)
+            names = {"", DEFAULT, service.settings.embeddings_model}
+            served = service.serving().student("" if body.model in names else body.model)
         except UserError as error:
             raise Problem(404, f"model: {error}", param="model") from None
-        dim = served.release.manifest.dim
-        if body.dimensions not in (None, dim):
-            raise Problem(422, f"dimensions: this release has {dim}, and its index no other", param="dimensions")
+        dim = body.dimensions or served.release.manifest.dim
+        if dim not in (known := sorted({served.release.manifest.dim, *served.release.manifest.dims})):
+            raise Problem(422, f"dimensions: this release has {', '.join(map(str, known))}", param="dimensions")
         vectors, tokens = await service.run(lambda: _embedded(service, served, texts))
         seen(request.scope, system=served.name, queries=len(texts), **served.identity)
         if service.settings.log_queries:
@@ -45,9 +50,9 @@ def embedding_routes(service: Service) -> APIRouter:
                 "object": "list",
                 "data": [
                     {"object": "embedding", "index": index, "embedding": _written(vector, body.encoding_format)}
-                    for index, vector in enumerate(vectors)
+                    for index, vector in enumerate(truncate(vectors, dim))
                 ],
-                "model": served.name,
+                "model": body.model if body.model == service.settings.embeddings_model else served.name,
                 "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
                 "release": served.identity,
             }
@@ -88,7 +93,11 @@ def _tokenizer(path: Path, release: str, max_length: int | None) -> Tokenizer:
     return tokenizer
 
 
-def _written(vector: np.ndarray, encoding: str) -> list[float] | str:
+def _are_texts(given: Sequence[Any]) -> TypeGuard[list[str]]:
+    return all(isinstance(text, str) for text in given)
+
+
+def _written(vector: np.ndarray, encoding: str | None) -> list[float] | str:
     if encoding == "base64":
         return base64.b64encode(vector.astype("<f4").tobytes()).decode("ascii")
     return [float(value) for value in vector]

@@ -70,10 +70,12 @@ class SearchAnswer(BaseModel):
 class EmbeddingsRequest(BaseModel):
     """OpenAI's request; fields of theirs that mean nothing here are ignored."""
 
-    input: str | list[str] = Field(description="a text, or a batch of them")
-    model: str = Field("", description="a student; empty or `default`: the default")
-    encoding_format: Literal["float", "base64"] = "float"
-    dimensions: int | None = Field(None, description="only the release's own: its index has no other")
+    input: str | list[str] | list[int] | list[list[int]] = Field(description="a text, or a batch of them; not tokens")
+    model: str = Field(
+        "", description="a student; empty or `default`: the default, as is the service's --embeddings-model"
+    )
+    encoding_format: Literal["float", "base64"] | None = "float"
+    dimensions: int | None = Field(None, ge=1, description="the release's own, or fewer that it was trained for")
 
 
 class EmbeddingOut(BaseModel):

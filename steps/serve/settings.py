@@ -21,6 +21,8 @@ class Settings(Strict):
     """A registered model and its alias, NAME@alias."""
     system: str
     """Which system answers where a request names none; empty: the evaluation's choice, else the first."""
+    embeddings_model: str
+    """Another name of the default student in /v1/embeddings: what applications call their provider's model."""
     poll_s: _Seconds
     threads: _Count
     """Encodings and searches at once, in each process."""

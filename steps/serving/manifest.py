@@ -72,7 +72,8 @@ class Manifest(Strict):
     `student_files`, `serving_files`, `index_files`: path below query_encoder/, serving/, index/ -> sha256, of every
     file but the index's manifest, whose sha256 is `index_manifest`. `checksum`: sha256 over all other fields.
     `document`: the template by which title, topic and content became the text that was embedded, and that BM25 reads.
-    `lexical`: absent from the file where there is none.
+    `lexical`: absent from the file where there is none. `dims`: fewer first dimensions that the student was trained for
+    (Matryoshka); absent where there are none.
     """
 
     format: int
@@ -95,6 +96,7 @@ class Manifest(Strict):
     probes: list[Probe]
     probe_tolerance: float
     lexical: LexicalIndex | None = None
+    dims: list[int] = []
     checksum: str = ""
 
     def with_checksum(self) -> "Manifest":
@@ -108,9 +110,8 @@ class Manifest(Strict):
         write_json(path, self.with_checksum().as_dict())
 
     def as_dict(self) -> dict[str, Any]:
-        """Field name -> value, as JSON holds it; without `lexical` where there is none."""
-        fields = self.model_dump()
-        return fields if self.lexical else {name: value for name, value in fields.items() if name != "lexical"}
+        """Field name -> value, as JSON holds it; without `lexical` and `dims` where there are none."""
+        return {name: value for name, value in self.model_dump().items() if value or name not in ("lexical", "dims")}
 
 
 def read_manifest(path: Path) -> Manifest:

@@ -10,8 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from steps.core.towers import Embeddings
-from steps.core.vector_cache import WINDOW_SHARDS, VectorCache
+from steps.core.vector_store import WINDOW_SHARDS, Embeddings, VectorCache
 
 TEXTS = [f"text {number}" for number in range(50)]
 
@@ -56,8 +55,8 @@ KILLED = """
 import sys, time
 from pathlib import Path
 import numpy as np
-from steps.core.towers import Embeddings
-from steps.core.vector_cache import VectorCache
+from steps.core.vector_store import Embeddings
+from steps.core.vector_store import VectorCache
 
 def slow(texts):
     print("shard", flush=True)

@@ -19,8 +19,9 @@ from tokenizers.normalizers import BertNormalizer
 from steps.core import vector_cache
 from steps.core.document_texts import DocumentTemplate
 from steps.core.files import read_json
-from steps.core.towers import Embeddings, encode_with_lengths, load_tower
+from steps.core.towers import encode_with_lengths, load_tower
 from steps.core.tracking import NullRun
+from steps.core.vector_store import Embeddings
 from steps.embed import run as stage
 
 pytestmark = pytest.mark.medium

@@ -18,6 +18,7 @@ PARAMS: dict[str, Any] = {
     "precision": "fp32",
     "batch_size": 8,
     "shard_texts": 8,
+    "check": {"documents": 20, "cosine": 0.99},
     "neighbours": 4,
     "seed": 3,
 }

@@ -28,6 +28,7 @@ def params(*sources: Mapping[str, Any], **changes: Any) -> IngestParams:
         "until": "",
         "unlabelled_queries": "",
         "term_scores": "",
+        "document_vectors": {},
         "document": "{title}. {content}",
         "max_reject_ratio": 1.0,
         "max_query_words": 20,

@@ -6,7 +6,7 @@ from pathlib import Path
 from steps.core.tables import SCHEMAS, table_from_rows, write_table
 from steps.core.tracking import NullRun, Run
 from steps.distill.params import DistillParams
-from steps.embed.params import EmbedParams
+from steps.embed.params import CheckParams, EmbedParams
 from steps.index.params import IndexParams
 from steps.release.params import ReleaseParams
 from steps.score.params import ScoreParams
@@ -19,6 +19,7 @@ EMBED = EmbedParams(
     least_texts=0,
     spans_per_document=1,
     case_share=0.25,
+    check=CheckParams(documents=20, cosine=0.99),
     neighbours=4,
     precision="fp32",
     batch_size=16,

@@ -104,6 +104,7 @@ def params(**changes: Any) -> IngestParams:
         "sources": [api],
         "unlabelled_queries": "",
         "term_scores": "",
+        "document_vectors": {},
         "document": "{title}. {content}",
         "since": "",
         "until": "",

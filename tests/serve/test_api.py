@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -219,3 +220,50 @@ def test_the_page_asks_nobody_else_and_runs_no_script_but_its_own(client: TestCl
         assert page.text.count("<script>") == policy.count("script-src 'sha256-")
     assert "/v1/embeddings" in client.get("/docs").text
     assert "SearchRequest" in client.get("/openapi.json").text
+
+
+@pytest.fixture(scope="module")
+def openai_client(opened: tuple[TestClient, Service]) -> Iterator[Any]:
+    """OpenAI's own client, whose requests go to the service and nowhere else."""
+    openai = pytest.importorskip("openai")
+    yield openai.OpenAI(base_url="http://testserver/v1", api_key="any", http_client=opened[0], max_retries=0)
+
+
+def test_the_encoder_is_a_drop_in_for_openais_client(openai_client: Any, released: Path) -> None:
+    release = load_release(released / "models/release/2l")
+    expected = release.encode([QUERY])[0]
+    for changes in ({}, {"encoding_format": "float"}, {"encoding_format": "base64"}, {"dimensions": 32, "user": "me"}):
+        answer = openai_client.embeddings.create(model="2l", input=QUERY, **changes)
+        found = answer.data[0].embedding
+        vector = np.frombuffer(base64.b64decode(found), "<f4") if isinstance(found, str) else np.array(found)
+        np.testing.assert_allclose(vector, expected, atol=1e-6)
+        assert answer.model == "2l" and answer.usage.total_tokens == 7 and answer.data[0].index == 0
+    batch = openai_client.embeddings.create(model="text-embedding-x", input=[QUERY, "string"], encoding_format="float")
+    assert batch.model == "text-embedding-x" and [row.index for row in batch.data] == [0, 1]
+    assert "2l" in [model.id for model in openai_client.models.list()]
+
+
+def test_openais_client_understands_the_refusals(openai_client: Any) -> None:
+    import openai
+
+    with pytest.raises(openai.NotFoundError, match="system 'gpt'"):
+        openai_client.embeddings.create(model="gpt", input=QUERY)
+    for changes, said in [
+        ({"dimensions": 16}, "this release has 32"),
+        ({"input": [[1, 2]]}, "numbers of tokens mean nothing"),
+        ({"input": ""}, "a text is empty"),
+    ]:
+        with pytest.raises(openai.UnprocessableEntityError, match=said):
+            openai_client.embeddings.create(**({"model": "2l", "input": QUERY} | changes))
+
+
+def test_a_matryoshka_student_answers_in_its_dimensions(opened: tuple[TestClient, Service], openai_client: Any) -> None:
+    served = opened[1].serving().student("2l")
+    whole = served.release.encode([QUERY])[0]
+    served.release.manifest = served.release.manifest.model_copy(update={"dims": [8, 16]})
+    try:
+        for dim in (8, 16, 32):
+            found = openai_client.embeddings.create(model="2l", input=QUERY, dimensions=dim).data[0].embedding
+            np.testing.assert_allclose(found, whole[:dim] / np.linalg.norm(whole[:dim]), atol=1e-6)
+    finally:
+        served.release.manifest = served.release.manifest.model_copy(update={"dims": []})

@@ -84,7 +84,7 @@ def refused(folder: Path) -> str:
     return str(caught.value)
 
 
-@pytest.mark.parametrize("field", sorted(set(Manifest.model_fields) - {"lexical"}))
+@pytest.mark.parametrize("field", sorted(set(Manifest.model_fields) - {"lexical", "dims"}))
 def test_every_field_of_the_manifest_is_checked(copy: Path, field: str) -> None:
     original = (copy / "manifest.json").read_text()
     places = list(leaves(json.loads(original)[field], (field,)))
@@ -285,3 +285,11 @@ def test_what_the_manifest_says_of_a_lexical_index_is_checked(fused: Path) -> No
     message = said(("lexical", "files"), lambda c, k: c[k].update({"../x": "0"}))
     assert "lexical.files.../x: a file is named by its path inside" in message
     assert "not named by the manifest" in said(("lexical",), drop)
+
+
+def test_a_manifest_keeps_the_dimensions_that_a_student_was_trained_for(released: Path, tmp_path: Path) -> None:
+    plain = read_manifest(released / "models/release/static/manifest.json")
+    assert plain.dims == [] and "dims" not in plain.as_dict()
+    plain.model_copy(update={"dims": [8, 16]}).write(tmp_path / "manifest.json")
+    again = read_manifest(tmp_path / "manifest.json")
+    assert again.dims == [8, 16] and again.checksum not in ("", plain.checksum)

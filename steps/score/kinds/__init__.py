@@ -5,7 +5,7 @@ from pathlib import Path
 from steps.core.errors import UserError
 from steps.core.files import read_json
 from steps.core.plugins import concrete
-from steps.core.vector_cache import Texts
+from steps.core.vector_store import Texts
 from steps.score.kinds.base import Scorer
 from steps.score.params import ScoreParams
 

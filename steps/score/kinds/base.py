@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from steps.core.vector_cache import Texts
+from steps.core.vector_store import Texts
 from steps.score.params import ScoreParams
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from steps.core.vector_cache import Texts
+from steps.core.vector_store import Texts
 from steps.retrieval.dual_pooling import is_dual_pooled
 from steps.retrieval.rankers import Pair, load_ranker, pair_embeddings, pair_scores
 from steps.score.kinds.base import Scorer

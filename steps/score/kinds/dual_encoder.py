@@ -5,7 +5,8 @@ from pathlib import Path
 import numpy as np
 
 from steps.core.towers import encode, load_tower
-from steps.core.vector_cache import Texts, embed_once
+from steps.core.vector_cache import embed_once
+from steps.core.vector_store import Texts
 from steps.score.kinds.base import Scorer
 from steps.score.params import ScoreParams
 

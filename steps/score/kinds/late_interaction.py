@@ -8,7 +8,7 @@ import numpy as np
 from steps.core.code import code_digest
 from steps.core.files import cache_root
 from steps.core.precision import resolve_precision
-from steps.core.vector_cache import Texts
+from steps.core.vector_store import Texts
 from steps.retrieval.late_interaction import (
     TokenVectors,
     digest_of_texts,

@@ -1,0 +1,239 @@
+"""Asks a server with `POST /v1/embeddings` for vectors: within limits, again where that may help, nothing unchecked.
+
+It is OpenAI's own client that talks; waiting is done here, because a limit is shared by all threads.
+"""
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from itertools import islice
+from pathlib import Path
+from random import random
+from typing import Any
+
+import numpy as np
+
+from steps.core.endpoint_params import Connection
+from steps.core.errors import TransientError, UserError
+
+_FIRST_WAIT, _LONGEST_WAIT = 0.5, 60.0  # seconds before another try, doubled each time
+_LONGEST_ASKED = 3600.0  # seconds that a server may ask to wait
+_AGAIN = {408, 409, 425, 429}  # and all from 500 on
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Texts of one request under their keys, and about how many tokens they have together."""
+
+    keys: list[bytes]
+    texts: list[str]
+    tokens: int
+
+
+class Spent:
+    """Tokens that answers have cost, kept on disk: what the server said, and what had been estimated."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self._lock = path, threading.Lock()
+        lines = path.read_text().splitlines() if path.is_file() else []
+        pairs = [line.split() for line in lines]
+        whole = [(int(pair[0]), int(pair[1])) for pair in pairs if len(pair) == 2]
+        self.tokens, self.estimated = sum(pair[0] for pair in whole), sum(pair[1] for pair in whole)
+
+    def add(self, tokens: int, estimated: int) -> None:
+        """Note an answer at once: a killed run has paid for it too."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self._lock, self.path.open("a") as handle:
+            handle.write(f"{tokens} {estimated}\n")
+            self.tokens, self.estimated = self.tokens + tokens, self.estimated + estimated
+
+    def expected(self, estimated: int) -> float:
+        """Tokens that so many estimated ones will be, by what was seen so far; never fewer."""
+        return estimated * max(1.0, self.tokens / self.estimated if self.estimated else 1.0)
+
+
+class Pace:
+    """Lets requests begin one after the other, so that no minute has more of them, or of their tokens, than allowed."""
+
+    def __init__(self, requests: int, tokens: int) -> None:
+        """`requests` and `tokens` a minute; 0 = any number."""
+        self.requests, self.tokens = requests, tokens
+        self._free = self._paused = 0.0
+        self._lock = threading.Lock()
+
+    def wait(self, tokens: int) -> None:
+        """Wait for the turn of a request with so many tokens."""
+        with self._lock:
+            start = max(time.monotonic(), self._free)
+            each = 60 / self.requests if self.requests else 0.0
+            self._free = start + max(each, 60 * tokens / self.tokens if self.tokens else 0.0)
+        while (left := max(start, self._paused) - time.monotonic()) > 0:
+            time.sleep(left)
+
+    def pause(self, seconds: float) -> None:
+        """Let no request begin before that."""
+        with self._lock:
+            self._paused = max(self._paused, time.monotonic() + seconds)
+
+
+class Client:
+    """One model of one server in one role. The key is read from the environment, and shown nowhere."""
+
+    def __init__(
+        self, model: str, dimensions: int, body: dict[str, Any], connection: Connection, spent: Spent, dim: int = 0
+    ) -> None:
+        """`dimensions` are asked for where above 0; `dim`: what every vector has; 0 = what the first one has."""
+        try:
+            import openai
+        except ImportError:
+            raise UserError("an endpoint is asked by OpenAI's client; `pip install openai`") from None
+        self.model, self.body, self.connection, self.spent, self.dim = model, body, connection, spent, dim
+        self.more: dict[str, Any] = {"dimensions": dimensions} if dimensions else {}
+        self.pace = Pace(connection.requests_per_minute, connection.tokens_per_minute)
+        self._key = _key(connection.key_variable)
+        self._openai = openai.OpenAI(
+            api_key=self._key or "none", base_url=connection.base_url, timeout=connection.timeout_s, max_retries=0
+        )
+
+    def answers(self, batches: Iterable[Batch]) -> Iterator[tuple[Batch, np.ndarray]]:
+        """Every batch with its vectors `(texts, dim)`, float32, as soon as they are there.
+
+        Where one cannot be had, what was asked beside it is given first: it is paid for. UserError, TransientError
+        where the server stayed busy, or where the next batch would pass max_tokens_total.
+        """
+        waiting, running = iter(batches), dict[Future[np.ndarray], Batch]()
+        failed: BaseException | None = None
+        with ThreadPoolExecutor(self.connection.concurrency) as threads:
+            while True:
+                try:
+                    for batch in islice(waiting, 0 if failed else self.connection.concurrency - len(running)):
+                        self._check_budget(batch.tokens + sum(other.tokens for other in running.values()))
+                        running[threads.submit(self._asked, batch)] = batch
+                except UserError as error:
+                    failed = error
+                if not running:
+                    break
+                for future in wait(running, return_when=FIRST_COMPLETED).done:
+                    batch = running.pop(future)
+                    if missed := future.exception():
+                        failed = failed or missed
+                    else:
+                        yield batch, future.result()
+        if failed:
+            raise failed
+
+    def _check_budget(self, tokens: int) -> None:
+        most, wanted = self.connection.max_tokens_total, self.spent.expected(tokens)
+        if most and self.spent.tokens + wanted > most:
+            raise UserError(
+                f"{self.model}: {self.spent.tokens:,} tokens are spent, about {wanted:,.0f} come next, and"
+                f" max_tokens_total is {most:,}; raise it to go on (nothing is paid for twice)"
+            )
+
+    def _asked(self, batch: Batch) -> np.ndarray:
+        """The batch's vectors, after as many tries as are allowed."""
+        said = ""
+        for attempt in range(self.connection.tries):
+            self.pace.wait(batch.tokens)
+            asked_to_wait, said, vectors = self._tried(batch)
+            if vectors is not None:
+                return vectors
+            if attempt + 1 < self.connection.tries:
+                longest = min(_FIRST_WAIT * 2**attempt, _LONGEST_WAIT)
+                if asked_to_wait is None:
+                    time.sleep(longest * (0.5 + random() / 2))
+                else:
+                    self.pace.pause(asked_to_wait)
+        raise TransientError(
+            f"{self.connection.base_url}: no usable answer in {self.connection.tries} tries (last: {said}); what was"
+            " answered is kept, so run again later, with a smaller concurrency or lower limits if it was busy"
+        )
+
+    def _tried(self, batch: Batch) -> tuple[float | None, str, np.ndarray | None]:
+        """One request: seconds that the server asks to wait, what went wrong, and the vectors where nothing did."""
+        import openai
+
+        try:
+            answer = self._openai.embeddings.create(
+                model=self.model, input=batch.texts, extra_body=self.body, **self.more
+            )
+            usage = getattr(getattr(answer, "usage", None), "total_tokens", None)
+            self.spent.add(int(usage or batch.tokens), batch.tokens)
+            vectors = _checked(answer, len(batch.texts))
+        except openai.APIStatusError as error:
+            said = self._masked(f"{error.status_code}, {error.message}")
+            spent = getattr(error, "code", None) == "insufficient_quota"
+            if spent or (error.status_code not in _AGAIN and error.status_code < 500):
+                raise UserError(
+                    f"{self.connection.base_url}: refused {self.model}: {said}; check base_url, model, dimensions,"
+                    f" max_length, body and the key in {self.connection.key_variable or 'key_variable (none)'}"
+                ) from None
+            return _retry_after(error.response.headers.get("retry-after")), said, None
+        except (openai.OpenAIError, OSError, ValueError, TypeError, AttributeError) as error:
+            return None, self._masked(f"{type(error).__name__}: {error}"), None
+        self.dim = self.dim or vectors.shape[1]
+        if vectors.shape[1] != self.dim:
+            raise UserError(
+                f"{self.connection.base_url}: {self.model} answered with {vectors.shape[1]} dimensions, not {self.dim}:"
+                " another model is behind the name now; give the name of the old one, or remove"
+                f" {self.spent.path.parent} to begin anew with this one"
+            )
+        return None, "", vectors
+
+    def _masked(self, text: str) -> str:
+        """On one line, short, and without the key."""
+        shown = text.replace(self._key, "***") if self._key else text
+        return " ".join(shown.split())[:300]
+
+
+def _key(variable: str) -> str:
+    if not variable:
+        return ""
+    if not (key := os.environ.get(variable, "").strip()):
+        raise UserError(f'{variable} is not set; export the API\'s key there, or set key_variable: ""')
+    return key
+
+
+def _checked(answer: Any, count: int) -> np.ndarray:
+    """The vectors in the order of the texts, `(count, dim)`; ValueError where they are not all there."""
+    rows = {row.index: row.embedding for row in answer.data}
+    if sorted(rows) != list(range(count)) or len(answer.data) != count:
+        raise ValueError(f"{len(answer.data)} vectors with the indices {sorted(rows)[:5]}... for {count} texts")
+    vectors = np.array([rows[place] for place in range(count)], dtype=np.float32)
+    if vectors.ndim != 2 or not np.isfinite(vectors).all():
+        raise ValueError("vectors that are not finite, or not numbers")
+    return vectors
+
+
+def _retry_after(value: str | None) -> float | None:
+    """Seconds of the header Retry-After, a number or a date; None without one that can be read."""
+    if not value:
+        return None
+    try:
+        seconds = float(value)
+    except ValueError:
+        try:
+            seconds = (parsedate_to_datetime(value) - datetime.now(UTC)).total_seconds()
+        except (ValueError, TypeError):
+            return None
+    return min(max(seconds, 0.0), _LONGEST_ASKED)
+
+
+def batches(texts: Iterable[tuple[bytes, str]], tokens: Callable[[str], int], most: Connection) -> Iterator[Batch]:
+    """Texts with their keys, in their order, in batches of at most batch_texts texts and batch_tokens tokens."""
+    keys, held, total = list[bytes](), list[str](), 0
+    for key, text in texts:
+        count = tokens(text)
+        if held and (len(held) == most.batch_texts or total + count > most.batch_tokens):
+            yield Batch(keys, held, total)
+            keys, held, total = [], [], 0
+        keys.append(key)
+        held.append(text)
+        total += count
+    if held:
+        yield Batch(keys, held, total)

@@ -1,0 +1,52 @@
+"""What is said in params.yaml of a model behind an API, and of the server that answers for it. Read without torch."""
+
+from typing import Any
+
+from pydantic import Field
+
+from steps.core.params import Strict
+
+
+class Reads(Strict):
+    """How a text of one role is sent: behind `prompt`, cut to `max_length` tokens, with `body` in the request.
+
+    `body` is what a server with roles wants, such as `{input_type: query}`.
+    """
+
+    prompt: str = ""
+    """Goes in front of the text."""
+    body: dict[str, Any] = Field(default_factory=dict)
+    """What its request says besides, as `{input_type: query}` for a server with roles."""
+    max_length: int = Field(default=512, ge=1)
+    """Tokens, by estimate, at which a text is cut."""
+
+
+class Connection(Strict):
+    """The server, and what it may be asked: none of it changes a vector."""
+
+    base_url: str = Field(pattern=r"^https?://")
+    """Of the server, such as https://api.example.com/v1."""
+    key_variable: str
+    """Variable of the environment that holds the key; "" = none."""
+    timeout_s: float = Field(gt=0)
+    """Seconds that a request may take."""
+    tries: int = Field(ge=1)
+    """Of a request, before the stage gives up."""
+    batch_texts: int = Field(ge=1)
+    """Texts of a request, at most."""
+    batch_tokens: int = Field(ge=1)
+    """Tokens of a request, at most, by estimate."""
+    concurrency: int = Field(ge=1)
+    """Requests under way at once."""
+    requests_per_minute: int = Field(ge=0)
+    """Limit of the server; 0 = none."""
+    tokens_per_minute: int = Field(ge=0)
+    """Limit of the server; 0 = none."""
+    max_tokens_total: int = Field(ge=0)
+    """Tokens of this model, all runs on one cache together, before which the stage stops; 0 = no limit."""
+    price: float = Field(ge=0)
+    """Of a million tokens; 0.0 = unknown."""
+
+    def cost(self, tokens: float) -> str:
+        """So many tokens in words, with what they cost where a price is known."""
+        return f"{tokens:,.0f} tokens" + (f", {tokens * self.price / 1e6:,.4f} at {self.price}" if self.price else "")

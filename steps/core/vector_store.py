@@ -1,0 +1,131 @@
+"""Vectors on disk by content: shards of (text digest, vector, length) that survive a killed run.
+
+Each shard is a folder that appeared by rename, so what is there is whole, and a killed run repeats at most the shard it
+was in.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from itertools import islice
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from steps.core.files import staged_folder
+from steps.core.progress import progress
+
+WINDOW_SHARDS = 16  # sorted by length together: enough that a batch pads little
+
+
+@dataclass(frozen=True)
+class Embeddings:
+    """Vectors of texts, `(n, dim)`, and `(n,)` their norms before the tower's final Normalize; both float32."""
+
+    vectors: np.ndarray
+    lengths: np.ndarray
+
+
+Encode = Callable[[list[str]], Embeddings]
+
+
+class Texts(Protocol):
+    """Texts that can be looped over again, in memory or read anew each time."""
+
+    def __len__(self) -> int: ...
+
+    def __iter__(self) -> Iterator[str]: ...
+
+
+class VectorCache:
+    """Vectors of one tower in one role and their lengths, kept on disk by the sha256 of their text."""
+
+    def __init__(self, folder: Path, dtype: str) -> None:
+        self.folder, self.dtype = folder, np.dtype(dtype)
+        self._where: dict[bytes, tuple[Path, int]] = {}
+        for shard in sorted(folder.glob("shard-*")):
+            self._enter(shard)
+
+    def _enter(self, shard: Path) -> None:
+        for row, key in enumerate(np.load(shard / "keys.npy")):
+            self._where[key.tobytes()] = (shard, row)
+
+    def fill(self, texts: Iterable[str], encode: Encode, shard_texts: int, what: str) -> int:
+        """Embed the texts not yet here, shard by shard; returns how many were embedded.
+
+        The texts are looped over twice. They are taken in windows of WINDOW_SHARDS shards, within each longest first,
+        so that a killed run makes the same shards when it goes on.
+        """
+        window = WINDOW_SHARDS * shard_texts
+        missing: set[bytes] = set()
+        counts = [0]
+        for place, text in enumerate(texts):
+            if place and place % window == 0:
+                counts.append(0)
+            if (key := text_key(text)) not in self._where and key not in missing:
+                missing.add(key)
+                counts[-1] += 1
+        shards = sum(-(-count // shard_texts) for count in counts)
+        if missing:
+            for shard in progress(self._shards(texts, window, shard_texts), shards, what):
+                self.add([key for key, _ in shard], encode([text for _, text in shard]))
+        return len(missing)
+
+    def _shards(self, texts: Iterable[str], window: int, shard_texts: int) -> Iterator[list[tuple[bytes, str]]]:
+        """The missing texts with their keys, `shard_texts` at most at a time."""
+        stream = iter(texts)
+        while some := list(islice(stream, window)):
+            missing = {key: text for text in some if (key := text_key(text)) not in self._where}
+            order = sorted(missing.items(), key=lambda item: (-len(item[1]), item[0]))
+            for start in range(0, len(order), shard_texts):
+                yield order[start : start + shard_texts]
+
+    def add(self, keys: list[bytes], embedded: Embeddings) -> None:
+        """Keep the vectors of texts, given by their `text_key`, as one shard."""
+        digests = np.stack([np.frombuffer(key, dtype=np.uint8) for key in keys])
+        target = self.folder / f"shard-{sha256(digests.tobytes()).hexdigest()[:16]}"
+        with staged_folder(target) as staging:
+            np.save(staging / "keys.npy", digests)
+            np.save(staging / "vectors.npy", embedded.vectors.astype(self.dtype))
+            np.save(staging / "lengths.npy", embedded.lengths.astype(np.float32))
+        self._enter(target)
+
+    def missing(self, texts: Iterable[str]) -> Iterator[tuple[bytes, str]]:
+        """Each text that is not here, once, behind its key."""
+        seen: set[bytes] = set()
+        for text in texts:
+            if (key := text_key(text)) not in self._where and key not in seen:
+                seen.add(key)
+                yield key, text
+
+    def read(self, texts: Sequence[str]) -> np.ndarray:
+        """Vectors of one text or more, `(len(texts), dim)`; KeyError for a text not filled."""
+        places = [self._where[text_key(text)] for text in texts]
+        shards = {shard: np.load(shard / "vectors.npy", mmap_mode="r") for shard in {shard for shard, _ in places}}
+        return np.stack([shards[shard][row] for shard, row in places])
+
+    def write(self, texts: Texts, target: Path, dim: int, lengths: Path | None = None) -> None:
+        """Write the vectors of the texts as one `.npy` of `(len(texts), dim)`; KeyError for a text not filled.
+
+        With `lengths` their norms before normalisation, float32 `(len(texts),)`, as another.
+        """
+        vectors = np.lib.format.open_memmap(target, mode="w+", dtype=self.dtype, shape=(len(texts), dim))
+        norms = np.zeros(len(texts), dtype=np.float32)
+        rows: dict[Path, list[tuple[int, int]]] = {}
+        for position, text in enumerate(texts):
+            shard, row = self._where[text_key(text)]
+            rows.setdefault(shard, []).append((position, row))
+        for shard, pairs in rows.items():
+            positions, shard_rows = (list(column) for column in zip(*pairs, strict=True))
+            vectors[positions] = np.load(shard / "vectors.npy", mmap_mode="r")[shard_rows]
+            if lengths:
+                norms[positions] = np.load(shard / "lengths.npy")[shard_rows]
+        vectors.flush()
+        if lengths:
+            np.save(lengths, norms)
+
+
+def text_key(text: str) -> bytes:
+    """The 32 bytes under which a text's vector is kept."""
+    return sha256(text.encode("utf-8")).digest()

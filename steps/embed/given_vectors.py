@@ -1,0 +1,180 @@
+"""Vectors that an index has already: are they what the teacher gives the same documents? Else: what would match them?
+
+A sample is embedded anew. Where it differs, the teacher is tried with what people mostly have otherwise: prompt, role,
+cut of the text, pooling, text of a document, dimensions; and its vectors are looked for under other ids.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Pooling
+
+from steps.core.corpus import CorpusRows, CorpusTexts
+from steps.core.cosines import cosines
+from steps.core.document_texts import DocumentTemplate
+from steps.core.errors import UserError
+from steps.core.precision import Precision
+from steps.core.towers import encode, route
+from steps.embed.params import CheckParams
+
+_LENGTH = 0.01  # by which the length of a vector may differ, as a share
+_BLOCK = 65_536  # given vectors compared at once
+_PROMPTS = ("", "passage: ", "query: ", "search_document: ", "search_query: ", "Represent this sentence: ")
+_TOKENS = (32, 64, 128, 256, 512)
+_POOLING = ("mean", "cls", "max", "lasttoken")
+
+Read = Callable[[], np.ndarray]
+
+
+@dataclass(frozen=True)
+class Given:
+    """The index's own vectors `(documents, dim)` and the sample of them that is compared: rows, texts, vectors."""
+
+    path: Path
+    ingest: Path
+    rows: np.ndarray
+    texts: list[str]
+    vectors: np.ndarray
+
+
+def check_given(
+    path: Path, ingest: Path, tower: SentenceTransformer, params: CheckParams, seed: int, precision: Precision
+) -> dict[str, float]:
+    """Compare a sample of the vectors in `path` with the tower's; returns how many and their least and mean cosine.
+
+    UserError where one of them lies farther away than allowed, or has another length: it says what would match.
+    """
+    matrix = np.load(path, mmap_mode="r")
+    chosen = np.random.default_rng((seed, 7)).choice(len(matrix), min(params.documents, len(matrix)), replace=False)
+    rows = np.sort(chosen)
+    given = Given(path, ingest, rows, list(CorpusTexts(ingest, rows)), np.array(matrix[rows], dtype=np.float32))
+    own = encode(tower, given.texts, "document", precision=precision)
+    if own.shape[1] == given.vectors.shape[1]:
+        found = cosines(own, given.vectors)
+        if (found >= params.cosine).all():
+            _check_lengths(given, own)
+            return {"documents": len(rows), "least_cosine": float(found.min()), "mean_cosine": float(found.mean())}
+        below = int((found < params.cosine).sum())
+        met = f"{below} of {len(rows)} have a cosine below {params.cosine} (mean {found.mean():.3f})"
+    else:
+        met = f"they have {given.vectors.shape[1]} dimensions, the teacher {own.shape[1]}"
+    raise UserError(
+        f"{path}: not the teacher's vectors of these documents: {met};"
+        f" {_diagnosis(given, own, tower, params, precision)}"
+    )
+
+
+def _check_lengths(given: Given, own: np.ndarray) -> None:
+    lengths, wanted = (np.linalg.norm(vectors, axis=1) for vectors in (given.vectors, own))
+    if np.allclose(lengths, wanted, rtol=_LENGTH):
+        return
+    if np.allclose(wanted, 1.0, rtol=_LENGTH):
+        fix = "they are not normalised, the teacher's are: divide each by its length, in the index too"
+    else:
+        fix = "the teacher's are not normalised like that: give one that is, or vectors that are not"
+    raise UserError(
+        f"{given.path}: the directions are the teacher's, the lengths are not (mean {lengths.mean():.3f}, the teacher's"
+        f" {wanted.mean():.3f}): {fix}"
+    )
+
+
+def _diagnosis(
+    given: Given, own: np.ndarray, tower: SentenceTransformer, params: CheckParams, precision: Precision
+) -> str:
+    """What would match, and what was tried with which mean cosine."""
+    if own.shape[1] == given.vectors.shape[1] and (moved := _under_other_ids(given, own, params.cosine)):
+        return moved
+    tried = []
+    for what, fix, read in _guesses(given, tower, precision):
+        vectors = read()
+        if vectors.shape[1] >= given.vectors.shape[1]:
+            cut = vectors[:, : given.vectors.shape[1]]
+            found = cosines(cut, given.vectors)
+            first = f" and the first {cut.shape[1]} dimensions of it" if cut.shape[1] < vectors.shape[1] else ""
+            tried.append((f"{what}{first}", float(found.mean())))
+            if (found >= params.cosine).all():
+                return f"{what}{first} matches (mean cosine {found.mean():.3f}): {fix}"
+    listed = ", ".join(f"{what} {cosine:.3f}" for what, cosine in tried)
+    return (
+        f"another model made them: nothing that was tried matches ({listed or 'they have more dimensions'}); name that"
+        " model as the teacher, or leave ingest.document_vectors out"
+    )
+
+
+def _under_other_ids(given: Given, own: np.ndarray, least: float) -> str:
+    """Whether the teacher's vectors of the sample are there, but under other ids; "" where they are not."""
+    unit = own / np.maximum(np.linalg.norm(own, axis=1, keepdims=True), 1e-12)
+    best, where = np.full(len(unit), -2.0), np.zeros(len(unit), dtype=np.int64)
+    matrix = np.load(given.path, mmap_mode="r")
+    for start in range(0, len(matrix), _BLOCK):
+        block = np.array(matrix[start : start + _BLOCK], dtype=np.float32)
+        found = unit @ (block / np.maximum(np.linalg.norm(block, axis=1, keepdims=True), 1e-12)).T
+        top = found.argmax(axis=1)
+        better = found[np.arange(len(unit)), top] > best
+        best = np.where(better, found[np.arange(len(unit)), top], best)
+        where = np.where(better, start + top, where)
+    wrong = cosines(own, given.vectors) < least
+    moved = wrong & (best >= least) & (where != given.rows)
+    if not wrong.any() or moved.sum() < 0.9 * wrong.sum():
+        return ""
+    ids = np.array([doc_id for (doc_id,) in CorpusRows(given.ingest, ["doc_id"])], dtype=object)
+    row = int(np.flatnonzero(moved)[0])
+    shifts = where[moved] - given.rows[moved]
+    by = f", all by {shifts[0]:+d} rows" if (shifts == shifts[0]).all() else ""
+    return (
+        f"the ids are shuffled: {int(moved.sum())} of these vectors belong to other documents{by}"
+        f" ({ids[given.rows[row]]!r} is closest to the vector given for {ids[where[row]]!r}, cosine {best[row]:.3f});"
+        " write ids and vectors in one order"
+    )
+
+
+def _guesses(given: Given, tower: SentenceTransformer, precision: Precision) -> Iterator[tuple[str, str, Read]]:
+    """What was changed, what that means for the params, and how the sample reads then."""
+    reader = route(tower, "document")
+    prompts = reader.prompts
+    own = prompts.get("document") or ""
+    as_it_is = partial(encode, reader, given.texts, "document", precision=precision)
+    yield "the teacher as it is", "let the teacher cut its vectors there (`dimensions` of an endpoint)", as_it_is
+    for prompt in dict.fromkeys([*_PROMPTS, *filter(None, tower.prompts.values())]):
+        if prompt != own:
+            changed = partial(_with, reader, "prompts", {**prompts, "document": prompt}, as_it_is)
+            what = f"prompt {prompt!r}" if prompt else "no prompt"
+            yield what, f"give the teacher the prompt {prompt!r} for documents", changed
+    as_query = partial(encode, tower, given.texts, "query", precision=precision)
+    yield "the role of a query", "give the teacher's documents the prompt and route of its queries", as_query
+    if (whole := reader.max_seq_length) is not None:
+        config = getattr(getattr(reader[0], "auto_model", None), "config", None)
+        limit = getattr(config, "max_position_embeddings", whole)
+        for tokens in (each for each in _TOKENS if each != whole and each <= limit):
+            cut = partial(_with, reader, "max_seq_length", tokens, as_it_is)
+            yield f"cut at {tokens} tokens", f"set the teacher's max_document_length to {tokens}", cut
+    pooling = next((module for module in reader if isinstance(module, Pooling)), None)
+    for mode in (each for each in _POOLING if pooling is not None and each != pooling.pooling_mode):
+        pooled = partial(_with, pooling, "pooling_mode", mode, as_it_is)
+        yield f"pooling {mode}", f"give the teacher's Pooling the mode {mode}", pooled
+    for template, texts in _other_texts(given):
+        other = partial(encode, reader, texts, "document", precision=precision)
+        yield f"text {template!r}", f"set ingest.document to {template!r}", other
+
+
+def _other_texts(given: Given) -> Iterator[tuple[str, list[str]]]:
+    chosen = set(given.rows.tolist())
+    fields = [each for row, each in enumerate(CorpusRows(given.ingest, ["title", "topic", "content"])) if row in chosen]
+    for template in ("{content}", "{title} {content}", "{title}\n{content}", "{title} {topic} {content}"):
+        made = DocumentTemplate(template)
+        if (texts := [made.text(*each) for each in fields]) != given.texts:
+            yield template, texts
+
+
+def _with(owner: object, name: str, value: object, read: Read) -> np.ndarray:
+    """Read with an attribute changed meanwhile."""
+    before = getattr(owner, name)
+    setattr(owner, name, value)
+    try:
+        return read()
+    finally:
+        setattr(owner, name, before)

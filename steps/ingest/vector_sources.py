@@ -1,0 +1,198 @@
+"""Vectors of documents with their ids, streamed from files or an engine, some at a time."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, assert_never
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from steps.core.errors import TransientError, UserError
+from steps.ingest.locations import locate
+from steps.ingest.source_files import one_file
+from steps.ingest.vector_params import MilvusCollection, PgvectorTable, QdrantCollection, VectorFiles, VectorSource
+
+PATTERNS = ("*.parquet", "*.npy")
+_ROWS = 4096
+_PACKAGES = {"pgvector": "psycopg[binary] pgvector", "qdrant": "qdrant-client", "milvus": "pymilvus[milvus-lite]"}
+
+Some = tuple[list[str], np.ndarray]  # ids, vectors (n, dim)
+
+
+def stream_vectors(source: VectorSource, key: str) -> Iterator[Some]:
+    """Ids and vectors `(n, dim)`; `key` is where params.yaml names the source.
+
+    UserError where it cannot be read, or a client is not installed; TransientError where an engine cannot be reached.
+    """
+    try:
+        match source:
+            case VectorFiles():
+                yield from _files(source, key)
+            case PgvectorTable():
+                yield from _pgvector(source, key)
+            case QdrantCollection():
+                yield from _qdrant(source, key)
+            case MilvusCollection():
+                yield from _milvus(source, key)
+            case _:
+                assert_never(source)
+    except ImportError as error:
+        raise UserError(
+            f"params.yaml: {key}: kind {source.kind} needs its client ({error}); `pip install {_PACKAGES[source.kind]}`"
+        ) from None
+
+
+def _files(source: VectorFiles, key: str) -> Iterator[Some]:
+    files = [file.path for file in locate(source.path, key=f"{key}.path", since="", until="", patterns=PATTERNS)]
+    plain = [path for path in files if path.suffix == ".npy"]
+    if plain and len(plain) < len(files):
+        raise UserError(f"params.yaml: {key}.path: {source.path} holds both .npy and .parquet; name one of them")
+    if plain and not source.ids:
+        raise UserError(f"params.yaml: {key}.ids is empty, but .npy has no ids; name a text file of one id a line")
+    yield from _plain(plain, one_file(source.ids, f"{key}.ids")) if plain else _parquet(files, source, key)
+
+
+def _plain(files: list[Path], ids: Path) -> Iterator[Some]:
+    if not ids.is_file():
+        raise UserError(f"{ids}: no such file of ids")
+    with ids.open(encoding="utf-8") as names:
+        for path in files:
+            try:
+                vectors = np.load(path, mmap_mode="r")
+            except (OSError, ValueError) as error:
+                raise UserError(f"{path}: not a .npy file that can be read ({error})") from None
+            if vectors.ndim != 2:
+                raise UserError(f"{path}: holds an array of shape {vectors.shape}; give (documents, dimensions)")
+            for start in range(0, len(vectors), _ROWS):
+                some = np.asarray(vectors[start : start + _ROWS], dtype=np.float32)
+                found = [line.rstrip("\r\n") for _, line in zip(range(len(some)), names, strict=False)]
+                if len(found) < len(some):
+                    raise UserError(f"{ids}: has fewer ids than there are vectors; give a line each, in their order")
+                yield found, some
+        if next(names, None) is not None:
+            raise UserError(f"{ids}: has more ids than there are vectors; give a line each, in their order")
+
+
+def _parquet(files: list[Path], source: VectorFiles, key: str) -> Iterator[Some]:
+    wanted = [source.id_column, source.vector_column]
+    for path in files:
+        try:
+            with pq.ParquetFile(path) as file:
+                if missing := [name for name in wanted if name not in file.schema_arrow.names]:
+                    raise UserError(
+                        f"{path}: has no column {missing[0]!r}, but {', '.join(file.schema_arrow.names)}; name them in"
+                        f" {key}.id_column and {key}.vector_column"
+                    )
+                for batch in file.iter_batches(_ROWS, columns=wanted):
+                    vectors = batch.column(source.vector_column)
+                    flat = vectors.flatten().to_numpy(zero_copy_only=False)
+                    if vectors.null_count or not len(vectors) or len(flat) % len(vectors):
+                        raise UserError(f"{path}: vectors of {source.vector_column!r} differ in length, or are missing")
+                    ids = [str(value) for value in batch.column(source.id_column).to_pylist()]
+                    yield ids, flat.reshape(len(vectors), -1).astype(np.float32)
+        except (pa.ArrowException, OSError, AttributeError) as error:
+            raise UserError(
+                f"{path}: not Parquet with a column of vectors ({error}); write or fetch it again"
+            ) from None
+
+
+def _pgvector(source: PgvectorTable, key: str) -> Iterator[Some]:
+    import psycopg
+    from pgvector.psycopg import register_vector
+    from psycopg import sql
+
+    try:
+        with psycopg.connect(_variable(source.url_variable, f"{key}.url_variable")) as connection:
+            register_vector(connection)
+            columns = [sql.Identifier(source.id_column), sql.Identifier(source.vector_column)]
+            table = sql.Identifier(*source.table.split("."))
+            with connection.cursor(name="slimtower") as cursor:  # on the server: rows come some at a time
+                cursor.execute(sql.SQL("SELECT {}, {} FROM {}").format(*columns, table))
+                while rows := cursor.fetchmany(_ROWS):
+                    yield [str(row[0]) for row in rows], _stacked([_listed(row[1]) for row in rows], key)
+    except psycopg.OperationalError as error:
+        raise _unreached(key, error) from None
+    except psycopg.Error as error:
+        raise UserError(f"params.yaml: {key}: Postgres refused: {error}") from None
+
+
+def _listed(value: Any) -> Any:
+    """A pgvector value, of whatever version, as numbers."""
+    return value.to_numpy() if hasattr(value, "to_numpy") else value
+
+
+def _qdrant(source: QdrantCollection, key: str) -> Iterator[Some]:
+    from qdrant_client import QdrantClient
+
+    where: dict[str, Any] = {"url": source.url} if "://" in source.url else {"path": source.url}
+    if source.key_variable:
+        where["api_key"] = _variable(source.key_variable, f"{key}.key_variable")
+    client = QdrantClient(**where)
+    payload: Any = [source.id_field] if source.id_field else False
+    vector: Any = [source.vector] if source.vector else True
+    try:
+        offset = None
+        while True:
+            points, offset = client.scroll(
+                source.collection, limit=_ROWS, offset=offset, with_payload=payload, with_vectors=vector
+            )
+            if points:
+                ids = [str((point.payload or {})[source.id_field] if source.id_field else point.id) for point in points]
+                found: list[Any] = [point.vector for point in points]
+                yield ids, _stacked([vector[source.vector] for vector in found] if source.vector else found, key)
+            if offset is None:
+                return
+    except KeyError as error:
+        raise UserError(f"params.yaml: {key}: a point has no {error}; check id_field and vector") from None
+    except (ValueError, RuntimeError, OSError) as error:
+        raise UserError(f"params.yaml: {key}: {error}; check url and collection") from None
+    except Exception as error:  # the client's own have no common base
+        raise _unreached(key, error) from None
+    finally:
+        client.close()
+
+
+def _milvus(source: MilvusCollection, key: str) -> Iterator[Some]:
+    from pymilvus import MilvusClient, MilvusException
+
+    token = _variable(source.token_variable, f"{key}.token_variable") if source.token_variable else ""
+    try:
+        client = MilvusClient(source.uri, token=token)
+        client.load_collection(source.collection)
+        fields = [source.id_field, source.vector_field]
+        rows = client.query_iterator(source.collection, batch_size=1000, output_fields=fields)
+        try:
+            while some := rows.next():
+                yield (
+                    [str(row[source.id_field]) for row in some],
+                    _stacked([row[source.vector_field] for row in some], key),
+                )
+        finally:
+            rows.close()
+            client.close()
+    except MilvusException as error:
+        raise _unreached(key, error) from None
+
+
+def _stacked(vectors: list[Any], key: str) -> np.ndarray:
+    try:
+        found = np.array([np.asarray(vector, dtype=np.float32) for vector in vectors], dtype=np.float32)
+    except (ValueError, TypeError):
+        raise UserError(f"params.yaml: {key}: some documents have no vector, or one of another dimension") from None
+    if found.ndim != 2:
+        raise UserError(f"params.yaml: {key}: no vectors of one dimension each; name a field that holds them")
+    return found
+
+
+def _variable(name: str, key: str) -> str:
+    if not (value := os.environ.get(name, "")):
+        raise UserError(f"params.yaml: {key}: {name} is not set in the environment")
+    return value
+
+
+def _unreached(key: str, error: Exception) -> TransientError:
+    return TransientError(
+        f"params.yaml: {key}: {type(error).__name__}: {error}; check address and name, then run again"
+    )

@@ -1,0 +1,65 @@
+"""The teacher `endpoint`: a tower whose first module is a server, written as any other tower is."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.base.modules import Router
+from sentence_transformers.sentence_transformer.modules import Normalize
+from transformers import AutoTokenizer
+
+from steps.core.bases import resolve_base
+from steps.core.endpoint import Endpoint, Model
+from steps.core.errors import UserError
+from steps.core.files import staged_folder, write_json
+from steps.core.fingerprints import fingerprint
+from steps.core.tables import ROLES
+from steps.core.tracking import Run
+
+if TYPE_CHECKING:
+    from steps.teach.kinds.endpoint import Endpoint as EndpointParams
+
+
+def teach_endpoint(output: Path, params: "EndpointParams", run: Run) -> None:
+    """Write `tower/` and `report.json`; each role asks for a few probe texts.
+
+    UserError where the server refuses, or has another model than this name once had.
+    """
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(resolve_base(params.tokenizer))
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"teach.teacher: tokenizer {params.tokenizer}: cannot be loaded ({str(error)[:200]});"
+            " name a folder or a model on the hub with a fast tokenizer"
+        ) from None
+    routes = {}
+    for role in ROLES:
+        reads = params.query if role == "query" else params.document
+        model = Model(
+            model=params.model,
+            dimensions=params.dimensions,
+            role=role,
+            body=reads.body,
+            max_length=reads.max_length,
+        )
+        routes[role] = [Endpoint(model, params.connection, tokenizer)]
+    tower = SentenceTransformer(
+        modules=[
+            Router.for_query_document(query_modules=routes["query"], document_modules=routes["document"]),  # type: ignore[arg-type]
+            *([Normalize()] if params.similarity == "cosine" else []),
+        ],
+        device="cpu",
+        prompts={"query": params.query.prompt, "document": params.document.prompt},
+        similarity_fn_name=params.similarity,
+    )
+    with staged_folder(output) as staging:
+        tower.save_pretrained(str(staging / "tower"), create_model_card=False, safe_serialization=True)
+        report = {
+            "kind": params.kind,
+            "model": params.model,
+            "dim": tower.get_embedding_dimension(),
+            "fingerprint": fingerprint(staging / "tower").id,
+        }
+        write_json(staging / "report.json", report)
+    run.param("teacher_fingerprint", report["fingerprint"])
+    run.model(output / "tower", "teacher")

@@ -1,0 +1,36 @@
+"""The kind `endpoint`."""
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+from steps.core.endpoint_params import Connection, Reads
+from steps.core.tracking import Run
+from steps.teach.kinds.base import Teacher
+
+
+class Endpoint(Teacher):
+    """A model behind an API: a server that answers `POST /v1/embeddings`. It is asked, never trained."""
+
+    kind: Literal["endpoint"]
+    model: str = Field(min_length=1)
+    """Its name at the server."""
+    dimensions: int = Field(default=0, ge=0)
+    """Dimensions to ask for; 0 = its own."""
+    similarity: Literal["cosine", "dot"] = "cosine"
+    """dot takes the vectors as they come."""
+    tokenizer: str = Field(default="all-MiniLM-L6-v2", min_length=1)
+    """Counts tokens, and has the words of a static student; a name or folder."""
+    query: Reads
+    """How a query is sent."""
+    document: Reads
+    """How a document is sent."""
+    connection: Connection
+    """The server and its limits, which change no vector."""
+
+    def teach(self, ingest: Path, mine: Path, rankers: Path, output: Path, run: Run) -> None:
+        """Ask for the probes that it is known by, and write what it is."""
+        from steps.teach.endpoint import teach_endpoint
+
+        teach_endpoint(output, self, run)

@@ -1,0 +1,234 @@
+"""A teacher behind an API gives the vectors of the model there, and no text is paid for twice, whatever goes wrong."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from embedding_server import KEY, EmbeddingServer, serving, tower_reader
+from endpoint_fakes import endpoint_params, teach
+
+from steps.core import endpoint_client
+from steps.core.endpoint import PROBES, asking_anew
+from steps.core.endpoint_client import Pace
+from steps.core.errors import TransientError, UserError
+from steps.core.fingerprints import fingerprint
+from steps.core.towers import encode, endpoint_of, load_tower
+from steps.core.vector_cache import embed_once
+
+pytestmark = pytest.mark.medium
+
+TEXTS = [f"the {word} of text {number}" for number in range(20) for word in ("sum", "mean")]
+
+
+@pytest.fixture(autouse=True)
+def planted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PLANTED_KEY", KEY)
+    monkeypatch.setattr(endpoint_client, "_FIRST_WAIT", 0.01)
+
+
+@pytest.fixture
+def server(tiny_tower: Path) -> Iterator[EmbeddingServer]:
+    with serving(tower_reader(load_tower(tiny_tower))) as state:
+        yield state
+
+
+@pytest.fixture(scope="module")
+def expected(tiny_tower: Path) -> np.ndarray:
+    tower = load_tower(tiny_tower)
+    return np.stack([tower.encode(text) for text in TEXTS])
+
+
+def embedded(tower: Path, target: Path) -> tuple[np.ndarray, int]:
+    loaded = load_tower(tower)
+    count = embed_once(
+        loaded,
+        fingerprint(tower).id,
+        "query",
+        TEXTS,
+        target,
+        dtype="float32",
+        precision="auto",
+        batch_size=4,
+        shard_texts=25,
+        what="test",
+        lengths=target.with_name("lengths.npy"),
+    )
+    return np.load(target), count
+
+
+def test_its_vectors_are_those_of_the_model_there_and_each_is_paid_for_once(
+    server: EmbeddingServer, tmp_path: Path, expected: np.ndarray, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tower = teach(tmp_path / "teach", server)
+    assert server.paid == dict.fromkeys(PROBES, 2)  # once a role
+    found, count = embedded(tower, tmp_path / "vectors.npy")
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+    np.testing.assert_allclose(np.load(tmp_path / "lengths.npy"), 1.0, atol=1e-5)
+    assert count == len(TEXTS) and all(server.paid[text] == 1 for text in TEXTS)
+    assert 2 <= server.most_at_once <= 3
+    assert f"test: {len(TEXTS)} texts to ask tiny for, about" in (told := capsys.readouterr().err)
+    assert " at 0.02; spent before: " in told
+    assert all(len(body["input"]) <= 8 for body in server.bodies)
+    found, count = embedded(tower, tmp_path / "again.npy")
+    assert count == 0 and all(server.paid[text] == 1 for text in TEXTS)
+    with asking_anew():
+        np.testing.assert_allclose(encode(load_tower(tower), TEXTS[:2], "query"), expected[:2], atol=1e-6)
+    assert server.paid[TEXTS[0]] == 2
+    for path in tower.rglob("*"):
+        assert not path.is_file() or KEY.encode() not in path.read_bytes()
+
+
+FAULTS = ["busy", "error", "half", "broken", "nan", "few", "shuffled", "slow"]
+
+
+def test_nothing_is_lost_or_paid_twice_where_the_server_fails_now_and_then(
+    server: EmbeddingServer, tmp_path: Path, expected: np.ndarray
+) -> None:
+    tower = teach(tmp_path / "teach", server, {"timeout_s": 0.7, "tries": 8})
+    requests = len(server.bodies)
+    server.faults = ["", *FAULTS]  # the first is for the probes
+    found, _ = embedded(tower, tmp_path / "vectors.npy")
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+    batches = {tuple(body["input"]) for body in server.bodies[requests:]}
+    # each failure costs one more request; a slow answer comes after the client has gone, and counts as paid
+    assert len(server.bodies) - requests == len(batches) + len(FAULTS) - 1
+    time.sleep(0.5)
+    assert all(1 <= server.paid[text] <= 2 for text in TEXTS) and sum(server.paid[text] > 1 for text in TEXTS) <= 8
+
+
+def test_retry_after_holds_back_all_requests(server: EmbeddingServer, tmp_path: Path) -> None:
+    tower = teach(tmp_path / "teach", server)
+    server.faults, server.retry_after = ["", "busy"], "0.6"
+    before = len(server.times)
+    embedded(tower, tmp_path / "vectors.npy")
+    times = server.times[before + 1 :]  # without the probes
+    assert not [each for each in times if times[0] + 0.2 < each < times[0] + 0.55]
+    assert max(times) > times[0] + 0.55
+
+
+KILLED = """
+import sys
+from pathlib import Path
+sys.path[:0] = ["tests", "tests/core"]
+from test_endpoint import embedded
+embedded(Path(sys.argv[1]), Path(sys.argv[2]))
+"""
+
+
+@pytest.mark.slow
+def test_a_killed_run_pays_for_the_rest_alone(server: EmbeddingServer, tmp_path: Path, expected: np.ndarray) -> None:
+    tower = teach(tmp_path / "teach", server, {"batch_texts": 2, "concurrency": 2})
+    server.delay = 0.1
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([".", "tests/helpers"])}
+    process = subprocess.Popen([sys.executable, "-c", KILLED, str(tower), str(tmp_path / "no.npy")], env=environment)
+    deadline = time.monotonic() + 60
+    while sum(server.paid[text] for text in TEXTS) < 8 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    time.sleep(0.3)
+    server.delay = 0.0
+    found, count = embedded(tower, tmp_path / "vectors.npy")
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+    assert 0 < count <= len(TEXTS) - 4
+    twice = [text for text in TEXTS if server.paid[text] > 1]
+    assert len(twice) <= 4 and max(server.paid[text] for text in TEXTS) <= 2  # what was under way: two requests of two
+
+
+def test_the_budget_stops_before_it_is_passed_and_keeps_what_is_paid(server: EmbeddingServer, tmp_path: Path) -> None:
+    tower = teach(tmp_path / "teach", server)
+    endpoint = endpoint_of(load_tower(tower), "query")
+    assert endpoint is not None
+    spent = endpoint._spent.tokens
+    assert spent == 2 * sum(len(text.split()) for text in PROBES)
+    tight = teach(tmp_path / "tight", server, {"max_tokens_total": spent + 250, "concurrency": 1})
+    with pytest.raises(UserError, match=r"40 texts to ask tiny for.*max_tokens_total is"):
+        embedded(tight, tmp_path / "vectors.npy")
+    assert not any(server.paid[text] for text in TEXTS)
+    reader = endpoint_of(load_tower(tight), "query")
+    assert reader is not None
+    with pytest.raises(UserError, match="max_tokens_total"):
+        reader.embed(TEXTS)
+    words = sum(len(text.split()) * count for text, count in server.paid.items())
+    assert words <= spent + 250
+    kept = Path(endpoint._folder / "spent.txt").read_text()
+    assert fingerprint(tight).id == fingerprint(tower).id  # limits change no vector
+    embedded(tower, tmp_path / "vectors.npy")
+    assert all(server.paid[text] == 1 for text in TEXTS) and kept
+
+
+def test_a_model_that_changed_behind_its_name_is_noticed(
+    server: EmbeddingServer, tmp_path: Path, tiny_tower: Path
+) -> None:
+    tower = teach(tmp_path / "teach", server)
+    read = server.read
+    server.read = lambda texts, body: read([text + " more" for text in texts], body)
+    with pytest.raises(UserError, match="another model is behind the name now"):
+        embedded(tower, tmp_path / "vectors.npy")
+    with pytest.raises(UserError, match="another model is behind the name now"):
+        teach(tmp_path / "again", server)
+    assert not any(server.paid[text] for text in TEXTS)
+    server.read = lambda texts, body: read(texts, body) + 1e-4  # rounding of another processor
+    assert fingerprint(teach(tmp_path / "again", server)).id == fingerprint(tower).id
+    server.faults = ["", "dimension"]
+    with pytest.raises(UserError, match="31 dimensions, not 32"):
+        embedded(tower, tmp_path / "vectors.npy")
+
+
+def test_roles_prompts_dimensions_and_lengths_are_sent(server: EmbeddingServer, tmp_path: Path) -> None:
+    roles = {
+        "query": {"prompt": "ask: ", "body": {"input_type": "query"}, "max_length": 6},
+        "document": {"prompt": "", "body": {"input_type": "document"}, "max_length": 64},
+    }
+    tower = load_tower(teach(tmp_path / "teach", server, dimensions=16, **roles))
+    assert tower.get_embedding_dimension() == 16
+    queries, documents = (encode(tower, ["one two three four five six"], role) for role in ("query", "document"))
+    assert server.bodies[-1]["input_type"] == "document" and server.bodies[-1]["dimensions"] == 16
+    asked = next(
+        body for body in server.bodies if body["input"] == ["ask: one two three four"]
+    )  # 6 tokens with the ":"
+    assert asked["input_type"] == "query"
+    plain = server.read(["one two three four five six"], {})[:, :16]
+    np.testing.assert_allclose(documents, -plain / np.linalg.norm(plain), atol=1e-6)
+    np.testing.assert_allclose(np.linalg.norm(queries, axis=1), 1.0, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("change", "fault", "error", "said"),
+    [
+        ({"key_variable": "NO_SUCH_KEY"}, "", UserError, "NO_SUCH_KEY is not set"),
+        ({"key_variable": ""}, "", UserError, r"401, .*wrong key Bearer none"),
+        ({}, "refused", UserError, "400, .*too long.*check base_url, model"),
+        ({"tries": 2}, "error", TransientError, r"no usable answer in 2 tries \(last: 500"),
+    ],
+)
+def test_what_cannot_be_had_is_said_without_the_key(
+    server: EmbeddingServer, tmp_path: Path, change: dict, fault: str, error: type[UserError], said: str
+) -> None:
+    server.faults = [fault] * 8
+    with pytest.raises(error, match=said) as raised:
+        teach(tmp_path / "teach", server, change)
+    assert KEY not in str(raised.value) and KEY not in repr(endpoint_params(server.url))
+
+
+def test_the_key_is_in_no_message_even_where_the_server_repeats_it(
+    server: EmbeddingServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PLANTED_KEY", "sk-another-9876")
+    with pytest.raises(UserError, match=r"wrong key Bearer \*\*\*") as raised:
+        teach(tmp_path / "teach", server)
+    assert "sk-another" not in str(raised.value)
+
+
+def test_no_minute_has_more_requests_or_tokens_than_allowed() -> None:
+    for pace, tokens in ((Pace(1200, 0), 1), (Pace(0, 6000), 5)):
+        began = time.monotonic()
+        for _ in range(5):
+            pace.wait(tokens)
+        assert time.monotonic() - began >= 4 * 0.05 - 0.001  # 20 requests, and 100 tokens, a second

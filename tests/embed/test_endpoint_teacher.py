@@ -1,0 +1,73 @@
+"""From teach to release with a teacher behind an API: what it gives is what the same teacher gives here."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from embedding_server import KEY, EmbeddingServer, serving, tower_reader
+from endpoint_fakes import teach
+from stages import FAST, STATIC, TWO_LAYERS, distill_params, run_distill, run_embed, run_release
+
+from steps.core.endpoint import PROBES
+from steps.core.errors import UserError
+from steps.core.files import read_json
+from steps.core.towers import load_tower
+from steps.distill.initialisation import _word_pieces
+from steps.serving.release import load_release
+
+pytestmark = pytest.mark.slow
+FRESH = {"layers": 1, "dim": 16, "heads": 2}
+STUDENTS = {
+    "static": STATIC,
+    "fresh": TWO_LAYERS | {"start": {"fresh": FRESH | {"vocabulary": 300}}},
+    "layers": TWO_LAYERS,
+    "tokens": TWO_LAYERS | {"start": {"fresh": FRESH | {"vocabulary": 0}}},
+    "online": STATIC | {"targets": "online"},
+    "joint": FAST | {"start": {"fresh": FRESH | {"vocabulary": 300}}, "towers": "joint", "teacher_top_k": 2,
+                     "losses": [{"kind": "label_softmax"}]},
+}  # fmt: skip
+
+
+@pytest.fixture
+def server(tiny_tower: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[EmbeddingServer]:
+    monkeypatch.setenv("PLANTED_KEY", KEY)
+    with serving(tower_reader(load_tower(tiny_tower))) as state:
+        yield state
+
+
+def test_a_student_of_an_endpoint_is_released_over_its_index(
+    server: EmbeddingServer, tiny_tower: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["how to sum the axis", "mean of the matrix string file window graph"]
+    _word_pieces(words, 300).save_pretrained(tmp_path / "tokenizer")
+    tower = teach(tmp_path / "teach", server, {"batch_texts": 32}, tokenizer=str(tmp_path / "tokenizer"))
+    run_embed(tmp_path / "there", tower)
+    run_embed(tmp_path / "here", tiny_tower)
+    for name in ("documents", "alignment", "nearest"):
+        here, there = (np.load(tmp_path / root / f"data/embed/{name}.npy") for root in ("here", "there"))
+        np.testing.assert_allclose(there, here, atol=1e-3 if name == "alignment" else 1e-5)
+    tokens = np.load(tmp_path / "there/data/embed/tokens.npy")
+    vocabulary = load_tower(tower, "query").tokenizer.get_vocab()
+    word, row = next((word, row) for word, row in sorted(vocabulary.items()) if word.isalpha() and len(word) > 2)
+    np.testing.assert_allclose(tokens[row], load_tower(tiny_tower).encode(word), atol=1e-5)
+
+    params = distill_params(student=STUDENTS, students=["static", "fresh"])
+    root = tmp_path / "there"
+    for student, said in [
+        ("layers", "takes its layers"),
+        ("tokens", "takes its token embeddings"),
+        ("online", "targets: online runs it"),
+        ("joint", "towers: joint trains its documents"),
+    ]:
+        with pytest.raises(UserError, match=f"{said}, but the teacher tiny is behind an API.*start from static"):
+            run_distill(root, student, params)
+    asked = 0
+    for student in ("fresh", "static"):
+        run_distill(root, student, params)
+        asked = asked or sum(server.paid.values())
+        release = load_release(run_release(root, student))
+        assert release.search("one", release.encode(["how to sum the axis"]), 3)[1][0]
+    assert release.manifest.teacher == read_json(root / "data/embed/report.json")["teacher"]
+    # students learn what is stored; `index` asks for the eight dev queries, once, and `release` for nothing
+    assert sum(server.paid.values()) == asked + 8 + len(PROBES)

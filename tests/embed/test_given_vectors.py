@@ -1,0 +1,152 @@
+"""Vectors of an index that is there already: the teacher's own are taken, others are refused with the reason."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sentence_transformers import SentenceTransformer
+from stages import run_embed, write_ingest
+from towers import other_weights
+
+from steps.core.bases import resolve_base
+from steps.core.corpus import CorpusTexts
+from steps.core.errors import UserError
+from steps.core.files import read_json
+from steps.core.tables import table_from_rows, write_table
+from steps.core.towers import encode, load_tower
+from steps.embed.given_vectors import check_given
+from steps.embed.params import CheckParams
+
+pytestmark = pytest.mark.medium
+
+ABSTRACTS = Path("tests/helpers/abstracts.txt").read_text(encoding="utf-8").splitlines()
+CHECK = CheckParams(documents=8, cosine=0.99)
+PASSAGE = "passage: "
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("given") / "ingest"
+    rows = []
+    for number, text in enumerate(ABSTRACTS):
+        title, _, content = " ".join(text.split()[:50]).partition(" . ")
+        rows.append({"doc_id": f"a/{number:02}", "dataset": "a", "title": title, "topic": "", "content": content})
+    write_table(folder, "corpus", table_from_rows("corpus", rows), metadata={"document": "{title}. {content}"})
+    (folder / "document_vectors").mkdir()
+    return folder
+
+
+@pytest.fixture(scope="module")
+def teacher() -> SentenceTransformer:
+    tower = load_tower(resolve_base("all-MiniLM-L6-v2"))
+    tower.max_seq_length = 256
+    tower.prompts = {"query": "query: ", "document": PASSAGE}
+    return tower
+
+
+Plant = Callable[[SentenceTransformer, list[str], np.ndarray], np.ndarray]
+
+
+def prompted(prompt: str) -> Plant:
+    return lambda tower, texts, own: tower.encode([prompt + text for text in texts])
+
+
+def cut(tower: SentenceTransformer, texts: list[str], own: np.ndarray) -> np.ndarray:
+    tower.max_seq_length = 32
+    vectors = encode(tower, texts, "document")
+    tower.max_seq_length = 256
+    return vectors
+
+
+def pooled(mode: str) -> Plant:
+    def plant(tower: SentenceTransformer, texts: list[str], own: np.ndarray) -> np.ndarray:
+        tower[1].pooling_mode = mode
+        vectors = encode(tower, texts, "document")
+        tower[1].pooling_mode = "mean"
+        return vectors
+
+    return plant
+
+
+def contents(tower: SentenceTransformer, texts: list[str], own: np.ndarray) -> np.ndarray:
+    return encode(tower, [text.partition(". ")[2] for text in texts], "document")
+
+
+def some_swapped(tower: SentenceTransformer, texts: list[str], own: np.ndarray) -> np.ndarray:
+    vectors = own.copy()
+    pairs = np.arange(len(own) // 4 * 4).reshape(-1, 4)
+    vectors[pairs[:, 0]], vectors[pairs[:, 1]] = own[pairs[:, 1]], own[pairs[:, 0]]
+    return vectors
+
+
+def another_model(tower: SentenceTransformer, texts: list[str], own: np.ndarray) -> np.ndarray:
+    vectors = np.random.default_rng(1).normal(size=own.shape)
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
+PLANTED: dict[str, tuple[Plant, str]] = {
+    "another model": (
+        another_model,
+        r"another model made them: nothing that was tried matches \(the teacher as it is ",
+    ),
+    "unnormalised": (lambda tower, texts, own: 3 * own, "lengths are not .*not normalised.*divide each by its length"),
+    "shuffled": (
+        lambda tower, texts, own: own[np.random.default_rng(2).permutation(len(own))],
+        "the ids are shuffled: .*one order",
+    ),
+    "shifted": (lambda tower, texts, own: np.roll(own, 1, axis=0), "the ids are shuffled: "),
+    "some swapped": (some_swapped, r"[1-7] of 8 have a cosine below.*ids are shuffled: [1-7] of these vectors"),
+    "no prompt": (prompted(""), "no prompt matches .*give the teacher the prompt '' for documents"),
+    "role": (prompted("query: "), "prompt 'query: ' matches"),
+    "truncation": (cut, "cut at 32 tokens matches .*set the teacher's max_document_length to 32"),
+    "cls": (pooled("cls"), "pooling cls matches .*Pooling the mode cls"),
+    "max": (pooled("max"), "pooling max matches"),
+    "dimensions": (
+        lambda tower, texts, own: own[:, :128],
+        "128 dimensions, the teacher 384; .*first 128 dimensions of it",
+    ),
+    "text": (contents, r"text '\{content\}' matches .*set ingest\.document to '\{content\}'"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", PLANTED)
+def test_wrong_vectors_are_refused_with_what_would_match(case: str, corpus: Path, teacher: SentenceTransformer) -> None:
+    plant, said = PLANTED[case]
+    texts, path = list(CorpusTexts(corpus)), corpus / "document_vectors/vectors.npy"
+    own = encode(teacher, texts, "document")
+    np.save(path, plant(teacher, texts, own).astype(np.float32))
+    with pytest.raises(UserError, match=said):
+        check_given(path, corpus, teacher, CHECK, 1, "fp32")
+    assert teacher.prompts["document"] == PASSAGE and teacher.max_seq_length == 256  # as it was
+    np.testing.assert_allclose(encode(teacher, texts[:2], "document"), own[:2], atol=1e-5)
+
+
+@pytest.mark.slow
+def test_rounded_vectors_are_the_teachers(corpus: Path, teacher: SentenceTransformer) -> None:
+    path = corpus / "document_vectors/vectors.npy"
+    own = encode(teacher, list(CorpusTexts(corpus)), "document")
+    np.save(path, own.astype(np.float16).astype(np.float32))
+    found = check_given(path, corpus, teacher, CHECK, 1, "fp32")
+    assert found["documents"] == 8 and found["least_cosine"] > 0.9999
+
+
+def test_given_vectors_are_the_index_and_no_document_is_embedded(
+    tiny_tower: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_embed(tmp_path / "made", tiny_tower)
+    made = np.load(tmp_path / "made/data/embed/documents.npy")
+    given = write_ingest(tmp_path / "given/data/ingest") / "document_vectors"
+    given.mkdir()
+    np.save(given / "vectors.npy", made)
+    run_embed(tmp_path / "given", tiny_tower)
+    report = read_json(tmp_path / "given/data/embed/report.json")
+    assert report["given_documents"]["documents"] == 20 and report["given_documents"]["least_cosine"] > 0.9999
+    for name in ("documents", "alignment", "nearest", "tokens"):
+        own, other = (np.load(tmp_path / root / f"data/embed/{name}.npy") for root in ("made", "given"))
+        np.testing.assert_array_equal(own, other)
+
+    other_weights(tiny_tower, tmp_path / "other", 3)
+    with pytest.raises(UserError, match="not the teacher's vectors of these documents"):
+        run_embed(tmp_path / "given", tmp_path / "other")

