@@ -1,0 +1,187 @@
+"""Whole runs of the pipeline on small data, which a test kills at chosen moments and starts again."""
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+import yaml
+from whole_run import params_of, write_click_log
+
+from pipeline.params import Params
+from pipeline.plain_copy import plain_copy
+
+_STARTED = re.compile(r"Running stage '([^']+)'")
+# measured times, and what is computed from them: no two runs agree in these
+VOLATILE = re.compile(r"second|_ms$|per_second|^latency|^machine$|budget|^throughput|^choice$")
+
+
+def small_params(root: Path, tower: Path) -> Params:
+    """Clicks, judgements, a ranker, a second teacher that scores, and two students: every stage has something to do."""
+    data = write_click_log(root / "log")
+    knobs = {"epochs": 1.0, "max_triplets": 24, "batch_size": 8, "max_length": 32, "checkpoint_steps": 1}
+    changes = {
+        "rank": {
+            "rankers": ["cross"],
+            "ranker": {"cross": {"base": str(tower), "precision": "fp32", "max_queries": 10, "depth": 5, **knobs}},
+        },
+        "teach": {
+            "teachers": ["dense", "other"],
+            "teacher": {
+                "dense": {"max_triplets": 64, "checkpoint_steps": 1},
+                "other": {
+                    "kind": "cross_encoder", "base": str(tower), "pooling": "cls", "scale": 1.0,
+                    "reconstruction_weight": 0.0, "loss": "bce", "positive_weight": "auto", "negatives": 2,
+                    "random_negatives": 1, "learning_rate": 1e-3, "warmup_ratio": 0.1, "dropout": 0.1,
+                    "dev_queries": 5, "dev_documents": 10, "precision": "fp32", "seed": 3, **knobs,
+                },
+            },
+        },
+        "score": {"teachers": ["other"], "depth": 3, "max_texts": 60, "shard_texts": 16, "precision": "fp32"},
+    }  # fmt: skip
+    return params_of("click_log.yaml", tower, changes, DATA=str(data), TEST_FROM="2026-01-20")
+
+
+@dataclass
+class Runs:
+    """A project of its own, below `root`, with a cache that it may share; `targets` are the stages that it runs."""
+
+    root: Path
+    cache: Path
+    targets: tuple[str, ...] = ()
+    started: dict[str, float] = field(default_factory=dict)  # by stage, seconds since the run began
+
+    @classmethod
+    def make(cls, root: Path, params: Params, cache: Path | None = None, targets: tuple[str, ...] = ()) -> "Runs":
+        """A copy of the project with these params."""
+        plain_copy(Path.cwd(), root)
+        (root / "params.yaml").write_text(yaml.safe_dump(params.model_dump()), encoding="utf-8")
+        made = cls(root, cache or root / "cache", targets)
+        (root / ".dvc/config.local").write_text(f"[cache]\n    dir = {made.cache / 'dvc'}\n[core]\n    no_scm = true\n")
+        return made
+
+    def start(self) -> "Running":
+        """Start a run."""
+        dropped = ("SLIMTOWER_", "MLFLOW_", "DVC_")
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(dropped)}
+        environment = kept | {"SLIMTOWER_CACHE": str(self.cache), "SLIMTOWER_GIT_COMMIT": "test", "PYTHONPATH": ""}
+        command = [sys.executable, "-m", "pipeline", *self.targets]
+        process = subprocess.Popen(
+            command, cwd=self.root, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        return Running(process)
+
+    def finish(self) -> "Running":
+        """Run to the end, which must be a good one."""
+        running = self.start()
+        code = running.process.wait()
+        running.reader.join(10)
+        assert code == 0, "".join(running.said[-60:])
+        return running
+
+    def outputs(self) -> dict[str, str]:
+        """Digest by path of every output that is there, a folder's of its files; without what is measured in time."""
+        stages = yaml.safe_load((self.root / "dvc.lock").read_text())["stages"] if self.locked() else {}
+        paths = {out["path"] for entry in stages.values() for out in entry["outs"]} | self._declared()
+        return {path: _digest(self.root / path) for path in sorted(paths) if (self.root / path).exists()}
+
+    def locked(self) -> bool:
+        """Whether a stage ended."""
+        return (self.root / "dvc.lock").is_file()
+
+    def _declared(self) -> set[str]:
+        """Paths of outputs below the folders that stages write into, finished or not; those in staging are hidden."""
+        found = {path for folder in ("data", "models", "reports") for path in (self.root / folder).glob("*/*")}
+        return {
+            str(path.relative_to(self.root)) for path in found if path.parts[-2] not in {"release", "distill", "teach"}
+        } - {"data/rank/README.md", "data/score/README.md"}
+
+
+class Running:
+    """A run that goes on: what it has said, and when its stages started."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process, self.said, self.stages = process, list[str](), list[tuple[str, float]]()
+        self._begun, self._news = time.monotonic(), threading.Condition()
+        self.reader = threading.Thread(target=self._read, daemon=True)
+        self.reader.start()
+
+    def _read(self) -> None:
+        for text in self.process.stdout or ():
+            with self._news:
+                self.said.append(text)
+                if found := _STARTED.match(text):
+                    self.stages.append((found[1], time.monotonic() - self._begun))
+                self._news.notify_all()
+        with self._news:
+            self._news.notify_all()
+
+    def durations(self) -> dict[str, float]:
+        """Seconds from the start of each stage to that of the next, or to the end."""
+        ends = [at for _, at in self.stages[1:]] + [time.monotonic() - self._begun]
+        return {stage: end - at for (stage, at), end in zip(self.stages, ends, strict=True)}
+
+    def kill_in(self, stage: str, delay: float) -> str | None:
+        """Kill all of it `delay` seconds after the stage started; returns the stage that it was in, None: it ended."""
+        with self._news:
+            self._news.wait_for(
+                lambda: any(name == stage for name, _ in self.stages) or self.process.poll() is not None, 600
+            )
+        time.sleep(delay)
+        if self.process.poll() is not None:
+            return None
+        kill_family(self.process.pid)
+        self.process.wait()
+        self.reader.join(10)
+        return self.stages[-1][0] if self.stages else ""
+
+
+def kill_family(pid: int) -> None:
+    """Kill a process and all below it, as the end of a container does."""
+    family = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
+    for member in family:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            member.kill()
+    psutil.wait_procs(family[1:], timeout=10)
+
+
+def moments(order: list[str], least: int, total: int, draw: Any) -> Iterator[list[tuple[str, float]]]:
+    """Runs, each a list of (stage, share of its time) in the order of the stages: each stage `least` times at least."""
+    chosen = [(stage, draw.uniform(0, 1.05)) for stage in order for _ in range(least)]
+    chosen += [(draw.choice(order), draw.uniform(0, 1.05)) for _ in range(total - len(chosen))]
+    while chosen:
+        run = []
+        for stage in order:
+            found = next((moment for moment in chosen if moment[0] == stage), None)
+            if found:
+                chosen.remove(found)
+                run.append(found)
+        yield run
+
+
+def _digest(path: Path) -> str:
+    """Of a file, or of all below a folder; JSON without what is measured in time."""
+    files = [path] if path.is_file() else sorted(found for found in path.rglob("*") if found.is_file())
+    total = hashlib.sha256()
+    for file in files:
+        content = file.read_bytes()
+        if file.suffix == ".json":
+            content = json.dumps(_lasting(json.loads(content)), sort_keys=True).encode()
+        total.update(f"{file.relative_to(path) if file != path else ''}\n".encode() + hashlib.sha256(content).digest())
+    return total.hexdigest()
+
+
+def _lasting(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _lasting(inner) for name, inner in value.items() if not VOLATILE.search(name)}
+    return [_lasting(inner) for inner in value] if isinstance(value, list) else value
