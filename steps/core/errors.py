@@ -9,8 +9,8 @@ from typing import NoReturn
 from steps.core.masking import mask_tracebacks, redacted
 
 FULL_DISK = "No space left on device"
-_FULL = re.compile(  # as the system says it, as torch, NumPy and SQLite do
-    rf"{FULL_DISK}|PytorchStreamWriter failed writing|\d+ requested and \d+ written|database or disk is full"
+_FULL = re.compile(  # as the system says it, as torch (twice), NumPy and SQLite do
+    rf"{FULL_DISK}|iostream error|PytorchStreamWriter failed writing|\d+ requested and \d+ written|disk is full"
 )
 _UNWRITABLE = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EFBIG}
 EXIT_BUG = 1

@@ -65,7 +65,8 @@ class Runs:
     def make(cls, root: Path, params: Params, cache: Path | None = None, targets: tuple[str, ...] = ()) -> "Runs":
         """A copy of the project with these params."""
         plain_copy(Path.cwd(), root)
-        (root / "params.yaml").write_text(yaml.safe_dump(params.model_dump()), encoding="utf-8")
+        (root / "dvc.lock").unlink(missing_ok=True)
+        (root / "params.yaml").write_text(yaml.safe_dump(params.model_dump(exclude_unset=True)), encoding="utf-8")
         made = cls(root, cache or root / "cache", targets)
         (root / ".dvc/config.local").write_text(f"[cache]\n    dir = {made.cache / 'dvc'}\n[core]\n    no_scm = true\n")
         return made
