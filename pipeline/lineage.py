@@ -41,17 +41,26 @@ def finish_or_wait(*, failed: bool, names: Sequence[str] | None = None) -> str:
 
 
 def send_finished() -> None:
-    """Finish the pipeline runs on this cache that ended while the server was away; UserError where it still is."""
-    with reaching():
-        api = client()
-        for spool in waiting(spools()):
-            if "names" not in (key := spool.opening):
-                continue
-            parent = pipeline_run(api, experiment_id(api), key["pipeline"], key["commit"])
-            for _, kept in spool.unsent():
-                done = finish(parent, failed=key["failed"], root=kept["root"], names=key["names"])
+    """Send what stages on this cache could not, and finish the pipeline runs that ended while the server was away.
+
+    UserError where it still is.
+    """
+    from mlflow.exceptions import MlflowException
+
+    send_waiting()
+    api = client()
+    for spool in waiting(spools()):
+        if "names" not in (key := spool.opening):
+            continue
+        try:
+            with reaching():
+                parent = pipeline_run(api, experiment_id(api), key["pipeline"], key["commit"])
+                for _, kept in spool.unsent():
+                    done = finish(parent, failed=key["failed"], root=kept["root"], names=key["names"])
+                    print(f"lineage: {done}, which ended while the tracking server was away")
             spool.remove()
-            print(f"lineage: {done}, which ended while the tracking server was away")
+        except MlflowException as error:  # it must not stop what comes after it
+            print(f"lineage: {line(error)[:300]}; to forget the run that it is about, delete {spool.folder}")
 
 
 def waits() -> bool:

@@ -9,13 +9,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import psutil
 import yaml
+from dvc.repo import Repo
 from whole_run import params_of, write_click_log
 
 from pipeline.params import Params
@@ -26,13 +26,17 @@ _STARTED = re.compile(r"Running stage '([^']+)'")
 VOLATILE = re.compile(r"second|_ms$|per_second|^latency|^machine$|budget|^throughput|^choice$")
 
 
-def small_params(root: Path, tower: Path) -> Params:
-    """Clicks, judgements, a ranker, a second teacher that scores, and two students: every stage has something to do."""
+def small_params(root: Path, tower: Path, *, ranked: bool = True) -> Params:
+    """A click log, a ranker unless told otherwise, a second teacher, which scores, and two students.
+
+    Every stage has something to do, and every training makes more than one step.
+    """
     data = write_click_log(root / "log")
     knobs = {"epochs": 1.0, "max_triplets": 24, "batch_size": 8, "max_length": 32, "checkpoint_steps": 1}
     changes = {
+        "candidates": {"queries": "all", "max_queries": 40},
         "rank": {
-            "rankers": ["cross"],
+            "rankers": ["cross"] if ranked else [],
             "ranker": {"cross": {"base": str(tower), "precision": "fp32", "max_queries": 10, "depth": 5, **knobs}},
         },
         "teach": {
@@ -59,7 +63,6 @@ class Runs:
     root: Path
     cache: Path
     targets: tuple[str, ...] = ()
-    started: dict[str, float] = field(default_factory=dict)  # by stage, seconds since the run began
 
     @classmethod
     def make(cls, root: Path, params: Params, cache: Path | None = None, targets: tuple[str, ...] = ()) -> "Runs":
@@ -82,30 +85,12 @@ class Runs:
         )
         return Running(process)
 
-    def finish(self) -> "Running":
-        """Run to the end, which must be a good one."""
-        running = self.start()
-        code = running.process.wait()
-        running.reader.join(10)
-        assert code == 0, "".join(running.said[-60:])
-        return running
 
-    def outputs(self) -> dict[str, str]:
-        """Digest by path of every output that is there, a folder's of its files; without what is measured in time."""
-        stages = yaml.safe_load((self.root / "dvc.lock").read_text())["stages"] if self.locked() else {}
-        paths = {out["path"] for entry in stages.values() for out in entry["outs"]} | self._declared()
-        return {path: _digest(self.root / path) for path in sorted(paths) if (self.root / path).exists()}
-
-    def locked(self) -> bool:
-        """Whether a stage ended."""
-        return (self.root / "dvc.lock").is_file()
-
-    def _declared(self) -> set[str]:
-        """Paths of outputs below the folders that stages write into, finished or not; those in staging are hidden."""
-        found = {path for folder in ("data", "models", "reports") for path in (self.root / folder).glob("*/*")}
-        return {
-            str(path.relative_to(self.root)) for path in found if path.parts[-2] not in {"release", "distill", "teach"}
-        } - {"data/rank/README.md", "data/score/README.md"}
+def outputs(root: Path) -> dict[str, str]:
+    """Digest by path of every output that is there, a folder's of its files; without what is measured in time."""
+    with contextlib.chdir(root), Repo() as repo:  # DVC names outputs relative to where it runs
+        paths = sorted(str(out.def_path) for stage in repo.index.stages for out in stage.outs)
+    return {path: _digest(root / path) for path in paths if (root / path).exists()}
 
 
 class Running:
@@ -127,22 +112,36 @@ class Running:
         with self._news:
             self._news.notify_all()
 
+    def ended_well(self) -> "Running":
+        """Wait for its end, which must be a good one."""
+        code = self.process.wait()
+        self.reader.join(10)
+        assert code == 0, "".join(self.said[-60:])
+        return self
+
     def durations(self) -> dict[str, float]:
         """Seconds from the start of each stage to that of the next, or to the end."""
         ends = [at for _, at in self.stages[1:]] + [time.monotonic() - self._begun]
         return {stage: end - at for (stage, at), end in zip(self.stages, ends, strict=True)}
 
-    def kill_in(self, stage: str, delay: float) -> str | None:
-        """Kill all of it `delay` seconds after the stage started; returns the stage that it was in, None: it ended."""
+    def kill_in(self, wanted: list[str], delay: float, *, stage_only: bool) -> str | None:
+        """Kill it `delay` seconds after the first of the stages started; returns where it was, None where it ended.
+
+        With `stage_only` the stage's own process alone, as the kernel does that runs out of memory.
+        """
         with self._news:
             self._news.wait_for(
-                lambda: any(name == stage for name, _ in self.stages) or self.process.poll() is not None, 600
+                lambda: self.process.poll() is not None or any(name in wanted for name, _ in self.stages), 600
             )
         time.sleep(delay)
         if self.process.poll() is not None:
             return None
-        kill_family(self.process.pid)
-        self.process.wait()
+        below = psutil.Process(self.process.pid).children(recursive=True)
+        stages = [child for child in below if _is_stage(child)] if stage_only else []
+        for pid in [child.pid for child in stages] or [self.process.pid]:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                kill_family(pid)
+        assert self.process.wait(60) != 0
         self.reader.join(10)
         return self.stages[-1][0] if self.stages else ""
 
@@ -156,23 +155,16 @@ def kill_family(pid: int) -> None:
     psutil.wait_procs(family[1:], timeout=10)
 
 
-def moments(order: list[str], least: int, total: int, draw: Any) -> Iterator[list[tuple[str, float]]]:
-    """Runs, each a list of (stage, share of its time) in the order of the stages: each stage `least` times at least."""
-    chosen = [(stage, draw.uniform(0, 1.05)) for stage in order for _ in range(least)]
-    chosen += [(draw.choice(order), draw.uniform(0, 1.05)) for _ in range(total - len(chosen))]
-    while chosen:
-        run = []
-        for stage in order:
-            found = next((moment for moment in chosen if moment[0] == stage), None)
-            if found:
-                chosen.remove(found)
-                run.append(found)
-        yield run
+def _is_stage(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.Error):
+        return any(word.startswith("steps.") for word in process.cmdline())
+    return False
 
 
 def _digest(path: Path) -> str:
     """Of a file, or of all below a folder; JSON without what is measured in time."""
-    files = [path] if path.is_file() else sorted(found for found in path.rglob("*") if found.is_file())
+    within = (found for found in path.rglob("*") if found.is_file() and ".staging." not in str(found))
+    files = [path] if path.is_file() else sorted(within)
     total = hashlib.sha256()
     for file in files:
         content = file.read_bytes()
