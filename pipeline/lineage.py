@@ -15,7 +15,7 @@ from steps.core.files import sha256_file
 from steps.core.run_ids import git_commit, open_parent, parent_run, pipeline_key, pipeline_run
 from steps.core.spool import Spool, waiting
 from steps.core.stage_run import send_waiting, spools
-from steps.core.tracking import client, experiment_id, reaching
+from steps.core.tracking import Unwanted, client, experiment_id, reaching, sending
 from steps.promote.dvc_lock import Stages, lock_stages, outputs
 
 METRICS = "reports/metrics.json"
@@ -45,21 +45,19 @@ def send_finished() -> None:
 
     UserError where it still is.
     """
-    from mlflow.exceptions import MlflowException
-
     send_waiting()
     api = client()
     for spool in waiting(spools()):
         if "names" not in (key := spool.opening):
             continue
         try:
-            with reaching():
+            with sending():
                 parent = pipeline_run(api, experiment_id(api), key["pipeline"], key["commit"])
                 for _, kept in spool.unsent():
                     done = finish(parent, failed=key["failed"], root=kept["root"], names=key["names"])
                     print(f"lineage: {done}, which ended while the tracking server was away")
             spool.remove()
-        except MlflowException as error:  # it must not stop what comes after it
+        except Unwanted as error:  # it must not stop what comes after it
             print(f"lineage: {line(error)[:300]}; to forget the run that it is about, delete {spool.folder}")
 
 

@@ -18,7 +18,17 @@ from steps.core.files import cache_root, sha256_text
 from steps.core.masking import redacted
 from steps.core.run_ids import git_commit, pipeline_key, pipeline_run, scheduler_tags
 from steps.core.spool import Spool, waiting
-from steps.core.tracking import Build, MlflowRun, client, experiment_id, flatten, reaching, tracking_uri
+from steps.core.tracking import (
+    Build,
+    MlflowRun,
+    Unwanted,
+    client,
+    experiment_id,
+    flatten,
+    reaching,
+    sending,
+    tracking_uri,
+)
 
 _WAIT = 30.0  # seconds before the server is tried again, at least
 _SHARE = 10  # and this many times what the last try took: at most a tenth of a stage's time
@@ -60,7 +70,8 @@ class StageRun:
         }
         started = time.monotonic()
         try:
-            self._run = _opened(client(), self._opening)
+            with reaching():
+                self._run = _opened(client(), self._opening)
             send_waiting()
         except TransientError as error:
             if tracking_uri().startswith("sqlite:"):  # a file is not away
@@ -152,13 +163,11 @@ class StageRun:
 
     def _catch_up(self) -> None:
         """Send what waits, if the server is there again."""
-        from mlflow.exceptions import MlflowException
-
         assert self._spool is not None
         started = time.monotonic()
         try:
             self._run = _send(self._spool)
-        except (UserError, MlflowException):
+        except UserError:
             self._wait(started)
             return
         self._spool.remove()
@@ -178,34 +187,31 @@ def spools() -> Path:
 
 def send_waiting() -> None:
     """Send what stages on this cache could not, and delete it; TransientError where the server is away."""
-    from mlflow.exceptions import MlflowException
-
     for spool in waiting(spools()):
         if "stage" not in (opening := spool.opening):
             continue
         try:
-            with reaching():
+            with sending():
                 run = _send(spool)
                 if run.api.get_run(run.run_id).info.status == "RUNNING":  # its stage was killed
                     run.end("KILLED")
             spool.remove()
         except TransientError:
             raise
-        except (UserError, MlflowException) as error:  # it must not stop what comes after it
+        except UserError as error:  # it must not stop what comes after it
             _say(f"{opening['stage']}: {line(error)[:300]}; to forget what it tracked, delete {spool.folder}")
 
 
 def _send(spool: Spool) -> MlflowRun:
     """Make the calls that wait, on a run that is opened if need be; returns it. What MLflow will not have is told."""
-    from mlflow.exceptions import MlflowException
-
-    run, refused = _opened(client(), opening := spool.opening), []
+    with sending():
+        run, refused = _opened(client(), opening := spool.opening), []
     spool.open_with(opening | {"run": run.run_id})
     for call, given in spool.unsent():
         try:
-            with reaching():
+            with sending():
                 getattr(run, call)(**given)
-        except MlflowException as error:
+        except Unwanted as error:
             refused.append(line(error))
     if refused:
         _say(f"{opening['stage']}: {tracking_uri()} would not have {len(refused)} of its calls: {refused[0][:300]}")
@@ -214,15 +220,14 @@ def _send(spool: Spool) -> MlflowRun:
 
 def _opened(api: Any, opening: Mapping[str, Any]) -> MlflowRun:
     """The run of a stage: the one that is known by now, or a new one below its pipeline's."""
-    with reaching():
-        experiment = experiment_id(api)
-        if "run" in opening:
-            return MlflowRun(api, opening["run"], experiment)
-        commit = opening["tags"]["slimtower.git_commit"]
-        parent = opening["parent"] or pipeline_run(api, experiment, opening["pipeline"], commit)
-        tags = {"mlflow.parentRunId": parent, **opening["tags"]}
-        made = api.create_run(experiment, start_time=opening["began"], run_name=opening["stage"], tags=tags)
-        return MlflowRun(api, str(made.info.run_id), experiment)
+    experiment = experiment_id(api)
+    if "run" in opening:
+        return MlflowRun(api, opening["run"], experiment)
+    commit = opening["tags"]["slimtower.git_commit"]
+    parent = opening["parent"] or pipeline_run(api, experiment, opening["pipeline"], commit)
+    tags = {"mlflow.parentRunId": parent, **opening["tags"]}
+    made = api.create_run(experiment, start_time=opening["began"], run_name=opening["stage"], tags=tags)
+    return MlflowRun(api, str(made.info.run_id), experiment)
 
 
 def _now() -> int:
@@ -230,4 +235,4 @@ def _now() -> int:
 
 
 def _say(text: str) -> None:
-    print(f"tracking: {text}", file=sys.stderr, flush=True)
+    print(f"tracking: {redacted(text)}", file=sys.stderr, flush=True)

@@ -113,6 +113,22 @@ def reaching() -> Iterator[None]:
         raise _store_error(error) from error
 
 
+class Unwanted(UserError):
+    """What MLflow will not have, whenever it is sent."""
+
+
+@contextmanager
+def sending() -> Iterator[None]:
+    """As `reaching`, for what was kept to be sent later: any other failure of MLflow's is Unwanted."""
+    from mlflow.exceptions import MlflowException
+
+    try:
+        with reaching():
+            yield
+    except MlflowException as error:
+        raise Unwanted(line(error)) from error
+
+
 def _store_error(error: Exception) -> UserError:
     """A refusal of the artefact store, which stays one, or a failure on the way to it."""
     from botocore.exceptions import NoCredentialsError, PartialCredentialsError
