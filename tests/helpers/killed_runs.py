@@ -22,8 +22,9 @@ from pipeline.params import Params
 from pipeline.plain_copy import plain_copy
 
 _STARTED = re.compile(r"Running stage '([^']+)'")
-# measured times, and what is computed from them: no two runs agree in these
-VOLATILE = re.compile(r"second|_ms$|per_second|^latency|^machine$|budget|^throughput|^choice$")
+# measured times, and what is made of them: no two runs agree in these
+_TIMED = {"report.html", "frontier.csv"}
+_VOLATILE = re.compile(r"second|_ms$|per_second|^latency|^machine$|budget|^throughput|^choice$")
 
 
 def small_params(root: Path, tower: Path, *, ranked: bool = True) -> Params:
@@ -168,7 +169,9 @@ def _digest(path: Path) -> str:
     total = hashlib.sha256()
     for file in files:
         content = file.read_bytes()
-        if file.suffix == ".json":
+        if file.name in _TIMED:
+            content = b""
+        elif file.suffix == ".json":
             content = json.dumps(_lasting(json.loads(content)), sort_keys=True).encode()
         total.update(f"{file.relative_to(path) if file != path else ''}\n".encode() + hashlib.sha256(content).digest())
     return total.hexdigest()
@@ -176,5 +179,5 @@ def _digest(path: Path) -> str:
 
 def _lasting(value: Any) -> Any:
     if isinstance(value, dict):
-        return {name: _lasting(inner) for name, inner in value.items() if not VOLATILE.search(name)}
+        return {name: _lasting(inner) for name, inner in value.items() if not _VOLATILE.search(name)}
     return [_lasting(inner) for inner in value] if isinstance(value, list) else value
