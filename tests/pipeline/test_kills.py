@@ -53,6 +53,7 @@ def test_a_killed_pipeline_ends_as_an_undisturbed_one(tmp_path: Path, tiny_tower
     record("killed pipelines", started, kills=killed.total(), runs=runs, by_stage=dict(sorted(killed.items())))
 
 
+@pytest.mark.skipif(not FAULTS, reason="make test-faults runs it")
 def test_two_runs_on_one_cache_at_once_end_alike(tmp_path: Path, tiny_tower: Path) -> None:
     started = time.monotonic()
     params = small_params(tmp_path, tiny_tower, ranked=bool(FAULTS))
