@@ -8,7 +8,7 @@ export DVC_NO_ANALYTICS := true
 export MLFLOW_DISABLE_TELEMETRY := true
 export ORT_DISABLE_TELEMETRY := 1
 
-.PHONY: help setup setup-all demo run search serve test-fast test test-slow lint docs promote rollback bench-mine bench-serving bench-gate bench-release bench-distill-speed bench-distill bench-teachers bench-collapse test-integration images sbom lock mlflow airflow test-dags clean
+.PHONY: help setup setup-all demo run search serve test-fast test test-slow test-faults lint docs promote rollback bench-mine bench-serving bench-gate bench-release bench-distill-speed bench-distill bench-teachers bench-collapse test-integration images sbom lock mlflow airflow test-dags clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -56,6 +56,9 @@ test: setup-all lint ## lint, units, and every stage on small data: what a chang
 
 test-slow: setup-all ## the rest: whole pipelines, killed runs, two processes, exports and quality
 	@$(PYTEST) -m "$(REST) and slow"
+
+test-faults: setup-all ## what nights bring, counted in bench/results/faults.json: FAULTS kills of whole runs, default 100 (an hour)
+	@FAULTS="$${FAULTS:-100}" python -m pytest tests -m faults
 
 lint: setup-all ## ruff, mypy, import-linter
 	@ruff check --no-cache .

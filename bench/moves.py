@@ -22,7 +22,8 @@ from bench.machine import machine
 from steps.core.errors import UserError, guarded
 from steps.core.files import write_json
 from steps.core.run_ids import git_commit
-from steps.core.tracking import MlflowRun, client, stage_run
+from steps.core.stage_run import stage_run
+from steps.core.tracking import client
 from steps.serving.mlflow_model import log_release
 from steps.serving.release import load_release
 
@@ -86,7 +87,6 @@ def registered(folders: list[Path]) -> list[str]:
     for folder in folders:
         with stage_run("promote", {}) as run:
             log_release(run, folder, folder.name)
-        assert isinstance(run, MlflowRun)
         model = api.get_run(run.run_id).data.tags["slimtower.model"]
         place = api.get_logged_model(model).artifact_location
         made = api.create_model_version(NAME, place, run_id=run.run_id, model_id=model)

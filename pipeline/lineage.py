@@ -3,17 +3,67 @@
 `make` calls `finish` by itself. After a plain `dvc repro`, `python -m pipeline.lineage` finishes its MLflow run.
 """
 
-from collections.abc import Sequence
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from steps.core.errors import guarded
+from steps.core.errors import UserError, guarded, line
 from steps.core.files import sha256_file
-from steps.core.run_ids import open_parent, parent_run
-from steps.core.tracking import client, experiment_id
-from steps.promote.dvc_lock import lock_stages, outputs
+from steps.core.run_ids import git_commit, open_parent, parent_run, pipeline_key, pipeline_run
+from steps.core.spool import Spool, waiting
+from steps.core.stage_run import send_waiting, spools
+from steps.core.tracking import Unwanted, client, experiment_id, reaching, sending
+from steps.promote.dvc_lock import Stages, lock_stages, outputs
 
 METRICS = "reports/metrics.json"
+_FILES = ("dvc.lock", "params.yaml", METRICS)
+
+
+def finish_or_wait(*, failed: bool, names: Sequence[str] | None = None) -> str:
+    """`finish` this pipeline's run; while the tracking server is away keep what that needs for `send_finished`."""
+    try:
+        with reaching():
+            return finish(failed=failed, names=names)
+    except UserError as error:
+        names = list(_here(lock_stages(), Path())) if names is None else list(names)
+        key = {"pipeline": pipeline_key(), "commit": git_commit(), "failed": failed, "names": names}
+        with tempfile.TemporaryDirectory() as root:
+            for name in filter(os.path.isfile, _FILES):
+                (Path(root) / name).parent.mkdir(exist_ok=True)
+                shutil.copyfile(name, Path(root) / name)
+            spool = Spool.make(spools(), key)
+            spool.add("finish", {"root": Path(root)})
+            spool.close()
+        return f"not in MLflow yet: {line(error)}; the next run, or `python -m pipeline.lineage`, sends it"
+
+
+def send_finished() -> None:
+    """Send what stages on this cache could not, and finish the pipeline runs that ended while the server was away.
+
+    UserError where it still is.
+    """
+    send_waiting()
+    api = client()
+    for spool in waiting(spools()):
+        if "names" not in (key := spool.opening):
+            continue
+        try:
+            with sending():
+                parent = pipeline_run(api, experiment_id(api), key["pipeline"], key["commit"])
+                for _, kept in spool.unsent():
+                    done = finish(parent, failed=key["failed"], root=kept["root"], names=key["names"])
+                    print(f"lineage: {done}, which ended while the tracking server was away")
+            spool.remove()
+        except Unwanted as error:  # it must not stop what comes after it
+            print(f"lineage: {line(error)[:300]}; to forget the run that it is about, delete {spool.folder}")
+
+
+def waits() -> bool:
+    """Tell whether anything on this cache waits for the tracking server."""
+    return any(True for _ in waiting(spools()))
 
 
 def finish(
@@ -27,6 +77,7 @@ def finish(
     """
     root = root or Path()
     stages = lock_stages(root / "dvc.lock")
+    send_waiting()
     api = client()
     experiment = experiment_id(api)
     parent = parent or parent_run(api, experiment)
@@ -40,11 +91,11 @@ def finish(
         for name, value in _md5_tags(stages.get(stage, {})).items():
             api.set_tag(run_id, name, value)
     if names is None:  # dvc.lock also remembers students that params dropped
-        names = [stage for stage, entry in stages.items() if all((root / path).exists() for path in outputs(entry))]
+        names = list(_here(stages, root))
     reused = [] if failed else sorted(set(names) - set(ran))
     for stage in reused:
         _link(api, experiment, parent, stage, stages[stage])
-    for name in ("dvc.lock", "params.yaml", METRICS):
+    for name in _FILES:
         if (root / name).is_file():
             api.log_artifact(parent, str(root / name))
     if stages:
@@ -53,6 +104,11 @@ def finish(
     linked = [run for run in finished if run.data.tags.get("slimtower.reused") == "true"]  # by an earlier call
     linked = [run for run in linked if run.info.run_id in ran.values()]
     return f"{len(ran) - len(linked)} stages ran, {len(reused) + len(linked)} reused; MLflow run {parent}"
+
+
+def _here(stages: Stages, root: Path) -> Iterator[str]:
+    """Names of the stages whose outputs are on disk."""
+    return (name for name, entry in stages.items() if all((root / path).exists() for path in outputs(entry)))
 
 
 def _md5_tags(entry: dict[str, Any]) -> dict[str, str]:
@@ -83,7 +139,8 @@ def _link(api: Any, experiment: str, parent: str, stage: str, entry: dict[str, A
 
 
 def main() -> None:
-    """Finish the newest pipeline run that is still open."""
+    """Finish the pipeline runs that wait for it, and the newest that is still open."""
+    send_finished()
     api = client()
     parent = open_parent(api, experiment_id(api))
     print(f"lineage: {finish(parent)}" if parent else "lineage: no pipeline run is open")

@@ -17,10 +17,11 @@ from pathlib import Path
 
 from pipeline import forecast, preflight, surroundings
 from pipeline.data_check import check_data
+from pipeline.lineage import finish_or_wait, send_finished, waits
 from pipeline.params import Params, load_params
 from pipeline.task.children import stop
 from steps.core.bases import resolve_base
-from steps.core.errors import UserError
+from steps.core.errors import UserError, line
 from steps.ingest.listing import write_listing
 from steps.promote.dvc_lock import lock_stages
 from steps.teach.kinds.contrastive import Contrastive
@@ -42,21 +43,24 @@ def main() -> None:
         _tell(["no git checkout: MLflow's runs name no commit"])
     write_listing(params.ingest, SOURCES)
     stages, up_to_date = ask_dvc(wanted)
+    if waits():
+        try:
+            send_finished()
+        except UserError as error:
+            _tell([line(error)])
     if up_to_date:
         _tell(["nothing to do, every stage is up to date"])
         return
     progress = Progress([] if wanted else stages)
-    from pipeline.lineage import finish  # MLflow takes seconds to load
-
     os.environ.setdefault("SLIMTOWER_PIPELINE", uuid.uuid4().hex)
     try:
         code = _run(params, wanted, machine.precision, progress)
     except (UserError, KeyboardInterrupt, SystemExit):
-        print(f"pipeline: failed; {finish(failed=True)}; {progress.seconds:.0f} s", flush=True)
+        print(f"pipeline: failed; {finish_or_wait(failed=True)}; {progress.seconds:.0f} s", flush=True)
         raise
     locked = lock_stages()
     known = [stage for stage in progress.stages if stage in locked]  # dvc.lock also remembers stages that are gone
-    done = finish(failed=code != 0, names=known or None)
+    done = finish_or_wait(failed=code != 0, names=known or None)
     print(f"pipeline: {'failed; ' if code else ''}{done}; {progress.seconds:.0f} s")
     raise SystemExit(code)
 
@@ -120,8 +124,8 @@ def _run(params: Params, wanted: list[str], precision: str, progress: Progress) 
 
 
 def _tell(lines: Iterable[str]) -> None:
-    for line in lines:
-        print(f"pipeline: {line}", flush=True)
+    for text in lines:
+        print(f"pipeline: {text}", flush=True)
 
 
 def _expected(params: Params, precision: str, stages: list[str]) -> float:

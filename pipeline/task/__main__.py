@@ -20,11 +20,6 @@ from pipeline.task.run import TaskRun
 from pipeline.task.stage import run_stage
 from steps.core.errors import EXIT_NOTHING, TransientError, UserError, exhausted, guarded, line
 
-_DEFAULTS = {  # a server that is away is the scheduler's to wait for
-    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
-    "MLFLOW_HTTP_REQUEST_TIMEOUT": "30",  # seconds
-    "MLFLOW_DISABLE_TELEMETRY": "true",
-}
 _PASSING = {errno.EAGAIN, errno.EIO, errno.ESTALE, errno.ETIMEDOUT}  # of folders on a network, most of them
 _WHAT = {"begin": begin, "publish": publish, "promote": promote, "rollback": rollback}
 
@@ -35,8 +30,7 @@ def main() -> None:
     parser.add_argument("what", help=f"{', '.join(_WHAT)}, or a stage's address as DVC has it, such as distill@2l")
     what = parser.parse_args().what
     signal.signal(signal.SIGTERM, _stopped)
-    for name, value in _DEFAULTS.items():
-        os.environ.setdefault(name, value)
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     run = TaskRun.from_environment()
     started = time.perf_counter()
     try:

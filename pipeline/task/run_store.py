@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from steps.core.errors import UserError
 from steps.core.files import staged_file
-from steps.ingest.s3 import explained, s3_client
+from steps.ingest.s3 import explained, s3_client, whole
 
 _ABSENT = {"NoSuchKey", "404"}
 
@@ -78,12 +78,11 @@ class S3Store:
 
         with explained(self.where):
             try:
-                content: bytes = self.api.get_object(Bucket=self.bucket, Key=self._key(key))["Body"].read()
+                return whole(lambda: bytes(self.api.get_object(Bucket=self.bucket, Key=self._key(key))["Body"].read()))
             except ClientError as error:
                 if error.response["Error"]["Code"] in _ABSENT:
                     return None
                 raise
-        return content
 
     def write(self, key: str, content: bytes) -> None:
         """Put an object."""

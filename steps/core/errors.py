@@ -1,6 +1,7 @@
 """Errors that a person can fix, and the exit codes that schedulers read."""
 
 import errno
+import re
 import sys
 from collections.abc import Callable, Iterator
 from typing import NoReturn
@@ -8,6 +9,10 @@ from typing import NoReturn
 from steps.core.masking import mask_tracebacks, redacted
 
 FULL_DISK = "No space left on device"
+_FULL = re.compile(  # as the system says it, as torch (twice), NumPy and SQLite do
+    rf"{FULL_DISK}|iostream error|PytorchStreamWriter failed writing|\d+ requested and \d+ written|disk is full"
+)
+_UNWRITABLE = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EFBIG}
 EXIT_BUG = 1
 EXIT_DATA = 3  # data or gate violation: failing again would not help
 EXIT_TRANSIENT = 75  # a network, a server or a disk failed: trying again may help
@@ -57,14 +62,19 @@ def guarded(command: Callable[[], None]) -> None:
 
 
 def exhausted(error: BaseException) -> UserError | None:
-    """The error of ours that a full disk or exhausted memory amounts to, where that is behind the given one."""
+    """The error of ours that a full disk, exhausted memory or a place that cannot be written amounts to.
+
+    The first two are looked for behind the given error, too.
+    """
     for cause in _causes(error):
         text = line(cause)
-        if getattr(cause, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or FULL_DISK in text:
+        if getattr(cause, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or _FULL.search(text):
             return TransientError(f"full disk: {text[:300]}; free some space, then run again")
         out_of_memory = isinstance(cause, MemoryError) or getattr(cause, "errno", None) == errno.ENOMEM
         if out_of_memory or type(cause).__name__ == "OutOfMemoryError":  # torch's, for any device
             return OutOfMemory(f"out of memory: {text[:300]}; give it more, or a smaller SLIMTOWER_MICRO_BATCH")
+    if isinstance(error, OSError) and error.errno in _UNWRITABLE:
+        return UserError(f"{line(error)[:300]}; run in a folder, and with a SLIMTOWER_CACHE, that this user may write")
     return None
 
 

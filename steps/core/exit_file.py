@@ -20,7 +20,7 @@ _LENGTH = 8192  # bytes
 
 @contextmanager
 def recorded() -> Iterator[None]:
-    """Record how the block ends, if a file is named; a full disk and exhausted memory become UserErrors."""
+    """Record how the block ends, if a file is named; what the system refuses becomes a UserError."""
     _write(EXIT_KILLED, "killed, most likely for the memory it took")
     try:
         yield

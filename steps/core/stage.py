@@ -8,7 +8,8 @@ from steps.core.errors import guarded
 from steps.core.exit_file import recorded
 from steps.core.params import Section, load_section
 from steps.core.self_check import require_cuda, step_parser
-from steps.core.tracking import Run, reaching, stage_run
+from steps.core.stage_run import stage_run
+from steps.core.tracking import Run, reaching
 
 _SETTINGS = {
     "HF_HUB_DISABLE_PROGRESS_BARS": "1",

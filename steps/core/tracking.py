@@ -1,6 +1,6 @@
 """The one place where runs are tracked: MLflow, a sqlite file by default, any server by MLFLOW_TRACKING_URI.
 
-A stage logs a child run; run_ids.py says of which parent.
+stage_run.py opens the run of a stage, run_ids.py says of which parent.
 """
 
 import json
@@ -15,14 +15,16 @@ from typing import Any, Protocol
 
 from steps.core.errors import TransientError, UserError, line
 from steps.core.masking import redacted
-from steps.core.run_ids import git_commit, parent_run, scheduler_tags
 
 _SETTINGS = {
     "MLFLOW_ENABLE_ASYNC_LOGGING": "false",
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",  # of files on this very disk, mostly
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "3",  # after 0, 4 and 8 seconds; a stage keeps what it cannot send
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "30",  # seconds
 }
 _REFUSED = {"PERMISSION_DENIED", "UNAUTHENTICATED", "CUSTOMER_UNAUTHORIZED"}
 _S3_REFUSED = ("AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "NoSuchBucket", "(403)", "(401)")
+_AWAY = ("failed with exception", "failed with timeout exception")  # how MLflow tells of its server
 _STORE_FAILED = ("failures occurred while", "Failed to list artifacts")  # how MLflow tells of its artefact store
 Build = Callable[[Path], None]
 
@@ -104,11 +106,27 @@ def reaching() -> Iterator[None]:
                 f"{tracking_uri()}: the server refused: {text[:200]}; check MLFLOW_TRACKING_USERNAME and"
                 " MLFLOW_TRACKING_PASSWORD"
             ) from error
-        if "failed with exception" in text or error.error_code == "TEMPORARILY_UNAVAILABLE":
+        if any(words in text for words in _AWAY) or error.error_code == "TEMPORARILY_UNAVAILABLE":
             raise TransientError(f"{tracking_uri()}: not reached: {text[:200]}; is the server up?") from error
         raise
     except (requests.RequestException, BotoCoreError, ClientError, Boto3Error) as error:
         raise _store_error(error) from error
+
+
+class Unwanted(UserError):
+    """What MLflow will not have, whenever it is sent."""
+
+
+@contextmanager
+def sending() -> Iterator[None]:
+    """As `reaching`, for what was kept to be sent later: any other failure of MLflow's is Unwanted."""
+    from mlflow.exceptions import MlflowException
+
+    try:
+        with reaching():
+            yield
+    except MlflowException as error:
+        raise Unwanted(line(error)) from error
 
 
 def _store_error(error: Exception) -> UserError:
@@ -145,7 +163,7 @@ def experiment_id(api: Any) -> str:
 
 
 class MlflowRun:
-    """A child run in MLflow."""
+    """A run in MLflow. Times are milliseconds since 1970; without one it is now."""
 
     def __init__(self, api: Any, run_id: str, experiment: str) -> None:
         self.api, self.run_id, self.experiment = api, run_id, experiment
@@ -156,15 +174,15 @@ class MlflowRun:
 
     def metric(self, name: str, value: float, step: int | None = None) -> None:
         """Record one measurement, at a step where it has a history."""
-        self.api.log_metric(self.run_id, _metric_name(name), float(value), step=step or 0)
+        self.metrics({name: value}, step)
 
-    def metrics(self, values: Mapping[str, float], step: int | None = None) -> None:
+    def metrics(self, values: Mapping[str, float], step: int | None = None, at: int | None = None) -> None:
         """Record several measurements in one call."""
         from mlflow.entities import Metric
         from mlflow.utils.time import get_current_time_millis
 
-        now = get_current_time_millis()
-        rows = [Metric(_metric_name(name), float(value), now, step or 0) for name, value in values.items()]
+        at = at or get_current_time_millis()
+        rows = [Metric(_metric_name(name), float(value), at, step or 0) for name, value in values.items()]
         for start in range(0, len(rows), 900):  # a batch holds at most 1000
             self.api.log_batch(self.run_id, metrics=rows[start : start + 900])
 
@@ -203,33 +221,15 @@ class MlflowRun:
                 return str(found.model_id)
         return None
 
+    def end(self, status: str, at: int | None = None) -> None:
+        """Close the run as FINISHED, FAILED or KILLED."""
+        self.api.set_terminated(self.run_id, status, at)
+
     def _output(self, model: str) -> None:
         from mlflow.entities import LoggedModelOutput
 
         self.api.log_outputs(self.run_id, [LoggedModelOutput(model_id=model, step=0)])
         self.tag("slimtower.model", model)
-
-
-@contextmanager
-def stage_run(stage: str, params: Mapping[str, Any]) -> Iterator[Run]:
-    """Open the child run of a stage (`distill@2l` for a cell), log its params, close it FINISHED or FAILED."""
-    api = client()
-    experiment = experiment_id(api)
-    tags = {
-        "mlflow.parentRunId": parent_run(api, experiment),
-        "slimtower.stage": stage,
-        "slimtower.git_commit": git_commit(),
-        **scheduler_tags(),
-    }
-    run = MlflowRun(api, str(api.create_run(experiment, run_name=stage, tags=tags).info.run_id), experiment)
-    try:
-        for name, value in flatten(params).items():
-            run.param(name, value)
-        yield run
-    except BaseException:
-        api.set_terminated(run.run_id, "FAILED")
-        raise
-    api.set_terminated(run.run_id, "FINISHED")
 
 
 def _metric_name(name: str) -> str:

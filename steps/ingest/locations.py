@@ -204,15 +204,20 @@ def _download(client: Any, root: str, entry: Entry, path: Path, *, fixed: bool) 
     from botocore.exceptions import ClientError
 
     bucket, _, prefix = root.partition("/")
-    with staged_file(path) as staging, staging.open("wb") as handle:
-        try:
+
+    def read() -> None:
+        with staging.open("wb") as handle:
             body = client.get_object(Bucket=bucket, Key=f"{prefix}{entry.name}", IfMatch=f'"{entry.etag}"')["Body"]
+            for chunk in body.iter_chunks(_CHUNK):
+                handle.write(chunk)
+
+    with staged_file(path) as staging:
+        try:
+            s3.whole(read)
         except ClientError as error:
             if fixed and error.response["Error"]["Code"] in s3.CHANGED:
                 raise _changed(f"s3://{root}{entry.name}") from None
             raise
-        for chunk in body.iter_chunks(_CHUNK):
-            handle.write(chunk)
 
 
 def _explained(location: str, key: str) -> AbstractContextManager[None]:

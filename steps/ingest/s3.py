@@ -4,14 +4,19 @@ Endpoint, region and credentials come from the standard AWS_* variables (AWS_END
 AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_PROFILE, ...).
 """
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from steps.core.errors import TransientError, UserError
 
+T = TypeVar("T")
 _REFUSED = {"AccessDenied", "ExpiredToken", "InvalidAccessKeyId", "InvalidToken", "SignatureDoesNotMatch"}
 CHANGED = {"PreconditionFailed", "NoSuchKey", "404", "412"}
+_CLOCK = {"RequestTimeTooSkewed", "RequestExpired"}
+_CONNECT_SECONDS, _READ_SECONDS = 10, 30
+_WAITS = (1.0, 4.0)  # seconds before an answer that broke off is asked for again
 _BUSY = {"InternalError", "RequestTimeout", "ServiceUnavailable", "SlowDown", "Throttling"}
 
 
@@ -22,9 +27,23 @@ def s3_client(where: str) -> Any:
 
     with explained(where):
         try:
-            return boto3.Session().client("s3", config=Config(connect_timeout=10))  # seconds
+            return boto3.Session().client(
+                "s3", config=Config(connect_timeout=_CONNECT_SECONDS, read_timeout=_READ_SECONDS)
+            )
         except ValueError as error:
             raise UserError(f"{where}: {error}; fix AWS_ENDPOINT_URL") from None
+
+
+def whole(read: Callable[[], T]) -> T:
+    """What `read` returns, which is called again where an answer breaks off: botocore repeats requests, not answers."""
+    from botocore.exceptions import IncompleteReadError, ResponseStreamingError
+
+    for wait in _WAITS:
+        try:
+            return read()
+        except (IncompleteReadError, ResponseStreamingError):
+            time.sleep(wait)
+    return read()
 
 
 @contextmanager
@@ -61,6 +80,8 @@ def _refusal(where: str, response: dict[str, Any]) -> Exception:
     said = f"{where}: {code}, {response.get('Error', {}).get('Message', 'no message')}"
     if code == "NoSuchBucket":
         return UserError(f"{said}; name a bucket that exists at this endpoint (AWS_ENDPOINT_URL)")
+    if code in _CLOCK:
+        return UserError(f"{said}; set the clock of this machine, or of the server")
     if code in _REFUSED or status in (401, 403):
         return UserError(f"{said}; check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and what they may read")
     if code in CHANGED:

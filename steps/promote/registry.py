@@ -24,7 +24,6 @@ class Registry:
     """A registered model by name. Versions are numbers as text; keys of tags get the project's prefix."""
 
     def __init__(self, name: str) -> None:
-        os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "3")
         os.environ["MLFLOW_TRACKING_URI"] = tracking_uri()  # parts of MLflow read it, and so do child processes
         logging.getLogger("mlflow").setLevel(logging.WARNING)
         self.name, self.api = name, client()

@@ -9,6 +9,7 @@ import yaml
 from pipeline import lineage
 from steps.core import tracking
 from steps.core.run_ids import open_parent, pipeline_run
+from steps.core.stage_run import stage_run
 
 pytestmark = pytest.mark.medium
 
@@ -37,12 +38,12 @@ def test_runs_parents_metrics_models_and_restored_links(project: Path, monkeypat
     (model / "weights.safetensors").write_bytes(b"x")
 
     monkeypatch.setenv("SLIMTOWER_PIPELINE", "first")
-    with tracking.stage_run("teach", {"epochs": 1, "small": {"layers": [0, 1]}}) as run:
+    with stage_run("teach", {"epochs": 1, "small": {"layers": [0, 1]}}) as run:
         run.metric("loss", 2.0, step=1)
         run.metric("loss", 1.0, step=2)
         run.metrics({"nDCG@10": 0.5, "R(rel=2)@100": 0.1})
         run.model(model, "teacher")
-    with tracking.stage_run("distill@2l", {}):
+    with stage_run("distill@2l", {}):
         pass
     lock({"teach": "m1", "distill@2l": "m2"})
     assert "2 stages ran, 0 reused" in lineage.finish()
@@ -64,7 +65,7 @@ def test_runs_parents_metrics_models_and_restored_links(project: Path, monkeypat
     assert (project / "mlartifacts" / "models" / logged[0].model_id / "artifacts" / "weights.safetensors").is_file()
 
     monkeypatch.setenv("SLIMTOWER_PIPELINE", "second")
-    with tracking.stage_run("distill@2l", {}):
+    with stage_run("distill@2l", {}):
         pass
     lock({"teach": "m1", "distill@2l": "m3", "distill@dropped": "m4"})
     Path("out/distill/dropped").rmdir()
@@ -76,7 +77,7 @@ def test_runs_parents_metrics_models_and_restored_links(project: Path, monkeypat
 
 def test_a_plain_repro_is_finished_afterwards(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLIMTOWER_PIPELINE", "of a process that is gone")
-    with tracking.stage_run("teach", {}):
+    with stage_run("teach", {}):
         pass
     lock({"teach": "m1"})
     monkeypatch.setenv("SLIMTOWER_PIPELINE", "another")
@@ -101,10 +102,10 @@ def test_a_scheduled_run_is_left_to_its_tasks(project: Path, monkeypatch: pytest
 
 def test_of_several_tries_the_last_finished_counts(project: Path) -> None:
     for epochs in (1, 2):
-        with tracking.stage_run("teach", {"epochs": epochs}):
+        with stage_run("teach", {"epochs": epochs}):
             pass
         time.sleep(0.01)  # MLflow's clock has milliseconds
-    with pytest.raises(RuntimeError), tracking.stage_run("teach", {"epochs": 3}):
+    with pytest.raises(RuntimeError), stage_run("teach", {"epochs": 3}):
         raise RuntimeError
     lock({"teach": "m1"})
     assert "1 stages ran, 0 reused" in lineage.finish()
@@ -122,7 +123,7 @@ def test_outputs_need_not_be_here_where_the_stages_are_named(
     parent = pipeline_run(api, tracking.experiment_id(api), "s3://bucket/runs/a", "commit")
     assert pipeline_run(api, tracking.experiment_id(api), "s3://bucket/runs/a", "other") == parent
     monkeypatch.setenv("SLIMTOWER_PARENT_RUN", parent)
-    with tracking.stage_run("teach", {}):
+    with stage_run("teach", {}):
         pass
     lock({"teach": "m1", "mine": "m2", "distill@dropped": "m3"})
     root = tmp_path_factory.mktemp("clone")
@@ -139,7 +140,7 @@ def test_outputs_need_not_be_here_where_the_stages_are_named(
 
 
 def test_a_failed_pipeline_keeps_the_lineage_of_what_succeeded(project: Path) -> None:
-    with tracking.stage_run("teach", {}):
+    with stage_run("teach", {}):
         pass
     lock({"teach": "m1", "mine": "m2"})
     lineage.finish(failed=True)
@@ -151,7 +152,7 @@ def test_a_failed_pipeline_keeps_the_lineage_of_what_succeeded(project: Path) ->
 
 
 def test_a_failed_stage_is_marked_failed(project: Path) -> None:
-    with pytest.raises(RuntimeError), tracking.stage_run("mine", {}):
+    with pytest.raises(RuntimeError), stage_run("mine", {}):
         raise RuntimeError
     api = tracking.client()
     found = api.search_runs([tracking.experiment_id(api)], "tags.`slimtower.stage` = 'mine'")

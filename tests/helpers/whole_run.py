@@ -183,7 +183,8 @@ def run_all(root: Path, params: Params) -> list[str]:
 
             seen = declared.of(f"rank@{name}") / "data"
             outputs = root / "data/rank" / name, root / "models/teach" / name
-            rank(seen / "ingest", seen / "candidates", seen / "mine/judged", *outputs, params.rank.ranker[name], run)
+            knobs = params.rank.described(name)
+            rank(seen / "ingest", seen / "candidates", seen / "mine/judged", knobs, *outputs, run)
         data = declared.of(f"mine@{signal}") / "data"
         mine(
             signal=signal,

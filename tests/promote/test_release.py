@@ -30,6 +30,7 @@ from pipeline import lineage
 from steps.core import tracking
 from steps.core.errors import UserError
 from steps.core.judged import read_judged_sets
+from steps.core.stage_run import stage_run
 from steps.core.tables import read_table, write_table
 from steps.evaluate.scoring import score
 from steps.evaluate.systems import dense_search
@@ -223,7 +224,7 @@ def test_lineage_leads_from_the_champion_to_its_makers_and_back(
 ) -> None:
     monkeypatch.setenv("SLIMTOWER_PIPELINE", "p1")
     monkeypatch.setenv("SLIMTOWER_GIT_COMMIT", "c0ffee0" + "0" * 33)
-    with tracking.stage_run("release@static", {}) as run:
+    with stage_run("release@static", {}) as run:
         run.tag("slimtower.image_digest", "sha256:abc")
     lineage.finish()
     Path("images.lock").write_text("cpu: f00d\n")

@@ -136,13 +136,13 @@ def test_a_promotion_and_a_rollback_are_noticed(
     monkeypatch.setenv("SLIMTOWER_PIPELINE", "test")
     monkeypatch.chdir(tmp_path)
     from steps.core import tracking
+    from steps.core.stage_run import stage_run
 
     api = tracking.client()
     api.create_registered_model("retriever")
     for number, name in enumerate(("wide", "narrow"), start=1):
-        with tracking.stage_run("promote", {}) as run:
+        with stage_run("promote", {}) as run:
             log_release(run, two[name], name)
-        assert isinstance(run, tracking.MlflowRun)
         model = api.get_run(run.run_id).data.tags["slimtower.model"]
         place = api.get_logged_model(model).artifact_location
         tags = {"slimtower.git_commit": f"c0ffee{number}"}

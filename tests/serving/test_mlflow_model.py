@@ -20,6 +20,7 @@ import pandas as pd
 import pytest
 
 from steps.core import tracking
+from steps.core.stage_run import stage_run
 from steps.serving.mlflow_model import log_release, save_model
 from steps.serving.release import load_release
 
@@ -126,7 +127,7 @@ def test_a_stage_logs_a_model_that_loads_from_the_tracking_server(
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
     monkeypatch.setenv("SLIMTOWER_PIPELINE", "test")
     monkeypatch.chdir(tmp_path)
-    with tracking.stage_run("release@static", {}) as run:
+    with stage_run("release@static", {}) as run:
         log_release(run, released / "models/release/static", "release-static")
     api = tracking.client()
     (logged,) = api.search_logged_models([tracking.experiment_id(api)])
@@ -147,10 +148,9 @@ def test_an_equal_release_is_stored_once(released: Path, tmp_path: Path, monkeyp
     releases = {name: released / "models/release" / name for name in ("static", "2l")}
     attached = []
     for name, folder in [("a", "static"), ("a", "static"), ("b", "static"), ("a", "2l"), ("a", "static")]:
-        with tracking.stage_run("release", {}) as run:
+        with stage_run("release", {}) as run:
             log_release(run, releases[folder], name, once=True)
-        assert isinstance(run, tracking.MlflowRun)
-        found = run.api.get_run(run.run_id)
+        found = tracking.client().get_run(run.run_id)
         (output,) = found.outputs.model_outputs
         assert found.data.tags["slimtower.model"] == output.model_id
         attached.append(output.model_id)

@@ -1,0 +1,117 @@
+"""What a tracking server that is away could not be told: calls in files, which wait until they can be made.
+
+<folder>/<time>-<random>/opening.json     what the calls belong to
+                         calls.jsonl      a call a line, in order; its process holds a lock on it
+                         sent             how many of them were made
+                         files/<n>/<name> copies of the files and folders that calls name
+"""
+
+import contextlib
+import fcntl
+import itertools
+import json
+import os
+import shutil
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from steps.core.files import folder_bytes, read_json, staged_file, write_json
+
+LARGEST = 2**28  # bytes of a file or folder of which a copy is kept
+
+
+class Spool:
+    """The calls of one run, held by one process at a time."""
+
+    def __init__(self, folder: Path) -> None:
+        """Hold a spool that is there; OSError where another process holds it, or it is gone."""
+        self.folder = folder
+        self._calls = (folder / "calls.jsonl").open("r+b")
+        try:
+            fcntl.flock(self._calls, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._calls.seek(0, os.SEEK_END)
+        except OSError:
+            self._calls.close()
+            raise
+
+    @classmethod
+    def make(cls, place: Path, opening: Mapping[str, Any]) -> "Spool":
+        """A new spool below `place`; no other process sees it before it is held and whole."""
+        name = f"{time.time_ns()}-{uuid.uuid4().hex[:8]}"
+        staging = place / f".staging.{name}"
+        staging.mkdir(parents=True)
+        (staging / "calls.jsonl").touch()
+        made = cls(staging)
+        made.open_with(opening)
+        made.folder = staging.rename(place / name)
+        return made
+
+    @property
+    def opening(self) -> dict[str, Any]:
+        """What the calls belong to."""
+        return dict(read_json(self.folder / "opening.json"))
+
+    def open_with(self, opening: Mapping[str, Any]) -> None:
+        """Write what the calls belong to."""
+        write_json(self.folder / "opening.json", opening)
+
+    def add(self, call: str, given: Mapping[str, Any]) -> Path | None:
+        """Keep a call, with copies of the files that it names by a Path; returns one that is too large, if any."""
+        files = {name: value for name, value in given.items() if isinstance(value, Path)}
+        for path in files.values():
+            if (folder_bytes(path) if path.is_dir() else path.stat().st_size) > LARGEST:
+                return path
+        kept = {name: self._copy(path) for name, path in files.items()}
+        plain = {name: value for name, value in given.items() if name not in files}
+        self._calls.write(json.dumps({"call": call, "given": plain, "files": kept}).encode() + b"\n")
+        self._calls.flush()
+        return None
+
+    def _copy(self, path: Path) -> str:
+        """Copy a file or folder into the spool; returns where it lies there."""
+        folder = next(found for n in itertools.count() if not (found := self.folder / "files" / str(n)).exists())
+        folder.mkdir(parents=True)
+        if path.is_dir():
+            shutil.copytree(path, folder / path.name)
+        else:
+            shutil.copyfile(path, folder / path.name)
+        return str((folder / path.name).relative_to(self.folder))
+
+    def unsent(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Calls that were not made yet, each taken for made when the next is asked for; a line cut short is none."""
+        mark = self.folder / "sent"
+        sent = int(mark.read_text()) if mark.is_file() else 0
+        lines = (self.folder / "calls.jsonl").read_bytes().split(b"\n")[:-1]
+        for number, line in enumerate(lines[sent:], start=sent + 1):
+            with contextlib.suppress(ValueError):
+                record = json.loads(line)
+                files = {name: self.folder / path for name, path in record["files"].items()}
+                yield record["call"], record["given"] | files
+            with staged_file(mark) as staging:
+                staging.write_text(str(number))
+
+    def close(self) -> None:
+        """Let other processes have it."""
+        with contextlib.suppress(OSError):  # what a full disk did not take has been told of
+            self._calls.close()
+
+    def remove(self) -> None:
+        """Delete it."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self.close()
+
+
+def waiting(place: Path) -> Iterator[Spool]:
+    """The spools below `place` that no process holds, oldest first, each held until the next is asked for."""
+    for folder in sorted(place.glob("[!.]*")):
+        try:
+            spool = Spool(folder)
+        except OSError:
+            continue
+        try:
+            yield spool
+        finally:
+            spool.close()

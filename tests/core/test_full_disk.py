@@ -1,0 +1,65 @@
+"""What libraries raise on a disk that is really full, and in a folder that really cannot be written, has its code.
+
+In a mount namespace of its own, where the system lets this user have one.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from steps.core.errors import EXIT_DATA, EXIT_TRANSIENT
+
+pytestmark = pytest.mark.medium
+
+WRITERS = {
+    "torch": "import torch; torch.save(torch.zeros(10**6), where / 'x')",
+    "safetensors": "import torch, safetensors.torch as st; st.save_file({'x': torch.zeros(10**6)}, where / 'x')",
+    "numpy": "import numpy; numpy.save(where / 'x', numpy.zeros(10**6))",
+    "pyarrow": "import pyarrow, pyarrow.parquet as pq; pq.write_table(pyarrow.table([range(10**6)], 'x'), where / 'x')",
+    "faiss": "import faiss; index = faiss.IndexFlatL2(10**6); index.codes.resize(8 * 10**6); index.ntotal = 2;"
+    "faiss.write_index(index, str(where / 'x'))",
+    "duckdb": "import duckdb; duckdb.execute(f\"copy (select random() from range(1000000)) to '{where}/x'\")",
+    "sqlite": "import sqlite3; sqlite3.connect(where / 'x').execute('create table t as select zeroblob(9000000) x')",
+    "python": "(where / 'x').write_bytes(bytes(10**7))",
+}
+COMMAND = """
+import sys
+from pathlib import Path
+from steps.core.errors import guarded
+from steps.core.exit_file import recorded
+from steps.core.files import staged_folder
+def command():
+    with recorded(), staged_folder(Path(sys.argv[1]) / "output") as where:
+        exec(sys.argv[2])
+guarded(command)
+"""
+HIDDEN = ["unshare", "--mount", *([] if os.geteuid() == 0 else ["--map-root-user"])]
+
+
+def run(folder: Path, options: str, writer: str) -> subprocess.CompletedProcess[str]:
+    """Write below a small file system that is mounted on the folder."""
+    folder.mkdir()
+    script = 'mount -t tmpfs -o "$1" tmpfs "$2" && shift 2 && exec "$@"'
+    words = [*HIDDEN, "sh", "-c", script, "sh", options, str(folder)]
+    done = subprocess.run([*words, sys.executable, "-c", COMMAND, str(folder), writer], capture_output=True, text=True)
+    if "unshare failed" in done.stderr or "mount:" in done.stderr:
+        pytest.skip("no mount namespaces here")
+    return done
+
+
+@pytest.mark.parametrize("writer", sorted(WRITERS))
+def test_a_full_disk_is_one_line_that_says_so(tmp_path: Path, writer: str) -> None:
+    done = run(tmp_path / "small", "size=1m", WRITERS[writer])
+    (said,) = done.stderr.splitlines()
+    assert said.startswith("slimtower: full disk: ") and said.endswith("; free some space, then run again"), said
+    assert done.returncode == EXIT_TRANSIENT
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    done = run(tmp_path / "read-only", "ro", "")
+    (said,) = done.stderr.splitlines()
+    assert f"Read-only file system: '{tmp_path}/read-only/" in said and "that this user may write" in said
+    assert done.returncode == EXIT_DATA

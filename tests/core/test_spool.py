@@ -1,0 +1,59 @@
+"""Calls that wait in files: in order, whole, with the files that they name, held by one process at a time."""
+
+from pathlib import Path
+
+import pytest
+
+from steps.core import spool
+from steps.core.spool import Spool, waiting
+
+
+def test_calls_come_back_in_order_with_copies_of_their_files(tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model/weights").write_text("one")
+    (tmp_path / "report.json").write_text("{}")
+    made = Spool.make(tmp_path / "place", {"stage": "teach"})
+    made.add("metrics", {"values": {"loss": 0.5}, "step": 1})
+    made.add("artifact", {"path": tmp_path / "report.json"})
+    made.add("model", {"folder": tmp_path / "model", "name": "teacher"})
+    (tmp_path / "model/weights").write_text("of a later run")
+    assert list(waiting(tmp_path / "place")) == []  # held
+    made.close()
+    (found,) = (each for each in waiting(tmp_path / "place") if each.opening == {"stage": "teach"})
+    found = Spool(found.folder)
+    first, second, third = found.unsent()
+    assert first == ("metrics", {"values": {"loss": 0.5}, "step": 1})
+    assert second[1]["path"].name == "report.json" and second[1]["path"].read_text() == "{}"
+    assert third[1]["name"] == "teacher" and (third[1]["folder"] / "weights").read_text() == "one"
+    assert list(found.unsent()) == []  # all were made
+    found.remove()
+    assert list((tmp_path / "place").iterdir()) == []
+
+
+def test_a_call_that_failed_and_those_behind_it_wait_and_a_line_cut_short_is_none(tmp_path: Path) -> None:
+    made = Spool.make(tmp_path, {})
+    for number in range(4):
+        made.add("tag", {"name": str(number)})
+    made.close()
+    calls = made.folder / "calls.jsonl"
+    calls.write_bytes(calls.read_bytes()[:-7])  # its process was killed while it wrote
+
+    def send() -> list[str]:
+        sent = []
+        with pytest.raises(ConnectionError):
+            for _, given in Spool(made.folder).unsent():
+                if given["name"] == "1":
+                    raise ConnectionError
+                sent.append(given["name"])
+        return sent
+
+    assert [send(), send()] == [["0"], []]
+    assert [given["name"] for _, given in Spool(made.folder).unsent()] == ["1", "2"]
+
+
+def test_what_is_too_large_is_named_and_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spool, "LARGEST", 3)
+    (tmp_path / "large").write_bytes(b"1234")
+    made = Spool.make(tmp_path / "place", {})
+    assert made.add("artifact", {"path": tmp_path / "large"}) == tmp_path / "large"
+    assert list(made.unsent()) == [] and not (made.folder / "files").exists()

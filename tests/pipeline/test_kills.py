@@ -1,0 +1,129 @@
+"""Killed at random moments and run again, the pipeline ends as one that was left alone, and so does a run of tasks.
+
+`make test-slow` kills a handful of times; `make test-faults` sets FAULTS, and then whole runs are killed so often, each
+stage at least five times.
+"""
+
+import multiprocessing
+import random
+import shutil
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from fault_record import FAULTS, record
+from killed_runs import Runs, kill_family, outputs, small_params
+from task_project import STAGES, Project, make_project
+from whole_run import run_all
+
+from steps.promote.recorded import dvc_md5
+
+pytestmark = [pytest.mark.slow, pytest.mark.faults, pytest.mark.timeout(4 * 3600)]
+
+TARGETS = () if FAULTS else ("mine@click",)
+LEAST = 5 if FAULTS else 1  # of a stage
+TASKS = FAULTS // 4 or 2  # of the kills
+SEED = 22
+
+
+def test_a_killed_pipeline_ends_as_an_undisturbed_one(tmp_path: Path, tiny_tower: Path) -> None:
+    started, draw = time.monotonic(), random.Random(SEED)
+    params = small_params(tmp_path, tiny_tower, ranked=bool(FAULTS))
+    calm = Runs.make(tmp_path / "calm", params, targets=TARGETS)
+    durations = calm.start().ended_well().durations()
+    expected, order = outputs(calm.root), list(durations)
+    killed: Counter[str] = Counter()
+    runs = 0
+    while min(killed[stage] for stage in order) < LEAST or killed.total() < FAULTS - TASKS:
+        project = Runs.make(tmp_path / "killed", params, targets=TARGETS)
+        for number, stage in enumerate(order):
+            delay = durations[stage] * draw.uniform(0, 1.05)  # DVC records the stage in the end, or the next has begun
+            where = project.start().kill_in(order[number:], delay, stage_only=draw.random() < 0.25)
+            if where is None:
+                break
+            killed[where] += 1
+            found = outputs(project.root)
+            assert found == {path: expected[path] for path in found}, f"killed in {where}: part of an output is there"
+        project.start().ended_well()
+        assert outputs(project.root) == expected
+        assert not list(project.root.glob("[dmr]*/**/.staging.*"))
+        shutil.rmtree(project.root)
+        runs += 1
+    record("killed pipelines", started, kills=killed.total(), runs=runs, by_stage=dict(sorted(killed.items())))
+
+
+@pytest.mark.skipif(not FAULTS, reason="make test-faults runs it")
+def test_two_runs_on_one_cache_at_once_end_alike(tmp_path: Path, tiny_tower: Path) -> None:
+    started = time.monotonic()
+    params = small_params(tmp_path, tiny_tower, ranked=bool(FAULTS))
+    pair = [Runs.make(tmp_path / name, params, tmp_path / "cache", TARGETS) for name in ("one", "other")]
+    for running in [project.start() for project in pair]:
+        running.ended_well()
+    one, other = (outputs(project.root) for project in pair)
+    assert one == other and len(one) > 9
+    record("two runs on one cache", started, runs=2)
+
+
+def test_a_killed_task_is_run_again_and_the_run_ends_as_an_undisturbed_one(tmp_path: Path) -> None:
+    """Wherever it is: in the clone, between pull, repro and push, or before it says what it made."""
+    started, draw = time.monotonic(), random.Random(SEED)
+    killed: Counter[str] = Counter()
+    while killed.total() < TASKS:
+        project = make_project(tmp_path / "killed")
+        seconds = 0.0  # that the last task took: all take about as long
+        for what in ("begin", *STAGES, "publish"):
+            if seconds and killed.total() < TASKS:
+                killed[what] += kill_task(project, what, seconds * draw.random())
+            begun = time.monotonic()
+            assert project.task("run", what)[0] in (0, 99)  # 99: it was killed after it had made what it makes
+            seconds = time.monotonic() - begun
+        assert published(project) == undisturbed(tmp_path / "undisturbed")
+        shutil.rmtree(project.root)
+    record("killed tasks", started, kills=killed.total(), by_task=dict(sorted(killed.items())))
+
+
+def kill_task(project: Project, what: str, delay: float) -> int:
+    """Kill a task and all below it; 0 where it had ended."""
+    process = project.start("run", what)
+    time.sleep(delay)
+    ended = process.poll() is not None
+    if not ended:
+        kill_family(process.pid)
+    process.communicate()
+    shutil.rmtree(project.root / "work", ignore_errors=True)  # as the end of its container does
+    return int(not ended)
+
+
+def published(project: Project) -> dict[str, str]:
+    """Digest by output of what a run published; its content must be in the remote."""
+    stages = project.stored("locks/run/dvc.lock")["stages"]
+    found = {out["path"]: out["md5"] for entry in stages.values() for out in entry["outs"]}
+    assert all((Path(project.remote) / "dvc/files/md5" / md5[:2] / md5[2:]).is_file() for md5 in found.values())
+    return found
+
+
+def undisturbed(folder: Path) -> dict[str, str]:
+    """Digest by output of what the stages make of two days."""
+    days = "2025-01-01\n2025-01-02\n"
+    made = {"data/ingest": days, "models/a": days, "models/b": days * 2, "reports": days * 3}
+    for name, text in made.items():
+        (folder / name).mkdir(parents=True, exist_ok=True)
+        (folder / name / "text").write_text(text)
+    return {name: dvc_md5(folder / name) for name in made}
+
+
+def test_the_same_data_give_the_same_digests_twice(
+    tmp_path: Path, tiny_tower: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every output of every stage, in processes and with caches of their own; without what is measured in time."""
+    params = small_params(tmp_path, tiny_tower)
+    for name in ("one", "other"):
+        (tmp_path / name).mkdir()
+        monkeypatch.setenv("SLIMTOWER_CACHE", str(tmp_path / name / "cache"))
+        process = multiprocessing.get_context("spawn").Process(target=run_all, args=(tmp_path / name, params))
+        process.start()
+        process.join()
+        assert process.exitcode == 0
+    one, other = (outputs(tmp_path / name) for name in ("one", "other"))
+    assert one == other and len(one) > 30

@@ -1,0 +1,173 @@
+"""Training goes on while the tracking server is away, and what it tracked arrives later: with a real server."""
+
+import multiprocessing
+import os
+import signal
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from mlflow_server import MlflowServer
+from teach_fakes import PARAMS, write_tower, write_world
+
+from pipeline import lineage
+from steps.core import stage_run as module
+from steps.core import tracking
+from steps.core.errors import EXIT_TRANSIENT, TransientError, guarded
+from steps.core.stage_run import StageRun, stage_run
+from steps.promote.__main__ import main as promote
+from steps.teach.run import run as teach
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MlflowServer]:
+    made = MlflowServer(tmp_path_factory.mktemp("mlflow"))
+    made.start()
+    yield made
+    made.stop()
+
+
+@pytest.fixture(autouse=True)
+def place(server: MlflowServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", server.url)
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    monkeypatch.setenv("SLIMTOWER_PIPELINE", tmp_path.name)
+    monkeypatch.delenv("SLIMTOWER_PARENT_RUN", raising=False)
+    monkeypatch.chdir(tmp_path)
+
+
+def runs() -> dict[str, Any]:
+    """The runs of this test by name."""
+    api = tracking.client()
+    found = {run.info.run_id: run for run in api.search_runs([tracking.experiment_id(api)])}
+    own = [run for run in found.values() if run.data.tags.get("slimtower.pipeline") == os.environ["SLIMTOWER_PIPELINE"]]
+    assert len(own) == 1
+    below = [run for run in found.values() if run.data.tags.get("mlflow.parentRunId") == own[0].info.run_id]
+    return {run.info.run_name: run for run in (*own, *below)}
+
+
+class Disturbed:
+    """A stage's run; at some of the calls with metrics something happens to the server."""
+
+    def __init__(self, run: StageRun, events: Mapping[int, Any]) -> None:
+        self.run, self.events, self.calls, self.seen = run, events, 0, list[tuple[Any, ...]]()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.run, name)
+
+    def metric(self, name: str, value: float, step: int | None = None) -> None:
+        self.metrics({name: value}, step)
+
+    def metrics(self, values: Mapping[str, float], step: int | None = None) -> None:
+        self.seen.extend((name, step or 0, value) for name, value in values.items())
+        self.calls += 1
+        self.events.get(self.calls, lambda: None)()
+        self.run.metrics(values, step)
+
+
+def test_a_training_outlives_a_server_that_comes_back(
+    server: MlflowServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(module, "_WAIT", 0.0)
+    monkeypatch.setattr(module, "_SHARE", 0)
+    world, output = tmp_path / "world", tmp_path / "teacher"
+    write_tower(world / "model")
+    write_world(world)
+    params = PARAMS.model_copy(update={"base": str(world / "model/tower")})
+    with stage_run("teach@dense", {"epochs": 2, "small": {"layers": [0, 1]}}) as run:
+        disturbed = Disturbed(run, {2: server.stop, 5: server.start})
+        teach(world / "ingest", world / "mine", output, params, disturbed)
+        assert disturbed.calls > 6
+    found, api = runs()["teach@dense"], tracking.client()
+    assert found.info.status == "FINISHED"
+    assert found.data.params == {"epochs": "2", "small.layers": "[0, 1]"}
+    told = {name: [(m.step, m.value) for m in api.get_metric_history(found.info.run_id, name)]
+            for name in found.data.metrics}  # fmt: skip
+    seen: dict[str, list[tuple[int, float]]] = {}
+    for name, step, value in disturbed.seen:
+        seen.setdefault(name, []).append((step, value))
+    assert {name: sorted(rows) for name, rows in told.items()} == {name: sorted(rows) for name, rows in seen.items()}
+    assert [file.path for file in api.list_artifacts(found.info.run_id)] == ["report.json"]
+    (model,) = found.outputs.model_outputs
+    kept = server.folder / "artifacts" / found.info.experiment_id / "models" / model.model_id / "artifacts"
+    names = {str(path.relative_to(kept)) for path in kept.rglob("*") if path.is_file()}
+    whole = output / "tower"
+    assert names == {str(path.relative_to(whole)) for path in whole.rglob("*") if path.is_file()}
+    said = [line for line in capfd.readouterr().err.splitlines() if "tracking: " in line]
+    assert len(said) == 2 and "teach@dense goes on" in said[0] and "there again" in said[1]
+    assert not lineage.waits()
+
+
+def test_without_its_server_a_pipeline_ends_well_and_the_next_one_sends_all(
+    server: MlflowServer, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    server.stop()
+    with stage_run("teach@dense", {"epochs": 1}) as run:
+        run.metrics({"loss": 2.0, "nDCG@10": 0.5}, step=1)
+        run.param("epochs", 2)  # MLflow lets no parameter change
+        run.metric("loss", 1.0, step=2)
+        run.tag("slimtower.choice", "static")
+        Path("report.json").write_text("first")
+        run.artifact(Path("report.json"))
+        run.built_model("teacher", "digest", lambda target: (target.mkdir(), (target / "weights").write_text("w")))
+        with pytest.raises(TransientError, match="is the server up"):
+            assert run.run_id
+    (said,) = capfd.readouterr().err.splitlines()
+    assert "teach@dense goes on, and what it tracks is sent later, at the latest by the next run" in said
+    Path("report.json").unlink()
+    with pytest.raises(RuntimeError, match="the cause"), stage_run("mine@click", {}):
+        raise RuntimeError("the cause")
+    killed = multiprocessing.get_context("fork").Process(target=end_by_a_kill)
+    killed.start()
+    killed.join()
+    entries = {"teach@dense": {"cmd": "x", "deps": [], "outs": [{"path": "report.json", "md5": "m1"}]}}
+    Path("dvc.lock").write_text(yaml.safe_dump({"schema": "2.0", "stages": entries}))
+    Path("params.yaml").write_text("a: 1\n")
+    assert "not in MLflow yet: " in lineage.finish_or_wait(failed=False, names=["teach@dense"])
+    Path("dvc.lock").write_text("")  # of the next run
+    code_of_promote(monkeypatch, capfd)
+
+    with pytest.raises(TransientError):
+        lineage.send_finished()
+    server.start()
+    lineage.send_finished()
+    assert "teach@dense: http://" in (said := capfd.readouterr().err) and "would not have 1 of its calls" in said
+    assert not lineage.waits() and not list(module.spools().iterdir())
+    found, api = runs(), tracking.client()
+    status = {name: run.info.status for name, run in found.items()}
+    assert status == {
+        "pipeline": "FINISHED", "teach@dense": "FINISHED", "mine@click": "FAILED", "embed": "KILLED"
+    }  # fmt: skip
+    teach = found["teach@dense"]
+    assert teach.data.params == {"epochs": "1"} and teach.data.metrics == {"loss": 1.0, "nDCG_at_10": 0.5}
+    assert [m.value for m in api.get_metric_history(teach.info.run_id, "loss")] == [2.0, 1.0]
+    assert teach.data.tags["slimtower.choice"] == "static" and teach.data.tags["out_md5.report.json"] == "m1"
+    assert len(teach.outputs.model_outputs) == 1
+    assert teach.info.end_time < found["pipeline"].info.end_time
+    assert found["embed"].data.metrics == {"rows": 7.0}
+    kept = api.download_artifacts(found["pipeline"].info.run_id, "dvc.lock")
+    assert set(yaml.safe_load(Path(kept).read_text())["stages"]) == {"teach@dense"}
+
+
+def end_by_a_kill() -> None:
+    """Be killed after a measurement."""
+    run = StageRun("embed")
+    run.metric("rows", 7.0)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def code_of_promote(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    """Promotion needs the registry: one line, and the code that lets a scheduler try again."""
+    Path("params.yaml").write_bytes((Path(__file__).parents[2] / "params.yaml").read_bytes())
+    monkeypatch.setattr(sys, "argv", ["steps.promote", "--rollback"])
+    capfd.readouterr()
+    with pytest.raises(SystemExit) as ended:
+        guarded(promote)
+    assert ended.value.code == EXIT_TRANSIENT
+    (said,) = capfd.readouterr().err.splitlines()
+    assert said.startswith("slimtower: http://") and "not reached" in said and said.endswith("is the server up?")
