@@ -1,6 +1,7 @@
 """Errors that a person can fix, and the exit codes that schedulers read."""
 
 import errno
+import os
 import sys
 from collections.abc import Callable, Iterator
 from typing import NoReturn
@@ -13,6 +14,10 @@ EXIT_DATA = 3  # data or gate violation: failing again would not help
 EXIT_TRANSIENT = 75  # a network, a server or a disk failed: trying again may help
 EXIT_NOTHING = 99  # nothing to do
 EXIT_KILLED = 137  # killed, or out of memory: a smaller micro-batch may help
+_SHOWN = 4000  # characters of a line
+_REFUSED = {
+    errno.EACCES, errno.EEXIST, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENOTDIR, errno.EPERM, errno.EROFS,
+}  # fmt: skip
 
 
 class UserError(Exception):
@@ -34,8 +39,9 @@ class OutOfMemory(UserError):
 
 
 def line(error: BaseException) -> str:
-    """What an error says, on one line, without secrets."""
-    return " ".join(redacted(str(error)).split())
+    """What an error says, on one line, without secrets; of a longer one begin and end, where what to do stands."""
+    text = " ".join(redacted(str(error)).split())
+    return text if len(text) <= _SHOWN else f"{text[: _SHOWN // 2]} [...] {text[-_SHOWN // 2 :]}"
 
 
 def exit_with(error: UserError) -> NoReturn:
@@ -47,13 +53,17 @@ def exit_with(error: UserError) -> NoReturn:
 def guarded(command: Callable[[], None]) -> None:
     """Run a command; a UserError becomes one line and its exit code: 3, 75 where trying again may help, or 137.
 
-    Any other error ends with its traceback, without secrets.
+    So does what the system refuses. Any other error ends with its traceback, without secrets.
     """
     mask_tracebacks()
     try:
         command()
     except UserError as error:
         exit_with(error)
+    except OSError as error:
+        if known := exhausted(error) or refused(error):
+            exit_with(known)
+        raise
 
 
 def exhausted(error: BaseException) -> UserError | None:
@@ -66,6 +76,16 @@ def exhausted(error: BaseException) -> UserError | None:
         if out_of_memory or type(cause).__name__ == "OutOfMemoryError":  # torch's, for any device
             return OutOfMemory(f"out of memory: {text[:300]}; give it more, or a smaller SLIMTOWER_MICRO_BATCH")
     return None
+
+
+def refused(error: BaseException) -> UserError | None:
+    """The error of ours for a file or folder that the system does not let us read or write."""
+    if not isinstance(error, OSError) or error.errno not in _REFUSED or error.filename is None:
+        return None
+    return UserError(
+        f"{os.fsdecode(error.filename)}: {os.strerror(error.errno).lower()}; name another place, or let this user read"
+        " and write it"
+    )
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:

@@ -27,7 +27,9 @@ def _iso_or_empty(text: str) -> str:
     if text:
         try:
             iso_seconds(text)
-        except ValueError:
+            if (moment := datetime.fromisoformat(text)).tzinfo:
+                moment.astimezone(UTC)
+        except (ValueError, OverflowError):  # the year 1 of a zone may lie before the calendar
             raise ValueError('not an ISO 8601 date or time such as "2026-01-31"; "" = none') from None
     return text
 
@@ -127,7 +129,11 @@ class LogColumns(Strict):
 
 
 class LogSource(Strict):
-    """What every search log has: the documents that it names, and when its test begins."""
+    """What every search log has: the documents that it names, and when its test begins.
+
+    A session of more than `max_session_impressions` is a robot's and left out; of a query's impressions at most
+    `max_query_impressions` count, drawn by seed.
+    """
 
     name: SourceName
     corpus: Name
@@ -137,6 +143,8 @@ class LogSource(Strict):
     test_from: Moment
     validation_fraction: float = Field(ge=0, lt=1)
     simulated: bool = False
+    max_session_impressions: int = Field(default=1000, ge=1)
+    max_query_impressions: int = Field(default=100_000, ge=1)
 
 
 class ClickLogSource(LogSource):
