@@ -19,9 +19,10 @@ BAD: list[Any] = [
     [], [None], ["x"], [[]], {}, {"x": 1}, {1: 2}, {"": {"": ""}},
 ]  # fmt: skip
 TEXTS = [
-    b"", b"\xff", b"\xff\xfea\0", b"a", b"[]", b"- 1", b"a: [", b"a: b: c", b"\ta: 1", b"%", b"&a [*a]", b"a: *b", b"!!python/object:os.x {}",
-    b"a: 2025-02-31", b"a: " + b"9" * 5000, b"[" * 400, b"a: {" * 400, b"? [1]\n: 2", b"? {a: 1}\n: 2", b"\0", b"a: 1\n---\nb: 2",
-    b"ingest: &x {sources: *x}", b"ingest: {seed: 2025-02-31T99:00:00Z}", b"1: 2", b"null: 1", b"ingest: {1: {2: 3}}", b"{}",
+    b"", b"\xff", b"\xff\xfea\0", b"a", b"[]", b"- 1", b"a: [", b"a: b: c", b"\ta: 1", b"%", b"&a [*a]", b"a: *b",
+    b"!!python/object:os.x {}", b"a: 2025-02-31", b"a: " + b"9" * 5000, b"[" * 400, b"a: {" * 400, b"? [1]\n: 2",
+    b"? {a: 1}\n: 2", b"\0", b"a: 1\n---\nb: 2", b"ingest: &x {sources: *x}", b"ingest: {seed: 2025-02-31T99:00:00Z}",
+    b"1: 2", b"null: 1", b"ingest: {1: {2: 3}}", b"{}",
 ]  # fmt: skip
 FREE = {"student", "teacher", "ranker", "floors", "min_relevance", "slices"}  # mappings whose keys are names
 LAUGHS = "\n".join(["a0: &a0 [x, x]", *(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}, *a{n - 1}]" for n in range(1, 40))])
@@ -99,7 +100,7 @@ def test_a_folder_and_aliases_without_end_are_one_line(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("recipe", sorted(Path("recipes").glob("*.yaml")), ids=lambda path: path.stem)
 def test_a_recipe_with_a_wrong_value_is_one_line(recipe: Path) -> None:
-    given = {name: "x" for name in ("DATA", "UNLABELLED", "RELEVANCE")}
+    given = dict.fromkeys(("DATA", "UNLABELLED", "RELEVANCE"), "x")
     text = recipe.read_text(encoding="utf-8")
     change = yaml.safe_load("\n".join(line for line in text.split("\n") if "${" not in line))
     for path, bad in zip(list(places(change))[:12], cycle([{"x": 1}, [[]], "\0"]), strict=False):
