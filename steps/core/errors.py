@@ -1,7 +1,7 @@
 """Errors that a person can fix, and the exit codes that schedulers read."""
 
 import errno
-import os
+import re
 import sys
 from collections.abc import Callable, Iterator
 from typing import NoReturn
@@ -9,15 +9,19 @@ from typing import NoReturn
 from steps.core.masking import mask_tracebacks, redacted
 
 FULL_DISK = "No space left on device"
+_FULL = re.compile(  # as the system says it, as torch (twice), NumPy and SQLite do
+    rf"{FULL_DISK}|iostream error|PytorchStreamWriter failed writing|\d+ requested and \d+ written|disk is full"
+)
+_UNWRITABLE = {
+    errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EFBIG, errno.EEXIST, errno.EISDIR, errno.ELOOP,
+    errno.ENAMETOOLONG,
+}  # fmt: skip
+_SHOWN = 4000  # characters of a line
 EXIT_BUG = 1
 EXIT_DATA = 3  # data or gate violation: failing again would not help
 EXIT_TRANSIENT = 75  # a network, a server or a disk failed: trying again may help
 EXIT_NOTHING = 99  # nothing to do
 EXIT_KILLED = 137  # killed, or out of memory: a smaller micro-batch may help
-_SHOWN = 4000  # characters of a line
-_REFUSED = {
-    errno.EACCES, errno.EEXIST, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENOTDIR, errno.EPERM, errno.EROFS,
-}  # fmt: skip
 
 
 class UserError(Exception):
@@ -61,31 +65,26 @@ def guarded(command: Callable[[], None]) -> None:
     except UserError as error:
         exit_with(error)
     except OSError as error:
-        if known := exhausted(error) or refused(error):
+        if known := exhausted(error):
             exit_with(known)
         raise
 
 
 def exhausted(error: BaseException) -> UserError | None:
-    """The error of ours that a full disk or exhausted memory amounts to, where that is behind the given one."""
+    """The error of ours that a full disk, exhausted memory or a place that cannot be written amounts to.
+
+    The first two are looked for behind the given error, too.
+    """
     for cause in _causes(error):
         text = line(cause)
-        if getattr(cause, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or FULL_DISK in text:
+        if getattr(cause, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or _FULL.search(text):
             return TransientError(f"full disk: {text[:300]}; free some space, then run again")
         out_of_memory = isinstance(cause, MemoryError) or getattr(cause, "errno", None) == errno.ENOMEM
         if out_of_memory or type(cause).__name__ == "OutOfMemoryError":  # torch's, for any device
             return OutOfMemory(f"out of memory: {text[:300]}; give it more, or a smaller SLIMTOWER_MICRO_BATCH")
+    if isinstance(error, OSError) and error.errno in _UNWRITABLE:
+        return UserError(f"{line(error)[:300]}; run in a folder, and with a SLIMTOWER_CACHE, that this user may write")
     return None
-
-
-def refused(error: BaseException) -> UserError | None:
-    """The error of ours for a file or folder that the system does not let us read or write."""
-    if not isinstance(error, OSError) or error.errno not in _REFUSED or error.filename is None:
-        return None
-    return UserError(
-        f"{os.fsdecode(error.filename)}: {os.strerror(error.errno).lower()}; name another place, or let this user read"
-        " and write it"
-    )
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from steps.core.errors import EXIT_BUG, EXIT_KILLED, UserError, exhausted, line, refused
+from steps.core.errors import EXIT_BUG, EXIT_KILLED, UserError, exhausted, line
 from steps.core.masking import redacted
 
 VARIABLE = "SLIMTOWER_EXIT_FILE"
@@ -20,7 +20,7 @@ _LENGTH = 8192  # bytes
 
 @contextmanager
 def recorded() -> Iterator[None]:
-    """Record how the block ends, if a file is named; a full disk, exhausted memory and refusals become UserErrors."""
+    """Record how the block ends, if a file is named; what the system refuses becomes a UserError."""
     _write(EXIT_KILLED, "killed, most likely for the memory it took")
     try:
         yield
@@ -34,7 +34,7 @@ def recorded() -> Iterator[None]:
         )
         raise
     except Exception as error:
-        known = exhausted(error) or refused(error)
+        known = exhausted(error)
         _write(known.exit_code if known else EXIT_BUG, line(known or error) or type(error).__name__)
         if known is None:
             raise

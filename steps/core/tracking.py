@@ -136,7 +136,7 @@ def client() -> Any:
 
 @contextmanager
 def opening() -> Iterator[None]:
-    """The first contact with the tracking store: what fails there and is no network is a setting to mend, a UserError."""
+    """The first contact with the tracking store: what fails there, but for a network, is a UserError."""
     uri = tracking_uri()
     if uri.startswith("sqlite:///"):
         _check_sqlite(Path(uri.removeprefix("sqlite:///").partition("?")[0]))
