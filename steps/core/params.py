@@ -90,8 +90,13 @@ def checked_name(key: str, name: str) -> str:
 
 def read_mapping(path: Path) -> dict[str, Any]:
     """Read a YAML file that holds a mapping; UserError says what is wrong with it."""
+    return parse_mapping(read_text(path), str(path))
+
+
+def read_text(path: Path) -> str:
+    """Read a file of settings; UserError when it is missing, no file or not UTF-8."""
     try:
-        return parse_mapping(path.read_text(encoding="utf-8"), str(path))
+        return path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise UserError(f"{path}: not found; run this from the project's root folder") from None
     except UnicodeDecodeError as error:

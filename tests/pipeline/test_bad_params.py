@@ -9,9 +9,10 @@ import pytest
 import yaml
 
 from pipeline.params import check_params
-from pipeline.recipe import laid_over
+from pipeline.recipe import laid_over, worktree
 from steps.core.errors import UserError, line
 from steps.core.params import load_students, parse_mapping, read_mapping
+from steps.promote.dvc_lock import lock_stages
 
 WHOLE = read_mapping(Path("params.yaml"))
 BAD: list[Any] = [
@@ -105,3 +106,20 @@ def test_a_recipe_with_a_wrong_value_is_one_line(recipe: Path) -> None:
     change = yaml.safe_load("\n".join(line for line in text.split("\n") if "${" not in line))
     for path, bad in zip(list(places(change))[:12], cycle([{"x": 1}, [[]], "\0"]), strict=False):
         assert refused(laid_over(WHOLE, yaml.safe_dump(replaced(change, path, bad)), given, recipe)) in (True, False)
+
+
+@pytest.mark.parametrize("text", [b"", b"<<<<<<< HEAD\nstages:\n", b"\xff", b"[]", b"stages: {a: 2025-02-31}"])
+def test_a_lock_that_is_none_is_one_line(text: bytes, tmp_path: Path) -> None:
+    (tmp_path / "dvc.lock").write_bytes(text)
+    with pytest.raises(UserError, match=r"dvc\.lock"):
+        lock_stages(tmp_path / "dvc.lock")
+
+
+def test_a_recipes_name_leads_to_no_other_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of `...yaml` the name is `..`, and its worktree would be the project itself."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "kept").write_text("kept")
+    for name in ("..", ".", "a b"):
+        with pytest.raises(UserError, match="recipe"):
+            worktree(tmp_path, name)
+    assert [path.name for path in tmp_path.iterdir() if not path.name.startswith("slimtower-cache")] == ["kept"]
