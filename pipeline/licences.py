@@ -14,11 +14,12 @@ def licence(name: str) -> str:
         told = metadata(name)
     except PackageNotFoundError:
         return _NONE
+    fields = ("License-Expression", "License")
+    expression, text = ((told.get_all(field) or [""])[0].strip().split("\n")[0] for field in fields)
     classified = [
         line.rpartition(" :: ")[2] for line in told.get_all("Classifier") or [] if line.startswith("License ::")
     ]
-    text = (told.get("License") or "").strip().split("\n")[0][:60]
-    return str(told.get("License-Expression") or " / ".join(classified) or text or "not said")
+    return expression or " / ".join(classified) or text[:60] or "not said"
 
 
 def licences(folder: Path = Path("requirements")) -> list[tuple[str, str]]:
