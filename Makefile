@@ -8,7 +8,7 @@ export DVC_NO_ANALYTICS := true
 export MLFLOW_DISABLE_TELEMETRY := true
 export ORT_DISABLE_TELEMETRY := 1
 
-.PHONY: help setup setup-all demo run search serve test-fast test test-slow test-faults lint docs promote rollback bench-mine bench-serving bench-gate bench-release bench-distill-speed bench-distill bench-teachers bench-collapse test-integration images sbom lock mlflow airflow test-dags clean
+.PHONY: help setup setup-all demo run search serve test-fast test test-slow test-faults lint docs promote rollback bench-mine bench-serving bench-gate bench-release bench-distill-speed bench-distill bench-teachers bench-collapse test-integration images sbom licences lock mlflow airflow test-dags clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -129,6 +129,9 @@ sbom: .cache/sbom/.done ## what the images install, as CycloneDX files in report
 			--pyproject pyproject.toml --output-reproducible --output-file reports/sbom/$$lock.cdx.json || exit; \
 		echo "sbom: reports/sbom/$$lock.cdx.json"; \
 	done
+
+licences: setup ## the licence of every installed package, as a table
+	@python -W ignore -m pipeline.licences
 
 .cache/sbom/.done: requirements/sbom.lock
 	@$(PYTHON) -m venv .cache/sbom

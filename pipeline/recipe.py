@@ -20,7 +20,7 @@ from pipeline.params import check_params
 from pipeline.plain_copy import plain_copy
 from steps.core.errors import UserError, guarded
 from steps.core.files import cache_root
-from steps.core.params import parse_mapping, read_mapping
+from steps.core.params import checked_name, parse_mapping, read_mapping, read_text
 from steps.core.run_ids import git_commit
 from steps.core.tracking import tracking_uri
 
@@ -66,7 +66,7 @@ def params_text(params: dict[str, Any], origin: str) -> str:
 
 def worktree(root: Path, name: str) -> Path:
     """Make or refresh runs/<name> at the present state of the tracked files; keeps its dvc.lock."""
-    folder = root / "runs" / name
+    folder = root / "runs" / checked_name("recipe", name)
     lock = folder / "dvc.lock"
     kept = lock.read_bytes() if lock.is_file() else None
     config = f"[cache]\n    dir = '{root / '.dvc' / 'cache'}'\n"
@@ -126,7 +126,7 @@ def main() -> None:
         raise UserError(f"{recipe}: no such recipe; there are {known}")
     variables = dict(word.split("=", 1) for word in sys.argv[2:] if "=" in word)
     stages = [word for word in sys.argv[2:] if "=" not in word]
-    params = laid_over(read_mapping(Path("params.yaml")), recipe.read_text(encoding="utf-8"), variables, recipe)
+    params = laid_over(read_mapping(Path("params.yaml")), read_text(recipe), variables, recipe)
     check_params(params, str(recipe))
 
     folder = worktree(root, recipe.stem)

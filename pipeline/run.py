@@ -20,7 +20,7 @@ from pipeline.data_check import check_data
 from pipeline.lineage import finish_or_wait, send_finished, waits
 from pipeline.params import Params, load_params
 from pipeline.task.children import stop
-from steps.core.bases import resolve_base
+from steps.core.bases import carried
 from steps.core.errors import UserError, line
 from steps.ingest.listing import write_listing
 from steps.promote.dvc_lock import lock_stages
@@ -132,7 +132,7 @@ def _expected(params: Params, precision: str, stages: list[str]) -> float:
     """About how many seconds the stages take; 0 where that cannot be told."""
     teacher = params.teach.described(params.teach.index)
     base = teacher.base if isinstance(teacher, Contrastive) else ""
-    operations = forecast.layer_operations(Path(resolve_base(base)))
+    operations = forecast.layer_operations(Path(carried(base)))
     if operations is None or not stages:
         return 0.0
     data = forecast.measure(INGEST, params)

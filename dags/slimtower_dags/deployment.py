@@ -144,7 +144,7 @@ def _mapping(path: Path) -> dict[str, Any]:
         loaded = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise DeploymentError(f"{path}: cannot be read ({error.strerror}); correct SLIMTOWER_DEPLOYMENT") from error
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # not UTF-8; 2026-02-31; nested without end
         raise DeploymentError(f"{path}: not YAML: {error}") from error
     if not isinstance(loaded, dict):
         raise DeploymentError(f"{path}: must be a mapping, is {type(loaded).__name__}")

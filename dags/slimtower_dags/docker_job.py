@@ -4,6 +4,7 @@ import contextlib
 import hashlib
 import os
 import re
+from functools import partial
 from typing import Any
 
 from airflow.providers.docker.exceptions import DockerContainerFailedException, DockerContainerFailedSkipException
@@ -12,9 +13,15 @@ from docker.errors import APIError, NotFound
 from docker.types import DeviceRequest
 
 from slimtower_dags.deployment import Docker, Resources
-from slimtower_dags.variables import run_name
+from slimtower_dags.variables import CACHE, WORK, WRITTEN, run_name
 
-CACHE = "/cache"
+# What tasks may do on the engine's machine: nothing but write to their volumes and to a little memory.
+LOCKED_DOWN: dict[str, Any] = {
+    "read_only": True,
+    "cap_drop": ["ALL"],
+    "security_opt": ["no-new-privileges"],
+    "tmpfs": {"/tmp": "size=64m"},
+}
 NOTHING = 99
 STOP_S = 3  # from asking to killing: Airflow kills its own worker after 5
 _CODE = re.compile(r"'StatusCode': (\d+)")
@@ -29,10 +36,11 @@ class ContainerOperator(DockerOperator):
         The container is removed at the end. If the engine cannot do that, the task still ends as the container did.
         """
         with contextlib.suppress(NotFound):
-            self.cli.remove_container(self.container_name, force=True)
+            self.cli.remove_container(self.container_name, v=True, force=True)
             self.log.warning("removed container %s, which an earlier try had left", self.container_name)
         if "SLIMTOWER_IMAGE_DIGEST" not in self.environment:
             self.environment["SLIMTOWER_IMAGE_DIGEST"] = self.digest()
+        self.cli.create_host_config = partial(self.cli.create_host_config, **LOCKED_DOWN)  # not among the operator's
         try:
             return super().execute(context)
         finally:
@@ -44,7 +52,7 @@ class ContainerOperator(DockerOperator):
             return
         try:
             with contextlib.suppress(NotFound):  # it is gone
-                self.cli.remove_container(self.container["Id"], force=True)
+                self.cli.remove_container(self.container["Id"], v=True, force=True)
         except (APIError, OSError) as error:
             self.log.warning("container %s is left on the engine: %s", self.container_name, error)
 
@@ -91,10 +99,14 @@ class ContainerJob:
             container_name=container_name(context, (environment | private).get("SLIMTOWER_REMOTE", "")),
             image=image,
             command=[what],
-            environment=dict(environment),
+            environment=environment | WRITTEN,
             private_environment=private,
             network_mode=settings.network,
-            mounts=[{"source": settings.cache, "target": CACHE, "type": kind}, *settings.mounts],
+            mounts=[
+                {"source": settings.cache, "target": CACHE, "type": kind},
+                {"source": None, "target": WORK, "type": "volume"},  # of the container, and removed with it
+                *settings.mounts,
+            ],
             cpus=resources.cpus,
             mem_limit=int(resources.memory_gib * gib),
             shm_size=int(resources.shm_gib * gib) or None,

@@ -116,12 +116,14 @@ def _text(path: Path) -> str:
         return path.read_text(encoding="utf-8")
     except OSError as error:
         raise GraphError(f"{path}: cannot be read ({error.strerror}); is it in the checkout?") from error
+    except UnicodeDecodeError as error:
+        raise GraphError(f"{path}: not UTF-8 ({error.reason} at byte {error.start})") from error
 
 
 def _parsed(text: str, path: Path) -> dict[str, Any]:
     try:
         loaded = yaml.safe_load(text)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise GraphError(f"{path}: not YAML: {error}") from error
     if not isinstance(loaded, dict):
         raise GraphError(f"{path}: must be a mapping, is {type(loaded).__name__}")

@@ -7,8 +7,7 @@ from airflow.sdk.exceptions import AirflowException
 from kubernetes.client import models as k8s
 
 from slimtower_dags.deployment import Kubernetes, Resources
-
-CACHE, WORK = "/cache", "/work"
+from slimtower_dags.variables import CACHE, WORK, WRITTEN
 
 
 class PodJob:
@@ -32,7 +31,7 @@ class PodJob:
             arguments=[what],
             name=f"slimtower-{what}".replace("@", "-").replace("_", "-").lower(),
             namespace=settings.namespace,
-            env_vars=environment | {"SLIMTOWER_WORK": WORK},
+            env_vars=environment | WRITTEN,
             env_from=[k8s.V1EnvFromSource(secret_ref=k8s.V1SecretEnvSource(name=name)) for name in settings.secrets],
             container_resources=_requirements(resources),
             volumes=volumes,
@@ -40,7 +39,15 @@ class PodJob:
             node_selector=settings.node_selector | (settings.gpu_node_selector if gpu else {}),
             tolerations=[k8s.V1Toleration(**one) for one in settings.gpu_tolerations] if gpu else [],
             security_context=k8s.V1PodSecurityContext(
-                run_as_non_root=True, run_as_user=settings.user, fs_group=settings.user
+                run_as_non_root=True,
+                run_as_user=settings.user,
+                fs_group=settings.user,
+                seccomp_profile=k8s.V1SeccompProfile(type="RuntimeDefault"),
+            ),
+            container_security_context=k8s.V1SecurityContext(
+                allow_privilege_escalation=False,
+                read_only_root_filesystem=True,
+                capabilities=k8s.V1Capabilities(drop=["ALL"]),
             ),
             service_account_name=settings.service_account or None,
             automount_service_account_token=False,  # of Kubernetes: tasks do not speak to it
@@ -100,8 +107,9 @@ def _volumes(settings: Kubernetes, resources: Resources) -> tuple[list[k8s.V1Vol
         cache = k8s.V1Volume(name="cache", persistent_volume_claim=claim)
     work = k8s.V1Volume(name="work", empty_dir=empty(size_limit=_mebibytes(resources.disk_gib)))
     shm = k8s.V1Volume(name="shm", empty_dir=empty(medium="Memory", size_limit=_mebibytes(resources.shm_gib)))
-    places = {"cache": CACHE, "work": WORK, "shm": "/dev/shm"}
-    return [cache, work, shm], [k8s.V1VolumeMount(name=name, mount_path=path) for name, path in places.items()]
+    tmp = k8s.V1Volume(name="tmp", empty_dir=empty(size_limit="64Mi"))  # of programs that know no other place
+    places = {"cache": CACHE, "work": WORK, "shm": "/dev/shm", "tmp": "/tmp"}
+    return [cache, work, shm, tmp], [k8s.V1VolumeMount(name=name, mount_path=path) for name, path in places.items()]
 
 
 def _mebibytes(gib: float) -> str:

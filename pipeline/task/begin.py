@@ -18,7 +18,7 @@ from pipeline.task.run import (
 from pipeline.task.run_store import RunStore
 from pipeline.task.workspace import LOCK, PARAMS, REMOTE, SOURCES, Workspace
 from steps.core.errors import EXIT_NOTHING, UserError
-from steps.core.params import parse_mapping
+from steps.core.params import parse_mapping, read_text
 from steps.core.run_ids import pipeline_run
 from steps.core.tracking import client, experiment_id, reaching
 from steps.promote.dvc_lock import Stages, dump_lock, lock_stages
@@ -71,10 +71,10 @@ def _params(place: Workspace) -> bytes:
         return committed
     params: dict[str, Any] = parse_mapping(committed.decode("utf-8"), PARAMS)
     if recipe:
-        if not (place.folder / recipe).is_file():
+        path = place.folder / recipe
+        if not path.resolve().is_relative_to(place.folder.resolve()) or not path.is_file():
             raise UserError(f"SLIMTOWER_RECIPE: the project has no {recipe} at this commit; name one that it has")
-        text = place.read(recipe).decode("utf-8")
-        params = laid_over(params, text, dict(os.environ), Path(recipe))
+        params = laid_over(params, read_text(path), dict(os.environ), Path(recipe))
     params["ingest"] = params.get("ingest", {}) | window
     return params_text(params, " and ".join(filter(None, (recipe, "the window" if window else "")))).encode()
 

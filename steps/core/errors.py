@@ -12,7 +12,11 @@ FULL_DISK = "No space left on device"
 _FULL = re.compile(  # as the system says it, as torch (twice), NumPy and SQLite do
     rf"{FULL_DISK}|iostream error|PytorchStreamWriter failed writing|\d+ requested and \d+ written|disk is full"
 )
-_UNWRITABLE = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EFBIG}
+_UNWRITABLE = {
+    errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EFBIG, errno.EEXIST, errno.EISDIR, errno.ELOOP,
+    errno.ENAMETOOLONG,
+}  # fmt: skip
+_SHOWN = 4000  # characters of a line
 EXIT_BUG = 1
 EXIT_DATA = 3  # data or gate violation: failing again would not help
 EXIT_TRANSIENT = 75  # a network, a server or a disk failed: trying again may help
@@ -39,8 +43,9 @@ class OutOfMemory(UserError):
 
 
 def line(error: BaseException) -> str:
-    """What an error says, on one line, without secrets."""
-    return " ".join(redacted(str(error)).split())
+    """What an error says, on one line, without secrets; of a longer one begin and end, where what to do stands."""
+    text = " ".join(redacted(str(error)).split())
+    return text if len(text) <= _SHOWN else f"{text[: _SHOWN // 2]} [...] {text[-_SHOWN // 2 :]}"
 
 
 def exit_with(error: UserError) -> NoReturn:
@@ -52,13 +57,17 @@ def exit_with(error: UserError) -> NoReturn:
 def guarded(command: Callable[[], None]) -> None:
     """Run a command; a UserError becomes one line and its exit code: 3, 75 where trying again may help, or 137.
 
-    Any other error ends with its traceback, without secrets.
+    So does what the system refuses. Any other error ends with its traceback, without secrets.
     """
     mask_tracebacks()
     try:
         command()
     except UserError as error:
         exit_with(error)
+    except OSError as error:
+        if known := exhausted(error):
+            exit_with(known)
+        raise
 
 
 def exhausted(error: BaseException) -> UserError | None:

@@ -2,6 +2,7 @@
 
 import difflib
 import re
+import reprlib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, cast, get_args, get_origin
@@ -15,6 +16,9 @@ from steps.core.names import plain_name
 
 PARAMS = Path("params.yaml")
 _QUOTE = "'"
+_bounded = reprlib.Repr()  # aliases of YAML can make a few lines as large as one likes
+_bounded.maxstring = _bounded.maxother = 200
+_short = _bounded.repr
 
 
 class Strict(BaseModel):
@@ -54,7 +58,7 @@ def load_students(path: Path = PARAMS) -> list[str]:
     distill = read_mapping(path).get("distill")
     names = distill.get("students") if isinstance(distill, dict) else None
     if not isinstance(names, list) or not names:
-        raise UserError(f"{path}: distill.students is {names!r}; give a list of names in distill.student")
+        raise UserError(f"{path}: distill.students is {_short(names)}; give a list of names in distill.student")
     return [checked_name("distill.students", str(name)) for name in names]
 
 
@@ -63,7 +67,7 @@ def load_rankers(path: Path = PARAMS) -> list[str]:
     rank = read_mapping(path).get("rank")
     names = rank.get("rankers") if isinstance(rank, dict) else None
     if not isinstance(names, list):
-        raise UserError(f"{path}: rank.rankers is {names!r}; give a list of names in rank.ranker, [] for none")
+        raise UserError(f"{path}: rank.rankers is {_short(names)}; give a list of names in rank.ranker, [] for none")
     return [checked_name("rank.rankers", str(name)) for name in names]
 
 
@@ -72,7 +76,7 @@ def load_index_teacher(path: Path = PARAMS) -> str:
     teach = read_mapping(path).get("teach")
     name = teach.get("index") if isinstance(teach, dict) else None
     if not isinstance(name, str):
-        raise UserError(f"{path}: teach.index is {name!r}; give a name in teach.teachers")
+        raise UserError(f"{path}: teach.index is {_short(name)}; give a name in teach.teachers")
     return checked_name("teach.index", name)
 
 
@@ -86,18 +90,29 @@ def checked_name(key: str, name: str) -> str:
 
 def read_mapping(path: Path) -> dict[str, Any]:
     """Read a YAML file that holds a mapping; UserError says what is wrong with it."""
+    return parse_mapping(read_text(path), str(path))
+
+
+def read_text(path: Path) -> str:
+    """Read a file of settings; UserError when it is missing, no file or not UTF-8."""
     try:
-        return parse_mapping(path.read_text(encoding="utf-8"), str(path))
+        return path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise UserError(f"{path}: not found; run this from the project's root folder") from None
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: not UTF-8 ({error.reason} at byte {error.start}); save it as UTF-8") from None
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}; it must be a file that can be read") from None
 
 
 def parse_mapping(text: str, source: str) -> dict[str, Any]:
     """Parse YAML that holds a mapping; UserError names `source`."""
     try:
         raw = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise UserError(f"{source}: not YAML: {' '.join(str(error).split())}") from None
+    except (yaml.YAMLError, ValueError, OverflowError) as error:  # 2025-02-31; a number of thousands of digits
+        raise UserError(f"{source}: not YAML: {' '.join(str(error).split())[:300]}; fix or quote that value") from None
+    except RecursionError:
+        raise UserError(f"{source}: not YAML: nested too deeply; a section has no more than a few levels") from None
     if not isinstance(raw, dict):
         raise UserError(f"{source}: holds no sections; it needs one mapping a stage, as params.yaml has")
     return raw
@@ -128,12 +143,14 @@ def _complaint(item: Any, model: type[BaseModel]) -> str:
             return f"{key} has no {item['ctx']['discriminator']}; add it (docs/params.md says what it is)"
         case "union_tag_invalid":
             told = item["ctx"]
-            return f"{key}.{told['discriminator'].strip(_QUOTE)} is {told['tag']!r}; it may be {told['expected_tags']}"
+            tag = f"{key}.{told['discriminator'].strip(_QUOTE)}"
+            return f"{tag} is {_short(told['tag'])}; it may be {told['expected_tags']}"
         case "value_error":
-            shown = "" if isinstance(item["input"], dict) else f" is {item['input']!r}"  # else wrong between its keys
+            # wrong between its keys, or in itself
+            shown = "" if isinstance(item["input"], dict) else f" is {_short(item['input'])}"
             return f"{key}{shown}: {item['ctx']['error']}"
         case _:
-            return f"{key} is {item['input']!r}: {item['msg'][:1].lower()}{item['msg'][1:]}"
+            return f"{key} is {_short(item['input'])}: {item['msg'][:1].lower()}{item['msg'][1:]}"
 
 
 def _followed(model: type[BaseModel], location: Iterable[Any]) -> tuple[list[str], Any]:

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
-from steps.core.errors import TransientError, UserError, line
+from steps.core.errors import TransientError, UserError, exhausted, line
 from steps.core.masking import redacted
 
 _SETTINGS = {
@@ -148,13 +148,47 @@ def client() -> Any:
 
     for name in ("mlflow", "alembic"):
         logging.getLogger(name).setLevel(logging.WARNING)
-    return MlflowClient(tracking_uri=tracking_uri())
+    with opening():
+        return MlflowClient(tracking_uri=tracking_uri())
+
+
+@contextmanager
+def opening() -> Iterator[None]:
+    """The first contact with the tracking store: what fails there, but for a network, is a UserError."""
+    uri = tracking_uri()
+    if uri.startswith("sqlite:///"):
+        _check_sqlite(Path(uri.removeprefix("sqlite:///").partition("?")[0]))
+    try:
+        with reaching():
+            yield
+    except UserError:
+        raise
+    except Exception as error:  # of MLflow, of SQLAlchemy, of a driver that is not there
+        said = f"{type(error).__name__}: {line(error)[:200]}"
+        raise exhausted(error) or UserError(
+            f"{uri}: cannot be used for tracking ({said}); fix MLFLOW_TRACKING_URI, or unset it for mlflow.db here"
+        ) from error
+
+
+def _check_sqlite(path: Path) -> None:
+    """UserError for what is no database of SQLite, which MLflow would try to open for minutes."""
+    if path.is_file():
+        with path.open("rb") as file:
+            begin = file.read(16)
+        fault = "is no database of SQLite" if begin not in (b"", b"SQLite format 3\0") else ""
+    elif path.exists():
+        fault = "is not a file"
+    else:
+        fault = "" if path.parent.is_dir() else f"{path.parent} is no folder"
+    if fault:
+        raise UserError(f"MLFLOW_TRACKING_URI names {path}, but {fault}; name another file, or unset it")
 
 
 def experiment_id(api: Any) -> str:
     """Id of the project's experiment, made on first use; its artefacts lie beside the sqlite file."""
     name = os.environ.get("MLFLOW_EXPERIMENT_NAME", "slimtower")
-    found = api.get_experiment_by_name(name)
+    with opening():
+        found = api.get_experiment_by_name(name)
     if found is not None:
         return str(found.experiment_id)
     uri = tracking_uri()

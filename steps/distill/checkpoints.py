@@ -2,13 +2,13 @@
 
 import hashlib
 import json
-import pickle
 import shutil
 import sys
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import sentence_transformers
@@ -90,7 +90,7 @@ class Checkpoints:
             return None
         try:
             return torch.load(path, map_location="cpu", weights_only=True)
-        except (RuntimeError, EOFError, pickle.UnpicklingError) as error:
+        except (RuntimeError, EOFError, UnpicklingError) as error:
             print(f"distill: {path} cannot be read ({str(error)[:80]}); begins anew", file=sys.stderr)
             return None
 

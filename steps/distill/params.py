@@ -99,7 +99,7 @@ class Static(Strict):
 
 
 def _first_key(start: Any) -> str | None:
-    keys = list(start) if isinstance(start, dict) else list(type(start).model_fields)
+    keys = list(start) if isinstance(start, dict) else list(getattr(type(start), "model_fields", ()))
     return str(keys[0]) if len(keys) == 1 else None
 
 

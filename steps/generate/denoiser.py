@@ -10,6 +10,7 @@ from torch import Tensor
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 from transformers.modeling_outputs import BaseModelOutput
 
+from steps.core.bases import resolve_base
 from steps.core.errors import UserError
 from steps.core.progress import progress
 from steps.core.towers import device
@@ -53,8 +54,9 @@ def load_writer(name: str) -> Denoiser:
 
 def _load(name: str, key: str, instead: str) -> Denoiser:
     try:
-        tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
-        model = AutoModelForSeq2SeqLM.from_pretrained(name, trust_remote_code=False)
+        folder = resolve_base(name)
+        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+        model = AutoModelForSeq2SeqLM.from_pretrained(folder, trust_remote_code=False)
     except (OSError, ValueError, KeyError) as error:
         reason = " ".join(str(error).split())[:200]
         raise UserError(

@@ -60,7 +60,7 @@ def read_click_log(
     data.facts["impressions_left_out"] = {"outside_window": reader.outside}
     add_log(data, log, source, seed=seed, key=key, rejects=rejects)
     data.relevance = log_relevance(
-        source, log, names, documents, key=key, max_reject_ratio=max_reject_ratio, rejects=rejects
+        source, log, names, documents, key=key, facts=data.facts, max_reject_ratio=max_reject_ratio, rejects=rejects
     )
     return data
 

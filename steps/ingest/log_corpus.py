@@ -4,7 +4,7 @@ from steps.core.errors import UserError
 from steps.ingest.log_values import as_id, as_text
 from steps.ingest.params import CorpusColumns
 from steps.ingest.rejects import Rejects
-from steps.ingest.rows import Defect
+from steps.ingest.rows import Defect, one_word
 from steps.ingest.source_data import Document
 from steps.ingest.source_files import table_files
 from steps.ingest.table_rows import read_rows
@@ -25,9 +25,7 @@ def read_corpus(
         source = f"{name}/corpus/{file.name}"
         for row in read_rows(file.path, wanted=wanted, optional=optional, source=source, rejects=rejects):
             try:
-                original = as_id(row.values.get(columns.doc_id))
-                if len(original.split()) != 1:
-                    raise Defect("bad_id")  # TREC run files separate their columns by white space
+                original = one_word(as_id(row.values.get(columns.doc_id)))
                 content = as_text(row.values.get(columns.content))
                 title, topic = (as_text(row.values.get(theirs) or "") for theirs in (columns.title, columns.topic))
                 if not title and not content:

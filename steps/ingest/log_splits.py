@@ -8,6 +8,7 @@ from steps.core.files import sha256_text
 from steps.ingest.coded_columns import coded
 from steps.ingest.params import LogSource, iso_seconds
 from steps.ingest.rejects import Rejects
+from steps.ingest.robots import without_robots
 from steps.ingest.search_log import SearchLog
 from steps.ingest.source_data import Judgement, Query, SourceData, seeded_order
 
@@ -24,16 +25,24 @@ def add_log(data: SourceData, log: SearchLog, source: LogSource, *, seed: int, k
     """Give `data` (which has its documents, in the order of their numbers) the log's queries, judgements, impressions.
 
     Queries first seen at or after `test_from` are test; a seeded share of the others is dev, the rest train. Those
-    others lose their impressions from `test_from` on. A dev or test query is judged by its clicks, or left out.
+    others lose their impressions from `test_from` on. A dev or test query is judged by its clicks, or left out. What
+    robots left is left out first, and queries that nobody else asked.
     Raises UserError when the log is empty, or names `test_from` and gives no test query or no train query.
     """
-    table = log.table()
+    whole = log.table()
+    kept, robots = without_robots(whole, source, seed)
+    table = whole.filter(pa.array(kept)) if robots else whole
+    left_out = data.facts.get("impressions_left_out", {}) | robots
     if not table.num_rows:
-        outside = data.facts.get("impressions_left_out", {}).get("outside_window", 0)
+        counts = ", ".join(f"{reason} {count}" for reason, count in left_out.items())
         raise UserError(
-            f"params.yaml: {key}: no usable impression in the window; {outside} lie outside of it, rejected rows:"
+            f"params.yaml: {key}: no usable impression in the window; left out: {counts or 'none'}, rejected rows:"
             f" {rejects.counts(data.name) or 'none'}; widen ingest.since and ingest.until, or fix the log"
         )
+    robots_alone = np.zeros(len(log.keys), dtype=bool)
+    if robots:
+        robots_alone[whole["query"].to_numpy()] = True
+        robots_alone[table["query"].to_numpy()] = False
     query, document = table["query"].to_numpy(), table["document"].to_numpy()
     clicked, times = table["clicked"].to_numpy(), table["timestamp"].to_numpy()
     cut = iso_seconds(source.test_from) if source.test_from else np.inf
@@ -60,18 +69,19 @@ def add_log(data: SourceData, log: SearchLog, source: LogSource, *, seed: int, k
             )
 
     ids = [query_id(data.name, text) for text in log.keys]
-    for number in np.flatnonzero(~unjudged).tolist():
+    for number in np.flatnonzero(~unjudged & ~robots_alone).tolist():
         text, read_from, line = log.first(number)
         data.queries.append(Query(ids[number], data.name, text, _SPLITS[split[number]], read_from, line))
     data.judgements += [
         Judgement(ids[whose], data.name, data.documents[what].doc_id, 1, _SPLITS[split[whose]])
         for whose, what in zip(judged_queries.tolist(), judged_documents.tolist(), strict=True)
     ]
-    left_out = {"after_test_from": int(late.sum()), "query_without_click": int((unjudged[query] & ~late).sum())}
-    data.facts["impressions_left_out"] = data.facts.get("impressions_left_out", {}) | left_out
+    by_time = {"after_test_from": int(late.sum()), "query_without_click": int((unjudged[query] & ~late).sum())}
+    data.facts["impressions_left_out"] = left_out | by_time
     data.facts["queries_left_out"] = {
-        f"{_SPLITS[which]}_without_click": int((unjudged & (split == which)).sum()) for which in (_DEV, _TEST)
-    }
+        f"{_SPLITS[which]}_without_click": int((unjudged & ~robots_alone & (split == which)).sum())
+        for which in (_DEV, _TEST)
+    } | ({"of_robots_alone": int(robots_alone.sum())} if robots_alone.any() else {})
     data.facts["judgements_from_clicks"] = True
     data.sessions_simulated = source.simulated
     data.impressions = _impressions(table, pa.array(~late & ~unjudged[query]), ids, data)

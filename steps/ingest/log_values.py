@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from steps.ingest.rows import Defect
+from steps.ingest.rows import Defect, visible
 
 _CLICKED = {"true": True, "1": True, "1.0": True, "false": False, "0": False, "0.0": False}
 
@@ -22,13 +22,10 @@ def as_text(value: Any) -> str:
 
 
 def as_id(value: Any) -> str:
-    """An id; whole numbers count as text. Defect `bad_id` when it is empty, else those of `as_text`."""
+    """An id; whole numbers count as text. Defect `bad_id` as of `visible`, else those of `as_text`."""
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
-    text = as_text(value)
-    if not text:
-        raise Defect("bad_id")
-    return text
+    return visible(as_text(value))
 
 
 def as_rank(value: Any) -> int:

@@ -13,7 +13,7 @@ from steps.core.errors import UserError
 from steps.core.texts import fold
 from steps.ingest.qrels import Judgements
 from steps.ingest.rejects import Rejects
-from steps.ingest.rows import Defect, decode, plain_or_gzip, read_lines
+from steps.ingest.rows import Defect, decode, one_word, plain_or_gzip, read_lines
 from steps.ingest.source_data import UNLABELLED, Document, Query, SourceData
 from steps.ingest.splits import add_judgement, settle_splits
 
@@ -142,8 +142,7 @@ def _columns(raw: bytes, count: int) -> list[str]:
     columns = [column.strip() for column in decode(raw).split("\t")]
     if len(columns) != count:
         raise Defect("missing_field" if len(columns) < count else "too_many_columns")
-    if not columns[0] or len(columns[0].split()) != 1:
-        raise Defect("bad_id")  # TREC run files separate their columns by white space
+    one_word(columns[0])
     return columns
 
 
@@ -160,7 +159,7 @@ def _read_qrels(
     for line, raw in read_lines(path):
         rejects.count_row(source)
         # A query named by a broken row is still this split's, and one of an evaluation file never trains.
-        query_id = raw.split()[0].decode("utf-8", "replace")
+        query_id = b"".join(raw.split(maxsplit=1)[:1]).decode("utf-8", "replace")
         if query_id in texts.queries:
             trains = split == "train" and texts.files[query_id] in ("test", "dev", "eval")
             if trains or judgements.named.setdefault(query_id, split) != split:

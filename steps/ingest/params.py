@@ -28,7 +28,9 @@ def _iso_or_empty(text: str) -> str:
     if text:
         try:
             iso_seconds(text)
-        except ValueError:
+            if (moment := datetime.fromisoformat(text)).tzinfo:
+                moment.astimezone(UTC)
+        except (ValueError, OverflowError):  # the year 1 of a zone may lie before the calendar
             raise ValueError('not an ISO 8601 date or time such as "2026-01-31"; "" = none') from None
     return text
 
@@ -168,7 +170,11 @@ class LogColumns(Strict):
 
 
 class LogSource(Strict):
-    """What every search log has: the documents that it names, and when its test begins."""
+    """What every search log has: the documents that it names, and when its test begins.
+
+    A session of more than `max_session_impressions` is a robot's and left out; of a query's impressions at most
+    `max_query_impressions` count, drawn by seed.
+    """
 
     name: SourceName
     """Of the data set."""
@@ -186,6 +192,10 @@ class LogSource(Strict):
     """Share of the other queries that is dev."""
     simulated: bool = False
     """Whether the report says that the searches were simulated."""
+    max_session_impressions: int = Field(default=1000, ge=1)
+    """Impressions of a session; a longer one is a robot's and left out."""
+    max_query_impressions: int = Field(default=100_000, ge=1)
+    """Impressions of a query that count, at most, drawn by seed."""
 
 
 class ClickLogSource(LogSource):

@@ -156,6 +156,7 @@ def entries(place: Place, location: str, key: str, seen: Span, patterns: Sequenc
         for entry in below.files:
             wanted = not patterns or any(fnmatchcase(entry.name, pattern) for pattern in patterns)
             if wanted and not _is_hidden(entry.name) and _in_window(entry.name, seen, outside):
+                _check_name(entry.name, place, key)
                 found.append((linked or _is_link(place, entry.name, here), entry))
     if found:
         once = {place.real(entry.name): entry for _, entry in sorted(found, reverse=True)}  # the first is kept
@@ -168,6 +169,14 @@ def entries(place: Place, location: str, key: str, seen: Span, patterns: Sequenc
         f"params.yaml: {key}: {location} holds no file{what} from ingest.since to ingest.until ({_said(seen)});"
         f" its partitions outside of it go from {first} to {last}; move the window"
     )
+
+
+def _check_name(name: str, place: Place, key: str) -> None:
+    """UserError for a name that is not UTF-8, which sources.json cannot hold."""
+    try:
+        name.encode("utf-8")
+    except UnicodeEncodeError:
+        raise UserError(f"params.yaml: {key}: {place.root}: the file name {name!a} is not UTF-8; rename it") from None
 
 
 def _is_link(place: Place, name: str, folder: str) -> bool:

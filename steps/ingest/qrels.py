@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from steps.ingest.rejects import Rejects
-from steps.ingest.rows import Defect, decode, read_lines
+from steps.ingest.rows import Defect, decode, read_lines, regular_file
 
 QRELS_SPLITS = ("test", "dev", "train")  # in this order: a query of two files stays with the first
 _HEADER = {"query-id", "query_id", "qid"}
@@ -93,6 +93,7 @@ def other_qrels(folder: Path) -> tuple[dict[str, int], set[str]]:
     for path in sorted(folder.iterdir()) if folder.is_dir() else []:
         if path.name in known or not path.name.endswith((".tsv", ".tsv.gz")):
             continue
+        regular_file(path)
         ids = [raw.split(b"\t")[0].strip().decode("utf-8", "replace") for _, raw in read_lines(path)]
         if ids and ids[0].lower() in _HEADER:
             ids = ids[1:]

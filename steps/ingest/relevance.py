@@ -49,6 +49,7 @@ def log_relevance(
     documents: Mapping[str, Document],
     *,
     key: str,
+    facts: dict[str, Any],
     max_reject_ratio: float,
     rejects: Rejects,
 ) -> pa.Table | None:
@@ -61,6 +62,7 @@ def log_relevance(
         source.relevance,
         source.relevance_columns,
         key=key,
+        facts=facts,
         by_id=names.ids(ids),
         by_text=dict(zip(log.keys, ids, strict=True)),
         documents={original: document.doc_id for original, document in documents.items()},
@@ -76,6 +78,7 @@ def read_relevance(
     columns: RelevanceColumns,
     *,
     key: str,
+    facts: dict[str, Any],
     by_id: Mapping[str, str],
     by_text: Mapping[str, str],
     documents: Mapping[str, str],
@@ -83,7 +86,7 @@ def read_relevance(
     max_reject_ratio: float,
     rejects: Rejects,
 ) -> pa.Table:
-    """The table `relevance` of a source, sorted; of equal pairs the highest score.
+    """The table `relevance` of a source, sorted; of equal pairs the highest score, how many being one of the `facts`.
 
     `by_id` and `by_text` give our id of a query by the source's id and by its folded text, `documents` that of a
     document. Where the table `is_wider` than the source, as a ranker's is than a log's window, unknown queries are no
@@ -123,7 +126,10 @@ def read_relevance(
             f"params.yaml: {key}.relevance: none of the {read} rows of {location!r} gives a score"
             f" ({rejects.counts(f'{name}/relevance')}); name another table or fix {key}.relevance_columns"
         )
-    return _table(pairs, scores, queries, doc_ids)
+    table = _table(pairs, scores, queries, doc_ids)
+    if repeated := len(pairs) - table.num_rows:
+        facts["relevance_pairs_repeated"] = repeated
+    return table
 
 
 def _numbered(ids: Iterable[str]) -> tuple[list[str], dict[str, int]]:
@@ -174,7 +180,7 @@ def _score(value: Any) -> float:
         raise Defect("missing_field")
     try:
         score = float(value)
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, ArithmeticError):  # a whole number of 400 digits
         raise Defect("bad_score") from None
     if isinstance(value, bool) or not math.isfinite(score) or abs(score) > _LARGEST:
         raise Defect("bad_score")

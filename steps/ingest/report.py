@@ -11,6 +11,7 @@ from steps.core.corpus import corpus_digest
 from steps.ingest.coded_columns import distinct
 from steps.ingest.params import UNLABELLED_QUERIES
 from steps.ingest.rejects import Rejects
+from steps.ingest.robots import OF_FREQUENT_QUERIES, OF_LONG_SESSIONS
 from steps.ingest.source_data import UNLABELLED, Document, Judgement, Query
 
 _SPLITS = ("train", "dev", "test", UNLABELLED)
@@ -84,6 +85,11 @@ def _found(entry: Mapping[str, Any]) -> list[str]:
     if sessions := entry.get("sessions"):
         made = " simulated" if sessions["simulated"] else ""
         found.append(f"{sessions['sessions']:,}{made} sessions with {sessions['clicks']:,} clicks")
+    left_out = entry.get("impressions_left_out", {})
+    if of_sessions := left_out.get(OF_LONG_SESSIONS):
+        found.append(f"{of_sessions:,} impressions of sessions above max_session_impressions left out")
+    if of_queries := left_out.get(OF_FREQUENT_QUERIES):
+        found.append(f"{of_queries:,} impressions of queries above max_query_impressions left out")
     if entry["qrels"].get("test"):
         by = " by clicks" if entry.get("judgements_from_clicks") else ""
         found.append(f"{entry['qrels']['test']:,} test judgements{by}")

@@ -2,10 +2,11 @@
 
 import gzip
 import json
+import re
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, AnyStr
 
 from steps.core.errors import UserError
 
@@ -18,9 +19,37 @@ class Defect(Exception):
         self.reason = reason
 
 
+class Overlong(bytes):
+    """The beginning of a line that is too long to be a row."""
+
+
+LONGEST_LINE = 2**24  # bytes, or characters of CSV and TSV
+_KEPT_OF_OVERLONG = 1000
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+
+
 def plain_or_gzip(folder: Path, name: str) -> Path | None:
-    """`folder/name`, else `folder/name.gz`, else None."""
-    return next((path for path in (folder / name, folder / f"{name}.gz") if path.is_file()), None)
+    """`folder/name`, else `folder/name.gz`, else None; UserError where both are there, and for what is no file."""
+    found = [path for path in (folder / name, folder / f"{name}.gz") if path.exists()]
+    if len(found) > 1:
+        raise UserError(f"{found[0]}: {found[1].name} lies beside it, and which one counts cannot be told; remove one")
+    return regular_file(found[0]) if found else None
+
+
+def regular_file(path: Path) -> Path:
+    """The path; UserError where it is a folder, or a pipe, which could be waited for without end."""
+    if not path.is_file():
+        raise UserError(f"{path}: is not a file; remove or rename it")
+    return path
+
+
+def whole_lines(handle: IO[AnyStr]) -> Iterator[tuple[AnyStr, bool]]:
+    """Lines with their ends, each with whether it is longer than LONGEST_LINE; of such a line only the beginning."""
+    while line := handle.readline(LONGEST_LINE):
+        rest, is_long = line, False
+        while len(rest) == LONGEST_LINE and rest[-1:] not in (b"\n", "\n", "\r"):
+            rest, is_long = handle.readline(LONGEST_LINE), True
+        yield (line[:_KEPT_OF_OVERLONG] if is_long else line), is_long
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
@@ -30,16 +59,21 @@ def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """
     try:
         with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as handle:
-            for number, line in enumerate(handle, start=1):
+            lines: IO[bytes] = handle  # type: ignore[assignment]
+            for number, (line, is_long) in enumerate(whole_lines(lines), start=1):
                 raw = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
-                if raw.strip():
+                if is_long:
+                    yield number, Overlong(raw)
+                elif raw.strip():
                     yield number, raw.rstrip(b"\r\n")
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise UserError(f"{path}: the gzip stream is damaged ({error}); fetch the file again") from None
 
 
 def decode(raw: bytes) -> str:
-    """The row as text; Defect `invalid_utf8`."""
+    """The row as text; Defect `invalid_utf8` or `line_too_long`."""
+    if isinstance(raw, Overlong):
+        raise Defect("line_too_long")
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError:
@@ -47,14 +81,26 @@ def decode(raw: bytes) -> str:
 
 
 def json_object(raw: bytes) -> dict[str, Any]:
-    """The row as a JSON object; Defect `invalid_utf8` or `invalid_json`."""
-    try:
-        value = json.loads(decode(raw))
-    except (ValueError, RecursionError):
-        raise Defect("invalid_json") from None
+    """The row as a JSON object; Defect `invalid_json` or `duplicate_key`, else those of `decode`."""
+    value = json_value(decode(raw), "invalid_json")
     if not isinstance(value, dict):
         raise Defect("invalid_json")
     return value
+
+
+def json_value(text: str, reason: str) -> Any:
+    """What a text spells in JSON; Defect of this reason where it is none, and `duplicate_key`."""
+    try:
+        return json.loads(text, object_pairs_hook=_once)
+    except (ValueError, RecursionError):
+        raise Defect(reason) from None
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise Defect("duplicate_key")  # which one counts cannot be told
+    return found
 
 
 def text_field(row: dict[str, Any], name: str, *, optional: bool = False) -> str:
@@ -74,11 +120,24 @@ def text_field(row: dict[str, Any], name: str, *, optional: bool = False) -> str
 
 
 def id_field(row: dict[str, Any], name: str) -> str:
-    """An id of the row; whole numbers count as text. Defect `bad_id` when it is empty or holds white space."""
+    """An id of the row; whole numbers count as text. Defect `bad_id` when it is no word that can be seen."""
     value = row.get(name)
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
-    text = text_field(row, name)
-    if not text or len(text.split()) != 1:
-        raise Defect("bad_id")  # TREC run files separate their columns by white space
+    return one_word(text_field(row, name))
+
+
+def one_word(text: str) -> str:
+    """An id without white space, by which TREC run files separate their columns; Defect `bad_id`."""
+    if len(text.split()) != 1:
+        raise Defect("bad_id")
+    return visible(text)
+
+
+def visible(text: str) -> str:
+    """An id; Defect `bad_id` when it holds control characters, such as NUL, or nothing that can be seen."""
+    if not text.isprintable() or not text:
+        shown = any(sign.isprintable() and not sign.isspace() for sign in text)
+        if not shown or _CONTROL.search(text):
+            raise Defect("bad_id")
     return text

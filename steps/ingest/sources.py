@@ -70,6 +70,7 @@ def _beir_relevance(source: BeirSource, data: SourceData, key: str, params: Inge
         source.relevance,
         source.relevance_columns,
         key=key,
+        facts=data.facts,
         by_id={query.query_id.removeprefix(prefix): query.query_id for query in data.queries},
         by_text={},
         documents={document.doc_id.removeprefix(prefix): document.doc_id for document in data.documents},

@@ -1,5 +1,6 @@
 """Rows of Parquet, CSV, TSV and JSONL files by column names, read so that one bad row costs one row."""
 
+import csv
 import difflib
 import gzip
 import io
@@ -14,7 +15,7 @@ from steps.core.errors import UserError
 from steps.ingest.delimited import Record, records
 from steps.ingest.parquet_rows import parquet_rows
 from steps.ingest.rejects import Rejects
-from steps.ingest.rows import Defect, json_object, read_lines
+from steps.ingest.rows import Defect, json_object, read_lines, whole_lines
 
 PATTERNS = ("*.parquet", "*.csv", "*.csv.gz", "*.tsv", "*.tsv.gz", "*.jsonl", "*.jsonl.gz")
 PROBED_ROWS = 1000  # a JSONL column that none of the first rows has is a mistake in the column map
@@ -99,7 +100,7 @@ def _delimited(
     try:
         with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as handle:
             text = io.TextIOWrapper(handle, encoding="utf-8-sig", errors="surrogateescape", newline="")  # type: ignore[arg-type]
-            found = records(text, kind)
+            found = records(map(_shortened, whole_lines(text)), kind)
             first = next(found, Record(1, []))
             if first.defect:
                 raise UserError(
@@ -116,6 +117,12 @@ def _delimited(
                     yield Row(record.line, {name: record.fields[place] for name, place in places}, record.fields)
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise UserError(f"{path}: the gzip stream is damaged ({error}); fetch the file again") from None
+
+
+def _shortened(read: tuple[str, bool]) -> str:
+    """The line; in place of one that is too long a field that is, which the format's reader refuses."""
+    line, is_long = read
+    return f"{'x' * (csv.field_size_limit() + 1)}\n" if is_long else line
 
 
 def _json_lines(path: Path, wanted: Mapping[str, str], source: str, rejects: Rejects) -> Iterator[Row]:

@@ -66,6 +66,6 @@ def read_ubi(
         for search_id, number in zip(searches.ids, searches.queries, strict=True):
             names.add(search_id, number)
     data.relevance = log_relevance(
-        source, log, names, documents, key=key, max_reject_ratio=max_reject_ratio, rejects=rejects
+        source, log, names, documents, key=key, facts=data.facts, max_reject_ratio=max_reject_ratio, rejects=rejects
     )
     return data

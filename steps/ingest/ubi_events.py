@@ -12,7 +12,7 @@ from steps.core.progress import progress
 from steps.ingest.log_values import as_id, as_rank
 from steps.ingest.params import UbiSource, iso_seconds
 from steps.ingest.rejects import Rejects
-from steps.ingest.rows import Defect
+from steps.ingest.rows import Defect, json_value
 from steps.ingest.source_files import table_files
 from steps.ingest.table_rows import Row, read_rows
 from steps.ingest.times import Window, unix_seconds
@@ -155,10 +155,7 @@ class _Reader:
 def _object(attributes: Any) -> tuple[str, Any]:
     """The object's id and its ordinal (None where the event has none) of `event_attributes`, a mapping or its JSON."""
     if isinstance(attributes, str) and attributes:
-        try:
-            attributes = json.loads(attributes)
-        except ValueError:
-            raise Defect("wrong_type") from None
+        attributes = json_value(attributes, "wrong_type")
     if not isinstance(attributes, dict):
         raise Defect("missing_field" if attributes is None or attributes == "" else "wrong_type")
     thing, position = attributes.get("object"), attributes.get("position")

@@ -1,6 +1,5 @@
 """The searches of a UBI log (index `ubi_queries`): who asked is ignored, what was asked and shown is kept."""
 
-import json
 from array import array
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,7 +11,7 @@ from steps.core.progress import progress
 from steps.ingest.log_values import as_id, as_text
 from steps.ingest.params import UbiSource
 from steps.ingest.rejects import Rejects
-from steps.ingest.rows import Defect
+from steps.ingest.rows import Defect, json_value
 from steps.ingest.search_log import SearchLog
 from steps.ingest.source_files import table_files
 from steps.ingest.table_rows import Row, read_rows
@@ -174,10 +173,7 @@ def _hits(value: Any) -> dict[str, None]:
     if value is None or value == "":
         return {}
     if isinstance(value, str):
-        try:
-            value = json.loads(value)
-        except ValueError:
-            raise Defect("wrong_type") from None
+        value = json_value(value, "wrong_type")
     if value is None:
         return {}
     if not isinstance(value, list):

@@ -1,5 +1,6 @@
 """The mining report: how many rows of which source, what was left out and why, and examples that a person can judge."""
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
@@ -13,6 +14,7 @@ from steps.mine.keys import mixed
 SAMPLES = 20
 _TERMS = 20
 _SNIPPET = 240  # characters of a document shown in a sample
+_MARKUP = re.compile(r"([\\`*_\[\]<>|#~&])")
 
 Row = dict[str, Any]
 Explain = Callable[[str, Row, Row], str]
@@ -157,12 +159,13 @@ def as_text(report: Mapping[str, Any]) -> str:
             lines += [f"- {row['term']}: {row['associations']:,}" for row in terms]
     lines += ["", f"## {len(report['samples'])} triplets", ""]
     for number, row in enumerate(report["samples"], start=1):
-        via = f" via “{row['via_query']['text']}”" if row["via_query"] else ""
+        via = f" via “{_plain(row['via_query']['text'])}”" if row["via_query"] else ""
         lines += [
-            f"{number}. **{row['query']['text']}**{via} ({row['source'].replace('_', ' ')}, weight {row['weight']:g})",
+            f"{number}. **{_plain(row['query']['text'])}**{via}"
+            f" ({row['source'].replace('_', ' ')}, weight {row['weight']:g})",
             f"   - positive: {_document(row['positive'])}",
             f"   - hard negative: {_document(row['negative'])}",
-            f"   - why: {row['why']}",
+            f"   - why: {_plain(row['why'])}",
         ]
     return "\n".join(lines) + "\n"
 
@@ -181,8 +184,13 @@ def _list(values: Mapping[str, Any], depth: int = 0) -> list[str]:
 
 
 def _document(document: Mapping[str, str]) -> str:
-    content = " ".join(document["content"].split())
-    return f"{document['title']} — {content}" if document["title"] else content
+    title, content = _plain(document["title"]), _plain(document["content"])
+    return f"{title} — {content}" if title else content
+
+
+def _plain(text: str) -> str:
+    """A text of the data on one line, its signs that are Markdown or HTML escaped."""
+    return _MARKUP.sub(r"\\\1", " ".join(text.split()))
 
 
 def _query(row: Row) -> Row:

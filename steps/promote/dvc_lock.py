@@ -5,14 +5,17 @@ from typing import Any
 
 import yaml
 
+from steps.core.params import read_mapping
+
 Stages = dict[str, dict[str, Any]]
 
 
 def lock_stages(path: Path = Path("dvc.lock")) -> Stages:
-    """Stages of dvc.lock with their command, dependencies, params and outputs; none when there is no lock yet."""
-    if not path.is_file():
-        return {}
-    stages: Stages = yaml.safe_load(path.read_text(encoding="utf-8")).get("stages", {})
+    """Stages of dvc.lock with their command, dependencies, params and outputs; none when there is no lock yet.
+
+    UserError for a file that is none, as one with the marks of a merge is.
+    """
+    stages: Stages = read_mapping(path).get("stages", {}) if path.is_file() else {}
     return stages
 
 

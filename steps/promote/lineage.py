@@ -9,9 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-import yaml
-
 from steps.core.errors import UserError
+from steps.core.params import read_mapping
 from steps.promote.dvc_lock import Stages, lock_stages
 from steps.promote.registry import PREFIX, Registry
 
@@ -109,7 +108,7 @@ def _files(registry: Registry, run_id: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as place:
         for name in sorted(names & {"dvc.lock", "params.yaml", "images.lock"}):
             path = registry.fetch(run_id, name, Path(place))
-            parsed[name] = lock_stages(path) if name == "dvc.lock" else yaml.safe_load(path.read_text("utf-8"))
+            parsed[name] = lock_stages(path) if name == "dvc.lock" else read_mapping(path)
     return parsed
 
 

@@ -8,7 +8,7 @@ import faiss
 import numpy as np
 import pyarrow.parquet as pq
 
-from steps.core.errors import UserError
+from steps.core.errors import UserError, exhausted, line
 from steps.core.files import folder_bytes
 from steps.retrieval.fusion import AnyFusion, fuse, pooled
 from steps.serving.checks import (
@@ -207,14 +207,28 @@ class Release:
 def load_release(folder: Path | str, threads: int = 1) -> Release:
     """Load a release after checking all that its manifest claims, and warm it; UserError says what differs.
 
-    Checked: digests of every file; that encoder and index come from one teacher and agree in dim, metric, pooling,
-    normalisation and prompts; numbers of vectors, ids and titles, and of documents of a BM25 index; the embeddings of
-    the probe queries. `threads` are those of one encoding and of one search.
+    Checked: the manifest's checksum, before any other file is opened; digests of every file; that encoder and index
+    come from one teacher and agree in dim, metric, pooling, normalisation and prompts; numbers of vectors, ids and
+    titles, and of documents of a BM25 index; the embeddings of the probe queries. `threads` are those of one encoding
+    and of one search.
     """
     folder = Path(folder)
     if not (folder / "manifest.json").is_file():
         raise UserError(f"{folder}: no release here; run `dvc repro` (or `make demo`) to build it")
     manifest = read_manifest(folder / "manifest.json")
+    if manifest.with_checksum().checksum != manifest.checksum:
+        raise UserError(f"{folder}/manifest.json: was changed after it was written; {REMEDY}")
+    try:
+        return _checked(folder, manifest, threads)
+    except UserError:
+        raise
+    except Exception as error:  # of the libraries that read the files: whoever made these wrote the checksum too
+        said = f"{type(error).__name__}: {line(error)[:200]}"
+        raise exhausted(error) or UserError(f"{folder}: cannot be opened ({said}); {REMEDY}") from error
+
+
+def _checked(folder: Path, manifest: Manifest, threads: int) -> Release:
+    """The release, when all is as its manifest says."""
     check_files(folder, manifest)
     check_settings(folder, manifest)
     release = Release(folder, manifest, threads)
@@ -224,6 +238,4 @@ def load_release(folder: Path | str, threads: int = 1) -> Release:
         for kind in release.kinds(dataset):
             release.index(dataset, kind)
         release.answers(dataset, [probe.text for probe in manifest.probes], vectors, 10)
-    if manifest.with_checksum().checksum != manifest.checksum:
-        raise UserError(f"{folder}/manifest.json: was changed after it was written; {REMEDY}")
     return release

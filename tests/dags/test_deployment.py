@@ -112,3 +112,11 @@ def test_a_run_with_an_end_of_its_own_is_of_the_past() -> None:
 
 def test_a_run_id_becomes_the_name_of_a_folder() -> None:
     assert variables.run_name("scheduled__2026-03-09T03:00:00+00:00") == "scheduled__2026-03-09T03-00-00-00-00"
+
+
+@pytest.mark.parametrize("text", [b"\xff", b"schedule: 2026-02-31", b"[" * 400, b"a: ["])
+def test_a_file_that_is_no_yaml_is_named(text: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "ours.yaml").write_bytes(text)
+    monkeypatch.setenv("SLIMTOWER_DEPLOYMENT", str(tmp_path / "ours.yaml"))
+    with pytest.raises(DeploymentError, match=r"ours\.yaml: not YAML"):
+        read_deployment(DAGS)

@@ -289,7 +289,7 @@ def test_a_log_without_train_queries_names_the_key_and_its_times(tmp_path: Path)
 
 def test_a_log_without_usable_rows_says_what_became_of_them(tmp_path: Path) -> None:
     rows = [shown("a", 0), shown("b", 6, "nowhere"), shown("c", 6, rank=0), shown("d", 6, rank=0)]
-    with pytest.raises(UserError, match=r"1 lie outside of it, rejected rows: bad_rank 2, unknown_document 1;"):
+    with pytest.raises(UserError, match=r"outside_window 1, rejected rows: bad_rank 2, unknown_document 1;"):
         ingest(tmp_path, params(click_log(tmp_path, rows), since="2026-01-03"))
 
 
@@ -305,3 +305,39 @@ def test_a_dev_query_that_spells_a_test_query_of_another_source_is_left_out(tmp_
     assert [row[2] for row in reasons(out)] == ["test_query_text"]
     assert len(rows_of(out, "qrels", "split")) == len(alone["dev"]) - 1 + 2
     assert set(rows_of(out, "impressions", "query_id")) == set(rows_of(out, "queries", "query_id"))
+
+
+@pytest.mark.medium
+def test_robots_neither_train_nor_go_unsaid(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One session of 20,000 clicks; one query that ever new sessions click."""
+    people = [shown(f"query {n}", day, clicked=True) for n in range(4) for day in (0, 6)]
+    people += [shown("only late", 6, clicked=True)]
+    flood = [shown("query 0", 1, f"d{n % 6}", clicked=True) | {"sid": "robot"} for n in range(20_000)]
+    flood += [shown("spam", 1, clicked=True) | {"sid": "robot"}]
+    crowd = [shown("query 1", 2, "d5", clicked=n % 2 == 0) | {"sid": f"crowd {n}"} for n in range(400)]
+    source = click_log(tmp_path, [*people, *flood, *crowd], "log.parquet", max_query_impressions=100)
+    out = ingest(tmp_path, params(source))
+    said = "20,001 impressions of sessions above max_session_impressions left out"
+    assert said in (printed := capsys.readouterr().out)
+    assert "302 impressions of queries above max_query_impressions left out" in printed
+    report = read_json(out / "report.json")["datasets"]["log"]
+    assert (
+        report["impressions_left_out"] | {"of_long_sessions": 20_001, "of_frequent_queries": 302}
+        == (report["impressions_left_out"])
+    )
+    assert report["queries_left_out"]["of_robots_alone"] == 1
+    assert "spam" not in rows_of(out, "queries", "text")
+    texts = dict(rows_of(out, "queries", "query_id", "text"))
+    kept = [
+        row for row in rows_of(out, "impressions", "query_id", "session_id", "clicked") if texts[row[0]] == "query 1"
+    ]
+    assert len(kept) <= 100 and 30 < sum(clicked for *_, clicked in kept) < 70
+    assert not any(session == "log/robot" for session in rows_of(out, "impressions", "session_id"))
+
+
+def test_a_log_of_robots_alone_says_so(tmp_path: Path) -> None:
+    rows = [shown("a", 0, clicked=True) | {"sid": "robot"} for _ in range(1001)]
+    with pytest.raises(
+        UserError, match="no usable impression in the window; left out: outside_window 0, of_long_sessions"
+    ):
+        ingest(tmp_path, params(click_log(tmp_path, rows)))

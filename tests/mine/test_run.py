@@ -261,3 +261,10 @@ def test_a_missing_table_is_named(tmp_path: Path) -> None:
 def test_a_bad_parameter_is_refused(name: str, value: object) -> None:
     with pytest.raises(ValidationError, match=name):
         MineParams(**{**PARAMS, name: value})
+
+
+def test_titles_are_text_in_the_report(tmp_path: Path) -> None:
+    documents = [row | {"title": "<script>\n# **[x](y)**"} for row in DOCUMENTS]
+    out = mine(write_log(tmp_path / "ingest", QUERIES, documents, LOG), tmp_path / "click")
+    report = (out / "report.md").read_text(encoding="utf-8")
+    assert r"\<script\> \# \*\*\[x\](y)\*\*" in report and "<script>" not in report

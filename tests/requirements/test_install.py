@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from pipeline.licences import licences
+
 ROOT = Path(__file__).parents[2]
 # asked for by name where they are missing
 EXTRAS = {"pyspark", "ir_datasets", "peft", "openai", "psycopg", "pgvector", "qdrant_client", "pymilvus"}
@@ -164,3 +166,12 @@ def test_pyspark_comes_with_java_alone(install, tmp_path: Path) -> None:
     assert "without pyspark" in said and "pyspark" not in packages.read_text()
     said, _ = install("run extras test", "java", AT_HOME="+cpu")
     assert "without pyspark" not in said and "pyspark" in packages.read_text()
+
+
+def test_every_locked_package_says_its_licence() -> None:
+    found = dict(licences())
+    assert found.keys() >= {line for line in (ROOT / "requirements/run.lock").read_text().split() if "==" in line}
+    assert {package.split("==")[0] for package, terms in found.items() if terms == "not said"} <= {
+        "huey"
+    }  # it is MIT's
+    assert {terms for package, terms in found.items() if package.startswith(("torch==", "mlflow=="))}

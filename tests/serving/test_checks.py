@@ -198,13 +198,12 @@ def test_an_index_of_other_making_is_refused(copy: Path, field: str) -> None:
 
 def test_probes_that_are_no_numbers_or_none_are_refused(copy: Path) -> None:
     original = (copy / "manifest.json").read_text()
-    edit(
-        copy,
-        ("probes", 0, "exported_vector", 0),
-        lambda container, key: container.__setitem__(key, float("nan")),
-        checked=False,
-    )
-    assert "off by nan" in refused(copy)
+    place: Place = ("probes", 0, "exported_vector", 0)
+    edit(copy, place, lambda container, key: container.__setitem__(key, float("nan")), checked=False)
+    assert "was changed after" in refused(copy)  # nobody can write it with its checksum
+    (copy / "manifest.json").write_text(original)
+    edit(copy, place, lambda container, key: container.__setitem__(key, 9.0), checked=True)
+    assert "off by" in refused(copy)
     (copy / "manifest.json").write_text(original)
     edit(copy, ("probes",), lambda container, key: container.__setitem__(key, []), checked=True)
     assert "no probes" in refused(copy)

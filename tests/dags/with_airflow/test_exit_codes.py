@@ -19,6 +19,7 @@ from fake_cluster import Cluster, ended
 from slimtower_dags import docker_job, tasks
 from slimtower_dags.deployment import read_deployment
 from slimtower_dags.tasks import RunnerTask, make_task
+from slimtower_dags.variables import WRITTEN
 
 Context = Callable[..., dict[str, Any]]
 Run = Callable[[int, dict[str, Any]], dict[str, str]]
@@ -84,11 +85,11 @@ def in_container(task: RunnerTask, folder: Path, monkeypatch: pytest.MonkeyPatch
         created.update(given)
         return {"Id": given["name"]}
 
-    def remove(name: str, force: bool) -> None:
+    def remove(name: str, v: bool, force: bool) -> None:
         if name not in on_engine:
             raise NotFound(name)
         on_engine.remove(name)
-        created["removed"] = force
+        created["removed"] = force and v
 
     engine = SimpleNamespace(
         images=lambda name: pulled,
@@ -108,6 +109,13 @@ def in_container(task: RunnerTask, folder: Path, monkeypatch: pytest.MonkeyPatch
             task.execute(context)
         finally:
             assert created["removed"] is True
+        host = created["host_config"]
+        assert (
+            host["read_only"] is True and host["cap_drop"] == ["ALL"] and host["security_opt"] == ["no-new-privileges"]
+        )
+        assert not host["privileged"] and not host["cap_add"]
+        writable = {mount["Target"]: mount.get("Source") for mount in host["mounts"]}
+        assert writable["/work"] is None and created["environment"].items() >= WRITTEN.items()
         return created["environment"] | {"argv": created["command"]}
 
     return run
@@ -152,8 +160,8 @@ def test_a_container_that_cannot_be_removed_fails_no_task(
     engine: Any = docker_job.ContainerOperator.cli
     kept = engine.remove_container
 
-    def busy(name: str, force: bool) -> None:
-        kept(name, force)
+    def busy(name: str, v: bool, force: bool) -> None:
+        kept(name, v, force)
         raise APIError("500 Server Error: container is in use")
 
     engine.remove_container = busy
@@ -240,7 +248,7 @@ def test_a_container_is_gone_before_airflow_kills_the_worker(
     job.stop()  # nothing was started
     asked: list[Any] = []
 
-    def gone(name: str, force: bool) -> None:
+    def gone(name: str, v: bool, force: bool) -> None:
         asked.append((name, force))
         raise NotFound(name)
 

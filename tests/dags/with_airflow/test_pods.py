@@ -13,6 +13,7 @@ from kubernetes.client import ApiClient, ApiException
 from kubernetes.client import models as k8s
 from slimtower_dags.deployment import read_deployment
 from slimtower_dags.tasks import RunnerTask, make_task
+from slimtower_dags.variables import WRITTEN
 
 Context = Callable[..., dict[str, Any]]
 TaskOf = Callable[[str], RunnerTask]
@@ -55,7 +56,7 @@ def test_a_gpu_stage_asks_for_gpus_shared_memory_and_gpu_nodes(pod_of: Callable[
     ]
     volumes = {volume.name: volume for volume in spec.volumes}
     mounts = {mount.mount_path: mount.name for mount in container.volume_mounts}
-    assert mounts == {"/cache": "cache", "/work": "work", "/dev/shm": "shm"}
+    assert mounts == {"/cache": "cache", "/work": "work", "/dev/shm": "shm", "/tmp": "tmp"}
     assert (volumes["shm"].empty_dir.medium, volumes["shm"].empty_dir.size_limit) == ("Memory", "16384Mi")
     assert volumes["cache"].persistent_volume_claim.claim_name == "slimtower-cache"
     variables = {one.name: one.value for one in container.env}
@@ -84,6 +85,10 @@ def test_secrets_come_by_reference_and_pods_run_without_privileges(
     assert [one.secret_ref.name for one in pod.spec.containers[0].env_from] == ["slimtower-s3", "slimtower-mlflow"]
     assert "secret-value" not in str(pod)
     assert pod.spec.security_context.run_as_non_root is True
+    own = pod.spec.containers[0].security_context
+    assert own.read_only_root_filesystem is True and own.allow_privilege_escalation is False
+    assert own.capabilities.drop == ["ALL"] and not own.capabilities.add and not own.privileged
+    assert {one.name: one.value for one in pod.spec.containers[0].env}.items() >= WRITTEN.items()
     assert pod.spec.automount_service_account_token is False
     assert pod.spec.restart_policy == "Never"
     assert pod.metadata.namespace == "retraining"

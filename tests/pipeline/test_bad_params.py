@@ -1,0 +1,125 @@
+"""Wrong settings, hundreds of them: params.yaml and recipes are right, or one clear line says what is wrong."""
+
+from collections.abc import Iterator
+from itertools import cycle
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from pipeline.params import check_params
+from pipeline.recipe import laid_over, worktree
+from steps.core.errors import UserError, line
+from steps.core.params import load_students, parse_mapping, read_mapping
+from steps.promote.dvc_lock import lock_stages
+
+WHOLE = read_mapping(Path("params.yaml"))
+BAD: list[Any] = [
+    None, True, -1, 0, 10**30, 1.5, float("nan"), float("inf"), "", " ", "x", "../x", "/x", "\0", "x" * 5000, "\u200b",
+    [], [None], ["x"], [[]], {}, {"x": 1}, {1: 2}, {"": {"": ""}},
+]  # fmt: skip
+TEXTS = [
+    b"", b"\xff", b"\xff\xfea\0", b"a", b"[]", b"- 1", b"a: [", b"a: b: c", b"\ta: 1", b"%", b"&a [*a]", b"a: *b",
+    b"!!python/object:os.x {}", b"a: 2025-02-31", b"a: " + b"9" * 5000, b"[" * 400, b"a: {" * 400, b"? [1]\n: 2",
+    b"? {a: 1}\n: 2", b"\0", b"a: 1\n---\nb: 2", b"ingest: &x {sources: *x}", b"ingest: {seed: 2025-02-31T99:00:00Z}",
+    b"1: 2", b"null: 1", b"ingest: {1: {2: 3}}", b"{}",
+]  # fmt: skip
+FREE = {"student", "teacher", "ranker", "floors", "min_relevance", "slices"}  # mappings whose keys are names
+LAUGHS = "\n".join(["a0: &a0 [x, x]", *(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}, *a{n - 1}]" for n in range(1, 40))])
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Every key and place of a list below a value."""
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, below in items:
+        yield (*path, key)
+        yield from places(below, (*path, key))
+
+
+def replaced(value: Any, path: tuple[Any, ...], bad: Any) -> Any:
+    """A copy with something else at a path."""
+    if not path:
+        return bad
+    copy = dict(value) if isinstance(value, dict) else list(value)
+    copy[path[0]] = replaced(copy[path[0]], path[1:], bad)
+    return copy
+
+
+def refused(params: Any) -> bool:
+    """Whether params are refused, which only an error of ours may do."""
+    try:
+        check_params(params, "params.yaml")
+    except UserError as error:
+        assert "params.yaml" in line(error) and len(line(error)) < 5000
+        return True
+    return False
+
+
+@pytest.mark.medium
+def test_a_wrong_value_anywhere_is_one_line() -> None:
+    values, outcomes = cycle(BAD), []
+    for path in places(WHOLE):
+        outcomes += [refused(replaced(WHOLE, path, next(values))) for _ in range(2)]
+    assert len(outcomes) > 500 and sum(outcomes) > len(outcomes) / 2
+
+
+@pytest.mark.medium
+def test_an_unknown_key_anywhere_is_named() -> None:
+    mappings = [path for path in places(WHOLE) if isinstance(_at(path), dict) and path[-1] not in FREE]
+    assert len(mappings) > 20
+    unrefused = [path for path in mappings if not refused(replaced(WHOLE, path, {**_at(path), "no_such_key": 1}))]
+    assert unrefused == []
+
+
+def _at(path: tuple[Any, ...]) -> Any:
+    value: Any = WHOLE
+    for key in path:
+        value = value[key]
+    return value
+
+
+@pytest.mark.parametrize("text", TEXTS, ids=range(len(TEXTS)))
+def test_a_file_that_holds_no_params_is_one_line(text: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "params.yaml"
+    path.write_bytes(text)
+    with pytest.raises(UserError):
+        check_params(read_mapping(path), str(path))
+    with pytest.raises(UserError):
+        load_students(path)
+    with pytest.raises(UserError):
+        check_params(laid_over(WHOLE, text.decode("latin-1") + "\nno_such_section: 1", {}, path), str(path))
+
+
+def test_a_folder_and_aliases_without_end_are_one_line(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="must be a file"):
+        read_mapping(tmp_path)
+    with pytest.raises(UserError) as caught:
+        check_params(parse_mapping(f"{LAUGHS}\ningest: *a39", "params.yaml"), "params.yaml")
+    assert len(line(caught.value)) < 5000
+
+
+@pytest.mark.parametrize("recipe", sorted(Path("recipes").glob("*.yaml")), ids=lambda path: path.stem)
+def test_a_recipe_with_a_wrong_value_is_one_line(recipe: Path) -> None:
+    given = dict.fromkeys(("DATA", "UNLABELLED", "RELEVANCE"), "x")
+    text = recipe.read_text(encoding="utf-8")
+    change = yaml.safe_load("\n".join(line for line in text.split("\n") if "${" not in line))
+    for path, bad in zip(list(places(change))[:12], cycle([{"x": 1}, [[]], "\0"]), strict=False):
+        assert refused(laid_over(WHOLE, yaml.safe_dump(replaced(change, path, bad)), given, recipe)) in (True, False)
+
+
+@pytest.mark.parametrize("text", [b"", b"<<<<<<< HEAD\nstages:\n", b"\xff", b"[]", b"stages: {a: 2025-02-31}"])
+def test_a_lock_that_is_none_is_one_line(text: bytes, tmp_path: Path) -> None:
+    (tmp_path / "dvc.lock").write_bytes(text)
+    with pytest.raises(UserError, match=r"dvc\.lock"):
+        lock_stages(tmp_path / "dvc.lock")
+
+
+def test_a_recipes_name_leads_to_no_other_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of `...yaml` the name is `..`, and its worktree would be the project itself."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "kept").write_text("kept")
+    for name in ("..", ".", "a b"):
+        with pytest.raises(UserError, match="recipe"):
+            worktree(tmp_path, name)
+    assert [path.name for path in tmp_path.iterdir() if not path.name.startswith("slimtower-cache")] == ["kept"]
