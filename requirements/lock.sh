@@ -1,7 +1,7 @@
 #!/bin/sh
 # Resolve pyproject.toml anew and write the locks of requirements/: `make lock`.
 #
-# run.lock is what running needs. extras.lock is what Spark, ir_datasets and LoRA add to it, test.lock what tests, lint and
+# run.lock is what running needs. extras.lock is what Spark, ir_datasets, LoRA and vector engines add to it, test.lock what tests, lint and
 # MLflow's login add to both. The three come from one installation. Their torch has no local version, so that any build
 # of it satisfies the lock.
 # gpu.lock holds the pins of run.lock and what CUDA adds on x86-64 Linux, from the registry's metadata alone: no machine with
@@ -21,7 +21,7 @@ names() {
 	"$pip" freeze --exclude slimtower | sed 's/==.*/==/'
 }
 names >"$folder/run.names"
-"$pip" install --quiet ${CONSTRAINTS:+-c "$CONSTRAINTS"} ".[cpu,ir-datasets,lora,spark]"
+"$pip" install --quiet ${CONSTRAINTS:+-c "$CONSTRAINTS"} ".[cpu,engines,ir-datasets,lora,spark]"
 names >"$folder/extras.names"
 "$pip" install --quiet ${CONSTRAINTS:+-c "$CONSTRAINTS"} ".[cpu,dev]"
 "$pip" freeze --exclude slimtower | grep -v '^nvidia-\|^cuda-\|^triton' | sed 's/+cpu//' >"$folder/all"
