@@ -26,7 +26,8 @@ class Milvus:
 
         logging.getLogger("pymilvus").setLevel(logging.CRITICAL)  # what fails is raised as well
         self.types = DataType
-        if "://" not in uri:
+        self.file = "" if "://" in uri else uri
+        if self.file:
             Path(uri).parent.mkdir(parents=True, exist_ok=True)
         self.client: Any = MilvusClient(uri, token=os.environ.get("MILVUS_TOKEN", ""))
         self._loaded: set[str] = set()
@@ -130,8 +131,12 @@ class Milvus:
         self._loaded.discard(name)
 
     def close(self) -> None:
-        """Close the client."""
+        """Close the client; a file too, for other processes."""
         self.client.close()
+        if self.file:
+            from milvus_lite.server_manager import server_manager_instance
+
+            server_manager_instance.release_server(self.file)
 
     def _index(self, kind: str, settings: dict[str, int]) -> Any:
         wanted = self.client.prepare_index_params()
