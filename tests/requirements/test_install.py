@@ -13,7 +13,8 @@ import pytest
 import yaml
 
 ROOT = Path(__file__).parents[2]
-EXTRAS = {"pyspark", "ir_datasets", "peft"}  # asked for by name where they are missing
+# asked for by name where they are missing
+EXTRAS = {"pyspark", "ir_datasets", "peft", "psycopg", "pgvector", "qdrant_client", "pymilvus", "milvus_lite"}
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 
 
