@@ -15,7 +15,7 @@ from steps.serving.release import Hit
 
 _NOTE = "slimtower"  # key of a collection's properties
 _LONGEST = 65535  # bytes of a VARCHAR
-_METRICS = {"IP": "inner_product", "COSINE": "cosine"}
+_METRICS = {"IP": "inner_product", "COSINE": "cosine", "L2": "l2"}
 
 
 class Milvus:
@@ -96,7 +96,11 @@ class Milvus:
         """The stored vectors of these ids."""
         self._load(name)
         doc, _, vector, _ = self._fields(name)
-        found = self.client.query(name, filter=f"{doc} in {json.dumps(list(ids))}", output_fields=[doc, vector])
+        fields = self.client.describe_collection(name)["fields"]
+        text = any(field["name"] == doc and field["type"] == self.types.VARCHAR for field in fields)
+        wanted = list(ids) if text else [int(one) for one in ids if one.isdecimal()]
+        condition = f"{doc} in {json.dumps(wanted, ensure_ascii=False)}"
+        found = self.client.query(name, filter=condition, output_fields=[doc, vector])
         return {str(row[doc]): np.asarray(row[vector], dtype=np.float32) for row in found}
 
     def shape(self, name: str) -> Shape:
@@ -160,6 +164,7 @@ class Milvus:
         vectors = [field["name"] for field in fields if field["type"] == self.types.FLOAT_VECTOR]
         vector = one_field(vectors, ["vector", "embedding", *vectors], name, "field of type FLOAT_VECTOR")
         doc = one_field(names, ["id", "doc_id"], name, "field of document ids")
-        metric = str(self.client.describe_index(name, vector)["metric_type"])
+        indexes = [self.client.describe_index(name, index) for index in self.client.list_indexes(name)]
+        metric = next((str(index["metric_type"]) for index in indexes if index["field_name"] == vector), "")
         self._known[name] = doc, "title" if "title" in names else "", vector, metric
         return self._known[name]

@@ -13,7 +13,7 @@ from steps.deploy.engine import Graph, Rows, Shape
 from steps.serving.release import Hit
 
 _NOTE = "slimtower"  # key of a collection's metadata
-_METRICS = {"Dot": "inner_product", "Cosine": "cosine"}
+_METRICS = {"Dot": "inner_product", "Cosine": "cosine", "Euclid": "l2"}
 _LOOK_S = 0.5
 
 
@@ -23,7 +23,7 @@ class Qdrant:
     def __init__(self, uri: str) -> None:
         from qdrant_client import QdrantClient, models
 
-        self.models = models
+        self.models: Any = models
         self.local = "://" not in uri
         self.client: Any = (
             QdrantClient(path=uri)
@@ -89,7 +89,8 @@ class Qdrant:
         points, _ = self.client.scroll(
             name, wanted, limit=2 * len(ids), with_vectors=True, with_payload=["id", "doc_id"]
         )
-        return {_id(point): np.asarray(point.vector, dtype=np.float32) for point in points}
+        found = {_id(point): np.asarray(point.vector, dtype=np.float32) for point in points}
+        return {doc: found[doc] for doc in ids if doc in found}  # our own numbers are rows, and no ids
 
     def shape(self, name: str) -> Shape:
         """What the collection's configuration says."""

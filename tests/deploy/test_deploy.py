@@ -181,10 +181,12 @@ def test_only_an_encoder_that_belongs_to_the_index_is_let_in(released: Path, ret
             with pytest.raises(UserError, match=message):
                 _check(engine, name, folder)
         engine.create("others", 32)
-        engine.upsert("others", _rows(release, ONE, own)._replace(ids=[f"x{n}" for n in range(32)]))
+        engine.upsert("others", _rows(release, ONE, own)._replace(ids=[str(31 - n) for n in range(32)]))
         engine.build("others", Graph(4, 40))
         with pytest.raises(UserError, match="has 0 of 20 sampled documents"):
             _check(engine, "others", folder)
+        stored = engine.vectors("others", ["0", "1"])  # an id may be the number of another row
+        assert np.allclose([stored["0"], stored["1"]], own[[31, 30]], atol=1e-6) and len(stored) == 2
         with pytest.raises(UserError, match="no such"):
             _check(engine, "gone", folder)
 
