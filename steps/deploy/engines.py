@@ -11,7 +11,7 @@ from steps.deploy.postgres import Postgres
 from steps.deploy.qdrant import Qdrant
 
 _TARGETS = (
-    "postgresql://user@host/database (pgvector), http(s)://host:6333 (Qdrant), milvus+http(s)://host:19530 (Milvus),"
+    "postgresql://host/database (pgvector), http(s)://host:6333 (Qdrant), milvus+http(s)://host:19530 (Milvus),"
     " a file <name>.db (Milvus Lite) or qdrant:<folder> (the local mode of Qdrant's client)"
 )
 _CLIENTS = {"psycopg", "pgvector", "qdrant_client", "pymilvus", "milvus_lite", "grpc", "httpx", "httpcore"}

@@ -1,20 +1,15 @@
 """What the commands choose, print and refuse."""
 
 import builtins
-import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 import yaml
-from engines import PARAMS
 
 from steps.core.errors import TransientError, UserError
-from steps.core.files import folder_digest, write_json
-from steps.core.tracking import client
 from steps.deploy import run as commands
 from steps.deploy.belonging import EF, tune
-from steps.deploy.champion import read_champion
 from steps.deploy.contents import Asked
 from steps.deploy.deployment import alias_of
 from steps.deploy.engines import opened
@@ -80,46 +75,3 @@ def test_the_smallest_ef_that_reaches_the_target_is_chosen() -> None:
     asked = Asked(np.zeros((1, 2)), "dev queries", [frozenset(map(str, range(10)))], 1.0)
     assert tune(Rising(10), "x", asked, 0.6) == (EF[2], 0.6, True)
     assert tune(Rising(7), "x", asked, 0.9) == (EF[3], 0.7, False)  # out of reach: no more than it brings
-
-
-def register(name: str, student: str, release: Path) -> None:
-    """Make a release the champion."""
-    api = client()
-    api.create_registered_model(name)
-    tags = {"slimtower.student": student, "slimtower.release": folder_digest(release)}
-    made = api.create_model_version(name, str(release), tags=tags)
-    api.set_registered_model_alias(name, "champion", made.version)
-
-
-@pytest.mark.medium
-@pytest.mark.filterwarnings("ignore")
-def test_the_champion_is_deployed_and_a_disagreement_is_told(
-    released: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    pytest.importorskip("qdrant_client")
-    root, to = tmp_path / "project", f"qdrant:{tmp_path / 'qdrant'}"
-    for part in ("models/release", "data/ingest"):
-        shutil.copytree(released / part, root / part)
-    write_json(root / "reports/metrics.json", {"choice": {"student": "static"}})
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
-
-    assert read_champion("retriever") is None and not (tmp_path / "mlflow.db").exists()
-    commands.run(root, to, "retriever", "", [], PARAMS)
-    said = capsys.readouterr().out
-    assert "retriever_one at qdrant:" in said and "answers for static" in said and "32 put in now" in said
-    assert "retriever_two finds 100.00% of the exact top 10 with m 4 and ef 16" in said
-    assert "MLflow has no champion of retriever to agree with" in said
-
-    register("retriever", "2l", root / "models/release/2l")
-    commands.run(root, to, "retriever", "", [], PARAMS)
-    said = capsys.readouterr().out
-    assert "answers for 2l" in said and "0 put in now, was static" in said and "they agree" in said
-    commands.run_rollback(root, to, "retriever", ["one"])
-    said = capsys.readouterr().out
-    assert "answers for static" in said and "version 1 (2l), another release than this static: they DISAGREE" in said
-    commands.run_encoder_only(root, to, "retriever", "2l", [], "", PARAMS)
-    assert capsys.readouterr().out.count("belong together: ef 16 finds 100.00%") == 2
-    with pytest.raises(UserError, match="holds no index of 'three'"):
-        commands.run(root, to, "retriever", "", ["three"], PARAMS)
-    with pytest.raises(UserError, match="nothing of other is deployed there"):
-        commands.run_rollback(root, to, "other", [])

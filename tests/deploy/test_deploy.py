@@ -1,6 +1,7 @@
-"""Releases in real engines: the same hits, flips and rollbacks under queries, and runs that were killed."""
+"""Releases in real engines: the same hits, flips and rollbacks under queries, runs that were killed, what is told."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,7 +15,11 @@ import pytest
 from engines import PARAMS, ndcg, put
 
 from steps.core.errors import UserError
+from steps.core.files import folder_digest, write_json
+from steps.core.tracking import client
+from steps.deploy import run as commands
 from steps.deploy.belonging import check_encoder
+from steps.deploy.champion import read_champion
 from steps.deploy.contents import asked, recall
 from steps.deploy.deployment import deployed, roll_back
 from steps.deploy.engine import Engine, Graph, Rows, read_record
@@ -160,6 +165,7 @@ def _check(engine: Engine, name: str, folder: Path, margin: float = PARAMS.margi
     return check_encoder(engine, name, release, ONE, queries, target=0.99, margin=margin, sample=20)
 
 
+@pytest.mark.slow
 def test_only_an_encoder_that_belongs_to_the_index_is_let_in(released: Path, retitled: Path, to: str) -> None:
     folder = released / "models/release/static"
     with opened(to) as engine:
@@ -216,3 +222,45 @@ def test_documents_of_equal_score_count_alike() -> None:
     assert recall([["a", "b"]], [frozenset("abc")]) == pytest.approx(2 / 3)
     many = frozenset(str(n) for n in range(12))  # three share the tenth place
     assert recall([[str(n) for n in range(2, 12)]], [many]) == 1.0
+
+
+def register(name: str, student: str, release: Path) -> None:
+    """Make a release the champion."""
+    api = client()
+    api.create_registered_model(name)
+    tags = {"slimtower.student": student, "slimtower.release": folder_digest(release)}
+    made = api.create_model_version(name, str(release), tags=tags)
+    api.set_registered_model_alias(name, "champion", made.version)
+
+
+@pytest.mark.slow
+def test_the_champion_is_deployed_and_a_disagreement_is_told(
+    released: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("qdrant_client")
+    root, to = tmp_path / "project", f"qdrant:{tmp_path / 'qdrant'}"
+    for part in ("models/release", "data/ingest"):
+        shutil.copytree(released / part, root / part)
+    write_json(root / "reports/metrics.json", {"choice": {"student": "static"}})
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
+
+    assert read_champion("retriever") is None and not (tmp_path / "mlflow.db").exists()
+    commands.run(root, to, "retriever", "", [], PARAMS)
+    said = capsys.readouterr().out
+    assert "retriever_one at qdrant:" in said and "answers for static" in said and "32 put in now" in said
+    assert "retriever_two finds 100.00% of the exact top 10 with m 4 and ef 16" in said
+    assert "MLflow has no champion of retriever to agree with" in said
+
+    register("retriever", "2l", root / "models/release/2l")
+    commands.run(root, to, "retriever", "", [], PARAMS)
+    said = capsys.readouterr().out
+    assert "answers for 2l" in said and "0 put in now, was static" in said and "they agree" in said
+    commands.run_rollback(root, to, "retriever", ["one"])
+    said = capsys.readouterr().out
+    assert "answers for static" in said and "version 1 (2l), another release than this static: they DISAGREE" in said
+    commands.run_encoder_only(root, to, "retriever", "2l", [], "", PARAMS)
+    assert capsys.readouterr().out.count("belong together: ef 16 finds 100.00%") == 2
+    with pytest.raises(UserError, match="holds no index of 'three'"):
+        commands.run(root, to, "retriever", "", ["three"], PARAMS)
+    with pytest.raises(UserError, match="nothing of other is deployed there"):
+        commands.run_rollback(root, to, "other", [])
