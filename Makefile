@@ -1,14 +1,14 @@
 # Commands people type. Everything runs in .venv, made from requirements/run.lock; tests add extras.lock and test.lock.
 PYTHON  ?= python3
 VENV    := .venv
-export Q RELEASE MODEL PORT WORKERS LOG RECIPE STAGES STUDENT DATA UNLABELLED RELEVANCE TEST_FROM SIMULATED SINCE UNTIL TABLE ONLY SEEDS
+export Q RELEASE MODEL PORT WORKERS LOG RECIPE STAGES STUDENT DATA UNLABELLED RELEVANCE TEST_FROM SIMULATED SINCE UNTIL TABLE ONLY SEEDS TO
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 export HF_HUB_DISABLE_TELEMETRY := 1
 export DVC_NO_ANALYTICS := true
 export MLFLOW_DISABLE_TELEMETRY := true
 export ORT_DISABLE_TELEMETRY := 1
 
-.PHONY: help setup setup-all demo run search serve test-fast test test-slow test-faults lint docs promote rollback bench-mine bench-serving bench-gate bench-release bench-distill-speed bench-distill bench-teachers bench-collapse test-integration images sbom licences lock mlflow airflow test-dags clean
+.PHONY: help setup setup-all demo run search serve test-fast test test-slow test-faults lint docs promote rollback deploy bench-mine bench-serving bench-gate bench-release bench-distill-speed bench-distill bench-teachers bench-collapse test-integration images sbom licences lock mlflow airflow test-dags clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -74,6 +74,9 @@ promote: setup ## make a release the champion if it is no worse: make promote [S
 
 rollback: setup ## let the previous champion serve again, encoder and index together
 	@python -m steps.promote --rollback
+
+deploy: setup ## a release in a vector engine: make deploy TO=postgresql://... [STUDENT=2l] [DEPLOY_FLAGS=--rollback] (docs/engines.md)
+	@python -m steps.deploy --to "$${TO:-models/engine.db}" --student "$$STUDENT" $(DEPLOY_FLAGS)
 
 bench-release: setup ## what the forms of released encoders lose, five seeds, after `make demo` (20 minutes)
 	@python -m bench.release_forms

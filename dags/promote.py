@@ -1,4 +1,7 @@
-"""DAG `promote`: a new release becomes the champion if the gate approves, and a person before it where asked to."""
+"""DAG `promote`: a new release becomes the champion if the gate approves, and a person before it where asked to.
+
+Where the deployment names a vector engine, the champion is deployed there after that.
+"""
 
 from datetime import timedelta
 from pathlib import Path
@@ -45,3 +48,6 @@ with DAG(
         before >> approval
         before = approval
     before >> promote
+    if deployment.promote.deploy_to:
+        more = {"SLIMTOWER_RUN": run, "SLIMTOWER_DEPLOY_TO": deployment.promote.deploy_to}
+        promote >> make_task(deployment, "deploy", image="deploy", more=more)

@@ -12,7 +12,7 @@ from slimtower_dags.tasks import PROJECT, make_task
 
 deployment = read_deployment(Path(__file__).parent)
 graph = read_graph(PROJECT, deployment.recipe)
-deployment.check_steps(graph.steps | {"begin", "publish", "promote", "rollback"})
+deployment.check_steps(graph.steps | {"begin", "publish", "promote", "deploy", "rollback"})
 
 schedule = [LOG_PARTITIONS]
 if deployment.schedule:

@@ -7,6 +7,7 @@ from typing import Any
 from steps.candidates.params import CandidatesParams
 from steps.core.errors import UserError
 from steps.core.params import PARAMS, Strict, read_mapping, validated
+from steps.deploy.params import DeployParams
 from steps.distill.losses.pair import PairLoss
 from steps.distill.params import DistillParams
 from steps.embed.params import EmbedParams
@@ -42,6 +43,7 @@ class Params(Strict):
     release: ReleaseParams
     evaluate: EvaluateParams
     promote: PromoteParams
+    deploy: DeployParams
 
 
 def load_params(path: Path = PARAMS) -> Params:

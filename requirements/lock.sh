@@ -1,8 +1,8 @@
 #!/bin/sh
 # Resolve pyproject.toml anew and write the locks of requirements/: `make lock`.
 #
-# run.lock is what running needs. extras.lock is what Spark, ir_datasets, LoRA and OpenAI's client add to it, test.lock what tests, lint and
-# MLflow's login add to both. The three come from one installation. Their torch has no local version, so that any build
+# run.lock is what running needs. extras.lock is what Spark, ir_datasets, LoRA, OpenAI's client and vector engines add to
+# it, test.lock what tests, lint and MLflow's login add to both. The three come from one installation. Their torch has no local version, so that any build
 # of it satisfies the lock.
 # gpu.lock holds the pins of run.lock and what CUDA adds on x86-64 Linux, from the registry's metadata alone: no machine with
 # a GPU is needed. Its `torch===` refuses a CPU build, which `==` would prefer. What was tried of it: that it resolves,
@@ -21,7 +21,7 @@ names() {
 	"$pip" freeze --exclude slimtower | sed 's/==.*/==/'
 }
 names >"$folder/run.names"
-"$pip" install --quiet ${CONSTRAINTS:+-c "$CONSTRAINTS"} ".[pipeline,endpoint,ir-datasets,lora,spark]"
+"$pip" install --quiet ${CONSTRAINTS:+-c "$CONSTRAINTS"} ".[pipeline,endpoint,engines,ir-datasets,lora,spark]"
 names >"$folder/extras.names"
 "$pip" install --quiet ${CONSTRAINTS:+-c "$CONSTRAINTS"} ".[dev]"
 "$pip" freeze --exclude slimtower | grep -v '^nvidia-\|^cuda-\|^triton' | sed 's/+cpu//' >"$folder/all"

@@ -63,6 +63,7 @@ class Promotion:
 
     approval: bool
     approval_hours: float
+    deploy_to: str
 
 
 @dataclass(frozen=True)

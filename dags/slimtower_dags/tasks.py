@@ -78,7 +78,7 @@ def make_task(
 
     Args:
         deployment: the settings.
-        what: begin, publish, promote, rollback or the address of a stage.
+        what: begin, publish, promote, deploy, rollback or the address of a stage.
         image: the step whose image holds what the task needs.
         more: variables besides those of every task.
         kwargs: for Airflow's operator.

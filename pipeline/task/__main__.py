@@ -1,4 +1,4 @@
-"""`python -m pipeline.task WHAT`: a scheduled run's begin, stage of dvc.yaml, publish, promote or rollback.
+"""`python -m pipeline.task WHAT`: a scheduled run's begin, stage of dvc.yaml, publish, promote, deploy or rollback.
 
 Tasks share nothing but the remote (run_store.py says what lies there) and an MLflow server. Each clones the project at
 the commit that `begin` fixed and exits with 0 done, 99 nothing to do, 3 wrong data or settings, 75 try again, 137
@@ -14,14 +14,14 @@ import time
 from types import FrameType
 
 from pipeline.task.begin import begin
-from pipeline.task.promote import promote, rollback
+from pipeline.task.promote import deploy, promote, rollback
 from pipeline.task.publish import publish
 from pipeline.task.run import TaskRun
 from pipeline.task.stage import run_stage
 from steps.core.errors import EXIT_NOTHING, TransientError, UserError, exhausted, guarded, line
 
 _PASSING = {errno.EAGAIN, errno.EIO, errno.ESTALE, errno.ETIMEDOUT}  # of folders on a network, most of them
-_WHAT = {"begin": begin, "publish": publish, "promote": promote, "rollback": rollback}
+_WHAT = {"begin": begin, "publish": publish, "promote": promote, "deploy": deploy, "rollback": rollback}
 
 
 def main() -> None:

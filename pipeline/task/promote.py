@@ -1,5 +1,6 @@
-"""Promotion and rollback as tasks: in a clone at the published run's commit, with its params, lock and releases."""
+"""Promotion, deployment and rollback as tasks: in a clone at the published run's commit, as it was published."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -8,14 +9,23 @@ from pipeline.task.run import BEGIN, TaskRun, lay_files, read_json
 from pipeline.task.workspace import Workspace
 from steps.core.errors import UserError
 
-_NEEDED = {"ingest", "release", "evaluate"}  # stages whose outputs steps.promote reads
+_NEEDED = {"ingest", "release", "evaluate"}  # stages whose outputs steps.promote and steps.deploy read
 
 
 def promote(run: TaskRun) -> int:
     """`python -m steps.promote` on what the run SLIMTOWER_RUN published; returns its exit code."""
     with _published(run) as (place, begun):
-        place.dvc("pull", *(name for name in begun["stages"] if name.partition("@")[0] in _NEEDED))
+        _pull(place, begun)
         return place.python("steps.promote", **_origin(begun)).exit_code
+
+
+def deploy(run: TaskRun) -> int:
+    """`python -m steps.deploy` to SLIMTOWER_DEPLOY_TO, of the champion where that run released it; its exit code."""
+    if not (to := os.environ.get("SLIMTOWER_DEPLOY_TO")):
+        raise UserError("SLIMTOWER_DEPLOY_TO: not set; give the vector engine, as TO of `make deploy`")
+    with _published(run) as (place, begun):
+        _pull(place, begun)
+        return place.python("steps.deploy", "--to", to).exit_code
 
 
 def rollback(run: TaskRun) -> int:
@@ -33,6 +43,10 @@ def _published(run: TaskRun) -> Iterator[tuple[Workspace, dict[str, Any]]]:
     with run.workspace(begun["commit"]) as place:
         lay_files(run.store, folder, place)
         yield place, begun
+
+
+def _pull(place: Workspace, begun: dict[str, Any]) -> None:
+    place.dvc("pull", *(name for name in begun["stages"] if name.partition("@")[0] in _NEEDED))
 
 
 def _origin(begun: dict[str, Any]) -> dict[str, str]:

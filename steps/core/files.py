@@ -89,6 +89,14 @@ def sha256_file(path: Path) -> str:
         return hashlib.file_digest(handle, "sha256").hexdigest()
 
 
+def folder_digest(folder: Path) -> str:
+    """Hex sha256 over the names and contents of all files below a folder."""
+    total = hashlib.sha256()
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        total.update(f"{path.relative_to(folder).as_posix()}\n{sha256_file(path)}\n".encode())
+    return total.hexdigest()
+
+
 def folder_bytes(folder: Path) -> int:
     """Total size of the files below a folder, in bytes."""
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())

@@ -1,6 +1,5 @@
 """The candidate: one student's release with what the last evaluation measured of it."""
 
-import hashlib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from steps.core.errors import UserError
-from steps.core.files import folder_bytes, read_json, sha256_file
+from steps.core.files import folder_bytes, folder_digest, read_json
 from steps.core.tables import read_table
 from steps.promote.evidence import MEASURE, Evaluation, Evidence
 from steps.promote.params import Policy
@@ -97,7 +96,7 @@ def read_candidate(student: str, reports: Path, releases: Path, evaluation: Eval
     release = releases / student
     served = read_served(student, release)
     evidence = Evidence(
-        release=release_digest(release),
+        release=folder_digest(release),
         evaluation=evaluation,
         datasets=served.datasets,
         values=_test_values(reports, served),
@@ -105,14 +104,6 @@ def read_candidate(student: str, reports: Path, releases: Path, evaluation: Eval
         index_bytes=index_bytes(release),
     )
     return Candidate(student, release, evidence)
-
-
-def release_digest(folder: Path) -> str:
-    """Hex sha256 over the names and contents of all files of a release."""
-    total = hashlib.sha256()
-    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
-        total.update(f"{path.relative_to(folder).as_posix()}\n{sha256_file(path)}\n".encode())
-    return total.hexdigest()
 
 
 def index_bytes(release: Path) -> int:

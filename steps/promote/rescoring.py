@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 
 from steps.core.errors import TransientError, UserError
+from steps.core.files import folder_digest
 from steps.core.judged import JudgedSet
 from steps.core.measures import ndcg_at_10
-from steps.promote.candidate import index_bytes, release_digest
+from steps.promote.candidate import index_bytes
 from steps.promote.evidence import Evaluation, Evidence
 
 _DEPTH = 1000  # hits a query, as the evaluation takes them: equal scores at the cut are ordered among all of these
@@ -32,7 +33,7 @@ def rescore(folder: Path, evaluation: Evaluation, judged: Sequence[JudgedSet], p
     found = _search(folder, judged)
     hits = {answer["dataset"]: answer["hits"] for answer in found["answers"]}
     return Evidence(
-        release=release_digest(folder),
+        release=folder_digest(folder),
         evaluation=evaluation,
         datasets=frozenset(found["datasets"]),
         values={item.dataset: _ndcg(hits[item.dataset], item) for item in judged if item.dataset in hits},

@@ -4,7 +4,8 @@ import argparse
 from pathlib import Path
 
 from steps.core.errors import guarded
-from steps.search.request import check_query, release_folder
+from steps.search.request import check_query
+from steps.serving.choice import release_folder
 
 
 def main() -> None:

@@ -1,9 +1,6 @@
 """What was asked for, checked before anything slow is loaded."""
 
-from pathlib import Path
-
 from steps.core.errors import UserError
-from steps.core.files import read_json
 
 
 def check_query(query: str, k: int) -> None:
@@ -12,30 +9,3 @@ def check_query(query: str, k: int) -> None:
         raise UserError('search: the query is empty; give one, e.g. make search Q="running total along an axis"')
     if k < 1:
         raise UserError(f"search: k is {k}; ask for at least 1 hit")
-
-
-def release_folder(root: Path, student: str) -> Path:
-    """Folder of a student's release in a project at `root`; of the evaluation's choice where `student` is empty.
-
-    UserError where nothing, or not that student, is released, or where no student was chosen.
-    """
-    releases = root / "models/release"
-    available = sorted(path.parent.name for path in releases.glob("*/manifest.json"))
-    if not available:
-        raise UserError(f"{releases}: no release here yet; run `make demo` first")
-    if student and student not in available:
-        raise UserError(f"search: student {student!r} is not released; choose one of {', '.join(available)}")
-    return releases / (student or _chosen(root / "reports/metrics.json", available))
-
-
-def _chosen(metrics: Path, available: list[str]) -> str:
-    """The student that the last evaluation chose."""
-    name_one = f"name a student with --student (STUDENT= of make): {', '.join(available)}"
-    if not metrics.is_file():
-        raise UserError(f"{metrics}: not found, so no student was chosen; run `make demo`, or {name_one}")
-    chosen = read_json(metrics)["choice"]["student"]
-    if chosen is None:
-        raise UserError(f"{metrics}: no student is within evaluate.budget_ms; {name_one}")
-    if chosen not in available:
-        raise UserError(f"{metrics}: chose {chosen!r}, which is not released here; run `make demo`, or {name_one}")
-    return str(chosen)

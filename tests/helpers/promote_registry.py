@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 from promote_fakes import evidence, promote_params
 
+from steps.core.files import folder_digest
 from steps.promote import promotion, registration, rollback
-from steps.promote.candidate import Candidate, release_digest
+from steps.promote.candidate import Candidate
 from steps.promote.history import history
 from steps.promote.lock import Lock, lock_store
 from steps.promote.promotion import Outcome, promote
@@ -42,7 +43,7 @@ class Project:
         folder = self.root / "releases" / name
         (folder / "query_encoder").mkdir(parents=True, exist_ok=True)
         (folder / "manifest.json").write_text(json.dumps({"name": name, "of": self.registry.name}))
-        return Candidate(name, folder, evidence([quality] * 8, release=release_digest(folder)))
+        return Candidate(name, folder, evidence([quality] * 8, release=folder_digest(folder)))
 
     def promote(self, name: str, quality: float = 0.5, after=lambda step: None, again: bool = False) -> Outcome:
         origin = Origin({"student": name, "git_commit": "c0ffee"}, [], None)

@@ -107,7 +107,7 @@ import os, sys
 from pathlib import Path
 
 with Path(os.environ["RAN"]).open("a") as ran:
-    ran.write("-".join(["promote", *sys.argv[1:], *map(str, Path("data").glob("*/text"))]) + "\\n")
+    ran.write("-".join([Path(__file__).parent.name, *sys.argv[1:], *map(str, Path("data").glob("*/text"))]) + "\\n")
 if os.environ.get("MISBEHAVE") == "refuse":
     print("slimtower: refused", file=sys.stderr)
     sys.exit(3)
@@ -202,6 +202,8 @@ def make_project(root: Path, remote: str = "", tracked: str = "") -> Project:
         "steps/ingest/__main__.py": STEP,
         "steps/promote/__init__.py": "",
         "steps/promote/__main__.py": PROMOTE,
+        "steps/deploy/__init__.py": "",
+        "steps/deploy/__main__.py": PROMOTE,
     } | ({tracked: "why this folder is here\n"} if tracked else {})
     for name, text in files.items():
         (repository / name).parent.mkdir(parents=True, exist_ok=True)

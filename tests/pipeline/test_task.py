@@ -61,7 +61,8 @@ def test_promotion_reads_what_a_run_published(project: Project) -> None:
     project.change("a: 1", "a: 3")  # not published: no business of theirs
     assert project.task("first", "promote")[0] == 0
     assert project.task("latest", "rollback")[0] == 0
-    assert project.ran() == ["promote-data/ingest/text", "promote---rollback"]
+    assert project.task("latest", "deploy", SLIMTOWER_DEPLOY_TO="x.db")[0] == 0
+    assert project.ran() == ["promote-data/ingest/text", "promote---rollback", "deploy---to-x.db-data/ingest/text"]
     code, said = project.task("first", "promote", MISBEHAVE="refuse")
     assert code == 3 and "slimtower: refused" in said
 
@@ -203,6 +204,7 @@ def test_a_killed_stage_and_a_stopped_task(begun: Project) -> None:
         ("grow@a", {"SLIMTOWER_REMOTE": "remote"}, 3, "SLIMTOWER_REMOTE is 'remote'; give s3://bucket/prefix or"),
         ("publish", {}, 3, "a stage did not run on what others made"),
         ("promote", {"SLIMTOWER_RUN": "third"}, 3, "nothing was published there"),
+        ("deploy", {}, 3, "SLIMTOWER_DEPLOY_TO: not set; give the vector engine"),
         ("begin", {"SLIMTOWER_RUN": "new", "SLIMTOWER_REF": "no-such"}, 3, "no commit, tag or branch 'no-such'"),
         ("begin", {"SLIMTOWER_RUN": "new", "SLIMTOWER_REPO": "/no/such"}, 3, "SLIMTOWER_REPO: /no/such"),
         ("begin", {"SLIMTOWER_RUN": "new", "SLIMTOWER_STAGES": "ingest grow@a gather"}, 3, "differ in grow@b"),

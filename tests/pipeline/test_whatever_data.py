@@ -12,8 +12,8 @@ from pipeline.params import Params
 from steps.core.errors import UserError
 from steps.evaluate.table import results_table
 from steps.promote.run import run as promote
-from steps.search.request import release_folder
 from steps.search.run import run as search
+from steps.serving.choice import release_folder
 
 pytestmark = pytest.mark.medium
 

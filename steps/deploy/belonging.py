@@ -1,0 +1,126 @@
+"""Do an encoder and a collection belong together? Dimensions, metric, digest, stored vectors, what a search finds."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from steps.core.errors import UserError
+from steps.deploy.contents import Asked, K, contents_digest, recall, sampled
+from steps.deploy.engine import Engine, read_record
+from steps.serving.release import Release
+
+EF = (16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1000)  # pgvector takes 1000 at most
+_NEAR = 1e-3  # of a vector's length: half precision is this exact
+_PRESENT = 0.5  # share of sampled documents that has to be there: documents come and go
+
+
+class Tuned(NamedTuple):
+    """Candidates a search looks at, the share of the exact best ten that it finds so; whether that is the target."""
+
+    ef: int
+    recall: float
+    met: bool
+
+
+def tune(engine: Engine, name: str, asked: Asked, target: float) -> Tuned:
+    """The smallest ef that reaches the target; where none does, the one that finds most."""
+    tried = []
+    for ef in EF:
+        hits = engine.search(name, asked.vectors, K, ef)
+        reached = recall([[hit.id for hit in row] for row in hits], asked.wanted)
+        if reached >= target:
+            return Tuned(ef, reached, True)
+        tried.append(Tuned(ef, reached, False))
+    return max(tried, key=lambda one: (one.recall, -one.ef))
+
+
+def check_found(name: str, tuned: Tuned, asked: Asked, margin: float) -> None:
+    """UserError where the engine finds less than the release's own index does, by more than the margin."""
+    if tuned.recall < asked.own - margin:
+        raise UserError(
+            f"{name}: finds {tuned.recall:.2%} of the exact top {K} with ef {tuned.ef}, the release's own index"
+            f" {asked.own:.2%}, and deploy.margin allows {margin:.2%} less; nothing was changed: raise deploy.m or"
+            " deploy.ef_construction"
+        )
+
+
+def check_shape(engine: Engine, name: str, release: Release) -> None:
+    """UserError for other dimensions, or for a metric that orders documents otherwise than the release does."""
+    manifest, (dim, metric) = release.manifest, engine.shape(name)
+    if manifest.metric != "inner_product":
+        raise UserError(f"{release.folder}: compares by {manifest.metric!r}; engines are told inner_product alone")
+    if dim and dim != manifest.dim:
+        raise UserError(f"{name}: holds vectors of {dim} dimensions, the encoder makes {manifest.dim}: {_OTHER}")
+    alike = {"inner_product", ""} | ({"cosine", "l2"} if manifest.normalised else set())
+    if metric not in alike:
+        raise UserError(f"{name}: compares by {metric}, the release by inner product: build its index anew for that")
+
+
+def check_digest(engine: Engine, name: str, release: Release, dataset: str) -> None:
+    """UserError where what is kept beside the collection says that it was filled from another index."""
+    record = read_record(engine, name)
+    if record and record.index != contents_digest(release, dataset):
+        same = "of the same teacher" if record.teacher == release.manifest.teacher else "of another teacher"
+        raise UserError(
+            f"{name}: was filled from another index, {same}, for {record.student!r} ({record.manifest[:12]}): {_OTHER}"
+        )
+
+
+def check_sample(engine: Engine, name: str, release: Release, dataset: str, count: int, present: float) -> int:
+    """Compare stored vectors with the release's own; returns how many documents were compared.
+
+    UserError where fewer than the share `present` of them are there, or one vector is another.
+    """
+    own = sampled(release, dataset, count)
+    stored = engine.vectors(name, list(own))
+    if len(stored) < present * len(own):
+        raise UserError(
+            f"{name}: has {len(stored)} of {len(own)} sampled documents of the release, such as {next(iter(own))!r}:"
+            f" its ids are others, or it is not whole; {_OTHER}"
+        )
+    scaled = release.manifest.normalised  # an engine that compares by cosine may have scaled them
+    off = {doc: _distance(vector, own[doc], scaled) for doc, vector in stored.items()}
+    wrong = [doc for doc, distance in off.items() if not distance <= _NEAR]
+    if wrong:
+        raise UserError(
+            f"{name}: {len(wrong)} of {len(off)} sampled documents have another vector than the release, such as"
+            f" {wrong[0]!r} (mean cosine {_mean_cosine(stored, own):.3f}): {_OTHER}"
+        )
+    return len(off)
+
+
+_OTHER = "encoder and index do not belong together; deploy the release without --encoder-only"
+
+
+def _distance(stored: np.ndarray, own: np.ndarray, scaled: bool) -> float:
+    """How far a stored vector lies from the release's, as a share of its length."""
+    length = float(np.linalg.norm(own)) or 1.0
+    found = float(np.linalg.norm(stored))
+    same = stored * (length / found) if scaled and found else stored
+    return float(np.linalg.norm(same - own)) / length
+
+
+def _mean_cosine(stored: Mapping[str, np.ndarray], own: Mapping[str, np.ndarray]) -> float:
+    pairs = [(vector, own[doc]) for doc, vector in stored.items()]
+    return float(np.mean([a @ b / (float(np.linalg.norm(a) * np.linalg.norm(b)) or 1.0) for a, b in pairs]))
+
+
+def check_encoder(
+    engine: Engine,
+    name: str,
+    release: Release,
+    dataset: str,
+    asked: Asked,
+    *,
+    target: float,
+    margin: float,
+    sample: int,
+) -> Tuned:
+    """Everything above on a collection that is there already and stays as it is; returns how to search it."""
+    check_shape(engine, name, release)
+    check_digest(engine, engine.target(name) or name, release, dataset)
+    check_sample(engine, name, release, dataset, sample, _PRESENT)
+    tuned = tune(engine, name, asked, target)
+    check_found(name, tuned, asked, margin)
+    return tuned

@@ -1,0 +1,161 @@
+"""Fill, build, tune, check, flip, clear up: each can be repeated, and until the flip the old one answers.
+
+A collection is named by what fills it, so a run that was killed is found and completed by the next one; students of
+one index share it. What is kept beside it (`Record`) is written when it is complete, just before the flip, and names
+what answered before, for the way back.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from steps.core.errors import UserError
+from steps.core.files import sha256_text
+from steps.deploy.belonging import Tuned, check_found, check_sample, tune
+from steps.deploy.contents import Asked, contents_digest, rows_from
+from steps.deploy.engine import Engine, Former, Graph, Record, read_record
+from steps.deploy.params import DeployParams
+from steps.serving.release import Release
+
+_LONGEST = 48  # characters of an alias: Postgres takes 63, and a digest is added
+_DIGEST = 12
+_COLLECTION = re.compile(rf"(\w+)_[0-9a-f]{{{_DIGEST}}}")
+
+
+@dataclass(frozen=True)
+class Deployed:
+    """What answers now. `before`: what answered until then, None where that was the same or nothing."""
+
+    alias: str
+    collection: str
+    record: Record
+    before: Former | None
+    filled: int  # documents that this run put in
+    met: bool  # whether the target recall is reached
+
+
+def alias_of(name: str, dataset: str) -> str:
+    """What a data set is searched by: letters, digits and _, as every engine takes them."""
+    plain = re.sub(r"\W", "_", f"{name}_{dataset}", flags=re.ASCII)
+    return plain if len(plain) <= _LONGEST else f"{plain[: _LONGEST - 9]}_{sha256_text(plain)[:8]}"
+
+
+def deploy(
+    engine: Engine, release: Release, release_digest: str, dataset: str, alias: str, asked: Asked, params: DeployParams
+) -> Deployed:
+    """Let the alias name a collection of this release's documents, set up for its student.
+
+    UserError where it would find less than the release itself by more than the margin; the alias then stays.
+    """
+    if release.manifest.metric != "inner_product":
+        raise UserError(
+            f"{release.folder}: compares by {release.manifest.metric!r}; engines are told inner_product alone"
+        )
+    digest = contents_digest(release, dataset)
+    collection = f"{alias}_{digest[:_DIGEST]}"
+    live = engine.target(alias)
+    now = read_record(engine, live) if live else None
+    if live == collection and now and now.release == release_digest:
+        _clear(engine, alias, {collection, *([now.previous.collection] if now.previous else [])})
+        return Deployed(alias, collection, now, None, 0, True)
+    filled = _fill(engine, release, dataset, collection, params)
+    m, tuned = _set_up(engine, collection, asked, params)
+    check_sample(engine, collection, release, dataset, params.sample, 1.0)
+    check_found(collection, tuned, asked, params.margin)
+    before = now.former(live) if live and now else None
+    record = Record(
+        student=release.manifest.student,
+        release=release_digest,
+        manifest=release.manifest.checksum,
+        index=digest,
+        teacher=release.manifest.teacher,
+        documents=release.manifest.datasets[dataset].vectors,
+        m=m,
+        ef=tuned.ef,
+        recall=tuned.recall,
+        previous=before,
+    )
+    engine.keep(collection, record.model_dump_json())
+    engine.point(alias, collection)
+    _clear(engine, alias, {collection, *([before.collection] if before else [])})
+    return Deployed(alias, collection, record, before, filled, tuned.met)
+
+
+def roll_back(engine: Engine, alias: str) -> Deployed:
+    """Let the alias name what answered before, with its student; UserError where nothing is kept.
+
+    Only one is kept: after that there is nothing further back until the next deployment.
+    """
+    live = engine.target(alias)
+    now = read_record(engine, live) if live else None
+    if live is None or now is None or now.previous is None:
+        raise UserError(
+            f"{alias}: nothing to go back to: {'one deployment' if now else 'none'} is kept; deploy another"
+        )
+    old = now.previous
+    record = read_record(engine, old.collection) if old.collection in engine.names(alias) else None
+    if record is None:
+        raise UserError(f"{alias}: {old.collection}, which answered before, is gone; deploy {old.student!r} anew")
+    kept = old.model_dump(exclude={"collection"})
+    restored = record.model_copy(update=kept | {"previous": None})
+    engine.keep(old.collection, restored.model_dump_json())
+    engine.point(alias, old.collection)
+    return Deployed(alias, old.collection, restored, now.former(live), 0, True)
+
+
+def _fill(engine: Engine, release: Release, dataset: str, collection: str, params: DeployParams) -> int:
+    """Put in what is missing; a collection that is not whole after that is made anew. Returns how many were put in.
+
+    Rows go in by their order, so those of a killed run are the first ones; its last batch may be in part.
+    """
+    documents = release.manifest.datasets[dataset].vectors
+    put = 0
+    for first in _starts(engine, collection, documents, params.batch):
+        engine.create(collection, release.manifest.dim)
+        for rows in rows_from(release, dataset, first, params.batch):
+            engine.upsert(collection, rows)
+            put += len(rows.ids)
+    return put
+
+
+def _starts(engine: Engine, collection: str, documents: int, batch: int) -> Iterator[int]:
+    """From which rows on to fill, asked again until the collection is whole; UserError where it will not be."""
+    there = engine.count(collection) if collection in engine.names(collection) else 0
+    if there == documents:
+        return
+    if there < documents:
+        yield max(0, there - there % batch - batch)
+        if engine.count(collection) == documents:
+            return
+    engine.drop(collection)
+    yield 0
+    if (found := engine.count(collection)) != documents:
+        raise UserError(f"{collection}: holds {found} documents after {documents} were put in; are ids there twice?")
+
+
+def _set_up(engine: Engine, collection: str, asked: Asked, params: DeployParams) -> tuple[int, Tuned]:
+    """Links of the graph and ef; the graph of a collection that was complete before stays as it is."""
+    record = read_record(engine, collection)
+    if record:
+        return record.m, tune(engine, collection, asked, params.target_recall)
+    best: tuple[int, Tuned] | None = None
+    for m in params.m:
+        engine.build(collection, Graph(m, params.ef_construction))
+        best = m, tune(engine, collection, asked, params.target_recall)
+        if best[1].met:
+            break
+    assert best is not None  # deploy.m has at least one
+    return best
+
+
+def deployed(engine: Engine, prefix: str) -> list[str]:
+    """Aliases that begin so and name a collection."""
+    found = [_COLLECTION.fullmatch(name) for name in engine.names(prefix)]
+    return [alias for alias in sorted({name[1] for name in found if name}) if engine.target(alias)]
+
+
+def _clear(engine: Engine, alias: str, kept: set[str]) -> None:
+    """Drop collections of this alias that are neither live nor one back."""
+    for name in engine.names(alias):
+        if (own := _COLLECTION.fullmatch(name)) and own[1] == alias and name not in kept:
+            engine.drop(name)

@@ -1,0 +1,59 @@
+"""Which engine TO names, and its failures as errors that say whether to try again."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from steps.core.errors import TransientError, UserError, line
+from steps.core.masking import redacted
+from steps.deploy.engine import Engine
+from steps.deploy.milvus import Milvus
+from steps.deploy.postgres import Postgres
+from steps.deploy.qdrant import Qdrant
+
+_TARGETS = (
+    "postgresql://host/database (pgvector), http(s)://host:6333 (Qdrant), milvus+http(s)://host:19530 (Milvus),"
+    " a file <name>.db (Milvus Lite) or qdrant:<folder> (the local mode of Qdrant's client)"
+)
+_CLIENTS = {"psycopg", "pgvector", "qdrant_client", "pymilvus", "milvus_lite", "grpc", "httpx", "httpcore"}
+
+
+@contextmanager
+def opened(to: str) -> Iterator[Engine]:
+    """The engine that TO names; UserError for one that nobody knows, or whose client is not installed.
+
+    TransientError where the engine was not reached, or failed in between.
+    """
+    make, uri = _engine(to)
+    try:
+        engine = make(uri)
+        try:
+            yield engine
+        finally:
+            engine.close()
+    except ModuleNotFoundError as error:
+        if str(error.name).partition(".")[0] not in _CLIENTS:
+            raise
+        raise UserError(
+            f"TO={redacted(to)} needs {error.name}; run `make setup-all`, or `pip install -r requirements/extras.lock`"
+        ) from None
+    except Exception as error:
+        if isinstance(error, UserError) or type(error).__module__.partition(".")[0] not in _CLIENTS:
+            raise
+        raise TransientError(
+            f"{redacted(to)}: {line(error)[:300]}; look at the engine, then run it again: it goes on where it stopped"
+        ) from error
+
+
+def _engine(to: str) -> tuple[Callable[[str], Engine], str]:
+    scheme, rest = to.partition("://")[0], to.partition(":")[2]
+    if scheme in ("postgresql", "postgres"):
+        return Postgres, to
+    if scheme in ("http", "https"):
+        return Qdrant, to
+    if scheme in ("milvus+http", "milvus+https"):
+        return Milvus, to.removeprefix("milvus+")
+    if to.startswith("qdrant:") and rest:
+        return Qdrant, rest
+    if to.endswith(".db") and "://" not in to:
+        return Milvus, to
+    raise UserError(f"TO is {redacted(to)!r}; give {_TARGETS}")

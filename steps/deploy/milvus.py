@@ -1,0 +1,170 @@
+"""Milvus: its server by URI, or Milvus Lite in a file, which one process opens at a time."""
+
+import json
+import logging
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from steps.core.errors import UserError
+from steps.deploy.engine import Graph, Rows, Shape, one_field
+from steps.serving.release import Hit
+
+_NOTE = "slimtower"  # key of a collection's properties
+_LONGEST = 65535  # bytes of a VARCHAR
+_METRICS = {"IP": "inner_product", "COSINE": "cosine", "L2": "l2"}
+
+
+class Milvus:
+    """A client. The id is the primary key."""
+
+    def __init__(self, uri: str) -> None:
+        from pymilvus import DataType, MilvusClient
+
+        logging.getLogger("pymilvus").setLevel(logging.CRITICAL)  # what fails is raised as well
+        self.types = DataType
+        self.file = "" if "://" in uri else uri
+        if self.file:
+            Path(uri).parent.mkdir(parents=True, exist_ok=True)
+        self.client: Any = MilvusClient(uri, token=os.environ.get("MILVUS_TOKEN", ""))
+        self._loaded: set[str] = set()
+        self._known: dict[str, tuple[str, str, str, str]] = {}
+
+    def names(self, prefix: str) -> list[str]:
+        """Collections whose name begins so."""
+        return [name for name in self.client.list_collections() if name.startswith(prefix)]
+
+    def create(self, name: str, dim: int) -> None:
+        """An empty collection that is scanned: it has to have an index to be loaded and counted."""
+        if self.client.has_collection(name):
+            return
+        schema = self.client.create_schema(auto_id=False, enable_dynamic_field=False)
+        schema.add_field("id", self.types.VARCHAR, is_primary=True, max_length=_LONGEST)
+        schema.add_field("title", self.types.VARCHAR, max_length=_LONGEST)
+        schema.add_field("vector", self.types.FLOAT_VECTOR, dim=dim)
+        self.client.create_collection(name, schema=schema, index_params=self._index("FLAT", {}))
+
+    def count(self, name: str) -> int:
+        """Entities of the collection."""
+        self._load(name)
+        found = self.client.query(name, filter="", output_fields=["count(*)"], consistency_level="Strong")
+        return int(found[0]["count(*)"])
+
+    def upsert(self, name: str, rows: Rows) -> None:
+        """Put entities in; each is in the log on disk when this returns."""
+        entities = [
+            {"id": doc, "title": title.encode()[:_LONGEST].decode(errors="ignore"), "vector": vector}
+            for doc, title, vector in zip(rows.ids, rows.titles, rows.vectors, strict=True)
+        ]
+        self.client.upsert(name, entities)
+
+    def build(self, name: str, graph: Graph) -> None:
+        """Build the HNSW index in place of the one that is there."""
+        self.client.flush(name)
+        self.client.release_collection(name)
+        for index in self.client.list_indexes(name):
+            self.client.drop_index(name, index)
+        settings = {"M": graph.m, "efConstruction": graph.ef_construction}
+        self.client.create_index(name, self._index("HNSW", settings))
+        self.client.load_collection(name)
+        self._loaded.add(name)
+
+    def search(self, name: str, vectors: np.ndarray, k: int, ef: int) -> list[list[Hit]]:
+        """The best k entities of each vector."""
+        self._load(name)
+        doc, title, vector, metric = self._fields(name)
+        found = self.client.search(
+            name,
+            data=vectors.tolist(),
+            anns_field=vector,
+            limit=k,
+            output_fields=[doc, *([title] if title else [])],
+            search_params={"metric_type": metric, "params": {"ef": max(ef, k)}},
+        )
+        return [
+            [
+                Hit(str(hit["entity"].get(doc, hit.get(doc))), float(hit["distance"]), hit["entity"].get(title) or "")
+                for hit in hits
+            ]
+            for hits in found
+        ]
+
+    def vectors(self, name: str, ids: Sequence[str]) -> dict[str, np.ndarray]:
+        """The stored vectors of these ids."""
+        self._load(name)
+        doc, _, vector, _ = self._fields(name)
+        fields = self.client.describe_collection(name)["fields"]
+        text = any(field["name"] == doc and field["type"] == self.types.VARCHAR for field in fields)
+        wanted = list(ids) if text else [int(one) for one in ids if one.isdecimal()]
+        condition = f"{doc} in {json.dumps(wanted, ensure_ascii=False)}"
+        found = self.client.query(name, filter=condition, output_fields=[doc, vector])
+        return {str(row[doc]): np.asarray(row[vector], dtype=np.float32) for row in found}
+
+    def shape(self, name: str) -> Shape:
+        """What schema and index say."""
+        _, _, vector, metric = self._fields(name)
+        fields = self.client.describe_collection(name)["fields"]
+        [dim] = [int(field["params"]["dim"]) for field in fields if field["name"] == vector]
+        return Shape(dim, _METRICS.get(metric, metric))
+
+    def note(self, name: str) -> str:
+        """What lies under our key of the properties."""
+        return str((self.client.describe_collection(name).get("properties") or {}).get(_NOTE, ""))
+
+    def keep(self, name: str, note: str) -> None:
+        """Write our key of the properties."""
+        self.client.alter_collection_properties(name, {_NOTE: note})
+
+    def target(self, alias: str) -> str | None:
+        """The collection of the alias."""
+        named = [name for name in self.names("") if alias in self.client.list_aliases(name)["aliases"]]
+        return named[0] if named else None
+
+    def point(self, alias: str, name: str) -> None:
+        """Create or move the alias; the collection is in memory by then."""
+        self._load(name)
+        move = self.client.create_alias if self.target(alias) is None else self.client.alter_alias
+        move(collection_name=name, alias=alias)
+
+    def drop(self, name: str) -> None:
+        """Drop the collection."""
+        self.client.drop_collection(name)
+        self._loaded.discard(name)
+
+    def close(self) -> None:
+        """Close the client; a file too, for other processes."""
+        self.client.close()
+        if self.file:
+            from milvus_lite.server_manager import server_manager_instance
+
+            server_manager_instance.release_server(self.file)
+
+    def _index(self, kind: str, settings: dict[str, int]) -> Any:
+        wanted = self.client.prepare_index_params()
+        wanted.add_index("vector", index_type=kind, metric_type="IP", params=settings)
+        return wanted
+
+    def _load(self, name: str) -> None:
+        """Bring a collection into memory, once: Milvus Lite forgets that it was when its process ends."""
+        if name not in self._loaded:
+            self.client.load_collection(name)
+            self._loaded.add(name)
+
+    def _fields(self, name: str) -> tuple[str, str, str, str]:
+        """Fields of id, title (empty without) and vector, and the index's metric as Milvus calls it; asked for once."""
+        if name in self._known:
+            return self._known[name]
+        if not self.client.has_collection(name):
+            raise UserError(f"{name}: no such collection or alias here; look at TO and the name")
+        fields = self.client.describe_collection(name)["fields"]
+        names = [field["name"] for field in fields]
+        vectors = [field["name"] for field in fields if field["type"] == self.types.FLOAT_VECTOR]
+        vector = one_field(vectors, ["vector", "embedding", *vectors], name, "field of type FLOAT_VECTOR")
+        doc = one_field(names, ["id", "doc_id"], name, "field of document ids")
+        indexes = [self.client.describe_index(name, index) for index in self.client.list_indexes(name)]
+        metric = next((str(index["metric_type"]) for index in indexes if index["field_name"] == vector), "")
+        self._known[name] = doc, "title" if "title" in names else "", vector, metric
+        return self._known[name]

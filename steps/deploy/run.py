@@ -1,0 +1,112 @@
+"""The commands: deploy, check an encoder against an index, roll back. Each says what it found and did."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from steps.core.errors import UserError
+from steps.core.files import folder_digest
+from steps.core.masking import redacted
+from steps.deploy.belonging import check_encoder
+from steps.deploy.champion import agreement, local_release, read_champion
+from steps.deploy.contents import K, asked
+from steps.deploy.deployment import Deployed, alias_of, deploy, deployed, roll_back
+from steps.deploy.engines import opened
+from steps.deploy.params import DeployParams
+from steps.serving.choice import release_folder
+from steps.serving.release import Release, load_release
+
+
+def run(root: Path, to: str, name: str, student: str, datasets: Sequence[str], params: DeployParams) -> None:
+    """Deploy a release of the project at `root`; `student` empty is the champion, else the evaluation's choice.
+
+    `datasets` empty are all of the release. The release is verified whole before.
+    """
+    champion = read_champion(name)
+    folder = None if student else local_release(champion, root / "models/release")
+    release = load_release(folder or release_folder(root, student))
+    digest, aliases = folder_digest(release.folder), _aliases(name, _chosen(release, datasets))
+    with opened(to) as engine:
+        for dataset, alias in aliases.items():
+            queries = asked(release, dataset, root / "data/ingest", params.recall_queries)
+            done = deploy(engine, release, digest, dataset, alias, queries, params)
+            _say(done, to)
+            print(
+                f"deploy: {done.alias} finds {done.record.recall:.2%} of the exact top {K} with m {done.record.m} and"
+                f" ef {done.record.ef}, the release's own index {queries.own:.2%} ({len(queries.vectors)}"
+                f" {queries.source})"
+            )
+            if not done.met:
+                print(f"deploy: deploy.target_recall {params.target_recall} is out of reach; the best setting is kept")
+            if release.fusion(dataset):
+                print(f"deploy: the release fuses {dataset} with BM25; the engine answers with the dense hits alone")
+    print(f"deploy: {agreement(name, champion, release.manifest.student, digest)}")
+
+
+def run_encoder_only(
+    root: Path, to: str, name: str, student: str, datasets: Sequence[str], collection: str, params: DeployParams
+) -> None:
+    """Check that a release's encoder may search what is in the engine: the collection, or each data set's alias.
+
+    Changes nothing. UserError says what does not fit.
+    """
+    release = load_release(release_folder(root, student))
+    aliases = _aliases(name, _chosen(release, datasets))
+    if collection and len(aliases) > 1:
+        raise UserError(f"--collection is of one data set; add --dataset, one of {', '.join(release.datasets)}")
+    with opened(to) as engine:
+        for dataset, alias in aliases.items():
+            place = collection or alias
+            queries = asked(release, dataset, root / "data/ingest", params.recall_queries)
+            tuned = check_encoder(
+                engine,
+                place,
+                release,
+                dataset,
+                queries,
+                target=params.target_recall,
+                margin=params.margin,
+                sample=params.sample,
+            )
+            print(
+                f"deploy: {release.manifest.student} and {place} belong together: ef {tuned.ef} finds"
+                f" {tuned.recall:.2%} of the exact top {K}, the release's own index {queries.own:.2%}"
+                f" ({len(queries.vectors)} {queries.source})"
+            )
+
+
+def run_rollback(root: Path, to: str, name: str, datasets: Sequence[str]) -> None:
+    """Let what answered before answer again: the given data sets, else those that are deployed."""
+    champion = read_champion(name)
+    with opened(to) as engine:
+        found = list(_aliases(name, datasets).values()) or deployed(engine, alias_of(name, ""))
+        if not found:
+            raise UserError(f"{redacted(to)}: nothing of {name} is deployed there")
+        for alias in found:
+            done = roll_back(engine, alias)
+            _say(done, to)
+            print(f"deploy: {agreement(name, champion, done.record.student, done.record.release)}")
+
+
+def _say(done: Deployed, to: str) -> None:
+    record = done.record
+    what = f"{record.student} ({record.manifest[:12]}) over {done.collection}, {record.documents} documents"
+    if done.before is None and not done.filled:
+        print(f"deploy: {done.alias} at {redacted(to)} answers for {what}; nothing to do")
+        return
+    was = f", was {done.before.student} over {done.before.collection}" if done.before else ""
+    print(f"deploy: {done.alias} at {redacted(to)} answers for {what}, {done.filled} put in now{was}")
+
+
+def _chosen(release: Release, datasets: Sequence[str]) -> list[str]:
+    for dataset in datasets:
+        release.kinds(dataset)  # refuses one that is not there
+    return list(datasets) or release.datasets
+
+
+def _aliases(name: str, datasets: Sequence[str]) -> dict[str, str]:
+    """Data set -> alias; UserError where two would share one."""
+    aliases = {dataset: alias_of(name, dataset) for dataset in datasets}
+    for dataset, alias in aliases.items():
+        if twin := [other for other, same in aliases.items() if same == alias and other != dataset]:
+            raise UserError(f"data sets {dataset!r} and {twin[0]!r} would both be called {alias}; rename one")
+    return aliases

@@ -1,0 +1,33 @@
+"""Which release of a project is meant: a student's by name, else the evaluation's choice."""
+
+from pathlib import Path
+
+from steps.core.errors import UserError
+from steps.core.files import read_json
+
+
+def release_folder(root: Path, student: str) -> Path:
+    """Folder of a student's release in a project at `root`; of the evaluation's choice where `student` is empty.
+
+    UserError where nothing, or not that student, is released, or where no student was chosen.
+    """
+    releases = root / "models/release"
+    available = sorted(path.parent.name for path in releases.glob("*/manifest.json"))
+    if not available:
+        raise UserError(f"{releases}: no release here yet; run `make demo` first")
+    if student and student not in available:
+        raise UserError(f"student {student!r} is not released; choose one of {', '.join(available)}")
+    return releases / (student or _chosen(root / "reports/metrics.json", available))
+
+
+def _chosen(metrics: Path, available: list[str]) -> str:
+    """The student that the last evaluation chose."""
+    name_one = f"name a student with --student (STUDENT= of make): {', '.join(available)}"
+    if not metrics.is_file():
+        raise UserError(f"{metrics}: not found, so no student was chosen; run `make demo`, or {name_one}")
+    chosen = read_json(metrics)["choice"]["student"]
+    if chosen is None:
+        raise UserError(f"{metrics}: no student is within evaluate.budget_ms; {name_one}")
+    if chosen not in available:
+        raise UserError(f"{metrics}: chose {chosen!r}, which is not released here; run `make demo`, or {name_one}")
+    return str(chosen)

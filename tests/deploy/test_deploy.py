@@ -1,0 +1,266 @@
+"""Releases in real engines: the same hits, flips and rollbacks under queries, runs that were killed, what is told."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from contextlib import nullcontext
+from pathlib import Path
+
+import numpy as np
+import pytest
+from engines import PARAMS, ndcg, put
+
+from steps.core.errors import UserError
+from steps.core.files import folder_digest, write_json
+from steps.core.tracking import client
+from steps.deploy import run as commands
+from steps.deploy.belonging import check_encoder
+from steps.deploy.champion import read_champion
+from steps.deploy.contents import asked, recall
+from steps.deploy.deployment import deployed, roll_back
+from steps.deploy.engine import Engine, Graph, Rows, read_record
+from steps.deploy.engines import opened
+from steps.serving.release import load_release
+
+pytestmark = [pytest.mark.medium, pytest.mark.filterwarnings("ignore")]
+ONE = "one"
+
+
+def test_a_release_is_searched_as_well_through_an_engine(released: Path, to: str) -> None:
+    folder = released / "models/release/2l"
+    with opened(to) as engine:
+        for dataset in ("two", ONE):
+            release, done = put(engine, folder, dataset)
+        assert (done.filled, done.record.documents, done.met) == (32, 32, True)
+        assert engine.shape("live").dim == release.manifest.dim
+        assert read_record(engine, done.collection) == done.record
+        assert done.record.manifest == release.manifest.checksum
+
+        def through(texts: list[str]) -> list:
+            return engine.search("live", release.encode(texts), 10, done.record.ef)
+
+        own = ndcg(released, ONE, lambda texts: release.hits(ONE, release.encode(texts), 10, "flat"))
+        assert ndcg(released, ONE, through) == pytest.approx(own, abs=0.005)
+        [hits] = through(["how to sum the axis"])
+        [exact] = release.hits(ONE, release.encode(["how to sum the axis"]), 10, "flat")
+        assert [(hit.id, hit.title) for hit in hits] == [(hit.id, hit.title) for hit in exact]
+        assert [hit.score for hit in hits] == pytest.approx([hit.score for hit in exact], abs=1e-4)
+        assert put(engine, folder, ONE)[1].filled == 0
+        assert deployed(engine, "li") == ["live"]
+
+
+class Searcher(threading.Thread):
+    """Searches through the alias twenty times a second until told to stop; keeps titles of hits, and what failed."""
+
+    def __init__(self, engine: Engine, vector: np.ndarray, ids: list[str]) -> None:
+        super().__init__()
+        self.engine, self.vector, self.ids = engine, vector, ids
+        self.stop = threading.Event()
+        self.failed: list[str] = []
+        self.titles: list[str] = []
+
+    def run(self) -> None:
+        while not self.stop.wait(0.05):
+            try:
+                [hits] = self.engine.search("live", self.vector, 5, 32)
+                if [hit.id for hit in hits] != self.ids:
+                    self.failed.append(f"{hits}")
+                self.titles.append(hits[0].title)
+            except Exception as error:
+                self.failed.append(repr(error))
+
+
+def test_flips_and_rollbacks_lose_no_query(released: Path, retitled: Path, to: str) -> None:
+    with opened(to) as engine:
+        release, first = put(engine, released / "models/release/static", ONE)
+        vector = release.encode(["matrix of window"])
+        ids = [hit.id for hit in release.hits(ONE, vector, 5, "flat")[0]]
+        with opened(to) if to.startswith("postgres") else nullcontext(engine) as other:  # files are of one process
+            searcher = Searcher(other, vector, ids)
+            searcher.start()
+            time.sleep(0.3)
+            _, second = put(engine, retitled, ONE)
+            time.sleep(0.3)
+            back = roll_back(engine, "live")
+            time.sleep(0.3)
+            searcher.stop.set()
+            searcher.join()
+        assert searcher.failed == [] and len(searcher.titles) > 10
+        kinds = [title.startswith("new ") for title in searcher.titles]
+        assert (kinds[0], kinds[-1]) == (False, False) and True in kinds
+        assert second.before and second.before.collection == first.collection == back.collection
+        assert engine.target("live") == first.collection
+        with pytest.raises(UserError, match="nothing to go back to"):
+            roll_back(engine, "live")
+
+
+def test_students_of_one_index_share_its_collection_and_go_back_too(released: Path, retitled: Path, to: str) -> None:
+    with opened(to) as engine:
+        _, static = put(engine, released / "models/release/static", ONE)
+        _, narrow = put(engine, released / "models/release/2l", ONE)
+        assert (narrow.filled, narrow.collection) == (0, static.collection)
+        assert narrow.before and narrow.before.student == "static"
+        assert roll_back(engine, "live").record.student == "static"
+        put(engine, retitled, ONE)
+        assert len(engine.names("live_")) == 2
+        record = read_record(engine, str(engine.target("live")))
+        assert record and record.previous and record.previous.collection == static.collection
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from engines import put
+from steps.deploy.engines import opened
+
+to, folder, step, after = sys.argv[1:]
+with opened(to) as engine:
+    real, left = getattr(engine, step), [int(after)]
+    def dying(*arguments):
+        left[0] -= 1
+        if left[0] < 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return real(*arguments)
+    setattr(engine, step, dying)
+    put(engine, Path(folder), "one")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("step", "after"), [("upsert", "2"), ("point", "0")])
+def test_a_killed_run_leaves_the_old_one_answering_and_is_completed(
+    released: Path, retitled: Path, to: str, step: str, after: str
+) -> None:
+    with opened(to) as engine:
+        release, first = put(engine, released / "models/release/static", ONE)
+    root = Path(__file__).parents[2]
+    environment = os.environ | {"PYTHONPATH": f"{root}:{root / 'tests/helpers'}"}
+    done = subprocess.run([sys.executable, "-c", KILLED, to, str(retitled), step, after], env=environment)
+    assert done.returncode == -signal.SIGKILL
+    vector = release.encode(["matrix of window"])
+    with opened(to) as engine:
+        assert engine.target("live") == first.collection
+        assert not engine.search("live", vector, 1, 32)[0][0].title.startswith("new ")
+        [half] = set(engine.names("live_")) - {first.collection}
+        assert engine.count(half) == (16 if step == "upsert" else 32)
+        _, second = put(engine, retitled, ONE)
+        assert second.collection == half and second.filled == (24 if step == "upsert" else 0)
+        assert engine.count(half) == 32 and len(engine.names("live_")) == 2
+        assert engine.search("live", vector, 1, 32)[0][0].title.startswith("new ")
+        assert second.before and second.before.collection == first.collection
+
+
+def _rows(release, dataset: str, vectors: np.ndarray) -> Rows:
+    ids, titles = release.documents(dataset)
+    return Rows(0, ids, titles, np.ascontiguousarray(vectors, dtype=np.float32))
+
+
+def _check(engine: Engine, name: str, folder: Path, margin: float = PARAMS.margin):
+    release = load_release(folder)
+    queries = asked(release, ONE, folder.parents[2] / "data/ingest", 20)
+    return check_encoder(engine, name, release, ONE, queries, target=0.99, margin=margin, sample=20)
+
+
+@pytest.mark.slow
+def test_only_an_encoder_that_belongs_to_the_index_is_let_in(released: Path, retitled: Path, to: str) -> None:
+    folder = released / "models/release/static"
+    with opened(to) as engine:
+        release, done = put(engine, folder, ONE)
+        assert _check(engine, "live", folder).recall == pytest.approx(1.0)
+        assert _check(engine, done.collection, released / "models/release/2l").met
+        with pytest.raises(UserError, match="filled from another index, of the same teacher"):
+            _check(engine, "live", retitled)
+        own = release.index(ONE, "flat").reconstruct_n(0, 32)
+        shuffled, mirrored, narrow = own[np.roll(np.arange(32), 1)], -own, own[:, :16]
+        for name, vectors, message in (
+            ("shuffled", shuffled, "20 of 20 sampled documents have another vector"),
+            ("mirrored", mirrored, r"another vector .* \(mean cosine -1\.000\)"),
+            ("narrow", narrow, "holds vectors of 16 dimensions, the encoder makes 32"),
+        ):
+            engine.create(name, vectors.shape[1])
+            engine.upsert(name, _rows(release, ONE, vectors))
+            engine.build(name, Graph(4, 40))
+            with pytest.raises(UserError, match=message):
+                _check(engine, name, folder)
+        engine.create("others", 32)
+        engine.upsert("others", _rows(release, ONE, own)._replace(ids=[str(31 - n) for n in range(32)]))
+        engine.build("others", Graph(4, 40))
+        with pytest.raises(UserError, match="has 0 of 20 sampled documents"):
+            _check(engine, "others", folder)
+        stored = engine.vectors("others", ["0", "1"])  # an id may be the number of another row
+        assert np.allclose([stored["0"], stored["1"]], own[[31, 30]], atol=1e-6) and len(stored) == 2
+        with pytest.raises(UserError, match="no such"):
+            _check(engine, "gone", folder)
+
+
+class Worse:
+    """An engine that finds half of the hits."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+
+    def __getattr__(self, name: str):
+        return getattr(self.engine, name)
+
+    def search(self, name: str, vectors: np.ndarray, k: int, ef: int):
+        return [hits[: k // 2] for hits in self.engine.search(name, vectors, k, ef)]
+
+
+def test_an_engine_that_finds_less_than_the_release_is_not_flipped_to(released: Path, tmp_path: Path) -> None:
+    pytest.importorskip("qdrant_client")
+    with opened(f"qdrant:{tmp_path / 'q'}") as engine:
+        with pytest.raises(UserError, match=r"finds 50\.00% of the exact top 10 with ef 16.*nothing was changed"):
+            put(Worse(engine), released / "models/release/static", ONE)
+        assert engine.target("live") is None
+
+
+def test_documents_of_equal_score_count_alike() -> None:
+    assert recall([["a", "b"]], [frozenset("abc")]) == pytest.approx(2 / 3)
+    many = frozenset(str(n) for n in range(12))  # three share the tenth place
+    assert recall([[str(n) for n in range(2, 12)]], [many]) == 1.0
+
+
+def register(name: str, student: str, release: Path) -> None:
+    """Make a release the champion."""
+    api = client()
+    api.create_registered_model(name)
+    tags = {"slimtower.student": student, "slimtower.release": folder_digest(release)}
+    made = api.create_model_version(name, str(release), tags=tags)
+    api.set_registered_model_alias(name, "champion", made.version)
+
+
+@pytest.mark.slow
+def test_the_champion_is_deployed_and_a_disagreement_is_told(
+    released: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("qdrant_client")
+    root, to = tmp_path / "project", f"qdrant:{tmp_path / 'qdrant'}"
+    for part in ("models/release", "data/ingest"):
+        shutil.copytree(released / part, root / part)
+    write_json(root / "reports/metrics.json", {"choice": {"student": "static"}})
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
+
+    assert read_champion("retriever") is None and not (tmp_path / "mlflow.db").exists()
+    commands.run(root, to, "retriever", "", [], PARAMS)
+    said = capsys.readouterr().out
+    assert "retriever_one at qdrant:" in said and "answers for static" in said and "32 put in now" in said
+    assert "retriever_two finds 100.00% of the exact top 10 with m 4 and ef 16" in said
+    assert "MLflow has no champion of retriever to agree with" in said
+
+    register("retriever", "2l", root / "models/release/2l")
+    commands.run(root, to, "retriever", "", [], PARAMS)
+    said = capsys.readouterr().out
+    assert "answers for 2l" in said and "0 put in now, was static" in said and "they agree" in said
+    commands.run_rollback(root, to, "retriever", ["one"])
+    said = capsys.readouterr().out
+    assert "answers for static" in said and "version 1 (2l), another release than this static: they DISAGREE" in said
+    commands.run_encoder_only(root, to, "retriever", "2l", [], "", PARAMS)
+    assert capsys.readouterr().out.count("belong together: ef 16 finds 100.00%") == 2
+    with pytest.raises(UserError, match="holds no index of 'three'"):
+        commands.run(root, to, "retriever", "", ["three"], PARAMS)
+    with pytest.raises(UserError, match="nothing of other is deployed there"):
+        commands.run_rollback(root, to, "other", [])

