@@ -42,9 +42,11 @@ class FolderSource:
     def load(self, name: str, key: Hashable) -> Served:
         """Load the release; TransientError when it was replaced meanwhile, so that its parts may be of two."""
         folder = next(path for path in self._folders() if path.name == name)
-        release = load_release(folder, THREADS)
-        if _key(folder) != key:
-            raise TransientError(f"{folder}: was replaced while it was loaded")
+        try:
+            release = load_release(folder, THREADS)
+        finally:  # what does not open then is no fault of either release
+            if _key(folder) != key:
+                raise TransientError(f"{folder}: was replaced while it was loaded")
         made = stamp((folder / "manifest.json").stat().st_mtime)
         return Served(name, release, Origin(source=str(folder), created=made), stamp(time.time()))
 
