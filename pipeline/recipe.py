@@ -140,7 +140,7 @@ def main() -> None:
     code = run(command, folder, environment)
     if code or stages:
         raise SystemExit(code)
-    for name in ("report.html", "metrics.json"):
+    for name in ("report.html", "report.md", "metrics.json"):
         target = root / "reports" / f"{recipe.stem}.{name}"
         target.parent.mkdir(exist_ok=True)
         shutil.copyfile(folder / "reports" / name, target)
