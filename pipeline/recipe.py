@@ -134,6 +134,7 @@ def main() -> None:
     environment = os.environ | {
         "SLIMTOWER_CACHE": str(cache_root()),
         "SLIMTOWER_GIT_COMMIT": git_commit(),
+        "SLIMTOWER_RECIPE": str(recipe),
         "MLFLOW_TRACKING_URI": tracking_uri(),
     }
     command = [sys.executable, "-m", "pipeline", *stages]

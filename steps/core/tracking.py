@@ -24,6 +24,7 @@ _SETTINGS = {
 _REFUSED = {"PERMISSION_DENIED", "UNAUTHENTICATED", "CUSTOMER_UNAUTHORIZED"}
 _S3_REFUSED = ("AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "NoSuchBucket", "(403)", "(401)")
 _STORE_FAILED = ("failures occurred while", "Failed to list artifacts")  # how MLflow tells of its artefact store
+_DIGEST = 36  # signs that MLflow keeps of a data set's digest
 Build = Callable[[Path], None]
 
 
@@ -41,6 +42,9 @@ class Run(Protocol):
 
     def tag(self, name: str, value: str) -> None:
         """Set one tag."""
+
+    def dataset(self, name: str, digest: str, counts: Mapping[str, Any]) -> None:
+        """Name data that the run is of; `digest`: hex, told in its first 36 digits."""
 
     def artifact(self, path: Path) -> None:
         """Attach a file."""
@@ -68,6 +72,9 @@ class NullRun:
         """Ignore."""
 
     def tag(self, name: str, value: str) -> None:
+        """Ignore."""
+
+    def dataset(self, name: str, digest: str, counts: Mapping[str, Any]) -> None:
         """Ignore."""
 
     def artifact(self, path: Path) -> None:
@@ -171,6 +178,14 @@ class MlflowRun:
     def tag(self, name: str, value: str) -> None:
         """Set one tag, without its secrets."""
         self.api.set_tag(self.run_id, name, redacted(value))
+
+    def dataset(self, name: str, digest: str, counts: Mapping[str, Any]) -> None:
+        """Name data that the run is of; `digest`: hex, told in its first 36 digits."""
+        from mlflow.entities import Dataset, DatasetInput
+
+        source = json.dumps({"uri": "data/ingest"})
+        told = Dataset(name, digest[:_DIGEST], "local", source, profile=json.dumps(flatten(counts)))
+        self.api.log_inputs(self.run_id, [DatasetInput(told, [])])
 
     def artifact(self, path: Path) -> None:
         """Attach a file."""
