@@ -24,7 +24,7 @@ _SETTINGS = {
 _REFUSED = {"PERMISSION_DENIED", "UNAUTHENTICATED", "CUSTOMER_UNAUTHORIZED"}
 _S3_REFUSED = ("AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "NoSuchBucket", "(403)", "(401)")
 _STORE_FAILED = ("failures occurred while", "Failed to list artifacts")  # how MLflow tells of its artefact store
-_DIGEST = 36  # signs that MLflow keeps of a data set's digest
+_DIGEST = 12  # signs that are shown of a data set's digest
 Build = Callable[[Path], None]
 
 
@@ -44,7 +44,7 @@ class Run(Protocol):
         """Set one tag."""
 
     def dataset(self, name: str, digest: str, counts: Mapping[str, Any]) -> None:
-        """Name data that the run is of; `digest`: hex, told in its first 36 digits."""
+        """Name data that the run is of; `digest`: hex, of which the first digits are told."""
 
     def artifact(self, path: Path) -> None:
         """Attach a file."""
@@ -180,7 +180,7 @@ class MlflowRun:
         self.api.set_tag(self.run_id, name, redacted(value))
 
     def dataset(self, name: str, digest: str, counts: Mapping[str, Any]) -> None:
-        """Name data that the run is of; `digest`: hex, told in its first 36 digits."""
+        """Name data that the run is of; `digest`: hex, of which the first digits are told."""
         from mlflow.entities import Dataset, DatasetInput
 
         source = json.dumps({"uri": "data/ingest"})

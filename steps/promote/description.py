@@ -26,7 +26,7 @@ def description(model: str, version: str, decision: Decision, card: str) -> str:
         "",
         *(f"- {check.strip()}" for check in checks),
         "",
-        f'Load it: `mlflow.pyfunc.load_model("models:/{model}/{version}").predict({{"query": ["your question"]}})`',
+        f'Load it: `mlflow.pyfunc.load_model("models:/{model}/{version}").predict([{{"query": "your question"}}])`',
         "",
         *card.splitlines(),
     ]
