@@ -26,8 +26,8 @@ def summary(metrics: Mapping[str, Any], best: str) -> str:
             named = f"slices where a student loses beyond chance; {best} keeps least on these"
             lines += ["", f"**{dataset}**, {named}", "", *rows]
     for dataset, students in metrics["closeness"].items():
-        rows = [[name, f"{each['cosine']:.4f}", percent(each["overlap"])] for name, each in students.items()]
-        lines += ["", unjudged_line(metrics, dataset), "", *_table(["student", "cosine", "same top 10"], rows)]
+        close = [[name, f"{each['cosine']:.4f}", percent(each["overlap"])] for name, each in students.items()]
+        lines += ["", unjudged_line(metrics, dataset), "", *_table(["student", "cosine", "same top 10"], close)]
     told = [*gain_lines(metrics), *fusion_lines(metrics)]
     return "\n".join([*lines, *([""] if told else []), *(f"- {line}" for line in told)]) + "\n"
 

@@ -92,8 +92,9 @@ def run(*, sources: Sequence[Source], output: Path, params: IngestParams, run: R
     run.param("sessions_simulated", report["simulated"])
     run.metrics(metrics(report))
     for name, entry in report["datasets"].items():
-        own = ([row for row in rows if row.dataset == name] for rows in (queries, judgements))
-        run.dataset(name, data_digest(entry, *own), counts(entry))
+        asked = (query for query in queries if query.dataset == name)
+        judged = (row for row in judgements if row.dataset == name)
+        run.dataset(name, data_digest(entry, asked, judged), counts(entry))
     run.artifact(output / "report.json")
 
 

@@ -30,7 +30,8 @@ def description(model: str, version: str, decision: Decision, card: str) -> str:
         "",
         *card.splitlines(),
     ]
-    kept, length = [], 0
+    kept: list[str] = []
+    length = 0
     for line in lines:
         length += len(line) + 1
         if length > _MOST - 10:
