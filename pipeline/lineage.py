@@ -18,7 +18,7 @@ from steps.core.stage_run import send_waiting, spools
 from steps.core.tracking import Unwanted, client, experiment_id, reaching, sending
 from steps.promote.dvc_lock import Stages, lock_stages, outputs
 
-METRICS = "reports/metrics.json"
+INGESTED, METRICS = "data/ingest", "reports/metrics.json"
 _FILES = ("dvc.lock", "params.yaml", METRICS)
 
 
@@ -93,8 +93,8 @@ def finish(
     if names is None:  # dvc.lock also remembers students that params dropped
         names = list(_here(stages, root))
     reused = [] if failed else sorted(set(names) - set(ran))
-    for stage in reused:
-        _link(api, experiment, parent, stage, stages[stage])
+    runs = ran | {stage: _link(api, experiment, parent, stage, stages[stage]) for stage in reused}
+    _name_data(api, runs.get("ingest"), [parent, *(ran[stage] for stage in ran if _reads_data(stages.get(stage, {})))])
     for name in _FILES:
         if (root / name).is_file():
             api.log_artifact(parent, str(root / name))
@@ -121,8 +121,20 @@ def _md5_tags(entry: dict[str, Any]) -> dict[str, str]:
     }
 
 
-def _link(api: Any, experiment: str, parent: str, stage: str, entry: dict[str, Any]) -> None:
-    """Open and close a run for a reused stage, linked to the latest run that wrote the same outputs."""
+def _reads_data(entry: dict[str, Any]) -> bool:
+    """Whether a stage reads what ingest wrote."""
+    return any(f"{item['path']}/".startswith(f"{INGESTED}/") for item in entry.get("deps", []))
+
+
+def _name_data(api: Any, ingest: str | None, runs: Sequence[str]) -> None:
+    """Let these runs name the data sets that the run of ingest names."""
+    known = api.get_run(ingest).inputs.dataset_inputs if ingest else []
+    for run_id in runs if known else ():
+        api.log_inputs(run_id, known)
+
+
+def _link(api: Any, experiment: str, parent: str, stage: str, entry: dict[str, Any]) -> str:
+    """Open and close a run for a reused stage, linked to the latest run that wrote the same outputs; returns its id."""
     tags = _md5_tags(entry)
     outs = [f"tags.`{name}` = '{value}'" for name, value in tags.items() if name.startswith("out_md5.")]
     wanted = " and ".join([*outs, f"tags.`slimtower.stage` = '{stage}'"])
@@ -135,7 +147,9 @@ def _link(api: Any, experiment: str, parent: str, stage: str, entry: dict[str, A
         "slimtower.made_by": made[0] if made else "unknown: made outside this tracking server",
     }
     run = api.create_run(experiment, run_name=f"{stage} (reused)", tags=tags)
+    _name_data(api, made[0] if made else None, [run.info.run_id])
     api.set_terminated(run.info.run_id, "FINISHED")
+    return str(run.info.run_id)
 
 
 def main() -> None:

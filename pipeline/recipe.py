@@ -134,13 +134,14 @@ def main() -> None:
     environment = os.environ | {
         "SLIMTOWER_CACHE": str(cache_root()),
         "SLIMTOWER_GIT_COMMIT": git_commit(),
+        "SLIMTOWER_RECIPE": str(recipe),
         "MLFLOW_TRACKING_URI": tracking_uri(),
     }
     command = [sys.executable, "-m", "pipeline", *stages]
     code = run(command, folder, environment)
     if code or stages:
         raise SystemExit(code)
-    for name in ("report.html", "metrics.json"):
+    for name in ("report.html", "report.md", "metrics.json"):
         target = root / "reports" / f"{recipe.stem}.{name}"
         target.parent.mkdir(exist_ok=True)
         shutil.copyfile(folder / "reports" / name, target)

@@ -6,6 +6,7 @@ The parent of a stage's MLflow run is the run named by SLIMTOWER_PARENT_RUN, els
 
 import os
 import subprocess
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +37,14 @@ def pipeline_run(api: Any, experiment: str, key: str, commit: str) -> str:
     if found:
         return str(found[0].info.run_id)
     tags = {"slimtower.pipeline": key, "slimtower.git_commit": commit, **scheduler_tags()}
-    run = api.create_run(experiment, run_name="pipeline", tags=tags)
+    run = api.create_run(experiment, run_name=run_name(commit), tags=tags)
     return str(run.info.run_id)
+
+
+def run_name(commit: str) -> str:
+    """What a pipeline's run is called: recipe, or demo without one, short commit (+: files differ) and time, UTC."""
+    recipe = Path(os.environ.get("SLIMTOWER_RECIPE") or "demo").stem
+    return f"{recipe} {commit[:7]}{'+' * commit.endswith('+dirty')} {datetime.now(UTC):%Y-%m-%d %H:%M}"
 
 
 def open_parent(api: Any, experiment: str) -> str | None:

@@ -101,6 +101,10 @@ class StageRun:
         """Set one tag."""
         self._tell("tag", name=name, value=redacted(value))
 
+    def dataset(self, name: str, digest: str, counts: Mapping[str, Any]) -> None:
+        """Name data that the run is of."""
+        self._tell("dataset", name=name, digest=digest, counts=dict(counts))
+
     def artifact(self, path: Path) -> None:
         """Attach a file."""
         self._tell("artifact", path=path)

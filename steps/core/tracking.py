@@ -26,6 +26,7 @@ _REFUSED = {"PERMISSION_DENIED", "UNAUTHENTICATED", "CUSTOMER_UNAUTHORIZED"}
 _S3_REFUSED = ("AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "NoSuchBucket", "(403)", "(401)")
 _AWAY = ("failed with exception", "failed with timeout exception")  # how MLflow tells of its server
 _STORE_FAILED = ("failures occurred while", "Failed to list artifacts")  # how MLflow tells of its artefact store
+_DIGEST = 12  # signs that are shown of a data set's digest
 Build = Callable[[Path], None]
 
 
@@ -43,6 +44,9 @@ class Run(Protocol):
 
     def tag(self, name: str, value: str) -> None:
         """Set one tag."""
+
+    def dataset(self, name: str, digest: str, counts: Mapping[str, Any]) -> None:
+        """Name data that the run is of; `digest`: hex, of which the first digits are told."""
 
     def artifact(self, path: Path) -> None:
         """Attach a file."""
@@ -70,6 +74,9 @@ class NullRun:
         """Ignore."""
 
     def tag(self, name: str, value: str) -> None:
+        """Ignore."""
+
+    def dataset(self, name: str, digest: str, counts: Mapping[str, Any]) -> None:
         """Ignore."""
 
     def artifact(self, path: Path) -> None:
@@ -223,6 +230,14 @@ class MlflowRun:
     def tag(self, name: str, value: str) -> None:
         """Set one tag, without its secrets."""
         self.api.set_tag(self.run_id, name, redacted(value))
+
+    def dataset(self, name: str, digest: str, counts: Mapping[str, Any]) -> None:
+        """Name data that the run is of; `digest`: hex, of which the first digits are told."""
+        from mlflow.entities import Dataset, DatasetInput
+
+        source = json.dumps({"uri": "data/ingest"})
+        told = Dataset(name, digest[:_DIGEST], "local", source, profile=json.dumps(flatten(counts)))
+        self.api.log_inputs(self.run_id, [DatasetInput(told, [])])
 
     def artifact(self, path: Path) -> None:
         """Attach a file."""

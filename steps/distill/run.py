@@ -22,7 +22,7 @@ from steps.distill.checkpoints import Checkpoints, training_folder
 from steps.distill.checks import check_curriculum, check_endpoint, check_repeats, check_student, check_targets
 from steps.distill.joint_documents import JointDocuments
 from steps.distill.mixture import hold_out, rows_of
-from steps.distill.params import DistillParams, StudentParams
+from steps.distill.params import Base, DistillParams, StudentParams
 from steps.distill.phases import Training, trainings
 from steps.distill.ranking import expected_retention, ranking_kept, told
 from steps.distill.sources import Sources
@@ -128,6 +128,7 @@ def run(
             "student": student,
             "spec": chosen.model_dump(exclude={"seed"}),
             "start": next(iter(type(chosen.start).model_fields)),
+            "base": chosen.start.base if isinstance(chosen.start, Base) else None,
             "losses": [loss.name for loss in chosen.losses],
             "dims": sorted(set(dims)),
             "teacher": asdict(teacher),

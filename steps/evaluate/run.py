@@ -25,6 +25,7 @@ from steps.evaluate.params import EvaluateParams
 from steps.evaluate.report import Background, read_background, write_report
 from steps.evaluate.reranked import open_reranked
 from steps.evaluate.seeds import of_one_spec, seed_lines, spreads
+from steps.evaluate.summary import summary
 from steps.evaluate.systems import Student, Systems, open_systems
 from steps.evaluate.table import gain_lines
 
@@ -54,7 +55,7 @@ def run(
     rule: NonInferiority,
     run: Run,
 ) -> None:
-    """Write metrics.json, report.html, frontier.csv, per_query.parquet, slices.parquet and runs/ below `output`.
+    """Write metrics.json, report.html, report.md, frontier.csv, and what they tell of query by query, below `output`.
 
     `releases`: student name -> release folder. `rule`: when the promotion gate finds a release no worse. UserError when
     an evaluation query leaked into training, or when a release is missing, damaged, of another teacher or without one
@@ -103,7 +104,7 @@ def evaluate(
     run.metrics({name: value for name, value in flatten(evaluation.metrics).items() if isinstance(value, int | float)})
     run.tag("slimtower.choice", evaluation.choice.student or "none")
     run.tag("slimtower.runner_up", evaluation.choice.runner_up or "none")
-    for name in ("metrics.json", "report.html", "frontier.csv"):
+    for name in ("metrics.json", "report.html", "report.md", "frontier.csv"):
         run.artifact(output / name)
 
 
@@ -137,6 +138,8 @@ def _write(output: Path, found: Measurements, evaluation: Evaluation, insight: I
         write_table(staging, "per_query", per_query_table(found.results))
         write_table(staging, "slices", insight.slices)
         write_report(staging / "report.html", evaluation, background, insight)
+        told = summary(evaluation.metrics | insight.metrics, evaluation.best)
+        (staging / "report.md").write_text(told, encoding="utf-8")
         old_runs = output / "runs"
         if old_runs.exists():
             old_runs.rename(staging / "old-runs")

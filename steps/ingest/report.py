@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from steps.core.corpus import corpus_digest
+from steps.core.files import sha256_text
 from steps.ingest.coded_columns import distinct
 from steps.ingest.params import UNLABELLED_QUERIES
 from steps.ingest.rejects import Rejects
@@ -101,6 +102,19 @@ def _found(entry: Mapping[str, Any]) -> list[str]:
         files = ", ".join(f"qrels/{name}" for name in sorted(other))
         found.append(f"{files} not read (judgements are train.tsv, dev.tsv and test.tsv), its queries left out")
     return found
+
+
+def data_digest(entry: Mapping[str, Any], queries: Iterable[Query], judgements: Iterable[Judgement]) -> str:
+    """Hex sha256 of a data set, its entry in the report and its rows in any order; of sessions it knows the counts."""
+    rows = [entry["corpus_digest"], str(entry.get("sessions"))]
+    rows += sorted(f"{row.query_id}\0{row.split}\0{row.text}" for row in queries)
+    rows += sorted(f"{row.query_id}\0{row.doc_id}\0{row.grade}" for row in judgements)
+    return sha256_text("\0\0".join(rows))
+
+
+def counts(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """How much a data set's entry says there is."""
+    return {key: entry[key] for key in ("documents", "queries", "qrels", "sessions", "given_triplets") if key in entry}
 
 
 def metrics(report: dict[str, Any]) -> dict[str, float]:

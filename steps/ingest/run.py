@@ -18,7 +18,7 @@ from steps.ingest.given_triplets import GIVEN_TRIPLETS
 from steps.ingest.held_out_queries import without_evaluation_texts
 from steps.ingest.params import UNLABELLED_QUERIES, ApiDocsSource, IngestParams, Source
 from steps.ingest.rejects import Reject, Rejects
-from steps.ingest.report import build_report, metrics, summary
+from steps.ingest.report import build_report, counts, data_digest, metrics, summary
 from steps.ingest.source_data import UNLABELLED, Answers, Document, Judgement, Query, Satisfaction, SourceData
 from steps.ingest.source_files import one_file
 from steps.ingest.sources import read_source
@@ -93,6 +93,10 @@ def run(*, sources: Sequence[Source], output: Path, params: IngestParams, run: R
     run.param("corpus_digest", report["corpus_digest"])
     run.param("sessions_simulated", report["simulated"])
     run.metrics(metrics(report))
+    for name, entry in report["datasets"].items():
+        asked = (query for query in queries if query.dataset == name)
+        judged = (row for row in judgements if row.dataset == name)
+        run.dataset(name, data_digest(entry, asked, judged), counts(entry))
     run.artifact(output / "report.json")
 
 

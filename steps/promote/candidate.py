@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from steps.core.errors import UserError
 from steps.core.files import folder_bytes, folder_digest, read_json
 from steps.core.tables import read_table
+from steps.promote.description import read_card
 from steps.promote.evidence import MEASURE, Evaluation, Evidence
 from steps.promote.params import Policy
 
@@ -24,6 +25,8 @@ class Candidate:
     student: str
     release: Path
     evidence: Evidence
+    card: str
+    """What it is and what was measured of it, as Markdown."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +106,7 @@ def read_candidate(student: str, reports: Path, releases: Path, evaluation: Eval
         p50_ms=served.p50_ms(read_json(reports / "metrics.json")),
         index_bytes=index_bytes(release),
     )
-    return Candidate(student, release, evidence)
+    return Candidate(student, release, evidence, read_card(release, reports))
 
 
 def index_bytes(release: Path) -> int:

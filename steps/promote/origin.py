@@ -31,7 +31,7 @@ def read_origin(registry: Registry, student: str, release: Path, reports: Path, 
         raise UserError(f"{LOCK}: not found or empty; {REMEDY}")
     release_md5 = check_recorded(stages, f"release@{student}", release)
     check_outputs(stages, "ingest")
-    for name in ("metrics.json", "per_query.parquet", "slices.parquet"):
+    for name in ("metrics.json", "report.md", "per_query.parquet", "slices.parquet"):
         check_recorded(stages, "evaluate", reports / name)
     for path in (release, ingest):
         _check_evaluated(stages, path)

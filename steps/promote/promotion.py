@@ -12,6 +12,7 @@ from pathlib import Path
 from steps.core.errors import UserError
 from steps.core.judged import JudgedSet
 from steps.promote.candidate import Candidate
+from steps.promote.description import description
 from steps.promote.evidence import Evidence, evidence_from_json
 from steps.promote.gate import Decision, decide
 from steps.promote.lock import Lock
@@ -75,6 +76,7 @@ def promote(
         champion = champion_evidence(registry, aliases.get(CHAMPION), candidate.evidence, judged, keep=True)
         decision = decide(candidate.evidence, champion, params.policy)
         _note_decision(registry, version, decision)
+        registry.describe(version, description(registry.name, version, decision, candidate.card))
         after("decided")
         if not decision.approved:
             raise Refused(f"{registry.name}/{version} refused, nothing was changed: {'; '.join(decision.reasons)}")

@@ -87,5 +87,7 @@ def _run(registry: Registry, candidate: Candidate, origin: Origin) -> MlflowRun:
         tags["mlflow.parentRunId"] = origin.parent_run
     made = registry.api.create_run(experiment, run_name=f"promote {candidate.student}", tags=tags)
     run = MlflowRun(registry.api, str(made.info.run_id), experiment)
+    if origin.parent_run and (data := registry.api.get_run(origin.parent_run).inputs.dataset_inputs):
+        registry.api.log_inputs(run.run_id, data)
     run.metrics({"p50_ms": candidate.evidence.p50_ms, "index_bytes": candidate.evidence.index_bytes})
     return run

@@ -13,6 +13,7 @@ from steps.core.files import folder_bytes, read_json, sha256_file, staged_folder
 from steps.core.judged import read_judged_sets
 from steps.core.towers import encode, load_tower
 from steps.core.tracking import Run, flatten
+from steps.release.card import write_card
 from steps.release.export import export
 from steps.release.forms import Limits, explained
 from steps.release.index_copy import copy_index, write_titles
@@ -33,7 +34,7 @@ SAMPLE = 256  # texts that int8 is calibrated on, and of a data set that is not 
 
 
 def run(student: str, distill: Path, index: Path, ingest: Path, output: Path, params: ReleaseParams, run: Run) -> None:
-    """Write `query_encoder/`, `serving/`, `index/`, `manifest.json` and `report.json`; `lexical/` where it is carried.
+    """Write query_encoder/, serving/, index/, manifest.json, report.json and README.md; lexical/ where it is carried.
 
     With `precision: auto` the encoder serves in the first of its forms that costs no more than the limits allow on dev
     queries; the report holds all that were tried. UserError when the two sides have different teachers, when the
@@ -82,7 +83,9 @@ def run(student: str, distill: Path, index: Path, ingest: Path, output: Path, pa
         verdicts = carry_lexical(bench.release, ingest, queries, chosen.served, params.lexical)
         lexical = lexical_index(verdicts, _digests(staging / "lexical"))
         dims = [each for each in distilled.get("dims", []) if each < dim]
-        manifest(chosen.served).model_copy(update={"lexical": lexical, "dims": dims}).write(staging / "manifest.json")
+        final = manifest(chosen.served).model_copy(update={"lexical": lexical, "dims": dims})
+        write_card(staging, final, chosen, distilled["base"])
+        final.write(staging / "manifest.json")
         load_release(staging)
         if chosen.parity and chosen.parity.proven:
             raise UserError(

@@ -23,7 +23,9 @@ def main() -> None:
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # read when faiss is loaded: idle threads must not spin
     arguments = _parser().parse_args()
     with tempfile.TemporaryDirectory(prefix="slimtower-serve-") as shared:
-        settings = _settings(arguments, shared if arguments.workers > 1 else "")
+        settings = _settings(arguments)
+        if arguments.workers > 1:
+            os.environ["PROMETHEUS_MULTIPROC_DIR"] = shared  # where the processes add their counts up
         _check_free(arguments.host, arguments.port)
         try:
             _serve(settings, arguments)
@@ -67,7 +69,7 @@ def _serve(settings: Settings, arguments: argparse.Namespace) -> None:
     )
 
 
-def _settings(arguments: argparse.Namespace, shared: str) -> Settings:
+def _settings(arguments: argparse.Namespace) -> Settings:
     release = arguments.release or ("" if arguments.model else "models/release")
     return Settings(
         release=str(Path(release)) if release else "",
@@ -91,7 +93,6 @@ def _settings(arguments: argparse.Namespace, shared: str) -> Settings:
         consent=arguments.consent,
         retention_days=arguments.retention_days,
         salt=os.environ.get(SALT) or secrets.token_hex(32),
-        metrics=shared,
     )
 
 

@@ -1,7 +1,6 @@
 """The ASGI application: routes, limits, and what starts and stops with a process."""
 
 import asyncio
-import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -21,7 +20,6 @@ from steps.serve.service import Service, open_service
 from steps.serve.settings import Settings
 from steps.serve.status_routes import status_routes
 
-_SAVED_S = 2.0  # how often a process leaves its counts for the others
 _ABOUT = "Search with released students: an encoder and its index answer together, and each answer names its release."
 
 
@@ -53,17 +51,13 @@ def from_environment() -> ASGIApp:
 async def _running(service: Service) -> AsyncIterator[None]:
     """From loading the release to writing what is left of the log."""
     await asyncio.to_thread(service.watcher.start)
-    stop = threading.Event()
-    threading.Thread(target=_save, args=(service, stop), name="metrics", daemon=True).start()
     if service.log:
         await asyncio.to_thread(_corpus_beside_log, service)
         service.log.start()
     yield
     service.watcher.stop()
-    stop.set()
     if service.log:
         await asyncio.to_thread(service.log.close)
-    service.metrics.save()
     service.pool.shutdown(wait=False, cancel_futures=True)
     LOGGER.info("stopped")
 
@@ -76,8 +70,3 @@ def _corpus_beside_log(service: Service) -> None:
             write_corpus(service.log.store, service.corpus, datasets)
     except UserError as error:
         LOGGER.error("corpus not written beside the search log", extra={"data": {"error": line(error)}})
-
-
-def _save(service: Service, stop: threading.Event) -> None:
-    while not stop.wait(_SAVED_S):
-        service.metrics.save()

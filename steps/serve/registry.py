@@ -52,6 +52,8 @@ class RegistrySource:
             version=str(version.version),
             created=stamp(int(version.creation_timestamp) / 1000),
             commit=tags.get(f"{_PREFIX}git_commit", ""),
+            data=tags.get(f"{_PREFIX}data_md5", ""),
+            run=tags.get(f"{_PREFIX}pipeline_run", ""),
             promoted=str(last.get("at") or ""),
             promoted_by=str(last.get("by") or ""),
         )

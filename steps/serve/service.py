@@ -134,7 +134,7 @@ def make_source(settings: Settings) -> Source:
 
 def open_service(settings: Settings) -> Service:
     """The parts of this process. Nothing is loaded yet."""
-    metrics = Metrics(Path(settings.metrics) if settings.metrics else None)
+    metrics = Metrics()
     project = project_of(Path(settings.release)) if settings.release else None
     corpus = Corpus(project / "data/ingest" if project else None, settings.corpus_mb)
     watcher = Watcher(make_source(settings), settings.poll_s, metrics)

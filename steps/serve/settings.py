@@ -50,8 +50,6 @@ class Settings(Strict):
     """`header`: log only searches whose request says so; `given`: all, the operator has asked."""
     retention_days: _Count
     salt: str
-    metrics: str
-    """Folder in which the processes of one service share their counts; empty: one process."""
 
     def to_environment(self) -> None:
         """Leave the settings to child processes."""

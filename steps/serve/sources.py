@@ -44,12 +44,9 @@ class FolderSource:
         folder = next(path for path in self._folders() if path.name == name)
         try:
             release = load_release(folder, THREADS)
-        except (OSError, UserError) as error:
+        finally:  # what does not open then is no fault of either release
             if _key(folder) != key:
-                raise TransientError(f"{folder}: was replaced while it was loaded") from error
-            raise
-        if _key(folder) != key:
-            raise TransientError(f"{folder}: was replaced while it was loaded")
+                raise TransientError(f"{folder}: was replaced while it was loaded")
         made = stamp((folder / "manifest.json").stat().st_mtime)
         return Served(name, release, Origin(source=str(folder), created=made), stamp(time.time()))
 

@@ -16,6 +16,8 @@ class Origin(NamedTuple):
     version: str = ""
     created: str = ""
     commit: str = ""
+    data: str = ""
+    run: str = ""
     promoted: str = ""
     promoted_by: str = ""
 
@@ -50,6 +52,7 @@ class Served:
             "precision": settings.precision,
             "model_bytes": self.release.model_bytes,
             "datasets": {name: held.vectors for name, held in sorted(manifest.datasets.items())},
+            "fused": {name: str(fusion) for name in self.release.datasets if (fusion := self.release.fusion(name))},
             **self.origin._asdict(),
         }
 

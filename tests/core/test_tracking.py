@@ -1,7 +1,10 @@
 """MLflow: one parent a pipeline, a child a stage, and reused stages linked to their makers."""
 
+import json
+import re
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -32,6 +35,12 @@ def lock(stages: dict[str, str]) -> None:
     Path("dvc.lock").write_text(yaml.safe_dump({"schema": "2.0", "stages": entries}))
 
 
+def named(api: Any) -> dict[str, Any]:
+    """Runs by name, a pipeline's without its commit and time."""
+    found = api.search_runs([tracking.experiment_id(api)])
+    return {re.sub(r"^demo \w+\+? \d{4}-\d\d-\d\d \d\d:\d\d$", "demo", run.info.run_name): run for run in found}
+
+
 def test_runs_parents_metrics_models_and_restored_links(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = project / "model"
     model.mkdir()
@@ -50,9 +59,9 @@ def test_runs_parents_metrics_models_and_restored_links(project: Path, monkeypat
 
     api = tracking.client()
     experiment = tracking.experiment_id(api)
-    runs = {run.info.run_name: run for run in api.search_runs([experiment])}
-    assert set(runs) == {"pipeline", "teach", "distill@2l"}
-    parent = runs["pipeline"].info.run_id
+    runs = named(api)
+    assert set(runs) == {"demo", "teach", "distill@2l"}
+    parent = runs["demo"].info.run_id
     assert {runs[name].data.tags["mlflow.parentRunId"] for name in ("teach", "distill@2l")} == {parent}
     teach = runs["teach"]
     assert [m.value for m in api.get_metric_history(teach.info.run_id, "loss")] == [2.0, 1.0]
@@ -75,6 +84,36 @@ def test_runs_parents_metrics_models_and_restored_links(project: Path, monkeypat
     assert reused.data.tags["mlflow.parentRunId"] != parent
 
 
+def test_data_sets_are_inputs_of_the_pipeline_and_of_the_stages_that_read_them(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def inputs(run: Any) -> dict[str, str]:
+        return {each.dataset.name: each.dataset.digest for each in run.inputs.dataset_inputs}
+
+    monkeypatch.setenv("SLIMTOWER_PIPELINE", "first")
+    with tracking.stage_run("ingest", {}) as run:
+        run.dataset("api", "d" * 64, {"documents": 3, "queries": {"test": 2}})
+    for stage in ("teach", "other"):
+        with tracking.stage_run(stage, {}):
+            pass
+    lock({"ingest": "m1", "teach": "m2", "other": "m3"})
+    entries = yaml.safe_load(Path("dvc.lock").read_text())
+    entries["stages"]["teach"]["deps"] = [{"path": "data/ingest/corpus.parquet", "md5": "m1"}]
+    Path("dvc.lock").write_text(yaml.safe_dump(entries))
+    lineage.finish()
+    runs = named(tracking.client())
+    assert [inputs(runs[name]) for name in ("demo", "ingest", "teach", "other")] == [*[{"api": "d" * 12}] * 3, {}]
+    [told] = runs["demo"].inputs.dataset_inputs
+    assert json.loads(told.dataset.profile) == {"documents": 3, "queries.test": 2}
+
+    monkeypatch.setenv("SLIMTOWER_PIPELINE", "second")
+    monkeypatch.setenv("SLIMTOWER_RECIPE", "recipes/beir.yaml")
+    lineage.finish()
+    runs = {name.partition(" ")[0]: run for name, run in named(tracking.client()).items() if name not in runs}
+    assert set(runs) == {"beir", "ingest", "teach", "other"}
+    assert inputs(runs["beir"]) == inputs(runs["ingest"]) == inputs(runs["teach"]) == {"api": "d" * 12}
+
+
 def test_a_plain_repro_is_finished_afterwards(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLIMTOWER_PIPELINE", "of a process that is gone")
     with stage_run("teach", {}):
@@ -83,9 +122,9 @@ def test_a_plain_repro_is_finished_afterwards(project: Path, monkeypatch: pytest
     monkeypatch.setenv("SLIMTOWER_PIPELINE", "another")
     lineage.main()
     api = tracking.client()
-    runs = {run.info.run_name: run for run in api.search_runs([tracking.experiment_id(api)])}
-    assert set(runs) == {"pipeline", "teach"}
-    assert runs["pipeline"].info.status == "FINISHED"
+    runs = named(api)
+    assert set(runs) == {"demo", "teach"}
+    assert runs["demo"].info.status == "FINISHED"
     assert runs["teach"].data.tags["out_md5.out/teach"] == "m1"
 
 
@@ -131,12 +170,12 @@ def test_outputs_need_not_be_here_where_the_stages_are_named(
     for _ in range(2):  # a task may be run again
         done = lineage.finish(parent, root=root, names=["mine", "teach"])
         assert done == f"1 stages ran, 1 reused; MLflow run {parent}"
-    runs = {run.info.run_name: run.data.tags for run in api.search_runs([tracking.experiment_id(api)])}
-    assert set(runs) == {"pipeline", "teach", "mine (reused)"}
+    runs = {name: run.data.tags for name, run in named(api).items()}
+    assert set(runs) == {"demo", "teach", "mine (reused)"}
     assert runs["teach"]["out_md5.out/teach"] == "m1"
     assert runs["teach"]["slimtower.image_digest"] == "sha256:1"
-    assert runs["pipeline"]["slimtower.airflow_run"] == "scheduled__2025-01-01"
-    assert len(runs["pipeline"]["slimtower.dvc_lock"]) == 64
+    assert runs["demo"]["slimtower.airflow_run"] == "scheduled__2025-01-01"
+    assert len(runs["demo"]["slimtower.dvc_lock"]) == 64
 
 
 def test_a_failed_pipeline_keeps_the_lineage_of_what_succeeded(project: Path) -> None:
@@ -145,9 +184,9 @@ def test_a_failed_pipeline_keeps_the_lineage_of_what_succeeded(project: Path) ->
     lock({"teach": "m1", "mine": "m2"})
     lineage.finish(failed=True)
     api = tracking.client()
-    runs = {run.info.run_name: run for run in api.search_runs([tracking.experiment_id(api)])}
-    assert set(runs) == {"pipeline", "teach"}
-    assert runs["pipeline"].info.status == "FAILED"
+    runs = named(api)
+    assert set(runs) == {"demo", "teach"}
+    assert runs["demo"].info.status == "FAILED"
     assert runs["teach"].data.tags["out_md5.out/teach"] == "m1"
 
 

@@ -7,9 +7,11 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
+import evaluate_fakes
 import ir_measures
 import numpy as np
 import pytest
+from browser import Browser, find_browser
 from evaluate_fakes import RULE, bag_of_words, fake_systems, params, write_inputs
 
 from steps.core.errors import UserError
@@ -21,6 +23,7 @@ from steps.evaluate import run as stage
 from steps.evaluate.measuring import Task, measure_teacher
 from steps.evaluate.report import read_background
 from steps.evaluate.run import Folders
+from steps.evaluate.summary import summary
 from steps.evaluate.systems import Systems
 from steps.evaluate.table import results_table
 from steps.evaluate.trec import write_hits
@@ -182,6 +185,54 @@ def test_report_is_self_contained_and_says_what_it_must(reports: Path) -> None:
     assert "13 s" in page, "training time of 2l, from its distillation report"
 
 
+def test_a_pull_request_is_told_the_verdict_the_figures_and_where_students_lose(reports: Path) -> None:
+    metrics = json.loads((reports / "metrics.json").read_text())
+    kept = metrics["retention"]["2l"]["mean_of_ratios"]
+    assert (reports / "report.md").read_text() == summary(metrics, "2l")
+    assert summary(metrics, "2l").startswith(f"**2l** keeps **{100 * kept:.1f}\u00a0%** of the teacher's nDCG@10")
+    low = {"ratio": 0.9, "ci95_low": 0.85, "ci95_high": 0.95}
+    high = {"ratio": 0.99, "ci95_low": 0.97, "ci95_high": 1.01}
+    metrics["slices"] = {
+        "api": {
+            "<script>|": {"queries": 5, "retention": {"2l": low, "static": high}},
+            "short": {"queries": 5, "retention": {"2l": high, "static": low}},
+            "kept": {"queries": 5, "retention": {"2l": high, "static": high}},
+            "all": {"queries": 10, "retention": {"2l": low, "static": low}},
+        }
+    }
+    rows = [line.split(" | ") for line in summary(metrics, "2l").splitlines() if line.endswith(") |")]
+    assert [row[0] for row in rows] == [r"| &lt;script>\|", "| short"]
+    assert rows[0][1:3] == ["5", "90.0\u00a0% (85.0 – 95.0)"]
+
+
+@pytest.mark.medium
+@pytest.mark.skipif(not find_browser(), reason="no chromium on the PATH (Debian: apt-get install chromium)")
+def test_a_browser_shows_every_section_and_what_documents_say_as_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hostile = "<script>window.stolen=1</script><img src=x onerror=window.stolen=1>"
+    monkeypatch.setattr(evaluate_fakes, "TOPICS", [f"{topic} {hostile}" for topic in evaluate_fakes.TOPICS])
+    systems = fake_systems(tmp_path, write_inputs(tmp_path), static=1)
+    page = (evaluate(tmp_path, systems=systems) / "report.html").as_uri()
+    sections = [
+        "Quality against latency", "Quality", "Slices of the queries", "Closeness to the teacher", "Cost",
+        "The teacher", "Cases: static loses most", "How it was made",
+    ]  # fmt: skip
+    with Browser(tmp_path / "profile") as browser:
+        for width in (390, 1280):
+            browser.view(width, 900, "light")
+            browser.open(f"{page}?{width}")
+            assert browser.evaluate("document.documentElement.scrollWidth") <= width, "tables scroll, not the page"
+            heads = browser.evaluate("[...document.querySelectorAll('h2')].map(head => head.textContent)")
+            assert [head for head in heads if head in sections] == sections
+            assert hostile in browser.evaluate("document.querySelector('.case li').textContent")
+            assert browser.evaluate("[window.stolen, document.querySelectorAll('script, img').length]") == [None, 0]
+        asked = {row["request"]["url"] for row in browser.events["Network.requestWillBeSent"]}
+        assert asked == {f"{page}?390", f"{page}?1280"}
+        for told in ("Log.entryAdded", "Runtime.consoleAPICalled", "Runtime.exceptionThrown"):
+            assert browser.events.get(told, []) == []
+
+
 def test_closeness_to_the_teacher_is_measured_and_shown(reports: Path) -> None:
     geometry = json.loads((reports / "metrics.json").read_text())["geometry"]
     for row in geometry.values():
@@ -254,7 +305,7 @@ def test_nothing_but_the_outputs_remains_and_a_rerun_replaces_them(tmp_path: Pat
     stale.write_text("left by an earlier run")
     evaluate(tmp_path)
     assert {path.name for path in first.iterdir()} == {
-        "metrics.json", "report.html", "frontier.csv", "per_query.parquet", "slices.parquet", "runs",
+        "metrics.json", "report.html", "report.md", "frontier.csv", "per_query.parquet", "slices.parquet", "runs",
     }  # fmt: skip
     assert not stale.exists()
 
@@ -291,7 +342,7 @@ def test_where_nothing_is_judged_the_closest_to_the_teacher_is_chosen(
     reports = evaluate(tmp_path, judged=())
     metrics = json.loads((reports / "metrics.json").read_text())
     assert {path.name for path in reports.iterdir()} == {
-        "metrics.json", "report.html", "frontier.csv", "per_query.parquet", "slices.parquet", "runs",
+        "metrics.json", "report.html", "report.md", "frontier.csv", "per_query.parquet", "slices.parquet", "runs",
     }  # fmt: skip
     empty = (
         "datasets",

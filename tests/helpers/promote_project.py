@@ -71,6 +71,7 @@ def write_evaluation(quality: dict[str, float]) -> None:
             "datasets_dev": {},
         },
     )
+    (REPORTS / "report.md").write_text(f"**{max(quality, key=lambda name: quality[name])}** is best.\n")
     write_lock(list(quality))
 
 
@@ -81,7 +82,7 @@ def write_lock(students: list[str]) -> None:
         return [{"path": path.as_posix(), "hash": "md5", "md5": dvc_md5(path)} for path in paths]
 
     evaluated = items(INGEST, *(RELEASES / student for student in students))
-    reported = items(*(REPORTS / name for name in ("metrics.json", "per_query.parquet", "slices.parquet")))
+    reported = items(*(REPORTS / name for name in ("metrics.json", "report.md", "per_query.parquet", "slices.parquet")))
     stages = {"ingest": {"cmd": "x", "deps": [], "outs": items(*sorted(INGEST.iterdir()))}}
     stages |= {f"release@{name}": {"cmd": "x", "deps": [], "outs": items(RELEASES / name)} for name in students}
     stages["evaluate"] = {"cmd": "x", "deps": evaluated, "outs": reported}

@@ -43,7 +43,7 @@ class Project:
         folder = self.root / "releases" / name
         (folder / "query_encoder").mkdir(parents=True, exist_ok=True)
         (folder / "manifest.json").write_text(json.dumps({"name": name, "of": self.registry.name}))
-        return Candidate(name, folder, evidence([quality] * 8, release=folder_digest(folder)))
+        return Candidate(name, folder, evidence([quality] * 8, release=folder_digest(folder)), f"# {name}")
 
     def promote(self, name: str, quality: float = 0.5, after=lambda step: None, again: bool = False) -> Outcome:
         origin = Origin({"student": name, "git_commit": "c0ffee"}, [], None)

@@ -18,7 +18,7 @@ SETTINGS: dict[str, Any] = {
     "workers": 1, "max_body": 5000,
     "max_batch": 4, "max_text": 200, "max_k": 20, "rate": 0.0, "max_requests": 100, "corpus_mb": 10,
     "baselines": False, "log": "", "log_queries": False, "log_flush_s": 3600.0, "consent": "header",
-    "retention_days": 30, "salt": "salt", "metrics": "",
+    "retention_days": 30, "salt": "salt",
 }  # fmt: skip
 CONSENT = {"X-Search-Consent": "yes", "X-Search-Client": "someone"}
 

@@ -13,6 +13,8 @@ from steps.ingest import source_files
 from steps.ingest.listing import list_sources
 from steps.ingest.locations import Located
 from steps.ingest.params import IngestParams
+from steps.ingest.report import data_digest
+from steps.ingest.source_data import Judgement, Query
 
 
 @pytest.fixture
@@ -79,3 +81,18 @@ def test_a_broken_template_names_the_key_and_the_fields(template: str) -> None:
     raw = params({"name": "far", "kind": "beir", "path": "s3://bucket/beir"}).model_dump() | {"document": template}
     with pytest.raises(UserError, match=r"params\.yaml: document is '.*the fields are \{title\}, \{topic\} and"):
         validated(IngestParams, raw, "params.yaml")
+
+
+def test_a_data_sets_digest_is_of_its_rows_in_any_order() -> None:
+    queries = [Query(f"q{at}", "api", "a text", "test", "file", at) for at in range(2)]
+    judgements = [Judgement(query.query_id, "api", "d", 1, "test") for query in queries]
+    entry = {"corpus_digest": "c", "sessions": {"clicks": 1}}
+    digest = data_digest(entry, queries, judgements)
+    assert digest == data_digest(entry, queries[::-1], judgements[::-1])
+    others = [
+        data_digest(entry | {"corpus_digest": "d"}, queries, judgements),
+        data_digest(entry | {"sessions": {"clicks": 2}}, queries, judgements),
+        data_digest(entry, [queries[0], queries[1]._replace(text="another")], judgements),
+        data_digest(entry, queries, [judgements[0], judgements[1]._replace(grade=2)]),
+    ]
+    assert len({digest, *others}) == 5

@@ -134,8 +134,11 @@ def _check_tracking(root: Path) -> None:
         patch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{root / 'mlflow.db'}")
         api = tracking.client()
         runs = api.search_runs([tracking.experiment_id(api)], max_results=1000)
-    parents = [run for run in runs if run.info.run_name == "pipeline"]
+    parents = [run for run in runs if "slimtower.pipeline" in run.data.tags]
     assert len(parents) == 3
+    assert all(run.info.run_name.startswith("tiny ") for run in parents)
+    known = {each.dataset.name for each in parents[0].inputs.dataset_inputs}
+    assert known == {"tiny", "docs"} and all(len(run.inputs.dataset_inputs) == 2 for run in parents)
     by_id = {run.info.run_id: run for run in runs}
     for run in runs:
         if run.data.tags.get("slimtower.reused") == "true":

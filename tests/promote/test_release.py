@@ -247,7 +247,9 @@ def test_lineage_leads_from_the_champion_to_its_makers_and_back(
     artifact = mlflow.artifacts.download_artifacts(artifact_uri=found["dvc_lock"]["file"])
     assert Path(artifact).read_bytes() == Path("dvc.lock").read_bytes()
     api = tracking.client()
-    assert api.get_run(found["runs"]["pipeline"]).info.run_name == "pipeline"
+    assert api.get_run(found["runs"]["pipeline"]).info.run_name.startswith("demo c0ffee0 ")
+    told = api.get_model_version(PARAMS["name"], "1").description
+    assert "approved" in told and "# static" in told and told.endswith("**2l** is best.")
     made = api.get_run(found["stages"]["release@static"]["run"])
     assert made.data.tags["slimtower.stage"] == "release@static"
 

@@ -1,14 +1,17 @@
 """A release answers queries with the encoder and the index that were made together."""
 
 import json
+import re
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import faiss
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from huggingface_hub import ModelCard
 from stages import INDEX, RELEASE, run_index, run_release
 
 from steps.core.document_texts import DocumentTemplate
@@ -16,6 +19,7 @@ from steps.core.errors import UserError
 from steps.core.tables import read_table, table_from_rows, write_table
 from steps.core.tracking import NullRun
 from steps.evaluate.student_tower import student_tower
+from steps.release.card import front_matter
 from steps.release.index_copy import write_titles
 from steps.serving.release import load_release
 
@@ -247,3 +251,24 @@ def test_both_manifests_name_the_template_of_the_documents(released: Path, other
     path.write_text(json.dumps(json.loads(path.read_text()) | {"format": 4}))
     with pytest.raises(UserError, match=r"format of the release is 4, this version reads 5;.*dvc repro"):
         load_release(folder)
+
+
+def test_a_card_tells_what_a_release_is_and_how_it_is_used(
+    released: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = released / "models/release/2l"
+    text = (folder / "README.md").read_text()
+    assert (folder / "query_encoder/README.md").read_text() == text
+    front = ModelCard(text).data.to_dict()
+    report = json.loads((folder / "report.json").read_text())
+    assert (front["library_name"], front["metrics"]) == ("sentence-transformers", ["ndcg_at_10"])
+    measured = {each["dataset"]["name"]: each["metrics"][0]["value"] for each in front["model-index"][0]["results"]}
+    assert measured == {name: round(cost["total"]["before"], 4) for name, cost in report["dev"].items()}
+    assert "base_model" not in front  # layers of the teacher have no name on a hub
+    manifest, unjudged = load_release(folder).manifest, SimpleNamespace(costs={})
+    for base, known in (("an-org/encoder", True), (str(folder), False), (None, False)):
+        assert ("base_model" in front_matter(manifest, unjudged, base)) == known  # type: ignore[arg-type]
+    monkeypatch.chdir(released)
+    for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
+        exec(block, {})
+    assert capsys.readouterr().out.count("\n") == 10

@@ -1,6 +1,9 @@
 """Limits and counts, without a server."""
 
 import asyncio
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -70,17 +73,28 @@ def test_requests_above_what_a_process_takes_at_once_are_told_to_come_again() ->
     asyncio.run(check())
 
 
+COUNTING = """
+from steps.serve.metrics import Metrics
+metrics = Metrics()
+metrics.count("slimtower_queries_total", {number}, system='a"b')
+metrics.time("slimtower_encode_seconds", 0.0003 * {number}, system="a")
+print(metrics.text([("slimtower_ready", {{}}, 1.0)]))
+"""
+
+
 def test_processes_add_up_in_one_text_and_counts_outlive_a_process(tmp_path: Path) -> None:
-    ours, theirs = Metrics(tmp_path), Metrics(tmp_path)
-    theirs._file = tmp_path / "another.json"
-    for metrics, number in ((ours, 1), (theirs, 2)):
-        metrics.count("slimtower_queries_total", number, system='a"b')
-        metrics.time("slimtower_encode_seconds", 0.0003 * number, system="a")
-    theirs.save()
-    text = ours.text([("slimtower_ready", {}, 1.0)])
-    assert 'slimtower_queries_total{system="a\\"b"} 3' in text
-    assert 'slimtower_encode_seconds_bucket{system="a",le="0.0005"} 1' in text
-    assert 'slimtower_encode_seconds_bucket{system="a",le="0.001"} 2' in text
-    assert 'slimtower_encode_seconds_count{system="a"} 2' in text
-    assert text.count("# TYPE slimtower_encode_seconds histogram") == 1
-    assert text.endswith("slimtower_ready 1\n")
+    environment = os.environ | {"PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}
+    said = [
+        subprocess.run(
+            [sys.executable, "-c", COUNTING.format(number=number)],
+            env=environment, check=True, capture_output=True, text=True,
+        ).stdout
+        for number in (1, 2)
+    ]  # fmt: skip
+    assert 'slimtower_queries_total{system="a\\"b"} 1.0' in said[0]
+    assert 'slimtower_queries_total{system="a\\"b"} 3.0' in said[1]
+    assert 'slimtower_encode_seconds_bucket{le="0.0005",system="a"} 1.0' in said[1]
+    assert 'slimtower_encode_seconds_bucket{le="0.001",system="a"} 2.0' in said[1]
+    assert 'slimtower_encode_seconds_count{system="a"} 2.0' in said[1]
+    assert said[1].count("# TYPE slimtower_encode_seconds histogram") == 1
+    assert said[1].strip().endswith("slimtower_ready 1.0")

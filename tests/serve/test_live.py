@@ -145,7 +145,8 @@ def test_a_promotion_and_a_rollback_are_noticed(
             log_release(run, two[name], name)
         model = api.get_run(run.run_id).data.tags["slimtower.model"]
         place = api.get_logged_model(model).artifact_location
-        tags = {"slimtower.git_commit": f"c0ffee{number}"}
+        tags = {"slimtower.git_commit": f"c0ffee{number}", "slimtower.data_md5": "da7a"}
+        tags["slimtower.pipeline_run"] = "made-by"
         api.create_model_version("retriever", place, run_id=run.run_id, model_id=model, tags=tags)
     expected = {str(number): load_release(two[name]).manifest.checksum for number, name in ((1, "wide"), (2, "narrow"))}
     with serving(tmp_path, "--model", "retriever@champion", ready=False) as (url, process):
@@ -160,7 +161,7 @@ def test_a_promotion_and_a_rollback_are_noticed(
             assert answer["release"] == {"student": "static", "manifest": expected[version], "version": version}
             (facts,) = get(f"{url}/systems")["systems"]
             assert (facts["commit"], facts["promoted"]) == (f"c0ffee{version}", event["at"])
-            assert facts["promoted_by"] == "tester"
+            assert (facts["promoted_by"], facts["data"], facts["run"]) == ("tester", "da7a", "made-by")
         api.delete_registered_model_alias("retriever", "champion")
         until(lambda: _health(url)["failing"], process)
         assert get(f"{url}/search?q=sum")["release"]["version"] == "1"

@@ -76,9 +76,9 @@ def test_what_does_not_load_leaves_the_old_release_serving_and_says_so(releases:
         assert client.get("/health").json()["failing"] == []
 
 
-@pytest.mark.parametrize("fits", [True, False])
+@pytest.mark.parametrize("opens", [True, False])
 def test_a_release_that_is_replaced_while_it_loads_is_not_served(
-    releases: Path, released: Path, monkeypatch: pytest.MonkeyPatch, fits: bool
+    releases: Path, released: Path, monkeypatch: pytest.MonkeyPatch, opens: bool
 ) -> None:
     source = FolderSource(releases, "")
     key = source.poll()["2l"]
@@ -86,8 +86,8 @@ def test_a_release_that_is_replaced_while_it_loads_is_not_served(
     def slow(folder: Path, threads: int) -> object:
         found = load_release(folder, threads)
         replace(folder, released / "models/release/2l")
-        if not fits:
-            raise UserError("index and encoder are of two releases")
+        if not opens:
+            raise UserError("files of two releases do not belong together")
         return found
 
     monkeypatch.setattr(sources, "load_release", slow)

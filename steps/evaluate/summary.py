@@ -1,0 +1,97 @@
+"""`reports/report.md`: the verdict, what was measured, and where students lose, short enough for a pull request."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from steps.core.measures import NDCG
+from steps.evaluate.as_one import counted
+from steps.evaluate.fusion_gains import fusion_lines
+from steps.evaluate.report import milliseconds, percent, times
+from steps.evaluate.significance import significant
+from steps.evaluate.table import choice_lines, gain_lines, unjudged_line
+
+_SLICES = 5  # of a data set
+
+
+def summary(metrics: Mapping[str, Any], best: str) -> str:
+    """Markdown of metrics.json; `best` is the student that the verdict is of."""
+    quality = counted(metrics)
+    verdict = _verdict(metrics, best) if quality else f"**{best}** is closest to the teacher; nothing is judged."
+    lines = [verdict, "", *(f"- {line}" for line in choice_lines(metrics))]
+    for dataset, models in quality.items():
+        lines += ["", f"**{dataset}**, test queries", "", *_quality(metrics, dataset, models)]
+        slices = metrics["slices"].get(dataset, {})
+        parts = {name: row for name, row in slices.items() if row["queries"] < metrics["queries"][dataset]["test"]}
+        if rows := _slices(parts, best):
+            named = f"slices where a student loses beyond chance; {best} keeps least on these"
+            lines += ["", f"**{dataset}**, {named}", "", *rows]
+    for dataset, students in metrics["closeness"].items():
+        close = [[name, f"{each['cosine']:.4f}", percent(each["overlap"])] for name, each in students.items()]
+        lines += ["", unjudged_line(metrics, dataset), "", *_table(["student", "cosine", "same top 10"], close)]
+    told = [*gain_lines(metrics), *fusion_lines(metrics)]
+    return "\n".join([*lines, *([""] if told else []), *(f"- {line}" for line in told)]) + "\n"
+
+
+def _verdict(metrics: Mapping[str, Any], best: str) -> str:
+    kept, speed = metrics["retention"][best], metrics["latency"]
+    return (
+        f"**{best}** keeps **{percent(kept['mean_of_ratios'])}** of the teacher's nDCG@10 (95 % interval"
+        f" {_interval(kept)}) and encodes a query **{times(speed['teacher']['p50_ms'] / speed[best]['p50_ms'])} times**"
+        " as fast."
+    )
+
+
+def _quality(metrics: Mapping[str, Any], dataset: str, models: Mapping[str, Mapping[str, float]]) -> list[str]:
+    """A row a model, best first."""
+    teacher, rows = models["teacher"][NDCG], []
+    for model in sorted(models, key=lambda name: (-models[name][NDCG], name)):
+        kept = metrics["retention_by_set"][dataset].get(model)
+        tested = metrics["against_teacher"].get(dataset, {}).get(model)
+        speed = metrics["latency"].get(model)
+        rows.append(
+            [
+                model,
+                f"{models[model][NDCG]:.4f}",
+                percent(models[model][NDCG] / teacher),
+                _interval(kept) if kept else "",
+                significant(tested[NDCG]["p_holm"]).removeprefix("= ") if tested else "",
+                milliseconds(speed["p50_ms"]) if speed else "",
+            ]
+        )
+    return _table(["model", NDCG, "of the teacher's", "95 % interval", "p, Holm", "p50, ms"], rows)
+
+
+def _slices(slices: Mapping[str, Any], best: str) -> list[str]:
+    """Those that `best` keeps least on, where the interval of some student lies below the teacher; none: no lines."""
+    lost = {
+        name: row
+        for name, row in slices.items()
+        if best in row["retention"] and any(each["ci95_high"] < 1 for each in row["retention"].values())
+    }
+    worst = sorted(lost, key=lambda name: float(lost[name]["retention"][best]["ratio"]))[:_SLICES]
+    students = list(dict.fromkeys(student for name in worst for student in lost[name]["retention"]))
+    rows = []
+    for name in worst:
+        kept = lost[name]["retention"]
+        cells = [_kept(kept[each]) if each in kept else "" for each in students]
+        rows.append([name, f"{lost[name]['queries']:,}", *cells])
+    return _table(["slice", "queries", *students], rows) if rows else []
+
+
+def _kept(share: Mapping[str, float]) -> str:
+    return f"{percent(share['ratio'])} ({_interval(share)})"
+
+
+def _interval(kept: Mapping[str, float]) -> str:
+    return f"{kept['ci95_low'] * 100:.1f} – {kept['ci95_high'] * 100:.1f}"
+
+
+def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """A Markdown table; its first column is of words, the others are of figures."""
+    lines = [heads, ["---", *["---:"] * (len(heads) - 1)], *rows]
+    return [f"| {' | '.join(map(_plain, line))} |" for line in lines]
+
+
+def _plain(text: str) -> str:
+    """A cell that ends no cell and begins no tag, whatever a user called a slice."""
+    return text.replace("|", r"\|").replace("<", "&lt;")
