@@ -54,7 +54,7 @@ def run(student: str, distill: Path, index: Path, ingest: Path, output: Path, pa
     vectors = encode(tower, texts, "query")
     if vectors.shape[1] < dim:
         raise UserError(f"{distill}: the student has {vectors.shape[1]} dimensions, the index {dim}; lower index.dim")
-    vectors = truncate(vectors, dim)
+    narrowed, vectors = vectors.shape[1] > dim, truncate(vectors, dim)
     limits = Limits(params.parity_ndcg_loss, params.total_ndcg_loss, params.served_cosine)
 
     with staged_folder(output) as staging:
@@ -84,8 +84,9 @@ def run(student: str, distill: Path, index: Path, ingest: Path, output: Path, pa
         lexical = lexical_index(verdicts, _digests(staging / "lexical"))
         dims = [each for each in distilled.get("dims", []) if each < dim]
         final = manifest(chosen.served).model_copy(update={"lexical": lexical, "dims": dims})
-        write_card(staging, final, chosen, distilled["base"])
-        final.write(staging / "manifest.json")
+        write_card(staging, final, chosen, distilled["base"], narrowed)
+        carded = _digests(staging / "query_encoder")
+        final.model_copy(update={"student_files": carded}).write(staging / "manifest.json")
         load_release(staging)
         if chosen.parity and chosen.parity.proven:
             raise UserError(
