@@ -82,8 +82,8 @@ def _body(manifest: Manifest, served: Trial, narrowed: bool) -> str:
         lines += [
             "## nDCG@10 on dev queries",
             "",
-            f"As trained (PyTorch, exact index), and as it serves ({settings.format}, {settings.precision}, the index that"
-            " serves); both without BM25.",
+            f"As trained (PyTorch, exact index), and as it serves ({settings.format}, {settings.precision}, the index"
+            " that serves); both without BM25.",
             "",
             "| data set | queries | as trained | as it serves |",
             "| --- | ---: | ---: | ---: |",
