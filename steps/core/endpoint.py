@@ -205,7 +205,7 @@ class Endpoint(InputModule):
         return cls(
             Model.model_validate(read_json(folder / "config.json")),
             Connection.model_validate(read_json(folder / _CONNECTION)),
-            AutoTokenizer.from_pretrained(str(folder)),
+            AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False),
             load_file(folder / _PROBES)["probes"],
         )
 

@@ -83,10 +83,10 @@ def run(student: str, distill: Path, index: Path, ingest: Path, output: Path, pa
         verdicts = carry_lexical(bench.release, ingest, queries, chosen.served, params.lexical)
         lexical = lexical_index(verdicts, _digests(staging / "lexical"))
         dims = [each for each in distilled.get("dims", []) if each < dim]
-        final = manifest(chosen.served).model_copy(update={"lexical": lexical, "dims": dims})
-        write_card(staging, final, chosen, distilled["base"], narrowed)
-        carded = _digests(staging / "query_encoder")
-        final.model_copy(update={"student_files": carded}).write(staging / "manifest.json")
+        update = {"lexical": lexical, "dims": dims}
+        told = manifest(chosen.served).model_copy(update=update)
+        write_card(staging, told, chosen, distilled["base"], narrowed)
+        manifest(chosen.served).model_copy(update=update).write(staging / "manifest.json")  # names the card too
         load_release(staging)
         if chosen.parity and chosen.parity.proven:
             raise UserError(

@@ -26,7 +26,7 @@ def teach_endpoint(output: Path, params: "EndpointParams", run: Run) -> None:
     UserError where the server refuses, or has another model than this name once had.
     """
     try:
-        tokenizer = AutoTokenizer.from_pretrained(resolve_base(params.tokenizer))
+        tokenizer = AutoTokenizer.from_pretrained(resolve_base(params.tokenizer), trust_remote_code=False)
     except (OSError, ValueError) as error:
         raise UserError(
             f"teach.teacher: tokenizer {params.tokenizer}: cannot be loaded ({str(error)[:200]});"

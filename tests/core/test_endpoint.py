@@ -67,6 +67,7 @@ def test_its_vectors_are_those_of_the_model_there_and_each_is_paid_for_once(
 ) -> None:
     tower = teach(tmp_path / "teach", server)
     assert server.paid == dict.fromkeys(PROBES, 2)  # once a role
+    server.delay = 0.05  # so that requests overlap
     found, count = embedded(tower, tmp_path / "vectors.npy")
     np.testing.assert_allclose(found, expected, atol=1e-6)
     np.testing.assert_allclose(np.load(tmp_path / "lengths.npy"), 1.0, atol=1e-5)

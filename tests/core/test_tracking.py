@@ -91,10 +91,10 @@ def test_data_sets_are_inputs_of_the_pipeline_and_of_the_stages_that_read_them(
         return {each.dataset.name: each.dataset.digest for each in run.inputs.dataset_inputs}
 
     monkeypatch.setenv("SLIMTOWER_PIPELINE", "first")
-    with tracking.stage_run("ingest", {}) as run:
+    with stage_run("ingest", {}) as run:
         run.dataset("api", "d" * 64, {"documents": 3, "queries": {"test": 2}})
     for stage in ("teach", "other"):
-        with tracking.stage_run(stage, {}):
+        with stage_run(stage, {}):
             pass
     lock({"ingest": "m1", "teach": "m2", "other": "m3"})
     entries = yaml.safe_load(Path("dvc.lock").read_text())

@@ -70,7 +70,7 @@ def test_a_second_evaluation_is_the_first_one_to_the_byte(tmp_path: Path, system
         evaluate(systems, folders, tmp_path / name, params(), RULE, NullRun())
         files = sorted(path for path in (tmp_path / name).rglob("*") if path.is_file())
         written.append({path.relative_to(tmp_path / name): path.read_bytes() for path in files})
-    assert written[0] == written[1] and len(written[0]) == 5 + 8
+    assert written[0] == written[1] and len(written[0]) == 6 + 8
 
 
 def teacher_of_another_content(systems: Systems) -> Systems:

@@ -14,7 +14,7 @@ from steps.core.errors import UserError, line
 from steps.core.params import load_students, parse_mapping, read_mapping
 from steps.promote.dvc_lock import lock_stages
 
-WHOLE = check_params(read_mapping(Path("params.yaml")), "params.yaml").model_dump()  # every knob, named there or not
+WHOLE = check_params(read_mapping(Path("params.yaml")), "params.yaml").model_dump(mode="json")  # every knob
 BAD: list[Any] = [
     None, True, -1, 0, 10**30, 1.5, float("nan"), float("inf"), "", " ", "x", "../x", "/x", "\0", "x" * 5000, "\u200b",
     [], [None], ["x"], [[]], {}, {"x": 1}, {1: 2}, {"": {"": ""}},

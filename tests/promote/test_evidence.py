@@ -177,6 +177,8 @@ def test_the_candidate_is_the_students_test_values_and_its_own_files(tmp_path: P
     evaluation = read_evaluation(tmp_path, read_test_sets(tmp_path), [])
     folders = releases(tmp_path / "release", fast=10)
     metrics(tmp_path, None, {"fast": 0.0})
+    (tmp_path / "report.md").write_text("a report")
+    (folders / "fast/README.md").write_text("a card")
     rows = [
         {"query_id": "api/q1", "dataset": "api", "model": model, "split": split, "measure": measure, "value": value}
         for model, split, measure, value in [

@@ -24,7 +24,8 @@ pytestmark = pytest.mark.medium
 def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Files of a pipeline with two releases, and the dvc.lock that records them; nothing else."""
     folder = tmp_path / "clone"
-    for path in (INGEST / "corpus.parquet", REPORTS / "per_query.parquet", REPORTS / "slices.parquet"):
+    reports = [REPORTS / name for name in ("per_query.parquet", "slices.parquet", "report.md")]
+    for path in (INGEST / "corpus.parquet", *reports):
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_text("x")
     for student in ("static", "2l"):
