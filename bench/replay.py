@@ -75,7 +75,7 @@ def ranker_judge(model: str, run: Path, threshold: float) -> Judge:
 def table_judge(path: Path) -> Judge:
     """Grades of a table; UserError where it cannot be read or lacks a column."""
     rows = user_rows(path, ["query", "doc_id", "grade"], "--judgements")
-    relevant = {(query, doc_id) for query, doc_id, grade in rows if int(grade) >= 1}
+    relevant = {(query, doc_id) for query, doc_id, grade in rows if float(grade) >= 1}
     return lambda pairs: [pair in relevant for pair in pairs]
 
 

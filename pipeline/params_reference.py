@@ -24,8 +24,8 @@ Every knob of [params.yaml](../params.yaml), one section a stage. The file names
 not name has the default below; to set it, name it there or in a recipe. `python -m pipeline` checks all of them before
 it starts.
 
-A default in **bold** is what params.yaml says. A description begins with what is counted or measured. `NAME` is a name
-of your own. Written by `python -m pipeline.params_reference`.
+A default in **bold** is what params.yaml says, **as there** where it is long. A number's description begins with what
+it counts or measures. `NAME` is a name of your own. Written by `python -m pipeline.params_reference`.
 """
 _BOUNDS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
 

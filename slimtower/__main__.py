@@ -3,7 +3,6 @@
 import os
 import runpy
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 
 from steps.core.errors import UserError, guarded
@@ -24,18 +23,17 @@ def main() -> None:
 
 def _main() -> None:
     name, words = (sys.argv[1:2] or ["--help"])[0], sys.argv[2:]
-    known = {step: text for step, text in _STEPS.items() if find_spec(f"steps.{step}")}
     if name == "run":
         _run(words)
-    elif name in known:
+    elif name in _STEPS:
         sys.argv = [f"slimtower {name}", *words]
         runpy.run_module(f"steps.{name}", run_name="__main__", alter_sys=True)
     elif name in ("-h", "--help"):
-        lines = [f"  {step:<9} {text}" for step, text in known.items()]
+        lines = [f"  {step:<9} {text}" for step, text in _STEPS.items()]
         print("\n".join(["usage: slimtower COMMAND ...  (--help of a command lists its options)", "", *lines]))
         print(f"  {_RUN}\n            the pipeline, or a recipe, in a checkout of the project")
     else:
-        raise UserError(f"there is no command {name!r}; choose one of {', '.join([*known, 'run'])}")
+        raise UserError(f"there is no command {name!r}; choose one of {', '.join([*_STEPS, 'run'])}")
 
 
 def _run(words: list[str]) -> None:

@@ -7,7 +7,7 @@ from itertools import product
 import numpy as np
 from scipy.optimize import least_squares, minimize_scalar, nnls
 
-_EXPONENTS = np.geomspace(1e-3, 10, 400)
+_EXPONENTS = np.geomspace(1e-2, 10, 400)  # of a smaller one the scale is past all numbers
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,9 @@ class Reads(Strict):
     """
 
     prompt: str = ""
-    """Goes in front of the text."""
+    """Text that goes in front of each text."""
     body: dict[str, Any] = Field(default_factory=dict)
-    """What its request says besides, as `{input_type: query}` for a server with roles."""
+    """Further fields of the request, such as {input_type: query} for a server that tells queries from documents."""
     max_length: int = Field(default=512, ge=1)
     """Tokens, by estimate, at which a text is cut."""
 
@@ -25,17 +25,17 @@ class Connection(Strict):
     """The server, and what it may be asked: none of it changes a vector."""
 
     base_url: str = Field(pattern=r"^https?://")
-    """Of the server, such as https://api.example.com/v1."""
+    """Address of the server, such as https://api.example.com/v1."""
     key_variable: str
     """Variable of the environment that holds the key; "" = none."""
     timeout_s: float = Field(gt=0)
     """Seconds that a request may take."""
     tries: int = Field(ge=1)
-    """Of a request, before the stage gives up."""
+    """Tries of a request before the stage gives up."""
     batch_texts: int = Field(ge=1)
-    """Texts of a request, at most."""
+    """Most texts of one request."""
     batch_tokens: int = Field(ge=1)
-    """Tokens of a request, at most, by estimate."""
+    """Most tokens of one request, by estimate."""
     concurrency: int = Field(ge=1)
     """Requests under way at once."""
     requests_per_minute: int = Field(ge=0)
@@ -43,9 +43,9 @@ class Connection(Strict):
     tokens_per_minute: int = Field(ge=0)
     """Limit of the server; 0 = none."""
     max_tokens_total: int = Field(ge=0)
-    """Tokens of this model, all runs on one cache together, before which the stage stops; 0 = no limit."""
+    """Tokens asked of this model by all runs on one cache together, at which the stage stops; 0 = no limit."""
     price: float = Field(ge=0)
-    """Of a million tokens; 0.0 = unknown."""
+    """Price of a million tokens, in any currency; 0.0 = unknown."""
 
     def cost(self, tokens: float) -> str:
         """So many tokens in words, with what they cost where a price is known."""

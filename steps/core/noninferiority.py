@@ -22,7 +22,7 @@ class NonInferiority(Strict):
     candidate is no worse, on every data set.
     """
     confidence: float = Field(gt=0.5, lt=1)
-    """Probability with which it is to lose less: one-sided, paired bootstrap over the test queries."""
+    """Confidence that it loses less than the margin: one-sided, paired bootstrap over the test queries."""
     resamples: int = Field(ge=1000)
     """Resamplings of the queries."""
     seed: int = Field(ge=0)

@@ -126,9 +126,9 @@ class Convergence(Strict):
     max_minutes: float = Field(gt=0)
     """Minutes at most."""
     min_gain: float = Field(ge=0, lt=1)
-    """Share: it trains until a quarter more steps bring less than this on held-out texts, twice in a row; then the
-    learning rate falls to zero over a quarter of its steps. The gain is one of the cosine to the teacher, as a share
-    of what lies between the cosine of the teacher's mean vector and 1.
+    """Training goes on until a quarter more steps gain less than this on held-out texts, twice in a row. Then the
+    learning rate falls to zero over the last quarter of all steps. The gain is that of the mean cosine to the teacher,
+    as a share of the way from the cosine of the teacher's mean vector up to 1.
     """
 
     @model_validator(mode="after")
@@ -152,12 +152,12 @@ class Phase(Strict):
     epochs: Epochs = "auto"
     """Passes over the texts (distill.repeats); auto: until it has converged (distill.convergence)."""
     learning_rate: float = Field(gt=0)
-    """Of AdamW; of a static embedding, that of vectors of length 1."""
+    """Of AdamW. For a static embedding, as if its vectors had length 1."""
     curriculum: float = Field(default=0.0, ge=0, lt=1)
     """Share of the steps, at the start, that see titles, sentences and spans alone."""
     targets: Literal["stored", "online", "joint"] = "stored"
-    """stored; online: the teacher runs along, slower, the same student; joint: it trains along, with towers:
-    symmetric, for bench alone.
+    """stored: the vectors that `embed` wrote; online: the teacher runs along, which is slower and gives the same
+    student; joint: the teacher trains along, with towers: symmetric, for bench alone.
     """
 
     def needs(self, need: Need) -> list[Loss]:
@@ -215,20 +215,19 @@ class StudentParams(Phase):
     """Of AdamW."""
     embedding_lr_multiplier: float = Field(default=1.0, gt=0)
     """Factor of the learning rate of token embeddings."""
-    # over the teacher's frozen documents, over the student's own, or the teacher's document tower trains along
     towers: Literal["asymmetric", "symmetric", "joint"] = "asymmetric"
-    """asymmetric: over the teacher's frozen documents; symmetric: over the student's own, which cannot be released;
-    joint: the teacher's own document tower trains along, nor can that.
+    """asymmetric: the documents are the teacher's, frozen; symmetric: the student's own tower reads them; joint: the
+    teacher's document tower trains along. Only an asymmetric student can be released.
     """
     max_document_length: int = Field(default=128, ge=4)
     """Tokens of a document that its own document tower reads."""
     seed: int | None = None
-    """Of this student, in place of the section's. Of students that differ in nothing else, such as
-    4l_b: {<<: *4l, seed: 8}, `evaluate` reports the mean retention and its spread.
+    """Seed of this student; null = distill.seed. Of students that differ in nothing else, such as 4l_b: {<<: *4l, seed:
+    8}, `evaluate` reports the mean retention and its spread.
     """
     then: list[Phase] = Field(default_factory=list)
-    """Further trainings, one after the other. One that learns scores of score.teachers sees the texts alone that one
-    of them scored.
+    """Further trainings, one after the other. One that learns scores of score.teachers sees only texts that one of them
+    scored.
     """
 
     @property

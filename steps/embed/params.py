@@ -21,22 +21,22 @@ class EmbedParams(Strict):
     """Which texts the teacher embeds, and how."""
 
     parts: list[Part] = Field(min_length=1)
-    """Texts on which students are aligned, in this order; a text belongs to the first part that has it: train_queries,
-    generated_queries, titles, sentences (of the corpus), unlabelled_queries; spans: windows of consecutive words of
-    each document, as long as training queries are; perturbed_queries: each training query with one or two typos, or,
-    where the teacher tells them apart, in another case; random_queries: the control of generated_queries, as many
-    random draws of words of the training queries.
+    """Texts on which students are aligned; a text that several parts have belongs to the first of them in this order.
+    titles, sentences: of the corpus. spans: windows of consecutive words of each document, as long as training queries
+    are. perturbed_queries: each training query with one or two typos, or, where the teacher tells them apart, in
+    another case. random_queries: random draws of words of the training queries, as many as there are generated_queries,
+    of which they are the control.
     """
     max_words: int = Field(default=48, ge=1)
-    """Words; a longer text is cut: queries are short, and long texts cost training time."""
+    """Words at which a text is cut: queries are short, and long texts cost training time."""
     max_part_texts: int = Field(ge=0)
-    """Texts; a larger part is sampled down to this; 0 = no limit."""
+    """Most texts of a part; a larger one is sampled; 0 = no limit."""
     least_texts: int = Field(ge=0)
-    """Where the parts give fewer texts, spans of the documents make up for it: of mixed lengths, some of them two
-    short ones joined; as many of each document as it takes. 0 = off.
+    """Texts at least: where the parts give fewer, spans of the documents are added, of mixed lengths, some of them two
+    short ones joined, and as many of each document as it takes. 0 = off.
     """
     spans_per_document: int = Field(default=1, ge=1)
-    """Windows, of the part spans, where `parts` names it."""
+    """Windows of each document in the part spans."""
     case_share: float = Field(default=0.25, ge=0, le=1)
     """Share of perturbed_queries in UPPER, Title or lower case; the rest has typos, as all have for an uncased
     teacher.
@@ -44,7 +44,7 @@ class EmbedParams(Strict):
     check: CheckParams = CheckParams()
     """The comparison with document vectors that are given (ingest.document_vectors)."""
     neighbours: int = Field(ge=1)
-    """Documents nearest to each text that are kept: as many as students and scorers can have."""
+    """Nearest documents of each text that are kept; students and scorers cannot have more."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     """`auto`: bf16 where the processor computes it natively, else fp32."""
     batch_size: int = Field(default=64, ge=1)

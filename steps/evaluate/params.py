@@ -18,25 +18,25 @@ class EvaluateParams(Strict):
     """How quality, retention and speed are measured, and what the chosen student may take."""
 
     budget_ms: float = Field(ge=0)
-    """Milliseconds, text to embedding, one query on one thread, p50: of the students within it the fastest that is no
-    worse than the best on dev is chosen, and the runner-up recorded; 0.0 = no budget.
+    """Most milliseconds of one query, text to embedding, on one thread (p50). Of the students within it the fastest
+    that is no worse on dev than the best is chosen, and the runner-up recorded. 0.0 = no budget.
     """
     faster_student: Faster = "if_no_worse"
-    """No worse is judged by margin and confidence of promote.policy, on every data set. if_no_worse: a faster student
-    has to be shown to be so, which takes many dev queries; unless_worse: it goes first unless it is shown to be worse.
+    """if_no_worse: a faster student has to be shown to be no worse, which takes many dev queries; unless_worse: it is
+    taken unless it is shown to be worse. Both by margin and confidence of promote.policy, on every data set.
     """
     earlier_towers: bool = False
-    """Whether what the teacher was before its training, its base and each earlier round, is measured and compared with
-    it as well. Each of them reads the whole corpus once, which takes as long as `embed` takes for it.
+    """Whether the towers that the teacher was before, its base and each earlier round, are measured and compared with
+    it as well. Each reads the whole corpus once, which takes as long as `embed` does.
     """
     fused: bool
     """Whether the teacher and every student are measured fused with BM25 as well, by the fusion that is best on dev."""
     rerankers: list[Name]
-    """Cross encoders and late interaction models of teach.teachers and rank.rankers that put the first rerank_depth
-    hits of the index's teacher into their own order, each a system of its own; [] = none.
+    """Cross encoders and late interaction models (of teach.teachers and rank.rankers) that re-rank the first
+    rerank_depth hits of the index's teacher; each is a system of its own. [] = none.
     """
     rerank_depth: int = Field(default=100, ge=1)
-    """Hits that they order."""
+    """Hits that they re-rank."""
     splits: list[Literal["dev", "test"]] = Field(default=["test", "dev"], min_length=1)
     """test is reported and promoted on; dev is what knobs are chosen on."""
     measures: list[str]

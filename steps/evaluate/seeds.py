@@ -30,7 +30,7 @@ def spreads(retained: Mapping[str, Mapping[str, float]], groups: Sequence[Sequen
 def seed_lines(metrics: Mapping[str, Any]) -> list[str]:
     """A line a group."""
     return [
-        f"{', '.join([student, *row['others']])}: one student with {len(row['others']) + 1} seeds, retention"
-        f" {row['mean']:.1%} ± {row['sd']:.1%}"
+        f"{', '.join([student, *row['others']])}: one student with {len(row['others']) + 1} seeds, mean retention"
+        f" {row['mean']:.1%}, standard deviation {100 * row['sd']:.1f} points"
         for student, row in metrics["seeds"].items()
     ]

@@ -37,14 +37,14 @@ class SmallBartParams(Strict):
 
 
 class GenerateParams(Strict):
-    """Generation of new queries: one a sigma and source, which is a training query or a text of a document."""
+    """How new queries are written: one a sigma for each source, a training query or a text of a document."""
 
     model: str
     """"" = the small BART below, trained in the stage; else a seq2seq folder or name (facebook/bart-base)."""
     mask_ratio: float = Field(default=0.1, ge=0, lt=1)
     """Chance of each token to be masked; every query loses at least one token (0 = none)."""
     sigmas: list[Annotated[float, Field(ge=0)]] = Field(default=[0.1, 0.2], min_length=1)
-    """Deviations of the noise between encoder and decoder; one new query a sigma and training query."""
+    """Standard deviations of the noise between encoder and decoder; each gives one new query a source."""
     do_sample: bool = True
     """Draw tokens (seeded) instead of taking the likeliest."""
     temperature: float = Field(default=0.7, gt=0)
@@ -62,9 +62,11 @@ class GenerateParams(Strict):
     least_sources: int = Field(ge=0)
     """Where there are fewer, titles and sentences of documents make up for them."""
     document_model: str = ""
-    """Writes from least_sources documents, read whole: a doc2query model, seq2seq folder or name."""
+    """A doc2query model, by seq2seq folder or name, which writes from least_sources documents that it reads whole; "" =
+    none.
+    """
     document_tokens: int = Field(default=256, ge=8)
-    """Tokens of a document, which it reads."""
+    """Tokens of a document that document_model reads."""
     judge: str = Field(default="all-MiniLM-L6-v2", min_length=1)
     """Tower whose cosines between new query and source the report gives."""
     judge_sample: int = Field(default=500, ge=1)

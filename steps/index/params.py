@@ -44,9 +44,9 @@ class IndexParams(Strict):
     dim: int = Field(default=0, ge=0)
     """First dimensions that are kept, renormalised (for teachers trained like that); 0 = all."""
     retrain_after: float = Field(default=0.2, ge=0)
-    """Documents that come and go since centroids and quantisers were trained, as a share of those trained on, above
-    which the index is trained anew; below, it is brought up to date from its last state under SLIMTOWER_CACHE. A run
-    over a past window always trains.
+    """The index is trained anew once the documents that came and went since its last training are more than this share
+    of those trained on. Below, its last state under SLIMTOWER_CACHE is brought up to date. A run over a past window
+    always trains.
     """
     semantic_ids: SemanticIdParams = SemanticIdParams()
     """Residual k-means codes of each document."""

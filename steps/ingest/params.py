@@ -52,7 +52,7 @@ class ApiDocsSource(Strict):
     kind: Literal["api_docs"]
     """The documentation of installed packages, read from their source files, never imported; needs no download."""
     name: SourceName
-    """Of the data set."""
+    """Name of the data set."""
     packages: list[PackageName] = Field(min_length=1)
     """Packages that are read; their locked versions fix the corpus."""
     min_summary_words: int = Field(default=4, ge=1)
@@ -62,13 +62,13 @@ class ApiDocsSource(Strict):
     max_content_words: int = Field(default=120, ge=1)
     """Words; a document is cut here, as embedding time grows with it."""
     max_summary_documents: int = Field(default=4, ge=1)
-    """Documents; a summary shared by more is boilerplate: it and they are left out."""
+    """Documents that may share a summary; where more do it is boilerplate, and it and they are left out."""
     max_documents: int = Field(default=6000, ge=1)
-    """Documents, drawn by seed; large packages give way first."""
+    """Most documents, drawn by seed; those of large packages are left out first."""
     test_queries: int = Field(default=1200, ge=1)
-    """Queries. Queries, not documents, are split; every document stays in the corpus."""
+    """Test queries. Only queries are split: every document stays in the corpus."""
     dev_queries: int = Field(default=600, ge=0)
-    """Queries; the rest is train."""
+    """Dev queries; the rest is train."""
 
 
 class RelevanceColumns(Strict):
@@ -85,14 +85,14 @@ class RelevanceColumns(Strict):
 
 
 class BeirSource(Strict):
-    """A folder in BEIR's layout, plain or gzip, on disk or s3://; `relevance` is a table of scores, "" = none."""
+    """A folder in BEIR's layout, plain or gzip, on disk or s3://."""
 
     kind: Literal["beir"]
     """A folder in BEIR's layout. `answers.jsonl` in it, a line `{_id: query id, answers: [text]}`, has answer strings;
     a fourth column of its qrels is a second label, satisfaction.
     """
     name: SourceName
-    """Of the data set."""
+    """Name of the data set."""
     path: Name
     """Folder with corpus.jsonl or corpus.jsonl.gz, or s3://bucket/prefix."""
     relevance: str = ""
@@ -102,22 +102,19 @@ class BeirSource(Strict):
 
 
 class MsMarcoSource(Strict):
-    """A folder of MS MARCO's TSV files, plain or gzip.
-
-    `triplets` is a file of query, positive and negative passage ids: a name in the folder or a path, "" = none; of its
-    triplets at most `max_triplets` are drawn, 0 = all.
-    """
+    """A folder of MS MARCO's TSV files, plain or gzip."""
 
     kind: Literal["ms_marco"]
-    """A folder of MS MARCO's TSV files."""
     name: SourceName
-    """Of the data set."""
+    """Name of the data set."""
     path: Name
-    """Folder of the TSV files, plain or gzip."""
+    """Folder of the TSV files."""
     triplets: str = ""
-    """File of training triplets, such as qidpidtriples.train.full.2.tsv.gz, in the folder or by path; "" = none."""
+    """File of query, positive and negative passage ids, such as qidpidtriples.train.full.2.tsv.gz: a name in the folder
+    or a path; "" = none.
+    """
     max_triplets: int = Field(default=0, ge=0)
-    """Triplets drawn of them by seed; 0 = all (400 million in the full file)."""
+    """Most triplets drawn from it by seed; 0 = all (400 million in the full file)."""
 
     @property
     def triplets_location(self) -> str:
@@ -127,12 +124,11 @@ class MsMarcoSource(Strict):
 
 
 class IrDatasetsSource(Strict):
-    """A data set of the package ir_datasets by its id, such as `beir/scifact`."""
+    """A data set of the package ir_datasets, which downloads it."""
 
     kind: Literal["ir_datasets"]
-    """A data set of the package ir_datasets."""
     name: SourceName
-    """Of the data set."""
+    """Name of the data set."""
     id: Name
     """Its id, such as beir/scifact."""
 
@@ -166,7 +162,7 @@ class LogColumns(Strict):
     session_id: str = ""
     """Column of the session; "" = each query at each time is a session."""
     query_id: str = ""
-    """Column of your ids of queries, where a relevance table names these; "" = none."""
+    """Column of the query's id, where a relevance table names queries by id; "" = none."""
 
 
 class LogSource(Strict):
@@ -177,7 +173,7 @@ class LogSource(Strict):
     """
 
     name: SourceName
-    """Of the data set."""
+    """Name of the data set."""
     corpus: Name
     """Table of the documents that the log names: JSONL, CSV, TSV or Parquet, local or s3://."""
     corpus_columns: CorpusColumns = CorpusColumns()
@@ -189,13 +185,13 @@ class LogSource(Strict):
     test_from: Moment
     """ISO date or time (UTC); queries first seen from then on are test, judged by their clicks."""
     validation_fraction: float = Field(default=0.1, ge=0, lt=1)
-    """Share of the other queries that is dev."""
+    """Share of the earlier queries that is dev."""
     simulated: bool = False
     """Whether the report says that the searches were simulated."""
     max_session_impressions: int = Field(default=1000, ge=1)
-    """Impressions of a session; a longer one is a robot's and left out."""
+    """Most impressions of a session; a longer one is a robot's and left out."""
     max_query_impressions: int = Field(default=100_000, ge=1)
-    """Impressions of a query that count, at most, drawn by seed."""
+    """Most impressions of a query that count, drawn by seed."""
 
 
 class ClickLogSource(LogSource):
@@ -251,9 +247,9 @@ class IngestParams(Strict):
     sources: list[Source] = Field(min_length=1)
     """Each source becomes one data set."""
     document: Template
-    """What a document's text is, to BM25 and to every tower: the fields title, topic and content and what stands
-    between them; content must be there. An empty field is left out with the text in front of it. Full stops and spaces
-    of which the text between fields is made are taken from both ends. With topics: `{title} {topic} {content}`.
+    """What BM25 and every tower read of a document: the fields title, topic and content, with the text between them.
+    content must be there. An empty field is left out with the text in front of it. With topics: `{title} {topic}
+    {content}`.
     """
     since: Moment
     """ISO date or time (UTC) from which on searches of click_log and ubi are read; "" = all."""
@@ -264,12 +260,12 @@ class IngestParams(Strict):
     term_scores: str = ""
     """TSV (or .gz) of `term<TAB>score`, how much a term matters, above 0; "" = none."""
     document_vectors: dict[SourceName, VectorSource] = Field(default_factory=dict)
-    """Vectors that an index has already, in place of embedding the documents: of every source by its name, {} = none.
-    `embed` compares a sample with the teacher first (embed.check). Ids are the source's own. What changes in an engine
-    is seen by `dvc repro -f ingest` alone.
+    """Where the documents' vectors lie, if an index has them already: by the name of the source, for every source; {} =
+    the teacher embeds the documents. Ids are the source's own. `embed` compares a sample with the teacher first
+    (embed.check). DVC does not see a change inside an engine: `dvc repro -f ingest` reads it anew.
     """
     max_reject_ratio: float = Field(default=0.01, ge=0, le=1)
-    """Share of a file's rows that cannot be used above which the stage fails."""
+    """Largest share of a file's rows that may be unusable; above it the stage fails."""
     max_query_words: int = Field(default=200, ge=1)
     """Words; a longer query is rejected."""
     dev_fraction: float = Field(default=0.2, ge=0, lt=1)

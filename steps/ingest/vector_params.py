@@ -10,16 +10,13 @@ Named = Annotated[str, Field(min_length=1)]
 
 
 class VectorFiles(Strict):
-    """Parquet with a column of ids and one of vectors, or .npy `(n, dim)` beside `ids`, a text file of one id a line.
-
-    `path` is a file or a folder, local or on s3://; several .npy count in the order of their names.
-    """
+    """Parquet with a column of ids and one of vectors, or .npy `(n, dim)` with a text file of ids."""
 
     kind: Literal["files"]
     path: Named
-    """Of a file or a folder."""
+    """File or folder, local or on s3://; several .npy count in the order of their names."""
     ids: str = ""
-    """Text file of one id a line, for .npy."""
+    """Text file of one id a line, in the order of the rows of the .npy; "" for Parquet."""
     id_column: Named = "id"
     """Column of ids."""
     vector_column: Named = "vector"
@@ -27,13 +24,13 @@ class VectorFiles(Strict):
 
 
 class PgvectorTable(Strict):
-    """A table of Postgres with pgvector; `url_variable` of the environment holds postgresql://..."""
+    """A table of Postgres with pgvector."""
 
     kind: Literal["pgvector"]
     url_variable: Named
-    """Variable of the environment that holds the address."""
+    """Variable of the environment that holds the address, postgresql://..."""
     table: Named
-    """Its name."""
+    """Name of the table."""
     id_column: Named = "id"
     """Column of ids."""
     vector_column: Named = "embedding"
@@ -41,19 +38,19 @@ class PgvectorTable(Strict):
 
 
 class QdrantCollection(Strict):
-    """A collection of Qdrant at a URL, or in a local folder; `id_field` of the payload, "" = the point's id."""
+    """A collection of Qdrant at a URL, or in a local folder."""
 
     kind: Literal["qdrant"]
     url: Named
-    """Of the server, or a local folder."""
+    """Address of the server, or a local folder."""
     collection: Named
-    """Its name."""
+    """Name of the collection."""
     key_variable: str = ""
     """Variable of the environment that holds the key; "" = none."""
     id_field: str = ""
-    """Of the payload; "" = the point's id."""
+    """Field of the payload that holds the document's id; "" = the point's own id."""
     vector: str = ""
-    """Its name, where points have several."""
+    """Name of the vector, where points have several."""
 
 
 class MilvusCollection(Strict):
@@ -61,9 +58,9 @@ class MilvusCollection(Strict):
 
     kind: Literal["milvus"]
     uri: Named
-    """Of the server, or a file."""
+    """Address of the server, or a file of Milvus Lite."""
     collection: Named
-    """Its name."""
+    """Name of the collection."""
     token_variable: str = ""
     """Variable of the environment that holds the token; "" = none."""
     id_field: Named = "id"

@@ -13,7 +13,7 @@ class DebiasParams(Strict):
     method: Literal["none", "ipw"]
     """ipw: a click counts 1 / propensity of its rank, estimated from the log."""
     max_rank: int = Field(default=10, ge=2)
-    """Rank; lower ones share the propensity of this one."""
+    """Last rank with a propensity of its own; ranks below it share this one's."""
     clip: float = Field(default=10.0, ge=1)
     """Most that a click counts."""
     max_pairs: int = Field(default=200_000, ge=1)
@@ -49,23 +49,27 @@ class MineParams(Strict):
     relevance_threshold: float = Field(ge=0.01, lt=1)
     """Importance: two queries share their relevant documents when that holds both ways."""
     relevance_top_terms: int = Field(default=4, ge=1, le=4)
-    """Terms, as click_top_terms (4 in the paper)."""
+    """How many terms must be that important (4 in the paper)."""
     judged_skip: int = Field(default=10, ge=0)
-    """Ranks of a searcher of `candidates` that give a judged query no hard negative, as what is ranked high may be
-    relevant though nobody said so.
+    """First ranks of a searcher (candidates.searchers) that give a judged query no hard negative: what is ranked high
+    may be relevant though nobody said so.
     """
     judged_depth: int = Field(default=60, ge=1)
     """The last rank that gives one. Documents judged irrelevant always do."""
     relevance_skip: int = Field(default=10, ge=1)
-    """Ranks of a ranker's documents, from the second on, that may be relevant and are left out."""
+    """Last rank of a ranker's list that is left out: the first is the positive, and those behind it, down to this one,
+    may be relevant too.
+    """
     relevance_depth: int = Field(default=50, ge=2)
-    """The last rank that is a candidate for hard negatives; the first is the positive."""
+    """Last rank that may be a hard negative."""
     min_terms: int = Field(default=2, ge=1)
     """Distinct terms; queries of fewer take no part in associations."""
     max_associations: int = Field(default=20, ge=1)
     """Source queries of one query at most, the strongest first."""
     max_positives: int = Field(default=8, ge=1)
-    """Positives a query, from its own and again through associations: the most clicked first."""
+    """Positives of a query at most: of its own those of most weight, and as many again through associations, the
+    strongest first.
+    """
     max_negatives: int = Field(default=32, ge=1)
     """Documents that a query offers as hard negatives, drawn from what it was shown and not clicked."""
     multi_hop_weight: float = Field(gt=0, le=1)

@@ -20,15 +20,17 @@ class Policy(NonInferiority):
     slice_loss: float = Field(default=0.05, ge=0, le=1)
     """Largest share of the champion's nDCG@10 that one slice may lose."""
     slice_queries: int = Field(default=100, ge=1)
-    """Queries; slices of fewer are too noisy to refuse on."""
+    """Least queries of a slice; smaller ones are too noisy to refuse on."""
     slices: Literal["warn", "block"]
-    """What a slice of the evaluation's report (reports/slices.parquet) does that surely loses more than the margin,
-    with the confidence over all such slices together: warn, or block. Slices by slice_words always block.
+    """What happens where a slice of the report (reports/slices.parquet) surely loses more than the margin: warn, or
+    block the promotion. The confidence holds for all these slices together. Slices by slice_words always block.
     """
     max_p50_ms: float = Field(gt=0)
-    """Milliseconds, text to embedding, one query, one thread; of a release that fuses with BM25, text to hits."""
+    """Most milliseconds (p50) of one query on one thread: text to embedding; of a release that fuses with BM25, text to
+    hits.
+    """
     max_index_bytes: int = Field(default=1_000_000_000, gt=0)
-    """Bytes below index/ and lexical/ of the release."""
+    """Most bytes below index/ and lexical/ of the release."""
 
     @field_validator("slice_words")
     @classmethod
@@ -59,6 +61,6 @@ class PromoteParams(Strict):
     lock_wait_s: float = Field(default=60.0, ge=0)
     """Seconds to wait while somebody else moves the aliases, before giving up (exit code 75)."""
     lock_expires_s: float = Field(default=600.0, ge=1)
-    """Seconds; a lock this old was left by a process that died; a move takes seconds."""
+    """Seconds after which a lock counts as left by a process that died; a move takes seconds."""
     policy: Policy
     """When a candidate may replace the champion."""

@@ -16,9 +16,12 @@ _TAGS = ["sentence-transformers", "dense-retrieval", "query-encoder", "distillat
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 
 
-def write_card(release: Path, manifest: Manifest, served: Trial, base: str | None) -> None:
-    """Write the card; `served` is the form that serves, `base` what the student started from, where that has a name."""
-    text = f"---\n{front_matter(manifest, served, base)}\n---\n\n{_body(manifest, served)}"
+def write_card(release: Path, manifest: Manifest, served: Trial, base: str | None, narrowed: bool) -> None:
+    """Write the card; `served` is the form that serves, `base` what the student started from, where that has a name.
+
+    `narrowed`: whether the student has more dimensions than the index.
+    """
+    text = f"---\n{front_matter(manifest, served, base)}\n---\n\n{_body(manifest, served, narrowed)}"
     for folder in (release, release / "query_encoder"):
         (folder / NAME).write_text(text, encoding="utf-8")
 
@@ -48,7 +51,7 @@ def front_matter(manifest: Manifest, served: Trial, base: str | None) -> str:
     return data.to_yaml()
 
 
-def _body(manifest: Manifest, served: Trial) -> str:
+def _body(manifest: Manifest, served: Trial, narrowed: bool) -> str:
     settings, student = manifest.encoder_settings, manifest.student
     fusions = manifest.lexical.fusions if manifest.lexical else {}
     lines = [
@@ -79,8 +82,8 @@ def _body(manifest: Manifest, served: Trial) -> str:
         lines += [
             "## nDCG@10 on dev queries",
             "",
-            "As trained (fp32, exact index), and as it serves: exported, quantised, over the approximate index; without"
-            " BM25.",
+            f"As trained (PyTorch, exact index), and as it serves ({settings.format}, {settings.precision}, the index"
+            " that serves); both without BM25.",
             "",
             "| data set | queries | as trained | as it serves |",
             "| --- | ---: | ---: | ---: |",
@@ -96,10 +99,13 @@ def _body(manifest: Manifest, served: Trial) -> str:
             f" {close.served_cosine_mean:.4f}.",
             "",
         ]
-    return "\n".join([*lines, *_use(student)])
+    return "\n".join([*lines, *_use(student, manifest.dim if narrowed else None)])
 
 
-def _use(student: str) -> list[str]:
+def _use(student: str, dim: int | None) -> list[str]:
+    """`dim`: to so many dimensions embeddings are cut, None = as they come."""
+    folder = f'"models/release/{student}/query_encoder"'
+    cut, again = (f", truncate_dim={dim}", ", normalize_embeddings=True") if dim else ("", "")
     return [
         "## Use",
         "",
@@ -112,12 +118,12 @@ def _use(student: str) -> list[str]:
         "    print(hit.id, hit.score, hit.title)",
         "```",
         "",
-        "Embeddings alone, from `query_encoder/`:",
+        "Embeddings alone, as trained, from `query_encoder/`:",
         "",
         "```python",
         "from sentence_transformers import SentenceTransformer",
         "",
-        f'SentenceTransformer("models/release/{student}/query_encoder").encode_query(["your question"])',
+        f'SentenceTransformer({folder}{cut}).encode_query(["your question"]{again})',
         "```",
         "",
     ]

@@ -17,7 +17,7 @@ class ReleaseParams(Strict):
     those that lose most, in fp32) or fp32. auto: the first of these whose loss, as measured, is within the limits.
     """
     parity_cosine: float = Field(default=0.9999, ge=0, le=1)
-    """Cosine: the fp32 export of a text may be no further from the student than this."""
+    """Least cosine of the fp32 export to the student, for every text."""
     served_cosine: float = Field(default=0.993, ge=0, le=1)
     """Least mean cosine of the served encoder to the student, over texts of a data set without judged dev queries. On
     the demo int8 reaches 0.998 (4l) to 0.9999 (static); every coarser export that lost more than 0.5 % was at 0.992 or
@@ -28,11 +28,12 @@ class ReleaseParams(Strict):
     queries prove that more is lost (paired one-sided t-test, p <= 0.05).
     """
     total_ndcg_loss: float = Field(default=0.01, ge=0, le=1)
-    """Share that export, precision and the approximate index may cost together, each data set; judged alike."""
+    """Share that export, precision and the approximate index may cost together, on each data set; judged in the same
+    way.
+    """
     lexical: Literal["auto", "always", "never"]
-    """Whether a release carries a BM25 index too and answers with the fused hits of both searches, chosen by data set:
-    auto, always or never. auto: where they are better on dev beyond chance (p < 0.05, all fusions that could have been
-    chosen allowed for).
+    """Whether a release carries a BM25 index too and answers with the fused hits of both searches. auto: on the data
+    sets where these are better on dev beyond chance (p < 0.05, all fusions that could have been chosen allowed for).
     """
     probes: int = Field(default=8, ge=1)
     """Queries whose embeddings the manifest keeps to recognise its encoder by."""

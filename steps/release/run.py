@@ -54,7 +54,7 @@ def run(student: str, distill: Path, index: Path, ingest: Path, output: Path, pa
     vectors = encode(tower, texts, "query")
     if vectors.shape[1] < dim:
         raise UserError(f"{distill}: the student has {vectors.shape[1]} dimensions, the index {dim}; lower index.dim")
-    vectors = truncate(vectors, dim)
+    narrowed, vectors = vectors.shape[1] > dim, truncate(vectors, dim)
     limits = Limits(params.parity_ndcg_loss, params.total_ndcg_loss, params.served_cosine)
 
     with staged_folder(output) as staging:
@@ -84,7 +84,8 @@ def run(student: str, distill: Path, index: Path, ingest: Path, output: Path, pa
         lexical = lexical_index(verdicts, _digests(staging / "lexical"))
         dims = [each for each in distilled.get("dims", []) if each < dim]
         update = {"lexical": lexical, "dims": dims}
-        write_card(staging, manifest(chosen.served).model_copy(update=update), chosen, distilled["base"])
+        told = manifest(chosen.served).model_copy(update=update)
+        write_card(staging, told, chosen, distilled["base"], narrowed)
         manifest(chosen.served).model_copy(update=update).write(staging / "manifest.json")  # names the card too
         load_release(staging)
         if chosen.parity and chosen.parity.proven:

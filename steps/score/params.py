@@ -11,16 +11,16 @@ class ScoreParams(Strict):
     """Which teachers score, how many texts with how many documents each, and how many texts at once."""
 
     teachers: list[Name]
-    """Teachers of teach.teachers, besides teach.index, or the ranker, each of which scores every alignment text with
-    its nearest documents (embed.neighbours): what a student may learn from besides the vectors. [] = none.
+    """Who scores each alignment text with its nearest documents (embed.neighbours), for students to learn besides the
+    vectors: teachers of teach.teachers, never teach.index, or the ranker. [] = none.
     """
     depth: int = Field(ge=0)
-    """The nearest so many of those documents; 0 = all of them."""
+    """How many of those documents, the nearest first; 0 = all."""
     max_texts: int = Field(ge=0)
     """Texts that are scored, drawn by seed; 0 = all. A cross encoder reads max_texts * depth pairs."""
     pairs: int = Field(ge=0)
-    """Nearest documents of each text with which a cross encoder's embeddings are kept too, for students whose losses
-    are pooled_embedding or joint_embedding; 0 = none.
+    """Nearest documents of each text with which a cross encoder's embeddings are kept too, for the losses
+    pooled_embedding and joint_embedding; 0 = none.
     """
     batch_size: int = Field(ge=1)
     """Texts such a teacher reads at once."""

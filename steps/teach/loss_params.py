@@ -15,7 +15,9 @@ class LossParams(Strict):
     dims: list[Annotated[int, Field(ge=1)]] = Field(default=[])
     """First dimensions trained along, for an index of that index.dim (Matryoshka), e.g. [64, 128]."""
     hard_negatives: Literal["none", "softmax", "margin", "both"] = "softmax"
-    """Where mined negatives are: among a query's documents (softmax), in a margin loss (margin), both, none."""
+    """Where mined negatives count. softmax: among a query's documents; margin: in a margin loss of their own; both;
+    none: nowhere.
+    """
     margin: float = Field(default=0.0, ge=0)
     """Similarity by which a query's positive must beat its mined negative in the margin loss."""
     margin_weight: float = Field(default=1.0, gt=0)

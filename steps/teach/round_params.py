@@ -17,21 +17,19 @@ class RoundParams(Strict):
 
     more: int = Field(default=0, ge=0)
     """Rounds after the first training; 0 = none. In each the trained tower searches the corpus for its training
-    queries, and trains on over the same triplets for as many epochs, each with a new negative drawn from what it found
-    and is no known positive. Each costs a training, and reading the corpus once.
+    queries. It then trains on over the same triplets, for as many epochs, each with a new negative from what it found,
+    never a known positive. A round costs a training and reading the corpus once.
     """
     skip: int = Field(default=10, ge=0)
     """The best hits, which may be relevant and are left alone."""
     depth: int = Field(default=50, ge=1)
     """The last rank that may be a negative."""
     margin: float = Field(default=0.05, ge=0, lt=1)
-    """Share of the positive's score by which a negative's is below it."""
+    """A negative's score must be below the positive's by this share of it; 0.05: at most 95 % of it."""
     ranker: str = ""
     """One of rank.rankers that checks each negative before it is taken; "" = none."""
     ranker_margin: float = Field(default=0.5, ge=0, lt=1)
-    """Share: its score counts as a probability (sigmoid), and a document is no negative unless its is below the
-    positive's by it.
-    """
+    """The same for the ranker's scores as probabilities (sigmoid); 0.5: at most half of the positive's."""
 
     @field_validator("ranker")
     @classmethod

@@ -54,7 +54,7 @@ def test_a_log_is_a_file_of_lines_or_that_of_a_service(tmp_path: Path) -> None:
 
 
 def test_a_pair_that_nobody_judged_is_irrelevant(tmp_path: Path) -> None:
-    (tmp_path / "judged.tsv").write_text("query\tdoc_id\tgrade\na\td1\t2\na\td2\t0\n")
+    (tmp_path / "judged.tsv").write_text("query\tdoc_id\tgrade\na\td1\t2\na\td2\t0.5\n")
     assert table_judge(tmp_path / "judged.tsv")([("a", "d1"), ("a", "d2"), ("b", "d1")]) == [True, False, False]
     (tmp_path / "judged.csv").write_text("query,doc_id\na,d1\n")
     with pytest.raises(UserError, match=r"--judgements: .* lacks the column grade"):
@@ -66,9 +66,10 @@ def test_the_runs_own_teacher_may_not_judge_another_model_may(released: Path, tm
     own = next(released.glob("models/teach/*/tower"))
     with pytest.raises(UserError, match="which labelled or taught; name another cross encoder"):
         ranker_judge(str(own), released, 0.5)
-    judge = ranker_judge(str(write_tower(tmp_path / "judge")), released, 0.0)
-    doc_ids = read_table(released / "data/ingest", "corpus")["doc_id"].to_pylist()[:3]
-    assert judge([("sum", doc_id) for doc_id in doc_ids]) == [True] * 3, "every probability is above 0"
+    judge = str(write_tower(tmp_path / "judge"))
+    pairs = [("sum", doc_id) for doc_id in read_table(released / "data/ingest", "corpus")["doc_id"].to_pylist()[:3]]
+    for threshold, relevant in ((0.0, True), (1.0, False)):  # every probability lies between
+        assert ranker_judge(judge, released, threshold)(pairs) == [relevant] * 3
 
 
 @pytest.mark.medium

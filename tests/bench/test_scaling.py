@@ -60,6 +60,13 @@ def test_a_planted_joint_law_is_recovered_and_foretells_a_larger_cell(
         assert found == pytest.approx(told, rel=0.02)
 
 
+@pytest.mark.parametrize("losses", [[6.03, 6.02, 6.005, 5.98], [6.0, 5.98, 5.95, 5.9], [1.0, 2.0, 3.0, 4.0]])
+def test_losses_that_hardly_fall_have_a_law_of_finite_coefficients(losses: list[float]) -> None:
+    law = fit_power_law(SIZES, np.array(losses))
+    assert np.isfinite([law.scale, law.exponent, law.floor]).all()
+    assert law.at(SIZES) == pytest.approx(np.array(losses), abs=np.ptp(losses))
+
+
 def test_too_few_points_fit_no_law() -> None:
     with pytest.raises(ValueError, match="3 points are too few"):
         fit_power_law(SIZES[:3], SIZES[:3])

@@ -15,7 +15,8 @@ def test_students_that_differ_in_their_seed_alone_are_told_with_their_spread(tmp
     assert groups == [["4l", "4l_b"]]
     found = spreads({"4l": {"mean_of_ratios": 0.98}, "4l_b": {"mean_of_ratios": 0.96}}, groups)
     assert found["4l"] == {"others": ["4l_b"], "mean": pytest.approx(0.97), "sd": pytest.approx(0.02 / 2**0.5)}
-    assert seed_lines({"seeds": found}) == ["4l, 4l_b: one student with 2 seeds, retention 97.0% ± 1.4%"]
+    told = "4l, 4l_b: one student with 2 seeds, mean retention 97.0%, standard deviation 1.4 points"
+    assert seed_lines({"seeds": found}) == [told]
     assert spreads({}, groups) == {}, "nothing is judged"
 
 

@@ -8,7 +8,7 @@ from urllib.parse import unquote
 
 import pytest
 
-from pipeline.docs_site import build, lay_out
+from pipeline.docs_site import build
 from steps.core.errors import UserError
 
 pytestmark = pytest.mark.medium
@@ -36,11 +36,11 @@ def test_every_page_is_built_found_and_linked_to(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("link", ["[x](gone.md)", "[x](../params.yml)", "[x](data.md#gone)", "[x](../bench)"])
 def test_a_broken_link_stops_the_build(link: str, tmp_path: Path) -> None:
-    pages = tmp_path / "pages"
-    lay_out(ROOT, pages)
-    shutil.copyfile(ROOT / "docs/zensical.toml", pages / "docs/zensical.toml")
-    with (pages / "docs/hybrid.md").open("a", encoding="utf-8") as page:
-        page.write(f"\nSee {link}.\n")
+    (tmp_path / "docs").mkdir()
+    shutil.copyfile(ROOT / "docs/zensical.toml", tmp_path / "docs/zensical.toml")
+    (tmp_path / "README.md").write_text("# Project\n")
+    (tmp_path / "docs/data.md").write_text("# Data\n")
+    (tmp_path / "docs/hybrid.md").write_text(f"# Hybrid\n\nSee {link}.\n")
     with pytest.raises(UserError, match=r"hybrid\.md"):
-        build(pages, tmp_path / "site")
+        build(tmp_path, tmp_path / "site")
     assert not (tmp_path / "site").exists()

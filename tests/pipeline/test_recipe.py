@@ -10,8 +10,9 @@ import pytest
 import yaml
 
 from pipeline.params import check_params
-from pipeline.recipe import fill, overlay, worktree
+from pipeline.recipe import fill, laid_over, overlay, worktree
 from steps.core.errors import UserError
+from steps.core.params import read_mapping
 from steps.evaluate.as_one import units
 
 RECIPES = sorted(Path("recipes").glob("*.yaml"))
@@ -49,18 +50,14 @@ def test_every_recipe_is_valid_and_begins_with_its_command(recipe: Path) -> None
 @pytest.mark.parametrize(("recipe", "sets"), [("beir15", 15), ("nanobeir", 13)])
 def test_a_standard_protocol_has_its_sets_and_a_track_without_their_text(recipe: str, sets: int) -> None:
     path = Path(f"recipes/{recipe}.yaml")
-    base = yaml.safe_load(Path("params.yaml").read_text(encoding="utf-8"))
+    base, text = read_mapping(Path("params.yaml")), path.read_text(encoding="utf-8")
     own, general = (
-        overlay(base, yaml.safe_load(fill(path.read_text(encoding="utf-8"), {"PARTS": parts}, path)))
-        for parts in ("", "unlabelled_queries")
+        check_params(laid_over(base, text, {"PARTS": parts}, path), recipe) for parts in ("", "unlabelled_queries")
     )
-    assert (
-        len(units([source["name"] for source in own["ingest"]["sources"]], check_params(own, recipe).evaluate.as_one))
-        == sets
-    )
-    assert {"titles", "sentences", "spans"} < set(own["embed"]["parts"])
-    assert general["embed"]["parts"] == ["unlabelled_queries"] and general["embed"]["least_texts"] == 0
-    losses = [loss["kind"] for name in own["distill"]["students"] for loss in own["distill"]["student"][name]["losses"]]
+    assert len(units([source.name for source in own.ingest.sources], own.evaluate.as_one)) == sets
+    assert {"titles", "sentences", "spans"} < set(own.embed.parts)
+    assert general.embed.parts == ["unlabelled_queries"] and general.embed.least_texts == 0
+    losses = [loss.kind for name in own.distill.students for loss in own.distill.described(name).losses]
     assert set(losses) == {"embedding"}, "scores of nearest documents are of the corpora"
 
 

@@ -122,6 +122,13 @@ def test_a_narrower_index_gets_an_encoder_of_its_dim(other: Path) -> None:
         found = release.encode(["how to sum the axis"])
         whole = student_tower(release).encode_query(["how to sum the axis"])[:, :16].astype(np.float64)
         np.testing.assert_allclose(found, whole / np.linalg.norm(whole), atol=1e-5)
+        card = (release.folder / "README.md").read_text()
+        block = re.search(r"(SentenceTransformer\(.*\))", card)
+        assert block
+        tower = student_tower(release)  # what the card says of embeddings alone
+        told = block[1].replace(f'"models/release/{student}/query_encoder"', f'"{release.folder}/query_encoder"')
+        alone = eval(told.replace("your question", "how to sum the axis"), {"SentenceTransformer": type(tower)})
+        np.testing.assert_allclose(alone, found, atol=1e-5)
         scores = release.search("one", found, 1)[0]
         assert -1.001 < float(scores[0, 0]) < 1.001
 

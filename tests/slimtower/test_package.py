@@ -40,18 +40,12 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A virtual environment with the wheel; other packages are those that the tests run with."""
     folder = tmp_path_factory.mktemp("package")
     plain_copy(ROOT, folder / "project")
-    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
-    subprocess.run(
-        [*pip, "wheel", "--no-deps", "--no-build-isolation", "--no-index", "-w", "wheels", "./project"],
-        cwd=folder,
-        check=True,
-    )
-    (wheel,) = (folder / "wheels").glob("slimtower-*.whl")
     venv.create(folder / "venv", symlinks=True)
     place = Path(sysconfig.get_path("purelib", vars={"base": str(folder / "venv")}))
     (place / "shared.pth").write_text(sysconfig.get_path("purelib"))
-    install = [*pip, "--python", str(folder / "venv/bin/python"), "install", "--no-deps", "--no-index", str(wheel)]
-    subprocess.run(install, check=True)
+    pip = [sys.executable, "-m", "pip", "--quiet", "--python", str(folder / "venv/bin/python"), "install"]
+    alone = ["--no-deps", "--no-build-isolation", "--no-index", "--no-compile", "--disable-pip-version-check"]
+    subprocess.run([*pip, *alone, str(folder / "project")], check=True)
     return folder / "venv"
 
 

@@ -167,7 +167,7 @@ class Loss(Strict, ABC):
     weight: float = Field(default=1.0, gt=0)
     """Factor in the sum."""
     teacher: str = ""
-    """One of score.teachers whose scores are learned; "" = the index teacher."""
+    """"" = the index teacher; losses of scores can learn those of one of score.teachers instead."""
     dims: Dims = Field(default_factory=list)
     """First dimensions along which it is taken as well (Matryoshka)."""
 

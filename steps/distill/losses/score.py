@@ -33,7 +33,9 @@ class ScoreLoss(Loss):
     temperature: float = Field(default=1.0, gt=0, allow_inf_nan=False)
     """Divides the scores of both sides."""
     own_candidates: bool = False
-    """Whether of the index teacher's scores too only those of a text's own candidates count."""
+    """Whether of the index teacher's scores only those of a text's own candidates count, as they do of another
+    teacher's.
+    """
 
     def values(self, outputs: Outputs, targets: Targets, batch: Batch) -> Tensor:
         """Value of each text, `(n,)`; 0 for one without a scored candidate."""

@@ -17,11 +17,11 @@ class Endpoint(Teacher):
     model: str = Field(min_length=1)
     """Its name at the server."""
     dimensions: int = Field(default=0, ge=0)
-    """Dimensions to ask for; 0 = its own."""
+    """Dimensions to ask for; 0 = as many as the model has."""
     similarity: Literal["cosine", "dot"] = "cosine"
     """dot takes the vectors as they come."""
     tokenizer: str = Field(default="all-MiniLM-L6-v2", min_length=1)
-    """Counts tokens, and has the words of a static student; a name or folder."""
+    """A name or folder. It counts the tokens of texts, and its words are those of a static student."""
     query: Reads
     """How a query is sent."""
     document: Reads

@@ -15,9 +15,11 @@ class LateInteraction(OnTriplets):
     makes_index: ClassVar[bool] = False
 
     kind: Literal["late_interaction"]
-    """It scores (score.teachers) and re-ranks (evaluate.rerankers), and makes no index. Lengths count special tokens;
-    MaxSim is a sum over tokens, so that a temperature is about 1. See recipes/label_free.yaml.
+    """It scores (score.teachers) and re-ranks (evaluate.rerankers), and makes no index. Lengths count special tokens.
+    See recipes/label_free.yaml.
     """
+    temperature: float = Field(default=1.0, gt=0)
+    """Divides MaxSims before the softmax; these are sums over a query's tokens, so that it is about 1."""
     dim: int = Field(default=0, ge=0)
     """Dimensions of a token's vector; 0 = the base's own, else a new linear layer's, or a ColBERT model's."""
     hard_negatives: Literal["none", "softmax"] = "softmax"

@@ -31,7 +31,7 @@ class OnTriplets(Teacher, ABC):
     max_query_length: int = Field(default=64, ge=4)
     """Tokens of a training query; the rest is cut."""
     max_document_length: int = Field(default=256, ge=8)
-    """Tokens the saved tower reads of any text; a zero-shot teacher wants the base's own (256)."""
+    """Tokens the saved tower reads of any text; a zero-shot teacher wants as many as its base was made for."""
     max_triplets: int = Field(default=0, ge=0)
     """Triplets drawn for training, each with a chance in proportion to its weight; 0 = no limit."""
     source_weights: dict[str, Annotated[float, Field(ge=0)]] = Field(default={})
