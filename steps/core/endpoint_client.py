@@ -144,11 +144,11 @@ class Client:
             if vectors is not None:
                 return vectors
             if attempt + 1 < self.connection.tries:
-                longest = min(_FIRST_WAIT * 2**attempt, _LONGEST_WAIT)
+                own = min(_FIRST_WAIT * 2**attempt, _LONGEST_WAIT) * (0.5 + random() / 2)
                 if asked_to_wait is None:
-                    time.sleep(longest * (0.5 + random() / 2))
+                    time.sleep(own)
                 else:
-                    self.pace.pause(asked_to_wait)
+                    self.pace.pause(max(asked_to_wait, own))  # servers say 0 and are busy again
         raise TransientError(
             f"{self.connection.base_url}: no usable answer in {self.connection.tries} tries (last: {said}); what was"
             " answered is kept, so run again later, with a smaller concurrency or lower limits if it was busy"
@@ -162,19 +162,23 @@ class Client:
             answer = self._openai.embeddings.create(
                 model=self.model, input=batch.texts, extra_body=self.body, **self.more
             )
-            usage = getattr(getattr(answer, "usage", None), "total_tokens", None)
-            self.spent.add(int(usage or batch.tokens), batch.tokens)
-            vectors = _checked(answer, len(batch.texts))
+            usage = int(getattr(getattr(answer, "usage", None), "total_tokens", None) or batch.tokens)
         except openai.APIStatusError as error:
             said = self._masked(f"{error.status_code}, {error.message}")
             spent = getattr(error, "code", None) == "insufficient_quota"
             if spent or (error.status_code not in _AGAIN and error.status_code < 500):
                 raise UserError(
                     f"{self.connection.base_url}: refused {self.model}: {said}; check base_url, model, dimensions,"
-                    f" max_length, body and the key in {self.connection.key_variable or 'key_variable (none)'}"
+                    " body, max_length (counted by tokenizer), batch_texts, batch_tokens and the key in"
+                    f" {self.connection.key_variable or 'key_variable (none)'}"
                 ) from None
             return _retry_after(error.response.headers.get("retry-after")), said, None
         except (openai.OpenAIError, OSError, ValueError, TypeError, AttributeError) as error:
+            return None, self._masked(f"{type(error).__name__}: {error}"), None
+        self.spent.add(usage, batch.tokens)  # where it cannot be noted, on a full disk, asking again would only cost
+        try:
+            vectors = _checked(answer, len(batch.texts))
+        except (ValueError, TypeError, AttributeError) as error:
             return None, self._masked(f"{type(error).__name__}: {error}"), None
         self.dim = self.dim or vectors.shape[1]
         if vectors.shape[1] != self.dim:
