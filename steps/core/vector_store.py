@@ -125,7 +125,7 @@ class VectorCache:
             np.save(lengths, norms)
 
     def _places(self, texts: Iterable[str]) -> Iterator[tuple[Path, list[int], list[int]]]:
-        """Each shard with the positions of its texts among `texts`, and their rows in it: one file is open at a time."""
+        """Each shard with the positions of its texts, and their rows in it: its files are open one after the other."""
         found: dict[Path, list[tuple[int, int]]] = {}
         for position, text in enumerate(texts):
             shard, row = self._where[text_key(text)]

@@ -38,7 +38,7 @@ def test_more_shards_than_files_may_be_open_are_read(tmp_path: Path) -> None:
     for text in TEXTS:  # as the answers of an endpoint: a shard each
         cache.add([text_key(text)], embed([text]))
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 20, hard))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(list(Path("/proc/self/fd").iterdir())) + 20, hard))
     try:
         np.testing.assert_array_equal(cache.read(TEXTS[::-1]), vectors(TEXTS[::-1]))
     finally:

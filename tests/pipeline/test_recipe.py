@@ -54,8 +54,7 @@ def test_a_standard_protocol_has_its_sets_and_a_track_without_their_text(recipe:
         overlay(base, yaml.safe_load(fill(path.read_text(encoding="utf-8"), {"PARTS": parts}, path)))
         for parts in ("", "unlabelled_queries")
     )
-    as_one = check_params(own, recipe).evaluate.as_one
-    assert len(units([source["name"] for source in own["ingest"]["sources"]], as_one)) == sets
+    assert len(units([source["name"] for source in own["ingest"]["sources"]], own["evaluate"]["as_one"])) == sets
     assert {"titles", "sentences", "spans"} < set(own["embed"]["parts"])
     assert general["embed"]["parts"] == ["unlabelled_queries"] and general["embed"]["least_texts"] == 0
     losses = [loss["kind"] for name in own["distill"]["students"] for loss in own["distill"]["student"][name]["losses"]]
