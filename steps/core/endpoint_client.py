@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -65,6 +66,7 @@ class Pace:
         self.requests, self.tokens = requests, tokens
         self._free = self._paused = 0.0
         self._lock = threading.Lock()
+        self.over = threading.Event()  # nobody wants the answers any more
 
     def wait(self, tokens: int) -> None:
         """Wait for the turn of a request with so many tokens."""
@@ -73,7 +75,8 @@ class Pace:
             each = 60 / self.requests if self.requests else 0.0
             self._free = start + max(each, 60 * tokens / self.tokens if self.tokens else 0.0)
         while (left := max(start, self._paused) - time.monotonic()) > 0:
-            time.sleep(left)
+            if self.over.wait(left):
+                return
 
     def pause(self, seconds: float) -> None:
         """Let no request begin before that."""
@@ -108,7 +111,9 @@ class Client:
         """
         waiting, running = iter(batches), dict[Future[np.ndarray], Batch]()
         failed: BaseException | None = None
-        with ThreadPoolExecutor(self.connection.concurrency) as threads:
+        self.pace.over.clear()
+        with ThreadPoolExecutor(self.connection.concurrency) as threads, ExitStack() as stack:
+            stack.callback(self.pace.over.set)  # stopped, it does not wait as long as a server asked for
             while True:
                 try:
                     for batch in islice(waiting, 0 if failed else self.connection.concurrency - len(running)):
@@ -140,13 +145,15 @@ class Client:
         said = ""
         for attempt in range(self.connection.tries):
             self.pace.wait(batch.tokens)
+            if self.pace.over.is_set():
+                break
             asked_to_wait, said, vectors = self._tried(batch)
             if vectors is not None:
                 return vectors
             if attempt + 1 < self.connection.tries:
                 own = min(_FIRST_WAIT * 2**attempt, _LONGEST_WAIT) * (0.5 + random() / 2)
                 if asked_to_wait is None:
-                    time.sleep(own)
+                    self.pace.over.wait(own)
                 else:
                     self.pace.pause(max(asked_to_wait, own))  # servers say 0 and are busy again
         raise TransientError(
