@@ -20,7 +20,7 @@ from steps.core.cosines import cosines
 from steps.core.endpoint_client import Client, Spent, batches
 from steps.core.endpoint_params import Connection
 from steps.core.errors import UserError
-from steps.core.files import cache_root, read_json, write_json
+from steps.core.files import cache_root, read_json, staged_file, write_json
 from steps.core.params import Strict
 from steps.core.vector_store import Embeddings, VectorCache
 
@@ -179,8 +179,8 @@ class Endpoint(InputModule):
                 return known
         if own.is_file():
             raise self._changed()
-        self._folder.mkdir(parents=True, exist_ok=True)
-        np.save(own, found)
+        with staged_file(own) as staging, staging.open("wb") as handle:
+            np.save(handle, found)
         return found
 
     def _changed(self) -> UserError:

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -65,6 +66,7 @@ class Pace:
         self.requests, self.tokens = requests, tokens
         self._free = self._paused = 0.0
         self._lock = threading.Lock()
+        self.over = threading.Event()  # nobody wants the answers any more
 
     def wait(self, tokens: int) -> None:
         """Wait for the turn of a request with so many tokens."""
@@ -73,7 +75,8 @@ class Pace:
             each = 60 / self.requests if self.requests else 0.0
             self._free = start + max(each, 60 * tokens / self.tokens if self.tokens else 0.0)
         while (left := max(start, self._paused) - time.monotonic()) > 0:
-            time.sleep(left)
+            if self.over.wait(left):
+                return
 
     def pause(self, seconds: float) -> None:
         """Let no request begin before that."""
@@ -108,7 +111,9 @@ class Client:
         """
         waiting, running = iter(batches), dict[Future[np.ndarray], Batch]()
         failed: BaseException | None = None
-        with ThreadPoolExecutor(self.connection.concurrency) as threads:
+        self.pace.over.clear()
+        with ThreadPoolExecutor(self.connection.concurrency) as threads, ExitStack() as stack:
+            stack.callback(self.pace.over.set)  # stopped, it does not wait as long as a server asked for
             while True:
                 try:
                     for batch in islice(waiting, 0 if failed else self.connection.concurrency - len(running)):
@@ -140,15 +145,17 @@ class Client:
         said = ""
         for attempt in range(self.connection.tries):
             self.pace.wait(batch.tokens)
+            if self.pace.over.is_set():
+                break
             asked_to_wait, said, vectors = self._tried(batch)
             if vectors is not None:
                 return vectors
             if attempt + 1 < self.connection.tries:
-                longest = min(_FIRST_WAIT * 2**attempt, _LONGEST_WAIT)
+                own = min(_FIRST_WAIT * 2**attempt, _LONGEST_WAIT) * (0.5 + random() / 2)
                 if asked_to_wait is None:
-                    time.sleep(longest * (0.5 + random() / 2))
+                    self.pace.over.wait(own)
                 else:
-                    self.pace.pause(asked_to_wait)
+                    self.pace.pause(max(asked_to_wait, own))  # servers say 0 and are busy again
         raise TransientError(
             f"{self.connection.base_url}: no usable answer in {self.connection.tries} tries (last: {said}); what was"
             " answered is kept, so run again later, with a smaller concurrency or lower limits if it was busy"
@@ -162,19 +169,23 @@ class Client:
             answer = self._openai.embeddings.create(
                 model=self.model, input=batch.texts, extra_body=self.body, **self.more
             )
-            usage = getattr(getattr(answer, "usage", None), "total_tokens", None)
-            self.spent.add(int(usage or batch.tokens), batch.tokens)
-            vectors = _checked(answer, len(batch.texts))
+            usage = int(getattr(getattr(answer, "usage", None), "total_tokens", None) or batch.tokens)
         except openai.APIStatusError as error:
             said = self._masked(f"{error.status_code}, {error.message}")
             spent = getattr(error, "code", None) == "insufficient_quota"
             if spent or (error.status_code not in _AGAIN and error.status_code < 500):
                 raise UserError(
                     f"{self.connection.base_url}: refused {self.model}: {said}; check base_url, model, dimensions,"
-                    f" max_length, body and the key in {self.connection.key_variable or 'key_variable (none)'}"
+                    " body, max_length (counted by tokenizer), batch_texts, batch_tokens and the key in"
+                    f" {self.connection.key_variable or 'key_variable (none)'}"
                 ) from None
             return _retry_after(error.response.headers.get("retry-after")), said, None
         except (openai.OpenAIError, OSError, ValueError, TypeError, AttributeError) as error:
+            return None, self._masked(f"{type(error).__name__}: {error}"), None
+        self.spent.add(usage, batch.tokens)  # where it cannot be noted, on a full disk, asking again would only cost
+        try:
+            vectors = _checked(answer, len(batch.texts))
+        except (ValueError, TypeError, AttributeError) as error:
             return None, self._masked(f"{type(error).__name__}: {error}"), None
         self.dim = self.dim or vectors.shape[1]
         if vectors.shape[1] != self.dim:

@@ -24,28 +24,28 @@ class Reads(Strict):
 class Connection(Strict):
     """The server, and what it may be asked: none of it changes a vector."""
 
-    base_url: str = Field(pattern=r"^https?://")
-    """Address of the server, such as https://api.example.com/v1."""
+    base_url: str = Field(pattern=r"^https?://[^@?\s]+$")
+    """Of the server, such as https://api.example.com/v1; no key in it, as it is written down."""
     key_variable: str
     """Variable of the environment that holds the key; "" = none."""
-    timeout_s: float = Field(gt=0)
+    timeout_s: float = Field(default=60.0, gt=0)
     """Seconds that a request may take."""
-    tries: int = Field(ge=1)
-    """Tries of a request before the stage gives up."""
-    batch_texts: int = Field(ge=1)
-    """Most texts of one request."""
-    batch_tokens: int = Field(ge=1)
-    """Most tokens of one request, by estimate."""
-    concurrency: int = Field(ge=1)
+    tries: int = Field(default=8, ge=1)
+    """Of a request, before the stage gives up."""
+    batch_texts: int = Field(default=96, ge=1)
+    """Texts of a request, at most: Cohere takes 96, TEI 32 unless told otherwise, others more."""
+    batch_tokens: int = Field(default=50_000, ge=1)
+    """Tokens of a request, at most, by estimate."""
+    concurrency: int = Field(default=4, ge=1)
     """Requests under way at once."""
-    requests_per_minute: int = Field(ge=0)
+    requests_per_minute: int = Field(default=0, ge=0)
     """Limit of the server; 0 = none."""
-    tokens_per_minute: int = Field(ge=0)
+    tokens_per_minute: int = Field(default=0, ge=0)
     """Limit of the server; 0 = none."""
     max_tokens_total: int = Field(ge=0)
-    """Tokens asked of this model by all runs on one cache together, at which the stage stops; 0 = no limit."""
-    price: float = Field(ge=0)
-    """Price of a million tokens, in any currency; 0.0 = unknown."""
+    """Tokens of this model, all runs on one cache together, before which the stage stops; 0 = no limit."""
+    price: float = Field(default=0.0, ge=0)
+    """Of a million tokens; 0.0 = unknown."""
 
     def cost(self, tokens: float) -> str:
         """So many tokens in words, with what they cost where a price is known."""

@@ -101,9 +101,13 @@ class VectorCache:
 
     def read(self, texts: Sequence[str]) -> np.ndarray:
         """Vectors of one text or more, `(len(texts), dim)`; KeyError for a text not filled."""
-        places = [self._where[text_key(text)] for text in texts]
-        shards = {shard: np.load(shard / "vectors.npy", mmap_mode="r") for shard in {shard for shard, _ in places}}
-        return np.stack([shards[shard][row] for shard, row in places])
+        found: np.ndarray | None = None
+        for shard, positions, rows in self._places(texts):
+            vectors = np.load(shard / "vectors.npy", mmap_mode="r")[rows]
+            found = np.empty((len(texts), vectors.shape[1]), self.dtype) if found is None else found
+            found[positions] = vectors
+        assert found is not None
+        return found
 
     def write(self, texts: Texts, target: Path, dim: int, lengths: Path | None = None) -> None:
         """Write the vectors of the texts as one `.npy` of `(len(texts), dim)`; KeyError for a text not filled.
@@ -112,18 +116,22 @@ class VectorCache:
         """
         vectors = np.lib.format.open_memmap(target, mode="w+", dtype=self.dtype, shape=(len(texts), dim))
         norms = np.zeros(len(texts), dtype=np.float32)
-        rows: dict[Path, list[tuple[int, int]]] = {}
-        for position, text in enumerate(texts):
-            shard, row = self._where[text_key(text)]
-            rows.setdefault(shard, []).append((position, row))
-        for shard, pairs in rows.items():
-            positions, shard_rows = (list(column) for column in zip(*pairs, strict=True))
-            vectors[positions] = np.load(shard / "vectors.npy", mmap_mode="r")[shard_rows]
+        for shard, positions, rows in self._places(texts):
+            vectors[positions] = np.load(shard / "vectors.npy", mmap_mode="r")[rows]
             if lengths:
-                norms[positions] = np.load(shard / "lengths.npy")[shard_rows]
+                norms[positions] = np.load(shard / "lengths.npy")[rows]
         vectors.flush()
         if lengths:
             np.save(lengths, norms)
+
+    def _places(self, texts: Iterable[str]) -> Iterator[tuple[Path, list[int], list[int]]]:
+        """Each shard with the positions of its texts, and their rows in it: its files are open one after the other."""
+        found: dict[Path, list[tuple[int, int]]] = {}
+        for position, text in enumerate(texts):
+            shard, row = self._where[text_key(text)]
+            found.setdefault(shard, []).append((position, row))
+        for shard, pairs in found.items():
+            yield shard, [position for position, _ in pairs], [row for _, row in pairs]
 
 
 def text_key(text: str) -> bytes:

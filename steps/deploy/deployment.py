@@ -45,7 +45,8 @@ def deploy(
 ) -> Deployed:
     """Let the alias name a collection of this release's documents, set up for its student.
 
-    UserError where it would find less than the release itself by more than the margin; the alias then stays.
+    UserError where it would find less than the release itself by more than the margin, or where the collection that
+    answers is the release's own but holds other documents by now; nothing is then changed.
     """
     if release.manifest.metric != "inner_product":
         raise UserError(
@@ -58,6 +59,12 @@ def deploy(
     if live == collection and now and now.release == release_digest:
         _clear(engine, alias, {collection, *([now.previous.collection] if now.previous else [])})
         return Deployed(alias, collection, now, None, 0, True)
+    if live == collection and engine.count(collection) != release.manifest.datasets[dataset].vectors:
+        raise UserError(
+            f"{collection}: answers now with {engine.count(collection)} documents, and the release has"
+            f" {release.manifest.datasets[dataset].vectors}: others were put in or taken out, and filling it anew would"
+            " undo that; set ef by hand from --encoder-only, or release an index of these documents"
+        )
     filled = _fill(engine, release, dataset, collection, params)
     m, tuned = _set_up(engine, collection, asked, params)
     check_sample(engine, collection, release, dataset, params.sample, 1.0)

@@ -107,8 +107,10 @@ class Qdrant:
         return str((self.client.get_collection(name).config.metadata or {}).get(_NOTE, ""))
 
     def keep(self, name: str, note: str) -> None:
-        """Write our key of the metadata."""
+        """Write our key of the metadata; UserError where the server has none."""
         self.client.update_collection(name, metadata={_NOTE: note})
+        if self.note(name) != note:
+            raise UserError(f"{name}: this Qdrant keeps no metadata of a collection; from 1.16 on it does: update it")
 
     def target(self, alias: str) -> str | None:
         """The collection of the alias."""
@@ -143,7 +145,8 @@ def _numbers(ids: Sequence[str]) -> list[int | str]:
     found: list[int | str] = []
     for text in ids:
         if text.isdecimal():
-            found.append(int(text))
+            if int(text) < 2**64:
+                found.append(int(text))
         else:
             try:
                 found.append(str(uuid.UUID(text)))

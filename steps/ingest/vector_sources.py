@@ -2,11 +2,13 @@
 
 import os
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any, assert_never
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from steps.core.errors import TransientError, UserError
@@ -15,7 +17,8 @@ from steps.ingest.source_files import one_file
 from steps.ingest.vector_params import MilvusCollection, PgvectorTable, QdrantCollection, VectorFiles, VectorSource
 
 PATTERNS = ("*.parquet", "*.npy")
-_ROWS = 4096
+_ROWS, _POINTS = 4096, 512  # of files and Postgres, and of engines that send a page whole, Qdrant in JSON
+_TIMEOUT_S = 60
 _PACKAGES = {"pgvector": "psycopg[binary] pgvector", "qdrant": "qdrant-client", "milvus": "pymilvus[milvus-lite]"}
 
 Some = tuple[list[str], np.ndarray]  # ids, vectors (n, dim)
@@ -61,7 +64,7 @@ def _plain(files: list[Path], ids: Path) -> Iterator[Some]:
         for path in files:
             try:
                 vectors = np.load(path, mmap_mode="r")
-            except (OSError, ValueError) as error:
+            except (OSError, ValueError, EOFError) as error:
                 raise UserError(f"{path}: not a .npy file that can be read ({error})") from None
             if vectors.ndim != 2:
                 raise UserError(f"{path}: holds an array of shape {vectors.shape}; give (documents, dimensions)")
@@ -87,12 +90,12 @@ def _parquet(files: list[Path], source: VectorFiles, key: str) -> Iterator[Some]
                     )
                 for batch in file.iter_batches(_ROWS, columns=wanted):
                     vectors = batch.column(source.vector_column)
-                    flat = vectors.flatten().to_numpy(zero_copy_only=False)
-                    if vectors.null_count or not len(vectors) or len(flat) % len(vectors):
+                    if len(pc.list_value_length(vectors).unique()) != 1 or vectors.null_count:
                         raise UserError(f"{path}: vectors of {source.vector_column!r} differ in length, or are missing")
+                    flat = vectors.flatten().to_numpy(zero_copy_only=False)
                     ids = [str(value) for value in batch.column(source.id_column).to_pylist()]
                     yield ids, flat.reshape(len(vectors), -1).astype(np.float32)
-        except (pa.ArrowException, OSError, AttributeError) as error:
+        except (pa.ArrowException, OSError) as error:
             raise UserError(
                 f"{path}: not Parquet with a column of vectors ({error}); write or fetch it again"
             ) from None
@@ -114,6 +117,13 @@ def _pgvector(source: PgvectorTable, key: str) -> Iterator[Some]:
                     yield [str(row[0]) for row in rows], _stacked([_listed(row[1]) for row in rows], key)
     except psycopg.OperationalError as error:
         raise _unreached(key, error) from None
+    except psycopg.ProgrammingError as error:
+        if error.sqlstate is None:  # its own, of the address, which it repeats with the password
+            raise UserError(
+                f"params.yaml: {key}.url_variable: {source.url_variable} holds no address that can be read; give"
+                " postgresql://user:password@host/database, with special characters as %20"
+            ) from None
+        raise UserError(f"params.yaml: {key}: Postgres refused: {error}") from None
     except psycopg.Error as error:
         raise UserError(f"params.yaml: {key}: Postgres refused: {error}") from None
 
@@ -125,31 +135,35 @@ def _listed(value: Any) -> Any:
 
 def _qdrant(source: QdrantCollection, key: str) -> Iterator[Some]:
     from qdrant_client import QdrantClient
+    from qdrant_client.http.exceptions import ApiException, UnexpectedResponse
 
-    where: dict[str, Any] = {"url": source.url} if "://" in source.url else {"path": source.url}
+    where: dict[str, Any] = {"url": source.url} if "://" in source.url else {"path": _there(source.url, f"{key}.url")}
     if source.key_variable:
         where["api_key"] = _variable(source.key_variable, f"{key}.key_variable")
-    client = QdrantClient(**where)
+    client = QdrantClient(**where, timeout=_TIMEOUT_S)
     payload: Any = [source.id_field] if source.id_field else False
     vector: Any = [source.vector] if source.vector else True
     try:
         offset = None
         while True:
             points, offset = client.scroll(
-                source.collection, limit=_ROWS, offset=offset, with_payload=payload, with_vectors=vector
+                source.collection, limit=_POINTS, offset=offset, with_payload=payload, with_vectors=vector
             )
             if points:
                 ids = [str((point.payload or {})[source.id_field] if source.id_field else point.id) for point in points]
                 found: list[Any] = [point.vector for point in points]
-                yield ids, _stacked([vector[source.vector] for vector in found] if source.vector else found, key)
+                if source.vector:
+                    found = [each.get(source.vector) if isinstance(each, dict) else None for each in found]
+                yield ids, _stacked(found, key)
             if offset is None:
                 return
     except KeyError as error:
-        raise UserError(f"params.yaml: {key}: a point has no {error}; check id_field and vector") from None
-    except (ValueError, RuntimeError, OSError) as error:
-        raise UserError(f"params.yaml: {key}: {error}; check url and collection") from None
-    except Exception as error:  # the client's own have no common base
-        raise _unreached(key, error) from None
+        raise UserError(f"params.yaml: {key}: a point has no {error}; check id_field") from None
+    except (ApiException, ValueError, RuntimeError, OSError) as error:  # the last three are the local mode's
+        status = error.status_code if isinstance(error, UnexpectedResponse) else None
+        if isinstance(error, ApiException) and (status is None or status == 429 or status >= 500):
+            raise _unreached(key, error) from None
+        raise UserError(f"params.yaml: {key}: {error}; check url, collection and key") from None
     finally:
         client.close()
 
@@ -158,20 +172,18 @@ def _milvus(source: MilvusCollection, key: str) -> Iterator[Some]:
     from pymilvus import MilvusClient, MilvusException
 
     token = _variable(source.token_variable, f"{key}.token_variable") if source.token_variable else ""
+    uri = source.uri if "://" in source.uri else _there(source.uri, f"{key}.uri")
     try:
-        client = MilvusClient(source.uri, token=token)
-        client.load_collection(source.collection)
-        fields = [source.id_field, source.vector_field]
-        rows = client.query_iterator(source.collection, batch_size=1000, output_fields=fields)
-        try:
-            while some := rows.next():
-                yield (
-                    [str(row[source.id_field]) for row in some],
-                    _stacked([row[source.vector_field] for row in some], key),
-                )
-        finally:
-            rows.close()
-            client.close()
+        with closing(MilvusClient(uri, token=token)) as client:
+            client.load_collection(source.collection)
+            fields = [source.id_field, source.vector_field]
+            rows = client.query_iterator(source.collection, batch_size=_POINTS, output_fields=fields)
+            with closing(rows):
+                while some := rows.next():
+                    yield (
+                        [str(row[source.id_field]) for row in some],
+                        _stacked([row[source.vector_field] for row in some], key),
+                    )
     except MilvusException as error:
         raise _unreached(key, error) from None
 
@@ -184,6 +196,13 @@ def _stacked(vectors: list[Any], key: str) -> np.ndarray:
     if found.ndim != 2:
         raise UserError(f"params.yaml: {key}: no vectors of one dimension each; name a field that holds them")
     return found
+
+
+def _there(path: str, key: str) -> str:
+    """A local path; its client would make an empty one."""
+    if not Path(path).exists():
+        raise UserError(f"params.yaml: {key}: {path}: nothing is there; a server's address begins with http://")
+    return path
 
 
 def _variable(name: str, key: str) -> str:

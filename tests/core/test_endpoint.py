@@ -1,5 +1,6 @@
 """A teacher behind an API gives the vectors of the model there, and no text is paid for twice, whatever goes wrong."""
 
+import errno
 import os
 import signal
 import subprocess
@@ -15,7 +16,7 @@ from endpoint_fakes import endpoint_params, teach
 
 from steps.core import endpoint_client
 from steps.core.endpoint import PROBES, asking_anew
-from steps.core.endpoint_client import Pace
+from steps.core.endpoint_client import Pace, batches
 from steps.core.errors import TransientError, UserError
 from steps.core.fingerprints import fingerprint
 from steps.core.towers import encode, endpoint_of, load_tower
@@ -111,6 +112,50 @@ def test_retry_after_holds_back_all_requests(server: EmbeddingServer, tmp_path: 
     times = server.times[before + 1 :]  # without the probes
     assert not [each for each in times if times[0] + 0.2 < each < times[0] + 0.55]
     assert max(times) > times[0] + 0.55
+
+
+def test_a_server_that_asks_to_wait_for_nothing_is_left_alone_for_a_while(
+    server: EmbeddingServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(endpoint_client, "_FIRST_WAIT", 0.4)
+    server.faults, server.retry_after = ["busy"], "0"
+    teach(tmp_path / "teach", server)
+    assert server.times[1] - server.times[0] >= 0.2
+
+
+def test_a_stopped_run_does_not_wait_as_long_as_the_server_asked_for(server: EmbeddingServer, tmp_path: Path) -> None:
+    endpoint = endpoint_of(load_tower(teach(tmp_path / "teach", server)), "query")
+    assert endpoint is not None
+    client = endpoint._client
+    client.connection = client.connection.model_copy(update={"batch_texts": 1})
+    server.faults, server.retry_after, server.delay = ["", "busy"], "60", 0.2
+    began = time.monotonic()
+    answers = client.answers(batches([(b"1", TEXTS[0]), (b"2", TEXTS[1])], len, client.connection))
+    next(answers)
+    answers.close()  # as an interrupt does
+    assert time.monotonic() - began < 30
+    client.pace._paused = 0.0
+    server.faults = []
+    [(_, vectors)] = client.answers(batches([(b"1", TEXTS[0])], len, client.connection))
+    assert len(vectors) == 1
+
+
+def test_a_full_disk_does_not_let_it_ask_and_pay_again(
+    server: EmbeddingServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(endpoint_client.Spent, "add", full)
+    with pytest.raises(OSError, match="No space left"):
+        teach(tmp_path / "teach", server)
+    assert len(server.bodies) == 1
+
+
+def test_a_key_in_the_address_is_refused() -> None:
+    for url in ("https://me:hush@host/v1", "https://host/v1?api-key=hush"):
+        with pytest.raises(ValueError, match="base_url"):
+            endpoint_params(url)
 
 
 KILLED = """

@@ -1,6 +1,7 @@
 """The embeddings' cache: nothing is computed twice, and a killed run repeats at most one shard."""
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from steps.core.vector_store import WINDOW_SHARDS, Embeddings, VectorCache
+from steps.core.vector_store import WINDOW_SHARDS, Embeddings, VectorCache, text_key
 
 TEXTS = [f"text {number}" for number in range(50)]
 
@@ -30,6 +31,18 @@ def test_written_vectors_are_in_the_order_asked_for(tmp_path: Path) -> None:
     cache.write(asked, tmp_path / "out.npy", 3, tmp_path / "lengths.npy")
     np.testing.assert_array_equal(np.load(tmp_path / "out.npy"), vectors(asked))
     np.testing.assert_array_equal(np.load(tmp_path / "lengths.npy"), np.array([1.5, 24.5, 1.5], dtype=np.float32))
+
+
+def test_more_shards_than_files_may_be_open_are_read(tmp_path: Path) -> None:
+    cache = VectorCache(tmp_path, "float32")
+    for text in TEXTS:  # as the answers of an endpoint: a shard each
+        cache.add([text_key(text)], embed([text]))
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(list(Path("/proc/self/fd").iterdir())) + 20, hard))
+    try:
+        np.testing.assert_array_equal(cache.read(TEXTS[::-1]), vectors(TEXTS[::-1]))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_only_missing_texts_are_embedded(tmp_path: Path) -> None:

@@ -111,6 +111,28 @@ def test_students_of_one_index_share_its_collection_and_go_back_too(released: Pa
         assert record and record.previous and record.previous.collection == static.collection
 
 
+def test_documents_that_others_put_into_what_answers_are_not_lost(released: Path, to: str) -> None:
+    with opened(to) as engine:
+        release, done = put(engine, released / "models/release/static", ONE)
+        own = release.index(ONE, "flat").reconstruct_n(0, 1)
+        engine.upsert(done.collection, Rows(32, ["theirs"], ["new"], own))
+        with pytest.raises(UserError, match="answers now with 33 documents, and the release has 32"):
+            put(engine, released / "models/release/2l", ONE)
+        assert engine.target("live") == done.collection and engine.count(done.collection) == 33
+        assert read_record(engine, done.collection) == done.record
+
+
+def test_a_qdrant_that_keeps_no_record_is_not_flipped_to(
+    released: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("qdrant_client")
+    with opened(f"qdrant:{tmp_path / 'q'}") as engine:
+        monkeypatch.setattr(engine, "note", lambda name: "")  # as a server that does not know the field
+        with pytest.raises(UserError, match=r"from 1\.16 on"):
+            put(engine, released / "models/release/static", ONE)
+        assert engine.target("live") is None
+
+
 KILLED = """
 import os, signal, sys
 from pathlib import Path

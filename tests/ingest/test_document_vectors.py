@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from ingest_logs import ingest, params
 
-from steps.core.errors import UserError
+from steps.core.errors import TransientError, UserError
 from steps.core.files import read_json
 from steps.core.params import validated
 from steps.ingest import vector_sources
@@ -98,10 +98,21 @@ def test_a_wrong_column_or_data_set_is_said(tmp_path: Path) -> None:
         validated(IngestParams, raw, "params.yaml")
 
 
+def test_vectors_of_several_lengths_are_refused_though_their_sum_would_do(tmp_path: Path) -> None:
+    described = parquet(tmp_path, IDS, VECTORS)
+    uneven = [[1.0] * length for length in [4, 12] * 6]
+    pq.write_table(pa.table({"key": IDS, "embedding": uneven}), tmp_path / "index/part.parquet")
+    with pytest.raises(UserError, match="differ in length"):
+        placed(tmp_path, described)
+    pq.write_table(pa.table({"key": IDS, "embedding": IDS}), tmp_path / "index/part.parquet")
+    with pytest.raises(UserError, match="not Parquet with a column of vectors"):
+        placed(tmp_path, described)
+
+
 @pytest.mark.medium
 def test_vectors_stream_from_qdrant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     qdrant = pytest.importorskip("qdrant_client")
-    monkeypatch.setattr(vector_sources, "_ROWS", 5)
+    monkeypatch.setattr(vector_sources, "_POINTS", 5)
     client = qdrant.QdrantClient(path=str(tmp_path / "qdrant"))
     size = qdrant.models.VectorParams(size=8, distance=qdrant.models.Distance.DOT)
     client.create_collection("docs", vectors_config={"text": size})
@@ -118,8 +129,43 @@ def test_vectors_stream_from_qdrant(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     np.testing.assert_allclose(found, VECTORS, rtol=1e-6)
     with pytest.raises(UserError, match="a point has no 'nope'; check id_field"):
         placed(tmp_path, described | {"id_field": "nope", "vector": "text"})
-    with pytest.raises(UserError, match="check url and collection"):
+    with pytest.raises(UserError, match="check url, collection and key"):
         placed(tmp_path, described | {"collection": "others"})
+    with pytest.raises(UserError, match=r"no vectors of one dimension|have no vector") as raised:
+        placed(tmp_path, described | {"id_field": "key"})
+    assert not isinstance(raised.value, TransientError)  # again would not help
+    with pytest.raises(UserError, match="nothing is there; a server's address begins with http"):
+        placed(tmp_path, described | {"url": str(tmp_path / "localhost:6333")})
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize(("status", "again"), [(404, False), (403, False), (429, True), (503, True)])
+def test_what_a_server_refuses_is_told_from_what_may_pass(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: int, again: bool
+) -> None:
+    qdrant = pytest.importorskip("qdrant_client")
+    from qdrant_client.http.exceptions import UnexpectedResponse
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise UnexpectedResponse(status, "said", b"{}", None)
+
+    monkeypatch.setattr(qdrant.QdrantClient, "scroll", refuse)
+    (tmp_path / "qdrant").mkdir()
+    with pytest.raises(UserError) as raised:
+        placed(tmp_path, {"kind": "qdrant", "url": str(tmp_path / "qdrant"), "collection": "docs"})
+    assert isinstance(raised.value, TransientError) == again
+
+
+@pytest.mark.medium
+def test_an_address_of_postgres_that_cannot_be_read_is_not_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("psycopg")
+    pytest.importorskip("pgvector")
+    monkeypatch.setenv("PG_URL", "postgres//me:hush@host/db")
+    with pytest.raises(UserError, match="PG_URL holds no address") as raised:
+        placed(tmp_path, {"kind": "pgvector", "url_variable": "PG_URL", "table": "docs"})
+    assert "hush" not in str(raised.value)
 
 
 @pytest.mark.slow
