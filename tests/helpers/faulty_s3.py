@@ -26,7 +26,7 @@ class FaultyS3(ThreadingHTTPServer):
         self.asked: list[str] = []
         self.lock = threading.Lock()
         self.url = f"http://127.0.0.1:{self.server_port}"
-        threading.Thread(target=self.serve_forever, daemon=True).start()
+        threading.Thread(target=self.serve_forever, args=(0.02,), daemon=True).start()
 
     def misbehave(self, fault: str, request: str, times: int) -> None:
         """`fault` is of the next so many requests whose `METHOD path` matches: hang, slow, half, skew or a status."""
