@@ -96,7 +96,8 @@ class StageRun:
 
     def metrics(self, values: Mapping[str, float], step: int | None = None) -> None:
         """Record several measurements."""
-        self._tell("metrics", values={name: float(value) for name, value in values.items()}, step=step, at=_now())
+        plain = {name: float(value) for name, value in values.items()}
+        self._tell("metrics", values=plain, step=int(step or 0), at=_now())
 
     def tag(self, name: str, value: str) -> None:
         """Set one tag."""

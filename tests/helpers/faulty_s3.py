@@ -92,7 +92,7 @@ class _Handler(BaseHTTPRequestHandler):
         """Misbehave, if that is due; tells whether the request is done with."""
         self._fault = self.server.fault_of(f"{self.command} {unquote(self.path)}")
         if self._fault == "hang":
-            time.sleep(1)  # longer than the client of a test waits
+            time.sleep(3)  # longer than the client of a test waits
             self.close_connection = True
         elif self._fault == "skew":
             self._refuse(403, "RequestTimeTooSkewed", "The difference between the request time and the server's")
