@@ -12,10 +12,10 @@ from typing import Any
 
 from steps.core.errors import UserError, guarded, line
 from steps.core.files import sha256_file
-from steps.core.run_ids import git_commit, open_parent, parent_run, pipeline_key, pipeline_run
+from steps.core.run_ids import git_commit, open_parent, parent_run, pipeline_key, pipeline_run, run_name
 from steps.core.spool import Spool, waiting
-from steps.core.stage_run import send_waiting, spools
-from steps.core.tracking import Unwanted, client, experiment_id, reaching, sending
+from steps.core.stage_run import send_each, send_waiting, spools
+from steps.core.tracking import client, experiment_id, reaching
 from steps.promote.dvc_lock import Stages, lock_stages, outputs
 
 INGESTED, METRICS = "data/ingest", "reports/metrics.json"
@@ -29,7 +29,14 @@ def finish_or_wait(*, failed: bool, names: Sequence[str] | None = None) -> str:
             return finish(failed=failed, names=names)
     except UserError as error:
         names = list(_here(lock_stages(), Path())) if names is None else list(names)
-        key = {"pipeline": pipeline_key(), "commit": git_commit(), "failed": failed, "names": names}
+        commit = git_commit()
+        key = {
+            "pipeline": pipeline_key(),
+            "commit": commit,
+            "named": run_name(commit),
+            "failed": failed,
+            "names": names,
+        }
         with tempfile.TemporaryDirectory() as root:
             for name in filter(os.path.isfile, _FILES):
                 (Path(root) / name).parent.mkdir(exist_ok=True)
@@ -46,19 +53,16 @@ def send_finished() -> None:
     UserError where it still is.
     """
     send_waiting()
-    api = client()
-    for spool in waiting(spools()):
-        if "names" not in (key := spool.opening):
-            continue
-        try:
-            with sending():
-                parent = pipeline_run(api, experiment_id(api), key["pipeline"], key["commit"])
-                for _, kept in spool.unsent():
-                    done = finish(parent, failed=key["failed"], root=kept["root"], names=key["names"])
-                    print(f"lineage: {done}, which ended while the tracking server was away")
-            spool.remove()
-        except Unwanted as error:  # it must not stop what comes after it
-            print(f"lineage: {line(error)[:300]}; to forget the run that it is about, delete {spool.folder}")
+    send_each("names", _send_finish)
+
+
+def _send_finish(spool: Spool) -> None:
+    """Make the `finish` that waits."""
+    key, api = spool.opening, client()
+    parent = pipeline_run(api, experiment_id(api), key["pipeline"], key["commit"], key["named"])
+    for _, kept in spool.unsent():
+        done = finish(parent, failed=key["failed"], root=kept["root"], names=key["names"])
+        print(f"lineage: {done}, which ended while the tracking server was away")
 
 
 def waits() -> bool:

@@ -20,7 +20,7 @@ LOCKED_DOWN: dict[str, Any] = {
     "read_only": True,
     "cap_drop": ["ALL"],
     "security_opt": ["no-new-privileges"],
-    "tmpfs": {"/tmp": "size=64m"},
+    "tmpfs": {"/tmp": "size=64m,exec"},  # exec: Spark unpacks libraries there and loads them
 }
 NOTHING = 99
 STOP_S = 3  # from asking to killing: Airflow kills its own worker after 5

@@ -10,7 +10,12 @@ from slimtower_dags.deployment import Deployment, Resources
 RECIPE_VARIABLES = ("DATA", "UNLABELLED", "RELEVANCE", "TEST_FROM", "SIMULATED")
 BACKFILL = "backfill"
 CACHE, WORK = "/cache", "/work"  # volumes of containers and pods, whose own file system is read-only
-WRITTEN = {"SLIMTOWER_WORK": WORK, "TMPDIR": WORK, "DVC_SITE_CACHE_DIR": f"{WORK}/dvc"}
+WRITTEN = {
+    "SLIMTOWER_WORK": WORK,
+    "TMPDIR": WORK,
+    "DVC_SITE_CACHE_DIR": f"{WORK}/dvc",
+    "IR_DATASETS_HOME": f"{CACHE}/ir_datasets",
+}
 
 
 def run_name(run_id: str) -> str:

@@ -19,7 +19,7 @@ from pipeline.task.run_store import RunStore
 from pipeline.task.workspace import LOCK, PARAMS, REMOTE, SOURCES, Workspace
 from steps.core.errors import EXIT_NOTHING, UserError
 from steps.core.params import parse_mapping, read_text
-from steps.core.run_ids import pipeline_run
+from steps.core.run_ids import pipeline_run, run_name
 from steps.core.tracking import client, experiment_id, reaching
 from steps.promote.dvc_lock import Stages, dump_lock, lock_stages
 
@@ -55,7 +55,7 @@ def begin(run: TaskRun) -> int:
         begun["new"] = latest is None or not same_inputs(latest, begun) or set(base) != set(names)
         with reaching():
             api = client()
-            begun["parent_run"] = pipeline_run(api, experiment_id(api), run.address, commit)
+            begun["parent_run"] = pipeline_run(api, experiment_id(api), run.address, commit, run_name(commit))
         files = {PARAMS: params, SOURCES: sources, LOCK: dump_lock(base), BEGIN: json_bytes(begun)}
         for name, content in files.items():  # begin.json last: with it the run has begun
             run.store.write(f"runs/{run.name}/{name}", content)

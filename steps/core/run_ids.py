@@ -28,16 +28,17 @@ def parent_run(api: Any, experiment: str) -> str:
     """Id of the pipeline's parent run; the first stage of a pipeline opens it."""
     if given := os.environ.get("SLIMTOWER_PARENT_RUN"):
         return given
-    return pipeline_run(api, experiment, pipeline_key(), git_commit())
+    commit = git_commit()
+    return pipeline_run(api, experiment, pipeline_key(), commit, run_name(commit))
 
 
-def pipeline_run(api: Any, experiment: str, key: str, commit: str) -> str:
-    """Id of the parent run of the pipeline with this key; made where there is none yet."""
+def pipeline_run(api: Any, experiment: str, key: str, commit: str, name: str) -> str:
+    """Id of the parent run of the pipeline with this key; made, with this name, where there is none yet."""
     found = api.search_runs([experiment], f"tags.`slimtower.pipeline` = '{key}'", max_results=1)
     if found:
         return str(found[0].info.run_id)
     tags = {"slimtower.pipeline": key, "slimtower.git_commit": commit, **scheduler_tags()}
-    run = api.create_run(experiment, run_name=run_name(commit), tags=tags)
+    run = api.create_run(experiment, run_name=name, tags=tags)
     return str(run.info.run_id)
 
 

@@ -21,6 +21,8 @@ from typing import Any
 from steps.core.files import folder_bytes, read_json, staged_file, write_json
 
 LARGEST = 2**28  # bytes of a file or folder of which a copy is kept
+_SHARE = 10  # of what is free on the disk a copy takes at most one part in so many
+_GONE = ".gone."  # begins the names of spools of which nothing is wanted any more
 
 
 class Spool:
@@ -32,6 +34,7 @@ class Spool:
         self._calls = (folder / "calls.jsonl").open("r+b")
         try:
             fcntl.flock(self._calls, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            (folder / "calls.jsonl").stat()  # another process may have sent and removed it just before
             self._calls.seek(0, os.SEEK_END)
         except OSError:
             self._calls.close()
@@ -61,8 +64,9 @@ class Spool:
     def add(self, call: str, given: Mapping[str, Any]) -> Path | None:
         """Keep a call, with copies of the files that it names by a Path; returns one that is too large, if any."""
         files = {name: value for name, value in given.items() if isinstance(value, Path)}
+        most = min(LARGEST, shutil.disk_usage(self.folder).free // _SHARE) if files else 0
         for path in files.values():
-            if (folder_bytes(path) if path.is_dir() else path.stat().st_size) > LARGEST:
+            if (folder_bytes(path) if path.is_dir() else path.stat().st_size) > most:
                 return path
         kept = {name: self._copy(path) for name, path in files.items()}
         plain = {name: value for name, value in given.items() if name not in files}
@@ -83,7 +87,7 @@ class Spool:
     def unsent(self) -> Iterator[tuple[str, dict[str, Any]]]:
         """Calls that were not made yet, each taken for made when the next is asked for; a line cut short is none."""
         mark = self.folder / "sent"
-        sent = int(mark.read_text()) if mark.is_file() else 0
+        sent = int(mark.read_text() or 0) if mark.is_file() else 0
         lines = (self.folder / "calls.jsonl").read_bytes().split(b"\n")[:-1]
         for number, line in enumerate(lines[sent:], start=sent + 1):
             with contextlib.suppress(ValueError):
@@ -99,13 +103,20 @@ class Spool:
             self._calls.close()
 
     def remove(self) -> None:
-        """Delete it."""
-        shutil.rmtree(self.folder, ignore_errors=True)
+        """Delete it; it disappears at once, so that a kill leaves no part of it to be sent."""
+        with contextlib.suppress(FileNotFoundError):  # somebody was faster
+            gone = self.folder.rename(self.folder.with_name(f"{_GONE}{self.folder.name}"))
+            shutil.rmtree(gone, ignore_errors=True)
         self.close()
 
 
 def waiting(place: Path) -> Iterator[Spool]:
-    """The spools below `place` that no process holds, oldest first, each held until the next is asked for."""
+    """The spools below `place` that no process holds, oldest first, each held until the next is asked for.
+
+    What killed processes left of spools that were sent is deleted.
+    """
+    for folder in place.glob(f"{_GONE}*"):
+        shutil.rmtree(folder, ignore_errors=True)
     for folder in sorted(place.glob("[!.]*")):
         try:
             spool = Spool(folder)

@@ -9,7 +9,7 @@ from steps.core.exit_file import recorded
 from steps.core.params import Section, load_section
 from steps.core.self_check import require_cuda, step_parser
 from steps.core.stage_run import stage_run
-from steps.core.tracking import Run, reaching
+from steps.core.tracking import Run
 
 _SETTINGS = {
     "HF_HUB_DISABLE_PROGRESS_BARS": "1",
@@ -32,7 +32,7 @@ def stage_main(stage: str, model: type[Section], body: Callable[[Section, Run], 
         with recorded():
             require_cuda()
             params = load_section(stage, model)
-            with reaching(), stage_run(name, params.model_dump()) as run:
+            with stage_run(name, params.model_dump()) as run:
                 body(params, run)
         print(f"{name}: done", file=sys.stderr)
 

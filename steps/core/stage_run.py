@@ -8,7 +8,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from typing import Any
 from steps.core.errors import TransientError, UserError, line
 from steps.core.files import cache_root, sha256_text
 from steps.core.masking import redacted
-from steps.core.run_ids import git_commit, pipeline_key, pipeline_run, scheduler_tags
+from steps.core.run_ids import git_commit, pipeline_key, pipeline_run, run_name, scheduler_tags
 from steps.core.spool import Spool, waiting
 from steps.core.tracking import (
     Build,
@@ -65,6 +65,7 @@ class StageRun:
             "stage": stage,
             "parent": os.environ.get("SLIMTOWER_PARENT_RUN", ""),
             "pipeline": pipeline_key(),
+            "named": run_name(tags["slimtower.git_commit"]),
             "tags": tags,
             "began": _now(),
         }
@@ -95,7 +96,8 @@ class StageRun:
 
     def metrics(self, values: Mapping[str, float], step: int | None = None) -> None:
         """Record several measurements."""
-        self._tell("metrics", values={name: float(value) for name, value in values.items()}, step=step, at=_now())
+        plain = {name: float(value) for name, value in values.items()}
+        self._tell("metrics", values=plain, step=int(step or 0), at=_now())
 
     def tag(self, name: str, value: str) -> None:
         """Set one tag."""
@@ -191,19 +193,32 @@ def spools() -> Path:
 
 def send_waiting() -> None:
     """Send what stages on this cache could not, and delete it; TransientError where the server is away."""
+    send_each("stage", _send_ended)
+
+
+def send_each(kind: str, send: Callable[[Spool], None]) -> None:
+    """Send the spools on this cache whose opening has the key `kind`, and delete them.
+
+    TransientError where the server is away; any other fault of one is told, and must not stop what comes after it.
+    """
     for spool in waiting(spools()):
-        if "stage" not in (opening := spool.opening):
-            continue
         try:
+            if kind not in spool.opening:
+                continue
             with sending():
-                run = _send(spool)
-                if run.api.get_run(run.run_id).info.status == "RUNNING":  # its stage was killed
-                    run.end("KILLED")
+                send(spool)
             spool.remove()
         except TransientError:
             raise
-        except UserError as error:  # it must not stop what comes after it
-            _say(f"{opening['stage']}: {line(error)[:300]}; to forget what it tracked, delete {spool.folder}")
+        except UserError as error:
+            _say(f"{line(error)[:300]}; to forget what this is about, delete {spool.folder}")
+
+
+def _send_ended(spool: Spool) -> None:
+    """Send what a stage that has ended could not."""
+    run = _send(spool)
+    if run.api.get_run(run.run_id).info.status == "RUNNING":  # it was killed
+        run.end("KILLED")
 
 
 def _send(spool: Spool) -> MlflowRun:
@@ -228,7 +243,7 @@ def _opened(api: Any, opening: Mapping[str, Any]) -> MlflowRun:
     if "run" in opening:
         return MlflowRun(api, opening["run"], experiment)
     commit = opening["tags"]["slimtower.git_commit"]
-    parent = opening["parent"] or pipeline_run(api, experiment, opening["pipeline"], commit)
+    parent = opening["parent"] or pipeline_run(api, experiment, opening["pipeline"], commit, opening["named"])
     tags = {"mlflow.parentRunId": parent, **opening["tags"]}
     made = api.create_run(experiment, start_time=opening["began"], run_name=opening["stage"], tags=tags)
     return MlflowRun(api, str(made.info.run_id), experiment)

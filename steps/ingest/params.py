@@ -189,7 +189,9 @@ class LogSource(Strict):
     simulated: bool = False
     """Whether the report says that the searches were simulated."""
     max_session_impressions: int = Field(default=1000, ge=1)
-    """Most impressions of a session; a longer one is a robot's and left out."""
+    """Impressions of a session; a longer one is a robot's and left out. More where people share ids, as behind a proxy;
+    of no effect without a column of sessions.
+    """
     max_query_impressions: int = Field(default=100_000, ge=1)
     """Most impressions of a query that count, drawn by seed."""
 

@@ -88,7 +88,10 @@ def _found(entry: Mapping[str, Any]) -> list[str]:
         found.append(f"{sessions['sessions']:,}{made} sessions with {sessions['clicks']:,} clicks")
     left_out = entry.get("impressions_left_out", {})
     if of_sessions := left_out.get(OF_LONG_SESSIONS):
-        found.append(f"{of_sessions:,} impressions of sessions above max_session_impressions left out")
+        found.append(
+            f"{of_sessions:,} impressions of sessions above max_session_impressions left out (do people share session"
+            " ids? then raise it)"
+        )
     if of_queries := left_out.get(OF_FREQUENT_QUERIES):
         found.append(f"{of_queries:,} impressions of queries above max_query_impressions left out")
     if entry["qrels"].get("test"):

@@ -3,7 +3,7 @@
 import numpy as np
 import pyarrow as pa
 
-from steps.ingest.params import LogSource
+from steps.ingest.params import ClickLogSource, LogSource
 
 OF_LONG_SESSIONS, OF_FREQUENT_QUERIES = "of_long_sessions", "of_frequent_queries"
 
@@ -11,16 +11,23 @@ OF_LONG_SESSIONS, OF_FREQUENT_QUERIES = "of_long_sessions", "of_frequent_queries
 def without_robots(log: pa.Table, source: LogSource, seed: int) -> tuple[np.ndarray, dict[str, int]]:
     """Which impressions of a log count, `(impressions,)`, and how many do not, by reason; no reason without any.
 
-    A session of more than `max_session_impressions` counts for nothing. Of a query's others, `max_query_impressions`
-    drawn by seed do, so that shares of clicks stay what they are.
+    A session of more than `max_session_impressions` counts for nothing, where the log has sessions of its own: what all
+    people asked at one time, or on one day where times are days, is nobody's. Of a query's other impressions,
+    `max_query_impressions` drawn by seed count, so that shares of clicks stay what they are.
     """
     chunks = log["session"].unify_dictionaries().chunks
     sessions = np.concatenate([np.zeros(0, dtype=np.int32), *(chunk.indices.to_numpy() for chunk in chunks)])
-    kept = (np.bincount(sessions) <= source.max_session_impressions)[sessions]
+    kept = np.ones(len(sessions), dtype=bool)
+    if not isinstance(source, ClickLogSource) or source.columns.session_id:
+        kept = (np.bincount(sessions) <= source.max_session_impressions)[sessions]
     counts = {OF_LONG_SESSIONS: int((~kept).sum())}
     query = log["query"].to_numpy()
-    for number in np.flatnonzero(np.bincount(query[kept]) > source.max_query_impressions).tolist():
-        rows = np.flatnonzero(kept & (query == number))
-        kept[np.random.default_rng([seed, number]).permutation(rows)[source.max_query_impressions :]] = False
+    frequent = np.bincount(query[kept]) > source.max_query_impressions
+    rows = np.flatnonzero(kept)
+    rows = rows[frequent[query[rows]]]
+    rows = rows[np.argsort(query[rows], kind="stable")]
+    for of_one in np.split(rows, np.flatnonzero(np.diff(query[rows])) + 1) if len(rows) else ():
+        drawn = np.random.default_rng([seed, query[of_one[0]]]).permutation(of_one)
+        kept[drawn[source.max_query_impressions :]] = False
     counts[OF_FREQUENT_QUERIES] = int((~kept).sum()) - counts[OF_LONG_SESSIONS]
     return kept, {reason: count for reason, count in counts.items() if count}

@@ -1,6 +1,8 @@
 """Calls that wait in files: in order, whole, with the files that they name, held by one process at a time."""
 
+import fcntl
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -51,8 +53,31 @@ def test_a_call_that_failed_and_those_behind_it_wait_and_a_line_cut_short_is_non
     assert [given["name"] for _, given in Spool(made.folder).unsent()] == ["1", "2"]
 
 
-def test_what_is_too_large_is_named_and_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spool, "LARGEST", 3)
+def test_what_another_process_has_just_sent_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It held the lock while this one opened the file, and let go of it, and of all, before this one asked."""
+    made = Spool.make(tmp_path, {})
+    lock = fcntl.flock
+    monkeypatch.setattr(fcntl, "flock", lambda *given: (made.remove(), lock(*given)))
+    assert list(waiting(tmp_path)) == []
+
+
+def test_a_kill_while_one_is_deleted_leaves_nothing_to_send_or_to_keep(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = Spool.make(tmp_path, {"stage": "teach"})
+    with monkeypatch.context() as killed:
+        killed.setattr(spool.shutil, "rmtree", lambda *_, **__: None)
+        made.remove()
+    assert len(list(tmp_path.iterdir())) == 1 and list(waiting(tmp_path)) == []
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("largest", "free"), [(3, 10**6), (2**28, 39)])
+def test_what_is_too_large_is_named_and_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, largest: int, free: int
+) -> None:
+    monkeypatch.setattr(spool, "LARGEST", largest)
+    monkeypatch.setattr(spool.shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
     (tmp_path / "large").write_bytes(b"1234")
     made = Spool.make(tmp_path / "place", {})
     assert made.add("artifact", {"path": tmp_path / "large"}) == tmp_path / "large"

@@ -131,9 +131,9 @@ def test_a_plain_repro_is_finished_afterwards(project: Path, monkeypatch: pytest
 def test_a_scheduled_run_is_left_to_its_tasks(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     api = tracking.client()
     experiment = tracking.experiment_id(api)
-    own = pipeline_run(api, experiment, "own", "commit")
+    own = pipeline_run(api, experiment, "own", "commit", "own")
     monkeypatch.setenv("SLIMTOWER_AIRFLOW_RUN", "scheduled__2025-01-01")
-    pipeline_run(api, experiment, "s3://bucket/runs/a", "commit")
+    pipeline_run(api, experiment, "s3://bucket/runs/a", "commit", "demo")
     assert open_parent(api, experiment) == own
     api.set_terminated(own, "FINISHED")
     assert open_parent(api, experiment) is None
@@ -159,8 +159,8 @@ def test_outputs_need_not_be_here_where_the_stages_are_named(
     monkeypatch.setenv("SLIMTOWER_AIRFLOW_RUN", "scheduled__2025-01-01")
     monkeypatch.setenv("SLIMTOWER_IMAGE_DIGEST", "sha256:1")
     api = tracking.client()
-    parent = pipeline_run(api, tracking.experiment_id(api), "s3://bucket/runs/a", "commit")
-    assert pipeline_run(api, tracking.experiment_id(api), "s3://bucket/runs/a", "other") == parent
+    parent = pipeline_run(api, tracking.experiment_id(api), "s3://bucket/runs/a", "commit", "demo")
+    assert pipeline_run(api, tracking.experiment_id(api), "s3://bucket/runs/a", "other", "b") == parent
     monkeypatch.setenv("SLIMTOWER_PARENT_RUN", parent)
     with stage_run("teach", {}):
         pass

@@ -7,7 +7,7 @@ from typing import Any
 
 from steps.core.files import read_json, write_json
 
-FAULTS = int(os.environ.get("FAULTS") or 0)  # how often runs are killed; 0: a handful of times, and nothing is written
+FAULTS = int(os.environ.get("FAULTS") or 0)  # how often runs are killed; 0: a few times, and nothing is written
 RESULTS = Path(__file__).parents[2] / "bench/results/faults.json"
 
 

@@ -26,7 +26,7 @@ class FaultyS3(ThreadingHTTPServer):
         self.asked: list[str] = []
         self.lock = threading.Lock()
         self.url = f"http://127.0.0.1:{self.server_port}"
-        threading.Thread(target=self.serve_forever, daemon=True).start()
+        threading.Thread(target=self.serve_forever, args=(0.02,), daemon=True).start()
 
     def misbehave(self, fault: str, request: str, times: int) -> None:
         """`fault` is of the next so many requests whose `METHOD path` matches: hang, slow, half, skew or a status."""
@@ -92,7 +92,7 @@ class _Handler(BaseHTTPRequestHandler):
         """Misbehave, if that is due; tells whether the request is done with."""
         self._fault = self.server.fault_of(f"{self.command} {unquote(self.path)}")
         if self._fault == "hang":
-            time.sleep(1)  # longer than the client of a test waits
+            time.sleep(3)  # longer than the client of a test waits
             self.close_connection = True
         elif self._fault == "skew":
             self._refuse(403, "RequestTimeTooSkewed", "The difference between the request time and the server's")

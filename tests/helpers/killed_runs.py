@@ -23,7 +23,7 @@ from pipeline.plain_copy import plain_copy
 
 _STARTED = re.compile(r"Running stage '([^']+)'")
 # measured times, and what is made of them: no two runs agree in these
-_TIMED = {"report.html", "frontier.csv"}
+_TIMED = {"report.html", "report.md", "frontier.csv"}
 _VOLATILE = re.compile(r"second|_ms$|per_second|^latency|^machine$|budget|^throughput|^choice$")
 
 
@@ -99,7 +99,7 @@ class Running:
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self.process, self.said, self.stages = process, list[str](), list[tuple[str, float]]()
-        self._begun, self._news = time.monotonic(), threading.Condition()
+        self._begun, self._news, self._silent = time.monotonic(), threading.Condition(), False
         self.reader = threading.Thread(target=self._read, daemon=True)
         self.reader.start()
 
@@ -111,6 +111,7 @@ class Running:
                     self.stages.append((found[1], time.monotonic() - self._begun))
                 self._news.notify_all()
         with self._news:
+            self._silent = True
             self._news.notify_all()
 
     def ended_well(self) -> "Running":
@@ -131,11 +132,10 @@ class Running:
         With `stage_only` the stage's own process alone, as the kernel does that runs out of memory.
         """
         with self._news:
-            self._news.wait_for(
-                lambda: self.process.poll() is not None or any(name in wanted for name, _ in self.stages), 600
-            )
+            self._news.wait_for(lambda: self._silent or any(name in wanted for name, _ in self.stages), 600)
         time.sleep(delay)
-        if self.process.poll() is not None:
+        if self._silent or self.process.poll() is not None:
+            self.process.wait()
             return None
         below = psutil.Process(self.process.pid).children(recursive=True)
         stages = [child for child in below if _is_stage(child)] if stage_only else []

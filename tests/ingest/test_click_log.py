@@ -335,6 +335,14 @@ def test_robots_neither_train_nor_go_unsaid(tmp_path: Path, capsys: pytest.Captu
     assert not any(session == "log/robot" for session in rows_of(out, "impressions", "session_id"))
 
 
+def test_without_sessions_a_popular_query_of_one_day_is_no_robot(tmp_path: Path) -> None:
+    rows = [without(shown("a", day, clicked=True), ["sid"]) for day in (0, 6) for _ in range(1001)]
+    source = click_log(tmp_path, [*rows, without(shown("b", 6, clicked=True), ["sid"])], "log.parquet")
+    out = ingest(tmp_path, params(source | {"columns": COLUMNS | {"session_id": ""}}))
+    assert "of_long_sessions" not in read_json(out / "report.json")["datasets"]["log"]["impressions_left_out"]
+    assert len(rows_of(out, "impressions", "query_id")) == 1002  # the others are after test_from
+
+
 def test_a_log_of_robots_alone_says_so(tmp_path: Path) -> None:
     rows = [shown("a", 0, clicked=True) | {"sid": "robot"} for _ in range(1001)]
     with pytest.raises(

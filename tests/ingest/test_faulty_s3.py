@@ -30,7 +30,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyS3]:
     }  # fmt: skip
     for name, value in given.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(s3, "_READ_SECONDS", 0.5)
+    monkeypatch.setattr(s3, "_READ_SECONDS", 1.0)
     monkeypatch.setattr(s3, "_WAITS", (0.01, 0.02))
     yield made
     made.shutdown()

@@ -35,7 +35,6 @@ def project(tiny_tower: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     data = write_beir(root / "beir", judged=judged, part=slice(0, 60))
     params = params_of("beir.yaml", tiny_tower, DATA=str(data))
     (root / "params.yaml").write_text(yaml.safe_dump(params.model_dump()), encoding="utf-8")
-    (root / "data/rank").mkdir(parents=True)
     return root
 
 
@@ -64,14 +63,8 @@ def leaks(project: Path, said: str) -> Iterator[str]:
 
 
 def test_a_run_that_succeeds_keeps_them(project: Path) -> None:
-    (project / "data/rank").mkdir(parents=True, exist_ok=True)
-    commands = [
-        ("steps.ingest", "--list"),
-        ("steps.ingest",),
-        ("steps.candidates",),
-    ]
-    for words in commands:
-        code, said = run(project, *words)
+    for words in (["--list"], []):
+        code, said = run(project, "steps.ingest", *words)
         assert code == 0, said
         assert list(leaks(project, said)) == []
     assert (project / "mlflow.db").is_file()

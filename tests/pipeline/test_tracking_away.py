@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 from mlflow_server import MlflowServer
@@ -27,7 +28,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MlflowServer]:
     made = MlflowServer(tmp_path_factory.mktemp("mlflow"))
-    made.start()
     yield made
     made.stop()
 
@@ -42,13 +42,13 @@ def place(server: MlflowServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def runs() -> dict[str, Any]:
-    """The runs of this test by name."""
+    """The runs of this test by name, the pipeline's as `pipeline`."""
     api = tracking.client()
     found = {run.info.run_id: run for run in api.search_runs([tracking.experiment_id(api)])}
     own = [run for run in found.values() if run.data.tags.get("slimtower.pipeline") == os.environ["SLIMTOWER_PIPELINE"]]
     assert len(own) == 1
     below = [run for run in found.values() if run.data.tags.get("mlflow.parentRunId") == own[0].info.run_id]
-    return {run.info.run_name: run for run in (*own, *below)}
+    return {"pipeline": own[0]} | {run.info.run_name: run for run in below}
 
 
 class Disturbed:
@@ -68,6 +68,80 @@ class Disturbed:
         self.calls += 1
         self.events.get(self.calls, lambda: None)()
         self.run.metrics(values, step)
+
+
+def test_without_its_server_a_pipeline_ends_well_and_the_next_one_sends_all(
+    server: MlflowServer, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SLIMTOWER_RECIPE", "recipes/beir.yaml")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "planted/secret+key")
+    with stage_run("teach@dense", {"epochs": 1}) as run:
+        run.metrics({"loss": 2.0, "nDCG@10": 0.5}, step=1)
+        run.param("epochs", 2)  # MLflow lets no parameter change
+        run.metric("loss", 1.0, step=np.int64(2))
+        run.tag("slimtower.choice", "static planted/secret+key")
+        Path("report.json").write_text("first")
+        run.artifact(Path("report.json"))
+        run.built_model("teacher", "digest", lambda target: (target.mkdir(), (target / "weights").write_text("w")))
+        with pytest.raises(TransientError, match="is the server up"):
+            assert run.run_id
+    (said,) = capfd.readouterr().err.splitlines()
+    assert "teach@dense goes on, and what it tracks is sent later, at the latest by the next run" in said
+    Path("report.json").unlink()
+    with pytest.raises(RuntimeError, match="the cause"), stage_run("mine@click", {}):
+        raise RuntimeError("the cause")
+    killed = multiprocessing.get_context("fork").Process(target=end_by_a_kill)
+    killed.start()
+    killed.join()
+    entries = {"teach@dense": {"cmd": "x", "deps": [], "outs": [{"path": "report.json", "md5": "m1"}]}}
+    Path("dvc.lock").write_text(yaml.safe_dump({"schema": "2.0", "stages": entries}))
+    Path("params.yaml").write_text("a: 1\n")
+    assert "not in MLflow yet: " in lineage.finish_or_wait(failed=False, names=["teach@dense"])
+    Path("dvc.lock").write_text("")  # of the next run
+    code_of_promote(monkeypatch, capfd)
+
+    assert not [path for path in module.spools().rglob("*") if path.is_file() and b"planted" in path.read_bytes()]
+    monkeypatch.delenv("SLIMTOWER_RECIPE")
+    with pytest.raises(TransientError):
+        lineage.send_finished()
+    server.start()
+    lineage.send_finished()
+    assert "teach@dense: http://" in (said := capfd.readouterr().err) and "would not have 1 of its calls" in said
+    assert not lineage.waits() and not list(module.spools().iterdir())
+    found, api = runs(), tracking.client()
+    status = {name: run.info.status for name, run in found.items()}
+    assert status == {
+        "pipeline": "FINISHED", "teach@dense": "FINISHED", "mine@click": "FAILED", "embed": "KILLED"
+    }  # fmt: skip
+    assert found["pipeline"].info.run_name.startswith("beir ")  # not what it is called that sends it
+    teach = found["teach@dense"]
+    assert teach.data.params == {"epochs": "1"} and teach.data.metrics == {"loss": 1.0, "nDCG_at_10": 0.5}
+    assert [m.value for m in api.get_metric_history(teach.info.run_id, "loss")] == [2.0, 1.0]
+    assert teach.data.tags["slimtower.choice"] == "static ***" and teach.data.tags["out_md5.report.json"] == "m1"
+    assert len(teach.outputs.model_outputs) == 1
+    assert teach.info.end_time < found["pipeline"].info.end_time
+    assert found["embed"].data.metrics == {"rows": 7.0}
+    kept = api.download_artifacts(found["pipeline"].info.run_id, "dvc.lock")
+    assert set(yaml.safe_load(Path(kept).read_text())["stages"]) == {"teach@dense"}
+
+
+def end_by_a_kill() -> None:
+    """Be killed after a measurement."""
+    run = StageRun("embed")
+    run.metric("rows", 7.0)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def code_of_promote(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    """Promotion needs the registry: one line, and the code that lets a scheduler try again."""
+    Path("params.yaml").write_bytes((Path(__file__).parents[2] / "params.yaml").read_bytes())
+    monkeypatch.setattr(sys, "argv", ["steps.promote", "--rollback"])
+    capfd.readouterr()
+    with pytest.raises(SystemExit) as ended:
+        guarded(promote)
+    assert ended.value.code == EXIT_TRANSIENT
+    (said,) = capfd.readouterr().err.splitlines()
+    assert said.startswith("slimtower: http://") and "not reached" in said and said.endswith("is the server up?")
 
 
 def test_a_training_outlives_a_server_that_comes_back(
@@ -101,73 +175,3 @@ def test_a_training_outlives_a_server_that_comes_back(
     said = [line for line in capfd.readouterr().err.splitlines() if "tracking: " in line]
     assert len(said) == 2 and "teach@dense goes on" in said[0] and "there again" in said[1]
     assert not lineage.waits()
-
-
-def test_without_its_server_a_pipeline_ends_well_and_the_next_one_sends_all(
-    server: MlflowServer, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    server.stop()
-    with stage_run("teach@dense", {"epochs": 1}) as run:
-        run.metrics({"loss": 2.0, "nDCG@10": 0.5}, step=1)
-        run.param("epochs", 2)  # MLflow lets no parameter change
-        run.metric("loss", 1.0, step=2)
-        run.tag("slimtower.choice", "static")
-        Path("report.json").write_text("first")
-        run.artifact(Path("report.json"))
-        run.built_model("teacher", "digest", lambda target: (target.mkdir(), (target / "weights").write_text("w")))
-        with pytest.raises(TransientError, match="is the server up"):
-            assert run.run_id
-    (said,) = capfd.readouterr().err.splitlines()
-    assert "teach@dense goes on, and what it tracks is sent later, at the latest by the next run" in said
-    Path("report.json").unlink()
-    with pytest.raises(RuntimeError, match="the cause"), stage_run("mine@click", {}):
-        raise RuntimeError("the cause")
-    killed = multiprocessing.get_context("fork").Process(target=end_by_a_kill)
-    killed.start()
-    killed.join()
-    entries = {"teach@dense": {"cmd": "x", "deps": [], "outs": [{"path": "report.json", "md5": "m1"}]}}
-    Path("dvc.lock").write_text(yaml.safe_dump({"schema": "2.0", "stages": entries}))
-    Path("params.yaml").write_text("a: 1\n")
-    assert "not in MLflow yet: " in lineage.finish_or_wait(failed=False, names=["teach@dense"])
-    Path("dvc.lock").write_text("")  # of the next run
-    code_of_promote(monkeypatch, capfd)
-
-    with pytest.raises(TransientError):
-        lineage.send_finished()
-    server.start()
-    lineage.send_finished()
-    assert "teach@dense: http://" in (said := capfd.readouterr().err) and "would not have 1 of its calls" in said
-    assert not lineage.waits() and not list(module.spools().iterdir())
-    found, api = runs(), tracking.client()
-    status = {name: run.info.status for name, run in found.items()}
-    assert status == {
-        "pipeline": "FINISHED", "teach@dense": "FINISHED", "mine@click": "FAILED", "embed": "KILLED"
-    }  # fmt: skip
-    teach = found["teach@dense"]
-    assert teach.data.params == {"epochs": "1"} and teach.data.metrics == {"loss": 1.0, "nDCG_at_10": 0.5}
-    assert [m.value for m in api.get_metric_history(teach.info.run_id, "loss")] == [2.0, 1.0]
-    assert teach.data.tags["slimtower.choice"] == "static" and teach.data.tags["out_md5.report.json"] == "m1"
-    assert len(teach.outputs.model_outputs) == 1
-    assert teach.info.end_time < found["pipeline"].info.end_time
-    assert found["embed"].data.metrics == {"rows": 7.0}
-    kept = api.download_artifacts(found["pipeline"].info.run_id, "dvc.lock")
-    assert set(yaml.safe_load(Path(kept).read_text())["stages"]) == {"teach@dense"}
-
-
-def end_by_a_kill() -> None:
-    """Be killed after a measurement."""
-    run = StageRun("embed")
-    run.metric("rows", 7.0)
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def code_of_promote(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
-    """Promotion needs the registry: one line, and the code that lets a scheduler try again."""
-    Path("params.yaml").write_bytes((Path(__file__).parents[2] / "params.yaml").read_bytes())
-    monkeypatch.setattr(sys, "argv", ["steps.promote", "--rollback"])
-    capfd.readouterr()
-    with pytest.raises(SystemExit) as ended:
-        guarded(promote)
-    assert ended.value.code == EXIT_TRANSIENT
-    (said,) = capfd.readouterr().err.splitlines()
-    assert said.startswith("slimtower: http://") and "not reached" in said and said.endswith("is the server up?")
