@@ -39,7 +39,7 @@ SMALL: dict[str, Any] = {
         "students": list(STUDENTS),
         "max_length": 32,
         "repeats": {"generated_queries": 0.0, "unlabelled_queries": 0.0},
-        "student": {"static": {"epochs": 6.0, "batch_size": 256}, "1l": {"epochs": 1.0, "batch_size": 64}},
+        "student": {"static": {"epochs": 24.0, "batch_size": 256}, "1l": {"epochs": 2.0, "batch_size": 64}},
     },
 }  # fmt: skip
 
