@@ -8,6 +8,7 @@
 # a GPU is needed. Its `torch===` refuses a CPU build, which `==` would prefer. What was tried of it: that it resolves,
 # and faiss-gpu beside torch's CPU build without a GPU. All of it together, and a GPU, were not: the build of a GPU image
 # fails where torch has no CUDA, and `--self-check` says what it finds.
+# hashes.txt and airflow.hashes.txt hold the digests of what they pin (requirements/hashes.py).
 # sbom.lock is the tool of `make sbom`, kept out of the images.
 # airflow.lock is an environment of its own: Airflow, the providers that dags/ uses, and pytest for tests/dags.
 set -eu
@@ -72,3 +73,8 @@ python3 -m venv "$folder/airflow"
 "$folder/airflow/bin/pip" freeze >"$folder/airflow.lock"
 mv "$folder/airflow.lock" requirements/
 for name in run extras test gpu sbom; do mv "$folder/$name.lock" requirements/; done
+
+"$folder/venv/bin/python" requirements/hashes.py requirements/hashes.txt requirements/run.lock requirements/extras.lock \
+	requirements/test.lock requirements/gpu.lock containers/tracking.Containerfile
+"$folder/venv/bin/python" requirements/hashes.py requirements/airflow.hashes.txt requirements/airflow.lock \
+	containers/airflow.Containerfile

@@ -6,6 +6,7 @@ import shutil
 import stat
 import subprocess
 import sys
+import zipfile
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
@@ -70,6 +71,36 @@ def test_a_package_is_pinned_in_one_lock() -> None:
     assert "dvc-s3" in run  # a remote on S3 needs no second install
 
 
+@pytest.mark.parametrize(
+    ("hashes", "locks"), [("hashes.txt", ("run", "extras", "test", "gpu")), ("airflow.hashes.txt", ("airflow",))]
+)
+def test_every_pin_but_torch_has_digests(hashes: str, locks: tuple[str, ...]) -> None:
+    lines = (ROOT / "requirements" / hashes).read_text(encoding="utf-8").splitlines()
+    known = {pin: digests.split() for pin, _, digests in (line.partition(" ") for line in lines)}
+    wanted = {f"{name}=={version.lstrip('=')}" for lock in locks for name, version in pins(lock).items()}
+    assert {pin for pin in wanted if not pin.startswith("torch==")} <= known.keys()
+    assert all(re.fullmatch(r"--hash=sha256:[0-9a-f]{64}", digest) for found in known.values() for digest in found)
+    assert all(known.values()) and len({pin.split("==")[0] for pin in known}) == len(known)
+
+
+def test_a_file_with_another_digest_is_not_installed(tmp_path: Path) -> None:
+    wheel = tmp_path / "toy-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as file:
+        file.writestr("toy.py", "")
+        file.writestr("toy-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: toy\nVersion: 1.0\n")
+        file.writestr("toy-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        file.writestr("toy-1.0.dist-info/RECORD", "")
+    (tmp_path / "hashes.txt").write_text(f"toy==1.0 --hash=sha256:{'0' * 64}\n")
+    (tmp_path / "run.lock").write_text("toy==1.0\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "pip", "install", "--no-deps", "--no-index", "--target", "there", "--find-links", ".",
+         "--constraint", "hashes.txt", "--requirement", "run.lock"],
+        cwd=tmp_path, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 1 and "THESE PACKAGES DO NOT MATCH THE HASHES" in done.stderr
+    assert not (tmp_path / "there").exists()
+
+
 FAKE = """#!/bin/sh
 echo "$@" >>"$LOG"
 case "$*" in
@@ -122,7 +153,9 @@ def test_torch_comes_from_its_cpu_index_where_there_is_no_gpu(install) -> None:
     said, calls = install("run", AT_INDEX="+cpu")
     assert f"CPU build, from {CPU_INDEX}" in said
     assert calls[0].endswith(f"--no-deps --extra-index-url {CPU_INDEX} torch===2.13.0+cpu")
-    assert len(calls) == 2 and calls[1].endswith("--no-deps --requirement .venv/wanted.txt")
+    assert len(calls) == 2 and calls[1].endswith(
+        "--no-deps --constraint requirements/hashes.txt --requirement .venv/wanted.txt"
+    )
     assert f"{len(pins('run'))} packages of requirements/run.lock" in said
 
 
@@ -158,7 +191,10 @@ def test_a_lock_that_is_not_there_is_named_before_anything_is_made(tmp_path: Pat
 
 def test_uv_is_taken_where_it_is(install) -> None:
     _, calls = install("run", "uv", AT_HOME="+cpu")
-    assert calls[1] == "uv pip install --quiet --python .venv/bin/python --no-deps --requirement .venv/wanted.txt"
+    assert (
+        calls[1]
+        == "uv pip install --quiet --python .venv/bin/python --no-deps --constraint requirements/hashes.txt --requirement .venv/wanted.txt"
+    )
     assert len(calls) == 2
 
 

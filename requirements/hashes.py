@@ -1,0 +1,72 @@
+"""python requirements/hashes.py OUTPUT LOCK ...: sha256 of every file that the pins of locks may be installed from.
+
+OUTPUT is a pip constraints file, one line a package: `name==version --hash=sha256:... --hash=...`. pip refuses a file
+that is not among them. Of the index's files those count that a supported Python on Linux or macOS can use, and source
+archives. torch is left out, as any build of its version satisfies the lock and comes from an index of its own. Needs
+`packaging`.
+"""
+
+import json
+import re
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from urllib.request import Request, urlopen
+
+from packaging.utils import (
+    InvalidSdistFilename,
+    InvalidWheelFilename,
+    canonicalize_name,
+    parse_sdist_filename,
+    parse_wheel_filename,
+)
+from packaging.version import Version
+
+INDEX = "https://pypi.org/simple"
+SYSTEMS = re.compile(r"any|manylinux.*_(x86_64|aarch64)|macosx.*")
+
+
+def usable(filename: str, version: str) -> bool:
+    """Is this a file of the version that a supported machine can install?"""
+    try:
+        if not filename.endswith(".whl"):
+            return parse_sdist_filename(filename)[1] == Version(version)
+        _, found, _, tags = parse_wheel_filename(filename)
+    except (InvalidSdistFilename, InvalidWheelFilename):
+        return False  # an egg, an installer
+    return found == Version(version) and any(
+        tag.abi in {"none", "abi3", "cp311", "cp312"} and SYSTEMS.fullmatch(tag.platform) for tag in tags
+    )
+
+
+def line_of(pin: tuple[str, str]) -> str:
+    """Name and version with the digests of their files; SystemExit where the index has none."""
+    name, version = pin
+    asked = Request(f"{INDEX}/{name}/", headers={"Accept": "application/vnd.pypi.simple.v1+json"})
+    with urlopen(asked, timeout=60) as answer:
+        files = json.load(answer)["files"]
+    digests = sorted(file["hashes"]["sha256"] for file in files if usable(file["filename"], version))
+    if not digests:
+        raise SystemExit(f"hashes: {INDEX}/{name}/ has no file of version {version} for Python 3.11 or 3.12")
+    return " ".join([f"{name}=={version}", *(f"--hash=sha256:{digest}" for digest in digests)])
+
+
+def pins_of(paths: list[Path]) -> list[tuple[str, str]]:
+    """Name and version of every pin of locks and Containerfiles, once, but torch's."""
+    text = "\n".join(path.read_text(encoding="utf-8") for path in paths)
+    found = re.findall(r"(?<![\w.-])([A-Za-z0-9][\w.-]*)={2,3}([0-9][\w.!]*)", text)
+    pins = {(canonicalize_name(name), version) for name, version in found}
+    return sorted(pin for pin in pins if pin[0] != "torch")
+
+
+def main() -> None:
+    """Write the file."""
+    output, *locks = map(Path, sys.argv[1:])
+    with ThreadPoolExecutor(8) as pool:
+        lines = list(pool.map(line_of, pins_of(locks)))
+    output.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    print(f"{output}: {len(lines)} packages", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()
