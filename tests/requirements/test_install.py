@@ -101,6 +101,7 @@ def test_a_file_with_another_digest_is_not_installed(tmp_path: Path) -> None:
     assert not (tmp_path / "there").exists()
 
 
+FROM_LOCK = "--no-deps --constraint requirements/hashes.txt --requirement .venv/wanted.txt"
 FAKE = """#!/bin/sh
 echo "$@" >>"$LOG"
 case "$*" in
@@ -191,10 +192,7 @@ def test_a_lock_that_is_not_there_is_named_before_anything_is_made(tmp_path: Pat
 
 def test_uv_is_taken_where_it_is(install) -> None:
     _, calls = install("run", "uv", AT_HOME="+cpu")
-    assert (
-        calls[1]
-        == "uv pip install --quiet --python .venv/bin/python --no-deps --constraint requirements/hashes.txt --requirement .venv/wanted.txt"
-    )
+    assert calls[1] == f"uv pip install --quiet --python .venv/bin/python {FROM_LOCK}"
     assert len(calls) == 2
 
 
