@@ -72,7 +72,7 @@ def run(
     absent = check_repeats(params.repeats, parts, training, embedded["parts"], params.required_parts)
     for phase in chosen.phases:
         check_curriculum(phase.curriculum, parts[training])
-    made = untrained(chosen, teach / "tower", embed, [texts[row] for row in training], params)
+    made = untrained(chosen, teach / "tower", sources, [texts[row] for row in training], params)
     read = np.isin(np.arange(len(texts)), np.concatenate([training, validation]))
     data = Alignment(
         tokens=made.read([text if own else "" for text, own in zip(texts, read, strict=True)], params.max_length),
@@ -105,7 +105,8 @@ def run(
         ranking = ranking_kept(data.vectors[validation], held_out, sources.documents, params.seed, cosine=cosine)
         measured |= {f"held_out_{name}": value for name, value in ranking.items()}
         measured["expected_retention"] = expected_retention(ranking["ndcg"])
-        print(f"distill: {student} {told(ranking)}", file=sys.stderr)
+        if not any(phase.all_teachers for phase in chosen.phases):  # else it is to rank as these do
+            print(f"distill: {student} {told(ranking)}", file=sys.stderr)
     made.finish()
     measured["texts_per_second"] = measured["texts_seen"] / max(measured["seconds"], 1e-9)
     if rank() > 0:
