@@ -117,9 +117,12 @@ def measure(root: Path, asked: str = "", others: int = 0) -> dict[str, Any]:
     pipeline = open_pipeline(root)
     name, rows = new_model(pipeline, asked), drawn(pipeline, others)
     old, new = Model(root, pipeline.teach.name, rows), Model(root, name, rows)
-    scored, folders = pipeline.score_tables / name, [root / "models/distill" / each for each in pipeline.params.students]
+    scored, folders = (
+        pipeline.score_tables / name,
+        [root / "models/distill" / each for each in pipeline.params.students],
+    )
     if absent := [path for path in (scored, *folders) if not (path / "report.json").is_file()]:
-        raise UserError(f"{absent[0]}: not there; let the run finish first")
+        raise UserError(f"{absent[0]}: not there; let the run finish first, `make run RECIPE=recipes/migrate.yaml`")
     texts = list(CorpusTexts(root / "data/ingest", rows))
     anew, cost = reading(load_tower(new.teach / "tower", "document"), texts)
     index = np.asarray(pipeline.documents[rows], dtype=np.float32)

@@ -22,11 +22,10 @@ from steps.distill.params import DistillParams
 from steps.distill.sources import Sources
 
 _DOCUMENTS = 4096  # on which the map is fitted, drawn by seed
+_RIDGE = 1e-3  # of the mean variance of the index's dimensions: one that hardly varies says little
 
 
-def adapted(
-    name: str, teacher: SentenceTransformer, sources: Sources, params: DistillParams
-) -> SentenceTransformer:
+def adapted(name: str, teacher: SentenceTransformer, sources: Sources, params: DistillParams) -> SentenceTransformer:
     """The encoder with weights that stay, and a map A `(teacher's dim, its dim)` that trains on (Drift-Adapter's LA,
     arXiv:2509.23471, without its low rank).
 
@@ -53,7 +52,7 @@ def adapted(
 
 
 def _fitted(folder: Path, teacher: SentenceTransformer, sources: Sources, params: DistillParams) -> np.ndarray:
-    """A, float32. Documents that `score` embedded with this encoder are not embedded again."""
+    """A, float32, as long as an orthogonal matrix. What `score` embedded with this encoder is not embedded again."""
     encoder, count = load_tower(folder, "document"), len(sources.documents)
     drawn = np.random.default_rng((params.seed, 8)).choice(count, min(count, _DOCUMENTS), replace=False)
     rows = np.sort(drawn)
@@ -73,8 +72,11 @@ def _fitted(folder: Path, teacher: SentenceTransformer, sources: Sources, params
         )
         new = _compared(np.load(target), encoder)
     old = _compared(np.asarray(sources.documents[rows], dtype=np.float32), teacher)
-    found, *_ = np.linalg.lstsq(old - old.mean(axis=0), new - new.mean(axis=0), rcond=None)
-    return np.asarray(found, dtype=np.float32)
+    old, new = old - old.mean(axis=0), new - new.mean(axis=0)
+    products = old.T @ old
+    ridge = _RIDGE * np.trace(products) / len(products) * np.eye(len(products))
+    found = np.linalg.solve(products + ridge, old.T @ new)
+    return np.asarray(found * np.sqrt(min(found.shape)) / np.linalg.norm(found), dtype=np.float32)
 
 
 def _compared(vectors: np.ndarray, tower: SentenceTransformer) -> np.ndarray:

@@ -102,9 +102,9 @@ class Adapter(Strict):
     """Another encoder as it is, with a linear map into the teacher's space, which alone is trained."""
 
     adapter: str = Field(min_length=1)
-    """A sentence-transformers folder or a Hugging Face name; models/teach/NAME/tower is that of another teacher. The map
-    starts as the one that best gives the index this encoder's scores. Its losses should be of such scores: aligned with
-    the index teacher it would rank as that does.
+    """A sentence-transformers folder or a Hugging Face name; models/teach/NAME/tower is that of another teacher. The
+    map starts where it best gives the index this encoder's scores; losses of embeddings would make it rank as the index
+    teacher does.
     """
 
 
