@@ -40,7 +40,7 @@ def adapted(name: str, teacher: SentenceTransformer, sources: Sources, params: D
     if prompt := tower.prompts.get("query"):
         raise UserError(
             f"distill.student: adapter {name}: reads queries with the prompt {prompt!r}, and students read bare text;"
-            " start from `base`, which learns to do without"
+            " take it off distill.students, or start from `base`, which learns to do without"
         )
     start = _fitted(folder, teacher, sources, params)
     tower.requires_grad_(False)

@@ -81,7 +81,7 @@ def test_students_over_the_old_index_win_what_a_new_model_would_by_embedding_ane
     tmp_path: Path, tiny_tower: Path
 ) -> None:
     old = {"base": str(tiny_tower), "max_document_length": 64, "precision": "fp32"}
-    new = old | {"epochs": 40.0, "learning_rate": 1e-3, "dev_queries": 0, "batch_size": 16}
+    new = old | {"epochs": 30.0, "learning_rate": 1e-3, "dev_queries": 0, "batch_size": 16}
     ranked = {
         "losses": [{"kind": "score_kl", "teacher": "new"}],
         "teacher_top_k": 100,

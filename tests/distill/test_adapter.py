@@ -59,7 +59,9 @@ def test_over_an_index_of_its_own_it_is_the_encoder_itself(embedded: Path, tiny_
     assert (ours.argmax(axis=1) == theirs.argmax(axis=1)).all()
 
 
-def test_an_adapter_is_distilled_and_released_as_every_student(embedded: Path, tiny_tower: Path) -> None:
+def test_an_adapter_is_distilled_and_released_as_every_student(
+    embedded: Path, tiny_tower: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     new = embedded / "models/teach/other"
     other_weights(tiny_tower, new / "tower", seed=5)
     write_json(new / "report.json", {"kind": "dual_encoder"})
@@ -67,6 +69,7 @@ def test_an_adapter_is_distilled_and_released_as_every_student(embedded: Path, t
     learned = {"losses": [{"kind": "score_kl", "teacher": "other"}], "teacher_top_k": 4, "learning_rate": 1e-2}
     student = FAST | {"start": {"adapter": str(new / "tower")}} | learned
     folder = run_distill(embedded, "adapter", distill_params(students=["adapter"], student={"adapter": student}))
+    assert "the teacher's ten nearest" not in capsys.readouterr().err, "it is to rank as another teacher does"
     report = read_json(folder / "report.json")
     assert (report["start"], report["base"]) == ("adapter", str(new / "tower"))
     trained, before = load_tower(folder / "query_encoder"), load_tower(new / "tower")
