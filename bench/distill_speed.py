@@ -41,6 +41,7 @@ from steps.distill.initialisation import layer_subset
 from steps.distill.losses.embedding import Embedding
 from steps.distill.objective import Objective
 from steps.distill.params import DistillParams, Layers, StudentParams
+from steps.distill.sources import Sources
 from steps.distill.students import TransformerStudent, untrained
 from steps.distill.targets import StoredTeachers
 from steps.distill.tokens import length_batches
@@ -48,6 +49,7 @@ from steps.distill.trainer import Alignment, Schedule, train
 from steps.training.library_trainer import set_dropout
 
 EMBED = Path("data/embed")
+SOURCES = Sources(Path("data/ingest"), Path("data/mine/relevance"), EMBED, Path("data/score"))
 RESULT = Path("bench/results/distill_speed.json")
 LAYERS, BATCH = [0, -1], 128
 RATE, WARMUP, DECAY = 4e-4, 0.05, 0.01
@@ -150,7 +152,7 @@ def loop(task: Task, seed: int) -> tuple[SentenceTransformer, float]:
     """
     params = task.params.model_copy(update={"seed": seed, "repeats": {"train_queries": 1.0}})
     torch.manual_seed(seed)
-    made = untrained(CHOSEN, task.tower, EMBED, [], params)
+    made = untrained(CHOSEN, task.tower, SOURCES, [], params)
     started = perf_counter()
     tokens = made.read(task.texts, params.max_length)
     tokenised = perf_counter() - started

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from pipeline.params import Params
 from steps.core.corpus import corpus_batches
 from steps.core.tables import read_table, table_path
-from steps.distill.params import Base, Fresh, Layers, Phase, Static, StudentParams
+from steps.distill.params import Adapter, Base, Fresh, Layers, Phase, Static, StudentParams
 from steps.generate.params import GenerateParams
 from steps.rank.params import CrossEncoderParams
 from steps.teach.kinds.contrastive import Contrastive
@@ -152,6 +152,8 @@ def _text(student: StudentParams, layer: float, layers: int) -> float:
             depth = described.layers
         case Base():
             depth = layers
+        case Adapter():
+            return SHORT * layer * layers  # no step goes back through it
         case _:
             assert_never(student.start)
     return BACKWARD * SHORT * layer * depth

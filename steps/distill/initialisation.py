@@ -70,7 +70,7 @@ def pretrained(base: str, teacher: SentenceTransformer) -> SentenceTransformer:
             f"distill.student: base {base}: its first module is no transformer; a static embedding is start: static"
         )
     _forget_prompts(tower)
-    return _ending_like(teacher, [module for module in tower if not isinstance(module, Normalize)])
+    return ending_like(teacher, [module for module in tower if not isinstance(module, Normalize)])
 
 
 def fresh(params: FreshEncoder, teacher: SentenceTransformer, texts: list[str], max_length: int) -> SentenceTransformer:
@@ -98,7 +98,7 @@ def fresh(params: FreshEncoder, teacher: SentenceTransformer, texts: list[str], 
         save_file(model.state_dict(), Path(folder) / "model.safetensors", metadata={"format": "pt"})
         tokenizer.save_pretrained(folder)
         transformer = Transformer(folder, max_seq_length=max_length)
-    return _ending_like(teacher, [transformer, Pooling(params.dim, params.pooling)])
+    return ending_like(teacher, [transformer, Pooling(params.dim, params.pooling)])
 
 
 def _word_pieces(texts: list[str], size: int) -> PreTrainedTokenizerFast:
@@ -138,7 +138,7 @@ def _reduce_rows(source: Any, target: Any) -> None:
         target[: len(kept), : kept.shape[1]] = kept * (target.std() / kept.std())
 
 
-def _ending_like(teacher: SentenceTransformer, modules: list[nn.Module]) -> SentenceTransformer:
+def ending_like(teacher: SentenceTransformer, modules: list[nn.Module]) -> SentenceTransformer:
     """The modules, a linear projection where their dimension is not the teacher's, and its normalisation."""
     tower = SentenceTransformer(modules=modules, device=device(), similarity_fn_name=teacher.similarity_fn_name)
     dim, wanted = tower.get_embedding_dimension() or 0, teacher.get_embedding_dimension() or 0

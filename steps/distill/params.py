@@ -98,6 +98,16 @@ class Static(Strict):
     """The table."""
 
 
+class Adapter(Strict):
+    """Another encoder as it is, with a linear map into the teacher's space, which alone is trained."""
+
+    adapter: str = Field(min_length=1)
+    """A sentence-transformers folder or a Hugging Face name; models/teach/NAME/tower is that of another teacher. The
+    map starts where it best gives the index this encoder's scores; losses of embeddings would make it rank as the index
+    teacher does.
+    """
+
+
 def _first_key(start: Any) -> str | None:
     keys = list(start) if isinstance(start, dict) else list(getattr(type(start), "model_fields", ()))
     return str(keys[0]) if len(keys) == 1 else None
@@ -107,11 +117,12 @@ Start = Annotated[
     Annotated[Layers, Tag("layers")]
     | Annotated[Base, Tag("base")]
     | Annotated[Fresh, Tag("fresh")]
-    | Annotated[Static, Tag("static")],
+    | Annotated[Static, Tag("static")]
+    | Annotated[Adapter, Tag("adapter")],
     Discriminator(
         _first_key,
         custom_error_type="start",
-        custom_error_message="give one of layers, base, fresh and static: what the student starts from",
+        custom_error_message="give one of layers, base, fresh, static and adapter: what the student starts from",
     ),
 ]
 

@@ -22,7 +22,7 @@ from steps.distill.checkpoints import Checkpoints, training_folder
 from steps.distill.checks import check_curriculum, check_endpoint, check_repeats, check_student, check_targets
 from steps.distill.joint_documents import JointDocuments
 from steps.distill.mixture import hold_out, rows_of
-from steps.distill.params import Base, DistillParams, StudentParams
+from steps.distill.params import Adapter, Base, DistillParams, StudentParams
 from steps.distill.phases import Training, trainings
 from steps.distill.ranking import expected_retention, ranking_kept, told
 from steps.distill.sources import Sources
@@ -72,7 +72,7 @@ def run(
     absent = check_repeats(params.repeats, parts, training, embedded["parts"], params.required_parts)
     for phase in chosen.phases:
         check_curriculum(phase.curriculum, parts[training])
-    made = untrained(chosen, teach / "tower", embed, [texts[row] for row in training], params)
+    made = untrained(chosen, teach / "tower", sources, [texts[row] for row in training], params)
     read = np.isin(np.arange(len(texts)), np.concatenate([training, validation]))
     data = Alignment(
         tokens=made.read([text if own else "" for text, own in zip(texts, read, strict=True)], params.max_length),
@@ -105,7 +105,8 @@ def run(
         ranking = ranking_kept(data.vectors[validation], held_out, sources.documents, params.seed, cosine=cosine)
         measured |= {f"held_out_{name}": value for name, value in ranking.items()}
         measured["expected_retention"] = expected_retention(ranking["ndcg"])
-        print(f"distill: {student} {told(ranking)}", file=sys.stderr)
+        if not any(phase.all_teachers for phase in chosen.phases):  # else it is to rank as these do
+            print(f"distill: {student} {told(ranking)}", file=sys.stderr)
     made.finish()
     measured["texts_per_second"] = measured["texts_seen"] / max(measured["seconds"], 1e-9)
     if rank() > 0:
@@ -128,7 +129,7 @@ def run(
             "student": student,
             "spec": chosen.model_dump(exclude={"seed"}),
             "start": next(iter(type(chosen.start).model_fields)),
-            "base": chosen.start.base if isinstance(chosen.start, Base) else None,
+            "base": _base(chosen),
             "losses": [loss.name for loss in chosen.losses],
             "dims": sorted(set(dims)),
             "teacher": asdict(teacher),
@@ -144,6 +145,14 @@ def run(
     run.model(output / "query_encoder", f"query-encoder-{student}")
     for checkpoints in kept:  # last: where the tracking server is away, the next try goes on from them
         checkpoints.remove()
+
+
+def _base(chosen: StudentParams) -> str | None:
+    """The encoder that the student starts from, where it has a name of its own."""
+    match chosen.start:
+        case Base(base=name) | Adapter(adapter=name):
+            return name
+    return None
 
 
 def _folder(made: Student, data: Alignment, training: Training, chosen: StudentParams, params: DistillParams) -> Path:

@@ -11,9 +11,11 @@ from sentence_transformers.base.modules import Router
 from torch import Tensor, nn
 
 from steps.core.towers import device, load_tower, trains_with_plain_attention
+from steps.distill.adapter import adapted
 from steps.distill.initialisation import fresh, layer_subset, pretrained
 from steps.distill.layer_pooling import pooled_states, remembering_states
-from steps.distill.params import Base, DistillParams, Fresh, Layers, Static, StudentParams
+from steps.distill.params import Adapter, Base, DistillParams, Fresh, Layers, Static, StudentParams
+from steps.distill.sources import Sources
 from steps.distill.static_embedding import static_embedding
 from steps.distill.tokens import Tokens, tokenize
 from steps.distill.unnormalised import Unnormalised
@@ -105,20 +107,22 @@ class TransformerStudent:
 
 
 def untrained(
-    chosen: StudentParams, teacher_folder: Path, embed: Path, texts: list[str], params: DistillParams
+    chosen: StudentParams, teacher_folder: Path, sources: Sources, texts: list[str], params: DistillParams
 ) -> Student:
     """The student that `chosen` describes, before its training."""
     teacher = load_tower(teacher_folder, "query")
     longest = _longest(chosen, params)
     match chosen.start:
         case Static(static=described):
-            return static_embedding(teacher, embed, texts, described, params.max_length)
+            return static_embedding(teacher, sources.embed, texts, described, params.max_length)
         case Layers(layers=layers):
             tower = layer_subset(teacher_folder, layers)
         case Base(base=base):
             tower = pretrained(base, teacher)
         case Fresh(fresh=described):
             tower = fresh(described, teacher, texts, longest)
+        case Adapter(adapter=name):
+            tower = adapted(name, teacher, sources, params)
         case _:
             assert_never(chosen.start)
     return TransformerStudent(tower, plain_attention=trains_with_plain_attention(params.precision, longest))

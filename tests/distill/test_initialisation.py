@@ -27,6 +27,7 @@ from steps.core.towers import device, load_tower
 from steps.distill import initialisation
 from steps.distill.initialisation import _word_pieces, fresh, layer_subset, pretrained
 from steps.distill.params import FreshEncoder
+from steps.distill.sources import Sources
 from steps.distill.students import TransformerStudent, untrained
 
 pytestmark = pytest.mark.medium
@@ -239,7 +240,7 @@ def test_short_texts_train_in_bf16_with_plain_attention_on_a_cpu(
     tiny_tower: Path, tmp_path: Path, precision: str, longest: int, kind: str
 ) -> None:
     params = distill_params(precision=precision, max_length=longest)
-    made = untrained(params.student["2l"], tiny_tower, tmp_path, TEXTS, params)
+    made = untrained(params.student["2l"], tiny_tower, Sources(*[tmp_path] * 4), TEXTS, params)
     config = made.tower[0].auto_model.config
     assert config._attn_implementation == (kind if device() == "cpu" else "sdpa")
     tokens, rows = made.read(TEXTS, longest), np.arange(len(TEXTS))

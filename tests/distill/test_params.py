@@ -69,9 +69,9 @@ def learning(*losses: dict[str, Any], **more: Any) -> dict[str, Any]:
     ("student", "complaint"),
     [
         (NO_START, "start is missing"),
-        (ALIGNED | {"start": {}}, "give one of layers, base, fresh and static"),
-        (ALIGNED | {"start": {"layers": [0], "base": "x"}}, "give one of layers, base, fresh and static"),
-        (ALIGNED | {"start": {"random": {}}}, "give one of layers, base, fresh and static"),
+        (ALIGNED | {"start": {}}, "give one of layers, base, fresh, static and adapter"),
+        (ALIGNED | {"start": {"layers": [0], "base": "x"}}, "give one of layers, base, fresh, static and adapter"),
+        (ALIGNED | {"start": {"random": {}}}, "give one of layers, base, fresh, static and adapter"),
         (QKD | {"start": {"fresh": ENCODER | {"heads": 3}}}, r"heads \(3\) must divide dim \(16\)"),
         (QKD | {"start": {"fresh": ENCODER | {"layers": 0}}}, r"fresh\.layers is 0"),
         (ALIGNED | {"epochs": "aut"}, r"epochs is 'aut': give auto, .* or a number above 0$"),

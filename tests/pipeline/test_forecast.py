@@ -75,6 +75,15 @@ def test_a_student_by_hand() -> None:
     assert found - FIXED["distill"] == pytest.approx(3000 * 19 * 2.0 * 2 * layer * 3 / 5e10)
 
 
+def test_an_adapter_is_read_and_not_trained() -> None:
+    same = {"losses": [{"kind": "embedding"}], "labels": "train", "teacher_top_k": 0, "epochs": 1.0}
+    starts = {"base": {"base": "x"}, "adapter": {"adapter": "x"}}
+    students = {name: same | {"start": start, "learning_rate": 1e-3} for name, start in starts.items()}
+    found = seconds(params=params(students=[*starts], student=students))
+    base, adapter = (found[f"distill@{name}"] - FIXED["distill"] for name in starts)
+    assert base == pytest.approx(3 * adapter) and adapter > 0
+
+
 def test_a_machine_of_twice_the_speed_halves_all_but_the_fixed_part() -> None:
     slow, fast = seconds(), seconds(speed=2 * SPEED)
     for name, fixed in ((name, FIXED[name.partition("@")[0]]) for name in slow):

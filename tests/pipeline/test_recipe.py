@@ -1,5 +1,6 @@
 """Recipes: overlays merge, variables are filled or named, and the project's tracked files stay as they are."""
 
+import re
 import signal
 import subprocess
 import sys
@@ -45,6 +46,13 @@ def test_every_recipe_is_valid_and_begins_with_its_command(recipe: Path) -> None
     assert text.startswith(f"# make run RECIPE={recipe}")
     base = yaml.safe_load(Path("params.yaml").read_text(encoding="utf-8"))
     check_params(overlay(base, yaml.safe_load(fill(text, {"DATA": "data"}, recipe))), str(recipe))
+
+
+def test_make_run_hands_every_variable_of_a_recipe_on() -> None:
+    rule = Path("Makefile").read_text(encoding="utf-8").split("\nrun: ")[1].split("\n\n")[0]
+    for recipe in RECIPES:
+        for name in re.findall(r"\$\{(\w+)", recipe.read_text(encoding="utf-8")):
+            assert f'{name}="$${name}"' in rule, f"{recipe} reads {name}"
 
 
 @pytest.mark.parametrize(("recipe", "sets"), [("beir15", 15), ("nanobeir", 13)])

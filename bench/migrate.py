@@ -1,0 +1,193 @@
+"""python -m bench.migrate [RUN] [--new NAME] [--documents N]: a new model over an old index, beside embedding all anew.
+
+RUN (runs/migrate) is the folder of a run of recipes/migrate.yaml: the teacher of its index is the old model, one of its
+score.teachers the new one. nDCG@10 by exact search: of the old model over its index, of the new one over documents that
+it embeds here, and of each student over the old index. A student's share of the gain is (student - old) / (new - old),
+with a paired bootstrap over queries. With N the corpus is the judged documents and N others drawn by seed. Writes
+bench/results/migrate.json, with what embedding all documents costs, and how many the new model read for the students.
+"""
+
+import argparse
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from sentence_transformers import SentenceTransformer
+
+from bench.machine import machine
+from bench.tables.pipeline import Pipeline, Scores, open_pipeline
+from pipeline.params import load_params
+from steps.core.corpus import CorpusTexts
+from steps.core.errors import UserError, guarded
+from steps.core.files import read_json, write_json
+from steps.core.precision import resolve_precision
+from steps.core.run_ids import git_commit
+from steps.core.towers import encode, load_tower
+from steps.evaluate.ratios import figures
+from steps.evaluate.retention import p_value
+from steps.evaluate.systems import TEACHER
+
+RESULT = Path("bench/results/migrate.json")
+SEED, SAMPLES, BATCH = 7, 2000, 256
+
+
+@dataclass(frozen=True)
+class Model(Pipeline):
+    """A run, searched as one of its teachers compares vectors, over the documents `rows` (ascending) alone."""
+
+    name: str
+    rows: np.ndarray
+
+    @property
+    def teach(self) -> Path:
+        """That teacher's folder."""
+        return self.root / "models/teach" / self.name
+
+    @cached_property
+    def corpus(self) -> dict[str, tuple[np.ndarray, list[str]]]:
+        """Of each data set, where its documents are among `rows`, and their ids."""
+        found = {}
+        for dataset, (rows, ids) in Pipeline(self.root).corpus.items():
+            kept = np.isin(rows, self.rows)
+            chosen = [doc_id for doc_id, one in zip(ids, kept, strict=True) if one]
+            found[dataset] = np.searchsorted(self.rows, rows[kept]), chosen
+        return found
+
+    def ndcg(self, tower: SentenceTransformer, documents: np.ndarray) -> Scores:
+        """nDCG@10 of each query that the tower reads, over `documents` `(len(rows), dim)`."""
+        asked = {f"{item.split}/{item.dataset}": encode(tower, item.texts, "query") for item in self.judged_sets}
+        return self.score(asked, documents, ())["0"]
+
+
+def drawn(pipeline: Pipeline, others: int) -> np.ndarray:
+    """Rows of the judged documents and of `others` more, ascending; 0 = of all."""
+    count = sum(len(ids) for _, ids in pipeline.corpus.values())
+    if not others:
+        return np.arange(count)
+    named = {doc_id for item in pipeline.judged_sets for grades in item.qrels.values() for doc_id in grades}
+    judged = np.zeros(count, dtype=bool)
+    for rows, ids in pipeline.corpus.values():
+        judged[rows] = [doc_id in named for doc_id in ids]
+    free = np.flatnonzero(~judged)
+    more = np.random.default_rng(SEED).choice(free, min(others, len(free)), replace=False)
+    return np.sort(np.concatenate([np.flatnonzero(judged), more]))
+
+
+def shares(old: np.ndarray, new: np.ndarray, students: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    """What is reported of nDCG@10 `(queries,)`: means, shares of `new` (`retention`), and of its gain over `old`.
+
+    No student has a share of a gain that is none. `p` is the paired t-test's that the gain is chance.
+    """
+    found = figures({TEACHER: new, "old": old, **students}, SAMPLES, SEED)
+    found["ndcg"]["new"] = found["ndcg"].pop(TEACHER)
+    gains = figures({TEACHER: new - old, **{name: each - old for name, each in students.items()}}, SAMPLES, SEED)
+    gain = {"ndcg": gains["ndcg"][TEACHER], "p": p_value([new - old]), "share": gains["retention"]}
+    return found | {"gain": gain}
+
+
+def reading(tower: SentenceTransformer, texts: list[str]) -> tuple[np.ndarray, dict[str, float]]:
+    """The documents' vectors, and the tokens and seconds that they cost."""
+    started = time.perf_counter()
+    vectors = encode(tower, texts, "document", precision="auto", what="embed documents anew")
+    seconds = time.perf_counter() - started
+    batches = (texts[start : start + BATCH] for start in range(0, len(texts), BATCH))
+    tokens = sum(int(tower.preprocess(batch)["attention_mask"].sum()) for batch in batches)
+    return vectors, {"documents": len(texts), "tokens": tokens, "seconds": round(seconds, 1)}
+
+
+def new_model(pipeline: Pipeline, asked: str) -> str:
+    """The teacher's name; UserError unless it is one of those that scored, and can embed documents."""
+    params = load_params(pipeline.root / "params.yaml")
+    able = [name for name in params.score.teachers if name in params.teach.teacher]
+    able = [name for name in able if params.teach.described(name).makes_index]
+    if asked not in able and (asked or len(able) != 1):
+        raise UserError(
+            f"{pipeline.root}: score.teachers has {able or 'no teacher'} that embeds documents; name the new model with"
+            " --new, in a run of recipes/migrate.yaml"
+        )
+    return asked or able[0]
+
+
+def measure(root: Path, asked: str = "", others: int = 0) -> dict[str, Any]:
+    """All that is written; UserError for a run whose students are not distilled."""
+    pipeline = open_pipeline(root)
+    name, rows = new_model(pipeline, asked), drawn(pipeline, others)
+    old, new = Model(root, pipeline.teach.name, rows), Model(root, name, rows)
+    scored, folders = (
+        pipeline.score_tables / name,
+        [root / "models/distill" / each for each in pipeline.params.students],
+    )
+    if absent := [path for path in (scored, *folders) if not (path / "report.json").is_file()]:
+        raise UserError(f"{absent[0]}: not there; let the run finish first, `make run RECIPE=recipes/migrate.yaml`")
+    texts = list(CorpusTexts(root / "data/ingest", rows))
+    anew, cost = reading(load_tower(new.teach / "tower", "document"), texts)
+    index = np.asarray(pipeline.documents[rows], dtype=np.float32)
+    before, after = old.ndcg(old.teacher, index), new.ndcg(new.teacher, anew)
+    students = {path.name: old.ndcg(load_tower(path / "query_encoder"), index) for path in folders}
+    found = {
+        f"{split}/{dataset}": shares(
+            np.array(values),
+            np.array(after[split][dataset]),
+            {student: np.array(scores[split][dataset]) for student, scores in students.items()},
+        )
+        for split, sets in before.items()
+        for dataset, values in sets.items()
+    }
+    documents, read = len(pipeline.documents), int(read_json(scored / "report.json")["documents"])
+    whole = {each: value * documents / len(rows) for each, value in cost.items()}
+    return {
+        "old": old.name,
+        "new": name,
+        "documents": documents,
+        "sample": len(rows) if others else None,
+        "computed_in": resolve_precision("auto"),
+        "embedding_anew": {"measured": cost, "all_documents": whole},
+        "read_for_students": {"documents": read, "share": read / documents},
+        "training_seconds": {path.name: read_json(path / "report.json")["seconds"] for path in folders},
+        "sets": found,
+    }
+
+
+def told(found: Mapping[str, Any]) -> list[str]:
+    """What is printed."""
+    cost, read = found["embedding_anew"]["all_documents"], found["read_for_students"]
+    lines = [
+        f"all {found['documents']:,} documents anew: {cost['tokens']:,.0f} tokens, {cost['seconds']:,.0f} s; for the"
+        f" students {read['documents']:,} of them were read ({read['share']:.1%})"
+    ]
+    for name, row in found["sets"].items():
+        ndcg, gain = row["ndcg"], row["gain"]
+        lines.append(
+            f"{name}: old {ndcg['old']:.4f}, new {ndcg['new']:.4f} ({gain['ndcg']:+.4f}, p {gain['p']:.2g};"
+            f" {row['queries']} queries)"
+        )
+        for student in found["training_seconds"]:
+            said = f"  {student} {ndcg[student]:.4f}"
+            if share := gain["share"].get(student):
+                low, high = share["ci95_low"], share["ci95_high"]
+                said += f": {share['ratio']:.0%} of the gain ({low:.0%} to {high:.0%})"
+            if kept := row["retention"].get(student):
+                said += f", {kept['ratio']:.1%} of the new model's"
+            lines.append(said)
+    return lines
+
+
+def main() -> None:
+    """Measure, print and write."""
+    parser = argparse.ArgumentParser(prog="python -m bench.migrate", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("run", nargs="?", type=Path, default=Path("runs/migrate"))
+    parser.add_argument("--new", default="", help="the new model, where several teachers score")
+    parser.add_argument("--documents", type=int, default=0, help="besides the judged ones; 0 = all")
+    words = parser.parse_args()
+    found = measure(words.run, words.new, words.documents)
+    print("\n".join(told(found)))
+    write_json(RESULT, {"machine": machine(), "git_commit": git_commit(), "run": words.run.name, **found})
+    print(f"wrote {RESULT}")
+
+
+if __name__ == "__main__":
+    guarded(main)

@@ -1,0 +1,151 @@
+"""recipes/migrate.yaml and its bench: students that learned a new model's rankings search the old index."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from scipy import stats
+from whole_run import params_of, run_ingest, write_lines
+
+from bench.migrate import Model, drawn, measure, new_model, shares, told
+from bench.tables.pipeline import Pipeline
+from pipeline.params import Params
+from steps.core.corpus import CorpusTexts
+from steps.core.errors import UserError
+from steps.core.tables import SCHEMAS, read_table, table_from_rows, write_table
+from steps.core.towers import load_tower
+from steps.core.tracking import NullRun
+
+VERBS = {"sum": "add", "sort": "order", "merge": "join", "plot": "show", "filter": "pick", "scale": "resize",
+         "draw": "sketch", "count": "tally", "split": "cut", "find": "seek"}  # fmt: skip
+THINGS = {"rows": "records", "columns": "fields", "vectors": "arrays", "images": "pictures", "tables": "frames",
+          "words": "terms", "files": "folders", "graphs": "networks", "colours": "hues", "dates": "days"}  # fmt: skip
+
+
+def write_synonyms(folder: Path) -> Path:
+    """A hundred documents in BEIR's layout; only training can tell which words of queries mean which of documents."""
+    pairs = [(verb, thing) for verb in VERBS for thing in THINGS]
+    names = [f"{verb}-{thing}" for verb, thing in pairs]
+    texts = [(f"{verb} {thing}", f"to {verb} all {thing} at once") for verb, thing in pairs]
+    asked = [f"how to {VERBS[verb]} the {THINGS[thing]}" for verb, thing in pairs]
+    corpus = [{"_id": name, "title": title, "text": text} for name, (title, text) in zip(names, texts, strict=True)]
+    write_lines(folder / "corpus.jsonl", corpus)
+    queries = [{"_id": f"q.{name}", "text": text} for name, text in zip(names, asked, strict=True)]
+    write_lines(folder / "queries.jsonl", queries)
+    for split, chosen in {"train": (0, 1, 2), "dev": (3,), "test": (4,)}.items():
+        path = folder / "qrels" / f"{split}.tsv"
+        path.parent.mkdir(exist_ok=True)
+        own = [name for number, name in enumerate(names) if (number + number // 10) % 5 in chosen]
+        path.write_text("query-id\tcorpus-id\tscore\n" + "".join(f"q.{name}\t{name}\t1\n" for name in own))
+    return folder
+
+
+def run_stages(root: Path, params: Params) -> None:
+    """`ingest` and `teach` to `distill` of a run in `root`; each training query has one triplet."""
+    from steps.distill.run import run as distill
+    from steps.embed.run import run as embed
+    from steps.score.run import run as score
+    from steps.teach.run import run as teach
+
+    ingest, mine, run = run_ingest(root, params), root / "data/mine/relevance", NullRun()
+    (root / "params.yaml").write_text(yaml.safe_dump(params.model_dump()))
+    judged = [row for row in read_table(ingest, "qrels").to_pylist() if row["split"] == "train"]
+    rows = [
+        {"query_id": row["query_id"], "positive_id": row["doc_id"], "negative_id": judged[number - 1]["doc_id"],
+         "source": "judged", "via_query_id": "", "weight": 1.0}
+        for number, row in enumerate(judged)
+    ]  # fmt: skip
+    write_table(mine, "triplets", table_from_rows("triplets", rows))
+    write_table(root / "data/generate", "generated_queries", SCHEMAS["generated_queries"].empty_table())
+    (root / "data/rank").mkdir()
+    for name in params.teach.teachers:
+        described = params.teach.described(name)
+        teach(ingest, mine, root / "models/teach" / name, described, run, root / "data/rank")
+    folders = {"embed": root / "data/embed", "teach": root / "models/teach" / params.teach.index}
+    embed(ingest, root / "data/generate", folders["teach"], folders["embed"], params.embed, run)
+    for name in params.score.teachers:
+        new, output = root / "models/teach" / name, root / "data/score" / name
+        score(ingest, folders["embed"], new, output, params.score, run)
+    for name in params.distill.students:
+        output = root / "models/distill" / name
+        distill(
+            name, ingest, mine, folders["embed"], root / "data/score", folders["teach"], output, params.distill, run
+        )
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_students_over_the_old_index_win_what_a_new_model_would_by_embedding_anew(
+    tmp_path: Path, tiny_tower: Path
+) -> None:
+    old = {"base": str(tiny_tower), "max_document_length": 64, "precision": "fp32"}
+    new = old | {"epochs": 30.0, "learning_rate": 1e-3, "dev_queries": 0, "batch_size": 16}
+    ranked = {
+        "losses": [{"kind": "score_kl", "teacher": "new"}],
+        "teacher_top_k": 100,
+        "learning_rate": 2e-3,
+        "epochs": 20.0,
+    }
+    layered = {"start": {"layers": [0, -1]}, "epochs": 1.0, "then": [ranked]}
+    adapter = {"start": {"adapter": str(tmp_path / "models/teach/new/tower")}, "epochs": 0.01}
+    changes: dict[str, Any] = {
+        "teach": {"teacher": {"old": old, "new": new}},
+        "embed": {"neighbours": 100},  # a random network finds the right ones anywhere
+        "score": {"precision": "fp32", "depth": 0},
+        "distill": {"students": ["2l", "adapter"], "student": {"2l": layered, "adapter": adapter}},
+    }
+    params = params_of("migrate.yaml", tiny_tower, changes, DATA=str(write_synonyms(tmp_path / "given")))
+    run_stages(tmp_path, params)
+    found = measure(tmp_path)
+    row = found["sets"]["test/own"]
+    assert row["queries"] == 20 and row["ndcg"]["new"] > 0.9 and row["ndcg"]["old"] < 0.3
+    for student in ("2l", "adapter"):
+        share = row["gain"]["share"][student]
+        assert share["ci95_low"] <= share["ratio"] <= share["ci95_high"] and share["ratio"] > 0.7
+        gain = row["ndcg"][student] - row["ndcg"]["old"]
+        assert share["ratio"] == pytest.approx(gain / (row["ndcg"]["new"] - row["ndcg"]["old"]))
+        assert any(line.startswith(f"  {student} {row['ndcg'][student]:.4f}: ") for line in told(found))
+    assert (found["old"], found["new"], found["documents"], found["sample"]) == ("old", "new", 100, None)
+    texts = CorpusTexts(tmp_path / "data/ingest")
+    read = load_tower(tmp_path / "models/teach/new/tower").tokenizer(list(texts))["input_ids"]
+    assert found["embedding_anew"]["all_documents"]["tokens"] == sum(map(len, read))
+    assert found["read_for_students"] == {"documents": 100, "share": 1.0}
+
+    rows = drawn(pipeline := Pipeline(tmp_path), 10)
+    judged = {
+        row["doc_id"] for row in read_table(tmp_path / "data/ingest", "qrels").to_pylist() if row["split"] != "train"
+    }
+    assert len(judged) == 40 and len(rows) == 50 == len(set(rows)) and list(rows) == sorted(rows)
+    chosen, ids = Model(tmp_path, "old", rows).corpus["own"]
+    assert judged < set(ids) and list(chosen) == list(range(50))
+    assert ids == [pipeline.corpus["own"][1][number] for number in rows]
+    part = measure(tmp_path, others=10)
+    assert part["sample"] == 50 and part["sets"]["test/own"]["ndcg"]["old"] >= row["ndcg"]["old"]
+    cost = part["embedding_anew"]
+    assert cost["all_documents"]["tokens"] == 2 * cost["measured"]["tokens"]
+    with pytest.raises(UserError, match=r"score\.teachers has \['new'\] that embeds documents; name the new model"):
+        new_model(pipeline, "old")
+    (tmp_path / "models/distill/2l/report.json").unlink()
+    with pytest.raises(UserError, match=r"models/distill/2l: not there; let the run finish"):
+        measure(tmp_path)
+
+
+def test_a_share_is_of_the_gain_and_there_is_none_of_a_loss() -> None:
+    draw = np.random.default_rng(3)
+    old = draw.random(400)
+    new, student = old + 0.2 + 0.1 * draw.standard_normal(400), old + 0.1 + 0.1 * draw.standard_normal(400)
+    found = shares(old, new, {"s": student})
+    assert found["ndcg"] == pytest.approx({"old": old.mean(), "new": new.mean(), "s": student.mean()})
+    assert found["gain"]["ndcg"] == pytest.approx((new - old).mean()) and found["gain"]["p"] < 1e-9
+    share = found["gain"]["share"]["s"]
+    assert share["ratio"] == pytest.approx((student - old).mean() / (new - old).mean())
+    gains = stats.bootstrap(
+        (student - old, new - old), lambda a, b, axis: a.mean(axis) / b.mean(axis), paired=True, vectorized=True,
+        n_resamples=4000, method="percentile", rng=4,
+    )  # fmt: skip
+    ends = gains.confidence_interval
+    assert [share["ci95_low"], share["ci95_high"]] == pytest.approx([ends.low, ends.high], abs=0.01)
+    assert found["retention"]["s"]["ratio"] == pytest.approx(student.mean() / new.mean())
+    assert shares(new, old, {"s": student})["gain"]["share"] == {}

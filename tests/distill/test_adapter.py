@@ -1,0 +1,97 @@
+"""An adapter: a frozen encoder and a linear map that gives an index of another model this encoder's scores."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.base.modules import Dense
+from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
+from stages import FAST, distill_params, run_distill, run_release, run_score
+from towers import other_weights
+
+from steps.core.corpus import CorpusTexts
+from steps.core.errors import UserError
+from steps.core.files import read_json, write_json
+from steps.core.towers import load_tower
+from steps.distill.adapter import adapted
+from steps.distill.sources import Sources
+from steps.serving.query_encoder import load_query_encoder
+
+pytestmark = pytest.mark.medium
+
+
+def sources(root: Path) -> Sources:
+    return Sources(root / "data/ingest", root / "data/mine/relevance", root / "data/embed", root / "data/score")
+
+
+def test_the_map_fits_the_new_models_scores_and_trains_alone(embedded: Path, tiny_tower: Path, tmp_path: Path) -> None:
+    other_weights(tiny_tower, tmp_path / "new", seed=5)  # compares by inner product
+    made = adapted(str(tmp_path / "new"), load_tower(tiny_tower), sources(embedded), distill_params())
+    assert [type(module) for module in made] == [Transformer, Pooling, Dense, Normalize]
+    assert [name for name, weight in made.named_parameters() if weight.requires_grad] == ["2.linear.weight"]
+
+    new = SentenceTransformer(str(tmp_path / "new"), device="cpu")
+    texts = list(CorpusTexts(embedded / "data/ingest"))
+    index = np.load(embedded / "data/embed/documents.npy").astype(np.float64)
+    anew = new.encode(texts).astype(np.float64)
+    centred = index - index.mean(axis=0)
+    ridge = np.sqrt(1e-3 * centred.var(axis=0).mean() * len(index)) * np.eye(32)
+    best = np.linalg.lstsq(np.vstack([centred, ridge]), np.vstack([anew - anew.mean(axis=0), 0 * ridge]))[0]
+    map_ = made[2].linear.weight.detach().double().numpy()
+    assert np.linalg.norm(map_) == pytest.approx(np.sqrt(32))
+    np.testing.assert_allclose(map_, best * np.sqrt(32) / np.linalg.norm(best), atol=1e-3)
+
+    asked = new.encode(texts[:9]).astype(np.float64)
+    made.save_pretrained(str(tmp_path / "saved"), create_model_card=False)
+    given = SentenceTransformer(str(tmp_path / "saved"), device="cpu").encode(texts[:9]) @ index.T
+    for ours, theirs in zip(given, asked @ (index @ best).T, strict=True):
+        assert np.corrcoef(ours, theirs)[0, 1] > 0.9999
+
+
+def test_over_an_index_of_its_own_it_is_the_encoder_itself(embedded: Path, tiny_tower: Path) -> None:
+    tower = load_tower(tiny_tower)
+    made = adapted(str(tiny_tower), tower, sources(embedded), distill_params())
+    texts = list(CorpusTexts(embedded / "data/ingest"))
+    index = np.load(embedded / "data/embed/documents.npy")
+    ours, theirs = (each.encode(texts) @ index.T for each in (made, tower))
+    assert (ours.argmax(axis=1) == theirs.argmax(axis=1)).all()
+
+
+def test_an_adapter_is_distilled_and_released_as_every_student(
+    embedded: Path, tiny_tower: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    new = embedded / "models/teach/other"
+    other_weights(tiny_tower, new / "tower", seed=5)
+    write_json(new / "report.json", {"kind": "dual_encoder"})
+    run_score(embedded, "other")
+    learned = {"losses": [{"kind": "score_kl", "teacher": "other"}], "teacher_top_k": 4, "learning_rate": 1e-2}
+    student = FAST | {"start": {"adapter": str(new / "tower")}} | learned
+    folder = run_distill(embedded, "adapter", distill_params(students=["adapter"], student={"adapter": student}))
+    assert "the teacher's ten nearest" not in capsys.readouterr().err, "it is to rank as another teacher does"
+    report = read_json(folder / "report.json")
+    assert (report["start"], report["base"]) == ("adapter", str(new / "tower"))
+    trained, before = load_tower(folder / "query_encoder"), load_tower(new / "tower")
+    for ours, theirs in zip(trained[0].parameters(), before[0].parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+    start = adapted(str(new / "tower"), load_tower(tiny_tower), sources(embedded), distill_params())
+    assert not torch.allclose(trained[2].linear.weight, start[2].linear.weight, atol=1e-3)
+    served = load_query_encoder(run_release(embedded, "adapter") / "serving").encode(["sum of the axis"])
+    assert (served @ trained.encode(["sum of the axis"]).T).item() > 0.99
+
+
+def test_what_reads_queries_with_a_prompt_or_is_no_transformer_is_refused(
+    embedded: Path, tiny_tower: Path, tmp_path: Path
+) -> None:
+    tower = load_tower(tiny_tower)
+    tower.prompts = {"query": "query: ", "document": ""}
+    tower.save_pretrained(str(tmp_path / "prompted"), create_model_card=False)
+    with pytest.raises(UserError, match=r"adapter .*prompted: reads queries with the prompt 'query: '"):
+        adapted(str(tmp_path / "prompted"), tower, sources(embedded), distill_params())
+    from steps.distill.static_embedding import table_tower
+
+    table = table_tower(tower, tower.tokenizer, np.ones((30522, 32), dtype=np.float32))
+    table.save_pretrained(str(tmp_path / "table"), create_model_card=False)
+    with pytest.raises(UserError, match=r"adapter .*table: its first module is no transformer"):
+        adapted(str(tmp_path / "table"), tower, sources(embedded), distill_params())
