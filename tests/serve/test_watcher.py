@@ -3,6 +3,7 @@
 import shutil
 from collections.abc import Hashable
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from serve_fakes import ToldSource, open_client
@@ -152,6 +153,19 @@ def test_the_default_is_the_named_one_else_the_evaluations_choice_else_the_first
     with pytest.raises(UserError, match="'9l' is not among the releases; choose one of 2l, static"):
         FolderSource(releases, "9l").default(["2l", "static"])
     assert set(watcher(FolderSource(releases, "9l")).failures) == {DEFAULT}
+
+
+def test_a_release_that_waited_for_the_default_is_served_as_soon_as_that_is_told_again(releases: Path) -> None:
+    source = ToldSource({"a": releases / "2l"})
+    watched = watcher(source)
+    told, source.folders = source.default, {"a": releases / "static"}
+    for error in (UserError("metrics.json: not JSON"), AttributeError("of a half-written file")):
+        source.default = Mock(side_effect=error)  # type: ignore[method-assign]
+        watched.look()
+        assert (students(watched), set(watched.failures)) == ({"a": "2l"}, {DEFAULT})
+    source.default = told  # type: ignore[method-assign]
+    watched.look()
+    assert (students(watched), watched.failures) == ({"a": "static"}, {})
 
 
 def test_the_project_is_found_from_a_release_or_all_of_them(tmp_path: Path) -> None:
