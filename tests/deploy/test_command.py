@@ -2,12 +2,14 @@
 
 import builtins
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 import yaml
 
 from steps.core.errors import TransientError, UserError
+from steps.deploy import engines
 from steps.deploy import run as commands
 from steps.deploy.belonging import EF, tune
 from steps.deploy.contents import Asked
@@ -42,6 +44,51 @@ def test_an_engine_out_of_reach_may_be_tried_again_and_no_password_is_told() -> 
     with pytest.raises(TransientError) as caught, opened("postgresql://me:hush-hush@127.0.0.1:9/db"):
         pass
     assert "hush-hush" not in str(caught.value) and "run it again" in str(caught.value)
+
+
+def grpc_error(name: str) -> Exception:
+    """What pymilvus makes of an error of gRPC while it connects."""
+    import grpc
+    from pymilvus import MilvusException
+
+    class Failed(grpc.RpcError):
+        def code(self) -> grpc.StatusCode:
+            return grpc.StatusCode[name]
+
+    error = MilvusException(2, "Fail connecting to server on host:19530, illegal connection params")
+    error.__cause__ = Failed()
+    return error
+
+
+@pytest.mark.parametrize("refused", [True, False])
+def test_what_an_engine_refuses_is_not_tried_again(refused: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    psycopg, milvus = pytest.importorskip("psycopg"), pytest.importorskip("pymilvus").MilvusException
+    unexpected = pytest.importorskip("qdrant_client.http.exceptions").UnexpectedResponse
+    monkeypatch.setattr(engines, "_engine", lambda to: (lambda uri: Mock(), to))
+    cases = {
+        True: [
+            psycopg.OperationalError('connection failed: FATAL:  password authentication failed for user "me"'),
+            psycopg.OperationalError('connection failed: FATAL:  database "none" does not exist'),
+            psycopg.errors.InsufficientPrivilege('permission denied to create extension "vector"'),
+            unexpected(401, "Unauthorized", b"", None),
+            unexpected(400, "Bad Request", b"", None),
+            milvus(1100, "vector dimension mismatch"),
+            grpc_error("UNAUTHENTICATED"),
+        ],
+        False: [
+            psycopg.OperationalError("server closed the connection unexpectedly"),
+            psycopg.errors.AdminShutdown("terminating connection due to administrator command"),
+            psycopg.errors.UniqueViolation("of two that create a table at once"),
+            unexpected(503, "Service Unavailable", b"", None),
+            unexpected(429, "Too Many Requests", b"", None),
+            milvus(101, "collection not loaded", retriable=True),
+            grpc_error("UNAVAILABLE"),
+        ],
+    }
+    for error in cases[refused]:
+        with pytest.raises(UserError) as caught, engines.opened("postgresql://host/db"):
+            raise error
+        assert isinstance(caught.value, TransientError) is not refused, error
 
 
 def test_aliases_are_names_that_every_engine_takes() -> None:
