@@ -21,7 +21,6 @@ _POSTGRES = {
     "ProgrammingError",
     "NotSupportedError",
     "DataError",
-    "IntegrityError",
     "InvalidAuthorizationSpecification",
 }
 _LOGIN = re.compile(
