@@ -78,7 +78,7 @@ def run_rollback(root: Path, to: str, name: str, datasets: Sequence[str]) -> Non
     """Let what answered before answer again: the given data sets, else those that are deployed."""
     champion = read_champion(name)
     with opened(to) as engine:
-        found = list(_aliases(name, datasets).values()) or deployed(engine, alias_of(name, ""))
+        found = list(_aliases(name, datasets).values()) or deployed(engine, name)
         if not found:
             raise UserError(f"{redacted(to)}: nothing of {name} is deployed there")
         for alias in found:

@@ -1,6 +1,7 @@
 """What the commands choose, print and refuse."""
 
 import builtins
+import json
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -13,7 +14,7 @@ from steps.deploy import engines
 from steps.deploy import run as commands
 from steps.deploy.belonging import EF, tune
 from steps.deploy.contents import Asked
-from steps.deploy.deployment import alias_of
+from steps.deploy.deployment import alias_of, deployed
 from steps.deploy.engines import opened
 from steps.deploy.params import DeployParams, registered_name
 from steps.serving.release import Hit
@@ -97,6 +98,23 @@ def test_aliases_are_names_that_every_engine_takes() -> None:
     assert longer[0] != longer[1] and {len(alias) for alias in longer} == {48}
     with pytest.raises(UserError, match="would both be called slimtower_a_b"):
         commands._aliases("slimtower", ["a-b", "a.b"])
+
+
+def test_a_rollback_of_all_leaves_alone_what_another_registered_model_has_there() -> None:
+    record = {"release": "", "manifest": "", "index": "", "teacher": {}, "documents": 1, "m": 4, "ef": 16}
+    record |= {"student": "2l", "recall": 1.0, "previous": None}
+    notes = {
+        f"{alias}_{'0' * 12}": json.dumps(record | dataset)
+        for alias, dataset in {
+            "docs_api": {"dataset": "api"},
+            "docs_beta_api": {"dataset": "api"},  # of the model docs-beta
+            "docs_beta_faq": {"dataset": "beta-faq"},
+            "docs_old": {},
+        }.items()
+    }
+    engine = Mock(note=notes.__getitem__, target=lambda alias: f"{alias}_{'0' * 12}")
+    engine.names = lambda prefix: [name for name in notes if name.startswith(prefix)]
+    assert deployed(engine, "docs") == ["docs_api", "docs_beta_faq", "docs_old"]
 
 
 def test_params_of_the_tracked_file_hold_and_links_rise() -> None:

@@ -21,7 +21,7 @@ from steps.deploy import run as commands
 from steps.deploy.belonging import check_encoder
 from steps.deploy.champion import read_champion
 from steps.deploy.contents import asked, recall
-from steps.deploy.deployment import deployed, roll_back
+from steps.deploy.deployment import roll_back
 from steps.deploy.engine import Engine, Graph, Rows, read_record
 from steps.deploy.engines import opened
 from steps.serving.release import load_release
@@ -50,7 +50,6 @@ def test_a_release_is_searched_as_well_through_an_engine(released: Path, to: str
         assert [(hit.id, hit.title) for hit in hits] == [(hit.id, hit.title) for hit in exact]
         assert [hit.score for hit in hits] == pytest.approx([hit.score for hit in exact], abs=1e-4)
         assert put(engine, folder, ONE)[1].filled == 0
-        assert deployed(engine, "li") == ["live"]
 
 
 class Searcher(threading.Thread):
