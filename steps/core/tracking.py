@@ -90,8 +90,10 @@ class NullRun:
 
 
 def tracking_uri() -> str:
-    """MLFLOW_TRACKING_URI, or a sqlite file in the present folder."""
-    return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{Path('mlflow.db').resolve()}"
+    """MLFLOW_TRACKING_URI, or a sqlite file in the present folder; a relative path of one is of this folder, too."""
+    uri = os.environ.get("MLFLOW_TRACKING_URI") or "sqlite:///mlflow.db"
+    relative = re.fullmatch(r"sqlite:///([^/].*)", uri)
+    return f"sqlite:///{Path(relative[1]).resolve()}" if relative else uri
 
 
 @contextmanager

@@ -205,3 +205,13 @@ def test_an_experiment_that_was_deleted_is_told_before_anything_is_done(project:
     told = r"'slimtower' was deleted there; restore it .*--experiment-id 1`"
     with pytest.raises(UserError, match=told), stage_run("mine", {}):
         raise AssertionError("not reached")
+
+
+def test_a_relative_path_of_a_sqlite_file_is_of_the_present_folder(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:///own.db")
+    with stage_run("mine", {}):
+        pass
+    assert tracking.tracking_uri() == f"sqlite:///{Path.cwd() / 'own.db'}"
+    assert Path("own.db").is_file()
