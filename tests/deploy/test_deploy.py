@@ -272,10 +272,16 @@ def test_the_champion_is_deployed_and_a_disagreement_is_told(
     assert "retriever_two finds 100.00% of the exact top 10 with m 4 and ef 16" in said
     assert "MLflow has no champion of retriever to agree with" in said
 
+    with pytest.raises(UserError, match=r"champion is none, .* nothing was deployed"):
+        commands.run(root, to, "retriever", "", [], PARAMS, champion_alone=True)
     register("retriever", "2l", root / "models/release/2l")
-    commands.run(root, to, "retriever", "", [], PARAMS)
+    commands.run(root, to, "retriever", "", [], PARAMS, champion_alone=True)
     said = capsys.readouterr().out
     assert "answers for 2l" in said and "0 put in now, was static" in said and "they agree" in said
+    (root / "models/release/2l").rename(root / "elsewhere")
+    with pytest.raises(UserError, match=r"version 1 \(2l\), whose release is not in models/release"):
+        commands.run(root, to, "retriever", "", [], PARAMS, champion_alone=True)
+    (root / "elsewhere").rename(root / "models/release/2l")
     commands.run_rollback(root, to, "retriever", ["one"])
     said = capsys.readouterr().out
     assert "answers for static" in said and "version 1 (2l), another release than this static: they DISAGREE" in said
