@@ -20,12 +20,15 @@ def promote(run: TaskRun) -> int:
 
 
 def deploy(run: TaskRun) -> int:
-    """`python -m steps.deploy` to SLIMTOWER_DEPLOY_TO, of the champion where that run released it; its exit code."""
+    """`python -m steps.deploy` to SLIMTOWER_DEPLOY_TO, of the champion if that run released it; its exit code.
+
+    Where the champion has moved on meanwhile, by a rollback for one, nothing is deployed.
+    """
     if not (to := os.environ.get("SLIMTOWER_DEPLOY_TO")):
         raise UserError("SLIMTOWER_DEPLOY_TO: not set; give the vector engine, as TO of `make deploy`")
     with _published(run) as (place, begun):
         _pull(place, begun)
-        return place.python("steps.deploy", "--to", to).exit_code
+        return place.python("steps.deploy", "--to", to, "--champion").exit_code
 
 
 def rollback(run: TaskRun) -> int:

@@ -90,8 +90,10 @@ class NullRun:
 
 
 def tracking_uri() -> str:
-    """MLFLOW_TRACKING_URI, or a sqlite file in the present folder."""
-    return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{Path('mlflow.db').resolve()}"
+    """MLFLOW_TRACKING_URI, or a sqlite file in the present folder; a relative path of one is of this folder, too."""
+    uri = os.environ.get("MLFLOW_TRACKING_URI") or "sqlite:///mlflow.db"
+    relative = re.fullmatch(r"sqlite:///([^/].*)", uri)
+    return f"sqlite:///{Path(relative[1]).resolve()}" if relative else uri
 
 
 @contextmanager
@@ -192,10 +194,18 @@ def _check_sqlite(path: Path) -> None:
 
 
 def experiment_id(api: Any) -> str:
-    """Id of the project's experiment, made on first use; its artefacts lie beside the sqlite file."""
+    """Id of the project's experiment, made on first use; its artefacts lie beside the sqlite file.
+
+    UserError for one that was deleted: MLflow takes no run of it, and no other one of that name.
+    """
     name = os.environ.get("MLFLOW_EXPERIMENT_NAME", "slimtower")
     with opening():
         found = api.get_experiment_by_name(name)
+    if found is not None and found.lifecycle_stage == "deleted":
+        raise UserError(
+            f"{tracking_uri()}: the experiment {name!r} was deleted there; restore it (`mlflow experiments restore"
+            f" --experiment-id {found.experiment_id}`), or let MLFLOW_EXPERIMENT_NAME name another one"
+        )
     if found is not None:
         return str(found.experiment_id)
     uri = tracking_uri()

@@ -14,9 +14,9 @@ def main() -> None:
     parser.add_argument(
         "--to", required=True, help="postgresql://..., http(s)://... (Qdrant), milvus+http(s)://..., <file>.db"
     )
-    parser.add_argument(
-        "--student", default="", help="a released student (default: MLflow's champion, else the choice)"
-    )
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--student", default="", help="a released student (default: MLflow's champion, else the choice)")
+    which.add_argument("--champion", action="store_true", help="MLflow's champion or nothing, as scheduled tasks do")
     parser.add_argument("--dataset", action="append", default=[], help="this data set alone (default: all)")
     instead = parser.add_mutually_exclusive_group()
     instead.add_argument("--rollback", action="store_true", help="let what answered before answer again")
@@ -36,7 +36,7 @@ def main() -> None:
     elif arguments.encoder_only:
         run.run_encoder_only(root, to, name, arguments.student, datasets, arguments.collection, params)
     else:
-        run.run(root, to, name, arguments.student, datasets, params)
+        run.run(root, to, name, arguments.student, datasets, params, champion_alone=arguments.champion)
 
 
 if __name__ == "__main__":

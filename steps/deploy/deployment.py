@@ -72,6 +72,7 @@ def deploy(
     before = now.former(live) if live and now else None
     record = Record(
         student=release.manifest.student,
+        dataset=dataset,
         release=release_digest,
         manifest=release.manifest.checksum,
         index=digest,
@@ -155,10 +156,16 @@ def _set_up(engine: Engine, collection: str, asked: Asked, params: DeployParams)
     return best
 
 
-def deployed(engine: Engine, prefix: str) -> list[str]:
-    """Aliases that begin so and name a collection."""
-    found = [_COLLECTION.fullmatch(name) for name in engine.names(prefix)]
-    return [alias for alias in sorted({name[1] for name in found if name}) if engine.target(alias)]
+def deployed(engine: Engine, name: str) -> list[str]:
+    """Aliases of a registered model that name a collection; not those of another one whose name goes on behind its."""
+    found = [_COLLECTION.fullmatch(each) for each in engine.names(alias_of(name, ""))]
+    aliases = {alias: engine.target(alias) for alias in sorted({each[1] for each in found if each})}
+    records = {alias: read_record(engine, live) for alias, live in aliases.items() if live}
+    return [
+        alias
+        for alias, record in records.items()
+        if record is None or not record.dataset or alias == alias_of(name, record.dataset)
+    ]
 
 
 def _clear(engine: Engine, alias: str, kept: set[str]) -> None:

@@ -92,12 +92,13 @@ class Former(Strict):
 class Record(Strict):
     """What is kept beside a complete collection.
 
-    `release`: digest of the release's files, as `make promote` tags a version with. `manifest`: checksum of its
-    manifest. `index`: digest of what fills the collection. `ef`: candidates a search has to look at, for `recall` of
-    the exact top ten.
+    `dataset`: empty where an earlier version wrote it. `release`: digest of the release's files, as `make promote` tags
+    a version with. `manifest`: checksum of its manifest. `index`: digest of what fills the collection. `ef`: candidates
+    a search has to look at, for `recall` of the exact top ten.
     """
 
     student: str
+    dataset: str = ""
     release: str
     manifest: str
     index: str

@@ -16,13 +16,29 @@ from steps.serving.choice import release_folder
 from steps.serving.release import Release, load_release
 
 
-def run(root: Path, to: str, name: str, student: str, datasets: Sequence[str], params: DeployParams) -> None:
+def run(
+    root: Path,
+    to: str,
+    name: str,
+    student: str,
+    datasets: Sequence[str],
+    params: DeployParams,
+    *,
+    champion_alone: bool = False,
+) -> None:
     """Deploy a release of the project at `root`; `student` empty is the champion, else the evaluation's choice.
 
-    `datasets` empty are all of the release. The release is verified whole before.
+    `champion_alone`: UserError in place of that choice. `datasets` empty are all of the release. The release is
+    verified whole before.
     """
     champion = read_champion(name)
     folder = None if student else local_release(champion, root / "models/release")
+    if champion_alone and folder is None:
+        held = f"version {champion.version} ({champion.student})" if champion else "none"
+        raise UserError(
+            f"models:/{name}@champion is {held}, whose release is not in models/release: nothing was deployed; run this"
+            " where it was released, or without --champion"
+        )
     release = load_release(folder or release_folder(root, student))
     digest, aliases = folder_digest(release.folder), _aliases(name, _chosen(release, datasets))
     with opened(to) as engine:
@@ -78,7 +94,7 @@ def run_rollback(root: Path, to: str, name: str, datasets: Sequence[str]) -> Non
     """Let what answered before answer again: the given data sets, else those that are deployed."""
     champion = read_champion(name)
     with opened(to) as engine:
-        found = list(_aliases(name, datasets).values()) or deployed(engine, alias_of(name, ""))
+        found = list(_aliases(name, datasets).values()) or deployed(engine, name)
         if not found:
             raise UserError(f"{redacted(to)}: nothing of {name} is deployed there")
         for alias in found:

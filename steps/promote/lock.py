@@ -110,8 +110,8 @@ class Lock:
 def lock_store(registry: Registry) -> LockStore:
     """Where this server's locks lie: SLIMTOWER_LOCK, else what the model's tag says, else beside the artefacts.
 
-    For a sqlite file that is a folder beside it. UserError where the server hides its artefact store, or when
-    SLIMTOWER_LOCK is another place than the one where others lock this model.
+    For a sqlite file that is a folder beside it. UserError where the server hides its artefact store, when
+    SLIMTOWER_LOCK is another place than the one where others lock this model, or one that is not the same for all.
     """
     uri = tracking_uri()
     chosen, agreed = os.environ.get("SLIMTOWER_LOCK"), registry.model_tags().get("lock")
@@ -123,14 +123,14 @@ def lock_store(registry: Registry) -> LockStore:
     given = chosen or agreed
     if not given and uri.startswith("sqlite:///"):
         return FolderLockStore(Path(f"{uri.removeprefix('sqlite:///')}.locks"))
-    given = given or lock_place(registry)
+    given = _shared(given) if given else lock_place(registry)
     return S3LockStore(given) if given.startswith("s3://") else FolderLockStore(Path(given.removeprefix("file://")))
 
 
 def lock_place(registry: Registry) -> str:
     """`locks` beside the artefacts of the project's experiment; UserError where that is no S3 bucket."""
     if given := os.environ.get("SLIMTOWER_LOCK"):
-        return given
+        return _shared(given)
     location = str(registry.api.get_experiment(registry.experiment()).artifact_location)
     if not location.startswith("s3://"):
         raise UserError(
@@ -138,6 +138,13 @@ def lock_place(registry: Registry) -> str:
             " s3://bucket/prefix (or a folder that everyone who promotes shares)"
         )
     return f"{location.rstrip('/').rpartition('/')[0]}/locks"
+
+
+def _shared(given: str) -> str:
+    """The place, which has to be the same for whoever promotes, wherever that runs."""
+    if given.startswith("s3://") or Path(given.removeprefix("file://")).is_absolute():
+        return given
+    raise UserError(f"SLIMTOWER_LOCK is {given!r}; give s3://bucket/prefix or the absolute path of a shared folder")
 
 
 def _place() -> str:

@@ -10,6 +10,7 @@ import tempfile
 from pathlib import Path
 
 from steps.core.errors import UserError, guarded
+from steps.core.params import validated
 from steps.core.self_check import step_parser
 from steps.serve.settings import Settings
 
@@ -71,29 +72,30 @@ def _serve(settings: Settings, arguments: argparse.Namespace) -> None:
 
 def _settings(arguments: argparse.Namespace) -> Settings:
     release = arguments.release or ("" if arguments.model else "models/release")
-    return Settings(
-        release=str(Path(release)) if release else "",
-        model=arguments.model,
-        system=arguments.system,
-        embeddings_model=arguments.embeddings_model,
-        poll_s=arguments.poll,
-        threads=arguments.threads or processors(),
-        workers=arguments.workers,
-        max_body=arguments.max_body,
-        max_batch=arguments.max_batch,
-        max_text=arguments.max_text,
-        max_k=arguments.max_k,
-        rate=arguments.rate,
-        max_requests=arguments.max_requests,
-        corpus_mb=arguments.corpus_mb,
-        baselines=not arguments.no_baselines,
-        log=arguments.log,
-        log_queries=arguments.log_queries,
-        log_flush_s=arguments.log_flush,
-        consent=arguments.consent,
-        retention_days=arguments.retention_days,
-        salt=os.environ.get(SALT) or secrets.token_hex(32),
-    )
+    given = {
+        "release": str(Path(release)) if release else "",
+        "model": arguments.model,
+        "system": arguments.system,
+        "embeddings_model": arguments.embeddings_model,
+        "poll_s": arguments.poll,
+        "threads": arguments.threads or processors(),
+        "workers": arguments.workers,
+        "max_body": arguments.max_body,
+        "max_batch": arguments.max_batch,
+        "max_text": arguments.max_text,
+        "max_k": arguments.max_k,
+        "rate": arguments.rate,
+        "max_requests": arguments.max_requests,
+        "corpus_mb": arguments.corpus_mb,
+        "baselines": not arguments.no_baselines,
+        "log": arguments.log,
+        "log_queries": arguments.log_queries,
+        "log_flush_s": arguments.log_flush,
+        "consent": arguments.consent,
+        "retention_days": arguments.retention_days,
+        "salt": os.environ.get(SALT) or secrets.token_hex(32),
+    }
+    return validated(Settings, given, "serve")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -144,8 +146,9 @@ def _check_free(host: str, port: int) -> None:
         tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             tried.bind((host, port))
-        except OSError as error:
-            raise UserError(f"serve: {host}:{port}: {error.strerror}; name another port (PORT=8001)") from None
+        except (OSError, OverflowError) as error:
+            said = getattr(error, "strerror", None) or error
+            raise UserError(f"serve: {host}:{port}: {said}; name another port (PORT=8001) or --host") from None
 
 
 if __name__ == "__main__":

@@ -13,9 +13,10 @@ from steps.serve.metrics import Metrics
 from steps.serve.problems import problem
 from steps.serve.settings import Settings
 
-UNLIMITED = ("/health", "/metrics")  # probes must get through when nobody else does
+UNLIMITED = ("/health", "/health/live", "/metrics")  # probes must get through when nobody else does
 _CLIENTS = 10_000  # whose buckets are kept
 _BODY_S = 15.0  # so long may a client take to send a body
+_WITHOUT_BODY = ("GET", "HEAD")  # a body of theirs is not read
 _V6_NETWORK = 64  # bits that tell one subscriber from another
 
 
@@ -53,7 +54,7 @@ class Limits:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        limited = not scope["path"].startswith(UNLIMITED)
+        limited = scope["path"] not in UNLIMITED or scope["method"] not in _WITHOUT_BODY
         if limited and (wait := self.buckets.wait_s(client_of(scope))):
             await self._refuse(scope, receive, send, 429, "too many requests; wait, then go on", math.ceil(wait))
             return
@@ -72,7 +73,7 @@ class Limits:
         if length.isdigit() and int(length) > self.max_body:
             await self._refuse(scope, receive, send, 413, too_large)
             return
-        if scope["method"] in ("GET", "HEAD"):
+        if scope["method"] in _WITHOUT_BODY:
             await self.app(scope, receive, send)
             return
         parts, size = [], 0
@@ -111,6 +112,8 @@ def client_of(scope: Scope) -> str:
         address = ipaddress.ip_address(host)
     except ValueError:
         return str(host)
+    if address.version == 6 and (v4 := address.ipv4_mapped):  # as sockets for both versions tell it
+        return str(v4)
     if address.version == 6:
         return str(ipaddress.ip_network((address, _V6_NETWORK), strict=False))
     return str(address)

@@ -122,6 +122,11 @@ def _explained(bucket: str) -> Iterator[None]:
 
     try:
         yield
-    except (BotoCoreError, ClientError, Boto3Error) as error:
+    except (
+        BotoCoreError,
+        ClientError,
+        Boto3Error,
+        ValueError,
+    ) as error:  # ValueError: AWS_ENDPOINT_URL without http://
         said = " ".join(str(error).split())[:200]
         raise TransientError(f"search log: s3://{bucket}: {said}; check AWS_* and the bucket") from None

@@ -10,12 +10,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from steps.core.errors import UserError
+from steps.core.errors import TransientError, UserError
 from steps.core.files import cache_root, staged_folder
 from steps.core.tracking import client, reaching, tracking_uri
 from steps.serve.sources import THREADS
 from steps.serve.systems import Origin, Served, stamp
-from steps.serving.release import load_release
+from steps.serving.release import Release, load_release
 
 _PREFIX = "slimtower."  # of the tags that `make promote` sets
 _EVENT = f"{_PREFIX}event."  # of a registered model's audit trail
@@ -30,6 +30,7 @@ class RegistrySource:
         if not (name and at and alias):
             raise UserError(f"MODEL is {reference!r}; name a registered model's alias, such as slimtower@champion")
         self.name, self.alias = name, alias
+        self._anew: set[Path] = set()  # places in the cache that were filled a second time
 
     def poll(self) -> dict[str, Hashable]:
         """The version that the alias names."""
@@ -44,7 +45,7 @@ class RegistrySource:
             if (str(version.version), str(version.source)) != key:
                 raise UserError(f"models:/{self.name}@{self.alias} moved on while it was loaded")
             events = self._promotions(str(version.version))
-            folder = self._fetched(version)
+            release = self._opened(version)
         tags: dict[str, str] = dict(version.tags)
         last: dict[str, Any] = max(events, key=lambda event: str(event.get("at", "")), default={})
         origin = Origin(
@@ -57,7 +58,7 @@ class RegistrySource:
             promoted=str(last.get("at") or ""),
             promoted_by=str(last.get("by") or ""),
         )
-        return Served(name, load_release(folder, THREADS), origin, stamp(time.time()))
+        return Served(name, release, origin, stamp(time.time()))
 
     def default(self, names: list[str]) -> str:
         """The alias."""
@@ -81,12 +82,24 @@ class RegistrySource:
         events = [json.loads(value) for key, value in tags.items() if key.startswith(_EVENT)]
         return [event for event in events if event.get("version") == version]
 
-    def _fetched(self, version: Any) -> Path:
-        """The release of a version among its files in the cache."""
+    def _opened(self, version: Any) -> Release:
+        """A version's release; where it does not open, once from new files: a power failure may have cut the old."""
         identity = f"{tracking_uri()}\0{version.source}\0{version.creation_timestamp}"
         digest = hashlib.sha256(identity.encode("utf-8")).hexdigest()[:16]
-        place = cache_root() / "serve" / self.name
-        target = place / f"{version.version}-{digest}"
+        target = cache_root() / "serve" / self.name / f"{version.version}-{digest}"
+        try:
+            return load_release(self._fetched(version, target), THREADS)
+        except UserError as error:
+            if isinstance(error, TransientError) or target in self._anew:
+                raise
+        self._anew.add(target)
+        with _alone(target.parent):
+            shutil.rmtree(target, ignore_errors=True)
+        return load_release(self._fetched(version, target), THREADS)
+
+    def _fetched(self, version: Any, target: Path) -> Path:
+        """The release of a version among its files in the cache."""
+        place = target.parent
         with _alone(place):
             if not target.is_dir():
                 with staged_folder(target) as staging:

@@ -71,7 +71,7 @@ class Service:
         began = time.perf_counter()
         vectors = release.encode(texts)
         encoded = time.perf_counter()
-        hits = release.hits(chosen, vectors, k)
+        hits = release.answers(chosen, texts, vectors, k)
         return Found(name, served, chosen, 1e3 * (encoded - began), 1e3 * (time.perf_counter() - encoded), hits)
 
     def _baseline(self, serving: Serving, name: str, dataset: str, texts: list[str], k: int) -> Found:

@@ -41,6 +41,7 @@ class Watcher:
         self.current: Serving | None = None
         self.failures: dict[str, Failure] = {}
         self._keys: dict[str, Hashable] = {}
+        self._loaded: dict[str, Served] = {}  # what should serve, and does once it can be told which is the default
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="watcher", daemon=True)
 
@@ -71,16 +72,16 @@ class Watcher:
         for name in list(self.failures):
             if name not in {POLL, DEFAULT, *wanted, *self._keys}:
                 del self.failures[name]
-        old = self.current.students if self.current else {}
-        new = dict(old)
+        new = dict(self._loaded)
         for name, key in wanted.items():
             if self._keys.get(name) == key:
                 self.failures.pop(name, None)  # what did not load was taken back
             elif (served := self._load(name, key)) is not None:
                 new[name], self._keys[name] = served, key
-        for name in old.keys() - wanted.keys():
+        for name in self._loaded.keys() - wanted.keys():
             self._fail(name, "gone", f"{name}: is no longer there; what was loaded goes on serving")
-        if new and (new != old):
+        self._loaded = new
+        if new and (self.current is None or new != self.current.students):
             self._swap(new)
 
     def _poll(self) -> dict[str, Hashable] | None:
@@ -111,8 +112,8 @@ class Watcher:
         names = sorted(students)
         try:
             default = self.source.default(names)
-        except UserError as error:
-            self._fail(DEFAULT, "default", line(error))
+        except Exception as error:  # of a file that is being written, too
+            self._fail(DEFAULT, "default", _said(error))
             return
         self.failures.pop(DEFAULT, None)
         first = self.current is None

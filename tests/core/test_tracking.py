@@ -11,6 +11,7 @@ import yaml
 
 from pipeline import lineage
 from steps.core import tracking
+from steps.core.errors import UserError
 from steps.core.run_ids import open_parent, pipeline_run
 from steps.core.stage_run import stage_run
 
@@ -196,3 +197,21 @@ def test_a_failed_stage_is_marked_failed(project: Path) -> None:
     api = tracking.client()
     found = api.search_runs([tracking.experiment_id(api)], "tags.`slimtower.stage` = 'mine'")
     assert [run.info.status for run in found] == ["FAILED"]
+
+
+def test_an_experiment_that_was_deleted_is_told_before_anything_is_done(project: Path) -> None:
+    api = tracking.client()
+    api.delete_experiment(tracking.experiment_id(api))
+    told = r"'slimtower' was deleted there; restore it .*--experiment-id 1`"
+    with pytest.raises(UserError, match=told), stage_run("mine", {}):
+        raise AssertionError("not reached")
+
+
+def test_a_relative_path_of_a_sqlite_file_is_of_the_present_folder(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:///own.db")
+    with stage_run("mine", {}):
+        pass
+    assert tracking.tracking_uri() == f"sqlite:///{Path.cwd() / 'own.db'}"
+    assert Path("own.db").is_file()

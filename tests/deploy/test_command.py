@@ -1,17 +1,20 @@
 """What the commands choose, print and refuse."""
 
 import builtins
+import json
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 import yaml
 
 from steps.core.errors import TransientError, UserError
+from steps.deploy import engines
 from steps.deploy import run as commands
 from steps.deploy.belonging import EF, tune
 from steps.deploy.contents import Asked
-from steps.deploy.deployment import alias_of
+from steps.deploy.deployment import alias_of, deployed
 from steps.deploy.engines import opened
 from steps.deploy.params import DeployParams, registered_name
 from steps.serving.release import Hit
@@ -44,12 +47,74 @@ def test_an_engine_out_of_reach_may_be_tried_again_and_no_password_is_told() -> 
     assert "hush-hush" not in str(caught.value) and "run it again" in str(caught.value)
 
 
+def grpc_error(name: str) -> Exception:
+    """What pymilvus makes of an error of gRPC while it connects."""
+    import grpc
+    from pymilvus import MilvusException
+
+    class Failed(grpc.RpcError):
+        def code(self) -> grpc.StatusCode:
+            return grpc.StatusCode[name]
+
+    error = MilvusException(2, "Fail connecting to server on host:19530, illegal connection params")
+    error.__cause__ = Failed()
+    return error
+
+
+@pytest.mark.parametrize("refused", [True, False])
+def test_what_an_engine_refuses_is_not_tried_again(refused: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    psycopg, milvus = pytest.importorskip("psycopg"), pytest.importorskip("pymilvus").MilvusException
+    unexpected = pytest.importorskip("qdrant_client.http.exceptions").UnexpectedResponse
+    monkeypatch.setattr(engines, "_engine", lambda to: (lambda uri: Mock(), to))
+    cases = {
+        True: [
+            psycopg.OperationalError('connection failed: FATAL:  password authentication failed for user "me"'),
+            psycopg.OperationalError('connection failed: FATAL:  database "none" does not exist'),
+            psycopg.errors.InsufficientPrivilege('permission denied to create extension "vector"'),
+            unexpected(401, "Unauthorized", b"", None),
+            unexpected(400, "Bad Request", b"", None),
+            milvus(1100, "vector dimension mismatch"),
+            grpc_error("UNAUTHENTICATED"),
+        ],
+        False: [
+            psycopg.OperationalError("server closed the connection unexpectedly"),
+            psycopg.errors.AdminShutdown("terminating connection due to administrator command"),
+            psycopg.errors.UniqueViolation("of two that create a table at once"),
+            unexpected(503, "Service Unavailable", b"", None),
+            unexpected(429, "Too Many Requests", b"", None),
+            milvus(101, "collection not loaded", retriable=True),
+            grpc_error("UNAVAILABLE"),
+        ],
+    }
+    for error in cases[refused]:
+        with pytest.raises(UserError) as caught, engines.opened("postgresql://host/db"):
+            raise error
+        assert isinstance(caught.value, TransientError) is not refused, error
+
+
 def test_aliases_are_names_that_every_engine_takes() -> None:
     assert alias_of("slimtower", "api-docs.v2") == "slimtower_api_docs_v2"
     longer = [alias_of("slimtower", "x" * 60 + last) for last in "ab"]
     assert longer[0] != longer[1] and {len(alias) for alias in longer} == {48}
     with pytest.raises(UserError, match="would both be called slimtower_a_b"):
         commands._aliases("slimtower", ["a-b", "a.b"])
+
+
+def test_a_rollback_of_all_leaves_alone_what_another_registered_model_has_there() -> None:
+    record = {"release": "", "manifest": "", "index": "", "teacher": {}, "documents": 1, "m": 4, "ef": 16}
+    record |= {"student": "2l", "recall": 1.0, "previous": None}
+    notes = {
+        f"{alias}_{'0' * 12}": json.dumps(record | dataset)
+        for alias, dataset in {
+            "docs_api": {"dataset": "api"},
+            "docs_beta_api": {"dataset": "api"},  # of the model docs-beta
+            "docs_beta_faq": {"dataset": "beta-faq"},
+            "docs_old": {},
+        }.items()
+    }
+    engine = Mock(note=notes.__getitem__, target=lambda alias: f"{alias}_{'0' * 12}")
+    engine.names = lambda prefix: [name for name in notes if name.startswith(prefix)]
+    assert deployed(engine, "docs") == ["docs_api", "docs_beta_faq", "docs_old"]
 
 
 def test_params_of_the_tracked_file_hold_and_links_rise() -> None:

@@ -21,7 +21,7 @@ from steps.deploy import run as commands
 from steps.deploy.belonging import check_encoder
 from steps.deploy.champion import read_champion
 from steps.deploy.contents import asked, recall
-from steps.deploy.deployment import deployed, roll_back
+from steps.deploy.deployment import roll_back
 from steps.deploy.engine import Engine, Graph, Rows, read_record
 from steps.deploy.engines import opened
 from steps.serving.release import load_release
@@ -50,7 +50,6 @@ def test_a_release_is_searched_as_well_through_an_engine(released: Path, to: str
         assert [(hit.id, hit.title) for hit in hits] == [(hit.id, hit.title) for hit in exact]
         assert [hit.score for hit in hits] == pytest.approx([hit.score for hit in exact], abs=1e-4)
         assert put(engine, folder, ONE)[1].filled == 0
-        assert deployed(engine, "li") == ["live"]
 
 
 class Searcher(threading.Thread):
@@ -273,10 +272,16 @@ def test_the_champion_is_deployed_and_a_disagreement_is_told(
     assert "retriever_two finds 100.00% of the exact top 10 with m 4 and ef 16" in said
     assert "MLflow has no champion of retriever to agree with" in said
 
+    with pytest.raises(UserError, match=r"champion is none, .* nothing was deployed"):
+        commands.run(root, to, "retriever", "", [], PARAMS, champion_alone=True)
     register("retriever", "2l", root / "models/release/2l")
-    commands.run(root, to, "retriever", "", [], PARAMS)
+    commands.run(root, to, "retriever", "", [], PARAMS, champion_alone=True)
     said = capsys.readouterr().out
     assert "answers for 2l" in said and "0 put in now, was static" in said and "they agree" in said
+    (root / "models/release/2l").rename(root / "elsewhere")
+    with pytest.raises(UserError, match=r"version 1 \(2l\), whose release is not in models/release"):
+        commands.run(root, to, "retriever", "", [], PARAMS, champion_alone=True)
+    (root / "elsewhere").rename(root / "models/release/2l")
     commands.run_rollback(root, to, "retriever", ["one"])
     said = capsys.readouterr().out
     assert "answers for static" in said and "version 1 (2l), another release than this static: they DISAGREE" in said

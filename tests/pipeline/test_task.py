@@ -62,7 +62,11 @@ def test_promotion_reads_what_a_run_published(project: Project) -> None:
     assert project.task("first", "promote")[0] == 0
     assert project.task("latest", "rollback")[0] == 0
     assert project.task("latest", "deploy", SLIMTOWER_DEPLOY_TO="x.db")[0] == 0
-    assert project.ran() == ["promote-data/ingest/text", "promote---rollback", "deploy---to-x.db-data/ingest/text"]
+    assert project.ran() == [
+        "promote-data/ingest/text",
+        "promote---rollback",
+        "deploy---to-x.db---champion-data/ingest/text",
+    ]
     code, said = project.task("first", "promote", MISBEHAVE="refuse")
     assert code == 3 and "slimtower: refused" in said
 

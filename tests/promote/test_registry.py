@@ -9,7 +9,7 @@ from mlflow.protos.databricks_pb2 import UNAUTHENTICATED
 
 from steps.core.errors import TransientError, UserError
 from steps.core.tracking import reaching
-from steps.promote.lock import lock_store
+from steps.promote.lock import lock_place, lock_store
 from steps.promote.lock_store import FolderLockStore, S3LockStore
 from steps.promote.registry import Registry
 
@@ -117,3 +117,15 @@ def test_a_server_that_hides_its_artefacts_needs_to_be_told_where_to_lock(monkey
     store = lock_store(registry)
     assert isinstance(store, FolderLockStore)
     assert store.folder == tmp_path
+
+
+@pytest.mark.parametrize("given", ["locks", "gs://bucket/locks"])
+def test_a_lock_that_is_another_one_in_each_folder_is_refused(monkeypatch, given) -> None:
+    for uri in ("http://server", "sqlite:////tmp/mlflow.db"):
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+        monkeypatch.setenv("SLIMTOWER_LOCK", given)
+        registry = Registry("retriever")
+        registry.api = Api("s3://bucket/mlflow/7")
+        for place in (lock_store, lock_place):
+            with pytest.raises(UserError, match="absolute path of a shared folder"):
+                place(registry)

@@ -68,6 +68,15 @@ def test_a_query_gets_what_its_release_finds_and_the_name_of_that_release(
     )
 
 
+def test_a_release_that_fuses_answers_with_its_fused_hits(hybrid: Path) -> None:
+    release = load_release(hybrid / "models/release/static")
+    client, _ = open_client(release.folder)
+    with client:
+        answer = client.post("/search", json={"query": [QUERY, "string window 44"], "k": 7, "dataset": "two"}).json()
+    found = [[hit["id"] for hit in result["hits"]] for result in answer["results"]]
+    assert found == [[hit.id for hit in hits] for hits in release.query_all([QUERY, "string window 44"], 7, "two")]
+
+
 @pytest.mark.parametrize(
     ("body", "status", "said"),
     [

@@ -31,6 +31,7 @@ def test_clients_of_one_ipv6_network_are_one() -> None:
     found = [client_of({"client": (host, 1)}) for host in hosts]
     assert found[0] == found[1]
     assert len(set(found)) == 5
+    assert [client_of({"client": (host, 1)}) for host in ("::ffff:10.0.0.1", "::ffff:10.0.0.2")] == found[3:5]
 
 
 def scope(path: str = "/search", method: str = "POST") -> dict[str, Any]:
@@ -63,6 +64,8 @@ def test_requests_above_what_a_process_takes_at_once_are_told_to_come_again() ->
         await asyncio.sleep(0)
         status, headers = await ask(limits, scope())
         assert (status, headers[b"retry-after"]) == (503, b"1")
+        for asked in (scope("/health"), scope("/healthy", "GET")):  # no probe has a body, or a path of its own
+            assert (await ask(limits, asked))[0] == 503
         probe = asyncio.create_task(ask(limits, scope("/health", "GET")))
         await asyncio.sleep(0)
         release.set()

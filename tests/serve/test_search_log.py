@@ -179,6 +179,15 @@ def test_the_log_lies_on_s3_as_in_a_folder(released: Path) -> None:
 
 
 @pytest.mark.medium
+def test_an_endpoint_without_a_scheme_is_told_and_ends_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "minio:9000")
+    log = open_log(log_store("s3://logs/site"), Clock())
+    note(log, "sum", ["one/1"])
+    log.flush()
+    with pytest.raises(UserError, match="Invalid endpoint: minio:9000; check AWS_"):
+        log.tidy()
+
+
 def test_what_the_service_logged_is_ingested_as_it_is(released: Path, tmp_path: Path) -> None:
     root = tmp_path / "log"
     client, _ = open_client(released / "models/release", log=str(root))

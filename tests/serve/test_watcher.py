@@ -1,8 +1,10 @@
 """What the service serves while releases come, go and break."""
 
+import contextlib
 import shutil
 from collections.abc import Hashable
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from serve_fakes import ToldSource, open_client
@@ -10,6 +12,7 @@ from serve_fakes import ToldSource, open_client
 from steps.core.errors import TransientError, UserError
 from steps.serve import sources
 from steps.serve.metrics import Metrics
+from steps.serve.registry import RegistrySource
 from steps.serve.sources import FolderSource, project_of
 from steps.serve.systems import Served
 from steps.serve.watcher import DEFAULT, POLL, Watcher
@@ -129,6 +132,27 @@ def test_a_release_that_does_not_load_at_the_start_is_tried_again_before_request
     assert students(watched) == {"a": "static"} and not watched.failures and len(tries) == 2
 
 
+def test_files_in_the_cache_that_a_power_failure_cut_are_fetched_again_once(
+    releases: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLIMTOWER_CACHE", str(tmp_path / "cache"))
+    fetched: list[Path] = []
+
+    def download(uri: str, into: Path) -> None:
+        fetched.append(into)
+        shutil.copytree(releases / "static", into, dirs_exist_ok=True)
+
+    monkeypatch.setattr("steps.serve.registry._download", download)
+    source, version = RegistrySource("retriever@champion"), Mock(version="1", source="s3", creation_timestamp=0)
+    source._opened(version)
+    for tries in (2, 2):  # a release that never opens is not fetched for ever
+        (serving,) = (tmp_path / "cache/serve/retriever").glob("1-*/serving")
+        (serving / "tokenizer.json").write_text("")
+        with contextlib.suppress(UserError):
+            assert source._opened(version).manifest.student == "static"
+        assert len(fetched) == tries
+
+
 def test_nothing_answers_before_the_first_release_is_there(released: Path, tmp_path: Path) -> None:
     client, service = open_client(tmp_path / "models/release")
     with client:
@@ -152,6 +176,19 @@ def test_the_default_is_the_named_one_else_the_evaluations_choice_else_the_first
     with pytest.raises(UserError, match="'9l' is not among the releases; choose one of 2l, static"):
         FolderSource(releases, "9l").default(["2l", "static"])
     assert set(watcher(FolderSource(releases, "9l")).failures) == {DEFAULT}
+
+
+def test_a_release_that_waited_for_the_default_is_served_as_soon_as_that_is_told_again(releases: Path) -> None:
+    source = ToldSource({"a": releases / "2l"})
+    watched = watcher(source)
+    told, source.folders = source.default, {"a": releases / "static"}
+    for error in (UserError("metrics.json: not JSON"), AttributeError("of a half-written file")):
+        source.default = Mock(side_effect=error)  # type: ignore[method-assign]
+        watched.look()
+        assert (students(watched), set(watched.failures)) == ({"a": "2l"}, {DEFAULT})
+    source.default = told  # type: ignore[method-assign]
+    watched.look()
+    assert (students(watched), watched.failures) == ({"a": "static"}, {})
 
 
 def test_the_project_is_found_from_a_release_or_all_of_them(tmp_path: Path) -> None:
