@@ -17,6 +17,7 @@ from steps.core.code import code_digest
 from steps.core.errors import UserError
 from steps.core.files import cache_root
 from steps.core.precision import resolve_precision
+from steps.core.towers import positions_of
 from steps.training.library_trainer import (
     Knobs,
     LossLog,
@@ -135,7 +136,7 @@ def training_facts(choice: ListChoice, params: RankerKnobs) -> dict[str, Any]:
 
 def check_length(ranker: CrossEncoder, params: RankerKnobs, section: str = "rank.ranker") -> None:
     """UserError when the base's positions end before `max_length`."""
-    positions = getattr(getattr(ranker.model, "config", None), "max_position_embeddings", None)
+    positions = positions_of(ranker.model)
     if positions is not None and params.max_length > positions:
         raise UserError(
             f"{section}: max_length is {params.max_length}, but {params.base} has {positions} positions; set it to"
