@@ -155,7 +155,7 @@ def checkpoint_folder(
     key.update(f"{code_digest(__name__, *code)} {torch.__version__}".encode())
     key.update(json.dumps({**knobs, "computes_in": resolve_precision(knobs["precision"])}, sort_keys=True).encode())
     for name, tensor in sorted(ranker.state_dict().items()):
-        key.update(name.encode() + tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+        key.update(name.encode() + tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
     for each in choice.chosen:
         key.update(repr(astuple(each)).encode())
     return cache_root() / stage / key.hexdigest()[:32]
