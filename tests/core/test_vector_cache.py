@@ -39,7 +39,7 @@ def test_what_is_not_finite_is_never_kept(tmp_path: Path, dtype: str, value: flo
     cache = VectorCache(tmp_path / "cache", dtype)
     broken = Embeddings(np.array([[1.0, 2.0], [1.0, value]], dtype=np.float32), np.ones(2, dtype=np.float32))
     with pytest.raises(
-        UserError, match=rf"1 of 2 vectors are not finite, as {dtype} or at all; set .* precision: fp32"
+        UserError, match=rf"1 of 2 vectors are not finite, as {dtype} or at all; set .*: fp32"
     ):
         cache.fill(TEXTS[:2], lambda _: broken, 7, "test")
     assert not (tmp_path / "cache").exists()
