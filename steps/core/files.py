@@ -1,13 +1,16 @@
 """Files that appear whole or not at all, and their digests."""
 
+import errno
+import fcntl
 import glob
 import hashlib
 import json
 import os
+import secrets
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,34 +29,75 @@ def cache_root() -> Path:
 def staged_folder(target: Path) -> Iterator[Path]:
     """Yield a fresh folder beside `target`; rename it onto `target` when the block succeeds.
 
-    What a killed run left of the same target is removed first. UserError for the working folder and those above it.
+    What a killed run left of the same target is removed first; what another process is writing stays, and the last one
+    to end is kept. UserError for the working folder and those above it.
     """
     if Path.cwd().is_relative_to(target.resolve()):
         raise UserError(f"{target}: is the working folder or holds it, so it is not replaced; name a folder below")
     target.parent.mkdir(parents=True, exist_ok=True)
     prefix = f".staging.{target.name}."  # .dvcignore keeps these out of folders that stages depend on
     for stale in target.parent.glob(f"{glob.escape(prefix)}*"):
-        shutil.rmtree(stale, ignore_errors=True)
-    staging = Path(tempfile.mkdtemp(prefix=prefix, dir=target.parent))
-    staging.chmod(0o755)  # mkdtemp makes it private; outputs are read by other users and containers
+        _remove_unless_held(stale)
+    with ExitStack() as held:
+        staging = _held_folder(target.parent, prefix, held)
+        staging.chmod(0o755)  # mkdtemp makes it private; outputs are read by other users and containers
+        try:
+            yield staging
+            while not _replaces(staging, target):
+                # moved aside first: a folder that is being removed must never be taken for a whole one
+                old = _held_folder(target.parent, prefix, held)
+                with suppress(FileNotFoundError):  # another process was faster
+                    target.rename(old / "old")
+                done = _replaces(staging, target)
+                shutil.rmtree(old, ignore_errors=True)
+                if done:
+                    break
+        finally:
+            shutil.rmtree(staging, ignore_errors=True)
+
+
+def _replaces(staging: Path, target: Path) -> bool:
+    """Rename onto a target that is not there; tells whether it was not."""
+    if target.exists():
+        return False
     try:
-        yield staging
-        if target.exists():  # moved aside first: a folder that is being removed must never be taken for a whole one
-            old = Path(tempfile.mkdtemp(prefix=prefix, dir=target.parent))
-            target.rename(old / "old")
-            staging.rename(target)
-            shutil.rmtree(old, ignore_errors=True)
-        else:
-            staging.rename(target)
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
+        staging.rename(target)
+    except OSError as error:
+        if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+            return False
+        raise
+    return True
+
+
+def _held_folder(parent: Path, prefix: str, held: ExitStack) -> Path:
+    """A new folder, locked until `held` closes or the process ends, where the file system has such locks."""
+    folder = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
+    handle = os.open(folder, os.O_RDONLY)
+    held.callback(os.close, handle)
+    with suppress(OSError):
+        fcntl.flock(handle, fcntl.LOCK_SH)
+    return folder
+
+
+def _remove_unless_held(folder: Path) -> None:
+    """Remove a folder unless a process that runs holds it."""
+    with suppress(FileNotFoundError), ExitStack() as stack:
+        handle = os.open(folder, os.O_RDONLY)
+        stack.callback(os.close, handle)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return
+        except OSError:  # a file system without such locks
+            pass
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager
 def staged_file(target: Path) -> Iterator[Path]:
     """Yield a path beside `target`; rename it onto `target` when the block succeeds."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    staging = target.with_name(f".staging.{target.name}.{os.getpid()}")
+    staging = target.with_name(f".staging.{target.name}.{os.getpid()}.{secrets.token_hex(4)}")  # pids of two containers
     try:
         yield staging
         staging.replace(target)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -89,6 +90,19 @@ def _made_of(modules: Iterable[nn.Module], tower: SentenceTransformer, truncate_
         similarity_fn_name=tower.similarity_fn_name,
         truncate_dim=truncate_dim,
     )
+
+
+def positions_of(network: Any) -> int | None:
+    """Tokens of the longest text that a network has positions for; None where it knows no such limit.
+
+    RoBERTa, XLM-R and MPNet count positions from behind that of padding.
+    """
+    limit: int | None = getattr(getattr(network, "config", None), "max_position_embeddings", None)
+    if limit is None:
+        return None
+    tables = (module for name, module in network.named_modules() if name.endswith("position_embeddings"))
+    padding = getattr(next(tables, None), "padding_idx", None)
+    return limit if padding is None else limit - padding - 1
 
 
 def trains_with_plain_attention(precision: Precision, longest: int) -> bool:

@@ -13,6 +13,7 @@ from typing import Protocol
 
 import numpy as np
 
+from steps.core.errors import UserError
 from steps.core.files import staged_folder
 from steps.core.progress import progress
 
@@ -82,12 +83,19 @@ class VectorCache:
                 yield order[start : start + shard_texts]
 
     def add(self, keys: list[bytes], embedded: Embeddings) -> None:
-        """Keep the vectors of texts, given by their `text_key`, as one shard."""
+        """Keep the vectors of texts, given by their `text_key`, as one shard; UserError where one is not finite."""
+        with np.errstate(over="ignore"):
+            vectors = embedded.vectors.astype(self.dtype)
+        if broken := int((~np.isfinite(vectors)).any(axis=1).sum()):
+            raise UserError(
+                f"{broken} of {len(keys)} vectors are not finite, as {self.dtype} or at all; set the stage's precision:"
+                " fp32, or give a teacher that normalises"
+            )
         digests = np.stack([np.frombuffer(key, dtype=np.uint8) for key in keys])
         target = self.folder / f"shard-{sha256(digests.tobytes()).hexdigest()[:16]}"
         with staged_folder(target) as staging:
             np.save(staging / "keys.npy", digests)
-            np.save(staging / "vectors.npy", embedded.vectors.astype(self.dtype))
+            np.save(staging / "vectors.npy", vectors)
             np.save(staging / "lengths.npy", embedded.lengths.astype(np.float32))
         self._enter(target)
 

@@ -13,6 +13,7 @@ from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 from steps.core.endpoint import Endpoint
 from steps.core.errors import UserError
 from steps.core.tables import FILLER, Part
+from steps.core.towers import positions_of
 from steps.distill.losses.base import Need
 from steps.distill.params import DOCUMENT_PARTS, Fresh, Layers, Phase, StudentParams
 from steps.distill.students import Student
@@ -74,12 +75,7 @@ def check_student(student: Student, tokens: Tokens, dim: int, matryoshka: Sequen
 def check_document_tokens(student: Student, tokens: Tokens) -> None:
     """UserError when a symmetric student cannot read the documents' tokens."""
     network: Any = student.tower[0].auto_model
-    limit = getattr(network.config, "max_position_embeddings", None)
-    positions = getattr(getattr(network, "embeddings", None), "position_embeddings", None)
-    first = getattr(positions, "padding_idx", None)
-    if limit is not None and first is not None:
-        limit -= first + 1  # RoBERTa counts positions from there
-    check_tokens(student, tokens, limit, "distill.student: max_document_length")
+    check_tokens(student, tokens, positions_of(network), "distill.student: max_document_length")
 
 
 def check_tokens(student: Student, tokens: Tokens, limit: int | None, knob: str) -> None:

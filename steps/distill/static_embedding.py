@@ -64,7 +64,8 @@ class StaticStudent:
         self.tower, self.pieces = tower, pieces
         self.unnormalised = Unnormalised(tower)
         self._table: Any = tower[0]  # learned weights lie in it, so that checkpoints hold them
-        self._table.register_parameter("weights", nn.Parameter(torch.ones(len(pieces))) if learned_weights else None)
+        ones = torch.ones(len(pieces), device=self.token_rows().device)
+        self._table.register_parameter("weights", nn.Parameter(ones) if learned_weights else None)
 
     def read(self, texts: list[str], max_length: int) -> Tokens:
         """The texts' tokens, cut to `max_length`, each replaced by its pieces."""

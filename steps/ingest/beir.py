@@ -107,8 +107,8 @@ def _read_documents(name: str, path: Path, rejects: Rejects) -> dict[str, Docume
         try:
             row = json_object(raw)
             original = id_field(row, "_id")
-            content = text_field(row, "text")
             title = text_field(row, "title", optional=True)
+            content = text_field(row, "text", optional=bool(title))  # a product may have a title alone
             metadata = row.get("metadata")
             topic = text_field(metadata, "topic", optional=True) if isinstance(metadata, dict) else ""
             if not title and not content:

@@ -26,8 +26,9 @@ def read_corpus(
         for row in read_rows(file.path, wanted=wanted, optional=optional, source=source, rejects=rejects):
             try:
                 original = one_word(as_id(row.values.get(columns.doc_id)))
-                content = as_text(row.values.get(columns.content))
                 title, topic = (as_text(row.values.get(theirs) or "") for theirs in (columns.title, columns.topic))
+                given = row.values.get(columns.content)
+                content = as_text("" if given is None and title else given)  # a product may have a title alone
                 if not title and not content:
                     raise Defect("empty_text")
                 if original in documents:

@@ -23,6 +23,7 @@ _DOCUMENTS = pa.schema(
     [("doc", pa.int64()), ("doc_id", pa.string()), ("text_key", pa.int64())] + [(name, pa.int32()) for name in SKETCH]
 )
 _SHINGLE = 3  # words
+_TELLS_APART = 7  # words of content from which on it is compared without its title
 _MULTIPLIERS = np.array([key(f"multiplier {number}") | 1 for number in range(len(SKETCH))], dtype=np.uint64)
 
 
@@ -33,10 +34,10 @@ def keyed_queries(engine: Engine, queries: ir.Table) -> ir.Table:
 
 
 def keyed_documents(engine: Engine, corpus: ir.Table) -> ir.Table:
-    """(doc, doc_id, text_key, sketch_0...): equal text keys mean equal folded content, equal minima similar content.
+    """(doc, doc_id, text_key, sketch_0...): equal text keys mean equal folded texts, equal minima similar ones.
 
-    A document without content goes by its title; titles are left out otherwise, because copies of one text often
-    differ in title alone.
+    Titles are left out, because copies of one text often differ in title alone. Content of few words, as products
+    have, tells nothing apart without its title: "in stock", "running shoes".
     """
     chosen = corpus.select("doc_id", "title", "content")
     return _distinct(engine, engine.map_batches(chosen, _key_documents, _DOCUMENTS, "documents"), "doc", "doc_id")
@@ -87,10 +88,15 @@ def _key_queries(batch: pa.RecordBatch) -> pa.Table:
 
 def _key_documents(batch: pa.RecordBatch) -> pa.Table:
     ids, titles, contents = (batch.column(name).to_pylist() for name in ("doc_id", "title", "content"))
-    texts = [fold(content) or fold(title) for title, content in zip(titles, contents, strict=True)]
+    texts = [_told_apart(fold(content), title) for title, content in zip(titles, contents, strict=True)]
     keys = [pa.array(map(key, column), pa.int64()) for column in (ids, texts)]
     minima = [pa.array(column) for column in sketches(texts).T]
     return pa.table([keys[0], batch.column("doc_id"), keys[1], *minima], schema=_DOCUMENTS)
+
+
+def _told_apart(content: str, title: str) -> str:
+    """The folded text by which documents are compared."""
+    return content if len(content.split()) >= _TELLS_APART else fold(f"{title} {content}")
 
 
 def _distinct(engine: Engine, table: ir.Table, name: str, what: str) -> ir.Table:

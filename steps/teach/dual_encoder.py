@@ -16,7 +16,7 @@ from steps.core.files import staged_folder, write_json
 from steps.core.fingerprints import fingerprint
 from steps.core.judged import read_judged_sets
 from steps.core.tables import ROLES, read_table, table_path
-from steps.core.towers import load_tower, route
+from steps.core.towers import load_tower, positions_of, route
 from steps.core.tracking import Run
 from steps.teach.contrastive_training import train_tower
 from steps.teach.dev_comparison import compare, dev_tasks, ndcg_per_query
@@ -147,8 +147,7 @@ def nothing_to_mine(ingest: Path, mine: Path) -> bool:
 def limit_length(tower: SentenceTransformer, params: "Contrastive") -> None:
     """Let the tower read `max_document_length` tokens; UserError when its positions end before that."""
     for role in ROLES:
-        network = getattr(route(tower, role)[0], "auto_model", None)
-        positions = getattr(getattr(network, "config", None), "max_position_embeddings", None)
+        positions = positions_of(getattr(route(tower, role)[0], "auto_model", None))
         if positions is not None and params.max_document_length > positions:
             raise UserError(
                 f"teach.teacher: max_document_length is {params.max_document_length}, but {params.base} has"

@@ -22,7 +22,7 @@ from steps.core.fingerprints import fingerprint
 from steps.core.judged import read_judged_sets
 from steps.core.progress import progress
 from steps.core.tables import read_table
-from steps.core.towers import device, load_tower
+from steps.core.towers import device, load_tower, positions_of
 from steps.core.tracking import Run
 from steps.retrieval.late_interaction import PIECE, load_late_interaction, max_similarities, token_vectors
 from steps.teach.dev_comparison import DevTask, compare, dev_tasks, ndcg_of_scores
@@ -91,7 +91,7 @@ def late_interaction_model(params: "LateInteraction") -> MultiVectorEncoder:
             f" {dim}"
         )
     first: Any = model[0]
-    positions = getattr(first.auto_model.config, "max_position_embeddings", None)
+    positions = positions_of(first.auto_model)
     for knob in ("max_query_length", "max_document_length"):
         if positions is not None and getattr(params, knob) > positions:
             raise UserError(

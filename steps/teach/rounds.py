@@ -119,7 +119,7 @@ def checkpoint_folder(
     if is_sharded():  # its checkpoints are of another kind
         key.update(b"sharded")
     for name, tensor in sorted(tower.state_dict().items()):
-        key.update(name.encode() + tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+        key.update(name.encode() + tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
     for triplet in triplets:
         key.update("\x1f".join(astuple(triplet)).encode())
     return cache_root() / "teach" / key.hexdigest()[:32]

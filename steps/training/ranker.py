@@ -17,6 +17,7 @@ from steps.core.code import code_digest
 from steps.core.errors import UserError
 from steps.core.files import cache_root
 from steps.core.precision import resolve_precision
+from steps.core.towers import positions_of
 from steps.training.library_trainer import (
     Knobs,
     LossLog,
@@ -135,7 +136,7 @@ def training_facts(choice: ListChoice, params: RankerKnobs) -> dict[str, Any]:
 
 def check_length(ranker: CrossEncoder, params: RankerKnobs, section: str = "rank.ranker") -> None:
     """UserError when the base's positions end before `max_length`."""
-    positions = getattr(getattr(ranker.model, "config", None), "max_position_embeddings", None)
+    positions = positions_of(ranker.model)
     if positions is not None and params.max_length > positions:
         raise UserError(
             f"{section}: max_length is {params.max_length}, but {params.base} has {positions} positions; set it to"
@@ -154,7 +155,7 @@ def checkpoint_folder(
     key.update(f"{code_digest(__name__, *code)} {torch.__version__}".encode())
     key.update(json.dumps({**knobs, "computes_in": resolve_precision(knobs["precision"])}, sort_keys=True).encode())
     for name, tensor in sorted(ranker.state_dict().items()):
-        key.update(name.encode() + tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+        key.update(name.encode() + tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
     for each in choice.chosen:
         key.update(repr(astuple(each)).encode())
     return cache_root() / stage / key.hexdigest()[:32]

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from steps.core.errors import UserError
-from steps.core.files import read_json, staged_folder, write_json
+from steps.core.files import read_json, staged_file, staged_folder, write_json
 
 
 def test_a_failed_block_leaves_the_old_folder_and_no_litter(tmp_path: Path) -> None:
@@ -62,6 +62,20 @@ def test_the_working_folder_and_those_above_it_are_never_replaced(
             raise AssertionError("nothing may be staged")
     assert (here / "kept").read_text() == "kept"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "project"]
+
+
+def test_two_writers_of_one_target_do_not_remove_each_others_work(tmp_path: Path) -> None:
+    target = tmp_path / "shard"
+    with staged_folder(target) as first:
+        (first / "a").write_text("first")
+        with staged_folder(target) as second:  # as another process does that makes the same shard of a cache
+            (second / "a").write_text("second")
+        (first / "b").write_text("first")
+    assert [(path.name, path.read_text()) for path in sorted(target.iterdir())] == [("a", "first"), ("b", "first")]
+    with staged_file(tmp_path / "file") as one, staged_file(tmp_path / "file") as other:  # of equal pids
+        one.write_text("one")
+        other.write_text("other")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "shard"]
 
 
 def test_only_what_was_left_of_the_same_target_is_removed(tmp_path: Path) -> None:

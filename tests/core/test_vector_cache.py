@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from steps.core.errors import UserError
 from steps.core.vector_store import WINDOW_SHARDS, Embeddings, VectorCache, text_key
 
 TEXTS = [f"text {number}" for number in range(50)]
@@ -31,6 +32,17 @@ def test_written_vectors_are_in_the_order_asked_for(tmp_path: Path) -> None:
     cache.write(asked, tmp_path / "out.npy", 3, tmp_path / "lengths.npy")
     np.testing.assert_array_equal(np.load(tmp_path / "out.npy"), vectors(asked))
     np.testing.assert_array_equal(np.load(tmp_path / "lengths.npy"), np.array([1.5, 24.5, 1.5], dtype=np.float32))
+
+
+@pytest.mark.parametrize(("dtype", "value"), [("float32", np.nan), ("float16", 70_000.0)])
+def test_what_is_not_finite_is_never_kept(tmp_path: Path, dtype: str, value: float) -> None:
+    cache = VectorCache(tmp_path / "cache", dtype)
+    broken = Embeddings(np.array([[1.0, 2.0], [1.0, value]], dtype=np.float32), np.ones(2, dtype=np.float32))
+    with pytest.raises(
+        UserError, match=rf"1 of 2 vectors are not finite, as {dtype} or at all; set .*: fp32"
+    ):
+        cache.fill(TEXTS[:2], lambda _: broken, 7, "test")
+    assert not (tmp_path / "cache").exists()
 
 
 def test_more_shards_than_files_may_be_open_are_read(tmp_path: Path) -> None:

@@ -112,7 +112,9 @@ def test_texts_longer_than_a_student_reads_are_refused() -> None:
 def test_documents_longer_than_a_student_has_positions_are_refused() -> None:
     made = student(5, 3)
     network = SimpleNamespace(
-        get_input_embeddings=lambda: made.tower[0].embedding, config=SimpleNamespace(max_position_embeddings=2)
+        get_input_embeddings=lambda: made.tower[0].embedding,
+        config=SimpleNamespace(max_position_embeddings=2),
+        named_modules=tuple,
     )
     reader = SimpleNamespace(tower=[SimpleNamespace(auto_model=network)])
     check_document_tokens(reader, Tokens(np.array([0, 4]), np.array([0, 2])))  # type: ignore[arg-type]

@@ -14,7 +14,7 @@ from steps.core.errors import UserError
 from steps.core.towers import load_tower
 from steps.distill.params import StaticEncoder, StudentParams
 from steps.distill.phases import trainings
-from steps.distill.static_embedding import Pieces, StaticStudent, check_token_rows, static_embedding
+from steps.distill.static_embedding import Pieces, StaticStudent, check_token_rows, static_embedding, table_tower
 from steps.distill.tokens import Tokens
 from steps.serving.query_encoder import load_query_encoder
 
@@ -45,6 +45,13 @@ def table(embedded: Path, normalise: bool, **changes: object) -> StaticStudent:
 def embeddings_of(made: StaticStudent) -> np.ndarray:
     with torch.inference_mode():
         return made.normalised(made.embed(made.read(TEXTS, 32), np.arange(len(TEXTS)))).numpy()
+
+
+def test_learned_weights_lie_where_the_table_does(tiny_tower: Path) -> None:
+    teacher = load_tower(tiny_tower)
+    tower = table_tower(teacher, teacher.tokenizer, np.zeros((30522, 32), dtype=np.float32)).to("meta")  # as on a GPU
+    StaticStudent(tower, Pieces(np.arange(30522), np.arange(30523)), learned_weights=True)
+    assert {weight.device.type for weight in tower.parameters()} == {"meta"}
 
 
 @pytest.mark.parametrize("weights", ["idf", "uniform", "learned"])

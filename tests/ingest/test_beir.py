@@ -101,6 +101,8 @@ def test_bad_documents_are_rejected_with_reason_and_line(beir: Maker) -> None:
         b'{"_id": "x5", "text": "half a pair: \\ud800"}',  # 39
         b"",  # a blank line is no row
         {"_id": 77, "text": "a number as id"},  # 41, usable
+        {"_id": "x6", "title": "a product"},  # usable
+        {"_id": "x7", "title": "another", "text": None},
     ]
     data, rejects = read(beir({"corpus.jsonl": None, "corpus.jsonl.gz": lines(*good, *bad)}))
     assert reasons(rejects, "toy/corpus.jsonl.gz") == [
@@ -114,7 +116,7 @@ def test_bad_documents_are_rejected_with_reason_and_line(beir: Maker) -> None:
         (38, "bad_id"),
         (39, "invalid_utf8"),
     ]
-    assert len(data.documents) == 31
+    assert [row.content for row in data.documents[30:]] == ["a number as id", "", ""]
     assert data.documents[3] == ("toy/d3", "toy", "", "sky", "text 3")  # the first of a duplicate stays
 
 

@@ -114,6 +114,18 @@ def test_a_parquet_row_is_rejected_by_its_number_and_the_ratio_is_per_file(tmp_p
         ingest(tmp_path, params(source, max_reject_ratio=0.2))
 
 
+def test_a_product_may_have_a_title_alone(tmp_path: Path) -> None:
+    source = click_log(tmp_path, BASIC)
+    products: list[dict[str, Any]] = [
+        {"doc_id": f"d{number}", "title": f"Schuh {number}", "content": None} for number in range(5)
+    ]
+    products.append({"doc_id": "d5", "title": None, "content": "Hut"})
+    source["corpus"] = str(write_rows(tmp_path / "corpus.parquet", products))
+    out = ingest(tmp_path, params(source))
+    assert rows_of(out, "corpus", "title", "content") == [*((f"Schuh {n}", "") for n in range(5)), ("", "Hut")]
+    assert reasons(out) == []
+
+
 def test_csv_rows_are_named_by_the_line_on_which_they_begin(tmp_path: Path) -> None:
     source = click_log(tmp_path, BASIC, "log.csv")
     rows: list[list[Any]] = [

@@ -268,3 +268,15 @@ def test_titles_are_text_in_the_report(tmp_path: Path) -> None:
     out = mine(write_log(tmp_path / "ingest", QUERIES, documents, LOG), tmp_path / "click")
     report = (out / "report.md").read_text(encoding="utf-8")
     assert r"\<script\> \# \*\*\[x\](y)\*\*" in report and "<script>" not in report
+
+
+def test_products_of_one_short_content_are_told_apart_by_their_titles(tmp_path: Path) -> None:
+    long = "the same seven words of a long text"
+    goods = [("d/red", "roter Schuh 42", "Auf Lager."), ("d/blue", "blauer Hut", "Auf Lager.")]
+    goods += [("d/copy", "Copy A", long), ("d/twin", "Copy B", long)]
+    log = [impression("d/q1", "d/red", True), impression("d/q1", "d/blue", False, rank=2)]
+    log += [impression("d/q3", "d/copy", True, session=1), impression("d/q3", "d/twin", False, session=1, rank=2)]
+    documents = [document(doc_id, content, title) for doc_id, title, content in goods]
+    out = mine(write_log(tmp_path / "ingest", QUERIES, documents, log), tmp_path / "mine", click_threshold=0.9)
+    found = read_table(out, "triplets").select(["query_id", "positive_id", "negative_id"]).to_pylist()
+    assert [tuple(row.values()) for row in found] == [("d/q1", "d/red", "d/blue")]

@@ -10,6 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from teach_fakes import PARAMS, documents, queries, table, triplets, write_tower, write_world
+from torch import nn
 from transformers import TrainerCallback
 
 import steps.teach.contrastive_training as contrastive_training
@@ -365,7 +366,9 @@ def test_what_a_round_continues_from_follows_from_what_it_searches(
         folders.add(rounds.checkpoint_folder(tower, chosen, params(base, 1, rounds=rule), "0 a"))
     monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
     folders.add(rounds.checkpoint_folder(tower, chosen, params(base, 1), "0 a"))
-    assert len(folders) == 9
+    tower.register_parameter("scale", nn.Parameter(torch.tensor(2.0)))  # a weight without dimensions
+    folders.add(rounds.checkpoint_folder(tower, chosen, params(base, 1), "0 a"))
+    assert len(folders) == 10
 
 
 @pytest.mark.parametrize(

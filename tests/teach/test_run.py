@@ -1,6 +1,7 @@
 """The stage `teach` as a whole, on a tiny tower."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Literal
 
 import numpy as np
@@ -10,16 +11,23 @@ from recorder import Recorder
 from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
 from teach_fakes import PARAMS, documents, queries, table, triplets, write_tower, write_world
-from transformers import TrainerCallback
+from transformers import (
+    PreTrainedModel,
+    TrainerCallback,
+    XLMRobertaConfig,
+    XLMRobertaForSequenceClassification,
+    XLMRobertaModel,
+)
 
 import steps.teach.contrastive_training as contrastive_training
 from steps.core.errors import UserError
 from steps.core.files import read_json, sha256_file
 from steps.core.tables import write_table
-from steps.core.towers import encode, load_tower
+from steps.core.towers import encode, load_tower, positions_of
 from steps.core.tracking import NullRun, Run
 from steps.teach.contrastive_training import cut_to_tokens
 from steps.teach.dev_comparison import compare
+from steps.teach.dual_encoder import limit_length
 from steps.teach.kinds.base import Teacher
 from steps.teach.kinds.dual_encoder import DualEncoder
 from steps.teach.run import run as teach
@@ -164,6 +172,21 @@ def test_no_triplet_of_a_log_is_an_error_that_names_the_fix(tmp_path: Path, base
 def test_a_length_beyond_the_positions_is_an_error(tmp_path: Path, base: Path) -> None:
     with pytest.raises(UserError, match=r"teach.teacher: max_document_length is 65, but .* has 64 positions"):
         train(tmp_path, base, max_document_length=65)
+
+
+@pytest.mark.parametrize("network", [XLMRobertaModel, XLMRobertaForSequenceClassification])
+def test_positions_that_begin_behind_the_paddings_are_fewer(network: type[PreTrainedModel]) -> None:
+    config = XLMRobertaConfig(
+        vocab_size=9, hidden_size=4, num_hidden_layers=1, num_attention_heads=1, intermediate_size=4,
+        max_position_embeddings=66, pad_token_id=1,
+    )  # fmt: skip
+    made: Any = network(config)
+    assert positions_of(made) == 64
+    made(torch.full((1, 64), 3))  # as it says
+    tower: Any = SimpleNamespace(auto_model=made)
+    params = PARAMS.model_copy(update={"max_document_length": 65})
+    with pytest.raises(UserError, match=r"max_document_length is 65, but .* has 64 positions; set it to 64 or less"):
+        limit_length([tower], params)  # type: ignore[arg-type]
 
 
 @pytest.mark.medium
