@@ -1,8 +1,8 @@
 """A large index in bounded memory, and what adding 1 % costs; a part of bench.serving.
 
-The vectors are seeded perturbations of the demo's document embeddings: a document drawn at random plus Gaussian noise of
-length NOISE, renormalised. So siblings have a cosine of about 1 / (1 + NOISE ** 2), the median cosine of a document to
-its nearest neighbour. Queries are embeddings of real queries. Each build runs in a process of its own, whose peak
+The vectors are seeded perturbations of the demo's document embeddings: a document drawn at random plus Gaussian noise
+of length NOISE, renormalised. So siblings have a cosine of about 1 / (1 + NOISE ** 2), the median cosine of a document
+to its nearest neighbour. Queries are embeddings of real queries. Each build runs in a process of its own, whose peak
 memory is told.
 """
 
