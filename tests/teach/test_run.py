@@ -6,11 +6,10 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 import torch
-from recorder import Recorder
+from recorder import Recorder, killed_at
 from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
 from teach_fakes import PARAMS, documents, queries, table, triplets, write_tower, write_world
-from transformers import TrainerCallback
 
 import steps.teach.contrastive_training as contrastive_training
 from steps.core.errors import UserError
@@ -103,20 +102,11 @@ def test_training_lowers_the_loss_beats_the_base_and_repeats_itself(tmp_path: Pa
 
 
 @pytest.mark.slow
-def test_a_killed_training_continues_to_the_same_weights(
-    tmp_path: Path, base: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_killed_training_continues_to_the_same_weights(tmp_path: Path, base: Path) -> None:
     whole = train(tmp_path, base, name="whole")
 
-    class Killer(contrastive_training.LossLog, TrainerCallback):
-        def on_step_end(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
-            if state.global_step == 6:
-                raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(contrastive_training, "LossLog", Killer)
-        with pytest.raises(KeyboardInterrupt):
-            train(tmp_path, base, name="killed")
+    with killed_at(6, contrastive_training):
+        train(tmp_path, base, name="killed")
     assert not (tmp_path / "killed").exists()
     assert [path.name for path in (tmp_path / "cache").rglob("checkpoint-*")] == ["checkpoint-4"]
     run = Recorder()
