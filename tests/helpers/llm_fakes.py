@@ -6,14 +6,7 @@ import torch
 from sentence_transformers import SentenceTransformer
 from teach_fakes import PARAMS, documents, table, write_world
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import (
-    AddedToken,
-    AutoModel,
-    AutoTokenizer,
-    PreTrainedTokenizerFast,
-    Qwen2Config,
-    Qwen2ForCausalLM,
-)
+from transformers import AddedToken, AutoModel, AutoTokenizer, PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
 from steps.core.document_texts import DocumentTemplate
 from steps.core.tables import write_table

@@ -154,13 +154,7 @@ def _check_tracking(root: Path) -> None:
     assert "slimtower.model" in distilled[0].data.tags
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"DATA": "nowhere"}, "nowhere"),
-        ({"DATA": ""}, "needs DATA"),
-    ],
-)
+@pytest.mark.parametrize(("change", "message"), [({"DATA": "nowhere"}, "nowhere"), ({"DATA": ""}, "needs DATA")])
 def test_wrong_data_ends_with_one_clear_line_and_code_3(project: Project, change: dict[str, str], message: str) -> None:
     words = [word for word in project.words if not word.startswith("DATA=")]
     changed = Project(project.root, [*words, *(f"{key}={value}" for key, value in change.items())])

@@ -98,10 +98,7 @@ def test_the_term_is_of_the_tokens_of_queries_and_documents_of_the_same_batch(
     if loss == "lambda":
         texts, labels = (
             [["how to add", "show"], [["sum rows at once"], ["plot images", "sum rows"]]],
-            [
-                torch.tensor([1.0]),
-                torch.tensor([1.0, 0]),
-            ],
+            [torch.tensor([1.0]), torch.tensor([1.0, 0])],
         )
     terms = made(texts, labels)
     assert terms["ranking"].item() == pytest.approx(ranking(texts, labels).item(), rel=1e-6)
