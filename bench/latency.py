@@ -25,7 +25,7 @@ from steps.distill.static_embedding import table_tower
 from steps.evaluate.latency import Encode, sample
 from steps.evaluate.latency import measure as take_turns
 from steps.release.export import convert, export
-from steps.serving.query_encoder import ONNX_FILES, TABLE_FILES, QueryEncoder, load_query_encoder
+from steps.serving.query_encoder import ONNX_FILES, TABLE_FILES, load_query_encoder
 
 INGEST, MODELS = Path("data/ingest"), Path("models")
 BATCH_SIZES = (1, 4, 8, 16, 32, 64)
@@ -104,7 +104,7 @@ def served_encoders(folder: Path) -> tuple[dict[str, Encode], dict[str, str]]:
             convert(exported, folder / f"{name}.int8", form, "int8", query_texts()[:CALIBRATION])
         for precision in ("fp32", "int8"):
             key = f"{name}.{precision}"
-            encoders[key], origin[key] = _served(load_query_encoder(folder / key)), what
+            encoders[key], origin[key] = load_query_encoder(folder / key).encode, what
     return encoders, origin
 
 
@@ -125,7 +125,3 @@ def _random_table(teacher: SentenceTransformer) -> SentenceTransformer:
 
 def _encode(tower: SentenceTransformer) -> Encode:
     return lambda texts: np.asarray(tower.encode(texts, batch_size=max(BATCH_SIZES), show_progress_bar=False))
-
-
-def _served(encoder: QueryEncoder) -> Encode:
-    return encoder.encode
