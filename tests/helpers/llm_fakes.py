@@ -28,8 +28,6 @@ LLM_PARAMS = LlmDualEncoder.model_validate(
     | {
         "kind": "llm_dual_encoder",
         "dim": 8,
-        "lora": None,
-        "gradient_checkpointing": False,
         "loss": LossParams(both_directions=True, dims=[4], hard_negatives="margin", margin=0.2, margin_weight=0.5),
         "max_document_length": 128,
     }
