@@ -18,10 +18,11 @@ import pyarrow.compute as pc
 from scipy.optimize import brentq
 
 from bench.machine import machine
+from bench.tables.cells import Cell, distill_params, measured
+from bench.tables.pipeline import open_pipeline
 from pipeline.params import load_params
 from steps.core.errors import guarded
 from steps.core.files import write_json
-from steps.core.judged import read_judged_sets
 from steps.core.run_ids import git_commit
 from steps.core.tables import read_table
 from steps.promote.evidence import MEASURE
@@ -47,14 +48,16 @@ def read_values(reports: Path) -> tuple[str, dict[str, np.ndarray]]:
 
 def retrained(student: str) -> dict[str, np.ndarray]:
     """Test nDCG@10 of two distillations of one student that differ in their seed, over the exact index."""
-    from bench.generation import INGEST
-    from bench.generation import measure as distilled
-
-    params = load_params().distill
-    judged_sets = read_judged_sets(INGEST, ["test"])[:1]
-    times = params.repeats.get("generated_queries", 0.0)
-    seeds = {student: params.seed, f"{student} retrained": params.seed + 1}
-    return {name: distilled(student, params, times, seed, judged_sets) for name, seed in seeds.items()}
+    pipeline = open_pipeline(Path())
+    params = pipeline.params
+    described = params.student[student].model_dump()
+    repeats = {part: times for part, times in params.repeats.items() if times > 0}
+    found = {}
+    for name, seed in ((student, params.seed), (f"{student} retrained", params.seed + 1)):
+        cell = Cell(distill_params(params, described, repeats, params.validation_texts, seed))
+        scores = measured(cell, pipeline)[0]["scores"]["0"]["test"]
+        found[name] = np.array(scores[min(scores)])
+    return found
 
 
 def tilted(candidate: np.ndarray, champion: np.ndarray, change: float) -> np.ndarray:

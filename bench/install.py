@@ -44,11 +44,7 @@ def make(clone: Path, target: str) -> dict[str, object]:
             raise UserError(f"bench.install: make {target} failed, as said above")
     seconds, after = time.monotonic() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
     processor_seconds = after.ru_utime + after.ru_stime - spent.ru_utime - spent.ru_stime
-    return {
-        "seconds": round(seconds),
-        "processor_seconds": round(processor_seconds),
-        "mb": folder_mb(clone / ".venv"),
-    }
+    return {"seconds": round(seconds), "processor_seconds": round(processor_seconds), "mb": folder_mb(clone / ".venv")}
 
 
 def installed(commit: str, target: str) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""python -m bench.latency: speed of query encoders on one thread, text to embedding; writes bench/results/latency.json.
+"""Speed of query encoders on one thread, text to embedding; a part of bench.serving.
 
 The teacher and its students of layers run through sentence-transformers, the exports as a release serves them. Texts
 are the dev and test queries of data/ingest. Models are those of `dvc repro` where they exist; else the bundled MiniLM,
@@ -6,22 +6,18 @@ some of its layers and a table of random rows, which are as fast as trained ones
 within a run only.
 """
 
-import tempfile
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnxruntime
 from sentence_transformers import SentenceTransformer
 
-from bench.machine import machine
 from bench.teacher import index_teacher
 from steps.core.bases import resolve_base
-from steps.core.errors import UserError, guarded
-from steps.core.files import read_json, write_json
-from steps.core.run_ids import git_commit
+from steps.core.errors import UserError
+from steps.core.files import read_json
 from steps.core.tables import read_table
 from steps.core.towers import load_tower
 from steps.distill.initialisation import layer_subset
@@ -29,10 +25,9 @@ from steps.distill.static_embedding import table_tower
 from steps.evaluate.latency import Encode, sample
 from steps.evaluate.latency import measure as take_turns
 from steps.release.export import convert, export
-from steps.serving.query_encoder import ONNX_FILES, TABLE_FILES, QueryEncoder, load_query_encoder
+from steps.serving.query_encoder import ONNX_FILES, TABLE_FILES, load_query_encoder
 
 INGEST, MODELS = Path("data/ingest"), Path("models")
-RESULT = Path("bench/results/latency.json")
 BATCH_SIZES = (1, 4, 8, 16, 32, 64)
 CALIBRATION = 256  # texts that int8 is calibrated on; what it loses is not measured here
 SINGLE, BATCHED = 1000, 256  # queries timed one by one, and in batches (a multiple of each batch size)
@@ -109,7 +104,7 @@ def served_encoders(folder: Path) -> tuple[dict[str, Encode], dict[str, str]]:
             convert(exported, folder / f"{name}.int8", form, "int8", query_texts()[:CALIBRATION])
         for precision in ("fp32", "int8"):
             key = f"{name}.{precision}"
-            encoders[key], origin[key] = _served(load_query_encoder(folder / key)), what
+            encoders[key], origin[key] = load_query_encoder(folder / key).encode, what
     return encoders, origin
 
 
@@ -130,22 +125,3 @@ def _random_table(teacher: SentenceTransformer) -> SentenceTransformer:
 
 def _encode(tower: SentenceTransformer) -> Encode:
     return lambda texts: np.asarray(tower.encode(texts, batch_size=max(BATCH_SIZES), show_progress_bar=False))
-
-
-def _served(encoder: QueryEncoder) -> Encode:
-    return encoder.encode
-
-
-def main() -> None:
-    """Write bench/results/latency.json."""
-    with tempfile.TemporaryDirectory(prefix="bench-latency.") as name:
-        measured = measure(Path(name), SINGLE, BATCHED)
-    kind = machine() | {"onnxruntime": onnxruntime.__version__}
-    write_json(RESULT, {"machine": kind, "git_commit": git_commit(), "seed": SEED} | measured)
-    for name, row in measured["encoders"].items():
-        print(f"{name:20} p50 {row['p50_ms']:9.4f} ms  p99 {row['p99_ms']:9.4f} ms  {row['times_faster']:7.1f} x")
-    print(f"wrote {RESULT}")
-
-
-if __name__ == "__main__":
-    guarded(main)

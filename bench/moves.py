@@ -13,6 +13,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -38,17 +39,20 @@ Hits = list[tuple[str, float]]
 
 
 class Client(threading.Thread):
-    """One client on one connection: times in seconds, and what went wrong."""
+    """One client on one connection to a port: times in seconds, and what went wrong.
 
-    def __init__(self, number: int, expected: dict[str, dict[str, Hits]], stop: threading.Event) -> None:
+    expected: by a release's manifest and by query, the first K hits.
+    """
+
+    def __init__(self, number: int, expected: dict[str, dict[str, Hits]], stop: threading.Event, port: int) -> None:
         super().__init__()
-        self.at, self.expected, self.stop = number, expected, stop
+        self.at, self.expected, self.stop, self.port = number, expected, stop, port
         self.seconds: list[float] = []
         self.wrong: list[str] = []
         self.by_release: dict[str, int] = {}
 
     def run(self) -> None:
-        connection = http.client.HTTPConnection("127.0.0.1", PORT, timeout=30)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
         while not self.stop.is_set():
             began = time.perf_counter()
             try:
@@ -78,6 +82,16 @@ class Client(threading.Thread):
             [score for _, score in found], [score for _, score in wanted], atol=1e-4
         ):
             raise ValueError(f"{query}: not what {manifest[:12]} finds")
+
+
+def expected_hits(folders: Iterable[Path]) -> dict[str, dict[str, Hits]]:
+    """By manifest and query, the first K hits of each release."""
+    found = {}
+    for folder in folders:
+        release = load_release(folder)
+        hits = {query: [(hit.id, hit.score) for hit in release.query(query, K)] for query in QUERIES}
+        found[release.manifest.checksum] = hits
+    return found
 
 
 def registered(folders: list[Path]) -> list[str]:
@@ -124,12 +138,7 @@ def wait_for(version: str, service: subprocess.Popen[bytes]) -> None:
 
 def measure(folders: list[Path], seconds: float, clients: int, moves: int) -> dict[str, Any]:
     """Serve, move, ask. In the present folder, whose registry is made."""
-    versions, api = registered(folders), client()
-    expected = {}
-    for folder in folders:
-        release = load_release(folder)
-        hits = {query: [(hit.id, hit.score) for hit in release.query(query, K)] for query in QUERIES}
-        expected[release.manifest.checksum] = hits
+    versions, api, expected = registered(folders), client(), expected_hits(folders)
     api.set_registered_model_alias(NAME, "champion", versions[0])
     command = [sys.executable, "-m", "steps.serve", "--model", f"{NAME}@champion", "--port", str(PORT)]
     command += ["--workers", str(WORKERS), "--rate", "0", "--poll", "1"]
@@ -138,7 +147,7 @@ def measure(folders: list[Path], seconds: float, clients: int, moves: int) -> di
     try:
         wait_for(versions[0], service)
         stop, memory = threading.Event(), [memory_mb(service.pid)]
-        asking = [Client(number, expected, stop) for number in range(clients)]
+        asking = [Client(number, expected, stop, PORT) for number in range(clients)]
         for one in asking:
             one.start()
         for number in range(1, moves + 1):

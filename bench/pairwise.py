@@ -28,13 +28,7 @@ def as_printed(
 
 
 def pairwise(
-    terms: np.ndarray,
-    importances: np.ndarray,
-    givers: np.ndarray,
-    *,
-    threshold: float,
-    top_terms: int,
-    min_terms: int,
+    terms: np.ndarray, importances: np.ndarray, givers: np.ndarray, *, threshold: float, top_terms: int, min_terms: int
 ) -> np.ndarray:
     """All associations of one data set's queries, without a cap: int64 (found, 2), sorted rows (receiver, giver).
 

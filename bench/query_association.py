@@ -8,7 +8,10 @@ For each query planner and each way to associate, threshold, top terms and min t
 (TRAIN_PAIRS of them, drawn by seed; 0 = all), once for the best F1 and once for the best recall at a precision of 0.9,
 and applied to the test pairs; a third line takes those of params.yaml (top 4 for relevance). Prints a table and writes
 bench/results/query_association.json. Occlusion encodes each question once for each of its terms: minutes for 900
-pairs; what it found is kept under SLIMTOWER_CACHE.
+pairs; what it found is kept under SLIMTOWER_CACHE. The scores of the planner `table` are those of the English of
+programmers: idf over the documents (docstrings) of data/ingest, for the words of at least 20 of them. Words of any text
+(of, what, should) score low, but a word that docstrings seldom use (why, who) is not there, and what the table lacks
+counts as much as its highest.
 """
 
 import csv
@@ -23,7 +26,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bench.machine import machine
-from bench.term_table import read_table_file
 from pipeline.params import load_params
 from steps.core.bases import resolve_base
 from steps.core.errors import UserError, guarded
@@ -31,12 +33,14 @@ from steps.core.files import cache_root, sha256_file, sha256_text, staged_file, 
 from steps.core.fingerprints import fingerprint
 from steps.core.progress import progress
 from steps.core.run_ids import git_commit
+from steps.core.tables import read_table
 from steps.core.texts import fold, words
 from steps.mine import occlusion
 from steps.mine.planner import term_key
 from steps.mine.term_table import shares, table_importances
 
 MODEL, BATCH_SIZE, MAX_LENGTH = "all-MiniLM-L6-v2", 64, 128
+INGEST, MIN_DOCUMENTS = Path("data/ingest"), 20
 COLUMNS = ("split", "query", "other_query", "entails")
 TRAIN_PAIRS = 900
 THRESHOLDS = np.arange(2, 100) / 200  # params.yaml admits none below 0.01
@@ -77,15 +81,25 @@ def read_pairs(path: Path) -> list[Pair]:
     return [Pair(row["query"], row["other_query"], row["entails"] == "1", row["split"] == "train") for row in rows]
 
 
+def idf(count: int, total: int) -> float:
+    """The formula of steps/mine/planner.py, of a word in `count` of `total` texts."""
+    return math.log(1 + (total - count + 0.5) / (count + 0.5))
+
+
 def idf_importances(texts: list[str], training: list[str]) -> Importances:
-    """Share of the query's idf, the formula of steps/mine/planner.py, counted over distinct training texts."""
-    frequency = Counter(term for text in training for term in set(words(text)))
+    """Share of the query's idf, counted over distinct training texts."""
+    frequency = _texts_with_each_word(training)
+    return {text: shares({term: idf(frequency[term], len(training)) for term in words(text)}) for text in texts}
 
-    def idf(term: str) -> float:
-        count = frequency[term]
-        return math.log(1 + (len(training) - count + 0.5) / (count + 0.5))
 
-    return {text: shares({term: idf(term) for term in words(text)}) for text in texts}
+def term_scores(contents: list[str]) -> dict[str, float]:
+    """idf of each word of at least MIN_DOCUMENTS texts."""
+    frequency = _texts_with_each_word(contents)
+    return {word: idf(count, len(contents)) for word, count in frequency.items() if count >= MIN_DOCUMENTS}
+
+
+def _texts_with_each_word(texts: list[str]) -> Counter[str]:
+    return Counter(word for text in texts for word in set(words(text)))
 
 
 def occlusion_importances(texts: list[str]) -> Importances:
@@ -119,11 +133,11 @@ def strength(receiver: dict[str, float], giver: dict[str, float], top_terms: int
 
 def strengths(pairs: list[Pair], found: Importances) -> dict[str, dict[int, np.ndarray]]:
     """Way to associate -> top terms -> strength of each pair, `(pairs,)`."""
-    ways: dict[str, dict[int, np.ndarray]] = {"query<-other": {}, "other<-query": {}, "either": {}, "relevance": {}}
+    ways: dict[str, dict[int, np.ndarray]] = {"query<-other": {}, "either": {}, "relevance": {}}
     for top_terms in range(1, 5):
         there = np.array([strength(found[pair.query], found[pair.other], top_terms) for pair in pairs])
         back = np.array([strength(found[pair.other], found[pair.query], top_terms) for pair in pairs])
-        ways["query<-other"][top_terms], ways["other<-query"][top_terms] = there, back
+        ways["query<-other"][top_terms] = there
         ways["either"][top_terms] = np.maximum(there, back)
     ways["relevance"] = {4: np.minimum(there, back)}
     return ways
@@ -179,11 +193,9 @@ def figures(associated: np.ndarray, entails: np.ndarray) -> dict[str, Any]:
 
 def measure(pairs: list[Pair], planners: dict[str, Importances]) -> dict[str, dict[str, dict[str, Any]]]:
     """Planner -> way -> goal -> knobs, figures of each part of the pairs, and the difference of test F1 to idf's."""
-    flags = ("entails", "train", "identical")
-    entails, train, identical = (np.array([getattr(pair, name) for pair in pairs]) for name in flags)
+    entails, train = (np.array([getattr(pair, name) for pair in pairs]) for name in ("entails", "train"))
     sizes = np.array([min(len(set(words(pair.query))), len(set(words(pair.other)))) for pair in pairs])
-    parts = {"train": train, "train_without_identical": train & ~identical}
-    parts |= {"test": ~train, "test_without_identical": ~train & ~identical}
+    parts = {"train": train, "test": ~train}
     weights, given = bootstrap_weights(int((~train).sum())), load_params().mine
     click = Knobs(given.click_threshold, given.click_top_terms, given.min_terms)
     result: dict[str, dict[str, dict[str, Any]]] = {planner: {} for planner in planners}
@@ -238,10 +250,11 @@ def main() -> None:
     count = int(sys.argv[2]) if len(sys.argv) > 2 else TRAIN_PAIRS
     drawn = random.Random(SEED).sample(train, count) if 0 < count < len(train) else train
     texts = questions(test + drawn)
+    scores = term_scores(read_table(INGEST, "corpus")["content"].to_pylist())
     planners = {
         "idf": idf_importances(texts, questions(train)),
         "occlusion": occlusion_importances(texts),
-        "table": dict(zip(texts, table_importances(texts, read_table_file()), strict=True)),
+        "table": dict(zip(texts, table_importances(texts, scores), strict=True)),
     }
     result = measure(test + drawn, planners)
     data = {"train": shape(drawn), "test": shape(test), "whole_file": shape(everything), "questions": len(texts)}

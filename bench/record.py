@@ -41,10 +41,7 @@ def main() -> None:
     metrics = read_json(Path(sys.argv[2] if len(sys.argv) > 2 else "reports/metrics.json"))
     target = RESULTS / f"{sys.argv[1]}.json"
     seconds = stage_seconds()
-    write_json(
-        target,
-        {"machine": machine(), "git_commit": git_commit(), "stage_seconds": seconds, "metrics": metrics},
-    )
+    write_json(target, {"machine": machine(), "git_commit": git_commit(), "stage_seconds": seconds, "metrics": metrics})
     print(f"wrote {target}: {sum(seconds.values()):.0f} s in {len(seconds)} stages")
 
 

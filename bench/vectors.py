@@ -1,9 +1,9 @@
-"""python -m bench.vectors [VECTORS [EMBED]]: a large index in bounded memory, and what adding 1 % costs.
+"""A large index in bounded memory, and what adding 1 % costs; a part of bench.serving.
 
-The vectors (1,000,000 unless given) are seeded perturbations of the demo's document embeddings (EMBED, or data/embed):
-a document drawn at random plus Gaussian noise of length NOISE, renormalised. So siblings have a cosine of about
-1 / (1 + NOISE ** 2), the median cosine of a document to its nearest neighbour. Queries are embeddings of real queries.
-Each build runs in a process of its own, whose peak memory is told. Writes bench/results/vectors.json.
+The vectors are seeded perturbations of the demo's document embeddings: a document drawn at random plus Gaussian noise
+of length NOISE, renormalised. So siblings have a cosine of about 1 / (1 + NOISE ** 2), the median cosine of a document
+to its nearest neighbour. Queries are embeddings of real queries. Each build runs in a process of its own, whose peak
+memory is told.
 """
 
 import cProfile
@@ -24,11 +24,8 @@ import faiss
 import numpy as np
 import pyarrow as pa
 
-from bench.machine import machine
 from pipeline.params import load_params
 from steps.core.errors import UserError, guarded
-from steps.core.files import write_json
-from steps.core.run_ids import git_commit
 from steps.core.tables import read_table, table_from_columns, write_table
 from steps.index.build import fill, trained
 from steps.index.dataset import index_dataset
@@ -50,7 +47,6 @@ TIMED = 200
 TARGET = 0.95
 SEED = 7
 EMBED = Path("data/embed")
-RESULT = Path("bench/results/vectors.json")
 
 
 def write_vectors(path: Path, documents: np.ndarray, count: int) -> None:
@@ -223,16 +219,9 @@ def scratch() -> Iterator[Path]:
 
 
 def main() -> None:
-    """Run it all, or one build in this process (`--build FOLDER KIND`)."""
-    if sys.argv[1:2] == ["--build"]:
-        kind: Any = sys.argv[3]
-        print(json.dumps(build_one(Path(sys.argv[2]), kind)))
-        return
-    count = int(sys.argv[1]) if len(sys.argv) > 1 else COUNT
-    with scratch() as folder:
-        found = measure(folder, count, Path(sys.argv[2]) if len(sys.argv) > 2 else EMBED)
-    write_json(RESULT, {"machine": machine(), "git_commit": git_commit(), **found})
-    print(f"wrote {RESULT}")
+    """One build in this process: `--build FOLDER KIND`."""
+    kind: Any = sys.argv[3]
+    print(json.dumps(build_one(Path(sys.argv[2]), kind)))
 
 
 if __name__ == "__main__":

@@ -6,15 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.recipe import laid_over, params_text
-from pipeline.task.run import (
-    BEGIN,
-    LATEST,
-    TaskRun,
-    digest,
-    json_bytes,
-    read_json,
-    same_inputs,
-)
+from pipeline.task.run import BEGIN, LATEST, TaskRun, digest, json_bytes, read_json, same_inputs
 from pipeline.task.run_store import RunStore
 from pipeline.task.workspace import LOCK, PARAMS, REMOTE, SOURCES, Workspace
 from steps.core.errors import EXIT_NOTHING, UserError

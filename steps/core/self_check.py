@@ -5,7 +5,6 @@ import importlib
 import os
 import pkgutil
 import platform
-from collections.abc import Sequence
 from importlib.metadata import packages_distributions, version
 from typing import Any
 
@@ -33,7 +32,7 @@ class _SelfCheck(argparse.Action):
         parser.exit()
 
 
-def self_check(step: str, shown: Sequence[str] = SHOWN) -> str:
+def self_check(step: str) -> str:
     """Import every module of a step; returns one line of versions. UserError where one cannot be imported.
 
     UserError, too, where SLIMTOWER_REQUIRE_CUDA is 1 and torch sees no CUDA device.
@@ -48,7 +47,7 @@ def self_check(step: str, shown: Sequence[str] = SHOWN) -> str:
     except ImportError as error:
         raise UserError(f"steps.{step} cannot run here: {error}; install what requirements/run.lock names") from None
     distributions = packages_distributions()
-    versions = [f"{name} {version(distributions[name][0])}" for name in shown if name in distributions]
+    versions = [f"{name} {version(distributions[name][0])}" for name in SHOWN if name in distributions]
     return f"{step}: ready; {', '.join([f'python {platform.python_version()}', *versions])}; CUDA: {device}"
 
 

@@ -3,7 +3,6 @@
 import hashlib
 import json
 from pathlib import Path
-from typing import Any
 
 from steps.core.errors import UserError
 from steps.promote.dvc_lock import Stages, outputs
@@ -11,21 +10,15 @@ from steps.promote.dvc_lock import Stages, outputs
 REMEDY = "run `dvc repro` (or `make demo`) first: what is promoted must be what the pipeline made"
 
 
-def recorded_md5(stages: Stages, stage: str, path: Path, kind: str = "outs") -> str:
-    """The md5 that dvc.lock has of an output (or of a dependency, `kind="deps"`); UserError when it has none."""
-    items: list[dict[str, Any]] = stages.get(stage, {}).get(kind, [])
-    for item in items:
-        if item["path"] == path.as_posix() and "md5" in item:
-            return str(item["md5"])
-    raise UserError(f"dvc.lock: stage {stage} does not record {path}; {REMEDY}")
-
-
 def check_recorded(stages: Stages, stage: str, path: Path) -> str:
     """The md5 of an output, after it was found equal on disk and in dvc.lock; UserError when they differ."""
-    recorded = recorded_md5(stages, stage, path)
+    items = {item["path"]: item.get("md5") for item in stages.get(stage, {}).get("outs", [])}
+    recorded = items.get(path.as_posix())
+    if recorded is None:
+        raise UserError(f"dvc.lock: stage {stage} does not record {path}; {REMEDY}")
     if not path.exists() or dvc_md5(path) != recorded:
         raise UserError(f"{path}: missing or not what dvc.lock records of {stage}; {REMEDY}")
-    return recorded
+    return str(recorded)
 
 
 def check_outputs(stages: Stages, stage: str) -> None:

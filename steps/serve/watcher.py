@@ -5,7 +5,7 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from dataclasses import dataclass
 
 from steps.core.errors import UserError, exhausted, line
@@ -34,10 +34,8 @@ class Failure:
 class Watcher:
     """Keeps `current` up to date with a source. Written by one thread, read by all."""
 
-    def __init__(
-        self, source: Source, poll_s: float, metrics: Metrics, swapped: Callable[[], None] = lambda: None
-    ) -> None:
-        self.source, self.poll_s, self.metrics, self.swapped = source, poll_s, metrics, swapped
+    def __init__(self, source: Source, poll_s: float, metrics: Metrics) -> None:
+        self.source, self.poll_s, self.metrics = source, poll_s, metrics
         self.current: Serving | None = None
         self.failures: dict[str, Failure] = {}
         self._keys: dict[str, Hashable] = {}
@@ -121,7 +119,6 @@ class Watcher:
         if not first:
             self.metrics.count("slimtower_swaps_total")
         gc.collect()  # the old index is large: free it once its last request ends
-        self.swapped()
 
     def _fail(self, name: str, key: Hashable, message: str) -> None:
         before = self.failures.get(name)

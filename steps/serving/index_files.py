@@ -46,13 +46,13 @@ def check_inside(file: str) -> None:
         raise UserError(f"index manifest: {file!r}: {error}; run `dvc repro index` to build it again") from None
 
 
-def open_index(folder: Path, name: str, entry: Mapping[str, Any], *, mapped: bool = True) -> faiss.Index:
+def open_index(folder: Path, name: str, entry: Mapping[str, Any]) -> faiss.Index:
     """Open `folder/<name>.faiss`, or its shards as one index, at the settings that the manifest entry gives.
 
-    `mapped`: the file is mapped into memory instead of read, so that processes share it and nothing is copied; it must
-    be replaced by rename, never written in place. UserError for a file that is missing or that faiss cannot read.
+    The file is mapped into memory instead of read, so that processes share it and nothing is copied; it must be
+    replaced by rename, never written in place. UserError for a file that is missing or that faiss cannot read.
     """
-    shards = [_read(folder / file, mapped) for file in sorted(file_digests(name, entry))]
+    shards = [_read(folder / file) for file in sorted(file_digests(name, entry))]
     index: Any = shards[0]
     if len(shards) > 1:
         searched_together: Any = faiss.IndexShards  # its stub knows no arguments
@@ -77,9 +77,9 @@ def shards_of(index: Any) -> list[Any]:
     return [faiss.downcast_index(index.at(place)) for place in range(index.count())] if sharded else [index]
 
 
-def _read(path: Path, mapped: bool) -> faiss.Index:
+def _read(path: Path) -> faiss.Index:
     try:
-        return faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC if mapped else 0)
+        return faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC)
     except RuntimeError as error:
         reason = " ".join(str(error).split())[-200:]
         raise UserError(f"{path}: faiss cannot read it ({reason}); run `dvc repro index` to build it again") from None

@@ -6,15 +6,7 @@ import numpy as np
 import pytest
 import pytrec_eval
 
-from steps.core.measures import (
-    NDCG,
-    best_hits,
-    ndcg_at_10,
-    ndcg_at_10_of_matrix,
-    parse_measure,
-    per_query,
-    trec_order,
-)
+from steps.core.measures import NDCG, best_hits, ndcg_at_10, ndcg_at_10_of_matrix, parse_measure, per_query, trec_order
 
 MEASURES = ["nDCG@10", "RR@10", "AP@1000", "R@5", "R@20", "R@100", "RR"]
 

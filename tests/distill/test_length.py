@@ -58,10 +58,7 @@ def test_one_look_without_a_gain_is_chance() -> None:
     assert len(looked) == 5
 
 
-@pytest.mark.parametrize(
-    ("limits", "seconds_a_step"),
-    [({"max_steps": 1000}, 0.01), ({"max_minutes": 1.0}, 0.06)],
-)
+@pytest.mark.parametrize(("limits", "seconds_a_step"), [({"max_steps": 1000}, 0.01), ({"max_minutes": 1.0}, 0.06)])
 def test_a_ceiling_ends_it_in_time_and_says_that_it_still_rose(limits: dict, seconds_a_step: float) -> None:
     done = Done()
     length = UntilConverged(LIMITS.model_copy(update=limits), 0.1, done)

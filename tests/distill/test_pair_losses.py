@@ -122,10 +122,7 @@ def scored(embedded: Path, tiny_tower: Path, tmp_path: Path) -> Path:
     """A run in which the dual-pooled `pooled` and the [CLS]-pooled `joint`, of another dimension, have scored."""
     root = tmp_path / "root"
     shutil.copytree(embedded, root)
-    made = {
-        "pooled": dual_pooled(str(tiny_tower), "segments", 0.1, 48),
-        "joint": load_ranker(tiny_tower, 48, seed=2),
-    }
+    made = {"pooled": dual_pooled(str(tiny_tower), "segments", 0.1, 48), "joint": load_ranker(tiny_tower, 48, seed=2)}
     for name, ranker in made.items():
         ranker.save_pretrained(str(root / "models/teach" / name / "tower"), create_model_card=False)
         write_json(root / "models/teach" / name / "report.json", {"kind": "cross_encoder"})

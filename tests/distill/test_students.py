@@ -221,15 +221,7 @@ def test_the_teacher_never_runs(root: Path, name: str, monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize(
     "name",
-    [
-        "cosine with dims",
-        "asymmetric",
-        "symmetric",
-        "joint",
-        "static, then ranked",
-        "layers",
-        "teacher trains along",
-    ],
+    ["cosine with dims", "asymmetric", "symmetric", "joint", "static, then ranked", "layers", "teacher trains along"],
 )
 def test_small_passes_give_the_same_student(root: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     sizes: set[int] = set()

@@ -21,8 +21,7 @@ def test_clean_inputs_are_counted(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("where", "file"),
-    [("alignment", "alignment_texts"), ("generated", "generated_queries"), ("mined", "triplets")],
+    ("where", "file"), [("alignment", "alignment_texts"), ("generated", "generated_queries"), ("mined", "triplets")]
 )
 def test_a_planted_leak_fails_and_is_named(tmp_path: Path, where: str, file: str) -> None:
     write_inputs(tmp_path, leak=where)  # planted in capitals with a mark behind it: folding must see through

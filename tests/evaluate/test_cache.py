@@ -8,18 +8,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from evaluate_fakes import RULE, fake_systems, params, write_inputs
+from evaluate_fakes import evaluate, fake_systems, params, write_inputs
 
 from steps.core.judged import read_judged_sets
 from steps.core.tables import read_table, write_table
-from steps.core.tracking import NullRun
 from steps.evaluate import cache, diagnosis
 from steps.evaluate.cache import measure_all
 from steps.evaluate.closeness import read_texts
 from steps.evaluate.diagnosis import diagnose_all
 from steps.evaluate.measuring import Task
 from steps.evaluate.results import Result
-from steps.evaluate.run import Folders, evaluate
 from steps.evaluate.systems import Systems
 
 pytestmark = pytest.mark.medium
@@ -42,13 +40,11 @@ def systems(tmp_path: Path) -> Systems:
 def test_a_changed_student_is_measured_alone(
     tmp_path: Path, systems: Systems, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folders = Folders(*(tmp_path / name for name in ("ingest", "mine", "embed", "generate", "teach", "distill")))
-    reports = tmp_path / "reports"
-    evaluate(systems, folders, reports, params(), RULE, NullRun())
+    reports = evaluate(systems, tmp_path)
     assert "evaluate: measured bm25, teacher, static, 2l\n" in capsys.readouterr().out
     first = json.loads((reports / "metrics.json").read_text())
     changed = fake_systems(tmp_path, write_inputs(tmp_path), static=1, **{"2l": 3})
-    evaluate(changed, folders, reports, params(), RULE, NullRun())
+    evaluate(changed, tmp_path)
     assert "evaluate: measured 2l; bm25, teacher, static from the cache\n" in capsys.readouterr().out
     fakes: dict[str, Any] = {system.name: system.release for system in (changed.teacher, *changed.students)}
     assert {name for name, release in fakes.items() if release.searched} == {"2l"}
@@ -64,12 +60,10 @@ def test_a_changed_student_is_measured_alone(
 
 
 def test_a_second_evaluation_is_the_first_one_to_the_byte(tmp_path: Path, systems: Systems) -> None:
-    folders = Folders(*(tmp_path / name for name in ("ingest", "mine", "embed", "generate", "teach", "distill")))
     written = []
-    for name in ("one", "two"):
-        evaluate(systems, folders, tmp_path / name, params(), RULE, NullRun())
-        files = sorted(path for path in (tmp_path / name).rglob("*") if path.is_file())
-        written.append({path.relative_to(tmp_path / name): path.read_bytes() for path in files})
+    for _ in range(2):
+        files = sorted(path for path in evaluate(systems, tmp_path).rglob("*") if path.is_file())
+        written.append({path: path.read_bytes() for path in files})
     assert written[0] == written[1] and len(written[0]) == 6 + 8
 
 

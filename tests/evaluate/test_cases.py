@@ -6,14 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from evaluate_fakes import RULE, fake_systems, params, write_inputs
+from evaluate_fakes import evaluate, fake_systems, params, write_inputs
 
 from steps.core.judged import JudgedSet
 from steps.core.tables import read_table, write_table
-from steps.core.tracking import NullRun
 from steps.evaluate import slicing
 from steps.evaluate.cases import choose_cases
-from steps.evaluate.run import Folders, evaluate
 from steps.evaluate.scoring import Scored
 
 KNOWN = {"static": 1, "2l": 2}
@@ -46,13 +44,11 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> Path:
         texts = [f"{text} {EVIL}" for text in table[column].to_pylist()]
         place = table.column_names.index(column)
         write_table(root / "ingest", name, table.set_column(place, table.schema.field(column), [texts]))
-    folders = Folders(*(root / name for name in ("ingest", "mine", "embed", "generate", "teach", "distill")))
     given = params(slices={"of graphs": "GRAPH|matrix"}, perturbed_queries=4)
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setenv("SLIMTOWER_CACHE", str(root / "cache"))
         monkeypatch.setattr(slicing, "LEAST", 2)
-        evaluate(fake_systems(root, documents, **KNOWN), folders, root / "reports", given, RULE, NullRun())
-    return root / "reports"
+        return evaluate(fake_systems(root, documents, **KNOWN), root, given)
 
 
 @pytest.mark.medium

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from evaluate_fakes import RULE, FakeRelease, bag_of_words, fake_systems, params, write_inputs
+from evaluate_fakes import RULE, FakeRelease, bag_of_words, evaluate, fake_systems, params, write_inputs
 from scipy.stats import ttest_rel
 from sentence_transformers import SentenceTransformer
 from towers import other_weights
@@ -31,7 +31,6 @@ from steps.evaluate.gains import gains
 from steps.evaluate.measuring import Task, measure_earlier
 from steps.evaluate.results import Result
 from steps.evaluate.retention import is_gain
-from steps.evaluate.run import Folders
 from steps.evaluate.scoring import Scored
 from steps.evaluate.systems import Earlier, Search, Systems, dense_search
 from steps.evaluate.table import gain_lines, results_table
@@ -198,8 +197,7 @@ def test_only_documents_of_judged_data_sets_are_read(world: Path, tmp_path: Path
 def test_where_nothing_is_judged_no_tower_reads_anything(tmp_path: Path) -> None:
     systems = fake_systems(tmp_path, write_inputs(tmp_path, judged=()), **{"static": 1, "2l": 4})
     systems = replace(systems, earlier=[Earlier("base", "x", no_reading)])  # type: ignore[arg-type]
-    folders = Folders(*(tmp_path / name for name in ("ingest", "mine", "embed", "generate", "teach", "distill")))
-    stage.evaluate(systems, folders, tmp_path / "reports", params(), RULE, NullRun())
+    evaluate(systems, tmp_path)
     metrics = json.loads((tmp_path / "reports/metrics.json").read_text())
     assert metrics["gain"] == metrics["gain_dev"] == metrics["gain_overall"] == {}
 
@@ -284,11 +282,9 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> Path:
     documents = write_inputs(root)
     systems = fake_systems(root, documents, **{"static": 1, "2l": 4})
     systems = replace(systems, earlier=fake_earlier(documents, base=1, round_0=50))
-    folders = Folders(*(root / name for name in ("ingest", "mine", "embed", "generate", "teach", "distill")))
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setenv("SLIMTOWER_CACHE", str(root / "cache"))
-        stage.evaluate(systems, folders, root / "reports", params(), RULE, NullRun())
-    return root / "reports"
+        return evaluate(systems, root)
 
 
 @pytest.mark.medium

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from evaluate_fakes import RULE, fake_systems, params, write_inputs
+from evaluate_fakes import RULE, evaluate, fake_systems, params, write_inputs
 
 from steps.core.files import write_json
 from steps.core.judged import read_judged_sets
@@ -17,7 +17,7 @@ from steps.core.tracking import NullRun
 from steps.evaluate.cache import Measurements, measure_all
 from steps.evaluate.fusing import Kept
 from steps.evaluate.measuring import Task
-from steps.evaluate.run import Folders, evaluate, run
+from steps.evaluate.run import run
 from steps.evaluate.systems import Hits, Systems, bm25_search, dense_search
 from steps.evaluate.table import results_table
 from steps.retrieval.fusion import ReciprocalRank, WeightedSum, fuse, pooled
@@ -28,9 +28,8 @@ DENSE = ["teacher", "static", "2l"]
 
 
 def run_stage(root: Path, systems: Systems, **changes: object) -> tuple[Path, dict[str, Any]]:
-    folders = Folders(*(root / name for name in ("ingest", "mine", "embed", "generate", "teach", "distill")))
-    evaluate(systems, folders, root / "reports", params(fused=True, **changes), RULE, NullRun())
-    return root / "reports", json.loads((root / "reports/metrics.json").read_text())
+    reports = evaluate(systems, root, params(fused=True, **changes))
+    return reports, json.loads((root / "reports/metrics.json").read_text())
 
 
 @pytest.fixture

@@ -12,7 +12,8 @@ import ir_measures
 import numpy as np
 import pytest
 from browser import Browser, find_browser
-from evaluate_fakes import RULE, bag_of_words, fake_systems, params, write_inputs
+from evaluate_fakes import bag_of_words, fake_systems, params, write_inputs
+from evaluate_fakes import evaluate as evaluate_in
 
 from steps.core.errors import UserError
 from steps.core.files import write_json
@@ -22,7 +23,6 @@ from steps.core.tracking import NullRun, Run
 from steps.evaluate import run as stage
 from steps.evaluate.measuring import Task, measure_teacher
 from steps.evaluate.report import read_background
-from steps.evaluate.run import Folders
 from steps.evaluate.summary import summary
 from steps.evaluate.systems import Systems
 from steps.evaluate.table import results_table
@@ -53,10 +53,7 @@ def evaluate(
 ) -> Path:
     """Run the stage with a teacher that reads whole queries and students that read less of them."""
     documents = write_inputs(root, judged=judged)
-    folders = Folders(*(root / name for name in ("ingest", "mine", "embed", "generate", "teach", "distill")))
-    given = systems or fake_systems(root, documents, **KNOWN)
-    stage.evaluate(given, folders, root / "reports", params(**changes), RULE, run or NullRun())
-    return root / "reports"
+    return evaluate_in(systems or fake_systems(root, documents, **KNOWN), root, params(**changes), run)
 
 
 @pytest.fixture(scope="module")
@@ -390,8 +387,7 @@ def test_a_judged_data_set_decides_beside_one_that_is_not(tmp_path: Path) -> Non
 def test_forums_of_one_kind_count_as_one(tmp_path: Path) -> None:
     names = ("med", "cqadupstack-api", "cqadupstack-web")
     documents = write_inputs(tmp_path, names, judged=names)
-    folders = Folders(*(tmp_path / name for name in ("ingest", "mine", "embed", "generate", "teach", "distill")))
-    stage.evaluate(fake_systems(tmp_path, documents, **KNOWN), folders, tmp_path / "reports", params(), RULE, NullRun())
+    evaluate_in(fake_systems(tmp_path, documents, **KNOWN), tmp_path)
     metrics = json.loads((tmp_path / "reports/metrics.json").read_text())
     parts = [metrics["datasets"][name]["2l"]["nDCG@10"] for name in names[1:]]
     assert metrics["as_one"]["cqadupstack"]["2l"]["nDCG@10"] == pytest.approx(np.mean(parts))

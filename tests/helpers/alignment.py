@@ -13,8 +13,6 @@ PARAMS: dict[str, Any] = {
     "max_words": 6,
     "max_part_texts": 0,
     "least_texts": 0,
-    "spans_per_document": 1,
-    "case_share": 0.25,
     "precision": "fp32",
     "batch_size": 8,
     "shard_texts": 8,

@@ -12,8 +12,11 @@ from steps.core.files import sha256_file, write_json
 from steps.core.noninferiority import NonInferiority
 from steps.core.tables import table_from_rows, write_table
 from steps.core.texts import words
+from steps.core.tracking import NullRun, Run
+from steps.evaluate import run as stage
 from steps.evaluate.latency import Encode
 from steps.evaluate.params import EvaluateParams
+from steps.evaluate.run import Folders
 from steps.evaluate.systems import Lexical, Student, Systems, Teacher, bm25_search
 from steps.serving.release import Documents
 
@@ -25,17 +28,11 @@ def params(**changes: object) -> EvaluateParams:
     """Small settings."""
     values: dict[str, object] = {
         "budget_ms": 0.0,
-        "faster_student": "if_no_worse",
-        "earlier_towers": False,
         "fused": False,
         "rerankers": [],
         "rerank_depth": 10,
         "splits": ["test", "dev"],
         "measures": ["nDCG@10", "RR@10", "AP@1000", "R@5", "R@20", "R@100"],
-        "min_relevance": {},
-        "ignore_identical_ids": False,
-        "as_one": ["cqadupstack"],
-        "k": 1000,
         "run_depth": 10,
         "batch_size": 8,
         "latency_queries": 10,
@@ -44,7 +41,6 @@ def params(**changes: object) -> EvaluateParams:
         "bootstrap_samples": 100,
         "examples": 3,
         "slices": {},
-        "slice_table": "",
         "perturbations": ["typos", "word_order", "prefix"],
         "perturbed_queries": 5,
         "seed": 13,
@@ -133,6 +129,13 @@ def fake_systems(
     whole: Any = FakeRelease(documents)
     lexical = Lexical(sha256_file(root / "ingest" / "corpus.parquet"), bm25_search(root / "ingest"))
     return Systems(lexical, Teacher("whole", whole, teacher, 1_000_000), students)
+
+
+def evaluate(systems: Systems, root: Path, given: EvaluateParams | None = None, run: Run | None = None) -> Path:
+    """Run the stage over what `write_inputs` wrote below `root`; returns its output."""
+    folders = Folders(*(root / name for name in ("ingest", "mine", "embed", "generate", "teach", "distill")))
+    stage.evaluate(systems, folders, root / "reports", given or params(), RULE, run or NullRun())
+    return root / "reports"
 
 
 def write_inputs(

@@ -8,17 +8,8 @@ from steps.index.params import IndexParams
 from steps.index.vectors import Vectors
 
 KNOBS: dict[str, Any] = {
-    "kind": "ivfpq",
-    "factory": "",
-    "target_recall": 0.9,
-    "training_vectors": 100000,
-    "recall_queries": 50,
-    "shard_vectors": 0,
-    "dim": 0,
-    "retrain_after": 0.2,
-    "semantic_ids": {"levels": 2, "codes": 16},
-    "seed": 3,
-}
+    "kind": "ivfpq", "target_recall": 0.9, "recall_queries": 50, "semantic_ids": {"levels": 2, "codes": 16}, "seed": 3
+}  # fmt: skip
 
 
 def index_params(**changes: Any) -> IndexParams:

@@ -27,19 +27,10 @@ def params(*sources: Mapping[str, Any], **changes: Any) -> IngestParams:
         "since": "",
         "until": "",
         "unlabelled_queries": "",
-        "term_scores": "",
-        "document_vectors": {},
         "document": "{title}. {content}",
         "max_reject_ratio": 1.0,
         "max_query_words": 20,
-        "dev_fraction": 0.2,
-        "clicks": {
-            "sessions_per_query": 1,
-            "results_per_session": 10,
-            "propensity_exponent": 1.0,
-            "click_if_relevant": 0.9,
-            "click_if_not": 0.05,
-        },
+        "clicks": {"sessions_per_query": 1},
     }
     return IngestParams.model_validate(values | changes)
 

@@ -6,14 +6,7 @@ import torch
 from sentence_transformers import SentenceTransformer
 from teach_fakes import PARAMS, documents, table, write_world
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import (
-    AddedToken,
-    AutoModel,
-    AutoTokenizer,
-    PreTrainedTokenizerFast,
-    Qwen2Config,
-    Qwen2ForCausalLM,
-)
+from transformers import AddedToken, AutoModel, AutoTokenizer, PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
 from steps.core.document_texts import DocumentTemplate
 from steps.core.tables import write_table
@@ -35,8 +28,6 @@ LLM_PARAMS = LlmDualEncoder.model_validate(
     | {
         "kind": "llm_dual_encoder",
         "dim": 8,
-        "lora": None,
-        "gradient_checkpointing": False,
         "loss": LossParams(both_directions=True, dims=[4], hard_negatives="margin", margin=0.2, margin_weight=0.5),
         "max_document_length": 128,
     }

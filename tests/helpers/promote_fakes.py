@@ -13,7 +13,6 @@ POLICY: dict[str, Any] = {
     "floors": {},
     "first_floor": 0.3,
     "slice_words": [4],
-    "slice_loss": 0.05,
     "slice_queries": 3,
     "slices": "warn",
     "max_p50_ms": 10.0,

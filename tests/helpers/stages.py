@@ -7,18 +7,15 @@ from steps.core.tables import SCHEMAS, table_from_rows, write_table
 from steps.core.tracking import NullRun, Run
 from steps.distill.params import DistillParams
 from steps.embed.params import CheckParams, EmbedParams
-from steps.index.params import IndexParams
+from steps.index.params import IndexParams, SemanticIdParams
 from steps.release.params import ReleaseParams
 from steps.score.params import ScoreParams
 
 TOPICS = ["sum", "mean", "matrix", "string", "axis", "file", "window", "graph"]
 EMBED = EmbedParams(
     parts=["train_queries", "generated_queries", "titles", "sentences", "unlabelled_queries"],
-    max_words=48,
     max_part_texts=0,
     least_texts=0,
-    spans_per_document=1,
-    case_share=0.25,
     check=CheckParams(documents=20, cosine=0.99),
     neighbours=4,
     precision="fp32",
@@ -26,37 +23,21 @@ EMBED = EmbedParams(
     shard_texts=32,
     seed=1,
 )
-SCORE = ScoreParams.model_validate(
-    {
-        "teachers": ["other"],
-        "depth": 0,
-        "max_texts": 0,
-        "pairs": 0,
-        "batch_size": 16,
-        "shard_texts": 24,
-        "precision": "fp32",
-        "seed": 1,
-    }
+SCORE = ScoreParams(
+    teachers=["other"], depth=0, max_texts=0, pairs=0, batch_size=16, shard_texts=24, precision="fp32", seed=1
 )
-INDEX = IndexParams.model_validate(
-    {
-        "kind": "ivfflat",
-        "factory": "IVF2,Flat",
-        "target_recall": 0.9,
-        "training_vectors": 1000,
-        "recall_queries": 50,
-        "shard_vectors": 0,
-        "dim": 0,
-        "retrain_after": 0.2,
-        "semantic_ids": {"levels": 2, "codes": 4},
-        "seed": 1,
-    }
+INDEX = IndexParams(
+    kind="ivfflat",
+    factory="IVF2,Flat",
+    target_recall=0.9,
+    training_vectors=1000,
+    recall_queries=50,
+    semantic_ids=SemanticIdParams(levels=2, codes=4),
+    seed=1,
 )
 # The losses of a random network on eight queries mean nothing: the tests of the limits set them.
 RELEASE = ReleaseParams(
-    format="auto",
     precision="int8",
-    parity_cosine=0.9999,
     parity_ndcg_loss=1.0,
     total_ndcg_loss=1.0,
     served_cosine=0.9,

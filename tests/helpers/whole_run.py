@@ -11,6 +11,7 @@ import os
 import shutil
 import statistics
 import string
+import subprocess
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,9 +19,11 @@ from typing import Any
 
 import yaml
 from dvc.repo import Repo
+from task_project import commit
 
 from pipeline.data_check import check_data
 from pipeline.params import Params, check_params
+from pipeline.plain_copy import plain_copy
 from pipeline.recipe import laid_over, overlay
 from steps.core.params import read_mapping
 from steps.core.tracking import NullRun
@@ -89,6 +92,17 @@ def write_beir(
         rows = "".join(f"q.{name}\t{name}\t1\n" for name, *_ in documents[chosen])
         path.write_text(f"query-id\tcorpus-id\tscore\n{rows}", encoding="utf-8")
     return folder
+
+
+def git_copy(root: Path, changed: Mapping[str, str]) -> dict[str, str]:
+    """A copy of the project as a commit, some files changed; returns the environment in which its commands run."""
+    plain_copy(Path(__file__).parents[2], root)
+    for name, text in changed.items():
+        (root / name).write_text(text, encoding="utf-8")
+    subprocess.run(["git", "init", "-q"], cwd=root, check=True)
+    commit(root)
+    kept = {k: v for k, v in os.environ.items() if k not in {"MLFLOW_TRACKING_URI", "SLIMTOWER_CACHE"}}
+    return kept | {"DVC_NO_ANALYTICS": "true", "PYTHONPATH": ""}
 
 
 def write_click_log(folder: Path) -> Path:

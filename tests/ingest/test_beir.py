@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import ingest_logs
 import pytest
 from toy_source import read_toy
 
@@ -20,31 +21,9 @@ from steps.ingest.rejects import Rejects
 from steps.ingest.run import run
 from steps.ingest.source_data import SourceData
 
-CLICKS = {
-    "sessions_per_query": 1,
-    "results_per_session": 10,
-    "propensity_exponent": 1.0,
-    "click_if_relevant": 0.9,
-    "click_if_not": 0.05,
-}
-
 
 def params(folder: Path, **changes: Any) -> IngestParams:
-    values: dict[str, Any] = {
-        "seed": 3,
-        "sources": [{"name": "toy", "kind": "beir", "path": str(folder)}],
-        "unlabelled_queries": "",
-        "term_scores": "",
-        "document_vectors": {},
-        "document": "{title}. {content}",
-        "since": "",
-        "until": "",
-        "max_reject_ratio": 0.5,
-        "max_query_words": 20,
-        "dev_fraction": 0.2,
-        "clicks": CLICKS,
-    }
-    return IngestParams.model_validate(values | changes)
+    return ingest_logs.params({"name": "toy", "kind": "beir", "path": str(folder)}, max_reject_ratio=0.5, **changes)
 
 
 def lines(*rows: Any) -> bytes:
@@ -178,7 +157,7 @@ def test_second_labels_and_answer_strings_become_tables_of_their_own(beir: Maker
         *({"_id": f"q{n}", "answers": ["x"]} for n in (23, 24, 25)),
     )
     folder = beir({"qrels/test.tsv": qrels(*rows), "answers.jsonl.gz": answers})
-    run(sources=params(folder).sources, output=tmp_path / "out", params=params(folder), run=NullRun())
+    ingest_logs.ingest(tmp_path, params(folder))
     labels = read_table(tmp_path / "out", "satisfaction").to_pylist()
     assert [tuple(row.values()) for row in labels] == [("toy/q20", "toy/d20", 1), ("toy/q20", "toy/d3", 0)]
     answered = {row["query_id"]: row["answers"] for row in read_table(tmp_path / "out", "answers").to_pylist()}
@@ -326,8 +305,7 @@ def test_a_folder_may_lack_all_but_its_corpus_and_a_line_says_what_it_holds(
     said: str,
     splits: dict[str, int],
 ) -> None:
-    checked = params(beir(replaced))
-    run(sources=checked.sources, output=tmp_path / "out", params=checked, run=NullRun())
+    ingest_logs.ingest(tmp_path, params(beir(replaced)))
     assert capsys.readouterr().out == f"toy: {said}\n"
     found = Counter(read_table(tmp_path / "out", "queries")["split"].to_pylist())
     assert found + Counter(unlabelled=read_table(tmp_path / "out", "unlabelled_queries").num_rows) == splits
@@ -364,8 +342,7 @@ def test_train_queries_that_spell_an_evaluation_query_are_left_out(beir: Maker, 
     queries[30]["text"] = "QUESTION 26"  # judged nowhere
     folder = beir({"queries.jsonl": lines(*queries)})
     for seed in range(6):
-        checked = params(folder, seed=seed)
-        run(sources=checked.sources, output=tmp_path / "out", params=checked, run=NullRun())
+        ingest_logs.ingest(tmp_path, params(folder, seed=seed))
         rows = [
             {"split": "unlabelled"} | row
             for name in ("queries", "unlabelled_queries")
@@ -415,14 +392,8 @@ def test_two_sources_guard_each_other(beir: Maker, tmp_path: Path) -> None:
     second = tmp_path / "second"
     first.rename(second)
     both = beir({"queries.jsonl": lines(*({"_id": f"q{n}", "text": f"question {n + 20}"} for n in range(30)))})
-    checked = params(
-        both,
-        sources=[
-            {"name": "one", "kind": "beir", "path": str(second)},
-            {"name": "two", "kind": "beir", "path": str(both)},
-        ],
-    )
-    run(sources=checked.sources, output=tmp_path / "out", params=checked, run=NullRun())
+    sources = [{"name": name, "kind": "beir", "path": str(path)} for name, path in (("one", second), ("two", both))]
+    ingest_logs.ingest(tmp_path, ingest_logs.params(*sources))
     rows = read_table(tmp_path / "out", "queries").to_pylist()
     evaluated = {row["text"] for row in rows if row["split"] in ("dev", "test")}
     assert {row["dataset"] for row in rows} == {"one", "two"}

@@ -43,12 +43,7 @@ def test_every_format_gives_the_same_tables(tmp_path: Path, name: str) -> None:
     report = read_json(out / "report.json")
     assert report["simulated"] is False
     assert report["datasets"]["log"]["judgements_from_clicks"] is True
-    assert report["datasets"]["log"]["sessions"] == {
-        "simulated": False,
-        "sessions": 3,
-        "impressions": 5,
-        "clicks": 2,
-    }
+    assert report["datasets"]["log"]["sessions"] == {"simulated": False, "sessions": 3, "impressions": 5, "clicks": 2}
 
 
 def test_values_of_every_spelling_are_read_and_bad_ones_are_rejects_of_their_line(tmp_path: Path) -> None:

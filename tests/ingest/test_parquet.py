@@ -126,10 +126,7 @@ def test_the_corpus_and_the_scores_lose_their_bad_rows_only(tmp_path: Path) -> N
     pq.write_table(pa.table(scores), tmp_path / "r.parquet")
     paths = {"corpus": str(tmp_path / "c.parquet"), "relevance": str(tmp_path / "r.parquet")}
     out = ingest(tmp_path, params(source | paths))
-    assert reasons(out) == [
-        ("log/corpus/c.parquet", 2, "invalid_utf8"),
-        ("log/relevance/r.parquet", 2, "invalid_utf8"),
-    ]
+    assert reasons(out) == [("log/corpus/c.parquet", 2, "invalid_utf8"), ("log/relevance/r.parquet", 2, "invalid_utf8")]
     assert rows_of(out, "corpus", "doc_id") == ["log/d0", "log/d2"]
     assert rows_of(out, "relevance", "score") == [1.0, 3.0]
 

@@ -2,16 +2,15 @@
 
 import gzip
 from pathlib import Path
-from typing import Any
 
 import pytest
+from ingest_logs import params
 from pydantic import ValidationError
 
 from steps.core.errors import UserError
 from steps.core.files import sha256_file
 from steps.ingest.held_out_queries import without_evaluation_texts
 from steps.ingest.listing import list_sources, write_listing
-from steps.ingest.params import IngestParams
 from steps.ingest.rejects import Rejects
 from steps.ingest.source_data import Query
 from steps.ingest.unlabelled import read_unlabelled
@@ -79,45 +78,13 @@ def test_a_missing_or_empty_file_is_a_user_error(tmp_path: Path, content: bytes 
         read(path)
 
 
-def params(**changes: Any) -> IngestParams:
-    clicks = {
-        "sessions_per_query": 1,
-        "results_per_session": 10,
-        "propensity_exponent": 1.0,
-        "click_if_relevant": 0.9,
-        "click_if_not": 0.05,
-    }
-    api = {
-        "name": "api",
-        "kind": "api_docs",
-        "packages": ["numpy"],
-        "min_summary_words": 3,
-        "min_content_words": 3,
-        "max_content_words": 50,
-        "max_summary_documents": 2,
-        "max_documents": 100,
-        "test_queries": 2,
-        "dev_queries": 1,
-    }
-    values = {
-        "seed": 1,
-        "sources": [api],
-        "unlabelled_queries": "",
-        "term_scores": "",
-        "document_vectors": {},
-        "document": "{title}. {content}",
-        "since": "",
-        "until": "",
-        "max_reject_ratio": 0.0,
-        "max_query_words": 50,
-        "dev_fraction": 0.2,
-        "clicks": clicks,
-    }
-    return IngestParams.model_validate(values | changes)
+API = {"name": "api", "kind": "api_docs", "packages": ["numpy"], "min_summary_words": 3, "min_content_words": 3,
+       "max_content_words": 50, "max_summary_documents": 2, "max_documents": 100, "test_queries": 2,
+       "dev_queries": 1}  # fmt: skip
 
 
 def test_listing_of_the_default_is_empty(tmp_path: Path) -> None:
-    write_listing(params(), tmp_path / "sources.json")
+    write_listing(params(API), tmp_path / "sources.json")
     assert (tmp_path / "sources.json").read_text() == "[]\n"
 
 
@@ -129,7 +96,7 @@ def test_listing_names_files_by_digest_and_not_by_place(tmp_path: Path) -> None:
     more = tmp_path / "more.tsv"
     more.write_text("a query\n")
     source = {"name": "toy", "kind": "beir", "path": str(folder)}
-    listed = list_sources(params(sources=[source], unlabelled_queries=str(more)))
+    listed = list_sources(params(source, unlabelled_queries=str(more)))
     assert [(row["source"], row["path"]) for row in listed] == [
         ("toy", "corpus.jsonl.gz"),
         ("toy", "qrels/test.tsv"),
@@ -138,25 +105,25 @@ def test_listing_names_files_by_digest_and_not_by_place(tmp_path: Path) -> None:
     ]
     assert listed[3]["sha256"] == sha256_file(more) and listed[3]["bytes"] == 8
     folder.rename(tmp_path / "moved")
-    moved = list_sources(params(sources=[source | {"path": str(tmp_path / "moved")}], unlabelled_queries=str(more)))
+    moved = list_sources(params(source | {"path": str(tmp_path / "moved")}, unlabelled_queries=str(more)))
     assert moved == listed
 
 
 def test_listing_names_the_key_of_a_missing_path(tmp_path: Path) -> None:
     source = {"name": "toy", "kind": "beir", "path": str(tmp_path / "nowhere")}
     with pytest.raises(UserError, match=r"ingest\.sources\[0\]\.path: DATA .*nowhere"):
-        list_sources(params(sources=[source]))
+        list_sources(params(source))
     with pytest.raises(UserError, match=r"ingest\.unlabelled_queries: DATA"):
-        list_sources(params(unlabelled_queries=str(tmp_path / "nowhere.tsv")))
+        list_sources(params(API, unlabelled_queries=str(tmp_path / "nowhere.tsv")))
 
 
 def test_params_refuse_repeated_and_reserved_names_and_unknown_kinds() -> None:
     beir = {"name": "toy", "kind": "beir", "path": "x"}
     with pytest.raises(ValidationError, match="'toy' is used twice"):
-        params(sources=[beir, beir])
+        params(beir, beir)
     with pytest.raises(ValidationError, match="'unlabelled_queries' is taken"):
-        params(sources=[beir | {"name": "unlabelled_queries"}])
+        params(beir | {"name": "unlabelled_queries"})
     with pytest.raises(ValidationError, match="kind"):
-        params(sources=[beir | {"kind": "bier"}])
+        params(beir | {"kind": "bier"})
     with pytest.raises(ValidationError, match="paht"):
-        params(sources=[beir | {"paht": "x"}])
+        params(beir | {"paht": "x"})

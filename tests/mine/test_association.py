@@ -36,13 +36,7 @@ def holds(receiver: dict[int, float], source: dict[int, float], threshold: float
 
 
 def pairwise(
-    scores: Scores,
-    sources: set[int],
-    threshold: float,
-    top_terms: int,
-    min_terms: int,
-    cap: int,
-    mutual: bool = False,
+    scores: Scores, sources: set[int], threshold: float, top_terms: int, min_terms: int, cap: int, mutual: bool = False
 ) -> tuple[Pairs, int]:
     """Algorithm 1 as printed: every pair compared. Returns the capped associations, and the number without the cap."""
     kept: Pairs = set()

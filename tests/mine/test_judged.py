@@ -95,10 +95,7 @@ def test_what_was_clicked_is_no_negative_of_judgements_and_the_other_way_round(t
     ]
     ranked = found("d/q1", "d/max", "d/sum", "d/sort")
     out = cells(tmp_path, {"bm25": ranked}, qrels=[judgement("d/q1", "d/cumsum")], log=log)
-    assert triplets(out) == {
-        ("d/q1", "d/sum", "d/plot", "click_one_hop"),
-        ("d/q1", "d/cumsum", "d/sort", "judged"),
-    }
+    assert triplets(out) == {("d/q1", "d/sum", "d/plot", "click_one_hop"), ("d/q1", "d/cumsum", "d/sort", "judged")}
 
 
 def test_judgements_and_candidates_of_other_splits_train_nothing(tmp_path: Path) -> None:

@@ -65,11 +65,7 @@ def changed(key: str, value: Any) -> dict[str, Any]:
         ("distill.students", ["2l", "9l"], r"students names \['9l'\]"),
         ("distill.student.4l.losses", learns("gone"), r"4l: a loss names the teacher 'gone', but score\.teachers has"),
         ("distill.student.4l.losses", learns("dense"), r"4l: a loss names the teacher 'dense', that of the index"),
-        (
-            "teach.teacher.dense.rounds.ranker",
-            "cross",
-            r"dense\.rounds\.ranker is 'cross', but rank\.rankers has",
-        ),
+        ("teach.teacher.dense.rounds.ranker", "cross", r"dense\.rounds\.ranker is 'cross', but rank\.rankers has"),
         ("teach.teacher.dense.rounds.ranker", "../x", r"rounds\.ranker is '\.\./x': a name is"),
         (
             "teach",
@@ -96,11 +92,7 @@ def test_a_late_interaction_teacher_scores_as_many_documents_as_students_compare
 
 def with_cross_encoders(losses: list[dict[str, Any]], pairs: int) -> dict[str, Any]:
     raw = changed("distill.student.4l.losses", losses)
-    raw["teach"]["teacher"] |= {
-        "cls": CROSS,
-        "dual": DUAL,
-        "other": raw["teach"]["teacher"]["dense"],
-    }
+    raw["teach"]["teacher"] |= {"cls": CROSS, "dual": DUAL, "other": raw["teach"]["teacher"]["dense"]}
     raw["teach"]["teachers"] += ["cls", "dual", "other"]
     raw["rank"]["rankers"] = ["cross"]
     raw["candidates"]["queries"] = "all"

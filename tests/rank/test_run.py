@@ -17,10 +17,9 @@ from rank_fakes import (
     write_encoder,
     write_rank_world,
 )
-from recorder import Recorder
+from recorder import Recorder, killed_at
 from safetensors.torch import load_file
 from teach_fakes import table
-from transformers import TrainerCallback
 
 import steps.rank.run as stage
 import steps.training.ranker as training
@@ -119,20 +118,13 @@ def test_scores_of_pieces_are_those_of_the_whole_and_limits_hold(
 @pytest.mark.slow
 @pytest.mark.parametrize("loss", ["bce", "lambda"])
 def test_a_killed_training_continues_to_the_same_weights(
-    tmp_path: Path, base: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch, loss: str
+    tmp_path: Path, base: Path, own_cache: Path, loss: str
 ) -> None:
     write_rank_world(tmp_path)
     run_rank(tmp_path, base, name="whole", loss=loss)
 
-    class Killer(training.LossLog, TrainerCallback):
-        def on_step_end(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
-            if state.global_step == 6:
-                raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(training, "LossLog", Killer)
-        with pytest.raises(KeyboardInterrupt):
-            run_rank(tmp_path, base, name="killed", loss=loss)
+    with killed_at(6, training):
+        run_rank(tmp_path, base, name="killed", loss=loss)
     assert not (tmp_path / "killed").exists() and not (tmp_path / "killed-teach").exists()
     assert [path.name for path in own_cache.rglob("checkpoint-*")] == ["checkpoint-4"]
     run = Recorder()

@@ -15,12 +15,11 @@ import pytest
 from serve_process import ROOT, get, serving, until
 from stages import INDEX, run_release
 
+from bench import moves
 from steps.serving.mlflow_model import log_release
 from steps.serving.release import load_release
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
-
-QUERIES = ["how to sum the axis", "string window", "matrix", "mean of a file"]
 
 
 @pytest.fixture(scope="module")
@@ -29,50 +28,6 @@ def two(released: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, P
     project = Path(shutil.copytree(released, tmp_path_factory.mktemp("two") / "project"))
     narrow = run_release(project, "static", index=INDEX.model_copy(update={"dim": 16}))
     return {"wide": released / "models/release/static", "narrow": narrow}
-
-
-class Client(threading.Thread):
-    """Asks until told to stop, over one connection; keeps every answer that is not what the release it names finds."""
-
-    def __init__(self, url: str, expected: dict[str, Any], number: int) -> None:
-        super().__init__()
-        self.host, self.expected, self.number = url.removeprefix("http://"), expected, number
-        self.stop = threading.Event()
-        self.wrong: list[Any] = []
-        self.seen: dict[str, int] = {}
-
-    def run(self) -> None:
-        connection = http.client.HTTPConnection(self.host, timeout=30)
-        at = self.number
-        while not self.stop.is_set():
-            query = QUERIES[(at := at + 1) % len(QUERIES)]
-            try:
-                connection.request(
-                    "POST", "/search", json.dumps({"query": query, "k": 5}), {"Content-Type": "application/json"}
-                )
-                response = connection.getresponse()
-                answer = json.loads(response.read())
-                manifest = answer["release"]["manifest"]
-                hits = [(hit["id"], hit["score"]) for hit in answer["results"][0]["hits"]]
-                self.seen[manifest] = self.seen.get(manifest, 0) + 1
-                if [doc for doc, _ in hits] != [doc for doc, _ in self.expected[manifest][query]] or any(
-                    abs(a[1] - b[1]) > 1e-4 for a, b in zip(hits, self.expected[manifest][query], strict=True)
-                ):
-                    self.wrong.append((query, answer))
-            except Exception as error:
-                self.wrong.append(repr(error))
-                connection.close()
-        connection.close()
-
-
-def expected_of(folders: dict[str, Path]) -> dict[str, Any]:
-    """By manifest and query: what each release finds."""
-    found = {}
-    for folder in folders.values():
-        release = load_release(folder)
-        hits = {query: [(hit.id, hit.score) for hit in release.query(query, 5)] for query in QUERIES}
-        found[release.manifest.checksum] = hits
-    return found
 
 
 def replace(target: Path, source: Path) -> None:
@@ -95,11 +50,14 @@ def in_both_processes(folder: Path, earlier: int, manifest: str) -> bool:
     return len({line["pid"] for line in loaded(folder)[earlier:] if line["manifest"] == manifest}) == 2
 
 
-def test_swaps_under_load_fail_no_request_and_mix_no_answer(two: dict[str, Path], tmp_path: Path) -> None:
+def test_swaps_under_load_fail_no_request_and_mix_no_answer(
+    two: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(moves, "PAUSE_S", 0.0)
     target = Path(shutil.copytree(two["wide"], tmp_path / "release/now"))
-    expected = expected_of(two)
+    expected, stop = moves.expected_hits(two.values()), threading.Event()
     with serving(tmp_path, "--release", str(target), "--workers", "2") as (url, process):
-        clients = [Client(url, expected, number) for number in range(6)]
+        clients = [moves.Client(number, expected, stop, int(url.rpartition(":")[2])) for number in range(6)]
         for client in clients:
             client.start()
         for name in ("narrow", "wide", "narrow"):
@@ -109,14 +67,13 @@ def test_swaps_under_load_fail_no_request_and_mix_no_answer(two: dict[str, Path]
             until(lambda: in_both_processes(tmp_path, earlier, wanted), process)  # noqa: B023
         swaps = re.compile(r"slimtower_swaps_total [56]\b")  # 5 where a process began with the second release
         until(lambda: swaps.search(_text(f"{url}/metrics")), process)
-        for client in clients:
-            client.stop.set()
+        stop.set()
         for client in clients:
             client.join(30)
         process.send_signal(signal.SIGTERM)
         process.wait(30)
     assert [wrong for client in clients for wrong in client.wrong] == []
-    assert {manifest for client in clients for manifest in client.seen} == set(expected)
+    assert {manifest for client in clients for manifest in client.by_release} == set(expected)
     assert [line["event"] for line in log_of(tmp_path)].count("stopped") == 2
     errors = [line["error"] for line in log_of(tmp_path) if line["level"] == "error"]
     assert not [error for error in errors if "was replaced while" not in error and "no release here" not in error]

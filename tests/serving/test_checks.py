@@ -177,9 +177,6 @@ def test_a_student_set_up_otherwise_than_what_serves_is_refused(copy: Path) -> N
     name = "query_encoder/config_sentence_transformers.json"
     rewrite(copy, name, lambda settings: settings["prompts"].update(query="query: "))
     assert "prompt is '', query_encoder/ has 'query: '" in refused(copy)
-
-
-def test_a_student_that_does_not_normalise_is_refused(copy: Path) -> None:
     rewrite(copy, "query_encoder/modules.json", lambda modules: modules.pop())
     assert "normalise is True, query_encoder/ has False" in refused(copy)
 

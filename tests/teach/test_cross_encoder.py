@@ -8,11 +8,10 @@ import pytest
 import torch
 from cross_encoders import CROSS, DUAL, POOLED
 from rank_fakes import liked, write_encoder
-from recorder import Recorder
+from recorder import Recorder, killed_at
 from safetensors.torch import load_file
 from teach_fakes import table, write_world
 from torch import Tensor
-from transformers import TrainerCallback
 
 import steps.training.ranker as training
 from steps.core.errors import UserError
@@ -99,10 +98,7 @@ def test_the_term_is_of_the_tokens_of_queries_and_documents_of_the_same_batch(
     if loss == "lambda":
         texts, labels = (
             [["how to add", "show"], [["sum rows at once"], ["plot images", "sum rows"]]],
-            [
-                torch.tensor([1.0]),
-                torch.tensor([1.0, 0]),
-            ],
+            [torch.tensor([1.0]), torch.tensor([1.0, 0])],
         )
     terms = made(texts, labels)
     assert terms["ranking"].item() == pytest.approx(ranking(texts, labels).item(), rel=1e-6)
@@ -125,22 +121,15 @@ def test_the_term_is_of_the_tokens_of_queries_and_documents_of_the_same_batch(
 @pytest.mark.slow
 @pytest.mark.parametrize("changes", [{}, POOLED], ids=["cls", "segments"])
 def test_a_killed_training_continues_to_the_same_weights(
-    tmp_path: Path, base: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any]
+    tmp_path: Path, base: Path, own_cache: Path, changes: dict[str, Any]
 ) -> None:
     def weights(name: str) -> dict[str, Tensor]:
         found: dict[str, Tensor] = load_file(tmp_path / name / "tower/model.safetensors")
         return found
 
-    class Killer(training.LossLog, TrainerCallback):
-        def on_step_end(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
-            if state.global_step == 5:
-                raise KeyboardInterrupt
-
     train(tmp_path, base, name="whole", **changes)
-    with monkeypatch.context() as patch:
-        patch.setattr(training, "LossLog", Killer)
-        with pytest.raises(KeyboardInterrupt):
-            train(tmp_path, base, name="killed", **changes)
+    with killed_at(5, training):
+        train(tmp_path, base, name="killed", **changes)
     assert not (tmp_path / "killed").exists()
     assert [path.name for path in own_cache.rglob("checkpoint-*")] == ["checkpoint-4"]
     assert list(own_cache.glob("teach/*/checkpoint-4"))

@@ -7,11 +7,10 @@ import numpy as np
 import pytest
 import torch
 from late_fakes import LATE
-from recorder import Recorder
+from recorder import Recorder, killed_at
 from safetensors.torch import load_file
 from sentence_transformers import MultiVectorEncoder
 from teach_fakes import documents, write_tower, write_world
-from transformers import TrainerCallback
 
 import steps.teach.late_interaction as teaching
 import steps.teach.late_interaction_training as training
@@ -120,20 +119,11 @@ def test_training_beats_the_base_and_reads_as_plain_sentence_transformers(
 
 
 @pytest.mark.slow
-def test_a_killed_training_continues_to_the_same_weights(
-    tmp_path: Path, base: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_killed_training_continues_to_the_same_weights(tmp_path: Path, base: Path, own_cache: Path) -> None:
     whole = train(tmp_path, base, name="whole", dev_queries=0)
 
-    class Killer(training.LossLog, TrainerCallback):
-        def on_step_end(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
-            if state.global_step == 6:
-                raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(training, "LossLog", Killer)
-        with pytest.raises(KeyboardInterrupt):
-            train(tmp_path, base, name="killed", dev_queries=0)
+    with killed_at(6, training):
+        train(tmp_path, base, name="killed", dev_queries=0)
     assert not (tmp_path / "killed").exists()
     assert [path.name for path in own_cache.rglob("checkpoint-*")] == ["checkpoint-4"]
     run = Recorder()

@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 import torch
 from llm_fakes import LLM_PARAMS, TEXTS, TITLED, states_before, write_llm, write_titled_world
-from recorder import Recorder
+from recorder import Recorder, killed_at
 from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
 from teach_fakes import documents, queries, triplets, write_world
-from transformers import TrainerCallback
 
 import steps.teach.contrastive_training as contrastive_training
 from steps.core.errors import UserError
@@ -172,7 +171,7 @@ def run_teach(folder: Path, given: LlmDualEncoder, name: str = "teach", run: Run
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_the_stage_leaves_a_tower_with_two_routes_and_goes_on_after_a_kill(
-    tmp_path: Path, base: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, base: Path, own_cache: Path
 ) -> None:
     given = params(base, rounds=LLM_PARAMS.rounds.model_dump() | {"more": 1, "skip": 0, "margin": 0.0})
     whole = run_teach(tmp_path, given, "whole")
@@ -190,15 +189,8 @@ def test_the_stage_leaves_a_tower_with_two_routes_and_goes_on_after_a_kill(
         assert "[TITLE_QUERY]" not in route(tower, role).tokenizer.get_vocab() or role == "document"
     assert not list(own_cache.rglob("*.pt"))
 
-    class Killer(contrastive_training.LossLog, TrainerCallback):
-        def on_step_end(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
-            if state.global_step == 5:
-                raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(contrastive_training, "LossLog", Killer)
-        with pytest.raises(KeyboardInterrupt):
-            run_teach(tmp_path, given, "killed")
+    with killed_at(5, contrastive_training):
+        run_teach(tmp_path, given, "killed")
     run = Recorder()
     resumed = run_teach(tmp_path, given, "killed", run)
     assert min(run.losses) == 5

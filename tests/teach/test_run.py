@@ -19,7 +19,6 @@ from transformers import (
     XLMRobertaModel,
 )
 
-import steps.teach.contrastive_training as contrastive_training
 from steps.core.errors import UserError
 from steps.core.files import read_json, sha256_file
 from steps.core.tables import write_table
@@ -108,31 +107,6 @@ def test_training_lowers_the_loss_beats_the_base_and_repeats_itself(tmp_path: Pa
     again = train(tmp_path, base, name="again", epochs=6.0, learning_rate=5e-3, checkpoint_steps=50)
     for name in ("report.json", "tower/model.safetensors", "tower/config.json"):
         assert (again / name).read_bytes() == (output / name).read_bytes()
-
-
-@pytest.mark.slow
-def test_a_killed_training_continues_to_the_same_weights(
-    tmp_path: Path, base: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole = train(tmp_path, base, name="whole")
-
-    class Killer(contrastive_training.LossLog, TrainerCallback):
-        def on_step_end(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
-            if state.global_step == 6:
-                raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(contrastive_training, "LossLog", Killer)
-        with pytest.raises(KeyboardInterrupt):
-            train(tmp_path, base, name="killed")
-    assert not (tmp_path / "killed").exists()
-    assert [path.name for path in (tmp_path / "cache").rglob("checkpoint-*")] == ["checkpoint-4"]
-    run = Recorder()
-    resumed = train(tmp_path, base, run, name="killed")
-    assert min(run.losses) == 5
-    expected, found = (load_file(folder / "tower" / "model.safetensors") for folder in (whole, resumed))
-    for name, tensor in expected.items():
-        torch.testing.assert_close(found[name], tensor, rtol=0, atol=1e-6)
 
 
 @pytest.mark.medium
