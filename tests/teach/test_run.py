@@ -13,7 +13,6 @@ from sentence_transformers import SentenceTransformer
 from teach_fakes import PARAMS, documents, queries, table, triplets, write_tower, write_world
 from transformers import (
     PreTrainedModel,
-    TrainerCallback,
     XLMRobertaConfig,
     XLMRobertaForSequenceClassification,
     XLMRobertaModel,
