@@ -92,7 +92,8 @@ class ContainerJob:
         kind = "bind" if settings.cache.startswith("/") else "volume"
         gpus = [DeviceRequest(count=resources.gpus, capabilities=[["gpu"]])] if resources.gpus else None
         # read where the task runs, at that time: neither the serialised DAG nor Airflow's pages hold them
-        private = {name: os.environ[name] for name in settings.pass_ if os.environ.get(name)}
+        given = {name: os.environ.get(f"TASK_{name}", os.environ.get(name)) for name in settings.pass_}
+        private = {name: value for name, value in given.items() if value}
         self.context = context
         self.operator = ContainerOperator(
             task_id=context["ti"].task_id,

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from pipeline.task.run import BEGIN, TaskRun, lay_files, read_json
-from pipeline.task.workspace import Workspace
-from steps.core.errors import UserError
+from pipeline.task.run import BEGIN, TaskRun, digest, lay_files, read_json
+from pipeline.task.workspace import LOCK, PARAMS, SOURCES, Workspace
+from steps.core.errors import TransientError, UserError
 
 _NEEDED = {"ingest", "release", "evaluate"}  # stages whose outputs steps.promote and steps.deploy read
 
@@ -45,6 +45,12 @@ def _published(run: TaskRun) -> Iterator[tuple[Workspace, dict[str, Any]]]:
         raise UserError(f"{run.store.url}/{folder}: nothing was published there; let SLIMTOWER_RUN name a finished run")
     with run.workspace(begun["commit"]) as place:
         lay_files(run.store, folder, place)
+        for key, name in (("params", PARAMS), ("sources", SOURCES), ("lock", LOCK)):
+            if key in begun and begun[key] != digest(place.read(name)):
+                raise TransientError(
+                    f"{run.store.url}/{folder}: {name} is of another run than {BEGIN}: one is being published, or its"
+                    " `publish` was cut short; try again, or run that once more"
+                )
         yield place, begun
 
 

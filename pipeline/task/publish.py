@@ -4,7 +4,7 @@ import os
 from typing import Any
 
 from pipeline.lineage import METRICS, finish
-from pipeline.task.run import BEGIN, LATEST, TaskRun, json_bytes, read_json, write_lock
+from pipeline.task.run import BEGIN, LATEST, TaskRun, digest, json_bytes, read_json, write_lock
 from pipeline.task.workspace import LOCK, PARAMS, SOURCES, Workspace
 from steps.core.errors import EXIT_NOTHING, UserError
 from steps.core.tracking import client, reaching
@@ -34,6 +34,7 @@ def publish(run: TaskRun) -> int:
             _close(place, stages, names, begun["parent_run"], ran=bool(fragments))
         if not fragments and begun.get("base_parent"):  # whoever reads the lock wants the run that made it
             begun["parent_run"] = begun["base_parent"]
+        begun["lock"] = digest(place.read(LOCK))
         files = {name: place.read(name) for name in (LOCK, PARAMS, SOURCES)} | {BEGIN: json_bytes(begun)}
     for folder in (run.name, LATEST) if _is_newest(run, begun) else (run.name,):
         for name, content in files.items():

@@ -1,6 +1,7 @@
 """Search: verify the release, encode the query, ask the index, print what was found."""
 
 import os
+import re
 import shutil
 import sys
 import textwrap
@@ -12,6 +13,7 @@ from steps.search.documents import read_contents
 from steps.serving.release import Hit, Release, load_release
 
 _SNIPPET = 160  # characters
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
 def run(query: str, folder: Path, dataset: str | None, k: int, ingest: Path) -> None:
@@ -41,9 +43,9 @@ def run(query: str, folder: Path, dataset: str | None, k: int, ingest: Path) -> 
 
 def entry(rank: int, found: Hit, content: str, width: int) -> str:
     """A hit as text: rank, score and title (the id where there is none), the beginning of its content below."""
-    lines = [f"{rank:>2}  {found.score:.4f}  {_bold(found.title or found.id)}"]
+    lines = [f"{rank:>2}  {found.score:.4f}  {_bold(_printable(found.title or found.id))}"]
     if content.strip():
-        snippet = textwrap.shorten(content, _SNIPPET, placeholder=" …")
+        snippet = textwrap.shorten(_printable(content), _SNIPPET, placeholder=" …")
         lines.append(textwrap.fill(snippet, width, initial_indent=" " * 12, subsequent_indent=" " * 12))
     return "\n".join(lines)
 
@@ -59,6 +61,11 @@ def _dataset(release: Release, name: str | None) -> str:
 
 def _width() -> int:
     return max(40, min(shutil.get_terminal_size().columns, 110))
+
+
+def _printable(text: str) -> str:
+    """Without control characters: a document's are no commands to the terminal."""
+    return _CONTROL.sub(" ", text)
 
 
 def _bold(text: str) -> str:

@@ -38,7 +38,14 @@ FORMS = {
     "after a strip": str.strip,
     "on one line": lambda secret: " ".join(secret.split()),
 }
-NAMES = ["AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN", "HF_TOKEN"]
+NAMES = [
+    "AWS_SECRET_ACCESS_KEY",
+    "AWS_SESSION_TOKEN",
+    "MLFLOW_TRACKING_PASSWORD",
+    "MLFLOW_TRACKING_TOKEN",
+    "HF_TOKEN",
+    "PGPASSWORD",
+]
 KEYS = """
     token access_token signature Signature X-Amz-Signature X-Amz-Security-Token X-Amz-Credential sig key access_key
     AWSAccessKeyId password api_key apikey api-key client_secret

@@ -121,3 +121,5 @@ def test_images_and_the_served_pod_run_with_no_rights() -> None:
     assert services["serve"]["read_only"] and services["serve"]["cap_drop"] == ["ALL"]
     assert not any(service.get("privileged") or service.get("cap_add") for service in services.values())
     assert {name for name, one in services.items() if "docker.sock" in str(one)} == {"airflow-scheduler"}
+    tasks_get = services["airflow-scheduler"]["environment"]["TASK_PGPASSWORD"]
+    assert "POSTGRES_PASSWORD" not in tasks_get  # of the databases of Airflow and MLflow

@@ -69,6 +69,10 @@ def test_promotion_reads_what_a_run_published(project: Project) -> None:
     ]
     code, said = project.task("first", "promote", MISBEHAVE="refuse")
     assert code == 3 and "slimtower: refused" in said
+    lock = Path(project.remote) / "locks/latest/dvc.lock"
+    lock.write_text(lock.read_text() + "# of a run whose publish was killed before it wrote the rest\n")
+    code, said = project.task("latest", "promote")
+    assert code == 75 and "dvc.lock is of another run than begin.json" in said
 
 
 def test_with_nothing_new_nothing_runs(project: Project) -> None:

@@ -75,6 +75,8 @@ def test_a_release_is_searched_without_the_corpus_that_made_it(project: Path, ca
 
 def test_a_hit_without_a_title_shows_its_id() -> None:
     assert search.entry(1, Hit("api/d1", 0.5, ""), "", 80).split() == ["1", "0.5000", "api/d1"]
+    hostile = search.entry(1, Hit("d", 0.5, "a\x1b]52;c;eA==\x07b"), "c\x1b[2J\x9bd\u200de", 80)
+    assert "\x1b" not in hostile and "\x9b" not in hostile and "d\u200de" in hostile  # no commands to a terminal
 
 
 def test_searches_the_data_set_that_is_asked_for(project: Path, capsys) -> None:

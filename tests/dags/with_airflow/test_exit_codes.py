@@ -215,13 +215,15 @@ def test_the_last_line_of_a_container_is_the_reason_that_airflow_shows(
 ) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
     monkeypatch.setenv("NOT_LISTED", "x")
+    for name, value in {"PGPASSWORD": "of Airflow", "TASK_PGPASSWORD": "", "TASK_MILVUS_TOKEN": "of tasks"}.items():
+        monkeypatch.setenv(name, value)
     run = in_container(task_of("docker", monkeypatch), tmp_path, monkeypatch)
     with pytest.raises(AirflowFailException, match="wrong data or settings: the last line says why"):
         run(3, context())
     seen = run(0, context())
     assert seen["AWS_SECRET_ACCESS_KEY"] == "secret"
     assert seen["SLIMTOWER_IMAGE_DIGEST"] == "sha256:pushed"
-    assert "NOT_LISTED" not in seen
+    assert not {"NOT_LISTED", "PGPASSWORD"} & set(seen) and seen["MILVUS_TOKEN"] == "of tasks"
 
 
 def test_a_retry_never_runs_beside_the_container_of_a_dead_worker(
