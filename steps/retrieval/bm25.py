@@ -13,7 +13,10 @@ class Bm25:
     def __init__(self, doc_ids: Sequence[str], texts: Sequence[str]) -> None:
         engine = bm25s.BM25(method="lucene", k1=1.5, b=0.75)
         # with ids, whose order is that of the texts: bm25s numbers bare tokens by a set, another in each process
-        engine.index(bm25s.tokenize(list(texts), stopwords="en", show_progress=False), show_progress=False)
+        tokens = bm25s.tokenize(list(texts), stopwords="en", show_progress=False)
+        if not tokens.vocab:  # no document has a word of two letters, as in Chinese with a space behind each sign
+            tokens = bm25s.tokenization.Tokenized([[0]] * len(texts), {"": 0})  # a term that no query has
+        engine.index(tokens, show_progress=False)
         self._adopt(list(doc_ids), engine)
 
     def _adopt(self, doc_ids: list[str], engine: bm25s.BM25) -> None:

@@ -38,6 +38,14 @@ def test_a_document_without_a_shared_term_is_no_hit() -> None:
     assert [len(row) for row in scores] == [0, 1, 0]
 
 
+def test_a_corpus_without_a_word_has_no_hits(tmp_path: Path) -> None:
+    engine = Bm25(list("ab"), ["北 京", "the"])
+    engine.save(tmp_path)
+    for each in (engine, Bm25.open(tmp_path, list("ab"))):
+        scores, ids = each.search(["北 京", "the cat", ""], k=10)
+        assert ids == [[], [], []] and [len(row) for row in scores] == [0, 0, 0]
+
+
 def test_k_limits_hits_and_ties_keep_corpus_order() -> None:
     engine = Bm25(list("abcd"), ["same words"] * 4)
     scores, ids = engine.search(["same"], k=2)
