@@ -1,18 +1,17 @@
 """Attention maps: the loss against a loop in float64, and a student that learns to look as its teacher does."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from pydantic import ValidationError
+from recorder import Recorder
 from stages import ALIGNED, FAST, distill_params, run_distill
 
 from steps.core.errors import UserError
 from steps.core.files import read_json
 from steps.core.towers import load_tower
-from steps.core.tracking import NullRun
 from steps.distill.attention import AttentionPair
 from steps.distill.losses.attention import Attention
 from steps.distill.losses.base import Batch, Outputs, Targets
@@ -77,17 +76,12 @@ def test_maps_are_those_of_each_text_alone_and_of_the_layers_that_answer(tiny_to
 
 @pytest.mark.medium
 def test_a_student_learns_to_look_as_its_teacher(embedded: Path) -> None:
-    found: list[float] = []
-
-    class Losses(NullRun):
-        def metrics(self, values: Any, step: int | None = None) -> None:
-            nonlocal found
-            found += [values["train_loss.attention"]] if "train_loss.attention" in values else []
-
+    run = Recorder()
     student = FAST | {"start": {"layers": [1, 2]}, "losses": [*ALIGNED, {"kind": "attention"}], "epochs": 8.0}
     params = distill_params(students=["it"], student={"it": student})
-    output = run_distill(embedded, "it", params, Losses())
+    output = run_distill(embedded, "it", params, run)
     assert read_json(output / "report.json")["losses"] == ["embedding", "attention"]
+    found = run.of("train_loss.attention")
     assert found[-1] < found[0]
     assert load_tower(output / "query_encoder")[0].auto_model.config._attn_implementation == "sdpa"
 

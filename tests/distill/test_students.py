@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from recorder import Recorder
 from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
 from stages import SCORE, STATIC, distill_params, run_distill, run_embed, run_score
@@ -18,7 +19,6 @@ from steps.core.errors import UserError
 from steps.core.files import read_json, write_json
 from steps.core.tables import read_table
 from steps.core.towers import load_tower
-from steps.core.tracking import NullRun
 from steps.distill.objective import Objective
 from steps.distill.params import DistillParams
 from steps.distill.students import Student
@@ -277,16 +277,6 @@ def test_a_student_learns_from_a_second_teachers_scores(root: Path) -> None:
         run_distill(root, "it", one(both | {"teacher_top_k": 5}))
 
 
-class Named(NullRun):
-    """Knows which metrics it got."""
-
-    def __init__(self) -> None:
-        self.names: set[str] = set()
-
-    def metrics(self, values: Any, step: int | None = None) -> None:
-        self.names |= set(values)
-
-
 def test_two_teachers_score_in_one_objective_and_texts_that_none_scored_do_not_train(root: Path) -> None:
     kept = {}
     for name, seed in (("first", 5), ("second", 6)):
@@ -300,10 +290,10 @@ def test_two_teachers_score_in_one_objective_and_texts_that_none_scored_do_not_t
         {"kind": "score_margin", "teacher": "second"},
     ]
     phase = {"losses": both, "epochs": 1.0, "learning_rate": 1e-3, "teacher_top_k": 3}
-    run = Named()
+    run = Recorder()
     output = run_distill(root, "it", one(ALIGNED | {"then": [phase]}), run)
     report = read_json(output / "report.json")
-    assert {"phase2.train_loss.score_kl@first", "phase2.train_loss.score_margin@second"} <= run.names
+    assert {"phase2.train_loss.score_kl@first", "phase2.train_loss.score_margin@second"} <= run.last.keys()
     alone = read_json(run_distill(root, "it", one(ALIGNED)) / "report.json")
     held = set(read_table(output, "held_out")["text"].to_pylist())
     texts = read_table(root / "data/embed", "alignment_texts")["text"].to_pylist()

@@ -5,12 +5,12 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from recorder import Recorder
 from stages import EMBED, INDEX, run_embed, run_index
 
 from steps.core.document_texts import DocumentTemplate
 from steps.core.files import read_json
 from steps.core.tables import read_table, table_from_rows, write_table
-from steps.core.tracking import NullRun
 from steps.embed.run import run as embed
 
 pytestmark = pytest.mark.medium
@@ -19,23 +19,13 @@ WITH_TOPIC = 16  # documents 0 to 15
 KEEPING = INDEX.model_copy(update={"retrain_after": 0.5})
 
 
-class Notes(NullRun):
-    """Keeps the metrics of a run."""
-
-    def __init__(self) -> None:
-        self.noted: dict[str, float] = {}
-
-    def metrics(self, values: dict[str, float], step: int | None = None) -> None:  # type: ignore[override]
-        self.noted |= values
-
-
 def embed_with(root: Path, template: str) -> float:
     """Embed below `root` with another template; returns how many documents were embedded anew."""
     corpus = read_table(root / "data/ingest", "corpus")
     write_table(root / "data/ingest", "corpus", corpus, metadata=DocumentTemplate(template).metadata)
-    notes = Notes()
+    notes = Recorder()
     embed(root / "data/ingest", root / "data/generate", root / "models/teach/dense", root / "data/embed", EMBED, notes)
-    return notes.noted["embedded.documents"]
+    return notes.last["embedded.documents"]
 
 
 def shas(root: Path, dataset: str) -> list[str]:
@@ -58,9 +48,9 @@ def test_a_topic_in_the_template_is_embedded_and_no_other_text_anew(tiny_tower: 
     after = np.load(tmp_path / "data/embed/documents.npy")
     assert np.abs(after[0] - after[2]).max() > 1e-3
     np.testing.assert_array_equal(after[WITH_TOPIC:], before[WITH_TOPIC:])
-    notes = Notes()
+    notes = Recorder()
     run_index(tmp_path, KEEPING, notes)
-    assert notes.noted["one.update.added"] == notes.noted["one.update.removed"] == WITH_TOPIC / 2
+    assert notes.last["one.update.added"] == notes.last["one.update.removed"] == WITH_TOPIC / 2
     changed = [new != old for new, old in zip(shas(tmp_path, "one"), told, strict=True)]
     own = [row for row in rows if row["dataset"] == "one"]
     assert changed == [bool(row["topic"]) for row in own]

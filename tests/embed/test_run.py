@@ -5,13 +5,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
 from pathlib import Path
-from typing import ClassVar
 
 import numpy as np
 import pytest
 import stages
+from recorder import Recorder
 from sentence_transformers import SentenceTransformer
 from stages import run_embed, write_ingest
 from tokenizers.normalizers import BertNormalizer
@@ -20,7 +19,6 @@ from steps.core import vector_cache
 from steps.core.document_texts import DocumentTemplate
 from steps.core.files import read_json
 from steps.core.towers import encode_with_lengths, load_tower
-from steps.core.tracking import NullRun
 from steps.core.vector_store import Embeddings
 from steps.embed import run as stage
 
@@ -94,18 +92,6 @@ def test_documents_are_in_corpus_order_and_tokens_have_their_row(tiny_tower: Pat
     assert tokens.shape == (len(tower.tokenizer), 32)
 
 
-class Metrics(NullRun):
-    """A run that keeps its metrics."""
-
-    found: ClassVar[dict[str, float]] = {}
-
-    def metric(self, name: str, value: float, step: int | None = None) -> None:
-        self.found[name] = value
-
-    def metrics(self, values: Mapping[str, float], step: int | None = None) -> None:
-        self.found.update(values)
-
-
 @pytest.mark.parametrize(("least", "more"), [(0, ""), (250, ""), (10**6, "; embed.least_texts is 1,000,000, but")])
 def test_what_was_chosen_is_said_reported_and_tracked(
     tiny_tower: Path,
@@ -117,8 +103,8 @@ def test_what_was_chosen_is_said_reported_and_tracked(
 ) -> None:
     changes = {"least_texts": least, "parts": ["titles", "sentences"], "max_words": 3}
     monkeypatch.setattr(stages, "EMBED", stages.EMBED.model_copy(update=changes))
-    monkeypatch.setattr(stages, "NullRun", Metrics)
-    monkeypatch.setattr(Metrics, "found", {})
+    run = Recorder()
+    monkeypatch.setattr(stages, "NullRun", lambda: run)
     run_embed(tmp_path, tiny_tower)
     texts = stage.read_table(tmp_path / "data/embed", "alignment_texts").num_rows
     report = read_json(tmp_path / "data/embed/report.json")
@@ -126,7 +112,7 @@ def test_what_was_chosen_is_said_reported_and_tracked(
     assert (least <= texts) == (not more) and (spans > 0) == (least > 0)
     assert report["chosen"].startswith(f"{texts:,} texts: ") and (f"{spans} spans" in report["chosen"]) == (spans > 0)
     assert f"embed: {report['chosen']}{more}" in capsys.readouterr().err
-    assert Metrics.found["texts"] == texts and Metrics.found.get("texts.spans.kept", 0) == spans
+    assert run.last["texts"] == texts and run.last.get("texts.spans.kept", 0) == spans
 
 
 @pytest.mark.parametrize("lowercase", [True, False])

@@ -4,7 +4,6 @@ import csv
 import io
 import json
 import re
-from collections.abc import Mapping
 from pathlib import Path
 
 import evaluate_fakes
@@ -14,12 +13,13 @@ import pytest
 from browser import Browser, find_browser
 from evaluate_fakes import bag_of_words, fake_systems, params, write_inputs
 from evaluate_fakes import evaluate as evaluate_in
+from recorder import Recorder
 
 from steps.core.errors import UserError
 from steps.core.files import write_json
 from steps.core.judged import read_judged_sets
 from steps.core.tables import read_table
-from steps.core.tracking import NullRun, Run
+from steps.core.tracking import Run
 from steps.evaluate import run as stage
 from steps.evaluate.measuring import Task, measure_teacher
 from steps.evaluate.report import read_background
@@ -29,19 +29,6 @@ from steps.evaluate.table import results_table
 from steps.evaluate.trec import write_hits
 
 KNOWN = {"static": 1, "2l": 4}  # words of a query that a student reads
-
-
-class Recorded(NullRun):
-    """Keeps metrics and tags."""
-
-    def __init__(self) -> None:
-        self.values: dict[str, object] = {}
-
-    def metrics(self, values: Mapping[str, float], step: int | None = None) -> None:
-        self.values |= {name: float(value) for name, value in values.items()}
-
-    def tag(self, name: str, value: str) -> None:
-        self.values[name] = value
 
 
 def evaluate(
@@ -260,7 +247,7 @@ def test_the_teacher_reads_no_evaluation_query_twice_but_to_be_timed(tmp_path: P
 
 @pytest.mark.medium
 def test_the_best_on_dev_is_chosen_and_everything_tells_it(tmp_path: Path) -> None:
-    run = Recorded()
+    run = Recorder()
     reports = evaluate(tmp_path, budget_ms=1e4, run=run)
     metrics = json.loads((reports / "metrics.json").read_text())
     choice, dev = metrics["choice"], metrics["datasets_dev"]
@@ -269,8 +256,8 @@ def test_the_best_on_dev_is_chosen_and_everything_tells_it(tmp_path: Path) -> No
     assert choice["ndcg"] == pytest.approx(means["2l"])
     assert choice["difference"] == pytest.approx(means["2l"] - means["static"])
     assert choice["p50_ms"] == metrics["latency"]["2l"]["p50_ms"]
-    assert (run.values["slimtower.choice"], run.values["slimtower.runner_up"]) == ("2l", "static")
-    assert run.values["choice.p_value"] == choice["p_value"]
+    assert (run.tags["slimtower.choice"], run.tags["slimtower.runner_up"]) == ("2l", "static")
+    assert run.last["choice.p_value"] == choice["p_value"]
     page = (reports / "report.html").read_text()
     for told in (
         "Choice: 2l, the best of 2 within 10000 ms a query",
@@ -283,7 +270,7 @@ def test_the_best_on_dev_is_chosen_and_everything_tells_it(tmp_path: Path) -> No
 
 
 def test_a_budget_that_nobody_meets_is_told_and_stops_nothing(tmp_path: Path) -> None:
-    run = Recorded()
+    run = Recorder()
     reports = evaluate(tmp_path, budget_ms=1e-7, run=run)
     choice = json.loads((reports / "metrics.json").read_text())["choice"]
     assert choice["student"] is None
@@ -292,7 +279,7 @@ def test_a_budget_that_nobody_meets_is_told_and_stops_nothing(tmp_path: Path) ->
     page = (reports / "report.html").read_text()
     assert told in page and told in results_table(reports)
     assert ", chosen<" not in page
-    assert run.values["slimtower.choice"] == "none"
+    assert run.tags["slimtower.choice"] == "none"
 
 
 @pytest.mark.medium

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 from generate_fakes import PARAMS, TEXTS, VERBS, queries, random_bart, write_bart, write_world
 from pydantic import ValidationError
+from recorder import Recorder
 from teach_fakes import write_tower
 
 import steps.generate.run as stage
@@ -20,16 +21,6 @@ from steps.core.tracking import NullRun, Run
 from steps.generate.denoiser import Denoiser, Variants, save_denoiser
 from steps.generate.params import GenerateParams
 from steps.generate.sources import from_documents
-
-
-class Recorder(NullRun):
-    """Keeps each metric's history."""
-
-    def __init__(self) -> None:
-        self.history: dict[str, list[float]] = {}
-
-    def metric(self, name: str, value: float, step: int | None = None) -> None:
-        self.history.setdefault(name, []).append(value)
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +38,7 @@ def generate(ingest: Path, output: Path, judge: Path, run: Run | None = None, **
 def test_the_small_bart_learns_to_write_new_queries(tmp_path: Path, judge: Path) -> None:
     ingest, run = write_world(tmp_path), Recorder()
     output = generate(ingest, tmp_path / "generate", judge, run, do_sample=True)
-    assert run.history["loss"][-1] < run.history["loss"][0] / 2
+    assert run.of("loss")[-1] < run.of("loss")[0] / 2
     rows = read_table(output, "generated_queries").to_pylist()
     report = read_json(output / "report.json")
     assert report["queries"] == len(rows) >= 15

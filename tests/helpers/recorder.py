@@ -1,29 +1,50 @@
-"""A run that remembers losses, and a training that is killed."""
+"""A run that remembers what it is told, and a training that is killed."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from transformers import TrainerCallback
 
 from steps.core.tracking import NullRun
 
 
 class Recorder(NullRun):
-    """Keeps the loss of each step."""
+    """Keeps every measurement with its step, and the tags."""
 
     def __init__(self) -> None:
-        self.losses: dict[int, float] = {}
+        self.history: list[tuple[str, float, int | None]] = []
+        self.tags: dict[str, str] = {}
 
-    def metrics(self, values: Any, step: int | None = None) -> None:
-        if "loss" in values and step is not None:
-            self.losses[step] = values["loss"]
+    def metric(self, name: str, value: float, step: int | None = None) -> None:
+        self.history.append((name, float(value), step))
+
+    def metrics(self, values: Mapping[str, float], step: int | None = None) -> None:
+        for name, value in values.items():
+            self.metric(name, value, step)
+
+    def tag(self, name: str, value: str) -> None:
+        self.tags[name] = value
+
+    def of(self, name: str) -> list[float]:
+        """All values of a measurement."""
+        return [value for each, value, _ in self.history if each == name]
+
+    @property
+    def last(self) -> dict[str, float]:
+        """The last value of each."""
+        return {name: value for name, value, _ in self.history}
+
+    @property
+    def losses(self) -> dict[int, float]:
+        """The loss of each step."""
+        return {step: value for name, value, step in self.history if name == "loss" and step is not None}
 
 
 @contextmanager
 def killed_at(step: int, training: Any) -> Iterator[None]:
     """A training in it, by a module that logs with its LossLog, is interrupted at the end of a step; it must be."""
+    from transformers import TrainerCallback
 
     class Killer(training.LossLog, TrainerCallback):  # type: ignore[misc, name-defined]
         def on_step_end(self, args: Any, state: Any, control: Any, **rest: Any) -> None:

@@ -10,12 +10,12 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from index_vectors import clustered, exact_top, index_params
+from recorder import Recorder
 
 from steps.core.errors import UserError
 from steps.core.files import sha256_file, sha256_text, write_json
 from steps.core.fingerprints import fingerprint
 from steps.core.tables import table_from_rows, write_table
-from steps.core.tracking import NullRun
 from steps.index import dataset as one_dataset
 from steps.index import run as stage
 from steps.serving.index_files import open_index, read_index_manifest
@@ -23,16 +23,6 @@ from steps.serving.index_files import open_index, read_index_manifest
 pytestmark = pytest.mark.medium
 
 DIM = 32
-
-
-class Notes(NullRun):
-    """Keeps the metrics of a run."""
-
-    def __init__(self) -> None:
-        self.noted: dict[str, float] = {}
-
-    def metrics(self, values: Any, step: int | None = None) -> None:
-        self.noted |= values
 
 
 class Project:
@@ -75,10 +65,10 @@ class Project:
 
     def index(self, output: str = "index", **changes: Any) -> tuple[dict[str, Any], dict[str, float]]:
         """Run the stage; returns its manifest and metrics."""
-        notes, params = Notes(), index_params(**changes)
+        notes, params = Recorder(), index_params(**changes)
         root = self.root
         stage.run(root / "ingest", root / "embed", root / "teach", root / output, params, notes)
-        return json.loads((root / output / "manifest.json").read_text()), notes.noted
+        return json.loads((root / output / "manifest.json").read_text()), notes.last
 
     def hits(self, dataset: str, name: str, output: str = "index", dim: int = DIM) -> list[dict[str, float]]:
         """Scores by document id that 20 queries find, as a reader of the manifest sees them."""

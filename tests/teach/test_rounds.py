@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from recorder import Recorder
 from safetensors.torch import load_file, save_file
 from teach_fakes import PARAMS, documents, queries, table, triplets, write_tower, write_world
 from torch import nn
@@ -190,14 +191,9 @@ def params(base: Path, more: int, **changes: Any) -> DualEncoder:
     return PARAMS.model_copy(update={"base": str(base), "rounds": rule, "epochs": 1.0, "dropout": 0.1, **changes})
 
 
-class Recorder(NullRun):
-    """Keeps the names and steps of the losses."""
-
-    def __init__(self) -> None:
-        self.losses: list[tuple[str, int]] = []
-
-    def metrics(self, values: Any, step: int | None = None) -> None:
-        self.losses += [(name, step) for name in values if name.endswith("loss") and step is not None]
+def losses_of(run: Recorder) -> list[tuple[str, int]]:
+    """Names and steps of the losses."""
+    return [(name, step) for name, _, step in run.history if name.endswith("loss") and step is not None]
 
 
 def train(folder: Path, given: DualEncoder, name: str, run: NullRun | None = None) -> Path:
@@ -247,7 +243,7 @@ def test_a_round_trains_on_over_new_negatives_and_says_so(
     assert two["against_previous"]["ndcg_previous"] == one["comparison"]["ndcg_teacher"]
     assert two["against_previous"]["ndcg_teacher"] == report["comparison"]["ndcg_teacher"]
     assert f"teach: round 1: {one['new_negatives']} of 35 triplets have a new negative; nDCG" in capsys.readouterr().err
-    assert {name for name, _ in run.losses} == {"loss", "round_1.loss", "round_2.loss"}
+    assert {name for name, _ in losses_of(run)} == {"loss", "round_1.loss", "round_2.loss"}
     assert not [path for path in own_cache.rglob("*") if path.is_file()]  # removed after success
 
 
@@ -322,7 +318,7 @@ def test_a_killed_run_goes_on_between_and_inside_rounds_to_the_same_weights(
         assert not (tmp_path / "killed").exists()
         run = Recorder()
         resumed = train(tmp_path, given, "killed", run)
-        assert run.losses == left, kill.__doc__
+        assert losses_of(run) == left, kill.__doc__
         ones, twos = (load_file(folder / "tower/model.safetensors") for folder in (whole, resumed))
         assert all(torch.equal(twos[name], tensor) for name, tensor in ones.items()), kill.__doc__
         assert read_json(resumed / "report.json") == read_json(whole / "report.json")
