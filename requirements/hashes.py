@@ -2,7 +2,8 @@
 
 OUTPUT is a pip constraints file, one line a package: `name==version --hash=sha256:... --hash=...`. pip refuses a file
 that is not among them. Of the index's files those count that a supported Python on Linux or macOS can use, and source
-archives. torch is left out, as any build of its version satisfies the lock and comes from an index of its own. Needs
+archives. torch is left out, as any build of its version satisfies the lock and comes from an index of its own; so pip
+needs a first pass without it, `--no-deps`, as digests for one package ask for digests of all. Needs
 `packaging`.
 """
 

@@ -104,7 +104,8 @@ case $("$python" -c 'import importlib.metadata as m; print(m.version("torch"))' 
 esac
 [ "$(cat $locks | wc -l)" = "$(wc -l <.venv/wanted.txt)" ] || say "without pyspark (0.4 GB), which needs Java; the test of Spark skips itself"
 say "$(grep -c == .venv/wanted.txt) packages of ${locks% }, a minute or two"
-install_packages .venv/wanted.txt
-pip check >/dev/null || pip install --no-compile --constraint "$hashes" --requirement .venv/wanted.txt
+grep -v "^torch==" .venv/wanted.txt >.venv/hashed.txt # of torch any build will do
+install_packages .venv/hashed.txt
+pip check >/dev/null || pip install --no-compile --requirement .venv/wanted.txt # what this platform needs besides
 compile_used
 say "done in $(($(date +%s) - began)) s; .venv has $(du -sm .venv | cut -f1) MB"

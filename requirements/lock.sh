@@ -75,6 +75,6 @@ mv "$folder/airflow.lock" requirements/
 for name in run extras test gpu sbom; do mv "$folder/$name.lock" requirements/; done
 
 "$folder/venv/bin/python" requirements/hashes.py requirements/hashes.txt requirements/run.lock requirements/extras.lock \
-	requirements/test.lock requirements/gpu.lock containers/tracking.Containerfile
+	requirements/test.lock requirements/gpu.lock
 "$folder/venv/bin/python" requirements/hashes.py requirements/airflow.hashes.txt requirements/airflow.lock \
 	containers/airflow.Containerfile

@@ -101,7 +101,7 @@ def test_a_file_with_another_digest_is_not_installed(tmp_path: Path) -> None:
     assert not (tmp_path / "there").exists()
 
 
-FROM_LOCK = "--no-deps --constraint requirements/hashes.txt --requirement .venv/wanted.txt"
+FROM_LOCK = "--no-deps --constraint requirements/hashes.txt --requirement .venv/hashed.txt"
 FAKE = """#!/bin/sh
 echo "$@" >>"$LOG"
 case "$*" in
@@ -155,7 +155,7 @@ def test_torch_comes_from_its_cpu_index_where_there_is_no_gpu(install) -> None:
     assert f"CPU build, from {CPU_INDEX}" in said
     assert calls[0].endswith(f"--no-deps --extra-index-url {CPU_INDEX} torch===2.13.0+cpu")
     assert len(calls) == 2 and calls[1].endswith(
-        "--no-deps --constraint requirements/hashes.txt --requirement .venv/wanted.txt"
+        "--no-deps --constraint requirements/hashes.txt --requirement .venv/hashed.txt"
     )
     assert f"{len(pins('run'))} packages of requirements/run.lock" in said
 
@@ -177,7 +177,7 @@ def test_a_cpu_build_that_pip_knows_needs_no_index(install) -> None:
 def test_else_torch_is_pips_own_choice(install, programs: tuple, environment: dict[str, str], what: str) -> None:
     said, calls = install("run", *programs, **environment)
     assert what in said
-    assert len(calls) == 1 and calls[0].endswith("--requirement .venv/wanted.txt")
+    assert len(calls) == 1 and calls[0].endswith("--requirement .venv/hashed.txt")
 
 
 def test_a_lock_that_is_not_there_is_named_before_anything_is_made(tmp_path: Path) -> None:
