@@ -38,9 +38,7 @@ def test_written_vectors_are_in_the_order_asked_for(tmp_path: Path) -> None:
 def test_what_is_not_finite_is_never_kept(tmp_path: Path, dtype: str, value: float) -> None:
     cache = VectorCache(tmp_path / "cache", dtype)
     broken = Embeddings(np.array([[1.0, 2.0], [1.0, value]], dtype=np.float32), np.ones(2, dtype=np.float32))
-    with pytest.raises(
-        UserError, match=rf"1 of 2 vectors are not finite, as {dtype} or at all; set .*: fp32"
-    ):
+    with pytest.raises(UserError, match=rf"1 of 2 vectors are not finite, as {dtype} or at all; set .*: fp32"):
         cache.fill(TEXTS[:2], lambda _: broken, 7, "test")
     assert not (tmp_path / "cache").exists()
 
