@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from steps.core.errors import UserError
+from steps.ingest import rows
 from steps.ingest.delimited import Record, records
 from steps.ingest.parquet_rows import parquet_rows
 from steps.ingest.rejects import Rejects
@@ -97,6 +98,7 @@ def _parquet(
 def _delimited(
     path: Path, kind: str, wanted: Mapping[str, str], optional: Collection[str], source: str, rejects: Rejects
 ) -> Iterator[Row]:
+    csv.field_size_limit(rows.LONGEST_LINE)  # Python's own is 131,072 characters, which a document may have
     try:
         with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as handle:
             text = io.TextIOWrapper(handle, encoding="utf-8-sig", errors="surrogateescape", newline="")  # type: ignore[arg-type]

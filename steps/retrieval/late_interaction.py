@@ -1,6 +1,9 @@
 """Late interaction: models that give every token a vector, the one way to load and run them, and vectors on disk."""
 
+import fcntl
+import os
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from hashlib import sha256
 from itertools import islice
 from pathlib import Path
@@ -11,7 +14,7 @@ from sentence_transformers import MultiVectorEncoder
 from sentence_transformers.util.similarity import maxsim
 from transformers.utils.logging import disable_progress_bar
 
-from steps.core.errors import UserError
+from steps.core.errors import TransientError, UserError
 from steps.core.files import staged_file
 from steps.core.precision import Precision
 from steps.core.progress import progress
@@ -75,7 +78,11 @@ class TokenVectors(Sequence[np.ndarray]):
     def __init__(self, folder: Path, dim: int) -> None:
         """What lies in `folder`; nothing yet where there is no such folder."""
         self.file, self.ends_file, self.dim = folder / "tokens.f16", folder / "ends.npy", dim
-        self.ends = np.load(self.ends_file) if self.ends_file.is_file() else np.zeros(1, dtype=np.int64)
+        self.ends = self._kept()
+
+    def _kept(self) -> np.ndarray:
+        """Where the documents on disk end."""
+        return np.load(self.ends_file) if self.ends_file.is_file() else np.zeros(1, dtype=np.int64)
 
     def __len__(self) -> int:
         return len(self.ends) - 1
@@ -99,13 +106,16 @@ class TokenVectors(Sequence[np.ndarray]):
         """Read the documents that are not here yet, `shard_texts` between two savings, or PIECE where that is less.
 
         A killed run repeats what it read since the last one. The documents have to be those of the run that began.
+        TransientError while another process fills the folder.
         """
         if len(self) == len(documents):
             return
-        size = min(shard_texts, PIECE)
-        shards = -(-(len(documents) - len(self)) // size)
-        for shard in progress(_pieces(islice(documents, len(self), None), size), shards, what):
-            self.append(token_vectors(model, shard, "document", precision=precision, batch_size=batch_size))
+        with _alone_in(self.file.parent):
+            self.ends = self._kept()  # another process may have ended just now
+            size = min(shard_texts, PIECE)
+            shards = -(-(len(documents) - len(self)) // size)
+            for shard in progress(_pieces(islice(documents, len(self), None), size), shards, what):
+                self.append(token_vectors(model, shard, "document", precision=precision, batch_size=batch_size))
 
     def append(self, made: Sequence[np.ndarray]) -> None:
         """Add the vectors of documents, `(tokens, dim)` each: all of them or, where it is killed, none."""
@@ -119,6 +129,25 @@ class TokenVectors(Sequence[np.ndarray]):
         self.ends = np.concatenate([self.ends, self.ends[-1] + np.cumsum([len(vectors) for vectors in made])])
         with staged_file(self.ends_file) as staging, staging.open("wb") as ends:
             np.save(ends, self.ends)
+
+
+@contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """Hold a folder, which is made if need be; TransientError where another process holds it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):  # a file system without such locks
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise TransientError(
+                    f"{folder}: another run reads these documents with this teacher, on the same SLIMTOWER_CACHE; try"
+                    " again when it has ended"
+                ) from None
+        yield
+    finally:
+        os.close(handle)
 
 
 def _pieces(texts: Iterator[str], size: int) -> Iterator[list[str]]:

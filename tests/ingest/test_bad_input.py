@@ -392,6 +392,15 @@ def test_a_line_without_end_is_passed_over_in_little_memory(tmp_path: Path, monk
     assert [(row.line, row.reason) for row in rejects.rows] == [(3, "invalid_csv")]
 
 
+def test_a_field_of_csv_may_be_as_long_as_a_line(tmp_path: Path) -> None:
+    long = "wort " * 40_000
+    (tmp_path / "x.csv").write_text(f'a,b\n"{long}\n{long}",2\n{"x" * 2**20},3\n', encoding="utf-8")
+    rejects = Rejects()
+    found = list(read_rows(tmp_path / "x.csv", wanted={"a": "k"}, source="s", rejects=rejects))
+    assert [row.values["a"] for row in found] == [f"{long}\n{long}"]
+    assert [(row.line, row.reason) for row in rejects.rows] == [(4, "invalid_csv")]
+
+
 def test_two_files_of_one_name_and_what_is_no_file_are_refused(tmp_path: Path) -> None:
     lay_out(tmp_path, BEIR | {"corpus.jsonl.gz": gzip.compress(b"")})
     with pytest.raises(UserError, match="lies beside it"):

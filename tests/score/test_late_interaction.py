@@ -1,6 +1,7 @@
 """A late interaction model scores: MaxSim by hand, token vectors on disk, and a run that was killed."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from stages import SCORE, run_score
 
 import steps.retrieval.late_interaction as late
 from steps.core.document_texts import DocumentTemplate
+from steps.core.errors import TransientError
 from steps.core.fingerprints import fingerprint
 from steps.core.tables import read_table
 from steps.retrieval.late_interaction import TokenVectors, max_similarities
@@ -97,3 +99,23 @@ def test_a_killed_reading_repeats_one_shard_and_leaves_the_same_vectors(
     np.testing.assert_array_equal(again.documents.ends, ends)
     assert again.documents.file.read_bytes() == tokens
     assert TokenVectors(again.folder, 8)[10].shape == (2, 8), "an empty document has its special tokens"
+
+
+def test_two_runs_do_not_write_into_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = ["a", "bb", "ccc"]
+    first, second, stale = (TokenVectors(tmp_path / "cache", 2) for _ in range(3))
+    settings: Any = {"precision": "fp32", "batch_size": 1, "shard_texts": 1, "what": "test"}
+
+    def read(_: object, some: list[str], *__: object, **___: object) -> list[np.ndarray]:
+        if len(first) == 2:
+            with pytest.raises(TransientError, match="another run reads these documents with this teacher"):
+                second.fill(model, texts, **settings)
+        return [np.full((len(text), 2), len(text), dtype=np.float32) for text in some]
+
+    monkeypatch.setattr(late, "token_vectors", read)
+    model: Any = None
+    first.fill(model, texts, **settings)
+    monkeypatch.setattr(late, "token_vectors", None)  # nothing is left to read
+    stale.fill(model, texts, **settings)
+    for kept in (first, stale, TokenVectors(tmp_path / "cache", 2)):
+        assert [kept[row].tolist() for row in range(3)] == [[[n, n]] * n for n in (1, 2, 3)]
