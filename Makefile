@@ -122,7 +122,7 @@ test-dags: setup-all .airflow-venv/.done ## tests of the DAGs, those that need A
 .airflow-venv/.done: requirements/airflow.lock
 	@echo "airflow: installing the locked packages into .airflow-venv (a minute)"
 	@$(PYTHON) -m venv .airflow-venv
-	@.airflow-venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -c requirements/airflow.hashes.txt -r requirements/airflow.lock
+	@.airflow-venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements/airflow.lock
 	@touch $@
 
 images: setup ## a container image for every step: make images [STEPS="mine teach"] [LOCK=gpu] [CONTAINER_ENGINE=podman]

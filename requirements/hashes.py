@@ -1,10 +1,9 @@
-"""python requirements/hashes.py OUTPUT LOCK ...: sha256 of every file that the pins of locks may be installed from.
+"""python requirements/hashes.py OUTPUT FILE ...: sha256 of every file that the pins of locks and Containerfiles may be.
 
-OUTPUT is a pip constraints file, one line a package: `name==version --hash=sha256:... --hash=...`. pip refuses a file
-that is not among them. Of the index's files those count that a supported Python on Linux or macOS can use, and source
-archives. torch is left out, as any build of its version satisfies the lock and comes from an index of its own; so pip
-needs a first pass without it, `--no-deps`, as digests for one package ask for digests of all. Needs
-`packaging`.
+Each line of OUTPUT is a line of a pip requirements file: `name==version --hash=sha256:... --hash=...`, with the pin as
+the lock spells it. Whoever installs takes the lines of a lock's pins, and pip and uv then refuse any other file. Of the
+index's files those count that a supported Python on Linux or macOS can use, and source archives. torch is left out, as
+any build of its version satisfies the lock and comes from an index of its own. Needs `packaging`.
 """
 
 import json
@@ -17,7 +16,6 @@ from urllib.request import Request, urlopen
 from packaging.utils import (
     InvalidSdistFilename,
     InvalidWheelFilename,
-    canonicalize_name,
     parse_sdist_filename,
     parse_wheel_filename,
 )
@@ -40,24 +38,23 @@ def usable(filename: str, version: str) -> bool:
     )
 
 
-def line_of(pin: tuple[str, str]) -> str:
-    """Name and version with the digests of their files; SystemExit where the index has none."""
-    name, version = pin
+def line_of(pin: str) -> str:
+    """A pin with the digests of its files; SystemExit where the index has none."""
+    name, version = re.split("={2,3}", pin)
     asked = Request(f"{INDEX}/{name}/", headers={"Accept": "application/vnd.pypi.simple.v1+json"})
     with urlopen(asked, timeout=60) as answer:
         files = json.load(answer)["files"]
     digests = sorted(file["hashes"]["sha256"] for file in files if usable(file["filename"], version))
     if not digests:
         raise SystemExit(f"hashes: {INDEX}/{name}/ has no file of version {version} for Python 3.11 or 3.12")
-    return " ".join([f"{name}=={version}", *(f"--hash=sha256:{digest}" for digest in digests)])
+    return " ".join([pin, *(f"--hash=sha256:{digest}" for digest in digests)])
 
 
-def pins_of(paths: list[Path]) -> list[tuple[str, str]]:
-    """Name and version of every pin of locks and Containerfiles, once, but torch's."""
+def pins_of(paths: list[Path]) -> list[str]:
+    """Every `name==version` of the files, once, but torch's."""
     text = "\n".join(path.read_text(encoding="utf-8") for path in paths)
-    found = re.findall(r"(?<![\w.-])([A-Za-z0-9][\w.-]*)={2,3}([0-9][\w.!]*)", text)
-    pins = {(canonicalize_name(name), version) for name, version in found}
-    return sorted(pin for pin in pins if pin[0] != "torch")
+    pins = re.findall(r"(?<![\w.-])[A-Za-z0-9][\w.-]*={2,3}[0-9][\w.!]*", text)
+    return sorted({pin for pin in pins if not pin.startswith("torch=")}, key=str.lower)
 
 
 def main() -> None:

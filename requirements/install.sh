@@ -3,8 +3,8 @@
 #
 # What makes it quick: only what the steps import is byte-compiled (a third of all), nothing is resolved (a lock is
 # whole; `pip check` says where another platform needs more), a pip of today (Python 3.11's own takes twice as long), uv
-# where it is installed. docs/operations.md, "Installing", has the figures. Every file but torch must have a digest that
-# hashes.txt names.
+# where it is installed. docs/operations.md, "Installing", has the figures. Every file but those of torch must have a
+# digest that hashes.txt names.
 set -eu
 cd "$(dirname "$0")/.."
 [ $# -gt 0 ] || set -- run
@@ -15,7 +15,6 @@ for name in "$@"; do
 	}
 done
 locks=$(printf "requirements/%s.lock " "$@")
-hashes=requirements/hashes.txt
 cpu_index=${TORCH_CPU_INDEX:-https://download.pytorch.org/whl/cpu}
 python=.venv/bin/python
 
@@ -73,10 +72,10 @@ wanted() {
 
 install_packages() {
 	if command -v uv >/dev/null 2>&1; then
-		uv pip install --quiet --python "$python" --no-deps --constraint "$hashes" --requirement "$1" && return
+		uv pip install --quiet --python "$python" --no-deps --requirement "$1" && return
 		say "uv could not; pip goes on"
 	fi
-	pip install --no-compile --no-deps --constraint "$hashes" --requirement "$1"
+	pip install --no-compile --no-deps --requirement "$1"
 }
 
 # Compile what the commands load: import every module of the steps once, then the packages that are loaded piecemeal.
@@ -104,7 +103,7 @@ case $("$python" -c 'import importlib.metadata as m; print(m.version("torch"))' 
 esac
 [ "$(cat $locks | wc -l)" = "$(wc -l <.venv/wanted.txt)" ] || say "without pyspark (0.4 GB), which needs Java; the test of Spark skips itself"
 say "$(grep -c == .venv/wanted.txt) packages of ${locks% }, a minute or two"
-grep -v "^torch==" .venv/wanted.txt >.venv/hashed.txt # of torch any build will do
+awk 'NR == FNR { wanted[$1]; next } $1 in wanted' .venv/wanted.txt requirements/hashes.txt >.venv/hashed.txt
 install_packages .venv/hashed.txt
 pip check >/dev/null || pip install --no-compile --requirement .venv/wanted.txt # what this platform needs besides
 compile_used

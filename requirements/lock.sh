@@ -8,9 +8,10 @@
 # a GPU is needed. Its `torch===` refuses a CPU build, which `==` would prefer. What was tried of it: that it resolves,
 # and faiss-gpu beside torch's CPU build without a GPU. All of it together, and a GPU, were not: the build of a GPU image
 # fails where torch has no CUDA, and `--self-check` says what it finds.
-# hashes.txt and airflow.hashes.txt hold the digests of what they pin (requirements/hashes.py).
+# hashes.txt holds the pins of the four with digests; requirements/install.sh and images take their lines from there.
 # sbom.lock is the tool of `make sbom`, kept out of the images.
-# airflow.lock is an environment of its own: Airflow, the providers that dags/ uses, and pytest for tests/dags.
+# airflow.lock, with digests, is an environment of its own: Airflow, the providers that dags/ uses, and pytest for
+# tests/dags.
 set -eu
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
@@ -69,12 +70,11 @@ echo cyclonedx-bom | resolve - >"$folder/sbom.lock"
 
 python3 -m venv "$folder/airflow"
 "$folder/airflow/bin/pip" install --quiet ${CONSTRAINTS:+-c "$CONSTRAINTS"} apache-airflow==3.3.2 pytest \
+	psycopg2-binary==2.9.13 asyncpg==0.32.0 \
 	apache-airflow-providers-docker==4.6.1 apache-airflow-providers-cncf-kubernetes apache-airflow-providers-standard
-"$folder/airflow/bin/pip" freeze >"$folder/airflow.lock"
-mv "$folder/airflow.lock" requirements/
+"$folder/airflow/bin/pip" freeze >"$folder/airflow.pins"
 for name in run extras test gpu sbom; do mv "$folder/$name.lock" requirements/; done
 
 "$folder/venv/bin/python" requirements/hashes.py requirements/hashes.txt requirements/run.lock requirements/extras.lock \
 	requirements/test.lock requirements/gpu.lock
-"$folder/venv/bin/python" requirements/hashes.py requirements/airflow.hashes.txt requirements/airflow.lock \
-	containers/airflow.Containerfile
+"$folder/venv/bin/python" requirements/hashes.py requirements/airflow.lock "$folder/airflow.pins"

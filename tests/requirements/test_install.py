@@ -25,7 +25,7 @@ CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 
 def pins(lock: str) -> dict[str, str]:
     """Version by normalised name."""
-    lines = (ROOT / "requirements" / f"{lock}.lock").read_text(encoding="utf-8").split()
+    lines = (ROOT / "requirements" / f"{lock}.lock").read_text(encoding="utf-8").splitlines()
     return {re.sub(r"[-_.]+", "-", line.split("==")[0]).lower(): line.split("==")[1] for line in lines}
 
 
@@ -72,15 +72,17 @@ def test_a_package_is_pinned_in_one_lock() -> None:
 
 
 @pytest.mark.parametrize(
-    ("hashes", "locks"), [("hashes.txt", ("run", "extras", "test", "gpu")), ("airflow.hashes.txt", ("airflow",))]
+    ("digests", "locks"), [("hashes.txt", ("run", "extras", "test", "gpu")), ("airflow.lock", ("airflow",))]
 )
-def test_every_pin_but_torch_has_digests(hashes: str, locks: tuple[str, ...]) -> None:
-    lines = (ROOT / "requirements" / hashes).read_text(encoding="utf-8").splitlines()
-    known = {pin: digests.split() for pin, _, digests in (line.partition(" ") for line in lines)}
-    wanted = {f"{name}=={version.lstrip('=')}" for lock in locks for name, version in pins(lock).items()}
-    assert {pin for pin in wanted if not pin.startswith("torch==")} <= known.keys()
-    assert all(re.fullmatch(r"--hash=sha256:[0-9a-f]{64}", digest) for found in known.values() for digest in found)
-    assert all(known.values()) and len({pin.split("==")[0] for pin in known}) == len(known)
+def test_every_pin_but_torch_has_digests(digests: str, locks: tuple[str, ...]) -> None:
+    lines = [line.split() for line in (ROOT / "requirements" / digests).read_text(encoding="utf-8").splitlines()]
+    wanted = {
+        line.split()[0] for lock in locks for line in (ROOT / f"requirements/{lock}.lock").read_text().splitlines()
+    }
+    assert {pin for pin in wanted if not pin.startswith("torch=")} == {pin for pin, *_ in lines}
+    assert all(
+        found and all(re.fullmatch(r"--hash=sha256:[0-9a-f]{64}", word) for word in found) for _, *found in lines
+    )
 
 
 def test_a_file_with_another_digest_is_not_installed(tmp_path: Path) -> None:
@@ -90,18 +92,17 @@ def test_a_file_with_another_digest_is_not_installed(tmp_path: Path) -> None:
         file.writestr("toy-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: toy\nVersion: 1.0\n")
         file.writestr("toy-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
         file.writestr("toy-1.0.dist-info/RECORD", "")
-    (tmp_path / "hashes.txt").write_text(f"toy==1.0 --hash=sha256:{'0' * 64}\n")
-    (tmp_path / "run.lock").write_text("toy==1.0\n")
+    (tmp_path / "pins.txt").write_text(f"toy==1.0 --hash=sha256:{'0' * 64}\n")
     done = subprocess.run(
         [sys.executable, "-m", "pip", "install", "--no-deps", "--no-index", "--target", "there", "--find-links", ".",
-         "--constraint", "hashes.txt", "--requirement", "run.lock"],
+         "--requirement", "pins.txt"],
         cwd=tmp_path, capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == 1 and "THESE PACKAGES DO NOT MATCH THE HASHES" in done.stderr
     assert not (tmp_path / "there").exists()
 
 
-FROM_LOCK = "--no-deps --constraint requirements/hashes.txt --requirement .venv/hashed.txt"
+FROM_LOCK = "--no-deps --requirement .venv/hashed.txt"
 FAKE = """#!/bin/sh
 echo "$@" >>"$LOG"
 case "$*" in
@@ -125,9 +126,9 @@ def install(tmp_path: Path):
     root, tools = tmp_path / "a folder", tmp_path / "tools"
     tools.mkdir()
     (root / "requirements").mkdir(parents=True)
-    for name in ("install.sh", "run.lock", "extras.lock", "test.lock"):
+    for name in ("install.sh", "run.lock", "extras.lock", "test.lock", "hashes.txt"):
         shutil.copy(ROOT / "requirements" / name, root / "requirements")
-    for name in ("sh", "dirname", "sed", "cat", "grep", "wc", "date", "du", "cut", "mkdir", "cp"):
+    for name in ("sh", "awk", "dirname", "sed", "cat", "grep", "wc", "date", "du", "cut", "mkdir", "cp"):
         (tools / name).symlink_to(str(shutil.which(name)))
     program(tools / "python3", FAKE)
     program(tools / "uname", "#!/bin/sh\necho ${SYSTEM:-Linux}\n")
@@ -154,9 +155,7 @@ def test_torch_comes_from_its_cpu_index_where_there_is_no_gpu(install) -> None:
     said, calls = install("run", AT_INDEX="+cpu")
     assert f"CPU build, from {CPU_INDEX}" in said
     assert calls[0].endswith(f"--no-deps --extra-index-url {CPU_INDEX} torch===2.13.0+cpu")
-    assert len(calls) == 2 and calls[1].endswith(
-        "--no-deps --constraint requirements/hashes.txt --requirement .venv/hashed.txt"
-    )
+    assert len(calls) == 2 and calls[1].endswith("--no-deps --requirement .venv/hashed.txt")
     assert f"{len(pins('run'))} packages of requirements/run.lock" in said
 
 
