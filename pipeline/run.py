@@ -36,6 +36,7 @@ def main() -> None:
     params, wanted, root = load_params(), sys.argv[1:], Path.cwd()
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     surroundings.lay_out(root)
+    surroundings.mend_locks(root)
     machine = preflight.examine(root)
     _tell([str(machine), *(f"WARNING: {line}" for line in preflight.warnings(machine))])
     if not surroundings.in_git(root):

@@ -1,5 +1,6 @@
-"""What a run may lack around it, a home to write to, git or whole cores, and what is set instead."""
+"""What a run may lack around it, a home to write to, git, whole cores or DVC's own state, and what is set instead."""
 
+import json
 import os
 import subprocess
 import sys
@@ -33,6 +34,33 @@ def lay_out(root: Path) -> None:
     """Make the folders that stages depend on though none has to write into them: a clone has them, a copy may not."""
     for name in ("rank", "score"):
         (root / "data" / name).mkdir(parents=True, exist_ok=True)
+
+
+def mend_locks(root: Path) -> None:
+    """Remove DVC's list of who reads and writes what where a kill cut it in two: DVC would refuse every further run."""
+    from dvc.lock import LockError, make_lock
+
+    folder = root / ".dvc/tmp"
+    listed = folder / "rwlock"
+    if _whole(listed):
+        return
+    try:
+        with make_lock(str(folder / "rwlock.lock"), tmp_dir=str(folder)):  # as DVC holds it while it writes
+            if not _whole(listed):
+                listed.unlink()
+    except LockError:
+        pass  # DVC is at work, and says so itself
+
+
+def _whole(path: Path) -> bool:
+    """Is it absent, or JSON?"""
+    try:
+        json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return True
+    except ValueError:
+        return False
+    return True
 
 
 def in_git(root: Path) -> bool:

@@ -1,11 +1,14 @@
 """What a run lacks around it is set in its environment, and nothing that was set is changed."""
 
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from dvc.fs import localfs
+from dvc.rwlock import rwlock
 
 from pipeline import surroundings
 from pipeline.plain_copy import plain_copy
@@ -110,6 +113,38 @@ def test_the_folders_of_scores_are_there_before_a_run(tmp_path: Path) -> None:
     surroundings.lay_out(tmp_path)
     assert [path.name for path in (tmp_path / "data/score").iterdir()] == ["other"]
     assert (tmp_path / "data/rank").is_dir()
+
+
+@pytest.mark.parametrize(
+    ("held", "kept"), [("", False), ('{"write": {"/a": {"pi', False), ('{"write": {}}', True), (None, False)]
+)
+def test_a_list_of_dvcs_locks_that_a_kill_cut_is_removed(tmp_path: Path, held: str | None, kept: bool) -> None:
+    listed = tmp_path / ".dvc/tmp/rwlock"
+    listed.parent.mkdir(parents=True)
+    if held is not None:
+        listed.write_text(held)
+    surroundings.mend_locks(tmp_path)
+    assert listed.exists() == kept
+    if not kept:  # and DVC works with what is left
+        with rwlock(str(listed.parent), localfs, "test", ["a"], [], False):
+            assert json.loads(listed.read_text())["read"]
+
+
+@pytest.mark.medium
+def test_a_list_of_locks_that_dvc_is_writing_stays(tmp_path: Path) -> None:
+    listed = tmp_path / ".dvc/tmp/rwlock"
+    listed.parent.mkdir(parents=True)
+    listed.write_text("")
+    program = (
+        "import sys; from dvc.lock import make_lock; held = make_lock(sys.argv[1], tmp_dir='.'); held.lock();"
+        " print(1, flush=True); input()"
+    )
+    command = [sys.executable, "-c", program, str(listed) + ".lock"]
+    with subprocess.Popen(command, cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as writer:
+        assert writer.stdout and writer.stdout.readline() == b"1\n"
+        surroundings.mend_locks(tmp_path)
+        assert listed.exists()
+        writer.communicate(b"\n")
 
 
 def test_a_plain_copy_takes_over_what_is_new_and_keeps_what_is_ignored(tmp_path: Path) -> None:
