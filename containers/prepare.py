@@ -80,11 +80,26 @@ def server() -> str:
 
 
 def as_admin(method: str, path: str, body: dict[str, str]) -> None:
-    """One request with the admin's login. Raises urllib.error.HTTPError."""
+    """One request with the admin's login, again while the server is busy; urllib.error.HTTPError where it refuses."""
     login = base64.b64encode(f"admin:{os.environ['MLFLOW_AUTH_ADMIN_PASSWORD']}".encode()).decode()
     headers = {"Authorization": f"Basic {login}", "Content-Type": "application/json"}
     request = urllib.request.Request(f"{server()}/{path}", json.dumps(body).encode(), headers, method=method)
-    urllib.request.urlopen(request, timeout=30).close()
+    patiently(lambda: _send(request), Busy)
+
+
+class Busy(Exception):
+    """No answer, or an error of the server's own: another try may succeed."""
+
+
+def _send(request: urllib.request.Request) -> None:
+    try:
+        urllib.request.urlopen(request, timeout=60).close()
+    except urllib.error.HTTPError as error:
+        if error.code < 500:
+            raise
+        raise Busy(str(error)) from error
+    except OSError as error:
+        raise Busy(str(error)) from error
 
 
 def patiently(call: Callable[[], Any], *waits_on: type[Exception]) -> Any:

@@ -334,6 +334,7 @@ def test_a_table_is_measured_written_and_kept(
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(1200)
 def test_rows_share_stages_through_the_pipeline(tiny_tower: Path, tmp_path: Path) -> None:
     root = tmp_path / "project"

@@ -89,7 +89,13 @@ def test_a_teacher_killed_between_and_in_its_rounds_ends_in_the_same_bytes(tmp_p
 
 @pytest.mark.parametrize(
     ("student", "trainings"),
-    [("static", 1), ("weighed", 1), ("2l", 1), ("fresh", 1), ("ranked", 2), ("layered", 1), ("joint", 2)],
+    [
+        ("static", 1),
+        ("2l", 1),
+        ("layered", 1),
+        ("joint", 2),
+        *(pytest.param(*given, marks=pytest.mark.nightly) for given in (("weighed", 1), ("fresh", 1), ("ranked", 2))),
+    ],
 )
 def test_a_killed_student_ends_in_the_same_bytes(tmp_path: Path, embedded: Path, student: str, trainings: int) -> None:
     """Each kill falls into the last of its trainings: the second where there are two."""

@@ -14,15 +14,13 @@ VERBS = {
 NOUNS = ("apple", "knife", "window", "bicycle", "guitar", "kettle", "ladder", "carpet", "compass", "violin")
 
 
-def write_tiny(folder: Path, *, more: str = "") -> Path:
-    """Write corpus.jsonl, queries.jsonl and qrels/{train,dev,test}.tsv; `more` is appended to every document."""
+def write_tiny(folder: Path) -> Path:
+    """Write corpus.jsonl, queries.jsonl and qrels/{train,dev,test}.tsv."""
     (folder / "qrels").mkdir(parents=True, exist_ok=True)
     corpus, queries = [], []
     judged: dict[str, list[str]] = {"train": [], "dev": [], "test": []}
     for number, (verb, noun) in enumerate((verb, noun) for verb in VERBS for noun in NOUNS):
-        corpus.append(
-            {"_id": f"d{number}", "title": f"How to {verb} a {noun}", "text": f"A {noun}. {VERBS[verb]} {more}".strip()}
-        )
+        corpus.append({"_id": f"d{number}", "title": f"How to {verb} a {noun}", "text": f"A {noun}. {VERBS[verb]}"})
         queries.append({"_id": f"q{number}", "text": f"what is the best way to {verb} my old {noun}"})
         split = {3: "dev", 4: "test"}.get(number % 5, "train")
         judged[split].append(f"q{number}\td{number}\t1")

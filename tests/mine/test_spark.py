@@ -11,6 +11,7 @@ from steps.core.tables import read_table
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.nightly,
     pytest.mark.skipif(shutil.which("java") is None, reason="Spark needs Java 17 or later"),
     pytest.mark.timeout(1200),
 ]

@@ -21,7 +21,7 @@ from steps.core.tables import SCHEMAS, write_table
 from steps.core.towers import encode, load_tower
 from steps.core.tracking import NullRun
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.slow, pytest.mark.nightly, pytest.mark.timeout(1800)]
 SEEDS = (1, 2, 3)
 STUDENTS = ("static", "1l")
 ROUNDING = 0.006  # nDCG@10 that may differ besides: what a few of 100 queries gain or lose by rounding

@@ -68,6 +68,7 @@ def project(tiny_tower: Path, tmp_path_factory: pytest.TempPathFactory) -> Proje
     return Project(root, [f"DATA={beir}", f"TOWER={tiny_tower}"], environment)
 
 
+@pytest.mark.nightly
 def test_a_recipe_runs_once_then_does_nothing_then_only_what_changed(project: Project) -> None:
     first = project.run()
     assert first.returncode == 0, first.stdout + first.stderr

@@ -72,6 +72,7 @@ def poor(tmp_path: Path) -> Poor:
     return Poor(root)
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(1800)
 def test_a_recipe_ends_well_on_a_machine_that_has_little(poor: Poor, tiny_tower: Path, tmp_path: Path) -> None:
     judged = {"train": slice(0, 40), "dev": slice(40, 60), "test": slice(60, 80)}

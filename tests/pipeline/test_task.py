@@ -87,6 +87,7 @@ def test_with_nothing_new_nothing_runs(project: Project) -> None:
     assert project.stored("locks/second/dvc.lock") == project.stored("locks/first/dvc.lock")
 
 
+@pytest.mark.nightly
 def test_a_folder_that_the_commit_holds_is_filled_with_what_stages_wrote_into_it(tmp_path: Path) -> None:
     project = make_project(tmp_path, tracked="models/README.md")
     assert project.all("first") == [0] * 6
@@ -97,6 +98,7 @@ def test_a_folder_that_the_commit_holds_is_filled_with_what_stages_wrote_into_it
     assert project.ran() == ["grow@a", "gather"]
 
 
+@pytest.mark.nightly
 def test_a_past_window_gives_what_it_gave(project: Project) -> None:
     project.day("2025-01-03")
     assert [project.task("second", what)[0] for what in ("begin", "ingest")] == [0, 0]

@@ -1,0 +1,88 @@
+"""containers/prepare.py against a server that is busy at first."""
+
+import importlib.util
+import json
+import threading
+import urllib.error
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+FILE = Path(__file__).parents[2] / "containers" / "prepare.py"
+EXISTS = {"error_code": "RESOURCE_ALREADY_EXISTS"}
+
+
+class Accounts(ThreadingHTTPServer):
+    """Answers POST and PATCH with what `answers` holds, first to last: (status, body), or None to hang up."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.answers: list[tuple[int, dict[str, str]] | None] = []
+        self.asked: list[str] = []
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Accounts
+
+    def do_GET(self) -> None:
+        self._send(200, {})
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.server.asked.append(f"{self.command} {self.path.rpartition('/')[2]}")
+        answer = self.server.answers.pop(0)
+        if answer:
+            self._send(*answer)
+
+    do_PATCH = do_POST
+
+    def _send(self, status: int, body: dict[str, str]) -> None:
+        sent = json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(sent)))
+        self.end_headers()
+        self.wfile.write(sent)
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def accounts(monkeypatch: pytest.MonkeyPatch) -> Iterator[Accounts]:
+    server = Accounts()
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{server.server_port}")
+    for name in ("MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD", "MLFLOW_AUTH_ADMIN_PASSWORD"):
+        monkeypatch.setenv(name, "x")
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture
+def prepare(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    spec = importlib.util.spec_from_file_location("prepare", FILE)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    monkeypatch.setattr(module.time, "sleep", lambda _: None)
+    return module
+
+
+def test_an_account_is_made_though_the_server_is_busy_at_first(prepare: ModuleType, accounts: Accounts) -> None:
+    accounts.answers = [None, (503, {}), (400, EXISTS), (500, {}), (200, {})]
+    prepare.account()
+    assert accounts.asked == ["POST create"] * 3 + ["PATCH update-password"] * 2
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_refusal_is_not_tried_again(prepare: ModuleType, accounts: Accounts, status: int) -> None:
+    accounts.answers = [(status, {})]
+    with pytest.raises(SystemExit, match="check MLFLOW_AUTH_ADMIN_PASSWORD"):
+        prepare.account()
+    accounts.answers = [(400, EXISTS), (status, {})]
+    with pytest.raises(urllib.error.HTTPError):
+        prepare.account()
