@@ -62,6 +62,7 @@ def test_a_killed_teacher_ends_in_the_same_bytes(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.nightly
 def test_a_teacher_killed_between_and_in_its_rounds_ends_in_the_same_bytes(tmp_path: Path) -> None:
     world, cache = tmp_path / "world", tmp_path / "killed"
     write_tower(world / "model")
@@ -92,9 +93,11 @@ def test_a_teacher_killed_between_and_in_its_rounds_ends_in_the_same_bytes(tmp_p
     [
         ("static", 1),
         ("2l", 1),
-        ("layered", 1),
         ("joint", 2),
-        *(pytest.param(*given, marks=pytest.mark.nightly) for given in (("weighed", 1), ("fresh", 1), ("ranked", 2))),
+        *(
+            pytest.param(*given, marks=pytest.mark.nightly)
+            for given in (("weighed", 1), ("fresh", 1), ("layered", 1), ("ranked", 2))
+        ),
     ],
 )
 def test_a_killed_student_ends_in_the_same_bytes(tmp_path: Path, embedded: Path, student: str, trainings: int) -> None:

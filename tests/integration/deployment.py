@@ -105,7 +105,10 @@ class Deployment:
 
     def start(self, *services: str) -> None:
         """`up` as the documentation says, then wait for the pages, and for the account that `account` makes."""
-        for service in ("mlflow", "airflow-api"):  # podman-compose would build an image once for each service that runs it
+        for service in (
+            "mlflow",
+            "airflow-api",
+        ):  # podman-compose would build an image once for each service that runs it
             self.compose("build", service)
         self.compose("up", "--build", "--detach", *services)
         self.wait(f"{self.mlflow}/health")

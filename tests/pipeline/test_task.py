@@ -121,6 +121,7 @@ def test_a_past_window_gives_what_it_gave(project: Project) -> None:
     assert project.stored("locks/latest/begin.json") == latest
 
 
+@pytest.mark.nightly  # tests/integration kills one in containers
 def test_a_killed_task_is_repeated_alone(project: Project) -> None:
     project.change("a: 1", "a: 3")
     assert [project.task("second", what)[0] for what in ("begin", "ingest")] == [0, 99]
