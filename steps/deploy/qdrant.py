@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from steps.core.errors import UserError
+from steps.core.errors import TransientError, UserError
 from steps.deploy.engine import Graph, Rows, Shape
 from steps.serving.release import Hit
 
@@ -25,11 +25,16 @@ class Qdrant:
 
         self.models: Any = models
         self.local = "://" not in uri
-        self.client: Any = (
-            QdrantClient(path=uri)
-            if self.local
-            else QdrantClient(url=uri, api_key=os.environ.get("QDRANT_API_KEY"), timeout=60)
-        )
+        try:
+            self.client: Any = (
+                QdrantClient(path=uri)
+                if self.local
+                else QdrantClient(url=uri, api_key=os.environ.get("QDRANT_API_KEY"), timeout=60)
+            )
+        except RuntimeError as error:
+            if "already accessed" not in str(error):
+                raise
+            raise TransientError(f"{uri}: another process has this Qdrant folder open; end it and run again") from None
 
     def names(self, prefix: str) -> list[str]:
         """Collections whose name begins so."""

@@ -11,6 +11,8 @@ from typing import Any, Protocol
 import boto3
 from botocore.exceptions import ClientError
 
+from steps.core.errors import UserError
+
 _LOST = {"PreconditionFailed", "ConditionalRequestConflict", "412", "409"}
 
 
@@ -83,7 +85,10 @@ class S3LockStore:
     def __init__(self, url: str) -> None:
         bucket, _, self.root = url.removeprefix("s3://").partition("/")
         self.bucket, self.root = bucket, self.root.rstrip("/")
-        self.api: Any = boto3.client("s3", endpoint_url=os.environ.get("MLFLOW_S3_ENDPOINT_URL") or None)
+        try:
+            self.api: Any = boto3.client("s3", endpoint_url=os.environ.get("MLFLOW_S3_ENDPOINT_URL") or None)
+        except ValueError as error:  # an endpoint without http://
+            raise UserError(f"{url}: {error}; fix MLFLOW_S3_ENDPOINT_URL or AWS_ENDPOINT_URL") from None
 
     def _key(self, key: str) -> str:
         return f"{self.root}/{key}" if self.root else key

@@ -47,6 +47,18 @@ def test_an_engine_out_of_reach_may_be_tried_again_and_no_password_is_told() -> 
     assert "hush-hush" not in str(caught.value) and "run it again" in str(caught.value)
 
 
+@pytest.mark.medium
+def test_a_qdrant_folder_that_is_open_elsewhere_may_be_tried_again(tmp_path: Path) -> None:
+    pytest.importorskip("qdrant_client")
+    where = f"qdrant:{tmp_path}/engine"
+    with (
+        opened(where),
+        pytest.raises(TransientError, match="another process has this Qdrant"),
+        opened(where),
+    ):
+        pass
+
+
 def grpc_error(name: str) -> Exception:
     """What pymilvus makes of an error of gRPC while it connects."""
     import grpc

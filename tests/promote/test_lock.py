@@ -13,7 +13,7 @@ from races import winners
 
 from steps.core.errors import TransientError, UserError
 from steps.promote.lock import Lock
-from steps.promote.lock_store import FolderLockStore
+from steps.promote.lock_store import FolderLockStore, S3LockStore
 
 pytestmark = pytest.mark.medium
 
@@ -178,3 +178,9 @@ def test_a_wrong_clock_of_this_machine_makes_no_lock_stale(
     monkeypatch.setattr(time, "time", lambda: wrong)
     with pytest.raises(TransientError, match=r"on other for [01] s"), lock(tmp_path).held():
         pass
+
+
+def test_an_endpoint_without_its_scheme_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_S3_ENDPOINT_URL", "localhost:9000")
+    with pytest.raises(UserError, match="Invalid endpoint: localhost:9000; fix MLFLOW_S3_ENDPOINT_URL"):
+        S3LockStore("s3://bucket/locks")
