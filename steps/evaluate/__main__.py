@@ -4,11 +4,11 @@ import sys
 from pathlib import Path
 
 from steps.core.errors import guarded
-from steps.core.noninferiority import load_noninferiority
 from steps.core.params import load_index_teacher, load_students
 from steps.core.stage import stage_main
 from steps.core.tracking import Run
 from steps.evaluate.params import EvaluateParams
+from steps.retrieval.noninferiority import load_noninferiority
 
 
 def body(params: EvaluateParams, run: Run) -> None:

@@ -10,9 +10,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from steps.core.noninferiority import NonInferiority
 from steps.evaluate.params import Faster
 from steps.evaluate.retention import p_value
+from steps.retrieval.noninferiority import NonInferiority
 
 # student -> nDCG@10 by query, or overlap with the teacher's top ten by text: one array `(queries,)` a data set
 Values = Mapping[str, Sequence[np.ndarray]]

@@ -7,7 +7,6 @@ import numpy as np
 import pyarrow as pa
 
 from steps.core.measures import UNCUT
-from steps.core.noninferiority import NonInferiority
 from steps.core.tables import SCHEMAS
 from steps.evaluate.agreement import agreement
 from steps.evaluate.as_one import weights
@@ -23,6 +22,7 @@ from steps.evaluate.results import Result
 from steps.evaluate.retention import Comparison, Retention, compare, retention
 from steps.evaluate.significance import significance
 from steps.evaluate.systems import TEACHER
+from steps.retrieval.noninferiority import NonInferiority
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from steps.core.noninferiority import resampled_means
 from steps.evaluate.systems import TEACHER
+from steps.retrieval.noninferiority import resampled_means
 
 
 def figures(values: Mapping[str, np.ndarray], samples: int, seed: int) -> dict[str, Any]:

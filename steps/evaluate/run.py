@@ -8,7 +8,6 @@ from pathlib import Path
 
 from steps.core.errors import UserError
 from steps.core.files import write_json
-from steps.core.noninferiority import NonInferiority
 from steps.core.tables import write_table
 from steps.core.tracking import Run, flatten
 from steps.evaluate.audit import audit_leaks
@@ -28,6 +27,7 @@ from steps.evaluate.seeds import of_one_spec, seed_lines, spreads
 from steps.evaluate.summary import summary
 from steps.evaluate.systems import Student, Systems, open_systems
 from steps.evaluate.table import gain_lines
+from steps.retrieval.noninferiority import NonInferiority
 
 
 @dataclass(frozen=True)

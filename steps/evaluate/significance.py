@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from steps.core.measures import NDCG, UNCUT
-from steps.core.noninferiority import resampled_means
 from steps.evaluate.results import Result
 from steps.evaluate.retention import p_value
+from steps.retrieval.noninferiority import resampled_means
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,8 @@ from typing import Literal
 
 from pydantic import Field, field_validator
 
-from steps.core.noninferiority import NonInferiority
 from steps.core.params import Strict
+from steps.retrieval.noninferiority import NonInferiority
 
 
 class Policy(NonInferiority):

@@ -1,1 +1,1 @@
-"""What finds and orders documents before there is an index: BM25, exact search, rankers. Stages share it."""
+"""What finds and orders documents before there is an index, and tells whether one order is no worse than another."""

@@ -9,7 +9,6 @@ import faiss
 import numpy as np
 
 from steps.core.files import sha256_file, write_json
-from steps.core.noninferiority import NonInferiority
 from steps.core.tables import table_from_rows, write_table
 from steps.core.texts import words
 from steps.core.tracking import NullRun, Run
@@ -18,6 +17,7 @@ from steps.evaluate.latency import Encode
 from steps.evaluate.params import EvaluateParams
 from steps.evaluate.run import Folders
 from steps.evaluate.systems import Lexical, Student, Systems, Teacher, bm25_search
+from steps.retrieval.noninferiority import NonInferiority
 from steps.serving.release import Documents
 
 RULE = NonInferiority(margin=0.005, confidence=0.95, resamples=1000, seed=1)  # the promotion gate's

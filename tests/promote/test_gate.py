@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from promote_fakes import evaluation, evidence, policy
 
-from steps.core.noninferiority import NonInferiority, resampled_means
 from steps.promote.gate import decide
+from steps.retrieval.noninferiority import NonInferiority, resampled_means
 
 QUALITY = st.floats(0, 1)
 PAIRS = st.lists(st.tuples(QUALITY, QUALITY), min_size=1, max_size=40)
