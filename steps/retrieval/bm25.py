@@ -1,10 +1,13 @@
 """BM25, the lexical baseline (Robertson & Zaragoza 2009; Lucene's variant as bm25s implements it)."""
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 
 import bm25s
 import numpy as np
+
+logging.getLogger("bm25s").setLevel(logging.WARNING)  # it sets DEBUG, and any handler prints each index that it builds
 
 
 class Bm25:

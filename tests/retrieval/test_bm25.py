@@ -78,3 +78,8 @@ def test_a_cut_keeps_the_best_and_of_equals_the_first() -> None:
         cut = engine.search(["same"], k=k)
         assert cut[1][0] == whole[1][0][:k]
         assert np.array_equal(cut[0][0], whole[0][0][:k])
+
+
+def test_indexing_logs_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    Bm25(list("abcd"), TEXTS)
+    assert not caplog.records
