@@ -1,13 +1,12 @@
 """python -m bench.distillation TABLE [--run FOLDER] [--seeds 1,2,3] [--only ROW,...] [--judge]: distilled students.
 
-TABLE is one of bench/expected.yaml: ladder, ladder_trained, layers, qkd, qkd_magnitude, scalingnote, texts, dims,
-frontier, labels, unlimited, ce_to_de, responses, label_free, lead_frozen, lead_joint. Every row is distilled with every
-seed from a run in which `embed` is done (FOLDER; default: the present one), scored on dev and test by exact search over
-the teacher's documents, and compared with what is expected of it, each claim of a paper by a paired test. A finished
-cell is kept below .cache/bench-distill, so a killed bench goes on. Writes bench/results/distillation/TABLE.json when
-all rows and seeds are there; exits 3 when a verdict is FAIL. With --judge nothing is measured: the written table is
-judged by what bench/expected.yaml expects
-today.
+TABLE is one of bench/expected.yaml: ladder, ladder_trained, layers, qkd, qkd_magnitude, qkd_fresh, scalingnote, texts,
+dims, frontier, labels, unlimited, ce_to_de, responses, label_free, lead_frozen, lead_joint. Every row is distilled
+with every seed from a run in which `embed` is done (FOLDER; default: the present one), scored on dev and test by exact
+search over the teacher's documents, and compared with what is expected of it, each claim of a paper by a paired test.
+A finished cell is kept below .cache/bench-distill, so a killed bench goes on. Writes
+bench/results/distillation/TABLE.json when all rows and seeds are there; exits 3 when a verdict is FAIL. With --judge
+nothing is measured: the written table is judged by what bench/expected.yaml expects today.
 """
 
 import argparse

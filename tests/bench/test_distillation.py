@@ -210,8 +210,9 @@ def test_the_papers_recipes_are_presets_that_a_table_measures() -> None:
         assert preset in measured, name
 
 
-def test_the_rows_of_an_ablation_differ_in_what_is_ablated_alone() -> None:
-    table = read_expected(EXPECTED).tables["qkd_magnitude"]
+@pytest.mark.parametrize("name", ["qkd_magnitude", "qkd_fresh"])
+def test_the_rows_of_an_ablation_differ_in_what_is_ablated_alone(name: str) -> None:
+    table = read_expected(EXPECTED).tables[name]
     assert all(claim.split == "dev" for claim in table.claims)
     rows = dict(zip(table.rows, described(table), strict=True))
     for claim in table.claims:
