@@ -16,7 +16,6 @@ from typing import Any
 
 import yaml
 
-from pipeline.params import check_params
 from pipeline.plain_copy import plain_copy
 from steps.core.errors import UserError, guarded
 from steps.core.files import cache_root
@@ -62,6 +61,14 @@ def params_text(params: dict[str, Any], origin: str) -> str:
     """What is written as params.yaml; `origin` says on its first line what was laid over it."""
     text: str = yaml.safe_dump(params, sort_keys=False, allow_unicode=True, width=120)
     return f"# params.yaml of the project with {origin} laid over it\n{text}"
+
+
+def check_new(params: dict[str, Any], written: Path, recipe: Path) -> None:
+    """Check params unless the last run wrote the same; the pipeline checks them once more in any case."""
+    if not written.is_file() or read_text(written) != params_text(params, str(recipe)):
+        from pipeline.params import check_params  # two seconds: it loads torch
+
+        check_params(params, str(recipe))
 
 
 def worktree(root: Path, name: str) -> Path:
@@ -127,8 +134,7 @@ def main() -> None:
     variables = dict(word.split("=", 1) for word in sys.argv[2:] if "=" in word)
     stages = [word for word in sys.argv[2:] if "=" not in word]
     params = laid_over(read_mapping(Path("params.yaml")), read_text(recipe), variables, recipe)
-    check_params(params, str(recipe))
-
+    check_new(params, root / "runs" / checked_name("recipe", recipe.stem) / "params.yaml", recipe)
     folder = worktree(root, recipe.stem)
     (folder / "params.yaml").write_text(params_text(params, str(recipe)), encoding="utf-8")
     environment = os.environ | {

@@ -6,12 +6,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
 from pipeline.params import check_params
-from pipeline.recipe import fill, laid_over, overlay, worktree
+from pipeline.recipe import check_new, fill, laid_over, overlay, params_text, worktree
 from steps.core.errors import UserError
 from steps.core.params import read_mapping
 from steps.evaluate.as_one import units
@@ -134,3 +135,14 @@ def test_a_recipe_that_is_stopped_stops_its_pipeline_and_waits_for_it(tmp_path: 
     recipe.send_signal(signal.SIGTERM)
     assert recipe.wait(30) == 143
     assert (tmp_path / "ended").exists()
+
+
+def test_params_that_the_last_run_wrote_are_not_checked_again(tmp_path: Path) -> None:
+    wrong: dict[str, Any] = {"no_such_section": 1}
+    written, recipe = tmp_path / "params.yaml", Path("recipes/scifact.yaml")
+    with pytest.raises(UserError, match="no_such_section"):
+        check_new(wrong, written, recipe)
+    written.write_text(params_text(wrong, str(recipe)), encoding="utf-8")
+    check_new(wrong, written, recipe)
+    with pytest.raises(UserError, match="no_such_section"):
+        check_new(wrong | {"another": 2}, written, recipe)
