@@ -55,10 +55,10 @@ test-fast: setup-all ## units alone, for while you write: a minute
 test: setup-all lint ## lint, units, and every stage on small data: what a change must pass first
 	@$(PYTEST) -m "$(REST) and not slow"
 
-test-slow: setup-all ## pipelines, killed runs, two processes, exports (a quarter of an hour)
+test-slow: setup-all ## pipelines, killed runs, two processes, exports (nine minutes)
 	@$(PYTEST) -m "$(REST) and slow and not nightly"
 
-test-nightly: setup-all ## a minute and more each: whole recipes, every precision, Spark against DuckDB (a quarter of an hour)
+test-nightly: setup-all ## half a minute and more each: whole recipes, every precision, Spark against DuckDB
 	@$(PYTEST) -m nightly
 
 test-faults: setup-all ## what nights bring, counted in bench/results/faults.json: FAULTS kills of whole runs, default 100 (an hour)

@@ -16,7 +16,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 WAIT_S = 600
 ACCOUNTS = "api/2.0/mlflow/users"
@@ -71,8 +71,15 @@ def account() -> None:
     except urllib.error.HTTPError as error:
         said = error.read().decode(errors="replace")
         if "RESOURCE_ALREADY_EXISTS" not in said:
-            sys.exit(f"prepare: MLflow refused to make {user}: {error}: {said[:300]}; check MLFLOW_AUTH_ADMIN_PASSWORD")
-        as_admin("PATCH", f"{ACCOUNTS}/update-password", login)
+            _refused(f"make {user}", error, said)
+        try:
+            as_admin("PATCH", f"{ACCOUNTS}/update-password", login)
+        except urllib.error.HTTPError as second:
+            _refused(f"change the password of {user}", second, second.read().decode(errors="replace"))
+
+
+def _refused(what: str, error: urllib.error.HTTPError, said: str) -> NoReturn:
+    sys.exit(f"prepare: MLflow refused to {what}: {error}: {said[:300]}; check MLFLOW_AUTH_ADMIN_PASSWORD")
 
 
 def server() -> str:
