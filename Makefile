@@ -8,7 +8,7 @@ export DVC_NO_ANALYTICS := true
 export MLFLOW_DISABLE_TELEMETRY := true
 export ORT_DISABLE_TELEMETRY := 1
 
-.PHONY: help setup setup-all demo run search serve test-fast test test-slow test-faults lint docs promote rollback deploy bench-mine bench-serving bench-gate bench-release bench-distill-speed bench-distill bench-teachers bench-collapse bench-migrate test-integration images sbom licences lock mlflow airflow test-dags clean
+.PHONY: help setup setup-all demo run search serve test-fast test test-slow test-nightly test-faults test-integration test-dags lint docs promote rollback deploy bench-release bench-gate bench-mine bench-serving bench-distill-speed bench-distill bench-teachers bench-collapse bench-migrate mlflow airflow images sbom licences lock clean
 .DEFAULT_GOAL := help
 
 help: ## this list
