@@ -98,7 +98,9 @@ def embedded(name: str, corpus: Corpus) -> Pipeline:
     recipe = FOLDER / f"any_{name}.yaml"  # its name is the run's
     recipe.write_text(recipe_of(corpus.teacher), encoding="utf-8")
     words = [f"DATA={folder}", *([f"UNLABELLED={os.environ['UNLABELLED']}"] if corpus.pool else [])]
-    subprocess.run([sys.executable, "-m", "pipeline.recipe", str(recipe), *words, "embed"], check=True)
+    ended = subprocess.run([sys.executable, "-m", "pipeline.recipe", str(recipe), *words, "embed"])
+    if ended.returncode:
+        raise UserError(f"{name}: its run ended with exit code {ended.returncode}; the reason stands above")
     return open_pipeline(Path("runs") / recipe.stem)
 
 

@@ -6,6 +6,8 @@ Changes are made in the order given:
   untitled        no titles
   first_sentence  of each document the first sentence alone
   joined=W        documents joined, one after the other, until they have W words; judgements follow
+  halves=N        N dev and N test queries, long ones, in place of what was there: each the second half of a document's
+                  text, which keeps the first and is what the query should find
   no_queries      neither unjudged queries nor training queries, which become dev queries where there are none
 SOURCE holds corpus.jsonl, queries.jsonl and qrels/, plain or gzip; TARGET is written plain, and replaced.
 """
@@ -108,6 +110,21 @@ def joined(corpus: Corpus, words: int) -> Corpus:
     return Corpus(documents, corpus.queries, judgements)
 
 
+def halves(corpus: Corpus, count: int) -> Corpus:
+    """Queries of a passage's length: second halves of `2 * count` documents of 40 words and more, half of them for dev."""
+    rows, queries = {}, {}
+    for name, title, text in corpus.documents:
+        words = text.split()
+        rows[name] = (name, title, text)
+        if len(words) >= 40:
+            rows[name] = (name, title, " ".join(words[: len(words) // 2]))
+            queries[f"half-{name}"] = " ".join(words[len(words) // 2 :])
+    drawn = random.Random(SEED).sample(sorted(queries), min(2 * count, len(queries)))
+    judged = [(query, query.removeprefix("half-"), 1) for query in drawn]
+    judgements = {"dev": judged[::2], "test": judged[1::2]}
+    return Corpus(list(rows.values()), {query: queries[query] for query in drawn}, judgements)
+
+
 def no_queries(corpus: Corpus) -> Corpus:
     """Dev and test queries alone; training queries are dev queries where there are none, for something to choose on."""
     dev = {"dev": corpus.judgements["train"]} if "train" in corpus.judgements else {}
@@ -122,7 +139,7 @@ PLAIN: dict[str, Callable[[Corpus], Corpus]] = {
     "first_sentence": first_sentence,
     "no_queries": no_queries,
 }
-COUNTED: dict[str, Callable[[Corpus, int], Corpus]] = {"docs": sampled, "joined": joined}
+COUNTED: dict[str, Callable[[Corpus, int], Corpus]] = {"docs": sampled, "joined": joined, "halves": halves}
 
 
 def disguised(corpus: Corpus, changes: Iterable[str]) -> Corpus:

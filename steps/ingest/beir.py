@@ -24,7 +24,6 @@ def read_beir(
     key: str,
     seed: int,
     dev_fraction: float,
-    max_query_words: int,
     max_reject_ratio: float,
     rejects: Rejects,
 ) -> SourceData:
@@ -61,7 +60,7 @@ def read_beir(
 
     texts: dict[str, Query] = {}
     if queries_path is not None:
-        texts = _read_queries(name, queries_path, max_query_words, rejects)
+        texts = _read_queries(name, queries_path, rejects)
         rejects.check(f"{name}/{queries_path.name}", queries_path, max_reject_ratio)
 
     judgements = Judgements()
@@ -148,7 +147,7 @@ def _read_answers(name: str, path: Path, queries: Container[str], rejects: Rejec
     return [Answers(f"{name}/{original}", texts) for original, texts in found.items()]
 
 
-def _read_queries(name: str, path: Path, max_query_words: int, rejects: Rejects) -> dict[str, Query]:
+def _read_queries(name: str, path: Path, rejects: Rejects) -> dict[str, Query]:
     source = f"{name}/{path.name}"
     queries: dict[str, Query] = {}
     for line, raw in read_lines(path):
@@ -159,8 +158,6 @@ def _read_queries(name: str, path: Path, max_query_words: int, rejects: Rejects)
             text = text_field(row, "text")
             if not fold(text):
                 raise Defect("empty_text")
-            if len(text.split()) > max_query_words:
-                raise Defect("query_too_long")
             if original in queries:
                 raise Defect("duplicate_id")
         except Defect as defect:

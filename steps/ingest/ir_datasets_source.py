@@ -28,7 +28,6 @@ def read_ir_dataset(
     key: str,
     seed: int,
     dev_fraction: float,
-    max_query_words: int,
     max_reject_ratio: float,
     rejects: Rejects,
 ) -> SourceData:
@@ -55,7 +54,7 @@ def read_ir_dataset(
         judgements = Judgements()
         held_out: dict[str, str] = {}
         for split, (part, _) in parts.items():
-            _read_queries(name, split, part, max_query_words, texts, rejects)
+            _read_queries(name, split, part, texts, rejects)
             rejects.check(f"{name}/{split}/queries", f"{dataset_id}: {split} queries", max_reject_ratio)
             if split != "train":
                 held_out = dict.fromkeys(texts, _UNJUDGED)
@@ -145,9 +144,7 @@ def _document_text(row: Any) -> tuple[str, str]:
     return title, content.removeprefix(title).strip()
 
 
-def _read_queries(
-    name: str, split: str, part: Any, max_query_words: int, texts: dict[str, Query], rejects: Rejects
-) -> None:
+def _read_queries(name: str, split: str, part: Any, texts: dict[str, Query], rejects: Rejects) -> None:
     """Add a part's queries; one that an earlier part had keeps its place there."""
     source = f"{name}/{split}/queries"
     for row_number, row in enumerate(part.queries_iter(), start=1):
@@ -160,8 +157,6 @@ def _read_queries(
             text = text_field(fields, "text")
             if not fold(text):
                 raise Defect("empty_text")
-            if len(text.split()) > max_query_words:
-                raise Defect("query_too_long")
             known = texts.get(original)
             if known and (known.source == source or known.text != text):
                 raise Defect("duplicate_id")

@@ -34,7 +34,6 @@ def read_msmarco(
     key: str,
     seed: int,
     dev_fraction: float,
-    max_query_words: int,
     max_reject_ratio: float,
     rejects: Rejects,
 ) -> SourceData:
@@ -55,7 +54,7 @@ def read_msmarco(
     data = SourceData(name)
     documents = _read_collection(name, folder, key, max_reject_ratio, rejects)
     data.documents = list(documents.values())
-    texts = _read_queries(name, folder, key, max_query_words, max_reject_ratio, rejects)
+    texts = _read_queries(name, folder, key, max_reject_ratio, rejects)
 
     judgements = Judgements()
     for at, path in qrels.items():
@@ -106,9 +105,7 @@ def _read_collection(
     return documents
 
 
-def _read_queries(
-    name: str, folder: Path, key: str, max_query_words: int, max_reject_ratio: float, rejects: Rejects
-) -> _Texts:
+def _read_queries(name: str, folder: Path, key: str, max_reject_ratio: float, rejects: Rejects) -> _Texts:
     texts = _Texts({}, {})
     found = [(split, path) for split in _QUERY_FILES if (path := _first(folder, _names("queries", split)))]
     if not found:
@@ -121,8 +118,6 @@ def _read_queries(
                 query_id, text = _columns(raw, 2)
                 if not fold(text):
                     raise Defect("empty_text")
-                if len(text.split()) > max_query_words:
-                    raise Defect("query_too_long")
                 known = texts.queries.get(query_id)
                 if known and (known.source == source or known.text != text):
                     raise Defect("duplicate_id")

@@ -33,13 +33,13 @@ def read_source(source: Source, *, key: str, params: IngestParams, rejects: Reje
     """Read one source; `key` is where params.yaml names it. Raises UserError when it is missing or unusable."""
     limits: dict[str, Any] = {
         "seed": params.seed,
-        "max_query_words": params.max_query_words,
         "max_reject_ratio": params.max_reject_ratio,
         "rejects": rejects,
     }
+    window, longest = Window.of(params.since, params.until), params.max_query_words
     match source:
         case ApiDocsSource():
-            return read_api_docs(source, key=key, **limits)
+            return read_api_docs(source, key=key, max_query_words=longest, **limits)
         case BeirSource():
             with local_folder(source.path, f"{key}.path", BEIR_PATTERNS) as folder:
                 data = read_beir(source.name, folder, key=f"{key}.path", dev_fraction=params.dev_fraction, **limits)
@@ -56,9 +56,9 @@ def read_source(source: Source, *, key: str, params: IngestParams, rejects: Reje
             dev_fraction = params.dev_fraction
             return read_ir_dataset(source.name, source.id, key=f"{key}.id", dev_fraction=dev_fraction, **limits)
         case ClickLogSource():
-            return read_click_log(source, key=key, window=Window.of(params.since, params.until), **limits)
+            return read_click_log(source, key=key, window=window, max_query_words=longest, **limits)
         case UbiSource():
-            return read_ubi(source, key=key, window=Window.of(params.since, params.until), **limits)
+            return read_ubi(source, key=key, window=window, max_query_words=longest, **limits)
         case _:
             assert_never(source)
 
