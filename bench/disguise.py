@@ -111,7 +111,7 @@ def joined(corpus: Corpus, words: int) -> Corpus:
 
 
 def halves(corpus: Corpus, count: int) -> Corpus:
-    """Queries of a passage's length: second halves of `2 * count` documents of 40 words and more, half of them for dev."""
+    """Long queries: second halves of `2 * count` documents of 40 words and more, half of them for dev."""
     rows, queries = {}, {}
     for name, title, text in corpus.documents:
         words = text.split()

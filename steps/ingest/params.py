@@ -269,7 +269,7 @@ class IngestParams(Strict):
     max_reject_ratio: float = Field(default=0.01, ge=0, le=1)
     """Largest share of a file's rows that may be unusable; above it the stage fails."""
     max_query_words: int = Field(default=200, ge=1)
-    """Words; a longer query of a log or of the unlabelled ones is rejected. Those of judged sets may have any length."""
+    """Words; a longer query of a log or of the unlabelled ones is rejected, one of a judged set never."""
     dev_fraction: float = Field(default=0.2, ge=0, lt=1)
     """Share of the train queries of a BEIR folder without dev qrels that becomes dev."""
     clicks: ClickParams = ClickParams()
