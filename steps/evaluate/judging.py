@@ -1,11 +1,17 @@
 """The judged sets as an evaluation looks at them: from which grade on, with which answers and further labels."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
 from steps.core.errors import UserError
 from steps.core.judged import JudgedSet, read_judged_sets
-from steps.core.tables import read_table
+from steps.core.tables import read_table, table_path
+from steps.core.texts import fold
 from steps.evaluate.answers import answer_measures, answering_documents
 from steps.evaluate.params import SAT, EvaluateParams
 
@@ -28,6 +34,25 @@ def read_evaluation_sets(ingest: Path, params: EvaluateParams) -> list[JudgedSet
         )
         for item in judged
         for found in [answering.get(item.dataset, {})]
+    ]
+
+
+def own_document_lines(ingest: Path, judged: Sequence[JudgedSet]) -> list[str]:
+    """A line for each set of whose queries a tenth or more are documents themselves: each finds itself first.
+
+    Such a document has the query's id and holds its text. None of a set where such hits are dropped.
+    """
+    watched = [item for item in judged if not item.ignore_identical_ids]
+    asked = pc.field("doc_id").isin(pa.array([query for item in watched for query in item.query_ids], pa.string()))
+    found = pq.read_table(table_path(ingest, "corpus"), columns=["doc_id", "title", "content"], filters=asked)
+    held = {row["doc_id"]: fold(f"{row['title']} {row['content']}") for row in found.to_pylist()}
+    own = [sum(fold(text) in held.get(query, "") for query, text in zip(item.query_ids, item.texts, strict=True))
+           for item in watched]  # fmt: skip
+    return [
+        f"{count:,} of {len(item.query_ids):,} {item.split} queries of {item.dataset} are documents with the same id,"
+        " and find themselves first; evaluate.ignore_identical_ids: true leaves these hits out, as BEIR does"
+        for item, count in zip(watched, own, strict=True)
+        if count >= 0.1 * len(item.query_ids)
     ]
 
 

@@ -18,7 +18,7 @@ from steps.evaluate.earlier import open_earlier
 from steps.evaluate.frontier import write_frontier
 from steps.evaluate.fusion_gains import fusion_lines
 from steps.evaluate.insight import Insight, look_closer
-from steps.evaluate.judging import read_evaluation_sets
+from steps.evaluate.judging import own_document_lines, read_evaluation_sets
 from steps.evaluate.measuring import Task
 from steps.evaluate.params import EvaluateParams
 from steps.evaluate.report import Background, read_background, write_report
@@ -94,6 +94,7 @@ def evaluate(
     evaluation = replace(evaluation, metrics=evaluation.metrics | {"seeds": spread})
     insight = look_closer(folders.ingest, folders.embed, folders.generate, systems, task, found, evaluation.best)
     for line in (
+        *own_document_lines(folders.ingest, task.judged),
         *(f"no slices of {note}" for note in insight.notes),
         *seed_lines(evaluation.metrics),
         *gain_lines(evaluation.metrics),

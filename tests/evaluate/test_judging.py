@@ -14,7 +14,7 @@ from steps.core.errors import UserError
 from steps.core.judged import JudgedSet
 from steps.core.tables import table_from_rows, write_table
 from steps.evaluate.answers import answering_documents, found_answers, holds, tokens
-from steps.evaluate.judging import read_evaluation_sets
+from steps.evaluate.judging import own_document_lines, read_evaluation_sets
 from steps.evaluate.pairs import auc, pooled_auc
 from steps.evaluate.params import REL, SAT
 from steps.evaluate.scoring import score_and_keep
@@ -123,6 +123,23 @@ def test_a_hit_of_the_querys_own_id_is_dropped_where_it_is_asked_for() -> None:
         judged = JudgedSet("s", "test", **own, ignore_identical_ids=ignored)  # type: ignore[arg-type]
         scored, (_, docs) = score_and_keep("m", hits, judged, 2, ["P@1"])
         assert (scored.means()["P@1"], len(docs[0])) == (expected, 2)
+
+
+def test_queries_that_are_documents_themselves_are_told(tmp_path: Path) -> None:
+    rows = [
+        {"doc_id": f"arg/{n}", "dataset": "arg", "title": "A title", "topic": "", "content": f"It says, {n}."}
+        for n in range(10)
+    ]
+    write_table(tmp_path, "corpus", table_from_rows("corpus", rows))
+
+    def judged(texts: dict[str, str], ignored: bool = False) -> JudgedSet:
+        qrels = {query: {"arg/9": 1} for query in texts}
+        return JudgedSet("arg", "test", list(texts), list(texts.values()), qrels, ignore_identical_ids=ignored)
+
+    [line] = own_document_lines(tmp_path, [judged({"arg/1": "it says 1", "arg/2": "It says, 2.", "arg/q": "It says"})])
+    assert line.startswith("2 of 3 test queries of arg are documents") and "ignore_identical_ids: true" in line
+    assert not own_document_lines(tmp_path, [judged({"arg/1": "it says 1"}, ignored=True)])
+    assert not own_document_lines(tmp_path, [judged({"arg/1": "another text", "arg/q": "it says 2"})]), "ids by chance"
 
 
 def test_measures_are_checked_and_named_as_ir_measures_names_them() -> None:
