@@ -13,7 +13,7 @@ from steps.core.errors import UserError
 from steps.core.texts import fold
 from steps.ingest.qrels import Judgements
 from steps.ingest.rejects import Rejects
-from steps.ingest.rows import Defect, decode, one_word, plain_or_gzip, read_lines
+from steps.ingest.rows import Defect, decode, grade_of, one_word, plain_or_gzip, read_lines
 from steps.ingest.source_data import UNLABELLED, Document, Query, SourceData
 from steps.ingest.splits import add_judgement, settle_splits
 
@@ -164,10 +164,6 @@ def _read_qrels(
             columns = decode(raw).split()
             if len(columns) != 4:
                 raise Defect("missing_field" if len(columns) < 4 else "too_many_columns")
-            try:
-                grade = int(columns[3])
-            except ValueError:
-                raise Defect("bad_grade") from None
-            add_judgement(judgements, query_id, columns[2], grade, texts.queries, documents)
+            add_judgement(judgements, query_id, columns[2], grade_of(columns[3]), texts.queries, documents)
         except Defect as defect:
             rejects.add(source, line, defect.reason, raw)

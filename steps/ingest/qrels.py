@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from steps.ingest.rejects import Rejects
-from steps.ingest.rows import Defect, decode, read_lines, regular_file
+from steps.ingest.rows import Defect, decode, grade_of, read_lines, regular_file
 
 QRELS_SPLITS = ("test", "dev", "train")  # in this order: a query of two files stays with the first
 _HEADER = {"query-id", "query_id", "qid"}
@@ -72,17 +72,7 @@ def _parse(raw: bytes) -> tuple[str, str, int, int | None]:
     columns = [column.strip() for column in decode(raw).split("\t")]
     if len(columns) not in (3, 4) or not columns[0] or not columns[1]:
         raise Defect("missing_field")
-    return columns[0], columns[1], _grade(columns[2]), _grade(columns[3]) if columns[3:] and columns[3] else None
-
-
-def _grade(text: str) -> int:
-    try:
-        grade = int(text)
-    except ValueError:
-        raise Defect("bad_grade") from None
-    if abs(grade) >= 2**31:
-        raise Defect("bad_grade")
-    return grade
+    return columns[0], columns[1], grade_of(columns[2]), grade_of(columns[3]) if columns[3:] and columns[3] else None
 
 
 def other_qrels(folder: Path) -> tuple[dict[str, int], set[str]]:

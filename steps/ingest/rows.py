@@ -103,6 +103,17 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
+def grade_of(text: str) -> int:
+    """The grade that a judgement spells: `2`, or `2.0` as data frames write it. Defect `bad_grade`."""
+    try:
+        grade = int(text.strip().removesuffix(".0"))
+    except ValueError:
+        raise Defect("bad_grade") from None
+    if abs(grade) >= 2**31:
+        raise Defect("bad_grade")
+    return grade
+
+
 def text_field(row: dict[str, Any], name: str, *, optional: bool = False) -> str:
     """A string of the row, stripped; Defect `missing_field`, `wrong_type` or `invalid_utf8`."""
     value = row.get(name)

@@ -133,7 +133,7 @@ def test_bad_judgements_are_rejected_with_reason_and_line(beir: Maker) -> None:
         ("q20", "d20", 1),
         ("q20", "d2"),
         ("q21", "d21", 1),
-        ("q21", "d3", 0),  # 9: judged, not relevant
+        ("q21", "d3", "0.0"),  # 9: judged, not relevant
         ("q22", "d22", 1),
         ("q23", "d23", 1),
     ]
