@@ -125,6 +125,9 @@ def run(command: list[str], folder: Path, environment: dict[str, str]) -> int:
 
 def main() -> None:
     """Run a recipe and copy its report to reports/; words without `=` are the stages to stop at."""
+    if {"-h", "--help"} & set(sys.argv[1:]):
+        print(__doc__)
+        return
     if len(sys.argv) < 2 or not sys.argv[1]:
         raise UserError("no recipe given; run `make run RECIPE=recipes/<name>.yaml DATA=<folder>`")
     recipe, root = Path(sys.argv[1]), Path.cwd()

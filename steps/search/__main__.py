@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from steps.core.errors import guarded
+from steps.core.errors import UserError, guarded
 from steps.search.request import check_query
 from steps.serving.choice import release_folder
 
@@ -20,6 +20,8 @@ def main() -> None:
 
     check_query(arguments.query, arguments.k)
     root = Path("runs") / Path(arguments.recipe).stem if arguments.recipe else Path()
+    if arguments.recipe and not root.is_dir():
+        raise UserError(f"{root}: {arguments.recipe} was not run here; run `make run RECIPE={arguments.recipe}` first")
     folder = release_folder(root, arguments.student)
     from steps.search.run import run as search
 

@@ -5,14 +5,17 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from pipeline.__main__ import main as pipeline_command
 from pipeline.params import check_params
 from pipeline.recipe import check_new, fill, laid_over, overlay, params_text, worktree
+from pipeline.recipe import main as recipe_command
 from steps.core.errors import UserError
 from steps.core.params import read_mapping
 from steps.evaluate.as_one import units
@@ -146,3 +149,14 @@ def test_params_that_the_last_run_wrote_are_not_checked_again(tmp_path: Path) ->
     check_new(wrong, written, recipe)
     with pytest.raises(UserError, match="no_such_section"):
         check_new(wrong | {"another": 2}, written, recipe)
+
+
+@pytest.mark.parametrize("command", [pipeline_command, recipe_command], ids=["pipeline", "recipe"])
+def test_help_says_the_usage_and_runs_nothing(
+    command: Callable[[], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["pipeline", "--help"])
+    command()
+    assert capsys.readouterr().out.startswith("python -m pipeline")
+    assert not list(tmp_path.iterdir())

@@ -12,6 +12,7 @@ from evaluate_fakes import FakeRelease, write_inputs
 from steps.core.errors import UserError
 from steps.core.files import write_json
 from steps.search import run as search
+from steps.search.__main__ import main as search_command
 from steps.search.request import check_query
 from steps.serving.choice import release_folder
 from steps.serving.release import Hit, load_release
@@ -124,3 +125,10 @@ def test_without_a_release_the_command_says_how_to_make_one(tmp_path: Path) -> N
     assert done.returncode == 3
     assert "make demo" in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_a_recipe_without_a_run_is_named_with_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["search", "--recipe", "recipes/beir.yaml", "a query"])
+    with pytest.raises(UserError, match=r"runs/beir: .* run `make run RECIPE=recipes/beir\.yaml` first"):
+        search_command()
