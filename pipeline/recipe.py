@@ -71,9 +71,24 @@ def check_new(params: dict[str, Any], written: Path, recipe: Path) -> None:
         check_params(params, str(recipe))
 
 
-def worktree(root: Path, name: str) -> Path:
-    """Make or refresh runs/<name> at the present state of the tracked files; keeps its dvc.lock."""
-    folder = root / "runs" / checked_name("recipe", name)
+def run_folder(root: Path, recipe: Path) -> Path:
+    """runs/<recipe>."""
+    return root / "runs" / checked_name("recipe", recipe.stem)
+
+
+def run_environment(recipe: Path) -> dict[str, str]:
+    """What a command in a recipe's run is told: cache, commit and MLflow are the project's."""
+    return os.environ | {
+        "SLIMTOWER_CACHE": str(cache_root()),
+        "SLIMTOWER_GIT_COMMIT": git_commit(),
+        "SLIMTOWER_RECIPE": str(recipe),
+        "MLFLOW_TRACKING_URI": tracking_uri(),
+    }
+
+
+def worktree(root: Path, recipe: Path) -> Path:
+    """Make or refresh the recipe's run at the present state of the tracked files; keeps its dvc.lock."""
+    folder = run_folder(root, recipe)
     lock = folder / "dvc.lock"
     kept = lock.read_bytes() if lock.is_file() else None
     config = f"[cache]\n    dir = '{root / '.dvc' / 'cache'}'\n"
@@ -137,17 +152,10 @@ def main() -> None:
     variables = dict(word.split("=", 1) for word in sys.argv[2:] if "=" in word)
     stages = [word for word in sys.argv[2:] if "=" not in word]
     params = laid_over(read_mapping(Path("params.yaml")), read_text(recipe), variables, recipe)
-    check_new(params, root / "runs" / checked_name("recipe", recipe.stem) / "params.yaml", recipe)
-    folder = worktree(root, recipe.stem)
+    check_new(params, run_folder(root, recipe) / "params.yaml", recipe)
+    folder = worktree(root, recipe)
     (folder / "params.yaml").write_text(params_text(params, str(recipe)), encoding="utf-8")
-    environment = os.environ | {
-        "SLIMTOWER_CACHE": str(cache_root()),
-        "SLIMTOWER_GIT_COMMIT": git_commit(),
-        "SLIMTOWER_RECIPE": str(recipe),
-        "MLFLOW_TRACKING_URI": tracking_uri(),
-    }
-    command = [sys.executable, "-m", "pipeline", *stages]
-    code = run(command, folder, environment)
+    code = run([sys.executable, "-m", "pipeline", *stages], folder, run_environment(recipe))
     if code or stages:
         raise SystemExit(code)
     for name in ("report.html", "report.md", "metrics.json"):

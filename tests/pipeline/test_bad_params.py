@@ -121,5 +121,5 @@ def test_a_recipes_name_leads_to_no_other_folder(tmp_path: Path, monkeypatch: py
     (tmp_path / "kept").write_text("kept")
     for name in ("..", ".", "a b"):
         with pytest.raises(UserError, match="recipe"):
-            worktree(tmp_path, name)
+            worktree(tmp_path, Path(f"{name}.yaml"))
     assert [path.name for path in tmp_path.iterdir() if not path.name.startswith("slimtower-cache")] == ["kept"]

@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from pipeline.__main__ import main as pipeline_command
+from pipeline.in_run import main as in_run
 from pipeline.params import check_params
 from pipeline.recipe import check_new, fill, laid_over, overlay, params_text, worktree
 from pipeline.recipe import main as recipe_command
@@ -98,10 +99,10 @@ def status(checkout: Path) -> str:
 
 
 def test_a_worktree_leaves_the_project_clean_and_keeps_its_own_lock(checkout: Path) -> None:
-    folder = worktree(checkout, "x")
+    folder = worktree(checkout, Path("recipes/x.yaml"))
     (folder / "params.yaml").write_text("a: 2\n")
     (folder / "dvc.lock").write_text("of the recipe\n")
-    assert worktree(checkout, "x") == folder
+    assert worktree(checkout, Path("recipes/x.yaml")) == folder
     assert (folder / "dvc.lock").read_text() == "of the recipe\n"
     assert (folder / "params.yaml").read_text() == "a: 1\n"
     assert str(checkout / ".dvc" / "cache") in (folder / ".dvc" / "config.local").read_text()
@@ -110,7 +111,7 @@ def test_a_worktree_leaves_the_project_clean_and_keeps_its_own_lock(checkout: Pa
 
 def test_a_worktree_sees_uncommitted_changes_without_touching_them(checkout: Path) -> None:
     (checkout / "params.yaml").write_text("a: 3\n")
-    folder = worktree(checkout, "x")
+    folder = worktree(checkout, Path("recipes/x.yaml"))
     assert (folder / "params.yaml").read_text() == "a: 3\n"
     assert status(checkout) == " M params.yaml\n"
 
@@ -149,6 +150,30 @@ def test_params_that_the_last_run_wrote_are_not_checked_again(tmp_path: Path) ->
     check_new(wrong, written, recipe)
     with pytest.raises(UserError, match="no_such_section"):
         check_new(wrong | {"another": 2}, written, recipe)
+
+
+def test_a_command_runs_where_the_recipe_ran(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    told = tmp_path / "told.py"
+    told.write_text(
+        "import os, sys\nprint(os.getcwd(), os.environ.get('SLIMTOWER_RECIPE'), sys.argv[1:])\nsys.exit(3)\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.delenv("SLIMTOWER_RECIPE", raising=False)
+
+    def run(recipe: str) -> str:
+        monkeypatch.setattr(sys, "argv", ["in_run", recipe, "told", "--name", "mine"])
+        with pytest.raises(SystemExit, match="3"):
+            in_run()
+        return capfd.readouterr().out.strip()
+
+    assert run("") == f"{tmp_path} None ['--name', 'mine']"
+    with pytest.raises(UserError, match=r"runs/x: recipes/x\.yaml was not run here"):
+        run("recipes/x.yaml")
+    (tmp_path / "runs/x").mkdir(parents=True)
+    assert run("recipes/x.yaml") == f"{tmp_path}/runs/x recipes/x.yaml ['--name', 'mine']"
 
 
 @pytest.mark.parametrize("command", [pipeline_command, recipe_command], ids=["pipeline", "recipe"])
