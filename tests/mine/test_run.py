@@ -181,6 +181,7 @@ def test_relevance_adds_its_sources_and_takes_back_wrong_negatives(tmp_path: Pat
         "relevance_multi_hop": 0,
     }
     assert report["dropped_positives"]["earlier_triplets"] == {"negative_is_relevant": 2}
+    assert report["queries"]["in_triplets"] == 2  # q2 by clicks, q1 by relevance
     assert report["scores"] == {"read": 11, "dropped": {"test_query": 1}}
     sample = next(row for row in report["samples"] if row["source"] == "relevance_one_hop")
     assert "the ranker scored the positive best (9)" in sample["why"]
