@@ -145,9 +145,12 @@ def nothing_to_mine(ingest: Path, mine: Path) -> bool:
 
 
 def limit_length(tower: SentenceTransformer, params: "Contrastive") -> None:
-    """Let the tower read `max_document_length` tokens; UserError when its positions end before that."""
+    """Let the tower read `max_document_length` tokens; UserError when its positions end before that, or it has none."""
     for role in ROLES:
-        positions = positions_of(getattr(route(tower, role)[0], "auto_model", None))
+        network = getattr(route(tower, role)[0], "auto_model", None)
+        if network is None:
+            raise UserError(f"teach.teacher: base {params.base} is no transformer; take an encoder that is one")
+        positions = positions_of(network)
         if positions is not None and params.max_document_length > positions:
             raise UserError(
                 f"teach.teacher: max_document_length is {params.max_document_length}, but {params.base} has"
