@@ -26,7 +26,8 @@ _QUERIES = 4096  # searched at once
 def by_dense(ingest: Path, asked: Sequence[Asked], scratch: Path, params: CandidatesParams) -> Iterator[pa.Table]:
     """The table `candidates`, some queries at a time: `depth` documents that are most similar, as the base compares.
 
-    UserError for a `max_document_length` that the base has no positions for. Embeddings are kept below SLIMTOWER_CACHE; those of the corpus lie in the folder `scratch` meanwhile.
+    Embeddings are kept below SLIMTOWER_CACHE; those of the corpus lie in the folder `scratch` meanwhile. UserError for
+    a `max_document_length` that the base has no positions for.
     """
     if not asked:  # the corpus need not be read
         return

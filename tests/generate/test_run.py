@@ -84,6 +84,23 @@ def test_a_missing_model_is_refused_with_the_fix(tmp_path: Path, judge: Path) ->
     assert not (tmp_path / "generate").exists()
 
 
+def test_a_missing_judge_is_refused_before_anything_is_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stage, "train_denoiser", lambda *_: pytest.fail("trained for nothing"))
+    with pytest.raises(UserError, match=r"model .*nowhere: cannot be loaded"):
+        generate(write_world(tmp_path), tmp_path / "generate", tmp_path / "nowhere")
+
+
+def test_two_models_that_write_the_same_query_give_it_once(
+    tmp_path: Path, judge: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stage, "write_variants", lambda _, texts, *__: Variants(["the same"] * len(texts), 0.1, 1.0))
+    monkeypatch.setattr(stage, "write_queries", lambda _, texts, *__: ["The same!", *["another"] * (len(texts) - 1)])
+    folder = str(write_bart(tmp_path / "bart"))
+    changes = {"model": folder, "document_model": folder, "least_sources": 44}
+    output = generate(write_world(tmp_path), tmp_path / "generate", judge, **changes)
+    assert read_table(output, "generated_queries")["text"].to_pylist() == ["the same", "another"]
+
+
 def test_a_planted_leak_is_removed_and_counted(tmp_path: Path, judge: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def leaking(denoiser: Denoiser, texts: list[str], sigma: float, seed: int, params: GenerateParams) -> Variants:
         written = [f"{text} quickly {sigma}" for text in texts]

@@ -74,7 +74,7 @@ def test_npy_goes_with_a_file_of_ids(tmp_path: Path, monkeypatch: pytest.MonkeyP
     with pytest.raises(UserError, match="fewer ids than there are vectors"):
         placed(tmp_path, described)
     (tmp_path / "ids.txt").write_bytes("café\n".encode("latin-1") * 12)
-    with pytest.raises(UserError, match="codec can't decode.*ids are UTF-8"):
+    with pytest.raises(UserError, match=r"codec can't decode.*ids are UTF-8"):
         placed(tmp_path, described)
 
 
@@ -113,7 +113,7 @@ def test_vectors_of_several_lengths_are_refused_though_their_sum_would_do(tmp_pa
     with pytest.raises(UserError, match="not Parquet with a column of vectors"):
         placed(tmp_path, described)
     pq.write_table(pa.table({"key": IDS, "embedding": [["x", "y"]] * 12}), tmp_path / "index/part.parquet")
-    with pytest.raises(UserError, match="could not convert string to float.*lists of numbers"):
+    with pytest.raises(UserError, match=r"could not convert string to float.*lists of numbers"):
         placed(tmp_path, described)
 
 
