@@ -70,7 +70,7 @@ def teach_tower(
     """
     ranker = ranker_of(rankers, params.rounds)
     tower = base()
-    corpus, queries = (read_table(ingest, name) for name in ("corpus", "queries"))
+    queries = read_table(ingest, "queries")
     epochs = params.epochs
     report: dict[str, Any] = {"base": params.base, "kind": params.kind, "epochs": epochs, "comparison": None}
     report["rounds"] = []
@@ -80,10 +80,10 @@ def teach_tower(
         report |= {"epochs": epochs, "note": f"zero-shot: {keeps_base(params)}"}
     if epochs > 0:
         triplets = read_table(mine, "triplets")
-        choice = usable_triplets(triplets, queries, corpus, ingest, mine, params)
+        choice = usable_triplets(triplets, queries, ingest, mine, params)
         report |= {"triplets": len(choice.chosen), "by_source": choice.by_source, "left_out": choice.left_out}
         judged = read_judged_sets(ingest, ["dev"])
-        tasks = dev_tasks(judged, corpus, params.dev_queries, params.dev_documents, params.seed)
+        tasks = dev_tasks(judged, ingest, params.dev_queries, params.dev_documents, params.seed)
 
         def measure(what: str) -> dict[str, float]:
             return ndcg_per_query(tower, tasks, params.precision, ENCODE_BATCH, what) if rank() == 0 else {}
@@ -123,18 +123,19 @@ def keeps_base(params: "OnTriplets") -> str:
 
 
 def usable_triplets(
-    triplets: pa.Table, queries: pa.Table, corpus: pa.Table, ingest: Path, mine: Path, params: "OnTriplets"
+    triplets: pa.Table, queries: pa.Table, ingest: Path, mine: Path, params: "OnTriplets"
 ) -> TripletChoice:
-    """The triplets to train on; rank 0 says so where most do not train. UserError without any."""
-    choice = choose_triplets(triplets, queries, corpus, params.max_triplets, params.seed, ingest, params.source_weights)
+    """The triplets to train on; rank 0 says so where many do not train. UserError without any."""
+    choice = choose_triplets(triplets, queries, params.max_triplets, params.seed, ingest, params.source_weights)
     if not choice.chosen:
         raise UserError(
             f"{mine / 'triplets.parquet'}: no usable triplet (left out: {choice.left_out}); give click logs to"
             " ingest and mine, a weight above 0 to their source (source_weights), or set the teacher's epochs: 0.0"
             " for a zero-shot one"
         )
-    if rank() == 0 and (unused := choice.mostly_unused(params.max_triplets)):
-        print(f"teach: {unused}", file=sys.stderr)
+    for told in filter(None, (choice.mostly_unused(params.max_triplets), choice.too_few_texts(params.batch_size))):
+        if rank() == 0:
+            print(f"teach: {told}", file=sys.stderr)
     return choice
 
 
