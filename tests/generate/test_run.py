@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from generate_fakes import PARAMS, TEXTS, VERBS, queries, random_bart, write_bart, write_world
+from generate_fakes import PARAMS, TEXTS, VERBS, queries, random_bart, save_denoiser, write_bart, write_world
 from pydantic import ValidationError
 from recorder import Recorder
 from teach_fakes import write_tower
@@ -18,7 +18,7 @@ from steps.core.files import read_json
 from steps.core.tables import read_table, table_from_rows
 from steps.core.texts import fold
 from steps.core.tracking import NullRun, Run
-from steps.generate.denoiser import Denoiser, Variants, save_denoiser
+from steps.generate.denoiser import Denoiser, Variants
 from steps.generate.params import GenerateParams
 from steps.generate.sources import from_documents
 
