@@ -112,7 +112,7 @@ def teach_tower(
 
 def keeps_base(params: "OnTriplets") -> str:
     """Why a teacher with nothing to train on stays its base; rank 0 says so."""
-    why = "no click log, no relevance table and no judged training query with candidates, so nothing to train on"
+    why = "no click log, no relevance table and no judged training query with a hard negative, so nothing to train on"
     if rank() == 0:
         print(
             f"teach: {why}: keeps {params.base} as it is, a zero-shot teacher; it reads"
