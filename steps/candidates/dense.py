@@ -5,15 +5,18 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Normalize
 
 from steps.candidates.asked import Asked
 from steps.candidates.params import CandidatesParams
 from steps.candidates.rows import candidate_rows
 from steps.core.bases import resolve_base
 from steps.core.corpus import CorpusTexts, corpus_columns
+from steps.core.errors import UserError
 from steps.core.fingerprints import fingerprint
 from steps.core.progress import progress
-from steps.core.towers import encode, load_tower
+from steps.core.towers import encode, load_tower, positions_of, route
 from steps.core.vector_cache import embed_once
 from steps.retrieval.exact_search import best_documents
 
@@ -21,14 +24,14 @@ _QUERIES = 4096  # searched at once
 
 
 def by_dense(ingest: Path, asked: Sequence[Asked], scratch: Path, params: CandidatesParams) -> Iterator[pa.Table]:
-    """The table `candidates`, some queries at a time: `depth` documents with the largest inner products.
+    """The table `candidates`, some queries at a time: `depth` documents that are most similar, as the base compares.
 
-    Embeddings are kept below SLIMTOWER_CACHE; those of the corpus lie in the folder `scratch` meanwhile.
+    Embeddings are kept below SLIMTOWER_CACHE; those of the corpus lie in the folder `scratch` meanwhile. UserError for
+    a `max_document_length` that the base has no positions for.
     """
     if not asked:  # the corpus need not be read
         return
-    tower = load_tower(resolve_base(params.base))
-    tower.max_seq_length = params.max_document_length
+    tower = _tower(params)
     tower.save_pretrained(str(scratch / "tower"), create_model_card=False)  # a name on the hub has no files to digest
     embed_once(
         tower,
@@ -53,3 +56,20 @@ def by_dense(ingest: Path, asked: Sequence[Asked], scratch: Path, params: Candid
             scores, places = best_documents(vectors, documents, params.depth, rows)
             found = [fields[row, 0].tolist() for row in places]
             yield candidate_rows(each.ids[start : start + _QUERIES], found, list(scores))
+
+
+def _tower(params: CandidatesParams) -> SentenceTransformer:
+    """The base, which reads `max_document_length` tokens, and whose inner products are its similarity."""
+    tower = load_tower(resolve_base(params.base))
+    network = getattr(route(tower, "document")[0], "auto_model", None)
+    positions = positions_of(network)
+    if positions is not None and params.max_document_length > positions:
+        raise UserError(
+            f"candidates: max_document_length is {params.max_document_length}, but {params.base} has {positions}"
+            f" positions; set it to {positions} or less"
+        )
+    if network is not None:  # a table of tokens reads all of a text
+        tower.max_seq_length = params.max_document_length
+    if tower.similarity_fn_name == "cosine" and not any(isinstance(module, Normalize) for module in tower.modules()):
+        tower.append(Normalize())
+    return tower

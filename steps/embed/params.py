@@ -51,5 +51,5 @@ class EmbedParams(Strict):
     """Texts the teacher reads at once."""
     shard_texts: int = Field(default=4096, ge=1)
     """Texts written to the cache at once: what a killed run repeats at most."""
-    seed: int = 7
+    seed: int = Field(default=7, ge=0)
     """Draws the sample of a part that is too large, spans, perturbed and random queries."""

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -147,9 +146,3 @@ def decode(denoiser: Denoiser, states: Tensor, attention: Tensor, params: Genera
     )
     texts: list[str] = denoiser.tokenizer.batch_decode(ids, skip_special_tokens=True)
     return [" ".join(text.split()) for text in texts]
-
-
-def save_denoiser(denoiser: Denoiser, folder: Path) -> None:
-    """Write a folder that `generate.model` accepts."""
-    denoiser.model.save_pretrained(str(folder))
-    denoiser.tokenizer.save_pretrained(str(folder))

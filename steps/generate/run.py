@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from sentence_transformers import SentenceTransformer
 
 from steps.core.bases import resolve_base
 from steps.core.files import staged_folder, write_json
@@ -51,16 +52,18 @@ def run(ingest: Path, output: Path, params: GenerateParams, run: Run) -> None:
         "note": "" if train or read else "no training query, and generate.least_sources asks for no document",
     }
     known = {fold(row["text"]) for row in train}
+    writer = load_writer(params.document_model) if whole and read else None  # what cannot be loaded is said first
     if sources:
+        judge = load_tower(resolve_base(params.judge))
         denoiser = load_denoiser(params.model) if params.model else None
         if denoiser is None:
             sample = corpus_sample(corpus, evaluation, params.small.corpus_texts, params.seed) if corpus else []
             own = [row["text"] for row in train] if train else [source.text for source in read]
             denoiser = train_denoiser(own + sample, params, run)
-        rows, report["sigmas"] = generate(denoiser, sources, evaluation, known, params, run)
+        rows, report["sigmas"] = generate(denoiser, judge, sources, evaluation, known, params, run)
         report["model"] = params.model or "small BART trained on these queries"
-    if whole and read:
-        new = from_writer(load_writer(params.document_model), read, evaluation, known, params)
+    if writer:
+        new = from_writer(writer, read, evaluation, known.union(fold(row["text"]) for row in rows), params)
         report["document_model"] = {"model": params.document_model, "read": len(read), "queries": len(new)}
         rows += new
     report["queries"] = len(rows)
@@ -70,6 +73,7 @@ def run(ingest: Path, output: Path, params: GenerateParams, run: Run) -> None:
 
 def generate(
     denoiser: Denoiser,
+    judge: SentenceTransformer,
     sources: list[Source],
     evaluation: set[str],
     known: set[str],
@@ -90,7 +94,7 @@ def generate(
         for variant in [position // len(texts)]
     ]
     rows.sort(key=lambda row: (row["query_id"].rpartition("#")[0], row["variant"]))
-    found = [measure(texts, variants, variant, filtered, params) for variant, variants in enumerate(written)]
+    found = [measure(judge, texts, variants, variant, filtered, params) for variant, variants in enumerate(written)]
     for entry in found:
         for name in ("share_not_copied", "content_word_overlap", "cosine_to_source"):
             run.metric(f"sigma_{entry['sigma']:g}.{name}", entry[name])
@@ -118,7 +122,12 @@ def _row(source: Source, variant: int, text: str, sigma: float, mask_ratio: floa
 
 
 def measure(
-    sources: list[str], variants: Variants, variant: int, filtered: Filtered, params: GenerateParams
+    judge: SentenceTransformer,
+    sources: list[str],
+    variants: Variants,
+    variant: int,
+    filtered: Filtered,
+    params: GenerateParams,
 ) -> dict[str, Any]:
     """What one sigma gave: counts, share not copied, similarity of the kept texts to their sources."""
     offset = variant * len(sources)
@@ -129,7 +138,6 @@ def measure(
     sample = sorted(random.Random(params.seed).sample(kept, min(params.judge_sample, len(kept))))
     own, other = np.zeros(1), np.zeros(1)
     if sample:
-        judge = load_tower(resolve_base(params.judge))
         generated = [variants.texts[index] for index in sample]
         own, other = source_cosines(judge, [sources[index] for index in sample], generated)
     return {

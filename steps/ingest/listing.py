@@ -68,7 +68,7 @@ def by_key(params: IngestParams, listed: Iterable[Mapping[str, Any]]) -> dict[st
     keyed: dict[str, list[dict[str, Any]]] = {}
     for place in _places(params):
         own = [row for row in rows if _lies_in(row, place)]
-        rows = [row for row in rows if row not in own]
+        rows = [row for row in rows if not _lies_in(row, place)]
         keyed[place.key] = [dict(row) | {"path": row["path"].removeprefix(place.prefix)} for row in own]
     return keyed
 

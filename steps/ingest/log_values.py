@@ -34,7 +34,7 @@ def as_rank(value: Any) -> int:
         raise Defect("missing_field")
     try:
         rank = int(value)
-        if isinstance(value, bool) or (isinstance(value, float) and rank != value) or not 1 <= rank < 2**31:
+        if isinstance(value, bool) or not (isinstance(value, str) or rank == value) or not 1 <= rank < 2**31:
             raise Defect("bad_rank")
     except (ValueError, TypeError, OverflowError):
         raise Defect("bad_rank") from None

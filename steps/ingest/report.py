@@ -83,6 +83,8 @@ def _found(entry: Mapping[str, Any]) -> list[str]:
         f"{entry['documents']:,} documents",
         f"{sum(queries.values()):,} queries ({', '.join(named)})" if named else "no queries",
     ]
+    if bare := entry.get("documents_without_text"):
+        found.append(f"{bare:,} documents without text (ingest.document takes none of the fields that they have)")
     if sessions := entry.get("sessions"):
         made = " simulated" if sessions["simulated"] else ""
         found.append(f"{sessions['sessions']:,}{made} sessions with {sessions['clicks']:,} clicks")

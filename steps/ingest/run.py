@@ -56,11 +56,15 @@ def run(*, sources: Sequence[Source], output: Path, params: IngestParams, run: R
         "answers": [row for data in read for row in data.answers if row.query_id in kept],
     }
     documents = [document for data in read for document in data.documents]
+    template = DocumentTemplate(params.document)
+    for data in read:
+        if bare := sum(not template.text(each.title, each.topic, each.content) for each in data.documents):
+            data.facts["documents_without_text"] = bare
     relevance = {data.name: _of_kept(data, "relevance", kept) for data in read if data.relevance is not None}
     impressions = {data.name: _of_kept(data, "impressions", kept) for data in read if data.impressions is not None}
     given = {data.name: _of_kept(data, GIVEN_TRIPLETS, kept) for data in read if data.given_triplets is not None}
     api_docs = {source.name for source in sources if isinstance(source, ApiDocsSource)}
-    impressions |= _simulated(api_docs, documents, queries, judgements, params)
+    impressions |= _simulated(api_docs, documents, queries, judgements, params, template)
     report = build_report(
         documents,
         queries,
@@ -73,9 +77,8 @@ def run(*, sources: Sequence[Source], output: Path, params: IngestParams, run: R
     )
     report["term_scores"] = term_scores.num_rows
 
-    metadata = DocumentTemplate(params.document).metadata
     with staged_folder(output) as folder:
-        write_table(folder, "corpus", _sorted_table("corpus", documents), metadata=metadata)
+        write_table(folder, "corpus", _sorted_table("corpus", documents), metadata=template.metadata)
         write_vectors(folder / "document_vectors", sorted(documents), params.document_vectors)
         write_table(folder, "queries", _sorted_table("queries", (q for q in queries if q.split != UNLABELLED)))
         unlabelled = (query for query in queries if query.split == UNLABELLED)
@@ -124,6 +127,7 @@ def _simulated(
     queries: Sequence[Query],
     judgements: Sequence[Judgement],
     params: IngestParams,
+    template: DocumentTemplate,
 ) -> dict[str, pa.Table]:
     """Simulated sessions by data set; every input in the order of its ids, so that sources may change places."""
     relevant: defaultdict[str, set[str]] = defaultdict(set)
@@ -137,7 +141,7 @@ def _simulated(
             sorted(document for document in documents if document.dataset == name),
             params.clicks,
             params.seed,
-            DocumentTemplate(params.document),
+            template,
         )
         for name in datasets
     }

@@ -54,13 +54,18 @@ def _files(source: VectorFiles, key: str) -> Iterator[Some]:
         raise UserError(f"params.yaml: {key}.path: {source.path} holds both .npy and .parquet; name one of them")
     if plain and not source.ids:
         raise UserError(f"params.yaml: {key}.ids is empty, but .npy has no ids; name a text file of one id a line")
-    yield from _plain(plain, one_file(source.ids, f"{key}.ids")) if plain else _parquet(files, source, key)
+    try:
+        yield from _plain(plain, one_file(source.ids, f"{key}.ids")) if plain else _parquet(files, source, key)
+    except ValueError as error:
+        raise UserError(
+            f"params.yaml: {key}: {source.path}: {error}; vectors are lists of numbers, and ids are UTF-8"
+        ) from None
 
 
 def _plain(files: list[Path], ids: Path) -> Iterator[Some]:
     if not ids.is_file():
         raise UserError(f"{ids}: no such file of ids")
-    with ids.open(encoding="utf-8") as names:
+    with ids.open(encoding="utf-8-sig") as names:
         for path in files:
             try:
                 vectors = np.load(path, mmap_mode="r")

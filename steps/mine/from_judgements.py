@@ -60,19 +60,19 @@ def mine_judged(
     signal = judged_signal(engine, graded.table, documents, skip=params.judged_skip, depth=params.judged_depth)
     clicked = click_positives(engine, tables["impressions"], earlier.associations, train, documents)
     published = triplet_positives(engine, given, train, documents)
+    relevant = ibis.union(clicked, published, judged_positives(engine, qrels, train, documents))
     alone = signal.positives.select("query", other_query="query", strength=ibis.literal(0, "int64")).limit(0)
     mined = mine_triplets(
         engine,
         signal,
         alone,
-        clicked.union(published),
+        relevant,
         documents,
         max_positives=params.max_positives,
         max_negatives=params.max_negatives,
         multi_hop_weight=params.multi_hop_weight,
         seed=params.seed,
     )
-    relevant = ibis.union(clicked, published, judged_positives(engine, qrels, train, documents))
     usable = given_triplets(engine, given, relevant, train, documents)
     used = used_queries(alone, mined.table).union(usable.join(train, "query_id").select("query")).distinct()
     leakage = audit(engine, used, queries, source)

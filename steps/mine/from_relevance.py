@@ -97,7 +97,8 @@ def mine_relevance(
         "associations",
         earlier.associations.union(association_rows(found.kept, queries, "relevance")),
     )
-    engine.write(folder, "triplets", kept.union(triplet_rows(mined.table, queries, documents)))
+    triplets = kept.union(triplet_rows(mined.table, queries, documents))
+    engine.write(folder, "triplets", triplets)
 
     own = samples(
         engine,
@@ -121,7 +122,7 @@ def mine_relevance(
         "rows": rows,
         "queries": report["queries"]
         | {
-            "in_triplets": engine.number(kept.query_id.nunique()),
+            "in_triplets": engine.number(triplets.query_id.nunique()),
             "with_relevance": engine.number(signal.positives.query.nunique()),
             "in_relevance_triplets": engine.number(mined.table.query.nunique()),
         },

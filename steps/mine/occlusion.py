@@ -28,7 +28,8 @@ class OcclusionPlanner:
         """
         self.batch_size = batch_size
         self.tower = load_tower(resolve_base(model))
-        self.tower.max_seq_length = min(max_length, self.tower.max_seq_length or max_length)
+        if hasattr(self.tower[0], "auto_model"):  # a table of tokens reads all of a text
+            self.tower.max_seq_length = min(max_length, self.tower.max_seq_length or max_length)
 
     def importances(self, texts: list[str]) -> list[dict[str, float]]:
         """Importance of each distinct term of each text, float64; those of a text sum to 1 but for rounding.

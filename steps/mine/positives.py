@@ -41,7 +41,8 @@ def named_documents(qrels: ir.Table, triplets: ir.Table) -> list[ir.Table]:
 
 
 def _keyed(engine: Engine, pairs: ir.Table, train: ir.Table, documents: ir.Table) -> ir.Table:
-    """Distinct (query_id, doc_id) of training queries by their keys."""
+    """(query_id, doc_id) of training queries by their keys, and of every other training query of the same text."""
     texts = documents.select("doc", "doc_id", "text_key")
-    ids = train.select("query", "query_id")
-    return engine.keep(pairs.distinct().join(ids, "query_id").join(texts, "doc_id").select("query", "doc", "text_key"))
+    ids = train.select("query_id", asked="text_key")
+    known = pairs.join(ids, "query_id").join(texts, "doc_id").select("asked", "doc", "text_key").distinct()
+    return engine.keep(known.join(train.select("query", asked="text_key"), "asked").select("query", "doc", "text_key"))

@@ -15,8 +15,7 @@ from steps.mine.from_relevance import mine_relevance
 from steps.mine.params import MineParams
 from steps.mine.report import as_text
 
-Signal = Literal["click", "judged", "relevance"]
-SIGNALS: tuple[Signal, ...] = ("click", "judged", "relevance")  # each adds to the triplets of the one before
+Signal = Literal["click", "judged", "relevance"]  # each adds to the triplets of the one before
 _ALWAYS = ("corpus", "queries", "qrels", "given_triplets", "impressions")
 _TABLES: dict[Signal, tuple[str, ...]] = {
     "click": (*_ALWAYS, "term_scores"),

@@ -76,7 +76,7 @@ def teach_cross_encoder(ingest: Path, mine: Path, output: Path, params: "CrossEn
             " above 0, or take a cross encoder"
         )
     judged = read_judged_sets(ingest, ["dev"])
-    tasks = dev_tasks(judged, read_table(ingest, "corpus"), params.dev_queries, params.dev_documents, params.seed)
+    tasks = dev_tasks(judged, ingest, params.dev_queries, params.dev_documents, params.seed)
     with staged_folder(output) as staging:
         ranker.save_pretrained(str(staging / "tower"), create_model_card=False, safe_serialization=True)
         report["fingerprint"] = fingerprint(staging / "tower").id

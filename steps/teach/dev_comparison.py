@@ -2,17 +2,18 @@
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 from sentence_transformers import SentenceTransformer
 
-from steps.core.document_texts import template_of
+from steps.core.corpus import CorpusRows
 from steps.core.judged import JudgedSet
 from steps.core.measures import ndcg_at_10_of_matrix
 from steps.core.precision import Precision
 from steps.core.towers import encode
 from steps.training.comparison import is_better, p_of_gain
+from steps.training.documents import texts_of
 
 Scores = Callable[[list[str], list[str]], np.ndarray]
 
@@ -25,28 +26,24 @@ class DevTask:
     documents: dict[str, str]
 
 
-def dev_tasks(judged: Sequence[JudgedSet], corpus: pa.Table, limit: int, distractors: int, seed: int) -> list[DevTask]:
+def dev_tasks(judged: Sequence[JudgedSet], ingest: Path, limit: int, distractors: int, seed: int) -> list[DevTask]:
     """At most `limit` dev queries by seed, a task a data set: their judged documents and `distractors` more."""
     random = np.random.default_rng(seed)
     dev = sorted(query for item in judged for query in item.query_ids)
     if len(dev) > limit:
         dev = [dev[index] for index in np.sort(random.choice(len(dev), size=limit, replace=False))]
     drawn_queries = set(dev)
-    tasks, template = [], template_of(corpus.schema)
+    tasks = []
     for item in judged:
         asked = _only(item, drawn_queries)
         if not asked.query_ids:
             continue
-        texts = {
-            row["doc_id"]: template.text(row["title"], row["topic"], row["content"])
-            for row in corpus.to_pylist()
-            if row["dataset"] == item.dataset
-        }
+        own = {doc_id for doc_id, dataset in CorpusRows(ingest, ["doc_id", "dataset"]) if dataset == item.dataset}
         graded = {doc_id for grades in asked.qrels.values() for doc_id in grades}
-        others = sorted(texts.keys() - graded)
+        others = sorted(own - graded)
         drawn = random.choice(len(others), size=min(distractors, len(others)), replace=False)
-        chosen = graded | {others[index] for index in drawn}
-        tasks.append(DevTask(asked, {doc_id: texts[doc_id] for doc_id in sorted(chosen & texts.keys())}))
+        chosen = (graded & own).union(others[index] for index in drawn)
+        tasks.append(DevTask(asked, dict(sorted(texts_of(ingest, chosen).items()))))
     return tasks
 
 

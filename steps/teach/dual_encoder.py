@@ -70,7 +70,7 @@ def teach_tower(
     """
     ranker = ranker_of(rankers, params.rounds)
     tower = base()
-    corpus, queries = (read_table(ingest, name) for name in ("corpus", "queries"))
+    queries = read_table(ingest, "queries")
     epochs = params.epochs
     report: dict[str, Any] = {"base": params.base, "kind": params.kind, "epochs": epochs, "comparison": None}
     report["rounds"] = []
@@ -80,10 +80,10 @@ def teach_tower(
         report |= {"epochs": epochs, "note": f"zero-shot: {keeps_base(params)}"}
     if epochs > 0:
         triplets = read_table(mine, "triplets")
-        choice = usable_triplets(triplets, queries, corpus, ingest, mine, params)
+        choice = usable_triplets(triplets, queries, ingest, mine, params)
         report |= {"triplets": len(choice.chosen), "by_source": choice.by_source, "left_out": choice.left_out}
         judged = read_judged_sets(ingest, ["dev"])
-        tasks = dev_tasks(judged, corpus, params.dev_queries, params.dev_documents, params.seed)
+        tasks = dev_tasks(judged, ingest, params.dev_queries, params.dev_documents, params.seed)
 
         def measure(what: str) -> dict[str, float]:
             return ndcg_per_query(tower, tasks, params.precision, ENCODE_BATCH, what) if rank() == 0 else {}
@@ -112,7 +112,7 @@ def teach_tower(
 
 def keeps_base(params: "OnTriplets") -> str:
     """Why a teacher with nothing to train on stays its base; rank 0 says so."""
-    why = "no click log, no relevance table and no judged training query with candidates, so nothing to train on"
+    why = "no click log, no relevance table and no judged training query with a hard negative, so nothing to train on"
     if rank() == 0:
         print(
             f"teach: {why}: keeps {params.base} as it is, a zero-shot teacher; it reads"
@@ -123,18 +123,19 @@ def keeps_base(params: "OnTriplets") -> str:
 
 
 def usable_triplets(
-    triplets: pa.Table, queries: pa.Table, corpus: pa.Table, ingest: Path, mine: Path, params: "OnTriplets"
+    triplets: pa.Table, queries: pa.Table, ingest: Path, mine: Path, params: "OnTriplets"
 ) -> TripletChoice:
-    """The triplets to train on; rank 0 says so where most do not train. UserError without any."""
-    choice = choose_triplets(triplets, queries, corpus, params.max_triplets, params.seed, ingest, params.source_weights)
+    """The triplets to train on; rank 0 says so where many do not train. UserError without any."""
+    choice = choose_triplets(triplets, queries, params.max_triplets, params.seed, ingest, params.source_weights)
     if not choice.chosen:
         raise UserError(
             f"{mine / 'triplets.parquet'}: no usable triplet (left out: {choice.left_out}); give click logs to"
             " ingest and mine, a weight above 0 to their source (source_weights), or set the teacher's epochs: 0.0"
             " for a zero-shot one"
         )
-    if rank() == 0 and (unused := choice.mostly_unused(params.max_triplets)):
-        print(f"teach: {unused}", file=sys.stderr)
+    for told in filter(None, (choice.mostly_unused(params.max_triplets), choice.too_few_texts(params.batch_size))):
+        if rank() == 0:
+            print(f"teach: {told}", file=sys.stderr)
     return choice
 
 
@@ -145,9 +146,12 @@ def nothing_to_mine(ingest: Path, mine: Path) -> bool:
 
 
 def limit_length(tower: SentenceTransformer, params: "Contrastive") -> None:
-    """Let the tower read `max_document_length` tokens; UserError when its positions end before that."""
+    """Let the tower read `max_document_length` tokens; UserError when its positions end before that, or it has none."""
     for role in ROLES:
-        positions = positions_of(getattr(route(tower, role)[0], "auto_model", None))
+        network = getattr(route(tower, role)[0], "auto_model", None)
+        if network is None:
+            raise UserError(f"teach.teacher: base {params.base} is no transformer; take an encoder that is one")
+        positions = positions_of(network)
         if positions is not None and params.max_document_length > positions:
             raise UserError(
                 f"teach.teacher: max_document_length is {params.max_document_length}, but {params.base} has"

@@ -45,17 +45,16 @@ def teach_late_interaction(ingest: Path, mine: Path, output: Path, params: "Late
     if world() > 1:
         raise UserError("teach.teacher: late_interaction trains in one process; unset SLIMTOWER_PROCESSES and _HOSTS")
     model = late_interaction_model(params)
-    corpus, queries = (read_table(ingest, name) for name in ("corpus", "queries"))
     report: dict[str, Any] = {"base": params.base, "kind": params.kind, "epochs": params.epochs, "comparison": None}
     report["dim"] = model.get_embedding_dimension()
     checkpoints: Path | None = None
     if params.epochs > 0 and nothing_to_mine(ingest, mine):
         report |= {"epochs": 0.0, "note": f"zero-shot: {keeps_base(params)}"}
     elif params.epochs > 0:
-        choice = usable_triplets(read_table(mine, "triplets"), queries, corpus, ingest, mine, params)
+        choice = usable_triplets(read_table(mine, "triplets"), read_table(ingest, "queries"), ingest, mine, params)
         report |= {"triplets": len(choice.chosen), "by_source": choice.by_source, "left_out": choice.left_out}
         judged = read_judged_sets(ingest, ["dev"])
-        tasks = dev_tasks(judged, corpus, params.dev_queries, params.dev_documents, params.seed)
+        tasks = dev_tasks(judged, ingest, params.dev_queries, params.dev_documents, params.seed)
         before = _ndcg(model, tasks, params, "base on dev")
         code = ("steps.teach.late_interaction_training",)
         checkpoints = checkpoint_folder(model, choice.chosen, params, code=code)

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from steps.core.document_texts import template_of
 from steps.core.judged import read_judged_sets
 from steps.core.tables import table_path
 from steps.core.texts import fold
+from steps.training.documents import texts_of
 from steps.training.triplets import check_ids, draw, refused_queries
 
 
@@ -50,56 +51,76 @@ class TripletChoice:
             return f"{numbers} (max_triplets); raise it where there is time for more, 0 takes all"
         return f"{numbers} (each with a chance of its weight to the largest one); see source_weights and mine's weights"
 
+    def too_few_texts(self, batch_size: int) -> str | None:
+        """Why an epoch leaves triplets out, else None: it has as many steps as if every batch were full."""
+        most = min(len({triplet.query for triplet in self.chosen}), len({triplet.positive for triplet in self.chosen}))
+        if most >= (full := min(batch_size, len(self.chosen))):
+            return None
+        return (
+            f"{most:,} different queries or positives fill no batch of {full:,}, where none comes twice: an epoch sees"
+            f" about {most / full:.0%} of the triplets; lower batch_size, or raise epochs"
+        )
+
 
 def choose_triplets(
     triplets: pa.Table,
     queries: pa.Table,
-    corpus: pa.Table,
     limit: int,
     seed: int,
-    where: Path,
+    ingest: Path,
     source_weights: Mapping[str, float],
 ) -> TripletChoice:
     """Draw at most `limit` triplets (0 = all), each with a chance in proportion to its weight, and look up their texts.
 
     A triplet's weight is multiplied by that of its source, 1 where `source_weights` has none. Left out and counted: a
     source of weight 0, a query that is not of the train split or whose folded text is an evaluation query's, and a
-    negative that reads like its positive (a near-duplicate document would be pulled and pushed at once). UserError
-    when a triplet names an id that the tables of `where` do not hold.
+    negative that reads like its positive (a near-duplicate document would be pulled and pushed at once). Of the corpus
+    in `ingest` the documents that triplets name are in memory. UserError when a triplet names an id that it lacks.
     """
-    texts = dict(zip(queries["query_id"].to_pylist(), queries["text"].to_pylist(), strict=True))
-    refused, template = refused_queries(queries), template_of(corpus.schema)
-    documents = {
-        doc_id: template.text(*fields)
-        for doc_id, *fields in zip(
-            *(corpus[column].to_pylist() for column in ("doc_id", "title", "topic", "content")), strict=True
-        )
-    }
-    datasets = dict(zip(queries["query_id"].to_pylist(), queries["dataset"].to_pylist(), strict=True))
-    rows = triplets.to_pylist()
-    for column, known in (("query_id", texts), ("positive_id", documents), ("negative_id", documents)):
-        check_ids(column, triplets[column].to_pylist(), known, where)
+    names = zip(*(queries[name].to_pylist() for name in ("query_id", "text", "dataset")), strict=True)
+    asked = {query_id: (text, dataset) for query_id, text, dataset in names}
+    (query_ids, query), (sources, source) = _coded(triplets["query_id"]), _coded(triplets["source"])
+    (positive_ids, positive), (negative_ids, negative) = (
+        _coded(triplets["positive_id"]),
+        _coded(triplets["negative_id"]),
+    )
+    documents = texts_of(ingest, {*positive_ids, *negative_ids})
+    check_ids("query_id", query_ids, asked, ingest)
+    check_ids("positive_id", positive_ids, documents, ingest)
+    check_ids("negative_id", negative_ids, documents, ingest)
+
+    near, far = (
+        np.array([hash(fold(documents[each])) for each in ids], dtype=np.int64) for ids in (positive_ids, negative_ids)
+    )
+    factor = np.array([source_weights.get(name, 1.0) for name in sources])[source]
+    refused = refused_queries(queries)
     reasons = ("source_weight_zero", "not_a_train_query", "evaluation_query", "negative_reads_like_positive")
-    left_out = dict.fromkeys((*reasons, "not_drawn"), 0)
-    usable: list[TextTriplet] = []
-    weights: list[float] = []
-    for row in rows:
-        query = texts[row["query_id"]]
-        positive, negative = documents[row["positive_id"]], documents[row["negative_id"]]
-        factor = source_weights.get(row["source"], 1.0)
-        if not factor:
-            left_out["source_weight_zero"] += 1
-        elif reason := refused.get(row["query_id"]):
-            left_out[reason] += 1
-        elif fold(positive) == fold(negative):
-            left_out["negative_reads_like_positive"] += 1
-        else:
-            found = TextTriplet(query, positive, negative, row["source"], row["positive_id"], datasets[row["query_id"]])
-            usable.append(found)
-            weights.append(row["weight"] * factor)
-    drawn = draw(np.asarray(weights, dtype=np.float64), limit or len(usable), seed)
+    codes = [reasons.index(refused[each]) if each in refused else -1 for each in query_ids]
+    refusal = np.array(codes, dtype=np.int8)[query]
+    why = np.select([factor == 0, refusal >= 0, near[positive] == far[negative]], [0, refusal, 3], -1)
+    left_out = {reason: int((why == number).sum()) for number, reason in enumerate(reasons)}
+    usable = np.flatnonzero(why == -1)
+    weights = triplets["weight"].to_numpy()[usable].astype(np.float64) * factor[usable]
+    drawn = usable[draw(weights, limit or len(usable), seed)]
     left_out["not_drawn"] = len(usable) - len(drawn)
-    return TripletChoice([usable[index] for index in drawn], left_out)
+    chosen = [
+        TextTriplet(
+            asked[query_ids[query[row]]][0],
+            documents[positive_ids[positive[row]]],
+            documents[negative_ids[negative[row]]],
+            sources[source[row]],
+            positive_ids[positive[row]],
+            asked[query_ids[query[row]]][1],
+        )
+        for row in drawn.tolist()
+    ]
+    return TripletChoice(chosen, left_out)
+
+
+def _coded(column: pa.ChunkedArray) -> tuple[list[str], np.ndarray]:
+    """The distinct values of a column in the order of their first rows, and the place of each row's among them."""
+    distinct = column.unique()
+    return distinct.to_pylist(), pc.index_in(column, value_set=distinct).to_numpy()
 
 
 def known_positives(triplets: pa.Table, queries: pa.Table, ingest: Path) -> dict[str, set[str]]:

@@ -10,6 +10,7 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 
+from steps.core.judged import read_judged_sets
 from steps.core.texts import fold
 from steps.training.documents import random_documents, texts_of
 from steps.training.triplets import check_ids, draw, refused_queries
@@ -52,8 +53,9 @@ def choose_lists(triplets: pa.Table, queries: pa.Table, ingest: Path, params: Li
 
     A list has at most `negatives` of the triplets' negatives and `random_negatives` documents of its data set. Left out
     and counted: triplets of a query that may not train (`refused_queries`) or whose negative is a positive of the query
-    elsewhere; negatives beyond the limit, and those that read like a positive of the query; lists without a negative.
-    Only texts of documents that are in a list are read. UserError for ids that the tables in `ingest` do not hold.
+    elsewhere, by a triplet or judgement; negatives beyond the limit, and those that read like a positive of the query;
+    lists without a negative. Only texts of documents that are in a list, and of positives, are read. UserError for ids
+    that the tables in `ingest` do not hold.
     """
     asked = {
         query_id: (text, dataset)
@@ -66,6 +68,9 @@ def choose_lists(triplets: pa.Table, queries: pa.Table, ingest: Path, params: Li
     rows = list(zip(*_columns(triplets, "query_id", "positive_id", "negative_id", "source", "weight"), strict=True))
     for query_id, positive, *_ in rows:
         positives.setdefault(query_id, set()).add(positive)
+    for judged in read_judged_sets(ingest, ["train"]):
+        for query_id in judged.qrels.keys() & positives.keys():
+            positives[query_id] |= {doc_id for doc_id, grade in judged.qrels[query_id].items() if grade > 0}
     usable = []
     for row in rows:
         query_id, _, negative, *_ = row

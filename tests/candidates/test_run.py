@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from towers import write_static
 
 from steps.candidates.params import CandidatesParams
 from steps.candidates.run import run
@@ -101,6 +102,23 @@ def test_queries_that_share_no_term_with_any_document_have_no_candidates(ingest:
     rows = [row | {"text": "unheard"} for row in queries]
     write_table(ingest, "queries", table_from_rows("queries", rows))
     assert candidates(ingest) == {}
+
+
+def test_a_base_that_compares_by_cosine_without_normalisation_finds_by_cosine(ingest: Path, tmp_path: Path) -> None:
+    base = write_static(tmp_path / "static", [*WORDS, "everything", "of"])
+    found = candidates(ingest, "dense", base=str(base))
+    tower = load_tower(base)
+    documents = encode(tower, [f"{word}. {word} of everything" for word in WORDS], "document")
+    [asked] = encode(tower, ["sum everything a"], "query")
+    cosine = documents @ asked / np.linalg.norm(documents, axis=1) / np.linalg.norm(asked)
+    assert [doc_id for doc_id, *_ in found["a/q-sum"]] == [f"a/{WORDS[place]}" for place in np.argsort(-cosine)[:3]]
+    assert (np.argsort(-cosine)[:3] != np.argsort(-documents @ asked)[:3]).any()  # long vectors come first there
+
+
+@pytest.mark.medium
+def test_a_length_beyond_the_positions_is_an_error(ingest: Path, tiny_tower: Path) -> None:
+    with pytest.raises(UserError, match=r"candidates: max_document_length is 513, but .* has 512 positions; set it"):
+        candidates(ingest, "dense", base=str(tiny_tower), max_document_length=513)
 
 
 @pytest.mark.medium

@@ -4,9 +4,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from pydantic import ValidationError
 
 from steps.embed import nearest
 from steps.embed.nearest import nearest_documents
+from steps.embed.params import EmbedParams
 
 RNG = np.random.default_rng(3)
 TEXTS = RNG.normal(size=(30, 8))
@@ -63,3 +65,8 @@ def test_of_more_neighbours_than_documents_all_are_taken_and_told(capsys: pytest
 
 def test_without_documents_there_are_no_nearest() -> None:
     assert nearest_documents(TEXTS, DOCUMENTS[:0], 5, 1, cosine=True).shape == (30, 0)
+
+
+def test_a_seed_below_zero_draws_nothing_and_is_refused() -> None:
+    with pytest.raises(ValidationError, match="greater than or equal to 0"):
+        EmbedParams(parts=["titles"], max_part_texts=0, least_texts=0, neighbours=1, seed=-1)

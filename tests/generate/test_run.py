@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from generate_fakes import PARAMS, TEXTS, VERBS, queries, random_bart, write_bart, write_world
+from generate_fakes import PARAMS, TEXTS, VERBS, queries, random_bart, save_denoiser, write_bart, write_world
 from pydantic import ValidationError
 from recorder import Recorder
 from teach_fakes import write_tower
@@ -18,7 +18,7 @@ from steps.core.files import read_json
 from steps.core.tables import read_table, table_from_rows
 from steps.core.texts import fold
 from steps.core.tracking import NullRun, Run
-from steps.generate.denoiser import Denoiser, Variants, save_denoiser
+from steps.generate.denoiser import Denoiser, Variants
 from steps.generate.params import GenerateParams
 from steps.generate.sources import from_documents
 
@@ -82,6 +82,23 @@ def test_a_missing_model_is_refused_with_the_fix(tmp_path: Path, judge: Path) ->
     with pytest.raises(UserError, match=r"generate.model .*nowhere' cannot be loaded .* facebook/bart-base"):
         generate(write_world(tmp_path), tmp_path / "generate", judge, model=str(tmp_path / "nowhere"))
     assert not (tmp_path / "generate").exists()
+
+
+def test_a_missing_judge_is_refused_before_anything_is_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stage, "train_denoiser", lambda *_: pytest.fail("trained for nothing"))
+    with pytest.raises(UserError, match=r"model .*nowhere: cannot be loaded"):
+        generate(write_world(tmp_path), tmp_path / "generate", tmp_path / "nowhere")
+
+
+def test_two_models_that_write_the_same_query_give_it_once(
+    tmp_path: Path, judge: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stage, "write_variants", lambda _, texts, *__: Variants(["the same"] * len(texts), 0.1, 1.0))
+    monkeypatch.setattr(stage, "write_queries", lambda _, texts, *__: ["The same!", *["another"] * (len(texts) - 1)])
+    folder = str(write_bart(tmp_path / "bart"))
+    changes = {"model": folder, "document_model": folder, "least_sources": 44}
+    output = generate(write_world(tmp_path), tmp_path / "generate", judge, **changes)
+    assert read_table(output, "generated_queries")["text"].to_pylist() == ["the same", "another"]
 
 
 def test_a_planted_leak_is_removed_and_counted(tmp_path: Path, judge: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from steps.core.tables import table_from_rows, write_table
-from steps.generate.denoiser import Denoiser, save_denoiser
+from steps.generate.denoiser import Denoiser
 from steps.generate.params import GenerateParams, SmallBartParams
 from steps.generate.small_bart import new_small_bart, train_tokenizer
 
@@ -79,6 +79,12 @@ def random_bart() -> Denoiser:
     """An untrained BART of width 64 with a tokenizer of its own."""
     tokenizer = train_tokenizer(TEXTS, 400)
     return Denoiser(new_small_bart(len(tokenizer), 64, SMALL, seed=0).eval(), tokenizer)
+
+
+def save_denoiser(denoiser: Denoiser, folder: Path) -> None:
+    """Write a folder that `generate.model` accepts."""
+    denoiser.model.save_pretrained(str(folder))
+    denoiser.tokenizer.save_pretrained(str(folder))
 
 
 def write_bart(folder: Path) -> Path:

@@ -4,6 +4,10 @@ from pathlib import Path
 
 import torch
 from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import StaticEmbedding
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
 
 from steps.core.towers import load_tower
 
@@ -17,3 +21,13 @@ def other_weights(source: Path, target: Path, seed: int) -> None:
             weight.add_(0.3 * weight.std() * torch.randn(weight.shape, generator=generator))
     bare = SentenceTransformer(modules=[tower[0], tower[1]], device="cpu", similarity_fn_name="dot")
     bare.save_pretrained(str(target), create_model_card=False)
+
+
+def write_static(folder: Path, words: list[str]) -> Path:
+    """A table of random vectors of these words, of any length, compared by cosine."""
+    tokenizer = Tokenizer(WordLevel({word: row for row, word in enumerate([*words, "[UNK]"])}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = Whitespace()  # type: ignore[assignment]
+    weights = torch.randn(len(words) + 1, 8, generator=torch.Generator().manual_seed(3)).exp()
+    tower = SentenceTransformer(modules=[StaticEmbedding(tokenizer, embedding_weights=weights)], device="cpu")
+    tower.save_pretrained(str(folder), create_model_card=False)
+    return folder

@@ -23,7 +23,9 @@ from steps.ingest.source_data import SourceData
 
 
 def params(folder: Path, **changes: Any) -> IngestParams:
-    return ingest_logs.params({"name": "toy", "kind": "beir", "path": str(folder)}, max_reject_ratio=0.5, **changes)
+    return ingest_logs.params(
+        {"name": "toy", "kind": "beir", "path": str(folder)}, **{"max_reject_ratio": 0.5} | changes
+    )
 
 
 def lines(*rows: Any) -> bytes:
@@ -325,6 +327,17 @@ def test_documents_without_titles_are_sound(beir: Maker) -> None:
     data, rejects = read(beir(NOTHING | {"corpus.jsonl": lines(*rows), "queries.jsonl": None}), ratio=0.0)
     assert [document.title for document in data.documents] == ["", "", ""]
     assert not rejects.rows
+
+
+def test_documents_of_which_the_template_takes_nothing_are_told(
+    beir: Maker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = beir({"corpus.jsonl": lines({"_id": "d0", "title": "a title alone"}, {"_id": "d20", "text": "text"})})
+    ingest_logs.ingest(tmp_path, params(folder, document="{content}", max_reject_ratio=1.0))
+    assert "toy: 2 documents, " in (told := capsys.readouterr().out)
+    assert "1 documents without text (ingest.document takes none of the fields that they have)" in told
+    ingest_logs.ingest(tmp_path, params(folder, max_reject_ratio=1.0))
+    assert "without text" not in capsys.readouterr().out
 
 
 def test_missing_folder_names_the_key(tmp_path: Path) -> None:

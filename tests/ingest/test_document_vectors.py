@@ -68,8 +68,13 @@ def test_npy_goes_with_a_file_of_ids(tmp_path: Path, monkeypatch: pytest.MonkeyP
     (tmp_path / "ids.txt").write_text("".join(f"{IDS[row]}\n" for row in SHUFFLED))
     described = {"kind": "files", "path": str(tmp_path / "index"), "ids": str(tmp_path / "ids.txt")}
     np.testing.assert_allclose(placed(tmp_path, described), VECTORS, atol=2e-3)
+    (tmp_path / "ids.txt").write_text("".join(f"{IDS[row]}\r\n" for row in SHUFFLED), encoding="utf-8-sig")
+    np.testing.assert_allclose(placed(tmp_path, described), VECTORS, atol=2e-3)  # as other systems write text
     (tmp_path / "ids.txt").write_text("d1\n")
     with pytest.raises(UserError, match="fewer ids than there are vectors"):
+        placed(tmp_path, described)
+    (tmp_path / "ids.txt").write_bytes("café\n".encode("latin-1") * 12)
+    with pytest.raises(UserError, match=r"codec can't decode.*ids are UTF-8"):
         placed(tmp_path, described)
 
 
@@ -106,6 +111,9 @@ def test_vectors_of_several_lengths_are_refused_though_their_sum_would_do(tmp_pa
         placed(tmp_path, described)
     pq.write_table(pa.table({"key": IDS, "embedding": IDS}), tmp_path / "index/part.parquet")
     with pytest.raises(UserError, match="not Parquet with a column of vectors"):
+        placed(tmp_path, described)
+    pq.write_table(pa.table({"key": IDS, "embedding": [["x", "y"]] * 12}), tmp_path / "index/part.parquet")
+    with pytest.raises(UserError, match=r"could not convert string to float.*lists of numbers"):
         placed(tmp_path, described)
 
 

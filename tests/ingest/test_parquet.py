@@ -116,6 +116,13 @@ def test_a_column_of_any_type_is_read_row_by_row(tmp_path: Path, column: str, od
         assert len(rows_of(out, "impressions", "rank")) <= len(ROWS) - len(left_out)
 
 
+def test_a_decimal_rank_is_a_whole_number_or_a_reject(tmp_path: Path) -> None:
+    ranks = pa.array([Decimal("1.0"), Decimal("1.5"), Decimal("2.0"), Decimal("3.0")])
+    out = ingest(tmp_path, params(log_with(tmp_path, "pos", ranks)))
+    assert reasons(out) == [("log/path/log.parquet", SPOILT, "bad_rank")]
+    assert rows_of(out, "impressions", "rank") == [1, 2, 3]
+
+
 def test_the_corpus_and_the_scores_lose_their_bad_rows_only(tmp_path: Path) -> None:
     source = click_log(tmp_path, [shown("a query", 0, clicked=True), shown("a test", 6, "d2", clicked=True)])
     ids, bad = [b"d0", b"d1", b"d2"], [b"ok", b"\xff", b"fine"]

@@ -43,7 +43,7 @@ def cells(folder: Path, candidates: dict[str, list[dict[str, Any]]], **tables: A
     """The cells `click` and `judged` over these tables; returns the folder of the second."""
     log = tables.pop("log", [])
     documents = tables.pop("documents", DOCUMENTS)
-    ingest = write_log(folder / "ingest", QUERIES, documents, log, **tables)
+    ingest = write_log(folder / "ingest", tables.pop("queries", QUERIES), documents, log, **tables)
     searched = write_found(folder / "candidates", "candidates", **candidates)
     return mine_judged(ingest, searched, mine(ingest, folder / "click"), folder / "judged")
 
@@ -96,6 +96,17 @@ def test_what_was_clicked_is_no_negative_of_judgements_and_the_other_way_round(t
     ranked = found("d/q1", "d/max", "d/sum", "d/sort")
     out = cells(tmp_path, {"bm25": ranked}, qrels=[judgement("d/q1", "d/cumsum")], log=log)
     assert triplets(out) == {("d/q1", "d/sum", "d/plot", "click_one_hop"), ("d/q1", "d/cumsum", "d/sort", "judged")}
+
+
+def test_what_is_relevant_to_a_query_of_the_same_text_is_no_negative(tmp_path: Path) -> None:
+    twins = [*QUERIES, query("d/twin", "Cumulative sum, of elements?")]
+    ranked = [*found("d/q1", "d/max", "d/sum", "d/plot"), *found("d/twin", "d/max", "d/cumsum", "d/plot")]
+    qrels = [judgement("d/q1", "d/cumsum"), judgement("d/twin", "d/sum")]
+    given = [{"query_id": "d/q1", "positive_id": "d/cumsum", "negative_id": "d/sum"}]
+    assert triplets(cells(tmp_path, {"bm25": ranked}, queries=twins, qrels=qrels, given=given)) == {
+        ("d/q1", "d/cumsum", "d/plot", "judged"),
+        ("d/twin", "d/sum", "d/plot", "judged"),
+    }
 
 
 def test_judgements_and_candidates_of_other_splits_train_nothing(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from teach_fakes import write_tower
+from towers import write_static
 from transformers import BertModel, BertTokenizerFast
 
 from steps.core.errors import UserError
@@ -107,3 +108,9 @@ def test_letters_that_lower_to_two_keep_the_spans_in_place() -> None:
 def test_a_model_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="nowhere"):
         OcclusionPlanner(str(tmp_path / "nowhere"), batch_size=4, max_length=32)
+
+
+def test_a_table_of_tokens_tells_terms_apart(tmp_path: Path) -> None:
+    planner = OcclusionPlanner(str(write_static(tmp_path / "static", ["sum", "rows"])), batch_size=4, max_length=32)
+    [found] = planner.importances(["sum rows"])
+    assert found["sum"] != found["rows"]

@@ -181,9 +181,25 @@ def test_relevance_adds_its_sources_and_takes_back_wrong_negatives(tmp_path: Pat
         "relevance_multi_hop": 0,
     }
     assert report["dropped_positives"]["earlier_triplets"] == {"negative_is_relevant": 2}
+    assert report["queries"]["in_triplets"] == 2  # q2 by clicks, q1 by relevance
     assert report["scores"] == {"read": 11, "dropped": {"test_query": 1}}
     sample = next(row for row in report["samples"] if row["source"] == "relevance_one_hop")
     assert "the ranker scored the positive best (9)" in sample["why"]
+
+
+def test_what_scores_as_high_as_the_best_or_as_what_is_skipped_is_no_negative(tmp_path: Path) -> None:
+    documents = [document(f"d/{n:02}", " ".join(f"word{n}of{at}" for at in range(8))) for n in range(12)]
+    scores = {"d/ties": [3.0] * 5 + [1.0], "d/edge": [5.0, *[3.0] * 4, 2.0], "d/flat": [0.25] * 12}
+    queries = [query(name, f"what {name[2:]} is") for name in scores]
+    relevance = [
+        {"query_id": name, "doc_id": documents[n]["doc_id"], "score": score}
+        for name, column in scores.items()
+        for n, score in enumerate(column)
+    ]
+    ingest = write_log(tmp_path / "ingest", queries, documents, [], relevance)
+    out = mine_relevance(ingest, mine(ingest, tmp_path / "click"), tmp_path / "relevance")
+    negatives = {row["query_id"]: row["negative_id"] for row in read_table(out, "triplets").to_pylist()}
+    assert negatives == {"d/ties": "d/05", "d/edge": "d/05"}  # and a ranker that tells nothing apart teaches nothing
 
 
 def test_relevance_is_shared_both_ways(tmp_path: Path) -> None:

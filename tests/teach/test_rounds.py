@@ -104,7 +104,7 @@ def mined(tmp_path_factory: pytest.TempPathFactory) -> Mined:
     ingest, mine = two_data_sets(folder)
     read = {name: read_table(ingest, name) for name in ("corpus", "queries")}
     found = read_table(mine, "triplets")
-    chosen = choose_triplets(found, read["queries"], read["corpus"], 0, 3, ingest, {}).chosen
+    chosen = choose_triplets(found, read["queries"], 0, 3, ingest, {}).chosen
     searched = Searched(ingest, known_positives(found, read["queries"], ingest))
     corpus = read["corpus"].to_pylist()
     vectors = encode(tower, list(searched.texts()), "document").astype(np.float64)

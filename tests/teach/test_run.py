@@ -11,6 +11,7 @@ from recorder import Recorder
 from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
 from teach_fakes import PARAMS, documents, queries, table, triplets, write_tower, write_world
+from towers import write_static
 from transformers import (
     PreTrainedModel,
     XLMRobertaConfig,
@@ -145,6 +146,11 @@ def test_no_triplet_of_a_log_is_an_error_that_names_the_fix(tmp_path: Path, base
 def test_a_length_beyond_the_positions_is_an_error(tmp_path: Path, base: Path) -> None:
     with pytest.raises(UserError, match=r"teach.teacher: max_document_length is 65, but .* has 64 positions"):
         train(tmp_path, base, max_document_length=65)
+
+
+def test_a_table_of_tokens_is_refused_as_a_base(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"base .*static is no transformer; take an encoder"):
+        train(tmp_path, write_static(tmp_path / "static", ["add"]), epochs=0.0)
 
 
 @pytest.mark.parametrize("network", [XLMRobertaModel, XLMRobertaForSequenceClassification])

@@ -1,6 +1,7 @@
 """Which triplets train: weights, limits, and what never may."""
 
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from teach_fakes import PARAMS, documents, queries, table, triplets, write_world
@@ -23,15 +24,10 @@ def choose(
     corpus: list | None = None,
     source_weights: dict[str, float] | None = None,
 ) -> TripletChoice:
-    return choose_triplets(
-        table("triplets", mined),
-        table("queries", asked or queries()),
-        table("corpus", corpus or documents()),
-        limit,
-        5,
-        Path("ingest"),
-        source_weights or {},
-    )
+    read = (table("triplets", mined), table("queries", asked or queries()))
+    with TemporaryDirectory() as ingest:
+        write_table(Path(ingest), "corpus", table("corpus", corpus or documents()))
+        return choose_triplets(*read, limit, 5, Path(ingest), source_weights or {})
 
 
 def test_texts_are_query_and_whole_documents() -> None:
@@ -70,17 +66,22 @@ def test_an_unknown_id_is_named_with_its_fix() -> None:
         choose(mined)
 
 
-def test_documents_read_as_the_template_of_the_corpus_says() -> None:
+def test_documents_read_as_the_template_of_the_corpus_says(tmp_path: Path) -> None:
     rows = [row | {"topic": f"topic{at}"} for at, row in enumerate(documents())]
-    corpus = table("corpus", rows).replace_schema_metadata(DocumentTemplate("{topic}: {content}").metadata)
-    chosen = choose_triplets(
-        table("triplets", triplets()), table("queries", queries()), corpus, 1000, 5, Path("in"), {}
-    )
+    write_table(tmp_path, "corpus", table("corpus", rows), metadata=DocumentTemplate("{topic}: {content}").metadata)
+    chosen = choose_triplets(table("triplets", triplets()), table("queries", queries()), 1000, 5, tmp_path, {})
     texts = {f"{row['topic']}: {row['content']}".strip(" ") for row in rows}
     assert {text for triplet in chosen.chosen for text in (triplet.positive, triplet.negative)} <= texts
     judged = [JudgedSet(rows[0]["dataset"], "dev", ["q"], ["text"], {"q": {rows[0]["doc_id"]: 1}})]
-    [task] = dev_tasks(judged, corpus, 5, 3, seed=1)
+    [task] = dev_tasks(judged, tmp_path, 5, 3, seed=1)
     assert set(task.documents.values()) <= texts and len(task.documents) == 4
+
+
+def test_too_few_queries_to_fill_a_batch_are_told() -> None:
+    one = choose([row | {"query_id": triplets()[0]["query_id"]} for row in triplets()])
+    assert "1 different queries or positives fill no batch of 8, where none comes twice" in str(one.too_few_texts(8))
+    assert "about 12%" in str(one.too_few_texts(8))
+    assert choose(triplets()).too_few_texts(8) is None and choose(triplets()[:3]).too_few_texts(8) is None
 
 
 def of_two_sources() -> list:

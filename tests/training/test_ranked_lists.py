@@ -1,5 +1,6 @@
 """What the ranker is trained on: limits, what is no negative, and what never trains."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,11 @@ def choose(
     mined: list[dict[str, Any]],
     asked: list[dict[str, Any]] | None = None,
     corpus: list[dict[str, Any]] | None = None,
+    judged: Sequence[dict[str, Any]] = (),
     **knobs: Any,
 ) -> ListChoice:
-    write_table(folder, "corpus", table("corpus", corpus or documents()))
+    for name, rows in (("corpus", corpus or documents()), ("queries", asked or queries()), ("qrels", list(judged))):
+        write_table(folder, name, table(name, rows))
     params = PARAMS.model_copy(update={"random_negatives": 0, "negatives": 5} | knobs)
     return choose_lists(table("triplets", mined), table("queries", asked or queries()), folder, params)
 
@@ -49,6 +52,17 @@ def test_random_negatives_are_of_the_same_data_set_and_no_positive(tmp_path: Pat
         assert set(each.negatives) <= own - {each.positive} and len(each.negatives) == len(set(each.negatives)) > 5
     assert choice.chosen == choose(tmp_path, triplets(), corpus=corpus, random_negatives=20).chosen
     assert choice.chosen != choose(tmp_path, triplets(), corpus=corpus, random_negatives=20, seed=4).chosen
+
+
+def test_what_is_judged_relevant_to_a_query_is_no_random_negative_of_it(tmp_path: Path) -> None:
+    mined, ids = triplets()[:1], [row["doc_id"] for row in documents()]
+    judged = [
+        {"query_id": mined[0]["query_id"], "dataset": "d", "doc_id": doc_id, "grade": int(at > 5), "split": "train"}
+        for at, doc_id in enumerate(ids)
+    ]
+    (one,) = choose(tmp_path, mined, judged=judged, random_negatives=30).chosen
+    irrelevant = {f"{row['title']}. {row['content']}" for row in documents()[:6]}
+    assert len(one.negatives) > 1 and set(one.negatives) <= irrelevant
 
 
 def test_a_positive_of_the_query_is_no_negative_of_it(tmp_path: Path) -> None:
