@@ -80,12 +80,13 @@ class Registry:
     def version(self, version: str) -> Any:
         """One version; UserError when there is none of that number."""
         try:
-            return self.api.get_model_version(self.name, version)
+            if len(version) < 10:  # a database's integers end there
+                return self.api.get_model_version(self.name, version)
         except MlflowException as error:
             if error.error_code not in _ABSENT:
                 raise
-            known = [str(item.version) for item in self.versions()]
-            raise UserError(f"{self.name}: no version {version!r}; registered are {known}") from None
+        known = [str(item.version) for item in self.versions()]
+        raise UserError(f"{self.name}: no version {version!r}; registered are {known}")
 
     def existing(self, version: str | None) -> str | None:
         """The number of a version that is still there; None for one that was deleted."""
