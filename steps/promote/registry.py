@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import re
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,9 +22,14 @@ _ABSENT = {"RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"}
 
 
 class Registry:
-    """A registered model by name. Versions are numbers as text; keys of tags get the project's prefix."""
+    """A registered model by name. Versions are numbers as text; keys of tags get the project's prefix.
+
+    UserError for what can be no name.
+    """
 
     def __init__(self, name: str) -> None:
+        if not re.fullmatch(r"[\w.-]+", name):  # it is part of MLflow's filters and of the lock's path
+            raise UserError(f"{name!r} is no registered model's name; give letters, digits and . _ - alone")
         os.environ["MLFLOW_TRACKING_URI"] = tracking_uri()  # parts of MLflow read it, and so do child processes
         logging.getLogger("mlflow").setLevel(logging.WARNING)
         self.name, self.api = name, client()
@@ -74,12 +80,13 @@ class Registry:
     def version(self, version: str) -> Any:
         """One version; UserError when there is none of that number."""
         try:
-            return self.api.get_model_version(self.name, version)
+            if len(version) < 10:  # a database's integers end there
+                return self.api.get_model_version(self.name, version)
         except MlflowException as error:
             if error.error_code not in _ABSENT:
                 raise
-            known = [str(item.version) for item in self.versions()]
-            raise UserError(f"{self.name}: no version {version!r}; registered are {known}") from None
+        known = [str(item.version) for item in self.versions()]
+        raise UserError(f"{self.name}: no version {version!r}; registered are {known}")
 
     def existing(self, version: str | None) -> str | None:
         """The number of a version that is still there; None for one that was deleted."""

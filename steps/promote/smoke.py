@@ -54,7 +54,7 @@ def golden_hits(folder: Path, count: int) -> list[Golden]:
 def smoke_test(registry: Registry, version: str) -> None:
     """Load a version in a process of its own and ask its golden queries; UserError says what failed.
 
-    TransientError where the server or the store was not reached.
+    TransientError where the server or the store was not reached, or the process was killed.
     """
     golden: list[Golden] | None = registry.document(version, GOLDEN)
     if not golden:
@@ -69,6 +69,11 @@ def smoke_test(registry: Registry, version: str) -> None:
         capture_output=True,
         text=True,
     )
+    if done.returncode < 0:
+        raise TransientError(
+            f"smoke test of {registry.name}/{version}: killed by signal {-done.returncode}, most likely for its memory;"
+            " give it more, then run again"
+        )
     if done.returncode:
         said = (done.stderr.strip().splitlines() or ["nothing"])[-1]
         if done.returncode == EXIT_TRANSIENT:

@@ -1,5 +1,6 @@
 """The documents themselves, where their corpus lies beside the releases: snippets, whole texts, and BM25's texts."""
 
+import logging
 import textwrap
 import threading
 from collections.abc import Iterator, Sequence
@@ -9,8 +10,10 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from steps.core.document_texts import template_of
+from steps.core.errors import UserError, line
 from steps.core.tables import read_table
 
+_LOG = logging.getLogger("slimtower.serve")
 _SNIPPET = 220  # characters
 _SCANNED = 2000  # of a content, for its snippet
 
@@ -29,11 +32,12 @@ class Corpus:
     """The table `corpus` of a folder, read when it is first asked for and again when it changed."""
 
     def __init__(self, ingest: Path | None, max_mb: int) -> None:
-        """`ingest` None: there is none. A file above `max_mb` counts as none."""
+        """`ingest` None: there is none. A file above `max_mb`, or that cannot be read, counts as none."""
         self.path = ingest / "corpus.parquet" if ingest else None
         self._max_bytes = max_mb << 20
         self._lock = threading.Lock()
         self._state: object = None
+        self._broken: object = None  # the state of a file that cannot be read
         self._table: pa.Table | None = None
         self._rows: dict[str, int] = {}
 
@@ -45,7 +49,8 @@ class Corpus:
             found = self.path.stat()
         except OSError:
             return None
-        return (found.st_ino, found.st_mtime_ns, found.st_size) if found.st_size <= self._max_bytes else None
+        state = found.st_ino, found.st_mtime_ns, found.st_size
+        return state if found.st_size <= self._max_bytes and state != self._broken else None
 
     def snippets(self, ids: Sequence[str]) -> list[str]:
         """The beginning of each document's content; empty for one that is not there."""
@@ -83,12 +88,24 @@ class Corpus:
         with self._lock:
             if (state := self.state()) != self._state:
                 self._table, self._rows = None, {}
-                if state is not None and self.path is not None:
-                    table = read_table(self.path.parent, "corpus")
+                if (
+                    state is not None
+                    and self.path is not None
+                    and (table := self._table_of(self.path, state)) is not None
+                ):
                     self._table = table.combine_chunks()
                     self._rows = {doc_id: row for row, doc_id in enumerate(table["doc_id"].to_pylist())}
                 self._state = state
             return self._table, self._rows
+
+    def _table_of(self, path: Path, state: object) -> pa.Table | None:
+        """What the file holds; where it cannot be read searches go on without it, and the log says why."""
+        try:
+            return read_table(path.parent, "corpus")
+        except (UserError, OSError, pa.ArrowException) as error:
+            self._broken = state
+            _LOG.error("corpus not read", extra={"data": {"error": line(error)[:300]}})
+            return None
 
 
 def _shortened(content: str) -> str:

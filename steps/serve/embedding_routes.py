@@ -3,14 +3,11 @@
 import base64
 import time
 from collections.abc import Sequence
-from functools import lru_cache
-from pathlib import Path
 from typing import Any, TypeGuard
 
 import numpy as np
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
-from tokenizers import Tokenizer
 
 from steps.core.errors import UserError
 from steps.serve.messages import REFUSALS, EmbeddingsAnswer, EmbeddingsRequest
@@ -72,25 +69,7 @@ def _embedded(service: Service, served: Served, texts: list[str]) -> tuple[np.nd
     vectors = served.release.encode(texts)
     service.metrics.count("slimtower_queries_total", len(texts), system=served.name)
     service.metrics.time("slimtower_encode_seconds", time.perf_counter() - began, system=served.name)
-    settings = served.release.manifest.encoder_settings
-    tokenizer = _tokenizer(
-        served.release.folder / "serving" / "tokenizer.json", served.release.manifest.checksum, settings.max_length
-    )
-    special = settings.format == "onnx"
-    encoded = tokenizer.encode_batch([settings.prompt + text for text in texts], add_special_tokens=special)
-    return vectors, sum(len(one.ids) for one in encoded)
-
-
-@lru_cache(maxsize=16)
-def _tokenizer(path: Path, release: str, max_length: int | None) -> Tokenizer:
-    """Counts tokens as the encoder reads them; `release` tells the files of one path apart."""
-    tokenizer = Tokenizer.from_file(str(path))
-    tokenizer.no_padding()
-    if max_length is None:
-        tokenizer.no_truncation()
-    else:
-        tokenizer.enable_truncation(max_length)
-    return tokenizer
+    return vectors, sum(len(served.release.encoder.token_ids(text)) for text in texts)
 
 
 def _are_texts(given: Sequence[Any]) -> TypeGuard[list[str]]:

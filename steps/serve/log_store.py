@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -107,8 +108,10 @@ class S3LogStore:
 
 
 def log_store(location: str) -> LogStore:
-    """The store that a location names; UserError for any other scheme than s3."""
+    """The store that a location names; UserError for any other scheme than s3, and without s3's client."""
     if location.startswith("s3://"):
+        if not find_spec("boto3"):
+            raise UserError(f"search log: {location} needs boto3; `pip install 'slimtower[registry]'`")
         return S3LogStore(location)
     if "://" in location:
         raise UserError(f"search log: {location!r} is neither a folder nor on s3://; write s3://bucket/prefix")

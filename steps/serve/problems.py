@@ -56,10 +56,11 @@ async def invalid(request: Request, error: Exception) -> JSONResponse:
 
 
 async def http_error(request: Request, error: Exception) -> JSONResponse:
-    """An unknown path or method."""
+    """An unknown path or method, or a body that no parser gets through."""
     assert isinstance(error, HTTPException)
-    said = {404: "no such path", 405: "no such method for this path"}.get(error.status_code, str(error.detail))
-    return problem(error.status_code, f"{said}; /docs lists them")
+    said = {404: "no such path; /docs lists them", 405: "no such method for this path; /docs lists them"}
+    said[400] = "the body is not JSON in UTF-8, or holds what is too long or too deep"
+    return problem(error.status_code, said.get(error.status_code, str(error.detail)))
 
 
 async def unexpected(request: Request, error: Exception) -> JSONResponse:

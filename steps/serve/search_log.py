@@ -26,7 +26,9 @@ from steps.serve.settings import Settings
 APPLICATION = "slimtower"
 CLICK_S = 24 * 3600  # so long after its search a click counts, for `ingest` as well
 _WAITING = 100_000  # rows of a file at most, and rows that wait while a store fails
-_OURS = re.compile(r"(?:^|/)(?:queries|events)/dt=(\d{4}-\d{2}-\d{2})/slimtower-[^/]+\.jsonl$")
+_OURS = re.compile(  # and what a kill left of one
+    r"(?:^|/)(?:queries|events)/dt=(\d{4}-\d{2}-\d{2})/(?:\.staging\.)?slimtower-[^/]+\.jsonl(?:\.\d+\.[0-9a-f]+)?$"
+)
 _KINDS = ("queries", "events")  # a search is written before its clicks
 _Place = tuple[str, str, str]  # kind, data set, day
 
@@ -57,9 +59,12 @@ class SearchLog:
         self._thread.start()
 
     def close(self) -> None:
-        """Write what is held, and stop."""
+        """Write what is held, and stop; what cannot be written is lost, and counted."""
         self._stop.set()
         self.flush()
+        if lost := sum(map(len, self._rows.values())):
+            self.metrics.count("slimtower_log_dropped_total", lost)
+            LOGGER.error("rows of the search log lost", extra={"data": {"rows": lost}})
 
     def client_id(self, client: str) -> str:
         """A client's id, salted and hashed: the same while the salt is."""

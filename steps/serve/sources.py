@@ -30,7 +30,7 @@ class FolderSource:
     """A release's folder, or a folder of releases; read again when a manifest changes."""
 
     def __init__(self, folder: Path, system: str) -> None:
-        self.folder, self.system = folder, system
+        self.folder, self.system = folder.absolute(), system  # `.` has no name; a link may be pointed elsewhere later
 
     def poll(self) -> dict[str, Hashable]:
         """The releases that are there now, by the name of their folder."""

@@ -37,6 +37,8 @@ class QueryEncoder(Protocol):
     """Turns query texts into embeddings of `dim` dimensions."""
 
     dim: int
+    token_ids: Callable[[str], list[int]]
+    """Ids of the tokens that it reads of a text."""
 
     def encode(self, texts: list[str]) -> np.ndarray:
         """Embeddings of the texts, float32 `(len(texts), dim)`."""
@@ -101,13 +103,13 @@ class TableEncoder:
     ) -> None:
         """Rows of `table` `(vocabulary, dim)` in float32, or in int8 with their `scales` `(vocabulary,)`."""
         self.dim = int(table.shape[1])
-        self._token_ids, self._table, self._scales, self._normalise = token_ids, table, scales, normalise
+        self.token_ids, self._table, self._scales, self._normalise = token_ids, table, scales, normalise
 
     def encode(self, texts: list[str]) -> np.ndarray:
         """Embeddings of the texts, float32 `(len(texts), dim)`."""
         vectors = np.zeros((len(texts), self.dim), dtype=np.float32)
         for row, text in enumerate(texts):
-            ids = self._token_ids(text)
+            ids = self.token_ids(text)
             if not ids:
                 continue
             if self._scales is None:
@@ -135,12 +137,12 @@ class OnnxEncoder:
         except Exception as error:  # onnxruntime's errors have no common class
             reason = " ".join(str(error).split())[:200]
             raise UserError(f"{model}: onnxruntime cannot load it ({reason}); {REMEDY}") from None
-        self.dim, self._token_ids, self._pad_id, self._batch = dim, token_ids, pad_id, batch
+        self.dim, self.token_ids, self._pad_id, self._batch = dim, token_ids, pad_id, batch
         self._outputs = [self._session.get_outputs()[0].name]
 
     def encode(self, texts: list[str]) -> np.ndarray:
         """Embeddings of the texts, float32 `(len(texts), dim)`; texts of like length share a batch."""
-        rows = [self._token_ids(text) for text in texts]
+        rows = [self.token_ids(text) for text in texts]
         if len(rows) == 1:
             return self._run(np.array(rows, dtype=np.int64))
         vectors = np.zeros((len(rows), self.dim), dtype=np.float32)

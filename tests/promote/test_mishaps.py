@@ -240,6 +240,23 @@ def test_a_smoke_test_that_reaches_no_server_may_be_tried_again(
         smoke.smoke_test(project.registry, version)
 
 
+def test_a_smoke_test_that_is_killed_may_be_tried_again(
+    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    version = project.promote("A").version
+    script = tmp_path / "killed.py"
+    script.write_text("import os\nos.kill(os.getpid(), 9)\n")
+    monkeypatch.setattr(smoke, "_SCRIPT", script)
+    with pytest.raises(TransientError, match="killed by signal 9"):
+        smoke.smoke_test(project.registry, version)
+
+
+def test_a_number_that_no_database_holds_is_no_version(project: Project) -> None:
+    for number in ("9", "9" * 30):
+        with pytest.raises(UserError, match=f"no version '{number}'"):
+            project.registry.version(number)
+
+
 def test_more_versions_than_a_page_holds(project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     numbers = [foreign_version(project, tmp_path / f"foreign{count}") for count in range(5)]
     real = project.registry.api.search_model_versions

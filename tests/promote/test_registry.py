@@ -24,6 +24,12 @@ def test_an_unreachable_server_may_be_tried_again(monkeypatch: pytest.MonkeyPatc
         Registry("retriever").aliases()
 
 
+@pytest.mark.parametrize("name", ["", "o'brien", "../evil", "a b"])
+def test_what_can_be_no_name_is_refused(name: str) -> None:
+    with pytest.raises(UserError, match="is no registered model's name"):
+        Registry(name)
+
+
 @pytest.mark.parametrize(
     ("raised", "kind", "message"),
     [

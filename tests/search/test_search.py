@@ -95,6 +95,8 @@ def test_mistakes_are_named_before_anything_is_loaded(project: Path) -> None:
         check_query("  ", 5)
     with pytest.raises(UserError, match="k is 0"):
         check_query("words", 0)
+    with pytest.raises(UserError, match="not UTF-8"):
+        check_query("caf\udce9", 5)  # as Python reads an argument in Latin-1
     with pytest.raises(UserError, match="'9l' is not released; choose one of 2l, static"):
         release_folder(project, "9l")
     assert release_folder(project, "static") == project / "models/release/static"

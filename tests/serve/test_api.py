@@ -101,6 +101,8 @@ def test_a_wrong_search_is_refused_in_one_line(client: TestClient, body: dict, s
 def test_what_is_no_request_is_refused(client: TestClient) -> None:
     json_type = {"Content-Type": "application/json"}
     assert "not JSON" in refusal(client.post("/search", content="{", headers=json_type))
+    for raw in (b"\xff", b"9" * 4301):
+        assert "the body is not JSON in UTF-8" in refusal(client.post("/search", content=raw, headers=json_type))
     for body in ('{"query": "\\ud800"}', '{"query": "sum", "dataset": "\\ud800"}', '{"query": "sum", "\\ud800": 1}'):
         assert client.post("/search", content=body, headers=json_type).status_code == 422
     assert "larger than 5000 bytes" in refusal(client.post("/search", content="x" * 5001, headers=json_type))

@@ -1,6 +1,7 @@
 """The search log: what the service writes is what `ingest` reads."""
 
 import json
+import sys
 from datetime import UTC, datetime
 from io import BytesIO
 from pathlib import Path
@@ -99,12 +100,14 @@ def test_days_before_the_retention_are_deleted_and_nothing_else(tmp_path: Path) 
     log.flush()
     other = tmp_path / "one/queries/dt=2026-01-01/someone_elses.jsonl"
     other.write_text("{}\n")
+    killed = other.with_name(".staging.slimtower-100000-0a.jsonl.17.0badcafe")  # as `staged_file` leaves it
+    killed.write_text("{}\n")
     clock.now += 30 * DAY
     log.tidy()
     assert len(rows(tmp_path, "queries")) == 2
     clock.now += DAY
     log.tidy()
-    assert [path.name for path in tmp_path.rglob("*.jsonl")] == [other.name]
+    assert [path.name for path in tmp_path.rglob("*.jsonl*")] == [other.name]
 
 
 class Flaky:
@@ -176,6 +179,22 @@ def test_the_log_lies_on_s3_as_in_a_folder(released: Path) -> None:
     assert list(client.objects) == ["logs/site/one/corpus.jsonl"]
     with pytest.raises(UserError, match="neither a folder nor on s3"):
         log_store("gs://logs")
+
+
+def test_what_cannot_be_written_at_the_end_is_counted(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    metrics = Metrics()
+    log = open_log(FolderLogStore(tmp_path / "file"), Clock(), metrics=metrics)
+    for dataset in ("one", "two"):
+        note(log, "red shoes", ["one/1"], dataset=dataset)
+    log.close()
+    assert "slimtower_log_dropped_total 2.0" in metrics.text([])
+
+
+def test_a_log_on_s3_needs_its_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "boto3", None)
+    with pytest.raises(UserError, match="needs boto3"):
+        log_store("s3://logs/site")
 
 
 @pytest.mark.medium

@@ -166,6 +166,25 @@ def test_nothing_answers_before_the_first_release_is_there(released: Path, tmp_p
         assert client.get("/search", params={"q": "sum"}).status_code == 200
 
 
+def test_a_release_that_is_gone_embeds_and_searches_on_and_so_does_one_beside_a_broken_corpus(
+    releases: Path,
+) -> None:
+    corpus = releases.parent.parent / "data/ingest/corpus.parquet"
+    corpus.parent.mkdir(parents=True)
+    corpus.write_text("no Parquet")
+    client, _ = open_client(releases)
+    with client:
+        shutil.rmtree(releases)
+        assert client.post("/v1/embeddings", json={"input": "sum"}).json()["usage"]["prompt_tokens"] > 0
+        assert client.get("/search", params={"q": "sum"}).json()["results"][0]["hits"][0]["snippet"] == ""
+        assert client.get("/systems").json()["documents"] is False
+
+
+def test_the_working_folder_may_be_a_release(releases: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(releases / "static")
+    assert list(FolderSource(Path(), "").poll()) == ["static"]
+
+
 def test_the_default_is_the_named_one_else_the_evaluations_choice_else_the_first(releases: Path) -> None:
     assert FolderSource(releases, "").default(["2l", "static"]) == "2l"
     reports = releases.parent.parent / "reports"
