@@ -83,7 +83,7 @@ def exhausted(error: BaseException) -> UserError | None:
         if out_of_memory or type(cause).__name__ == "OutOfMemoryError":  # torch's, for any device
             return OutOfMemory(f"out of memory: {text[:300]}; give it more, or a smaller SLIMTOWER_MICRO_BATCH")
     if isinstance(error, OSError) and error.errno in _UNWRITABLE:
-        return UserError(f"{line(error)[:300]}; run in a folder, and with a SLIMTOWER_CACHE, that this user may write")
+        return UserError(f"{line(error)[:300]}; let this user read it, or write here and in SLIMTOWER_CACHE")
     return None
 
 

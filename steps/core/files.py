@@ -141,6 +141,14 @@ def folder_digest(folder: Path) -> str:
     return total.hexdigest()
 
 
+def last_used(path: Path) -> int:
+    """When a file or folder was touched last, in nanoseconds; 0 where another process has removed it meanwhile."""
+    try:
+        return path.stat().st_mtime_ns
+    except FileNotFoundError:
+        return 0
+
+
 def folder_bytes(folder: Path) -> int:
     """Total size of the files below a folder, in bytes."""
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())

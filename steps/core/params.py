@@ -22,9 +22,11 @@ _short = _bounded.repr
 
 
 class Strict(BaseModel):
-    """Base of every section: frozen, without implicit conversion; an unknown key is an error."""
+    """Base of every section: frozen, finite, without implicit conversion; an unknown key is an error."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, strict=True, allow_inf_nan=False, use_attribute_docstrings=True
+    )
 
 
 _TRAINED = re.compile(r"(^|/)models/(teach|distill|release)(/|$)")  # outputs of this pipeline

@@ -15,7 +15,7 @@ import faiss
 import torch
 
 from steps.core.code import code_digest
-from steps.core.files import cache_root, read_json, staged_folder, write_json
+from steps.core.files import cache_root, last_used, read_json, staged_folder, write_json
 from steps.evaluate.fusing import Fused, Searches
 from steps.evaluate.latency import Latency, measure, sample
 from steps.evaluate.machine import processor
@@ -161,5 +161,5 @@ def kept_folder(key: str) -> Path:
 def _prune() -> None:
     """Remove all but the _KEPT that were used last."""
     folders = (cache_root() / "evaluate").glob("[!.]*")
-    for folder in sorted(folders, key=lambda path: path.stat().st_mtime_ns)[:-_KEPT]:
+    for folder in sorted(folders, key=last_used)[:-_KEPT]:
         shutil.rmtree(folder, ignore_errors=True)

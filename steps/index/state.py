@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from steps.core.code import code_digest
-from steps.core.files import cache_root, read_json, staged_folder, write_json
+from steps.core.files import cache_root, last_used, read_json, staged_folder, write_json
 from steps.index.exact import ExactTopK
 from steps.index.matching import Match, match
 from steps.index.params import IndexParams
@@ -130,7 +130,7 @@ def save(folder: Path, state: State, doc_ids: pa.ChunkedArray, digests: np.ndarr
 
 def prune(folder: Path) -> None:
     """Remove all states in a data set's folder but the KEPT used last."""
-    found = sorted(folder.glob("*/state.json"), key=lambda path: path.stat().st_mtime_ns, reverse=True)
+    found = sorted(folder.glob("*/state.json"), key=last_used, reverse=True)
     for path in found[KEPT:]:
         path.unlink(missing_ok=True)  # without it what a kill leaves is no state
         shutil.rmtree(path.parent, ignore_errors=True)

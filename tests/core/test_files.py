@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from steps.core.errors import UserError
-from steps.core.files import read_json, staged_file, staged_folder, write_json
+from steps.core.files import last_used, read_json, staged_file, staged_folder, write_json
 
 
 def test_a_failed_block_leaves_the_old_folder_and_no_litter(tmp_path: Path) -> None:
@@ -103,3 +103,8 @@ def test_missing_and_broken_json_say_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "y.json").write_text("{")
     with pytest.raises(UserError, match=r"y\.json: not JSON"):
         read_json(tmp_path / "y.json")
+
+
+def test_what_another_process_removed_meanwhile_was_used_longest_ago(tmp_path: Path) -> None:
+    (tmp_path / "there").touch()
+    assert sorted([tmp_path / "there", tmp_path / "gone"], key=last_used) == [tmp_path / "gone", tmp_path / "there"]

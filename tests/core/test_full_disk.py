@@ -61,5 +61,5 @@ def test_a_full_disk_is_one_line_that_says_so(tmp_path: Path, writer: str) -> No
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     done = run(tmp_path / "read-only", "ro", "")
     (said,) = done.stderr.splitlines()
-    assert f"Read-only file system: '{tmp_path}/read-only/" in said and "that this user may write" in said
+    assert f"Read-only file system: '{tmp_path}/read-only/" in said and "write here and in SLIMTOWER_CACHE" in said
     assert done.returncode == EXIT_DATA

@@ -64,6 +64,11 @@ def test_a_wrong_value_anywhere_is_one_line() -> None:
     assert len(outcomes) > 500 and sum(outcomes) > len(outcomes) / 2
 
 
+@pytest.mark.parametrize("value", [float("inf"), float("nan")])
+def test_a_number_must_be_finite(value: float) -> None:
+    assert refused(replaced(WHOLE, ("distill", "repeats", "spans"), value))
+
+
 @pytest.mark.medium
 def test_an_unknown_key_anywhere_is_named() -> None:
     mappings = [path for path in places(WHOLE) if isinstance(_at(path), dict) and path[-1] not in FREE]
