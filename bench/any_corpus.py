@@ -3,8 +3,9 @@
 For each corpus of bench/corpora.yaml: the BEIR folder in disguise (bench.disguise), recipes/beir.yaml up to `embed` in
 runs/any_<corpus>, then the students of params.yaml's `distill.student` that the file names, each with every seed. They
 are scored on dev and test by exact search. DATA names the folder that holds the sources, UNLABELLED the pool of
-queries. What is finished is kept below .cache, so a killed bench goes on. Writes bench/results/any_corpus/LABEL.json;
-with --against each student is compared with another label's, query by query.
+queries. What is finished is kept below .cache: a killed bench goes on, and --only and --students measure it in parts.
+Writes the students that all corpora have to bench/results/any_corpus/LABEL.json; with --against each student is
+compared with another label's, query by query.
 """
 
 import argparse
@@ -142,7 +143,6 @@ def measure(name: str, corpus: Corpus, students: list[str], seeds: list[int]) ->
     parts, counts = np.unique(pipeline.parts, return_counts=True)
     print(f"{name}: {len(pipeline.documents):,} documents, {len(pipeline.parts):,} texts", flush=True)
     return {
-        "seeds": seeds,
         "corpus": pipeline.data_digest,
         "documents": len(pipeline.documents),
         "texts": dict(zip(parts.tolist(), counts.tolist(), strict=True)),
@@ -172,7 +172,12 @@ def student_line(name: str, student: str, pipeline: Pipeline, teacher: Scores, s
     if "held_out_ndcg" in means:
         means["expected_retention"] = float(np.mean([expected_retention(cell["held_out_ndcg"]) for cell in cells]))
     queries = {split: np.mean([next(iter(seed[split].values())) for seed in scores], axis=0) for split in teacher}
-    return {"retention": kept, **means, "by_query": {split: values.tolist() for split, values in queries.items()}}
+    return {
+        "seeds": seeds,
+        "retention": kept,
+        **means,
+        "by_query": {split: values.tolist() for split, values in queries.items()},
+    }
 
 
 def compared(name: str, line: dict[str, Any], others: Mapping[str, Any]) -> None:
@@ -207,7 +212,7 @@ def summary(lines: Mapping[str, Any], students: list[str]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measure the corpora that were asked for, and write the table when these are all."""
+    """Measure the corpora that were asked for, and write the table."""
     parser = argparse.ArgumentParser(prog="python -m bench.any_corpus", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("label", help="of these defaults, such as before or after")
     parser.add_argument("--only", default="", help="corpora, separated by commas; absent = all")
@@ -222,23 +227,32 @@ def main() -> None:
     check(names, students, words.against, asked)
     others = read_json(FOLDER / f"{words.against}.json") if words.against else {}
     kept = FOLDER / f"{words.label}.json"
-    lines: dict[str, Any] = {}
     for name in names:
-        line = lines[name] = measure(name, asked.corpora[name], students, seeds)
-        known = read_json(kept) if kept.is_file() else {}
-        older = known.get(name, {}).get("students", {}) if known.get(name, {}).get("seeds") == seeds else {}
-        write_json(kept, known | {name: line | {"students": older | line["students"]}})
+        line = measure(name, asked.corpora[name], students, seeds)
         compared(name, line, others)
-    for line in lines.values():
-        for row in line["students"].values():
-            del row["by_query"]
+        known = read_json(kept) if kept.is_file() else {}
+        older = known.get(name, {}).get("students", {}) if known.get(name, {}).get("corpus") == line["corpus"] else {}
+        write_json(kept, known | {name: line | {"students": older | line["students"]}})
+    record(words.label, asked, read_json(kept))
+
+
+def record(label: str, asked: Corpora, kept: Mapping[str, Any]) -> None:
+    """Print the summary of the students that were measured on every corpus, and write their results."""
+    had = [set(kept.get(name, {"students": {}})["students"]) for name in asked.corpora]
+    students = [student for student in asked.students if all(student in each for each in had)]
+    if not students:
+        return
+    lines = {name: kept[name] | {"students": {}} for name in asked.corpora}
+    for name, line in lines.items():
+        for student in students:
+            row = kept[name]["students"][student]
+            line["students"][student] = {key: value for key, value in row.items() if key != "by_query"}
     told = summary(lines, students)
     for student, row in told.items():
         print(f"{student}: mean {row['mean']:.1%}, worst {row['worst']:.1%} ({row['worst_corpus']})")
-    if (names, students, seeds) == (list(asked.corpora), asked.students, asked.seeds):
-        record = {"machine": machine(), "git_commit": git_commit(), "seeds": seeds, "summary": told, "corpora": lines}
-        write_json(RESULTS / f"{words.label}.json", record)
-        print(f"wrote {RESULTS / words.label}.json")
+    found = {"machine": machine(), "git_commit": git_commit(), "summary": told, "corpora": lines}
+    write_json(RESULTS / f"{label}.json", found)
+    print(f"wrote {RESULTS / label}.json")
 
 
 if __name__ == "__main__":

@@ -109,20 +109,27 @@ def test_the_command_keeps_what_it_measured_and_compares_it(
 ) -> None:
     def line(name: str, corpus: object, students: list[str], seeds: list[int]) -> dict[str, object]:
         row = {"retention": {"test": {"mean": 0.9}}, "stage_seconds": 2.0, "by_query": {"test": [0.1, 0.5, 0.3]}}
-        return {"seeds": seeds, "corpus": name, "students": {student: dict(row) for student in students}}
+        return {"corpus": name, "students": {student: dict(row) for student in students}}
 
     monkeypatch.setattr(any_corpus, "measure", line)
     monkeypatch.setattr(any_corpus, "FOLDER", tmp_path / "kept")
     monkeypatch.setattr(any_corpus, "RESULTS", tmp_path / "results")
     (tmp_path / "kept").mkdir()
     monkeypatch.setenv("UNLABELLED", "pool")
-    for words in (["before", "--students", "static"], ["before", "--students", "1l"], ["after", "--against", "before"]):
+    some = ["before", "--only", "scifact,scifact_500"]
+    for words in (
+        some,
+        ["before", "--students", "static"],
+        ["before", "--students", "1l"],
+        ["after", "--against", "before"],
+    ):
         monkeypatch.setattr("sys.argv", ["any_corpus", *words])
         any_corpus.main()
     kept = json.loads((tmp_path / "kept" / "before.json").read_text())
-    assert set(kept) == set(read_corpora().corpora) and set(kept["scifact"]["students"]) == {"static", "1l"}
+    assert set(kept) == set(read_corpora().corpora) and set(kept["scifact"]["students"]) == {"static", "1l", "2l"}
     assert kept["scifact"]["students"]["static"]["by_query"]
-    assert [path.name for path in (tmp_path / "results").iterdir()] == ["after.json"]  # the others were parts
+    before = json.loads((tmp_path / "results" / "before.json").read_text())
+    assert set(before["summary"]) == set(before["corpora"]["scifact"]["students"]) == {"static", "1l"}, "2l has not all"
     rows = json.loads((tmp_path / "results" / "after.json").read_text())["corpora"]["scifact"]["students"]
-    assert rows["static"]["against"]["difference"] == 0 and "against" not in rows["2l"]
+    assert rows["static"]["against"]["difference"] == 0 and rows["2l"]["against"]["p"] == 1
     assert "by_query" not in rows["static"] and "worst 90.0%" in capsys.readouterr().out
