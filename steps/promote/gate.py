@@ -84,9 +84,10 @@ def _complete(who: str, evidence: Evidence) -> Iterable[Check]:
 
 def _coverage(candidate: Evidence, champion: Evidence | None) -> Iterable[Check]:
     """The candidate serves every evaluated data set, and every one that the champion serves."""
-    wanted = set(candidate.evaluation.queries) | (champion.datasets if champion else frozenset())
-    for dataset in sorted(wanted - candidate.datasets):
-        yield Check(False, f"{dataset}: the candidate has no index of it")
+    served = champion.datasets if champion else frozenset()
+    for dataset in sorted((set(candidate.evaluation.queries) | served) - candidate.datasets):
+        told = "; the champion serves it: other data need a model of another name (--name)" if dataset in served else ""
+        yield Check(False, f"{dataset}: the candidate has no index of it{told}")
     if champion:
         for dataset in sorted(champion.datasets & candidate.datasets - set(candidate.evaluation.queries)):
             yield Check(False, f"{dataset}: served by the champion, but the evaluation has no test queries of it")
