@@ -143,7 +143,7 @@ def test_incomplete_evidence_is_refused_with_the_reason(side, values, message) -
         ({"index_bytes": 1_000_001}, {}, {}, "index 1,000,001 bytes, champion 1,000, budget 1,000,000"),
         ({}, {}, {"floors": {"api": 0.6}}, "api: nDCG@10 0.5000, floor 0.6000"),
         ({}, {}, {"floors": {"apj": 0.1}}, "floors: 'apj' is neither a data set nor a slice"),
-        ({}, {"datasets": frozenset({"api", "old"})}, {}, "old: the candidate has no index of it; the champion serves it"),
+        ({}, {"datasets": frozenset({"api", "old"})}, {}, "old: the candidate has no index of it; the champion"),
         ({"datasets": frozenset()}, {}, {}, "api: the candidate has no index of it"),
         ({}, {"evaluation": evaluation({"api": ["q00"]}, "e" * 64), "values": {"api": {"q00": 0.1}}}, {},
          "candidate was measured on evaluation dddddddddddd, champion on eeeeeeeeeeee"),
