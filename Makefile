@@ -39,8 +39,8 @@ run: setup ## the pipeline with an overlay: make run RECIPE=recipes/scifact.yaml
 		TEST_FROM="$$TEST_FROM" SIMULATED="$$SIMULATED" SINCE="$$SINCE" UNTIL="$$UNTIL" \
 		MODEL="$$MODEL" BASE_URL="$$BASE_URL" OLD="$$OLD" NEW="$$NEW" EPOCHS="$$EPOCHS" TEXTS="$$TEXTS" $$STAGES
 
-search: setup ## top hits: make search Q="running total along an axis" [STUDENT=static] [RECIPE=recipes/x.yaml]
-	@python -m steps.search --student "$$STUDENT" --recipe "$$RECIPE" -- "$$Q"
+search: setup ## top hits: make search Q="running total along an axis" [STUDENT=static] [RECIPE=recipes/x.yaml | RELEASE=<folder>]
+	@python -m steps.search --student "$$STUDENT" --recipe "$$RECIPE" --release "$$RELEASE" -- "$$Q"
 
 serve: setup ## search page and API at localhost:8000: make serve [RELEASE=models/release/4l | MODEL=slimtower@champion] [PORT=8000] [WORKERS=1] [LOG=<folder>] (docs/serving.md)
 	@python -m steps.serve --release "$$RELEASE" --model "$$MODEL" --port "$${PORT:-8000}" --workers "$${WORKERS:-1}" --log "$$LOG" $(SERVE_FLAGS)

@@ -1,10 +1,11 @@
-"""python -m bench.moves [SECONDS] [CLIENTS] [MOVES]: the service while its champion moves, after `make demo`.
+"""python -m bench.moves [--seconds 60] [--clients 50] [--moves 10]: the service while its champion moves.
 
-CLIENTS (50) search for SECONDS (60) over the loopback, each ten times a second at most, while the champion of a
-registry made for this moves MOVES (10) times between two of the demo's students. Written to bench/results/moves.json:
+After `make demo`. Clients search over the loopback, each ten times a second at most, while the champion of a registry
+made for this moves between two of the demo's students. Written to bench/results/moves.json:
 requests, those that failed or whose hits are not what the release they name finds, latency as clients see it, memory.
 """
 
+import argparse
 import http.client
 import json
 import os
@@ -176,8 +177,11 @@ def measure(folders: list[Path], seconds: float, clients: int, moves: int) -> di
 
 def main() -> None:
     """Measure and write."""
-    given = sys.argv[1:4]
-    seconds, clients, moves = (int(value) for value in [*given, *("60", "50", "10")[len(given) :]])
+    parser = argparse.ArgumentParser(prog="python -m bench.moves", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--seconds", type=int, default=60)
+    parser.add_argument("--clients", type=int, default=50, help="that search at once")
+    parser.add_argument("--moves", type=int, default=10, help="of the champion")
+    words = parser.parse_args()
     folders = sorted(path.parent.resolve() for path in RELEASES.glob("*/manifest.json"))[:2]
     if len(folders) < 2:
         raise UserError(f"{RELEASES}: needs two students; run `make demo`")
@@ -189,10 +193,10 @@ def main() -> None:
             "PYTHONPATH": str(Path(__file__).parents[1]),
         }
         os.environ |= {"SLIMTOWER_CACHE": f"{place}/cache", "SLIMTOWER_PIPELINE": "bench"}
-        found = measure(folders, seconds, clients, moves)
+        found = measure(folders, words.seconds, words.clients, words.moves)
         os.chdir(here)
-    setting = {"seconds": seconds, "clients": clients, "moves": moves, "workers": WORKERS}
-    write_json(target, {"machine": machine(), "git_commit": git_commit(), **setting, **found})
+    setting = vars(words) | {"workers": WORKERS}
+    write_json(target, {"machine": machine(), "git_commit": git_commit()} | setting | found)
     print(json.dumps(found, indent=1))
     if found["wrong"]:
         raise UserError(f"bench.moves: {found['wrong']} requests failed or were answered by a mix")

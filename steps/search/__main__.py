@@ -14,18 +14,21 @@ def main() -> None:
     parser.add_argument("query", help="what to look for")
     parser.add_argument("--student", default="", help="name of a released student (default: the evaluation's choice)")
     parser.add_argument("--recipe", default="", help="search the run of this recipe, e.g. recipes/scifact.yaml")
+    parser.add_argument("--release", default="", help="search this release's folder, wherever it lies")
     parser.add_argument("--k", type=int, default=5, help="number of hits (default: 5)")
     parser.add_argument("--dataset", help="data set to search (default: the first of the release)")
     arguments = parser.parse_args()
 
     check_query(arguments.query, arguments.k)
+    if arguments.release and (arguments.student or arguments.recipe):
+        raise UserError("search: --release names a folder of its own; leave --student and --recipe out")
     root = Path("runs") / Path(arguments.recipe).stem if arguments.recipe else Path()
     if arguments.recipe and not root.is_dir():
         raise UserError(f"{root}: {arguments.recipe} was not run here; run `make run RECIPE={arguments.recipe}` first")
-    folder = release_folder(root, arguments.student)
+    folder = Path(arguments.release) if arguments.release else release_folder(root, arguments.student)
     from steps.search.run import run as search
 
-    search(arguments.query, folder, arguments.dataset, arguments.k, ingest=root / "data/ingest")
+    search(arguments.query, folder, arguments.dataset, arguments.k, ingest=folder / "../../../data/ingest")
 
 
 if __name__ == "__main__":

@@ -134,3 +134,13 @@ def test_a_recipe_without_a_run_is_named_with_the_command(tmp_path: Path, monkey
     monkeypatch.setattr(sys, "argv", ["search", "--recipe", "recipes/beir.yaml", "a query"])
     with pytest.raises(UserError, match=r"runs/beir: .* run `make run RECIPE=recipes/beir\.yaml` first"):
         search_command()
+
+
+def test_a_release_is_searched_wherever_it_lies(project: Path, monkeypatch, capsys) -> None:
+    (project / "models/release/2l").rename(project / "elsewhere")
+    monkeypatch.setattr(sys, "argv", ["search", "--release", str(project / "elsewhere"), "--k", "1", "matrix number10"])
+    search_command()
+    assert "elsewhere on api: encode " in capsys.readouterr().out
+    monkeypatch.setattr(sys, "argv", ["search", "--release", "elsewhere", "--student", "2l", "matrix"])
+    with pytest.raises(UserError, match="leave --student and --recipe out"):
+        search_command()
