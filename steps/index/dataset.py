@@ -12,7 +12,7 @@ from steps.core.files import sha256_file
 from steps.index import incremental, shards, state
 from steps.index.build import flat, trained
 from steps.index.documents import Documents
-from steps.index.exact import ExactTopK, exact_top, queries_digest, updated_top
+from steps.index.exact import ExactTopK, best_rows, exact_top, queries_digest, updated_top
 from steps.index.factories import factory
 from steps.index.params import IndexParams
 from steps.index.queries import RecallQueries
@@ -24,6 +24,7 @@ from steps.serving.dims import truncate
 from steps.serving.index_files import open_index
 
 TABLES = ("doc_ids.parquet", "semantic_ids.parquet")
+_TIES = 20  # hits behind the tenth that are looked at for equal scores
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ def index_dataset(
     asked, top, tuned_settings = truncate(queries.vectors, vectors.dim), None, None
     if params.kind != "flat":
         top, update["scanned_queries"] = _top(previous, vectors, asked)
-        found = _approximate(folder, previous, slices, vectors, asked, top.rows, params)
+        found = _approximate(folder, previous, slices, vectors, asked, best_rows(top, K), params)
         indexes["ann"], tuned_settings = found.entry, found.tuned_settings
         update |= {"trained": float(found.trained), "tuned": float(found.tuned)}
         measured |= {
@@ -101,7 +102,7 @@ def index_dataset(
 
 def _top(previous: Previous | None, vectors: Vectors, queries: np.ndarray) -> tuple[ExactTopK, int]:
     """The exact hits of the queries, and how many queries saw every vector."""
-    k = min(K, len(vectors))
+    k = min(K + _TIES, len(vectors))
     if previous is not None and previous.state.asked == queries_digest(queries):
         before = previous.state.top
         if before is not None and before.rows.shape[1] == k:

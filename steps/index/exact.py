@@ -10,6 +10,8 @@ from steps.index.gpu import knn
 from steps.index.matching import Match
 from steps.index.vectors import Vectors
 
+_EQUAL = 1e-5  # of a score, relative to its size
+
 
 @dataclass(frozen=True)
 class ExactTopK:
@@ -48,6 +50,13 @@ def updated_top(before: ExactTopK, match: Match, vectors: Vectors, queries: np.n
         top = exact_top(vectors, queries[lost], k)
         rows[lost], scores[lost] = top.rows, top.scores
     return ExactTopK(rows, scores), len(lost)
+
+
+def best_rows(top: ExactTopK, k: int) -> np.ndarray:
+    """Rows of the k best and of those that score as the k-th, such as copies of it; -1 for all others, the shape of
+    `top`."""
+    last = top.scores[:, min(k, top.scores.shape[1]) - 1][:, None]
+    return np.where(top.scores >= last - _EQUAL * np.abs(last), top.rows, -1)
 
 
 def queries_digest(queries: np.ndarray) -> str:

@@ -29,15 +29,18 @@ class Tuned:
 
 
 def recall(found: np.ndarray, wanted: np.ndarray) -> float:
-    """Mean share of the exact top k, row numbers `(n, k)`, that was found; -1 stands for no hit."""
-    shares = [len(set(a) & set(b)) / len(b) for a, b in zip(found.tolist(), wanted.tolist(), strict=True)]
+    """Mean share of the exact top k that was found. found: row numbers `(n, k)`; wanted: `(n, m)`, more than k where
+    several score as the k-th and any of them will do. -1 stands for no row."""
+    shares = []
+    for rows, best in zip(found.tolist(), ({*line} - {-1} for line in wanted.tolist()), strict=True):
+        shares.append(len(best & set(rows)) / min(len(rows), len(best)))
     return float(np.mean(shares))
 
 
 def tune(index: faiss.Index, queries: np.ndarray, wanted: np.ndarray, target: float) -> Tuned:
     """Choose and apply the settings that read the fewest bytes a search among those that reach `target` recall.
 
-    Args: queries: float32 `(n, dim)`; wanted: the exact top k of each, row numbers `(n, k)`. When no setting reaches
+    Args: queries: float32 `(n, dim)`; wanted: the exact top 10 of each, as `recall` takes it. When no setting reaches
     the target, the one that finds most is chosen, the cheapest of equals. Recall rises with either setting, so their
     grid is walked along the edge of the target instead of being searched whole.
     """
@@ -81,7 +84,7 @@ def tuned_again(
 
 def _reached(search: gpu.Search, settings: Settings, queries: np.ndarray, wanted: np.ndarray) -> float:
     """Recall at these settings."""
-    return recall(search(settings, queries, wanted.shape[1]), wanted)
+    return recall(search(settings, queries, min(K, wanted.shape[1])), wanted)
 
 
 class _Grid:

@@ -140,6 +140,21 @@ def test_an_unreachable_target_gets_the_best_there_is_and_says_so() -> None:
 
 def test_recall_by_hand() -> None:
     assert recall(np.array([[3, 9, -1, 1], [5, 6, 7, 8]]), np.array([[1, 2, 3, 4], [8, 7, 6, 5]])) == 0.75
+    assert recall(np.array([[3, 9]]), np.array([[1, 2, 3, -1]])) == 0.5  # two of these three were enough
+
+
+def test_any_of_several_copies_of_a_document_is_a_hit() -> None:
+    """An index that finds other copies than the exact search is no worse: a catalogue has many."""
+    matrix, queries = np.repeat(clustered(60), 15, axis=0), clustered(20, seed=1)
+    top = exact.exact_top(all_of(matrix), queries, 30)
+    index = built("hnsw", matrix)
+    assert recall(index.search(queries, 10)[1], top.rows[:, :10]) < 0.9
+    assert tune(index, queries, exact.best_rows(top, 10), 1.0).met
+
+
+def test_best_rows_by_hand() -> None:
+    top = exact.ExactTopK(np.array([[7, 5, 9], [1, 2, 0]]), np.array([[3.0, 2.0, 2.0], [1.0, 0.5, 0.4]], np.float32))
+    np.testing.assert_array_equal(exact.best_rows(top, 2), [[7, 5, 9], [1, 2, -1]])
 
 
 def test_fewer_documents_than_hits_are_no_obstacle() -> None:
