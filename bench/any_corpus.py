@@ -4,7 +4,7 @@ For each corpus of bench/corpora.yaml: the BEIR folder in disguise (bench.disgui
 runs/any_<corpus>, then the students of params.yaml's `distill.student` that the file names, each with every seed. They
 are scored on dev and test by exact search. DATA names the folder that holds the sources, UNLABELLED the pool of
 queries. What is finished is kept below .cache: a killed bench goes on, and --only and --students measure it in parts.
-Writes the students that all corpora have to bench/results/any_corpus/LABEL.json; with --against each student is
+Adds them to bench/results/any_corpus/LABEL.json, each with its commit and processor; with --against each student is
 compared with another label's, query by query.
 """
 
@@ -173,6 +173,8 @@ def student_line(name: str, student: str, pipeline: Pipeline, teacher: Scores, s
         means["expected_retention"] = float(np.mean([expected_retention(cell["held_out_ndcg"]) for cell in cells]))
     queries = {split: np.mean([next(iter(seed[split].values())) for seed in scores], axis=0) for split in teacher}
     return {
+        "git_commit": git_commit(),
+        "machine": machine(),
         "seeds": seeds,
         "retention": kept,
         **means,
@@ -196,16 +198,19 @@ def compared(name: str, line: dict[str, Any], others: Mapping[str, Any]) -> None
 
 
 def summary(lines: Mapping[str, Any], students: list[str]) -> dict[str, Any]:
-    """Of each student: mean and worst corpus by test retention, the longest training in seconds, and by how much what
-    `distill` foretells without judgements is off (root mean square over the corpora)."""
+    """Of each student: how many corpora have it, mean and worst of them by test retention, the longest training in
+    seconds, and by how much what `distill` foretells without judgements is off (root mean square)."""
     found = {}
     for student in students:
-        rows = {name: line["students"][student] for name, line in lines.items()}
+        rows = {name: line["students"][student] for name, line in lines.items() if student in line["students"]}
+        if not rows:
+            continue
         kept = {name: row["retention"]["test"]["mean"] for name, row in rows.items()}
         seconds = max(row["stage_seconds"] for row in rows.values())
         worst = min(kept, key=lambda name: kept[name])
         off = [row["expected_retention"] - kept[name] for name, row in rows.items() if "expected_retention" in row]
-        found[student] = {"mean": float(np.mean(list(kept.values()))), "worst": kept[worst], "worst_corpus": worst,
+        found[student] = {"corpora": len(rows), "mean": float(np.mean(list(kept.values()))),
+                          "worst": kept[worst], "worst_corpus": worst,
                           "longest_seconds": seconds,
                           "forecast_rms": float(np.sqrt(np.mean(np.square(off)))) if off else None}  # fmt: skip
     return found
@@ -237,22 +242,23 @@ def main() -> None:
 
 
 def record(label: str, asked: Corpora, kept: Mapping[str, Any]) -> None:
-    """Print the summary of the students that were measured on every corpus, and write their results."""
-    had = [set(kept.get(name, {"students": {}})["students"]) for name in asked.corpora]
-    students = [student for student in asked.students if all(student in each for each in had)]
-    if not students:
-        return
-    lines = {name: kept[name] | {"students": {}} for name in asked.corpora}
-    for name, line in lines.items():
-        for student in students:
-            row = kept[name]["students"][student]
-            line["students"][student] = {key: value for key, value in row.items() if key != "by_query"}
-    told = summary(lines, students)
+    """Add what was measured here to the results that are on record, and print the summary of all of them."""
+    target = RESULTS / f"{label}.json"
+    recorded = read_json(target)["corpora"] if target.is_file() else {}
+    lines = {}
+    for name in [name for name in asked.corpora if name in kept or name in recorded]:
+        line = kept.get(name, recorded.get(name))
+        older = recorded.get(name, line)
+        students = dict(older["students"]) if older["corpus"] == line["corpus"] else {}
+        for student, row in kept.get(name, {"students": {}})["students"].items():
+            students[student] = {key: value for key, value in row.items() if key != "by_query"}
+        lines[name] = line | {"students": students}
+    told = summary(lines, asked.students)
     for student, row in told.items():
-        print(f"{student}: mean {row['mean']:.1%}, worst {row['worst']:.1%} ({row['worst_corpus']})")
-    found = {"machine": machine(), "git_commit": git_commit(), "summary": told, "corpora": lines}
-    write_json(RESULTS / f"{label}.json", found)
-    print(f"wrote {RESULTS / label}.json")
+        worst = f"worst {row['worst']:.1%} ({row['worst_corpus']})"
+        print(f"{student}: mean {row['mean']:.1%}, {worst}, {row['corpora']} of {len(asked.corpora)} corpora")
+    write_json(target, {"summary": told, "corpora": lines})
+    print(f"wrote {target}")
 
 
 if __name__ == "__main__":

@@ -44,6 +44,7 @@ def test_the_summary_names_the_worst_corpus_and_the_longest_training() -> None:
 
     told = summary({"a": line(0.9, 5.0, 0.93), "b": line(0.8, 3.0, 0.76)}, ["static"])["static"]
     assert told == {
+        "corpora": 2,
         "mean": pytest.approx(0.85),
         "worst": 0.8,
         "worst_corpus": "b",
@@ -129,7 +130,12 @@ def test_the_command_keeps_what_it_measured_and_compares_it(
     assert set(kept) == set(read_corpora().corpora) and set(kept["scifact"]["students"]) == {"static", "1l", "2l"}
     assert kept["scifact"]["students"]["static"]["by_query"]
     before = json.loads((tmp_path / "results" / "before.json").read_text())
-    assert set(before["summary"]) == set(before["corpora"]["scifact"]["students"]) == {"static", "1l"}, "2l has not all"
+    assert {student: row["corpora"] for student, row in before["summary"].items()} == {"static": 13, "1l": 13, "2l": 2}
+    (tmp_path / "kept" / "before.json").unlink()  # another machine: what is on record stays
+    monkeypatch.setattr("sys.argv", ["any_corpus", "before", "--only", "scifact_dot", "--students", "2l"])
+    any_corpus.main()
+    before = json.loads((tmp_path / "results" / "before.json").read_text())
+    assert before["summary"]["2l"]["corpora"] == 3 and before["summary"]["static"]["corpora"] == 13
     rows = json.loads((tmp_path / "results" / "after.json").read_text())["corpora"]["scifact"]["students"]
     assert rows["static"]["against"]["difference"] == 0 and rows["2l"]["against"]["p"] == 1
     assert "by_query" not in rows["static"] and "worst 90.0%" in capsys.readouterr().out
