@@ -11,34 +11,26 @@ def best_documents(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Scores, float32, and rows, int64, of the `count` documents with the largest inner products, best first.
 
-    queries `(n, dim)`; documents `(m, dim)`, which may be a memory map: it is read a block at a time. `rows`: those
-    that are searched, None = all. Both results are `(n, count)`, or as many columns as there are documents to search.
+    queries `(n, dim)`; documents `(m, dim)`, which may be a memory map: it is read once, a block at a time. `rows`:
+    those that are searched, None = all. Both results are `(n, count)`, or as many columns as there are documents.
     """
     searched = np.arange(len(documents)) if rows is None else rows
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    parts = [
-        _of_block(torch.from_numpy(queries[start : start + _QUERIES]).to(device), documents, count, searched)
-        for start in range(0, len(queries), _QUERIES)
-    ]
-    if not parts:
-        columns = min(count, len(searched))
-        return np.zeros((0, columns), dtype=np.float32), np.zeros((0, columns), dtype=np.int64)
-    scores, found = (np.concatenate(column) for column in zip(*parts, strict=True))
-    return scores, found
-
-
-def _of_block(
-    asked: torch.Tensor, documents: np.ndarray, count: int, searched: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Scores and rows for some queries."""
-    scores = asked.new_empty(len(asked), 0)
-    found = torch.empty(len(asked), 0, dtype=torch.int64, device=asked.device)
+    columns = min(count, len(searched))
+    scores = np.zeros((len(queries), columns), dtype=np.float32)
+    found = np.zeros((len(queries), columns), dtype=np.int64)
     for start in range(0, len(searched), _DOCUMENTS):
         block = searched[start : start + _DOCUMENTS]
-        vectors = torch.from_numpy(np.asarray(documents[block])).to(asked)
-        best = (asked @ vectors.T).topk(min(count, len(block)))
-        scores = torch.cat([scores, best.values], dim=1)
-        found = torch.cat([found, torch.from_numpy(block).to(found)[best.indices]], dim=1)
-        scores, order = scores.topk(min(count, scores.shape[1]))
-        found = found.gather(1, order)
-    return scores.cpu().numpy(), found.cpu().numpy()
+        vectors = torch.from_numpy(np.asarray(documents[block])).to(device, torch.float32)
+        places = torch.from_numpy(block).to(device)
+        for first in range(0, len(queries), _QUERIES):
+            some = slice(first, first + _QUERIES)
+            known = min(start, columns)  # columns that are filled
+            asked = torch.from_numpy(queries[some]).to(vectors)
+            best = (asked @ vectors.T).topk(min(count, len(block)))
+            together = torch.cat([torch.from_numpy(scores[some, :known]).to(vectors), best.values], dim=1)
+            rows_of = torch.cat([torch.from_numpy(found[some, :known]).to(device), places[best.indices]], dim=1)
+            top, order = together.topk(min(columns, together.shape[1]))
+            scores[some, : top.shape[1]] = top.cpu().numpy()
+            found[some, : top.shape[1]] = rows_of.gather(1, order).cpu().numpy()
+    return scores, found
