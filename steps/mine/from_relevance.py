@@ -79,6 +79,7 @@ def mine_relevance(
         documents,
         max_positives=params.max_positives,
         max_negatives=params.max_negatives,
+        negatives_per_positive=params.negatives_per_positive,
         multi_hop_weight=params.multi_hop_weight,
         seed=params.seed,
     )

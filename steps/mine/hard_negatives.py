@@ -1,4 +1,4 @@
-"""Hard negatives: one candidate at random, guarded (ScalingNote, Section 4.1).
+"""Hard negatives: candidates at random, guarded (ScalingNote, Section 4.1).
 
 Candidates are what a query was shown and did not click, or what a ranker placed between two ranks. A document is never
 a hard negative of a query when it, or a document of the same folded text, is a positive of that query by any source or
@@ -49,18 +49,26 @@ class Drawn(NamedTuple):
     """Pairs with their hard negatives."""
 
     table: ir.Table
-    """The pairs' columns and `negative`; pairs for which the guards left none are missing."""
+    """The pairs' columns and `negative`, a row for each; pairs for which the guards left none are missing."""
     refused: dict[str, int]
     """First draws that a guard refused, by reason; another candidate took the place where there was one."""
 
 
 def draw_negatives(
-    engine: Engine, pairs: ir.Table, pool: NegativePool, forbidden: ir.Table, documents: ir.Table, *, seed: int
+    engine: Engine,
+    pairs: ir.Table,
+    pool: NegativePool,
+    forbidden: ir.Table,
+    documents: ir.Table,
+    *,
+    count: int,
+    seed: int,
 ) -> Drawn:
-    """One hard negative for each pair (query, source_query, positive, ...) from the source query's pool.
+    """`count` hard negatives, a row each, for each pair (query, source_query, positive, ...) from its source's pool.
 
-    The draw begins at a random slot and takes the first slot from there that no guard refuses. Nearly all pairs are
-    served by their first slot, so the whole pool is looked through for the others alone.
+    The draw begins at a random slot and takes the first slots from there that no guard refuses; fewer where there are
+    no more. Nearly all pairs find their first one at once, so for one negative the whole pool is looked through for
+    the others alone.
     """
     columns = [*pairs.columns, "negative"]
     sized = pairs.join(pool.sizes, "source_query")
@@ -77,12 +85,13 @@ def draw_negatives(
     }
 
     open_pairs = [*pairs.columns, "slots", "start"]
-    again = known.select(open_pairs).union(copies.select(open_pairs)).join(_slots(pool), "source_query")
-    again = _with_similarity(again.filter(again.slot != again.start), documents)
+    unserved = known.select(open_pairs).union(copies.select(open_pairs)) if count == 1 else first.select(open_pairs)
+    again = _with_similarity(unserved.join(_slots(pool), "source_query"), documents)
     free = again.filter(again.similarity < NEAR_DUPLICATE).anti_join(forbidden, ["query", "text_key"])
     distance = (free.slot - free.start + free.slots) % free.slots
     later = free.mutate(place=ibis.row_number().over(ibis.window(group_by=PAIR, order_by=distance)))
-    return Drawn(engine.keep(served.union(later.filter(later.place == 0).select(columns))), refused)
+    chosen = later.filter(later.place < count).select(columns)
+    return Drawn(engine.keep(served.union(chosen) if count == 1 else chosen), refused)
 
 
 def _slots(pool: NegativePool) -> ir.Table:

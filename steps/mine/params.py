@@ -72,6 +72,10 @@ class MineParams(Strict):
     """
     max_negatives: int = Field(default=32, ge=1)
     """Documents that a query offers as hard negatives, drawn from what it was shown and not clicked."""
+    negatives_per_positive: int = Field(default=1, ge=1)
+    """Hard negatives drawn for each positive and the query it came through, a triplet each; fewer where there are no
+    more. A cross encoder reads all of a positive's in one list.
+    """
     multi_hop_weight: float = Field(gt=0, le=1)
     """Mean weight of a multi-hop triplet in training; one-hop triplets have the mean 1."""
     debias: DebiasParams

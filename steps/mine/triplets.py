@@ -6,7 +6,7 @@ import ibis
 import ibis.expr.types as ir
 
 from steps.mine.engine import Engine
-from steps.mine.hard_negatives import draw_negatives, negative_pool
+from steps.mine.hard_negatives import Drawn, draw_negatives, negative_pool
 
 
 class Signal(NamedTuple):
@@ -51,6 +51,7 @@ def mine_triplets(
     *,
     max_positives: int,
     max_negatives: int,
+    negatives_per_positive: int,
     multi_hop_weight: float,
     seed: int,
 ) -> Triplets:
@@ -71,7 +72,7 @@ def mine_triplets(
     best = engine.keep(best.select("query", "weight", "click_weight", positive="doc"))
 
     own = best.mutate(source_query=best.query)
-    one_hop = draw_negatives(engine, own, pool, forbidden, documents, seed=seed)
+    one_hop = draw_negatives(engine, own, pool, forbidden, documents, count=negatives_per_positive, seed=seed)
 
     able = best.semi_join(pool.sizes.rename(query="source_query"), "query")
     unable = best.anti_join(able, "query").rename(source_query="query")
@@ -80,23 +81,27 @@ def mine_triplets(
     new = engine.keep(reached.anti_join(signal.positives.rename(positive="doc"), ["query", "positive"]))
     merged = engine.keep(_first(new, ["query", "positive"], 1))
     chosen = engine.keep(_first(merged, ["query"], max_positives))
-    multi_hop = draw_negatives(engine, chosen.drop("strength"), pool, forbidden, documents, seed=seed)
+    pairs = chosen.drop("strength")
+    multi_hop = draw_negatives(engine, pairs, pool, forbidden, documents, count=negatives_per_positive, seed=seed)
 
     def count(table: ir.Table) -> int:
         return engine.number(table.count())
+
+    def served(drawn: Drawn) -> int:
+        return count(drawn.table.select("query", "source_query", "positive").distinct())
 
     names = [f"{signal.name}_one_hop", f"{signal.name}_multi_hop"]
     dropped = {
         names[0]: {
             "over_max_positives": count(signal.positives) - count(best),
-            "no_negative_left": count(best) - count(one_hop.table),
+            "no_negative_left": count(best) - served(one_hop),
         },
         names[1]: {
             "source_query_without_negatives": count(links.join(unable, "source_query")),
             "positive_of_the_query_itself": count(reached) - count(new),
             "reached_by_a_stronger_association": count(new) - count(merged),
             "over_max_positives": count(merged) - count(chosen),
-            "no_negative_left": count(chosen) - count(multi_hop.table),
+            "no_negative_left": count(chosen) - served(multi_hop),
         },
     }
     refused = {

@@ -25,7 +25,8 @@ CANDIDATES = {name: pa.int64() for name in ("query", "doc", "text_key")}
 GUARDED = {name: pa.int64() for name in ("query", "text_key")}
 ASSOCIATIONS = {name: pa.int64() for name in ("query", "other_query", "strength")}
 DOCUMENTS = {"doc": pa.int64()} | {name: pa.int32() for name in SKETCH}
-KNOBS: dict[str, Any] = {"max_positives": 2, "max_negatives": 3, "multi_hop_weight": 0.25, "seed": 5}
+KNOBS: dict[str, Any] = {"max_positives": 2, "max_negatives": 3, "multi_hop_weight": 0.25, "seed": 5,
+                         "negatives_per_positive": 1}  # fmt: skip
 PRIME = 2**31 - 1
 
 Log = dict[tuple[str, str], int]  # (query, document) shown -> clicks
@@ -81,7 +82,7 @@ def number(seed: int, first: str, second: str) -> int:
     return (linear * linear % PRIME * three + linear) % PRIME
 
 
-def reference(log: Log, links: Links, texts: dict[str, str]) -> list[tuple]:
+def reference(log: Log, links: Links, texts: dict[str, str], count: int) -> list[tuple]:
     """The rules, one pair at a time."""
     limit, pool_limit, seed = KNOBS["max_positives"], KNOBS["max_negatives"], KNOBS["seed"]
     clicked: dict[str, dict[str, int]] = defaultdict(dict)
@@ -106,14 +107,14 @@ def reference(log: Log, links: Links, texts: dict[str, str]) -> list[tuple]:
     }
     best = {q: sorted(held, key=lambda d, held=held: (-held[d], key(d)))[:limit] for q, held in clicked.items()}
 
-    def negative(q: str, source_query: str, p: str) -> str | None:
+    def negatives(q: str, source_query: str, p: str) -> list[str]:
         slots = pool.get(source_query, [])
         start = number(seed, q, p) % len(slots) if slots else 0
-        return next((d for d in slots[start:] + slots[:start] if allowed(q, d)), None)
+        return [d for d in slots[start:] + slots[:start] if allowed(q, d)][:count]
 
     rows: list[tuple] = []
     for q, documents in best.items():
-        rows += [(q, p, n, "click_one_hop", "", 1.0) for p in documents if (n := negative(q, q, p))]
+        rows += [(q, p, n, "click_one_hop", "", 1.0) for p in documents for n in negatives(q, q, p)]
     for q in {q for q, _ in links}:
         reached: dict[str, tuple] = {}
         for (receiver, source_query), strength in links.items():
@@ -122,15 +123,21 @@ def reference(log: Log, links: Links, texts: dict[str, str]) -> list[tuple]:
                     candidate = (-strength, -clicked[source_query][p], key(source_query), key(p), source_query, p)
                     reached[p] = min(reached.get(p, candidate), candidate)
         for *_, source_query, p in sorted(reached.values())[:limit]:
-            if n := negative(q, source_query, p):
+            for n in negatives(q, source_query, p):
                 rows.append((q, p, n, "click_multi_hop", source_query, KNOBS["multi_hop_weight"]))
     return sorted(rows)
 
 
 @settings(max_examples=6, deadline=None, phases=[Phase.explicit, Phase.generate])  # shrinking takes minutes
-@given(seed=st.integers(0, 10_000), queries=st.integers(1, 9), documents=st.integers(2, 9), copies=st.integers(0, 3))
+@given(
+    seed=st.integers(0, 10_000),
+    queries=st.integers(1, 9),
+    documents=st.integers(2, 9),
+    copies=st.integers(0, 3),
+    count=st.sampled_from([1, 2]),
+)
 def test_equals_the_reference_and_obeys_the_click_rule(
-    engine: Engine, seed: int, queries: int, documents: int, copies: int
+    engine: Engine, seed: int, queries: int, documents: int, copies: int, count: int
 ) -> None:
     draw = random.Random(seed)
     log: Log = {}
@@ -142,8 +149,8 @@ def test_equals_the_reference_and_obeys_the_click_rule(
         log |= {(q, d): draw.choice([0, 0, 0, 1, 2]) for q in query_ids for d in doc_ids if draw.random() < 0.7}
         links |= {(a, b): draw.randint(1, 3) for a in query_ids for b in query_ids if a != b and draw.random() < 0.3}
         texts |= {draw.choice(doc_ids): f"the same text {part}" for _ in range(copies)}
-    rows, result = mined(engine, log, links, texts)
-    assert rows == reference(log, links, texts)
+    rows, result = mined(engine, log, links, texts, negatives_per_positive=count)
+    assert rows == reference(log, links, texts, count)
 
     for q, p, n, source, via, _ in rows:
         source_query = via if source == "click_multi_hop" else q
@@ -155,7 +162,9 @@ def test_equals_the_reference_and_obeys_the_click_rule(
         assert texts.get(n, n) not in {texts.get(d, d) for d in positives}
 
     lost = result.dropped["click_one_hop"]
-    assert sum(clicks > 0 for clicks in log.values()) == sum(lost.values()) + sum(r[3] == "click_one_hop" for r in rows)
+    assert sum(clicks > 0 for clicks in log.values()) == sum(lost.values()) + len(
+        {(q, p) for q, p, _, source, *_ in rows if source == "click_one_hop"}
+    )
 
 
 def test_multi_hop_serves_the_other_querys_positive_and_negative(engine: Engine) -> None:
