@@ -22,7 +22,8 @@ from pydantic import Field, ValidationError
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Pooling
 
-from bench.disguise import disguised, read, write
+from bench.disguise import Corpus as Undisguised
+from bench.disguise import disguised, read, read_ingested, write
 from bench.machine import machine
 from bench.tables.cells import Cell, distill_params, measured, teacher_scores
 from bench.tables.pipeline import Pipeline, Scores, open_pipeline
@@ -53,16 +54,25 @@ REPORTED = (
 class Corpus(Strict):
     """A source in disguise: its `changes`, with the pool of unlabelled queries or not, and its teacher."""
 
-    source: str = Field(min_length=1)
+    source: str = Field(min_length=1)  # a folder below DATA; demo: what `ingest` made of the embedded data
     changes: list[str] = Field(default_factory=list)
     pool: bool = False
+    least_sources: int = Field(default=0, ge=0)  # generate.least_sources: queries from documents where others are few
     teacher: str = ""  # cls_dot: the bundled one with its pooling changed to [CLS], compared by dot product
+
+
+class Bars(Strict):
+    """What a student must reach: mean and worst retention on test over the corpora, minutes of its longest training."""
+
+    mean: float = Field(gt=0)
+    worst: float = Field(gt=0)
+    minutes: float = Field(gt=0)
 
 
 class Corpora(Strict):
     """The whole file."""
 
-    students: list[str] = Field(min_length=1)
+    students: dict[str, Bars] = Field(min_length=1)
     seeds: list[int] = Field(min_length=1)
     corpora: dict[str, Corpus] = Field(min_length=1)
 
@@ -92,12 +102,9 @@ def check(names: list[str], students: list[str], against: str, asked: Corpora) -
 def embedded(name: str, corpus: Corpus) -> Pipeline:
     """The corpus, its run up to `embed` brought up to date."""
     folder = FOLDER / name
-    data = os.environ.get("DATA") or ""
-    if not (Path(data) / corpus.source).is_dir():
-        raise UserError(f"DATA={data}: has no folder {corpus.source}; let DATA name the folder that holds the sources")
-    write(disguised(read(Path(data) / corpus.source), corpus.changes), folder)
+    write(disguised(_source(corpus.source), corpus.changes), folder)
     recipe = FOLDER / f"any_{name}.yaml"  # its name is the run's
-    recipe.write_text(recipe_of(corpus.teacher), encoding="utf-8")
+    recipe.write_text(recipe_of(corpus.teacher, corpus.least_sources), encoding="utf-8")
     words = [f"DATA={folder}", *([f"UNLABELLED={os.environ['UNLABELLED']}"] if corpus.pool else [])]
     ended = subprocess.run([sys.executable, "-m", "pipeline.recipe", str(recipe), *words, "embed"])
     if ended.returncode:
@@ -105,9 +112,20 @@ def embedded(name: str, corpus: Corpus) -> Pipeline:
     return open_pipeline(Path("runs") / recipe.stem)
 
 
-def recipe_of(teacher: str) -> str:
-    """recipes/beir.yaml, with another base where a changed teacher is named."""
+def _source(name: str) -> Undisguised:
+    data = os.environ.get("DATA") or ""
+    if name == "demo":
+        return read_ingested(Path("data/ingest"))
+    if not (Path(data) / name).is_dir():
+        raise UserError(f"DATA={data}: has no folder {name}; let DATA name the folder that holds the sources")
+    return read(Path(data) / name)
+
+
+def recipe_of(teacher: str, least_sources: int = 0) -> str:
+    """recipes/beir.yaml, with another base where a changed teacher is named, or with queries from documents."""
     text = Path("recipes/beir.yaml").read_text(encoding="utf-8")
+    if least_sources:
+        text += f"\ngenerate: {{least_sources: {least_sources}}}\n"
     if teacher:
         base = json.dumps(str(changed_teacher(teacher).resolve()))
         text = text.replace("    dense:\n", f"    dense:\n      base: {base}\n", 1)  # as text: a dump drops quotes
@@ -216,6 +234,16 @@ def summary(lines: Mapping[str, Any], students: list[str]) -> dict[str, Any]:
     return found
 
 
+def verdict(row: Mapping[str, Any], bars: Bars) -> str:
+    """`OK`, or which bars a student's summary misses."""
+    missed = [
+        f"{name} below {getattr(bars, name):.0%}" for name in ("mean", "worst") if row[name] < getattr(bars, name)
+    ]
+    if row["longest_seconds"] > 60 * bars.minutes:
+        missed.append(f"more than {bars.minutes:g} minutes")
+    return ", ".join(missed) or "OK"
+
+
 def main() -> None:
     """Measure the corpora that were asked for, and write the table."""
     parser = argparse.ArgumentParser(prog="python -m bench.any_corpus", description=(__doc__ or "").split("\n")[0])
@@ -227,7 +255,7 @@ def main() -> None:
     words = parser.parse_args()
     asked = read_corpora()
     names = words.only.split(",") if words.only else list(asked.corpora)
-    students = words.students.split(",") if words.students else asked.students
+    students = words.students.split(",") if words.students else list(asked.students)
     seeds = [int(word) for word in words.seeds.split(",")] if words.seeds else asked.seeds
     check(names, students, words.against, asked)
     others = read_json(FOLDER / f"{words.against}.json") if words.against else {}
@@ -253,10 +281,12 @@ def record(label: str, asked: Corpora, kept: Mapping[str, Any]) -> None:
         for student, row in kept.get(name, {"students": {}})["students"].items():
             students[student] = {key: value for key, value in row.items() if key != "by_query"}
         lines[name] = line | {"students": students}
-    told = summary(lines, asked.students)
+    told = summary(lines, list(asked.students))
     for student, row in told.items():
+        row["verdict"] = verdict(row, asked.students[student])
         worst = f"worst {row['worst']:.1%} ({row['worst_corpus']})"
-        print(f"{student}: mean {row['mean']:.1%}, {worst}, {row['corpora']} of {len(asked.corpora)} corpora")
+        count = f"{row['corpora']} of {len(asked.corpora)} corpora"
+        print(f"{student}: mean {row['mean']:.1%}, {worst}, {count}: {row['verdict']}")
     write_json(target, {"summary": told, "corpora": lines})
     print(f"wrote {target}")
 

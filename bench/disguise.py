@@ -24,6 +24,7 @@ from pathlib import Path
 
 from steps.core.errors import UserError, guarded
 from steps.core.files import staged_folder
+from steps.core.tables import read_table
 
 SEED = 5
 Judgement = tuple[str, str, int]  # query id, document id, grade
@@ -169,6 +170,21 @@ def read(folder: Path) -> Corpus:
             rows = list(csv.reader(lines[1:], delimiter="\t"))
             judgements[split] = [(query, document, int(grade)) for query, document, grade in rows]
     return Corpus(documents, queries, judgements)
+
+
+def read_ingested(ingest: Path) -> Corpus:
+    """What the stage `ingest` left in a folder; UserError where it left nothing."""
+    if not (ingest / "corpus.parquet").is_file():
+        raise UserError(f"{ingest}: no corpus here; run `make run STAGES=ingest` first")
+    rows = {name: read_table(ingest, name).to_pylist() for name in ("corpus", "queries", "unlabelled_queries", "qrels")}
+    judgements: dict[str, list[Judgement]] = {}
+    for row in rows["qrels"]:
+        judgements.setdefault(row["split"], []).append((row["query_id"], row["doc_id"], row["grade"]))
+    return Corpus(
+        [(row["doc_id"], row["title"], row["content"]) for row in rows["corpus"]],
+        {row["query_id"]: row["text"] for name in ("queries", "unlabelled_queries") for row in rows[name]},
+        judgements,
+    )
 
 
 def write(corpus: Corpus, folder: Path) -> None:

@@ -7,7 +7,17 @@ import numpy as np
 import pytest
 
 from bench import any_corpus
-from bench.any_corpus import changed_teacher, check, compared, read_corpora, recipe_of, retention, summary
+from bench.any_corpus import (
+    Bars,
+    changed_teacher,
+    check,
+    compared,
+    read_corpora,
+    recipe_of,
+    retention,
+    summary,
+    verdict,
+)
 from bench.disguise import COUNTED, PLAIN
 from pipeline.params import Params
 from pipeline.recipe import laid_over
@@ -25,7 +35,9 @@ def test_the_files_corpora_name_changes_and_students_that_exist() -> None:
 
 
 def test_a_wrong_key_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "corpora.yaml").write_text("{students: [static], seeds: [1], corpora: {a: {sauce: b}}}")
+    (tmp_path / "corpora.yaml").write_text(
+        "{students: {static: {mean: 0.9, worst: 0.9, minutes: 1}}, seeds: [1], corpora: {a: {sauce: b}}}"
+    )
     monkeypatch.setattr(any_corpus, "CORPORA", tmp_path / "corpora.yaml")
     with pytest.raises(UserError, match=r"corpora\.a\.source"):
         read_corpora()
@@ -51,6 +63,13 @@ def test_the_summary_names_the_worst_corpus_and_the_longest_training() -> None:
         "longest_seconds": 5.0,
         "forecast_rms": pytest.approx(((0.03**2 + 0.04**2) / 2) ** 0.5),
     }
+
+
+def test_a_verdict_names_the_bars_that_are_missed() -> None:
+    bars = Bars(mean=0.97, worst=0.94, minutes=15)
+    assert verdict({"mean": 0.97, "worst": 0.94, "longest_seconds": 900.0}, bars) == "OK"
+    missed = verdict({"mean": 0.98, "worst": 0.93, "longest_seconds": 901.0}, bars)
+    assert missed == "worst below 94%, more than 15 minutes"
 
 
 def test_a_comparison_is_paired_by_query() -> None:
@@ -101,7 +120,9 @@ def test_a_recipe_with_a_changed_teacher_is_whole_without_a_pool(monkeypatch: py
     monkeypatch.setattr(any_corpus, "changed_teacher", lambda name: Path("folder: of") / name)
     params = read_mapping(Path("params.yaml"))
     filled = validated(Params, laid_over(params, recipe_of("cls_dot"), {"DATA": "data"}, Path("r.yaml")), "r.yaml")
-    assert filled.ingest.unlabelled_queries == ""
+    assert filled.ingest.unlabelled_queries == "" and filled.generate.least_sources == 0
+    asked = validated(Params, laid_over(params, recipe_of("", 2000), {"DATA": "data"}, Path("r.yaml")), "r.yaml")
+    assert asked.generate.least_sources == 2000
     assert filled.teach.teacher["dense"].base.endswith("folder: of/cls_dot")  # type: ignore[attr-defined]
 
 
@@ -130,12 +151,13 @@ def test_the_command_keeps_what_it_measured_and_compares_it(
     assert set(kept) == set(read_corpora().corpora) and set(kept["scifact"]["students"]) == {"static", "1l", "2l"}
     assert kept["scifact"]["students"]["static"]["by_query"]
     before = json.loads((tmp_path / "results" / "before.json").read_text())
-    assert {student: row["corpora"] for student, row in before["summary"].items()} == {"static": 13, "1l": 13, "2l": 2}
+    assert {student: row["corpora"] for student, row in before["summary"].items()} == {"static": 16, "1l": 16, "2l": 2}
+    assert before["summary"]["static"]["verdict"] == "mean below 97%, worst below 94%"
     (tmp_path / "kept" / "before.json").unlink()  # another machine: what is on record stays
     monkeypatch.setattr("sys.argv", ["any_corpus", "before", "--only", "scifact_dot", "--students", "2l"])
     any_corpus.main()
     before = json.loads((tmp_path / "results" / "before.json").read_text())
-    assert before["summary"]["2l"]["corpora"] == 3 and before["summary"]["static"]["corpora"] == 13
+    assert before["summary"]["2l"]["corpora"] == 3 and before["summary"]["static"]["corpora"] == 16
     rows = json.loads((tmp_path / "results" / "after.json").read_text())["corpora"]["scifact"]["students"]
     assert rows["static"]["against"]["difference"] == 0 and rows["2l"]["against"]["p"] == 1
     assert "by_query" not in rows["static"] and "worst 90.0%" in capsys.readouterr().out

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from bench.disguise import Corpus, disguised, read, write
+from bench.disguise import Corpus, disguised, read, read_ingested, write
 from steps.core.errors import UserError
+from steps.core.tables import table_from_rows, write_table
 
 CORPUS = Corpus(
     [
@@ -74,3 +75,17 @@ def test_a_folder_without_documents_is_named(tmp_path: Path) -> None:
 def test_an_unknown_change_is_named() -> None:
     with pytest.raises(UserError, match="upper: no such change; there are lower, "):
         disguised(CORPUS, ["upper"])
+
+
+def test_what_ingest_left_is_a_corpus_too(tmp_path: Path) -> None:
+    document = {"doc_id": "d", "dataset": "api", "title": "t", "topic": "", "content": "text"}
+    asked = [{"query_id": name, "dataset": "api", "text": f"{name}?", "split": name} for name in ("train", "test")]
+    rows = [{"query_id": "test", "dataset": "api", "doc_id": "d", "grade": 2, "split": "test"}]
+    tables = {"corpus": [document], "queries": asked, "qrels": rows}
+    tables["unlabelled_queries"] = [{"query_id": "u", "dataset": "api", "text": "u?"}]
+    for name, content in tables.items():
+        write_table(tmp_path, name, table_from_rows(name, content))
+    queries = {"train": "train?", "test": "test?", "u": "u?"}
+    assert read_ingested(tmp_path) == Corpus([("d", "t", "text")], queries, {"test": [("test", "d", 2)]})
+    with pytest.raises(UserError, match="STAGES=ingest"):
+        read_ingested(tmp_path / "nothing")
