@@ -25,7 +25,7 @@ from steps.teach.earlier import FOLDER, list_towers
 from steps.teach.hard_negatives import ENCODE_BATCH, Searched
 from steps.teach.ranker_check import ranker_of
 from steps.teach.rounds import Rounds, Train, train_in_rounds
-from steps.teach.training_triplets import TripletChoice, choose_triplets, known_positives
+from steps.teach.training_triplets import TripletChoice, choose_triplets, known_positives, named_documents
 from steps.training.distributed import rank
 
 if TYPE_CHECKING:
@@ -90,7 +90,8 @@ def teach_tower(
             return ndcg_per_query(tower, tasks, params.precision, ENCODE_BATCH, what) if rank() == 0 else {}
 
         before = measure("base on dev")
-        searched = Searched(ingest, known_positives(triplets, queries, ingest) if params.rounds.more else {}, ranker)
+        among = None if params.rounds.more else named_documents(choice.chosen)
+        searched = Searched(ingest, known_positives(triplets, queries, ingest, among), ranker)
         rounds = train_in_rounds(tower, train, choice.chosen, searched, params, before, measure, run)
         report["rounds"] = rounds.report
         if before:

@@ -31,6 +31,7 @@ from steps.teach.dual_encoder import keeps_base, nothing_to_mine, tell_compariso
 from steps.teach.hard_negatives import ENCODE_BATCH
 from steps.teach.late_interaction_training import train_late_interaction
 from steps.teach.rounds import checkpoint_folder
+from steps.teach.training_triplets import known_positives, named_documents
 from steps.training.distributed import world
 
 if TYPE_CHECKING:
@@ -52,15 +53,17 @@ def teach_late_interaction(ingest: Path, mine: Path, output: Path, params: "Late
     if params.epochs > 0 and nothing_to_mine(ingest, mine):
         report |= {"epochs": 0.0, "note": f"zero-shot: {keeps_base(params)}"}
     elif params.epochs > 0:
-        choice = usable_triplets(read_table(mine, "triplets"), read_table(ingest, "queries"), ingest, mine, params)
+        triplets, queries = read_table(mine, "triplets"), read_table(ingest, "queries")
+        choice = usable_triplets(triplets, queries, ingest, mine, params)
+        known = known_positives(triplets, queries, ingest, named_documents(choice.chosen))
         report |= choice.facts(math.ceil(params.epochs))
         judged = read_judged_sets(ingest, ["dev"])
         tasks = dev_tasks(judged, ingest, params.dev_queries, params.dev_documents, params.seed)
         before = _ndcg(model, tasks, params, "base on dev")
         code = ("steps.teach.late_interaction_training",)
-        checkpoints = checkpoint_folder(model, choice.chosen, params, code=code)
+        checkpoints = checkpoint_folder(model, choice.chosen, known, params, code=code)
         started = time.monotonic()
-        train_late_interaction(model, choice.chosen, params, checkpoints, run)
+        train_late_interaction(model, choice.chosen, known, params, checkpoints, run)
         run.metric("training_seconds", time.monotonic() - started)
         if before:
             report["comparison"] = compare(before, _ndcg(model, tasks, params, "teacher on dev"))

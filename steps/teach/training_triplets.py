@@ -1,7 +1,7 @@
 """Which mined triplets train the teacher, and as which texts."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ class TextTriplet:
     negative: str
     source: str
     positive_id: str
+    negative_id: str
     dataset: str  # of the query
     chance: float = 1.0  # of its `Turns`, with `luck`
     luck: float = 0.0
@@ -136,6 +137,7 @@ def choose_triplets(
             documents[negative_ids[negative[row]]],
             sources[source[row]],
             positive_ids[positive[row]],
+            negative_ids[negative[row]],
             asked[query_ids[query[row]]][1],
             chance,
             luck,
@@ -151,8 +153,18 @@ def _coded(column: pa.ChunkedArray) -> tuple[list[str], np.ndarray]:
     return distinct.to_pylist(), pc.index_in(column, value_set=distinct).to_numpy()
 
 
-def known_positives(triplets: pa.Table, queries: pa.Table, ingest: Path) -> dict[str, set[str]]:
-    """Ids of each query's positives by its folded text: those of all triplets, and what was clicked or judged."""
+def named_documents(triplets: Sequence[TextTriplet]) -> set[str]:
+    """Ids of the documents of triplets."""
+    return {doc_id for each in triplets for doc_id in (each.positive_id, each.negative_id)}
+
+
+def known_positives(
+    triplets: pa.Table, queries: pa.Table, ingest: Path, among: Collection[str] | None = None
+) -> dict[str, set[str]]:
+    """Ids of each query's positives by its folded text: those of all triplets, and what was clicked or judged.
+
+    `among`: the documents that are asked about, None = all.
+    """
     keys = dict(zip(queries["query_id"].to_pylist(), map(fold, queries["text"].to_pylist()), strict=True))
     known: dict[str, set[str]] = {}
     for query_id, doc_id in zip(triplets["query_id"].to_pylist(), triplets["positive_id"].to_pylist(), strict=True):
@@ -162,9 +174,11 @@ def known_positives(triplets: pa.Table, queries: pa.Table, ingest: Path) -> dict
     ):
         clicked = batch.filter(batch["clicked"])
         for query_id, doc_id in zip(clicked["query_id"].to_pylist(), clicked["doc_id"].to_pylist(), strict=True):
-            if query_id in keys:
+            if query_id in keys and (among is None or doc_id in among):
                 known.setdefault(keys[query_id], set()).add(doc_id)
     for judged in read_judged_sets(ingest, ["train"]):
         for query_id, grades in judged.qrels.items():
-            known.setdefault(keys[query_id], set()).update(doc_id for doc_id, grade in grades.items() if grade > 0)
+            known.setdefault(keys[query_id], set()).update(
+                doc_id for doc_id, grade in grades.items() if grade > 0 and (among is None or doc_id in among)
+            )
     return known

@@ -15,17 +15,21 @@ STUDENTS = ("static", "2l", "ranked", "fresh", "layered", "joint")
 
 
 def teachers(world: Path) -> list[tuple[DualEncoder, Path, Path]]:
-    """Params of each teacher, the triplets that it is trained on, and the folder below which it is written."""
-    chosen = ((PARAMS, "mine", world), (EVERYTHING, "weighted/mine", world / "everything"))
+    """Params of each teacher, the folder of its ingest and mine, and the one below which it is written."""
+    chosen = (
+        (PARAMS, world, world),
+        (EVERYTHING, world, world / "everything"),
+        (PARAMS, world / "clicked", world / "clicked"),
+    )
     base = {"base": str(world / "model/tower")}
-    return [(given.model_copy(update=base), world / mine, folder) for given, mine, folder in chosen]
+    return [(given.model_copy(update=base), data, folder) for given, data, folder in chosen]
 
 
 def main(teacher_world: Path, student_world: Path) -> None:
-    """Write `teacher_world/two`, and below `everything`, and the students below `student_world`."""
+    """Write `teacher_world/two`, and below `everything` and `clicked`, and the students below `student_world`."""
     with joined():
-        for given, mine, folder in teachers(teacher_world):
-            teach(teacher_world / "ingest", mine, folder / "two", given, NullRun())
+        for given, data, folder in teachers(teacher_world):
+            teach(data / "ingest", data / "mine", folder / "two", given, NullRun())
         for student in STUDENTS:
             run_distill(student_world, student, distill_params())
 
