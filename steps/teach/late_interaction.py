@@ -32,7 +32,6 @@ from steps.teach.hard_negatives import ENCODE_BATCH
 from steps.teach.late_interaction_training import train_late_interaction
 from steps.teach.rounds import checkpoint_folder
 from steps.teach.training_triplets import known_positives, named_documents
-from steps.training.distributed import world
 
 if TYPE_CHECKING:
     from steps.teach.kinds.late_interaction import LateInteraction
@@ -42,10 +41,8 @@ def teach_late_interaction(ingest: Path, mine: Path, output: Path, params: "Late
     """Write `output/tower` (a MultiVectorEncoder folder) and `output/report.json`.
 
     `epochs: 0` saves the base as it is; so does, with a line that says so, data without click log and relevance table.
-    UserError when epochs are asked for and of such data no triplet is usable, and in several processes.
+    UserError when epochs are asked for and of such data no triplet is usable.
     """
-    if world() > 1:
-        raise UserError("teach.teacher: late_interaction trains in one process; unset SLIMTOWER_PROCESSES and _HOSTS")
     model = late_interaction_model(params)
     report: dict[str, Any] = {"base": params.base, "kind": params.kind, "epochs": params.epochs, "comparison": None}
     report["dim"] = model.get_embedding_dimension()

@@ -12,7 +12,6 @@ from safetensors.torch import load_file
 from sentence_transformers import MultiVectorEncoder
 from teach_fakes import documents, write_tower, write_world
 
-import steps.teach.late_interaction as teaching
 import steps.teach.late_interaction_training as training
 from steps.core.errors import UserError
 from steps.core.files import read_json
@@ -142,7 +141,7 @@ def test_a_killed_training_continues_to_the_same_weights(tmp_path: Path, base: P
         torch.testing.assert_close(weights(resumed)[name], tensor, rtol=0, atol=1e-6)
 
 
-def test_what_does_not_fit_is_said(tmp_path: Path, base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_does_not_fit_is_said(tmp_path: Path, base: Path) -> None:
     with pytest.raises(UserError, match=r"max_document_length is 65, but .* has 64 positions; set it to 64 or less"):
         train(tmp_path, base, max_document_length=65)
     with pytest.raises(UserError, match=r"model .*gone: cannot be loaded"):
@@ -151,7 +150,4 @@ def test_what_does_not_fit_is_said(tmp_path: Path, base: Path, monkeypatch: pyte
     assert load_late_interaction(tmp_path / "late").get_embedding_dimension() == 8
     with pytest.raises(UserError, match=r"dim is 4, but .* gives its tokens 8 dimensions; set it to 0 or 8"):
         train(tmp_path, tmp_path / "late", dim=4)
-    monkeypatch.setattr(teaching, "world", lambda: 2)
-    with pytest.raises(UserError, match="trains in one process"):
-        train(tmp_path, base)
     assert not (tmp_path / "teach").exists()
