@@ -152,7 +152,7 @@ def measure(point: Point, teacher: DualEncoder, sweep: Sweep, mined: Mined) -> d
         fresh(point.size, load_tower(resolve_base(teacher.base)), texts, longest).save_pretrained(str(base))
         params = teacher.model_copy(update={"base": str(base)})
         stage.run(pipeline.ingest, pipeline.mine, output, params, NullRun(), pipeline.rankers)
-        trained = int(read_json(output / "report.json").get("triplets", 0))
+        trained = int(read_json(output / "report.json").get("triplets_an_epoch", 0))
         if trained < point.pairs:
             raise UserError(
                 f"{pipeline.mine}: {trained} usable triplets, the sweep asks for {point.pairs}; lower `pairs`"

@@ -28,7 +28,10 @@ def main() -> None:
             rankers=Path("data/rank"),
         )
 
-    shared_stage_main("teach", TeachParams, body, cell=teacher)
+    def shares(params: TeachParams) -> bool:
+        return params.described(teacher).trains_in_processes
+
+    shared_stage_main("teach", TeachParams, body, teacher, shares)
 
 
 if __name__ == "__main__":

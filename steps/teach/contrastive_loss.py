@@ -6,6 +6,7 @@ from sentence_transformers.sentence_transformer.losses import MultipleNegativesR
 from torch import Tensor
 from torch.nn import functional
 
+from steps.teach.in_batch import InBatch
 from steps.teach.loss_params import LossParams
 
 
@@ -17,17 +18,22 @@ class ContrastiveLoss(MultipleNegativesRankingLoss):
     of each positive over the batch's queries (Eq. 6-7).
     hard: `mean_i max(0, margin - s(q_i, d_i+) + s(q_i, d_i-))` (Eq. 9) where `hard_negatives` is margin or both.
     s is the tower's own similarity, at least in fp32 whatever the network computes in: bf16 keeps 8 bits of a logit.
+    A document that is known to be relevant to another row's query is none of its negatives (`in_batch`).
     First dimensions are normalised, as the index does it: s of them is the cosine.
 
     | texts | labels | embeddings |
     |---|---|---|
-    | (query, positive, negative), or with `hard_negatives: none` (query, positive) | none | `(batch, dim)` each |
+    | (query, positive, negative), or with `hard_negatives: none` (query, positive) | with `in_batch` its numbers, int64
+    `(batch, 3)` | `(batch, dim)` each |
     """
 
-    def __init__(self, tower: SentenceTransformer, temperature: float, params: LossParams) -> None:
+    def __init__(
+        self, tower: SentenceTransformer, temperature: float, params: LossParams, in_batch: InBatch | None = None
+    ) -> None:
         def similarity(queries: Tensor, documents: Tensor) -> Tensor:
             with torch.autocast(queries.device.type, enabled=False):
-                return tower.similarity(_exact(queries), _exact(documents))
+                found = tower.similarity(_exact(queries), _exact(documents))
+            return found if self.masked is None else found.masked_fill(self.masked[:, : len(documents)], -torch.inf)
 
         def of_pairs(queries: Tensor, documents: Tensor) -> Tensor:
             with torch.autocast(queries.device.type, enabled=False):
@@ -40,10 +46,12 @@ class ContrastiveLoss(MultipleNegativesRankingLoss):
             directions=("query_to_doc", "doc_to_query") if params.both_directions else ("query_to_doc",),
             partition_mode="per_direction" if params.both_directions else "joint",
         )
-        self.params, self.of_pairs = params, of_pairs
+        self.params, self.of_pairs, self.in_batch = params, of_pairs, in_batch
+        self.masked: Tensor | None = None  # (batch, 2 * batch), of the batch at hand
 
     def compute_loss_from_embeddings(self, embeddings: list[Tensor], labels: Tensor) -> Tensor:
         """Sum over the whole embeddings and each of `dims`."""
+        self.masked = self.in_batch.relevant(labels) if self.in_batch else None
         views = [embeddings, *([_first(each, dim) for each in embeddings] for dim in self.params.dims)]
         return torch.stack([self._of(view, labels) for view in views]).sum()
 

@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-import torch
 from accelerate.data_loader import prepare_data_loader  # type: ignore[import-untyped]
 from datasets import Dataset
 from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer, SentenceTransformerTrainingArguments
@@ -15,7 +14,8 @@ from torch.utils.data import DataLoader
 from steps.core.towers import route
 from steps.teach.cached_gradients import backward
 from steps.teach.contrastive_loss import ContrastiveLoss
-from steps.teach.training_triplets import TextTriplet
+from steps.teach.in_batch import InBatch, Known
+from steps.teach.training_triplets import TextTriplet, turns_of
 from steps.training.distributed import micro_batch, world
 from steps.training.library_trainer import (
     LossLog,
@@ -34,6 +34,7 @@ if TYPE_CHECKING:  # how runs are tracked changes no weight: checkpoints outlive
 def train_tower(
     tower: SentenceTransformer,
     triplets: list[TextTriplet],
+    known: Known,
     params: "Contrastive",
     checkpoints: Path,
     run: "Run",
@@ -43,24 +44,27 @@ def train_tower(
     """Train the tower in place for `params.epochs`, from the checkpoint in `checkpoints` if a killed run left one.
 
     Processes that torchrun started train it together, on the batches and to the weights of one process, up to the order
-    of summation (with dropout 0); those of `accelerate launch` may shard it. UserError when the loss stops being a
-    finite number.
+    of summation (with dropout 0); those of `accelerate launch` may shard it. In a batch no document that is `known` to
+    be relevant to a query counts as its negative. UserError when the loss stops being a finite number.
     """
-    columns = {
+    in_batch = InBatch(triplets, known)
+    columns: dict[str, list[Any]] = {
         "query": cut_to_tokens(tower, [triplet.query for triplet in triplets], params.max_query_length),
         "positive": [triplet.positive for triplet in triplets],
     }
     if params.loss.hard_negatives != "none":
         columns["negative"] = [triplet.negative for triplet in triplets]
+    columns["label"] = in_batch.numbers
     tower.model_card_data.generate_widget_examples = False
     with to_train(tower) as trained:
         trainer = (trainer_class or ContrastiveTrainer)(
             model=trained,
             args=_arguments(trained, params, checkpoints),
             train_dataset=Dataset.from_dict(columns),
-            loss=loss_class(trained, params.temperature, params.loss),
+            loss=loss_class(trained, params.temperature, params.loss, in_batch),
             callbacks=[LossLog(run, "teacher", "teach.teacher", "raise temperature or set precision: fp32")],
         )
+        trainer.turns = turns_of(triplets)
         trainer.check_sharding()
         trainer.quieten()
         set_dropout(trained, params.dropout)
@@ -87,12 +91,12 @@ class ContrastiveTrainer(ShardedTrainer, SentenceTransformerTrainer):
         if world() == 1 and micro_batch() is None and not is_sharded():
             return super().training_step(model, inputs, num_items_in_batch)
         self.model.train()
-        columns, _ = self.collect_features(self._prepare_inputs(inputs))
+        columns, labels = self.collect_features(self._prepare_inputs(inputs))
         loss = cast(ContrastiveLoss, self.loss)
         # the tower itself, not its DDP wrapper: that would average what has to be summed, and after every piece
         return backward(
             self.model,
-            lambda embeddings: loss.compute_loss_from_embeddings(embeddings, torch.empty(0)),
+            lambda embeddings: loss.compute_loss_from_embeddings(embeddings, cast(Tensor, labels)),
             columns,
             micro_batch(),
             self.pass_on if is_sharded() else None,

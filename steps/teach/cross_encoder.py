@@ -21,7 +21,6 @@ from steps.retrieval.dual_pooling import dual_pooled
 from steps.retrieval.rankers import has_random_head, load_ranker, pair_scores
 from steps.teach.dev_comparison import DevTask, dev_tasks
 from steps.teach.reconstruction import WithReconstruction
-from steps.training.distributed import world
 from steps.training.ranked_lists import choose_lists
 from steps.training.ranker import (
     check_length,
@@ -44,12 +43,8 @@ def teach_cross_encoder(ingest: Path, mine: Path, output: Path, params: "CrossEn
     """Write `output/tower` (a CrossEncoder folder) and `output/report.json`.
 
     `epochs: 0` keeps the base, which has to be a cross encoder then. UserError without a usable triplet when epochs are
-    asked for, and in several processes.
+    asked for.
     """
-    if world() > 1:
-        raise UserError(
-            f"{_SECTION}: a cross_encoder trains in one process; unset SLIMTOWER_PROCESSES and SLIMTOWER_HOSTS"
-        )
     ranker = untrained(params)
     report: dict[str, Any] = {"kind": params.kind, "base": params.base, "epochs": params.epochs}
     report["pooling"] = params.pooling

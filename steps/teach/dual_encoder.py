@@ -1,5 +1,6 @@
 """A dual encoder: from triplets to the teacher, and the proof that training it was worth it."""
 
+import math
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -24,7 +25,7 @@ from steps.teach.earlier import FOLDER, list_towers
 from steps.teach.hard_negatives import ENCODE_BATCH, Searched
 from steps.teach.ranker_check import ranker_of
 from steps.teach.rounds import Rounds, Train, train_in_rounds
-from steps.teach.training_triplets import TripletChoice, choose_triplets, known_positives
+from steps.teach.training_triplets import TripletChoice, choose_triplets, known_positives, named_documents
 from steps.training.distributed import rank
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ def teach_tower(
     if epochs > 0:
         triplets = read_table(mine, "triplets")
         choice = usable_triplets(triplets, queries, ingest, mine, params)
-        report |= {"triplets": len(choice.chosen), "by_source": choice.by_source, "left_out": choice.left_out}
+        report |= choice.facts(math.ceil(epochs) * (1 + params.rounds.more))
         judged = read_judged_sets(ingest, ["dev"])
         tasks = dev_tasks(judged, ingest, params.dev_queries, params.dev_documents, params.seed)
 
@@ -89,7 +90,8 @@ def teach_tower(
             return ndcg_per_query(tower, tasks, params.precision, ENCODE_BATCH, what) if rank() == 0 else {}
 
         before = measure("base on dev")
-        searched = Searched(ingest, known_positives(triplets, queries, ingest) if params.rounds.more else {}, ranker)
+        among = None if params.rounds.more else named_documents(choice.chosen)
+        searched = Searched(ingest, known_positives(triplets, queries, ingest, among), ranker)
         rounds = train_in_rounds(tower, train, choice.chosen, searched, params, before, measure, run)
         report["rounds"] = rounds.report
         if before:
@@ -133,7 +135,8 @@ def usable_triplets(
             " ingest and mine, a weight above 0 to their source (source_weights), or set the teacher's epochs: 0.0"
             " for a zero-shot one"
         )
-    for told in filter(None, (choice.mostly_unused(params.max_triplets), choice.too_few_texts(params.batch_size))):
+    unused = choice.mostly_unused(params.max_triplets, math.ceil(params.epochs))
+    for told in filter(None, (unused, choice.too_few_texts(params.batch_size))):
         if rank() == 0:
             print(f"teach: {told}", file=sys.stderr)
     return choice

@@ -59,6 +59,11 @@ class Searched:
         """Documents as a tower reads them, of ascending rows of the corpus or all."""
         return CorpusTexts(self.ingest, rows)
 
+    def ids(self, rows: np.ndarray) -> list[str]:
+        """Ids of the documents of ascending rows of the corpus."""
+        wanted = set(rows.tolist())
+        return [doc_id for row, (doc_id,) in enumerate(CorpusRows(self.ingest, ["doc_id"])) if row in wanted]
+
 
 @dataclass(frozen=True)
 class Hits:

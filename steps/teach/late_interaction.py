@@ -1,6 +1,7 @@
 """A late interaction model (ColBERT): from triplets to the teacher, and the proof that training it was worth it."""
 
 import json
+import math
 import shutil
 import time
 from pathlib import Path
@@ -30,7 +31,7 @@ from steps.teach.dual_encoder import keeps_base, nothing_to_mine, tell_compariso
 from steps.teach.hard_negatives import ENCODE_BATCH
 from steps.teach.late_interaction_training import train_late_interaction
 from steps.teach.rounds import checkpoint_folder
-from steps.training.distributed import world
+from steps.teach.training_triplets import known_positives, named_documents
 
 if TYPE_CHECKING:
     from steps.teach.kinds.late_interaction import LateInteraction
@@ -40,10 +41,8 @@ def teach_late_interaction(ingest: Path, mine: Path, output: Path, params: "Late
     """Write `output/tower` (a MultiVectorEncoder folder) and `output/report.json`.
 
     `epochs: 0` saves the base as it is; so does, with a line that says so, data without click log and relevance table.
-    UserError when epochs are asked for and of such data no triplet is usable, and in several processes.
+    UserError when epochs are asked for and of such data no triplet is usable.
     """
-    if world() > 1:
-        raise UserError("teach.teacher: late_interaction trains in one process; unset SLIMTOWER_PROCESSES and _HOSTS")
     model = late_interaction_model(params)
     report: dict[str, Any] = {"base": params.base, "kind": params.kind, "epochs": params.epochs, "comparison": None}
     report["dim"] = model.get_embedding_dimension()
@@ -51,15 +50,17 @@ def teach_late_interaction(ingest: Path, mine: Path, output: Path, params: "Late
     if params.epochs > 0 and nothing_to_mine(ingest, mine):
         report |= {"epochs": 0.0, "note": f"zero-shot: {keeps_base(params)}"}
     elif params.epochs > 0:
-        choice = usable_triplets(read_table(mine, "triplets"), read_table(ingest, "queries"), ingest, mine, params)
-        report |= {"triplets": len(choice.chosen), "by_source": choice.by_source, "left_out": choice.left_out}
+        triplets, queries = read_table(mine, "triplets"), read_table(ingest, "queries")
+        choice = usable_triplets(triplets, queries, ingest, mine, params)
+        known = known_positives(triplets, queries, ingest, named_documents(choice.chosen))
+        report |= choice.facts(math.ceil(params.epochs))
         judged = read_judged_sets(ingest, ["dev"])
         tasks = dev_tasks(judged, ingest, params.dev_queries, params.dev_documents, params.seed)
         before = _ndcg(model, tasks, params, "base on dev")
         code = ("steps.teach.late_interaction_training",)
-        checkpoints = checkpoint_folder(model, choice.chosen, params, code=code)
+        checkpoints = checkpoint_folder(model, choice.chosen, known, params, code=code)
         started = time.monotonic()
-        train_late_interaction(model, choice.chosen, params, checkpoints, run)
+        train_late_interaction(model, choice.chosen, known, params, checkpoints, run)
         run.metric("training_seconds", time.monotonic() - started)
         if before:
             report["comparison"] = compare(before, _ndcg(model, tasks, params, "teacher on dev"))

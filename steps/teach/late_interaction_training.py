@@ -18,7 +18,8 @@ from sentence_transformers.multi_vector_encoder.losses import (
 from sentence_transformers.multi_vector_encoder.scoring import colbert_scores
 from torch import Tensor, nn
 
-from steps.teach.training_triplets import TextTriplet
+from steps.teach.in_batch import InBatch, Known
+from steps.teach.training_triplets import TextTriplet, turns_of
 from steps.training.distributed import micro_batch
 from steps.training.library_trainer import (
     LossLog,
@@ -35,13 +36,20 @@ if TYPE_CHECKING:  # how runs are tracked changes no weight: checkpoints outlive
 
 
 def train_late_interaction(
-    model: MultiVectorEncoder, triplets: list[TextTriplet], params: "LateInteraction", checkpoints: Path, run: "Run"
+    model: MultiVectorEncoder,
+    triplets: list[TextTriplet],
+    known: Known,
+    params: "LateInteraction",
+    checkpoints: Path,
+    run: "Run",
 ) -> None:
     """Train the model in place for `params.epochs`, from the checkpoint in `checkpoints` if a killed run left one.
 
-    UserError when the loss stops being a finite number.
+    In a batch no document that is `known` to be relevant to a query counts as its negative. UserError when the loss
+    stops being a finite number.
     """
-    columns = {
+    in_batch = InBatch(triplets, known)
+    columns: dict[str, list[Any]] = {
         "query": [triplet.query for triplet in triplets],
         "positive": [triplet.positive for triplet in triplets],
     }
@@ -53,15 +61,17 @@ def train_late_interaction(
         batch_sampler=BatchSamplers.NO_DUPLICATES,  # a text twice in a batch would be its own negative
         prompts={column: model.prompts.get(roles[column]) or "" for column in columns},
     )
+    columns["label"] = in_batch.numbers
     use_one_gpu(arguments)
     model.model_card_data.generate_widget_examples = False
     trainer = LateInteractionTrainer(
         model=model,
         args=arguments,
         train_dataset=Dataset.from_dict(columns),
-        loss=objective(model, params.temperature),
+        loss=objective(model, params.temperature, in_batch),
         callbacks=[LossLog(run, "teacher", "teach.teacher", "raise temperature or set precision: fp32")],
     )
+    trainer.turns = turns_of(triplets)
     trainer.quieten()
     set_dropout(model, params.dropout)
     with fast_attention(model, params.precision, params.max_document_length):
@@ -73,17 +83,43 @@ class LateInteractionTrainer(WholeCheckpoints, MultiVectorEncoderTrainer):
     """The library's trainer, with checkpoints that appear whole."""
 
 
-def objective(model: MultiVectorEncoder, temperature: float) -> nn.Module:
-    """`-mean_i log softmax_j(s(q_i, d_j) / temperature)[i]` over all documents of a batch, s MaxSim (LEAD, Eq. 2).
+def objective(model: MultiVectorEncoder, temperature: float, in_batch: InBatch | None = None) -> nn.Module:
+    """`-mean_i log softmax_j(s(q_i, d_j) / temperature)[i]` over the documents of a batch, s MaxSim (LEAD, Eq. 2).
 
-    With SLIMTOWER_MICRO_BATCH the batch is read in pieces, with the gradients of the whole (gradient caching).
+    A document that is known to be relevant to another row's query is none of its negatives (`in_batch`). With
+    SLIMTOWER_MICRO_BATCH the batch is read in pieces, with the gradients of the whole (gradient caching).
     """
-    size = micro_batch()
+    size, scores = micro_batch(), MaskedScores(in_batch)
+    loss: nn.Module
     if size is None:
-        return MultiVectorMultipleNegativesRankingLoss(model, scale=1 / temperature, similarity_fct=exact_scores)
-    return CachedMultiVectorMultipleNegativesRankingLoss(
-        model, scale=1 / temperature, similarity_fct=exact_scores, mini_batch_size=size
-    )
+        loss = MultiVectorMultipleNegativesRankingLoss(model, scale=1 / temperature, similarity_fct=scores)
+    else:
+        loss = CachedMultiVectorMultipleNegativesRankingLoss(
+            model, scale=1 / temperature, similarity_fct=scores, mini_batch_size=size
+        )
+    loss.register_forward_pre_hook(lambda _, given: scores.begin(len(given[0]) - 1, given[1]))
+    return loss
+
+
+class MaskedScores:
+    """`exact_scores` of a batch, piece by piece of its queries in their order, without what is relevant elsewhere."""
+
+    def __init__(self, in_batch: InBatch | None) -> None:
+        self.in_batch, self.masked = in_batch, torch.empty(0)
+
+    def begin(self, documents: int, numbers: Tensor) -> None:
+        """A new batch of so many documents a row, and its numbers; the loss has all of a row's before the next's."""
+        if self.in_batch:
+            found = self.in_batch.relevant(numbers)
+            self.masked = found.view(len(found), 2, -1)[:, :documents].transpose(1, 2).flatten(1)
+
+    def __call__(self, queries: Tensor, documents: Tensor, **masks: Any) -> Tensor:
+        """As `exact_scores`; -inf where a document is left out."""
+        found = exact_scores(queries, documents, **masks)
+        if not self.in_batch:
+            return found
+        now, self.masked = self.masked[: len(queries)], self.masked[len(queries) :]
+        return found.masked_fill(now, -torch.inf)
 
 
 def exact_scores(queries: Tensor, documents: Tensor, **masks: Any) -> Tensor:

@@ -15,6 +15,7 @@ from steps.core.tables import ROLES
 from steps.core.towers import device, route
 from steps.teach.contrastive_loss import ContrastiveLoss
 from steps.teach.contrastive_training import ContrastiveTrainer, train_tower
+from steps.teach.in_batch import Known
 from steps.teach.llm_tower import CONTENT_QUERY, TITLE_QUERY
 from steps.teach.lora import low_rank
 from steps.teach.master_weights import MasterAdamW
@@ -30,13 +31,18 @@ _WEIGHTS = "trained.pt"  # of a checkpoint
 
 
 def train_llm_tower(
-    tower: SentenceTransformer, triplets: list[TextTriplet], params: "LlmDualEncoder", checkpoints: Path, run: "Run"
+    tower: SentenceTransformer,
+    triplets: list[TextTriplet],
+    known: Known,
+    params: "LlmDualEncoder",
+    checkpoints: Path,
+    run: "Run",
 ) -> None:
     """Train a tower of `llm_tower` in place, as `train_tower` does; LoRA's matrices are merged into it at the end."""
     networks: list[Any] = [route(tower, role)[0].auto_model for role in ROLES]
     torch.manual_seed(params.seed)  # LoRA's matrices
     with low_rank(networks, params.lora), _recomputed(networks, params.gradient_checkpointing):
-        train_tower(_training_tower(tower), triplets, params, checkpoints, run, LlmTrainer, PlaceholderLoss)
+        train_tower(_training_tower(tower), triplets, known, params, checkpoints, run, LlmTrainer, PlaceholderLoss)
 
 
 class StatesBefore(Module):

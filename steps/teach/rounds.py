@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 import shutil
 import sys
 import time
@@ -19,9 +20,11 @@ from steps.core.code import code_digest
 from steps.core.errors import UserError
 from steps.core.files import cache_root, staged_file
 from steps.core.precision import resolve_precision
+from steps.core.texts import fold
 from steps.core.tracking import NullRun, Run
 from steps.teach.dev_comparison import compare
 from steps.teach.hard_negatives import Searched, mine_negatives
+from steps.teach.in_batch import Known
 from steps.teach.training_triplets import TextTriplet
 from steps.training.distributed import agreed, meet, rank
 from steps.training.sharding import is_sharded
@@ -35,8 +38,8 @@ _CODE = ("steps.teach.contrastive_training", "steps.teach.llm_training", "steps.
 _SHARED = "the hosts do not see the same files there; let SLIMTOWER_CACHE be one volume that all of them mount"
 Measure = Callable[[str], dict[str, float]]
 """nDCG@10 of each dev query with the tower as it is; what a progress bar calls it."""
-Train = Callable[[SentenceTransformer, list[TextTriplet], Any, Path, Run], None]
-"""Trains a tower in place on triplets, by the params of its kind, with checkpoints in a folder."""
+Train = Callable[[SentenceTransformer, list[TextTriplet], Known, Any, Path, Run], None]
+"""Trains a tower in place on triplets and known positives, by the params of its kind, with checkpoints in a folder."""
 
 
 @dataclass(frozen=True)
@@ -80,17 +83,17 @@ def train_in_rounds(
     A killed run goes on in the round that it was in. `base` has the base's nDCG@10 of each dev query. Of several
     processes rank 0 searches, and measures.
     """
-    now, seconds = list(triplets), 0.0
+    now, known, seconds = list(triplets), searched.positives, 0.0
     ndcg, report, folders = dict[str, float](), list[dict[str, Any]](), list[Path]()
     digest = searched.digest() if params.rounds.more else ""
     for number in range(params.rounds.more + 1):
         before, drawn = ndcg, dict[str, int]()
         if number:
             now, drawn = _next_triplets(tower, now, searched, params, number, folders[-1])
-        folders.append(folder := checkpoint_folder(tower, now, params, f"{number} {digest}"))
+        folders.append(folder := checkpoint_folder(tower, now, known, params, f"{number} {digest}"))
         if not _take_up(tower, folder):
             start = time.monotonic()
-            train(tower, now, params, folder, _RoundRun(run, number) if number else run)
+            train(tower, now, known, params, folder, _RoundRun(run, number) if number else run)
             seconds += time.monotonic() - start
             if number < params.rounds.more:
                 _keep(tower, folder)
@@ -104,6 +107,7 @@ def train_in_rounds(
 def checkpoint_folder(
     tower: nn.Module,
     triplets: Sequence[TextTriplet],
+    known: Known,
     params: "OnTriplets",
     of_round: str = "",
     code: Sequence[str] = _CODE,
@@ -121,7 +125,9 @@ def checkpoint_folder(
     for name, tensor in sorted(tower.state_dict().items()):
         key.update(name.encode() + tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
     for triplet in triplets:
-        key.update("\x1f".join(astuple(triplet)).encode())
+        key.update(repr(astuple(triplet)).encode())
+    for query in sorted({fold(triplet.query) for triplet in triplets}):
+        key.update(repr(sorted(known.get(query, ()))).encode())
     return cache_root() / "teach" / key.hexdigest()[:32]
 
 
@@ -180,10 +186,17 @@ def _next_triplets(
         raise UserError(f"{path}: {_SHARED}")
     rows = np.load(path)
     new = np.unique(rows[rows >= 0])
-    texts = dict(zip(new.tolist(), searched.texts(new), strict=True))
+    found = zip(searched.texts(new), searched.ids(new), strict=True)
+    documents = dict(zip(new.tolist(), found, strict=True))
     changed = [
-        replace(triplet, negative=texts[row]) if row >= 0 else triplet
+        replace(
+            triplet,
+            negative=negative,
+            negative_id=doc_id,
+            luck=(triplet.luck - math.ceil(params.epochs) * triplet.chance) % 1,  # turns go on
+        )
         for triplet, row in zip(triplets, rows.tolist(), strict=True)
+        for negative, doc_id in [documents.get(row, (triplet.negative, triplet.negative_id))]
     ]
     count = int((rows >= 0).sum())
     return changed, {"new_negatives": count, "kept_negatives": len(rows) - count}

@@ -1,9 +1,10 @@
 """Which mined triplets train the teacher, and as which texts."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +15,7 @@ from steps.core.judged import read_judged_sets
 from steps.core.tables import table_path
 from steps.core.texts import fold
 from steps.training.documents import texts_of
-from steps.training.triplets import check_ids, draw, refused_queries
+from steps.training.triplets import Turns, check_ids, draw, refused_queries
 
 
 @dataclass(frozen=True)
@@ -26,30 +27,56 @@ class TextTriplet:
     negative: str
     source: str
     positive_id: str
+    negative_id: str
     dataset: str  # of the query
+    chance: float = 1.0  # of its `Turns`, with `luck`
+    luck: float = 0.0
+
+
+def turns_of(triplets: Sequence[TextTriplet]) -> Turns:
+    """In which epochs each triplet trains."""
+    return Turns(np.array([each.chance for each in triplets]), np.array([each.luck for each in triplets]))
 
 
 @dataclass(frozen=True)
 class TripletChoice:
-    """The triplets to train on, and how many were left out for which reason."""
+    """The triplets that may train, by turns, and how many were left out for which reason."""
 
     chosen: list[TextTriplet]
     left_out: dict[str, int]
+
+    def facts(self, epochs: int) -> dict[str, Any]:
+        """What a training of so many epochs reports of them."""
+        turns = turns_of(self.chosen)
+        return {
+            "triplets": len(self.chosen),
+            "triplets_an_epoch": len(turns.rows(0)),
+            "triplets_used": turns.used(epochs),
+            "by_source": self.by_source,
+            "left_out": self.left_out,
+        }
 
     @property
     def by_source(self) -> dict[str, int]:
         """Chosen triplets a source."""
         return dict(sorted(Counter(triplet.source for triplet in self.chosen).items()))
 
-    def mostly_unused(self, limit: int) -> str | None:
-        """Why more than half of the usable triplets do not train, else None; `limit` as they were chosen by."""
-        usable = len(self.chosen) + self.left_out["not_drawn"]
-        if 2 * self.left_out["not_drawn"] <= usable:
+    def mostly_unused(self, limit: int, epochs: int) -> str | None:
+        """Why more than half of the usable triplets do not train in an epoch, else None; `limit` chose them."""
+        usable, turns = len(self.chosen) + self.left_out["not_drawn"], turns_of(self.chosen)
+        now = len(turns.rows(0))
+        if 2 * now >= usable:
             return None
-        numbers = f"{len(self.chosen):,} of {usable:,} usable triplets train"
-        if len(self.chosen) == limit:
-            return f"{numbers} (max_triplets); raise it where there is time for more, 0 takes all"
-        return f"{numbers} (each with a chance of its weight to the largest one); see source_weights and mine's weights"
+        if turns.every and len(self.chosen) == limit:
+            return (
+                f"{now:,} of {usable:,} usable triplets train (max_triplets); raise it where there is time for more, 0"
+                " takes all"
+            )
+        return (
+            f"{now:,} of {usable:,} usable triplets train in an epoch (each with a chance of its weight to the largest"
+            f" one), {turns.used(epochs):,} of them in all {epochs}; raise epochs, or see source_weights and mine's"
+            " weights"
+        )
 
     def too_few_texts(self, batch_size: int) -> str | None:
         """Why an epoch leaves triplets out, else None: it has as many steps as if every batch were full."""
@@ -70,7 +97,7 @@ def choose_triplets(
     ingest: Path,
     source_weights: Mapping[str, float],
 ) -> TripletChoice:
-    """Draw at most `limit` triplets (0 = all), each with a chance in proportion to its weight, and look up their texts.
+    """The triplets that may train, by weight, as `draw` has it, at most `limit` an epoch (0 = no limit), as texts.
 
     A triplet's weight is multiplied by that of its source, 1 where `source_weights` has none. Left out and counted: a
     source of weight 0, a query that is not of the train split or whose folded text is an evaluation query's, and a
@@ -101,7 +128,7 @@ def choose_triplets(
     left_out = {reason: int((why == number).sum()) for number, reason in enumerate(reasons)}
     usable = np.flatnonzero(why == -1)
     weights = triplets["weight"].to_numpy()[usable].astype(np.float64) * factor[usable]
-    drawn = usable[draw(weights, limit or len(usable), seed)]
+    drawn, turns = draw(weights, limit, seed)
     left_out["not_drawn"] = len(usable) - len(drawn)
     chosen = [
         TextTriplet(
@@ -110,9 +137,12 @@ def choose_triplets(
             documents[negative_ids[negative[row]]],
             sources[source[row]],
             positive_ids[positive[row]],
+            negative_ids[negative[row]],
             asked[query_ids[query[row]]][1],
+            chance,
+            luck,
         )
-        for row in drawn.tolist()
+        for row, chance, luck in zip(usable[drawn].tolist(), turns.chances.tolist(), turns.luck.tolist(), strict=True)
     ]
     return TripletChoice(chosen, left_out)
 
@@ -123,8 +153,18 @@ def _coded(column: pa.ChunkedArray) -> tuple[list[str], np.ndarray]:
     return distinct.to_pylist(), pc.index_in(column, value_set=distinct).to_numpy()
 
 
-def known_positives(triplets: pa.Table, queries: pa.Table, ingest: Path) -> dict[str, set[str]]:
-    """Ids of each query's positives by its folded text: those of all triplets, and what was clicked or judged."""
+def named_documents(triplets: Sequence[TextTriplet]) -> set[str]:
+    """Ids of the documents of triplets."""
+    return {doc_id for each in triplets for doc_id in (each.positive_id, each.negative_id)}
+
+
+def known_positives(
+    triplets: pa.Table, queries: pa.Table, ingest: Path, among: Collection[str] | None = None
+) -> dict[str, set[str]]:
+    """Ids of each query's positives by its folded text: those of all triplets, and what was clicked or judged.
+
+    `among`: the documents that are asked about, None = all.
+    """
     keys = dict(zip(queries["query_id"].to_pylist(), map(fold, queries["text"].to_pylist()), strict=True))
     known: dict[str, set[str]] = {}
     for query_id, doc_id in zip(triplets["query_id"].to_pylist(), triplets["positive_id"].to_pylist(), strict=True):
@@ -134,9 +174,11 @@ def known_positives(triplets: pa.Table, queries: pa.Table, ingest: Path) -> dict
     ):
         clicked = batch.filter(batch["clicked"])
         for query_id, doc_id in zip(clicked["query_id"].to_pylist(), clicked["doc_id"].to_pylist(), strict=True):
-            if query_id in keys:
+            if query_id in keys and (among is None or doc_id in among):
                 known.setdefault(keys[query_id], set()).add(doc_id)
     for judged in read_judged_sets(ingest, ["train"]):
         for query_id, grades in judged.qrels.items():
-            known.setdefault(keys[query_id], set()).update(doc_id for doc_id, grade in grades.items() if grade > 0)
+            known.setdefault(keys[query_id], set()).update(
+                doc_id for doc_id, grade in grades.items() if grade > 0 and (among is None or doc_id in among)
+            )
     return known

@@ -32,6 +32,8 @@ class RankedList:
     query: str
     positive: str
     negatives: tuple[str, ...]
+    chance: float = 1.0  # of its `Turns`, with `luck`: those of its most likely triplet
+    luck: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,7 @@ class ListChoice:
 
 
 def choose_lists(triplets: pa.Table, queries: pa.Table, ingest: Path, params: ListKnobs) -> ListChoice:
-    """Draw triplets, each with a chance in proportion to its weight, and gather the negatives of each positive.
+    """The triplets that may train, by weight as `draw` has it, and of these the negatives of each positive.
 
     A list has at most `negatives` of the triplets' negatives and `random_negatives` documents of its data set. Left out
     and counted: triplets of a query that may not train (`refused_queries`) or whose negative is a positive of the query
@@ -78,15 +80,16 @@ def choose_lists(triplets: pa.Table, queries: pa.Table, ingest: Path, params: Li
             left_out[reason] += 1
         else:
             usable.append(row)
-    drawn = [
-        usable[row]
-        for row in draw(np.array([row[-1] for row in usable]), params.max_triplets or len(usable), params.seed)
-    ]
+    places, turns = draw(np.array([row[-1] for row in usable]), params.max_triplets, params.seed)
+    drawn = [usable[row] for row in places]
     left_out["not_drawn"] = len(usable) - len(drawn)
 
     hard: dict[tuple[str, str], list[str]] = {}
-    for query_id, positive, negative, *_ in drawn:
+    turn: dict[tuple[str, str], tuple[float, float]] = {}
+    chances = zip(turns.chances.tolist(), turns.luck.tolist(), strict=True)
+    for (query_id, positive, negative, *_), own in zip(drawn, chances, strict=True):
         hard.setdefault((query_id, positive), []).append(negative)
+        turn[query_id, positive] = max(turn.get((query_id, positive), own), own)
     wanted = Counter(asked[query_id][1] for query_id, _ in hard)
     counts = {dataset: lists * params.random_negatives for dataset, lists in wanted.items()}
     easy = {dataset: iter(ids) for dataset, ids in random_documents(ingest, counts, params.seed).items()}
@@ -107,7 +110,7 @@ def choose_lists(triplets: pa.Table, queries: pa.Table, ingest: Path, params: Li
         left_out["negative_reads_like_positive"] += len(negatives) - len(apart)
         left_out["list_without_negative"] += not apart
         if apart:
-            chosen.append(RankedList(asked[query_id][0], texts[positive], apart))
+            chosen.append(RankedList(asked[query_id][0], texts[positive], apart, *turn[query_id, positive]))
     return ListChoice(chosen, dict(sorted(Counter(row[3] for row in drawn).items())), dict(left_out))
 
 

@@ -40,6 +40,7 @@ class _Stage(Generic[Section]):
     model: type[Section]
     body: Callable[[Section, Run], None]
     cell: str | None
+    shares: Callable[[Section], bool] = lambda _: True
 
     def main(self) -> None:
         """Run it in this process."""
@@ -47,10 +48,17 @@ class _Stage(Generic[Section]):
 
 
 def shared_stage_main(
-    stage: str, model: type[Section], body: Callable[[Section, Run], None], cell: str | None = None
+    stage: str,
+    model: type[Section],
+    body: Callable[[Section, Run], None],
+    cell: str | None = None,
+    shares: Callable[[Section], bool] = lambda _: True,
 ) -> None:
-    """`stage_main`, in as many processes as SLIMTOWER_PROCESSES and SLIMTOWER_HOSTS ask for."""
-    shared = _Stage(stage, model, body, cell)
+    """`stage_main`, in as many processes as SLIMTOWER_PROCESSES and SLIMTOWER_HOSTS ask for.
+
+    In one, on the first host, where `shares` says of the params that several cannot share the work.
+    """
+    shared = _Stage(stage, model, body, cell, shares)
     if "TORCHELASTIC_RUN_ID" in os.environ:
         _as_rank(shared)
     elif "--self-check" in sys.argv:
@@ -63,7 +71,7 @@ def _launch(stage: _Stage[Section]) -> None:
     """Start the ranks and wait for them, and end as the one that failed first did; one process needs no ranks."""
     try:
         processes, hosts = _number("SLIMTOWER_PROCESSES"), _number("SLIMTOWER_HOSTS")
-        code = _run_ranks(stage, processes, hosts) if processes * hosts > 1 else None
+        code = _shared(stage, processes, hosts) if processes * hosts > 1 else None
     except UserError:
         with recorded():
             raise
@@ -71,6 +79,15 @@ def _launch(stage: _Stage[Section]) -> None:
         stage.main()
         return
     _end_as(code)
+
+
+def _shared(stage: _Stage[Section], processes: int, hosts: int) -> int | None:
+    """The exit code of ranks; without any that of a host with nothing to do, None on the one that does it alone."""
+    if stage.shares(load_section(stage.name, stage.model)):
+        return _run_ranks(stage, processes, hosts)
+    first = hosts == 1 or _host_rank(hosts) == 0
+    print(f"{stage.name}: one process does this{'' if first else ', on host 0'}; no other is started", file=sys.stderr)
+    return None if first else 0
 
 
 def _end_as(code: int) -> NoReturn:
@@ -143,14 +160,19 @@ def _meeting_point(hosts: int) -> dict[str, Any]:
     host, _, port = endpoint.rpartition(":")
     if not host or not port.isdigit():
         raise UserError(f"SLIMTOWER_RDZV is {endpoint!r}; give host:port of host 0, the same on every host")
-    number = _number("SLIMTOWER_HOST_RANK", default="", least=0)
-    if number >= hosts:
-        raise UserError(f"SLIMTOWER_HOST_RANK is {number}; with SLIMTOWER_HOSTS={hosts} it is 0 to {hosts - 1}")
     return {
         "rdzv_backend": "static",
         "rdzv_endpoint": endpoint,
-        "rdzv_configs": {"rank": number, "timeout": MEET_S},
+        "rdzv_configs": {"rank": _host_rank(hosts), "timeout": MEET_S},
     }
+
+
+def _host_rank(hosts: int) -> int:
+    """This host's number among several."""
+    number = _number("SLIMTOWER_HOST_RANK", default="", least=0)
+    if number >= hosts:
+        raise UserError(f"SLIMTOWER_HOST_RANK is {number}; with SLIMTOWER_HOSTS={hosts} it is 0 to {hosts - 1}")
+    return number
 
 
 def explain(folder: Path, codes: Mapping[int, int]) -> int:
@@ -185,6 +207,8 @@ def _as_rank(stage: _Stage[Section]) -> None:
         from steps.training.distributed import joined
 
         try:
+            if not stage.shares(params):
+                raise UserError(f"{stage.name}: one process does this; start it without torchrun or accelerate")
             with joined():
                 stage.body(params, run)
         except Exception as error:

@@ -7,18 +7,29 @@ from stages import distill_params, run_distill
 from teach_fakes import EVERYTHING, PARAMS
 
 from steps.core.tracking import NullRun
+from steps.teach.kinds.dual_encoder import DualEncoder
 from steps.teach.run import run as teach
 from steps.training.distributed import joined
 
 STUDENTS = ("static", "2l", "ranked", "fresh", "layered", "joint")
 
 
+def teachers(world: Path) -> list[tuple[DualEncoder, Path, Path]]:
+    """Params of each teacher, the folder of its ingest and mine, and the one below which it is written."""
+    chosen = (
+        (PARAMS, world, world),
+        (EVERYTHING, world, world / "everything"),
+        (PARAMS, world / "clicked", world / "clicked"),
+    )
+    base = {"base": str(world / "model/tower")}
+    return [(given.model_copy(update=base), data, folder) for given, data, folder in chosen]
+
+
 def main(teacher_world: Path, student_world: Path) -> None:
-    """Write `teacher_world/two`, and below `everything`, and the students below `student_world`."""
+    """Write `teacher_world/two`, and below `everything` and `clicked`, and the students below `student_world`."""
     with joined():
-        for given, folder in ((PARAMS, teacher_world), (EVERYTHING, teacher_world / "everything")):
-            params = given.model_copy(update={"base": str(teacher_world / "model/tower")})
-            teach(teacher_world / "ingest", teacher_world / "mine", folder / "two", params, NullRun())
+        for given, data, folder in teachers(teacher_world):
+            teach(data / "ingest", data / "mine", folder / "two", given, NullRun())
         for student in STUDENTS:
             run_distill(student_world, student, distill_params())
 

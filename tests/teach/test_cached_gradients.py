@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
-from teach_fakes import EVERY_TERM, PARAMS, documents, queries, write_tower, write_world
+from teach_fakes import EVERY_TERM, PARAMS, documents, queries, write_clicks, write_tower, write_world
 from torch import Tensor
 
 from steps.core.errors import UserError
@@ -85,6 +85,7 @@ def test_a_smaller_micro_batch_trains_the_same_teacher(
 ) -> None:
     base = write_tower(tmp_path / "model")
     ingest, mine = write_world(tmp_path)
+    write_clicks(ingest)
     params = PARAMS.model_copy(update={"base": str(base), "dev_queries": 0, "epochs": 1.0, "loss": loss})
     teach(ingest, mine, tmp_path / "whole", params, NullRun())
     monkeypatch.setenv("SLIMTOWER_MICRO_BATCH", "3")

@@ -45,7 +45,15 @@ def world_triplets() -> list[TextTriplet]:
     texts = {row["doc_id"]: TITLED.text(row["title"], row["topic"], row["content"]) for row in documents()}
     asked = {row["query_id"]: row["text"] for row in queries()}
     return [
-        TextTriplet(asked[row["query_id"]], texts[row["positive_id"]], texts[row["negative_id"]], "judged", "", "d")
+        TextTriplet(
+            asked[row["query_id"]],
+            texts[row["positive_id"]],
+            texts[row["negative_id"]],
+            "judged",
+            row["positive_id"],
+            row["negative_id"],
+            "d",
+        )
         for row in triplets()
     ]
 
@@ -138,7 +146,7 @@ def test_training_lowers_the_loss_and_keeps_the_dtype(tmp_path: Path, dtype: tor
     given = params(write_llm(tmp_path / "llm", dtype), epochs=6.0, learning_rate=5e-3, gradient_checkpointing=True)
     tower, run = llm_tower(given.base, given.dim, given.seed), Recorder()
     before = {name: weight.clone() for name, weight in tower.named_parameters()}
-    train_llm_tower(tower, world_triplets(), given, tmp_path / "checkpoints", run)
+    train_llm_tower(tower, world_triplets(), {}, given, tmp_path / "checkpoints", run)
     assert np.mean([run.losses[step] for step in sorted(run.losses)[-5:]]) < run.losses[1] / 1.5
     assert {weight.dtype for weight in tower.parameters()} == {dtype}
     changed = {name for name, weight in tower.named_parameters() if not torch.equal(weight, before[name])}
@@ -156,7 +164,7 @@ def test_less_memory_trains_the_same_weights(
         if number and "micro_batch" in change:
             monkeypatch.setenv("SLIMTOWER_MICRO_BATCH", change["micro_batch"])
         tower = llm_tower(given.base, given.dim, given.seed)
-        train_llm_tower(tower, world_triplets(), given, tmp_path / str(number), NullRun())
+        train_llm_tower(tower, world_triplets(), {}, given, tmp_path / str(number), NullRun())
         found.append(tower.state_dict())
     for name, weight in found[0].items():
         torch.testing.assert_close(found[1][name], weight, rtol=0, atol=2e-4)
@@ -214,7 +222,7 @@ def test_low_rank_matrices_train_and_are_merged(tmp_path: Path, base: Path) -> N
     given = params(base, epochs=6.0, learning_rate=1e-2, lora=LORA, checkpoint_steps=3)
     tower, run = llm_tower(given.base, given.dim, given.seed), Recorder()
     before = {name: weight.clone() for name, weight in tower.named_parameters()}
-    train_llm_tower(tower, world_triplets(), given, tmp_path / "checkpoints", run)
+    train_llm_tower(tower, world_triplets(), {}, given, tmp_path / "checkpoints", run)
     after = dict(tower.named_parameters())
     assert after.keys() == before.keys() and all(weight.requires_grad for weight in after.values())
     changed = {name for name, weight in after.items() if not torch.equal(weight, before[name])}
@@ -225,7 +233,7 @@ def test_low_rank_matrices_train_and_are_merged(tmp_path: Path, base: Path) -> N
     kept = torch.load(checkpoint / "trained.pt", weights_only=True)
     assert all("lora_" in name or ".linear." in name for name in kept)
     again = llm_tower(given.base, given.dim, given.seed)
-    train_llm_tower(again, world_triplets(), given, tmp_path / "checkpoints", Recorder())
+    train_llm_tower(again, world_triplets(), {}, given, tmp_path / "checkpoints", Recorder())
     for name, weight in again.named_parameters():
         torch.testing.assert_close(weight, after[name], rtol=0, atol=1e-5)
 
@@ -237,11 +245,11 @@ def test_lora_without_peft_or_its_modules_is_an_error(
     with monkeypatch.context() as patch:
         patch.setitem(sys.modules, "peft", None)
         with pytest.raises(UserError, match=r"lora needs peft; run `pip install peft`, or set lora: null"):
-            train_llm_tower(tower, world_triplets(), params(base, lora=LORA), tmp_path, NullRun())
+            train_llm_tower(tower, world_triplets(), {}, params(base, lora=LORA), tmp_path, NullRun())
     pytest.importorskip("peft")
     with pytest.raises(UserError, match=r"lora: .*nowhere"):
         given = params(base, lora=LORA | {"target_modules": ["nowhere"]})
-        train_llm_tower(tower, world_triplets(), given, tmp_path, NullRun())
+        train_llm_tower(tower, world_triplets(), {}, given, tmp_path, NullRun())
 
 
 def test_documents_without_a_line_break_behind_their_title_are_an_error(tmp_path: Path, base: Path) -> None:

@@ -14,10 +14,14 @@ from steps.core.errors import UserError
 from steps.core.params import validated
 from steps.core.towers import load_tower
 from steps.teach.contrastive_loss import ContrastiveLoss
+from steps.teach.in_batch import InBatch
 from steps.teach.kinds.dual_encoder import DualEncoder
 from steps.teach.loss_params import LossParams
+from steps.teach.training_triplets import TextTriplet
 
 Vectors = list[np.ndarray]
+Relevant = frozenset[tuple[int, int]]
+"""Places of queries and of documents, positives before negatives, that do not count as each other's negatives."""
 
 
 @pytest.fixture(scope="module")
@@ -31,24 +35,41 @@ def vectors(seed: int, count: int = 6) -> Vectors:
     return [random.normal(size=(count, 16)) for _ in range(3)]
 
 
-def value(tower: SentenceTransformer, temperature: float, params: LossParams, parts: Vectors, kind: Any) -> float:
-    loss = ContrastiveLoss(tower, temperature, params)
-    return loss.compute_loss_from_embeddings([torch.tensor(part, dtype=kind) for part in parts], torch.empty(0)).item()
+def value(
+    tower: SentenceTransformer,
+    temperature: float,
+    params: LossParams,
+    parts: Vectors,
+    kind: Any,
+    in_batch: InBatch | None = None,
+) -> float:
+    loss = ContrastiveLoss(tower, temperature, params, in_batch)
+    numbers = torch.tensor(in_batch.numbers if in_batch else [])
+    return loss.compute_loss_from_embeddings([torch.tensor(part, dtype=kind) for part in parts], numbers).item()
 
 
 def cosine(one: np.ndarray, other: np.ndarray) -> float:
     return float(one @ other / np.linalg.norm(one) / np.linalg.norm(other))
 
 
-def of_dim(queries: np.ndarray, positives: np.ndarray, negatives: np.ndarray, t: float, params: LossParams) -> float:
-    """ScalingNote's Eq. 5, 6, 7, 9 and 12 of one dimension, with loops over cosines."""
+def of_dim(
+    queries: np.ndarray,
+    positives: np.ndarray,
+    negatives: np.ndarray,
+    t: float,
+    params: LossParams,
+    relevant: Relevant = frozenset(),
+) -> float:
+    """ScalingNote's Eq. 5, 6, 7, 9 and 12 of one dimension, with loops over cosines, but for relevant pairs."""
     mined = params.hard_negatives in ("softmax", "both")
     documents = [*positives, *negatives] if mined else list(positives)
     forward = backward = hard = 0.0
-    for query, positive, negative in zip(queries, positives, negatives, strict=True):
+    for row, (query, positive, negative) in enumerate(zip(queries, positives, negatives, strict=True)):
         own = np.exp(cosine(query, positive) / t)
-        forward -= np.log(own / sum(np.exp(cosine(query, document) / t) for document in documents))
-        backward -= np.log(own / sum(np.exp(cosine(other, positive) / t) for other in queries))
+        near = [document for at, document in enumerate(documents) if (row, at) not in relevant]
+        asking = [other for at, other in enumerate(queries) if (at, row) not in relevant]
+        forward -= np.log(own / sum(np.exp(cosine(query, document) / t) for document in near))
+        backward -= np.log(own / sum(np.exp(cosine(other, positive) / t) for other in asking))
         hard += max(0.0, params.margin - cosine(query, positive) + cosine(query, negative))
     total = (forward + backward) / 2 if params.both_directions else forward
     if params.hard_negatives in ("margin", "both"):
@@ -56,9 +77,10 @@ def of_dim(queries: np.ndarray, positives: np.ndarray, negatives: np.ndarray, t:
     return total / len(queries)
 
 
-def reference(parts: Vectors, t: float, params: LossParams) -> float:
+def reference(parts: Vectors, t: float, params: LossParams, relevant: Relevant = frozenset()) -> float:
     """Its sum over the whole vectors and the first dimensions (Eq. 7 and 10)."""
-    return sum(of_dim(*(part[:, :dim] for part in parts), t, params) for dim in (16, *params.dims))  # type: ignore[misc]
+    dims = (16, *params.dims)
+    return sum(of_dim(*(part[:, :dim] for part in parts), t, params, relevant) for dim in dims)  # type: ignore[misc]
 
 
 FORMS = [
@@ -81,6 +103,38 @@ def test_loss_is_its_formula(tower: SentenceTransformer, form: dict[str, Any], t
     expected = reference(parts, temperature, params)
     assert value(tower, temperature, params, parts, torch.float64) == pytest.approx(expected, rel=1e-12)
     assert value(tower, temperature, params, parts, torch.float32) == pytest.approx(expected, rel=1e-5)
+
+
+BATCH = [
+    TextTriplet("Add records?", "a", "f", "judged", "d/a", "d/f", "d"),
+    TextTriplet("tally", "b", "g", "judged", "d/b", "d/g", "d"),
+    TextTriplet("add records", "c", "h", "judged", "d/c", "d/h", "d"),  # the first query once more
+    TextTriplet("sketch", "d", "B!", "judged", "d/d", "d/copy", "d"),  # a copy of the second's positive
+    TextTriplet("pick", "e", "i", "judged", "d/e", "d/i", "d"),
+    TextTriplet("resize", "j", "k", "judged", "d/j", "d/k", "d"),
+]
+KNOWN = {"add records": {"d/a", "d/c", "d/g", "d/elsewhere"}, "pick": {"d/e", "d/j"}, "tally": {"d/b"}}
+RELEVANT = frozenset({(0, 2), (2, 0), (0, 7), (2, 7), (4, 5), (1, 9)})
+
+
+def test_what_is_relevant_to_another_row_s_query_is_found() -> None:
+    for rows in (range(6), [4, 5], [3, 1, 0], [2]):
+        in_batch = InBatch(BATCH, KNOWN)
+        found = in_batch.relevant(torch.tensor([in_batch.numbers[row] for row in rows]))
+        places = [*rows, *(6 + row for row in rows)]
+        assert found.tolist() == [[(row, place) in RELEVANT for place in places] for row in rows]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_what_is_known_to_be_relevant_is_no_negative(tower: SentenceTransformer, form: dict[str, Any]) -> None:
+    params, parts, in_batch = PARAMS.loss.model_copy(update=form), vectors(6), InBatch(BATCH, KNOWN)
+    expected = reference(parts, 0.3, params, RELEVANT)
+    assert value(tower, 0.3, params, parts, torch.float64, in_batch) == pytest.approx(expected, rel=1e-12)
+    assert expected < reference(parts, 0.3, params)
+    loss = ContrastiveLoss(tower, 0.3, params, in_batch)
+    leaves = [torch.tensor(part, requires_grad=True) for part in parts]
+    numbers = torch.tensor(in_batch.numbers)
+    assert torch.autograd.gradcheck(lambda *given: loss.compute_loss_from_embeddings(list(given), numbers), leaves)
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -25,7 +25,7 @@ from steps.teach.training_triplets import TextTriplet
 
 TEXTS = [f"document {row}" for row in range(12)]
 PLANTED, DOUBTFUL = 7, 3
-TRIPLETS = [TextTriplet(f"query {place}", "the positive", "old", "judged", "p", "d") for place in range(40)]
+TRIPLETS = [TextTriplet(f"query {place}", "the positive", "old", "judged", "p", "n", "d") for place in range(40)]
 FITS = [np.array([2, DOUBTFUL, PLANTED, 9]) for _ in TRIPLETS]
 
 

@@ -18,6 +18,7 @@ import steps.teach.contrastive_training as contrastive_training
 import steps.teach.dual_encoder as dual_encoder
 import steps.teach.hard_negatives as hard_negatives
 import steps.teach.rounds as rounds
+from steps.core.document_texts import DocumentTemplate
 from steps.core.errors import UserError
 from steps.core.files import read_json
 from steps.core.fingerprints import fingerprint
@@ -219,10 +220,14 @@ def test_a_round_trains_on_over_new_negatives_and_says_so(
     run = Recorder()
     report = read_json(train(tmp_path, params(base, 2), "teach", run) / "report.json")
     first, second, third = trained
+    own = {row["doc_id"]: DocumentTemplate().text(row["title"], row["topic"], row["content"]) for row in documents()}
     for old, new in ((first, second), (second, third)):
         changed = sum(one.negative != other.negative for one, other in zip(old, new, strict=True))
         assert changed > len(old) / 2
-        assert [replace(one, negative="") for one in old] == [replace(one, negative="") for one in new]
+        assert [replace(one, negative="", negative_id="") for one in old] == [
+            replace(one, negative="", negative_id="") for one in new
+        ]
+        assert all(own[one.negative_id] == one.negative for one in new)
         assert all(fold(one.negative) != fold(one.positive) for one in new)
     assert torch.equal(states[1], states[2]) and torch.equal(states[3], states[4])  # each from the one before
     saved = load_tower(tmp_path / "teach/tower").state_dict()[WORDS]
@@ -346,25 +351,26 @@ def test_what_a_round_continues_from_follows_from_what_it_searches(
     weights = load_file(ranker / "model.safetensors")
     save_file({name: weight + 1 for name, weight in weights.items()}, ranker / "model.safetensors")
     assert checked.digest() != of_ranker
-    tower, chosen = load_tower(base), [TextTriplet("q", "p", "n", "judged", "x", "d")]
+    tower, chosen = load_tower(base), [TextTriplet("q", "p", "n", "judged", "x", "y", "d")]
     folders = {
-        rounds.checkpoint_folder(tower, chosen, params(base, 1), "0 a"),
-        rounds.checkpoint_folder(tower, chosen, params(base, 1), "1 a"),
-        rounds.checkpoint_folder(tower, chosen, params(base, 1), "0 b"),
-        rounds.checkpoint_folder(tower, [replace(chosen[0], negative="m")], params(base, 1), "0 a"),
-        rounds.checkpoint_folder(tower, chosen, params(base, 2), "0 a"),
+        rounds.checkpoint_folder(tower, chosen, {}, params(base, 1), "0 a"),
+        rounds.checkpoint_folder(tower, chosen, {}, params(base, 1), "1 a"),
+        rounds.checkpoint_folder(tower, chosen, {}, params(base, 1), "0 b"),
+        rounds.checkpoint_folder(tower, [replace(chosen[0], negative="m")], {}, params(base, 1), "0 a"),
+        rounds.checkpoint_folder(tower, chosen, {}, params(base, 2), "0 a"),
         rounds.checkpoint_folder(
-            tower, chosen, params(base, 1, loss=PARAMS.loss.model_copy(update={"dims": [4]})), "0 a"
+            tower, chosen, {}, params(base, 1, loss=PARAMS.loss.model_copy(update={"dims": [4]})), "0 a"
         ),
     }
     for change in ({"ranker": "cross"}, {"ranker_margin": 0.1}):
         rule = params(base, 1).rounds.model_copy(update=change)
-        folders.add(rounds.checkpoint_folder(tower, chosen, params(base, 1, rounds=rule), "0 a"))
+        folders.add(rounds.checkpoint_folder(tower, chosen, {}, params(base, 1, rounds=rule), "0 a"))
     monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
-    folders.add(rounds.checkpoint_folder(tower, chosen, params(base, 1), "0 a"))
+    folders.add(rounds.checkpoint_folder(tower, chosen, {}, params(base, 1), "0 a"))
     tower.register_parameter("scale", nn.Parameter(torch.tensor(2.0)))  # a weight without dimensions
-    folders.add(rounds.checkpoint_folder(tower, chosen, params(base, 1), "0 a"))
-    assert len(folders) == 10
+    folders.add(rounds.checkpoint_folder(tower, chosen, {}, params(base, 1), "0 a"))
+    folders.add(rounds.checkpoint_folder(tower, chosen, {"q": {"z"}}, params(base, 1), "0 a"))
+    assert len(folders) == 11
 
 
 @pytest.mark.parametrize(

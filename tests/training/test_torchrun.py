@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,9 +12,17 @@ import pytest
 from steps.core.errors import OutOfMemory, TransientError, UserError
 from steps.core.exit_file import VARIABLE, read_exit
 from steps.core.files import write_json
+from steps.core.params import load_section
+from steps.core.tracking import NullRun
+from steps.teach.kinds.base import Teacher
+from steps.teach.kinds.cross_encoder import CrossEncoder
+from steps.teach.kinds.dual_encoder import DualEncoder
+from steps.teach.kinds.endpoint import Endpoint
+from steps.teach.kinds.late_interaction import LateInteraction
+from steps.teach.kinds.llm_dual_encoder import LlmDualEncoder
 from steps.teach.params import TeachParams
 from steps.training import torchrun
-from steps.training.torchrun import _end_as, _launch, _meeting_point, _number, _Stage, explain
+from steps.training.torchrun import _end_as, _launch, _meeting_point, _number, _Stage, explain, shared_stage_main
 
 ROOT = Path(__file__).parents[2]
 
@@ -105,6 +114,53 @@ def test_a_number_of_processes_is_a_number(monkeypatch: pytest.MonkeyPatch) -> N
         monkeypatch.setenv("SLIMTOWER_PROCESSES", given)
         with pytest.raises(UserError, match=f"SLIMTOWER_PROCESSES is '{given}'; give a whole number from 1"):
             _number("SLIMTOWER_PROCESSES")
+
+
+def alone(monkeypatch: pytest.MonkeyPatch, settings: dict[str, str]) -> list[str]:
+    """What a stage does that several processes cannot share."""
+    done: list[str] = []
+    monkeypatch.setattr(torchrun, "stage_main", lambda stage, model, body, cell: done.append("stage"))
+    monkeypatch.setattr(torchrun, "_run_ranks", lambda *given: done.append("ranks"))
+    for name, value in settings.items():
+        monkeypatch.setenv(name, value)
+    shared_stage_main("teach", TeachParams, lambda params, run: None, "x", lambda params: False)
+    return done
+
+
+def test_what_cannot_be_shared_runs_in_one_process(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert alone(monkeypatch, {"SLIMTOWER_PROCESSES": "2"}) == ["stage"]
+    assert capsys.readouterr().err == "teach: one process does this; no other is started\n"
+    assert alone(monkeypatch, {"SLIMTOWER_HOSTS": "2", "SLIMTOWER_HOST_RANK": "0"}) == ["stage"]
+    with pytest.raises(SystemExit) as ended:
+        alone(monkeypatch, {"SLIMTOWER_HOST_RANK": "1"})
+    assert ended.value.code == 0 and "on host 0; no other is started" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("rank", ["0", "1"])
+def test_what_cannot_be_shared_does_nothing_under_a_torchrun_of_the_user(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], rank: str
+) -> None:
+    def now(stage: str, model: type[TeachParams], body: Callable[..., None], cell: str) -> None:
+        body(load_section(stage, model), NullRun())
+
+    for name, value in (("TORCHELASTIC_RUN_ID", "x"), ("RANK", rank), ("WORLD_SIZE", "2")):
+        monkeypatch.setenv(name, value)
+    for name in ("_end_with_launcher", "_leave_reason"):
+        monkeypatch.setattr(torchrun, name, lambda *given: None)
+    monkeypatch.setattr(torchrun, "guarded", lambda main: main())
+    monkeypatch.setattr(torchrun, "stage_main", now)
+    with pytest.raises(UserError, match="teach: one process does this; start it without torchrun or accelerate"):
+        shared_stage_main("teach", TeachParams, lambda params, run: None, "x", lambda params: False)
+
+
+@pytest.mark.parametrize(
+    ("kind", "shared"),
+    [(DualEncoder, True), (LlmDualEncoder, True), (CrossEncoder, False), (LateInteraction, False), (Endpoint, False)],
+)
+def test_only_what_sums_gradients_over_processes_is_shared(kind: type[Teacher], shared: bool) -> None:
+    assert kind.trains_in_processes == shared
 
 
 @pytest.mark.slow

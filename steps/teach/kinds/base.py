@@ -16,6 +16,8 @@ class Teacher(Strict, ABC):
 
     makes_index: ClassVar[bool] = True  # whether it gives a text one vector, so that its documents can be an index
 
+    trains_in_processes: ClassVar[bool] = False  # whether several train it together; of these rank 0 alone may write
+
     kind: str
     """What the teacher is."""
 
