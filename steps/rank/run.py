@@ -15,7 +15,7 @@ from steps.core.tracking import Run
 from steps.rank.candidates import searchers
 from steps.rank.params import CrossEncoderParams
 from steps.rank.quality import measure
-from steps.rank.relevance import Scored, relevance_tables, training_queries
+from steps.rank.relevance import Scored, drawn_queries, relevance_tables, training_queries
 from steps.retrieval.rankers import has_random_head, load_ranker
 from steps.training.ranked_lists import choose_lists
 from steps.training.ranker import check_length, checkpoint_folder, train_ranker, training_facts
@@ -33,11 +33,18 @@ def run(
     """
     names = searchers(candidates)
     queries = read_table(ingest, "queries")
-    asked = training_queries(queries, candidates, params)
+    asked = training_queries(queries, candidates)
     if not asked:
         raise UserError(
             f"{candidates}: no training query has candidates, so the ranker has nothing to score; set"
             " candidates.queries: all, or rank.rankers: []"
+        )
+    chosen = drawn_queries(asked, params)
+    if len(asked) > 2 * len(chosen):
+        print(
+            f"rank: scores the candidates of {len(chosen):,} of {len(asked):,} training queries (max_queries); raise it"
+            " where there is time for more, 0 takes all",
+            file=sys.stderr,
         )
     base = resolve_base(params.base)
     ranker = load_ranker(base, params.max_length, params.seed)
@@ -51,6 +58,8 @@ def run(
                 f"{mine / 'triplets.parquet'}: no usable triplet (left out: {choice.left_out}); give click logs or"
                 " judgements to ingest, or do without a ranker: set rank.rankers: []"
             )
+        if told := choice.mostly_unused(params.max_triplets):
+            print(f"rank: {told}", file=sys.stderr)
         facts |= training_facts(choice, params)
         knobs = params.model_dump(exclude={"dev_queries", "max_queries", "depth", "checkpoint_steps"})
         checkpoints = checkpoint_folder(ranker, choice, knobs)
@@ -69,7 +78,7 @@ def run(
         facts["quality"] = measure(ranker, ingest, candidates, params)
         tell(facts["quality"], run)
         scored = Scored()
-        stream_table(staging, "relevance", relevance_tables(ranker, asked, ingest, candidates, params, scored))
+        stream_table(staging, "relevance", relevance_tables(ranker, chosen, ingest, candidates, params, scored))
         write_json(model / "report.json", facts)
         write_json(staging / "report.json", facts | {"searchers": names, "scored": scored.report()})
     run.metrics({"scored_queries": scored.queries, "scores": scored.scores})

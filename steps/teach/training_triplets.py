@@ -14,7 +14,7 @@ from steps.core.judged import read_judged_sets
 from steps.core.tables import table_path
 from steps.core.texts import fold
 from steps.training.documents import texts_of
-from steps.training.triplets import check_ids, draw, refused_queries
+from steps.training.triplets import check_ids, draw, mostly_unused, refused_queries
 
 
 @dataclass(frozen=True)
@@ -43,13 +43,7 @@ class TripletChoice:
 
     def mostly_unused(self, limit: int) -> str | None:
         """Why more than half of the usable triplets do not train, else None; `limit` as they were chosen by."""
-        usable = len(self.chosen) + self.left_out["not_drawn"]
-        if 2 * self.left_out["not_drawn"] <= usable:
-            return None
-        numbers = f"{len(self.chosen):,} of {usable:,} usable triplets train"
-        if len(self.chosen) == limit:
-            return f"{numbers} (max_triplets); raise it where there is time for more, 0 takes all"
-        return f"{numbers} (each with a chance of its weight to the largest one); see source_weights and mine's weights"
+        return mostly_unused(len(self.chosen), self.left_out["not_drawn"], limit)
 
     def too_few_texts(self, batch_size: int) -> str | None:
         """Why an epoch leaves triplets out, else None: it has as many steps as if every batch were full."""

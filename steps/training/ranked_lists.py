@@ -13,7 +13,7 @@ import pyarrow as pa
 from steps.core.judged import read_judged_sets
 from steps.core.texts import fold
 from steps.training.documents import random_documents, texts_of
-from steps.training.triplets import check_ids, draw, refused_queries
+from steps.training.triplets import check_ids, draw, mostly_unused, refused_queries
 
 
 class ListKnobs(Protocol):
@@ -46,6 +46,10 @@ class ListChoice:
     def negatives_per_positive(self) -> float:
         """Negatives of all lists per positive; nan without lists."""
         return sum(len(each.negatives) for each in self.chosen) / len(self.chosen) if self.chosen else math.nan
+
+    def mostly_unused(self, limit: int) -> str | None:
+        """Why more than half of the usable triplets do not train, else None; `limit` as they were drawn by."""
+        return mostly_unused(sum(self.by_source.values()), self.left_out["not_drawn"], limit)
 
 
 def choose_lists(triplets: pa.Table, queries: pa.Table, ingest: Path, params: ListKnobs) -> ListChoice:

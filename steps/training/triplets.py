@@ -30,6 +30,17 @@ def refused_queries(queries: pa.Table) -> dict[str, str]:
     return refused
 
 
+def mostly_unused(drawn: int, not_drawn: int, limit: int) -> str | None:
+    """Why more than half of the usable triplets do not train, else None; `limit` as they were drawn by."""
+    usable = drawn + not_drawn
+    if 2 * not_drawn <= usable:
+        return None
+    numbers = f"{drawn:,} of {usable:,} usable triplets train"
+    if drawn == limit:
+        return f"{numbers} (max_triplets); raise it where there is time for more, 0 takes all"
+    return f"{numbers} (each with a chance of its weight to the largest one); see mine's weights and source_weights"
+
+
 def draw(weights: np.ndarray, limit: int, seed: int) -> np.ndarray:
     """Ascending positions of at most `limit` items, each kept with a chance in proportion to its weight `(n,)`.
 

@@ -100,6 +100,19 @@ def test_what_is_written_is_the_rankers_and_holds_no_evaluation_query(
     assert scored["max"] == pytest.approx(float(expected.max()), abs=1e-5)
 
 
+def test_limits_that_leave_most_of_the_data_unused_are_told_with_numbers(
+    tmp_path: Path, base: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_rank_world(tmp_path)
+    run_rank(tmp_path, base, max_triplets=0, max_queries=0)
+    assert "max_triplets" not in (told := capsys.readouterr().err) and "max_queries" not in told
+    run_rank(tmp_path, base, max_triplets=6, max_queries=7)
+    told = capsys.readouterr().err
+    train = sum(row["split"] == "train" for row in queries())
+    assert f"rank: 6 of {len(triplets())} usable triplets train (max_triplets); raise it" in told
+    assert f"rank: scores the candidates of 7 of {train} training queries (max_queries); raise it" in told
+
+
 def test_scores_of_pieces_are_those_of_the_whole_and_limits_hold(
     tmp_path: Path, base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

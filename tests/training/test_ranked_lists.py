@@ -103,6 +103,15 @@ def test_triplets_are_drawn_by_weight_up_to_a_limit(tmp_path: Path) -> None:
     assert choice.by_source == {"click_one_hop": 5}
 
 
+def test_a_limit_that_leaves_most_triplets_unused_is_told_with_numbers(tmp_path: Path) -> None:
+    mined = triplets()
+    half = len(mined) // 2
+    assert choose(tmp_path, mined, max_triplets=half + 1).mostly_unused(half + 1) is None
+    assert choose(tmp_path, mined, max_triplets=0).mostly_unused(0) is None
+    said = choose(tmp_path, mined, max_triplets=5).mostly_unused(5)
+    assert said is not None and said.startswith(f"5 of {len(mined)} usable triplets train (max_triplets); raise it")
+
+
 @pytest.mark.parametrize("column", ["query_id", "positive_id", "negative_id"])
 def test_an_unknown_id_is_named_with_its_fix(tmp_path: Path, column: str) -> None:
     mined = triplets()
