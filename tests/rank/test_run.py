@@ -54,9 +54,12 @@ def test_a_trained_ranker_beats_the_order_of_bm25(
     assert sorted(run.losses) == list(range(1, len(run.losses) + 1))
     quality = read_json(output / "report.json")["quality"]
     assert quality["ndcg_reranked"] > quality["ndcg_candidates"] and quality["p_value"] < 0.05
-    assert quality["auc"]["mean"] > 0.95 and quality["auc"]["against_judged"] == 5
+    area = quality["auc"]
+    assert area["mean"] > 0.95 and area["against_judged"] == 5
+    assert (run.last["auc"], run.last["auc_bm25"], run.last["auc_base"]) == (area["mean"], area["bm25"], area["base"])
     told = capsys.readouterr().err
     assert "rank: nDCG@10 on 5 dev queries: BM25 0." in told and "the ranker beats BM25" in told
+    assert f"AUC {area['mean']:.4f} (BM25 {area['bm25']:.4f}, the base's embeddings {area['base']:.4f})" in told
     assert "WARNING" not in told
     assert not list(own_cache.rglob("checkpoint-*"))  # removed after success
 
@@ -178,6 +181,8 @@ def test_a_cross_encoder_scores_untrained_and_an_encoder_does_not(tmp_path: Path
     run_rank(tmp_path, tmp_path / "ready", epochs=0.0)
     expected, found = load_file(tmp_path / "ready" / "model.safetensors"), weights(tmp_path / "cross-teach")
     assert all(torch.equal(tensor, found[name]) for name, tensor in expected.items())
+    area = read_json(tmp_path / "cross" / "report.json")["quality"]["auc"]
+    assert area["base"] is None and area["bm25"] is not None  # it embeds nothing
 
 
 def test_a_head_is_drawn_by_the_seed(base: Path) -> None:
