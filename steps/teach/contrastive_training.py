@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader
 from steps.core.towers import route
 from steps.teach.cached_gradients import backward
 from steps.teach.contrastive_loss import ContrastiveLoss
-from steps.teach.training_triplets import TextTriplet
+from steps.teach.training_triplets import TextTriplet, turns_of
 from steps.training.distributed import micro_batch, world
 from steps.training.library_trainer import (
     LossLog,
@@ -61,6 +61,7 @@ def train_tower(
             loss=loss_class(trained, params.temperature, params.loss),
             callbacks=[LossLog(run, "teacher", "teach.teacher", "raise temperature or set precision: fp32")],
         )
+        trainer.turns = turns_of(triplets)
         trainer.check_sharding()
         trainer.quieten()
         set_dropout(trained, params.dropout)

@@ -1,5 +1,6 @@
 """A dual encoder: from triplets to the teacher, and the proof that training it was worth it."""
 
+import math
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -81,7 +82,7 @@ def teach_tower(
     if epochs > 0:
         triplets = read_table(mine, "triplets")
         choice = usable_triplets(triplets, queries, ingest, mine, params)
-        report |= {"triplets": len(choice.chosen), "by_source": choice.by_source, "left_out": choice.left_out}
+        report |= choice.facts(math.ceil(epochs) * (1 + params.rounds.more))
         judged = read_judged_sets(ingest, ["dev"])
         tasks = dev_tasks(judged, ingest, params.dev_queries, params.dev_documents, params.seed)
 
@@ -133,7 +134,8 @@ def usable_triplets(
             " ingest and mine, a weight above 0 to their source (source_weights), or set the teacher's epochs: 0.0"
             " for a zero-shot one"
         )
-    for told in filter(None, (choice.mostly_unused(params.max_triplets), choice.too_few_texts(params.batch_size))):
+    unused = choice.mostly_unused(params.max_triplets, math.ceil(params.epochs))
+    for told in filter(None, (unused, choice.too_few_texts(params.batch_size))):
         if rank() == 0:
             print(f"teach: {told}", file=sys.stderr)
     return choice

@@ -1,6 +1,7 @@
 """A late interaction model (ColBERT): from triplets to the teacher, and the proof that training it was worth it."""
 
 import json
+import math
 import shutil
 import time
 from pathlib import Path
@@ -52,7 +53,7 @@ def teach_late_interaction(ingest: Path, mine: Path, output: Path, params: "Late
         report |= {"epochs": 0.0, "note": f"zero-shot: {keeps_base(params)}"}
     elif params.epochs > 0:
         choice = usable_triplets(read_table(mine, "triplets"), read_table(ingest, "queries"), ingest, mine, params)
-        report |= {"triplets": len(choice.chosen), "by_source": choice.by_source, "left_out": choice.left_out}
+        report |= choice.facts(math.ceil(params.epochs))
         judged = read_judged_sets(ingest, ["dev"])
         tasks = dev_tasks(judged, ingest, params.dev_queries, params.dev_documents, params.seed)
         before = _ndcg(model, tasks, params, "base on dev")

@@ -18,7 +18,7 @@ from sentence_transformers.multi_vector_encoder.losses import (
 from sentence_transformers.multi_vector_encoder.scoring import colbert_scores
 from torch import Tensor, nn
 
-from steps.teach.training_triplets import TextTriplet
+from steps.teach.training_triplets import TextTriplet, turns_of
 from steps.training.distributed import micro_batch
 from steps.training.library_trainer import (
     LossLog,
@@ -62,6 +62,7 @@ def train_late_interaction(
         loss=objective(model, params.temperature),
         callbacks=[LossLog(run, "teacher", "teach.teacher", "raise temperature or set precision: fp32")],
     )
+    trainer.turns = turns_of(triplets)
     trainer.quieten()
     set_dropout(model, params.dropout)
     with fast_attention(model, params.precision, params.max_document_length):

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 import shutil
 import sys
 import time
@@ -121,7 +122,7 @@ def checkpoint_folder(
     for name, tensor in sorted(tower.state_dict().items()):
         key.update(name.encode() + tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
     for triplet in triplets:
-        key.update("\x1f".join(astuple(triplet)).encode())
+        key.update(repr(astuple(triplet)).encode())
     return cache_root() / "teach" / key.hexdigest()[:32]
 
 
@@ -182,7 +183,11 @@ def _next_triplets(
     new = np.unique(rows[rows >= 0])
     texts = dict(zip(new.tolist(), searched.texts(new), strict=True))
     changed = [
-        replace(triplet, negative=texts[row]) if row >= 0 else triplet
+        replace(
+            triplet,
+            negative=texts[row] if row >= 0 else triplet.negative,
+            luck=(triplet.luck - math.ceil(params.epochs) * triplet.chance) % 1,  # turns go on
+        )
         for triplet, row in zip(triplets, rows.tolist(), strict=True)
     ]
     count = int((rows >= 0).sum())

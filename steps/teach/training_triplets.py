@@ -1,9 +1,10 @@
 """Which mined triplets train the teacher, and as which texts."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +15,7 @@ from steps.core.judged import read_judged_sets
 from steps.core.tables import table_path
 from steps.core.texts import fold
 from steps.training.documents import texts_of
-from steps.training.triplets import check_ids, draw, mostly_unused, refused_queries
+from steps.training.triplets import Turns, check_ids, draw, refused_queries
 
 
 @dataclass(frozen=True)
@@ -27,23 +28,54 @@ class TextTriplet:
     source: str
     positive_id: str
     dataset: str  # of the query
+    chance: float = 1.0  # of its `Turns`, with `luck`
+    luck: float = 0.0
+
+
+def turns_of(triplets: Sequence[TextTriplet]) -> Turns:
+    """In which epochs each triplet trains."""
+    return Turns(np.array([each.chance for each in triplets]), np.array([each.luck for each in triplets]))
 
 
 @dataclass(frozen=True)
 class TripletChoice:
-    """The triplets to train on, and how many were left out for which reason."""
+    """The triplets that may train, by turns, and how many were left out for which reason."""
 
     chosen: list[TextTriplet]
     left_out: dict[str, int]
+
+    def facts(self, epochs: int) -> dict[str, Any]:
+        """What a training of so many epochs reports of them."""
+        turns = turns_of(self.chosen)
+        return {
+            "triplets": len(self.chosen),
+            "triplets_an_epoch": len(turns.rows(0)),
+            "triplets_used": turns.used(epochs),
+            "by_source": self.by_source,
+            "left_out": self.left_out,
+        }
 
     @property
     def by_source(self) -> dict[str, int]:
         """Chosen triplets a source."""
         return dict(sorted(Counter(triplet.source for triplet in self.chosen).items()))
 
-    def mostly_unused(self, limit: int) -> str | None:
-        """Why more than half of the usable triplets do not train, else None; `limit` as they were chosen by."""
-        return mostly_unused(len(self.chosen), self.left_out["not_drawn"], limit)
+    def mostly_unused(self, limit: int, epochs: int) -> str | None:
+        """Why more than half of the usable triplets do not train in an epoch, else None; `limit` chose them."""
+        usable, turns = len(self.chosen) + self.left_out["not_drawn"], turns_of(self.chosen)
+        now = len(turns.rows(0))
+        if 2 * now >= usable:
+            return None
+        if turns.every and len(self.chosen) == limit:
+            return (
+                f"{now:,} of {usable:,} usable triplets train (max_triplets); raise it where there is time for more, 0"
+                " takes all"
+            )
+        return (
+            f"{now:,} of {usable:,} usable triplets train in an epoch (each with a chance of its weight to the largest"
+            f" one), {turns.used(epochs):,} of them in all {epochs}; raise epochs, or see source_weights and mine's"
+            " weights"
+        )
 
     def too_few_texts(self, batch_size: int) -> str | None:
         """Why an epoch leaves triplets out, else None: it has as many steps as if every batch were full."""
@@ -64,7 +96,7 @@ def choose_triplets(
     ingest: Path,
     source_weights: Mapping[str, float],
 ) -> TripletChoice:
-    """Draw at most `limit` triplets (0 = all), each with a chance in proportion to its weight, and look up their texts.
+    """The triplets that may train, by weight, as `draw` has it, at most `limit` an epoch (0 = no limit), as texts.
 
     A triplet's weight is multiplied by that of its source, 1 where `source_weights` has none. Left out and counted: a
     source of weight 0, a query that is not of the train split or whose folded text is an evaluation query's, and a
@@ -95,7 +127,7 @@ def choose_triplets(
     left_out = {reason: int((why == number).sum()) for number, reason in enumerate(reasons)}
     usable = np.flatnonzero(why == -1)
     weights = triplets["weight"].to_numpy()[usable].astype(np.float64) * factor[usable]
-    drawn = usable[draw(weights, limit or len(usable), seed)]
+    drawn, turns = draw(weights, limit, seed)
     left_out["not_drawn"] = len(usable) - len(drawn)
     chosen = [
         TextTriplet(
@@ -105,8 +137,10 @@ def choose_triplets(
             sources[source[row]],
             positive_ids[positive[row]],
             asked[query_ids[query[row]]][1],
+            chance,
+            luck,
         )
-        for row in drawn.tolist()
+        for row, chance, luck in zip(usable[drawn].tolist(), turns.chances.tolist(), turns.luck.tolist(), strict=True)
     ]
     return TripletChoice(chosen, left_out)
 

@@ -2,15 +2,18 @@
 
 import math
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
+from datasets import Dataset
 from sentence_transformers.base.modules.transformer import Transformer
+from sentence_transformers.base.sampler import DefaultBatchSampler
 from sentence_transformers.base.trainer import BaseTrainer
 from torch import nn
+from torch.utils.data import BatchSampler
 from transformers import PrinterCallback, TrainerCallback, TrainingArguments
 
 from steps.core.errors import UserError
@@ -18,6 +21,7 @@ from steps.core.precision import Precision, resolve_precision
 from steps.core.progress import progress
 from steps.core.towers import trains_with_plain_attention
 from steps.training.distributed import agreed_step, rank
+from steps.training.triplets import Turns
 
 if TYPE_CHECKING:  # how runs are tracked changes no weight: checkpoints outlive it
     from steps.core.tracking import Run
@@ -65,7 +69,19 @@ def use_one_gpu(arguments: TrainingArguments) -> None:
 
 
 class WholeCheckpoints(BaseTrainer):
-    """A trainer whose checkpoints appear whole; to be named before the library's in a class of both."""
+    """A trainer whose checkpoints appear whole; to be named before the library's in a class of both.
+
+    With `turns`, those of the rows of its data, an epoch sees the rows whose turn it is.
+    """
+
+    turns: Turns | None = None
+
+    def get_batch_sampler(self, dataset: Dataset, *_: Any, **named: Any) -> BatchSampler | None:
+        """The library's sampler, of each epoch's own rows where not every row trains in every epoch."""
+        make = super().get_batch_sampler
+        if self.turns is None or self.turns.every:
+            return make(dataset, **named)
+        return ByTurns(dataset, self.turns, math.ceil(self.args.num_train_epochs), make, **named)
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         """Write the checkpoint beside the others, then rename it: a kill leaves a whole one or none."""
@@ -93,6 +109,33 @@ class WholeCheckpoints(BaseTrainer):
         if resume and rank() == 0:
             print(f"{stage}: continues from {resume}")
         self.train(resume_from_checkpoint=str(resume) if resume else None)
+
+
+class ByTurns(DefaultBatchSampler):
+    """Batches of those rows whose turn it is, epoch by epoch, as the sampler that `make` makes of rows has them.
+
+    Epochs have as many batches as the longest: shorter ones begin again, and repeat a few.
+    """
+
+    def __init__(
+        self, dataset: Dataset, turns: Turns, epochs: int, make: Callable[..., BatchSampler | None], **named: Any
+    ) -> None:
+        super().__init__(dataset, **named)
+        self.dataset, self.turns, self.make, self.named = dataset, turns, make, named
+        self.batches = -(-max(len(turns.rows(epoch)) for epoch in range(epochs)) // self.batch_size)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        rows, left = self.turns.rows(self.epoch), len(self)
+        sampler: Any = self.make(self.dataset.select(rows), **self.named)
+        sampler.set_epoch(self.epoch)
+        self.generator.manual_seed(self.seed + self.epoch)
+        while left > 0:
+            for batch in sampler:
+                yield rows[batch].tolist()
+                left -= 1
+
+    def __len__(self) -> int:
+        return self.batches
 
 
 def last_step(folder: Path) -> int:

@@ -13,7 +13,7 @@ import pyarrow as pa
 from steps.core.judged import read_judged_sets
 from steps.core.texts import fold
 from steps.training.documents import random_documents, texts_of
-from steps.training.triplets import check_ids, draw, mostly_unused, refused_queries
+from steps.training.triplets import check_ids, draw, refused_queries
 
 
 class ListKnobs(Protocol):
@@ -32,6 +32,8 @@ class RankedList:
     query: str
     positive: str
     negatives: tuple[str, ...]
+    chance: float = 1.0  # of its `Turns`, with `luck`: those of its most likely triplet
+    luck: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -48,12 +50,19 @@ class ListChoice:
         return sum(len(each.negatives) for each in self.chosen) / len(self.chosen) if self.chosen else math.nan
 
     def mostly_unused(self, limit: int) -> str | None:
-        """Why more than half of the usable triplets do not train, else None; `limit` as they were drawn by."""
-        return mostly_unused(sum(self.by_source.values()), self.left_out["not_drawn"], limit)
+        """What says that the limit they were drawn by leaves more than half of the usable triplets out, else None."""
+        drawn = sum(self.by_source.values())
+        usable = drawn + self.left_out["not_drawn"]
+        if drawn != limit or 2 * drawn >= usable:
+            return None
+        return (
+            f"{drawn:,} of {usable:,} usable triplets train (max_triplets); raise it where there is time for more, 0"
+            " takes all"
+        )
 
 
 def choose_lists(triplets: pa.Table, queries: pa.Table, ingest: Path, params: ListKnobs) -> ListChoice:
-    """Draw triplets, each with a chance in proportion to its weight, and gather the negatives of each positive.
+    """The triplets that may train, by weight as `draw` has it, and of these the negatives of each positive.
 
     A list has at most `negatives` of the triplets' negatives and `random_negatives` documents of its data set. Left out
     and counted: triplets of a query that may not train (`refused_queries`) or whose negative is a positive of the query
@@ -82,15 +91,16 @@ def choose_lists(triplets: pa.Table, queries: pa.Table, ingest: Path, params: Li
             left_out[reason] += 1
         else:
             usable.append(row)
-    drawn = [
-        usable[row]
-        for row in draw(np.array([row[-1] for row in usable]), params.max_triplets or len(usable), params.seed)
-    ]
+    places, turns = draw(np.array([row[-1] for row in usable]), params.max_triplets, params.seed)
+    drawn = [usable[row] for row in places]
     left_out["not_drawn"] = len(usable) - len(drawn)
 
     hard: dict[tuple[str, str], list[str]] = {}
-    for query_id, positive, negative, *_ in drawn:
+    turn: dict[tuple[str, str], tuple[float, float]] = {}
+    chances = zip(turns.chances.tolist(), turns.luck.tolist(), strict=True)
+    for (query_id, positive, negative, *_), own in zip(drawn, chances, strict=True):
         hard.setdefault((query_id, positive), []).append(negative)
+        turn[query_id, positive] = max(turn.get((query_id, positive), own), own)
     wanted = Counter(asked[query_id][1] for query_id, _ in hard)
     counts = {dataset: lists * params.random_negatives for dataset, lists in wanted.items()}
     easy = {dataset: iter(ids) for dataset, ids in random_documents(ingest, counts, params.seed).items()}
@@ -111,7 +121,7 @@ def choose_lists(triplets: pa.Table, queries: pa.Table, ingest: Path, params: Li
         left_out["negative_reads_like_positive"] += len(negatives) - len(apart)
         left_out["list_without_negative"] += not apart
         if apart:
-            chosen.append(RankedList(asked[query_id][0], texts[positive], apart))
+            chosen.append(RankedList(asked[query_id][0], texts[positive], apart, *turn[query_id, positive]))
     return ListChoice(chosen, dict(sorted(Counter(row[3] for row in drawn).items())), dict(left_out))
 
 

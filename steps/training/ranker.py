@@ -7,6 +7,7 @@ from dataclasses import astuple
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+import numpy as np
 import torch
 from datasets import Dataset
 from sentence_transformers import CrossEncoder, CrossEncoderTrainer, CrossEncoderTrainingArguments
@@ -28,6 +29,7 @@ from steps.training.library_trainer import (
     use_one_gpu,
 )
 from steps.training.ranked_lists import ListChoice, ListKnobs, RankedList
+from steps.training.triplets import Turns
 
 if TYPE_CHECKING:  # how runs are tracked changes no weight: checkpoints outlive it
     from steps.core.tracking import Run
@@ -73,6 +75,7 @@ def train_ranker(
         loss=loss or objective(ranker, params, positive_weight(choice, params)),
         callbacks=[LossLog(run, "ranker", section, "or set precision: fp32")],
     )
+    trainer.turns = turns_of_rows(choice.chosen, params.loss)
     trainer.quieten()
     set_dropout(ranker, params.dropout)
     with fast_attention(ranker, params.precision, params.max_length):
@@ -117,6 +120,15 @@ def rows(chosen: list[RankedList], loss: str) -> Dataset:
     return Dataset.from_dict({"query": queries, "document": documents, "label": labels})
 
 
+def turns_of_rows(chosen: list[RankedList], loss: str) -> Turns:
+    """In which epochs each of these `rows` trains: those of a list in the same ones, the likeliest list in all."""
+    of_list = np.arange(len(chosen))
+    if loss != "lambda":
+        of_list = np.concatenate([of_list, of_list.repeat([len(each.negatives) for each in chosen])])
+    chances, luck = (np.array([getattr(each, name) for each in chosen])[of_list] for name in ("chance", "luck"))
+    return Turns(chances / chances.max(), luck)
+
+
 def _rows_a_step(params: RankerKnobs) -> int:
     """Rows that make up `batch_size` pairs: a list has as many as it may have documents."""
     documents = 1 + params.negatives + params.random_negatives
@@ -127,6 +139,7 @@ def training_facts(choice: ListChoice, params: RankerKnobs) -> dict[str, Any]:
     """What a cross encoder was trained on, for the report."""
     return {
         "lists": len(choice.chosen),
+        "lists_an_epoch": len(turns_of_rows(choice.chosen, "lambda").rows(0)),
         "negatives_per_positive": choice.negatives_per_positive,
         "positive_weight": positive_weight(choice, params) if params.loss == "bce" else None,
         "by_source": choice.by_source,

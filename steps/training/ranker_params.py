@@ -21,7 +21,9 @@ class RankerTraining(Strict):
     random_negatives: int = Field(default=1, ge=0)
     """Documents of the same data set besides, taken for negatives."""
     max_triplets: int = Field(default=0, ge=0)
-    """Triplets drawn for training, each with a chance in proportion to its weight; 0 = no limit."""
+    """Triplets drawn for training, each with a chance in proportion to its weight. Where there are no more, or with 0 =
+    no limit, all may train: one of half the largest weight in every second epoch.
+    """
     epochs: float = Field(default=1.0, ge=0)
     """Passes over their pairs; 0 = the base as it is, which has to be a cross encoder."""
     batch_size: int = Field(default=32, ge=2)

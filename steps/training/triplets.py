@@ -1,6 +1,7 @@
 """What trainings on mined triplets share: which queries may train, which triplets are drawn, which ids are known."""
 
 from collections.abc import Collection, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -30,30 +31,47 @@ def refused_queries(queries: pa.Table) -> dict[str, str]:
     return refused
 
 
-def mostly_unused(drawn: int, not_drawn: int, limit: int) -> str | None:
-    """Why more than half of the usable triplets do not train, else None; `limit` as they were drawn by."""
-    usable = drawn + not_drawn
-    if 2 * not_drawn <= usable:
-        return None
-    numbers = f"{drawn:,} of {usable:,} usable triplets train"
-    if drawn == limit:
-        return f"{numbers} (max_triplets); raise it where there is time for more, 0 takes all"
-    return f"{numbers} (each with a chance of its weight to the largest one); see mine's weights and source_weights"
+@dataclass(frozen=True)
+class Turns:
+    """In which epochs each of some items trains, `(n,)` each: in the share `chances` of them, by turns that begin at
+    `luck`, in [0, 1). Within k epochs an item trains `k * chance` times, rounded up or down.
+    """
+
+    chances: np.ndarray
+    luck: np.ndarray
+
+    @property
+    def every(self) -> bool:
+        """Whether every item trains in every epoch."""
+        return bool((self.chances >= 1).all())
+
+    def rows(self, epoch: int) -> np.ndarray:
+        """Ascending positions of the items that train in an epoch, the first of which is 0."""
+        before, after = (np.ceil(count * self.chances - self.luck) for count in (epoch, epoch + 1))
+        return np.flatnonzero(after > before)
+
+    def used(self, epochs: int) -> int:
+        """How many items train in any of the first epochs."""
+        return int((np.ceil(epochs * self.chances - self.luck) > np.ceil(-self.luck)).sum())
 
 
-def draw(weights: np.ndarray, limit: int, seed: int) -> np.ndarray:
-    """Ascending positions of at most `limit` items, each kept with a chance in proportion to its weight `(n,)`.
+def draw(weights: np.ndarray, limit: int, seed: int) -> tuple[np.ndarray, Turns]:
+    """Ascending positions of the items that may train, `(m,)`, and their turns; an item counts by its weight `(n,)`.
 
-    First every item is kept with chance weight / largest weight, then `limit` of the kept are drawn evenly: a weight
-    of 0.5 counts half as much as 1 whether or not the limit is reached.
+    In an epoch each has the chance weight / largest weight. Where that is more than `limit` items (0 = none), as many
+    are drawn of them evenly, and train in every epoch: a weight of 0.5 counts half as much as 1 either way.
     """
     if not (weights > 0).any():
-        return np.zeros(0, dtype=np.int64)
+        return np.zeros(0, dtype=np.int64), Turns(np.zeros(0), np.zeros(0))
     random = np.random.default_rng(seed)
-    kept = np.flatnonzero(random.random(len(weights)) * weights.max() < weights)
-    if len(kept) > limit:
-        kept = random.choice(kept, size=limit, replace=False)
-    return np.sort(kept)
+    luck = random.random(len(weights))
+    kept = np.flatnonzero(luck * weights.max() < weights)
+    if 0 < limit < len(kept):
+        rows = np.sort(random.choice(kept, size=limit, replace=False))
+        return rows, Turns(np.ones(limit), np.zeros(limit))
+    rows = np.flatnonzero(weights > 0)
+    chances = weights[rows] / weights.max()
+    return rows, Turns(chances, np.where(chances < 1, luck[rows], 0.0))
 
 
 def check_ids(column: str, ids: Iterable[str], known: Collection[str], where: Path) -> None:

@@ -1,5 +1,6 @@
 """The stage `teach` as a whole, on a tiny tower."""
 
+from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal
@@ -7,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 import torch
-from recorder import Recorder
+from recorder import Recorder, killed_at
 from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
 from teach_fakes import PARAMS, documents, queries, table, triplets, write_tower, write_world
@@ -19,6 +20,7 @@ from transformers import (
     XLMRobertaModel,
 )
 
+import steps.teach.contrastive_training as contrastive_training
 from steps.core.errors import UserError
 from steps.core.files import read_json, sha256_file
 from steps.core.tables import write_table
@@ -175,6 +177,37 @@ def test_a_limit_below_half_of_the_triplets_is_told(
     report = read_json(train(tmp_path, base, epochs=0.2, dev_queries=0, max_triplets=16) / "report.json")
     assert "teach: 16 of 35 usable triplets train (max_triplets); raise it" in capsys.readouterr().err
     assert (report["triplets"], report["left_out"]["not_drawn"]) == (16, 19)
+
+
+@pytest.mark.medium
+def test_triplets_of_half_the_weight_train_in_every_second_epoch_also_after_a_kill(tmp_path: Path, base: Path) -> None:
+    mined = [row | {"weight": 1.0 if number % 2 else 0.5} for number, row in enumerate(triplets())]
+    ingest, mine = write_world(tmp_path, mined=mined)
+    changes = {"base": str(base), "dropout": 0.1, "dev_queries": 0, "max_triplets": 0, "checkpoint_steps": 1}
+    given = PARAMS.model_copy(update=changes)
+    read: list[str] = []
+
+    class Reader(contrastive_training.ContrastiveTrainer):
+        def training_step(self, model: Any, inputs: Any, *rest: Any) -> torch.Tensor:
+            read.extend(self.model.tokenizer.batch_decode(inputs["query_input_ids"], skip_special_tokens=True))
+            return super().training_step(model, inputs, *rest)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(contrastive_training, "ContrastiveTrainer", Reader)
+        teach(ingest, mine, tmp_path / "whole", given, NullRun())
+    texts = {row["query_id"]: row["text"] for row in queries()}
+    times = Counter(read)
+    repeated = sum(times[texts[row["query_id"]]] - int(2 * row["weight"]) for row in mined)
+    assert all(times[texts[row["query_id"]]] >= int(2 * row["weight"]) for row in mined) and repeated <= 8  # a batch
+    report = read_json(tmp_path / "whole/report.json")
+    assert report["triplets_used"] == len(mined) > report["triplets_an_epoch"]
+    with killed_at(6, contrastive_training):  # in the second epoch
+        teach(ingest, mine, tmp_path / "killed", given, NullRun())
+    run = Recorder()
+    teach(ingest, mine, tmp_path / "killed", given, run)
+    assert min(run.losses) == 6
+    one, two = (load_file(tmp_path / name / "tower/model.safetensors") for name in ("whole", "killed"))
+    assert all(torch.equal(tensor, two[name]) for name, tensor in one.items())
 
 
 def test_dimensions_that_the_tower_does_not_have_are_an_error(tmp_path: Path, base: Path) -> None:

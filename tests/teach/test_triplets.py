@@ -1,5 +1,6 @@
 """Which triplets train: weights, limits, and what never may."""
 
+from collections import Counter
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -14,7 +15,7 @@ from steps.core.tables import write_table
 from steps.core.texts import fold
 from steps.teach.dev_comparison import dev_tasks
 from steps.teach.kinds.dual_encoder import DualEncoder
-from steps.teach.training_triplets import TripletChoice, choose_triplets, known_positives
+from steps.teach.training_triplets import TripletChoice, choose_triplets, known_positives, turns_of
 
 
 def choose(
@@ -96,8 +97,14 @@ def test_a_factor_of_a_source_multiplies_the_weights_of_its_triplets() -> None:
     assert plain.left_out["not_drawn"] == len(mined) - 1000  # all weigh 1
     halved = choose(mined, limit=0, source_weights={"click_multi_hop": 0.5, "given": 3.0})
     count = {source: sum(row["source"] == source for row in mined) for source in ("judged", "click_multi_hop")}
-    assert halved.by_source["judged"] == count["judged"]
-    assert halved.by_source["click_multi_hop"] / count["click_multi_hop"] == pytest.approx(0.5, abs=0.06)
+    assert halved.by_source == count
+    for epoch in range(2):
+        now = Counter(halved.chosen[row].source for row in turns_of(halved.chosen).rows(epoch))
+        assert now["judged"] == count["judged"]
+        assert now["click_multi_hop"] / count["click_multi_hop"] == pytest.approx(0.5, abs=0.06)
+    facts = halved.facts(2)
+    assert facts["triplets_used"] == facts["triplets"] == len(mined)  # each of weight 0.5 in one epoch of two
+    assert facts["triplets_an_epoch"] == pytest.approx(0.75 * len(mined), rel=0.05)
 
 
 def test_a_source_of_weight_zero_is_left_out_and_counted() -> None:
@@ -115,16 +122,20 @@ def test_a_limit_of_zero_is_none() -> None:
 
 def test_a_choice_that_leaves_most_unused_says_so_with_its_reason() -> None:
     mined = triplets() * 4  # 140
-    assert choose(mined, limit=70).mostly_unused(70) is None
-    assert choose(mined, limit=0).mostly_unused(0) is None
-    said = choose(mined * 10, limit=69).mostly_unused(69)
+    assert choose(mined, limit=70).mostly_unused(70, 1) is None
+    assert choose(mined, limit=0).mostly_unused(0, 1) is None
+    said = choose(mined * 10, limit=69).mostly_unused(69, 1)
     assert (
         said == "69 of 1,400 usable triplets train (max_triplets); raise it where there is time for more, 0 takes all"
     )
     mined[0]["weight"] = 50.0
     choice = choose(mined, limit=70)
-    assert len(choice.chosen) < 20
-    assert "of 140 usable triplets train (each with a chance of its weight" in str(choice.mostly_unused(70))
+    turns = turns_of(choice.chosen)
+    now, used = len(turns.rows(0)), len({*turns.rows(0), *turns.rows(1), *turns.rows(2)})
+    assert len(choice.chosen) == 140 and now < 20 and now < used < 40
+    said = str(choice.mostly_unused(70, 3))
+    assert f"{now} of 140 usable triplets train in an epoch (each with a chance of its weight" in said
+    assert f"{used} of them in all 3; raise epochs" in said
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ import two_processes
 from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
 from stages import distill_params, run_distill, run_embed
-from teach_fakes import EVERYTHING, PARAMS, documents, write_tower, write_world
+from teach_fakes import PARAMS, documents, triplets, write_tower, write_world
 
 from steps.core.files import read_json
 from steps.core.tracking import NullRun
@@ -35,10 +35,11 @@ def trained(tiny_tower: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[
     teacher, one, two = folder / "teacher", folder / "one", folder / "two"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SLIMTOWER_CACHE", str(folder / "cache"))
-        base = write_tower(teacher / "model")
-        ingest, mine = write_world(teacher)
-        for given, place in ((PARAMS, teacher), (EVERYTHING, teacher / "everything")):
-            teach(ingest, mine, place / "one", given.model_copy(update={"base": str(base)}), NullRun())
+        write_tower(teacher / "model")
+        ingest, _ = write_world(teacher)
+        write_world(teacher / "weighted", mined=[row | {"weight": 1 - at % 2 / 2} for at, row in enumerate(triplets())])
+        for given, mine, place in two_processes.teachers(teacher):
+            teach(ingest, mine, place / "one", given, NullRun())
         run_embed(one, tiny_tower)
         shutil.copytree(one, two)
         for student in two_processes.STUDENTS:
@@ -76,6 +77,7 @@ def test_two_processes_train_the_same_teacher_by_every_term_and_in_rounds(traine
     for name in ("new_negatives", "kept_negatives"):
         assert one["rounds"][0][name] == two["rounds"][0][name]
     assert one["rounds"][0]["new_negatives"] > 0
+    assert one["triplets_an_epoch"] < one["triplets_used"] == one["triplets"]  # by turns
     assert_equal_models(folder / "one/tower", folder / "two/tower", [row["content"] for row in documents()])
 
 

@@ -11,6 +11,8 @@ from teach_fakes import table
 from steps.core.errors import UserError
 from steps.core.tables import write_table
 from steps.training.ranked_lists import ListChoice, choose_lists
+from steps.training.ranker import rows as rows_of
+from steps.training.ranker import turns_of_rows
 
 
 def choose(
@@ -110,6 +112,24 @@ def test_a_limit_that_leaves_most_triplets_unused_is_told_with_numbers(tmp_path:
     assert choose(tmp_path, mined, max_triplets=0).mostly_unused(0) is None
     said = choose(tmp_path, mined, max_triplets=5).mostly_unused(5)
     assert said is not None and said.startswith(f"5 of {len(mined)} usable triplets train (max_triplets); raise it")
+
+
+@pytest.mark.parametrize("loss", ["bce", "lambda"])
+def test_lists_of_a_lower_weight_train_by_turns_whole(tmp_path: Path, loss: str) -> None:
+    mined = [row | {"weight": 0.5 + 0.5 * (number % 2)} for number, row in enumerate(triplets())]
+    mined += [row | {"negative_id": other["negative_id"]} for row, other in zip(mined, reversed(mined), strict=True)]
+    choice = choose(tmp_path, mined)
+    turns, data = turns_of_rows(choice.chosen, loss), rows_of(choice.chosen, loss)
+    assert len(turns.chances) == len(data) and choice.left_out["not_drawn"] == 0
+    weight = {(row["query_id"], row["positive_id"]): row["weight"] for row in mined}
+    seen = [{data[int(row)]["query"] for row in turns.rows(epoch)} for epoch in range(2)]
+    ids = {row["text"]: row["query_id"] for row in queries()}
+    for query in {each.query for each in choice.chosen}:
+        [one] = {weight for (query_id, _), weight in weight.items() if query_id == ids[query]}
+        assert sum(query in each for each in seen) == 2 * one
+    for epoch in range(2):
+        now = [1 + len(each.negatives) for each in choice.chosen if each.query in seen[epoch]]
+        assert len(turns.rows(epoch)) == (sum(now) if loss == "bce" else len(now))
 
 
 @pytest.mark.parametrize("column", ["query_id", "positive_id", "negative_id"])

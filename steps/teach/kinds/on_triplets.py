@@ -33,7 +33,9 @@ class OnTriplets(Teacher, ABC):
     max_document_length: int = Field(default=256, ge=8)
     """Tokens the saved tower reads of any text; a zero-shot teacher wants as many as its base was made for."""
     max_triplets: int = Field(default=0, ge=0)
-    """Triplets drawn for training, each with a chance in proportion to its weight; 0 = no limit."""
+    """Triplets drawn for training, each with a chance in proportion to its weight. Where there are no more, or with 0 =
+    no limit, all may train: one of half the largest weight in every second epoch.
+    """
     source_weights: dict[str, Annotated[float, Field(ge=0)]] = Field(default={})
     """Factor of the weights of a source's triplets, e.g. {click_multi_hop: 0.5, judged: 2.0}; 0.0 leaves a source out,
     one not named has 1.0: click_one_hop, click_multi_hop, judged, relevance_one_hop, relevance_multi_hop, given.
