@@ -86,7 +86,8 @@ def forecast(data: Data, params: Params, layer: float, layers: int, speed: float
     for name in params.rank.rankers:
         ranker = params.rank.described(name)
         trained = _pairs(ranker, data)
-        scored = (min(ranker.max_queries, data.train_queries) + ranker.dev_queries) * ranker.depth
+        asked = min(ranker.max_queries or data.train_queries, data.train_queries) + ranker.dev_queries
+        scored = asked * min(ranker.depth, params.candidates.depth)
         pairs = BACKWARD * trained + scored * len(params.candidates.searchers)
         work[f"rank@{name}"] = tower * ranker.max_length * pairs
     for name in params.teach.teachers:

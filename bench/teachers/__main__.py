@@ -81,9 +81,14 @@ def line_of(row: str, table: Table, cells: Mapping[str, list[dict[str, Any]]]) -
 
 
 def finished(
-    name: str, table: Table, cells: Mapping[str, list[dict[str, Any]]], data: Mapping[str, Any], seeds: list[int]
+    name: str,
+    table: Table,
+    cells: Mapping[str, list[dict[str, Any]]],
+    runs: Mapping[str, Mined],
+    data: Mapping[str, Any],
+    seeds: list[int],
 ) -> dict[str, Any]:
-    """The table as it is written."""
+    """The table as it is written; `runs` are those that mined for the rows."""
     every = [cell for row in cells.values() for cell in row]
     machines = {json.dumps(cell["machine"], sort_keys=True): cell["machine"] for cell in every}
     return {
@@ -94,7 +99,7 @@ def finished(
         "machines": list(machines.values()),
         "git_commit": ", ".join(sorted({cell["git_commit"] for cell in every})),
         "data": data,
-        "rows": {row: line_of(row, table, cells) for row in cells},
+        "rows": {row: line_of(row, table, cells) | {"rankers": runs[row].rankers} for row in cells},
     }
 
 
@@ -115,7 +120,8 @@ def main() -> None:
         cells = measure(words.table, table, planned, runs, seeds)
     written = RESULTS / f"{words.table}.json"
     if set(rows) == set(table.rows) and seeds == (table.seeds or asked.seeds):
-        write_json(written, finished(words.table, table, cells, data_of(runs[planned[UNTRAINED].run]), seeds))
+        own = {row: runs[plan.run] for row, plan in planned.items()}
+        write_json(written, finished(words.table, table, cells, own, data_of(own[UNTRAINED]), seeds))
         print(f"wrote {written}")
     else:
         print(f"{written} stays as it is: this is a part of the table")

@@ -18,7 +18,7 @@ from bench.teachers.described import UNTRAINED, Table
 from pipeline.params import check_params
 from pipeline.recipe import fill, overlay
 from steps.core.errors import UserError
-from steps.core.files import sha256_file
+from steps.core.files import read_json, sha256_file
 from steps.core.params import PARAMS, parse_mapping, read_mapping
 from steps.teach.kinds.base import Teacher
 
@@ -55,6 +55,11 @@ class Mined:
         tables = [self.pipeline.ingest / f"{name}.parquet" for name in ("impressions", "relevance")]
         digests = [sha256_file(path) for path in (*tables, self.pipeline.mine / "triplets.parquet")]
         return hashlib.sha256(" ".join([self.pipeline.data_digest, *digests]).encode()).hexdigest()
+
+    @cached_property
+    def rankers(self) -> dict[str, Any]:
+        """The report of each ranker that scored for it, by name: how good it is, beside BM25 and its base."""
+        return {path.parent.name: read_json(path) for path in sorted(self.pipeline.rankers.glob("*/report.json"))}
 
 
 def plans(name: str, table: Table, variables: Mapping[str, str]) -> dict[str, Plan]:

@@ -7,24 +7,16 @@ import pyarrow as pa
 
 from steps.candidates.asked import Asked
 from steps.candidates.rows import candidate_rows
-from steps.core.corpus import corpus_columns
-from steps.core.document_texts import corpus_template
 from steps.core.progress import progress
-from steps.retrieval.bm25 import Bm25
+from steps.retrieval.corpus_bm25 import corpus_bm25
 
 _QUERIES = 256  # searched at once
 
 
 def by_bm25(ingest: Path, asked: Sequence[Asked], depth: int) -> Iterator[pa.Table]:
     """The table `candidates`, some queries at a time: at most `depth` documents that share a term with each query."""
-    template = corpus_template(ingest)
     for each in asked:
-        ids, texts = [], []
-        for doc_id, dataset, *fields in corpus_columns(ingest, ["doc_id", "dataset", "title", "topic", "content"]):
-            if dataset == each.dataset:
-                ids.append(doc_id)
-                texts.append(template.text(*fields))
-        engine = Bm25(ids, texts)
+        engine = corpus_bm25(ingest, each.dataset)
         starts = range(0, len(each.ids), _QUERIES)
         for start in progress(starts, len(starts), f"BM25, {each.dataset}"):
             scores, doc_ids = engine.search(each.texts[start : start + _QUERIES], depth)

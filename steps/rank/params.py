@@ -15,6 +15,8 @@ class CrossEncoderParams(RankerTraining):
     kind: Literal["cross_encoder"] = "cross_encoder"
     max_queries: int = Field(default=0, ge=0)
     """Training queries whose candidates are scored; 0 = all."""
+    dev_queries: int = Field(default=300, ge=0)
+    """Judged dev queries on which it is compared with BM25's order; 0 = no comparison."""
     depth: int = Field(default=20, ge=1)
     """Candidates of each searcher that are scored, a query."""
 

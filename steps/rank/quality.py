@@ -10,6 +10,7 @@ from sentence_transformers import CrossEncoder
 
 from steps.core.judged import read_judged_sets
 from steps.core.measures import ndcg_at_10
+from steps.rank.baselines import Pairs, Scores, base_scores, bm25_scores
 from steps.rank.candidates import asked_queries, drawn, found, searchers, union
 from steps.rank.params import CrossEncoderParams
 from steps.retrieval.rankers import pair_scores
@@ -24,6 +25,7 @@ class DevQuery:
     """A dev query, its judgements, and its candidates by any searcher; `own` are those of the one compared with."""
 
     query_id: str
+    dataset: str
     text: str
     grades: dict[str, int]
     own: list[str]
@@ -35,14 +37,17 @@ class DevQuery:
         return sorted(doc_id for doc_id, grade in self.grades.items() if grade > 0)
 
 
-def measure(ranker: CrossEncoder, ingest: Path, candidates: Path, params: CrossEncoderParams) -> dict[str, Any] | None:
+def measure(
+    ranker: CrossEncoder, ingest: Path, candidates: Path, params: CrossEncoderParams, *, base_embeds: bool
+) -> dict[str, Any] | None:
     """How well the ranker ranks the candidates of judged dev queries; None when none has candidates.
 
     `ndcg_candidates` is nDCG@10 of the order of one searcher, BM25 if it is there, else the first; `ndcg_reranked` that
     of all searchers' candidates as the ranker orders them; `p_value` is of the one-sided paired t-test of a gain.
     `auc` is the mean over queries of the probability that a relevant document scores above another: one of the
     query's candidates that is judged not relevant (`against_judged` queries), or, where no candidate is, one that is
-    not judged (`against_unjudged`).
+    not judged (`against_unjudged`). Beside the ranker's `mean` stand, over the same pairs, `bm25` and, if `base_embeds`,
+    as a base that is an encoder does, the similarity of its embeddings, `base`; else None.
     """
     searcher = BASELINE if BASELINE in searchers(candidates) else searchers(candidates)[0]
     dev = dev_queries(ingest, candidates, searcher, params)
@@ -51,14 +56,20 @@ def measure(ranker: CrossEncoder, ingest: Path, candidates: Path, params: CrossE
     named = {doc_id for query in dev for doc_id in query.candidates}
     texts = texts_of(ingest, named.union(*(query.relevant for query in dev)))
     check_documents(sorted(named), texts, ingest)
-    asked = [(query, sorted({*query.candidates, *query.relevant} & texts.keys())) for query in dev]
-    pairs = [(query.text, texts[doc_id]) for query, doc_ids in asked for doc_id in doc_ids]
-    scores = pair_scores(ranker, pairs, precision=params.precision, batch_size=params.batch_size, what="ranker on dev")
-    bounds = np.cumsum([len(doc_ids) for _, doc_ids in asked])[:-1]
-    scored = [
-        dict(zip(doc_ids, some.tolist(), strict=True))
-        for (_, doc_ids), some in zip(asked, np.split(scores, bounds), strict=True)
+    asked = [
+        Pairs(query.text, query.dataset, sorted({*query.candidates, *query.relevant} & texts.keys())) for query in dev
     ]
+    pairs = [(each.text, texts[doc_id]) for each in asked for doc_id in each.doc_ids]
+    scores = pair_scores(ranker, pairs, precision=params.precision, batch_size=params.batch_size, what="ranker on dev")
+    bounds = np.cumsum([len(each.doc_ids) for each in asked])[:-1]
+    scored = [
+        dict(zip(each.doc_ids, some.tolist(), strict=True))
+        for each, some in zip(asked, np.split(scores, bounds), strict=True)
+    ]
+    beside = {
+        "bm25": mean_auc(dev, bm25_scores(ingest, asked))["mean"],
+        "base": mean_auc(dev, base_scores(asked, texts, params))["mean"] if base_embeds else None,
+    }
     ids, grades = [query.query_id for query in dev], {query.query_id: query.grades for query in dev}
     places = [-np.arange(len(query.own), dtype=np.float64) for query in dev]
     before = ndcg_at_10(grades, ids, [query.own for query in dev], places)
@@ -73,7 +84,7 @@ def measure(ranker: CrossEncoder, ingest: Path, candidates: Path, params: CrossE
         "ndcg_reranked": float(after.mean()),
         "p_value": p_of_gain(before, after),
         "reranking_is_better": is_better(before, after),
-        "auc": mean_auc(dev, scored),
+        "auc": mean_auc(dev, scored) | beside,
     }
 
 
@@ -81,7 +92,7 @@ def dev_queries(ingest: Path, candidates: Path, searcher: str, params: CrossEnco
     """At most `params.dev_queries` judged dev queries that have candidates, drawn by seed, in order of their ids."""
     asked = asked_queries(candidates)
     judged = {
-        query_id: (text, dataset.qrels[query_id])
+        query_id: (dataset.dataset, text, dataset.qrels[query_id])
         for dataset in read_judged_sets(ingest, ["dev"])
         for query_id, text in zip(dataset.query_ids, dataset.texts, strict=True)
         if query_id in asked
@@ -99,7 +110,7 @@ def dev_queries(ingest: Path, candidates: Path, searcher: str, params: CrossEnco
     ]
 
 
-def mean_auc(dev: list[DevQuery], scored: list[dict[str, float]]) -> dict[str, Any]:
+def mean_auc(dev: list[DevQuery], scored: Scores) -> dict[str, Any]:
     """Mean of `auc` over the queries that have both sides, None without any, and how many were held against what."""
     values: list[float] = []
     against = {"against_judged": 0, "against_unjudged": 0}

@@ -35,15 +35,19 @@ class Scored:
         return {"queries": self.queries, "scores": self.scores, **bounds}
 
 
-def training_queries(queries: pa.Table, candidates: Path, params: CrossEncoderParams) -> dict[str, str]:
-    """Texts of at most `max_queries` training queries (0 = all) that have candidates, drawn by seed.
+def training_queries(queries: pa.Table, candidates: Path) -> dict[str, str]:
+    """Texts of the training queries that have candidates, by id.
 
     Never a dev or test query, nor one that reads like one.
     """
     refused, asked = refused_queries(queries), asked_queries(candidates)
     texts = dict(zip(queries["query_id"].to_pylist(), queries["text"].to_pylist(), strict=True))
-    usable = [query_id for query_id in texts if query_id in asked and query_id not in refused]
-    return {query_id: texts[query_id] for query_id in drawn(usable, params.max_queries or len(usable), params.seed)}
+    return {query_id: text for query_id, text in texts.items() if query_id in asked and query_id not in refused}
+
+
+def drawn_queries(queries: Mapping[str, str], params: CrossEncoderParams) -> dict[str, str]:
+    """At most `max_queries` of them (0 = all), drawn by seed."""
+    return {query_id: queries[query_id] for query_id in drawn(queries, params.max_queries or len(queries), params.seed)}
 
 
 def relevance_tables(

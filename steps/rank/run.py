@@ -15,7 +15,7 @@ from steps.core.tracking import Run
 from steps.rank.candidates import searchers
 from steps.rank.params import CrossEncoderParams
 from steps.rank.quality import measure
-from steps.rank.relevance import Scored, relevance_tables, training_queries
+from steps.rank.relevance import Scored, drawn_queries, relevance_tables, training_queries
 from steps.retrieval.rankers import has_random_head, load_ranker
 from steps.training.ranked_lists import choose_lists
 from steps.training.ranker import check_length, checkpoint_folder, train_ranker, training_facts
@@ -33,15 +33,23 @@ def run(
     """
     names = searchers(candidates)
     queries = read_table(ingest, "queries")
-    asked = training_queries(queries, candidates, params)
+    asked = training_queries(queries, candidates)
     if not asked:
         raise UserError(
             f"{candidates}: no training query has candidates, so the ranker has nothing to score; set"
             " candidates.queries: all, or rank.rankers: []"
         )
+    chosen = drawn_queries(asked, params)
+    if len(asked) > 2 * len(chosen):
+        print(
+            f"rank: scores the candidates of {len(chosen):,} of {len(asked):,} training queries (max_queries); raise it"
+            " where there is time for more, 0 takes all",
+            file=sys.stderr,
+        )
     base = resolve_base(params.base)
     ranker = load_ranker(base, params.max_length, params.seed)
     check_length(ranker, params)
+    base_embeds = has_random_head(ranker, base, params.seed)  # else it is a cross encoder already
     facts: dict[str, Any] = {"kind": params.kind, "base": params.base, "epochs": params.epochs}
     checkpoints: Path | None = None
     if params.epochs > 0:
@@ -51,13 +59,15 @@ def run(
                 f"{mine / 'triplets.parquet'}: no usable triplet (left out: {choice.left_out}); give click logs or"
                 " judgements to ingest, or do without a ranker: set rank.rankers: []"
             )
+        if told := choice.mostly_unused(params.max_triplets):
+            print(f"rank: {told}", file=sys.stderr)
         facts |= training_facts(choice, params)
         knobs = params.model_dump(exclude={"dev_queries", "max_queries", "depth", "checkpoint_steps"})
         checkpoints = checkpoint_folder(ranker, choice, knobs)
         start = time.monotonic()
         train_ranker(ranker, choice, params, checkpoints, run)
         run.metric("training_seconds", time.monotonic() - start)
-    elif has_random_head(ranker, base, params.seed):
+    elif base_embeds:
         raise UserError(
             f"rank.ranker: base {params.base} has no head that gives a score, so it ranks nothing untrained; set epochs"
             " above 0, or take a cross encoder"
@@ -66,10 +76,10 @@ def run(
         ranker.save_pretrained(str(model / "tower"), create_model_card=False, safe_serialization=True)
         facts["fingerprint"] = fingerprint(model / "tower").id
         shutil.copytree(model / "tower", staging / "tower")
-        facts["quality"] = measure(ranker, ingest, candidates, params)
+        facts["quality"] = measure(ranker, ingest, candidates, params, base_embeds=base_embeds)
         tell(facts["quality"], run)
         scored = Scored()
-        stream_table(staging, "relevance", relevance_tables(ranker, asked, ingest, candidates, params, scored))
+        stream_table(staging, "relevance", relevance_tables(ranker, chosen, ingest, candidates, params, scored))
         write_json(model / "report.json", facts)
         write_json(staging / "report.json", facts | {"searchers": names, "scored": scored.report()})
     run.metrics({"scored_queries": scored.queries, "scores": scored.scores})
@@ -85,14 +95,13 @@ def tell(quality: dict[str, Any] | None, run: Run) -> None:
         print("rank: no judged dev query has candidates, so the ranker's quality is not known", file=sys.stderr)
         return
     run.metrics({name: quality[name] for name in ("ndcg_candidates", "ndcg_reranked", "p_value")})
-    area = quality["auc"]["mean"]
-    if area is not None:
-        run.metric("auc", area)
+    areas = {name: quality["auc"][of] for name, of in (("auc", "mean"), ("auc_bm25", "bm25"), ("auc_base", "base"))}
+    run.metrics({name: area for name, area in areas.items() if area is not None})
     searcher = "BM25" if quality["searcher"] == "bm25" else quality["searcher"]
     numbers = (
         f"nDCG@10 on {quality['n']} dev queries: {searcher} {quality['ndcg_candidates']:.4f}, re-ranked"
-        f" {quality['ndcg_reranked']:.4f} (one-sided paired t-test p = {quality['p_value']:.2g}), AUC"
-        f" {'unknown' if area is None else format(area, '.4f')}"
+        f" {quality['ndcg_reranked']:.4f} (one-sided paired t-test p = {quality['p_value']:.2g}); AUC {_said(areas['auc'])}"
+        f" (BM25 {_said(areas['auc_bm25'])}, the base's embeddings {_said(areas['auc_base'])})"
     )
     verdict = (
         f"the ranker beats {searcher}"
@@ -101,3 +110,7 @@ def tell(quality: dict[str, Any] | None, run: Run) -> None:
         " epochs, or mine without it: set rank.rankers: []"
     )
     print(f"rank: {numbers}; {verdict}", file=sys.stderr)
+
+
+def _said(area: float | None) -> str:
+    return "unknown" if area is None else f"{area:.4f}"

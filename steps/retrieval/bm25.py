@@ -53,8 +53,7 @@ class Bm25:
         """The same with the places of the documents in the place of their ids."""
         all_scores, all_rows = [], []
         for tokens in _tokens(texts):
-            known = [token for token in tokens if token in self._engine.vocab_dict]
-            scores = self._engine.get_scores(known) if known else np.zeros(self.documents, dtype=np.float32)
+            scores = self._scores(tokens)
             hits = np.flatnonzero(scores > 0)
             if k < len(hits):
                 hits = hits[scores[hits] >= np.partition(scores[hits], -k)[-k]]
@@ -62,6 +61,16 @@ class Bm25:
             all_scores.append(scores[best].astype(np.float32))
             all_rows.append(best)
         return all_scores, all_rows
+
+    def scores(self, text: str, rows: np.ndarray) -> np.ndarray:
+        """Scores of a text with the documents at some places: float32 `(len(rows),)`, 0 without a shared term."""
+        found: np.ndarray = self._scores(_tokens([text])[0])[rows].astype(np.float32)
+        return found
+
+    def _scores(self, tokens: list[str]) -> np.ndarray:
+        known = [token for token in tokens if token in self._engine.vocab_dict]
+        found: np.ndarray = self._engine.get_scores(known) if known else np.zeros(self.documents, dtype=np.float32)
+        return found
 
 
 def _tokens(texts: Sequence[str]) -> list[list[str]]:

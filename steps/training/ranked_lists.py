@@ -49,6 +49,17 @@ class ListChoice:
         """Negatives of all lists per positive; nan without lists."""
         return sum(len(each.negatives) for each in self.chosen) / len(self.chosen) if self.chosen else math.nan
 
+    def mostly_unused(self, limit: int) -> str | None:
+        """What says that the limit they were drawn by leaves more than half of the usable triplets out, else None."""
+        drawn = sum(self.by_source.values())
+        usable = drawn + self.left_out["not_drawn"]
+        if drawn != limit or 2 * drawn >= usable:
+            return None
+        return (
+            f"{drawn:,} of {usable:,} usable triplets train (max_triplets); raise it where there is time for more, 0"
+            " takes all"
+        )
+
 
 def choose_lists(triplets: pa.Table, queries: pa.Table, ingest: Path, params: ListKnobs) -> ListChoice:
     """The triplets that may train, by weight as `draw` has it, and of these the negatives of each positive.

@@ -25,7 +25,7 @@ from bench.teachers.summary import difference, summary
 from pipeline.params import check_params
 from pipeline.recipe import laid_over
 from steps.core.errors import UserError
-from steps.core.files import read_json
+from steps.core.files import read_json, write_json
 from steps.core.params import read_mapping
 from steps.core.tables import SCHEMAS, write_table
 from steps.core.towers import encode, load_tower
@@ -278,6 +278,8 @@ def mined_here(plan: Plan) -> Mined:
         output = root / "data/mine" / signal
         mine(signal=signal, ingest=ingest, found=own, earlier=earlier, output=output, params=params.mine, run=NullRun())
         earlier = output
+    if plan.run.endswith("_deep"):
+        write_json(root / "data/rank/cross/report.json", {"quality": {"n": 1}})
     return Mined(Pipeline(root))
 
 
@@ -319,6 +321,7 @@ def test_a_table_is_measured_written_and_kept(
     assert found["machines"][0]["cores"] and found["git_commit"]
     assert found["data"]["queries"] == {"dev": {"own": 15}, "test": {"own": 25}}
     zero, judged, deep = (found["rows"][name] for name in ("zero_shot", "judged", "deep"))
+    assert zero["rankers"] == {} and deep["rankers"]["cross"]["quality"] == {"n": 1}
     assert zero["triplets"] == 0 and zero["test"]["sd"] == 0 and zero["against"] == {}
     assert judged["by_source"] == {"judged": 32} and judged["training_seconds"] > 0
     assert set(judged["against"]) == {"zero_shot", "deep"} and set(deep["against"]) == {"zero_shot"}

@@ -53,6 +53,23 @@ def test_every_recipe_is_valid_and_begins_with_its_command(recipe: Path) -> None
     check_params(overlay(base, yaml.safe_load(fill(text, {"DATA": "data"}, recipe))), str(recipe))
 
 
+@pytest.mark.parametrize("name", ["beir", "click_log", "llm_teacher", "medquad", "scifact", "scifact_medquad", "ubi"])
+def test_data_of_ones_own_meet_no_cap_of_the_demos_ranker(name: str) -> None:
+    path = Path(f"recipes/{name}.yaml")
+    text = path.read_text(encoding="utf-8")
+    ranker = check_params(laid_over(read_mapping(Path("params.yaml")), text, {"DATA": "data"}, path), name).rank
+    assert ranker.described("cross").max_triplets == ranker.described("cross").max_queries == 0
+
+
+def test_both_recipes_of_logs_read_all_of_a_log() -> None:
+    base, found = read_mapping(Path("params.yaml")), []
+    for path in (Path("recipes/click_log.yaml"), Path("recipes/ubi.yaml")):
+        raw = laid_over(base, path.read_text(encoding="utf-8"), {"DATA": "data"}, path)
+        found.append({section: raw[section] for section in ("rank", "teach", "generate", "embed")})
+    assert found[0] == found[1]
+    assert found[0]["teach"]["teacher"]["dense"]["max_triplets"] == found[0]["embed"]["max_part_texts"] == 0
+
+
 def test_make_run_hands_every_variable_of_a_recipe_on() -> None:
     rule = Path("Makefile").read_text(encoding="utf-8").split("\nrun: ")[1].split("\n\n")[0]
     for recipe in RECIPES:

@@ -54,9 +54,12 @@ def test_a_trained_ranker_beats_the_order_of_bm25(
     assert sorted(run.losses) == list(range(1, len(run.losses) + 1))
     quality = read_json(output / "report.json")["quality"]
     assert quality["ndcg_reranked"] > quality["ndcg_candidates"] and quality["p_value"] < 0.05
-    assert quality["auc"]["mean"] > 0.95 and quality["auc"]["against_judged"] == 5
+    area = quality["auc"]
+    assert area["mean"] > 0.95 and area["against_judged"] == 5
+    assert (run.last["auc"], run.last["auc_bm25"], run.last["auc_base"]) == (area["mean"], area["bm25"], area["base"])
     told = capsys.readouterr().err
     assert "rank: nDCG@10 on 5 dev queries: BM25 0." in told and "the ranker beats BM25" in told
+    assert f"AUC {area['mean']:.4f} (BM25 {area['bm25']:.4f}, the base's embeddings {area['base']:.4f})" in told
     assert "WARNING" not in told
     assert not list(own_cache.rglob("checkpoint-*"))  # removed after success
 
@@ -98,6 +101,19 @@ def test_what_is_written_is_the_rankers_and_holds_no_evaluation_query(
     scored = read_json(output / "report.json")["scored"]
     assert scored["queries"] == len(train) and scored["scores"] == len(pairs)
     assert scored["max"] == pytest.approx(float(expected.max()), abs=1e-5)
+
+
+def test_limits_that_leave_most_of_the_data_unused_are_told_with_numbers(
+    tmp_path: Path, base: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_rank_world(tmp_path)
+    run_rank(tmp_path, base, max_triplets=0, max_queries=0)
+    assert "max_triplets" not in (told := capsys.readouterr().err) and "max_queries" not in told
+    run_rank(tmp_path, base, max_triplets=6, max_queries=7)
+    told = capsys.readouterr().err
+    train = sum(row["split"] == "train" for row in queries())
+    assert f"rank: 6 of {len(triplets())} usable triplets train (max_triplets); raise it" in told
+    assert f"rank: scores the candidates of 7 of {train} training queries (max_queries); raise it" in told
 
 
 def test_scores_of_pieces_are_those_of_the_whole_and_limits_hold(
@@ -165,6 +181,8 @@ def test_a_cross_encoder_scores_untrained_and_an_encoder_does_not(tmp_path: Path
     run_rank(tmp_path, tmp_path / "ready", epochs=0.0)
     expected, found = load_file(tmp_path / "ready" / "model.safetensors"), weights(tmp_path / "cross-teach")
     assert all(torch.equal(tensor, found[name]) for name, tensor in expected.items())
+    area = read_json(tmp_path / "cross" / "report.json")["quality"]["auc"]
+    assert area["base"] is None and area["bm25"] is not None  # it embeds nothing
 
 
 def test_a_head_is_drawn_by_the_seed(base: Path) -> None:

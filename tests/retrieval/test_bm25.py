@@ -83,3 +83,11 @@ def test_a_cut_keeps_the_best_and_of_equals_the_first() -> None:
 def test_indexing_logs_nothing(caplog: pytest.LogCaptureFixture) -> None:
     Bm25(list("abcd"), TEXTS)
     assert not caplog.records
+
+
+def test_scores_of_some_documents_are_those_of_the_search() -> None:
+    engine = Bm25(list("abcd"), TEXTS)
+    scores, rows = engine.rows(["sum axis"], k=10)
+    places = np.array([2, *rows[0].tolist()])
+    assert engine.scores("sum axis", places).tolist() == [0.0, *scores[0].tolist()]
+    assert engine.scores("unheard", places).tolist() == [0.0] * len(places)

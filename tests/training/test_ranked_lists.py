@@ -105,6 +105,15 @@ def test_triplets_are_drawn_by_weight_up_to_a_limit(tmp_path: Path) -> None:
     assert choice.by_source == {"click_one_hop": 5}
 
 
+def test_a_limit_that_leaves_most_triplets_unused_is_told_with_numbers(tmp_path: Path) -> None:
+    mined = triplets()
+    half = len(mined) // 2
+    assert choose(tmp_path, mined, max_triplets=half + 1).mostly_unused(half + 1) is None
+    assert choose(tmp_path, mined, max_triplets=0).mostly_unused(0) is None
+    said = choose(tmp_path, mined, max_triplets=5).mostly_unused(5)
+    assert said is not None and said.startswith(f"5 of {len(mined)} usable triplets train (max_triplets); raise it")
+
+
 @pytest.mark.parametrize("loss", ["bce", "lambda"])
 def test_lists_of_a_lower_weight_train_by_turns_whole(tmp_path: Path, loss: str) -> None:
     mined = [row | {"weight": 0.5 + 0.5 * (number % 2)} for number, row in enumerate(triplets())]

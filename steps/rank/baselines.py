@@ -1,0 +1,58 @@
+"""What BM25, and the ranker's base before it was trained, make of the pairs on which the ranker is measured."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from steps.core.bases import resolve_base
+from steps.core.towers import encode, load_tower
+from steps.rank.params import CrossEncoderParams
+from steps.retrieval.corpus_bm25 import corpus_bm25
+
+
+class Pairs(NamedTuple):
+    """A query, its data set, and documents of it that are scored."""
+
+    text: str
+    dataset: str
+    doc_ids: list[str]
+
+
+Scores = list[dict[str, float]]
+"""By document, of each query."""
+
+
+def bm25_scores(ingest: Path, asked: Sequence[Pairs]) -> Scores:
+    """BM25 over the whole data set; 0 without a shared term."""
+    found: Scores = [{} for _ in asked]
+    for dataset in sorted({pairs.dataset for pairs in asked}):
+        engine = corpus_bm25(ingest, dataset)
+        named = {doc_id for pairs in asked if pairs.dataset == dataset for doc_id in pairs.doc_ids}
+        rows = {doc_id: row for row, doc_id in enumerate(engine.doc_ids) if doc_id in named}
+        for scores, pairs in zip(found, asked, strict=True):
+            if pairs.dataset == dataset:
+                own = engine.scores(pairs.text, np.array([rows[doc_id] for doc_id in pairs.doc_ids], dtype=np.int64))
+                scores.update(zip(pairs.doc_ids, own.tolist(), strict=True))
+    return found
+
+
+def base_scores(asked: Sequence[Pairs], texts: Mapping[str, str], params: CrossEncoderParams) -> Scores:
+    """Similarity of the base's embeddings, which reads `max_length` tokens of a document as the ranker does of a pair.
+
+    texts: those of the documents, by id.
+    """
+    tower = load_tower(resolve_base(params.base))
+    tower.max_seq_length = min(tower.max_seq_length or params.max_length, params.max_length)
+    ids = sorted({doc_id for pairs in asked for doc_id in pairs.doc_ids})
+    rows = {doc_id: row for row, doc_id in enumerate(ids)}
+    knobs = {"precision": params.precision, "batch_size": params.batch_size}
+    documents = encode(tower, [texts[doc_id] for doc_id in ids], "document", what="base on dev", **knobs)
+    queries = encode(tower, [pairs.text for pairs in asked], "query", **knobs)
+    found: Scores = []
+    for query, pairs in zip(queries, asked, strict=True):
+        own = documents[[rows[doc_id] for doc_id in pairs.doc_ids]]
+        scores = tower.similarity(query[None], own)[0].tolist()
+        found.append(dict(zip(pairs.doc_ids, scores, strict=True)))
+    return found
