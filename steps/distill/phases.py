@@ -12,7 +12,7 @@ from torch import nn
 from steps.core.errors import UserError
 from steps.core.towers import device, load_tower
 from steps.distill.attention import AttentionPair
-from steps.distill.candidates import Candidates, positives_of
+from steps.distill.candidates import Candidates
 from steps.distill.checks import check_candidates, check_document_tokens
 from steps.distill.joint import JointTeacher, TrainedTower
 from steps.distill.joint_documents import joint_documents
@@ -179,8 +179,7 @@ class ObjectiveMaker:
         if phase.labels == "pseudo":
             positives = {row: nearest[row, :1] for row in range(len(nearest))}
         else:
-            known = self.sources
-            positives = positives_of(known.texts, known.training_queries(), known.positives(), known.document_ids())
+            positives = self.sources.positives
         parts = np.array(self.sources.texts["part"].to_pylist())[self.training]
         seen = np.isin(parts, [part for part, times in self.params.repeats.items() if times > 0])
         check_candidates(phase, positives, self.training[seen])
