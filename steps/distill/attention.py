@@ -1,26 +1,26 @@
-"""Attention maps of a student beside those of its teacher's query tower, which reads the same tokens."""
+"""Attention maps of a student beside those of a teacher, which reads the same tokens."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from sentence_transformers import SentenceTransformer
 from torch import Tensor
+from transformers import AutoModel, AutoTokenizer
 
 from steps.core.errors import UserError
 from steps.core.precision import Precision
-from steps.core.towers import autocast
+from steps.core.towers import autocast, device, load_tower
 from steps.distill.students import Student, TransformerStudent
 from steps.distill.tokens import Tokens
 
 
 class AttentionPair:
-    """A student and the index teacher's query tower, frozen; both compute plain attention from here on."""
+    """A student and a teacher's transformer, frozen; both compute plain attention from here on."""
 
-    def __init__(self, student: Student, teacher: SentenceTransformer, precision: Precision) -> None:
+    def __init__(self, student: Student, network: Any, precision: Precision) -> None:
         """UserError for a student that has no attention, or another number of heads."""
-        first: Any = teacher[0]
-        self.network, self.precision = getattr(first, "auto_model", None), precision
+        self.network, self.precision = network, precision
         if not isinstance(student, TransformerStudent) or self.network is None:
             raise UserError(
                 "distill.student: the loss attention compares transformers; start from layers of the teacher"
@@ -47,6 +47,34 @@ class AttentionPair:
         with torch.no_grad(), autocast(self.precision):
             wanted = attention_maps(self.network, features)[:, self.layers]
         return {"attention": attention_maps(self.student.network, features), "teacher_attention": wanted}
+
+
+def query_network(tower: Path) -> Any:
+    """The transformer of the query tower in a folder; None where it has none."""
+    first: Any = load_tower(tower, "query")[0]
+    return getattr(first, "auto_model", None)
+
+
+def other_network(folder: Path, student: Student) -> Any:
+    """The transformer of a teacher of any kind, which reads the student's tokens as a text alone.
+
+    UserError where there is none, or these are not its own tokens.
+    """
+    try:
+        network: Any = AutoModel.from_pretrained(str(folder), trust_remote_code=False, dtype=torch.float32)
+        known = AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False).get_vocab()
+    except (OSError, ValueError, KeyError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise UserError(
+            f"{folder}: holds no transformer ({reason}), but the loss attention compares with it; name a teacher of"
+            " this run, which has trained"
+        ) from None
+    if not student.tower.tokenizer.get_vocab().items() <= known.items():
+        raise UserError(
+            f"{folder}: has other tokens than the student, so no attention maps to compare; name a teacher that began"
+            " as the index's did"
+        )
+    return network.to(device()).eval()
 
 
 def attention_maps(network: Any, features: dict[str, Tensor]) -> Tensor:

@@ -1,12 +1,9 @@
 """The documents that a batch of queries is scored against, and which of them are right."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-import pyarrow as pa
-
-from steps.core.texts import fold
 
 
 @dataclass(frozen=True)
@@ -48,25 +45,3 @@ class Candidates:
         """All that a batch's candidates follow from."""
         owners = [[row, document] for row, own in sorted(self.positives.items()) for document in own.tolist()]
         return {"positives": np.array(owners), "nearest": self.nearest}
-
-
-def positives_of(
-    texts: pa.Table, queries: Mapping[str, str], pairs: Iterable[tuple[str, str]], doc_ids: Sequence[str]
-) -> dict[int, np.ndarray]:
-    """Document rows, sorted, of each training query among the alignment texts, by text row.
-
-    `queries`: query_id -> text. Those that are equal after folding are one alignment text, which has the positives of
-    them all. `pairs` are (query_id, doc_id); those of unknown queries and documents are left out.
-    """
-    document = {doc_id: row for row, doc_id in enumerate(doc_ids)}
-    key = {query: fold(text) for query, text in queries.items()}
-    found: dict[str, set[int]] = {}
-    for query, doc_id in pairs:
-        if query in key and doc_id in document:
-            found.setdefault(key[query], set()).add(document[doc_id])
-    rows = enumerate(zip(texts["part"].to_pylist(), texts["source_id"].to_pylist(), strict=True))
-    return {
-        row: np.array(sorted(found[key[source]]))
-        for row, (part, source) in rows
-        if part == "train_queries" and key.get(source) in found
-    }

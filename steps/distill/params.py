@@ -183,7 +183,7 @@ class Phase(Strict):
     @property
     def all_teachers(self) -> list[str]:
         """Names of the teachers besides that of the index whom its losses learn from."""
-        return sorted({*self.teachers, *(loss.teacher for loss in self.pair_losses)})
+        return sorted({loss.teacher for loss in self.losses} - {""})
 
     @property
     def pair_losses(self) -> list[PairLoss]:
@@ -201,10 +201,12 @@ class Phase(Strict):
             raise ValueError("epochs: auto watches the cosine to a teacher that stays; targets: joint needs a number")
         if self.targets != "joint" and (trained := self.needs(Need.JOINT)):
             raise ValueError(f"losses: {trained[0].kind} trains the teacher; set targets: joint")
+        if len(self.needs(Need.ATTENTION)) > 1:
+            raise ValueError("losses: attention maps are compared with those of one teacher; name one")
         if self.labels == "pseudo" and not self.teacher_top_k:
             raise ValueError("labels: pseudo takes the teacher's nearest document; set teacher_top_k to 1 or more")
         for loss in self.losses:
-            if loss.teacher and not loss.needs & {Need.SCORES, Need.PAIRS}:
+            if loss.teacher and not loss.needs & {Need.SCORES, Need.PAIRS, Need.ATTENTION}:
                 raise ValueError(f"losses: {loss.kind} has no use for a teacher's scores; leave `teacher` out")
             if loss.teacher and Need.CANDIDATES in loss.needs and not self.teacher_top_k:
                 raise ValueError(f"losses: {loss.name} compares the documents that it scored; set teacher_top_k")
@@ -314,5 +316,12 @@ class DistillParams(Strict):
                 raise ValueError(
                     f"students names {own}, whose towers are {towers}: none can be released, as the index holds the"
                     " teacher's documents; distil them alone with `python -m steps.distill --student NAME`"
+                )
+        for name in self.students:
+            attending = [loss for phase in self.student[name].phases for loss in phase.needs(Need.ATTENTION)]
+            if others := [loss.name for loss in attending if loss.teacher]:
+                raise ValueError(
+                    f"students names {name}, whose loss {others[0]} reads another teacher than the index's, which this"
+                    " stage does not have; leave `teacher` out, or measure it with bench.distillation"
                 )
         return self

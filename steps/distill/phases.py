@@ -11,8 +11,8 @@ from torch import nn
 
 from steps.core.errors import UserError
 from steps.core.towers import device, load_tower
-from steps.distill.attention import AttentionPair
-from steps.distill.candidates import Candidates, positives_of
+from steps.distill.attention import AttentionPair, other_network, query_network
+from steps.distill.candidates import Candidates
 from steps.distill.checks import check_candidates, check_document_tokens
 from steps.distill.joint import JointTeacher, TrainedTower
 from steps.distill.joint_documents import joint_documents
@@ -91,8 +91,10 @@ class ObjectiveMaker:
         candidates = self._candidates(phase) if phase.needs(Need.CANDIDATES) else None
         document_tokens = self._document_tokens() if self.chosen.towers == "symmetric" else None
         teachers, heads, attention = self._teachers(phase), self._heads(phase), None
-        if phase.needs(Need.ATTENTION):
-            attention = AttentionPair(self.made, load_tower(self.teacher, "query"), self.params.precision)
+        for loss in phase.needs(Need.ATTENTION):  # one at most
+            other = self.teacher.parents[1] / loss.teacher / "tower"
+            network = other_network(other, self.made) if loss.teacher else query_network(self.teacher)
+            attention = AttentionPair(self.made, network, self.params.precision)
         layers = self._layers(phase, teachers, candidates)
         return Objective(phase.losses, teachers, candidates, document_tokens, self.units, heads, attention, layers)
 
@@ -179,8 +181,7 @@ class ObjectiveMaker:
         if phase.labels == "pseudo":
             positives = {row: nearest[row, :1] for row in range(len(nearest))}
         else:
-            known = self.sources
-            positives = positives_of(known.texts, known.training_queries(), known.positives(), known.document_ids())
+            positives = self.sources.positives
         parts = np.array(self.sources.texts["part"].to_pylist())[self.training]
         seen = np.isin(parts, [part for part, times in self.params.repeats.items() if times > 0])
         check_candidates(phase, positives, self.training[seen])

@@ -1,6 +1,5 @@
 """What students are distilled from: alignment texts, the teacher's vectors, and known positives."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -8,9 +7,10 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from steps.core.corpus import CorpusTexts, corpus_columns
+from steps.core.corpus import CorpusTexts
 from steps.core.errors import UserError
 from steps.core.files import read_json
+from steps.core.positives import known_positives
 from steps.core.tables import read_table
 from steps.distill.targets import PairTable, ScoreTable
 
@@ -57,28 +57,44 @@ class Sources:
             )
         return found[:, :count]
 
+    @cached_property
+    def positives(self) -> dict[int, np.ndarray]:
+        """Rows of the documents known to answer each text that is a training query, ascending, by text row."""
+        return known_positives(self.ingest, self.mine, self.texts)
+
     def scores(self, teacher: str, count: int) -> ScoreTable:
-        """A teacher's scores of the `count` documents nearest to each text that it scored.
+        """A teacher's scores of the `count` documents nearest to each text that it scored, and of known positives.
 
         UserError where it scored other documents, or fewer.
         """
         folder = self.score / teacher
         table = read_table(folder, "scores")
-        documents: np.ndarray = np.full(self.nearest(count).shape, -1, dtype=np.int32)
-        scored, starts = np.unique(table["text_row"].to_numpy(), return_index=True)
-        each = table.num_rows // max(1, len(scored))  # of a text; a scorer may have read more than are asked for
-        if not np.array_equal(starts, each * np.arange(len(scored))) or len(scored) * each != table.num_rows:
-            raise UserError(f"{folder}: scores more documents of some texts than of others; run `dvc repro score`")
-        if each < documents.shape[1] and len(scored):
+        text_rows, rows, values = (table[name].to_numpy() for name in ("text_row", "doc_row", "score"))
+        nearest = self.nearest(count)
+        scored, starts, each = np.unique(text_rows, return_index=True, return_counts=True)
+        place = np.arange(len(rows)) - np.repeat(starts, each)  # in a text's own list
+        if not len(scored) or scored[-1] >= len(nearest) or (np.diff(text_rows) < 0).any():
+            raise UserError(f"{folder}: is of other texts than data/embed; run `dvc repro score`")
+        first = place < nearest.shape[1]
+        own = rows[first].reshape(len(scored), -1) if each.min() >= nearest.shape[1] else None
+        if own is None or not np.array_equal(own, nearest[scored]):
             raise UserError(
-                f"distill.student: teacher_top_k is {count}, but {folder} has scores of {each} documents of a text; set"
-                f" score.depth to 0, or to {count} or more"
+                f"distill.student: teacher_top_k is {count}, but {folder} has no scores of the {nearest.shape[1]}"
+                f" documents nearest to each text; set score.depth to 0, or to {count} or more, and run `dvc repro"
+                " score`"
             )
-        rows = table["doc_row"].to_numpy().reshape(len(scored), -1)[:, :count]
-        if not len(scored) or scored[-1] >= len(documents) or not np.array_equal(rows, self.nearest(count)[scored]):
-            raise UserError(f"{folder}: scores other documents than those nearest to each text; run `dvc repro score`")
+        more = ~first
+        if more.any():
+            owners = np.repeat(list(self.positives), [len(own) for own in self.positives.values()]).astype(np.int64)
+            answers = np.concatenate([*self.positives.values(), np.zeros(0, dtype=np.int64)])
+            size = len(self.documents)
+            more &= np.isin(text_rows * np.int64(size) + rows, owners * size + answers)
+        kept = np.bincount(text_rows[more], minlength=len(nearest))  # positives of each text
+        documents = np.full((len(nearest), nearest.shape[1] + int(kept.max(initial=0))), -1, dtype=np.int32)
         scores = np.zeros(documents.shape, dtype=np.float32)
-        documents[scored], scores[scored] = rows, table["score"].to_numpy().reshape(len(scored), -1)[:, :count]
+        column = np.arange(int(more.sum())) - np.repeat(np.cumsum(kept) - kept, kept)
+        for mask, at in ((first, place[first]), (more, nearest.shape[1] + column)):
+            documents[text_rows[mask], at], scores[text_rows[mask], at] = rows[mask], values[mask]
         return ScoreTable(documents, scores)
 
     def pairs(self, teacher: str, embeds: str) -> PairTable:
@@ -103,23 +119,6 @@ class Sources:
         place[scored] = np.arange(len(scored))
         return PairTable(documents, values, place)
 
-    def document_ids(self) -> list[str]:
-        """Ids of the documents, in the order of their vectors."""
-        return [doc_id for (doc_id,) in corpus_columns(self.ingest, ["doc_id"])]
-
     def document_texts(self) -> list[str]:
         """What a document tower reads."""
         return list(CorpusTexts(self.ingest))
-
-    def training_queries(self) -> dict[str, str]:
-        """Text of every training query, by its id."""
-        rows = read_table(self.ingest, "queries").to_pylist()
-        return {row["query_id"]: row["text"] for row in rows if row["split"] == "train"}
-
-    def positives(self) -> Iterator[tuple[str, str]]:
-        """(query_id, doc_id) of mined positives and of what was judged relevant to training queries."""
-        triplets = read_table(self.mine, "triplets")
-        yield from zip(triplets["query_id"].to_pylist(), triplets["positive_id"].to_pylist(), strict=True)
-        for row in read_table(self.ingest, "qrels").to_pylist():
-            if row["split"] == "train" and row["grade"] > 0:
-                yield row["query_id"], row["doc_id"]

@@ -21,6 +21,7 @@ def main() -> None:
 
         score(
             ingest=Path("data/ingest"),
+            mine=Path("data/mine/relevance"),
             embed=Path("data/embed"),
             teach=Path("models/teach") / teacher,
             output=Path("data/score") / teacher,

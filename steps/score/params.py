@@ -16,6 +16,10 @@ class ScoreParams(Strict):
     """
     depth: int = Field(ge=0)
     """How many of those documents, the nearest first; 0 = all."""
+    positives: int = Field(ge=0)
+    """Known positives of a training query that are scored besides where they are not among those documents, drawn by
+    seed where it has more; 0 = none.
+    """
     max_texts: int = Field(ge=0)
     """Texts that are scored, drawn by seed; 0 = all. A cross encoder reads max_texts * depth pairs."""
     pairs: int = Field(ge=0)

@@ -2,7 +2,7 @@
 
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from steps.core.corpus import CorpusTexts
 from steps.core.errors import UserError
 from steps.core.files import staged_folder, write_json
 from steps.core.fingerprints import fingerprint
+from steps.core.positives import known_positives
 from steps.core.precision import resolve_precision
 from steps.core.progress import progress
 from steps.core.tables import SCHEMAS, read_table, stream_table
@@ -26,21 +27,24 @@ from steps.score.shards import ScoreShards
 from steps.score.target_entropy import Sample, check_teacher_targets
 
 
-def run(ingest: Path, embed: Path, teach: Path, output: Path, params: ScoreParams, run: Run) -> None:
+def run(ingest: Path, mine: Path, embed: Path, teach: Path, output: Path, params: ScoreParams, run: Run) -> None:
     """Write the table `scores`: every alignment text, or `max_texts` of them drawn by seed, with each of its nearest
-    documents, or the nearest `depth`, the nearest first.
+    documents, or the nearest `depth`, the nearest first. Behind them stand known positives of a training query that are
+    not among these, by `mine` and the judgements: at most `params.positives`, so that students learn of them too.
 
     With `params.pairs` a teacher that embeds pairs also leaves `pairs.npy`, `(scored texts, pairs, dim)`: see `Scorer`.
     A line warns where these scores have nothing to teach. `embed` holds texts and nearest documents, `teach` is the
     folder of the teacher that scores. Shards of texts are kept below SLIMTOWER_CACHE, so a run that was killed repeats
     one at most. UserError for a score that is not finite.
     """
-    texts = read_table(embed, "alignment_texts")["text"].to_pylist()
+    table = read_table(embed, "alignment_texts")
+    texts = table["text"].to_pylist()
     nearest = np.load(embed / "nearest.npy")
     _check_nearest(embed, nearest, len(texts), ingest)
     chosen = _chosen(len(texts), params)
     texts, nearest = [texts[row] for row in chosen.tolist()], nearest[chosen, : params.depth or None]
-    rows = np.unique(nearest)
+    missed = _missed(known_positives(ingest, mine, table) if params.positives else {}, chosen, nearest, params)
+    rows = np.unique(np.concatenate([nearest.reshape(-1), missed[:, 1]]))
     documents = CorpusTexts(ingest, rows)
     teacher = fingerprint(teach / "tower")
     digests = np.array([np.frombuffer(text_key(text), dtype=np.uint8) for text in documents]).reshape(-1, 32)
@@ -51,7 +55,7 @@ def run(ingest: Path, embed: Path, teach: Path, output: Path, params: ScoreParam
         settings = (teacher.id, resolve_precision(params.precision), code_digest(type(scorer).__module__))
         shards = ScoreShards(settings, digests)
         found = _Found(Sample(len(texts)))
-        tables = _tables(texts, chosen, nearest, rows, scorer, shards, params.shard_texts, found)
+        tables = _tables(texts, chosen, nearest, missed, rows, scorer, shards, params.shard_texts, found)
         stream_table(staging, "scores", tables)
         near = nearest[:, : params.pairs]
         if near.size and scorer.embeds:
@@ -69,6 +73,7 @@ def run(ingest: Path, embed: Path, teach: Path, output: Path, params: ScoreParam
             "texts": len(texts),
             "documents": len(rows),
             "scores": found.count,
+            "positives": len(missed),
             "score": found.spread(),
             "targets": targets.as_dict() if targets else None,
         }
@@ -96,7 +101,6 @@ class _Found:
                 f"score: a text and a document have the score {scores[~np.isfinite(scores)][0]}; set score.precision:"
                 " fp32, or train the teacher again"
             )
-        self.sample.add(scores)
         if scores.size:
             self.count += scores.size
             self.least, self.largest = min(self.least, float(scores.min())), max(self.largest, float(scores.max()))
@@ -111,21 +115,51 @@ def _tables(
     texts: list[str],
     chosen: np.ndarray,
     nearest: np.ndarray,
+    missed: np.ndarray,
     rows: np.ndarray,
     scorer: Scorer,
     shards: ScoreShards,
     shard_texts: int,
     found: _Found,
 ) -> Iterator[pa.Table]:
-    """The table `scores`, a shard of texts at a time; `chosen` are the rows of the texts, `rows` of the documents."""
+    """The table `scores`, a shard of texts at a time; `chosen` are the rows of the texts, `rows` of the documents.
+
+    `missed` `(n, 2)`: see `_missed`.
+    """
     starts = range(0, len(texts), shard_texts)
     for start in progress(starts, len(starts), "score"):
         some, near = texts[start : start + shard_texts], nearest[start : start + shard_texts]
-        places = np.searchsorted(rows, near)
-        scores = shards.made(scorer.scores, some, places)
+        scores = shards.made(scorer.scores, some, np.searchsorted(rows, near))
         found.add(scores)
-        text_rows = np.repeat(chosen[start : start + shard_texts], near.shape[1])
-        yield pa.table([text_rows, near.reshape(-1), scores.reshape(-1)], schema=SCHEMAS["scores"])
+        found.sample.add(scores)
+        owners, listed = np.repeat(np.arange(start, start + len(some)), near.shape[1]), near.reshape(-1)
+        values = scores.reshape(-1)
+        own = missed[np.searchsorted(missed[:, 0], start) : np.searchsorted(missed[:, 0], start + len(some))]
+        if len(own):
+            asked = [texts[text] for text in own[:, 0].tolist()]
+            answers = shards.made(scorer.scores, asked, np.searchsorted(rows, own[:, 1:]))
+            found.add(answers)
+            owners, listed = np.concatenate([owners, own[:, 0]]), np.concatenate([listed, own[:, 1]])
+            values = np.concatenate([values, answers.reshape(-1)])
+        order = np.argsort(owners, kind="stable")
+        yield pa.table([chosen[owners[order]], listed[order], values[order]], schema=SCHEMAS["scores"])
+
+
+def _missed(
+    known: Mapping[int, np.ndarray], chosen: np.ndarray, nearest: np.ndarray, params: ScoreParams
+) -> np.ndarray:
+    """Positives that are not among the nearest documents, at most `positives` of a text: int64 `(n, 2)`.
+
+    In a row the place of the text among the chosen, and the document. `known`: positives by text row.
+    """
+    found = [np.zeros((0, 2), dtype=np.int64)]
+    for place in np.flatnonzero(np.isin(chosen, list(known))).tolist():
+        row = int(chosen[place])
+        own = np.setdiff1d(known[row], nearest[place])
+        if len(own) > params.positives:
+            own = np.sort(np.random.default_rng((params.seed, 7, row)).choice(own, params.positives, replace=False))
+        found.append(np.stack([np.full(len(own), place), own], axis=1).astype(np.int64))
+    return np.concatenate(found)
 
 
 def _chosen(texts: int, params: ScoreParams) -> np.ndarray:

@@ -45,7 +45,8 @@ class TeacherTargets:
                 f" at temperature {self.temperature:.2g}: no one temperature serves; train this teacher"
                 " longer, or leave it out"
             )
-        advice = f"set teacher_temperature: {self.temperature:.2g} in the losses that learn it (mean entropy {WANTED})"
+        knob = f"set teacher_temperature: {self.temperature:.2g}"
+        advice = f"{knob} in the losses that learn its scores (mean entropy {WANTED})"
         if self.verdict == "flat":
             return f"{found} is flat at temperature 1 {measured}: there is nothing to learn; {advice}"
         if self.verdict == "one-hot":

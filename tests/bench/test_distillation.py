@@ -237,6 +237,22 @@ def test_scalingnotes_methods_differ_in_towers_and_losses_as_the_paper_says() ->
     assert all(recall[better] > recall[worse] for better, worse in (claim.order for claim in table.claims))
 
 
+def test_lead_over_the_frozen_index_stands_beside_lead_as_published() -> None:
+    table = read_expected(EXPECTED).tables["lead_joint"]
+    rows = dict(zip(table.rows, described(table), strict=True))
+    shared = {"start", "batch_size", "max_document_length"}
+    phased = {"epochs", "learning_rate", "teacher_top_k", "labels"}
+    told = [
+        [row.model_dump(include=shared), *(phase.model_dump(include=phased) for phase in row.phases)]
+        for row in (rows["lead"], rows["frozen"], rows["alignment"])
+    ]
+    assert told[0] == told[1] == told[2], "the same texts, steps and neighbours"
+    assert [rows[name].towers for name in ("lead", "frozen", "alignment")] == ["symmetric", *["asymmetric"] * 2]
+    assert rows["frozen"].then[0].losses == rows["without_joint"].then[0].losses
+    assert {loss.kind for phase in rows["alignment"].phases for loss in phase.losses} == {"embedding"}
+    assert {("frozen", "lead"), ("frozen", "alignment")} <= {(*claim.order,) for claim in table.claims}
+
+
 def described(table: Table) -> list[StudentParams]:
     """The students of a table whose rows describe one, for a teacher of six layers."""
     made = pipeline(depth=6)

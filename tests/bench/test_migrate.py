@@ -67,7 +67,7 @@ def run_stages(root: Path, params: Params) -> None:
     embed(ingest, root / "data/generate", folders["teach"], folders["embed"], params.embed, run)
     for name in params.score.teachers:
         new, output = root / "models/teach" / name, root / "data/score" / name
-        score(ingest, folders["embed"], new, output, params.score, run)
+        score(ingest, mine, folders["embed"], new, output, params.score, run)
     for name in params.distill.students:
         output = root / "models/distill" / name
         distill(

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from late_fakes import LATE
 from pydantic import ValidationError
 from recorder import Recorder
 from stages import ALIGNED, FAST, distill_params, run_distill
@@ -12,11 +13,13 @@ from stages import ALIGNED, FAST, distill_params, run_distill
 from steps.core.errors import UserError
 from steps.core.files import read_json
 from steps.core.towers import load_tower
-from steps.distill.attention import AttentionPair
+from steps.distill.attention import AttentionPair, attention_maps, other_network, query_network
 from steps.distill.losses.attention import Attention
 from steps.distill.losses.base import Batch, Outputs, Targets
 from steps.distill.params import StudentParams
 from steps.distill.students import TransformerStudent
+from steps.retrieval.rankers import load_ranker
+from steps.teach.late_interaction import late_interaction_model
 
 LENGTHS = [3, 2]
 NOTHING = torch.zeros((2, 0), dtype=torch.bool)
@@ -55,7 +58,7 @@ def test_value_is_the_formula_and_its_gradient_is_right() -> None:
 
 @pytest.mark.medium
 def test_maps_are_those_of_each_text_alone_and_of_the_layers_that_answer(tiny_tower: Path) -> None:
-    tower = load_tower(tiny_tower)
+    tower = query_network(tiny_tower)
     student = TransformerStudent(load_tower(tiny_tower))
     pair = AttentionPair(student, tower, "fp32")
     tokens = student.read(["how to sum the axis", "window"], 32)
@@ -84,6 +87,58 @@ def test_a_student_learns_to_look_as_its_teacher(embedded: Path) -> None:
     found = run.of("train_loss.attention")
     assert found[-1] < found[0]
     assert load_tower(output / "query_encoder")[0].auto_model.config._attn_implementation == "sdpa"
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("kind", ["late", "cross"])
+def test_a_student_learns_to_look_as_a_teacher_of_another_kind(embedded: Path, tiny_tower: Path, kind: str) -> None:
+    folder, ids = embedded / "models/teach" / kind, torch.tensor([[2, 9, 11, 3]])
+    with torch.random.fork_rng():
+        torch.manual_seed(5)
+        if kind == "late":
+            model = late_interaction_model(LATE.model_copy(update={"base": str(tiny_tower)}))
+        else:
+            model = load_ranker(tiny_tower, 24, seed=5)
+        for weight in model[0].auto_model.parameters():  # type: ignore[union-attr]
+            torch.nn.init.normal_(weight, std=0.2)
+    model.save_pretrained(str(folder / "tower"), create_model_card=False)
+    features = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    given = other_network(folder / "tower", TransformerStudent(load_tower(tiny_tower)))
+    for network in (given, model[0].auto_model):  # type: ignore[union-attr]
+        network.set_attn_implementation("eager")
+    torch.testing.assert_close(
+        attention_maps(given, features),
+        attention_maps(model[0].auto_model, features),
+        rtol=1e-4,
+        atol=1e-5,  # type: ignore[union-attr]
+    )
+    loss = {"kind": "attention", "teacher": kind}
+    student = FAST | {"start": {"layers": [1, 2]}, "losses": [*ALIGNED, loss], "epochs": 4.0}
+    run, params = (
+        Recorder(),
+        distill_params().model_copy(update={"students": [], "student": {"it": StudentParams.model_validate(student)}}),
+    )
+    run_distill(embedded, "it", params, run)
+    found = run.of(f"train_loss.attention@{kind}")
+    assert found[-1] < found[0]
+    with pytest.raises(ValidationError, match=rf"attention@{kind} reads another teacher than the index's"):
+        distill_params(students=["it"], student={"it": student})
+
+
+@pytest.mark.medium
+def test_what_has_other_tokens_cannot_be_looked_at(tiny_tower: Path, tmp_path: Path) -> None:
+    student = TransformerStudent(load_tower(tiny_tower))
+    with pytest.raises(UserError, match="gone: holds no transformer"):
+        other_network(tmp_path / "gone", student)
+    student.tower.tokenizer.add_tokens(["unheard-of"])
+    with pytest.raises(UserError, match="has other tokens than the student"):
+        other_network(tiny_tower, student)
+
+
+def test_maps_are_compared_with_one_teacher() -> None:
+    both = [{"kind": "attention"}, {"kind": "attention", "teacher": "late"}]
+    with pytest.raises(ValidationError, match="those of one teacher"):
+        StudentParams.model_validate({"start": {"layers": [0]}, "losses": both} | FAST)
 
 
 def test_only_layers_of_the_teacher_can_look_as_it_does() -> None:

@@ -152,13 +152,15 @@ def scored(student: torch.Tensor, teacher: torch.Tensor) -> tuple[Outputs, Targe
     return made, Targets(teacher, torch.eye(M, dtype=torch.float64), cosine=False, scores=own)
 
 
+@pytest.mark.parametrize("own", [None, 1.5])
 @pytest.mark.parametrize("reverse", [True, False])
-def test_mutual_kl_is_equation_9(reverse: bool) -> None:
-    made_by = MutualKL(kind="mutual_kl", temperature=0.4, reverse=reverse)
+def test_mutual_kl_is_equation_9(reverse: bool, own: float | None) -> None:
+    made_by = MutualKL(kind="mutual_kl", temperature=0.4, teacher_temperature=own, reverse=reverse)
     found = made_by.values(*scored(tensor(SCORES), tensor(OTHERS)), batch()).tolist()
     for row in range(N):
         kept = [d for d in range(M) if d not in UNKNOWN.get(row, [])]
-        s, t = (shares({d: float(side[row, d]) for d in kept}, 0.4) for side in (SCORES, OTHERS))
+        sides_at = ((SCORES, 0.4), (OTHERS, own or 0.4))
+        s, t = (shares({d: float(side[row, d]) for d in kept}, at) for side, at in sides_at)
         assert found[row] == pytest.approx(kl(t, s) + (kl(s, t) if reverse else 0.0), rel=1e-9)
     sides = (tensor(SCORES).requires_grad_(), tensor(OTHERS).requires_grad_())
     assert torch.autograd.gradcheck(lambda s, t: made_by.values(*scored(s, t), batch()), sides)

@@ -299,5 +299,5 @@ def test_two_teachers_score_in_one_objective_and_texts_that_none_scored_do_not_t
     texts = read_table(root / "data/embed", "alignment_texts")["text"].to_pylist()
     seen = [row for row in kept["first"] | kept["second"] if texts[row] not in held]
     assert report["texts_seen"] - alone["texts_seen"] == len(seen) < alone["texts_seen"]
-    with pytest.raises(UserError, match=r"teacher_top_k is 4, but .*has scores of 3 documents of a text; set"):
+    with pytest.raises(UserError, match=r"teacher_top_k is 4, but .*has no scores of the 4 .*; set"):
         run_distill(root, "it", one(ALIGNED | {"then": [phase | {"teacher_top_k": 4}]}))

@@ -24,7 +24,15 @@ EMBED = EmbedParams(
     seed=1,
 )
 SCORE = ScoreParams(
-    teachers=["other"], depth=0, max_texts=0, pairs=0, batch_size=16, shard_texts=24, precision="fp32", seed=1
+    teachers=["other"],
+    depth=0,
+    positives=0,
+    max_texts=0,
+    pairs=0,
+    batch_size=16,
+    shard_texts=24,
+    precision="fp32",
+    seed=1,
 )
 INDEX = IndexParams(
     kind="ivfflat",
@@ -155,6 +163,7 @@ def run_score(root: Path, teacher: str, params: ScoreParams = SCORE) -> Path:
     output = root / "data/score" / teacher
     score(
         ingest=root / "data/ingest",
+        mine=root / "data/mine/relevance",
         embed=root / "data/embed",
         teach=root / "models/teach" / teacher,
         output=output,

@@ -221,7 +221,9 @@ def run_all(root: Path, params: Params) -> list[str]:
     for name in params.score.teachers:
         seen = declared.of(f"score@{name}")
         scorer, output = seen / "models/teach" / name, root / "data/score" / name
-        score(seen / "data/ingest", seen / "data/embed", scorer, output, params.score, run)
+        score(
+            seen / "data/ingest", seen / "data/mine/relevance", seen / "data/embed", scorer, output, params.score, run
+        )
     seen = declared.of("index")
     index(seen / "data/ingest", seen / "data/embed", seen / teacher, root / "models/index", params.index, run)
     for name in params.distill.students:

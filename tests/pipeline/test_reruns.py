@@ -180,9 +180,9 @@ def test_a_knob_reruns_the_stages_that_read_it(project: Project, knob: str, valu
         ("relevance", {"mine@relevance", *TEACHERS, "evaluate"}),
         ("term_scores", {*MINE, "evaluate"}),
         ("given_triplets", {*MINE, "evaluate"}),
-        ("qrels", {"candidates", *MINE, *TRAINED, *CELLS["distill"], *CELLS["release"], "evaluate"}),
+        ("qrels", {"candidates", *MINE, *TRAINED, "score@other", *CELLS["distill"], *CELLS["release"], "evaluate"}),
         ("rejects", {"evaluate"}),
-        ("queries", ALL - {"ingest", "score@other"}),
+        ("queries", ALL - {"ingest"}),
         ("corpus", ALL - {"ingest"}),
     ],
 )

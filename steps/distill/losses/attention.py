@@ -20,6 +20,8 @@ class Attention(Loss):
 
     kind: Literal["attention"]
     """The attention maps of the query tower, which runs along; for start: {layers: [...]} alone."""
+    teacher: str = ""
+    """"" = the index teacher; another one, of the same tokens, for bench alone: it reads the query and no document."""
 
     def values(self, outputs: Outputs, targets: Targets, batch: Batch) -> Tensor:
         """Value of each text, `(n,)`."""

@@ -15,26 +15,26 @@ from pydantic import Field
 from torch import Tensor
 
 from steps.distill.losses.base import Batch, Loss, Need, Outputs, Targets
-from steps.distill.losses.label import masked, softmax_cross_entropy
+from steps.distill.losses.label import softmax_cross_entropy
 from steps.distill.losses.layer import divergence
 from steps.distill.losses.score import ScoreLoss
 
 
 class MutualKL(ScoreLoss):
-    """`KL(softmax(t / T) || softmax(s / T)) + KL(softmax(s / T) || softmax(t / T))` (LEAD, Eq. 9).
+    """`KL(softmax(t / T_t) || softmax(s / T)) + KL(softmax(s / T) || softmax(t / T_t))` (LEAD, Eq. 9, of one T).
 
     `reverse: false` leaves the second one out, as LEAD does where the teacher is frozen (Sec. 4.5).
     """
 
     kind: Literal["mutual_kl"]
     temperature: float = Field(default=0.05, gt=0, allow_inf_nan=False)
-    """Divides the scores of both sides."""
+    """Divides the student's scores."""
     reverse: bool = True
     """Whether the second term counts."""
 
     def rows(self, student: Tensor, teacher: Tensor, mask: Tensor) -> Tensor:
         """Loss of each row, `(n,)`; 0 for equal scores."""
-        student, teacher = (side / self.temperature for side in masked(student, teacher, mask))
+        student, teacher = self.scaled(student, teacher, mask)
         there = divergence(teacher, student, mask)
         return there + divergence(student, teacher, mask) if self.reverse else there
 

@@ -1,8 +1,8 @@
 """Losses that compare a student's scores of the candidates with a teacher's (EmbedDistill, App. A).
 
 Student's and teacher's scores `(n, m)`, over the candidates that the teacher has scored: all of a batch for the index
-teacher, a text's own for any other and with `own_candidates`. The temperature T divides both sides' scores, where the
-teacher's has none of its own, and nothing is multiplied back.
+teacher, a text's own for any other and with `own_candidates`. The temperature T divides the student's scores, T_t the
+teacher's, which may have other units, as logits beside cosines do; without T_t it is T. Nothing is multiplied back.
 
 | kind | source |
 |---|---|
@@ -13,7 +13,7 @@ teacher's has none of its own, and nothing is multiplied back.
 | score_margin | MarginMSE (Hofstätter et al. 2020, Sec. 3, arXiv:2010.02666) |
 """
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from typing import ClassVar, Literal
 
 import torch
@@ -31,7 +31,9 @@ class ScoreLoss(Loss):
     needs: ClassVar[frozenset[Need]] = frozenset({Need.CANDIDATES, Need.SCORES})
 
     temperature: float = Field(default=1.0, gt=0, allow_inf_nan=False)
-    """Divides the scores of both sides."""
+    """Divides the student's scores."""
+    teacher_temperature: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """Divides the teacher's scores; null: as the student's. `score` suggests one."""
     own_candidates: bool = False
     """Whether of the index teacher's scores only those of a text's own candidates count, as they do of another
     teacher's.
@@ -47,65 +49,57 @@ class ScoreLoss(Loss):
         known = targets.scores[self.teacher].known
         return known & batch.own if self.own_candidates else known
 
+    def scaled(self, student: Tensor, teacher: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """Both sides, exact, divided by their temperatures, and 0 where the mask is False."""
+        student, teacher = masked(student, teacher, mask)
+        return student / self.temperature, teacher / (self.teacher_temperature or self.temperature)
+
     @abstractmethod
     def rows(self, student: Tensor, teacher: Tensor, mask: Tensor) -> Tensor:
         """Loss of each row of `(n, m)` scores; candidates where the mask is False are as if they were not there."""
 
 
 class ScoreSoftmax(ScoreLoss):
-    """`-sum_j softmax_j(s^t / T) log softmax_j(s^s / T)` (EmbedDistill, Eq. 10)."""
+    """`-sum_j softmax_j(s^t / T_t) log softmax_j(s^s / T)` (EmbedDistill, Eq. 10)."""
 
     kind: Literal["score_softmax"]
     temperature: float = Field(default=0.05, gt=0, allow_inf_nan=False)
-    """Divides the scores of both sides."""
+    """Divides the student's scores."""
 
     def rows(self, student: Tensor, teacher: Tensor, mask: Tensor) -> Tensor:
         """Loss of each row, `(n,)`; equal scores give the entropy of the teacher's distribution, not 0."""
-        student, teacher = masked(student, teacher, mask)
-        soft = functional.softmax(only(teacher / self.temperature, mask), dim=1)
-        return softmax_cross_entropy(student / self.temperature, soft, mask)
+        student, teacher = self.scaled(student, teacher, mask)
+        return softmax_cross_entropy(student, functional.softmax(only(teacher, mask), dim=1), mask)
 
 
 class ScoreBinary(ScoreLoss):
-    """Eq. 9 with `sigmoid(s^t / T)` as label of `s^s / T`, one against all (EmbedDistill, Eq. 11)."""
+    """Eq. 9 with `sigmoid(s^t / T_t)` as label of `s^s / T`, one against all (EmbedDistill, Eq. 11)."""
 
     kind: Literal["score_binary"]
 
     def rows(self, student: Tensor, teacher: Tensor, mask: Tensor) -> Tensor:
         """Loss of each row, `(n,)`; equal scores give the entropies of the teacher's labels, not 0."""
-        student, teacher = masked(student, teacher, mask)
-        return binary_cross_entropy(student / self.temperature, torch.sigmoid(teacher / self.temperature), mask)
+        student, teacher = self.scaled(student, teacher, mask)
+        return binary_cross_entropy(student, torch.sigmoid(teacher), mask)
 
 
 class ScoreSquared(ScoreLoss):
-    """`sum_j (s^t_j / T - s^s_j / T)^2` (EmbedDistill, Eq. 12)."""
+    """`sum_j (s^t_j / T_t - s^s_j / T)^2` (EmbedDistill, Eq. 12)."""
 
     kind: Literal["score_squared"]
 
     def rows(self, student: Tensor, teacher: Tensor, mask: Tensor) -> Tensor:
         """Loss of each row, `(n,)`."""
-        student, teacher = masked(student, teacher, mask)
-        return ((student - teacher) / self.temperature).square().sum(dim=1)
+        student, teacher = self.scaled(student, teacher, mask)
+        return (student - teacher).square().sum(dim=1)
 
 
-class TwoTemperatures(ScoreLoss, ABC):
-    """Base of the losses here in whose units student and teacher may differ, as cosines and a ranker's logits do."""
-
-    teacher_temperature: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    """Divides the teacher's scores; null: as the student's. `score` suggests one."""
-
-    def scaled(self, student: Tensor, teacher: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Both sides, exact, divided by their temperatures, and 0 where the mask is False."""
-        student, teacher = masked(student, teacher, mask)
-        return student / self.temperature, teacher / (self.teacher_temperature or self.temperature)
-
-
-class ScoreKl(TwoTemperatures):
+class ScoreKl(ScoreLoss):
     """`KL(softmax(s^t / T_t), softmax(s^s / T))` over the candidates (LEAD, Eq. 6, of the output layers)."""
 
     kind: Literal["score_kl"]
     temperature: float = Field(default=0.05, gt=0, allow_inf_nan=False)
-    """Divides the scores."""
+    """Divides the student's scores."""
 
     def rows(self, student: Tensor, teacher: Tensor, mask: Tensor) -> Tensor:
         """Loss of each row, `(n,)`; 0 for equal distributions."""
@@ -115,7 +109,7 @@ class ScoreKl(TwoTemperatures):
         return (taught * log_taught).sum(dim=1) + softmax_cross_entropy(student, taught, mask)
 
 
-class ScoreMargin(TwoTemperatures):
+class ScoreMargin(ScoreLoss):
     """`mean_j ((s^s_+ - s^s_j) / T - (s^t_+ - s^t_j) / T_t)^2` over the other candidates j (MarginMSE).
 
     The positive is a text's label where the teacher has scored it, else the candidate that the teacher finds best.

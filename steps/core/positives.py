@@ -1,0 +1,55 @@
+"""Documents that are known to answer the alignment texts that are training queries: mined positives and judgements."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from steps.core.corpus import corpus_columns
+from steps.core.tables import read_table
+from steps.core.texts import fold
+
+
+def known_positives(ingest: Path, mine: Path, texts: pa.Table) -> dict[int, np.ndarray]:
+    """Document rows, ascending, of each training query among the alignment texts, by text row.
+
+    `mine` holds the triplets.
+    """
+    rows = read_table(ingest, "queries").to_pylist()
+    queries = {row["query_id"]: row["text"] for row in rows if row["split"] == "train"}
+    doc_ids = (doc_id for (doc_id,) in corpus_columns(ingest, ["doc_id"]))
+    return positives_of(texts, queries, _pairs(ingest, mine), doc_ids)
+
+
+def _pairs(ingest: Path, mine: Path) -> Iterator[tuple[str, str]]:
+    """(query_id, doc_id) of mined positives and of what was judged relevant to training queries."""
+    triplets = read_table(mine, "triplets")
+    yield from zip(triplets["query_id"].to_pylist(), triplets["positive_id"].to_pylist(), strict=True)
+    for row in read_table(ingest, "qrels").to_pylist():
+        if row["split"] == "train" and row["grade"] > 0:
+            yield row["query_id"], row["doc_id"]
+
+
+def positives_of(
+    texts: pa.Table, queries: Mapping[str, str], pairs: Iterable[tuple[str, str]], doc_ids: Iterable[str]
+) -> dict[int, np.ndarray]:
+    """Document rows, ascending, of each training query among the alignment texts, by text row.
+
+    `queries`: query_id -> text. Those that are equal after folding are one alignment text, which has the positives of
+    them all. `pairs` are (query_id, doc_id); those of unknown queries and documents are left out.
+    """
+    key = {query: fold(text) for query, text in queries.items()}
+    wanted: dict[str, set[str]] = {}
+    for query, doc_id in pairs:
+        if query in key:
+            wanted.setdefault(key[query], set()).add(doc_id)
+    named = set().union(*wanted.values())
+    document = {doc_id: row for row, doc_id in enumerate(doc_ids) if doc_id in named}
+    found = {own: sorted(document[doc_id] for doc_id in ids if doc_id in document) for own, ids in wanted.items()}
+    rows = enumerate(zip(texts["part"].to_pylist(), texts["source_id"].to_pylist(), strict=True))
+    return {
+        row: np.array(found[key[source]])
+        for row, (part, source) in rows
+        if part == "train_queries" and found.get(key.get(source, ""))
+    }

@@ -1,0 +1,115 @@
+"""Known positives that the index's teacher misses are scored too, and reach the student's candidates."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from stages import SCORE, run_score
+from towers import other_weights
+
+from steps.core.document_texts import DocumentTemplate
+from steps.core.files import read_json, write_json
+from steps.core.tables import read_table, table_from_rows, write_table
+from steps.core.towers import load_tower
+from steps.distill.candidates import Candidates
+from steps.distill.sources import Sources
+
+pytestmark = pytest.mark.medium
+
+MOST = 2
+
+
+@pytest.fixture
+def root(embedded: Path, tiny_tower: Path, tmp_path: Path) -> Path:
+    """A run with another teacher; every eighth query has five mined positives besides the judged one."""
+    shutil.copytree(embedded / "data", tmp_path / "data")
+    other_weights(tiny_tower, tmp_path / "models/teach/other/tower", seed=2)
+    write_json(tmp_path / "models/teach/other/report.json", {"kind": "dual_encoder"})
+    rows = read_table(tmp_path / "data/mine/relevance", "triplets").to_pylist()
+    more = [
+        row | {"positive_id": f"{row['query_id'].split('/')[0]}/{(number * 5 + step * 9) % 64}"}
+        for number, row in enumerate(rows)
+        if number % 8 == 0
+        for step in range(5)
+    ]
+    write_table(tmp_path / "data/mine/relevance", "triplets", table_from_rows("triplets", rows + more))
+    return tmp_path
+
+
+def positives(root: Path) -> dict[int, set[int]]:
+    """By text row, the document rows that triplets and training judgements name."""
+    documents = [row["doc_id"] for row in read_table(root / "data/ingest", "corpus").to_pylist()]
+    named = {
+        (row["query_id"], row["positive_id"])
+        for row in read_table(root / "data/mine/relevance", "triplets").to_pylist()
+    }
+    qrels = read_table(root / "data/ingest", "qrels").to_pylist()
+    named |= {(row["query_id"], row["doc_id"]) for row in qrels if row["split"] == "train" and row["grade"]}
+    found: dict[int, set[int]] = {}
+    for text, row in enumerate(read_table(root / "data/embed", "alignment_texts").to_pylist()):
+        if row["part"] == "train_queries":
+            own = {documents.index(doc) for query, doc in named if query == row["source_id"] and doc in documents}
+            found[text] = own
+    return {text: own for text, own in found.items() if own}
+
+
+def test_positives_stand_behind_the_nearest_documents_and_other_texts_stay_as_they_are(
+    root: Path, own_cache: Path
+) -> None:
+    plain = read_table(run_score(root, "other", SCORE.model_copy(update={"depth": 3})), "scores").to_pylist()
+    shards = {path: path.stat().st_mtime_ns for path in own_cache.glob("scores/*/*.npy")}
+    output = run_score(root, "other", SCORE.model_copy(update={"depth": 3, "positives": MOST}))
+    assert shards and all(path.stat().st_mtime_ns == time for path, time in shards.items()), "read, not made again"
+    found = read_table(output, "scores").to_pylist()
+    assert [row["text_row"] for row in found] == sorted(row["text_row"] for row in found)
+    nearest, known = np.load(root / "data/embed/nearest.npy")[:, :3], positives(root)
+    texts = read_table(root / "data/embed", "alignment_texts")["text"].to_pylist()
+    corpus = read_table(root / "data/ingest", "corpus").to_pylist()
+    held = [DocumentTemplate().text(row["title"], row["topic"], row["content"]) for row in corpus]
+    tower = load_tower(root / "models/teach/other/tower")
+    extra = 0
+    for text in range(len(texts)):
+        own = [row for row in found if row["text_row"] == text]
+        assert own[:3] == [row for row in plain if row["text_row"] == text]
+        missed = known.get(text, set()) - set(nearest[text].tolist())
+        more = [row["doc_row"] for row in own[3:]]
+        assert len(set(more)) == len(more) == min(MOST, len(missed)) and set(more) <= missed
+        extra += len(more)
+        if more and text % 3 == 0:
+            asked = tower.encode_query(texts[text]).astype(np.float64)
+            for row in own[3:]:
+                expected = tower.encode_document(held[row["doc_row"]]).astype(np.float64) @ asked
+                assert row["score"] == pytest.approx(float(expected), rel=1e-4)
+    assert extra > 10 and any(len(known[text] - set(nearest[text].tolist())) > MOST for text in known)
+    report = read_json(output / "report.json")
+    assert (report["positives"], report["scores"]) == (extra, len(found)) and report["targets"]["documents"] == 3
+
+
+@pytest.mark.parametrize("depth", [2, 4])
+def test_a_student_sees_the_other_teachers_score_of_its_label(root: Path, depth: int) -> None:
+    """Wherever the label stands: among the nearest, behind those that the student asks for, or nowhere near."""
+    run_score(root, "other", SCORE.model_copy(update={"depth": depth, "positives": 6, "max_texts": 200}))
+    data = root / "data"
+    sources = Sources(data / "ingest", data / "mine/relevance", data / "embed", data / "score")
+    table, known = sources.scores("other", 2), positives(root)
+    assert {text: set(own.tolist()) for text, own in sources.positives.items()} == known
+    nearest = np.load(data / "embed/nearest.npy")
+    given = {
+        (row["text_row"], row["doc_row"]): row["score"]
+        for row in read_table(data / "score/other", "scores").to_pylist()
+    }
+    scored = {text for text, _ in given}
+    labelled = sorted(scored & set(known))
+    assert np.flatnonzero(table.scored).tolist() == sorted(scored) and len(labelled) > 10
+    for text in scored:
+        listed = {int(row) for row in table.documents[text] if row >= 0}
+        assert listed == set(nearest[text, :2].tolist()) | known.get(text, set())
+    rows = np.array(labelled)
+    for step in range(4):
+        drawn = Candidates(sources.positives, sources.nearest(2), 1).of(rows, step)
+        values, there = table.of(rows, drawn.documents)
+        assert there[drawn.own].all() and drawn.label.any(axis=1).all()
+        for place, text in enumerate(labelled):
+            documents = drawn.documents[there[place]].tolist()
+            assert values[place, there[place]].tolist() == [given[text, row] for row in documents]
