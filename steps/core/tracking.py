@@ -3,6 +3,7 @@
 stage_run.py opens the run of a stage, run_ids.py says of which parent.
 """
 
+import glob
 import json
 import logging
 import os
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from steps.core.errors import TransientError, UserError, exhausted, line
+from steps.core.files import alone, staged_file
 from steps.core.masking import redacted
 
 _SETTINGS = {
@@ -165,18 +167,41 @@ def client() -> Any:
 def opening() -> Iterator[None]:
     """The first contact with the tracking store: what fails there, but for a network, is a UserError."""
     uri = tracking_uri()
-    if uri.startswith("sqlite:///"):
-        _check_sqlite(Path(uri.removeprefix("sqlite:///").partition("?")[0]))
+    file = Path(uri.removeprefix("sqlite:///").partition("?")[0]) if uri.startswith("sqlite:///") else None
+    if file:
+        _check_sqlite(file)
     try:
         with reaching():
+            if file:
+                _make_whole(file.resolve())
             yield
     except UserError:
         raise
     except Exception as error:  # of MLflow, of SQLAlchemy, of a driver that is not there
         said = f"{type(error).__name__}: {line(error)[:200]}"
-        raise exhausted(error) or UserError(
-            f"{uri}: cannot be used for tracking ({said}); fix MLFLOW_TRACKING_URI, or unset it for mlflow.db here"
-        ) from error
+        advice = "fix MLFLOW_TRACKING_URI, or unset it for mlflow.db here"
+        if file and file.exists():
+            advice = "move it away, and a new one is made, or let MLFLOW_TRACKING_URI name another"
+        raise exhausted(error) or UserError(f"{uri}: cannot be used for tracking ({said}); {advice}") from error
+
+
+def _make_whole(path: Path) -> None:
+    """Make a database that is not there, or empty, so that it appears with all its tables.
+
+    MLflow makes them in about 50 steps in the file itself: a kill, or a second process, leaves what never opens again.
+    """
+    if path.exists() and path.stat().st_size:
+        return
+    with alone(path.with_name(f".{path.name}.lock")):
+        if path.exists() and path.stat().st_size:  # another process was faster
+            return
+        for stale in path.parent.glob(f".staging.{glob.escape(path.name)}.*"):  # of a process that was killed
+            stale.unlink(missing_ok=True)
+        from mlflow.store.tracking import DEFAULT_LOCAL_FILE_AND_ARTIFACT_PATH
+        from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
+
+        with staged_file(path) as staging:
+            SqlAlchemyStore(f"sqlite:///{staging}", DEFAULT_LOCAL_FILE_AND_ARTIFACT_PATH).engine.dispose()
 
 
 def _check_sqlite(path: Path) -> None:
@@ -210,7 +235,14 @@ def experiment_id(api: Any) -> str:
         return str(found.experiment_id)
     uri = tracking_uri()
     location = Path(uri.removeprefix("sqlite:///")).parent / "mlartifacts" if uri.startswith("sqlite:///") else None
-    return str(api.create_experiment(name, artifact_location=location.as_uri() if location else None))
+    from mlflow.exceptions import MlflowException
+
+    try:
+        return str(api.create_experiment(name, artifact_location=location.as_uri() if location else None))
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_ALREADY_EXISTS":
+            raise
+        return str(api.get_experiment_by_name(name).experiment_id)  # another process was faster
 
 
 class MlflowRun:
