@@ -27,6 +27,7 @@ _SETTINGS = {
 _REFUSED = {"PERMISSION_DENIED", "UNAUTHENTICATED", "CUSTOMER_UNAUTHORIZED"}
 _S3_REFUSED = ("AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "NoSuchBucket", "(403)", "(401)")
 _AWAY = ("failed with exception", "failed with timeout exception")  # how MLflow tells of its server
+_FOREIGN = ("failed with error code", "not in a valid JSON format")  # of an answer that is no MLflow's
 _STORE_FAILED = ("failures occurred while", "Failed to list artifacts")  # how MLflow tells of its artefact store
 _DIGEST = 12  # signs that are shown of a data set's digest
 Build = Callable[[Path], None]
@@ -98,12 +99,23 @@ def tracking_uri() -> str:
     return f"sqlite:///{Path(relative[1]).resolve()}" if relative else uri
 
 
+class ForeignAnswer(TransientError):
+    """Somebody else answers at the server's address: a proxy, or a page to log in."""
+
+    def __init__(self, said: str) -> None:
+        super().__init__(
+            f"{tracking_uri()}: does not answer as MLflow: {said}; what stands between here and the server?"
+        )
+        self.said = said
+
+
 @contextmanager
 def reaching() -> Iterator[None]:
     """Failures of the tracking server or of the artefact store as errors that say whether to try again."""
     import requests
     from boto3.exceptions import Boto3Error
     from botocore.exceptions import BotoCoreError, ClientError
+    from google.protobuf.json_format import ParseError
     from mlflow.exceptions import MlflowException
 
     try:
@@ -119,7 +131,11 @@ def reaching() -> Iterator[None]:
             ) from error
         if any(words in text for words in _AWAY) or error.error_code == "TEMPORARILY_UNAVAILABLE":
             raise TransientError(f"{tracking_uri()}: not reached: {text[:200]}; is the server up?") from error
+        if any(words in text for words in _FOREIGN):
+            raise ForeignAnswer(text[:200]) from error
         raise
+    except (json.JSONDecodeError, ParseError) as error:
+        raise ForeignAnswer(f"{type(error).__name__}: {line(error)[:200]}") from error
     except (requests.RequestException, BotoCoreError, ClientError, Boto3Error) as error:
         raise _store_error(error) from error
 
@@ -175,10 +191,10 @@ def opening() -> Iterator[None]:
             if file:
                 _make_whole(file.resolve())
             yield
-    except UserError:
-        raise
     except Exception as error:  # of MLflow, of SQLAlchemy, of a driver that is not there
-        said = f"{type(error).__name__}: {line(error)[:200]}"
+        if isinstance(error, UserError) and not isinstance(error, ForeignAnswer):
+            raise
+        said = error.said if isinstance(error, ForeignAnswer) else f"{type(error).__name__}: {line(error)[:200]}"
         advice = "fix MLFLOW_TRACKING_URI, or unset it for mlflow.db here"
         if file and file.exists():
             advice = "move it away, and a new one is made, or let MLFLOW_TRACKING_URI name another"
