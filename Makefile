@@ -114,6 +114,7 @@ test-integration: setup-all .airflow-venv/.done ## containers, S3, MLflow and Ai
 	@python -m pytest tests -m integration
 
 mlflow: setup ## MLflow's pages on the tracked runs
+	@python -c 'from steps.core.tracking import client; client()'
 	@mlflow ui --backend-store-uri "$${MLFLOW_TRACKING_URI:-sqlite:///mlflow.db}"
 
 airflow: setup .airflow-venv/.done ## Airflow on this machine with the project's DAGs: make airflow [AIRFLOW_PORT=8080] (docs/scheduling.md)

@@ -15,7 +15,7 @@ from steps.core.files import sha256_file
 from steps.core.run_ids import git_commit, open_parent, parent_run, pipeline_key, pipeline_run, run_name
 from steps.core.spool import Spool, waiting
 from steps.core.stage_run import send_each, send_waiting, spools
-from steps.core.tracking import client, experiment_id, reaching
+from steps.core.tracking import client, experiment_id, reaching, sending
 from steps.promote.dvc_lock import Stages, lock_stages, outputs
 
 INGESTED, METRICS = "data/ingest", "reports/metrics.json"
@@ -25,7 +25,7 @@ _FILES = ("dvc.lock", "params.yaml", METRICS)
 def finish_or_wait(*, failed: bool, names: Sequence[str] | None = None) -> str:
     """`finish` this pipeline's run; while the tracking server is away keep what that needs for `send_finished`."""
     try:
-        with reaching():
+        with sending():
             return finish(failed=failed, names=names)
     except UserError as error:
         names = list(_here(lock_stages(), Path())) if names is None else list(names)
@@ -158,10 +158,11 @@ def _link(api: Any, experiment: str, parent: str, stage: str, entry: dict[str, A
 
 def main() -> None:
     """Finish the pipeline runs that wait for it, and the newest that is still open."""
-    send_finished()
-    api = client()
-    parent = open_parent(api, experiment_id(api))
-    print(f"lineage: {finish(parent)}" if parent else "lineage: no pipeline run is open")
+    with reaching():
+        send_finished()
+        api = client()
+        parent = open_parent(api, experiment_id(api))
+        print(f"lineage: {finish(parent)}" if parent else "lineage: no pipeline run is open")
 
 
 if __name__ == "__main__":

@@ -94,6 +94,16 @@ def _remove_unless_held(folder: Path) -> None:
 
 
 @contextmanager
+def alone(lock: Path) -> Iterator[None]:
+    """Hold a lock file, which stays; wait while another process holds it, where the file system has such locks."""
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    with lock.open("w") as handle:
+        with suppress(OSError):
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+@contextmanager
 def staged_file(target: Path) -> Iterator[Path]:
     """Yield a path beside `target`; rename it onto `target` when the block succeeds."""
     target.parent.mkdir(parents=True, exist_ok=True)

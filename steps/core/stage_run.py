@@ -25,7 +25,6 @@ from steps.core.tracking import (
     client,
     experiment_id,
     flatten,
-    reaching,
     sending,
     tracking_uri,
 )
@@ -53,7 +52,7 @@ def stage_run(stage: str, params: Mapping[str, Any]) -> Iterator["StageRun"]:
 
 
 class StageRun:
-    """The Run of a stage. No call fails because the server is away, or refuses what it took before."""
+    """The Run of a stage. No call fails because the server is away, or a proxy answers for it, or it refuses."""
 
     def __init__(self, stage: str) -> None:
         self.stage = stage
@@ -71,7 +70,7 @@ class StageRun:
         }
         started = time.monotonic()
         try:
-            with reaching():
+            with sending():
                 self._run = _opened(client(), self._opening)
             send_waiting()
         except TransientError as error:
@@ -150,7 +149,7 @@ class StageRun:
         assert self._run is not None
         started = time.monotonic()
         try:
-            with reaching():
+            with sending():
                 getattr(self._run, call)(**given)
         except UserError as error:
             self._keep(error, started)

@@ -3,6 +3,7 @@
 stage_run.py opens the run of a stage, run_ids.py says of which parent.
 """
 
+import glob
 import json
 import logging
 import os
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from steps.core.errors import TransientError, UserError, exhausted, line
+from steps.core.files import alone, staged_file
 from steps.core.masking import redacted
 
 _SETTINGS = {
@@ -25,6 +27,7 @@ _SETTINGS = {
 _REFUSED = {"PERMISSION_DENIED", "UNAUTHENTICATED", "CUSTOMER_UNAUTHORIZED"}
 _S3_REFUSED = ("AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "NoSuchBucket", "(403)", "(401)")
 _AWAY = ("failed with exception", "failed with timeout exception")  # how MLflow tells of its server
+_FOREIGN = ("failed with error code", "not in a valid JSON format")  # of an answer that is no MLflow's
 _STORE_FAILED = ("failures occurred while", "Failed to list artifacts")  # how MLflow tells of its artefact store
 _DIGEST = 12  # signs that are shown of a data set's digest
 Build = Callable[[Path], None]
@@ -96,12 +99,23 @@ def tracking_uri() -> str:
     return f"sqlite:///{Path(relative[1]).resolve()}" if relative else uri
 
 
+class ForeignAnswer(TransientError):
+    """Somebody else answers at the server's address: a proxy, or a page to log in."""
+
+    def __init__(self, said: str) -> None:
+        super().__init__(
+            f"{tracking_uri()}: does not answer as MLflow: {said}; what stands between here and the server?"
+        )
+        self.said = said
+
+
 @contextmanager
 def reaching() -> Iterator[None]:
     """Failures of the tracking server or of the artefact store as errors that say whether to try again."""
     import requests
     from boto3.exceptions import Boto3Error
     from botocore.exceptions import BotoCoreError, ClientError
+    from google.protobuf.json_format import ParseError
     from mlflow.exceptions import MlflowException
 
     try:
@@ -117,7 +131,11 @@ def reaching() -> Iterator[None]:
             ) from error
         if any(words in text for words in _AWAY) or error.error_code == "TEMPORARILY_UNAVAILABLE":
             raise TransientError(f"{tracking_uri()}: not reached: {text[:200]}; is the server up?") from error
+        if any(words in text for words in _FOREIGN):
+            raise ForeignAnswer(text[:200]) from error
         raise
+    except (json.JSONDecodeError, ParseError) as error:
+        raise ForeignAnswer(f"{type(error).__name__}: {line(error)[:200]}") from error
     except (requests.RequestException, BotoCoreError, ClientError, Boto3Error) as error:
         raise _store_error(error) from error
 
@@ -165,18 +183,41 @@ def client() -> Any:
 def opening() -> Iterator[None]:
     """The first contact with the tracking store: what fails there, but for a network, is a UserError."""
     uri = tracking_uri()
-    if uri.startswith("sqlite:///"):
-        _check_sqlite(Path(uri.removeprefix("sqlite:///").partition("?")[0]))
+    file = Path(uri.removeprefix("sqlite:///").partition("?")[0]) if uri.startswith("sqlite:///") else None
+    if file:
+        _check_sqlite(file)
     try:
         with reaching():
+            if file:
+                _make_whole(file.resolve())
             yield
-    except UserError:
-        raise
     except Exception as error:  # of MLflow, of SQLAlchemy, of a driver that is not there
-        said = f"{type(error).__name__}: {line(error)[:200]}"
-        raise exhausted(error) or UserError(
-            f"{uri}: cannot be used for tracking ({said}); fix MLFLOW_TRACKING_URI, or unset it for mlflow.db here"
-        ) from error
+        if isinstance(error, UserError) and not isinstance(error, ForeignAnswer):
+            raise
+        said = error.said if isinstance(error, ForeignAnswer) else f"{type(error).__name__}: {line(error)[:200]}"
+        advice = "fix MLFLOW_TRACKING_URI, or unset it for mlflow.db here"
+        if file and file.exists():
+            advice = "move it away, and a new one is made, or let MLFLOW_TRACKING_URI name another"
+        raise exhausted(error) or UserError(f"{uri}: cannot be used for tracking ({said}); {advice}") from error
+
+
+def _make_whole(path: Path) -> None:
+    """Make a database that is not there, or empty, so that it appears with all its tables.
+
+    MLflow makes them in about 50 steps in the file itself: a kill, or a second process, leaves what never opens again.
+    """
+    if path.exists() and path.stat().st_size:
+        return
+    with alone(path.with_name(f".{path.name}.lock")):
+        if path.exists() and path.stat().st_size:  # another process was faster
+            return
+        for stale in path.parent.glob(f".staging.{glob.escape(path.name)}.*"):  # of a process that was killed
+            stale.unlink(missing_ok=True)
+        from mlflow.store.tracking import DEFAULT_LOCAL_FILE_AND_ARTIFACT_PATH
+        from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
+
+        with staged_file(path) as staging:
+            SqlAlchemyStore(f"sqlite:///{staging}", DEFAULT_LOCAL_FILE_AND_ARTIFACT_PATH).engine.dispose()
 
 
 def _check_sqlite(path: Path) -> None:
@@ -210,7 +251,14 @@ def experiment_id(api: Any) -> str:
         return str(found.experiment_id)
     uri = tracking_uri()
     location = Path(uri.removeprefix("sqlite:///")).parent / "mlartifacts" if uri.startswith("sqlite:///") else None
-    return str(api.create_experiment(name, artifact_location=location.as_uri() if location else None))
+    from mlflow.exceptions import MlflowException
+
+    try:
+        return str(api.create_experiment(name, artifact_location=location.as_uri() if location else None))
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_ALREADY_EXISTS":
+            raise
+        return str(api.get_experiment_by_name(name).experiment_id)  # another process was faster
 
 
 class MlflowRun:

@@ -21,16 +21,25 @@ def query_id(name: str, key: str) -> str:
     return f"{name}/{sha256_text(key)[:16]}"
 
 
-def add_log(data: SourceData, log: SearchLog, source: LogSource, *, seed: int, key: str, rejects: Rejects) -> None:
+def add_log(
+    data: SourceData,
+    log: SearchLog,
+    source: LogSource,
+    *,
+    seed: int,
+    key: str,
+    rejects: Rejects,
+    visits: np.ndarray | None = None,
+) -> None:
     """Give `data` (which has its documents, in the order of their numbers) the log's queries, judgements, impressions.
 
     Queries first seen at or after `test_from` are test; a seeded share of the others is dev, the rest train. Those
     others lose their impressions from `test_from` on. A dev or test query is judged by its clicks, or left out. What
-    robots left is left out first, and queries that nobody else asked.
+    robots left is left out first, and queries that nobody else asked; `visits` as in `without_robots`.
     Raises UserError when the log is empty, or names `test_from` and gives no test query or no train query.
     """
     whole = log.table()
-    kept, robots = without_robots(whole, source, seed)
+    kept, robots = without_robots(whole, source, seed, visits)
     table = whole.filter(pa.array(kept)) if robots else whole
     left_out = data.facts.get("impressions_left_out", {}) | robots
     if not table.num_rows:

@@ -189,8 +189,8 @@ class LogSource(Strict):
     simulated: bool = False
     """Whether the report says that the searches were simulated."""
     max_session_impressions: int = Field(default=1000, ge=1)
-    """Impressions of a session; a longer one is a robot's and left out. More where people share ids, as behind a proxy;
-    of no effect without a column of sessions.
+    """Impressions of a session, in ubi of a client_id on one day (UTC); a longer one is a robot's and left out. More
+    where people share ids, as behind a proxy; of no effect where the log has none.
     """
     max_query_impressions: int = Field(default=100_000, ge=1)
     """Most impressions of a query that count, drawn by seed."""

@@ -91,8 +91,8 @@ def _found(entry: Mapping[str, Any]) -> list[str]:
     left_out = entry.get("impressions_left_out", {})
     if of_sessions := left_out.get(OF_LONG_SESSIONS):
         found.append(
-            f"{of_sessions:,} impressions of sessions above max_session_impressions left out (do people share session"
-            " ids? then raise it)"
+            f"{of_sessions:,} impressions of sessions above max_session_impressions left out (do people share a"
+            " session_id or client_id? then raise it)"
         )
     if of_queries := left_out.get(OF_FREQUENT_QUERIES):
         found.append(f"{of_queries:,} impressions of queries above max_query_impressions left out")

@@ -8,18 +8,22 @@ from steps.ingest.params import ClickLogSource, LogSource
 OF_LONG_SESSIONS, OF_FREQUENT_QUERIES = "of_long_sessions", "of_frequent_queries"
 
 
-def without_robots(log: pa.Table, source: LogSource, seed: int) -> tuple[np.ndarray, dict[str, int]]:
+def without_robots(
+    log: pa.Table, source: LogSource, seed: int, visits: np.ndarray | None = None
+) -> tuple[np.ndarray, dict[str, int]]:
     """Which impressions of a log count, `(impressions,)`, and how many do not, by reason; no reason without any.
 
     A session of more than `max_session_impressions` counts for nothing, where the log has sessions of its own: what all
-    people asked at one time, or on one day where times are days, is nobody's. Of a query's other impressions,
-    `max_query_impressions` drawn by seed count, so that shares of clicks stay what they are.
+    people asked at one time, or on one day where times are days, is nobody's. `visits`, numbers from 0
+    `(impressions,)`, are counted instead where they are given: a session that is one search is never long. Of a query's
+    other impressions, `max_query_impressions` drawn by seed count, so that shares of clicks stay what they are.
     """
-    chunks = log["session"].unify_dictionaries().chunks
-    sessions = np.concatenate([np.zeros(0, dtype=np.int32), *(chunk.indices.to_numpy() for chunk in chunks)])
-    kept = np.ones(len(sessions), dtype=bool)
-    if not isinstance(source, ClickLogSource) or source.columns.session_id:
-        kept = (np.bincount(sessions) <= source.max_session_impressions)[sessions]
+    if visits is None and isinstance(source, ClickLogSource) and source.columns.session_id:
+        chunks = log["session"].unify_dictionaries().chunks
+        visits = np.concatenate([np.zeros(0, dtype=np.int32), *(chunk.indices.to_numpy() for chunk in chunks)])
+    kept = np.ones(log.num_rows, dtype=bool)
+    if visits is not None:
+        kept = (np.bincount(visits) <= source.max_session_impressions)[visits]
     counts = {OF_LONG_SESSIONS: int((~kept).sum())}
     query = log["query"].to_numpy()
     frequent = np.bincount(query[kept]) > source.max_query_impressions

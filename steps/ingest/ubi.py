@@ -60,7 +60,8 @@ def read_ubi(
         "outside_window": searches.impressions_outside,
         "unknown_document": searches.unknown_documents,
     }
-    add_log(data, log, source, seed=seed, key=key, rejects=rejects)
+    visits = searches.visits()[shown.searches]
+    add_log(data, log, source, seed=seed, key=key, rejects=rejects, visits=visits)
     names = QueryNames()
     if source.relevance:
         for search_id, number in zip(searches.ids, searches.queries, strict=True):

@@ -1,4 +1,4 @@
-"""The searches of a UBI log (index `ubi_queries`): who asked is ignored, what was asked and shown is kept."""
+"""The searches of a UBI log (index `ubi_queries`): what was asked and shown is kept, who asked only for robots."""
 
 from array import array
 from collections.abc import Mapping
@@ -18,6 +18,7 @@ from steps.ingest.table_rows import Row, read_rows
 from steps.ingest.times import Window, unix_seconds
 
 OUTSIDE, UNUSABLE = -1, -2
+_DAY_SECONDS = 24 * 3600
 
 
 @dataclass
@@ -29,6 +30,8 @@ class Searches:
     ids: list[str] = field(default_factory=list)
     queries: array = field(default_factory=lambda: array("i"))
     times: array = field(default_factory=lambda: array("q"))
+    clients: array = field(default_factory=lambda: array("i"))
+    """Number of the client_id of each search; -1 without one."""
     starts: array = field(default_factory=lambda: array("q", [0]))
     documents: array = field(default_factory=lambda: array("i"))
     ranks: array = field(default_factory=lambda: array("i"))
@@ -39,6 +42,16 @@ class Searches:
         """How many searches lie outside the window or cannot be used."""
         numbers = list(self.numbers.values())
         return {"outside_window": numbers.count(OUTSIDE), "unusable": numbers.count(UNUSABLE)}
+
+    def visits(self) -> np.ndarray:
+        """Which searches are of one client on one day (UTC): equal numbers from 0, int32 `(searches,)`.
+
+        One without client_id has its own.
+        """
+        clients, days = np.array(self.clients, dtype=np.int64), np.array(self.times, dtype=np.int64) // _DAY_SECONDS
+        days -= days.min(initial=0)
+        keys = np.where(clients >= 0, clients * (days.max(initial=0) + 1) + days, -1 - np.arange(len(clients)))
+        return np.unique(keys, return_inverse=True)[1].astype(np.int32)
 
 
 def read_searches(
@@ -64,7 +77,7 @@ def read_searches(
         rows = read_rows(
             file.path,
             wanted=wanted,
-            optional=["query_response_id", "query_response_hit_ids"],
+            optional=["client_id", "query_response_id", "query_response_hit_ids"],
             source=name,
             rejects=rejects,
         )
@@ -86,6 +99,7 @@ class _Reader:
         self.later_responses: dict[int, set[int]] = {}  # by search
         self.hits = array("i")  # of each search: how many hits it had so far
         self.shown_by = array("i")  # of each shown document: its search
+        self.clients: dict[str, int] = {}
 
     def read(self, row: Row, name: str) -> None:
         """Take one row in; Defect when it cannot be used."""
@@ -132,6 +146,9 @@ class _Reader:
         searches.ids.append(search_id)
         searches.queries.append(query)
         searches.times.append(timestamp)
+        client = get("client_id")
+        known = client is not None and client != ""
+        searches.clients.append(self.clients.setdefault(str(client), len(self.clients)) if known else -1)
         self.responses.append(response)
         self.hits.append(0)
         return number

@@ -1,17 +1,15 @@
 """The champion of a registered model: which version it is, and its files in a cache that all processes share."""
 
-import fcntl
 import hashlib
 import json
 import shutil
 import time
-from collections.abc import Hashable, Iterator
-from contextlib import contextmanager
+from collections.abc import Hashable
 from pathlib import Path
 from typing import Any
 
 from steps.core.errors import TransientError, UserError
-from steps.core.files import cache_root, staged_folder
+from steps.core.files import alone, cache_root, staged_folder
 from steps.core.tracking import client, reaching, tracking_uri
 from steps.serve.sources import THREADS
 from steps.serve.systems import Origin, Served, stamp
@@ -93,14 +91,14 @@ class RegistrySource:
             if isinstance(error, TransientError) or target in self._anew:
                 raise
         self._anew.add(target)
-        with _alone(target.parent):
+        with alone(target.parent / ".lock"):
             shutil.rmtree(target, ignore_errors=True)
         return load_release(self._fetched(version, target), THREADS)
 
     def _fetched(self, version: Any, target: Path) -> Path:
         """The release of a version among its files in the cache."""
         place = target.parent
-        with _alone(place):
+        with alone(place / ".lock"):
             if not target.is_dir():
                 with staged_folder(target) as staging:
                     _download(f"models:/{self.name}/{version.version}", staging)
@@ -122,12 +120,3 @@ def _release_in(folder: Path) -> Path:
         if (manifest.parent / "query_encoder").is_dir():
             return manifest.parent
     raise UserError(f"{folder}: holds no release; let the alias name a version that `make promote` registered")
-
-
-@contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Let one process at a time fill the cache."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("w") as handle:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield

@@ -316,20 +316,20 @@ def test_a_dev_query_that_spells_a_test_query_of_another_source_is_left_out(tmp_
 
 @pytest.mark.medium
 def test_robots_neither_train_nor_go_unsaid(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """One session of 20,000 clicks; one query that ever new sessions click."""
+    """One session of 200,000 clicks; one query that ever new sessions click."""
     people = [shown(f"query {n}", day, clicked=True) for n in range(4) for day in (0, 6)]
     people += [shown("only late", 6, clicked=True)]
-    flood = [shown("query 0", 1, f"d{n % 6}", clicked=True) | {"sid": "robot"} for n in range(20_000)]
+    flood = [shown("query 0", 1, f"d{n % 6}", clicked=True) | {"sid": "robot"} for n in range(200_000)]
     flood += [shown("spam", 1, clicked=True) | {"sid": "robot"}]
     crowd = [shown("query 1", 2, "d5", clicked=n % 2 == 0) | {"sid": f"crowd {n}"} for n in range(400)]
     source = click_log(tmp_path, [*people, *flood, *crowd], "log.parquet", max_query_impressions=100)
     out = ingest(tmp_path, params(source))
-    said = "20,001 impressions of sessions above max_session_impressions left out"
+    said = "200,001 impressions of sessions above max_session_impressions left out"
     assert said in (printed := capsys.readouterr().out)
     assert "302 impressions of queries above max_query_impressions left out" in printed
     report = read_json(out / "report.json")["datasets"]["log"]
     assert (
-        report["impressions_left_out"] | {"of_long_sessions": 20_001, "of_frequent_queries": 302}
+        report["impressions_left_out"] | {"of_long_sessions": 200_001, "of_frequent_queries": 302}
         == (report["impressions_left_out"])
     )
     assert report["queries_left_out"]["of_robots_alone"] == 1

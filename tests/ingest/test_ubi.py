@@ -323,3 +323,41 @@ def test_a_click_on_what_events_never_showed_names_search_and_document(tmp_path:
     assert rows_of(out, "rejects", "line", "reason", "raw") == [
         (8, "click_without_impression", json.dumps({"query_id": "two", "object_id": "d0"}))
     ]
+
+
+@pytest.mark.medium
+@pytest.mark.timeout(900)
+def test_robots_neither_train_nor_go_unsaid(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A client with 200,000 clicks on one day, and a query that ever new clients click."""
+    docs, robot = [f"d{n}" for n in range(40)], {"client_id": "robot"}
+    searches = [
+        search(f"{day}-{n}", f"query {n}", day, docs[:3]) | {"client_id": n} for n in range(4) for day in (0, 6)
+    ]
+    searches += [search("late", "only late", 6, ["d0"]) | {"client_id": None}]
+    searches += [search("other day", "query 0", 2, ["d0"]) | robot]
+    flood = [search(f"flood {n}", ("query 0", "spam")[n % 2], 1, docs) | robot for n in range(5_000)]
+    crowd = [search(f"crowd {n}", "query 1", 2, ["d5"]) | {"client_id": f"of {n}"} for n in range(400)]
+    clicks = [event("click", row["query_id"], doc, 1) for row in flood for doc in docs]
+    clicks += [event("click", f"crowd {n}", "d5", 2) for n in range(0, 400, 2)]
+    clicks += [event("click", row["query_id"], "d0", 6) for row in searches]
+    source = ubi(tmp_path, [*searches, *flood, *crowd], clicks, max_query_impressions=100)
+    out = ingest(tmp_path, params(source | {"corpus": str(corpus(tmp_path, len(docs)))}))
+    printed, report = capsys.readouterr().out, read_json(out / "report.json")["datasets"]["shop"]
+    assert "200,000 impressions of sessions above max_session_impressions left out" in printed
+    assert "306 impressions of queries above max_query_impressions left out" in printed  # 400 + 6 - 100
+    left_out = report["impressions_left_out"]
+    assert left_out["of_long_sessions"] == 200_000 and left_out["of_frequent_queries"] == 306
+    assert report["queries_left_out"]["of_robots_alone"] == 1
+    assert set(rows_of(out, "queries", "text")) == {"only late", *(f"query {n}" for n in range(4))}
+    sessions = set(rows_of(out, "impressions", "session_id"))
+    assert "shop/other day" in sessions and not any(name.startswith("shop/flood") for name in sessions)
+
+
+def test_searches_without_a_client_are_nobodys(tmp_path: Path) -> None:
+    """Those of all clients that were not told apart are not one robot's."""
+    rows = [search(f"s{n}", "red shoes", 0, ["d0", "d1"]) for n in range(600)] + [search("late", "hat", 6, ["d0"])]
+    for changes in ({"client_id": None}, {"client_id": ""}):
+        source = ubi(tmp_path, [row | changes for row in rows], [event("click", "late", "d0", 6)])
+        assert len(impressions(ingest(tmp_path, params(source)))) == 1201
+    clicks = [event("click", "late", "d0", 6)]
+    assert len(impressions(ingest(tmp_path, params(ubi(tmp_path, rows, clicks))))) == 1

@@ -12,12 +12,13 @@ import numpy as np
 import pytest
 import yaml
 from mlflow_server import MlflowServer
+from proxy import Proxy
 from teach_fakes import PARAMS, write_tower, write_world
 
 from pipeline import lineage
 from steps.core import stage_run as module
 from steps.core import tracking
-from steps.core.errors import EXIT_TRANSIENT, TransientError, guarded
+from steps.core.errors import EXIT_TRANSIENT, TransientError, UserError, guarded
 from steps.core.stage_run import StageRun, stage_run
 from steps.promote.__main__ import main as promote
 from steps.teach.run import run as teach
@@ -175,3 +176,62 @@ def test_a_training_outlives_a_server_that_comes_back(
     said = [line for line in capfd.readouterr().err.splitlines() if "tracking: " in line]
     assert len(said) == 2 and "teach@dense goes on" in said[0] and "there again" in said[1]
     assert not lineage.waits()
+
+
+@pytest.mark.parametrize("page", [(404, "<html>no such page</html>"), (200, "<html>please log in</html>")])
+def test_a_training_outlives_a_proxy_that_answers_for_the_server(
+    server: MlflowServer, page: tuple[int, str], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(module, "_WAIT", 3600.0)
+    server.start()
+    proxy = Proxy(server.port)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", proxy.url)
+    Path("report.json").write_text("first")
+    try:
+        with stage_run("teach@dense", {"epochs": 1}) as run:
+            run.metric("loss", 3.0, step=1)
+            capfd.readouterr()
+            proxy.page = page
+            run.metric("loss", 2.0, step=2)
+            run.tag("slimtower.choice", "static")
+            run.artifact(Path("report.json"))
+            run.built_model("teacher", "digest", lambda target: (target.mkdir(), (target / "weights").write_text("w")))
+        (said,) = [line for line in capfd.readouterr().err.splitlines() if "tracking: " in line]
+        assert "does not answer as MLflow" in said and page[1] in said and "teach@dense goes on, and what" in said
+        assert "not in MLflow yet: " in lineage.finish_or_wait(failed=False, names=[])
+        with pytest.raises(UserError, match=r"cannot be used for tracking .* fix MLFLOW_TRACKING_URI") as caught:
+            StageRun("mine@click")
+        assert not isinstance(caught.value, TransientError)
+        assert lineage.waits()
+        proxy.page = None
+        lineage.send_finished()
+        assert not lineage.waits()
+        found = runs()
+        assert {name: run.info.status for name, run in found.items()} == {
+            "pipeline": "FINISHED", "teach@dense": "FINISHED"
+        }  # fmt: skip
+        teach, api = found["teach@dense"], tracking.client()
+        told = [(m.step, m.value) for m in api.get_metric_history(teach.info.run_id, "loss")]
+        assert told == [(1, 3.0), (2, 2.0)] and teach.data.tags["slimtower.choice"] == "static"
+        assert [file.path for file in api.list_artifacts(teach.info.run_id)] == ["report.json"]
+        assert len(teach.outputs.model_outputs) == 1
+    finally:
+        proxy.close()
+        server.stop()
+
+
+def test_a_call_that_mlflow_refuses_ends_no_training(
+    server: MlflowServer, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(module, "_WAIT", 3600.0)
+    server.start()
+    try:
+        with stage_run("teach@dense", {"epochs": 1}) as run:
+            run.param("epochs", 2)  # MLflow lets no parameter change
+            run.metric("loss", 1.0)
+        teach = runs()["teach@dense"]
+        assert teach.info.status == "FINISHED"
+        assert teach.data.params == {"epochs": "1"} and teach.data.metrics == {"loss": 1.0}
+        assert "would not have 1 of its calls" in capfd.readouterr().err
+    finally:
+        server.stop()
