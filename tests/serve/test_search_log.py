@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from botocore.exceptions import ClientError
+from botocore.exceptions import ClientError, EndpointConnectionError, HTTPClientError, NoCredentialsError
 from ingest_logs import ingest, params, reasons
 from serve_fakes import CONSENT, open_client
 
@@ -189,6 +189,47 @@ def test_what_cannot_be_written_at_the_end_is_counted(tmp_path: Path) -> None:
         note(log, "red shoes", ["one/1"], dataset=dataset)
     log.close()
     assert "slimtower_log_dropped_total 2.0" in metrics.text([])
+
+
+class Refusing:
+    """An S3 client that answers every call with one error."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def put_object(self, **_: Any) -> None:
+        raise self.error
+
+
+def answered(code: str, status: int) -> ClientError:
+    return ClientError({"Error": {"Code": code}, "ResponseMetadata": {"HTTPStatusCode": status}}, "PutObject")
+
+
+TOKEN = "planted-session-token/" * 30  # as long as real ones
+LINE_END = f"{TOKEN}\n".encode()
+
+
+@pytest.mark.parametrize(
+    ("error", "transient"),
+    [
+        (answered("Forbidden", 403), False),
+        (answered("ExpiredToken", 400), False),
+        (answered("NoSuchBucket", 404), False),
+        (NoCredentialsError(), False),
+        (HTTPClientError(error=ValueError(f"Invalid header value {LINE_END!r}")), False),
+        (ValueError("Invalid endpoint: s3"), False),
+        (answered("SlowDown", 503), True),
+        (EndpointConnectionError(endpoint_url=f"http://host/?{TOKEN}"), True),
+    ],
+)  # fmt: skip
+def test_what_s3_refuses_is_told_without_secrets_and_tried_again_where_that_may_help(
+    error: Exception, transient: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_SESSION_TOKEN", f"{TOKEN}\n")
+    with pytest.raises(UserError, match=r"search log: s3://logs: .*AWS_") as caught:
+        S3LogStore("s3://logs/site", Refusing(error)).write("one", "text")
+    assert isinstance(caught.value, TransientError) is transient
+    assert "planted" not in str(caught.value)
 
 
 def test_a_log_on_s3_needs_its_client(monkeypatch: pytest.MonkeyPatch) -> None:
