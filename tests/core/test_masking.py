@@ -46,6 +46,7 @@ NAMES = [
     "MLFLOW_TRACKING_TOKEN",
     "HF_TOKEN",
     "PGPASSWORD",
+    "SLIMTOWER_LOG_SALT",
 ]
 KEYS = """
     token access_token signature Signature X-Amz-Signature X-Amz-Security-Token X-Amz-Credential sig key access_key
