@@ -2,7 +2,8 @@
 
 database    create the database DATABASE where it is missing (PGHOST, PGUSER, PGPASSWORD)
 buckets     create the buckets of ARTIFACT_ROOT and SLIMTOWER_REMOTE where they are missing (AWS_*)
-account     create MLFLOW_TRACKING_USERNAME, the account of tasks, or set its password (MLFLOW_TRACKING_URI)
+account     create MLFLOW_TRACKING_USERNAME, the account of tasks, or set its password (MLFLOW_TRACKING_URI); so for
+            SERVE_MLFLOW_USERNAME, the account of the service, where it has a password
 
 Each step waits for its server and may be repeated: changed passwords of .env are taken over by starting again.
 """
@@ -61,9 +62,17 @@ def _region(name: str) -> dict[str, Any]:
 
 
 def account() -> None:
-    """Create the account or set its password; it owns the experiments and models that it makes."""
-    user, password = os.environ["MLFLOW_TRACKING_USERNAME"], os.environ["MLFLOW_TRACKING_PASSWORD"]
+    """Create the accounts or set their passwords.
+
+    That of tasks owns the experiments and models that it makes; that of the service may read, as all may (auth.ini).
+    """
     patiently(lambda: urllib.request.urlopen(f"{server()}/health", timeout=5), OSError)
+    _account(os.environ["MLFLOW_TRACKING_USERNAME"], os.environ["MLFLOW_TRACKING_PASSWORD"])
+    if password := os.environ.get("SERVE_MLFLOW_PASSWORD"):
+        _account(os.environ["SERVE_MLFLOW_USERNAME"], password)
+
+
+def _account(user: str, password: str) -> None:
     login = {"username": user, "password": password}
     try:
         as_admin("POST", f"{ACCOUNTS}/create", login)

@@ -19,6 +19,7 @@ import yaml
 from pipeline.plain_copy import plain_copy
 from steps.core.errors import UserError, guarded
 from steps.core.files import cache_root
+from steps.core.masking import redacted
 from steps.core.params import checked_name, parse_mapping, read_mapping, read_text
 from steps.core.run_ids import git_commit
 from steps.core.tracking import tracking_uri
@@ -120,9 +121,8 @@ def _check_out(root: Path, folder: Path) -> None:
 def _git(folder: Path, *words: str) -> str:
     done = subprocess.run(["git", "-C", str(folder), *words], capture_output=True, text=True)
     if done.returncode:
-        raise UserError(
-            f"git {' '.join(words[:2])}: {done.stderr.strip()[:300]}; recipes need a git checkout with a commit"
-        )
+        said = redacted(done.stderr).strip()[:300]
+        raise UserError(f"git {' '.join(words[:2])}: {said}; recipes need a git checkout with a commit")
     return done.stdout.strip()
 
 

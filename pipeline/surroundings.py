@@ -9,6 +9,7 @@ from pathlib import Path
 from pipeline.limits import cores, cores_seen
 from steps.core.errors import UserError
 from steps.core.files import cache_root
+from steps.core.masking import redacted
 
 QUIET = {
     "DVC_NO_ANALYTICS": "true",
@@ -73,7 +74,8 @@ def without_git(root: Path) -> None:
     command = [sys.executable, "-m", "dvc", "config", "--local", "core.no_scm", "true"]
     done = subprocess.run(command, cwd=root, capture_output=True, text=True)
     if done.returncode:
-        raise UserError(f"{root}: no git checkout, and DVC cannot be told so: {done.stderr.strip()[:300]}; use a clone")
+        said = redacted(done.stderr).strip()[:300]
+        raise UserError(f"{root}: no git checkout, and DVC cannot be told so: {said}; use a clone")
 
 
 def _instead_of_home() -> dict[str, str]:

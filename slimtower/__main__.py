@@ -13,6 +13,7 @@ _STEPS = {
     "promote": "make a release the champion if it is no worse; roll back; history",
     "deploy": "bring the champion to where it serves",
 }
+_EXTRAS = {"serve": "serve", "promote": "registry", "deploy": "registry,engines"}  # what brings the rest
 _RUN = "run [stages | recipes/x.yaml DATA=folder]"
 
 
@@ -27,7 +28,13 @@ def _main() -> None:
         _run(words)
     elif name in _STEPS:
         sys.argv = [f"slimtower {name}", *words]
-        runpy.run_module(f"steps.{name}", run_name="__main__", alter_sys=True)
+        try:
+            runpy.run_module(f"steps.{name}", run_name="__main__", alter_sys=True)
+        except ModuleNotFoundError as error:
+            lacking = (error.name or "").partition(".")[0]
+            if name not in _EXTRAS or lacking in ("", "steps", "slimtower"):
+                raise
+            raise UserError(f"{name}: needs {lacking}; `pip install 'slimtower[{_EXTRAS[name]}]'`") from None
     elif name in ("-h", "--help"):
         lines = [f"  {step:<9} {text}" for step, text in _STEPS.items()]
         print("\n".join(["usage: slimtower COMMAND ...  (--help of a command lists its options)", "", *lines]))

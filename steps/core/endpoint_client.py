@@ -21,6 +21,7 @@ import numpy as np
 
 from steps.core.endpoint_params import Connection
 from steps.core.errors import TransientError, UserError
+from steps.core.masking import redacted
 
 _FIRST_WAIT, _LONGEST_WAIT = 0.5, 60.0  # seconds before another try, doubled each time
 _LONGEST_ASKED = 3600.0  # seconds that a server may ask to wait
@@ -199,7 +200,7 @@ class Client:
     def _masked(self, text: str) -> str:
         """On one line, short, and without the key."""
         shown = text.replace(self._key, "***") if self._key else text
-        return " ".join(shown.split())[:300]
+        return " ".join(redacted(shown).split())[:300]
 
 
 def _key(variable: str) -> str:

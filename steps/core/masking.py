@@ -30,8 +30,8 @@ _HEADER = re.compile(
     r"(?i)((?:authorization|x-amz-security-token)\s*[:=]\s*)(?:(?:basic|bearer|token)\s+)?[^\s,]+|\b(bearer\s+)\S{8,}"
 )
 _SECRET_NAME = re.compile(
-    r"(?i)(?:^|_)(?:(?:PG)?PASSWORD|PASSWD|PASSPHRASE|SECRET|TOKEN|PAT|(?:API|ACCESS|SECRET|PRIVATE|FERNET|ACCOUNT)_?KEY)$"
-    r"|_PWD$"
+    r"(?i)(?:^|_)(?:(?:PG)?PASSWORD|PASSWD|PASSPHRASE|SECRET|SALT|TOKEN|PAT"
+    r"|(?:API|ACCESS|SECRET|PRIVATE|FERNET|ACCOUNT)_?KEY)$|_PWD$"
 )
 _GIVEN_LOGIN = re.compile(rf"(?s){_SCHEME}([^/@:]*:.+)@")
 _RUNS = re.compile(r"\s+|\S+")

@@ -11,7 +11,7 @@ import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, create_model
 from pydantic.fields import FieldInfo
 
-from steps.core.errors import UserError
+from steps.core.errors import UserError, line
 from steps.core.names import plain_name
 
 PARAMS = Path("params.yaml")
@@ -112,7 +112,7 @@ def parse_mapping(text: str, source: str) -> dict[str, Any]:
     try:
         raw = yaml.safe_load(text)
     except (yaml.YAMLError, ValueError, OverflowError) as error:  # 2025-02-31; a number of thousands of digits
-        raise UserError(f"{source}: not YAML: {' '.join(str(error).split())[:300]}; fix or quote that value") from None
+        raise UserError(f"{source}: not YAML: {line(error)[:300]}; fix or quote that value") from None
     except RecursionError:
         raise UserError(f"{source}: not YAML: nested too deeply; a section has no more than a few levels") from None
     if not isinstance(raw, dict):

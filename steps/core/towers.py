@@ -14,7 +14,7 @@ from torch.nn import functional
 from transformers.utils.logging import disable_progress_bar
 
 from steps.core.endpoint import Endpoint
-from steps.core.errors import UserError
+from steps.core.errors import UserError, line
 from steps.core.precision import Precision, resolve_precision
 from steps.core.progress import progress
 from steps.core.tables import Role
@@ -40,7 +40,7 @@ def load_tower(source: str | Path, role: Role | None = None) -> SentenceTransfor
             str(source), _OWN, device=device(), trust_remote_code=False
         ).float()
     except (OSError, ValueError, KeyError) as error:
-        reason = " ".join(str(error).split())[:200]
+        reason = line(error)[:200]
         raise UserError(
             f"model {source}: cannot be loaded ({reason}); give a sentence-transformers folder or a name on the hub"
         ) from None

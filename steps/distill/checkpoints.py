@@ -17,6 +17,7 @@ import transformers
 from torch import nn
 
 from steps.core.code import code_digest
+from steps.core.errors import line
 from steps.core.files import cache_root, staged_file
 from steps.distill.losses.base import Loss
 from steps.training.distributed import agreed, agreed_step, rank
@@ -91,7 +92,7 @@ class Checkpoints:
         try:
             return torch.load(path, map_location="cpu", weights_only=True)
         except (RuntimeError, EOFError, UnpicklingError) as error:
-            print(f"distill: {path} cannot be read ({str(error)[:80]}); begins anew", file=sys.stderr)
+            print(f"distill: {path} cannot be read ({line(error)[:80]}); begins anew", file=sys.stderr)
             return None
 
 

@@ -10,7 +10,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 from transformers.modeling_outputs import BaseModelOutput
 
 from steps.core.bases import resolve_base
-from steps.core.errors import UserError
+from steps.core.errors import UserError, line
 from steps.core.progress import progress
 from steps.core.towers import device
 from steps.generate.params import GenerateParams
@@ -57,7 +57,7 @@ def _load(name: str, key: str, instead: str) -> Denoiser:
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
         model = AutoModelForSeq2SeqLM.from_pretrained(folder, trust_remote_code=False)
     except (OSError, ValueError, KeyError) as error:
-        reason = " ".join(str(error).split())[:200]
+        reason = line(error)[:200]
         raise UserError(
             f"params.yaml: {key} {name!r} cannot be loaded ({reason}); give a seq2seq folder or a reachable name such"
             f" as {instead}"

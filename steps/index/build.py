@@ -6,7 +6,7 @@ from typing import Any
 import faiss
 from faiss.class_wrappers import add_to_referenced_objects
 
-from steps.core.errors import UserError
+from steps.core.errors import UserError, line
 from steps.index import gpu
 from steps.index.factories import split_refine
 from steps.index.inverted_lists import inverted_lists
@@ -59,7 +59,7 @@ def trained(factory: str, vectors: Vectors, training_vectors: int, seed: int) ->
             for rotation in _rotations(layer):
                 rotation.pq = None
     except RuntimeError as error:
-        reason = " ".join(str(error).split())[-200:]
+        reason = line(error)[-200:]
         raise UserError(
             f"index.factory: {factory!r} cannot be trained on {len(sample)} vectors of {vectors.dim} dimensions"
             f" ({reason}); choose another string, or an index.kind"
@@ -77,7 +77,7 @@ def fill(layers: Layers, vectors: Vectors) -> Layers:
             layer = layers.refine
             layers.refine = gpu.add(layers.refine, vectors.chunks)
     except RuntimeError as error:
-        reason = " ".join(str(error).split())[-200:]
+        reason = line(error)[-200:]
         raise UserError(
             f"index.factory: {type(layer).__name__} takes no vectors ({reason}); choose another string, or an"
             " index.kind"

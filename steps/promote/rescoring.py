@@ -13,6 +13,7 @@ import numpy as np
 from steps.core.errors import TransientError, UserError
 from steps.core.files import folder_digest
 from steps.core.judged import JudgedSet
+from steps.core.masking import redacted
 from steps.core.measures import ndcg_at_10
 from steps.promote.candidate import index_bytes
 from steps.promote.evidence import Evaluation, Evidence
@@ -75,7 +76,7 @@ def _search(folder: Path, judged: Sequence[JudgedSet]) -> dict[str, Any]:
             " then run again"
         )
     if done.returncode:
-        said = (done.stderr.strip().splitlines() or ["nothing"])[-1]
+        said = (redacted(done.stderr).strip().splitlines() or ["nothing"])[-1]
         raise UserError(
             f"the champion cannot be measured on the present evaluation: {said[:500]}; if it cannot be loaded any more,"
             " roll back, or delete its alias: the next promotion then counts as the first"

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
 from steps.core.errors import EXIT_TRANSIENT, TransientError, UserError
+from steps.core.masking import redacted
 from steps.core.tracking import tracking_uri
 from steps.promote.registration import GOLDEN
 from steps.promote.registry import Registry
@@ -75,7 +76,7 @@ def smoke_test(registry: Registry, version: str) -> None:
             " give it more, then run again"
         )
     if done.returncode:
-        said = (done.stderr.strip().splitlines() or ["nothing"])[-1]
+        said = (redacted(done.stderr).strip().splitlines() or ["nothing"])[-1]
         if done.returncode == EXIT_TRANSIENT:
             raise TransientError(f"smoke test of {registry.name}/{version}: not reached: {said[:500]}; try again")
         raise UserError(f"smoke test of {registry.name}/{version}: it does not load and answer: {said[:500]}")

@@ -14,7 +14,7 @@ from sentence_transformers import MultiVectorEncoder
 from sentence_transformers.util.similarity import maxsim
 from transformers.utils.logging import disable_progress_bar
 
-from steps.core.errors import TransientError, UserError
+from steps.core.errors import TransientError, UserError, line
 from steps.core.files import staged_file
 from steps.core.precision import Precision
 from steps.core.progress import progress
@@ -35,7 +35,7 @@ def load_late_interaction(source: str | Path) -> MultiVectorEncoder:
     try:
         model = MultiVectorEncoder(str(source), device=device(), trust_remote_code=False).float()
     except (OSError, ValueError, KeyError) as error:
-        reason = " ".join(str(error).split())[:200]
+        reason = line(error)[:200]
         raise UserError(
             f"model {source}: cannot be loaded ({reason}); give a late interaction model's folder, or its name on the"
             " hub"

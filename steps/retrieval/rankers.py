@@ -12,7 +12,7 @@ from sentence_transformers.util import batch_to_device
 from torch import Tensor, nn
 from transformers.utils.logging import disable_progress_bar
 
-from steps.core.errors import UserError
+from steps.core.errors import UserError, line
 from steps.core.precision import Precision
 from steps.core.progress import progress
 from steps.core.towers import autocast, device, forget_origin
@@ -36,7 +36,7 @@ def load_ranker(source: str | Path, max_length: int | None = None, seed: int = 0
                 str(source), device=device(), max_length=max_length, trust_remote_code=False
             )
         except (OSError, ValueError, KeyError) as error:
-            reason = " ".join(str(error).split())[:200]
+            reason = line(error)[:200]
             raise UserError(
                 f"model {source}: cannot be loaded ({reason}); give an encoder's or a cross encoder's folder, or its"
                 " name on the hub"

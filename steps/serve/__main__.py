@@ -12,11 +12,10 @@ from pathlib import Path
 from steps.core.errors import UserError, guarded
 from steps.core.params import validated
 from steps.core.self_check import step_parser
-from steps.serve.settings import Settings
+from steps.serve.settings import SALT, Settings
 
 KEPT_S = 75  # so long an idle connection is kept: longer than proxies keep theirs, who would send into a closed one
 STOP_S = 30  # so long may requests take that run when the service is asked to stop
-SALT = "SLIMTOWER_LOG_SALT"
 
 
 def main() -> None:

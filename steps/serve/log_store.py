@@ -6,8 +6,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
-from steps.core.errors import TransientError, UserError
+from steps.core.errors import TransientError, UserError, line
 from steps.core.files import staged_file
+
+_REFUSED = {
+    "AccessDenied", "ExpiredToken", "InvalidAccessKeyId", "InvalidToken", "NoSuchBucket", "SignatureDoesNotMatch",
+}  # fmt: skip
 
 
 class LogStore(Protocol):
@@ -125,11 +129,17 @@ def _explained(bucket: str) -> Iterator[None]:
 
     try:
         yield
-    except (
-        BotoCoreError,
-        ClientError,
-        Boto3Error,
-        ValueError,
-    ) as error:  # ValueError: AWS_ENDPOINT_URL without http://
-        said = " ".join(str(error).split())[:200]
-        raise TransientError(f"search log: s3://{bucket}: {said}; check AWS_* and the bucket") from None
+    except (BotoCoreError, ClientError, Boto3Error, ValueError) as error:
+        kind = UserError if _refused(error) else TransientError
+        raise kind(f"search log: s3://{bucket}: {line(error)[:200]}; check AWS_* and the bucket") from None
+
+
+def _refused(error: Exception) -> bool:
+    """Whether trying again helps nothing: login or endpoint are missing, malformed or unknown, or the bucket is."""
+    from botocore.exceptions import ClientError, CredentialRetrievalError, NoCredentialsError, PartialCredentialsError
+
+    if isinstance(error, ClientError):
+        status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+        return status in (401, 403) or error.response.get("Error", {}).get("Code") in _REFUSED
+    no_login = NoCredentialsError | PartialCredentialsError | CredentialRetrievalError
+    return isinstance(error, ValueError | no_login) or "Invalid header" in str(error)

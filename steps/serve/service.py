@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -126,6 +127,8 @@ def make_source(settings: Settings) -> Source:
     if bool(settings.release) == bool(settings.model):
         raise UserError("serve: name a release's folder (RELEASE=) or a registered model (MODEL=), not both")
     if settings.model:
+        if not find_spec("mlflow"):
+            raise UserError(f"serve: MODEL={settings.model} needs mlflow; `pip install 'slimtower[registry]'`")
         from steps.serve.registry import RegistrySource
 
         return RegistrySource(settings.model)

@@ -1,5 +1,6 @@
 """How a service runs: read from the command line once, handed to its processes as JSON."""
 
+import json
 import os
 from typing import Annotated, Literal, Self
 
@@ -7,7 +8,8 @@ from pydantic import Field
 
 from steps.core.params import Strict
 
-VARIABLE = "SLIMTOWER_SERVE"  # holds the settings of worker processes
+VARIABLE = "SLIMTOWER_SERVE"  # holds the settings of worker processes, but for the salt
+SALT = "SLIMTOWER_LOG_SALT"  # a name whose value is masked wherever it shows
 _Count = Annotated[int, Field(ge=1)]
 _Seconds = Annotated[float, Field(gt=0)]
 
@@ -53,9 +55,10 @@ class Settings(Strict):
 
     def to_environment(self) -> None:
         """Leave the settings to child processes."""
-        os.environ[VARIABLE] = self.model_dump_json()
+        os.environ[VARIABLE] = self.model_dump_json(exclude={"salt"})
+        os.environ[SALT] = self.salt
 
     @classmethod
     def from_environment(cls) -> Self:
         """What the parent process left."""
-        return cls.model_validate_json(os.environ[VARIABLE])
+        return cls.model_validate(json.loads(os.environ[VARIABLE]) | {"salt": os.environ[SALT]})

@@ -6,7 +6,7 @@ from typing import Any
 
 import faiss
 
-from steps.core.errors import UserError
+from steps.core.errors import UserError, line
 from steps.core.files import read_json
 from steps.core.names import inner_path
 
@@ -81,5 +81,5 @@ def _read(path: Path) -> faiss.Index:
     try:
         return faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC)
     except RuntimeError as error:
-        reason = " ".join(str(error).split())[-200:]
+        reason = line(error)[-200:]
         raise UserError(f"{path}: faiss cannot read it ({reason}); run `dvc repro index` to build it again") from None

@@ -15,7 +15,7 @@ import numpy as np
 import onnxruntime
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
-from steps.core.errors import UserError
+from steps.core.errors import UserError, line
 from steps.core.files import read_json
 
 REMEDY = "release the student again: `dvc repro` (or `make demo`)"
@@ -135,7 +135,7 @@ class OnnxEncoder:
         try:
             self._session = onnxruntime.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
         except Exception as error:  # onnxruntime's errors have no common class
-            reason = " ".join(str(error).split())[:200]
+            reason = line(error)[:200]
             raise UserError(f"{model}: onnxruntime cannot load it ({reason}); {REMEDY}") from None
         self.dim, self.token_ids, self._pad_id, self._batch = dim, token_ids, pad_id, batch
         self._outputs = [self._session.get_outputs()[0].name]

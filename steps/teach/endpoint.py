@@ -10,7 +10,7 @@ from transformers import AutoTokenizer
 
 from steps.core.bases import resolve_base
 from steps.core.endpoint import Endpoint, Model
-from steps.core.errors import UserError
+from steps.core.errors import UserError, line
 from steps.core.files import staged_folder, write_json
 from steps.core.fingerprints import fingerprint
 from steps.core.tables import ROLES
@@ -29,7 +29,7 @@ def teach_endpoint(output: Path, params: "EndpointParams", run: Run) -> None:
         tokenizer = AutoTokenizer.from_pretrained(resolve_base(params.tokenizer), trust_remote_code=False)
     except (OSError, ValueError) as error:
         raise UserError(
-            f"teach.teacher: tokenizer {params.tokenizer}: cannot be loaded ({str(error)[:200]});"
+            f"teach.teacher: tokenizer {params.tokenizer}: cannot be loaded ({line(error)[:200]});"
             " name a folder or a model on the hub with a fast tokenizer"
         ) from None
     routes = {}

@@ -22,7 +22,7 @@ from transformers import AddedToken
 from transformers.utils.logging import disable_progress_bar
 
 from steps.core.bases import resolve_base
-from steps.core.errors import UserError
+from steps.core.errors import UserError, line
 from steps.core.tables import ROLES, Role
 from steps.core.towers import device, forget_origin, route
 
@@ -77,7 +77,7 @@ def _load(base: str) -> Transformer:
     try:
         transformer = Transformer(resolve_base(base), model_kwargs={"dtype": "auto"})
     except (OSError, ValueError, KeyError) as error:
-        reason = " ".join(str(error).split())[:200]
+        reason = line(error)[:200]
         raise UserError(
             f"model {base}: cannot be loaded ({reason}); give the folder of a language model or a name on the hub"
         ) from None

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from torch import nn
 
-from steps.core.errors import UserError
+from steps.core.errors import UserError, line
 
 if TYPE_CHECKING:
     from steps.teach.kinds.llm_dual_encoder import LoraParams
@@ -29,7 +29,7 @@ def low_rank(networks: Sequence[nn.Module], params: "LoraParams | None") -> Iter
     try:
         adapted = [LoraModel(network, config, "default") for network in networks]
     except ValueError as error:
-        raise UserError(f"teach.teacher: lora: {' '.join(str(error).split())[:200]}") from None
+        raise UserError(f"teach.teacher: lora: {line(error)[:200]}") from None
     for weight in (weight for network in networks for weight in network.parameters() if weight.requires_grad):
         weight.data = weight.data.float()  # what is merged is rounded once
     yield

@@ -21,6 +21,7 @@ class Accounts(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.answers: list[tuple[int, dict[str, str]] | None] = []
         self.asked: list[str] = []
+        self.users: list[str] = []
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -30,7 +31,8 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(200, {})
 
     def do_POST(self) -> None:
-        self.rfile.read(int(self.headers["Content-Length"]))
+        sent = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.server.users.append(sent["username"])
         self.server.asked.append(f"{self.command} {self.path.rpartition('/')[2]}")
         answer = self.server.answers.pop(0)
         if answer:
@@ -75,6 +77,17 @@ def test_an_account_is_made_though_the_server_is_busy_at_first(prepare: ModuleTy
     accounts.answers = [None, (503, {}), (400, EXISTS), (500, {}), (200, {})]
     prepare.account()
     assert accounts.asked == ["POST create"] * 3 + ["PATCH update-password"] * 2
+
+
+def test_the_service_gets_an_account_of_its_own_where_it_has_a_password(
+    prepare: ModuleType, accounts: Accounts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SERVE_MLFLOW_USERNAME", "serve")
+    for password, users in (("", ["x"]), ("its own password", ["x", "serve"])):
+        monkeypatch.setenv("SERVE_MLFLOW_PASSWORD", password)
+        accounts.answers, accounts.users = [(200, {}), (200, {})], []
+        prepare.account()
+        assert accounts.users == users
 
 
 @pytest.mark.parametrize("status", [401, 403])

@@ -20,7 +20,7 @@ SECRETS = {
     "AWS_SESSION_TOKEN": "planted-session-token-9f3e",
     "MLFLOW_TRACKING_PASSWORD": "planted mlflow's pass@word 77",
     "SLIMTOWER_ENDPOINT_API_KEY": "sk-planted-endpoint-key-5150",
-    "SLIMTOWER_LOG_SALT_SECRET": "planted-salt-0b1c2d",
+    "SLIMTOWER_LOG_SALT": "planted-salt-0b1c2d",
 }
 TOKEN = SECRETS["AWS_SESSION_TOKEN"]
 IN_URL = "planted:p/w@d-88"

@@ -3,6 +3,7 @@
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -72,8 +73,7 @@ def test_a_person_types_compares_opens_and_is_logged_if_willing(project: Path, t
         assert browser.evaluate("document.querySelector('main img, main script')") is None
         (events,) = log.glob("*/events/*/*.jsonl")
         event = json.loads(events.read_text())
-        searches = [json.loads(line) for file in log.glob("*/queries/*/*.jsonl") for line in file.open()]
-        search = next(row for row in searches if row["query_id"] == event["query_id"])
+        search = next(row for row in logged(log, "queries") if row["query_id"] == event["query_id"])
         assert search["user_query"] == "how to sum the axis"
         assert search["query_attributes"]["system"] == "static"
         assert search["query_response_hit_ids"][0] == event["event_attributes"]["object"]["object_id"]
@@ -82,6 +82,42 @@ def test_a_person_types_compares_opens_and_is_logged_if_willing(project: Path, t
         assert all(request.startswith((url, "data:")) for request in requests)
         assert browser.events.get("Log.entryAdded", []) == []  # nothing that the policy had to stop
         assert browser.events.get("Runtime.exceptionThrown", []) == []
+
+
+CHANGES = [
+    "document.getElementById('k').value = '5', document.getElementById('k').dispatchEvent(new Event('change'))",
+    "document.querySelectorAll('.chip input')[1].click()",  # the second system, away and back
+    "document.querySelectorAll('.chip input')[1].click()",
+    "document.getElementById('dataset').dispatchEvent(new Event('change'))",
+    "document.getElementById('query').dispatchEvent(new Event('input'))",  # typed on and back
+]
+
+
+def test_a_search_that_was_logged_may_change_and_no_click_is_lost(project: Path, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    options = ["--release", str(project / "models/release"), "--log", str(log), "--log-flush", "1"]
+    with (
+        serving(tmp_path, *options, "--consent", "given") as (url, process),
+        Browser(tmp_path / "profile") as browser,
+    ):
+        browser.open(url)
+        browser.until("document.querySelectorAll('.chip').length === 4")
+        browser.type("how to sum the axis")
+        until(lambda: list(log.glob("*/queries/*/*.jsonl")), process)  # settled
+        for number, change in enumerate(CHANGES, start=1):
+            browser.evaluate(f"{{{change}}}")
+            browser.evaluate("new Promise(done => setTimeout(done, 600))")
+            browser.evaluate("document.querySelector('.hit[aria-expanded=false]').click()")
+            until(lambda: len(logged(log, "events")) == number, process)  # noqa: B023
+        searches = {row["query_id"]: row for row in logged(log, "queries")}
+        clicked = [searches[event["query_id"]] for event in logged(log, "events")]
+        assert {len(row["query_response_hit_ids"]) for row in clicked} == {5}  # what was shown, not what was at first
+        browser.evaluate("document.getElementById('k').dispatchEvent(new Event('change'))")
+        until(lambda: len(logged(log, "queries")) == len(searches) + 1, process)  # settled again
+
+
+def logged(log: Path, kind: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for file in log.glob(f"*/{kind}/*/*.jsonl") for line in file.open()]
 
 
 def test_what_comes_too_late_is_not_shown_and_a_swap_is_told(project: Path, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """The search log: what the service writes is what `ingest` reads."""
 
 import json
+import os
 import sys
 from datetime import UTC, datetime
 from io import BytesIO
@@ -8,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from botocore.exceptions import ClientError
+from botocore.exceptions import ClientError, EndpointConnectionError, HTTPClientError, NoCredentialsError
 from ingest_logs import ingest, params, reasons
-from serve_fakes import CONSENT, open_client
+from serve_fakes import CONSENT, open_client, settings
 
-from steps.core.errors import TransientError, UserError
+from steps.core.errors import TransientError, UserError, line
 from steps.core.files import read_json
 from steps.core.params import read_mapping
 from steps.core.tables import read_table
@@ -20,6 +21,7 @@ from steps.serve.corpus import Corpus
 from steps.serve.log_store import FolderLogStore, LogStore, S3LogStore, log_store
 from steps.serve.metrics import Metrics
 from steps.serve.search_log import SearchLog, write_corpus
+from steps.serve.settings import SALT, VARIABLE, Settings
 
 DAY = 24 * 3600
 START = datetime(2026, 1, 1, 10, tzinfo=UTC).timestamp()
@@ -189,6 +191,57 @@ def test_what_cannot_be_written_at_the_end_is_counted(tmp_path: Path) -> None:
         note(log, "red shoes", ["one/1"], dataset=dataset)
     log.close()
     assert "slimtower_log_dropped_total 2.0" in metrics.text([])
+
+
+def test_the_salt_reaches_other_processes_and_no_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in (VARIABLE, SALT):  # to be put back
+        monkeypatch.setenv(name, "")
+    drawn = settings(Path("release"), salt="drawn-at-the-start")
+    drawn.to_environment()
+    assert Settings.from_environment() == drawn
+    assert "drawn-at" not in os.environ[VARIABLE]
+    assert line(UserError(f"not {os.environ[SALT]}")) == "not ***"
+
+
+class Refusing:
+    """An S3 client that answers every call with one error."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def put_object(self, **_: Any) -> None:
+        raise self.error
+
+
+def answered(code: str, status: int) -> ClientError:
+    return ClientError({"Error": {"Code": code}, "ResponseMetadata": {"HTTPStatusCode": status}}, "PutObject")
+
+
+TOKEN = "planted-session-token/" * 30  # as long as real ones
+LINE_END = f"{TOKEN}\n".encode()
+
+
+@pytest.mark.parametrize(
+    ("error", "transient"),
+    [
+        (answered("Forbidden", 403), False),
+        (answered("ExpiredToken", 400), False),
+        (answered("NoSuchBucket", 404), False),
+        (NoCredentialsError(), False),
+        (HTTPClientError(error=ValueError(f"Invalid header value {LINE_END!r}")), False),
+        (ValueError("Invalid endpoint: s3"), False),
+        (answered("SlowDown", 503), True),
+        (EndpointConnectionError(endpoint_url=f"http://host/?{TOKEN}"), True),
+    ],
+)  # fmt: skip
+def test_what_s3_refuses_is_told_without_secrets_and_tried_again_where_that_may_help(
+    error: Exception, transient: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_SESSION_TOKEN", f"{TOKEN}\n")
+    with pytest.raises(UserError, match=r"search log: s3://logs: .*AWS_") as caught:
+        S3LogStore("s3://logs/site", Refusing(error)).write("one", "text")
+    assert isinstance(caught.value, TransientError) is transient
+    assert "planted" not in str(caught.value)
 
 
 def test_a_log_on_s3_needs_its_client(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -19,13 +20,16 @@ from pipeline.plain_copy import plain_copy
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
-ASK = """
-import json, sys
+ALONE = """
+import sys
 class Absent:
     def find_spec(name, path, target=None):
         if name.partition(".")[0] in {foreign!r}:
-            raise ModuleNotFoundError(name)
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
 sys.meta_path.insert(0, Absent)
+"""
+ASK = """
+import json, sys
 from slimtower.serving import load_release
 release = load_release({folder!r})
 print(json.dumps({{
@@ -49,9 +53,9 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "venv"
 
 
-def outside(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+def outside(command: list[str], folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
     """Run a command in another folder, without the project's own files on the path."""
-    variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | variables
     return subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True)
 
 
@@ -67,19 +71,24 @@ def brought(requirement: str, known: set[str]) -> set[str]:
     return found
 
 
-def test_a_release_opens_from_the_wheel_with_what_that_requires(
-    environment: Path, released: Path, tmp_path: Path
-) -> None:
-    (place,) = environment.glob("lib/python*/site-packages")
-    (metadata,) = place.glob("slimtower-*.dist-info/METADATA")
+@pytest.fixture(scope="module")
+def foreign(environment: Path) -> list[str]:
+    """The modules that the wheel does not bring along."""
+    (metadata,) = environment.glob("lib/python*/site-packages/slimtower-*.dist-info/METADATA")
     required: set[str] = set()
     for line in re.findall(r"(?m)^Requires-Dist: (.+)$", metadata.read_text(encoding="utf-8")):
         required = brought(line, required)
     owners = packages_distributions()
-    foreign = [name for name in owners if not required & {canonicalize_name(owner) for owner in owners[name]}]
+    return [name for name in owners if not required & {canonicalize_name(owner) for owner in owners[name]}]
+
+
+def test_a_release_opens_from_the_wheel_with_what_that_requires(
+    environment: Path, foreign: list[str], released: Path, tmp_path: Path
+) -> None:
+    (place,) = environment.glob("lib/python*/site-packages")
     assert {"torch", "transformers", "mlflow", "fastapi", "pandas"} <= set(foreign)
 
-    code = ASK.format(folder=str(released / "models/release/2l"), foreign=foreign)
+    code = ALONE.format(foreign=foreign) + ASK.format(folder=str(released / "models/release/2l"))
     done = outside([str(environment / "bin/python"), "-c", code], tmp_path)
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
@@ -89,7 +98,9 @@ def test_a_release_opens_from_the_wheel_with_what_that_requires(
     assert (place / "steps/serve/page.html").is_file()  # what the service reads is packed too
 
 
-def test_the_command_searches_and_says_what_it_lacks(environment: Path, released: Path, tmp_path: Path) -> None:
+def test_the_command_searches_and_says_what_it_lacks(
+    environment: Path, foreign: list[str], released: Path, tmp_path: Path
+) -> None:
     command = str(environment / "bin/slimtower")
     done = outside([command, "search", "sum of an array", "--student", "2l"], released)
     assert done.returncode == 0 and "2l" in done.stdout, done.stderr
@@ -97,3 +108,13 @@ def test_the_command_searches_and_says_what_it_lacks(environment: Path, released
     for words, said in ((["fetch"], "there is no command 'fetch'"), (["run"], "is no checkout of the project")):
         done = outside([command, *words], tmp_path)
         assert done.returncode == 3 and said in done.stderr, done.stderr
+    shutil.copy(ROOT / "params.yaml", tmp_path)
+    (tmp_path / "sitecustomize.py").write_text(ALONE.format(foreign=foreign), encoding="utf-8")
+    for words, extra in (
+        (["serve", "--release", str(released / "models/release/2l")], "serve"),
+        (["serve", "--model", "slimtower@champion"], "serve"),
+        (["promote"], "registry"),
+    ):
+        done = outside([command, *words], tmp_path, PYTHONPATH=str(tmp_path))
+        assert done.returncode == 3 and f"`pip install 'slimtower[{extra}]'`" in done.stderr, done.stderr
+        assert len(done.stderr.splitlines()) == 1
