@@ -101,6 +101,8 @@ class UntilConverged:
         seen.append([float(step), quality])
         gains = [later[1] - earlier[1] for earlier, later in pairwise(seen)]
         converged = len(gains) >= 2 and max(gains[-2:]) < limits.min_gain
-        left = 60 * limits.max_minutes * (1 - DECAY) - seconds * GROWTH
-        if converged or left < 0 or step * GROWTH > limits.max_steps * (1 - DECAY):
+        many = step * GROWTH > limits.max_steps * (1 - DECAY)
+        late = seconds * GROWTH > 60 * limits.max_minutes * (1 - DECAY)
+        if converged or many or late:
             self._done.falls_from, self._done.rising = step, not converged
+            self._done.by_clock = late and not (converged or many)

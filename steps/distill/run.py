@@ -99,7 +99,8 @@ def run(
         else:
             trained_teacher = next(iter(each.objective.teachers.modules), trained_teacher)
         measured |= {key: measured.get(key, 0.0) + found[key] for key in ("texts_seen", "steps", "seconds")}
-        measured |= {key: found[key] for key in ("validation_cosine", "still_rising")}
+        measured |= {key: max(measured.get(key, 0.0), found[key]) for key in ("still_rising", "ended_by_clock")}
+        measured["validation_cosine"] = found["validation_cosine"]
     if chosen.towers == "asymmetric" and rank() == 0:  # the others search the teacher's documents
         held_out = embed_held_out(made, data, params)
         ranking = ranking_kept(data.vectors[validation], held_out, sources.documents, params.seed, cosine=cosine)

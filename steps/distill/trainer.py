@@ -30,8 +30,8 @@ if TYPE_CHECKING:  # how runs are tracked changes no weight: checkpoints outlive
 
 LOG_EVERY = 20  # steps
 _RISING = (
-    "{}: ended at a ceiling (distill.convergence: max_steps {}, max_minutes {:g}) with a held-out cosine of {:.4f} that"
-    " was still rising; raise the ceiling"
+    "{}: ended at a ceiling (distill.convergence.{} {:g}) with a held-out cosine of {:.4f} that was still rising; raise"
+    " the ceiling"
 )
 
 
@@ -70,7 +70,7 @@ def train(
     run: "Run",
     checkpoints: Checkpoints,
 ) -> dict[str, float]:
-    """Train in place; returns texts seen, steps, seconds, the final validation cosine, and whether it still rose.
+    """Train in place; returns texts seen, steps, seconds, the final validation cosine, and how it ended.
 
     Dropout stays off: the targets are exact, so noise in the student only slows it. What a killed run left in
     `checkpoints` is continued, and the last step is kept there too. Processes that torchrun started share each batch,
@@ -119,8 +119,8 @@ def train(
             break
     cosine, _ = _look(student, data, schedule, params, run, done)
     if done.rising:
-        limits = params.convergence
-        print(_RISING.format(schedule.name, limits.max_steps, limits.max_minutes, cosine), file=sys.stderr)
+        ceiling = "max_minutes" if done.by_clock else "max_steps"
+        print(_RISING.format(schedule.name, ceiling, getattr(params.convergence, ceiling), cosine), file=sys.stderr)
     return {
         "texts_seen": done.texts,
         "steps": done.step,
@@ -128,6 +128,7 @@ def train(
         "texts_per_second": done.texts / done.seconds if done.seconds else 0.0,
         "validation_cosine": cosine,
         "still_rising": float(done.rising),
+        "ended_by_clock": float(done.by_clock),
     }
 
 

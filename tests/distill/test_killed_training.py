@@ -11,7 +11,7 @@ import pytest
 from killed_training import train_student, train_teacher
 from teach_fakes import write_tower, write_world
 
-from steps.core.files import sha256_file
+from steps.core.files import read_json, sha256_file
 
 pytestmark = pytest.mark.slow
 
@@ -92,6 +92,7 @@ def test_a_teacher_killed_between_and_in_its_rounds_ends_in_the_same_bytes(tmp_p
     ("student", "trainings"),
     [
         ("static", 1),
+        ("converged", 1),
         ("2l", 1),
         ("joint", 2),
         *(
@@ -112,8 +113,9 @@ def test_a_killed_student_ends_in_the_same_bytes(tmp_path: Path, embedded: Path,
     shutil.copytree(embedded, root)
     run_to_end(train_student, calm, tmp_path / "calm cache", student)
     draw = random.Random(student)
-    for _ in range(3):
-        kill_after(states, draw.randint(2, 4), draw.uniform(0, 0.02), train_student, root, cache, student)
+    long = student == "converged"  # killed before it first looks whether it has, between two looks, and in its fall
+    for least in (2, 16, 38) if long else (2, 2, 2):
+        kill_after(states, draw.randint(least, least + 2), draw.uniform(0, 0.02), train_student, root, cache, student)
         assert len(states()) == trainings
         assert not (root / "models/distill").exists()
     run_to_end(train_student, root, cache, student)
@@ -124,3 +126,6 @@ def test_a_killed_student_ends_in_the_same_bytes(tmp_path: Path, embedded: Path,
     for name in names:
         assert sha256_file(root / weights / name) == sha256_file(calm / weights / name)
     assert not list(cache.rglob("state.pt"))
+    ends = [read_json(folder / weights / "report.json") for folder in (calm, root)]
+    assert ends[0]["steps"] == ends[1]["steps"] and not ends[0]["ended_by_clock"]
+    assert not long or not ends[0]["still_rising"]

@@ -64,6 +64,7 @@ def test_a_ceiling_ends_it_in_time_and_says_that_it_still_rose(limits: dict, sec
     length = UntilConverged(LIMITS.model_copy(update=limits), 0.1, done)
     train(length, lambda step: math.log(step) / 10, done, seconds_a_step=seconds_a_step)
     assert 500 < done.step <= 1000 and done.rising
+    assert done.by_clock == ("max_minutes" in limits)
 
 
 def test_the_rate_stays_up_then_falls_in_a_line_and_is_never_0_before_the_end() -> None:

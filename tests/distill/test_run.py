@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from sentence_transformers import SentenceTransformer
-from stages import TWO_LAYERS, distill_params, run_distill, run_embed
+from stages import STATIC, TWO_LAYERS, distill_params, run_distill, run_embed
 
 from steps.core.errors import UserError
 from steps.core.files import read_json
@@ -117,6 +117,24 @@ def test_a_last_step_that_breaks_the_student_stops_the_run(embedded: Path) -> No
     }
     with pytest.raises(UserError, match="cosine on held-out texts is nan at step 1; lower the student's learning_rate"):
         run_distill(embedded, "2l", distill_params(student=bad))
+
+
+@pytest.mark.parametrize(
+    ("limits", "told", "by_clock"),
+    [({"max_steps": 20}, "max_steps 20", 0.0), ({"max_minutes": 1e-6}, "max_minutes 1e-06", 1.0)],
+)
+def test_a_ceiling_that_ends_a_student_still_rising_is_told(
+    embedded: Path, capfd: pytest.CaptureFixture[str], limits: dict, told: str, by_clock: float
+) -> None:
+    convergence = {"min_steps": 8, "max_steps": 1000, "max_minutes": 1.0, "min_gain": 1e-4} | limits
+    student = {"static": STATIC | {"epochs": "auto"}}
+    params = distill_params(convergence=convergence, student=student, students=["static"])
+    output = run_distill(embedded, "static", params)
+    report = read_json(output / "report.json")
+    (line,) = (line for line in capfd.readouterr().err.splitlines() if "still rising" in line)
+    assert line.startswith(f"distill: ended at a ceiling (distill.convergence.{told}) with a held-out cosine of 0.")
+    assert report["still_rising"] == 1 and report["ended_by_clock"] == by_clock
+    assert report["steps"] <= 20
 
 
 def test_a_planted_evaluation_query_stops_the_run(embedded: Path, tmp_path: Path) -> None:

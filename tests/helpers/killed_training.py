@@ -22,10 +22,17 @@ def train_teacher(world: Path, cache: Path, output: Path, more: int = 0) -> None
 
 
 def train_student(root: Path, cache: Path, student: str) -> None:
-    """Distil one student of a folder; its last training is long enough to be killed three times."""
+    """Distil one student of a folder; its last training is long enough to be killed three times.
+
+    `converged` is `static` with epochs: auto.
+    """
     os.environ["SLIMTOWER_CACHE"] = str(cache)
     checkpoints.CHECKPOINT_SECONDS = 0.0
-    knobs = distill_params().student[student].model_dump(exclude_unset=True)
-    knobs.get("then", [knobs])[-1]["epochs"] = 5.0
+    if student == "converged":
+        knobs = STATIC | {"epochs": "auto", "batch_size": 16, "learning_rate": 0.01}
+    else:
+        knobs = distill_params().student[student].model_dump(exclude_unset=True)
+        knobs.get("then", [knobs])[-1]["epochs"] = 5.0
+    limits = {"min_steps": 16, "max_steps": 200, "max_minutes": 5.0, "min_gain": 0.1}
     described = {"static": STATIC, student: knobs}  # students that a run names cannot be symmetric, this one may
-    run_distill(root, student, distill_params(students=["static"], student=described))
+    run_distill(root, student, distill_params(students=["static"], student=described, convergence=limits))
