@@ -26,7 +26,7 @@ from steps.core.errors import UserError, guarded
 from steps.core.files import read_json, write_json
 from steps.core.precision import resolve_precision
 from steps.core.run_ids import git_commit
-from steps.core.towers import encode, load_tower
+from steps.core.towers import encode, endpoint_of, load_tower
 from steps.evaluate.ratios import figures
 from steps.evaluate.retention import p_value
 from steps.evaluate.systems import TEACHER
@@ -90,13 +90,30 @@ def shares(old: np.ndarray, new: np.ndarray, students: Mapping[str, np.ndarray])
 
 
 def reading(tower: SentenceTransformer, texts: list[str]) -> tuple[np.ndarray, dict[str, float]]:
-    """The documents' vectors, and the tokens and seconds that they cost."""
+    """The documents' vectors, and the tokens, seconds and, of an API whose price is known, money that they cost.
+
+    Of an API those that it read before are not asked for again, and the seconds are scaled up from the others; 0.0
+    where there are none.
+    """
+    asked, what = len(texts), "embed documents anew"
+    if endpoint := endpoint_of(tower, "document"):
+        asked = endpoint.announce(texts, tower.prompts.get("document") or "", what)
     started = time.perf_counter()
-    vectors = encode(tower, texts, "document", precision="auto", what="embed documents anew")
-    seconds = time.perf_counter() - started
+    vectors = encode(tower, texts, "document", precision="auto", what=what)
+    seconds = (time.perf_counter() - started) * len(texts) / asked if asked else 0.0
+    cost = {"documents": len(texts), "tokens": tokens_of(tower, texts), "seconds": round(seconds, 1)}
+    if endpoint and endpoint.connection.price:
+        cost["money"] = cost["tokens"] * endpoint.connection.price / 1e6
+    return vectors, cost
+
+
+def tokens_of(tower: SentenceTransformer, texts: list[str]) -> int:
+    """Tokens that the tower reads of documents; of an API as they are counted here."""
+    if endpoint := endpoint_of(tower, "document"):
+        prompt = tower.prompts.get("document") or ""
+        return sum(endpoint.tokens(endpoint.cut(prompt + text)) for text in texts)
     batches = (texts[start : start + BATCH] for start in range(0, len(texts), BATCH))
-    tokens = sum(int(tower.preprocess(batch)["attention_mask"].sum()) for batch in batches)
-    return vectors, {"documents": len(texts), "tokens": tokens, "seconds": round(seconds, 1)}
+    return sum(int(tower.preprocess(batch)["attention_mask"].sum()) for batch in batches)
 
 
 def new_model(pipeline: Pipeline, asked: str) -> str:
@@ -155,9 +172,10 @@ def measure(root: Path, asked: str = "", others: int = 0) -> dict[str, Any]:
 def told(found: Mapping[str, Any]) -> list[str]:
     """What is printed."""
     cost, read = found["embedding_anew"]["all_documents"], found["read_for_students"]
+    price = f" {cost['money']:,.2f} at the API's price," if "money" in cost else ""
     lines = [
-        f"all {found['documents']:,} documents anew: {cost['tokens']:,.0f} tokens, {cost['seconds']:,.0f} s; for the"
-        f" students {read['documents']:,} of them were read ({read['share']:.1%})"
+        f"all {found['documents']:,} documents anew: {cost['tokens']:,.0f} tokens,{price} {cost['seconds']:,.0f} s; for"
+        f" the students {read['documents']:,} of them were read ({read['share']:.1%})"
     ]
     for name, row in found["sets"].items():
         ndcg, gain = row["ndcg"], row["gain"]

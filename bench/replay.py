@@ -5,8 +5,9 @@ What ScalingNote's A/B test measures online, offline: the share of irrelevant do
 file with a query a line, as often as it was asked, or a folder of a service's search log (UBI, docs/serving.md). MODEL
 is a cross encoder, by folder or name, whose probability of relevance counts from --threshold on; with --judgements in
 its place it is a table (Parquet, .csv or .tsv) of query, doc_id and grade, relevant from 1 on, in which a missing pair
-is irrelevant. The judge must not be a ranker or teacher of the run in FOLDER (default: the present one), whose corpus
-is searched. Writes reports/replay.json there.
+is irrelevant. The judge must not be a ranker or teacher of the run in FOLDER (default: the present one), nor what one
+of them began as; it reads that run's corpus. Hits that have gone from there are counted, and are no hits then. Writes
+reports/replay.json there.
 """
 
 import argparse
@@ -20,6 +21,8 @@ import numpy as np
 from scipy.special import expit
 from scipy.stats import bootstrap
 
+from pipeline.params import load_params
+from steps.core.bases import carried, resolve_base
 from steps.core.corpus import CorpusTexts, corpus_columns
 from steps.core.errors import UserError, guarded
 from steps.core.files import write_json
@@ -32,7 +35,7 @@ DEPTH, FEW = 20, 5
 MEASURES = ("irrelevant@4", f"irrelevant@{DEPTH}", f"fewer_than_{FEW}")
 _RESAMPLES, _BATCH = 2000, 32
 Pair = tuple[str, str]  # text of a query, id of a document
-Judge = Callable[[Sequence[Pair]], Sequence[bool]]  # whether each document is relevant
+Judge = Callable[[Sequence[Pair]], Sequence[bool | None]]  # whether each document is relevant; None: it is gone
 
 
 def read_queries(path: Path) -> dict[str, int]:
@@ -51,23 +54,43 @@ def read_queries(path: Path) -> dict[str, int]:
     return dict(counts)
 
 
-def ranker_judge(model: str, run: Path, threshold: float) -> Judge:
-    """A cross encoder over the run's corpus; UserError where it is one of the run's own rankers or teachers."""
-    if Path(model).is_dir():
-        judging = fingerprint(Path(model)).weights
+def check_judge(model: str, run: Path) -> None:
+    """UserError where the judge is one of the run's own rankers or teachers, by weights, or what one began as."""
+    if Path(folder := resolve_base(model)).is_dir():
+        judging = fingerprint(Path(folder)).weights
         for tower in [*run.glob("models/teach/*/tower"), *run.glob("data/rank/*/tower")]:
             if fingerprint(tower).weights == judging:
                 raise UserError(f"--judge: {model} is {tower}, which labelled or taught; name another cross encoder")
-    ranker = load_ranker(model)
+    if (run / "params.yaml").is_file():
+        params = load_params(run / "params.yaml")
+        own = {name: params.rank.described(name).base for name in params.rank.rankers}
+        own |= {name: getattr(params.teach.described(name), "base", "") for name in params.teach.teachers}
+        for name, base in own.items():
+            if base and _plain(base) == _plain(model):
+                raise UserError(f"--judge: {model} is what {name} began as, which labelled or taught; name another one")
+
+
+def _plain(model: str) -> str:
+    """A model's name without its commit, or its folder."""
+    found = carried(model)
+    return str(Path(found).resolve()) if Path(found).exists() else found.partition("@")[0].casefold()
+
+
+def ranker_judge(model: str, run: Path, threshold: float) -> Judge:
+    """A cross encoder over the run's corpus; UserError as `check_judge` has it."""
+    check_judge(model, run)
+    ranker = load_ranker(resolve_base(model))
     ingest = run / "data/ingest"
     row_of = {doc_id: row for row, (doc_id,) in enumerate(corpus_columns(ingest, ["doc_id"]))}
 
-    def judge(pairs: Sequence[Pair]) -> list[bool]:
-        rows = np.unique([row_of[doc_id] for _, doc_id in pairs])
+    def judge(pairs: Sequence[Pair]) -> list[bool | None]:
+        here = [pair for pair in pairs if pair[1] in row_of]
+        rows = np.unique(np.array([row_of[doc_id] for _, doc_id in here], dtype=np.int64))
         texts = dict(zip(rows.tolist(), CorpusTexts(ingest, rows), strict=True))
-        read = [(query, texts[row_of[doc_id]]) for query, doc_id in pairs]
+        read = [(query, texts[row_of[doc_id]]) for query, doc_id in here]
         logits = pair_scores(ranker, read, precision="auto", batch_size=_BATCH, what="judge")
-        return [bool(found) for found in expit(logits) >= threshold]
+        found = dict(zip(here, (expit(logits) >= threshold).tolist(), strict=True))
+        return [found.get(pair) for pair in pairs]
 
     return judge
 
@@ -84,11 +107,11 @@ def answers(release: Release, dataset: str, texts: Sequence[str]) -> list[list[s
     return release.search_text(dataset, texts, DEPTH)[1]
 
 
-def measured(found: Mapping[str, Sequence[str]], relevant: Mapping[Pair, bool]) -> dict[str, np.ndarray]:
+def measured(found: Mapping[str, Sequence[str]], relevant: Mapping[Pair, bool | None]) -> dict[str, np.ndarray]:
     """Each measure of every query, `(queries,)`: shares of the hits that there are, and 0 or 1."""
     values = []
     for text, ids in found.items():
-        good = np.array([relevant[text, doc_id] for doc_id in ids], dtype=bool)
+        good = np.array([verdict for doc_id in ids if (verdict := relevant[text, doc_id]) is not None], dtype=bool)
         values.append([*(float(np.mean(~good[:k])) if len(good) else 0.0 for k in (4, DEPTH)), float(good.sum() < FEW)])
     return dict(zip(MEASURES, np.array(values).T, strict=True))
 
@@ -124,7 +147,10 @@ def replay(before: Release, after: Release, dataset: str, queries: Mapping[str, 
     relevant = dict(zip(pairs, judge(pairs), strict=True))
     values = [measured(each, relevant) for each in found]
     asked = np.array(list(queries.values()), dtype=np.float64)
-    told = {"dataset": dataset, "queries": len(texts), "searches": int(asked.sum()), "judged_pairs": len(pairs)}
+    gone = [sum(relevant[text, doc_id] is None for text, ids in each.items() for doc_id in ids) for each in found]
+    told = {"dataset": dataset, "queries": len(texts), "searches": int(asked.sum())}
+    told |= {"judged_pairs": sum(verdict is not None for verdict in relevant.values())}
+    told |= {"hits_gone_from_corpus": dict(zip(("before", "after"), gone, strict=True))}
     manifests = {"before": before.manifest.checksum, "after": after.manifest.checksum}
     return told | {"releases": manifests, "measures": compared(*values, asked)}
 
@@ -147,6 +173,8 @@ def main() -> None:
     judge = ranker_judge(words.judge, words.run, words.threshold) if words.judge else table_judge(words.judgements)
     found = replay(before, after, dataset, queries, judge) | {"judge": str(words.judge or words.judgements)}
     print(f"{dataset}: {found['queries']} queries, {found['searches']} searches, {found['judged_pairs']} judged pairs")
+    if any((gone := found["hits_gone_from_corpus"]).values()):
+        print(f"left out, as the corpus has them no more: {gone['before']} hits before, {gone['after']} after")
     for name, row in found["measures"].items():
         interval = f"{row['ci95_low']:+.2%} to {row['ci95_high']:+.2%}"
         print(f"{name:14} {row['before']:7.2%} {row['after']:7.2%} {row['difference']:+7.2%} ({interval})")

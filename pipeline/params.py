@@ -9,7 +9,7 @@ from steps.core.errors import UserError
 from steps.core.params import PARAMS, Strict, read_mapping, validated
 from steps.deploy.params import DeployParams
 from steps.distill.losses.pair import PairLoss
-from steps.distill.params import DistillParams
+from steps.distill.params import Adapter, DistillParams
 from steps.embed.params import EmbedParams
 from steps.evaluate.params import EvaluateParams
 from steps.generate.params import GenerateParams
@@ -19,6 +19,7 @@ from steps.mine.params import MineParams
 from steps.promote.params import PromoteParams
 from steps.rank.params import RankParams
 from steps.release.params import ReleaseParams
+from steps.score.kinds import can_score
 from steps.score.params import ScoreParams
 from steps.teach.kinds.contrastive import Contrastive
 from steps.teach.kinds.cross_encoder import CrossEncoder
@@ -66,6 +67,11 @@ def check_params(raw: dict[str, Any], source: str) -> Params:
             raise UserError(
                 f"{source}: score.teachers names {name!r}, the teacher of the index (teach.index), whose scores follow"
                 " from its vectors; take it off score.teachers"
+            )
+        if name in params.teach.teacher and not can_score(kind := params.teach.described(name).kind):
+            raise UserError(
+                f"{source}: score.teachers names {name!r}, a teacher of kind {kind!r}, which does not score; take it"
+                f" off score.teachers, or add steps/score/kinds/{kind}.py (docs/extending.md)"
             )
     for name in params.teach.teachers:
         _check_rounds(name, params, source)
@@ -122,14 +128,23 @@ def _check_rerankers(params: Params, source: str) -> None:
                 f" {[*params.teach.teachers, *params.rank.rankers]}; add it there, or take it off the list"
             )
         kind = "" if name in params.rank.rankers else params.teach.described(name).kind
-        if kind in {"dual_encoder", "llm_dual_encoder"}:
-            raise UserError(f"{where}, a {kind}, which reads no pairs; name a cross encoder or a late_interaction")
+        if kind in {"dual_encoder", "llm_dual_encoder", "endpoint"}:
+            raise UserError(
+                f"{where}, of kind {kind}, which reads no pairs; name a cross encoder or a late_interaction"
+            )
         if name in params.distill.students:
             raise UserError(f"{where}, and distill.students one of that name; rename the student")
 
 
 def _check_teachers(student: str, params: Params, source: str) -> None:
-    """UserError for a loss that learns from a teacher which this run does not let score."""
+    """UserError for a loss or an adapter that wants of a teacher what it does not give in this run."""
+    start = params.distill.described(student).start
+    own = re.fullmatch(r"models/teach/([^/]+)/tower/?", start.adapter) if isinstance(start, Adapter) else None
+    if own and own[1] in params.teach.teachers and params.teach.described(own[1]).kind == "endpoint":
+        raise UserError(
+            f"{source}: distill.student.{student}: adapter is the teacher {own[1]!r}, which is behind an API, and an"
+            " adapter runs its encoder here; take this student off distill.students"
+        )
     for phase in params.distill.described(student).phases:
         for name in phase.all_teachers:
             where = f"{source}: distill.student.{student}: a loss names the teacher {name!r}"

@@ -90,7 +90,7 @@ class Endpoint(InputModule):
 
         UserError and TransientError as `Client.answers` has them.
         """
-        sent = [self._cut(text) for text in texts]
+        sent = [self.cut(text) for text in texts]
         if not sent:
             return np.zeros((0, self.get_embedding_dimension()), dtype=np.float32)
         if _anew.get():
@@ -106,7 +106,7 @@ class Endpoint(InputModule):
         UserError where that alone would pass max_tokens_total.
         """
         count = estimated = 0
-        for _, text in self._cache.missing(self._cut(prompt + text) for text in texts):
+        for _, text in self._cache.missing(self.cut(prompt + text) for text in texts):
             count, estimated = count + 1, estimated + self.tokens(text)
         spent, most = self._spent, self.connection.max_tokens_total
         needed = spent.expected(estimated)
@@ -122,7 +122,7 @@ class Endpoint(InputModule):
         """About how many tokens the text has."""
         return len(self._count.encode(text).ids)
 
-    def _cut(self, text: str) -> str:
+    def cut(self, text: str) -> str:
         """The text up to max_length tokens; a blank for an empty one, which servers refuse."""
         if len(text) > self.model.max_length:  # a token has a character at least
             offsets = self._count.encode(text, add_special_tokens=False).offsets

@@ -1,6 +1,6 @@
 """Do an encoder and a collection belong together? Dimensions, metric, digest, stored vectors, what a search finds."""
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -13,6 +13,8 @@ from steps.serving.release import Release
 EF = (16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1000)  # pgvector takes 1000 at most
 _NEAR = 1e-3  # of a vector's length: half precision is this exact
 _PRESENT = 0.5  # share of sampled documents that has to be there: documents come and go
+_LOOKED_UP = 500  # documents asked for at once
+_WIDEST = 1000  # hits of a query among which documents of the release are looked for
 
 
 class Tuned(NamedTuple):
@@ -23,12 +25,18 @@ class Tuned(NamedTuple):
     met: bool
 
 
-def tune(engine: Engine, name: str, asked: Asked, target: float) -> Tuned:
-    """The smallest ef that reaches the target; where none does, the one that finds most."""
+def tune(
+    engine: Engine, name: str, asked: Asked, target: float, k: int = K, known: Container[str] | None = None
+) -> Tuned:
+    """The smallest ef that reaches the target; where none does, the one that finds most.
+
+    With `known`, of `k` hits those that are among these documents count.
+    """
     tried = []
-    for ef in EF:
-        hits = engine.search(name, asked.vectors, K, ef)
-        reached = recall([[hit.id for hit in row] for row in hits], asked.wanted)
+    for ef in (each for each in EF if each >= k):
+        hits = engine.search(name, asked.vectors, k, ef)
+        found = [[hit.id for hit in row if known is None or hit.id in known][:K] for row in hits]
+        reached = recall(found, asked.wanted)
         if reached >= target:
             return Tuned(ef, reached, True)
         tried.append(Tuned(ef, reached, False))
@@ -43,6 +51,32 @@ def check_found(name: str, tuned: Tuned, asked: Asked, margin: float) -> None:
             f" {asked.own:.2%}, and deploy.margin allows {margin:.2%} less; nothing was changed: raise deploy.m or"
             " deploy.ef_construction"
         )
+
+
+def fitted(engine: Engine, name: str, asked: Asked, known: Container[str]) -> tuple[Asked, int]:
+    """The queries as an index can be judged by them where documents have come and gone, and hits to ask for.
+
+    Documents that are gone are wanted no more. So many hits are asked for that those of the release, `known`, are K of
+    each query; one that has not so many among _WIDEST is left out. UserError where all are.
+    """
+    ids = sorted(set().union(*asked.wanted))
+    blocks = (ids[start : start + _LOOKED_UP] for start in range(0, len(ids), _LOOKED_UP))
+    there = {doc for block in blocks for doc in engine.vectors(name, block)}
+    wanted, k = [best & there for best in asked.wanted], K
+    while True:
+        hits = engine.search(name, asked.vectors, k, max(k, EF[0]))
+        here = [sum(hit.id in known for hit in row) for row in hits]
+        full = [len(row) < k or own >= min(K, len(best)) for row, own, best in zip(hits, here, wanted, strict=True)]
+        if all(full) or k == _WIDEST:
+            break
+        k = min(2 * k, _WIDEST)
+    kept = [row for row, best in enumerate(wanted) if best and full[row]]
+    if not kept:
+        raise UserError(
+            f"{name}: no query finds documents of the release among {k} hits: most of what it holds is not in the"
+            " release; release an index of these documents"
+        )
+    return asked._replace(vectors=asked.vectors[kept], wanted=[wanted[row] for row in kept]), k
 
 
 def check_shape(engine: Engine, name: str, release: Release) -> None:
@@ -116,11 +150,14 @@ def check_encoder(
     target: float,
     margin: float,
     sample: int,
-) -> Tuned:
-    """Everything above on a collection that is there already and stays as it is; returns how to search it."""
+) -> tuple[Tuned, int]:
+    """Everything above on a collection that is there already and stays as it is; returns how to search it, and by how
+    many queries that was found."""
     check_shape(engine, name, release)
     check_digest(engine, engine.target(name) or name, release, dataset)
     check_sample(engine, name, release, dataset, sample, _PRESENT)
-    tuned = tune(engine, name, asked, target)
-    check_found(name, tuned, asked, margin)
-    return tuned
+    known = frozenset(release.documents(dataset).ids)
+    judged, k = fitted(engine, name, asked, known)
+    tuned = tune(engine, name, judged, target, k, known)
+    check_found(name, tuned, judged, margin)
+    return tuned, len(judged.vectors)

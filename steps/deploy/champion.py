@@ -42,12 +42,16 @@ def local_release(champion: Champion | None, releases: Path) -> Path | None:
     return folder if folder_digest(folder) == champion.release else None
 
 
-def agreement(name: str, champion: Champion | None, student: str, release: str) -> str:
-    """One line: does the engine answer with the champion's release?"""
+def agreement(name: str, champion: Champion | None, student: str, release: str, *, fused: bool) -> str:
+    """One line: does the engine answer with the champion's release? One that is `fused` with BM25 answers otherwise
+    where it is served."""
     if champion is None:
         return f"MLflow has no champion of {name} to agree with; `make promote` makes one"
     if champion.release == release:
-        return f"models:/{name}@champion is version {champion.version}, the same release: they agree"
+        same = f"models:/{name}@champion is version {champion.version}, the same release"
+        if fused:
+            return f"{same}, but its own answers are fused with BM25, the engine's are not: encoder and index agree"
+        return f"{same}: they agree"
     return (
         f"models:/{name}@champion is version {champion.version} ({champion.student}), another release than this"
         f" {student}: they DISAGREE; `make promote STUDENT={student}` or `make rollback` moves the champion, `make"

@@ -2,6 +2,8 @@
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,8 +26,9 @@ class Postgres:
 
         self.sql = sql
         self.connection: Any = psycopg.connect(uri, autocommit=True, connect_timeout=10)
-        self.connection.execute("create extension if not exists vector")
-        register_vector(self.connection)
+        self._register = partial(register_vector, self.connection)
+        with suppress(psycopg.ProgrammingError):  # no such extension yet: `create` makes it, and nothing else does
+            self._register()
         self._columns: dict[str, tuple[str, str, str, str]] = {}
 
     def names(self, prefix: str) -> list[str]:
@@ -37,6 +40,8 @@ class Postgres:
         """An empty table; UserError for more dimensions than pgvector indexes."""
         if dim > _INDEXED:
             raise UserError(f"pgvector indexes at most {_INDEXED} dimensions, the index has {dim}; set index.dim")
+        self.connection.execute("create extension if not exists vector")
+        self._register()
         self._run(
             "create table if not exists {} (id text primary key, title text not null, vector vector({}) not null)",
             self.sql.Identifier(name),

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from steps.core.errors import UserError
-from steps.core.files import folder_digest
+from steps.core.files import folder_digest, read_json
 from steps.core.masking import redacted
 from steps.deploy.belonging import check_encoder
-from steps.deploy.champion import agreement, local_release, read_champion
+from steps.deploy.champion import Champion, agreement, local_release, read_champion
 from steps.deploy.contents import K, asked
 from steps.deploy.deployment import Deployed, alias_of, deploy, deployed, roll_back
 from steps.deploy.engines import opened
@@ -54,8 +54,9 @@ def run(
             if not done.met:
                 print(f"deploy: deploy.target_recall {params.target_recall} is out of reach; the best setting is kept")
             if release.fusion(dataset):
-                print(f"deploy: the release fuses {dataset} with BM25; the engine answers with the dense hits alone")
-    print(f"deploy: {agreement(name, champion, release.manifest.student, digest)}")
+                print(f"deploy: {_given_up(release, dataset)}")
+    fused = any(release.fusion(dataset) for dataset in aliases)
+    print(f"deploy: {agreement(name, champion, release.manifest.student, digest, fused=fused)}")
 
 
 def run_encoder_only(
@@ -73,7 +74,7 @@ def run_encoder_only(
         for dataset, alias in aliases.items():
             place = collection or alias
             queries = asked(release, dataset, root / "data/ingest", params.recall_queries)
-            tuned = check_encoder(
+            tuned, judged = check_encoder(
                 engine,
                 place,
                 release,
@@ -86,7 +87,7 @@ def run_encoder_only(
             print(
                 f"deploy: {release.manifest.student} and {place} belong together: ef {tuned.ef} finds"
                 f" {tuned.recall:.2%} of the exact top {K}, the release's own index {queries.own:.2%}"
-                f" ({len(queries.vectors)} {queries.source})"
+                f" ({judged} of {len(queries.vectors)} {queries.source})"
             )
 
 
@@ -100,7 +101,25 @@ def run_rollback(root: Path, to: str, name: str, datasets: Sequence[str]) -> Non
         for alias in found:
             done = roll_back(engine, alias)
             _say(done, to)
-            print(f"deploy: {agreement(name, champion, done.record.student, done.record.release)}")
+            own = local_release(Champion("", done.record.student, done.record.release), root / "models/release")
+            fused = own is not None and load_release(own).fusion(done.record.dataset) is not None
+            print(f"deploy: {agreement(name, champion, done.record.student, done.record.release, fused=fused)}")
+
+
+def _given_up(release: Release, dataset: str) -> str:
+    """What a fused release loses in an engine, by its own report."""
+    path = release.folder / "report.json"
+    dev = read_json(path).get("lexical", {}).get(dataset, {}).get("dev") if path.is_file() else None
+    lost = "no judged dev query tells what that loses"
+    if dev:
+        lost = (
+            f"nDCG@10 on {dev['queries']} dev queries {dev['dense']:.4f} in place of {dev['fused']:.4f}"
+            f" ({dev['dense'] - dev['fused']:+.4f})"
+        )
+    return (
+        f"the release fuses {dataset} with BM25, the engine answers with dense hits alone: {lost}; an application can"
+        " fuse them itself (docs/engines.md)"
+    )
 
 
 def _say(done: Deployed, to: str) -> None:

@@ -6,12 +6,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 from teach_fakes import write_tower
 
 from bench import replay as bench
-from bench.replay import MEASURES, compared, measured, ranker_judge, read_queries, table_judge
+from bench.replay import MEASURES, check_judge, compared, measured, ranker_judge, read_queries, table_judge
 from steps.core.errors import UserError
 from steps.core.files import read_json
+from steps.core.fingerprints import Fingerprint
 from steps.core.tables import read_table
 
 
@@ -24,6 +26,17 @@ def test_shares_are_of_the_hits_that_there_are() -> None:
     assert values["irrelevant@4"].tolist() == [1 / 4, 1 / 2, 0]
     assert values["irrelevant@20"].tolist() == [15 / 20, 1 / 2, 0]
     assert values["fewer_than_5"].tolist() == [0, 1, 1], "five relevant ones are not fewer than five"
+
+
+def test_hits_that_have_gone_from_the_corpus_count_for_nothing() -> None:
+    relevant: dict[tuple[str, str], bool | None] = {("q", f"d{number}"): number % 2 == 0 for number in range(8)}
+    relevant["q", "gone"] = None
+    with_it = measured({"q": ["gone", *(f"d{number}" for number in range(8))]}, relevant)
+    without = measured({"q": [f"d{number}" for number in range(8)]}, relevant)
+    assert {name: values.tolist() for name, values in with_it.items()} == {
+        name: values.tolist() for name, values in without.items()
+    }
+    assert measured({"q": ["gone"]}, relevant)["irrelevant@4"].tolist() == [0]
 
 
 def test_a_query_counts_as_often_as_it_was_asked() -> None:
@@ -70,6 +83,31 @@ def test_the_runs_own_teacher_may_not_judge_another_model_may(released: Path, tm
     pairs = [("sum", doc_id) for doc_id in read_table(released / "data/ingest", "corpus")["doc_id"].to_pylist()[:3]]
     for threshold, relevant in ((0.0, True), (1.0, False)):  # every probability lies between
         assert ranker_judge(judge, released, threshold)(pairs) == [relevant] * 3
+    assert ranker_judge(judge, released, 0.0)([pairs[0], ("sum", "gone"), pairs[1]]) == [True, None, True]
+    assert ranker_judge(judge, released, 0.0)([("sum", "gone")]) == [None]
+
+
+@pytest.mark.parametrize("named", ["cross-encoder/some-L6", "Cross-Encoder/some-L6@" + "a" * 40, "weights"])
+def test_what_the_runs_ranker_began_as_may_not_judge(
+    named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "weights").mkdir()
+    raw = yaml.safe_load(Path("params.yaml").read_text(encoding="utf-8"))
+    raw["rank"]["ranker"]["cross"]["base"] = (
+        str(tmp_path / "weights") if named == "weights" else "cross-encoder/some-L6"
+    )
+    monkeypatch.setattr(bench, "resolve_base", lambda name: name)  # as for one on the hub that is not fetched here
+    monkeypatch.setattr(bench, "fingerprint", lambda folder: Fingerprint(str(folder), "", ""))
+    monkeypatch.chdir(tmp_path)
+    Path("params.yaml").write_text(yaml.safe_dump(raw))
+    check_judge(named, tmp_path)  # that ranker is described, but no part of the run
+    raw["rank"]["rankers"], raw["candidates"]["searchers"] = ["cross"], ["bm25"]
+    Path("params.yaml").write_text(yaml.safe_dump(raw))
+    with pytest.raises(UserError, match="is what cross began as, which labelled or taught"):
+        check_judge(named, tmp_path)
+    check_judge("cross-encoder/another", tmp_path)
+    with pytest.raises(UserError, match="is what dense began as"):
+        check_judge("sentence-transformers/all-MiniLM-L6-v2", tmp_path)
 
 
 @pytest.mark.medium

@@ -1,12 +1,14 @@
 """Releases in real engines: the same hits, flips and rollbacks under queries, runs that were killed, what is told."""
 
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
+import uuid
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -15,7 +17,7 @@ import pytest
 from engines import PARAMS, ndcg, put
 
 from steps.core.errors import UserError
-from steps.core.files import folder_digest, write_json
+from steps.core.files import folder_digest, read_json, write_json
 from steps.core.tracking import client
 from steps.deploy import run as commands
 from steps.deploy.belonging import check_encoder
@@ -28,6 +30,7 @@ from steps.serving.release import load_release
 
 pytestmark = [pytest.mark.medium, pytest.mark.filterwarnings("ignore")]
 ONE = "one"
+ENGINES = Path("docs/engines.md").read_text(encoding="utf-8")
 
 
 def test_a_release_is_searched_as_well_through_an_engine(released: Path, to: str) -> None:
@@ -191,8 +194,8 @@ def test_only_an_encoder_that_belongs_to_the_index_is_let_in(released: Path, ret
     folder = released / "models/release/static"
     with opened(to) as engine:
         release, done = put(engine, folder, ONE)
-        assert _check(engine, "live", folder).recall == pytest.approx(1.0)
-        assert _check(engine, done.collection, released / "models/release/2l").met
+        assert _check(engine, "live", folder)[0].recall == pytest.approx(1.0)
+        assert _check(engine, done.collection, released / "models/release/2l")[0].met
         with pytest.raises(UserError, match="filled from another index, of the same teacher"):
             _check(engine, "live", retitled)
         own = release.index(ONE, "flat").reconstruct_n(0, 32)
@@ -216,6 +219,27 @@ def test_only_an_encoder_that_belongs_to_the_index_is_let_in(released: Path, ret
         assert np.allclose([stored["0"], stored["1"]], own[[31, 30]], atol=1e-6) and len(stored) == 2
         with pytest.raises(UserError, match="no such"):
             _check(engine, "gone", folder)
+
+
+@pytest.mark.parametrize("added", [1, 40])
+def test_documents_that_came_and_went_do_not_keep_an_encoder_from_its_index(
+    released: Path, to: str, added: int
+) -> None:
+    folder = released / "models/release/static"
+    release = load_release(folder)
+    with opened(to) as engine:
+        ids, titles = release.documents(ONE)
+        own = release.index(ONE, "flat").reconstruct_n(0, 32)
+        queries = asked(release, ONE, released / "data/ingest", 20)
+        new = np.resize(queries.vectors, (added, own.shape[1]))  # each found first by some query
+        engine.create("mine", own.shape[1])
+        engine.upsert("mine", Rows(0, ids[3:], titles[3:], np.ascontiguousarray(own[3:])))  # three are gone
+        engine.upsert("mine", Rows(32, [f"new {n}" for n in range(added)], [""] * added, new))
+        engine.build("mine", Graph(8, 40))
+        tuned, judged = _check(engine, "mine", folder)
+        assert tuned.recall == 1.0 and judged == len(queries.vectors)
+        with pytest.raises(UserError, match=r"finds (50|[0-4]?\d)\.\d\d% of the exact top 10"):
+            _check(Worse(engine), "mine", folder)
 
 
 class Worse:
@@ -291,3 +315,53 @@ def test_the_champion_is_deployed_and_a_disagreement_is_told(
         commands.run(root, to, "retriever", "", ["three"], PARAMS)
     with pytest.raises(UserError, match="nothing of other is deployed there"):
         commands.run_rollback(root, to, "other", [])
+
+
+def test_what_a_fused_release_gives_up_in_an_engine_is_told_and_an_application_can_fuse(
+    hybrid: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("qdrant_client")
+    folder, to = hybrid / "models/release/static", f"qdrant:{tmp_path / 'qdrant'}"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
+    register("retriever", "static", folder)
+    commands.run(hybrid, to, "retriever", "static", [], PARAMS)
+    said = capsys.readouterr().out
+    dev = read_json(folder / "report.json")["lexical"]["two"]["dev"]
+    assert f"two with BM25, the engine answers with dense hits alone: nDCG@10 on {dev['queries']} dev queries" in said
+    assert f"{dev['dense']:.4f} in place of {dev['fused']:.4f}" in said
+    assert "fuses one with BM25, the engine answers with dense hits alone: no judged dev query tells" in said
+    assert "encoder and index agree" in said and "they agree" not in said
+
+    [block] = [each for each in re.findall(r"```python\n(.*?)```", ENGINES, re.S) if "fuse(pooled" in each]
+    release = load_release(folder)
+    with opened(to) as engine:
+        vector = release.encode(["running total along an axis"])
+
+        def hits(limit: int) -> list[tuple[str, float]]:
+            return [(hit.id, hit.score) for hit in engine.search("retriever_two", vector, limit, limit)[0]]
+
+        names = {"release": release, "engine_hits": hits, "np": np}
+        exec(block.replace('"api"', '"two"'), names)
+    scores, ids = release.search_text("two", ["running total along an axis"], 10, "flat")
+    assert names["ids"] == ids[0]
+    np.testing.assert_allclose(names["scores"], scores[0], atol=1e-5)
+
+
+def test_only_filling_a_postgres_creates_its_extension(server: str) -> None:
+    psycopg = pytest.importorskip("psycopg")
+    name = f"db_{uuid.uuid4().hex[:8]}"
+    with psycopg.connect(server, autocommit=True) as connection:
+        connection.execute(f"create database {name}")
+    to = server.replace("/postgres?", f"/{name}?")
+    there = "select count(*) from pg_extension where extname = 'vector'"
+    with opened(to) as engine, psycopg.connect(to, autocommit=True) as connection:
+        with pytest.raises(UserError, match="no such table or view here"):
+            engine.shape("gone")
+        connection.execute("create table plain (id text, vector real[])")
+        with pytest.raises(UserError, match="plain: has no column of type vector"):
+            engine.shape("plain")
+        assert connection.execute(there).fetchone() == (0,)
+        engine.create("mine", 2)
+        assert connection.execute(there).fetchone() == (1,)
+        engine.upsert("mine", Rows(0, ["a"], ["A"], np.ones((1, 2), np.float32)))
+        assert engine.vectors("mine", ["a"])["a"].tolist() == [1, 1]

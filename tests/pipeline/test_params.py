@@ -10,6 +10,10 @@ from cross_encoders import CROSS, DUAL
 from pipeline.params import Params, check_params, load_params
 from steps.core.errors import UserError
 from steps.core.params import load_index_teacher
+from steps.core.plugins import concrete
+from steps.score import kinds
+from steps.score.kinds import can_score
+from steps.score.kinds.base import Scorer
 
 TRACKED = yaml.safe_load(Path("params.yaml").read_text(encoding="utf-8"))
 
@@ -78,6 +82,37 @@ def changed(key: str, value: Any) -> dict[str, Any]:
 def test_a_mistake_is_named(key: str, value: Any, message: str) -> None:
     with pytest.raises(UserError, match=message):
         check_params(changed(key, value), "params.yaml")
+
+
+RENTED = {"kind": "endpoint", "model": "new", "query": {}, "document": {}}
+RENTED |= {"connection": {"base_url": "http://localhost:1/v1", "key_variable": "", "max_tokens_total": 0}}
+
+
+def test_a_rented_model_may_score_but_not_adapt_or_rerank() -> None:
+    raw = changed("score.teachers", ["rented"])
+    raw["teach"] = {"teachers": ["dense", "rented"], "index": "dense", "teacher": {"dense": DENSE, "rented": RENTED}}
+    check_params(raw, "params.yaml")
+    own = {"start": {"adapter": "models/teach/rented/tower"}, "losses": [{"kind": "score_kl", "teacher": "rented"}]}
+    raw["distill"]["student"]["4l"] = own | {"learning_rate": 1e-5, "teacher_top_k": 2}
+    with pytest.raises(UserError, match=r"4l: adapter is the teacher 'rented', which is behind an API"):
+        check_params(raw, "params.yaml")
+    raw["distill"]["student"]["4l"] = TRACKED["distill"]["student"]["4l"]
+    raw["evaluate"]["rerankers"] = ["rented"]
+    with pytest.raises(UserError, match=r"rerankers names 'rented', of kind endpoint, which reads no pairs"):
+        check_params(raw, "params.yaml")
+
+
+def test_a_kind_without_a_scorer_is_refused_before_anything_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    scorers = {each.kind for each in concrete(kinds.__name__, kinds.__path__, Scorer)}
+    assert "endpoint" in scorers and all(can_score(kind) for kind in scorers)  # files are named as their kinds
+    assert not any(can_score(kind) for kind in ("base", "rules"))
+    raw = changed("score.teachers", ["rented"])
+    raw["teach"] = {"teachers": ["dense", "rented"], "index": "dense", "teacher": {"dense": DENSE, "rented": RENTED}}
+    monkeypatch.setattr("pipeline.params.can_score", lambda kind: kind != "endpoint")
+    with pytest.raises(
+        UserError, match=r"score\.teachers names 'rented', a teacher of kind 'endpoint', which does not"
+    ):
+        check_params(raw, "params.yaml")
 
 
 def test_a_late_interaction_teacher_scores_as_many_documents_as_students_compare() -> None:

@@ -1,6 +1,7 @@
-"""Scorers, one for each kind of teacher that can score. A module here adds its kind by being here."""
+"""Scorers, one for each kind of teacher that can score. A module here, named as its kind, adds it by being here."""
 
 from pathlib import Path
+from pkgutil import iter_modules
 
 from steps.core.errors import UserError
 from steps.core.files import read_json
@@ -8,6 +9,11 @@ from steps.core.plugins import concrete
 from steps.core.vector_store import Texts
 from steps.score.kinds.base import Scorer
 from steps.score.params import ScoreParams
+
+
+def can_score(kind: str) -> bool:
+    """Whether teachers of a kind have a scorer; asked before anything runs, so none is imported."""
+    return any(module.name == kind != "base" for module in iter_modules(__path__))
 
 
 def scorer_of(teach: Path, fingerprint: str, documents: Texts, scratch: Path, params: ScoreParams) -> Scorer:
