@@ -22,7 +22,8 @@ class DocumentTemplate:
 
     A field that is empty is left out with the text in front of it; what stands before the first field of the template
     or after its last one goes with that field. Where the content is not alone, full stops and spaces of which the
-    text between the fields is made are taken from both ends: "Title. Body", but "Body.".
+    text between the fields is made are taken from both ends: "Title. Body", but "Body.". Where the title comes first
+    and a line break follows it, a document of several lines without a title begins with one: no line of it is a title.
     ValueError for a template without content, or with anything but these fields, each once at most.
     """
 
@@ -59,6 +60,12 @@ class DocumentTemplate:
         parts, _ = self._parts
         return "".join(sorted(set(". ") & set("".join(before for before, _ in parts[1:]))))
 
+    @cached_property
+    def _has_title_line(self) -> bool:
+        """Whether the title is a line of its own before all else."""
+        parts, _ = self._parts
+        return parts[0][1] == "title" and "\n" in parts[1][0]
+
     @property
     def names_topic(self) -> bool:
         """Whether the topic is part of a text."""
@@ -72,6 +79,8 @@ class DocumentTemplate:
         joined = "".join((before if at else "") + fields[name] for at, (before, name) in enumerate(given))
         if any(name != "content" for _, name in given):
             joined = joined.strip(self._trimmed)
+        if self._has_title_line and not title and "\n" in joined:
+            joined = "\n" + joined
         return (parts[0][0] if parts[0] in given else "") + joined + (behind if parts[-1] in given else "")
 
     @property

@@ -1,8 +1,11 @@
 """Contrastive training of the tower on triplets, resumable from its last checkpoint."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+import torch
 from accelerate.data_loader import prepare_data_loader  # type: ignore[import-untyped]
 from datasets import Dataset
 from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer, SentenceTransformerTrainingArguments
@@ -11,15 +14,18 @@ from sentence_transformers.base.sampler import BatchSamplers
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
+from steps.core.errors import UserError
 from steps.core.towers import route
 from steps.teach.cached_gradients import backward
 from steps.teach.contrastive_loss import ContrastiveLoss
 from steps.teach.in_batch import InBatch, Known
+from steps.teach.lora import low_rank
 from steps.teach.training_triplets import TextTriplet, turns_of
 from steps.training.distributed import micro_batch, world
 from steps.training.library_trainer import (
     LossLog,
     fast_attention,
+    networks_of,
     set_dropout,
     shared_arguments,
     use_one_gpu,
@@ -45,7 +51,8 @@ def train_tower(
 
     Processes that torchrun started train it together, on the batches and to the weights of one process, up to the order
     of summation (with dropout 0); those of `accelerate launch` may shard it. In a batch no document that is `known` to
-    be relevant to a query counts as its negative. UserError when the loss stops being a finite number.
+    be relevant to a query counts as its negative. LoRA's matrices are merged into it at the end. UserError when the
+    loss stops being a finite number.
     """
     in_batch = InBatch(triplets, known)
     columns: dict[str, list[Any]] = {
@@ -56,7 +63,13 @@ def train_tower(
         columns["negative"] = [triplet.negative for triplet in triplets]
     columns["label"] = in_batch.numbers
     tower.model_card_data.generate_widget_examples = False
-    with to_train(tower) as trained:
+    networks = networks_of(tower)
+    torch.manual_seed(params.seed)  # LoRA's matrices
+    with (
+        low_rank(networks, params.lora),
+        recomputed(networks, params.gradient_checkpointing),
+        to_train(tower) as trained,
+    ):
         trainer = (trainer_class or ContrastiveTrainer)(
             model=trained,
             args=_arguments(trained, params, checkpoints),
@@ -103,6 +116,24 @@ class ContrastiveTrainer(ShardedTrainer, SentenceTransformerTrainer):
         )
 
 
+@contextmanager
+def recomputed(networks: list[Any], wanted: bool) -> Iterator[None]:
+    """Keep no activations of the layers but recompute them, where that is wanted: less memory, a third more time.
+
+    UserError for a network that cannot.
+    """
+    chosen = networks if wanted else []
+    for network in chosen:
+        if not network.supports_gradient_checkpointing:
+            raise UserError(
+                f"teach.teacher: {type(network).__name__} recomputes no activations; set gradient_checkpointing: false"
+            )
+        network.activation_checkpointing_enable({"use_reentrant": False})
+    yield
+    for network in chosen:
+        network.activation_checkpointing_disable()
+
+
 def cut_to_tokens(tower: SentenceTransformer, texts: list[str], limit: int) -> list[str]:
     """Each text cut, at a token's end, to at most `limit` tokens (special tokens not counted)."""
     encoded = route(tower, "query").tokenizer(
@@ -120,6 +151,7 @@ def _arguments(
     roles = {"query": "query", "positive": "document", "negative": "document"}
     arguments = SentenceTransformerTrainingArguments(
         **shared_arguments(params, checkpoints, params.batch_size),
+        weight_decay=params.weight_decay,
         batch_sampler=BatchSamplers.NO_DUPLICATES,  # a text twice in a batch would be its own negative
         prompts={column: tower.prompts.get(role) or "" for column, role in roles.items()},
         router_mapping=roles if isinstance(tower[0], Router) else {},

@@ -17,10 +17,12 @@ from steps.core.judged import read_judged_sets
 from steps.core.measures import ndcg_at_10
 from steps.core.tables import read_table
 from steps.core.tracking import Run
+from steps.retrieval.bm25 import Bm25
 from steps.retrieval.dual_pooling import dual_pooled
 from steps.retrieval.rankers import has_random_head, load_ranker, pair_scores
 from steps.teach.dev_comparison import DevTask, dev_tasks
 from steps.teach.reconstruction import WithReconstruction
+from steps.training.comparison import is_better, p_of_gain
 from steps.training.ranked_lists import choose_lists
 from steps.training.ranker import (
     check_length,
@@ -80,12 +82,7 @@ def teach_cross_encoder(ingest: Path, mine: Path, output: Path, params: "CrossEn
         report["quality"] = quality(ranker, tasks, params)
         write_json(staging / "report.json", report)
     if measured := report["quality"]:
-        run.metric("ndcg_teacher", measured["ndcg"])
-        print(
-            f"teach: nDCG@10 on {measured['n']} dev queries {measured['ndcg']:.4f}, in random order"
-            f" {measured['ndcg_random']:.4f}: of the judged documents of each and {params.dev_documents} others",
-            file=sys.stderr,
-        )
+        tell(measured, run)
     run.model(output / "tower", "teacher")
     run.artifact(output / "report.json")
     if checkpoints:  # last: where the tracking server is away, the next try goes on from them
@@ -106,12 +103,15 @@ def untrained(params: "CrossEncoder") -> library.CrossEncoder:
 def quality(ranker: library.CrossEncoder, tasks: list[DevTask], params: "CrossEncoder") -> dict[str, Any] | None:
     """Mean nDCG@10 of dev queries, each over its judged documents and random others; None without dev queries.
 
-    `ndcg_random` is that of an order drawn by seed.
+    `ndcg_random` is that of an order drawn by seed, `ndcg_bm25` that of BM25 over all of these documents of the query's
+    data set; `p_value` is of the one-sided paired t-test that the cross encoder's is larger than BM25's.
     """
     texts: dict[str, str] = {}
     grades: dict[str, dict[str, int]] = {}
     candidates: dict[str, list[tuple[str, str]]] = {}
+    lexical: list[float] = []
     for task in tasks:
+        bm25 = Bm25(list(task.documents), list(task.documents.values()))
         own = {doc_id for given in task.judged.qrels.values() for doc_id in given}
         others = [doc_id for doc_id in task.documents if doc_id not in own]
         for query_id, text in zip(task.judged.query_ids, task.judged.texts, strict=True):
@@ -119,6 +119,9 @@ def quality(ranker: library.CrossEncoder, tasks: list[DevTask], params: "CrossEn
             texts[query_id], grades[query_id] = text, given
             named = [doc_id for doc_id in [*given, *others] if doc_id in task.documents]
             candidates[query_id] = [(doc_id, task.documents[doc_id]) for doc_id in named]
+            [scores], [hits] = bm25.search([text], len(task.documents))
+            by_id = dict(zip(hits, scores.tolist(), strict=True))
+            lexical += [by_id.get(doc_id, 0.0) for doc_id in named]
     if not candidates:
         return None
     ids = list(candidates)
@@ -127,5 +130,33 @@ def quality(ranker: library.CrossEncoder, tasks: list[DevTask], params: "CrossEn
     scores = pair_scores(ranker, pairs, precision=params.precision, batch_size=params.batch_size, what="teacher on dev")
     found = [[doc_id for doc_id, _ in candidates[query_id]] for query_id in ids]
     drawn = np.random.default_rng(params.seed).random(len(scores))
-    ndcg, chance = (float(ndcg_at_10(grades, ids, found, np.split(each, bounds)).mean()) for each in (scores, drawn))
-    return {"n": len(ids), "random_documents": params.dev_documents, "ndcg": ndcg, "ndcg_random": chance}
+    after, before, chance = (
+        ndcg_at_10(grades, ids, found, np.split(each, bounds)) for each in (scores, np.array(lexical), drawn)
+    )
+    return {
+        "n": len(ids),
+        "random_documents": params.dev_documents,
+        "ndcg": float(after.mean()),
+        "ndcg_random": float(chance.mean()),
+        "ndcg_bm25": float(before.mean()),
+        "p_value": p_of_gain(before, after),
+        "beats_bm25": is_better(before, after),
+    }
+
+
+def tell(measured: dict[str, Any], run: Run) -> None:
+    """Log the quality, and say in one line whether it ranks better than BM25."""
+    run.metrics({"ndcg_teacher": measured["ndcg"], "ndcg_bm25": measured["ndcg_bm25"], "p_value": measured["p_value"]})
+    verdict = (
+        "the cross encoder beats BM25"
+        if measured["beats_bm25"]
+        else "WARNING: it is not shown to rank better than BM25; train it on more triplets or epochs, or do without it:"
+        " take it out of score.teachers"
+    )
+    print(
+        f"teach: nDCG@10 on {measured['n']} dev queries, of the judged documents of each and"
+        f" {measured['random_documents']} others: in random order {measured['ndcg_random']:.4f}, BM25"
+        f" {measured['ndcg_bm25']:.4f}, teacher {measured['ndcg']:.4f} (one-sided paired t-test p ="
+        f" {measured['p_value']:.2g}); {verdict}",
+        file=sys.stderr,
+    )

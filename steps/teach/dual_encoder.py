@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 from sentence_transformers import SentenceTransformer
-from sentence_transformers.sentence_transformer.modules import Normalize
+from sentence_transformers.sentence_transformer.modules import Normalize, Pooling
 
 from steps.core.bases import resolve_base
 from steps.core.errors import UserError
@@ -30,10 +30,11 @@ from steps.training.distributed import rank
 
 if TYPE_CHECKING:
     from steps.teach.kinds.contrastive import Contrastive
+    from steps.teach.kinds.dual_encoder import DualEncoder
     from steps.teach.kinds.on_triplets import OnTriplets
 
 
-def teach_dual_encoder(ingest: Path, mine: Path, rankers: Path, output: Path, params: "Contrastive", run: Run) -> None:
+def teach_dual_encoder(ingest: Path, mine: Path, rankers: Path, output: Path, params: "DualEncoder", run: Run) -> None:
     """Write `output/tower` (a SentenceTransformer folder), `output/report.json`, and what the tower was before.
 
     A base that is a Router has a query and a document tower of different weights: both train, and both are kept.
@@ -42,6 +43,7 @@ def teach_dual_encoder(ingest: Path, mine: Path, rankers: Path, output: Path, pa
     def base() -> SentenceTransformer:
         tower = load_tower(resolve_base(params.base))
         limit_length(tower, params)
+        set_pooling(tower, params)
         make_inner_product(tower, params.base)
         check_dims(tower, params)
         return tower
@@ -161,6 +163,17 @@ def limit_length(tower: SentenceTransformer, params: "Contrastive") -> None:
                 f" {positions} positions; set it to {positions} or less"
             )
     tower.max_seq_length = params.max_document_length
+
+
+def set_pooling(tower: SentenceTransformer, params: "DualEncoder") -> None:
+    """Pool as `pooling` says, where it says so; UserError for a tower that pools otherwise than by one module."""
+    if params.pooling == "auto":
+        return
+    for role in ROLES:
+        modules = [module for module in route(tower, role) if isinstance(module, Pooling)]
+        if len(modules) != 1 or not isinstance(modules[0].pooling_mode, str):
+            raise UserError(f"teach.teacher: base {params.base} has no pooling of one kind to set; set pooling: auto")
+        modules[0].pooling_mode = "lasttoken" if params.pooling == "last" else params.pooling
 
 
 def check_dims(tower: SentenceTransformer, params: "Contrastive") -> None:

@@ -34,7 +34,7 @@ DOCUMENT = (
     'combine the predicted query terms, and compress the above content into one word:"'
 )
 """Prompt of a document up to its third placeholder, as a Jinja template: its first line is the title, unless it is its
-only one. A topic stands where the template of documents (`ingest.document`) places it."""
+only one; without a title it is empty. A topic stands where the template of documents (`ingest.document`) places it."""
 
 
 def llm_tower(base: str, dim: int, seed: int) -> SentenceTransformer:

@@ -1,7 +1,5 @@
 """Contrastive training of a causal language model's towers on all three embeddings of a document."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,22 +10,18 @@ from sentence_transformers.base.modules.module import Module
 from torch import Tensor
 
 from steps.core.tables import ROLES
-from steps.core.towers import device, route
+from steps.core.towers import device
 from steps.teach.contrastive_loss import ContrastiveLoss
 from steps.teach.contrastive_training import ContrastiveTrainer, train_tower
 from steps.teach.in_batch import Known
 from steps.teach.llm_tower import CONTENT_QUERY, TITLE_QUERY
-from steps.teach.lora import low_rank
 from steps.teach.master_weights import MasterAdamW
 from steps.teach.training_triplets import TextTriplet
-from steps.training.distributed import rank
 from steps.training.sharding import is_sharded
 
 if TYPE_CHECKING:
     from steps.core.tracking import Run
     from steps.teach.kinds.llm_dual_encoder import LlmDualEncoder
-
-_WEIGHTS = "trained.pt"  # of a checkpoint
 
 
 def train_llm_tower(
@@ -38,11 +32,8 @@ def train_llm_tower(
     checkpoints: Path,
     run: "Run",
 ) -> None:
-    """Train a tower of `llm_tower` in place, as `train_tower` does; LoRA's matrices are merged into it at the end."""
-    networks: list[Any] = [route(tower, role)[0].auto_model for role in ROLES]
-    torch.manual_seed(params.seed)  # LoRA's matrices
-    with low_rank(networks, params.lora), _recomputed(networks, params.gradient_checkpointing):
-        train_tower(_training_tower(tower), triplets, known, params, checkpoints, run, LlmTrainer, PlaceholderLoss)
+    """Train a tower of `llm_tower` in place, as `train_tower` does."""
+    train_tower(_training_tower(tower), triplets, known, params, checkpoints, run, LlmTrainer, PlaceholderLoss)
 
 
 class StatesBefore(Module):
@@ -86,30 +77,19 @@ class PlaceholderLoss(ContrastiveLoss):
 
 
 class LlmTrainer(ContrastiveTrainer):
-    """The trainer, whose optimizer keeps fp32 copies of narrower weights, and whose checkpoints hold what trains."""
+    """The trainer, whose optimizer keeps fp32 copies of narrower weights."""
 
     def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
-        """AdamW as it is set, without weight decay; weights that are sharded are in fp32 themselves."""
-        weights = [weight for weight in self.model.parameters() if weight.requires_grad]
-        rate = self.args.learning_rate
-        plain = is_sharded()
-        self.optimizer = torch.optim.AdamW(weights, rate, weight_decay=0.0) if plain else MasterAdamW(weights, lr=rate)
+        """AdamW as it is set; weights that are sharded are in fp32 themselves."""
+        matrices = set(self.get_decay_parameter_names(self.model))
+        weights = [(name in matrices, weight) for name, weight in self.model.named_parameters() if weight.requires_grad]
+        groups = [
+            {"params": [weight for decays, weight in weights if decays == which], "weight_decay": decay}
+            for which, decay in ((True, self.args.weight_decay), (False, 0.0))
+        ]
+        kind = torch.optim.AdamW if is_sharded() else MasterAdamW
+        self.optimizer = kind(groups, lr=self.args.learning_rate)
         return self.optimizer
-
-    def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
-        if self.is_fsdp_enabled or rank() > 0:
-            return
-        folder = Path(output_dir or str(self.args.output_dir))
-        folder.mkdir(parents=True, exist_ok=True)
-        trained = {name: weight for name, weight in self.model.named_parameters() if weight.requires_grad}
-        torch.save(trained, folder / _WEIGHTS)
-
-    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
-        if self.is_fsdp_enabled:
-            super()._load_from_checkpoint(resume_from_checkpoint, model)
-            return
-        trained = torch.load(Path(resume_from_checkpoint) / _WEIGHTS, map_location="cpu", weights_only=True)
-        self.model.load_state_dict(trained, strict=False)
 
 
 def _training_tower(tower: SentenceTransformer) -> SentenceTransformer:
@@ -121,13 +101,3 @@ def _training_tower(tower: SentenceTransformer) -> SentenceTransformer:
     telling = [writer, StatesBefore([title, content, None]), document_map]
     routes = Router.for_query_document(asking, telling)
     return SentenceTransformer(modules=[routes], device=device(), similarity_fn_name="cosine")
-
-
-@contextmanager
-def _recomputed(networks: list[Any], wanted: bool) -> Iterator[None]:
-    """Keep no activations of the layers but recompute them, where that is wanted: less memory, a third more time."""
-    for network in networks if wanted else []:
-        network.activation_checkpointing_enable({"use_reentrant": False})
-    yield
-    for network in networks if wanted else []:
-        network.activation_checkpointing_disable()

@@ -9,7 +9,7 @@ from torch import nn
 from steps.core.errors import UserError, line
 
 if TYPE_CHECKING:
-    from steps.teach.kinds.llm_dual_encoder import LoraParams
+    from steps.teach.kinds.contrastive import LoraParams
 
 
 @contextmanager

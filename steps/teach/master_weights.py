@@ -11,16 +11,18 @@ class MasterAdamW(torch.optim.AdamW):
     """AdamW on fp32 copies of narrower weights (Micikevicius et al., "Mixed Precision Training", 2018, Sec. 3.1).
 
     bf16 keeps 8 bits: an update below 1/512 of a weight, such as every one at usual learning rates, would be rounded
-    away. Weights in fp32 are updated themselves. No weight decay.
+    away. Weights in fp32 are updated themselves.
     """
 
-    def __init__(self, weights: Sequence[nn.Parameter], lr: float) -> None:
-        self.weights = list(weights)
+    def __init__(self, groups: Sequence[dict[str, Any]], lr: float) -> None:
+        """`groups` as torch has them, of `params`, a list, and their `weight_decay`."""
+        self.weights: list[nn.Parameter] = [weight for group in groups for weight in group["params"]]
         self.masters = [
             weight if weight.dtype == torch.float32 else weight.detach().float().requires_grad_()
             for weight in self.weights
         ]
-        super().__init__(self.masters, lr=lr, weight_decay=0.0)
+        copies = iter(self.masters)
+        super().__init__([{**group, "params": [next(copies) for _ in group["params"]]} for group in groups], lr=lr)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:

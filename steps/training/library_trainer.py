@@ -182,6 +182,11 @@ class LossLog(TrainerCallback):
         self.run.metrics({"loss": logs["loss"], "learning_rate": logs["learning_rate"]}, step=state.global_step)
 
 
+def networks_of(model: nn.Module) -> list[Any]:
+    """The transformers in a model of sentence-transformers."""
+    return [each.auto_model for each in model.modules() if isinstance(each, Transformer)]
+
+
 def set_dropout(model: nn.Module, share: float) -> None:
     """Set the dropout of every layer for this training; the saved configuration keeps the base's values."""
     for module in model.modules():
@@ -192,7 +197,7 @@ def set_dropout(model: nn.Module, share: float) -> None:
 @contextmanager
 def fast_attention(model: nn.Module, precision: Precision, longest: int) -> Iterator[None]:
     """Train with the attention that is fastest for texts of at most `longest` tokens; both compute the same."""
-    networks = [module.auto_model for module in model.modules() if isinstance(module, Transformer)]
+    networks = networks_of(model)
     attentions = [network.config._attn_implementation for network in networks]
     if trains_with_plain_attention(precision, longest):
         for network in networks:

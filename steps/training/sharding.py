@@ -8,20 +8,21 @@ import copy
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 from accelerate.utils import load_fsdp_model  # type: ignore[import-untyped]
 from sentence_transformers import SentenceTransformer
-from sentence_transformers.base.modules.transformer import Transformer
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from steps.core.errors import UserError
 from steps.training.distributed import rank, world
-from steps.training.library_trainer import WholeCheckpoints
+from steps.training.library_trainer import WholeCheckpoints, networks_of
 
 Tower = TypeVar("Tower", bound=SentenceTransformer)
+_WEIGHTS = "trained.pt"  # of a checkpoint
 _WRAPPED = "_checkpoint_wrapped_module."  # in names of weights whose activations are recomputed
 
 
@@ -38,7 +39,7 @@ def to_train(tower: Tower) -> Iterator[Tower]:
         return
     place = tower.device
     copied = copy.deepcopy(tower.cpu())
-    for network in _networks(copied):
+    for network in networks_of(copied):
         if isinstance(pooler := getattr(network, "pooler", None), nn.Module):
             pooler.requires_grad_(False)  # nobody reads it, and a checkpoint's weights all have a state of AdamW's
     for weight in copied.parameters():
@@ -94,27 +95,27 @@ class ShardedTrainer(WholeCheckpoints):
             embeddings.backward(gradient * world())
 
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
-        """Save the model; of a sharded one the weights lie, whole, beside the optimizer's state."""
-        if rank() == 0 and not self.is_fsdp_enabled:
-            super()._save(output_dir, state_dict)
+        """Save the weights that train; of a sharded model all lie, whole, beside the optimizer's state."""
+        if self.is_fsdp_enabled or rank() > 0:
+            return
+        folder = Path(output_dir or str(self.args.output_dir))
+        folder.mkdir(parents=True, exist_ok=True)
+        trained = {name: weight for name, weight in self.model.named_parameters() if weight.requires_grad}
+        torch.save(trained, folder / _WEIGHTS)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
         if self.is_fsdp_enabled:
             plugin = self.accelerator.state.fsdp_plugin
             load_fsdp_model(plugin, self.accelerator, self.model, resume_from_checkpoint)
-        else:
-            super()._load_from_checkpoint(resume_from_checkpoint)
+            return
+        trained = torch.load(Path(resume_from_checkpoint) / _WEIGHTS, map_location="cpu", weights_only=True)
+        self.model.load_state_dict(trained, strict=False)
 
 
 def layer_classes(model: nn.Module) -> list[str]:
     """Names of the classes of layers whose weights are gathered at once, as the model's networks name them."""
     named = set()
-    for network in _networks(model):
+    for network in networks_of(model):
         there = {type(module).__name__ for module in network.modules()}
         named |= there & set(network._no_split_modules or [])
     return sorted(named)
-
-
-def _networks(model: nn.Module) -> list[Any]:
-    """The transformers in a model of sentence-transformers."""
-    return [each.auto_model for each in model.modules() if isinstance(each, Transformer)]

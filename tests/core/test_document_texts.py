@@ -56,6 +56,11 @@ def test_the_default_is_title_and_content_as_ever() -> None:
         ("[{title}] {{{topic}}} {content}!", ("T", "U", "C"), "[T] {U} C!"),
         ("[{title}] {content}!", ("T", "U", ""), "[T"),
         ("{title}\n{content}", ("T.", "", " C. "), "T.\n C. "),
+        ("{title}\n{content}", ("", "", "one\n\ntwo"), "\none\n\ntwo"),
+        ("{title}\n{content}", ("", "", "one"), "one"),
+        ("{title}\n{topic} {content}", ("", "U", "one\ntwo"), "\nU one\ntwo"),
+        ("{title}\n{content}", ("T", "", "one\ntwo"), "T\none\ntwo"),
+        ("{title}. {content}", ("", "", "one\ntwo"), "one\ntwo"),
         ("{content}", ("T", "U", ".C."), ".C."),
     ],
 )

@@ -9,7 +9,7 @@ from steps.teach.kinds.late_interaction import LateInteraction
 from steps.teach.late_interaction import late_interaction_model
 
 LATE = LateInteraction.model_validate(
-    PARAMS.model_dump(exclude={"loss", "rounds"})
+    PARAMS.model_dump(include=set(LateInteraction.model_fields))
     | {"kind": "late_interaction", "dim": 8, "temperature": 0.5, "hard_negatives": "softmax"}
 )
 

@@ -15,7 +15,6 @@ from steps.teach.kinds.llm_dual_encoder import LlmDualEncoder
 from steps.teach.loss_params import LossParams
 
 END = "<|endoftext|>"
-TEXTS = ["sum tables\nto sum all tables at once", "plot", "draw\nto draw\nall images", "a {{ b }} }\n{'c': 1}"]
 LAYOUT = (
     "Document: {'title': %s}. Predict a query term:\"[TITLE_QUERY]\". "
     "Document: {'content': %s}. Predict a query term:\"[CONTENT_QUERY]\", "
@@ -23,8 +22,10 @@ LAYOUT = (
 )
 PLACEHOLDERS = ["[TITLE_QUERY]", "[CONTENT_QUERY]", "[EMB]"]
 TITLED = DocumentTemplate("{title}\n{content}")
+TEXTS = ["sum tables\nto sum all tables at once", "plot", "draw\nto draw\nall images", "a {{ b }} }\n{'c': 1}"]
+TEXTS.append(TITLED.text("", "", "to add tables\n\nat once"))
 LLM_PARAMS = LlmDualEncoder.model_validate(
-    PARAMS.model_dump()
+    PARAMS.model_dump(include=set(LlmDualEncoder.model_fields))
     | {
         "kind": "llm_dual_encoder",
         "dim": 8,

@@ -16,8 +16,7 @@ from transformers import TrainerCallback
 import steps.teach.contrastive_training as contrastive_training
 from steps.core.files import write_json
 from steps.core.tracking import NullRun
-from steps.teach.kinds.contrastive import Contrastive
-from steps.teach.kinds.llm_dual_encoder import LoraParams
+from steps.teach.kinds.contrastive import Contrastive, LoraParams
 from steps.teach.run import run as teach
 from steps.training.distributed import joined, meet, rank
 

@@ -13,14 +13,17 @@ from safetensors.torch import load_file
 from teach_fakes import table, write_world
 from torch import Tensor
 
+import steps.teach.cross_encoder as teaching
 import steps.training.ranker as training
 from steps.core.errors import UserError
 from steps.core.files import read_json
 from steps.core.fingerprints import fingerprint
+from steps.core.judged import JudgedSet
 from steps.core.tables import write_table
 from steps.core.tracking import NullRun, Run
 from steps.retrieval.dual_pooling import dual_pooled, is_dual_pooled
 from steps.retrieval.rankers import load_ranker
+from steps.teach.dev_comparison import DevTask
 from steps.teach.kinds.cross_encoder import CrossEncoder
 from steps.teach.params import TeachParams
 from steps.teach.reconstruction import WithReconstruction, reconstruction
@@ -55,6 +58,7 @@ def test_it_learns_to_rank(tmp_path: Path, base: Path, own_cache: Path, changes:
     assert report["kind"] == "cross_encoder" and report["pooling"] == changes.get("pooling", "cls")
     assert report["fingerprint"] == fingerprint(output / "tower").id
     assert report["quality"]["n"] == 5 and report["quality"]["ndcg"] > 0.9 > report["quality"]["ndcg_random"]
+    assert report["quality"]["ndcg"] > report["quality"]["ndcg_bm25"]
     assert report["lists"] > 0 and sorted(run.losses) == list(range(1, len(run.losses) + 1))
     ranker = load_ranker(output / "tower")
     assert is_dual_pooled(ranker) == ("pooling" in changes) and ranker.max_seq_length == 32
@@ -161,6 +165,58 @@ def test_what_cannot_train_is_named(tmp_path: Path, base: Path) -> None:
     ranker.model.config.hidden_size = 8  # type: ignore[union-attr]
     with pytest.raises(UserError, match=r"tiny embeds tokens in 16 dimensions, .* set reconstruction_weight: 0\.0"):
         WithReconstruction(ranker, torch.nn.Identity(), 1.0, "tiny")
+
+
+def bm25(query: str, text: str, texts: list[str]) -> float:
+    """Robertson and Zaragoza's formula with Lucene's idf, k1 = 1.5 and b = 0.75, without stop words."""
+    lengths = [len(each.split()) for each in texts]
+    total, mean = 0.0, sum(lengths) / len(lengths)
+    for word in query.split():
+        held, count = sum(word in each.split() for each in texts), text.split().count(word)
+        rarity = np.log(1 + (len(texts) - held + 0.5) / (held + 0.5))
+        total += rarity * count / (count + 1.5 * (0.25 + 0.75 * len(text.split()) / mean))
+    return float(total)
+
+
+@pytest.mark.parametrize("better", [True, False])
+def test_it_is_compared_with_bm25_over_the_same_documents(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], better: bool
+) -> None:
+    random, words = np.random.default_rng(2), [f"word{number}" for number in range(12)]
+    documents = {f"d/{at}": " ".join(random.choice(words, size=random.integers(3, 12))) for at in range(12)}
+    asked = [" ".join(random.choice(words, size=2, replace=False)) for _ in range(6)]
+    ids = [f"q{at}" for at in range(6)]
+    qrels = {query_id: {f"d/{at}": 1, f"d/{at + 1}": 2, f"d/{at + 5}": 0} for at, query_id in enumerate(ids)}
+    monkeypatch.setattr(
+        teaching,
+        "pair_scores",
+        lambda _, pairs, **knobs: np.array(
+            [
+                float(better) * qrels[ids[asked.index(query)]].get(doc_id, 0)
+                for query, text in pairs
+                for doc_id in documents
+                if documents[doc_id] == text
+            ]
+        ),
+    )
+    params: Any = CrossEncoder.model_validate(CROSS | {"base": "b"})
+    task = DevTask(JudgedSet("d", "dev", ids, asked, qrels), documents)
+    found: Any = teaching.quality(None, [task], params)  # type: ignore[arg-type]
+    judged = {doc_id for given in qrels.values() for doc_id in given}
+    expected = []
+    for query_id, query in zip(ids, asked, strict=True):
+        own = [doc_id for doc_id in documents if doc_id in qrels[query_id] or doc_id not in judged]
+        scores = {doc_id: round(bm25(query, documents[doc_id], list(documents.values())), 6) for doc_id in own}
+        ranked = sorted(sorted(own, reverse=True), key=lambda doc_id: -scores[doc_id])  # ties as in trec_eval
+        gains = [qrels[query_id].get(doc_id, 0) for doc_id in ranked]
+        ideal = sorted(qrels[query_id].values(), reverse=True)
+        dcg, best = (sum(gain / np.log2(at + 2) for at, gain in enumerate(each[:10])) for each in (gains, ideal))
+        expected.append(dcg / best)
+    assert found["ndcg_bm25"] == pytest.approx(np.mean(expected), abs=1e-6)
+    assert found["beats_bm25"] == better and found["n"] == 6
+    teaching.tell(found, NullRun())
+    said = capsys.readouterr().err
+    assert ("beats BM25" in said) == better and ("WARNING: it is not shown to rank better than BM25" in said) != better
 
 
 @pytest.mark.parametrize(

@@ -47,6 +47,7 @@ def test_the_saved_tower_pools_the_state_before_the_last_placeholder_not_at_it(b
     np.testing.assert_allclose(tower.encode_document(TEXTS), unit, atol=1e-5)
     tokens = [documents.tokenizer.decode(ids[mask.bool()]) for ids, mask in zip(features["input_ids"],
               features["attention_mask"], strict=True)]  # fmt: skip
+    assert "'title': }" in tokens[-1] and "'content': to add tables\n\nat once}" in tokens[-1]
     assert tokens == [laid_out(text).removesuffix('[EMB]".') for text in TEXTS]
 
 

@@ -120,15 +120,17 @@ def test_the_last_state_stands_for_a_placeholder_that_was_cut_off() -> None:
     assert found.squeeze(2).tolist() == [[0.0, 2.0, 3.0], [9.0, 9.0, 9.0]]
 
 
+@pytest.mark.parametrize("decay", [0.0, 0.1])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_narrow_weights_take_updates_that_they_cannot_hold(dtype: torch.dtype) -> None:
+def test_narrow_weights_take_updates_that_they_cannot_hold(dtype: torch.dtype, decay: float) -> None:
     start = torch.linspace(0.5, 1.5, 7)
     weight, exact = (torch.nn.Parameter(start.to(dtype, copy=True).to(kept)) for kept in (dtype, torch.float32))
-    ours, theirs = MasterAdamW([weight], lr=1e-4), torch.optim.AdamW([exact], lr=1e-4, weight_decay=0.0)
+    groups: list[dict[str, Any]] = [{"params": [weight], "weight_decay": decay}]
+    ours, theirs = MasterAdamW(groups, lr=1e-4), torch.optim.AdamW([exact], lr=1e-4, weight_decay=decay)
     for step in range(100):
         if step == 50:
             state = ours.state_dict()
-            ours = MasterAdamW([weight], lr=1e-4)
+            ours = MasterAdamW(groups, lr=1e-4)
             ours.load_state_dict(state)
         for each in (weight, exact):
             each.grad = torch.ones_like(each)
@@ -193,7 +195,7 @@ def test_the_stage_leaves_a_tower_with_two_routes_and_goes_on_after_a_kill(
         found = encode(load_tower(whole / "tower", role), TEXTS, role)
         np.testing.assert_allclose(encode(tower, TEXTS, role), found, atol=1e-6)
         np.testing.assert_allclose(embed(TEXTS), found, atol=1e-6)
-        assert found.shape == (4, 8)
+        assert found.shape == (5, 8)
         assert "[TITLE_QUERY]" not in route(tower, role).tokenizer.get_vocab() or role == "document"
     assert not list(own_cache.rglob("*.pt"))
 

@@ -11,6 +11,7 @@ import torch
 from recorder import Recorder, killed_at
 from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Pooling
 from teach_fakes import PARAMS, documents, queries, table, triplets, write_tower, write_world
 from towers import write_static
 from transformers import (
@@ -230,6 +231,63 @@ def test_a_tower_that_compares_by_distance_is_refused(tmp_path: Path, base: Path
     tower.save_pretrained(str(tmp_path / "far"), create_model_card=False)
     with pytest.raises(UserError, match="compares by euclidean"):
         train(tmp_path, tmp_path / "far", epochs=0.0)
+
+
+@pytest.mark.parametrize(("pooling", "expected"), [("cls", 0), ("last", -1), ("mean", None), ("auto", None)])
+def test_pooling_can_be_set(tmp_path: Path, base: Path, pooling: str, expected: int | None) -> None:
+    load_tower(base)[0].auto_model.save_pretrained(str(tmp_path / "bare"))
+    load_tower(base).tokenizer.save_pretrained(str(tmp_path / "bare"))
+    output = train(tmp_path, tmp_path / "bare", epochs=0.0, pooling=pooling)
+    tower, network = load_tower(output / "tower"), load_tower(base)[0]
+    with torch.inference_mode():
+        for row in documents()[:3]:
+            states = network(network.preprocess([row["content"]]))["token_embeddings"][0]
+            state = states.mean(dim=0) if expected is None else states[expected]
+            unit = (state / state.norm()).numpy()
+            np.testing.assert_allclose(encode(tower, [row["content"]], "document")[0], unit, atol=1e-5)
+
+
+def test_pooling_of_several_kinds_is_left_alone(tmp_path: Path, base: Path) -> None:
+    tower = load_tower(base)
+    mixed = SentenceTransformer(modules=[tower[0], Pooling(16, ("cls", "mean"))], device="cpu")
+    mixed.save_pretrained(str(tmp_path / "mixed"), create_model_card=False)
+    with pytest.raises(UserError, match=r"base .*mixed has no pooling of one kind to set; set pooling: auto"):
+        train(tmp_path, tmp_path / "mixed", epochs=0.0, pooling="cls")
+
+
+LORA = {"rank": 4, "alpha": 8, "target_modules": ["query", "value"]}
+
+
+@pytest.mark.medium
+def test_low_rank_matrices_train_and_go_on_after_a_kill(tmp_path: Path, base: Path) -> None:
+    pytest.importorskip("peft")
+    changes = {"epochs": 3.0, "learning_rate": 1e-2, "lora": LORA, "dropout": 0.1, "dev_queries": 0}
+    whole = train(tmp_path, base, name="whole", **changes)
+    one, before = (load_file(folder / "model.safetensors") for folder in (whole / "tower", base))
+    changed = {name.split(".")[-2] for name, weight in one.items() if not torch.equal(weight, before[name])}
+    assert one.keys() == before.keys() and changed == {"query", "value"}
+    with killed_at(5, contrastive_training):
+        train(tmp_path, base, name="killed", **changes)
+    [kept] = (tmp_path / "cache").rglob("checkpoint-*/trained.pt")
+    assert all("lora_" in name for name in torch.load(kept, weights_only=True))
+    run = Recorder()
+    resumed = load_file(train(tmp_path, base, run, "killed", **changes) / "tower/model.safetensors")
+    assert min(run.losses) == 5
+    assert all(torch.equal(resumed[name], weight) for name, weight in one.items())
+
+
+@pytest.mark.medium
+def test_recomputed_activations_train_the_same_weights_and_decay_others(tmp_path: Path, base: Path) -> None:
+    found = []
+    for name, changes in (("plain", {}), ("less", {"gradient_checkpointing": True}), ("decay", {"weight_decay": 0.5})):
+        output = train(tmp_path, base, name=name, epochs=0.5, dev_queries=0, **changes)
+        found.append(load_file(output / "tower/model.safetensors"))
+    plain, less, decayed = found
+    for name, weight in plain.items():
+        torch.testing.assert_close(less[name], weight, rtol=0, atol=2e-4)
+    shorter = {name for name, weight in plain.items() if decayed[name].norm() < (1 - 1e-4) * weight.norm()}
+    assert "encoder.layer.0.output.dense.weight" in shorter
+    assert not {name for name in shorter if name.endswith("LayerNorm.weight")}
 
 
 def test_training_queries_are_cut_at_a_token(base: Path) -> None:

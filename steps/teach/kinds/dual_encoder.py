@@ -14,6 +14,10 @@ class DualEncoder(Contrastive):
     """Compared by inner product or cosine: one network for both towers, or, where base is a Router of
     sentence-transformers with the routes query and document, one for each.
     """
+    pooling: Literal["auto", "cls", "mean", "last"] = "auto"
+    """What of its tokens' states makes a text's vector: the first, their mean or the last; auto: as the base says, the
+    mean for one that says nothing.
+    """
 
     def teach(self, ingest: Path, mine: Path, rankers: Path, output: Path, run: Run) -> None:
         """Train it, or keep its base as it is."""

@@ -1,24 +1,12 @@
 """The kind `llm_dual_encoder`."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
 from pydantic import Field
 
-from steps.core.params import Strict
 from steps.core.tracking import Run
 from steps.teach.kinds.contrastive import Contrastive
-
-
-class LoraParams(Strict):
-    """Low-rank matrices that train in place of a network's own weights, and what they are added to."""
-
-    rank: int = Field(ge=1)
-    """Of the low-rank matrices."""
-    alpha: int = Field(ge=1)
-    """Their product is multiplied by alpha / rank."""
-    target_modules: list[Annotated[str, Field(min_length=1)]] = Field(min_length=1)
-    """Modules beside which they stand, such as [q_proj, v_proj]."""
 
 
 class LlmDualEncoder(Contrastive):
@@ -30,10 +18,6 @@ class LlmDualEncoder(Contrastive):
     """
     dim: int = Field(default=128, ge=1)
     """Dimensions of the embeddings, to which a linear map takes the model's states."""
-    lora: LoraParams | None = None
-    """null: all weights train. Else low-rank matrices, and the linear maps with them (`pip install peft`)."""
-    gradient_checkpointing: bool = False
-    """true: recompute activations; less memory, a third more time."""
 
     def teach(self, ingest: Path, mine: Path, rankers: Path, output: Path, run: Run) -> None:
         """Train it, or keep its base as it is."""
