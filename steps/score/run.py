@@ -19,10 +19,10 @@ from steps.core.progress import progress
 from steps.core.tables import SCHEMAS, read_table, stream_table
 from steps.core.tracking import Run
 from steps.core.vector_store import text_key
+from steps.retrieval.score_shards import ScoreShards
 from steps.score.kinds import scorer_of
 from steps.score.kinds.base import Scorer
 from steps.score.params import ScoreParams
-from steps.score.shards import ScoreShards
 from steps.score.target_entropy import Sample, check_teacher_targets
 
 

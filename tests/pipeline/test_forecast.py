@@ -87,7 +87,14 @@ def test_an_adapter_is_read_and_not_trained() -> None:
 def test_a_ranker_by_hand_with_a_cap_and_without() -> None:
     """Pairs x tokens x layers x operations: trained three times as a step goes back too, then scored once."""
     for most, asked in ((150, 150), (0, 200), (5000, 200)):
-        knobs = {"max_queries": most, "max_triplets": 0, "epochs": 1.0, "depth": 40, "dev_queries": 30, "max_length": 96}
+        knobs = {
+            "max_queries": most,
+            "max_triplets": 0,
+            "epochs": 1.0,
+            "depth": 40,
+            "dev_queries": 30,
+            "max_length": 96,
+        }
         raw = overlay(read_mapping(Path("params.yaml")), {"rank": {"rankers": ["cross"], "ranker": {"cross": knobs}}})
         pairs = 3 * 4 * 200 * (1 + 2 + 1) + (asked + 30) * 40
         found = seconds(params=check_params(raw, ""))["rank@cross"]
