@@ -38,7 +38,7 @@ def run(ingest: Path, embed: Path, teach: Path, output: Path, params: ScoreParam
     texts = read_table(embed, "alignment_texts")["text"].to_pylist()
     nearest = np.load(embed / "nearest.npy")
     _check_nearest(embed, nearest, len(texts), ingest)
-    chosen = _chosen(len(texts), params)
+    chosen = _chosen(len(texts), params.texts_of(output.name), params.seed)
     texts, nearest = [texts[row] for row in chosen.tolist()], nearest[chosen, : params.depth or None]
     rows = np.unique(nearest)
     documents = CorpusTexts(ingest, rows)
@@ -128,11 +128,11 @@ def _tables(
         yield pa.table([text_rows, near.reshape(-1), scores.reshape(-1)], schema=SCHEMAS["scores"])
 
 
-def _chosen(texts: int, params: ScoreParams) -> np.ndarray:
-    """Rows of the texts that are scored, ascending."""
-    if not params.max_texts or texts <= params.max_texts:
+def _chosen(texts: int, most: int, seed: int) -> np.ndarray:
+    """Rows of the texts that are scored, ascending; `most` 0 = all."""
+    if not most or texts <= most:
         return np.arange(texts)
-    return np.sort(np.random.default_rng((params.seed, 6)).choice(texts, size=params.max_texts, replace=False))
+    return np.sort(np.random.default_rng((seed, 6)).choice(texts, size=most, replace=False))
 
 
 def _write_pairs(

@@ -101,6 +101,16 @@ def test_a_ranker_by_hand_with_a_cap_and_without() -> None:
         assert found - FIXED["rank"] == pytest.approx(pairs * 96 * LAYER * LAYERS / SPEED)
 
 
+def test_each_teacher_scores_as_many_texts_as_it_is_to() -> None:
+    raw = overlay(read_mapping(Path("params.yaml")), {"teach": {"teachers": ["dense", "other"]}})
+    raw["teach"]["teacher"]["other"] = raw["teach"]["teacher"]["dense"]
+    found = []
+    for most in ({"other": 100}, 100, {}, 0):
+        raw["score"] |= {"teachers": ["other"], "max_texts": most}
+        found.append(seconds(params=check_params(raw, ""))["score@other"])
+    assert found[0] == found[1] < found[2] == found[3]
+
+
 def test_a_machine_of_twice_the_speed_halves_all_but_the_fixed_part() -> None:
     slow, fast = seconds(), seconds(speed=2 * SPEED)
     for name, fixed in ((name, FIXED[name.partition("@")[0]]) for name in slow):

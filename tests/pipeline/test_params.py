@@ -114,6 +114,17 @@ def test_the_defaults_of_ranker_and_miner_fit() -> None:
     assert params.mine.relevance_depth <= depth and params.mine.relevance_skip * 5 <= depth
 
 
+def test_a_teacher_may_score_fewer_texts_than_another() -> None:
+    raw = with_cross_encoders([{"kind": "embedding", "distance": "l2"}], 1)
+    for given, expected in ((7, [7, 7]), ({"cls": 5}, [5, 0]), ({"cls": 0, "cross": 3}, [0, 3])):
+        raw["score"]["max_texts"] = given
+        score = check_params(raw, "params.yaml").score
+        assert [score.texts_of(name) for name in ("cls", "cross")] == expected
+    raw["score"]["max_texts"] = {"gone": 5}
+    with pytest.raises(UserError, match=r"score: max_texts names \['gone'\], but teachers only \['cls'"):
+        check_params(raw, "params.yaml")
+
+
 def with_cross_encoders(losses: list[dict[str, Any]], pairs: int) -> dict[str, Any]:
     raw = changed("distill.student.4l.losses", losses)
     raw["teach"]["teacher"] |= {"cls": CROSS, "dual": DUAL, "other": raw["teach"]["teacher"]["dense"]}
