@@ -122,7 +122,7 @@ def main() -> None:
     found = finished(words.table, table, pipeline, lines, absent, seeds)
     if seeds == (table.seeds or expected.seeds) and {*rows, *absent} == set(table.rows):
         write_json(written, found)
-        print(f"wrote {written}")
+        print(f"wrote {written}, {'UNFINISHED' if absent else 'with all rows'}")
     else:
         print(f"{written} stays as it is: this is a part of the table")
     conclude(words.table, found)

@@ -106,8 +106,8 @@ def forecast(data: Data, params: Params, layer: float, layers: int, speed: float
         work[f"teach@{name}"] = tower * data.document_tokens * read
         if triplets and name == params.teach.index and params.evaluate.earlier_towers:
             work["evaluate"] += tower * data.documents * data.document_tokens * (1 + rounds)
-    asked = min(params.score.max_texts or data.texts, data.texts)
     for name in params.score.teachers:
+        asked = min(params.score.texts_of(name) or data.texts, data.texts)
         scorer = params.teach.teacher.get(name) or params.rank.ranker[name]
         read = data.documents * data.document_tokens + SHORT * asked
         if isinstance(scorer, CrossEncoder | CrossEncoderParams):  # reads each text with each of its documents

@@ -100,6 +100,13 @@ def _check_candidates(params: Params, source: str) -> None:
                 f"{source}: rank.rankers names {name!r}, but candidates.searchers is empty, so it has nothing to score;"
                 " name bm25 there"
             )
+        scored = min(candidates.depth, params.rank.described(name).depth) * len(candidates.searchers)
+        if scored <= params.mine.relevance_skip:
+            raise UserError(
+                f"{source}: rank.ranker.{name} scores at most {scored} documents of a query (its depth,"
+                f" candidates.depth and searchers), but mine.relevance_skip leaves out the first"
+                f" {params.mine.relevance_skip}: no query would have a hard negative; score more, or skip fewer"
+            )
         if name in params.teach.teacher:
             raise UserError(
                 f"{source}: {name!r} is a ranker (rank.ranker) and a teacher (teach.teacher), which would be written to"

@@ -125,6 +125,12 @@ def show(found: Mapping[str, Any]) -> None:
         print(f"{name} is the same student as {other}")
     for name, reason in found["left_out"].items():
         print(f"{name} is left out: {reason}")
+    if unfinished := found["left_out"]:
+        whole = len(found["rows"]) + len(unfinished)
+        print(
+            f"UNFINISHED: {len(unfinished)} of {whole} rows of {found['table']} were not measured, nor the claims that"
+            f" name them: {', '.join(unfinished)}; mend what left them out, and measure the table again"
+        )
     for claim in found["claims"]:
         better, worse = claim["order"]
         here = f"{claim['difference']:+.4f}, p {claim['p']:.3g}"

@@ -68,8 +68,14 @@ def build_report(
 
 
 def summary(report: Mapping[str, Any]) -> list[str]:
-    """A line for each data set of a report, and for the file of unlabelled queries: what there is, what is judged."""
+    """A line for each data set of a report, on topics that go unused, and for the file of unlabelled queries."""
     lines = [f"{name}: {', '.join(_found(entry))}" for name, entry in report["datasets"].items()]
+    for name, entry in report["datasets"].items():
+        if unread := entry.get("topics_unread"):
+            lines.append(
+                f"{name}: {unread:,} documents have a topic that nothing reads: ingest.document does not name it; where"
+                ' it helps, set "{title} {topic} {content}"'
+            )
     if count := report[UNLABELLED_QUERIES]:
         lines.append(f"{UNLABELLED_QUERIES}: {count:,} queries")
     return lines

@@ -60,6 +60,9 @@ def run(*, sources: Sequence[Source], output: Path, params: IngestParams, run: R
     for data in read:
         if bare := sum(not template.text(each.title, each.topic, each.content) for each in data.documents):
             data.facts["documents_without_text"] = bare
+        unread = sum(bool(each.topic) and each.topic.lower() not in each.title.lower() for each in data.documents)
+        if unread and not template.names_topic:  # one that the title holds is read
+            data.facts["topics_unread"] = unread
     relevance = {data.name: _of_kept(data, "relevance", kept) for data in read if data.relevance is not None}
     impressions = {data.name: _of_kept(data, "impressions", kept) for data in read if data.impressions is not None}
     given = {data.name: _of_kept(data, GIVEN_TRIPLETS, kept) for data in read if data.given_triplets is not None}

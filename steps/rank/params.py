@@ -17,8 +17,10 @@ class CrossEncoderParams(RankerTraining):
     """Training queries whose candidates are scored; 0 = all."""
     dev_queries: int = Field(default=300, ge=0)
     """Judged dev queries on which it is compared with BM25's order; 0 = no comparison."""
-    depth: int = Field(default=20, ge=1)
-    """Candidates of each searcher that are scored, a query."""
+    depth: int = Field(default=50, ge=2)
+    """Candidates of each searcher that are scored, a query: of what the ranker makes of them the ranks from
+    mine.relevance_skip to mine.relevance_depth give hard negatives.
+    """
 
 
 class RankParams(Strict):

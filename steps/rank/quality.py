@@ -46,8 +46,8 @@ def measure(
     of all searchers' candidates as the ranker orders them; `p_value` is of the one-sided paired t-test of a gain.
     `auc` is the mean over queries of the probability that a relevant document scores above another: one of the
     query's candidates that is judged not relevant (`against_judged` queries), or, where no candidate is, one that is
-    not judged (`against_unjudged`). Beside the ranker's `mean` stand, over the same pairs, `bm25` and, if `base_embeds`,
-    as a base that is an encoder does, the similarity of its embeddings, `base`; else None.
+    not judged (`against_unjudged`). Beside the ranker's `mean` stand, over the same pairs, `bm25` and, if
+    `base_embeds`, as a base that is an encoder does, the similarity of its embeddings, `base`; else None.
     """
     searcher = BASELINE if BASELINE in searchers(candidates) else searchers(candidates)[0]
     dev = dev_queries(ingest, candidates, searcher, params)

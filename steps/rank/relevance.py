@@ -1,7 +1,7 @@
 """Scores of training queries' candidates: the table `relevance`, from which triplets are mined."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,15 +9,21 @@ import numpy as np
 import pyarrow as pa
 from sentence_transformers import CrossEncoder
 
+from steps.core.code import code_digest
 from steps.core.errors import UserError
+from steps.core.precision import resolve_precision
+from steps.core.progress import progress
 from steps.core.tables import table_from_columns
+from steps.core.vector_store import text_key
 from steps.rank.candidates import asked_queries, drawn, union
 from steps.rank.params import CrossEncoderParams
 from steps.retrieval.rankers import pair_scores
+from steps.retrieval.score_shards import ScoreShards
 from steps.training.documents import check_documents, texts_of
 from steps.training.triplets import refused_queries
 
 QUERIES = 16384  # scored before their scores are written: texts of the documents that these name are in memory
+SHARD = 8192  # pairs whose scores are kept at once: what a killed run repeats at most
 
 
 @dataclass
@@ -28,6 +34,7 @@ class Scored:
     scores: int = 0
     least: float = math.inf
     largest: float = -math.inf
+    shards_computed: int = 0  # not read from an earlier run
 
     def report(self) -> dict[str, float | int | None]:
         """As JSON; None for the bounds of nothing."""
@@ -52,6 +59,7 @@ def drawn_queries(queries: Mapping[str, str], params: CrossEncoderParams) -> dic
 
 def relevance_tables(
     ranker: CrossEncoder,
+    fingerprint: str,
     queries: Mapping[str, str],
     ingest: Path,
     candidates: Path,
@@ -60,26 +68,57 @@ def relevance_tables(
 ) -> Iterator[pa.Table]:
     """The table `relevance` of some queries' candidates by any searcher, piece by piece; `scored` counts along.
 
-    UserError for a score that is not finite, and for a candidate that the corpus lacks.
+    `fingerprint` is the id of the ranker's. Shards of scores are kept below SLIMTOWER_CACHE, so a run that was killed
+    repeats one at most. UserError for a score that is not finite, and for a candidate that the corpus lacks.
     """
     ids = list(queries)
+    settings = (fingerprint, resolve_precision(params.precision), code_digest("steps.retrieval.rankers"))
     for start in range(0, len(ids), QUERIES):
         pools = union(candidates, ids[start : start + QUERIES], params.depth)
         rows = [(query_id, doc_id) for query_id, doc_ids in pools.items() for doc_id in doc_ids]
-        named = {doc_id for _, doc_id in rows}
-        texts = texts_of(ingest, named)
-        check_documents(sorted(named), texts, ingest)
-        pairs = [(queries[query_id], texts[doc_id]) for query_id, doc_id in rows]
-        scores = pair_scores(
-            ranker, pairs, precision=params.precision, batch_size=params.batch_size, what="score candidates"
+        texts = texts_of(ingest, {doc_id for _, doc_id in rows})
+        check_documents(sorted({doc_id for _, doc_id in rows}), texts, ingest)
+        scores, computed = _scores(
+            ranker, settings, [(queries[query_id], doc_id) for query_id, doc_id in rows], texts, params
         )
-        if not np.isfinite(scores).all():
-            raise UserError(
-                f"rank: a query and a document have the score {scores[~np.isfinite(scores)][0]}; set the ranker's"
-                " precision: fp32, or another base"
-            )
         scored.queries += len(pools)
         scored.scores += len(rows)
+        scored.shards_computed += computed
         scored.least = min(scored.least, float(scores.min(initial=math.inf)))
         scored.largest = max(scored.largest, float(scores.max(initial=-math.inf)))
         yield table_from_columns("relevance", [[row[0] for row in rows], [row[1] for row in rows], scores.tolist()])
+
+
+def _scores(
+    ranker: CrossEncoder,
+    settings: Sequence[str],
+    rows: list[tuple[str, str]],
+    texts: Mapping[str, str],
+    params: CrossEncoderParams,
+) -> tuple[np.ndarray, int]:
+    """Scores of texts of queries with documents `(rows,)`, and how many shards of them were not kept before.
+
+    texts: those of the documents, by id.
+    """
+    named = sorted({doc_id for _, doc_id in rows})
+    place = {doc_id: number for number, doc_id in enumerate(named)}
+    digests = np.array([np.frombuffer(text_key(texts[doc_id]), dtype=np.uint8) for doc_id in named]).reshape(-1, 32)
+    shards = ScoreShards(settings, digests)
+
+    def compute(asked: list[str], places: np.ndarray) -> np.ndarray:
+        pairs = [(query, texts[named[at]]) for query, at in zip(asked, places[:, 0].tolist(), strict=True)]
+        found = pair_scores(ranker, pairs, precision=params.precision, batch_size=params.batch_size)
+        if not np.isfinite(found).all():
+            raise UserError(
+                f"rank: a query and a document have the score {found[~np.isfinite(found)][0]}; set the ranker's"
+                " precision: fp32, or another base"
+            )
+        return found.reshape(-1, 1)
+
+    parts = [np.zeros(0, dtype=np.float32)]
+    starts = range(0, len(rows), SHARD)
+    for start in progress(starts, len(starts), "score candidates"):
+        some = rows[start : start + SHARD]
+        places = np.array([[place[doc_id]] for _, doc_id in some])
+        parts.append(shards.made(compute, [query for query, _ in some], places)[:, 0])
+    return np.concatenate(parts), shards.computed

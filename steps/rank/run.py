@@ -28,7 +28,7 @@ def run(
 
     `output/tower` is a copy of the latter, for the stage `teach`, which depends on the rankers' folder as a whole.
     `candidates` has a folder for each searcher, `mine` the triplets. `epochs: 0` keeps the base as it is, which has to
-    be a cross encoder then. A run that was killed continues its training, and scores anew. UserError without
+    be a cross encoder then. A run that was killed continues its training and its scoring. UserError without
     candidates, and without a usable triplet when epochs are asked for.
     """
     names = searchers(candidates)
@@ -79,10 +79,15 @@ def run(
         facts["quality"] = measure(ranker, ingest, candidates, params, base_embeds=base_embeds)
         tell(facts["quality"], run)
         scored = Scored()
-        stream_table(staging, "relevance", relevance_tables(ranker, chosen, ingest, candidates, params, scored))
+        stream_table(
+            staging,
+            "relevance",
+            relevance_tables(ranker, facts["fingerprint"], chosen, ingest, candidates, params, scored),
+        )
         write_json(model / "report.json", facts)
         write_json(staging / "report.json", facts | {"searchers": names, "scored": scored.report()})
-    run.metrics({"scored_queries": scored.queries, "scores": scored.scores})
+    counts = {"scored_queries": scored.queries, "scores": scored.scores, "shards_computed": scored.shards_computed}
+    run.metrics(counts)
     run.model(teach / "tower", "ranker")
     run.artifact(output / "report.json")
     if checkpoints:  # last: where the tracking server is away, the next try goes on from them
@@ -100,8 +105,8 @@ def tell(quality: dict[str, Any] | None, run: Run) -> None:
     searcher = "BM25" if quality["searcher"] == "bm25" else quality["searcher"]
     numbers = (
         f"nDCG@10 on {quality['n']} dev queries: {searcher} {quality['ndcg_candidates']:.4f}, re-ranked"
-        f" {quality['ndcg_reranked']:.4f} (one-sided paired t-test p = {quality['p_value']:.2g}); AUC {_said(areas['auc'])}"
-        f" (BM25 {_said(areas['auc_bm25'])}, the base's embeddings {_said(areas['auc_base'])})"
+        f" {quality['ndcg_reranked']:.4f} (one-sided paired t-test p = {quality['p_value']:.2g}); AUC"
+        f" {_said(areas['auc'])} (BM25 {_said(areas['auc_bm25'])}, the base's embeddings {_said(areas['auc_base'])})"
     )
     verdict = (
         f"the ranker beats {searcher}"

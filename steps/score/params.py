@@ -1,10 +1,12 @@
 """Knobs of the stage `score`."""
 
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
 from steps.core.params import Name, Strict
+
+Count = Annotated[int, Field(ge=0)]
 
 
 class ScoreParams(Strict):
@@ -20,8 +22,10 @@ class ScoreParams(Strict):
     """Known positives of a training query that are scored besides where they are not among those documents, drawn by
     seed where it has more; 0 = none.
     """
-    max_texts: int = Field(ge=0)
-    """Texts that are scored, drawn by seed; 0 = all. A cross encoder reads max_texts * depth pairs."""
+    max_texts: Count | dict[Name, Count]
+    """Texts that are scored, drawn by seed; 0 = all. A cross encoder reads max_texts * depth pairs. {cross: 8000}: by
+    teacher, all for one that is not named.
+    """
     pairs: int = Field(ge=0)
     """Nearest documents of each text with which a cross encoder's embeddings are kept too, for the losses
     pooled_embedding and joint_embedding; 0 = none.
@@ -39,4 +43,11 @@ class ScoreParams(Strict):
     def _each_once(self) -> Self:
         if len(set(self.teachers)) < len(self.teachers):
             raise ValueError(f"teachers names one of {self.teachers} twice; name each once")
+        named = self.max_texts if isinstance(self.max_texts, dict) else {}
+        if unknown := sorted(named.keys() - set(self.teachers)):
+            raise ValueError(f"max_texts names {unknown}, but teachers only {self.teachers}; add them there")
         return self
+
+    def texts_of(self, teacher: str) -> int:
+        """Most texts that a teacher scores; 0 = all."""
+        return self.max_texts.get(teacher, 0) if isinstance(self.max_texts, dict) else self.max_texts

@@ -20,10 +20,10 @@ from steps.core.progress import progress
 from steps.core.tables import SCHEMAS, read_table, stream_table
 from steps.core.tracking import Run
 from steps.core.vector_store import text_key
+from steps.retrieval.score_shards import ScoreShards
 from steps.score.kinds import scorer_of
 from steps.score.kinds.base import Scorer
 from steps.score.params import ScoreParams
-from steps.score.shards import ScoreShards
 from steps.score.target_entropy import Sample, check_teacher_targets
 
 
@@ -41,7 +41,7 @@ def run(ingest: Path, mine: Path, embed: Path, teach: Path, output: Path, params
     texts = table["text"].to_pylist()
     nearest = np.load(embed / "nearest.npy")
     _check_nearest(embed, nearest, len(texts), ingest)
-    chosen = _chosen(len(texts), params)
+    chosen = _chosen(len(texts), params.texts_of(output.name), params.seed)
     texts, nearest = [texts[row] for row in chosen.tolist()], nearest[chosen, : params.depth or None]
     missed = _missed(known_positives(ingest, mine, table) if params.positives else {}, chosen, nearest, params)
     rows = np.unique(np.concatenate([nearest.reshape(-1), missed[:, 1]]))
@@ -162,11 +162,11 @@ def _missed(
     return np.concatenate(found)
 
 
-def _chosen(texts: int, params: ScoreParams) -> np.ndarray:
-    """Rows of the texts that are scored, ascending."""
-    if not params.max_texts or texts <= params.max_texts:
+def _chosen(texts: int, most: int, seed: int) -> np.ndarray:
+    """Rows of the texts that are scored, ascending; `most` 0 = all."""
+    if not most or texts <= most:
         return np.arange(texts)
-    return np.sort(np.random.default_rng((params.seed, 6)).choice(texts, size=params.max_texts, replace=False))
+    return np.sort(np.random.default_rng((seed, 6)).choice(texts, size=most, replace=False))
 
 
 def _write_pairs(

@@ -8,14 +8,13 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from steps.core.judged import read_judged_sets
 from steps.core.tables import table_path
 from steps.core.texts import fold
 from steps.training.documents import texts_of
-from steps.training.triplets import Turns, check_ids, draw, refused_queries
+from steps.training.triplets import Turns, check_ids, coded, draw, refused_queries
 
 
 @dataclass(frozen=True)
@@ -106,10 +105,10 @@ def choose_triplets(
     """
     names = zip(*(queries[name].to_pylist() for name in ("query_id", "text", "dataset")), strict=True)
     asked = {query_id: (text, dataset) for query_id, text, dataset in names}
-    (query_ids, query), (sources, source) = _coded(triplets["query_id"]), _coded(triplets["source"])
+    (query_ids, query), (sources, source) = coded(triplets["query_id"]), coded(triplets["source"])
     (positive_ids, positive), (negative_ids, negative) = (
-        _coded(triplets["positive_id"]),
-        _coded(triplets["negative_id"]),
+        coded(triplets["positive_id"]),
+        coded(triplets["negative_id"]),
     )
     documents = texts_of(ingest, {*positive_ids, *negative_ids})
     check_ids("query_id", query_ids, asked, ingest)
@@ -145,12 +144,6 @@ def choose_triplets(
         for row, chance, luck in zip(usable[drawn].tolist(), turns.chances.tolist(), turns.luck.tolist(), strict=True)
     ]
     return TripletChoice(chosen, left_out)
-
-
-def _coded(column: pa.ChunkedArray) -> tuple[list[str], np.ndarray]:
-    """The distinct values of a column in the order of their first rows, and the place of each row's among them."""
-    distinct = column.unique()
-    return distinct.to_pylist(), pc.index_in(column, value_set=distinct).to_numpy()
 
 
 def named_documents(triplets: Sequence[TextTriplet]) -> set[str]:

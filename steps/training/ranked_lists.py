@@ -2,10 +2,10 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -13,7 +13,7 @@ import pyarrow as pa
 from steps.core.judged import read_judged_sets
 from steps.core.texts import fold
 from steps.training.documents import random_documents, texts_of
-from steps.training.triplets import check_ids, draw, refused_queries
+from steps.training.triplets import check_ids, coded, draw, refused_queries
 
 
 class ListKnobs(Protocol):
@@ -67,40 +67,20 @@ def choose_lists(triplets: pa.Table, queries: pa.Table, ingest: Path, params: Li
     A list has at most `negatives` of the triplets' negatives and `random_negatives` documents of its data set. Left out
     and counted: triplets of a query that may not train (`refused_queries`) or whose negative is a positive of the query
     elsewhere, by a triplet or judgement; negatives beyond the limit, and those that read like a positive of the query;
-    lists without a negative. Only texts of documents that are in a list, and of positives, are read. UserError for ids
-    that the tables in `ingest` do not hold.
+    lists without a negative. Only texts of documents that are in a list, and of positives, are read, and triplets that
+    are not drawn are numbers. UserError for ids that the tables in `ingest` do not hold.
     """
     asked = {
         query_id: (text, dataset)
         for query_id, text, dataset in zip(*_columns(queries, "query_id", "text", "dataset"), strict=True)
     }
-    check_ids("query_id", triplets["query_id"].to_pylist(), asked, ingest)
-    refused = refused_queries(queries)
-    left_out = Counter(dict.fromkeys(("not_a_train_query", "evaluation_query", "negative_is_positive"), 0))
-    positives: dict[str, set[str]] = {}
-    rows = list(zip(*_columns(triplets, "query_id", "positive_id", "negative_id", "source", "weight"), strict=True))
-    for query_id, positive, *_ in rows:
-        positives.setdefault(query_id, set()).add(positive)
-    for judged in read_judged_sets(ingest, ["train"]):
-        for query_id in judged.qrels.keys() & positives.keys():
-            positives[query_id] |= {doc_id for doc_id, grade in judged.qrels[query_id].items() if grade > 0}
-    usable = []
-    for row in rows:
-        query_id, _, negative, *_ = row
-        if reason := refused.get(query_id, "negative_is_positive" if negative in positives[query_id] else ""):
-            left_out[reason] += 1
-        else:
-            usable.append(row)
-    places, turns = draw(np.array([row[-1] for row in usable]), params.max_triplets, params.seed)
-    drawn = [usable[row] for row in places]
-    left_out["not_drawn"] = len(usable) - len(drawn)
-
-    hard: dict[tuple[str, str], list[str]] = {}
-    turn: dict[tuple[str, str], tuple[float, float]] = {}
-    chances = zip(turns.chances.tolist(), turns.luck.tolist(), strict=True)
-    for (query_id, positive, negative, *_), own in zip(drawn, chances, strict=True):
-        hard.setdefault((query_id, positive), []).append(negative)
-        turn[query_id, positive] = max(turn.get((query_id, positive), own), own)
+    check_ids("query_id", triplets["query_id"].unique().to_pylist(), asked, ingest)
+    judged = {
+        query_id: {doc_id for doc_id, grade in grades.items() if grade > 0}
+        for each in read_judged_sets(ingest, ["train"])
+        for query_id, grades in each.qrels.items()
+    }
+    hard, turn, positives, by_source, left_out = _drawn(triplets, refused_queries(queries), judged, params)
     wanted = Counter(asked[query_id][1] for query_id, _ in hard)
     counts = {dataset: lists * params.random_negatives for dataset, lists in wanted.items()}
     easy = {dataset: iter(ids) for dataset, ids in random_documents(ingest, counts, params.seed).items()}
@@ -122,7 +102,61 @@ def choose_lists(triplets: pa.Table, queries: pa.Table, ingest: Path, params: Li
         left_out["list_without_negative"] += not apart
         if apart:
             chosen.append(RankedList(asked[query_id][0], texts[positive], apart, *turn[query_id, positive]))
-    return ListChoice(chosen, dict(sorted(Counter(row[3] for row in drawn).items())), dict(left_out))
+    return ListChoice(chosen, dict(sorted(by_source.items())), dict(left_out))
+
+
+class _Drawn(NamedTuple):
+    """Triplets that may train, by query and positive, with counts of all."""
+
+    hard: dict[tuple[str, str], list[str]]  # negatives
+    turn: dict[tuple[str, str], tuple[float, float]]  # chance and luck of the likeliest
+    positives: dict[str, set[str]]  # of each of their queries, by any triplet or judgement
+    by_source: Counter[str]
+    left_out: Counter[str]
+
+
+def _drawn(triplets: pa.Table, refused: Mapping[str, str], judged: Mapping[str, set[str]], params: ListKnobs) -> _Drawn:
+    """Draw of the triplets that may train. A log has many: but for the drawn ones they are numbers."""
+    query_ids, query = coded(triplets["query_id"])
+    sources, source = coded(triplets["source"])
+    both = [*triplets["positive_id"].chunks, *triplets["negative_id"].chunks]
+    doc_ids, document = coded(pa.chunked_array(both, pa.string()))
+    positive, negative = document[: len(triplets)], document[len(triplets) :]
+    known = np.unique(np.concatenate([query * len(doc_ids) + positive, _keys(judged, query_ids, doc_ids)]))
+    reasons = ("not_a_train_query", "evaluation_query", "negative_is_positive")
+    codes = [reasons.index(refused[each]) if each in refused else -1 for each in query_ids]
+    refusal = np.array(codes, dtype=np.int8)[query]
+    why = np.select([refusal >= 0, np.isin(query * len(doc_ids) + negative, known)], [refusal, 2], -1)
+    left_out = Counter({reason: int((why == number).sum()) for number, reason in enumerate(reasons)})
+    usable = np.flatnonzero(why == -1)
+    places, turns = draw(triplets["weight"].to_numpy()[usable], params.max_triplets, params.seed)
+    rows = usable[places]
+    left_out["not_drawn"] = len(usable) - len(rows)
+
+    positives: dict[str, set[str]] = {}
+    for key in known[np.isin(known // max(1, len(doc_ids)), query[rows])].tolist():
+        query_id = query_ids[key // len(doc_ids)]
+        positives.setdefault(query_id, set(judged.get(query_id, ()))).add(doc_ids[key % len(doc_ids)])
+    hard: dict[tuple[str, str], list[str]] = {}
+    turn: dict[tuple[str, str], tuple[float, float]] = {}
+    for row, chance, luck in zip(rows.tolist(), turns.chances.tolist(), turns.luck.tolist(), strict=True):
+        pair = query_ids[query[row]], doc_ids[positive[row]]
+        hard.setdefault(pair, []).append(doc_ids[negative[row]])
+        turn[pair] = max(turn.get(pair, (0.0, 0.0)), (chance, luck))
+    by_source = Counter(sources[place] for place in source[rows].tolist())
+    return _Drawn(hard, turn, positives, by_source, left_out)
+
+
+def _keys(judged: Mapping[str, set[str]], query_ids: list[str], doc_ids: list[str]) -> np.ndarray:
+    """Each judged document of each query, where triplets name both, as one number."""
+    place = {doc_id: number for number, doc_id in enumerate(doc_ids)}
+    found = [
+        number * len(doc_ids) + place[doc_id]
+        for number, query_id in enumerate(query_ids)
+        for doc_id in judged.get(query_id, ())
+        if doc_id in place
+    ]
+    return np.array(found, dtype=np.int64)
 
 
 def _columns(table: pa.Table, *names: str) -> Iterable[list]:

@@ -74,6 +74,12 @@ def draw(weights: np.ndarray, limit: int, seed: int) -> tuple[np.ndarray, Turns]
     return rows, Turns(chances, np.where(chances < 1, luck[rows], 0.0))
 
 
+def coded(column: pa.ChunkedArray) -> tuple[list[str], np.ndarray]:
+    """The distinct values of a column in the order of their first rows, and the place of each row's among them."""
+    distinct = column.unique()
+    return distinct.to_pylist(), pc.index_in(column, value_set=distinct).to_numpy().astype(np.int64)
+
+
 def check_ids(column: str, ids: Iterable[str], known: Collection[str], where: Path) -> None:
     """UserError when a column of the triplets has an id that is not known: the tables of `where` do not hold it."""
     unknown = next((each for each in ids if each not in known), None)

@@ -16,7 +16,7 @@ from bench.tables.cells import distill_params as with_student
 from bench.tables.expected import Claim, Entry, Row, Table, read_expected
 from bench.tables.layer_subsets import PAPER, scaled
 from bench.tables.pipeline import Pipeline, open_pipeline
-from bench.tables.report import judged_again
+from bench.tables.report import judged_again, show
 from bench.tables.unseen import unseen_retention
 from bench.tables.verdicts import Measured, at_least, failures, judged, near, row_of, worst_of
 from pipeline.recipe import laid_over
@@ -417,6 +417,19 @@ def test_a_table_with_other_rows_or_claims_is_not_judged_again() -> None:
         other = today.model_copy(update=change)
         with pytest.raises(UserError, match="measured with other rows or claims; measure it again"):
             judged_again(found, other)
+
+
+def test_a_table_of_which_rows_were_left_out_is_told_to_be_unfinished(capsys: pytest.CaptureFixture[str]) -> None:
+    [path] = [path for path in WRITTEN if path.stem == "layers"]
+    found = read_json(path)
+    show(found)
+    assert "UNFINISHED" not in capsys.readouterr().out
+    name = list(found["rows"])[-1]
+    del found["rows"][name]
+    show(found | {"left_out": {name: "the run has no scores of cross (score.teachers)"}, "same_as": {}})
+    told = capsys.readouterr().out
+    assert f"UNFINISHED: 1 of {len(found['rows']) + 1} rows of layers were not measured" in told
+    assert f"name them: {name}; mend" in told
 
 
 def test_a_folder_without_embed_is_told(tmp_path: Path) -> None:

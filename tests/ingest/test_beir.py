@@ -340,6 +340,23 @@ def test_documents_of_which_the_template_takes_nothing_are_told(
     assert "without text" not in capsys.readouterr().out
 
 
+def test_topics_that_no_document_is_read_with_are_told(
+    beir: Maker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    documents = [
+        {"_id": "d0", "title": "Gout", "text": "acid", "metadata": {"topic": "causes"}},
+        {"_id": "d20", "title": "scipy.stats.zscore", "text": "text", "metadata": {"topic": "Scipy.stats"}},
+        {"_id": "d1", "title": "Flu", "text": "text"},
+    ]
+    folder = beir({"corpus.jsonl": lines(*documents)})
+    ingest_logs.ingest(tmp_path, params(folder, max_reject_ratio=1.0))
+    assert (
+        "toy: 1 documents have a topic that nothing reads: ingest.document does not name it" in capsys.readouterr().out
+    )
+    ingest_logs.ingest(tmp_path, params(folder, max_reject_ratio=1.0, document="{title} {topic} {content}"))
+    assert "topic" not in capsys.readouterr().out
+
+
 def test_missing_folder_names_the_key(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"ingest\.sources\[0\]\.path: no folder"):
         read(tmp_path / "nowhere")

@@ -87,11 +87,28 @@ def test_an_adapter_is_read_and_not_trained() -> None:
 def test_a_ranker_by_hand_with_a_cap_and_without() -> None:
     """Pairs x tokens x layers x operations: trained three times as a step goes back too, then scored once."""
     for most, asked in ((150, 150), (0, 200), (5000, 200)):
-        knobs = {"max_queries": most, "max_triplets": 0, "epochs": 1.0, "depth": 40, "dev_queries": 30, "max_length": 96}
+        knobs = {
+            "max_queries": most,
+            "max_triplets": 0,
+            "epochs": 1.0,
+            "depth": 40,
+            "dev_queries": 30,
+            "max_length": 96,
+        }
         raw = overlay(read_mapping(Path("params.yaml")), {"rank": {"rankers": ["cross"], "ranker": {"cross": knobs}}})
         pairs = 3 * 4 * 200 * (1 + 2 + 1) + (asked + 30) * 40
         found = seconds(params=check_params(raw, ""))["rank@cross"]
         assert found - FIXED["rank"] == pytest.approx(pairs * 96 * LAYER * LAYERS / SPEED)
+
+
+def test_each_teacher_scores_as_many_texts_as_it_is_to() -> None:
+    raw = overlay(read_mapping(Path("params.yaml")), {"teach": {"teachers": ["dense", "other"]}})
+    raw["teach"]["teacher"]["other"] = raw["teach"]["teacher"]["dense"]
+    found = []
+    for most in ({"other": 100}, 100, {}, 0):
+        raw["score"] |= {"teachers": ["other"], "max_texts": most}
+        found.append(seconds(params=check_params(raw, ""))["score@other"])
+    assert found[0] == found[1] < found[2] == found[3]
 
 
 def test_a_machine_of_twice_the_speed_halves_all_but_the_fixed_part() -> None:

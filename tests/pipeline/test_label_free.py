@@ -7,6 +7,7 @@ import pytest
 from whole_run import params_of, run_all, write_beir
 
 from steps.core.files import read_json
+from steps.retrieval.rankers import load_ranker
 
 
 @pytest.mark.slow
@@ -17,16 +18,23 @@ def test_students_learn_what_colbert_makes_of_the_teachers_hits_and_evaluate_sho
     data = tmp_path / "given"
     write_beir(data / "scifact", judged={"test": slice(20)}, part=slice(60))
     write_beir(data / "medquad", judged={"test": slice(20)}, part=slice(60, 120))
+    load_ranker(tiny_tower, 32).save_pretrained(str(tmp_path / "ranker"), create_model_card=False)
     changes = {
-        "teach": {"teacher": {"late": {"base": str(tiny_tower), "dim": 8, "max_document_length": 64}}},
-        "score": {"max_texts": 120, "precision": "fp32"},
+        "teach": {
+            "teacher": {
+                "late": {"base": str(tiny_tower), "dim": 8, "max_document_length": 64},
+                "cross": {"base": str(tmp_path / "ranker"), "max_length": 32},
+            }
+        },
+        "score": {"max_texts": {"late": 120, "cross": 40}, "precision": "fp32"},
         "evaluate": {"rerankers": ["late"], "rerank_depth": 10},
     }
     params = params_of("label_free.yaml", tiny_tower, changes, DATA=str(data))
     assert params.candidates.searchers == [] and params.teach.described("dense").model_dump()["epochs"] == 0
     run_all(tmp_path, params)
     assert "score: WARNING: over 50 documents of a text late's distribution" in capsys.readouterr().err
-    assert read_json(tmp_path / "data/score/late/report.json")["texts"] == 120
+    for name, texts in (("late", 120), ("cross", 40)):
+        assert read_json(tmp_path / "data/score" / name / "report.json")["texts"] == texts
     metrics = json.loads((tmp_path / "reports/metrics.json").read_text())
     for dataset in ("scifact", "medquad"):
         assert set(metrics["datasets"][dataset]) == {"bm25", "teacher", "late", "static", "1l"} | {

@@ -125,6 +125,41 @@ def test_a_late_interaction_teacher_scores_as_many_documents_as_students_compare
         check_params(raw, "params.yaml")
 
 
+@pytest.mark.parametrize(
+    ("depth", "kept", "searchers", "refused"),
+    [(10, 60, 1, 10), (50, 10, 1, 0), (5, 60, 2, 10), (11, 60, 1, 0), (6, 60, 2, 0), (50, 60, 1, 0)],
+)
+def test_a_ranker_scores_more_documents_than_are_skipped(depth: int, kept: int, searchers: int, refused: int) -> None:
+    raw = changed("rank.rankers", ["cross"])
+    raw["rank"]["ranker"]["cross"]["depth"] = depth
+    raw["candidates"] |= {"depth": kept, "searchers": ["bm25", "dense"][:searchers]}
+    raw["mine"] |= {"judged_skip": 0} | ({"relevance_skip": 9} if kept == 10 else {})
+    if not refused:
+        check_params(raw, "params.yaml")
+        return
+    said = rf"ranker\.cross scores at most {refused} documents .*relevance_skip leaves out the first 10: no query"
+    with pytest.raises(UserError, match=said):
+        check_params(raw, "params.yaml")
+
+
+def test_the_defaults_of_ranker_and_miner_fit() -> None:
+    raw = changed("rank.rankers", ["cross"])
+    params = check_params(raw, "params.yaml")
+    depth = min(params.rank.described("cross").depth, params.candidates.depth)
+    assert params.mine.relevance_depth <= depth and params.mine.relevance_skip * 5 <= depth
+
+
+def test_a_teacher_may_score_fewer_texts_than_another() -> None:
+    raw = with_cross_encoders([{"kind": "embedding", "distance": "l2"}], 1)
+    for given, expected in ((7, [7, 7]), ({"cls": 5}, [5, 0]), ({"cls": 0, "cross": 3}, [0, 3])):
+        raw["score"]["max_texts"] = given
+        score = check_params(raw, "params.yaml").score
+        assert [score.texts_of(name) for name in ("cls", "cross")] == expected
+    raw["score"]["max_texts"] = {"gone": 5}
+    with pytest.raises(UserError, match=r"score: max_texts names \['gone'\], but teachers only \['cls'"):
+        check_params(raw, "params.yaml")
+
+
 def with_cross_encoders(losses: list[dict[str, Any]], pairs: int) -> dict[str, Any]:
     raw = changed("distill.student.4l.losses", losses)
     raw["teach"]["teacher"] |= {"cls": CROSS, "dual": DUAL, "other": raw["teach"]["teacher"]["dense"]}

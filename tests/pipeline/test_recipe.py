@@ -65,9 +65,21 @@ def test_both_recipes_of_logs_read_all_of_a_log() -> None:
     base, found = read_mapping(Path("params.yaml")), []
     for path in (Path("recipes/click_log.yaml"), Path("recipes/ubi.yaml")):
         raw = laid_over(base, path.read_text(encoding="utf-8"), {"DATA": "data"}, path)
-        found.append({section: raw[section] for section in ("rank", "teach", "generate", "embed")})
+        found.append({section: raw[section] for section in ("rank", "teach", "generate", "embed", "evaluate")})
     assert found[0] == found[1]
+    assert found[0]["evaluate"]["earlier_towers"]
     assert found[0]["teach"]["teacher"]["dense"]["max_triplets"] == found[0]["embed"]["max_part_texts"] == 0
+
+
+@pytest.mark.parametrize("name", ["beir", "medquad", "scifact"])
+def test_judgements_train_a_teacher_by_command_and_it_stands_beside_its_base(name: str) -> None:
+    path = Path(f"recipes/{name}.yaml")
+    base, text = read_mapping(Path("params.yaml")), path.read_text(encoding="utf-8")
+    assert "[EPOCHS=0.0]" in text.split("\n")[0]
+    for given, epochs in (("", 0.0), ("1.5", 1.5)):
+        params = check_params(laid_over(base, text, {"DATA": "data", "EPOCHS": given}, path), name)
+        teacher = params.teach.described("dense").model_dump()
+        assert (teacher["epochs"], teacher["max_triplets"]) == (epochs, 0) and params.evaluate.earlier_towers
 
 
 def test_make_run_hands_every_variable_of_a_recipe_on() -> None:

@@ -13,8 +13,8 @@ from rank_fakes import PARAMS, candidates, documents, queries, write_encoder, wr
 from teach_fakes import table
 
 import steps.rank.quality as quality
-from steps.core.errors import UserError
 from steps.core.document_texts import DocumentTemplate
+from steps.core.errors import UserError
 from steps.core.tables import write_table
 from steps.core.towers import load_tower
 from steps.rank.params import CrossEncoderParams

@@ -1,5 +1,6 @@
 """The stage `rank` as a whole, on a tiny encoder."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from recorder import Recorder, killed_at
 from safetensors.torch import load_file
 from teach_fakes import table
 
+import steps.rank.relevance as relevance
 import steps.rank.run as stage
 import steps.training.ranker as training
 from steps.core.document_texts import DocumentTemplate
@@ -170,6 +172,32 @@ def test_a_killed_scoring_does_not_train_again_and_equal_runs_are_equal(
     again = run_rank(tmp_path, base, name="again")
     for name in ("report.json", "relevance.parquet"):
         assert (again / name).read_bytes() == (resumed / name).read_bytes()
+
+
+def test_a_killed_scoring_repeats_no_shard_that_was_kept(
+    tmp_path: Path, base: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_rank_world(tmp_path)
+    monkeypatch.setattr(relevance, "SHARD", 40)
+    whole = run_rank(tmp_path, base, whole_run := Recorder(), name="whole")
+    shutil.rmtree(own_cache / "scores")
+    scored, calls = relevance.pair_scores, 0
+
+    def killed(*words: Any, **knobs: Any) -> np.ndarray:
+        nonlocal calls
+        calls += 1
+        if calls > 3:
+            raise KeyboardInterrupt
+        return scored(*words, **knobs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(relevance, "pair_scores", killed)
+        with pytest.raises(KeyboardInterrupt):
+            run_rank(tmp_path, base)
+    run = Recorder()
+    resumed = run_rank(tmp_path, base, run)
+    assert run.last["shards_computed"] == whole_run.last["shards_computed"] - 3 > 0
+    assert (resumed / "relevance.parquet").read_bytes() == (whole / "relevance.parquet").read_bytes()
 
 
 def test_a_cross_encoder_scores_untrained_and_an_encoder_does_not(tmp_path: Path, base: Path) -> None:

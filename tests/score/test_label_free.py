@@ -33,7 +33,7 @@ def test_refinement_brings_a_student_to_the_stronger_teachers_order(
     write_table(tmp_path / "data/ingest", "qrels", SCHEMAS["qrels"].empty_table())
     write_table(tmp_path / "data/mine/relevance", "triplets", SCHEMAS["triplets"].empty_table())
     write_late_teacher(tmp_path / "models/teach/late", tiny_tower)
-    scores = run_score(tmp_path, "late", SCORE.model_copy(update={"max_texts": 200}))
+    scores = run_score(tmp_path, "late", SCORE.model_copy(update={"max_texts": {"late": 200}}))
     temperature = read_json(scores / "report.json")["targets"]["temperature"]
     assert f"set teacher_temperature: {temperature:.2g}" in capsys.readouterr().err
 

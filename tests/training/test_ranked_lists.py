@@ -1,9 +1,11 @@
 """What the ranker is trained on: limits, what is no negative, and what never trains."""
 
+import tracemalloc
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from rank_fakes import PARAMS, documents, queries, triplets
 from teach_fakes import table
@@ -130,6 +132,17 @@ def test_lists_of_a_lower_weight_train_by_turns_whole(tmp_path: Path, loss: str)
     for epoch in range(2):
         now = [1 + len(each.negatives) for each in choice.chosen if each.query in seen[epoch]]
         assert len(turns.rows(epoch)) == (sum(now) if loss == "bce" else len(now))
+
+
+def test_triplets_that_are_not_drawn_take_little_memory(tmp_path: Path) -> None:
+    mined = pa.concat_tables([table("triplets", triplets())] * 2000)
+    for name, rows in (("corpus", documents()), ("queries", queries()), ("qrels", [])):
+        write_table(tmp_path, name, table(name, rows))
+    tracemalloc.start()
+    choice = choose_lists(mined, table("queries", queries()), tmp_path, PARAMS.model_copy(update={"max_triplets": 50}))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert sum(choice.by_source.values()) == 50 and peak < 150 * mined.num_rows
 
 
 @pytest.mark.parametrize("column", ["query_id", "positive_id", "negative_id"])
