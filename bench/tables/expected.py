@@ -45,19 +45,23 @@ class Row(Strict):
 
 
 class Claim(Strict):
-    """What a paper finds: the first row is better than the second, on queries of `split`.
+    """What a paper finds, on queries of `split`: the first row is better than the second, or, by `says`, no worse.
 
-    `differs`: what was found when ours was not.
+    `p`: below it a difference is no chance. `differs`: what was found when ours was not.
     """
 
     order: list[str] = Field(min_length=2, max_length=2)
+    says: Literal["better", "no worse"] = "better"
+    p: float = Field(default=0.05, gt=0, lt=1)
     split: Literal["dev", "test"] = "test"
     paper: str = Field(min_length=1)
     differs: str = ""
 
-    def explained(self) -> dict[str, str]:
-        """`differs`, where there is something to say."""
-        return {"differs": self.differs} if self.differs else {}
+    def explained(self) -> dict[str, str | float]:
+        """What is not as it is in most claims, and `differs`, where there is something to say."""
+        said = {"says": self.says, "limit": self.p, "differs": self.differs}
+        usual = {"says": "better", "limit": 0.05, "differs": ""}
+        return {name: value for name, value in said.items() if value != usual[name]}
 
 
 class Table(Strict):

@@ -8,7 +8,7 @@ from bench.tables.cells import teacher_scores
 from bench.tables.expected import Table
 from bench.tables.pipeline import Pipeline, Scores
 from bench.tables.unseen import unseen_queries, unseen_retention
-from bench.tables.verdicts import Measured, judged, row_of, verdicts_of
+from bench.tables.verdicts import Measured, claim_line, judged, judgement, row_of, verdicts_of
 from steps.core.errors import UserError
 
 
@@ -71,10 +71,7 @@ def judged_again(found: Mapping[str, Any], table: Table) -> dict[str, Any]:
         | _rounded(verdicts_of(row, entries[name], table))
         for name, row in rows.items()
     }
-    said = [
-        {key: value for key, value in written.items() if key != "differs"} | {"paper": claim.paper} | claim.explained()
-        for written, claim in zip(claims, today, strict=True)
-    ]
+    said = [judgement(claim, written["difference"], written["p"]) for written, claim in zip(claims, today, strict=True)]
     return {**found, "description": table.description, "rows": told, "claims": said}
 
 
@@ -132,11 +129,7 @@ def show(found: Mapping[str, Any]) -> None:
             f" name them: {', '.join(unfinished)}; mend what left them out, and measure the table again"
         )
     for claim in found["claims"]:
-        better, worse = claim["order"]
-        here = f"{claim['difference']:+.4f}, p {claim['p']:.3g}"
-        note = f"; differs: {claim['differs']}" if claim.get("differs") else ""
-        where = f"{claim['split']} " if "split" in claim else ""
-        print(f"{claim['verdict']:5} {better} > {worse}: {where}{here} (paper: {claim['paper']}){note}")
+        print(claim_line(claim))
 
 
 def _verdicts(row: Mapping[str, Any]) -> str:

@@ -12,7 +12,6 @@ from steps.core.errors import UserError
 from steps.evaluate.retention import p_value
 
 Verdict = Literal["OK", "OKish", "FAIL", "new"]
-SIGNIFICANT = 0.05
 Retention = Mapping[str, Mapping[str, np.ndarray]]  # split -> data set -> student / teacher of each seed, `(seeds,)`
 
 
@@ -125,21 +124,42 @@ def verdicts_of(told: Mapping[str, Any], entry: Entry, table: Table) -> dict[str
 
 
 def judged(claim: Claim, lines: Mapping[str, Measured]) -> dict[str, Any]:
-    """Whether the first row of the claim is better: a paired t-test over its split's queries, seeds averaged first.
+    """A claim about lines: a paired t-test over its split's queries, seeds averaged first; data sets count alike.
 
-    Data sets count alike. OK where it is better with p < 0.05, OKish where it is better or equal, else FAIL. UserError
-    where no query is of that split.
+    UserError where no query is of that split.
     """
     better, worse = (lines[name] for name in claim.order)
     if claim.split not in better.scores[0]:
         raise UserError(f"the run has no judged {claim.split} queries, on which {' > '.join(claim.order)} is judged")
     datasets = better.scores[0][claim.split]
     differences = [better.by_query(claim.split, name) - worse.by_query(claim.split, name) for name in datasets]
-    difference, p = float(np.mean([values.mean() for values in differences])), p_value(differences)
-    verdict: Verdict = "FAIL" if difference < 0 else "OK" if p < SIGNIFICANT and difference > 0 else "OKish"
+    return judgement(claim, float(np.mean([values.mean() for values in differences])), p_value(differences))
+
+
+def judgement(claim: Claim, difference: float, p: float) -> dict[str, Any]:
+    """What is said of a claim whose first row is better by `difference`, which chance alone makes with probability p.
+
+    Better: OK with p below the claim's, OKish where it is better or equal, else FAIL. No worse: OK where it is better
+    or equal, OKish where it may be chance that it is not, else FAIL.
+    """
+    surely, ahead = p < claim.p, difference >= 0
+    if claim.says == "better":
+        verdict: Verdict = "FAIL" if not ahead else "OK" if surely and difference > 0 else "OKish"
+    else:
+        verdict = "OK" if ahead else "FAIL" if surely else "OKish"
     told = {"order": claim.order, "paper": claim.paper, "difference": difference, "p": p, "verdict": verdict}
     on_dev = {"split": claim.split} if claim.split == "dev" else {}
     return told | on_dev | claim.explained()
+
+
+def claim_line(claim: Mapping[str, Any]) -> str:
+    """A judged claim as it is printed."""
+    better, worse = claim["order"]
+    here = f"{claim['difference']:+.4f}, p {claim['p']:.3g}"
+    note = f"; differs: {claim['differs']}" if claim.get("differs") else ""
+    where = f"{claim['split']} " if "split" in claim else ""
+    sign = ">" if claim.get("says", "better") == "better" else ">="
+    return f"{claim['verdict']:5} {better} {sign} {worse}: {where}{here} (paper: {claim['paper']}){note}"
 
 
 def failures(rows: Mapping[str, Mapping[str, Any]], claims: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -150,7 +170,10 @@ def failures(rows: Mapping[str, Mapping[str, Any]], claims: Sequence[Mapping[str
         if row["verdict"] == "FAIL"
     ]
     unlike = [claim for claim in claims if claim["verdict"] == "FAIL" and not claim.get("differs")]
-    return missed + [f"{claim['order'][0]} is not above {claim['order'][1]}" for claim in unlike]
+    than = {"better": "not above", "no worse": "below"}
+    return missed + [
+        f"{claim['order'][0]} is {than[claim.get('says', 'better')]} {claim['order'][1]}" for claim in unlike
+    ]
 
 
 def _over_sets(ratios: Mapping[str, np.ndarray]) -> np.ndarray:

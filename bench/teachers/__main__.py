@@ -1,11 +1,12 @@
-"""python -m bench.teachers TABLE [--only ROW,...] [--seeds 1,2,3]: teachers by what they are trained on.
+"""python -m bench.teachers TABLE [--only ROW,...] [--seeds 1,2,3] [--judge]: teachers by what they are trained on.
 
 TABLE is one of bench/teachers.yaml. The pipeline is brought up to `mine` in runs/teachers_<table>_<row>, once for all
 rows that mine alike. Every row's teacher is then trained with every seed, embeds the whole corpus, and is scored on dev
 and test by exact search; each row is compared with zero_shot, which is always measured, and with the rows that it
-names, by paired tests. The environment variables of the recipe (DATA) are read. A finished cell is kept below
-.cache/bench-teachers, so a killed bench goes on. Writes bench/results/teachers/TABLE.json when all rows and seeds are
-there.
+names, by paired tests; figures and claims are judged as those of students are. The environment variables of the recipe
+(DATA) are read. A finished cell is kept below .cache/bench-teachers, so a killed bench goes on. Writes
+bench/results/teachers/TABLE.json when all rows and seeds are there; exits 3 when a verdict is FAIL. With --judge
+nothing is measured: the written table is judged by what bench/teachers.yaml expects today.
 """
 
 import argparse
@@ -17,12 +18,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from bench.tables.verdicts import claim_line, failures
 from bench.teachers.cells import measured
 from bench.teachers.described import UNTRAINED, Table, Tables, read_tables
 from bench.teachers.mined import Mined, Plan, data_of, given_variables, mined, plans
-from bench.teachers.summary import difference, summary, told
+from bench.teachers.summary import difference, summary, told, verdicts
 from steps.core.errors import UserError, guarded
-from steps.core.files import write_json
+from steps.core.files import read_json, write_json
 
 TABLES = Path("bench/teachers.yaml")
 RESULTS = Path("bench/results/teachers")
@@ -91,7 +93,7 @@ def finished(
     """The table as it is written; `runs` are those that mined for the rows."""
     every = [cell for row in cells.values() for cell in row]
     machines = {json.dumps(cell["machine"], sort_keys=True): cell["machine"] for cell in every}
-    return {
+    found = {
         "table": name,
         "description": table.description,
         "recipe": table.recipe,
@@ -101,30 +103,53 @@ def finished(
         "data": data,
         "rows": {row: line_of(row, table, cells) | {"rankers": runs[row].rankers} for row in cells},
     }
+    return verdicts(found, table)
+
+
+def conclude(name: str, found: Mapping[str, Any]) -> None:
+    """Print what was expected and claimed, and the verdicts; UserError where one is FAIL."""
+    for row, line in found["rows"].items():
+        if line["expected"] is not None:
+            here = f"nDCG@10 {line['test']['ndcg']:.4f}, expected {line['expected']:.3f} +- {line['tolerance']:g}"
+            print(f"{line['verdict']:5} {row}: {here}")
+    for claim in found["claims"]:
+        print(claim_line(claim))
+    if missed := failures(found["rows"], found["claims"]):
+        raise UserError(f"bench.teachers {name}: FAIL for {'; '.join(missed)}")
 
 
 def main() -> None:
-    """Mine, measure and write one table."""
+    """Mine, measure, write and judge one table."""
     parser = argparse.ArgumentParser(prog="python -m bench.teachers", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("table")
     parser.add_argument("--only", default="", help="rows, separated by commas; absent = all")
     parser.add_argument("--seeds", default="", help="such as 1,2,3; absent = those of bench/teachers.yaml")
+    parser.add_argument("--judge", action="store_true", help="measure nothing: judge the written table anew")
     words = parser.parse_args()
     asked = read_tables(TABLES)
     table, rows, seeds = chosen(words, asked)
+    written = RESULTS / f"{words.table}.json"
+    if words.judge:
+        if not written.is_file():
+            raise UserError(f"{written}: not found; measure the table first, without --judge")
+        found = verdicts(read_json(written), table)
+        write_json(written, found)
+        conclude(words.table, found)
+        return
     every = plans(words.table, table, given_variables())
     planned = {row: every[row] for row in rows}
     runs = runs_of(planned)
     with TemporaryDirectory(prefix="bench-teachers.") as cache:
         os.environ["SLIMTOWER_CACHE"] = cache  # a killed cell begins anew: its time is that of a whole training
         cells = measure(words.table, table, planned, runs, seeds)
-    written = RESULTS / f"{words.table}.json"
+    own = {row: runs[plan.run] for row, plan in planned.items()}
+    found = finished(words.table, table, cells, own, data_of(own[UNTRAINED]), seeds)
     if set(rows) == set(table.rows) and seeds == (table.seeds or asked.seeds):
-        own = {row: runs[plan.run] for row, plan in planned.items()}
-        write_json(written, finished(words.table, table, cells, own, data_of(own[UNTRAINED]), seeds))
+        write_json(written, found)
         print(f"wrote {written}")
     else:
         print(f"{written} stays as it is: this is a part of the table")
+    conclude(words.table, found)
 
 
 if __name__ == "__main__":

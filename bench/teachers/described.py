@@ -5,6 +5,7 @@ from typing import Any, Self
 
 from pydantic import Field, model_validator
 
+from bench.tables.expected import Claim
 from pipeline.recipe import overlay
 from steps.core.params import Name, Strict, read_mapping, validated
 
@@ -13,9 +14,13 @@ Section = dict[str, Any]
 
 
 class Row(Strict):
-    """Sections of params.yaml laid over the table's, and rows besides `zero_shot` that this one is compared with."""
+    """Sections of params.yaml laid over the table's, and rows besides `zero_shot` that this one is compared with.
+
+    `expected`: nDCG@10 on test; null = measured for the first time.
+    """
 
     description: str = Field(min_length=1)
+    expected: float | None = None
     candidates: Section = Field(default_factory=dict)
     mine: Section = Field(default_factory=dict)
     rank: Section = Field(default_factory=dict)
@@ -34,13 +39,18 @@ class Common(Strict):
 
 
 class Table(Strict):
-    """Teachers of one data source: a recipe, which may read DATA, or the embedded demo; `seeds` replaces the file's."""
+    """Teachers of one data source: a recipe, which may read DATA, or the embedded demo; `seeds` replaces the file's.
+
+    `claims` are of rows that are compared, and judged as those of bench/expected.yaml.
+    """
 
     description: str = Field(min_length=1)
     recipe: str = ""
     common: Common = Common()
     seeds: list[int] | None = Field(default=None, min_length=1)
+    tolerance: float = Field(default=0.01, ge=0)
     rows: dict[Name, Row] = Field(min_length=1)
+    claims: list[Claim] = Field(default_factory=list)
 
     @model_validator(mode="after")
     def _rows_are_there(self) -> Self:
@@ -49,11 +59,20 @@ class Table(Strict):
         for name, row in self.rows.items():
             if unknown := [other for other in row.against if other not in self.rows or other == name]:
                 raise ValueError(f"rows.{name}.against names {unknown}; name other rows of the table: {[*self.rows]}")
+        for claim in self.claims:
+            first, other = claim.order
+            compared = [other in self._others(first), first in self._others(other)]
+            if not any(compared):
+                raise ValueError(f"claims: {first} is not compared with {other}; name {other} in rows.{first}.against")
         return self
+
+    def _others(self, name: str) -> list[str]:
+        """What a row is compared with; nothing for a name that is no row."""
+        return [UNTRAINED, *self.rows[name].against] if name in self.rows and name != UNTRAINED else []
 
     def overlay_of(self, name: str) -> dict[str, Section]:
         """What a row and `common` lay over the recipe's params, by section."""
-        row = self.rows[name].model_dump(exclude={"description", "against"})
+        row = self.rows[name].model_dump(exclude={"description", "expected", "against"})
         return {key: section for key, section in overlay(self.common.model_dump(), row).items() if section}
 
 

@@ -1,10 +1,12 @@
-"""From per-query figures of all seeds to a row of a table: means, spreads, and differences with paired tests."""
+"""From per-query figures of all seeds to a table: means, spreads, differences with paired tests, and verdicts."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from bench.tables.verdicts import Verdict, judgement, near
+from bench.teachers.described import Table
 from steps.core.errors import UserError
 from steps.evaluate.retention import p_value
 
@@ -62,3 +64,32 @@ def told(name: str, row: Mapping[str, Any], splits: Sequence[str]) -> str:
         ]
         parts.append(", ".join(said))
     return "; ".join(parts)
+
+
+def verdicts(found: Mapping[str, Any], table: Table) -> dict[str, Any]:
+    """A table, as it was measured or written, with what is expected of it today, and the verdicts.
+
+    Claims about rows that are not in it are left out. UserError for a row or a comparison that it was measured without.
+    """
+    if unknown := sorted(set(found["rows"]) - set(table.rows)):
+        raise UserError(f"table {found['table']}: was measured with other rows ({unknown}); measure it again")
+    rows = {}
+    for name, line in found["rows"].items():
+        row = table.rows[name]
+        verdict: Verdict = near(line["test"]["ndcg"], row.expected, table.tolerance) if "test" in line else "new"
+        told = {"expected": row.expected, "tolerance": table.tolerance, "verdicts": {"expected": verdict}}
+        rows[name] = {**line, "description": row.description, **told, "verdict": verdict}
+    claims = []
+    for claim in table.claims:
+        first, other = claim.order
+        if {first, other} <= set(rows):
+            sign, apart = 1.0, rows[first]["against"].get(other, {}).get(claim.split)
+            if apart is None:
+                sign, apart = -1.0, rows[other]["against"].get(first, {}).get(claim.split)
+            if apart is None:
+                raise UserError(
+                    f"table {found['table']}: {first} was not compared with {other} on {claim.split} queries; measure"
+                    " it again"
+                )
+            claims.append(judgement(claim, sign * apart["difference"], apart["p"]))
+    return {**found, "description": table.description, "rows": rows, "claims": claims}

@@ -29,7 +29,7 @@ _NAMES: dict[Role, str] = {"query": "texts", "document": "documents"}
 
 
 class LayerTeacher(Protocol):
-    """A teacher whose layers score documents: a dual encoder's by their states, other kinds' as LEAD has them."""
+    """A teacher whose layers score documents: a dual encoder, frozen or trained along, by its layers' states."""
 
     @property
     def arrays(self) -> Mapping[str, np.ndarray]:

@@ -18,7 +18,7 @@ from bench.tables.layer_subsets import PAPER, scaled
 from bench.tables.pipeline import Pipeline, open_pipeline
 from bench.tables.report import judged_again, show
 from bench.tables.unseen import unseen_retention
-from bench.tables.verdicts import Measured, at_least, failures, judged, near, row_of, worst_of
+from bench.tables.verdicts import Measured, at_least, claim_line, failures, judged, judgement, near, row_of, worst_of
 from pipeline.recipe import laid_over
 from steps.core.errors import UserError
 from steps.core.files import read_json
@@ -151,6 +151,23 @@ def test_a_difference_that_could_be_chance_is_okish() -> None:
     lines = {name: line(name, {"one": values.tolist()}) for name, values in (("b", better), ("w", worse))}
     assert judged(Claim(order=["b", "w"], paper="x"), lines)["verdict"] == "OKish"
     assert judged(Claim(order=["b", "b"], paper="x"), lines)["verdict"] == "OKish"
+
+
+@pytest.mark.parametrize(
+    ("difference", "p", "verdict"),
+    [(0.01, 0.001, "OK"), (0.0, 1.0, "OK"), (-0.01, 0.3, "OKish"), (-0.01, 0.04, "OKish"), (-0.01, 0.009, "FAIL")],
+)
+def test_a_claim_may_be_that_nothing_is_lost(difference: float, p: float, verdict: str) -> None:
+    claim = Claim(order=["b", "w"], says="no worse", p=0.01, paper="x")
+    found = judgement(claim, difference, p)
+    assert (found["verdict"], found["says"], found["limit"]) == (verdict, "no worse", 0.01)
+    assert failures({}, [found]) == (["b is below w"] if verdict == "FAIL" else [])
+    assert claim_line(found).startswith(f"{verdict:5} b >= w: {difference:+.4f}, p ")
+
+
+@pytest.mark.parametrize(("p", "verdict"), [(0.02, "OKish"), (0.009, "OK")])
+def test_a_claim_may_ask_for_less_chance(p: float, verdict: str) -> None:
+    assert judgement(Claim(order=["b", "w"], p=0.01, paper="x"), 0.1, p)["verdict"] == verdict
 
 
 def test_a_claim_may_be_about_dev_queries() -> None:

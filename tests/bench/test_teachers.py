@@ -21,7 +21,7 @@ from bench.teachers import mined as mined_module
 from bench.teachers.cells import key, scored
 from bench.teachers.described import Table, read_tables
 from bench.teachers.mined import Mined, Plan, mined, plans
-from bench.teachers.summary import difference, summary
+from bench.teachers.summary import difference, summary, verdicts
 from pipeline.params import check_params
 from pipeline.recipe import laid_over
 from steps.core.errors import UserError
@@ -76,6 +76,14 @@ def test_every_row_of_the_file_is_params_and_rows_that_mine_alike_share_a_run() 
         (
             {"tables": {"a": {"description": "-", "rows": rows(b={"against": ["c"]})}}},
             r"rows\.b\.against names \['c'\]",
+        ),
+        (
+            {
+                "tables": {
+                    "a": {"description": "-", "rows": rows(b={}, c={}), "claims": [{"order": ["b", "c"], "paper": "x"}]}
+                }
+            },
+            r"claims: b is not compared with c; name c in rows\.b\.against",
         ),
         ({"tables": {"a": {"description": "-", "rows": rows(b={"ingest": {}})}}}, "ingest is unknown"),
         ({"tables": {"a": {"description": "-", "rows": rows() | {"../b": {"description": "-"}}}}}, r"\.\./b"),
@@ -191,6 +199,68 @@ def test_data_sets_count_alike_in_a_difference() -> None:
     assert found["test"]["difference"] == pytest.approx(0.1)
 
 
+def claimed(*claims: dict[str, Any], **changes: Any) -> Table:
+    """A table with the rows a and b, and claims."""
+    made = {"a": {"expected": 0.5}, "b": {"against": ["a"]}}
+    described = {"description": "-", "tolerance": 0.01, "rows": rows(**made), "claims": [*claims]}
+    return Table.model_validate(described | changes)
+
+
+def measured_by(made: Table, **values: np.ndarray) -> dict[str, Any]:
+    """The table as it is written, of nDCG@10 of each row's test queries."""
+    cells = {name: [cell(each.tolist()) | {"machine": {}, "git_commit": "x"}] for name, each in values.items()}
+    return bench.finished("t", made, cells, {}, [1])
+
+
+def test_claims_and_expectations_have_verdicts_that_are_written_printed_and_judged_again(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    draw = np.random.default_rng(6)
+    base = draw.random(60) * 0.4 + 0.25
+    values = {"zero_shot": base, "a": base + 0.05 + 0.02 * draw.normal(size=60), "b": base + 0.3 * draw.normal(size=60)}
+    better = {"order": ["a", "zero_shot"], "p": 0.01, "paper": "x"}
+    harmless = {"order": ["b", "a"], "says": "no worse", "paper": "y"}
+    made = claimed(better, harmless)
+    found = measured_by(made, **values)
+    p = stats.ttest_rel(values["a"], base).pvalue
+    apart, chance = float((values["b"] - values["a"]).mean()), stats.ttest_rel(values["b"], values["a"]).pvalue
+    first, second = found["claims"]
+    assert (first["verdict"], first["limit"], first["p"]) == ("OK", 0.01, pytest.approx(p)) and p < 0.01
+    assert second["difference"] == pytest.approx(apart) and second["says"] == "no worse"
+    assert second["verdict"] == ("OK" if apart >= 0 else "FAIL" if chance < 0.05 else "OKish")
+    mean = float(values["a"].mean())
+    expected = "OK" if abs(mean - 0.5) <= 0.01 else "OKish" if abs(mean - 0.5) <= 0.02 else "FAIL"
+    assert [found["rows"][name]["verdict"] for name in values] == ["new", expected, "new"]
+    settled = claimed(better, harmless, rows=made.model_dump()["rows"] | {"a": {"description": "a", "expected": mean}})
+    bench.conclude("t", verdicts(found, settled))
+    assert f"OK    a > zero_shot: +{(values['a'] - base).mean():.4f}, p " in capsys.readouterr().out
+    assert verdicts(verdicts(found, settled), made) == found
+
+    against = claimed({"order": ["zero_shot", "a"], "paper": "x"})
+    lost = measured_by(against, zero_shot=base, a=values["a"])
+    assert lost["claims"][0]["difference"] == pytest.approx(-first["difference"]), "from the other side"
+    with pytest.raises(UserError, match=r"bench\.teachers t: FAIL for zero_shot is not above a"):
+        bench.conclude("t", lost)
+    explained = against.model_copy(
+        update={"claims": [against.claims[0].model_copy(update={"differs": "as it should"})]}
+    )
+    bench.conclude("t", verdicts(lost, explained))
+    assert "differs: as it should" in capsys.readouterr().out
+    part = measured_by(made, zero_shot=base, b=values["b"])
+    assert part["claims"] == [], "of rows that were not measured nothing is claimed"
+    with pytest.raises(UserError, match="b was not compared with a on dev queries; measure it again"):
+        verdicts(found, claimed({"order": ["b", "a"], "split": "dev", "paper": "x"}))
+
+
+def test_every_table_of_the_file_claims_what_must_be_shown() -> None:
+    tables = read_tables(Path("bench/teachers.yaml")).tables
+    promised = {name: {(*claim.order, claim.says, claim.p) for claim in each.claims} for name, each in tables.items()}
+    assert ("judged", "zero_shot", "better", 0.01) in promised["medquad"]
+    assert ("judged", "zero_shot", "no worse", 0.05) in promised["scifact"]
+    sources = {claim.order[0] for claim in tables["demo"].claims}
+    assert {"clicks", "multi_hop", "relevance", "judged", "debiased", "round"} <= sources
+
+
 def test_rows_with_other_queries_are_not_compared() -> None:
     with pytest.raises(UserError, match="other test queries"):
         difference([cell([0.1, 0.2])], [cell([0.1, 0.2, 0.3])])
@@ -258,6 +328,7 @@ def described(tower: Path) -> dict[str, Any]:
         "deep": {"mine": {"judged_skip": 30}, "teach": {"teacher": {"dense": {"rounds": {"more": 1}}}}},
     }
     made = {"description": "a tiny one", "recipe": "recipes/beir.yaml", "rows": rows(**others)}
+    made |= {"claims": [{"order": ["judged", "deep"], "says": "no worse", "p": 1e-9, "paper": "x"}]}
     return {"seeds": [1, 2], "tables": {"tiny": made | {"common": {"teach": {"teacher": {"dense": teacher}}}}}}
 
 
@@ -334,6 +405,12 @@ def test_a_table_is_measured_written_and_kept(
     before = written.read_bytes()
     run()
     assert written.read_bytes() == before
+    assert found["claims"][0]["verdict"] in ("OK", "OKish") and "judged >= deep: " in capsys.readouterr().out
+    run("--judge")
+    assert written.read_bytes() == before and "judged >= deep: " in capsys.readouterr().out
+    written.unlink()
+    with pytest.raises(UserError, match=r"tiny\.json: not found; measure the table first"):
+        run("--judge")
 
 
 @pytest.mark.slow
