@@ -126,7 +126,7 @@ test-dags: setup-all .airflow-venv/.done ## tests of the DAGs, those that need A
 .airflow-venv/.done: requirements/airflow.lock
 	@echo "airflow: installing the locked packages into .airflow-venv (a minute)"
 	@$(PYTHON) -m venv .airflow-venv
-	@.airflow-venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements/airflow.lock
+	@.airflow-venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements/airflow.lock
 	@touch $@
 
 images: setup ## a container image for every step: make images [STEPS="mine teach"] [LOCK=gpu] [CONTAINER_ENGINE=podman]
@@ -146,7 +146,7 @@ licences: setup ## the licence of every installed package, as a table
 
 .cache/sbom/.done: requirements/sbom.lock
 	@$(PYTHON) -m venv .cache/sbom
-	@.cache/sbom/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements/sbom.lock
+	@.cache/sbom/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements/sbom.lock
 	@touch $@
 
 lock: ## resolve pyproject.toml anew into the files of requirements/

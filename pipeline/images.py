@@ -5,15 +5,21 @@ that can use a GPU. A key covers the Containerfile, with the base's name, and th
 which stages depend on by themselves. Comments may change freely. Stages of dvc.yaml depend on `cpu` alone: what they
 compute follows from its versions, which the other lock pins too. An image carries the key that it was built for: a task
 does not run a stage in an image that its commit does not name.
+
+Under `bases` it holds the digests of the images that others are made from or run beside, once `--pin` has asked a
+registry for them: builds then take those. Keys do not cover them.
 """
 
 import argparse
 import hashlib
 import os
+import re
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -29,6 +35,7 @@ SERVICES = ("serve",)  # no stage: it is built when it is named
 # steps that can use a GPU
 ACCELERATED = ("candidates", "rank", "teach", "generate", "embed", "score", "distill", "index")
 LOCK = Path("images.lock")
+COMPOSE = Path("containers/compose.yaml")  # names the images of others, each by a variable with a default
 KEY = "SLIMTOWER_IMAGE_KEY"  # set by the Containerfile
 HEADER = "# What the steps' images are made from; `make images` keeps it up to date (pipeline/images.py).\n"
 
@@ -47,9 +54,15 @@ def current() -> dict[str, str]:
     return {key: fingerprint(text, path.read_bytes() + extras) for key, path in PACKAGE_LOCKS.items()}
 
 
-def write_lock(path: Path = LOCK) -> None:
-    """Write images.lock; untouched where it is right already."""
-    text = HEADER + yaml.safe_dump(current(), sort_keys=False)
+def held_lock(path: Path = LOCK) -> dict[str, Any]:
+    """What images.lock holds, if anything."""
+    return (yaml.safe_load(path.read_text(encoding="utf-8")) if path.is_file() else None) or {}
+
+
+def write_lock(path: Path = LOCK, bases: Mapping[str, str] | None = None) -> None:
+    """Write images.lock, with these digests of base images or its own; untouched where it is right."""
+    bases = dict(held_lock(path).get("bases", {}) if bases is None else bases)
+    text = HEADER + yaml.safe_dump(current() | ({"bases": bases} if bases else {}), sort_keys=False)
     if not path.is_file() or path.read_text(encoding="utf-8") != text:
         with staged_file(path) as staging:
             staging.write_text(text, encoding="utf-8")
@@ -58,9 +71,8 @@ def write_lock(path: Path = LOCK) -> None:
 
 def check_lock(path: Path = LOCK) -> None:
     """UserError where images.lock does not say what the images are made from now."""
-    held = yaml.safe_load(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    wanted = current()
-    if stale := sorted(key for key in held.keys() | wanted.keys() if held.get(key) != wanted.get(key)):
+    held, wanted = held_lock(path), current()
+    if stale := sorted(key for key in (held.keys() | wanted.keys()) - {"bases"} if held.get(key) != wanted.get(key)):
         raise UserError(f"{path}: out of date for {', '.join(stale)}; run `python -m pipeline.images --lock`")
 
 
@@ -71,8 +83,7 @@ def check_image(step: str, root: Path) -> None:
     """
     if not (key := os.environ.get(KEY)):
         return  # in no image
-    path = root / LOCK
-    held = (yaml.safe_load(path.read_text(encoding="utf-8")) if path.is_file() else None) or {}
+    held = held_lock(root / LOCK)
     wanted = [held[name] for name in PACKAGE_LOCKS if name in held]
     if key not in wanted:
         names = " or ".join(one[:12] for one in wanted) or "nothing"
@@ -80,6 +91,27 @@ def check_image(step: str, root: Path) -> None:
             f"{KEY}: this image is made from {key[:12]}, not from what images.lock of the run's commit says ({names});"
             f" run `make images STEPS={step}` at that commit (LOCK=gpu for a GPU) and let the deployment use the image"
         )
+
+
+def base_images() -> dict[str, str]:
+    """Name of each image of others, by the variable of .env that names another."""
+    return dict(re.findall(r"\$\{(\w+_IMAGE):-([^}]+)\}", COMPOSE.read_text(encoding="utf-8")))
+
+
+def pin(path: Path = LOCK) -> None:
+    """Ask the images' registries which digests the names have today; into images.lock, and as lines for .env on stdout.
+
+    UserError where the engine fails, or knows no digest, as of an image that was built here.
+    """
+    engine, found = os.environ.get("CONTAINER_ENGINE") or "docker", {}
+    for variable, name in sorted(base_images().items()):
+        _call(engine, "pull", name)
+        digests = _output(engine, "image", "inspect", "--format", "{{range .RepoDigests}}{{.}} {{end}}", name).split()
+        if not digests:
+            raise UserError(f"{name}: {engine} knows no digest of it; pull it from a registry, or name another image")
+        found[name] = digests[0]
+        print(f"{variable}={digests[0]}")
+    write_lock(path, found)
 
 
 def build(steps: list[str], lock: str, base: str, prefix: str, tag: str, flags: list[str]) -> None:
@@ -90,7 +122,7 @@ def build(steps: list[str], lock: str, base: str, prefix: str, tag: str, flags: 
     engine = os.environ.get("CONTAINER_ENGINE") or "docker"
     if unknown := [step for step in steps if step not in STEPS + SERVICES]:
         raise UserError(f"images: there is no step {unknown[0]!r}; there are {', '.join(STEPS + SERVICES)}")
-    keys = current()
+    keys, base = current(), base or held_lock().get("bases", {}).get(base_images()["PYTHON_IMAGE"], "")
     revision = _output("git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude", "*")
     began = time.perf_counter()
     for step in steps or STEPS:
@@ -135,15 +167,19 @@ def main() -> None:
     action = parser.add_mutually_exclusive_group(required=True)
     action.add_argument("--lock", action="store_true", help="write images.lock")
     action.add_argument("--check", action="store_true", help="fail where images.lock is out of date")
+    action.add_argument("--pin", action="store_true", help="pull the base images; their digests into images.lock")
     action.add_argument("--build", nargs="*", metavar="STEP", help="write images.lock, then build these (default: all)")
     parser.add_argument("--packages", choices=["cpu", "gpu"], default="cpu", help="for the steps that can use a GPU")
-    parser.add_argument("--base", default="", help="name of the base image (default: the Containerfile's)")
+    parser.add_argument("--base", default="", help="the base image (default: images.lock's, else the Containerfile's)")
     parser.add_argument("--prefix", default="", help="registry and folder of the names, e.g. ghcr.io/team/")
     parser.add_argument("--tag", default="latest", help="tag of the names")
     parser.add_argument("--flags", default="", help="further flags of the engine's build command, as one word")
     arguments = parser.parse_args()
     if arguments.check:
         check_lock()
+        return
+    if arguments.pin:
+        pin()
         return
     write_lock()
     if arguments.build is not None:

@@ -3,8 +3,8 @@
 #
 # What makes it quick: only what the steps import is byte-compiled (a third of all), nothing is resolved (a lock is
 # whole; `pip check` says where another platform needs more), a pip of today (Python 3.11's own takes twice as long), uv
-# where it is installed. docs/operations.md, "Installing", has the figures. Every file but those of torch must have a
-# digest that hashes.txt names.
+# where it is installed. docs/operations.md, "Installing", has the figures. Every file must have a
+# digest that hashes.txt names, but torch's and what this platform needs besides the locks, which is said.
 set -eu
 cd "$(dirname "$0")/.."
 [ $# -gt 0 ] || set -- run
@@ -105,6 +105,10 @@ esac
 say "$(grep -c == .venv/wanted.txt) packages of ${locks% }, a minute or two"
 awk 'NR == FNR { wanted[$1]; next } $1 in wanted' .venv/wanted.txt requirements/hashes.txt >.venv/hashed.txt
 install_packages .venv/hashed.txt
-pip check >/dev/null || pip install --no-compile --requirement .venv/wanted.txt # what this platform needs besides
+# What this platform needs besides: pip's own torch with its libraries, packages of another system or Python.
+if ! "$python" -m pip --disable-pip-version-check check >.venv/missing.txt; then
+	say "without digests:$(awk '/ which is not installed/ { sub(",", "", $4); if (!seen[$4]++) printf " %s", $4 }' .venv/missing.txt)"
+	pip install --no-compile --requirement .venv/wanted.txt
+fi
 compile_used
 say "done in $(($(date +%s) - began)) s; .venv has $(du -sm .venv | cut -f1) MB"

@@ -8,8 +8,9 @@
 # a GPU is needed. Its `torch===` refuses a CPU build, which `==` would prefer. What was tried of it: that it resolves,
 # and faiss-gpu beside torch's CPU build without a GPU. All of it together, and a GPU, were not: the build of a GPU image
 # fails where torch has no CUDA, and `--self-check` says what it finds.
-# hashes.txt holds the pins of the four with digests; requirements/install.sh and images take their lines from there.
-# sbom.lock is the tool of `make sbom`, kept out of the images.
+# tracking.lock is what the tracking server's image installs, at the versions of run.lock and test.lock.
+# hashes.txt holds the pins of the five with digests; requirements/install.sh and images take their lines from there.
+# sbom.lock, with digests, is the tool of `make sbom`, kept out of the images.
 # airflow.lock, with digests, is an environment of its own: Airflow, the providers that dags/ uses, and pytest for
 # tests/dags.
 set -eu
@@ -46,35 +47,41 @@ resolve() {
 	"$folder/venv/bin/uv" pip compile --quiet --python-version 3.11 --python-platform x86_64-manylinux_2_28 \
 		--no-header --no-annotate --no-emit-package setuptools --no-emit-package faiss-cpu --constraints "$folder/known" "$@"
 }
+# The pins of "resolved" as "known" spells them, by name.
+spelled() {
+	"$folder/venv/bin/python" - "$folder" <<-'END'
+	import re
+	import sys
+	from pathlib import Path
+
+
+	def pins(file):
+	    """Lines of a lock by normalised name."""
+	    lines = Path(sys.argv[1], file).read_text().split()
+	    return {re.sub(r"[-_.]+", "-", line.split("==")[0]).lower(): line for line in lines}
+
+
+	known = pins("known")
+	lines = [known.get(name, line) for name, line in pins("resolved").items()]
+	print("\n".join(sorted(lines, key=lambda line: line.split("=")[0].lower())))
+	END
+}
 grep -v '^faiss-cpu==' "$folder/run.lock" >"$folder/known"
 resolve --extra pipeline --extra gpu pyproject.toml >"$folder/resolved"
-"$folder/venv/bin/python" - "$folder" <<'END'
-import re
-import sys
-from pathlib import Path
-
-
-def pins(file):
-    """Lines of a lock by normalised name."""
-    lines = Path(sys.argv[1], file).read_text().split()
-    return {re.sub(r"[-_.]+", "-", line.split("==")[0]).lower(): line for line in lines}
-
-
-known = pins("known")
-lines = [known.get(name, line).replace("torch==", "torch===") for name, line in pins("resolved").items()]
-lines.sort(key=lambda line: line.split("=")[0].lower())
-Path(sys.argv[1], "gpu.lock").write_text("\n".join(lines) + "\n")
-END
+spelled | sed 's/^torch==/torch===/' >"$folder/gpu.lock"
+cat "$folder/run.lock" "$folder/test.lock" >"$folder/known"
+printf 'mlflow[auth]\nboto3\npsycopg2-binary==2.9.13\n' | resolve - >"$folder/resolved"
+spelled >"$folder/tracking.lock"
 : >"$folder/known"
-echo cyclonedx-bom | resolve - >"$folder/sbom.lock"
+echo cyclonedx-bom | resolve --generate-hashes - | sed -e ':a' -e '/\\$/{N;s/ *\\\n */ /;ba' -e '}' >"$folder/sbom.lock"
 
 python3 -m venv "$folder/airflow"
 "$folder/airflow/bin/pip" install --quiet ${CONSTRAINTS:+-c "$CONSTRAINTS"} apache-airflow==3.3.2 pytest \
 	psycopg2-binary==2.9.13 asyncpg==0.32.0 \
 	apache-airflow-providers-docker==4.6.1 apache-airflow-providers-cncf-kubernetes apache-airflow-providers-standard
 "$folder/airflow/bin/pip" freeze >"$folder/airflow.pins"
-for name in run extras test gpu sbom; do mv "$folder/$name.lock" requirements/; done
+for name in run extras test gpu tracking sbom; do mv "$folder/$name.lock" requirements/; done
 
 "$folder/venv/bin/python" requirements/hashes.py requirements/hashes.txt requirements/run.lock requirements/extras.lock \
-	requirements/test.lock requirements/gpu.lock
+	requirements/test.lock requirements/gpu.lock requirements/tracking.lock
 "$folder/venv/bin/python" requirements/hashes.py requirements/airflow.lock "$folder/airflow.pins"

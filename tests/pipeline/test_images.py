@@ -123,7 +123,9 @@ def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     program = tmp_path / "engine"
     program.write_text(
         '#!/bin/sh\necho "$@" >>"$0.log"\n'
-        'case "$*" in *--fail*) exit 125;; *inspect*) echo sha256:0a 1500000000;; esac\n'
+        "for last; do :; done\n"
+        'case "$*" in *--fail*) exit 125;; *RepoDigests*built-here*) ;; *RepoDigests*) echo "${last%%:*}@sha256:1b x";;'
+        " *inspect*) echo sha256:0a 1500000000;; esac\n"
     )
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
     monkeypatch.setenv("CONTAINER_ENGINE", str(program))
@@ -153,7 +155,41 @@ def test_without_cuda_packages_every_image_is_of_the_cpu_key(engine: Path) -> No
     assert all({"LOCK=run", f"FINGERPRINT={images.current()['cpu']}"} <= set(call.split()) for call in calls)
 
 
-@pytest.mark.parametrize("name", ["STEP", "LOCK", "FINGERPRINT", "REVISION", "BASE", "GPUS", "JAVA"])
+def test_pinned_bases_are_kept_and_taken(
+    engine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "images.lock"
+    monkeypatch.setattr(images.held_lock, "__defaults__", (path,))
+    images.write_lock(path)
+    images.pin(path)
+    assert capsys.readouterr().out.splitlines() == [
+        "POSTGRES_IMAGE=postgres@sha256:1b", "PYTHON_IMAGE=python@sha256:1b", "S3_IMAGE=minio/minio@sha256:1b"
+    ]  # fmt: skip
+    assert yaml.safe_load(path.read_text())["bases"]["postgres:17"] == "postgres@sha256:1b"
+    images.check_lock(path)
+    written = path.read_text()
+    images.write_lock(path)
+    assert path.read_text() == written
+    images.build(["mine"], "cpu", "", "", "latest", [])
+    images.build(["mine"], "cpu", "other:1", "", "latest", [])
+    first, second = (call for call in engine.with_name("engine.log").read_text().splitlines() if "STEP=" in call)
+    assert "BASE=python@sha256:1b" in first and "BASE=other:1" in second
+    monkeypatch.setattr(images, "base_images", lambda: {"PYTHON_IMAGE": "built-here:1"})
+    with pytest.raises(UserError, match=r"built-here:1: .* knows no digest of it"):
+        images.pin(path)
+
+
+def test_one_base_is_named_everywhere() -> None:
+    named = [
+        found
+        for path in Path("containers").glob("*Containerfile")
+        for found in re.findall(r"^ARG (?:BASE|PYTHON_IMAGE)=(\S+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+    ]
+    assert len(named) == 3 and set(named) == {images.base_images()["PYTHON_IMAGE"]}
+    assert images.base_images().keys() == {"PYTHON_IMAGE", "POSTGRES_IMAGE", "S3_IMAGE"}
+
+
+@pytest.mark.parametrize("name", ["STEP", "LOCK", "FINGERPRINT", "REVISION", "BASE", "GPUS", "JAVA", "UNHASHED"])
 def test_the_containerfile_uses_every_argument_that_builds_are_given(name: str) -> None:
     assert any(re.match(rf"ARG {name}(=|$)", line) for line in LINES)
     assert any(f"${{{name}" in line for line in LINES)

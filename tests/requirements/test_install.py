@@ -72,7 +72,12 @@ def test_a_package_is_pinned_in_one_lock() -> None:
 
 
 @pytest.mark.parametrize(
-    ("digests", "locks"), [("hashes.txt", ("run", "extras", "test", "gpu")), ("airflow.lock", ("airflow",))]
+    ("digests", "locks"),
+    [
+        ("hashes.txt", ("run", "extras", "test", "gpu", "tracking")),
+        ("airflow.lock", ("airflow",)),
+        ("sbom.lock", ("sbom",)),
+    ],
 )
 def test_every_pin_but_torch_has_digests(digests: str, locks: tuple[str, ...]) -> None:
     lines = [line.split() for line in (ROOT / "requirements" / digests).read_text(encoding="utf-8").splitlines()]
@@ -110,6 +115,7 @@ case "$*" in
 *index\\ versions*--extra-index-url*) echo "Available versions: 2.13.0${AT_INDEX:-}";;
 *index\\ versions*) echo "Available versions: 2.13.0${AT_HOME:-}";;
 *m.version*) exit 1;;
+*" check") [ -z "${MISSING:-}" ] || { echo "a 1.0 requires $MISSING, which is not installed."; exit 1; };;
 esac
 """
 
@@ -177,6 +183,25 @@ def test_else_torch_is_pips_own_choice(install, programs: tuple, environment: di
     said, calls = install("run", *programs, **environment)
     assert what in said
     assert len(calls) == 1 and calls[0].endswith("--requirement .venv/hashed.txt")
+
+
+def test_what_has_no_digest_is_named(install) -> None:
+    said, calls = install("run", AT_HOME="+cpu", MISSING="setuptools")
+    assert "setup: without digests: setuptools\n" in said
+    assert [call.rpartition("/")[2] for call in calls[1:]] == ["hashed.txt", "wanted.txt"]
+    said, calls = install("run", AT_HOME="+cpu")
+    assert "without digests" not in said and "wanted.txt" not in calls[-1]
+
+
+def test_only_torch_and_what_is_asked_for_is_installed_without_digests() -> None:
+    """Of all that Containerfiles and the Makefile install from locks."""
+    texts = [path.read_text(encoding="utf-8") for path in (ROOT / "containers").glob("*Containerfile")]
+    found = re.findall(r"pip install [^\n&;]*", "\n".join([*texts, (ROOT / "Makefile").read_text(encoding="utf-8")]))
+    free = [call for call in found if "--require-hashes" not in call]
+    assert len(found) == len(free) + 6
+    torch, asked, podman = free
+    assert "^torch==" in torch and asked.endswith('"requirements/${LOCK}.lock"') and "podman-compose==" in podman
+    assert 'if [ -n "${UNHASHED}" ]; then pip install' in "\n".join(texts)
 
 
 def test_a_lock_that_is_not_there_is_named_before_anything_is_made(tmp_path: Path) -> None:
