@@ -3,6 +3,7 @@
 After `make demo`. Clients search over the loopback, each ten times a second at most, while the champion of a registry
 made for this moves between two of the demo's students. Written to bench/results/moves.json:
 requests, those that failed or whose hits are not what the release they name finds, latency as clients see it, memory.
+Fails where a request did, and where memory grew by more than 10 % and 50 MB from the second move to the last.
 """
 
 import argparse
@@ -31,6 +32,7 @@ from steps.serving.release import load_release
 
 RELEASES, RESULT = Path("models/release"), Path("bench/results/moves.json")
 NAME, PORT, WORKERS, K = "bench", 8793, 2, 10
+GROWTH, GROWTH_MB = 0.10, 50.0  # of memory while releases move: what exceeds both is a leak
 PAUSE_S = 0.1  # between an answer and the next request of a client
 QUERIES = [
     "running total along an axis", "remove duplicate rows", "shortest path between two nodes", "solve a linear system",
@@ -175,6 +177,19 @@ def measure(folders: list[Path], seconds: float, clients: int, moves: int) -> di
     }
 
 
+def fault(wrong: int, memory: list[float]) -> str:
+    """What is wrong, "" where nothing is. `memory`: MB before the first move and after each."""
+    if wrong:
+        return f"{wrong} requests failed or were answered by a mix"
+    last = len(memory) - 1
+    first = 2 + last % 2  # with the same release as the last
+    if last > first and (grown := memory[last] - memory[first]) > max(GROWTH_MB, GROWTH * memory[first]):
+        return (
+            f"memory grew by {grown:.0f} MB, from {memory[first]:.0f} MB after move {first} to the end of {last} moves"
+        )
+    return ""
+
+
 def main() -> None:
     """Measure and write."""
     parser = argparse.ArgumentParser(prog="python -m bench.moves", description=(__doc__ or "").split("\n")[0])
@@ -198,8 +213,8 @@ def main() -> None:
     setting = vars(words) | {"workers": WORKERS}
     write_json(target, {"machine": machine(), "git_commit": git_commit()} | setting | found)
     print(json.dumps(found, indent=1))
-    if found["wrong"]:
-        raise UserError(f"bench.moves: {found['wrong']} requests failed or were answered by a mix")
+    if said := fault(found["wrong"], found["memory_mb_after_each_move"]):
+        raise UserError(f"bench.moves: {said}")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Links between README and docs lead somewhere, and the README stays short."""
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -31,3 +32,9 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 def test_the_readme_is_short() -> None:
     assert len(PAGES[0].read_text(encoding="utf-8").splitlines()) <= LINES
+
+
+def test_the_site_lists_each_page_once() -> None:
+    nav = (PROJECT / "docs/zensical.toml").read_text(encoding="utf-8")
+    tomllib.loads(nav)
+    assert sorted(re.findall(r'= "(\S+\.md)"', nav)) == sorted(path.relative_to(PROJECT).as_posix() for path in PAGES)

@@ -52,6 +52,7 @@ async def _running(service: Service) -> AsyncIterator[None]:
     """From loading the release to writing what is left of the log."""
     await asyncio.to_thread(service.watcher.start)
     if service.log:
+        service.watcher.swapped = lambda: _corpus_beside_log(service)
         await asyncio.to_thread(_corpus_beside_log, service)
         service.log.start()
     yield
@@ -63,10 +64,11 @@ async def _running(service: Service) -> AsyncIterator[None]:
 
 
 def _corpus_beside_log(service: Service) -> None:
+    """What a new release was made of may be a new corpus."""
     students = service.watcher.current.students.values() if service.watcher.current else []
     datasets = sorted({dataset for served in students for dataset in served.release.datasets})
     try:
         if service.log:
             write_corpus(service.log.store, service.corpus, datasets)
-    except UserError as error:
+    except (UserError, OSError) as error:
         LOGGER.error("corpus not written beside the search log", extra={"data": {"error": line(error)}})

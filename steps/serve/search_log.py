@@ -184,9 +184,9 @@ class SearchLog:
         if (today := self._now().strftime("%Y-%m-%d")) != self._tidied:
             try:
                 self.tidy()
-            except (UserError, OSError) as error:
+                self._tidied = today
+            except (UserError, OSError) as error:  # tried again at the next turn
                 LOGGER.error("old days of the search log not deleted", extra={"data": {"error": line(error)}})
-            self._tidied = today
 
     def _now(self) -> datetime:
         return datetime.fromtimestamp(self._clock(), UTC)

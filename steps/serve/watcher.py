@@ -5,7 +5,7 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
 from steps.core.errors import UserError, exhausted, line
@@ -38,6 +38,8 @@ class Watcher:
         self.source, self.poll_s, self.metrics = source, poll_s, metrics
         self.current: Serving | None = None
         self.failures: dict[str, Failure] = {}
+        self.swapped: Callable[[], None] = lambda: None
+        """Called after a swap, by the thread that looks; must not raise."""
         self._keys: dict[str, Hashable] = {}
         self._loaded: dict[str, Served] = {}  # what should serve, and does once it can be told which is the default
         self._stop = threading.Event()
@@ -119,6 +121,7 @@ class Watcher:
         if not first:
             self.metrics.count("slimtower_swaps_total")
         gc.collect()  # the old index is large: free it once its last request ends
+        self.swapped()
 
     def _fail(self, name: str, key: Hashable, message: str) -> None:
         before = self.failures.get(name)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import sys
 from datetime import UTC, datetime
 from io import BytesIO
@@ -16,7 +17,7 @@ from serve_fakes import CONSENT, open_client, settings
 from steps.core.errors import TransientError, UserError, line
 from steps.core.files import read_json
 from steps.core.params import read_mapping
-from steps.core.tables import read_table
+from steps.core.tables import read_table, write_table
 from steps.serve.corpus import Corpus
 from steps.serve.log_store import FolderLogStore, LogStore, S3LogStore, log_store
 from steps.serve.metrics import Metrics
@@ -110,6 +111,19 @@ def test_days_before_the_retention_are_deleted_and_nothing_else(tmp_path: Path) 
     clock.now += DAY
     log.tidy()
     assert [path.name for path in tmp_path.rglob("*.jsonl*")] == [other.name]
+
+
+def test_days_that_could_not_be_listed_are_deleted_at_the_next_turn(tmp_path: Path) -> None:
+    clock, store = Clock(), FolderLogStore(tmp_path)
+    log = open_log(store, clock, retention_days=1)
+    note(log, "red shoes", ["one/1"])
+    log.flush()
+    clock.now += 3 * DAY
+    listed = store.names
+    for answer in (lambda: (_ for _ in ()).throw(TransientError("busy")), listed):
+        store.names = answer  # type: ignore[method-assign]
+        log._tidy_daily()
+    assert list(tmp_path.rglob("*.jsonl")) == []
 
 
 class Flaky:
@@ -258,6 +272,24 @@ def test_an_endpoint_without_a_scheme_is_told_and_ends_no_thread(monkeypatch: py
     log.flush()
     with pytest.raises(UserError, match="Invalid endpoint: minio:9000; check AWS_"):
         log.tidy()
+
+
+def test_a_swap_brings_the_new_corpus_beside_the_log(released: Path, tmp_path: Path) -> None:
+    project, root = tmp_path / "project", tmp_path / "log"
+    for part in ("models/release/static", "data/ingest"):
+        shutil.copytree(released / part, project / part)
+    client, service = open_client(project / "models/release", log=str(root), poll_s=3600.0)
+    with client:
+        first = (root / "one/corpus.jsonl").read_text()
+        corpus = read_table(project / "data/ingest", "corpus")
+        write_table(project / "data/ingest", "corpus", corpus.slice(0, corpus.num_rows - 1))
+        service.watcher.look()
+        kept = [(root / f"{name}/corpus.jsonl").read_text() for name in ("one", "two")]
+        shutil.copytree(released / "models/release/2l", project / "models/release/2l")
+        service.watcher.look()
+        swapped = [(root / f"{name}/corpus.jsonl").read_text() for name in ("one", "two")]
+    assert kept[0] == first
+    assert sum(map(len, swapped)) < sum(map(len, kept))
 
 
 def test_what_the_service_logged_is_ingested_as_it_is(released: Path, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -180,15 +181,15 @@ def server(saved: Path, tmp_path: Path) -> Iterator[str]:
             process.wait(20)
 
 
-def answer(url: str, request: dict[str, Any]) -> dict[str, Any]:
-    """POST a JSON request to a server that may still be starting."""
+def answer(url: str, request: dict[str, Any], patience: float = 60) -> dict[str, Any]:
+    """POST a JSON request to a server that may still be starting, for `patience` seconds."""
     sent = urllib.request.Request(
         f"{url}/invocations", json.dumps(request).encode(), {"Content-Type": "application/json"}
     )
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + patience
     while True:
         try:
-            with urllib.request.urlopen(sent, timeout=10) as response:
+            with urllib.request.urlopen(sent, timeout=30) as response:
                 return json.load(response)
         except urllib.error.HTTPError:
             raise
@@ -207,3 +208,26 @@ def test_mlflow_serves_it_over_http(server: str, released: Path) -> None:
         answer(server, {"dataframe_records": [{"query": "sum"}], "params": {"k": 0}})
     assert caught.value.code == 400
     assert "k is 0" in caught.value.read().decode()
+
+
+@pytest.mark.slow
+def test_clients_at_once_get_from_mlflow_what_the_release_answers(server: str, released: Path) -> None:
+    release = load_release(released / "models/release/static")
+    asked = [(query, k, dataset) for query in QUERIES for k in (1, 3, 10) for dataset in ("one", "two")]
+    wanted = {row: release.query(*row) for row in asked}
+    answer(server, {"dataframe_records": [{"query": QUERIES[0]}]})  # it is up: from here on no failure is forgiven
+
+    def client(number: int) -> int:
+        rows = [asked[(number + step) % len(asked)] for step in range(25)]
+        for query, k, dataset in rows:
+            request = {"dataframe_records": [{"query": query}], "params": {"k": k, "dataset": dataset}}
+            (found,) = answer(server, request, patience=0)["predictions"]
+            hits = wanted[query, k, dataset]
+            same(
+                found,
+                {"ids": [h.id for h in hits], "scores": [h.score for h in hits], "titles": [h.title for h in hits]},
+            )
+        return len(rows)
+
+    with ThreadPoolExecutor(6) as clients:
+        assert list(clients.map(client, range(6))) == [25] * 6
