@@ -6,11 +6,17 @@ import sys
 from pathlib import Path
 
 import pytest
+from fault_record import FAULTS, FaultCounts
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # read when torch is loaded; programs that tests start inherit it
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if FAULTS:
+        config.pluginmanager.register(FaultCounts())
 
 
 @pytest.fixture(autouse=True)

@@ -12,7 +12,7 @@ import pytest
 
 from steps.core.errors import EXIT_DATA, EXIT_TRANSIENT
 
-pytestmark = pytest.mark.medium
+pytestmark = [pytest.mark.medium, pytest.mark.faults("full disk")]
 
 WRITERS = {
     "torch": "import torch; torch.save(torch.zeros(10**6), where / 'x')",

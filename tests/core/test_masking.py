@@ -5,14 +5,14 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from urllib.parse import quote, quote_plus
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from pipeline.task.children import ask, stream
@@ -23,7 +23,7 @@ from steps.core.run_ids import scheduler_tags
 from steps.core.tracking import MlflowRun, reaching
 from steps.ingest.s3 import explained, s3_client
 
-pytestmark = pytest.mark.medium
+pytestmark = [pytest.mark.medium, pytest.mark.faults("secrets")]
 
 FORMS = {
     "as it is": str,
@@ -56,7 +56,7 @@ SECRETS = st.text(st.characters(exclude_categories=["Cs", "Cn"]), min_size=9, ma
     lambda text: len(text.split()) > 0 and len(text.strip()) >= 9 and "\0" not in text
 )
 PASSWORDS = st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=8, max_size=40)
-CHEAP = settings(max_examples=50, deadline=None)
+CHEAP = settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @pytest.fixture(autouse=True)
@@ -98,7 +98,10 @@ def exit_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("form", FORMS)
 @CHEAP
 @given(name=st.sampled_from(NAMES), secret=SECRETS)
-def test_a_secret_of_the_environment_is_masked_in_every_spelling(form: str, name: str, secret: str) -> None:
+def test_a_secret_of_the_environment_is_masked_in_every_spelling(
+    form: str, name: str, secret: str, record_property: Callable[..., None]
+) -> None:
+    record_property("cases", 1)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(name, secret)
         spelled = FORMS[form](secret)
@@ -110,7 +113,8 @@ def test_a_secret_of_the_environment_is_masked_in_every_spelling(form: str, name
 
 @CHEAP
 @given(password=PASSWORDS)
-def test_the_password_of_a_url_is_masked_whatever_is_in_it(password: str) -> None:
+def test_the_password_of_a_url_is_masked_whatever_is_in_it(password: str, record_property: Callable[..., None]) -> None:
+    record_property("cases", 1)
     for scheme, end in (("https", "@host/x.git"), ("s3", "@bucket/key"), ("postgresql+psycopg2", "@host:5432/db")):
         url = f"{scheme}://someone:{password}{end}"
         assume(password not in f"before {scheme}://someone:***{end} after")
@@ -122,7 +126,8 @@ def test_the_password_of_a_url_is_masked_whatever_is_in_it(password: str) -> Non
 @CHEAP
 @given(token=PASSWORDS.filter(lambda text: "&" not in text))
 @pytest.mark.parametrize("key", KEYS.split())
-def test_a_token_in_a_query_string_is_masked(key: str, token: str) -> None:
+def test_a_token_in_a_query_string_is_masked(key: str, token: str, record_property: Callable[..., None]) -> None:
+    record_property("cases", 1)
     for query in (f"?{key}={token}", f"?a=1&{key}={token}&b=2"):
         message = f"GET http://127.0.0.1/x{query} failed"
         assume(token not in message.replace(f"={token}", ""))

@@ -9,6 +9,8 @@ import pytest
 from steps.core import spool
 from steps.core.spool import Spool, waiting
 
+pytestmark = pytest.mark.faults("MLflow away")
+
 
 def test_calls_come_back_in_order_with_copies_of_their_files(tmp_path: Path) -> None:
     (tmp_path / "model").mkdir()

@@ -10,7 +10,7 @@ import pytest
 from steps.core.errors import UserError
 from steps.core.tracking import client, experiment_id
 
-pytestmark = pytest.mark.medium
+pytestmark = [pytest.mark.medium, pytest.mark.faults("MLflow away")]
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from teach_fakes import write_tower, write_world
 
 from steps.core.files import read_json, sha256_file
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.faults("kills")]
 
 SERVER = multiprocessing.get_context("forkserver")  # imports once, then forks a clean process for each training
 SERVER.set_forkserver_preload(["killed_training"])
@@ -22,7 +22,7 @@ SERVER.set_forkserver_preload(["killed_training"])
 def run_to_end(body: Callable[..., None], *arguments: object) -> None:
     process = SERVER.Process(target=body, args=arguments)
     process.start()
-    process.join(120)
+    process.join(300)
     assert process.exitcode == 0
 
 

@@ -34,7 +34,7 @@ from steps.ingest.times import ALWAYS
 from steps.ingest.ubi import read_ubi
 from steps.ingest.unlabelled import read_unlabelled
 
-pytestmark = pytest.mark.medium
+pytestmark = [pytest.mark.medium, pytest.mark.faults("bad input")]
 
 NUMBERS = range(12)
 EARLY, LATE = "2026-01-02T00:00:00Z", "2026-01-08T00:00:00Z"
@@ -337,13 +337,16 @@ def survives(read: Callable[[Path], tuple[SourceData, Rejects]], folder: Path, n
 
 
 @pytest.mark.parametrize("which", READERS)
-def test_bad_input_costs_its_rows_or_says_what_is_wrong(which: str, tmp_path: Path) -> None:
+def test_bad_input_costs_its_rows_or_says_what_is_wrong(
+    which: str, tmp_path: Path, record_property: Callable[..., None]
+) -> None:
     files, name, read = READERS[which]
     lay_out(tmp_path, files)
     assert survives(read, tmp_path, name, files[name])
     for content in damaged(name, files[name]):
         (tmp_path / name).write_bytes(content)
         survives(read, tmp_path, name, content)
+        record_property("cases", 1)
 
 
 def test_there_are_hundreds_of_them() -> None:
@@ -351,11 +354,12 @@ def test_there_are_hundreds_of_them() -> None:
 
 
 @pytest.mark.parametrize("name", ["corpus.jsonl", "queries.jsonl", "qrels/test.tsv"])
-def test_a_damaged_gzip_is_one_line(name: str, tmp_path: Path) -> None:
+def test_a_damaged_gzip_is_one_line(name: str, tmp_path: Path, record_property: Callable[..., None]) -> None:
     lay_out(tmp_path, {other: content for other, content in BEIR.items() if other != name})
     read = partial(of_folder, read_beir)
     for content in packed(BEIR[name]):
         (tmp_path / f"{name}.gz").write_bytes(content)
+        record_property("cases", 1)
         try:
             check(*read(tmp_path))
         except UserError as error:
@@ -367,8 +371,12 @@ def test_a_damaged_gzip_is_one_line(name: str, tmp_path: Path) -> None:
     which=st.sampled_from(sorted(READERS)), cuts=st.lists(st.tuples(st.floats(0, 1), st.binary(max_size=6)), max_size=4)
 )
 def test_random_bytes_anywhere(
-    which: str, cuts: list[tuple[float, bytes]], tmp_path_factory: pytest.TempPathFactory
+    which: str,
+    cuts: list[tuple[float, bytes]],
+    tmp_path_factory: pytest.TempPathFactory,
+    record_property: Callable[..., None],
 ) -> None:
+    record_property("cases", 1)
     files, name, read = READERS[which]
     folder = tmp_path_factory.mktemp("random")
     content = files[name]

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,7 +13,7 @@ from steps.core.errors import EXIT_DATA, EXIT_TRANSIENT, UserError, line
 from steps.ingest import s3
 from steps.ingest.locations import locate
 
-pytestmark = pytest.mark.medium
+pytestmark = [pytest.mark.medium, pytest.mark.faults("S3")]
 
 CONTENT = os.urandom(40_000)
 GET = r"^GET /shop/log/p1\.csv"
@@ -21,7 +21,7 @@ LIST = r"^GET /shop\?"
 
 
 @pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyS3]:
+def server(monkeypatch: pytest.MonkeyPatch, record_property: Callable[..., None]) -> Iterator[FaultyS3]:
     made = FaultyS3()
     made.objects |= {f"shop/log/p{number}.csv": CONTENT[number:] for number in range(3)}
     given = {
@@ -33,6 +33,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyS3]:
     monkeypatch.setattr(s3, "_READ_SECONDS", 1.0)
     monkeypatch.setattr(s3, "_WAITS", (0.01, 0.02))
     yield made
+    record_property("requests", len(made.asked))
     made.shutdown()
     made.server_close()
 

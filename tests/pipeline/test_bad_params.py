@@ -1,6 +1,6 @@
 """Wrong settings, hundreds of them: params.yaml and recipes are right, or one clear line says what is wrong."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,8 @@ from pipeline.recipe import laid_over, worktree
 from steps.core.errors import UserError, line
 from steps.core.params import load_students, parse_mapping, read_mapping
 from steps.promote.dvc_lock import lock_stages
+
+pytestmark = pytest.mark.faults("bad input")
 
 WHOLE = check_params(read_mapping(Path("params.yaml")), "params.yaml").model_dump(mode="json")  # every knob
 BAD: list[Any] = [
@@ -57,11 +59,12 @@ def refused(params: Any) -> bool:
 
 
 @pytest.mark.medium
-def test_a_wrong_value_anywhere_is_one_line() -> None:
+def test_a_wrong_value_anywhere_is_one_line(record_property: Callable[..., None]) -> None:
     values, outcomes = cycle(BAD), []
     for path in places(WHOLE):
         outcomes += [refused(replaced(WHOLE, path, next(values))) for _ in range(2)]
     assert len(outcomes) > 500 and sum(outcomes) > len(outcomes) / 2
+    record_property("cases", len(outcomes))
 
 
 @pytest.mark.parametrize("value", [float("inf"), float("nan")])

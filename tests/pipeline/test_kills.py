@@ -9,17 +9,18 @@ import random
 import shutil
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from fault_record import FAULTS, record
+from fault_record import FAULTS
 from killed_runs import Runs, kill_family, outputs, small_params
 from task_project import STAGES, Project, make_project
 from whole_run import run_all
 
 from steps.promote.recorded import dvc_md5
 
-pytestmark = [pytest.mark.slow, pytest.mark.faults, pytest.mark.timeout(4 * 3600)]
+pytestmark = [pytest.mark.slow, pytest.mark.faults("kills"), pytest.mark.timeout(4 * 3600)]
 
 TARGETS = () if FAULTS else ("candidates",)
 LEAST = 5 if FAULTS else 0  # of a stage
@@ -28,8 +29,10 @@ SEED = 22
 of_faults = pytest.mark.skipif(not FAULTS, reason="make test-faults runs it")
 
 
-def test_a_killed_pipeline_ends_as_an_undisturbed_one(tmp_path: Path, tiny_tower: Path) -> None:
-    started, draw = time.monotonic(), random.Random(SEED)
+def test_a_killed_pipeline_ends_as_an_undisturbed_one(
+    tmp_path: Path, tiny_tower: Path, record_property: Callable[..., None]
+) -> None:
+    draw = random.Random(SEED)
     params = small_params(tmp_path, tiny_tower, ranked=bool(FAULTS))
     calm = Runs.make(tmp_path / "calm", params, targets=TARGETS)
     durations = calm.start().ended_well().durations()
@@ -51,25 +54,27 @@ def test_a_killed_pipeline_ends_as_an_undisturbed_one(tmp_path: Path, tiny_tower
         assert not list(project.root.glob("[dmr]*/**/.staging.*"))
         shutil.rmtree(project.root)
         runs += 1
-    record("killed pipelines", started, kills=killed.total(), runs=runs, by_stage=dict(sorted(killed.items())))
+    record_property("kills", dict(killed))
+    record_property("runs", runs)
 
 
 @of_faults
+@pytest.mark.faults("two runs at once")
 def test_two_runs_on_one_cache_at_once_end_alike(tmp_path: Path, tiny_tower: Path) -> None:
-    started = time.monotonic()
     params = small_params(tmp_path, tiny_tower, ranked=bool(FAULTS))
     pair = [Runs.make(tmp_path / name, params, tmp_path / "cache", TARGETS) for name in ("one", "other")]
     for running in [project.start() for project in pair]:
         running.ended_well()
     one, other = (outputs(project.root) for project in pair)
     assert one == other and len(one) > 9
-    record("two runs on one cache", started, runs=2)
 
 
 @of_faults
-def test_a_killed_task_is_run_again_and_the_run_ends_as_an_undisturbed_one(tmp_path: Path) -> None:
+def test_a_killed_task_is_run_again_and_the_run_ends_as_an_undisturbed_one(
+    tmp_path: Path, record_property: Callable[..., None]
+) -> None:
     """Wherever it is: in the clone, between pull, repro and push, or before it says what it made."""
-    started, draw = time.monotonic(), random.Random(SEED)
+    draw = random.Random(SEED)
     killed: Counter[str] = Counter()
     while killed.total() < TASKS:
         project = make_project(tmp_path / "killed")
@@ -82,7 +87,7 @@ def test_a_killed_task_is_run_again_and_the_run_ends_as_an_undisturbed_one(tmp_p
             seconds = time.monotonic() - begun
         assert published(project) == undisturbed(tmp_path / "undisturbed")
         shutil.rmtree(project.root)
-    record("killed tasks", started, kills=killed.total(), by_task=dict(sorted(killed.items())))
+    record_property("kills of tasks", dict(killed))
 
 
 def kill_task(project: Project, what: str, delay: float) -> int:
@@ -116,8 +121,9 @@ def undisturbed(folder: Path) -> dict[str, str]:
 
 
 @of_faults
+@pytest.mark.faults("equal digests")
 def test_the_same_data_give_the_same_digests_twice(
-    tmp_path: Path, tiny_tower: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, tiny_tower: Path, monkeypatch: pytest.MonkeyPatch, record_property: Callable[..., None]
 ) -> None:
     """Every output of every stage, in processes and with caches of their own; without what is measured in time."""
     params = small_params(tmp_path, tiny_tower)
@@ -130,3 +136,4 @@ def test_the_same_data_give_the_same_digests_twice(
         assert process.exitcode == 0
     one, other = (outputs(tmp_path / name) for name in ("one", "other"))
     assert one == other and len(one) > 30
+    record_property("outputs", len(one))

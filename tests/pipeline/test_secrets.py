@@ -11,7 +11,7 @@ import pytest
 import yaml
 from whole_run import params_of, write_beir
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.faults("secrets")]
 
 ROOT = Path(__file__).parents[2]
 SECRETS = {

@@ -10,6 +10,8 @@ import yaml
 
 from steps.core.names import inner_path, plain_name
 
+pytestmark = pytest.mark.faults("security")
+
 ROOT = Path(__file__).parents[2]
 FILES = [
     path for folder in ("steps", "pipeline", "dags", "containers") for path in sorted((ROOT / folder).rglob("*.py"))

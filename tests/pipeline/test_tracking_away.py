@@ -23,7 +23,7 @@ from steps.core.stage_run import StageRun, stage_run
 from steps.promote.__main__ import main as promote
 from steps.teach.run import run as teach
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.faults("MLflow away")]
 
 
 @pytest.fixture(scope="module")

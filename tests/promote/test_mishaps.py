@@ -14,7 +14,7 @@ from steps.promote.lock import lock_store
 from steps.promote.promotion import Refused
 from steps.promote.registry import Registry
 
-pytestmark = pytest.mark.medium
+pytestmark = [pytest.mark.medium, pytest.mark.faults("promotion")]
 
 WRITES = ("create_", "log_", "set_", "delete_", "finalize_")
 

@@ -19,7 +19,7 @@ from bench import moves
 from steps.serving.mlflow_model import log_release
 from steps.serving.release import load_release
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.faults("load")]
 
 
 @pytest.fixture(scope="module")

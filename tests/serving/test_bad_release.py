@@ -14,6 +14,8 @@ from steps.core.files import read_json, sha256_file
 from steps.serving.manifest import Manifest
 from steps.serving.release import load_release
 
+pytestmark = pytest.mark.faults("bad input")
+
 BAD: list[Any] = [None, True, -1, 2**70, 1e300, "", "../x", "\0", [], [[]], {}, {"x": {}}, ["x"] * 3, {"": ""}]
 
 
@@ -64,7 +66,7 @@ def edited(text: str, path: tuple[Any, ...], bad: Any) -> str:
 
 
 @pytest.mark.medium
-def test_a_manifest_that_says_anything_is_one_line(release: Path) -> None:
+def test_a_manifest_that_says_anything_is_one_line(release: Path, record_property: Callable[..., None]) -> None:
     path = release / "manifest.json"
     original = path.read_text()
     assert opens(release)
@@ -74,6 +76,7 @@ def test_a_manifest_that_says_anything_is_one_line(release: Path) -> None:
             if path.read_text() == json.dumps(json.loads(original)):
                 continue  # it was this value
             assert not opens(release)
+            record_property("cases", 1)
             raw = json.loads(path.read_text())
             try:
                 Manifest.model_validate(raw).write(path)  # its checksum is right again
@@ -88,7 +91,9 @@ def test_a_manifest_that_says_anything_is_one_line(release: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["index/manifest.json", "serving/serving.json", "query_encoder/modules.json"])
-def test_settings_that_say_anything_are_one_line(release: Path, name: str) -> None:
+def test_settings_that_say_anything_are_one_line(
+    release: Path, name: str, record_property: Callable[..., None]
+) -> None:
     manifest, path = (release / "manifest.json").read_text(), release / name
     original = path.read_text()
     bad_ones = [edited(original, place, bad) for place in places(json.loads(original)) for bad in BAD[::3]]
@@ -96,6 +101,7 @@ def test_settings_that_say_anything_are_one_line(release: Path, name: str) -> No
         path.write_text(text)
         sign(release)
         opens(release)
+        record_property("cases", 1)
     path.write_text(original)
     (release / "manifest.json").write_text(manifest)
 
@@ -118,7 +124,7 @@ DAMAGE: list[Callable[[bytes], bytes]] = [
 
 
 @pytest.mark.slow
-def test_files_that_hold_anything_are_one_line(release: Path) -> None:
+def test_files_that_hold_anything_are_one_line(release: Path, record_property: Callable[..., None]) -> None:
     manifest = (release / "manifest.json").read_text()
     named = ("*.parquet", "*.npy", "*.onnx", "tokenizer.json", "*.faiss")
     files = [path for pattern in named for path in sorted(release.rglob(pattern))]
@@ -134,6 +140,7 @@ def test_files_that_hold_anything_are_one_line(release: Path) -> None:
             sign(release)
             unread = path.is_relative_to(release / "query_encoder") or path.name == "semantic_ids.parquet"
             assert not opens(release) or unread, path
+            record_property("cases", 1)
         path.write_bytes(original)
         index.write_text(described)
     (release / "manifest.json").write_text(manifest)
