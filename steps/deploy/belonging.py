@@ -1,14 +1,14 @@
 """Do an encoder and a collection belong together? Dimensions, metric, digest, stored vectors, what a search finds."""
 
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from steps.core.errors import UserError
 from steps.deploy.contents import Asked, K, contents_digest, recall, sampled
-from steps.deploy.engine import Engine, read_record
-from steps.serving.release import Release
+from steps.deploy.engine import Engine, Searched, read_record
+from steps.serving.release import Hit, Release
 
 EF = (16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1000)  # pgvector takes 1000 at most
 _NEAR = 1e-3  # of a vector's length: half precision is this exact
@@ -25,8 +25,31 @@ class Tuned(NamedTuple):
     met: bool
 
 
+class SourceIds:
+    """An engine whose documents have the ids of their source, where the release's have a data set's name in front."""
+
+    def __init__(self, engine: Searched, prefix: str) -> None:
+        self.engine, self.prefix = engine, prefix
+
+    def search(self, name: str, vectors: np.ndarray, k: int, ef: int) -> list[list[Hit]]:
+        """The engine's hits under the release's ids."""
+        found = self.engine.search(name, vectors, k, ef)
+        return [[hit._replace(id=f"{self.prefix}{hit.id}") for hit in row] for row in found]
+
+    def vectors(self, name: str, ids: Sequence[str]) -> dict[str, np.ndarray]:
+        """The stored vectors under the release's ids."""
+        found = self.engine.vectors(name, [doc.removeprefix(self.prefix) for doc in ids])
+        return {f"{self.prefix}{doc}": vector for doc, vector in found.items()}
+
+
+def under_its_ids(engine: Searched, name: str, dataset: str, sample: Sequence[str]) -> Searched:
+    """The engine, asked by the ids that it knows some documents of the release by: the release's or the source's."""
+    source = SourceIds(engine, f"{dataset}/")
+    return source if not engine.vectors(name, sample) and source.vectors(name, sample) else engine
+
+
 def tune(
-    engine: Engine, name: str, asked: Asked, target: float, k: int = K, known: Container[str] | None = None
+    engine: Searched, name: str, asked: Asked, target: float, k: int = K, known: Container[str] | None = None
 ) -> Tuned:
     """The smallest ef that reaches the target; where none does, the one that finds most.
 
@@ -53,7 +76,7 @@ def check_found(name: str, tuned: Tuned, asked: Asked, margin: float) -> None:
         )
 
 
-def fitted(engine: Engine, name: str, asked: Asked, known: Container[str]) -> tuple[Asked, int]:
+def fitted(engine: Searched, name: str, asked: Asked, known: Container[str]) -> tuple[Asked, int]:
     """The queries as an index can be judged by them where documents have come and gone, and hits to ask for.
 
     Documents that are gone are wanted no more. So many hits are asked for that those of the release, `known`, are K of
@@ -101,12 +124,11 @@ def check_digest(engine: Engine, name: str, release: Release, dataset: str) -> N
         )
 
 
-def check_sample(engine: Engine, name: str, release: Release, dataset: str, count: int, present: float) -> int:
-    """Compare stored vectors with the release's own; returns how many documents were compared.
+def check_sample(engine: Searched, name: str, release: Release, own: Mapping[str, np.ndarray], present: float) -> int:
+    """Compare stored vectors with some of the release's own; returns how many documents were compared.
 
     UserError where fewer than the share `present` of them are there, or one vector is another.
     """
-    own = sampled(release, dataset, count)
     stored = engine.vectors(name, list(own))
     if len(stored) < present * len(own):
         raise UserError(
@@ -155,9 +177,11 @@ def check_encoder(
     many queries that was found."""
     check_shape(engine, name, release)
     check_digest(engine, engine.target(name) or name, release, dataset)
-    check_sample(engine, name, release, dataset, sample, _PRESENT)
+    own = sampled(release, dataset, sample)
+    found = under_its_ids(engine, name, dataset, list(own))
+    check_sample(found, name, release, own, _PRESENT)
     known = frozenset(release.documents(dataset).ids)
-    judged, k = fitted(engine, name, asked, known)
-    tuned = tune(engine, name, judged, target, k, known)
+    judged, k = fitted(found, name, asked, known)
+    tuned = tune(found, name, judged, target, k, known)
     check_found(name, tuned, judged, margin)
     return tuned, len(judged.vectors)

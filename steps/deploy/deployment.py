@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from steps.core.errors import UserError
 from steps.core.files import sha256_text
 from steps.deploy.belonging import Tuned, check_found, check_sample, tune
-from steps.deploy.contents import Asked, contents_digest, rows_from
+from steps.deploy.contents import Asked, contents_digest, rows_from, sampled
 from steps.deploy.engine import Engine, Former, Graph, Record, read_record
 from steps.deploy.params import DeployParams
 from steps.serving.release import Release
@@ -67,7 +67,7 @@ def deploy(
         )
     filled = _fill(engine, release, dataset, collection, params)
     m, tuned = _set_up(engine, collection, asked, params)
-    check_sample(engine, collection, release, dataset, params.sample, 1.0)
+    check_sample(engine, collection, release, sampled(release, dataset, params.sample), 1.0)
     check_found(collection, tuned, asked, params.margin)
     before = now.former(live) if live and now else None
     record = Record(

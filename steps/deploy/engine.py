@@ -33,7 +33,17 @@ class Shape(NamedTuple):
     metric: str
 
 
-class Engine(Protocol):
+class Searched(Protocol):
+    """Collections as they are asked."""
+
+    def search(self, name: str, vectors: np.ndarray, k: int, ef: int) -> list[list[Hit]]:
+        """The best k documents of each of `vectors` `(n, dim)`, `ef` candidates looked at; name or alias."""
+
+    def vectors(self, name: str, ids: Sequence[str]) -> dict[str, np.ndarray]:
+        """The stored vector of each of these documents that is there."""
+
+
+class Engine(Searched, Protocol):
     """Collections (of Postgres: tables) of ids, titles and vectors, and aliases (views) that name one of them."""
 
     def names(self, prefix: str) -> list[str]:
@@ -50,12 +60,6 @@ class Engine(Protocol):
 
     def build(self, name: str, graph: Graph) -> None:
         """Build the graph over all documents, in place of the one that is there, and make the collection searchable."""
-
-    def search(self, name: str, vectors: np.ndarray, k: int, ef: int) -> list[list[Hit]]:
-        """The best k documents of each of `vectors` `(n, dim)`, `ef` candidates looked at; name or alias."""
-
-    def vectors(self, name: str, ids: Sequence[str]) -> dict[str, np.ndarray]:
-        """The stored vector of each of these documents that is there."""
 
     def shape(self, name: str) -> Shape:
         """What a collection holds; UserError where there is none of that name, or one without vectors."""

@@ -1,9 +1,9 @@
 """Which engine TO names, and its failures as errors that say whether to try again."""
 
-import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from steps.core.engine_errors import is_refusal
 from steps.core.errors import TransientError, UserError, line
 from steps.core.masking import redacted
 from steps.deploy.engine import Engine
@@ -16,19 +16,6 @@ _TARGETS = (
     " a file <name>.db (Milvus Lite) or qdrant:<folder> (the local mode of Qdrant's client)"
 )
 _CLIENTS = {"psycopg", "pgvector", "qdrant_client", "pymilvus", "milvus_lite", "grpc", "httpx", "httpcore"}
-# psycopg's classes of what is refused; of a login that fails libpq has the server's words alone
-_POSTGRES = {
-    "ProgrammingError",
-    "NotSupportedError",
-    "DataError",
-    "InvalidAuthorizationSpecification",
-}
-_LOGIN = re.compile(
-    r"authentication failed|no password supplied|no pg_hba\.conf entry|FATAL: .*(?:does not exist|permission denied)"
-)
-_PASSING_STATUS = {408, 425, 429}  # of HTTP's refusals
-_GRPC = {"UNAUTHENTICATED", "PERMISSION_DENIED", "INVALID_ARGUMENT", "UNIMPLEMENTED"}
-_MILVUS = {1, 7, 8, 11, 14, 16, 17}  # hundreds: collection, index, database, parameter, privilege, alias, field
 
 
 @contextmanager
@@ -53,7 +40,7 @@ def opened(to: str) -> Iterator[Engine]:
     except Exception as error:
         if isinstance(error, UserError) or type(error).__module__.partition(".")[0] not in _CLIENTS:
             raise
-        if _is_refusal(error):
+        if is_refusal(error):
             raise UserError(
                 f"{redacted(to)}: the engine refused: {line(error)[:300]}; check the login (PGPASSWORD, QDRANT_API_KEY,"
                 " MILVUS_TOKEN), what it may do, and TO"
@@ -76,18 +63,3 @@ def _engine(to: str) -> tuple[Callable[[str], Engine], str]:
     if to.endswith(".db") and "://" not in to:
         return Milvus, to
     raise UserError(f"TO is {redacted(to)!r}; give {_TARGETS}")
-
-
-def _is_refusal(error: BaseException) -> bool:
-    """Whether the engine would answer so again: a wrong login, missing rights, or what it cannot do."""
-    status, code = getattr(error, "status_code", None), getattr(error, "code", None)
-    if {kind.__name__ for kind in type(error).__mro__} & _POSTGRES or _LOGIN.search(line(error)):
-        return True
-    if isinstance(status, int) and 400 <= status < 500 and status not in _PASSING_STATUS:
-        return True
-    if isinstance(code, int) and not getattr(error, "retriable", False) and code // 100 in _MILVUS:
-        return True
-    if callable(code) and getattr(code(), "name", "") in _GRPC:
-        return True
-    behind = error.__context__ if error.__cause__ in (None, error) else error.__cause__  # pymilvus raises e from e
-    return behind is not None and _is_refusal(behind)

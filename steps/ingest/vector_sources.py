@@ -11,7 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from steps.core.errors import TransientError, UserError
+from steps.core.engine_errors import is_refusal
+from steps.core.errors import TransientError, UserError, line
 from steps.ingest.locations import locate
 from steps.ingest.source_files import one_file
 from steps.ingest.vector_params import MilvusCollection, PgvectorTable, QdrantCollection, VectorFiles, VectorSource
@@ -121,6 +122,8 @@ def _pgvector(source: PgvectorTable, key: str) -> Iterator[Some]:
                 while rows := cursor.fetchmany(_ROWS):
                     yield [str(row[0]) for row in rows], _stacked([_listed(row[1]) for row in rows], key)
     except psycopg.OperationalError as error:
+        if is_refusal(error):  # a login that fails is one too
+            raise UserError(f"params.yaml: {key}: Postgres refused: {line(error)[:300]}; check the address") from None
         raise _unreached(key, error) from None
     except psycopg.ProgrammingError as error:
         if error.sqlstate is None:  # its own, of the address, which it repeats with the password
@@ -140,7 +143,7 @@ def _listed(value: Any) -> Any:
 
 def _qdrant(source: QdrantCollection, key: str) -> Iterator[Some]:
     from qdrant_client import QdrantClient
-    from qdrant_client.http.exceptions import ApiException, UnexpectedResponse
+    from qdrant_client.http.exceptions import ApiException
 
     where: dict[str, Any] = {"url": source.url} if "://" in source.url else {"path": _there(source.url, f"{key}.url")}
     if source.key_variable:
@@ -165,8 +168,7 @@ def _qdrant(source: QdrantCollection, key: str) -> Iterator[Some]:
     except KeyError as error:
         raise UserError(f"params.yaml: {key}: a point has no {error}; check id_field") from None
     except (ApiException, ValueError, RuntimeError, OSError) as error:  # the last three are the local mode's
-        status = error.status_code if isinstance(error, UnexpectedResponse) else None
-        if isinstance(error, ApiException) and (status is None or status == 429 or status >= 500):
+        if isinstance(error, ApiException) and not is_refusal(error):
             raise _unreached(key, error) from None
         raise UserError(f"params.yaml: {key}: {error}; check url, collection and key") from None
     finally:
@@ -189,7 +191,13 @@ def _milvus(source: MilvusCollection, key: str) -> Iterator[Some]:
                         [str(row[source.id_field]) for row in some],
                         _stacked([row[source.vector_field] for row in some], key),
                     )
+    except KeyError as error:
+        raise UserError(f"params.yaml: {key}: an entity has no {error}; check id_field and vector_field") from None
     except MilvusException as error:
+        if is_refusal(error):
+            raise UserError(
+                f"params.yaml: {key}: Milvus refused: {line(error)[:300]}; check uri, collection, fields and token"
+            ) from None
         raise _unreached(key, error) from None
 
 

@@ -211,24 +211,25 @@ def test_only_an_encoder_that_belongs_to_the_index_is_let_in(released: Path, ret
             with pytest.raises(UserError, match=message):
                 _check(engine, name, folder)
         engine.create("others", 32)
-        engine.upsert("others", _rows(release, ONE, own)._replace(ids=[str(31 - n) for n in range(32)]))
+        engine.upsert("others", _rows(release, ONE, own)._replace(ids=[str(62 - 2 * n) for n in range(32)]))
         engine.build("others", Graph(4, 40))
         with pytest.raises(UserError, match="has 0 of 20 sampled documents"):
             _check(engine, "others", folder)
-        stored = engine.vectors("others", ["0", "1"])  # an id may be the number of another row
-        assert np.allclose([stored["0"], stored["1"]], own[[31, 30]], atol=1e-6) and len(stored) == 2
+        stored = engine.vectors("others", ["0", "2"])  # an id may be the number of another row
+        assert np.allclose([stored["0"], stored["2"]], own[[31, 30]], atol=1e-6) and len(stored) == 2
         with pytest.raises(UserError, match="no such"):
             _check(engine, "gone", folder)
 
 
-@pytest.mark.parametrize("added", [1, 40])
+@pytest.mark.parametrize(("added", "prefix"), [(1, ""), (40, ""), (1, "one/")])
 def test_documents_that_came_and_went_do_not_keep_an_encoder_from_its_index(
-    released: Path, to: str, added: int
+    released: Path, to: str, added: int, prefix: str
 ) -> None:
     folder = released / "models/release/static"
     release = load_release(folder)
     with opened(to) as engine:
         ids, titles = release.documents(ONE)
+        ids = [doc.removeprefix(prefix) for doc in ids]  # an index of one's own has the ids of the source
         own = release.index(ONE, "flat").reconstruct_n(0, 32)
         queries = asked(release, ONE, released / "data/ingest", 20)
         new = np.resize(queries.vectors, (added, own.shape[1]))  # each found first by some query

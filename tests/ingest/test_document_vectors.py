@@ -186,6 +186,25 @@ def test_vectors_stream_from_milvus(tmp_path: Path) -> None:
     client.close()
     described = {"kind": "milvus", "uri": str(tmp_path / "index.db"), "collection": "docs"}
     np.testing.assert_allclose(placed(tmp_path, described), VECTORS, rtol=1e-6)
+    for change in ({"collection": "others"}, {"id_field": "nope"}, {"vector_field": "nope"}):
+        with pytest.raises(UserError, match=r"Milvus refused|an entity has no") as raised:
+            placed(tmp_path, described | change)
+        assert not isinstance(raised.value, TransientError), change  # again would not help
+
+
+@pytest.mark.parametrize(("code", "again"), [(100, False), (1400, False), (1, True), (101, False)])
+def test_what_milvus_refuses_is_told_from_what_may_pass(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, again: bool
+) -> None:
+    milvus = pytest.importorskip("pymilvus")
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise milvus.MilvusException(code, "said")
+
+    monkeypatch.setattr(milvus, "MilvusClient", refuse)
+    with pytest.raises(UserError) as raised:
+        placed(tmp_path, {"kind": "milvus", "uri": "http://host:19530", "collection": "docs"})
+    assert isinstance(raised.value, TransientError) == again
 
 
 @pytest.mark.slow
@@ -206,6 +225,10 @@ def test_vectors_stream_from_pgvector(tmp_path: Path, monkeypatch: pytest.Monkey
         np.testing.assert_allclose(placed(tmp_path, described), VECTORS, rtol=1e-6)
         with pytest.raises(UserError, match=r"Postgres refused.*nothing"):
             placed(tmp_path, described | {"table": "nothing"})
+        monkeypatch.setenv("PG_URL", server.get_uri().replace("/postgres?", "/no_such_database?"))
+        with pytest.raises(UserError, match=r"Postgres refused: .*no_such_database") as raised:
+            placed(tmp_path, described)
+        assert not isinstance(raised.value, TransientError)
         with pytest.raises(UserError, match="NO_URL is not set"):
             placed(tmp_path, described | {"url_variable": "NO_URL"})
     finally:
