@@ -1,5 +1,7 @@
 """The student that a latency budget (`evaluate.budget_ms`) leaves: the fastest that is no worse than the best on dev.
 
+Students are compared as their releases serve them: fused with BM25 where these carry it.
+
 No worse is what the promotion gate calls so, on every data set, by its margin and with its confidence. Where nothing is
 judged, it is the student that is closest to the teacher.
 """

@@ -10,10 +10,15 @@
     datasets_dev.<set>.<model>.<measure>   the same for the dev queries, where a data set has any
     as_one.<name>.<model>.<measure>, as_one_dev    means over data sets that evaluate.as_one counts as one, as all means
                                            over data sets do
-    retention.<student>.mean_of_ratios     mean over data sets of student / teacher, test nDCG@10; 1.0 = as good
+    retention.<student>.mean_of_ratios     mean over data sets of student / teacher, test nDCG@10; 1.0 = as good. This and
+                                           all that names no other system is of encoders alone
     retention.<student>.ratio_of_means     mean of the students over mean of the teachers
     retention.<student>.worst              the data set where it is least
     retention.<student>.ci95_low, ci95_high    bootstrap interval of mean_of_ratios over queries
+    served.<student>.mean_of_ratios, ratio_of_means, worst, ci95_low, ci95_high    the same of what its release answers:
+                                           fused with BM25 on the data sets where `fused` says carried
+    served.<model>.p50_ms                  text to embedding, or, where the release of any student fuses, text to hits
+                                           over the index that serves, on the slowest data set; teacher or a student
     seeds.<student>.others, mean, sd       of students that differ in their seed alone, by the first: the others' names,
                                            mean and standard deviation of all their mean_of_ratios
     retention_by_set.<set>.<student>.ratio, ci95_low, ci95_high    the same of one data set
@@ -53,10 +58,10 @@
     closeness_texts.<set>.<part>           number of texts of each part that this was measured on; they trained no
                                            student, but for those of the part `corpus`, which may have
     slices.<set>.<slice>.queries           test queries of a kind, 20 or more (slicing.py); slices overlap
-    slices.<set>.<slice>.ndcg.<model>      their mean nDCG@10 by the teacher and each student
+    slices.<set>.<slice>.ndcg.<model>      their mean nDCG@10 by the teacher and each student, as served
     slices.<set>.<slice>.retention.<student>.ratio, ci95_low, ci95_high    student / teacher of these means, bootstrap
                                            interval over the slice's queries; no key where the teacher has 0
-    perturbed.<set>.<change>               the same of changed test queries, change = typos, word_order, prefix
+    perturbed.<set>.<change>               the same of changed test queries, encoders alone; typos, word_order, prefix
     perturbed.<set>.<change>.unchanged.<model>    mean nDCG@10 of the same queries as they were
     proposition.<set>.<student>.scale, offset    the scale `a s + b` on which the sigmoid of the teacher's scores s fits
                                            judgements best: of judged pairs, and of its ten best hits and ten random
@@ -75,9 +80,9 @@
                                            first n codes are the query's
     queries.<set>.test, dev                evaluated queries
     choice.budget_ms                       evaluate.budget_ms; 0 = none
-    choice.student, p50_ms, ndcg           the fastest student within it that is no worse than the best, its latency,
-                                           its mean nDCG@10 over data sets, on dev, or on test where there are no dev
-                                           queries; null: none is within it, or (ndcg) nothing is judged
+    choice.student, p50_ms, ndcg           the fastest student within it that is no worse than the best, its latency and
+                                           its mean nDCG@10 over data sets, both as in served, on dev, or on test where
+                                           there are no dev queries; null: none is within it, or (ndcg) nothing is judged
     choice.best, margin, confidence        the best student within it, and by what the others are held against it
     choice.bounds.<student>                bound of its change against the best, a share of nDCG@10, on the data set
                                            where it is least; from -margin on a faster one may be chosen

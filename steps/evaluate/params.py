@@ -18,8 +18,9 @@ class EvaluateParams(Strict):
     """How quality, retention and speed are measured, and what the chosen student may take."""
 
     budget_ms: float = Field(ge=0)
-    """Most milliseconds of one query, text to embedding, on one thread (p50). Of the students within it the fastest
-    that is no worse on dev than the best is chosen, and the runner-up recorded. 0.0 = no budget.
+    """Most milliseconds of one query on one thread (p50): text to embedding, or text to hits of all students where the
+    release of one carries BM25. Of the students within it the fastest that is no worse on dev than the best, as their
+    releases serve them, is chosen, and the runner-up recorded. 0.0 = no budget.
     """
     faster_student: Faster = "if_no_worse"
     """if_no_worse: a faster student has to be shown to be no worse, which takes many dev queries; unless_worse: it is

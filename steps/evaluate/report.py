@@ -22,8 +22,9 @@ from steps.evaluate.insight import Insight
 from steps.evaluate.machine import processor
 from steps.evaluate.metrics import Metrics
 from steps.evaluate.seeds import seed_lines
+from steps.evaluate.served import fusing
 from steps.evaluate.significance import significant
-from steps.evaluate.table import choice_lines, gain_lines, measured, shown, unjudged_line
+from steps.evaluate.table import choice_lines, gain_lines, measured, served_name, shown, unjudged_line
 
 _EXAMPLES = 4
 REPORT = "report.json"
@@ -111,10 +112,14 @@ def write_report(path: Path, evaluation: Evaluation, background: Background, ins
         size_of=partial(_size_of, metrics),
         teacher=next(point for point in points if point.model == "teacher"),
         students=students,
+        served=metrics["served"],
+        does="answers" if fusing(metrics) else "encodes",
         models=_models(metrics, points),
         best=next(point for point in points if point.model == evaluation.best),
-        fastest=next(point for point in points if point.model != "teacher"),
+        fastest=min(students, key=lambda point: metrics["served"][point.model]["p50_ms"]),
         insight=insight,
+        fusing=partial(fusing, metrics),
+        served_name=partial(served_name, metrics),
         overlap={point.model: _mean_overlap(metrics, point.model) for point in students},
         worst_set={point.model: _worst_set(metrics, point.model) for point in students},
         frontier=_frontier(points, metrics),

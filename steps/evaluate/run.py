@@ -92,7 +92,7 @@ def evaluate(
     evaluation = compose(found, students, [system.name for system in systems.earlier], task, audit, rule)
     spread = spreads(evaluation.metrics["retention"], of_one_spec(folders.distill, students))
     evaluation = replace(evaluation, metrics=evaluation.metrics | {"seeds": spread})
-    insight = look_closer(folders.ingest, folders.embed, folders.generate, systems, task, found, evaluation.best)
+    insight = look_closer(folders.ingest, folders.embed, folders.generate, systems, task, found, evaluation)
     for line in (
         *own_document_lines(folders.ingest, task.judged),
         *(f"no slices of {note}" for note in insight.notes),

@@ -7,8 +7,9 @@ from steps.core.measures import NDCG
 from steps.evaluate.as_one import counted
 from steps.evaluate.fusion_gains import fusion_lines
 from steps.evaluate.report import milliseconds, percent, times
+from steps.evaluate.served import fusing
 from steps.evaluate.significance import significant
-from steps.evaluate.table import choice_lines, gain_lines, unjudged_line
+from steps.evaluate.table import choice_lines, gain_lines, served_name, unjudged_line
 
 _SLICES = 5  # of a data set
 
@@ -33,11 +34,17 @@ def summary(metrics: Mapping[str, Any], best: str) -> str:
 
 
 def _verdict(metrics: Mapping[str, Any], best: str) -> str:
-    kept, speed = metrics["retention"][best], metrics["latency"]
+    kept, alone, speed = metrics["served"][best], metrics["retention"][best], metrics["latency"]
+    encodes = f"encodes a query **{times(speed['teacher']['p50_ms'] / speed[best]['p50_ms'])} times** as fast"
+    keeps = "keeps **{}** of the teacher's nDCG@10 (95 % interval {})"
+    whole = keeps.format(percent(kept["mean_of_ratios"]), _interval(kept))
+    if not fusing(metrics, best):
+        return f"**{best}** {whole} and {encodes}."
+    answers = f"{milliseconds(kept['p50_ms'])} ms from text to hits, the teacher in"
     return (
-        f"**{best}** keeps **{percent(kept['mean_of_ratios'])}** of the teacher's nDCG@10 (95 % interval"
-        f" {_interval(kept)}) and encodes a query **{times(speed['teacher']['p50_ms'] / speed[best]['p50_ms'])} times**"
-        " as fast."
+        f"**{served_name(metrics, best)}** {whole} and answers in {answers}"
+        f" {milliseconds(metrics['served']['teacher']['p50_ms'])} ms. Its encoder alone"
+        f" {keeps.format(percent(alone['mean_of_ratios']), _interval(alone))} and {encodes}."
     )
 
 

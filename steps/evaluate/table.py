@@ -12,6 +12,7 @@ from steps.evaluate.fusion_gains import fusion_lines
 from steps.evaluate.metrics import VERSION
 from steps.evaluate.retention import is_gain
 from steps.evaluate.seeds import seed_lines
+from steps.evaluate.served import fusing
 from steps.evaluate.significance import significant
 
 _COLUMNS = 3  # measures that a terminal has room for
@@ -89,6 +90,13 @@ def unjudged_line(metrics: Mapping[str, Any], dataset: str) -> str:
     )
 
 
+def served_name(metrics: Mapping[str, Any], student: str) -> str:
+    """A student, with what its release adds to it."""
+    sets = fusing(metrics, student)
+    where = "" if len(sets) == len(metrics["queries"]) else f" on {', '.join(sets)}"
+    return f"{student} (as served, with BM25{where})" if sets else student
+
+
 def choice_lines(metrics: Mapping[str, Any]) -> list[str]:
     """The choice within the latency budget, its runner-up and who was left out, a line each."""
     choice = metrics["choice"]
@@ -111,11 +119,13 @@ def choice_lines(metrics: Mapping[str, Any]) -> list[str]:
     if choice["student"] != choice["best"]:
         told, confidence = choice["reason"].partition(" on ")[0], f"{choice['confidence']:.0%} confidence"
         who = f"of {count}{within} the {told}, with {confidence}"
-    lines = [f"Choice: {choice['student']}, {who}: {measured}, {choice['p50_ms']:.3g} ms"]
+    unit = " ms from text to hits" if fusing(metrics) else " ms"
+    lines = [f"Choice: {served_name(metrics, choice['student'])}, {who}: {measured}, {choice['p50_ms']:.3g}{unit}"]
     if choice["runner_up"] is not None:
         behind = choice["difference"]
         lines.append(
-            f"Runner-up: {choice['runner_up']}, {choice[f'runner_up_{key}']:.4f}, {choice['runner_up_p50_ms']:.3g} ms;"
+            f"Runner-up: {served_name(metrics, choice['runner_up'])}, {choice[f'runner_up_{key}']:.4f},"
+            f" {choice['runner_up_p50_ms']:.3g}{unit};"
             f" {abs(behind):.4f} {'less' if behind >= 0 else 'more'}"
             f" (paired t-test, p {significant(choice['p_value'])})"
         )
