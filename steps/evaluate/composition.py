@@ -23,6 +23,7 @@ from steps.evaluate.retention import Comparison, Retention, compare, retention
 from steps.evaluate.served import as_served, served_ms
 from steps.evaluate.significance import significance
 from steps.evaluate.systems import TEACHER
+from steps.evaluate.verdict import verdicts
 from steps.retrieval.noninferiority import NonInferiority
 
 
@@ -61,7 +62,8 @@ def compose(
     shares = weights(list(teacher.ndcg(judged_on)), params.as_one) if judged_on != "nothing" else None
     times = served_ms(results, found.latencies, students)
     p50_ms = {name: times[name] for name in students}
-    choice = choose(quality, p50_ms, params.budget_ms, rule, params.faster_student, judged_on, shares)
+    allowed = rule.model_copy(update={"margin": params.choice_margin})
+    choice = choose(quality, p50_ms, params.budget_ms, allowed, params.faster_student, judged_on, shares)
     best = choice.student or ranked(quality, p50_ms, shares)[0]
     gained = gains(teacher, {name: results[name] for name in earlier if name in results}, params.as_one)
     metrics = assemble(results, found.latencies, retained, compared, gained, choice, task, audit)
@@ -80,6 +82,10 @@ def compose(
     metrics["served"] = {
         name: {"p50_ms": value} | (kept[name].as_dict() if name in kept else {}) for name, value in times.items()
     }
+    metrics["verdict"] = verdicts(
+        {name: each.ndcg("test") for name, each in served.items()}, teacher.ndcg("test"), rule
+    )
+    metrics["settings"] |= {"margin": rule.margin, "confidence": rule.confidence}
     return Evaluation(
         metrics=metrics,
         choice=choice,

@@ -59,6 +59,15 @@ def fusing(metrics: Mapping[str, Any], student: str = "") -> list[str]:
     )
 
 
+def served_name(metrics: Mapping[str, Any], student: str) -> str:
+    """A student, with what its release adds to it."""
+    sets = fusing(metrics, student)
+    if not sets:
+        return student
+    where = "" if len(sets) == len(metrics["queries"]) else f" on {', '.join(sets)}"
+    return f"{student} (as served, with BM25{where})"
+
+
 def _fused_sets(name: str, results: Mapping[str, Result]) -> set[str]:
     fused = results.get(fused_name(name))
     return {dataset for dataset, figures in fused.fusions.items() if figures.carried} if fused else set()

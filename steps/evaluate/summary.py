@@ -6,10 +6,11 @@ from typing import Any
 from steps.core.measures import NDCG
 from steps.evaluate.as_one import counted
 from steps.evaluate.fusion_gains import fusion_lines
-from steps.evaluate.report import milliseconds, percent, times
-from steps.evaluate.served import fusing
+from steps.evaluate.served import fusing, served_name
+from steps.evaluate.shown import milliseconds, percent, times
 from steps.evaluate.significance import significant
-from steps.evaluate.table import choice_lines, gain_lines, served_name, unjudged_line
+from steps.evaluate.table import choice_lines, gain_lines, unjudged_line
+from steps.evaluate.verdict import verdict_of
 
 _SLICES = 5  # of a data set
 
@@ -17,8 +18,14 @@ _SLICES = 5  # of a data set
 def summary(metrics: Mapping[str, Any], best: str) -> str:
     """Markdown of metrics.json; `best` is the student that the verdict is of."""
     quality = counted(metrics)
-    verdict = _verdict(metrics, best) if quality else f"**{best}** is closest to the teacher; nothing is judged."
-    lines = [verdict, "", *(f"- {line}" for line in choice_lines(metrics))]
+    kept = _kept_of_all(metrics, best) if quality else f"**{best}** is closest to the teacher; nothing is judged."
+    verdict = verdict_of(metrics, best)
+    said = (
+        [f"{verdict.question} **{verdict.answer}**", "", *(f"- {line}" for line in verdict.lines), ""]
+        if verdict
+        else []
+    )
+    lines = [*said, kept, "", *(f"- {line}" for line in choice_lines(metrics))]
     for dataset, models in quality.items():
         lines += ["", f"**{dataset}**, test queries", "", *_quality(metrics, dataset, models)]
         slices = metrics["slices"].get(dataset, {})
@@ -33,7 +40,7 @@ def summary(metrics: Mapping[str, Any], best: str) -> str:
     return "\n".join([*lines, *([""] if told else []), *(f"- {line}" for line in told)]) + "\n"
 
 
-def _verdict(metrics: Mapping[str, Any], best: str) -> str:
+def _kept_of_all(metrics: Mapping[str, Any], best: str) -> str:
     kept, alone, speed = metrics["served"][best], metrics["retention"][best], metrics["latency"]
     encodes = f"encodes a query **{times(speed['teacher']['p50_ms'] / speed[best]['p50_ms'])} times** as fast"
     keeps = "keeps **{}** of the teacher's nDCG@10 (95 % interval {})"

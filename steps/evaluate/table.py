@@ -12,7 +12,7 @@ from steps.evaluate.fusion_gains import fusion_lines
 from steps.evaluate.metrics import VERSION
 from steps.evaluate.retention import is_gain
 from steps.evaluate.seeds import seed_lines
-from steps.evaluate.served import fusing
+from steps.evaluate.served import fusing, served_name
 from steps.evaluate.significance import significant
 
 _COLUMNS = 3  # measures that a terminal has room for
@@ -90,13 +90,6 @@ def unjudged_line(metrics: Mapping[str, Any], dataset: str) -> str:
     )
 
 
-def served_name(metrics: Mapping[str, Any], student: str) -> str:
-    """A student, with what its release adds to it."""
-    sets = fusing(metrics, student)
-    where = "" if len(sets) == len(metrics["queries"]) else f" on {', '.join(sets)}"
-    return f"{student} (as served, with BM25{where})" if sets else student
-
-
 def choice_lines(metrics: Mapping[str, Any]) -> list[str]:
     """The choice within the latency budget, its runner-up and who was left out, a line each."""
     choice = metrics["choice"]
@@ -129,10 +122,24 @@ def choice_lines(metrics: Mapping[str, Any]) -> list[str]:
             f" {abs(behind):.4f} {'less' if behind >= 0 else 'more'}"
             f" (paired t-test, p {significant(choice['p_value'])})"
         )
+    if alike := choice.get("alike"):
+        lines.append(_alike_line(metrics, alike))
     if over:
         slower = ", ".join(f"{student} ({over[student]:.3g} ms)" for student in sorted(over, key=over.__getitem__))
         lines.append(f"Over the budget: {slower}")
     return lines
+
+
+def _alike_line(metrics: Mapping[str, Any], alike: Mapping[str, Mapping[str, float]]) -> str:
+    """That the slower one was chosen though a faster one, the fastest of those, is as good for all that is known."""
+    choice = metrics["choice"]
+    other = min(alike, key=lambda student: (alike[student]["p50_ms"], student))
+    slower = choice["p50_ms"] / alike[other]["p50_ms"]
+    return (
+        f"{choice['student']} is not distinguishable from {served_name(metrics, other)}"
+        f" (p {significant(alike[other]['p_value'])}), and {slower:.2g} times slower: too few queries show that"
+        f" {other} loses less than {choice['margin']:.2%}"
+    )
 
 
 def gain_lines(metrics: Mapping[str, Any]) -> list[str]:

@@ -29,6 +29,10 @@ class HybridRelease(FakeRelease):
     def fusion(self, dataset: str) -> Any:
         return WeightedSum(depth=100, weight=0.1)
 
+    @property
+    def folder(self) -> Path:
+        return Path(__file__).parent
+
     def lexical(self, dataset: str) -> Bm25:
         documents = self.documents_by_set[dataset]
         return Bm25(list(documents), list(documents.values()))
@@ -104,6 +108,7 @@ def test_the_student_that_is_best_as_served_is_chosen_and_told(tmp_path: Path) -
         (reports / "report.html").read_text(), (reports / "report.md").read_text(), results_table(reports)
     )  # fmt: skip
     assert all(told in text for text in (page, short, table))
+    assert short.startswith(f"May {told} replace the teacher? **")
     assert f"Choice: {told}, " in table and "ms from text to hits" in table
     card = page.split('<span class="name">static</span>')[1].split("</div>")[0]
     alone = f"{100 * metrics['retention']['static']['mean_of_ratios']:.1f}\u00a0%"
