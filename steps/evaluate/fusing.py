@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from steps.core.endpoint import asking_anew
 from steps.core.files import folder_bytes
 from steps.core.judged import JudgedSet
 from steps.core.progress import progress
@@ -58,7 +59,7 @@ class FusionFigures:
     """On one data set: the fusion, what dev queries say of it, and median milliseconds of a query and of its parts.
 
     `carried`: the release answers so, from a BM25 index of `bytes`. `dev` None: no dev query is judged. Queries are
-    timed one by one on one thread, over the index that serves.
+    timed one by one on one thread, over the index that serves; an endpoint is asked for every one, known or not.
     """
 
     fusion: Mapping[str, Any]
@@ -134,7 +135,8 @@ def choice_on(dev: JudgedSet | None, dense: Search, lexical: Search, carried: An
     starts = range(0, len(dev.query_ids), _CHUNK)
     for start in progress(starts, len(starts), f"{dev.dataset} fusion"):
         ids, texts = (part[start : start + _CHUNK] for part in (dev.query_ids, dev.texts))
-        values.append(trials(dev.qrels, ids, *(each(dev.dataset, texts, DEEPEST) for each in (dense, lexical))))
+        found = [each(dev.dataset, texts, DEEPEST) for each in (dense, lexical)]
+        values.append(trials(dev.qrels, ids, found[0], found[1], dev.ignore_identical_ids))
     return choose(np.concatenate(values, axis=1), carried)
 
 
@@ -158,7 +160,7 @@ def _parts(system: Fused, dataset: str, fusion: AnyFusion, texts: Sequence[str])
     release, depth = system.dense.release, fusion.depth
     search = system.lexical_search(system.lexical.search)
     seconds = []
-    with one_thread():
+    with one_thread(), asking_anew():
         for text in texts:
             moments = [time.perf_counter()]
             vectors = system.dense.encode([text])
