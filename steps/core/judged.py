@@ -1,11 +1,12 @@
 """Judged query sets: the queries of one split of one data set that have a relevant document."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -30,6 +31,27 @@ class JudgedSet:
     satisfaction: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     answering: Mapping[str, Sequence[str]] = field(default_factory=dict)
     ignore_identical_ids: bool = False
+
+
+def other_hits(
+    judged: JudgedSet,
+    query_ids: Sequence[str],
+    search: Callable[[int], tuple[Sequence[np.ndarray], Sequence[Sequence[str]]]],
+    k: int,
+) -> tuple[list[np.ndarray], list[list[str]]]:
+    """Scores and ids of up to `k` hits of each of these queries, never of its own id with `ignore_identical_ids`.
+
+    `search` finds as many hits as it is told to, scores and ids by query; scores behind the last id are cut off.
+    """
+    scores, doc_ids = search(k + judged.ignore_identical_ids)
+    kept: tuple[list[np.ndarray], list[list[str]]] = ([], [])
+    for query, values, docs in zip(query_ids, scores, doc_ids, strict=True):
+        own = query if judged.ignore_identical_ids else None
+        places = [place for place, doc in enumerate(docs) if doc != own][:k]
+        whole = len(places) == len(docs)
+        kept[0].append(values[: len(docs)] if whole else values[places])
+        kept[1].append(list(docs) if whole else [docs[place] for place in places])
+    return kept
 
 
 def read_judged_sets(ingest: Path, splits: Sequence[str]) -> list[JudgedSet]:

@@ -82,6 +82,15 @@ def load_index_teacher(path: Path = PARAMS) -> str:
     return checked_name("teach.index", name)
 
 
+def load_ignore_identical_ids(path: Path = PARAMS) -> bool:
+    """evaluate.ignore_identical_ids: whether a query's hit of its own id counts nowhere."""
+    evaluate = read_mapping(path).get("evaluate")
+    given = evaluate.get("ignore_identical_ids", False) if isinstance(evaluate, dict) else False
+    if not isinstance(given, bool):
+        raise UserError(f"{path}: evaluate.ignore_identical_ids is {_short(given)}; give true or false")
+    return given
+
+
 def checked_name(key: str, name: str) -> str:
     """A name that becomes a folder; UserError where it could lead out of it."""
     try:

@@ -105,7 +105,12 @@ def _documents(ingest: Path, wanted: set[str]) -> dict[str, tuple[str, str]]:
 def _listed(doc_ids: Sequence[str], judged: JudgedSet, row: int, texts: Mapping[str, tuple[str, str]]) -> list[Found]:
     grades = judged.qrels[judged.query_ids[row]]
     return [
-        Found(rank, doc_id, *texts.get(doc_id, ("", "")), grades[doc_id] > 0 if doc_id in grades else None)
+        Found(
+            rank,
+            doc_id,
+            *texts.get(doc_id, ("", "")),
+            grades[doc_id] >= judged.relevant_from if doc_id in grades else None,
+        )
         for rank, doc_id in enumerate(doc_ids, start=1)
     ]
 

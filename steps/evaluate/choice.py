@@ -1,7 +1,9 @@
 """The student that a latency budget (`evaluate.budget_ms`) leaves: the fastest that is no worse than the best on dev.
 
-No worse is what the promotion gate calls so, on every data set, by its margin and with its confidence. Where nothing is
-judged, it is the student that is closest to the teacher.
+Students are compared as their releases serve them: fused with BM25 where these carry it.
+
+No worse is tested as the promotion gate does, on every data set and with its confidence, by `evaluate.choice_margin`.
+Where nothing is judged, it is the student that is closest to the teacher.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 
 from steps.evaluate.params import Faster
-from steps.evaluate.retention import p_value
+from steps.evaluate.retention import is_chance, p_value
 from steps.retrieval.noninferiority import NonInferiority
 
 # student -> nDCG@10 by query, or overlap with the teacher's top ten by text: one array `(queries,)` a data set
@@ -33,7 +35,8 @@ class Choice:
     nothing is judged; of the two pairs one is None. `difference` is how far the runner-up is behind, below 0 where it
     is ahead, `p_value` that of a paired t-test between the two. `over_budget` maps the students that were left out to
     their median latency in milliseconds, `bounds` the others but the best to their change against it as the rule
-    bounds it: a share of its mean, on the data set where it is least, from -`margin` on no worse.
+    bounds it: a share of its mean, on the data set where it is least, from -`margin` on no worse. `alike` maps faster
+    ones whose difference to the chosen one may be chance to its `p_value` and their `p50_ms`.
     """
 
     budget_ms: float
@@ -51,6 +54,7 @@ class Choice:
     p_value: float | None = None
     best: str | None = None
     bounds: Mapping[str, float] = field(default_factory=dict)
+    alike: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     margin: float = 0.0
     confidence: float = 0.0
 
@@ -96,19 +100,28 @@ def choose(
     chosen = replace(chosen, overlap=mean) if judged_on == "nothing" else replace(chosen, ndcg=mean)
     if len(within) == 1:
         return chosen
+    if judged_on != "nothing":
+        faster_ones = {s: _chance(values[first], values[s], weights) for s in within if p50_ms[s] < p50_ms[first]}
+        chosen = replace(
+            chosen, alike={s: {"p_value": p, "p50_ms": p50_ms[s]} for s, p in faster_ones.items() if is_chance(p)}
+        )
     second = next(student for student in within if student != first)
     next_mean = _mean(values[second], weights)
-    behind = [ours - theirs for ours, theirs in zip(values[first], values[second], strict=True)]
     chosen = replace(
         chosen,
         runner_up=second,
         runner_up_p50_ms=p50_ms[second],
         difference=mean - next_mean,
-        p_value=p_value(behind, weights),
+        p_value=_chance(values[first], values[second], weights),
     )
     if judged_on == "nothing":
         return replace(chosen, runner_up_overlap=next_mean)
     return replace(chosen, runner_up_ndcg=next_mean)
+
+
+def _chance(student: Sequence[np.ndarray], other: Sequence[np.ndarray], weights: Sequence[float] | None) -> float:
+    """p-value of the mean difference of both."""
+    return p_value([ours - theirs for ours, theirs in zip(student, other, strict=True)], weights)
 
 
 def _bound(student: Sequence[np.ndarray], best: Sequence[np.ndarray], rule: NonInferiority, faster: Faster) -> float:

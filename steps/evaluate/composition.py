@@ -20,8 +20,10 @@ from steps.evaluate.metrics import Metrics, assemble
 from steps.evaluate.params import EvaluateParams
 from steps.evaluate.results import Result
 from steps.evaluate.retention import Comparison, Retention, compare, retention
+from steps.evaluate.served import as_served, served_ms
 from steps.evaluate.significance import significance
 from steps.evaluate.systems import TEACHER
+from steps.evaluate.verdict import verdicts
 from steps.retrieval.noninferiority import NonInferiority
 
 
@@ -33,6 +35,8 @@ class Evaluation:
     choice: Choice
     best: str
     points: Sequence[Point]
+    served: Mapping[str, Result]
+    """The students as their releases serve them."""
     differences: Mapping[str, np.ndarray]
     """Of each student, distances between test queries by the teacher less those by the student, `(pairs,)`."""
 
@@ -53,10 +57,13 @@ def compose(
     params, results = task.params, found.results
     teacher, own = results[TEACHER], {name: results[name] for name in students}
     retained, compared = _against_teacher(teacher, own, params)
-    judged_on, quality = _quality(own)
+    served = {name: as_served(name, results) for name in students}
+    judged_on, quality = _quality(served)
     shares = weights(list(teacher.ndcg(judged_on)), params.as_one) if judged_on != "nothing" else None
-    p50_ms = {name: found.latencies[name].p50_ms for name in students}
-    choice = choose(quality, p50_ms, params.budget_ms, rule, params.faster_student, judged_on, shares)
+    times = served_ms(results, found.latencies, students)
+    p50_ms = {name: times[name] for name in students}
+    allowed = rule.model_copy(update={"margin": params.choice_margin})
+    choice = choose(quality, p50_ms, params.budget_ms, allowed, params.faster_student, judged_on, shares)
     best = choice.student or ranked(quality, p50_ms, shares)[0]
     gained = gains(teacher, {name: results[name] for name in earlier if name in results}, params.as_one)
     metrics = assemble(results, found.latencies, retained, compared, gained, choice, task, audit)
@@ -71,11 +78,20 @@ def compose(
         },
         "agreement": agreement(found.runs, TEACHER, students),
     }
+    kept, _ = _against_teacher(teacher, served, params)
+    metrics["served"] = {
+        name: {"p50_ms": value} | (kept[name].as_dict() if name in kept else {}) for name, value in times.items()
+    }
+    metrics["verdict"] = verdicts(
+        {name: each.ndcg("test") for name, each in served.items()}, teacher.ndcg("test"), rule
+    )
+    metrics["settings"] |= {"margin": rule.margin, "confidence": rule.confidence}
     return Evaluation(
         metrics=metrics,
         choice=choice,
         best=best,
         points=frontier(found.latencies, retained, metrics),
+        served=served,
         differences={
             name: np.concatenate([geometry.differences for geometry in result.geometry.values()])
             for name, result in own.items()

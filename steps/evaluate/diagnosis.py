@@ -12,7 +12,7 @@ import numpy as np
 
 from steps.core.code import code_digest
 from steps.core.files import read_json, staged_folder, write_json
-from steps.core.judged import JudgedSet
+from steps.core.judged import JudgedSet, other_hits
 from steps.core.measures import NDCG
 from steps.evaluate.cache import kept_folder, key_of
 from steps.evaluate.document_vectors import document_rows, document_vectors
@@ -76,9 +76,9 @@ def diagnose(tower: Teacher | Student, task: Task, teacher: Result) -> Diagnosis
 
 def _of_set(tower: Teacher | Student, judged: JudgedSet, task: Task, wanted: np.ndarray) -> dict[str, Any]:
     """Each field of a diagnosis on one judged set; `wanted` are the teacher's embeddings of its queries."""
-    seed, release, dataset = task.params.seed, tower.release, judged.dataset
+    seed, release = task.params.seed, tower.release
     vectors = tower.encode(judged.texts) if isinstance(tower, Student) else wanted
-    nearest = release.search(dataset, wanted, NEIGHBOURS, "flat")[1]
+    nearest = _nearest(tower, judged, wanted)
     drawn = drawn_rows(len(vectors), _EFFORT_QUERIES, seed)
     effort = measure_effort(release, _some(judged, drawn), vectors[drawn])
     figures: dict[str, Any] = {
@@ -88,11 +88,18 @@ def _of_set(tower: Teacher | Student, judged: JudgedSet, task: Task, wanted: np.
     }
     if not isinstance(tower, Student):
         return figures | {"space": measure_space(vectors, seed).as_dict()}
-    found = release.search(dataset, vectors, NEIGHBOURS, "flat")[1]
+    found = _nearest(tower, judged, vectors)
     return figures | {
         "space": measure_space(vectors, seed, wanted, nearest, found).as_dict(),
         "proposition": _proposition(tower, judged, nearest, wanted, vectors, seed),
     }
+
+
+def _nearest(tower: Teacher | Student, judged: JudgedSet, vectors: np.ndarray) -> list[list[str]]:
+    """Ids of the NEIGHBOURS documents nearest to each query."""
+    return other_hits(
+        judged, judged.query_ids, lambda k: tower.release.search(judged.dataset, vectors, k, "flat"), NEIGHBOURS
+    )[1]
 
 
 def _perturbed(tower: Teacher | Student, judged: JudgedSet, task: Task) -> dict[str, list[float]]:
@@ -128,7 +135,8 @@ def _codes(tower: Teacher | Student, judged: JudgedSet, vectors: np.ndarray, see
     codes = read_codes(tower.release, judged.dataset, seed)
     if codes is None:
         return {}
-    relevant = [[doc for doc, grade in judged.qrels[query].items() if grade > 0] for query in judged.query_ids]
+    relevant = [[doc for doc, grade in judged.qrels[query].items() if grade >= judged.relevant_from]
+                for query in judged.query_ids]  # fmt: skip
     rows = iter(document_rows(tower.release, judged.dataset, [doc for docs in relevant for doc in docs]).tolist())
     held = [[row for row in (next(rows) for _ in docs) if row >= 0] for docs in relevant]
     return measure_codes(codes, judged, held, vectors) if any(held) else {}

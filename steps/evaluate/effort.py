@@ -7,7 +7,7 @@ from typing import Any
 import faiss
 import numpy as np
 
-from steps.core.judged import JudgedSet
+from steps.core.judged import JudgedSet, other_hits
 from steps.core.measures import ndcg_at_10
 from steps.serving.index_files import apply_settings, shards_of
 from steps.serving.release import Release
@@ -80,6 +80,5 @@ def ladder(index: faiss.Index) -> tuple[str, Sequence[int]] | None:
 
 
 def _ndcg(release: Release, judged: JudgedSet, vectors: np.ndarray, kind: str) -> float:
-    scores, doc_ids = release.search(judged.dataset, vectors, _K, kind)
-    held = [row[: len(ids)] for row, ids in zip(scores, doc_ids, strict=True)]
-    return float(ndcg_at_10(judged.qrels, judged.query_ids, doc_ids, held).mean())
+    found = other_hits(judged, judged.query_ids, lambda k: release.search(judged.dataset, vectors, k, kind), _K)
+    return float(ndcg_at_10(judged.qrels, judged.query_ids, found[1], found[0]).mean())

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from steps.core.endpoint import asking_anew
+from steps.core.files import folder_bytes
 from steps.core.judged import JudgedSet
 from steps.core.progress import progress
 from steps.evaluate.latency import one_thread, sample
@@ -56,8 +58,8 @@ class Fused:
 class FusionFigures:
     """On one data set: the fusion, what dev queries say of it, and median milliseconds of a query and of its parts.
 
-    `carried`: the release answers so. `dev` None: no dev query is judged. Queries are timed one by one on one thread,
-    over the index that serves.
+    `carried`: the release answers so, from a BM25 index of `bytes`. `dev` None: no dev query is judged. Queries are
+    timed one by one on one thread, over the index that serves; an endpoint is asked for every one, known or not.
     """
 
     fusion: Mapping[str, Any]
@@ -69,6 +71,7 @@ class FusionFigures:
     search_ms: float
     bm25_ms: float
     fusion_ms: float
+    bytes: int = 0
 
     def as_dict(self) -> dict[str, Any]:
         """Field name -> value."""
@@ -132,7 +135,8 @@ def choice_on(dev: JudgedSet | None, dense: Search, lexical: Search, carried: An
     starts = range(0, len(dev.query_ids), _CHUNK)
     for start in progress(starts, len(starts), f"{dev.dataset} fusion"):
         ids, texts = (part[start : start + _CHUNK] for part in (dev.query_ids, dev.texts))
-        values.append(trials(dev.qrels, ids, *(each(dev.dataset, texts, DEEPEST) for each in (dense, lexical))))
+        found = [each(dev.dataset, texts, DEEPEST) for each in (dense, lexical)]
+        values.append(trials(dev.qrels, ids, found[0], found[1], dev.ignore_identical_ids))
     return choose(np.concatenate(values, axis=1), carried)
 
 
@@ -147,7 +151,8 @@ def figures(
     if choice:
         dev = {field: value for field, value in vars(choice).items() if field != "fusion"} | {"wins": choice.wins}
     whole, *medians = (float(value) for value in np.median(np.column_stack([parts.sum(axis=1), parts]), axis=0) * 1000)
-    return fusion, FusionFigures(fusion.model_dump(), str(fusion), carried is not None, dev, whole, *medians)
+    size = folder_bytes(system.dense.release.folder / "lexical" / dataset) if carried else 0
+    return fusion, FusionFigures(fusion.model_dump(), str(fusion), carried is not None, dev, whole, *medians, size)
 
 
 def _parts(system: Fused, dataset: str, fusion: AnyFusion, texts: Sequence[str]) -> np.ndarray:
@@ -155,7 +160,7 @@ def _parts(system: Fused, dataset: str, fusion: AnyFusion, texts: Sequence[str])
     release, depth = system.dense.release, fusion.depth
     search = system.lexical_search(system.lexical.search)
     seconds = []
-    with one_thread():
+    with one_thread(), asking_anew():
         for text in texts:
             moments = [time.perf_counter()]
             vectors = system.dense.encode([text])

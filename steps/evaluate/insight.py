@@ -13,6 +13,7 @@ from steps.core.tables import table_from_rows
 from steps.core.texts import words
 from steps.evaluate.cache import Measurements
 from steps.evaluate.cases import Case, read_cases
+from steps.evaluate.composition import Evaluation
 from steps.evaluate.diagnosis import Diagnosis, diagnose_all, perturbed_rows
 from steps.evaluate.measuring import Task
 from steps.evaluate.params import EvaluateParams
@@ -34,17 +35,24 @@ class Insight:
 
 
 def look_closer(
-    ingest: Path, embed: Path, generate: Path, systems: Systems, task: Task, found: Measurements, best: str
+    ingest: Path,
+    embed: Path,
+    generate: Path,
+    systems: Systems,
+    task: Task,
+    found: Measurements,
+    evaluation: Evaluation,
 ) -> Insight:
-    """Of an evaluation whose best student is `best`; folders are outputs of the earlier stages."""
+    """Slices and cases are of students as served, all else of their encoders; folders are outputs of earlier stages."""
     tests, params = task.test_sets(), task.params
     known = read_known(ingest, embed, generate, tests, params.slice_table)
     sliced = [each for judged in tests for each in slice_queries(judged, known, params.slices)]
     diagnosed = diagnose_all(systems, task, found.results[TEACHER])
     towers = {name: found.results[name] for name in diagnosed}
+    served = {name: evaluation.served.get(name, result) for name, result in towers.items()}
     return Insight(
         metrics={
-            "slices": slice_figures(towers, sliced, params),
+            "slices": slice_figures(served, sliced, params),
             "perturbed": perturbed_figures(diagnosed, towers, task),
             "proposition": _by_dataset(diagnosed, "proposition"),
             "space": _by_dataset(diagnosed, "space"),
@@ -52,7 +60,7 @@ def look_closer(
             "semantic_ids": _codes(diagnosed),
         },
         slices=slice_table(tests, sliced),
-        cases=read_cases(ingest, found.results[TEACHER], found.results[best], params.examples),
+        cases=read_cases(ingest, found.results[TEACHER], evaluation.served[evaluation.best], params.examples),
         notes=_left_out(tests, known),
     )
 

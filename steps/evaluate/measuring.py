@@ -66,7 +66,7 @@ def measure_fused(system: Fused, task: Task, runs: Path, dense: Search, lexical:
         timed, seed = task.params.latency_queries, task.params.seed
         fusions[dataset], found[dataset] = figures(system, dataset, choice, texts, timed, seed)
     answers = _answers(system.name, fused_search(dense, lexical, fusions), task, runs)
-    return Result(system.name, [scored for scored, _ in answers], fusions=found)
+    return Result(system.name, [scored for scored, _ in answers], fusions=found, best=_best_on_dev(answers))
 
 
 def measure_earlier(system: Earlier, task: Task, runs: Path) -> Result:

@@ -10,10 +10,19 @@
     datasets_dev.<set>.<model>.<measure>   the same for the dev queries, where a data set has any
     as_one.<name>.<model>.<measure>, as_one_dev    means over data sets that evaluate.as_one counts as one, as all means
                                            over data sets do
-    retention.<student>.mean_of_ratios     mean over data sets of student / teacher, test nDCG@10; 1.0 = as good
+    retention.<student>.mean_of_ratios     mean over data sets of student / teacher, test nDCG@10; 1.0 = as good. As
+                                           all that names no other system, of encoders alone
     retention.<student>.ratio_of_means     mean of the students over mean of the teachers
     retention.<student>.worst              the data set where it is least
     retention.<student>.ci95_low, ci95_high    bootstrap interval of mean_of_ratios over queries
+    served.<student>.mean_of_ratios, ratio_of_means, worst, ci95_low, ci95_high    the same of what its release answers:
+                                           fused with BM25 on the data sets where `fused` says carried
+    served.<model>.p50_ms                  text to embedding, or, where the release of any student fuses, text to hits
+                                           over the index that serves, on the slowest data set; teacher or a student
+    verdict.<set>.<student>.answer         may it, as served, replace the teacher, by test nDCG@10: yes, no, cannot tell
+    verdict.<set>.<student>.change, low, high, queries    student / teacher - 1, its one-sided bounds with the
+                                           confidence of the settings (high corrected by Bonferroni for several data
+                                           sets); yes from low = -margin on, no where high is below that
     seeds.<student>.others, mean, sd       of students that differ in their seed alone, by the first: the others' names,
                                            mean and standard deviation of all their mean_of_ratios
     retention_by_set.<set>.<student>.ratio, ci95_low, ci95_high    the same of one data set
@@ -37,7 +46,7 @@
     serving.<set>.<student>.model, exact, served, lost    test nDCG@10 in PyTorch, exported over the exact
                                            index, and over the served one; lost = 1 - served / model
     fused.<set>.<dense>.fusion, told       with evaluate.fused: how the teacher or a student is fused with BM25
-    fused.<set>.<dense>.carried            whether the release answers so
+    fused.<set>.<dense>.carried, bytes     whether the release answers so; size of the BM25 index that it carries, or 0
     fused.<set>.<dense>.dev.queries, dense, fused, p_value, wins    what dev queries said when they chose it: nDCG@10
                                            without and with it, and a randomisation test that allows for all that could
                                            have been chosen; null: there are none
@@ -53,10 +62,10 @@
     closeness_texts.<set>.<part>           number of texts of each part that this was measured on; they trained no
                                            student, but for those of the part `corpus`, which may have
     slices.<set>.<slice>.queries           test queries of a kind, 20 or more (slicing.py); slices overlap
-    slices.<set>.<slice>.ndcg.<model>      their mean nDCG@10 by the teacher and each student
+    slices.<set>.<slice>.ndcg.<model>      their mean nDCG@10 by the teacher and each student, as served
     slices.<set>.<slice>.retention.<student>.ratio, ci95_low, ci95_high    student / teacher of these means, bootstrap
                                            interval over the slice's queries; no key where the teacher has 0
-    perturbed.<set>.<change>               the same of changed test queries, change = typos, word_order, prefix
+    perturbed.<set>.<change>               the same of changed test queries, encoders alone; typos, word_order, prefix
     perturbed.<set>.<change>.unchanged.<model>    mean nDCG@10 of the same queries as they were
     proposition.<set>.<student>.scale, offset    the scale `a s + b` on which the sigmoid of the teacher's scores s fits
                                            judgements best: of judged pairs, and of its ten best hits and ten random
@@ -75,12 +84,13 @@
                                            first n codes are the query's
     queries.<set>.test, dev                evaluated queries
     choice.budget_ms                       evaluate.budget_ms; 0 = none
-    choice.student, p50_ms, ndcg           the fastest student within it that is no worse than the best, its latency,
-                                           its mean nDCG@10 over data sets, on dev, or on test where there are no dev
-                                           queries; null: none is within it, or (ndcg) nothing is judged
+    choice.student, p50_ms, ndcg           the fastest student within it that is no worse than the best, its latency and
+                                           its mean nDCG@10 over data sets, both as in served, on dev, or on test where
+                                           there are no dev queries; null: none is within it, or (ndcg) not judged
     choice.best, margin, confidence        the best student within it, and by what the others are held against it
     choice.bounds.<student>                bound of its change against the best, a share of nDCG@10, on the data set
                                            where it is least; from -margin on a faster one may be chosen
+    choice.alike.<student>.p_value, p50_ms    faster ones that cannot be told from the chosen one by a paired t-test
     choice.overlap, runner_up_overlap      only where nothing is judged: the mean overlap over data sets, which decided
     choice.reason                          why this student, in words
     choice.runner_up, runner_up_p50_ms, runner_up_ndcg    the best of the others within it; null: there is none
@@ -88,10 +98,11 @@
     choice.over_budget.<student>           p50 in milliseconds of a student that the budget leaves out
     audit.checked_texts, evaluation_queries, leaks     the leak audit; a leak fails the stage, so leaks is 0
     settings.version                       of this schema
-    settings.seed, throughput_batch, ignore_identical_ids, min_relevance.<set>    what the numbers above depend on
+    settings.seed, throughput_batch, ignore_identical_ids, min_relevance.<set>, margin, confidence    what the numbers
+                                           above depend on; margin and confidence are those of promote.policy
 
-Numbers only, but for the names in `choice`, `fused` and `seeds` and the knobs in `effort`: no dates or machine facts,
-so that equal results are equal files apart from timings and, where these decide, the choice.
+Numbers only, but for the names in `choice`, `fused`, `seeds` and `verdict` and the knobs in `effort`: no dates or
+machine facts, so that equal results are equal files apart from timings and, where these decide, the choice.
 """
 
 from collections import defaultdict

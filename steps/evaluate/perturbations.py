@@ -2,6 +2,7 @@
 
 import zlib
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import numpy as np
 
@@ -20,7 +21,7 @@ def perturbed_set(judged: JudgedSet, rows: np.ndarray, kind: Perturbation, seed:
         perturb(judged.texts[row], kind, np.random.default_rng([seed, zlib.crc32(query.encode()), _ORDER[kind]]))
         for row, query in zip(rows, ids, strict=True)
     ]
-    return JudgedSet(judged.dataset, judged.split, ids, texts, {query: judged.qrels[query] for query in ids})
+    return replace(judged, query_ids=ids, texts=texts, qrels={query: judged.qrels[query] for query in ids})
 
 
 def drawn_rows(count: int, limit: int, seed: int) -> np.ndarray:

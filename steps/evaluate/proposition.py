@@ -59,10 +59,11 @@ def judged_pairs(judged: JudgedSet, others: Sequence[Sequence[str]]) -> Pairs:
     rows, doc_ids, relevant = [], [], []
     for row, (query, hits) in enumerate(zip(judged.query_ids, others, strict=True)):
         grades = judged.qrels[query]
-        for doc_id in dict.fromkeys([*grades, *hits]):
+        own = {query} - grades.keys() if judged.ignore_identical_ids else set()
+        for doc_id in (doc for doc in dict.fromkeys([*grades, *hits]) if doc not in own):
             rows.append(row)
             doc_ids.append(doc_id)
-            relevant.append(grades.get(doc_id, 0) > 0)
+            relevant.append(grades.get(doc_id, 0) >= judged.relevant_from)
     return Pairs(np.array(rows, dtype=np.int64), doc_ids, np.array(relevant, dtype=bool))
 
 

@@ -22,8 +22,11 @@ from steps.evaluate.insight import Insight
 from steps.evaluate.machine import processor
 from steps.evaluate.metrics import Metrics
 from steps.evaluate.seeds import seed_lines
+from steps.evaluate.served import fusing, served_name
+from steps.evaluate.shown import milliseconds, percent, size, times
 from steps.evaluate.significance import significant
 from steps.evaluate.table import choice_lines, gain_lines, measured, shown, unjudged_line
+from steps.evaluate.verdict import verdict_of
 
 _EXAMPLES = 4
 REPORT = "report.json"
@@ -111,10 +114,15 @@ def write_report(path: Path, evaluation: Evaluation, background: Background, ins
         size_of=partial(_size_of, metrics),
         teacher=next(point for point in points if point.model == "teacher"),
         students=students,
+        served=metrics["served"],
+        does="answers" if fusing(metrics) else "encodes",
         models=_models(metrics, points),
         best=next(point for point in points if point.model == evaluation.best),
-        fastest=next(point for point in points if point.model != "teacher"),
+        fastest=min(students, key=lambda point: metrics["served"][point.model]["p50_ms"]),
         insight=insight,
+        verdict=verdict_of(metrics, evaluation.best),
+        fusing=partial(fusing, metrics),
+        served_name=partial(served_name, metrics),
         overlap={point.model: _mean_overlap(metrics, point.model) for point in students},
         worst_set={point.model: _worst_set(metrics, point.model) for point in students},
         frontier=_frontier(points, metrics),
@@ -177,23 +185,3 @@ def _histograms(differences: Mapping[str, np.ndarray]) -> Markup:
     if not differences:
         return Markup()
     return Markup(draw_histograms(differences, "distance by the teacher less distance by the student"))
-
-
-def percent(ratio: float) -> str:
-    """0.9871 -> 98.7 %, with a space that does not break."""
-    return f"{ratio * 100:.1f}\u00a0%"
-
-
-def size(count: float) -> str:
-    """Bytes as MB or kB."""
-    return f"{count / 1e6:,.1f}\u00a0MB" if count >= 1e5 else f"{count / 1e3:,.1f}\u00a0kB"
-
-
-def milliseconds(value: float) -> str:
-    """Milliseconds with the digits that a timing can bear."""
-    return f"{value:.{2 if value < 10 else 1 if value < 100 else 0}f}"
-
-
-def times(ratio: float) -> str:
-    """A speed-up: 81.3 -> 81, 1.647 -> 1.6."""
-    return f"{ratio:,.0f}" if ratio >= 10 else f"{ratio:.1f}"

@@ -37,7 +37,7 @@ class Result:
     fusions: Mapping[str, FusionFigures] = field(default_factory=dict)
     """Of a dense system that is fused with BM25."""
     best: Mapping[str, Sequence[Sequence[str]]] = field(default_factory=dict)
-    """Ids of the first hits of each dev query, for `cases.py`; of teacher and students."""
+    """Ids of the first hits of each dev query, for `cases.py`; of teacher and students, alone and fused."""
 
     def of_split(self, split: str) -> list[Scored]:
         """The judged sets of one split."""

@@ -120,7 +120,12 @@ def compare(student: np.ndarray, teacher: np.ndarray) -> Comparison:
 
 def is_gain(difference: float, p_value: float) -> bool:
     """Whether a mean difference is above 0, and significantly so at 5 %."""
-    return difference > 0 and p_value <= 0.05
+    return difference > 0 and not is_chance(p_value)
+
+
+def is_chance(p_value: float) -> bool:
+    """Whether chance explains a difference, at 5 %."""
+    return p_value > 0.05
 
 
 def p_value(differences: Sequence[np.ndarray], weights: Sequence[float] | None = None) -> float:

@@ -27,6 +27,7 @@ from steps.evaluate.seeds import of_one_spec, seed_lines, spreads
 from steps.evaluate.summary import summary
 from steps.evaluate.systems import Student, Systems, open_systems
 from steps.evaluate.table import gain_lines
+from steps.evaluate.verdict import verdict_of
 from steps.retrieval.noninferiority import NonInferiority
 
 
@@ -92,8 +93,10 @@ def evaluate(
     evaluation = compose(found, students, [system.name for system in systems.earlier], task, audit, rule)
     spread = spreads(evaluation.metrics["retention"], of_one_spec(folders.distill, students))
     evaluation = replace(evaluation, metrics=evaluation.metrics | {"seeds": spread})
-    insight = look_closer(folders.ingest, folders.embed, folders.generate, systems, task, found, evaluation.best)
+    insight = look_closer(folders.ingest, folders.embed, folders.generate, systems, task, found, evaluation)
+    verdict = verdict_of(evaluation.metrics, evaluation.best)
     for line in (
+        *([f"{verdict.question} {verdict.answer}"] if verdict else []),
         *own_document_lines(folders.ingest, task.judged),
         *(f"no slices of {note}" for note in insight.notes),
         *seed_lines(evaluation.metrics),

@@ -3,11 +3,12 @@
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from steps.core.judged import JudgedSet
+from steps.core.judged import JudgedSet, other_hits
 from steps.core.measures import NDCG, UNCUT, per_query
 from steps.core.progress import progress
 from steps.evaluate.answers import answer_measures, found_answers
@@ -74,14 +75,5 @@ def score_and_keep(
 
 def _hits(search: Search, judged: JudgedSet, start: int, k: int) -> Hits:
     """`k` hits of each query of a chunk; with `ignore_identical_ids` never the document that has the query's id."""
-    texts = judged.texts[start : start + _CHUNK]
-    if not judged.ignore_identical_ids:
-        return search(judged.dataset, texts, k)
-    scores, doc_ids = search(judged.dataset, texts, k + 1)
-    others = [
-        [place for place, doc in enumerate(docs) if doc != query][:k]
-        for query, docs in zip(judged.query_ids[start : start + _CHUNK], doc_ids, strict=True)
-    ]
-    kept = zip(scores, doc_ids, others, strict=True)
-    rows = [(values[places], [docs[place] for place in places]) for values, docs, places in kept]
-    return [values for values, _ in rows], [docs for _, docs in rows]
+    chunk = slice(start, start + _CHUNK)
+    return other_hits(judged, judged.query_ids[chunk], partial(search, judged.dataset, judged.texts[chunk]), k)

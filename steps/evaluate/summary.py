@@ -6,9 +6,11 @@ from typing import Any
 from steps.core.measures import NDCG
 from steps.evaluate.as_one import counted
 from steps.evaluate.fusion_gains import fusion_lines
-from steps.evaluate.report import milliseconds, percent, times
+from steps.evaluate.served import fusing, served_name
+from steps.evaluate.shown import milliseconds, percent, times
 from steps.evaluate.significance import significant
 from steps.evaluate.table import choice_lines, gain_lines, unjudged_line
+from steps.evaluate.verdict import verdict_of
 
 _SLICES = 5  # of a data set
 
@@ -16,8 +18,14 @@ _SLICES = 5  # of a data set
 def summary(metrics: Mapping[str, Any], best: str) -> str:
     """Markdown of metrics.json; `best` is the student that the verdict is of."""
     quality = counted(metrics)
-    verdict = _verdict(metrics, best) if quality else f"**{best}** is closest to the teacher; nothing is judged."
-    lines = [verdict, "", *(f"- {line}" for line in choice_lines(metrics))]
+    kept = _kept_of_all(metrics, best) if quality else f"**{best}** is closest to the teacher; nothing is judged."
+    verdict = verdict_of(metrics, best)
+    said = (
+        [f"{verdict.question} **{verdict.answer}**", "", *(f"- {line}" for line in verdict.lines), ""]
+        if verdict
+        else []
+    )
+    lines = [*said, kept, "", *(f"- {line}" for line in choice_lines(metrics))]
     for dataset, models in quality.items():
         lines += ["", f"**{dataset}**, test queries", "", *_quality(metrics, dataset, models)]
         slices = metrics["slices"].get(dataset, {})
@@ -32,12 +40,18 @@ def summary(metrics: Mapping[str, Any], best: str) -> str:
     return "\n".join([*lines, *([""] if told else []), *(f"- {line}" for line in told)]) + "\n"
 
 
-def _verdict(metrics: Mapping[str, Any], best: str) -> str:
-    kept, speed = metrics["retention"][best], metrics["latency"]
+def _kept_of_all(metrics: Mapping[str, Any], best: str) -> str:
+    kept, alone, speed = metrics["served"][best], metrics["retention"][best], metrics["latency"]
+    encodes = f"encodes a query **{times(speed['teacher']['p50_ms'] / speed[best]['p50_ms'])} times** as fast"
+    keeps = "keeps **{}** of the teacher's nDCG@10 (95 % interval {})"
+    whole = keeps.format(percent(kept["mean_of_ratios"]), _interval(kept))
+    if not fusing(metrics, best):
+        return f"**{best}** {whole} and {encodes}."
+    answers = f"{milliseconds(kept['p50_ms'])} ms from text to hits, the teacher in"
     return (
-        f"**{best}** keeps **{percent(kept['mean_of_ratios'])}** of the teacher's nDCG@10 (95 % interval"
-        f" {_interval(kept)}) and encodes a query **{times(speed['teacher']['p50_ms'] / speed[best]['p50_ms'])} times**"
-        " as fast."
+        f"**{served_name(metrics, best)}** {whole} and answers in {answers}"
+        f" {milliseconds(metrics['served']['teacher']['p50_ms'])} ms. Its encoder alone"
+        f" {keeps.format(percent(alone['mean_of_ratios']), _interval(alone))} and {encodes}."
     )
 
 

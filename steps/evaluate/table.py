@@ -12,6 +12,7 @@ from steps.evaluate.fusion_gains import fusion_lines
 from steps.evaluate.metrics import VERSION
 from steps.evaluate.retention import is_gain
 from steps.evaluate.seeds import seed_lines
+from steps.evaluate.served import fusing, served_name
 from steps.evaluate.significance import significant
 
 _COLUMNS = 3  # measures that a terminal has room for
@@ -111,18 +112,34 @@ def choice_lines(metrics: Mapping[str, Any]) -> list[str]:
     if choice["student"] != choice["best"]:
         told, confidence = choice["reason"].partition(" on ")[0], f"{choice['confidence']:.0%} confidence"
         who = f"of {count}{within} the {told}, with {confidence}"
-    lines = [f"Choice: {choice['student']}, {who}: {measured}, {choice['p50_ms']:.3g} ms"]
+    unit = " ms from text to hits" if fusing(metrics) else " ms"
+    lines = [f"Choice: {served_name(metrics, choice['student'])}, {who}: {measured}, {choice['p50_ms']:.3g}{unit}"]
     if choice["runner_up"] is not None:
         behind = choice["difference"]
         lines.append(
-            f"Runner-up: {choice['runner_up']}, {choice[f'runner_up_{key}']:.4f}, {choice['runner_up_p50_ms']:.3g} ms;"
+            f"Runner-up: {served_name(metrics, choice['runner_up'])}, {choice[f'runner_up_{key}']:.4f},"
+            f" {choice['runner_up_p50_ms']:.3g}{unit};"
             f" {abs(behind):.4f} {'less' if behind >= 0 else 'more'}"
             f" (paired t-test, p {significant(choice['p_value'])})"
         )
+    if alike := choice.get("alike"):
+        lines.append(_alike_line(metrics, alike))
     if over:
         slower = ", ".join(f"{student} ({over[student]:.3g} ms)" for student in sorted(over, key=over.__getitem__))
         lines.append(f"Over the budget: {slower}")
     return lines
+
+
+def _alike_line(metrics: Mapping[str, Any], alike: Mapping[str, Mapping[str, float]]) -> str:
+    """That the slower one was chosen though a faster one, the fastest of those, is as good for all that is known."""
+    choice = metrics["choice"]
+    other = min(alike, key=lambda student: (alike[student]["p50_ms"], student))
+    slower = choice["p50_ms"] / alike[other]["p50_ms"]
+    return (
+        f"{choice['student']} is not distinguishable from {served_name(metrics, other)}"
+        f" (p {significant(alike[other]['p_value'])}), and {slower:.2g} times slower: too few queries show that"
+        f" {other} loses less than {choice['margin']:.2%}"
+    )
 
 
 def gain_lines(metrics: Mapping[str, Any]) -> list[str]:

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from steps.core.errors import guarded
-from steps.core.params import checked_name
+from steps.core.params import checked_name, load_ignore_identical_ids
 from steps.core.self_check import step_parser
 from steps.core.stage import stage_main
 from steps.core.tracking import Run
@@ -27,6 +27,7 @@ def main() -> None:
             output=Path("models/release") / student,
             params=params,
             run=run,
+            ignore_identical_ids=load_ignore_identical_ids(),
         )
 
     stage_main("release", ReleaseParams, body, cell=student)

@@ -101,5 +101,6 @@ def _choice(release: Release, engine: Bm25, asked: JudgedSet, vectors: np.ndarra
         rows = slice(start, start + _CHUNK)
         scores, ids = release.search(asked.dataset, vectors[rows], DEEPEST, "flat")
         dense = [row[: len(held)] for row, held in zip(scores, ids, strict=True)], ids
-        values.append(trials(asked.qrels, asked.query_ids[rows], dense, engine.search(asked.texts[rows], DEEPEST)))
+        lexical = engine.search(asked.texts[rows], DEEPEST)
+        values.append(trials(asked.qrels, asked.query_ids[rows], dense, lexical, asked.ignore_identical_ids))
     return choose(np.concatenate(values, axis=1))

@@ -3,11 +3,12 @@
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from steps.core.errors import UserError
-from steps.core.judged import JudgedSet
+from steps.core.judged import JudgedSet, other_hits
 from steps.core.measures import ndcg_at_10
 from steps.release.evidence import Loss, measured_loss
 from steps.serving.release import Release
@@ -23,11 +24,17 @@ def ndcg(release: Release, queries: Sequence[JudgedSet], vectors: np.ndarray, ki
     values, start = [], 0
     for asked in queries:
         end = start + len(asked.query_ids)
-        scores, hits = release.search(asked.dataset, vectors[start:end], DEPTH, kind)
-        found = [row[: len(ids)] for row, ids in zip(scores, hits, strict=True)]  # fewer hits leave scores behind them
-        values.append(ndcg_at_10(asked.qrels, asked.query_ids, hits, found))
+        search = partial(_search, release, asked.dataset, vectors[start:end], kind)
+        scores, hits = other_hits(asked, asked.query_ids, search, DEPTH)
+        values.append(ndcg_at_10(asked.qrels, asked.query_ids, hits, scores))
         start = end
     return values
+
+
+def _search(
+    release: Release, dataset: str, vectors: np.ndarray, kind: str, k: int
+) -> tuple[np.ndarray, list[list[str]]]:
+    return release.search(dataset, vectors, k, kind)
 
 
 @dataclass(frozen=True)

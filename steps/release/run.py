@@ -1,6 +1,7 @@
 """Put a student and the index together, export what serves, and load the result as its user will."""
 
 import shutil
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -33,18 +34,32 @@ from steps.serving.release import Release, load_release
 SAMPLE = 256  # texts that int8 is calibrated on, and of a data set that is not judged
 
 
-def run(student: str, distill: Path, index: Path, ingest: Path, output: Path, params: ReleaseParams, run: Run) -> None:
+def run(
+    student: str,
+    distill: Path,
+    index: Path,
+    ingest: Path,
+    output: Path,
+    params: ReleaseParams,
+    run: Run,
+    ignore_identical_ids: bool = False,
+) -> None:
     """Write query_encoder/, serving/, index/, manifest.json, report.json and README.md; lexical/ where it is carried.
 
     With `precision: auto` the encoder serves in the first of its forms that costs no more than the limits allow on dev
     queries; the report holds all that were tried. UserError when the two sides have different teachers, when the
     exported encoder is not the student, or when dev queries prove that serving loses more than allowed. Where a data
     set has no judged dev queries, how close the served encoder is to the student decides instead.
+    `ignore_identical_ids`: as the evaluation measures.
     """
     documents = read_index_manifest(index)
     distilled = _checked_sides(student, distill, index, documents)
     dim, datasets = int(documents["dim"]), sorted(documents["datasets"])
-    queries = [asked for asked in read_judged_sets(ingest, ["dev"]) if asked.dataset in datasets]
+    queries = [
+        replace(asked, ignore_identical_ids=ignore_identical_ids)
+        for asked in read_judged_sets(ingest, ["dev"])
+        if asked.dataset in datasets
+    ]
     judged = [text for asked in queries for text in asked.texts]
     names = sorted(set(datasets) - {asked.dataset for asked in queries})
     samples = {name: sample_texts(ingest, name, SAMPLE) for name in names}

@@ -42,24 +42,38 @@ class FusionChoice:
         return self.fused > self.dense and self.p_value < SIGNIFICANT
 
 
-def trials(qrels: Qrels, query_ids: Sequence[str], dense: Hits, lexical: Hits) -> np.ndarray:
+def trials(
+    qrels: Qrels, query_ids: Sequence[str], dense: Hits, lexical: Hits, ignore_identical_ids: bool = False
+) -> np.ndarray:
     """nDCG@10 of every query by dense search alone and by each of GRID, `(1 + len(GRID), queries)`.
 
-    Both searches are to find DEEPEST documents where there are so many.
+    Both searches are to find DEEPEST documents where there are so many. `ignore_identical_ids`: a query's hit of its
+    own id is dropped from the list that is measured.
     """
     pairs = zip(zip(*dense, strict=True), zip(*lexical, strict=True), strict=True)
-    return np.stack([_tried(pair, qrels[query]) for query, pair in zip(query_ids, pairs, strict=True)], axis=1)
+    return np.stack(
+        [
+            _tried(pair, qrels[query], query if ignore_identical_ids else "")
+            for query, pair in zip(query_ids, pairs, strict=True)
+        ],
+        axis=1,
+    )
 
 
-def _tried(pair: Sequence[tuple[np.ndarray, Sequence[str]]], judged: Mapping[str, int]) -> np.ndarray:
-    """nDCG@10 of one query: in the order in which `fuse` puts documents, so that only their gains are looked up."""
+def _tried(pair: Sequence[tuple[np.ndarray, Sequence[str]]], judged: Mapping[str, int], own: str) -> np.ndarray:
+    """nDCG@10 of one query: in the order in which `fuse` puts documents, so that only their gains are looked up.
+
+    `own`: id of a document that does not count.
+    """
     values = []
     for depth in DEPTHS:
         pool = pooled(pair, depth)
         gains = np.array([max(judged.get(doc, 0), 0) for doc in pool.ids], dtype=np.float64)
+        held = np.array([doc != own for doc in pool.ids], dtype=bool)
         if depth == DEPTHS[0]:
-            values.append(_dcg(pool.scores[:1], np.where(np.isfinite(pool.scores[0]), gains, 0.0)))
-        values.append(_dcg(np.stack([fusion.fused(pool) for fusion in GRID if fusion.depth == depth]), gains))
+            values.append(_dcg(pool.scores[:1, held], np.where(np.isfinite(pool.scores[0]), gains, 0.0)[held]))
+        fused = np.stack([fusion.fused(pool) for fusion in GRID if fusion.depth == depth])
+        values.append(_dcg(fused[:, held], gains[held]))
     best = np.array(sorted((max(grade, 0) for grade in judged.values()), reverse=True)[:10], dtype=np.float64)
     ideal = float(best @ _DISCOUNTS[: len(best)])
     return np.concatenate(values) / ideal if ideal else np.zeros(1 + len(GRID))

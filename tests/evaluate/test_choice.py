@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from evaluate_fakes import RULE
+from evaluate_fakes import RULE, params
 from scipy import stats
 
 from steps.evaluate.choice import choose
@@ -80,6 +80,35 @@ def test_the_fastest_that_is_no_worse_than_the_best_is_chosen() -> None:
     outside = choose(noisy(5000, 0.008, 0.02), times, 0.0, RULE)
     assert (outside.student, outside.runner_up, outside.reason) == ("slow", "fast", "best mean nDCG@10 on dev")
     assert outside.bounds["fast"] < -0.008, "on the data set where it is worst"
+
+
+def test_a_slower_one_that_cannot_be_told_from_a_faster_one_is_said_to_be_so() -> None:
+    few, times = noisy(100, 0.002, 0.3), {"slow": 4.0, "fast": 0.05}
+    choice = choose(few, times, 0.0, RULE)
+    behind = [ours - theirs for ours, theirs in zip(few["slow"], few["fast"], strict=True)]
+    assert choice.student == "slow" and choice.alike == {"fast": {"p_value": p_value(behind), "p50_ms": 0.05}}
+    metrics = {"choice": choice.as_dict(), "latency": times, "datasets_dev": {"a": {}}}
+    assert choice_lines(metrics)[2] == (
+        f"slow is not distinguishable from fast (p = {p_value(behind):.3f}), and 80 times slower: too few"
+        " queries show that fast loses less than 0.50%"
+    )
+    assert choose(few, {"slow": 0.05, "fast": 4.0}, 0.0, RULE).alike == {}, "it is the faster one"
+    assert choose(noisy(5000, 0.02, 0.02), times, 0.0, RULE).alike == {}, "it is surely worse"
+    assert choose(few, times, 0.0, RULE, judged_on="nothing").alike == {}
+
+
+def test_the_margin_of_the_choice_lets_chance_pass_and_two_percent_not() -> None:
+    """Differences as those of the demo's students: one query in four moves, 600 dev queries."""
+    rule = RULE.model_copy(update={"margin": params().choice_margin})
+    random = np.random.default_rng(11)
+    taken = {0.0: 0, 0.02: 0}
+    for loss in taken:
+        for _ in range(60):
+            slow = random.choice([0.0, 0.4, 0.6, 1.0], 600, p=[0.1, 0.12, 0.28, 0.5])
+            fast = slow - loss * 0.72 + np.where(random.random(600) < 0.25, random.normal(0, 0.32, 600), 0)
+            choice = choose({"slow": [slow], "fast": [fast]}, {"slow": 4.0, "fast": 0.05}, 0.0, rule)
+            taken[loss] += choice.student == "fast"
+    assert taken[0.0] >= 36 and taken[0.02] <= 9
 
 
 def test_what_few_queries_cannot_show_goes_to_whom_faster_student_says() -> None:

@@ -2,6 +2,7 @@
 
 import unicodedata
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,11 +14,15 @@ from sklearn.metrics import roc_auc_score
 from steps.core.errors import UserError
 from steps.core.judged import JudgedSet
 from steps.core.tables import table_from_rows, write_table
+from steps.evaluate import cases, diagnosis, effort
 from steps.evaluate.answers import answering_documents, found_answers, holds, tokens
 from steps.evaluate.judging import own_document_lines, read_evaluation_sets
 from steps.evaluate.pairs import auc, pooled_auc
 from steps.evaluate.params import REL, SAT
+from steps.evaluate.perturbations import perturbed_set
+from steps.evaluate.proposition import judged_pairs
 from steps.evaluate.scoring import score_and_keep
+from steps.retrieval.fusion_choice import trials
 
 
 @pytest.mark.parametrize(
@@ -123,6 +128,41 @@ def test_a_hit_of_the_querys_own_id_is_dropped_where_it_is_asked_for() -> None:
         judged = JudgedSet("s", "test", **own, ignore_identical_ids=ignored)  # type: ignore[arg-type]
         scored, (_, docs) = score_and_keep("m", hits, judged, 2, ["P@1"])
         assert (scored.means()["P@1"], len(docs[0])) == (expected, 2)
+
+
+def test_the_own_id_counts_nowhere_else_either() -> None:
+    """Its own document is each query's first hit, the relevant one its second."""
+    ids = [f"s/{row}" for row in range(12)]
+    vectors = np.eye(12, dtype=np.float32)
+    vectors[np.arange(12), (np.arange(12) + 1) % 12] = 0.5
+
+    def search(dataset: str, asked: np.ndarray, k: int, kind: str) -> tuple[np.ndarray, list[list[str]]]:
+        order = np.argsort(-asked, axis=1, kind="stable")[:, :k]
+        return np.take_along_axis(asked, order, 1), [[ids[row] for row in line] for line in order.tolist()]
+
+    release: Any = SimpleNamespace(search=search)
+    qrels = {query: {ids[(row + 1) % 12]: 1} for row, query in enumerate(ids)}
+    judged = JudgedSet("s", "test", ids, ids, qrels, ignore_identical_ids=True)
+    assert effort._ndcg(release, judged, vectors, "flat") == 1
+    changed = perturbed_set(judged, np.arange(3), "typos", 1)
+    assert changed.ignore_identical_ids and list(changed.qrels) == ids[:3]
+    tower: Any = SimpleNamespace(release=release)
+    nearest = diagnosis._nearest(tower, judged, vectors)
+    assert all(len(docs) == 10 and query not in docs for query, docs in zip(ids, nearest, strict=True))
+    pairs = judged_pairs(judged, [[query, ids[(row + 2) % 12]] for row, query in enumerate(ids)])
+    assert pairs.doc_ids[:2] == ["s/1", "s/2"] and len(pairs.doc_ids) == 24
+    hits = (
+        list(-np.sort(-vectors, axis=1)[:, :2]),
+        [[query, ids[(at + 1) % 12]] for at, query in enumerate(ids)],
+    )
+    alone, dropped = (trials(qrels, ids, hits, hits, ignored) for ignored in (False, True))
+    assert (alone == 1 / np.log2(3)).all() and (dropped == 1).all()
+
+
+def test_what_is_relevant_from_a_higher_grade_on_is_so_everywhere() -> None:
+    judged = JudgedSet("s", "test", ["s/q"], ["x"], {"s/q": {"s/1": 1, "s/2": 2}}, relevant_from=2)
+    assert judged_pairs(judged, [["s/3"]]).relevant.tolist() == [False, True, False]
+    assert [hit.relevant for hit in cases._listed(["s/1", "s/2", "s/3"], judged, 0, {})] == [False, True, None]
 
 
 def test_queries_that_are_documents_themselves_are_told(tmp_path: Path) -> None:

@@ -58,7 +58,8 @@ def test_metrics_have_the_documented_keys(reports: Path) -> None:
         "datasets", "datasets_dev", "retention", "significance", "latency", "sizes", "indexes", "serving", "geometry",
         "queries", "audit", "settings", "choice", "closeness", "closeness_texts", "gain", "gain_dev", "gain_overall",
         "fused", "slices", "perturbed", "proposition", "space", "effort", "semantic_ids",
-        "retention_by_set", "against_teacher", "agreement", "as_one", "as_one_dev", "seeds",
+        "retention_by_set", "against_teacher", "agreement", "as_one", "as_one_dev", "seeds", "served",
+        "verdict",
     }  # fmt: skip
     for part in ("datasets", "datasets_dev"):
         assert set(metrics[part]) == {"api", "med"}
@@ -83,6 +84,8 @@ def test_metrics_have_the_documented_keys(reports: Path) -> None:
     assert metrics["queries"]["api"] == {"test": 10, "dev": 10}
     assert metrics["closeness"] == metrics["closeness_texts"] == {}
     assert metrics["gain"] == metrics["gain_dev"] == metrics["gain_overall"] == {}
+    assert {row["answer"] for row in metrics["verdict"]["api"].values()} <= {"yes", "no", "cannot tell"}
+    assert metrics.pop("verdict")["api"]["static"]["queries"] == 10
     knobs = [row.pop("knob") for models in metrics["effort"].values() for row in models.values()]
     assert knobs == ["nprobe"] * 6
     names = {metrics["choice"].pop(key) for key in ("student", "runner_up", "best", "reason")}
@@ -173,7 +176,13 @@ def test_a_pull_request_is_told_the_verdict_the_figures_and_where_students_lose(
     metrics = json.loads((reports / "metrics.json").read_text())
     kept = metrics["retention"]["2l"]["mean_of_ratios"]
     assert (reports / "report.md").read_text() == summary(metrics, "2l")
-    assert summary(metrics, "2l").startswith(f"**2l** keeps **{100 * kept:.1f}\u00a0%** of the teacher's nDCG@10")
+    told = summary(metrics, "2l")
+    assert told.startswith(
+        "May 2l replace the teacher? **Yes.**\n\n- api: yes, nDCG@10 +0.0% of the teacher's; with 95%"
+    )
+    assert f"**2l** keeps **{100 * kept:.1f}\u00a0%** of the teacher's nDCG@10" in told
+    page = (reports / "report.html").read_text()
+    assert page.index("May 2l replace the teacher? <b>Yes.</b>") < page.index("A large <b>teacher</b>")
     low = {"ratio": 0.9, "ci95_low": 0.85, "ci95_high": 0.95}
     high = {"ratio": 0.99, "ci95_low": 0.97, "ci95_high": 1.01}
     metrics["slices"] = {

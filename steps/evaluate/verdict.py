@@ -1,0 +1,80 @@
+"""May a student, as its release serves it, replace the teacher? By the promotion gate's rule, on every data set."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from steps.evaluate.served import fusing, served_name
+from steps.evaluate.shown import milliseconds, size
+from steps.retrieval.noninferiority import NonInferiority
+
+Answer = Literal["yes", "no", "cannot tell"]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Of one student in a few sentences: `lines` tell change and interval by data set, then what it costs and saves."""
+
+    question: str
+    answer: str
+    lines: list[str]
+
+
+def verdicts(
+    students: Mapping[str, Mapping[str, np.ndarray]], teacher: Mapping[str, np.ndarray], rule: NonInferiority
+) -> dict[str, dict[str, dict[str, Any]]]:
+    """`[data set][student]`: the figures of metrics.json, `verdict`, of nDCG@10 `(queries,)` by data set of each.
+
+    `low` is bounded with the rule's confidence, as all data sets have to pass; `high` with what Bonferroni's correction
+    leaves each, as one that fails is enough.
+    """
+    stricter = rule.model_copy(update={"confidence": 1 - (1 - rule.confidence) / max(len(teacher), 1)})
+    found: dict[str, dict[str, dict[str, Any]]] = {}
+    for dataset, theirs in teacher.items():
+        for name, values in students.items():
+            low, high = float(rule.least(values[dataset], theirs)), float(stricter.most(values[dataset], theirs))
+            answer: Answer = "yes" if low >= 0 else "no" if high < 0 else "cannot tell"
+            mean = float(theirs.mean())
+            found.setdefault(dataset, {})[name] = {
+                "answer": answer,
+                "change": float(values[dataset].mean()) / mean - 1,
+                "low": low / mean - rule.margin,
+                "high": high / mean - rule.margin,
+                "queries": len(theirs),
+            }
+    return found
+
+
+def verdict_of(metrics: Mapping[str, Any], student: str) -> Verdict | None:
+    """In words, by metrics.json; None where no test query is judged. No on one data set is no, yes is yes on all."""
+    rows = {dataset: row[student] for dataset, row in metrics["verdict"].items()}
+    if not rows:
+        return None
+    answers = {row["answer"] for row in rows.values()}
+    queries = sum(row["queries"] for row in rows.values() if row["answer"] == "cannot tell")
+    unknown = f"Cannot tell from {queries:,} queries."
+    answer = "No." if "no" in answers else "Yes." if answers == {"yes"} else unknown
+    margin, confidence = metrics["settings"]["margin"], metrics["settings"]["confidence"]
+    lines = [
+        f"{dataset}: {row['answer']}, nDCG@10 {row['change']:+.1%} of the teacher's; with {confidence:.0%} confidence"
+        f" at worst {row['low']:+.1%}, at best {row['high']:+.1%} (allowed {-margin:+.1%}, {row['queries']:,} queries)"
+        for dataset, row in rows.items()
+    ]
+    return Verdict(
+        f"May {served_name(metrics, student)} replace the teacher?", answer, [*lines, _cost(metrics, student)]
+    )
+
+
+def _cost(metrics: Mapping[str, Any], student: str) -> str:
+    """Milliseconds and bytes against the teacher's."""
+    sizes, served = metrics["sizes"], metrics["served"]
+    ours, theirs = (milliseconds(served[name]["p50_ms"]) for name in (student, "teacher"))
+    took = "from text to hits" if fusing(metrics) else "to encode"
+    told = (
+        f"A query takes {ours} ms {took} instead of {theirs}; the query side has {size(sizes[student]['bytes'])}"
+        f" instead of {size(sizes['teacher']['bytes'])}"
+    )
+    lexical = sum(metrics["fused"][dataset][student]["bytes"] for dataset in fusing(metrics, student))
+    return f"{told}, and its BM25 index {size(lexical)} more" if lexical else told

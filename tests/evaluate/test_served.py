@@ -1,0 +1,117 @@
+"""What is chosen and told is what the releases answer: fused with BM25 where they carry it."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from evaluate_fakes import FakeRelease, bag_of_words, evaluate, fake_systems, params, write_inputs
+
+from steps.core.judged import JudgedSet
+from steps.core.tables import read_table
+from steps.evaluate.fusing import FusionFigures
+from steps.evaluate.indexes import IndexFigures
+from steps.evaluate.latency import Latency
+from steps.evaluate.results import Result
+from steps.evaluate.scoring import Scored
+from steps.evaluate.served import as_served, served_ms
+from steps.evaluate.systems import Student, Systems
+from steps.evaluate.table import results_table
+from steps.retrieval.bm25 import Bm25
+from steps.retrieval.fusion import WeightedSum
+
+
+class HybridRelease(FakeRelease):
+    """A release that carries BM25 of every data set."""
+
+    def fusion(self, dataset: str) -> Any:
+        return WeightedSum(depth=100, weight=0.1)
+
+    @property
+    def folder(self) -> Path:
+        return Path(__file__).parent
+
+    def lexical(self, dataset: str) -> Bm25:
+        documents = self.documents_by_set[dataset]
+        return Bm25(list(documents), list(documents.values()))
+
+
+class BetterRelease(FakeRelease):
+    """A release without BM25 whose encoder reads every other query whole."""
+
+    def encode(self, texts: list[str]) -> np.ndarray:
+        return np.concatenate([bag_of_words([text], known=9 if len(text) % 2 else 1) for text in texts])
+
+
+def hybrid_systems(root: Path) -> Systems:
+    """A student that reads one word and is released with BM25, and one that reads more, without."""
+    documents = write_inputs(root)
+    releases: dict[str, Any] = {"static": HybridRelease(documents, known=1), "2l": BetterRelease(documents)}
+    students = [Student(name, type(release).__name__, release, release.encode) for name, release in releases.items()]
+    return replace(fake_systems(root, documents), students=students)
+
+
+def figures(carried: bool, p50_ms: float) -> FusionFigures:
+    return FusionFigures({}, "", carried, None, p50_ms, 0.0, 0.0, 0.0, 0.0)
+
+
+def result(name: str, value: float, fusions: dict[str, FusionFigures] | None = None) -> Result:
+    sets = [JudgedSet(dataset, "dev", ["q"], ["text"], {}) for dataset in ("a", "b")]
+    scored = [Scored(judged, {"nDCG@10": np.array([value])}) for judged in sets]
+    indexes = {
+        name: {"flat": IndexFigures(1, 9.0), "ann": IndexFigures(1, at)} for name, at in (("a", 1.0), ("b", 3.0))
+    }
+    best = {name: [[str(value)]] for name in ("a", "b")}
+    return Result(name, scored, fusions=fusions or {}, best=best, indexes=indexes if name == "teacher" else {})
+
+
+def test_values_hits_and_times_are_those_of_what_each_release_answers() -> None:
+    fusions = {"a": figures(True, 8.0), "b": figures(False, 99.0)}
+    results = {row.name: row for row in (result("teacher", 0.9), result("s", 0.5), result("t", 0.4))}
+    results["s+bm25"] = result("s+bm25", 0.7, fusions)
+    served = as_served("s", results)
+    assert {name: values.tolist() for name, values in served.ndcg("dev").items()} == {"a": [0.7], "b": [0.5]}
+    assert served.best == {"a": [["0.7"]], "b": [["0.5"]]} and served.name == "s"
+    assert as_served("t", results) is results["t"]
+    times = {name: Latency(p50, 0.0, 0.0) for name, p50 in (("teacher", 10.0), ("s", 2.0), ("t", 0.5))}
+    # s: fused on a, dense on b, whose index takes 3 ms; the others on b, the slower of two
+    assert served_ms(results, times, ["s", "t"]) == {"teacher": 13.0, "s": 8.0, "t": 3.5}
+    results["s+bm25"] = result("s+bm25", 0.7, {name: figures(False, 8.0) for name in ("a", "b")})
+    assert served_ms(results, times, ["s", "t"]) == {"teacher": 10.0, "s": 2.0, "t": 0.5}
+
+
+@pytest.mark.medium
+def test_the_student_that_is_best_as_served_is_chosen_and_told(tmp_path: Path) -> None:
+    reports = evaluate(hybrid_systems(tmp_path), tmp_path, params(perturbed_queries=3))
+    metrics = json.loads((reports / "metrics.json").read_text())
+    dev, test = metrics["datasets_dev"], metrics["datasets"]
+    for models in (*dev.values(), *test.values()):
+        assert models["static"]["nDCG@10"] < models["2l"]["nDCG@10"] < models["static+bm25"]["nDCG@10"]
+    choice, served = metrics["choice"], metrics["served"]
+    assert (choice["student"], choice["runner_up"]) == ("static", "2l"), "its encoder alone is the worse one"
+    assert choice["ndcg"] == pytest.approx(np.mean([models["static+bm25"]["nDCG@10"] for models in dev.values()]))
+    slowest = max(row["static"]["p50_ms"] for row in metrics["fused"].values())
+    assert choice["p50_ms"] == served["static"]["p50_ms"] >= slowest
+    assert served["2l"]["p50_ms"] > metrics["latency"]["2l"]["p50_ms"], "the search is in it"
+    ratios = [models["static+bm25"]["nDCG@10"] / models["teacher"]["nDCG@10"] for models in test.values()]
+    assert served["static"]["mean_of_ratios"] == pytest.approx(np.mean(ratios))
+    assert served["2l"]["mean_of_ratios"] == metrics["retention"]["2l"]["mean_of_ratios"]
+    slices = metrics["slices"].get("api", {})
+    assert all(row["ndcg"]["static"] >= row["ndcg"]["2l"] for row in slices.values())
+    rows = {(row["query_id"], row["model"]): row["value"] for row in read_table(reports, "per_query").to_pylist()
+            if (row["split"], row["measure"]) == ("test", "nDCG@10")}  # fmt: skip
+    assert len({model for _, model in rows}) == 5
+    told = "static (as served, with BM25)"
+    page, short, table = (
+        (reports / "report.html").read_text(), (reports / "report.md").read_text(), results_table(reports)
+    )  # fmt: skip
+    assert all(told in text for text in (page, short, table))
+    assert short.startswith(f"May {told} replace the teacher? **")
+    assert f"Choice: {told}, " in table and "ms from text to hits" in table
+    card = page.split('<span class="name">static</span>')[1].split("</div>")[0]
+    alone = f"{100 * metrics['retention']['static']['mean_of_ratios']:.1f}\u00a0%"
+    assert "as served, with BM25" in card and f"encoder alone: {alone}" in card
+    assert f"<b>{100 * np.mean(ratios):.1f}\u00a0%</b>" in card
+    assert "Encoders alone, without BM25." in page
