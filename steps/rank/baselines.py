@@ -1,6 +1,7 @@
 """What BM25, and the ranker's base before it was trained, make of the pairs on which the ranker is measured."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -47,9 +48,9 @@ def base_scores(asked: Sequence[Pairs], texts: Mapping[str, str], params: CrossE
     tower.max_seq_length = min(tower.max_seq_length or params.max_length, params.max_length)
     ids = sorted({doc_id for pairs in asked for doc_id in pairs.doc_ids})
     rows = {doc_id: row for row, doc_id in enumerate(ids)}
-    knobs = {"precision": params.precision, "batch_size": params.batch_size}
-    documents = encode(tower, [texts[doc_id] for doc_id in ids], "document", what="base on dev", **knobs)
-    queries = encode(tower, [pairs.text for pairs in asked], "query", **knobs)
+    embed = partial(encode, tower, precision=params.precision, batch_size=params.batch_size)
+    documents = embed([texts[doc_id] for doc_id in ids], "document", what="base on dev")
+    queries = embed([pairs.text for pairs in asked], "query")
     found: Scores = []
     for query, pairs in zip(queries, asked, strict=True):
         own = documents[[rows[doc_id] for doc_id in pairs.doc_ids]]

@@ -186,8 +186,7 @@ def _next_triplets(
         raise UserError(f"{path}: {_SHARED}")
     rows = np.load(path)
     new = np.unique(rows[rows >= 0])
-    found = zip(searched.texts(new), searched.ids(new), strict=True)
-    documents = dict(zip(new.tolist(), found, strict=True))
+    documents = dict(zip(new.tolist(), zip(searched.texts(new), searched.ids(new), strict=True), strict=True))
     changed = [
         replace(
             triplet,

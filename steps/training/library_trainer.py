@@ -128,7 +128,8 @@ class ByTurns(DefaultBatchSampler):
         rows, left = self.turns.rows(self.epoch), len(self)
         sampler: Any = self.make(self.dataset.select(rows), **self.named)
         sampler.set_epoch(self.epoch)
-        self.generator.manual_seed(self.seed + self.epoch)
+        if self.generator is not None:
+            self.generator.manual_seed(self.seed + self.epoch)
         while left > 0:
             for batch in sampler:
                 yield rows[batch].tolist()
