@@ -8,7 +8,7 @@ export DVC_NO_ANALYTICS := true
 export MLFLOW_DISABLE_TELEMETRY := true
 export ORT_DISABLE_TELEMETRY := 1
 
-.PHONY: help setup setup-all demo run search serve test-fast test test-slow test-nightly test-faults test-integration test-dags lint docs promote rollback deploy bench-release bench-gate bench-mine bench-serving bench-distill-speed bench-distill bench-teachers bench-collapse bench-migrate mlflow airflow images sbom licences lock clean
+.PHONY: help setup setup-all demo run search serve test-fast test test-slow test-nightly test-faults test-integration test-dags lint docs promote rollback deploy bench-release bench-gate bench-mine bench-serving bench-distill-speed bench-distill bench-teachers bench-collapse bench-migrate bench-endpoint mlflow airflow images sbom licences lock clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -108,6 +108,9 @@ bench-collapse: setup ## do embeddings of cross encoders collapse: make bench-co
 
 bench-migrate: setup ## a new model over an old index beside embedding all anew: make bench-migrate [RUN=runs/migrate], after `make run RECIPE=recipes/migrate.yaml DATA=<folder>`
 	@python -m bench.migrate "$${RUN:-runs/migrate}"
+
+bench-endpoint: setup ## the demo with its teacher behind a published server, beside the same teacher here (an hour on two cores)
+	@python -m bench.endpoint
 
 test-integration: setup-all .airflow-venv/.done ## containers, S3, MLflow and Airflow end to end; needs DOCKER_HOST, AWS_ENDPOINT_URL and its credentials (docs/operations.md)
 	@docker compose version >/dev/null 2>&1 || python -m pip install --quiet --disable-pip-version-check podman-compose==1.6.0

@@ -105,34 +105,31 @@ class Endpoint(InputModule):
 
         UserError where that alone would pass max_tokens_total.
         """
+        return announce([(self, (prompt + text for text in texts))], what)
+
+    def outstanding(self, texts: Iterable[str]) -> tuple[int, int]:
+        """How many of these texts, prompt and all, are still to be asked for, and about how many tokens they have."""
         count = estimated = 0
-        for _, text in self._cache.missing(self.cut(prompt + text) for text in texts):
+        for _, text in self._cache.missing(self.cut(text) for text in texts):
             count, estimated = count + 1, estimated + self.tokens(text)
-        spent, most = self._spent, self.connection.max_tokens_total
-        needed = spent.expected(estimated)
-        told = f"{what}: {count:,} texts to ask {self.model.model} for, about {self.connection.cost(needed)}"
-        print(f"{told}; spent before: {self.connection.cost(spent.tokens)}", file=sys.stderr)
-        if most and spent.tokens + needed > most:
-            raise UserError(
-                f"{told}; {spent.tokens:,} are spent and max_tokens_total is {most:,}: raise it, or embed fewer texts"
-            )
-        return count
+        return count, estimated
 
     def tokens(self, text: str) -> int:
         """About how many tokens the text has."""
         return len(self._count.encode(text).ids)
 
-    def cut(self, text: str) -> str:
-        """The text up to max_length tokens; a blank for an empty one, which servers refuse."""
-        if len(text) > self.model.max_length:  # a token has a character at least
+    def cut(self, text: str, most: int = 0) -> str:
+        """The text up to `most` tokens, by default max_length; a blank for an empty one, which servers refuse."""
+        most = most or self.model.max_length
+        if len(text) > most:  # a token has a character at least
             offsets = self._count.encode(text, add_special_tokens=False).offsets
-            if len(offsets) > self.model.max_length:
-                text = text[: offsets[self.model.max_length - 1][1]]
+            if len(offsets) > most:
+                text = text[: offsets[most - 1][1]]
         return text or " "
 
     def so_far(self) -> str:
         """What all answers to this model's name have cost."""
-        return self.connection.cost(self._spent.tokens)
+        return self.connection.cost(self.spent.tokens)
 
     @cached_property
     def _folder(self) -> Path:
@@ -146,7 +143,8 @@ class Endpoint(InputModule):
         return VectorCache(cache_root() / "vectors" / key[:24], "float32")
 
     @cached_property
-    def _spent(self) -> Spent:
+    def spent(self) -> Spent:
+        """Tokens that all answers to this model's name have cost."""
         return Spent(self._folder / "spent.txt")
 
     @cached_property
@@ -158,7 +156,7 @@ class Endpoint(InputModule):
         return client
 
     def _connected(self, dim: int) -> Client:
-        return Client(self.model.model, self.model.dimensions, self.model.body, self.connection, self._spent, dim)
+        return Client(self.model.model, self.model.dimensions, self.model.body, self.connection, self.spent, dim)
 
     def _asked(self, client: Client, texts: Sequence[str]) -> np.ndarray:
         """Their vectors by the server, whatever is known."""
@@ -208,6 +206,28 @@ class Endpoint(InputModule):
             AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False),
             load_file(folder / _PROBES)["probes"],
         )
+
+
+def announce(jobs: Iterable[tuple[Endpoint, Iterable[str]]], what: str) -> int:
+    """Say on stderr what is still to be asked of texts, prompts and all, in tokens and money; returns how many texts.
+
+    The endpoints are roles of one model. UserError where all jobs together would pass max_tokens_total.
+    """
+    count = estimated = 0
+    for endpoint, texts in jobs:
+        more, tokens = endpoint.outstanding(texts)
+        count, estimated = count + more, estimated + tokens
+    connection, spent = endpoint.connection, endpoint.spent
+    spent.refresh()
+    needed, most = spent.expected(estimated), connection.max_tokens_total
+    told = f"{what}: {count:,} texts to ask {endpoint.model.model} for, about {connection.cost(needed)}"
+    print(f"{told}; spent before: {connection.cost(spent.tokens)}", file=sys.stderr)
+    if most and spent.tokens + spent.held + needed > most:
+        raise UserError(
+            f"{told}; {spent.tokens + spent.held:,} are spent and max_tokens_total is {most:,}: raise it, or embed"
+            " fewer texts"
+        )
+    return count
 
 
 def _without_limits(tokenizer: Any) -> Tokenizer:

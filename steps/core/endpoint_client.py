@@ -3,19 +3,21 @@
 It is OpenAI's own client that talks; waiting is done here, because a limit is shared by all threads.
 """
 
+import fcntl
 import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from itertools import islice
+from math import ceil
 from pathlib import Path
 from random import random
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -38,21 +40,71 @@ class Batch:
 
 
 class Spent:
-    """Tokens that answers have cost, kept on disk: what the server said, and what had been estimated."""
+    """Tokens that answers have cost, kept in a file that all runs on one cache share.
+
+    A line is `tokens estimated held`: what the server said, what had been estimated, and what a request under way may
+    cost, which is taken back when it is answered. What a killed run held stays: the server may have answered it.
+    """
 
     def __init__(self, path: Path) -> None:
-        self.path, self._lock = path, threading.Lock()
-        lines = path.read_text().splitlines() if path.is_file() else []
-        pairs = [line.split() for line in lines]
-        whole = [(int(pair[0]), int(pair[1])) for pair in pairs if len(pair) == 2]
-        self.tokens, self.estimated = sum(pair[0] for pair in whole), sum(pair[1] for pair in whole)
+        self.path, self._lock, self._read = path, threading.Lock(), 0
+        self.tokens = self.estimated = self.held = 0
+        self.refresh()
 
-    def add(self, tokens: int, estimated: int) -> None:
-        """Note an answer at once: a killed run has paid for it too."""
+    def refresh(self) -> None:
+        """Read what has been added since, by any run."""
+        if self.path.is_file():
+            with self._lock, self.path.open("rb") as handle:
+                self._catch_up(handle)
+
+    def hold(self, estimated: int, most: int, model: str) -> int:
+        """Set aside what a request of so many estimated tokens may cost, and return it.
+
+        UserError where that would pass `most` (0 = no limit), all runs on this cache together.
+        """
+        with self._locked() as handle:
+            wanted = ceil(self.expected(estimated))
+            if most and self.tokens + self.held + wanted > most:
+                under_way = f" {self.held:,} are under way or were when a run was killed," if self.held else ""
+                raise UserError(
+                    f"{model}: {self.tokens:,} tokens are spent,{under_way} about {wanted:,} come next, and"
+                    f" max_tokens_total is {most:,}; raise it to go on (nothing is paid for twice)"
+                )
+            self._write(handle, 0, 0, wanted)
+        return wanted
+
+    def add(self, tokens: int, estimated: int, held: int) -> None:
+        """Note at once what a request cost that held so much: a killed run has paid for it too."""
+        with self._locked() as handle:
+            self._write(handle, tokens, estimated, -held)
+
+    @contextmanager
+    def _locked(self) -> Iterator[BinaryIO]:
+        """The file, read to its end, which no other thread or run writes to meanwhile."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self._lock, self.path.open("a") as handle:
-            handle.write(f"{tokens} {estimated}\n")
-            self.tokens, self.estimated = self.tokens + tokens, self.estimated + estimated
+        with self._lock, self.path.open("a+b") as handle:
+            with suppress(OSError):  # a file system without locks
+                fcntl.flock(handle, fcntl.LOCK_EX)
+            self._catch_up(handle)
+            yield handle
+
+    def _catch_up(self, handle: BinaryIO) -> None:
+        handle.seek(self._read)
+        while (line := handle.readline()).endswith(b"\n"):
+            self._read += len(line)
+            if len(figures := line.split()) in (2, 3):  # lines of earlier versions have two
+                self._count(*map(int, figures))
+
+    def _write(self, handle: BinaryIO, *figures: int) -> None:
+        torn = handle.seek(0, os.SEEK_END) - self._read  # what a killed run left of a line
+        line = b" . . .\n" * bool(torn) + f"{' '.join(map(str, figures))}\n".encode()
+        handle.write(line)
+        handle.flush()
+        self._read += torn + len(line)
+        self._count(*figures)
+
+    def _count(self, tokens: int = 0, estimated: int = 0, held: int = 0) -> None:
+        self.tokens, self.estimated, self.held = self.tokens + tokens, self.estimated + estimated, self.held + held
 
     def expected(self, estimated: int) -> float:
         """Tokens that so many estimated ones will be, by what was seen so far; never fewer."""
@@ -116,12 +168,8 @@ class Client:
         with ThreadPoolExecutor(self.connection.concurrency) as threads, ExitStack() as stack:
             stack.callback(self.pace.over.set)  # stopped, it does not wait as long as a server asked for
             while True:
-                try:
-                    for batch in islice(waiting, 0 if failed else self.connection.concurrency - len(running)):
-                        self._check_budget(batch.tokens + sum(other.tokens for other in running.values()))
-                        running[threads.submit(self._asked, batch)] = batch
-                except UserError as error:
-                    failed = error
+                for batch in islice(waiting, 0 if failed else self.connection.concurrency - len(running)):
+                    running[threads.submit(self._asked, batch)] = batch
                 if not running:
                     break
                 for future in wait(running, return_when=FIRST_COMPLETED).done:
@@ -132,14 +180,6 @@ class Client:
                         yield batch, future.result()
         if failed:
             raise failed
-
-    def _check_budget(self, tokens: int) -> None:
-        most, wanted = self.connection.max_tokens_total, self.spent.expected(tokens)
-        if most and self.spent.tokens + wanted > most:
-            raise UserError(
-                f"{self.model}: {self.spent.tokens:,} tokens are spent, about {wanted:,.0f} come next, and"
-                f" max_tokens_total is {most:,}; raise it to go on (nothing is paid for twice)"
-            )
 
     def _asked(self, batch: Batch) -> np.ndarray:
         """The batch's vectors, after as many tries as are allowed."""
@@ -166,6 +206,7 @@ class Client:
         """One request: seconds that the server asks to wait, what went wrong, and the vectors where nothing did."""
         import openai
 
+        held, usage = self.spent.hold(batch.tokens, self.connection.max_tokens_total, self.model), 0
         try:
             answer = self._openai.embeddings.create(
                 model=self.model, input=batch.texts, extra_body=self.body, **self.more
@@ -183,7 +224,8 @@ class Client:
             return _retry_after(error.response.headers.get("retry-after")), said, None
         except (openai.OpenAIError, OSError, ValueError, TypeError, AttributeError) as error:
             return None, self._masked(f"{type(error).__name__}: {error}"), None
-        self.spent.add(usage, batch.tokens)  # where it cannot be noted, on a full disk, asking again would only cost
+        finally:  # where it cannot be noted, on a full disk, asking again would only cost
+            self.spent.add(usage, batch.tokens if usage else 0, held)
         try:
             vectors = _checked(answer, len(batch.texts))
         except (ValueError, TypeError, AttributeError) as error:

@@ -80,6 +80,14 @@ def endpoint_of(tower: SentenceTransformer, role: Role) -> Endpoint | None:
     return first if isinstance(first, Endpoint) else None
 
 
+def asked_of(tower: SentenceTransformer, role: Role, texts: Iterable[str]) -> list[tuple[Endpoint, Iterable[str]]]:
+    """What `announce` takes: the server that reads these texts in their role, and what it is sent; [] without one."""
+    if (endpoint := endpoint_of(tower, role)) is None:
+        return []
+    prompt = tower.prompts.get(role) or ""
+    return [(endpoint, (prompt + text for text in texts))]
+
+
 def _made_of(modules: Iterable[nn.Module], tower: SentenceTransformer, truncate_dim: int | None) -> SentenceTransformer:
     """A tower of these modules, with the prompts and the similarity of another."""
     return SentenceTransformer(

@@ -1,7 +1,8 @@
 """Vectors that an index has already: are they what the teacher gives the same documents? Else: what would match them?
 
-A sample is embedded anew. Where it differs, the teacher is tried with what people mostly have otherwise: prompt, role,
-cut of the text, pooling, text of a document, dimensions; and its vectors are looked for under other ids.
+A sample of each data set is embedded anew. Where it differs, the teacher is tried with what people mostly have
+otherwise: prompt, role, cut of the text, pooling, text of a document, dimensions; and its vectors are looked for under
+other ids.
 """
 
 from collections.abc import Callable, Iterator
@@ -10,21 +11,25 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Pooling
 
-from steps.core.corpus import CorpusRows, CorpusTexts
+from steps.core.corpus import CorpusRows, CorpusTexts, corpus_batches
 from steps.core.cosines import cosines
 from steps.core.document_texts import DocumentTemplate
-from steps.core.errors import UserError
+from steps.core.endpoint import Endpoint
+from steps.core.errors import TransientError, UserError
 from steps.core.precision import Precision
-from steps.core.towers import encode, route
+from steps.core.towers import encode, endpoint_of, route
 from steps.embed.params import CheckParams
 
 _LENGTH = 0.01  # by which the length of a vector may differ, as a share
 _BLOCK = 65_536  # given vectors compared at once
 _PROMPTS = ("", "passage: ", "query: ", "search_document: ", "search_query: ", "Represent this sentence: ")
 _TOKENS = (32, 64, 128, 256, 512)
+_LONGER = (1024, 2048, 8000)  # of APIs
+_BODIES = ({}, *({"input_type": role} for role in ("document", "query", "search_document", "search_query")))
 _POOLING = ("mean", "cls", "max", "lasttoken")
 
 Read = Callable[[], np.ndarray]
@@ -41,6 +46,16 @@ class Given:
     vectors: np.ndarray
 
 
+def sampled_rows(ingest: Path, params: CheckParams, seed: int) -> np.ndarray:
+    """Rows of the documents that are compared, ascending: so many of each data set, drawn by seed."""
+    column = pa.chunked_array([batch.column(0) for batch in corpus_batches(ingest, ["dataset"])])
+    names = column.combine_chunks().dictionary_encode()
+    codes, random = names.indices.to_numpy(), np.random.default_rng((seed, 7))
+    own = [np.flatnonzero(codes == code) for code in range(len(names.dictionary))]
+    drawn = [random.choice(len(rows), min(params.documents, len(rows)), replace=False) for rows in own]
+    return np.sort(np.concatenate([rows[some] for rows, some in zip(own, drawn, strict=True)]))
+
+
 def check_given(
     path: Path, ingest: Path, tower: SentenceTransformer, params: CheckParams, seed: int, precision: Precision
 ) -> dict[str, float]:
@@ -49,8 +64,7 @@ def check_given(
     UserError where one of them lies farther away than allowed, or has another length: it says what would match.
     """
     matrix = np.load(path, mmap_mode="r")
-    chosen = np.random.default_rng((seed, 7)).choice(len(matrix), min(params.documents, len(matrix)), replace=False)
-    rows = np.sort(chosen)
+    rows = sampled_rows(ingest, params, seed)
     given = Given(path, ingest, rows, list(CorpusTexts(ingest, rows)), np.array(matrix[rows], dtype=np.float32))
     own = encode(tower, given.texts, "document", precision=precision)
     if own.shape[1] == given.vectors.shape[1]:
@@ -89,8 +103,15 @@ def _diagnosis(
     if own.shape[1] == given.vectors.shape[1] and (moved := _under_other_ids(given, own, params.cosine)):
         return moved
     tried = []
+    refused = []  # by an API, or by the budget
     for what, fix, read in _guesses(given, tower, precision):
-        vectors = read()
+        try:
+            vectors = read()
+        except TransientError:
+            raise
+        except UserError:
+            refused.append(what)
+            continue
         if vectors.shape[1] >= given.vectors.shape[1]:
             cut = vectors[:, : given.vectors.shape[1]]
             found = cosines(cut, given.vectors)
@@ -98,7 +119,7 @@ def _diagnosis(
             tried.append((f"{what}{first}", float(found.mean())))
             if (found >= params.cosine).all():
                 return f"{what}{first} matches (mean cosine {found.mean():.3f}): {fix}"
-    listed = ", ".join(f"{what} {cosine:.3f}" for what, cosine in tried)
+    listed = ", ".join([*(f"{what} {cosine:.3f}" for what, cosine in tried), *(f"{what} refused" for what in refused)])
     return (
         f"another model made them: nothing that was tried matches ({listed or 'they have more dimensions'}); name that"
         " model as the teacher, or leave ingest.document_vectors out"
@@ -152,6 +173,8 @@ def _guesses(given: Given, tower: SentenceTransformer, precision: Precision) -> 
         for tokens in (each for each in _TOKENS if each != whole and each <= limit):
             cut = partial(_with, reader, "max_seq_length", tokens, as_it_is)
             yield f"cut at {tokens} tokens", f"set the teacher's max_document_length to {tokens}", cut
+    if endpoint := endpoint_of(reader, "document"):
+        yield from _of_an_api(given, reader, endpoint, as_it_is)
     pooling = next((module for module in reader if isinstance(module, Pooling)), None)
     for mode in (each for each in _POOLING if pooling is not None and each != pooling.pooling_mode):
         pooled = partial(_with, pooling, "pooling_mode", mode, as_it_is)
@@ -159,6 +182,31 @@ def _guesses(given: Given, tower: SentenceTransformer, precision: Precision) -> 
     for template, texts in _other_texts(given):
         other = partial(encode, reader, texts, "document", precision=precision)
         yield f"text {template!r}", f"set ingest.document to {template!r}", other
+
+
+def _of_an_api(
+    given: Given, reader: SentenceTransformer, endpoint: Endpoint, read: Read
+) -> Iterator[tuple[str, str, Read]]:
+    """Other cuts and other roles of a request; what would send the same texts is not asked for."""
+    own, prompt = endpoint.model, reader.prompts.get("document") or ""
+
+    def ask(known: bool, change: dict[str, object]) -> np.ndarray:
+        other = Endpoint(
+            own.model_copy(update=change), endpoint.connection, endpoint.tokenizer, endpoint.probes if known else None
+        )
+        reader[0] = other
+        try:
+            return read()
+        finally:
+            reader[0] = endpoint
+
+    for tokens in (*_TOKENS, *_LONGER):
+        cut = [endpoint.cut(prompt + text, tokens) for text in given.texts]
+        if cut != [endpoint.cut(prompt + text) for text in given.texts]:
+            fix = f"set max_length of the teacher's document to {tokens}"
+            yield f"cut at {tokens} tokens", fix, partial(ask, True, {"max_length": tokens})
+    for body in (each for each in _BODIES if each != own.body):
+        yield f"body {body}", f"give the teacher's document the body {body}", partial(ask, False, {"body": body})
 
 
 def _other_texts(given: Given) -> Iterator[tuple[str, list[str]]]:

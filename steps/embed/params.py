@@ -12,7 +12,7 @@ class CheckParams(Strict):
     """How many given vectors of documents are compared with the teacher's, and the cosine that each must have."""
 
     documents: int = Field(default=100, ge=1)
-    """Documents, drawn by seed, that the teacher reads anew."""
+    """Documents of each data set, drawn by seed, that the teacher reads anew."""
     cosine: float = Field(default=0.99, gt=0, le=1)
     """Cosine that each of them must have to its given vector; else the stage says what would match, and stops."""
 

@@ -13,20 +13,20 @@ from sentence_transformers import SentenceTransformer
 from steps.core.corpus import CorpusRows, CorpusTexts
 from steps.core.cosines import cosines
 from steps.core.document_texts import corpus_template
-from steps.core.endpoint import Endpoint
+from steps.core.endpoint import Endpoint, announce
 from steps.core.files import staged_folder, write_json
 from steps.core.fingerprints import fingerprint
 from steps.core.precision import resolve_precision
 from steps.core.tables import Role, read_table, write_table
-from steps.core.towers import load_tower, route
+from steps.core.towers import asked_of, endpoint_of, load_tower, route
 from steps.core.tracking import Run
 from steps.core.vector_cache import embed_once
 from steps.core.vector_store import Texts
 from steps.embed.alignment_texts import Sources, build
-from steps.embed.given_vectors import check_given
+from steps.embed.given_vectors import check_given, sampled_rows
 from steps.embed.nearest import nearest_documents
 from steps.embed.params import EmbedParams
-from steps.embed.token_vectors import token_vectors
+from steps.embed.token_vectors import token_texts, token_vectors
 
 
 def run(ingest: Path, generate: Path, teach: Path, output: Path, params: EmbedParams, run: Run) -> None:
@@ -46,18 +46,21 @@ def run(ingest: Path, generate: Path, teach: Path, output: Path, params: EmbedPa
     tower = load_tower(teach / "tower")
     asking = route(tower, "query")
     given = ingest / "document_vectors" / "vectors.npy"  # of an index that is there already
-    checked = None
-    if given.is_file():
-        checked = check_given(given, ingest, tower, params.check, params.seed, params.precision)
     texts = build(sources, params, uncased=_uncased(asking))
     short = texts.table.num_rows < params.least_texts
     more = f"; embed.least_texts is {params.least_texts:,}, but the documents give no more" if short else ""
     print(f"embed: {texts.told()}{more}", file=sys.stderr)
+    queried = texts.table["text"].to_pylist()
+    sample = sampled_rows(ingest, params.check, params.seed) if given.is_file() else None
+    _announce(tower, documents if sample is None else CorpusTexts(ingest, sample), queried)
+    checked = None
+    if sample is not None:
+        checked = check_given(given, ingest, tower, params.check, params.seed, params.precision)
 
     with staged_folder(output) as staging:
         write_table(staging, "alignment_texts", texts.table)
         embedded = {"documents": 0}
-        jobs: list[tuple[str, Role, Texts, str]] = [("alignment", "query", texts.table["text"].to_pylist(), "float16")]
+        jobs: list[tuple[str, Role, Texts, str]] = [("alignment", "query", queried, "float16")]
         if checked:
             _linked(given, staging / "documents.npy")
         else:
@@ -101,6 +104,15 @@ def run(ingest: Path, generate: Path, teach: Path, output: Path, params: EmbedPa
     run.metrics({f"embedded.{name}": count for name, count in embedded.items()})
     run.metric("texts", texts.table.num_rows)
     run.metrics({f"texts.{part}.{reason}": n for part, tally in texts.counts.items() for reason, n in tally.items()})
+
+
+def _announce(tower: SentenceTransformer, documents: Texts, texts: list[str]) -> None:
+    """Say what all that the stage asks an API for costs; UserError where that is more than allowed."""
+    jobs = [*asked_of(tower, "document", documents), *asked_of(tower, "query", texts)]
+    if endpoint := endpoint_of(tower, "query"):
+        jobs.append((endpoint, token_texts(route(tower, "query"))))
+    if jobs:
+        announce(jobs, "embed: documents, alignment texts and tokens together")
 
 
 def _linked(source: Path, target: Path) -> None:

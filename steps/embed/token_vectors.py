@@ -16,7 +16,7 @@ def token_vectors(tower: SentenceTransformer, *, precision: Precision, batch_siz
     An endpoint, which has another tokenizer, is asked for each token as a text.
     """
     if isinstance(endpoint := tower[0], Endpoint):
-        texts = [tower.tokenizer.decode([token]) for token in range(len(tower.tokenizer))]
+        texts = token_texts(tower)
         endpoint.announce(texts, "", "embed tokens")
         return endpoint.embed(texts)
     before, after = _special_ids(tower)
@@ -31,6 +31,11 @@ def token_vectors(tower: SentenceTransformer, *, precision: Precision, batch_siz
         with torch.inference_mode(), autocast(precision):
             rows.append(tower(features)["sentence_embedding"].float().cpu().numpy())
     return np.concatenate(rows)
+
+
+def token_texts(tower: SentenceTransformer) -> list[str]:
+    """Each token of an endpoint's tokenizer as a text."""
+    return [tower.tokenizer.decode([token]) for token in range(len(tower.tokenizer))]
 
 
 def _special_ids(tower: SentenceTransformer) -> tuple[list[int], list[int]]:

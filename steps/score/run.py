@@ -52,6 +52,7 @@ def run(ingest: Path, mine: Path, embed: Path, teach: Path, output: Path, params
     with staged_folder(output) as staging:
         scratch = staging / "documents.npy"
         scorer = scorer_of(teach, teacher.id, documents, scratch, params)
+        scorer.announce(texts)
         settings = (teacher.id, resolve_precision(params.precision), code_digest(type(scorer).__module__))
         shards = ScoreShards(settings, digests)
         found = _Found(Sample(len(texts)))

@@ -1,13 +1,19 @@
-"""A release as mteb sees it: its protocol, without the package, and the run's own embeddings behind it."""
+"""A release as mteb sees it: its protocol, the run's own embeddings behind it, and mteb itself where it is there."""
 
 import inspect
+import re
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from whole_run import write_lines
 
+from bench import mteb_model
 from bench.mteb_model import ReleaseModel
 from steps.core.errors import UserError
+from steps.core.judged import read_judged_sets
+from steps.core.measures import ndcg_at_10
 from steps.core.tables import read_table
 from steps.core.towers import encode, load_tower
 from steps.serving.release import load_release
@@ -57,3 +63,27 @@ def test_queries_are_the_releases_and_documents_the_indexs(released: Path) -> No
 def test_another_students_router_is_refused(released: Path) -> None:
     with pytest.raises(UserError, match="static/router: the embedding of the probe"):
         ReleaseModel(str(released / "models/release/2l"), router=str(released / "models/distill/static/router"))
+
+
+@pytest.mark.slow
+def test_mteb_itself_runs_a_local_task_and_finds_what_the_release_finds(
+    released: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("mteb")
+    (judged,) = read_judged_sets(released / "data/ingest", ["test"])
+    corpus = [row for row in read_table(released / "data/ingest", "corpus").to_pylist() if row["dataset"] == "one"]
+    texts = [{"_id": row["doc_id"], "title": row["title"], "text": row["content"]} for row in corpus]
+    write_lines(tmp_path / "local/corpus.jsonl", texts)
+    asked = zip(judged.query_ids, judged.texts, strict=True)
+    write_lines(tmp_path / "local/queries.jsonl", [{"_id": query, "text": text} for query, text in asked])
+    grades = [(query, doc, grade) for query, docs in judged.qrels.items() for doc, grade in docs.items()]
+    lines = ["query-id\tcorpus-id\tscore", *("\t".join(map(str, grade)) for grade in grades)]
+    (tmp_path / "local/qrels").mkdir()
+    (tmp_path / "local/qrels/test.tsv").write_text("\n".join(lines) + "\n")
+    monkeypatch.setattr(sys, "argv", ["bench.mteb_model", "2l", str(tmp_path / "local"), "--run", str(released)])
+    mteb_model.main()
+    release = load_release(released / "models/release/2l")
+    scores, ids = release.search("one", release.encode(judged.texts), 32, "flat")
+    own = ndcg_at_10(judged.qrels, judged.query_ids, ids, list(scores)).mean()
+    said = re.search(r"local: nDCG@10 ([\d.]+) \(slimtower/2l\)", capsys.readouterr().out)
+    assert said and float(said[1]) == pytest.approx(own, abs=2e-4)

@@ -16,7 +16,7 @@ from endpoint_fakes import endpoint_params, teach
 
 from steps.core import endpoint_client
 from steps.core.endpoint import PROBES, asking_anew
-from steps.core.endpoint_client import Pace, batches
+from steps.core.endpoint_client import Pace, Spent, batches
 from steps.core.errors import TransientError, UserError
 from steps.core.fingerprints import fingerprint
 from steps.core.towers import encode, endpoint_of, load_tower
@@ -191,7 +191,7 @@ def test_the_budget_stops_before_it_is_passed_and_keeps_what_is_paid(server: Emb
     tower = teach(tmp_path / "teach", server)
     endpoint = endpoint_of(load_tower(tower), "query")
     assert endpoint is not None
-    spent = endpoint._spent.tokens
+    spent = endpoint.spent.tokens
     assert spent == 2 * sum(len(text.split()) for text in PROBES)
     tight = teach(tmp_path / "tight", server, {"max_tokens_total": spent + 250, "concurrency": 1})
     with pytest.raises(UserError, match=r"40 texts to ask tiny for.*max_tokens_total is"):
@@ -207,6 +207,40 @@ def test_the_budget_stops_before_it_is_passed_and_keeps_what_is_paid(server: Emb
     assert fingerprint(tight).id == fingerprint(tower).id  # limits change no vector
     embedded(tower, tmp_path / "vectors.npy")
     assert all(server.paid[text] == 1 for text in TEXTS) and kept
+
+
+def test_tries_after_unusable_answers_stop_before_the_budget_too(server: EmbeddingServer, tmp_path: Path) -> None:
+    tower = teach(tmp_path / "teach", server)
+    spent = Spent(next(Path(os.environ["SLIMTOWER_CACHE"]).rglob("spent.txt")))
+    limits = {"batch_texts": 40, "batch_tokens": 4000, "concurrency": 1, "tries": 8}
+    tight = teach(tmp_path / "tight", server, limits | {"max_tokens_total": 700})
+    server.faults = ["", *["nan"] * 8]  # each costs 125 tokens, where 175 are expected
+    with pytest.raises(UserError, match="max_tokens_total is 700"):
+        embedded(tight, tmp_path / "vectors.npy")
+    spent.refresh()
+    assert sum(server.asked[text] for text in TEXTS[:1]) == 4 and spent.tokens <= 700 and spent.held == 0
+    server.faults = []
+    embedded(tower, tmp_path / "vectors.npy")
+
+
+def test_all_runs_on_one_cache_count_together_also_what_is_under_way(tmp_path: Path) -> None:
+    path = tmp_path / "endpoint/spent.txt"
+    one, other = Spent(path), Spent(path)
+    held = one.hold(60, 100, "tiny")
+    with pytest.raises(UserError, match=r"tiny: 0 tokens are spent, 60 are under way .*about 50 come next"):
+        other.hold(50, 100, "tiny")
+    one.add(30, 60, held)
+    assert other.hold(50, 100, "tiny") == 50
+    assert (other.tokens, other.estimated, other.held) == (30, 60, 50)
+    with pytest.raises(UserError, match="30 tokens are spent, 50 are under way"):
+        one.hold(50, 100, "tiny")
+    with path.open("a") as handle:
+        handle.write("7 1")  # what a killed run left of a line
+    other.add(0, 0, 50)
+    again = Spent(path)
+    assert (again.tokens, again.estimated, again.held) == (30, 60, 0)
+    path.write_text("30 60\n10 5\n")  # as earlier versions wrote it
+    assert (Spent(path).tokens, Spent(path).estimated) == (40, 65)
 
 
 def test_a_model_that_changed_behind_its_name_is_noticed(

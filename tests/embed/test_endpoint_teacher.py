@@ -1,5 +1,7 @@
 """From teach to release with a teacher behind an API: what it gives is what the same teacher gives here."""
 
+import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -34,6 +36,29 @@ def server(tiny_tower: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Embedd
     monkeypatch.setenv("PLANTED_KEY", KEY)
     with serving(tower_reader(load_tower(tiny_tower))) as state:
         yield state
+
+
+def test_the_budget_is_for_all_that_the_stage_asks_before_it_asks_anything(
+    server: EmbeddingServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _word_pieces(["how to sum the axis of a matrix"], 300).save_pretrained(tmp_path / "tokenizer")
+    told = "embed: documents, alignment texts and tokens together: "
+    counts = []
+    for limit in (0, 6_500):  # the documents alone would not pass it
+        limits = {"batch_texts": 32, "max_tokens_total": limit}
+        tower = teach(tmp_path / str(limit), server, limits, tokenizer=str(tmp_path / "tokenizer"))
+        paid = sum(server.paid.values())
+        if limit:
+            shutil.rmtree(Path(os.environ["SLIMTOWER_CACHE"]) / "vectors")
+            with pytest.raises(UserError, match=rf"^{told}.*max_tokens_total is 6,500"):
+                run_embed(tmp_path / "again", tower)
+            assert sum(server.paid.values()) == paid
+        else:
+            run_embed(tmp_path / "first", tower)
+            counts.append(sum(server.paid.values()) - paid - 2 * len(PROBES))  # which each role asks for
+    said = capsys.readouterr().err
+    assert f"{told}{counts[0]:,} texts to ask tiny for" in said
+    assert all(each in said for each in ("embed documents: 64 texts", "embed alignment: ", "embed tokens: "))
 
 
 def test_a_student_of_an_endpoint_is_released_over_its_index(

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from embedding_server import KEY, serving, tower_reader
+from endpoint_fakes import teach
 from sentence_transformers import SentenceTransformer
 from stages import run_embed, write_ingest
 from towers import other_weights
@@ -15,7 +17,7 @@ from steps.core.errors import UserError
 from steps.core.files import read_json
 from steps.core.tables import table_from_rows, write_table
 from steps.core.towers import encode, load_tower
-from steps.embed.given_vectors import check_given
+from steps.embed.given_vectors import _BODIES, _LONGER, _TOKENS, check_given, sampled_rows
 from steps.embed.params import CheckParams
 
 pytestmark = pytest.mark.medium
@@ -142,7 +144,7 @@ def test_given_vectors_are_the_index_and_no_document_is_embedded(
     np.save(given / "vectors.npy", made)
     run_embed(tmp_path / "given", tiny_tower)
     report = read_json(tmp_path / "given/data/embed/report.json")
-    assert report["given_documents"]["documents"] == 20 and report["given_documents"]["least_cosine"] > 0.9999
+    assert report["given_documents"]["documents"] == 2 * 20 and report["given_documents"]["least_cosine"] > 0.9999
     for name in ("documents", "alignment", "nearest", "tokens"):
         own, other = (np.load(tmp_path / root / f"data/embed/{name}.npy") for root in ("made", "given"))
         np.testing.assert_array_equal(own, other)
@@ -150,3 +152,55 @@ def test_given_vectors_are_the_index_and_no_document_is_embedded(
     other_weights(tiny_tower, tmp_path / "other", 3)
     with pytest.raises(UserError, match="not the teacher's vectors of these documents"):
         run_embed(tmp_path / "given", tmp_path / "other")
+
+
+def write_corpus(folder: Path, sets: dict[str, int]) -> list[str]:
+    """A corpus of so many documents a data set; returns what a document tower reads."""
+    words = " ".join(ABSTRACTS).split()
+    rows = [
+        {"doc_id": f"{name}/{number}", "dataset": name, "title": "", "topic": "",
+         "content": " ".join(words[number * 7 : number * 7 + 40])}
+        for name, count in sets.items() for number in range(count)
+    ]  # fmt: skip
+    write_table(folder, "corpus", table_from_rows("corpus", rows), metadata={"document": "{content}"})
+    return [row["content"] for row in rows]
+
+
+def test_a_small_wrong_set_beside_a_large_right_one_is_found(tiny_tower: Path, tmp_path: Path) -> None:
+    tower = load_tower(tiny_tower)
+    own = encode(tower, write_corpus(tmp_path, {"large": 90, "small": 2}), "document")
+    strict = CheckParams(documents=2, cosine=0.9999)
+    assert sampled_rows(tmp_path, strict, 1)[2:].tolist() == [90, 91] and len(sampled_rows(tmp_path, strict, 1)) == 4
+    assert len(sampled_rows(tmp_path, CheckParams(documents=5), 1)) == 7
+    np.save(tmp_path / "vectors.npy", own)
+    assert check_given(tmp_path / "vectors.npy", tmp_path, tower, strict, 1, "fp32")["documents"] == 4
+    own[90:] *= -1
+    np.save(tmp_path / "vectors.npy", own)
+    with pytest.raises(UserError, match="2 of 4 have a cosine below"):
+        check_given(tmp_path / "vectors.npy", tmp_path, tower, strict, 1, "fp32")
+
+
+@pytest.mark.parametrize("case", ["cut", "role", "refused"])
+def test_of_an_api_other_cuts_and_roles_are_tried(
+    case: str, tiny_tower: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PLANTED_KEY", KEY)
+    tower = load_tower(tiny_tower)
+    own = encode(tower, write_corpus(tmp_path, {"large": 6}), "document")
+    np.save(tmp_path / "vectors.npy", own if case == "cut" else -own if case == "role" else np.roll(own, 1, axis=1))
+    said = {
+        "cut": r"cut at \d+ tokens matches .*set max_length of the teacher's document to \d+",
+        "role": r"body {'input_type': 'document'} matches .*give the teacher's document the body {'input_type'",
+        "refused": r"another model made them: .*body {'input_type': 'query'} refused",
+    }[case]
+    with serving(tower_reader(tower)) as server:
+        reads = {"prompt": "", "body": {}, "max_length": 6 if case == "cut" else 64}
+        asked = load_tower(teach(tmp_path / "teach", server, query=reads, document=reads))
+        if case == "refused":
+            server.refuse = lambda body: body.get("input_type") == "query"
+        with pytest.raises(UserError, match=said):
+            check_given(tmp_path / "vectors.npy", tmp_path, asked, CheckParams(cosine=0.9999), 1, "fp32")
+        count = len(server.bodies)
+        with pytest.raises(UserError, match=said):  # what was asked is known
+            check_given(tmp_path / "vectors.npy", tmp_path, asked, CheckParams(cosine=0.9999), 1, "fp32")
+        assert len(server.bodies) - count <= 2 * (len(_TOKENS) + len(_LONGER) + len(_BODIES))

@@ -33,6 +33,8 @@ class EmbeddingServer:
 
     read: Reader
     faults: list[str] = field(default_factory=list)
+    refuse: Callable[[dict[str, Any]], bool] = lambda body: False
+    keyless: bool = False
     retry_after: str = "0.2"
     delay: float = 0.0
     asked: Counter[str] = field(default_factory=Counter)
@@ -60,10 +62,10 @@ class EmbeddingServer:
     async def _answer(self, request: Request, body: dict[str, Any], fault: str) -> Response:
         texts = [body["input"]] if isinstance(body["input"], str) else body["input"]
         self.asked.update(texts)
-        if request.headers.get("authorization") != f"Bearer {KEY}":
+        if not self.keyless and request.headers.get("authorization") != f"Bearer {KEY}":
             said = request.headers.get("authorization")
             return JSONResponse({"error": {"message": f"wrong key {said}", "code": "invalid_api_key"}}, 401)
-        match fault:
+        match "refused" if self.refuse(body) else fault:
             case "busy":
                 headers = {"Retry-After": self.retry_after}
                 return JSONResponse({"error": {"message": "slow down"}}, 429, headers)

@@ -37,5 +37,8 @@ class Scorer(ABC):
         """
         raise NotImplementedError
 
+    def announce(self, texts: list[str]) -> None:  # noqa: B027  # most cost nothing
+        """Say what it costs to score these texts, before any of them is; UserError where that is more than allowed."""
+
     def finish(self) -> None:  # noqa: B027  # most keep nothing
         """Remove what it keeps beside `scratch`, once all scores are written."""

@@ -1,5 +1,6 @@
 """A dual encoder's scores: inner products of its embeddings."""
 
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -14,27 +15,32 @@ _TEXTS = 256  # multiplied at once: a copy of their documents' vectors is made
 
 
 class DualEncoderScorer(Scorer):
-    """A tower, and the documents' vectors `(documents, dim)`, which it embeds once."""
+    """A tower, and the documents, which it embeds once."""
 
     kind = "dual_encoder"
 
     def __init__(self, teach: Path, fingerprint: str, documents: Texts, scratch: Path, params: ScoreParams) -> None:
         """`fingerprint` is the id of the tower's; the vectors lie in the file `scratch` while they are used."""
-        self.params, tower = params, teach / "tower"
+        self.params, self.fingerprint, self.texts, self.scratch = params, fingerprint, documents, scratch
+        self.reader, self.queries = (load_tower(teach / "tower", role) for role in ("document", "query"))
+
+    @cached_property
+    def documents(self) -> np.ndarray:
+        """The vectors, made once a text is to be scored: of a run that was finished before none is."""
         embed_once(
-            load_tower(tower, "document"),
-            fingerprint,
+            self.reader,
+            self.fingerprint,
             "document",
-            documents,
-            scratch,
+            self.texts,
+            self.scratch,
             dtype="float32",
-            precision=params.precision,
-            batch_size=params.batch_size,
-            shard_texts=params.shard_texts,
+            precision=self.params.precision,
+            batch_size=self.params.batch_size,
+            shard_texts=self.params.shard_texts,
             what="embed documents",
         )
-        self.queries = load_tower(tower, "query")
-        self.documents = np.load(scratch, mmap_mode="r")
+        vectors: np.ndarray = np.load(self.scratch, mmap_mode="r")
+        return vectors
 
     def scores(self, texts: list[str], documents: np.ndarray) -> np.ndarray:
         """Inner product of each text's vector with those of its documents `(texts, k)`: float32 `(texts, k)`."""

@@ -1,0 +1,238 @@
+"""python -m bench.endpoint [--port 7997]: the embedded demo with its teacher behind a published server, beside it here.
+
+The bundled MiniLM, untrained, is the teacher twice: in this process, and as `kind: endpoint` of infinity-emb, a server
+that others publish, in an environment of its own (requirements/endpoint_server.lock, made below .cache/endpoint).
+Between the two stands a proxy that counts requests and texts. Both runs distil `static` and go as far as `evaluate`.
+Writes bench/results/endpoint.json: what `static` keeps in each, and whether any text was paid for twice. Besides the
+probes, which every process asks for, and the timed queries of `evaluate`, none should be.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from bench.machine import machine
+from steps.core.bases import resolve_base
+from steps.core.endpoint import PROBES
+from steps.core.errors import UserError, guarded
+from steps.core.files import read_json, sha256_file, write_json
+from steps.core.run_ids import git_commit
+
+FOLDER, LOCK = Path(".cache/endpoint"), Path("requirements/endpoint_server.lock")
+RESULT = Path("bench/results/endpoint.json")
+BASE, STUDENT, TOKENS = "all-MiniLM-L6-v2", "static", 256
+POINTS = 0.5  # by which the two may differ
+_STARTS_S = 600
+
+Asked = tuple[str, str]  # role and text
+
+
+class Counting(ThreadingHTTPServer):
+    """A proxy in front of a server of embeddings: how often each text was asked for in its role, and requests."""
+
+    daemon_threads = True
+
+    def __init__(self, port: int, upstream: str) -> None:
+        super().__init__(("127.0.0.1", port), _Passing)
+        self.upstream, self.lock = upstream, threading.Lock()
+        self.requests, self.refused, self.asked = 0, 0, Counter[Asked]()
+
+    def count(self, body: Mapping[str, Any], status: int) -> None:
+        """Note an answer; what was refused is not paid for."""
+        texts = [body["input"]] if isinstance(body["input"], str) else body["input"]
+        with self.lock:
+            self.requests += 1
+            self.refused += status != 200
+            self.asked.update((str(body.get("user")), text) for text in texts if status == 200)
+
+    def figures(self) -> dict[str, int]:
+        """Requests, texts, and those of them that had been asked for before in their role; without the probes."""
+        with self.lock:
+            asked = {key: count for key, count in self.asked.items() if key[1] not in PROBES}
+            texts = sum(asked.values())
+            return {"requests": self.requests, "refused": self.refused, "texts": texts, "again": texts - len(asked)}
+
+
+class _Passing(BaseHTTPRequestHandler):
+    """Passes a request on, and counts it."""
+
+    server: Counting
+
+    def do_POST(self) -> None:
+        """Of /v1/embeddings."""
+        given = self.rfile.read(int(self.headers["Content-Length"]))
+        asking = urllib.request.Request(self.server.upstream + self.path, given, {"Content-Type": "application/json"})
+        try:
+            with urllib.request.urlopen(asking) as answer:
+                status, content = answer.status, answer.read()
+        except urllib.error.HTTPError as error:
+            status, content = error.code, error.read()
+        self.server.count(json.loads(given), status)
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, format: str, *_: Any) -> None:
+        """Say nothing."""
+
+
+@contextmanager
+def counting(port: int, upstream: str) -> Iterator[Counting]:
+    """The proxy, in a thread."""
+    proxy = Counting(port, upstream)
+    thread = threading.Thread(target=proxy.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield proxy
+    finally:
+        proxy.shutdown()
+        proxy.server_close()
+
+
+def server_python() -> Path:
+    """Python of the server's environment, made where it is not there, or of another lock."""
+    folder, stamp = FOLDER / "venv", FOLDER / "venv/lock"
+    python, wanted = folder / "bin/python", sha256_file(LOCK)
+    if not stamp.is_file() or stamp.read_text() != wanted:
+        print(f"endpoint: installing {LOCK} into {folder}", flush=True)
+        torch = f"torch==={version('torch')}"  # the build that is here, with CUDA or without
+        subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True)
+        pip = [str(python), "-m", "pip", "install", "--quiet", "--no-deps", "--disable-pip-version-check"]
+        index = ["--extra-index-url", "https://download.pytorch.org/whl/cpu"] if "+cpu" in torch else []
+        subprocess.run([*pip, *index, torch], check=True)
+        subprocess.run([*pip, "-r", str(LOCK)], check=True)
+        stamp.write_text(wanted)
+    return python
+
+
+@contextmanager
+def serving(python: Path, port: int) -> Iterator[str]:
+    """The published server over the bundled model; yields its address. UserError where it ends or does not start."""
+    command = [
+        str(python.with_name("infinity_emb")),
+        "v2",
+        "--model-id",
+        resolve_base(BASE),
+        "--served-model-name",
+        BASE,
+    ]
+    command += ["--host", "127.0.0.1", "--port", str(port), "--url-prefix", "/v1", "--engine", "torch", "--device"]
+    command += ["cpu", "--dtype", "float32", "--no-bettertransformer", "--no-model-warmup"]
+    environment = os.environ | {"DO_NOT_TRACK": "1", "INFINITY_ANONYMOUS_USAGE_STATS": "0", "HF_HUB_OFFLINE": "1"}
+    log = FOLDER / "server.log"
+    with log.open("wb") as told:
+        running = subprocess.Popen(command, stdout=told, stderr=subprocess.STDOUT, env=environment)
+    try:
+        deadline = time.monotonic() + _STARTS_S
+        while not _answers(address := f"http://127.0.0.1:{port}"):
+            if running.poll() is not None or time.monotonic() > deadline:
+                raise UserError(f"the server does not answer on port {port}; {log} says why")
+            time.sleep(1)
+        yield address
+    finally:
+        running.terminate()
+        running.wait(30)
+
+
+def _answers(address: str) -> bool:
+    body = json.dumps({"model": BASE, "input": ["a"]}).encode()
+    asking = urllib.request.Request(f"{address}/v1/embeddings", body, {"Content-Type": "application/json"})
+    try:
+        with urllib.request.urlopen(asking, timeout=30) as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False
+
+
+def recipe(teacher: Mapping[str, Any]) -> dict[str, Any]:
+    """What is laid over params.yaml: one teacher that is not trained, one student."""
+    return {
+        "candidates": {"searchers": []},
+        "teach": {"teachers": ["model"], "index": "model", "teacher": {"model": dict(teacher)}},
+        "distill": {"students": [STUDENT]},
+        "evaluate": {"latency_queries": 10, "throughput_queries": 1},
+    }
+
+
+def teachers(port: int) -> dict[str, dict[str, Any]]:
+    """The model here, and the same behind the proxy; `user`, which the server passes over, tells the roles apart."""
+    reads = {role: {"max_length": TOKENS, "body": {"user": role}} for role in ("query", "document")}
+    connection = {"base_url": f"http://127.0.0.1:{port}/v1", "key_variable": "", "max_tokens_total": 0}
+    connection |= {"batch_texts": 32, "concurrency": 2, "timeout_s": 600.0}
+    return {
+        "here": {"kind": "dual_encoder", "base": BASE, "epochs": 0.0, "max_document_length": TOKENS},
+        "served": {"kind": "endpoint", "model": BASE, "tokenizer": BASE, "connection": connection, **reads},
+    }
+
+
+def run(name: str, teacher: Mapping[str, Any], *stages: str) -> Path:
+    """The run of a teacher, brought up to these stages; returns its folder. UserError where it fails."""
+    path = FOLDER / f"endpoint_{name}.yaml"  # its name is the run's
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(yaml.safe_dump(recipe(teacher)), encoding="utf-8")
+    ended = subprocess.run([sys.executable, "-m", "pipeline.recipe", str(path), *stages])
+    if ended.returncode:
+        raise UserError(f"{path}: its run ended with exit code {ended.returncode}; the reason stands above")
+    return Path("runs") / path.stem
+
+
+def kept(folder: Path) -> dict[str, Any]:
+    """Of a run: test nDCG@10 of teacher and student, and what the student keeps, in percent, with its interval."""
+    metrics = read_json(folder / "reports/metrics.json")
+    [scores] = metrics["datasets"].values()
+    found = metrics["retention"][STUDENT]
+    percent = {name: 100 * found[key] for name, key in
+               (("retention", "ratio_of_means"), ("ci95_low", "ci95_low"), ("ci95_high", "ci95_high"))}  # fmt: skip
+    return {"teacher_ndcg": scores["teacher"]["nDCG@10"], "student_ndcg": scores[STUDENT]["nDCG@10"], **percent}
+
+
+def compared(here: Mapping[str, Any], served: Mapping[str, Any]) -> dict[str, Any]:
+    """Points of retention between the two, and whether they are no more than POINTS."""
+    apart = served["retention"] - here["retention"]
+    return {"here": here, "served": served, "points": apart, "within": abs(apart) <= POINTS}
+
+
+def main() -> None:
+    """Run both, compare and write."""
+    parser = argparse.ArgumentParser(prog="python -m bench.endpoint", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--port", type=int, default=7997, help="of the proxy; the server takes the next one")
+    port = parser.parse_args().port
+    described = teachers(port)
+    here = kept(run("here", described["here"], "evaluate"))
+    with serving(server_python(), port + 1) as address, counting(port, address) as proxy:
+        run("served", described["served"], "release")
+        asked = proxy.figures()
+        served = kept(run("served", described["served"], "evaluate"))
+        told = {"until_release": asked, "with_evaluate": proxy.figures()}
+    found = compared(here, served)
+    pins = dict(line.split("==") for line in LOCK.read_text(encoding="utf-8").splitlines() if "==" in line)
+    server = f"infinity-emb {pins['infinity-emb']}, sentence-transformers {pins['sentence-transformers']}"
+    print(
+        f"retention of {STUDENT}: {here['retention']:.2f} % of the teacher here, {served['retention']:.2f} % of the"
+        f" same behind {server} ({found['points']:+.2f} points); {asked['requests']} requests, {asked['texts']} texts,"
+        f" {asked['again']} of them a second time"
+    )
+    about = {"machine": machine(), "git_commit": git_commit(), "server": server}
+    write_json(RESULT, about | {"asked": told, **found})
+    print(f"wrote {RESULT}")
+
+
+if __name__ == "__main__":
+    guarded(main)

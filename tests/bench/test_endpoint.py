@@ -1,0 +1,63 @@
+"""The demo behind a published server: its parts, with the tests' own server in the other's place."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from embedding_server import KEY, serving, tower_reader
+from endpoint_fakes import endpoint_params
+
+from bench import endpoint as bench
+from bench.endpoint import compared, counting, kept, recipe, teachers
+from pipeline.params import check_params
+from pipeline.recipe import overlay
+from steps.core.endpoint import PROBES
+from steps.core.files import write_json
+from steps.core.towers import encode, load_tower
+from steps.core.tracking import NullRun
+
+
+@pytest.mark.parametrize("name", ["here", "served"])
+def test_both_recipes_are_valid_params_of_one_student(name: str) -> None:
+    raw = yaml.safe_load(Path("params.yaml").read_text(encoding="utf-8"))
+    params = check_params(overlay(raw, yaml.safe_load(yaml.safe_dump(recipe(teachers(1)[name])))), "endpoint.yaml")
+    assert params.distill.students == ["static"] and params.teach.teachers == [params.teach.index] == ["model"]
+
+
+@pytest.mark.medium
+def test_the_proxy_passes_on_what_it_counts_by_text_and_role(
+    tiny_tower: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PLANTED_KEY", KEY)
+    texts = ["one text", "another text", "one text"]
+    with serving(tower_reader(load_tower(tiny_tower))) as server:
+        monkeypatch.setattr(server, "keyless", True)
+        with counting(0, server.url.removesuffix("/v1")) as proxy:
+            url = f"http://127.0.0.1:{proxy.server_address[1]}/v1"
+            reads = {role: each for role, each in teachers(1)["served"].items() if role in ("query", "document")}
+            endpoint_params(url, **reads).teach(*[tmp_path / "teach"] * 4, NullRun())
+            assert proxy.figures() == {"requests": 2, "refused": 0, "texts": 0, "again": 0}  # the probes, once a role
+            tower = load_tower(tmp_path / "teach/tower")
+            found = encode(tower, texts, "query")
+            np.testing.assert_allclose(found, load_tower(tiny_tower).encode(texts), atol=1e-6)
+            encode(load_tower(tmp_path / "teach/tower"), texts[:1], "query")  # kept
+            encode(tower, texts[:1], "document")  # another role
+            assert (proxy.figures()["texts"], proxy.figures()["again"]) == (3, 0)
+            proxy.asked.update([("query", "one text"), ("query", PROBES[0])])
+            assert (proxy.figures()["texts"], proxy.figures()["again"]) == (4, 1)
+
+
+def test_retentions_are_compared_in_points(tmp_path: Path) -> None:
+    for name, ratio in (("a", 0.951), ("b", 0.957)):
+        scores = {"teacher": {"nDCG@10": 0.7}, "static": {"nDCG@10": 0.7 * ratio}}
+        found = {"static": {"ratio_of_means": ratio, "ci95_low": ratio - 0.01, "ci95_high": ratio + 0.01}}
+        write_json(tmp_path / name / "reports/metrics.json", {"datasets": {"api": scores}, "retention": found})
+    a, b = kept(tmp_path / "a"), kept(tmp_path / "b")
+    assert compared(a, b)["points"] == pytest.approx(0.6) and not compared(a, b)["within"]
+    assert compared(a, a)["within"] and a["teacher_ndcg"] == 0.7 and b["ci95_high"] == pytest.approx(96.7)
+
+
+def test_the_servers_lock_names_what_the_result_quotes() -> None:
+    pins = dict(line.split("==") for line in bench.LOCK.read_text(encoding="utf-8").splitlines())
+    assert {"infinity-emb", "sentence-transformers", "transformers", "fastapi"} <= set(pins) and "torch" not in pins
