@@ -53,7 +53,7 @@ def stage_run(stage: str, params: Mapping[str, Any]) -> Iterator["StageRun"]:
 
 
 class StageRun:
-    """The Run of a stage. No call fails because the server is away, or refuses what it took before."""
+    """The Run of a stage. No call fails because the server is away, or answers what nobody expects."""
 
     def __init__(self, stage: str) -> None:
         self.stage = stage
@@ -150,7 +150,7 @@ class StageRun:
         assert self._run is not None
         started = time.monotonic()
         try:
-            with reaching():
+            with sending():
                 getattr(self._run, call)(**given)
         except UserError as error:
             self._keep(error, started)

@@ -3,13 +3,14 @@
 stage_run.py opens the run of a stage, run_ids.py says of which parent.
 """
 
+import fcntl
 import json
 import logging
 import os
 import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -157,16 +158,33 @@ def client() -> Any:
 
     for name in ("mlflow", "alembic"):
         logging.getLogger(name).setLevel(logging.WARNING)
-    with opening():
+    with _alone(), opening():
         return MlflowClient(tracking_uri=tracking_uri())
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """No other process meanwhile, where the store is a file of SQLite: two that make its tables at once both fail."""
+    with ExitStack() as held:
+        if path := _sqlite_file():
+            with suppress(OSError):  # no folder, which is told later; a file system without locks
+                handle = os.open(path.parent, os.O_RDONLY)
+                held.callback(os.close, handle)
+                fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+def _sqlite_file() -> Path | None:
+    uri = tracking_uri()
+    return Path(uri.removeprefix("sqlite:///").partition("?")[0]) if uri.startswith("sqlite:///") else None
 
 
 @contextmanager
 def opening() -> Iterator[None]:
     """The first contact with the tracking store: what fails there, but for a network, is a UserError."""
     uri = tracking_uri()
-    if uri.startswith("sqlite:///"):
-        _check_sqlite(Path(uri.removeprefix("sqlite:///").partition("?")[0]))
+    if path := _sqlite_file():
+        _check_sqlite(path)
     try:
         with reaching():
             yield
@@ -198,7 +216,11 @@ def experiment_id(api: Any) -> str:
 
     UserError for one that was deleted: MLflow takes no run of it, and no other one of that name.
     """
-    name = os.environ.get("MLFLOW_EXPERIMENT_NAME", "slimtower")
+    with _alone():
+        return _experiment_id(api, os.environ.get("MLFLOW_EXPERIMENT_NAME", "slimtower"))
+
+
+def _experiment_id(api: Any, name: str) -> str:
     with opening():
         found = api.get_experiment_by_name(name)
     if found is not None and found.lifecycle_stage == "deleted":
@@ -208,8 +230,8 @@ def experiment_id(api: Any) -> str:
         )
     if found is not None:
         return str(found.experiment_id)
-    uri = tracking_uri()
-    location = Path(uri.removeprefix("sqlite:///")).parent / "mlartifacts" if uri.startswith("sqlite:///") else None
+    path = _sqlite_file()
+    location = path.parent / "mlartifacts" if path else None
     return str(api.create_experiment(name, artifact_location=location.as_uri() if location else None))
 
 

@@ -1,9 +1,12 @@
 """Wrong settings of tracking: one line at once, whichever library would have complained."""
 
 import http.server
+import multiprocessing
+import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -46,7 +49,7 @@ def contacted(uri: str, monkeypatch: pytest.MonkeyPatch) -> str:
     return str(caught.value)
 
 
-@pytest.mark.parametrize("uri", ["gopher://host", "http://a:b:c@host:port", "mysql+nodriver://host/db"])
+@pytest.mark.parametrize("uri", ["gopher://host", "http://a:b:c@host:port", "mysql+nodriver://host/db", "file:mlruns"])
 def test_a_store_that_cannot_be(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "cannot be used for tracking" in contacted(uri, monkeypatch)
 
@@ -61,3 +64,24 @@ def test_a_file_that_is_no_database(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert "no database of SQLite" in contacted(f"sqlite:///{tmp_path}/garbage.db", monkeypatch)
     assert "is no folder" in contacted(f"sqlite:///{tmp_path}/nowhere/mlflow.db", monkeypatch)
     assert "is not a file" in contacted(f"sqlite:///{tmp_path}", monkeypatch)
+
+
+def first_use(folder: Path, start: Any, told: Any) -> None:
+    """Make the project's experiment in a database that is not there yet, as soon as all are ready."""
+    os.environ["MLFLOW_TRACKING_URI"] = f"sqlite:///{folder}/mlflow.db"
+    import mlflow  # noqa: F401
+
+    start.wait()
+    told.put(experiment_id(client()))
+
+
+def test_processes_that_use_a_new_database_at_once_make_one_experiment(tmp_path: Path) -> None:
+    spawn = multiprocessing.get_context("spawn")
+    start, told = spawn.Barrier(3), spawn.SimpleQueue()
+    processes = [spawn.Process(target=first_use, args=(tmp_path, start, told)) for _ in range(3)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    assert [process.exitcode for process in processes] == [0, 0, 0]
+    assert [told.get() for _ in processes] == ["1", "1", "1"]

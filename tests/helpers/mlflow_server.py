@@ -1,13 +1,19 @@
-"""A real `mlflow server` on a port of its own, which a test takes down and brings back."""
+"""A real `mlflow server` on a port of its own, which a test takes down and brings back; what may stand before it."""
 
+import contextlib
+import http.server
 import os
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
+import urllib.error
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 
 class MlflowServer:
@@ -41,9 +47,51 @@ class MlflowServer:
                 assert self._process.poll() is None and time.monotonic() < until, "it does not answer"
                 time.sleep(0.2)
 
+    @property
+    def away(self) -> bool:
+        """Whether it was stopped, or never started."""
+        return self._process is None
+
     def stop(self) -> None:
         """Kill it and its workers."""
         if self._process is not None:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
             self._process = None
+
+
+@contextlib.contextmanager
+def gateway(server: str) -> Iterator[tuple[str, list[tuple[int, bytes]]]]:
+    """A URL that passes requests on, and a list: the first status (0: hang up) and body in it is the answer instead."""
+    instead: list[tuple[int, bytes]] = []
+
+    class Passes(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            given = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            status, body = instead[0] if instead else self.passed(given)
+            if not status:
+                self.close_connection = True
+                return
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        do_GET = do_PATCH = do_PUT = do_POST
+
+        def passed(self, given: bytes) -> tuple[int, bytes]:
+            kept = {"Content-Type": self.headers.get("Content-Type", "application/json")}
+            request = urllib.request.Request(f"{server}{self.path}", given or None, kept, method=self.command)
+            try:
+                with urllib.request.urlopen(request, timeout=30) as answer:
+                    return answer.status, answer.read()
+            except urllib.error.HTTPError as error:
+                return error.code, error.read()
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Passes) as made:
+        threading.Thread(target=made.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{made.server_port}", instead
+        made.shutdown()

@@ -4,6 +4,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,13 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from mlflow_server import MlflowServer
+from mlflow_server import MlflowServer, gateway
 from teach_fakes import PARAMS, write_tower, write_world
 
 from pipeline import lineage
 from steps.core import stage_run as module
 from steps.core import tracking
-from steps.core.errors import EXIT_TRANSIENT, TransientError, guarded
+from steps.core.errors import EXIT_DATA, EXIT_TRANSIENT, TransientError, UserError, guarded
 from steps.core.stage_run import StageRun, stage_run
 from steps.promote.__main__ import main as promote
 from steps.teach.run import run as teach
@@ -142,6 +143,70 @@ def code_of_promote(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixtur
     assert ended.value.code == EXIT_TRANSIENT
     (said,) = capfd.readouterr().err.splitlines()
     assert said.startswith("slimtower: http://") and "not reached" in said and said.endswith("is the server up?")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        (500, b"oops"), (503, b""), (429, b""), (504, b"<html>"), (404, b"<html>no such page"), (200, b"<html>log in"),
+        (401, b""), (400, b'{"error_code": "BAD_REQUEST", "message": "no"}'), (0, b""),
+        (404, b'{"error_code": "RESOURCE_DOES_NOT_EXIST", "message": "Run not found"}'),
+        (500, b'{"error_code": "INTERNAL_ERROR", "message": "the disk is broken"}'),
+    ],
+    ids=range(11),
+)  # fmt: skip
+def test_a_stage_outlives_any_answer(
+    server: MlflowServer, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], answer: tuple[int, bytes]
+) -> None:
+    monkeypatch.setattr(module, "_WAIT", 0.0)
+    monkeypatch.setattr(module, "_SHARE", 0)
+    if server.away:
+        server.start()
+    with gateway(server.url) as (url, instead):
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", url)
+        with stage_run("teach@dense", {"epochs": 1}) as run:
+            instead.append(answer)
+            run.metric("loss", 2.0, step=1)
+            run.param("late", "said")
+            instead.clear()
+            run.metric("loss", 1.0, step=2)
+        found = runs()["teach@dense"]
+        history = tracking.client().get_metric_history(found.info.run_id, "loss")
+    assert found.info.status == "FINISHED" and found.data.params == {"epochs": "1", "late": "said"}
+    assert [metric.value for metric in history] == [2.0, 1.0]
+    assert len([line for line in capfd.readouterr().err.splitlines() if "tracking: " in line]) == 2
+
+
+def test_a_stage_without_its_server_waits_for_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twice, at its begin and its end, and not at every call."""
+    monkeypatch.delenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")  # nobody listens there
+    started = time.monotonic()
+    with stage_run("teach@dense", {"epochs": 1}) as run:
+        for step in range(20):
+            run.metric("loss", 1.0, step=step)
+    assert 20 < time.monotonic() - started < 120
+
+
+@pytest.mark.parametrize("status", [500, 0])
+def test_an_error_of_the_data_is_told_though_the_server_is_dying(
+    server: MlflowServer, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], status: int
+) -> None:
+    if server.away:
+        server.start()
+    with gateway(server.url) as (url, instead):
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", url)
+
+        def command() -> None:
+            with stage_run("ingest", {}) as run:
+                instead.append((status, b""))
+                run.metric("rows", 0.0)
+                raise UserError("the corpus is empty")
+
+        with pytest.raises(SystemExit) as ended:
+            guarded(command)
+    assert ended.value.code == EXIT_DATA
+    assert capfd.readouterr().err.splitlines()[-1] == "slimtower: the corpus is empty"
 
 
 def test_a_training_outlives_a_server_that_comes_back(
