@@ -26,7 +26,7 @@ from steps.ingest.given_triplets import read_given_triplets
 from steps.ingest.msmarco import read_msmarco
 from steps.ingest.params import ClickLogSource, UbiSource
 from steps.ingest.rejects import Rejects
-from steps.ingest.rows import read_lines
+from steps.ingest.rows import Defect, read_lines
 from steps.ingest.source_data import SourceData
 from steps.ingest.table_rows import read_rows
 from steps.ingest.term_scores import read_term_scores
@@ -398,6 +398,12 @@ def test_a_line_without_end_is_passed_over_in_little_memory(tmp_path: Path, monk
     values = [row.values["a"] for row in read_rows(tmp_path / "x.csv", wanted={"a": "k"}, source="s", rejects=rejects)]
     assert values == ["1", "3\n4"]
     assert [(row.line, row.reason) for row in rejects.rows] == [(3, "invalid_csv")]
+
+
+@pytest.mark.parametrize("text", [b'{"a": 1, "a": 2}', b'{"a": 1, "b": {"c": 1, "c": 1}}'])
+def test_a_key_that_is_there_twice_is_a_reject(text: bytes) -> None:
+    with pytest.raises(Defect, match="duplicate_key"):
+        rows.json_object(text)
 
 
 def test_a_field_of_csv_may_be_as_long_as_a_line(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Where files lie: date partitions outside the window are neither listed nor downloaded, local or on S3."""
 
 import hashlib
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -84,6 +85,12 @@ def test_faults_name_the_key_and_the_fix(folder: Path) -> None:
         names_of(folder / "nowhere")
     with pytest.raises(UserError, match="is neither local nor on s3://"):
         names_of("gs://bucket/log")
+    for unheard in ("a\0b", "caf\udce9"):
+        with pytest.raises(UserError, match="no file or folder"):
+            names_of(unheard)
+    Path(os.fsdecode(os.fsencode(folder) + b"/caf\xe9.jsonl")).touch()
+    with pytest.raises(UserError, match="is not UTF-8; rename it"):
+        names_of(folder)
 
 
 def test_loops_of_links_do_not_multiply_a_log(folder: Path) -> None:

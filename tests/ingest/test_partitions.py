@@ -46,6 +46,9 @@ def test_names_that_carry_dates(name: str, first: str, end: str) -> None:
         "snapshot=2026-03-01/x.csv",
         "export-2026-03-01/x.csv",
         "1769817600.csv",
+        "dt=9999-12-31/x.csv",  # its end lies behind the calendar
+        "year=9999/",
+        "0000/01/01/x.csv",
     ],
 )
 def test_names_that_carry_none_are_always_read(name: str) -> None:

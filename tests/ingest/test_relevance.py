@@ -53,6 +53,7 @@ def test_scores_by_id_or_text_and_of_a_pair_the_highest(tmp_path: Path) -> None:
     ]
     out = ingest(tmp_path, params(source_with(tmp_path, rows)))
     assert relevance(out) == {("red shoes", "log/d0"): 0.5, ("green coat", "log/d1"): 3.0}
+    assert '"relevance_pairs_repeated": 2' in (out / "report.json").read_text()
     assert [row[1:] for row in reasons(out)] == [
         (5, "ambiguous_query"),
         (6, "unknown_query"),
