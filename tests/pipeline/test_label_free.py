@@ -29,7 +29,7 @@ def test_students_learn_what_colbert_makes_of_the_teachers_hits_and_evaluate_sho
         "score": {"max_texts": {"late": 120, "cross": 40}, "precision": "fp32"},
         "evaluate": {"rerankers": ["late"], "rerank_depth": 10},
     }
-    params = params_of("label_free.yaml", tiny_tower, changes, DATA=str(data))
+    params = params_of("label_free.yaml", tiny_tower, changes, DATA=str(data), SCORERS="late,cross")
     assert params.candidates.searchers == [] and params.teach.described("dense").model_dump()["epochs"] == 0
     run_all(tmp_path, params)
     assert "score: WARNING: over 50 documents of a text late's distribution" in capsys.readouterr().err
