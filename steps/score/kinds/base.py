@@ -16,6 +16,8 @@ class Scorer(ABC):
     kind: ClassVar[str]
     embeds: Literal["pooled", "joint"] | None = None  # of a pair: its text, given the document, or both in one vector
 
+    layered: ClassVar[bool] = False  # whether each of its layers scores as well
+
     @abstractmethod
     def __init__(self, teach: Path, fingerprint: str, documents: Texts, scratch: Path, params: ScoreParams) -> None:
         """For the teacher in `teach`, whose tower has that fingerprint's id, and these documents.
@@ -34,6 +36,13 @@ class Scorer(ABC):
         """Embedding of each text with each of its documents, `(texts, k)` positions: float32 `(texts, k, dim)`.
 
         Asked only of a teacher that has `embeds`.
+        """
+        raise NotImplementedError
+
+    def layer_scores(self, texts: list[str], documents: np.ndarray) -> np.ndarray:
+        """Score by each layer, the first one first (LEAD, Sec. 3.2): float32 `(texts, k, layers)`.
+
+        Asked only of a teacher that is `layered`.
         """
         raise NotImplementedError
 
