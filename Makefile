@@ -37,7 +37,7 @@ demo: setup ## the whole pipeline on the embedded data, then its results
 run: setup ## the pipeline with an overlay: make run RECIPE=recipes/scifact.yaml DATA=<folder> [STAGES=embed]
 	@python -m pipeline.recipe "$$RECIPE" DATA="$$DATA" UNLABELLED="$$UNLABELLED" RELEVANCE="$$RELEVANCE" PARTS="$$PARTS" \
 		TEST_FROM="$$TEST_FROM" SIMULATED="$$SIMULATED" SINCE="$$SINCE" UNTIL="$$UNTIL" \
-		MODEL="$$MODEL" BASE_URL="$$BASE_URL" OLD="$$OLD" NEW="$$NEW" EPOCHS="$$EPOCHS" TEXTS="$$TEXTS" SCORERS="$$SCORERS" $$STAGES
+		MODEL="$$MODEL" BASE_URL="$$BASE_URL" OLD="$$OLD" NEW="$$NEW" EPOCHS="$$EPOCHS" TEXTS="$$TEXTS" SCORERS="$$SCORERS" LAYERS="$$LAYERS" $$STAGES
 
 search: setup ## top hits: make search Q="running total along an axis" [STUDENT=static] [RECIPE=recipes/x.yaml | RELEASE=<folder>]
 	@python -m steps.search --student "$$STUDENT" --recipe "$$RECIPE" --release "$$RELEASE" -- "$$Q"

@@ -46,7 +46,7 @@ def left_out(pipeline: Pipeline, table: Table) -> dict[str, str]:
         if name in found or not isinstance(row.student, dict):
             continue
         if learned := pipeline.unscored(student_of(pipeline, table, row)):
-            found[name] = f"the run has no scores of {', '.join(learned)} (score.teachers)"
+            found[name] = f"the run has no scores of {', '.join(learned)} (score.teachers, score.layers)"
     return found
 
 

@@ -21,6 +21,7 @@ from steps.generate.params import GenerateParams
 from steps.rank.params import CrossEncoderParams
 from steps.teach.kinds.contrastive import Contrastive
 from steps.teach.kinds.cross_encoder import CrossEncoder
+from steps.teach.kinds.late_interaction import LateInteraction
 from steps.teach.kinds.on_triplets import OnTriplets
 
 TOKENS_A_WORD = 1.4
@@ -110,10 +111,13 @@ def forecast(data: Data, params: Params, layer: float, layers: int, speed: float
         asked = min(params.score.texts_of(name) or data.texts, data.texts)
         scorer = params.teach.teacher.get(name) or params.rank.ranker[name]
         read = data.documents * data.document_tokens + SHORT * asked
+        nearest = min(params.score.depth or params.embed.neighbours, params.embed.neighbours)
+        layered = nearest if params.score.layers else 0  # documents that are read again for their layers
         if isinstance(scorer, CrossEncoder | CrossEncoderParams):  # reads each text with each of its documents
-            nearest = min(params.score.depth or params.embed.neighbours, params.embed.neighbours)
-            pairs = asked * (nearest + min(params.score.pairs, nearest))
+            pairs = asked * (nearest + layered + min(params.score.pairs, nearest))
             read = pairs * min(scorer.max_length, data.document_tokens + SHORT)
+        elif isinstance(scorer, LateInteraction):
+            read += asked * layered * data.document_tokens
         work[f"score@{name}"] = tower * read
     for name in params.distill.students:
         student = params.distill.student[name]

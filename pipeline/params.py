@@ -8,6 +8,7 @@ from steps.candidates.params import CandidatesParams
 from steps.core.errors import UserError
 from steps.core.params import PARAMS, Strict, read_mapping, validated
 from steps.deploy.params import DeployParams
+from steps.distill.losses.base import Need
 from steps.distill.losses.pair import PairLoss
 from steps.distill.params import Adapter, DistillParams
 from steps.embed.params import EmbedParams
@@ -165,6 +166,14 @@ def _check_teachers(student: str, params: Params, source: str) -> None:
                 raise UserError(
                     f"{where}, which scores {params.score.depth} documents of a text (score.depth), but teacher_top_k"
                     f" is {phase.teacher_top_k}; give both alike"
+                )
+        for loss in phase.needs(Need.LAYERS):
+            kind = getattr(params.teach.teacher.get(loss.teacher), "kind", "cross_encoder")  # or a ranker
+            if loss.teacher and not (params.score.layers and kind in {"late_interaction", "cross_encoder"}):
+                raise UserError(
+                    f"{source}: distill.student.{student}: {loss.name} learns layers' scores, but score.layers is"
+                    f" {str(params.score.layers).lower()} and {loss.teacher} a {kind}; set score.layers: true, and name"
+                    " a late_interaction or a cross_encoder"
                 )
         for loss in phase.pair_losses:
             _check_pairs(loss, f"{source}: distill.student.{student}: {loss.name}", params)

@@ -116,16 +116,21 @@ class Pipeline:
     def unscored(self, student: dict[str, Any]) -> list[str]:
         """Teachers whose scores a student, as params.yaml would describe it, learns, and that have not scored here."""
         phases = [student, *student.get("then", [])]
-        names = {loss.get("teacher", "") for phase in phases for loss in phase.get("losses", [])} - {""}
-        return sorted(name for name in names if not (self.score_tables / name / "scores.parquet").is_file())
+        wanted = {
+            (loss["teacher"], "layers.npy" if loss["kind"] == "layer_distillation" else "scores.parquet")
+            for phase in phases
+            for loss in phase.get("losses", [])
+            if loss.get("teacher")
+        }
+        return sorted({name for name, file in wanted if not (self.score_tables / name / file).is_file()})
 
     def scores_digest(self, teacher: str) -> str:
         """Hex sha256 of what another teacher said of texts and documents; UserError when it scored nothing."""
         path = self.score_tables / teacher / "scores.parquet"
         if not path.is_file():
             raise UserError(f"{path}: not found; name {teacher} in score.teachers of that run and run `score` there")
-        pairs = path.with_name("pairs.npy")
-        return sha256_file(path) + (sha256_file(pairs) if pairs.is_file() else "")
+        others = [path.with_name(name) for name in ("pairs.npy", "layers.npy")]
+        return "".join(sha256_file(each) for each in (path, *others) if each.is_file())
 
     @cached_property
     def documents(self) -> np.ndarray:

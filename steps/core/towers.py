@@ -1,6 +1,7 @@
 """Towers: SentenceTransformer models that turn queries or documents into embeddings, and the one way to run them."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,17 @@ def load_tower(source: str | Path, role: Role | None = None) -> SentenceTransfor
         ) from None
     forget_origin(tower)
     return route(tower, role) if role else tower
+
+
+@contextmanager
+def remembering_states(network: Any) -> Iterator[None]:
+    """Let a transformer give the states of all its layers."""
+    before = network.config.output_hidden_states
+    network.config.output_hidden_states = True
+    try:
+        yield
+    finally:
+        network.config.output_hidden_states = before
 
 
 def forget_origin(tower: nn.Module) -> None:

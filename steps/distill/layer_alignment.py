@@ -10,7 +10,7 @@ from torch import Tensor
 
 from steps.distill.candidates import Drawn
 from steps.distill.layer_pairs import LayerPairs, Pairs
-from steps.distill.layer_store import LayerTeacher
+from steps.distill.layer_store import LayerTeacher, StateTable
 from steps.distill.losses.base import Batch, LayerTargets
 from steps.distill.losses.layer import own_losses
 from steps.distill.tokens import Tokens
@@ -25,11 +25,16 @@ class LayeredStudent(Protocol):
 
 @dataclass(frozen=True)
 class LayerAlignment:
-    """A student, a teacher whose layers score, and the pairs of their layers."""
+    """A student, a teacher whose layers score, and the pairs of their layers.
+
+    `documents`: states of documents `(documents, student's layers, width)` for a student without its own, where the
+    teacher has none: those of the index teacher's layers that stand as high as the student's.
+    """
 
     student: LayeredStudent
     teacher: LayerTeacher
     pairs: LayerPairs
+    documents: StateTable | None = None
 
     def at(self, step: int, rows: np.ndarray, drawn: Drawn) -> Pairs:
         """The pairs of a step; the whole batch `rows` weighs the teacher's layers where they are drawn by weight."""
@@ -45,6 +50,8 @@ class LayerAlignment:
     ) -> LayerTargets:
         """What the teacher's paired layers say of a piece of the batch `rows`."""
         found = self.teacher.layer_targets(made, piece, drawn.documents, pairs.teacher)
+        if self.documents is not None:
+            found = replace(found, documents=self.documents.of(drawn.documents, np.array(pairs.student)))
         if not self.pairs.loss.weighs_batches:
             return found
         return replace(found, losses=self._losses(rows, drawn, pairs.teacher))

@@ -1,7 +1,6 @@
 """States of a transformer's layers, each pooled as the tower pools its last one."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -45,17 +44,6 @@ def pooled_states(pooling: nn.Module, features: Mapping[str, Any], layers: Seque
     return torch.stack(
         [pooling({**features, "token_embeddings": states[1 + layer]})["sentence_embedding"] for layer in layers], dim=1
     )
-
-
-@contextmanager
-def remembering_states(network: Any) -> Iterator[None]:
-    """Let a transformer give the states of all its layers."""
-    before = network.config.output_hidden_states
-    network.config.output_hidden_states = True
-    try:
-        yield
-    finally:
-        network.config.output_hidden_states = before
 
 
 def pooling_of(tower: SentenceTransformer, whose: str) -> Pooling:

@@ -20,6 +20,7 @@ from steps.core.vector_store import Embeddings, Texts, VectorCache, text_key
 from steps.distill.layer_pooling import LayerPooling, pooling_of, random_projection
 from steps.distill.losses.base import LayerTargets
 from steps.distill.losses.layer import products
+from steps.distill.targets import LayerTable
 from steps.training.distributed import meet, rank
 
 _FORMAT = 1
@@ -29,7 +30,7 @@ _NAMES: dict[Role, str] = {"query": "texts", "document": "documents"}
 
 
 class LayerTeacher(Protocol):
-    """A teacher whose layers score documents: a dual encoder, frozen or trained along, by its layers' states."""
+    """A teacher whose layers score documents: the index's by their states, others by scores that are stored."""
 
     @property
     def arrays(self) -> Mapping[str, np.ndarray]:
@@ -46,14 +47,19 @@ class LayerTeacher(Protocol):
 
 @dataclass(frozen=True)
 class StateTable:
-    """States of some rows' texts: `states` `(len(rows), layers, width)`, memory-mapped; `rows` sorted."""
+    """States of some rows' texts: `states` `(len(rows), layers, width)`, memory-mapped; `rows` sorted.
+
+    `columns`: where the layers that are asked for stand among those; None = as they are.
+    """
 
     rows: np.ndarray
     states: np.ndarray
+    columns: Sequence[int] | None = None
 
     def of(self, rows: np.ndarray, places: np.ndarray) -> Tensor:
         """States of these rows and of the layers at these places, float32 `(n, k, width)`."""
         at = np.searchsorted(self.rows, rows)
+        places = places if self.columns is None else np.array(self.columns)[places]
         found = self.states[at[:, None], places[None, :]]
         return torch.from_numpy(np.asarray(found, dtype=np.float32)).to(device())
 
@@ -99,6 +105,30 @@ def compared(texts: Tensor, documents: Tensor, shared: Tensor | None = None) -> 
 
 
 @dataclass(frozen=True)
+class ScoredLayers:
+    """Scores of another teacher's layers, of any kind: those that the stage `score` stored (LEAD, Eq. 2 to 5)."""
+
+    table: LayerTable
+
+    @property
+    def arrays(self) -> Mapping[str, np.ndarray]:
+        """The stored ones."""
+        table = self.table
+        return {"layers.documents": table.documents, "layers.places": table.places, "layers.values": table.values}
+
+    def scores(self, rows: np.ndarray, documents: np.ndarray, layers: Sequence[int]) -> LayerTargets:
+        """Scores of the texts' own documents."""
+        values, known = self.table.of(rows, documents, layers)
+        return LayerTargets(torch.from_numpy(values).to(device()), torch.from_numpy(known).to(device()))
+
+    def layer_targets(
+        self, made: Mapping[str, Tensor], rows: np.ndarray, documents: np.ndarray, layers: Sequence[int]
+    ) -> LayerTargets:
+        """The same: it has no states of documents."""
+        return self.scores(rows, documents, layers)
+
+
+@dataclass(frozen=True)
 class LayerReader:
     """Reads the states of some of the index teacher's layers, numbered from 0, what is cached not again.
 
@@ -117,14 +147,14 @@ class LayerReader:
         settings = (_FORMAT, self.fingerprint, tuple(self.layers), self.state_dim, resolve_precision(self.precision))
         return sha256(repr(settings).encode()).digest()
 
+    def documents(self, documents: Texts, rows: np.ndarray) -> StateTable:
+        """States of the documents that have these row numbers, ascending."""
+        return StateTable(rows, self._states("document", documents))
+
     def stored(self, texts: Texts, text_rows: np.ndarray, documents: Texts, document_rows: np.ndarray) -> StoredLayers:
         """States of the texts and of the documents that have these row numbers, ascending."""
-        given: list[tuple[Role, Texts, np.ndarray]] = [
-            ("query", texts, text_rows),
-            ("document", documents, document_rows),
-        ]
-        tables = [StateTable(rows, self._states(role, items)) for role, items, rows in given]
-        return StoredLayers(self.layers, tables[0], tables[1], self.key)
+        asked = StateTable(text_rows, self._states("query", texts))
+        return StoredLayers(self.layers, asked, self.documents(documents, document_rows), self.key)
 
     def _states(self, role: Role, texts: Texts) -> np.ndarray:
         """States of the texts, float16 `(texts, layers, width)`, memory-mapped; rank 0 makes them."""

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import numpy as np
+from torch import nn
 
 from steps.core.corpus import CorpusTexts
 from steps.core.errors import UserError
@@ -13,11 +14,12 @@ from steps.distill.joint import JointTeacher
 from steps.distill.layer_alignment import LayerAlignment
 from steps.distill.layer_pairs import LayerPairs, candidate_layers, maps_between
 from steps.distill.layer_pooling import depth_of, pooling_of
-from steps.distill.layer_store import LayerReader
+from steps.distill.layer_store import LayerReader, ScoredLayers, StateTable
 from steps.distill.losses.layer import LayerDistillation
 from steps.distill.params import DistillParams
 from steps.distill.sources import Sources
 from steps.distill.students import Student, TransformerStudent
+from steps.distill.targets import LayerTable
 
 
 def layer_alignment(
@@ -25,6 +27,7 @@ def layer_alignment(
     student: Student,
     teacher: Path,
     joint: JointTeacher | None,
+    scored: LayerTable | None,
     sources: Sources,
     candidates: Candidates,
     training: np.ndarray,
@@ -34,12 +37,20 @@ def layer_alignment(
 ) -> LayerAlignment:
     """Layers of the student beside those of the tower in the folder `teacher`, or of the one that trains along.
 
-    The states of a frozen tower are read here, of the `training` rows and of the documents that they may be compared
-    with, unless they lie below SLIMTOWER_CACHE already. UserError where either has too few layers, or no pooling.
+    With `scored` beside those of another teacher, which have scored. The states of a frozen tower are read here, of the
+    `training` rows and of the documents that they may be compared with, unless they lie below SLIMTOWER_CACHE already.
+    UserError where either has too few layers, or no pooling.
     """
     if not isinstance(student, TransformerStudent):
         raise UserError("distill.student: a static embedding has no layers; leave layer_distillation out")
     width, own_depth = int(pooling_of(student.tower, "the student").get_embedding_dimension()), depth_of(student.tower)
+    if scored is not None:
+        chosen = candidate_layers(loss, scored.values.shape[1], own_depth)
+        states, maps = None, None
+        if not own_documents:
+            states, maps = _beside(teacher, loss, sources, candidates, training, params, width, own_depth)
+        pairs = LayerPairs(loss, chosen, own_depth, params.seed, maps)
+        return LayerAlignment(student, ScoredLayers(scored), pairs, states)
     if joint is not None:
         chosen = candidate_layers(loss, joint.tower.depth, own_depth)
         return LayerAlignment(student, joint, LayerPairs(loss, chosen, own_depth, params.seed))
@@ -56,6 +67,30 @@ def layer_alignment(
         maps = maps_between(width, stored.documents.states.shape[2], projection, own_depth)
     pairs = LayerPairs(loss, chosen, own_depth, params.seed, None if maps is None else maps.to(device()))
     return LayerAlignment(student, stored, pairs)
+
+
+def _beside(
+    teacher: Path,
+    loss: LayerDistillation,
+    sources: Sources,
+    candidates: Candidates,
+    training: np.ndarray,
+    params: DistillParams,
+    width: int,
+    own_depth: int,
+) -> tuple[StateTable, nn.Module | None]:
+    """States of the index's documents at the height of each of the student's layers, and maps to their width."""
+    answering = load_tower(teacher, "document")
+    depth = depth_of(answering)
+    at = [(layer + 1) * depth // own_depth - 1 for layer in range(own_depth)]
+    held = sorted({max(0, layer) for layer in at})
+    reader = LayerReader(teacher, fingerprint(teacher).id, held, loss.state_dim, params.precision)
+    rows = _documents(candidates, training)
+    read = reader.documents(CorpusTexts(sources.ingest, rows), rows)
+    projection = reader.projection(int(pooling_of(answering, "the teacher").get_embedding_dimension()))
+    maps = maps_between(width, read.states.shape[2], projection, own_depth)
+    table = StateTable(rows, read.states, [held.index(max(0, layer)) for layer in at])
+    return table, None if maps is None else maps.to(device())
 
 
 def _documents(candidates: Candidates, training: np.ndarray) -> np.ndarray:

@@ -178,7 +178,8 @@ class Phase(Strict):
     @property
     def teachers(self) -> list[str]:
         """Names of the teachers whose score tables are read."""
-        return sorted({loss.teacher for loss in self.needs(Need.SCORES) if loss.teacher})
+        learned = [*self.needs(Need.SCORES), *self.needs(Need.LAYERS)]
+        return sorted({loss.teacher for loss in learned if loss.teacher})
 
     @property
     def all_teachers(self) -> list[str]:
@@ -201,12 +202,13 @@ class Phase(Strict):
             raise ValueError("epochs: auto watches the cosine to a teacher that stays; targets: joint needs a number")
         if self.targets != "joint" and (trained := self.needs(Need.JOINT)):
             raise ValueError(f"losses: {trained[0].kind} trains the teacher; set targets: joint")
-        if len(self.needs(Need.ATTENTION)) > 1:
-            raise ValueError("losses: attention maps are compared with those of one teacher; name one")
+        for need in (Need.ATTENTION, Need.LAYERS):
+            if len(several := self.needs(need)) > 1:
+                raise ValueError(f"losses: {several[0].kind} compares with one teacher; name one")
         if self.labels == "pseudo" and not self.teacher_top_k:
             raise ValueError("labels: pseudo takes the teacher's nearest document; set teacher_top_k to 1 or more")
         for loss in self.losses:
-            if loss.teacher and not loss.needs & {Need.SCORES, Need.PAIRS, Need.ATTENTION}:
+            if loss.teacher and not loss.needs & {Need.SCORES, Need.PAIRS, Need.ATTENTION, Need.LAYERS}:
                 raise ValueError(f"losses: {loss.kind} has no use for a teacher's scores; leave `teacher` out")
             if loss.teacher and Need.CANDIDATES in loss.needs and not self.teacher_top_k:
                 raise ValueError(f"losses: {loss.name} compares the documents that it scored; set teacher_top_k")

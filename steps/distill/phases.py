@@ -170,9 +170,11 @@ class ObjectiveMaker:
         if not asking or candidates is None:
             return None
         joint = teachers if isinstance(teachers, JointTeacher) else None
+        other = asking[0].teacher
+        scored = self.sources.layer_scores(other, phase.teacher_top_k) if other else None
         own_documents = self.chosen.towers == "symmetric"
         return layer_alignment(
-            asking[0], self.made, self.teacher, joint, self.sources, candidates, self.training, self.params,
+            asking[0], self.made, self.teacher, joint, scored, self.sources, candidates, self.training, self.params,
             own_documents=own_documents,
         )  # fmt: skip
 

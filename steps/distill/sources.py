@@ -12,7 +12,7 @@ from steps.core.errors import UserError
 from steps.core.files import read_json
 from steps.core.positives import known_positives
 from steps.core.tables import read_table
-from steps.distill.targets import PairTable, ScoreTable
+from steps.distill.targets import LayerTable, PairTable, ScoreTable
 
 
 @dataclass(frozen=True)
@@ -67,9 +67,29 @@ class Sources:
 
         UserError where it scored other documents, or fewer.
         """
+        documents, places = self._listed(teacher, count)
+        values = read_table(self.score / teacher, "scores")["score"].to_numpy()
+        return ScoreTable(documents, np.where(places >= 0, values[places], np.float32(0)))
+
+    def layer_scores(self, teacher: str, count: int) -> LayerTable:
+        """The same by each of its layers; UserError where these did not score."""
+        path = self.score / teacher / "layers.npy"
+        if not path.is_file():
+            raise UserError(
+                f"{path}: not found; set score.layers: true, for a teacher that is late_interaction or a cross_encoder,"
+                " and run `dvc repro score`"
+            )
+        documents, places = self._listed(teacher, count)
+        values = np.load(path, mmap_mode="r")
+        if int(places.max(initial=-1)) >= len(values):
+            raise UserError(f"{path}: is of another table of scores; run `dvc repro score` again")
+        return LayerTable(documents, places, values)
+
+    def _listed(self, teacher: str, count: int) -> tuple[np.ndarray, np.ndarray]:
+        """Documents of each text that a teacher scored, as of `ScoreTable`, and their rows in the table `scores`."""
         folder = self.score / teacher
         table = read_table(folder, "scores")
-        text_rows, rows, values = (table[name].to_numpy() for name in ("text_row", "doc_row", "score"))
+        text_rows, rows = (table[name].to_numpy() for name in ("text_row", "doc_row"))
         nearest = self.nearest(count)
         scored, starts, each = np.unique(text_rows, return_index=True, return_counts=True)
         place = np.arange(len(rows)) - np.repeat(starts, each)  # in a text's own list
@@ -91,11 +111,11 @@ class Sources:
             more &= np.isin(text_rows * np.int64(size) + rows, owners * size + answers)
         kept = np.bincount(text_rows[more], minlength=len(nearest))  # positives of each text
         documents = np.full((len(nearest), nearest.shape[1] + int(kept.max(initial=0))), -1, dtype=np.int32)
-        scores = np.zeros(documents.shape, dtype=np.float32)
+        places = np.full(documents.shape, -1, dtype=np.int64)
         column = np.arange(int(more.sum())) - np.repeat(np.cumsum(kept) - kept, kept)
         for mask, at in ((first, place[first]), (more, nearest.shape[1] + column)):
-            documents[text_rows[mask], at], scores[text_rows[mask], at] = rows[mask], values[mask]
-        return ScoreTable(documents, scores)
+            documents[text_rows[mask], at], places[text_rows[mask], at] = rows[mask], np.flatnonzero(mask)
+        return documents, places
 
     def pairs(self, teacher: str, embeds: str) -> PairTable:
         """A teacher's embeddings of texts with the documents nearest to them; UserError where it embeds another thing.

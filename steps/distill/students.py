@@ -10,10 +10,10 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Router
 from torch import Tensor, nn
 
-from steps.core.towers import device, load_tower, trains_with_plain_attention
+from steps.core.towers import device, load_tower, remembering_states, trains_with_plain_attention
 from steps.distill.adapter import adapted
 from steps.distill.initialisation import fresh, layer_subset, pretrained
-from steps.distill.layer_pooling import pooled_states, remembering_states
+from steps.distill.layer_pooling import pooled_states
 from steps.distill.params import Adapter, Base, DistillParams, Fresh, Layers, Static, StudentParams
 from steps.distill.sources import Sources
 from steps.distill.static_embedding import static_embedding

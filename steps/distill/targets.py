@@ -47,12 +47,39 @@ class ScoreTable:
         """Scores `(n, m)` of sorted `documents` `(m,)`, 0 where there is none, and where there is one."""
         values = np.zeros((len(rows), len(documents)), dtype=np.float32)
         known = np.zeros(values.shape, dtype=bool)
-        place = np.searchsorted(documents, self.documents[rows]).clip(max=max(0, len(documents) - 1))
-        found = documents[place] == self.documents[rows] if len(documents) else np.zeros_like(place, dtype=bool)
-        text, column = np.nonzero(found)
-        values[text, place[text, column]] = self.scores[rows][text, column]
-        known[text, place[text, column]] = True
+        text, column, place = matched(self.documents[rows], documents)
+        values[text, place] = self.scores[rows[text], column]
+        known[text, place] = True
         return values, known
+
+
+@dataclass(frozen=True)
+class LayerTable:
+    """What the layers of one teacher give each text's own documents.
+
+    `documents` `(texts, k)`, -1 where there is none; `places` `(texts, k)`: their rows in `values` `(pairs, layers)`.
+    """
+
+    documents: np.ndarray
+    places: np.ndarray
+    values: np.ndarray  # memory-mapped
+
+    def of(self, rows: np.ndarray, documents: np.ndarray, layers: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+        """Scores `(n, layers, m)` of sorted `documents` `(m,)`, 0 where there is none, and where there is, `(n, m)`."""
+        found = np.zeros((len(rows), len(documents), len(layers)), dtype=np.float32)
+        known = np.zeros(found.shape[:2], dtype=bool)
+        text, column, place = matched(self.documents[rows], documents)
+        found[text, place] = self.values[self.places[rows[text], column]][:, list(layers)]
+        known[text, place] = True
+        return found.transpose(0, 2, 1), known
+
+
+def matched(own: np.ndarray, documents: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Where texts' own documents `(n, k)` are among sorted `documents` `(m,)`: text, column and place, each `(p,)`."""
+    place = np.searchsorted(documents, own).clip(max=max(0, len(documents) - 1))
+    found = documents[place] == own if len(documents) else np.zeros_like(place, dtype=bool)
+    text, column = np.nonzero(found)
+    return text, column, place[text, column]
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,13 @@ from contextlib import contextmanager, suppress
 from hashlib import sha256
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from sentence_transformers import MultiVectorEncoder
 from sentence_transformers.util.similarity import maxsim
+from torch import nn
 from transformers.utils.logging import disable_progress_bar
 
 from steps.core.errors import TransientError, UserError, line
@@ -19,7 +21,7 @@ from steps.core.files import staged_file
 from steps.core.precision import Precision
 from steps.core.progress import progress
 from steps.core.tables import Role
-from steps.core.towers import autocast, device, forget_origin
+from steps.core.towers import autocast, device, forget_origin, remembering_states
 from steps.core.vector_store import Texts, text_key
 
 PIECE = 512  # documents whose vectors are in memory at once: 200 MB of 256 tokens of 384 dimensions
@@ -69,6 +71,33 @@ def max_similarities(query: np.ndarray, documents: Sequence[np.ndarray]) -> np.n
     held = [torch.from_numpy(each.astype(np.float32)) for each in documents]
     asked = torch.from_numpy(query.astype(np.float32))
     found: np.ndarray = maxsim([asked], held, device=device(), chunk_elements=_ELEMENTS)[0].numpy()
+    return found
+
+
+@contextmanager
+def giving_layers(model: MultiVectorEncoder) -> Iterator[int]:
+    """Let each token have the states of all layers, end to end, `(tokens, layers * width)`; yields how many they are.
+
+    As they are: before a linear layer and before the normalisation (LEAD's published code).
+    """
+    network: Any = model[0]
+    with remembering_states(network.auto_model):
+
+        def stacked(_: nn.Module, __: Any, features: dict[str, Any]) -> dict[str, Any]:
+            return features | {"token_embeddings": torch.cat(features["all_layer_embeddings"][1:], dim=-1)}
+
+        hook = model.register_forward_hook(stacked)
+        try:
+            yield int(network.auto_model.config.num_hidden_layers)
+        finally:
+            hook.remove()
+
+
+def layer_similarities(query: np.ndarray, document: np.ndarray, layers: int) -> np.ndarray:
+    """MaxSim of a query `(x, layers * width)` and a document `(y, layers * width)`, by layer: float32 `(layers,)`."""
+    asked, held = (torch.from_numpy(each).view(len(each), layers, -1).to(device()) for each in (query, document))
+    products = torch.einsum("xlw,ylw->lxy", asked, held)
+    found: np.ndarray = products.amax(dim=2).sum(dim=1).cpu().numpy()
     return found
 
 

@@ -4,18 +4,20 @@ import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from sentence_transformers import CrossEncoder
 from sentence_transformers.util import batch_to_device
 from torch import Tensor, nn
+from transformers.modeling_outputs import BaseModelOutputWithPooling
 from transformers.utils.logging import disable_progress_bar
 
 from steps.core.errors import UserError, line
 from steps.core.precision import Precision
 from steps.core.progress import progress
-from steps.core.towers import autocast, device, forget_origin
+from steps.core.towers import autocast, device, forget_origin, remembering_states
 from steps.retrieval.dual_pooling import is_dual_pooled, load_dual_pooled
 
 Pair = tuple[str, str]
@@ -119,6 +121,43 @@ def pair_embeddings(
             made = (read.pop() if embedded is None else embedded).float().cpu().numpy()
             found |= dict(zip(rows, made, strict=True))
     return np.stack([found[row] for row in range(len(pairs))])
+
+
+def pair_layer_scores(
+    ranker: CrossEncoder, pairs: Sequence[Pair], *, precision: Precision, batch_size: int
+) -> np.ndarray:
+    """What a ranker would say of each pair if it ended behind each of its layers, float32 `(len(pairs), layers)`.
+
+    Its own head on that layer's states (LEAD, Sec. 3.2: `w` on the layer's [CLS]), or its dual pooling of them.
+    """
+    order = sorted(range(len(pairs)), key=lambda row: -len(pairs[row][0]) - len(pairs[row][1]))
+    found: dict[int, np.ndarray] = {}
+    ranker.eval()
+    network: Any = ranker.model
+    with remembering_states(network), torch.inference_mode(), autocast(precision):
+        for start in range(0, len(order), batch_size):
+            rows = order[start : start + batch_size]
+            given = batch_to_device(ranker.preprocess([pairs[row] for row in rows]), ranker.device)
+            whole = ranker(dict(given))
+            made = [_scores_of(ranker, given, states) for states in whole["all_layer_embeddings"][1:-1]]
+            scores = torch.stack([each.float().flatten() for each in [*made, whole["scores"]]], dim=1)
+            found |= dict(zip(rows, scores.cpu().numpy(), strict=True))
+    return np.stack([found[row] for row in range(len(pairs))])
+
+
+def _scores_of(ranker: CrossEncoder, given: dict[str, Any], states: Tensor) -> Tensor:
+    """The scores of a batch, if its network ended in these states `(n, length, width)`."""
+    if is_dual_pooled(ranker):
+        return ranker[-1]({**given, "token_embeddings": states})["scores"]  # type: ignore[no-any-return]
+    network: Any = ranker.model
+    base = network.base_model
+    pooler = getattr(base, "pooler", None)
+    ended = BaseModelOutputWithPooling(last_hidden_state=states, pooler_output=pooler(states) if pooler else None)
+    base.forward = lambda *_, **__: ended
+    try:
+        return ranker(dict(given))["scores"]  # type: ignore[no-any-return]
+    finally:
+        del base.forward  # that of its class again
 
 
 @contextmanager

@@ -30,6 +30,10 @@ class ScoreParams(Strict):
     """Nearest documents of each text with which a cross encoder's embeddings are kept too, for the losses
     pooled_embedding and joint_embedding; 0 = none.
     """
+    layers: bool
+    """Whether each layer of a late interaction model or a cross encoder scores as well, for layer_distillation.
+    Late interaction then reads nearly every pair, as a cross encoder does.
+    """
     batch_size: int = Field(ge=1)
     """Texts such a teacher reads at once."""
     shard_texts: int = Field(ge=1)

@@ -2,7 +2,7 @@
 
 import math
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from steps.core.vector_store import text_key
 from steps.retrieval.score_shards import ScoreShards
 from steps.score.kinds import scorer_of
 from steps.score.kinds.base import Scorer
+from steps.score.lists import Lists, lists_of
 from steps.score.params import ScoreParams
 from steps.score.target_entropy import Sample, check_teacher_targets
 
@@ -33,9 +34,11 @@ def run(ingest: Path, mine: Path, embed: Path, teach: Path, output: Path, params
     not among these, by `mine` and the judgements: at most `params.positives`, so that students learn of them too.
 
     With `params.pairs` a teacher that embeds pairs also leaves `pairs.npy`, `(scored texts, pairs, dim)`: see `Scorer`.
-    A line warns where these scores have nothing to teach. `embed` holds texts and nearest documents, `teach` is the
-    folder of the teacher that scores. Shards of texts are kept below SLIMTOWER_CACHE, so a run that was killed repeats
-    one at most. UserError for a score that is not finite.
+    With `params.layers` one whose layers score leaves `layers.npy`: a row for each of the table's, a column for each
+    layer. A line warns where these scores have nothing to teach.
+
+    `embed` holds texts and nearest documents, `teach` is the folder of the teacher that scores. Shards of texts are
+    kept below SLIMTOWER_CACHE, so a run that was killed repeats one at most. UserError for a score that is not finite.
     """
     table = read_table(embed, "alignment_texts")
     texts = table["text"].to_pylist()
@@ -43,8 +46,9 @@ def run(ingest: Path, mine: Path, embed: Path, teach: Path, output: Path, params
     _check_nearest(embed, nearest, len(texts), ingest)
     chosen = _chosen(len(texts), params.texts_of(output.name), params.seed)
     texts, nearest = [texts[row] for row in chosen.tolist()], nearest[chosen, : params.depth or None]
-    missed = _missed(known_positives(ingest, mine, table) if params.positives else {}, chosen, nearest, params)
-    rows = np.unique(np.concatenate([nearest.reshape(-1), missed[:, 1]]))
+    known = known_positives(ingest, mine, table) if params.positives else {}
+    lists = lists_of(texts, nearest, known, chosen, params.positives, params.seed)
+    rows = lists.rows
     documents = CorpusTexts(ingest, rows)
     teacher = fingerprint(teach / "tower")
     digests = np.array([np.frombuffer(text_key(text), dtype=np.uint8) for text in documents]).reshape(-1, 32)
@@ -56,13 +60,16 @@ def run(ingest: Path, mine: Path, embed: Path, teach: Path, output: Path, params
         settings = (teacher.id, resolve_precision(params.precision), code_digest(type(scorer).__module__))
         shards = ScoreShards(settings, digests)
         found = _Found(Sample(len(texts)))
-        tables = _tables(texts, chosen, nearest, missed, rows, scorer, shards, params.shard_texts, found)
+        tables = _tables(lists, chosen, rows, scorer, shards, params.shard_texts, found)
         stream_table(staging, "scores", tables)
         near = nearest[:, : params.pairs]
         if near.size and scorer.embeds:
             pairs = ScoreShards((*settings, "pairs"), digests)
             dim = _write_pairs(staging / "pairs.npy", texts, near, rows, scorer, pairs, params)
-            embedded = {"pairs": {"documents": near.shape[1], "dim": dim, "embeds": scorer.embeds}}
+            embedded["pairs"] = {"documents": near.shape[1], "dim": dim, "embeds": scorer.embeds}
+        if params.layers and scorer.layered and len(lists):
+            layered = ScoreShards((*settings, "layers"), digests)
+            embedded["layers"] = _write_layers(staging / "layers.npy", lists, rows, scorer, layered, params)
         scorer.finish()
         scratch.unlink(missing_ok=True)
         targets = check_teacher_targets(found.sample.all())
@@ -74,7 +81,7 @@ def run(ingest: Path, mine: Path, embed: Path, teach: Path, output: Path, params
             "texts": len(texts),
             "documents": len(rows),
             "scores": found.count,
-            "positives": len(missed),
+            "positives": len(lists.missed),
             "score": found.spread(),
             "targets": targets.as_dict() if targets else None,
         }
@@ -113,54 +120,46 @@ class _Found:
 
 
 def _tables(
-    texts: list[str],
+    lists: Lists,
     chosen: np.ndarray,
-    nearest: np.ndarray,
-    missed: np.ndarray,
     rows: np.ndarray,
     scorer: Scorer,
     shards: ScoreShards,
     shard_texts: int,
     found: _Found,
 ) -> Iterator[pa.Table]:
-    """The table `scores`, a shard of texts at a time; `chosen` are the rows of the texts, `rows` of the documents.
-
-    `missed` `(n, 2)`: see `_missed`.
-    """
-    starts = range(0, len(texts), shard_texts)
+    """The table `scores`, a shard of texts at a time; `chosen` are the rows of the texts, `rows` of the documents."""
+    starts = range(0, len(lists.texts), shard_texts)
     for start in progress(starts, len(starts), "score"):
-        some, near = texts[start : start + shard_texts], nearest[start : start + shard_texts]
-        scores = shards.made(scorer.scores, some, np.searchsorted(rows, near))
+        places, documents = lists.pairs(start, start + shard_texts)
+        near, scores = lists.made(start, start + shard_texts, rows, shards, scorer.scores)
         found.add(scores)
-        found.sample.add(scores)
-        owners, listed = np.repeat(np.arange(start, start + len(some)), near.shape[1]), near.reshape(-1)
-        values = scores.reshape(-1)
-        own = missed[np.searchsorted(missed[:, 0], start) : np.searchsorted(missed[:, 0], start + len(some))]
-        if len(own):
-            asked = [texts[text] for text in own[:, 0].tolist()]
-            answers = shards.made(scorer.scores, asked, np.searchsorted(rows, own[:, 1:]))
-            found.add(answers)
-            owners, listed = np.concatenate([owners, own[:, 0]]), np.concatenate([listed, own[:, 1]])
-            values = np.concatenate([values, answers.reshape(-1)])
-        order = np.argsort(owners, kind="stable")
-        yield pa.table([chosen[owners[order]], listed[order], values[order]], schema=SCHEMAS["scores"])
+        found.sample.add(near)
+        yield pa.table([chosen[places], documents, scores], schema=SCHEMAS["scores"])
 
 
-def _missed(
-    known: Mapping[int, np.ndarray], chosen: np.ndarray, nearest: np.ndarray, params: ScoreParams
-) -> np.ndarray:
-    """Positives that are not among the nearest documents, at most `positives` of a text: int64 `(n, 2)`.
+def _write_layers(
+    target: Path, lists: Lists, rows: np.ndarray, scorer: Scorer, shards: ScoreShards, params: ScoreParams
+) -> int:
+    """Write the layers' scores of all pairs, in the order of the table, float16 `(pairs, layers)`; returns `layers`.
 
-    In a row the place of the text among the chosen, and the document. `known`: positives by text row.
+    Of each is taken away the largest of its list, as a softmax does: so 16 bits are exact where its shares are large.
     """
-    found = [np.zeros((0, 2), dtype=np.int64)]
-    for place in np.flatnonzero(np.isin(chosen, list(known))).tolist():
-        row = int(chosen[place])
-        own = np.setdiff1d(known[row], nearest[place])
-        if len(own) > params.positives:
-            own = np.sort(np.random.default_rng((params.seed, 7, row)).choice(own, params.positives, replace=False))
-        found.append(np.stack([np.full(len(own), place), own], axis=1).astype(np.int64))
-    return np.concatenate(found)
+    layers, end = 0, 0
+    starts = range(0, len(lists.texts), params.shard_texts)
+    for start in progress(starts, len(starts), "score by layers"):
+        places, _ = lists.pairs(start, start + params.shard_texts)
+        made = lists.made(start, start + params.shard_texts, rows, shards, scorer.layer_scores)[1]
+        if not np.isfinite(made).all():
+            raise UserError("score: a layer's score is not finite; set score.precision: fp32, or train it again")
+        if not layers:
+            layers = made.shape[1]
+            written = np.lib.format.open_memmap(target, mode="w+", dtype=np.float16, shape=(len(lists), layers))
+        firsts = np.flatnonzero(np.diff(places, prepend=-1))
+        largest = np.repeat(np.maximum.reduceat(made, firsts), np.diff(firsts, append=len(places)), axis=0)
+        written[end : end + len(made)] = np.maximum(made - largest, np.finfo(np.float16).min)
+        end += len(made)
+    return layers
 
 
 def _chosen(texts: int, most: int, seed: int) -> np.ndarray:

@@ -401,6 +401,10 @@ def test_a_cell_depends_on_the_scores_that_its_student_learns(tmp_path: Path) ->
         scores.write_text(content)
         keys.append((learns.key(one), Cell(params()).key(one)))
     assert keys[0][0] != keys[1][0] and keys[0][1] == keys[1][1]
+    layered = {"losses": [{"kind": "layer_distillation", "layers": 1, "teacher": "other"}]}
+    assert (one.unscored(learns.params.student[STUDENT].model_dump()), one.unscored(layered)) == ([], ["other"])
+    scores.with_name("layers.npy").write_text("scores of layers")
+    assert one.unscored(layered) == [] and learns.key(one) != keys[1][0]
 
 
 def test_code_is_part_of_what_a_cell_depends_on(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -137,7 +137,7 @@ def test_what_has_other_tokens_cannot_be_looked_at(tiny_tower: Path, tmp_path: P
 
 def test_maps_are_compared_with_one_teacher() -> None:
     both = [{"kind": "attention"}, {"kind": "attention", "teacher": "late"}]
-    with pytest.raises(ValidationError, match="those of one teacher"):
+    with pytest.raises(ValidationError, match="attention compares with one teacher"):
         StudentParams.model_validate({"start": {"layers": [0]}, "losses": both} | FAST)
 
 

@@ -7,11 +7,13 @@ import numpy as np
 import torch
 from teach_fakes import ASKED_AS, documents, queries, table, triplets, write_tower, write_world
 
+from steps.core.files import write_json
 from steps.core.tables import write_table
 from steps.core.towers import load_tower
 from steps.core.tracking import NullRun, Run
 from steps.rank.params import CrossEncoderParams
 from steps.rank.run import run as rank
+from steps.retrieval.rankers import load_ranker
 
 PARAMS = CrossEncoderParams(
     kind="cross_encoder",
@@ -103,3 +105,13 @@ def run_rank(folder: Path, base: Path, run: Run | None = None, name: str = "cros
 
 
 __all__ = ["PARAMS", "candidates", "documents", "queries", "run_rank", "triplets", "write_encoder", "write_rank_world"]
+
+
+def write_cross_teacher(folder: Path, encoder: Path) -> Path:
+    """A ranker as the stage `rank` leaves it, of an encoder that is written too; returns its folder."""
+    ranker = load_ranker(write_encoder(encoder), 24, seed=5)
+    with torch.no_grad():
+        ranker.model.classifier.weight.normal_(generator=torch.Generator().manual_seed(1))  # type: ignore[union-attr]
+    ranker.save_pretrained(str(folder / "tower"), create_model_card=False)
+    write_json(folder / "report.json", {"kind": "cross_encoder"})
+    return folder

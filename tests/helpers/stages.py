@@ -29,6 +29,7 @@ SCORE = ScoreParams(
     positives=0,
     max_texts=0,
     pairs=0,
+    layers=False,
     batch_size=16,
     shard_texts=24,
     precision="fp32",

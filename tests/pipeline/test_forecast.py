@@ -185,3 +185,15 @@ def test_the_speed_of_this_machine_is_found_quickly(precision: str) -> None:
 )  # fmt: skip
 def test_a_guess_is_said_as_people_say_it(guess: float, said: str) -> None:
     assert in_words(guess) == said
+
+
+def test_layers_of_late_interaction_read_each_texts_documents_once_more() -> None:
+    def of_score(layers: bool) -> float:
+        late = {"kind": "late_interaction", "base": "x", "epochs": 0.0}
+        changes = {
+            "teach": {"teachers": ["dense", "late"], "teacher": {"late": late}},
+            "score": {"teachers": ["late"], "layers": layers, "depth": 3, "max_texts": 100},
+        }
+        return seconds(params=check_params(overlay(read_mapping(Path("params.yaml")), changes), ""))["score@late"]
+
+    assert of_score(True) - of_score(False) == pytest.approx(100 * 3 * 50 * LAYER * LAYERS / SPEED)

@@ -5,12 +5,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from rank_fakes import write_encoder
+from rank_fakes import write_cross_teacher
 from sentence_transformers import CrossEncoder
 from stages import SCORE, run_score
 
 from steps.core.document_texts import DocumentTemplate
-from steps.core.files import read_json, write_json
+from steps.core.files import read_json
 from steps.core.fingerprints import fingerprint
 from steps.core.tables import read_table
 from steps.retrieval.dual_pooling import Pooling, dual_pooled
@@ -27,13 +27,7 @@ DOCUMENTS = ["sum rows. to sum all rows at once", "", "sort columns — naïve �
 @pytest.fixture
 def teach(tmp_path: Path) -> Path:
     """A ranker as the stage `rank` leaves it."""
-    folder = tmp_path / "models/teach/cross"
-    ranker = load_ranker(write_encoder(tmp_path / "model"), 24, seed=5)
-    with torch.no_grad():
-        ranker.model.classifier.weight.normal_(generator=torch.Generator().manual_seed(1))  # type: ignore[union-attr]
-    ranker.save_pretrained(str(folder / "tower"), create_model_card=False)
-    write_json(folder / "report.json", {"kind": "cross_encoder"})
-    return folder
+    return write_cross_teacher(tmp_path / "models/teach/cross", tmp_path / "model")
 
 
 @pytest.mark.parametrize("batch_size", [1, 3, 64])

@@ -25,6 +25,11 @@ class LayerDistillation(Loss):
     pools its last layer: the first token's state, as in LEAD, where the tower embeds by its first token. A student
     without documents of its own is scored against the teacher's states of them.
 
+    Layers of another `teacher` have scored in the stage `score` (`score.layers`): late interaction by MaxSim of their
+    states of tokens (Eq. 2), a cross encoder by its head on each layer's first token (Eq. 3), over a text's own
+    candidates. A student without documents of its own is then scored against the index teacher's states of them, of
+    the layer that stands as high as the student's.
+
     `selection` (Sec. 4.4.2), numbers of layers from 1, in their order, the embedding layer never:
 
       random    k of the teacher's N and, apart from these, k of the student's M, anew every `redraw_steps`
@@ -44,6 +49,8 @@ class LayerDistillation(Loss):
     needs: ClassVar[frozenset[Need]] = frozenset({Need.CANDIDATES, Need.LAYERS})
 
     kind: Literal["layer_distillation"]
+    teacher: str = ""
+    """"" = the index teacher; another one of score.teachers, whose layers scored (score.layers)."""
     layers: int = Field(ge=1)
     """Pairs of layers, k."""
     selection: Selection = "random"

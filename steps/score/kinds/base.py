@@ -16,6 +16,8 @@ class Scorer(ABC):
     kind: ClassVar[str]
     embeds: Literal["pooled", "joint"] | None = None  # of a pair: its text, given the document, or both in one vector
 
+    layered: ClassVar[bool] = False  # whether each of its layers scores as well
+
     @abstractmethod
     def __init__(self, teach: Path, fingerprint: str, documents: Texts, scratch: Path, params: ScoreParams) -> None:
         """For the teacher in `teach`, whose tower has that fingerprint's id, and these documents.
@@ -39,6 +41,13 @@ class Scorer(ABC):
 
     def announce(self, texts: list[str]) -> None:  # noqa: B027  # most cost nothing
         """Say what it costs to score these texts, before any of them is; UserError where that is more than allowed."""
+
+    def layer_scores(self, texts: list[str], documents: np.ndarray) -> np.ndarray:
+        """Score by each layer, the first one first (LEAD, Sec. 3.2): float32 `(texts, k, layers)`.
+
+        Asked only of a teacher that is `layered`.
+        """
+        raise NotImplementedError
 
     def finish(self) -> None:  # noqa: B027  # most keep nothing
         """Remove what it keeps beside `scratch`, once all scores are written."""

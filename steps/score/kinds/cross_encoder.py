@@ -6,25 +6,23 @@ import numpy as np
 
 from steps.core.vector_store import Texts
 from steps.retrieval.dual_pooling import is_dual_pooled
-from steps.retrieval.rankers import Pair, load_ranker, pair_embeddings, pair_scores
+from steps.retrieval.rankers import Pair, load_ranker, pair_embeddings, pair_layer_scores, pair_scores
 from steps.score.kinds.base import Scorer
 from steps.score.params import ScoreParams
+from steps.score.text_file import TextFile
 
 
 class CrossEncoderScorer(Scorer):
-    """A ranker, and the documents' texts on disk: UTF-8, one behind the other, and where each of them ends."""
+    """A ranker, and the documents' texts on disk."""
 
     kind = "cross_encoder"
+    layered = True
 
     def __init__(self, teach: Path, fingerprint: str, documents: Texts, scratch: Path, params: ScoreParams) -> None:
         """`fingerprint` is not needed; the texts lie in the file `scratch` while they are read."""
         self.params, self.ranker = params, load_ranker(teach / "tower")
         self.embeds = "pooled" if is_dual_pooled(self.ranker) else "joint"
-        lengths = np.zeros(len(documents) + 1, dtype=np.int64)
-        with scratch.open("wb") as handle:
-            for row, text in enumerate(documents):
-                lengths[row + 1] = handle.write(text.encode("utf-8"))
-        self.ends, self.scratch = np.cumsum(lengths), scratch
+        self.documents = TextFile(scratch, documents)
 
     def scores(self, texts: list[str], documents: np.ndarray) -> np.ndarray:
         """Logit of each text with each of its documents, cut to what the ranker reads: float32 `(texts, k)`."""
@@ -38,16 +36,13 @@ class CrossEncoderScorer(Scorer):
         found = pair_embeddings(self.ranker, pairs, precision=knobs.precision, batch_size=knobs.batch_size)
         return found.reshape(*documents.shape, -1)
 
+    def layer_scores(self, texts: list[str], documents: np.ndarray) -> np.ndarray:
+        """What its head, or its pooling, makes of each layer's states: float32 `(texts, k, layers)`."""
+        pairs, knobs = self._pairs(texts, documents), self.params
+        found = pair_layer_scores(self.ranker, pairs, precision=knobs.precision, batch_size=knobs.batch_size)
+        return found.reshape(*documents.shape, -1)
+
     def _pairs(self, texts: list[str], documents: np.ndarray) -> list[Pair]:
         """Each text with the text of each of its documents."""
-        read = self._read(np.unique(documents))
+        read = self.documents.read(np.unique(documents))
         return [(text, read[row]) for text, rows in zip(texts, documents.tolist(), strict=True) for row in rows]
-
-    def _read(self, rows: np.ndarray) -> dict[int, str]:
-        """Texts of some documents, by row."""
-        texts = {}
-        with self.scratch.open("rb") as handle:
-            for row in rows.tolist():
-                handle.seek(int(self.ends[row]))
-                texts[row] = handle.read(int(self.ends[row + 1] - self.ends[row])).decode("utf-8")
-        return texts

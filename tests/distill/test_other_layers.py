@@ -1,0 +1,207 @@
+"""Layers of teachers of other kinds: what they scored, matched with a student's layers over the frozen index."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from late_fakes import write_late_teacher
+from rank_fakes import write_cross_teacher
+from recorder import Recorder
+from stages import ALIGNED, FAST, SCORE, distill_params, run_distill, run_score
+
+from pipeline.params import check_params
+from steps.core.errors import UserError
+from steps.core.files import read_json
+from steps.core.params import read_mapping
+from steps.core.tables import read_table
+from steps.core.towers import load_tower
+from steps.distill.candidates import Candidates
+from steps.distill.layer_alignment import LayerAlignment
+from steps.distill.layers import layer_alignment
+from steps.distill.losses.base import Batch, Outputs, Targets
+from steps.distill.losses.layer import LayerDistillation
+from steps.distill.sources import Sources
+from steps.distill.students import TransformerStudent
+from steps.distill.targets import LayerTable
+
+pytestmark = pytest.mark.medium
+
+LAYERS: dict[str, Any] = {"kind": "layer_distillation", "layers": 2, "redraw_steps": 3}
+
+
+@pytest.fixture(scope="module")
+def root(embedded: Path, tiny_tower: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run in which a late interaction model's and a cross encoder's layers have scored three documents of a text."""
+    folder = tmp_path_factory.mktemp("layered")
+    for name in ("data", "models"):
+        shutil.copytree(embedded / name, folder / name)
+    write_late_teacher(folder / "models/teach/late", tiny_tower)
+    write_cross_teacher(folder / "models/teach/cross", folder / "encoder")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SLIMTOWER_CACHE", str(folder / "cache"))
+        for name in ("late", "cross"):
+            run_score(folder, name, SCORE.model_copy(update={"layers": True, "positives": 2, "depth": 3}))
+    return folder
+
+
+def sources(root: Path) -> Sources:
+    data = root / "data"
+    return Sources(data / "ingest", data / "mine/relevance", data / "embed", data / "score")
+
+
+def test_a_tables_layers_are_those_of_the_pairs_wherever_they_stand() -> None:
+    draw = np.random.default_rng(4)
+    documents = np.array([[3, 7, -1], [7, 1, 9], [-1, -1, -1]])
+    places = np.array([[5, 2, -1], [0, 4, 1], [-1, -1, -1]])
+    values = draw.normal(size=(6, 4)).astype(np.float16)
+    asked, rows, layers = np.array([1, 3, 7, 8]), np.array([2, 0, 1]), (1, 3)
+    found, known = LayerTable(documents, places, values).of(rows, asked, layers)
+    assert found.shape == (3, 2, 4) and known.shape == (3, 4)
+    for text, row in enumerate(rows.tolist()):
+        for column, document in enumerate(asked.tolist()):
+            at = np.flatnonzero(documents[row] == document)
+            assert known[text, column] == bool(len(at))
+            expected = values[places[row, at[0]]][list(layers)] if len(at) else [0, 0]
+            np.testing.assert_array_equal(found[text, :, column], expected)
+
+
+@pytest.mark.parametrize("name", ["late", "cross"])
+@pytest.mark.parametrize("weights_by", ["text", "batch"])
+def test_the_loss_is_equations_6_to_8_over_a_texts_own_candidates(root: Path, name: str, weights_by: str) -> None:
+    """In float64, from the tables and the networks' own states."""
+    read, params = sources(root), distill_params()
+    loss = LayerDistillation.model_validate(LAYERS | {"teacher": name, "weights_by": weights_by, "temperature": 0.7})
+    tower: Any = load_tower(root / "models/teach/dense/tower")
+    network = tower[0].auto_model
+    network.encoder.layer = network.encoder.layer[:2]
+    network.config.num_hidden_layers = 2
+    student = TransformerStudent(tower)
+    texts = read.texts["text"].to_pylist()
+    tokens = student.read(texts, 32)
+    labelled = sorted(read.positives)
+    rows = np.array(sorted([*labelled[:4], 100, 140]))
+    candidates = Candidates(read.positives, read.nearest(2), 1)
+    table = read.layer_scores(name, 2)
+    made: LayerAlignment = layer_alignment(
+        loss, student, root / "models/teach/dense/tower", None, table, read, candidates, rows, params,
+        own_documents=False,
+    )  # fmt: skip
+    drawn = candidates.of(rows, 5)
+    pairs = made.at(5, rows, drawn)
+    raw, states = made.read(tokens, rows, pairs)
+    targets = Targets(raw, raw[:0], cosine=True, layers=made.targets({}, rows, rows, drawn, pairs))
+    batch = Batch(*(torch.from_numpy(each) for each in (drawn.label, drawn.counts, drawn.own)))
+    found = loss.values(Outputs(raw, raw, layers=states), targets, batch).tolist()
+
+    listed = read_table(root / "data/score" / name, "scores").to_pylist()
+    stored = np.load(root / "data/score" / name / "layers.npy").astype(np.float64)
+    given = {(row["text_row"], row["doc_row"]): stored[place] for place, row in enumerate(listed)}
+    whole: Any = load_tower(root / "models/teach/dense/tower")
+    held = documents_states(whole, list(read.document_texts()))
+    wanted = {row: {*read.nearest(2)[row].tolist(), *read.positives.get(row, ())} for row in rows.tolist()}
+
+    def shares(scores: np.ndarray) -> np.ndarray:
+        raised = np.exp(scores - scores.max())
+        return raised / raised.sum()
+
+    losses, values = [], []
+    for place, row in enumerate(rows.tolist()):
+        own = [at for at, document in enumerate(drawn.documents.tolist()) if document in wanted[row]]
+        label = np.flatnonzero(drawn.label[place])
+        kept = [at for at in own if drawn.counts[place, at]]
+        by_pair, by_label = [], []
+        for number, (theirs, ours) in enumerate(zip(pairs.teacher, pairs.student, strict=True)):
+            t = np.array([given[row, int(drawn.documents[at])][theirs] for at in own])
+            state = states[place, number].detach().double().numpy()
+            height = (ours + 1) * 4 // 2 - 1  # of the index teacher's four layers beside the student's two
+            s = np.array([held[int(drawn.documents[at])][height] @ state for at in own])
+            p, q = shares(t / 0.7), shares(s / 0.7)
+            by_pair.append(float((p * (np.log(p) - np.log(q))).sum()))
+            counted = shares(np.array([given[row, int(drawn.documents[at])][theirs] for at in kept]))
+            by_label.append(-np.log(counted[kept.index(label[0])]) if len(label) else 0.0)
+        values.append(np.array(by_pair))
+        losses.append(np.array(by_label))
+    mean = np.mean([own for own, label in zip(losses, drawn.label, strict=True) if label.any()], axis=0)
+    for place, (own, by_pair) in enumerate(zip(losses, values, strict=True)):
+        weights = shares(-(own if weights_by == "text" else mean) / 10.0)
+        assert found[place] == pytest.approx(float(weights @ by_pair), rel=5e-3, abs=2e-4), place
+    assert drawn.label.any(axis=1).sum() == 4 and any(value > 1e-3 for value in found)
+
+
+def documents_states(tower: Any, texts: list[str]) -> list[np.ndarray]:
+    """Mean state of each layer of each text in 16 bits, as they are stored, float64 `(layers, width)`."""
+    found = []
+    for text in texts:
+        tokens = tower.tokenizer(text, return_tensors="pt", truncation=True, max_length=tower.max_seq_length)
+        with torch.no_grad():
+            states = tower[0].auto_model(**tokens, output_hidden_states=True).hidden_states[1:]
+        means = np.stack([state[0].double().numpy().mean(axis=0) for state in states])
+        found.append(means.astype(np.float16).astype(np.float64))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("late", {"start": {"layers": [0, 1, -1]}}),
+        ("cross", {"start": {"fresh": {"layers": 2, "dim": 16, "heads": 2, "vocabulary": 0}}}),
+        ("late", {"start": {"layers": [0, -1]}, "towers": "symmetric", "max_document_length": 32}),
+    ],
+)
+def test_a_student_learns_the_layers_of_a_teacher_of_another_kind(
+    root: Path, own_cache: Path, name: str, changes: dict[str, Any]
+) -> None:
+    labels = {"kind": "label_softmax", "own_candidates": True}
+    losses = [labels, LAYERS | {"teacher": name, "selection": "weighted"}]
+    student = FAST | {"teacher_top_k": 2, "losses": losses, "epochs": 6.0} | changes
+    run = Recorder()
+    output = run_distill(
+        root,
+        "it",
+        distill_params().model_copy(
+            update={
+                "students": [],
+                "student": distill_params(student=distill_params().model_dump()["student"] | {"it": student}).student,
+            }
+        ),
+        run,
+    )
+    assert read_json(output / "report.json")["losses"] == ["label_softmax", f"layer_distillation@{name}"]
+    found = run.of(f"train_loss.layer_distillation@{name}")
+    assert found[-1] < found[0] and np.isfinite(found).all()
+
+
+def test_what_did_not_score_by_layers_is_told(root: Path, tmp_path: Path) -> None:
+    shutil.copytree(root / "data", tmp_path / "data")
+    (tmp_path / "data/score/late/layers.npy").unlink()
+    with pytest.raises(UserError, match=r"late/layers\.npy: not found; set score\.layers: true"):
+        sources(tmp_path).layer_scores("late", 2)
+    np.save(tmp_path / "data/score/cross/layers.npy", np.zeros((3, 2), dtype=np.float16))
+    with pytest.raises(UserError, match=r"cross/layers\.npy: is of another table of scores"):
+        sources(tmp_path).layer_scores("cross", 2)
+
+
+def test_layers_are_of_one_teacher_that_scores_by_them() -> None:
+    both = [LAYERS, LAYERS | {"teacher": "late"}]
+    with pytest.raises(Exception, match="layer_distillation compares with one teacher"):
+        distill_params(
+            student={"static": {}, "2l": FAST | {"start": {"layers": [0]}, "losses": both, "teacher_top_k": 2}}
+        )
+    raw = read_mapping(Path("params.yaml"))
+    raw["teach"]["teachers"].append("late")
+    raw["score"]["teachers"].append("late")
+    raw["distill"]["student"]["4l"] |= {"losses": [*ALIGNED, LAYERS | {"teacher": "late"}], "teacher_top_k": 4}
+    late = {"kind": "late_interaction"}
+    known = raw["teach"]["teacher"]["dense"]
+    raw["teach"]["teacher"]["late"] = known
+    raw["score"]["layers"] = True
+    with pytest.raises(UserError, match=r"layer_distillation@late learns layers' scores, .* late a dual_encoder"):
+        check_params(raw, "params.yaml")
+    raw["teach"]["teacher"]["late"] = late | {"base": "somewhere", "epochs": 0.0}
+    check_params(raw, "params.yaml")
+    raw["score"]["layers"] = False
+    with pytest.raises(UserError, match=r"score\.layers is false and late a late_interaction"):
+        check_params(raw, "params.yaml")
