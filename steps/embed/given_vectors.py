@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -192,7 +193,10 @@ def _of_an_api(
 
     def ask(known: bool, change: dict[str, object]) -> np.ndarray:
         other = Endpoint(
-            own.model_copy(update=change), endpoint.connection, endpoint.tokenizer, endpoint.probes if known else None
+            own.model_copy(update=change),
+            endpoint.connection,
+            cast(Any, endpoint.tokenizer),
+            endpoint.probes if known else None,
         )
         reader[0] = other
         try:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from steps.score.shards import Compute, ScoreShards
+from steps.retrieval.score_shards import Compute, ScoreShards
 
 
 @dataclass(frozen=True)
