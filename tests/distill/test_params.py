@@ -89,7 +89,10 @@ def learning(*losses: dict[str, Any], **more: Any) -> dict[str, Any]:
         (JOINT | {"epochs": "auto"}, "targets: joint needs a number"),
         (JOINT | {"targets": "online"}, "teacher_label_softmax trains the teacher; set targets: joint"),
         (learning(LAYERS | {"layers": 0}), r"layers is 0"),
-        (learning(LAYERS | {"teacher": "cross"}), "layer_distillation has no use for a teacher's scores"),
+        (
+            learning(LAYERS | {"teacher": "cross"}, teacher_top_k=0),
+            "compares the documents that it scored; set teacher_top_k",
+        ),
         (STATIC | {"losses": [LAYERS], "teacher_top_k": 2}, "a static embedding has no layers"),
         (STATIC | {"towers": "symmetric"}, "a static embedding reads no documents"),
         (RANKED | {"towers": "joint", "then": [THEN]}, "then: .*use towers: asymmetric"),

@@ -56,7 +56,7 @@ def test_a_cross_encoders_head_reads_the_first_token_of_each_layer(teach: Path, 
             for layer, state in enumerate(states):
                 dense, head = network.bert.pooler.dense, network.classifier
                 pooled = torch.tanh(state[0] @ dense.weight.double().T + dense.bias.double())
-                expected = pooled @ head.weight.double()[0] + head.bias.double()[0]
+                expected = (pooled @ head.weight.double()[0] + head.bias.double()[0]).detach()
                 assert found[row, column, layer] == pytest.approx(float(expected), abs=1e-5)
     assert found.shape == (3, 2, len(states)) and found.dtype == np.float32 and len(states) > 1
     pairs = [(text, DOCUMENTS[place]) for text, own in zip(TEXTS, PLACES.tolist(), strict=True) for place in own]

@@ -10,7 +10,7 @@ from towers import other_weights
 
 from steps.core.document_texts import DocumentTemplate
 from steps.core.files import read_json, write_json
-from steps.core.tables import read_table, table_from_rows, write_table
+from steps.core.tables import SCHEMAS, read_table, table_from_rows, write_table
 from steps.core.towers import load_tower
 from steps.distill.candidates import Candidates
 from steps.distill.sources import Sources
@@ -113,3 +113,13 @@ def test_a_student_sees_the_other_teachers_score_of_its_label(root: Path, depth:
         for place, text in enumerate(labelled):
             documents = drawn.documents[there[place]].tolist()
             assert values[place, there[place]].tolist() == [given[text, row] for row in documents]
+
+
+def test_without_a_positive_fewer_documents_than_were_scored_are_read(root: Path) -> None:
+    data = root / "data"
+    write_table(data / "ingest", "qrels", SCHEMAS["qrels"].empty_table())
+    write_table(data / "mine/relevance", "triplets", SCHEMAS["triplets"].empty_table())
+    output = run_score(root, "other", SCORE.model_copy(update={"positives": 6}))
+    assert read_json(output / "report.json")["positives"] == 0
+    read = Sources(data / "ingest", data / "mine/relevance", data / "embed", data / "score")
+    np.testing.assert_array_equal(read.scores("other", 2).documents, np.load(data / "embed/nearest.npy")[:, :2])
