@@ -72,7 +72,7 @@ def test_students_wait_for_the_teachers_that_score_and_for_none_where_none_does(
         "ingest", "mine@relevance", "teach@dense", "embed", *(f"score@{name}" for name in scorers)
     }  # fmt: skip
     for name in scorers:
-        assert graph.upstream[f"score@{name}"] == {"ingest", f"teach@{name}", "embed"}
+        assert graph.upstream[f"score@{name}"] == {"ingest", "mine@relevance", f"teach@{name}", "embed"}
     assert graph.upstream["embed"] == {"ingest", "generate", "teach@dense"}
     assert "score" in graph.steps  # a deployment may set its resources before there is a scorer
 
