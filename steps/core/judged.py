@@ -1,7 +1,7 @@
 """Judged query sets: the queries of one split of one data set that have a relevant document."""
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,7 @@ class JudgedSet:
 def other_hits(
     judged: JudgedSet,
     query_ids: Sequence[str],
-    search: Callable[[int], tuple[Sequence[np.ndarray], Sequence[Sequence[str]]]],
+    search: Callable[[int], tuple[Iterable[np.ndarray], Sequence[Sequence[str]]]],
     k: int,
 ) -> tuple[list[np.ndarray], list[list[str]]]:
     """Scores and ids of up to `k` hits of each of these queries, never of its own id with `ignore_identical_ids`.

@@ -150,9 +150,13 @@ def figures(
     dev = None
     if choice:
         dev = {field: value for field, value in vars(choice).items() if field != "fusion"} | {"wins": choice.wins}
-    whole, *medians = (float(value) for value in np.median(np.column_stack([parts.sum(axis=1), parts]), axis=0) * 1000)
+    whole, encode, search, lexical, fused = (
+        float(value) for value in np.median(np.column_stack([parts.sum(axis=1), parts]), axis=0) * 1000
+    )
     size = folder_bytes(system.dense.release.folder / "lexical" / dataset) if carried else 0
-    return fusion, FusionFigures(fusion.model_dump(), str(fusion), carried is not None, dev, whole, *medians, size)
+    return fusion, FusionFigures(
+        fusion.model_dump(), str(fusion), carried is not None, dev, whole, encode, search, lexical, fused, size
+    )
 
 
 def _parts(system: Fused, dataset: str, fusion: AnyFusion, texts: Sequence[str]) -> np.ndarray:
