@@ -17,7 +17,8 @@ from steps.core.tables import read_table
 class JudgedSet:
     """Queries with a relevant document, in the order of their ids, and `qrels[query][document] = grade` of each.
 
-    A document is relevant from grade `relevant_from`. What stands below it is empty and off unless an evaluation asks:
+    `without_relevant`: the judged queries of which no document is relevant, id -> text and grades; for measures of
+    pairs alone. A document is relevant from grade `relevant_from`. What stands below is off unless an evaluation asks:
     `satisfaction`, a second label of pairs like `qrels`; `answering`, by query id the ids of the documents that hold an
     answer; `ignore_identical_ids`, whether a query's hit of its own id is dropped, as BEIR does.
     """
@@ -27,6 +28,7 @@ class JudgedSet:
     query_ids: list[str]
     texts: list[str]
     qrels: dict[str, dict[str, int]]
+    without_relevant: Mapping[str, tuple[str, Mapping[str, int]]] = field(default_factory=dict)
     relevant_from: int = 1
     satisfaction: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     answering: Mapping[str, Sequence[str]] = field(default_factory=dict)
@@ -63,17 +65,21 @@ def read_judged_sets(ingest: Path, splits: Sequence[str]) -> list[JudgedSet]:
     for row in _rows(ingest, "qrels", splits):
         grades[row["dataset"], row["split"]][row["query_id"]][row["doc_id"]] = row["grade"]
     queries: dict[tuple[str, str], list[tuple[str, str]]] = defaultdict(list)
+    others: dict[tuple[str, str], dict[str, tuple[str, Mapping[str, int]]]] = defaultdict(dict)
     for row in _rows(ingest, "queries", splits):
         key = (row["dataset"], row["split"])
-        if any(grade > 0 for grade in grades[key].get(row["query_id"], {}).values()):
+        own = grades[key].get(row["query_id"], {})
+        if any(grade > 0 for grade in own.values()):
             queries[key].append((row["query_id"], row["text"]))
+        elif own:
+            others[key][row["query_id"]] = row["text"], dict(own)
     found = []
     for dataset in sorted({dataset for dataset, _ in queries}):
         for split in splits:
             if rows := sorted(queries.get((dataset, split), ())):
                 ids, texts = [query for query, _ in rows], [text for _, text in rows]
                 qrels = {query: dict(grades[dataset, split][query]) for query in ids}
-                found.append(JudgedSet(dataset, split, ids, texts, qrels))
+                found.append(JudgedSet(dataset, split, ids, texts, qrels, dict(sorted(others[dataset, split].items()))))
     return found
 
 

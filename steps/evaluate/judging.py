@@ -28,7 +28,11 @@ def read_evaluation_sets(ingest: Path, params: EvaluateParams) -> list[JudgedSet
         replace(
             item,
             relevant_from=params.min_relevance.get(item.dataset, 1),
-            satisfaction={query: satisfaction[query] for query in item.query_ids if query in satisfaction},
+            satisfaction={
+                query: satisfaction[query]
+                for query in (*item.query_ids, *item.without_relevant)
+                if query in satisfaction
+            },
             answering={query: docs for query in item.query_ids if (docs := found.get(query)) is not None},
             ignore_identical_ids=params.ignore_identical_ids,
         )

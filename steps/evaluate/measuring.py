@@ -65,7 +65,7 @@ def measure_fused(system: Fused, task: Task, runs: Path, dense: Search, lexical:
         texts = (splits.get("test") or splits["dev"]).texts
         timed, seed = task.params.latency_queries, task.params.seed
         fusions[dataset], found[dataset] = figures(system, dataset, choice, texts, timed, seed)
-    answers = _answers(system.name, fused_search(dense, lexical, fusions), task, runs)
+    answers = _answers(system.name, fused_search(dense, lexical, fusions), task, runs, comparable=False)
     return Result(system.name, [scored for scored, _ in answers], fusions=found, best=_best_on_dev(answers))
 
 
@@ -82,7 +82,8 @@ def measure_earlier(system: Earlier, task: Task, runs: Path) -> Result:
 def measure_reranked(system: Reranked, task: Task, runs: Path) -> Result:
     """Quality alone; what it makes of documents lies beside `runs` meanwhile."""
     scratch = runs.parent / "documents"
-    result = Result(system.name, [scored for scored, _ in _answers(system.name, system.search_in(scratch), task, runs)])
+    answers = _answers(system.name, system.search_in(scratch), task, runs, comparable=False)
+    result = Result(system.name, [scored for scored, _ in answers])
     shutil.rmtree(scratch, ignore_errors=True)
     return result
 
@@ -150,14 +151,19 @@ def _best_on_dev(answers: Sequence[tuple[Scored, Hits]]) -> dict[str, list[list[
     }
 
 
-def _answers(name: str, search: Search, task: Task, runs: Path) -> list[tuple[Scored, Hits]]:
-    """Score every judged set, and write a run file of each that is test."""
+def _answers(
+    name: str, search: Search, task: Task, runs: Path, *, comparable: bool = True
+) -> list[tuple[Scored, Hits]]:
+    """Score every judged set, and write a run file of each that is test.
+
+    `comparable`: scores mean the same whatever the query, so that pairs of several queries can be ranked by them.
+    """
     runs.mkdir()
     params = task.params
     answers = []
     for item in task.judged:
         file = runs / f"{item.dataset}.{name}.run" if item.split == "test" else None
         scored, hits = score_and_keep(name, search, item, params.k, params.by_query, file, params.run_depth)
-        pooled = pooled_auc(params.measures, search, item, params.k)
+        pooled = pooled_auc(params.measures, search, item, params.k) if comparable else {}
         answers.append((replace(scored, pooled=pooled), hits))
     return answers

@@ -1,6 +1,7 @@
 """AUC over judged pairs: does a relevant pair of query and document score above one that is not, whatever the query?
 
-ScalingNote, Sec. 5.1: all judged pairs in one ranking by score; AUC-REL by relevance, AUC-SAT by satisfaction.
+ScalingNote, Sec. 5.1: all judged pairs in one ranking by score; AUC-REL by relevance, AUC-SAT by satisfaction. Pairs of
+queries without a relevant document count. Fused and re-ranked scores compare within a query only and have no AUC.
 """
 
 from collections.abc import Iterable, Mapping
@@ -43,7 +44,8 @@ def auc(scores: np.ndarray, relevant: np.ndarray) -> float:
 
 def _labels(judged: JudgedSet, name: str) -> dict[tuple[str, str], bool]:
     """Whether each judged pair is a good one."""
-    grades, least = (judged.qrels, judged.relevant_from) if name == REL else (judged.satisfaction, 1)
+    relevance = judged.qrels | {query: dict(own) for query, (_, own) in judged.without_relevant.items()}
+    grades, least = (relevance, judged.relevant_from) if name == REL else (judged.satisfaction, 1)
     return {(query, doc): grade >= least for query, row in grades.items() for doc, grade in row.items()}
 
 
@@ -56,6 +58,7 @@ def _pair_scores(
     """
     scores: dict[tuple[str, str], float] = {}
     texts = dict(zip(judged.query_ids, judged.texts, strict=True))
+    texts |= {query: text for query, (text, _) in judged.without_relevant.items()}
     left = sorted(wanted)
     while left:
         deeper, chunk = [], max(1, _SCORES // depth)

@@ -47,7 +47,8 @@ class EvaluateParams(Strict):
     measures: list[str]
     """By ir-measures' names, as trec_eval computes them: nDCG@k, RR@k, AP@k, R@k, P@k, Success@k; R(rel=2)@100 counts
     documents from grade 2 on. Answer@k: share of the queries with an answer string in their first k documents
-    (answers.jsonl of a BEIR folder); AUC-REL and AUC-SAT: over all judged pairs, by relevance and by satisfaction.
+    (answers.jsonl of a BEIR folder); AUC-REL and AUC-SAT: over all judged pairs, by relevance and by satisfaction,
+    of systems whose scores compare between queries: not of fused and re-ranked ones.
     nDCG@10 is always measured.
     """
     min_relevance: dict[str, Annotated[int, Field(ge=1)]] = Field(default={})

@@ -1,7 +1,7 @@
 """`reports/report.html`: one self-contained page that a newcomer can read from top to bottom."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -54,6 +54,7 @@ class Background:
     stages: Sequence[Stage]
     mined: Sequence[Mapping[str, str]]
     generated: Sequence[tuple[str, str]]
+    origin: Facts = field(default_factory=list)
 
 
 def read_background(

@@ -20,6 +20,7 @@ from steps.evaluate.fusion_gains import fusion_lines
 from steps.evaluate.insight import Insight, look_closer
 from steps.evaluate.judging import own_document_lines, read_evaluation_sets
 from steps.evaluate.measuring import Task
+from steps.evaluate.origin import origin
 from steps.evaluate.params import EvaluateParams
 from steps.evaluate.report import Background, read_background, write_report
 from steps.evaluate.reranked import open_reranked
@@ -84,8 +85,9 @@ def evaluate(
     """
     students = [system.name for system in systems.students]
     audit = audit_leaks(folders.ingest, folders.mine, folders.embed, folders.generate)
-    background = read_background(
-        folders.ingest, folders.mine, folders.generate, folders.teach, folders.distill, students
+    background = replace(
+        read_background(folders.ingest, folders.mine, folders.generate, folders.teach, folders.distill, students),
+        origin=origin(folders.ingest, run),
     )
     task = _task(folders, systems.students, params)
     found = measure_all(systems, task)
@@ -142,7 +144,7 @@ def _write(output: Path, found: Measurements, evaluation: Evaluation, insight: I
         write_table(staging, "per_query", per_query_table(found.results))
         write_table(staging, "slices", insight.slices)
         write_report(staging / "report.html", evaluation, background, insight)
-        told = summary(evaluation.metrics | insight.metrics, evaluation.best)
+        told = summary(evaluation.metrics | insight.metrics, evaluation.best, background.origin)
         (staging / "report.md").write_text(told, encoding="utf-8")
         old_runs = output / "runs"
         if old_runs.exists():

@@ -17,5 +17,5 @@ def milliseconds(value: float) -> str:
 
 
 def times(ratio: float) -> str:
-    """A speed-up: 81.3 -> 81, 1.647 -> 1.6."""
-    return f"{ratio:,.0f}" if ratio >= 10 else f"{ratio:.1f}"
+    """A speed-up: 81.3 -> 81, 1.647 -> 1.6, 0.0234 -> 0.02."""
+    return f"{ratio:,.0f}" if ratio >= 10 else f"{ratio:.1f}" if ratio >= 0.1 else f"{ratio:.1g}"

@@ -15,8 +15,8 @@ from steps.evaluate.verdict import verdict_of
 _SLICES = 5  # of a data set
 
 
-def summary(metrics: Mapping[str, Any], best: str) -> str:
-    """Markdown of metrics.json; `best` is the student that the verdict is of."""
+def summary(metrics: Mapping[str, Any], best: str, origin: Sequence[tuple[str, str]] = ()) -> str:
+    """Markdown of metrics.json; `best` is the student that the verdict is of, `origin` what the figures come from."""
     quality = counted(metrics)
     kept = _kept_of_all(metrics, best) if quality else f"**{best}** is closest to the teacher; nothing is judged."
     verdict = verdict_of(metrics, best)
@@ -37,7 +37,9 @@ def summary(metrics: Mapping[str, Any], best: str) -> str:
         close = [[name, f"{each['cosine']:.4f}", percent(each["overlap"])] for name, each in students.items()]
         lines += ["", unjudged_line(metrics, dataset), "", *_table(["student", "cosine", "same top 10"], close)]
     told = [*gain_lines(metrics), *fusion_lines(metrics)]
-    return "\n".join([*lines, *([""] if told else []), *(f"- {line}" for line in told)]) + "\n"
+    lines += [*([""] if told else []), *(f"- {line}" for line in told)]
+    source = "; ".join(f"{name} {value}" for name, value in origin)
+    return "\n".join([*lines, *(["", f"From {source}."] if source else [])]) + "\n"
 
 
 def _kept_of_all(metrics: Mapping[str, Any], best: str) -> str:

@@ -6,14 +6,15 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from steps.core.document_texts import template_of
+from steps.core.corpus import corpus_columns
+from steps.core.document_texts import corpus_template
 from steps.core.errors import UserError
 from steps.core.files import sha256_file
 from steps.core.fingerprints import fingerprint
-from steps.core.tables import read_table
 from steps.core.towers import encode, load_tower
 from steps.evaluate.latency import Encode
 from steps.evaluate.student_tower import student_tower
@@ -144,20 +145,22 @@ def open_releases(folders: Mapping[str, Path], teach: Path) -> dict[str, Release
 
 
 def bm25_search(ingest: Path) -> Search:
-    """Search in a BM25 index of each data set, built when the first query is asked."""
+    """Search in a BM25 index of each data set, built when its first query is asked.
+
+    Texts of one data set at a time are in memory; its index lies in a temporary folder and is mapped from there.
+    """
+    folder = TemporaryDirectory(prefix="bm25.")
 
     @cache
-    def engines() -> dict[str, Bm25]:
-        corpus: dict[str, tuple[list[str], list[str]]] = {}
-        table = read_table(ingest, "corpus")
-        template = template_of(table.schema)
-        for row in table.to_pylist():
-            ids, texts = corpus.setdefault(row["dataset"], ([], []))
-            ids.append(row["doc_id"])
-            texts.append(template.text(row["title"], row["topic"], row["content"]))
-        return {dataset: Bm25(ids, texts) for dataset, (ids, texts) in corpus.items()}
+    def engine(dataset: str) -> Bm25:
+        template = corpus_template(ingest)
+        columns = corpus_columns(ingest, ["doc_id", "dataset", "title", "topic", "content"])
+        rows = [(doc_id, template.text(*fields)) for doc_id, of, *fields in columns if of == dataset]
+        ids, place = [doc_id for doc_id, _ in rows], Path(folder.name) / digest(dataset)
+        Bm25(ids, [text for _, text in rows]).save(place)
+        return Bm25.open(place, ids)
 
-    return lambda dataset, texts, k: engines()[dataset].search(texts, k)
+    return lambda dataset, texts, k: engine(dataset).search(texts, k)
 
 
 def tower_encoder(release: Release) -> Encode:

@@ -58,8 +58,9 @@ def verdict_of(metrics: Mapping[str, Any], student: str) -> Verdict | None:
     answer = "No." if "no" in answers else "Yes." if answers == {"yes"} else unknown
     margin, confidence = metrics["settings"]["margin"], metrics["settings"]["confidence"]
     lines = [
-        f"{dataset}: {row['answer']}, nDCG@10 {row['change']:+.1%} of the teacher's; with {confidence:.0%} confidence"
-        f" at worst {row['low']:+.1%}, at best {row['high']:+.1%} (allowed {-margin:+.1%}, {row['queries']:,} queries)"
+        f"{dataset}: {row['answer']}, nDCG@10 {row['change']:+.1%} against the teacher's; with {confidence:.0%}"
+        f" confidence at worst {row['low']:+.1%}, at best {row['high']:+.1%} (allowed {-margin:+.1%},"
+        f" {row['queries']:,} queries)"
         for dataset, row in rows.items()
     ]
     return Verdict(

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Container, Mapping
 
+from steps.core.leakage import EVALUATION_SPLITS
 from steps.core.texts import fold
 from steps.ingest.qrels import Judgements
 from steps.ingest.rows import Defect
@@ -44,13 +45,21 @@ def settle_splits(
     """Fill the source's queries and judgements from `texts` (queries by original id).
 
     A query belongs to the split whose judgements name it; without dev judgements a seeded share `dev_fraction` of the
-    train queries becomes dev. A query judged relevant for nothing belongs to no evaluation: it is unlabelled when no
-    judgement names it and it is not `held_out` (original id to the reason under which it is counted). Of the others all
-    judgements are kept, those of documents that are not relevant too.
+    train queries becomes dev. A query judged relevant for nothing is unlabelled when no judgement names it and it is
+    not `held_out` (original id to the reason under which it is counted). Of the others all judgements are kept, those
+    of documents that are not relevant too; a dev or test query without a relevant document stays for its pairs alone.
     """
     splits = judgements.splits()
     if "dev" not in splits.values():
         data.facts["dev_from_train"] = carve_dev(data.name, splits, texts, seed, dev_fraction)
+    pairs_alone = {
+        query_id: judgements.named[query_id]
+        for query_id, _ in judgements.grades
+        if query_id not in splits and judgements.named.get(query_id) in EVALUATION_SPLITS
+    }
+    if pairs_alone:
+        splits |= pairs_alone
+        data.facts["queries_without_relevant_document"] = len(pairs_alone)
     left_out: Counter[str] = Counter()
     for query_id, query in texts.items():
         if query_id in splits:

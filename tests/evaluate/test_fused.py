@@ -8,14 +8,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from evaluate_fakes import RULE, evaluate, fake_systems, params, write_inputs
+from evaluate_fakes import RULE, bag_of_words, evaluate, fake_systems, params, write_inputs
 
+from steps.core import endpoint
 from steps.core.files import write_json
 from steps.core.judged import read_judged_sets
-from steps.core.tables import read_table
+from steps.core.tables import read_table, write_table
 from steps.core.tracking import NullRun
 from steps.evaluate.cache import Measurements, measure_all
-from steps.evaluate.fusing import Kept
+from steps.evaluate.fusing import Fused, Kept, figures
 from steps.evaluate.measuring import Task
 from steps.evaluate.run import run
 from steps.evaluate.systems import Hits, Systems, bm25_search, dense_search
@@ -129,6 +130,28 @@ def test_without_dev_queries_ranks_are_fused_and_nothing_is_claimed(tmp_path: Pa
         for found in row.values():
             assert found["fusion"] == STANDARD.model_dump() and found["dev"] is None
     assert "2l+bm25 on api: no dev query tells whether it is better" in results_table(reports)
+
+
+def test_an_endpoint_is_asked_anew_while_it_is_timed(tmp_path: Path) -> None:
+    anew: list[bool] = []
+
+    def encode(texts: list[str]) -> np.ndarray:
+        anew.append(endpoint._anew.get())
+        return bag_of_words(texts)
+
+    systems = fake_systems(tmp_path, write_inputs(tmp_path), encode)
+    figures(Fused(systems.teacher, systems.bm25), "api", None, ["matrix", "graph"], 3, 1)
+    assert anew == [True] * 3 and not endpoint._anew.get()
+
+
+@pytest.mark.medium
+def test_fused_scores_compare_within_a_query_and_have_no_auc(tmp_path: Path, systems: Systems) -> None:
+    qrels = read_table(tmp_path / "ingest", "qrels")
+    more = [row | {"doc_id": f"{row['dataset']}/d29", "grade": 0} for row in qrels.to_pylist()]
+    write_table(tmp_path / "ingest", "qrels", qrels.from_pylist([*qrels.to_pylist(), *more], schema=qrels.schema))
+    _, metrics = run_stage(tmp_path, systems, measures=["nDCG@10", "AUC-REL"])
+    for models in metrics["datasets"].values():
+        assert {name for name, values in models.items() if "AUC-REL" in values} == {*DENSE, "bm25"}
 
 
 def test_a_search_that_is_kept_answers_as_it_did(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Relaxed recall, AUC over judged pairs and thresholds against cases by hand and scikit-learn's own."""
 
 import unicodedata
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -106,6 +107,11 @@ def test_auc_ranks_all_judged_pairs_at_once_however_deep_their_documents_are() -
     assert found == {REL: pytest.approx(roc_auc_score(*zip(*pairs, strict=True))), SAT: 0.0}
     assert depths == [(4, 2), (40, 2), (400, 1)]
     assert pooled_auc(["nDCG@10"], search, judged, 4) == {}
+    more = replace(judged, without_relevant={"q3": ("one", {"d05": 0})}, satisfaction=labels | {"q3": {"d05": 1}})
+    pairs.append((False, scores["one"][5]))
+    assert pooled_auc([REL, SAT], search, more, 400) == {
+        REL: pytest.approx(roc_auc_score(*zip(*pairs, strict=True))), SAT: 0.0
+    }  # fmt: skip
     alone = JudgedSet("s", "test", ["q1"], ["one"], {"q1": {"d00": 1}})
     assert pooled_auc([REL, SAT], search, alone, 4) == {}, "no pair of the other kind"
 

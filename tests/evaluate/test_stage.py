@@ -16,7 +16,7 @@ from evaluate_fakes import evaluate as evaluate_in
 from recorder import Recorder
 
 from steps.core.errors import UserError
-from steps.core.files import write_json
+from steps.core.files import sha256_file, write_json
 from steps.core.judged import read_judged_sets
 from steps.core.tables import read_table
 from steps.core.tracking import Run
@@ -48,6 +48,7 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("evaluate")
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setenv("SLIMTOWER_CACHE", str(root / "cache"))
+        monkeypatch.setenv("SLIMTOWER_GIT_COMMIT", "abc123")
         return evaluate(root)
 
 
@@ -175,13 +176,17 @@ def test_report_is_self_contained_and_says_what_it_must(reports: Path) -> None:
 def test_a_pull_request_is_told_the_verdict_the_figures_and_where_students_lose(reports: Path) -> None:
     metrics = json.loads((reports / "metrics.json").read_text())
     kept = metrics["retention"]["2l"]["mean_of_ratios"]
-    assert (reports / "report.md").read_text() == summary(metrics, "2l")
+    written, page = ((reports / name).read_text() for name in ("report.md", "report.html"))
+    body, _, source = written.rpartition("\n\nFrom ")
+    assert body == summary(metrics, "2l").rstrip()
+    digests = {name: sha256_file(reports.parent / f"ingest/{name}.parquet")[:12] for name in ("queries", "qrels")}
+    assert source == f"commit abc123; queries {digests['queries']}; qrels {digests['qrels']}.\n"
+    assert f'<footer class="small muted">{source.rstrip()[:-1]}</footer>' in page
     told = summary(metrics, "2l")
     assert told.startswith(
-        "May 2l replace the teacher? **Yes.**\n\n- api: yes, nDCG@10 +0.0% of the teacher's; with 95%"
+        "May 2l replace the teacher? **Yes.**\n\n- api: yes, nDCG@10 +0.0% against the teacher's; with 95%"
     )
     assert f"**2l** keeps **{100 * kept:.1f}\u00a0%** of the teacher's nDCG@10" in told
-    page = (reports / "report.html").read_text()
     assert page.index("May 2l replace the teacher? <b>Yes.</b>") < page.index("A large <b>teacher</b>")
     low = {"ratio": 0.9, "ci95_low": 0.85, "ci95_high": 0.95}
     high = {"ratio": 0.99, "ci95_low": 0.97, "ci95_high": 1.01}
@@ -219,9 +224,23 @@ def test_a_browser_shows_every_section_and_what_documents_say_as_text(
             heads = browser.evaluate("[...document.querySelectorAll('h2')].map(head => head.textContent)")
             assert [head for head in heads if head in sections] == sections
             assert hostile in browser.evaluate("document.querySelector('.case li').textContent")
+            letters = browser.evaluate(
+                "[...document.querySelectorAll('svg text')].map(text => text.getBoundingClientRect())"
+                ".map(box => Math.min(box.width, box.height)).filter(size => size > 0)"
+            )
+            assert letters and min(letters) >= 5 and np.median(letters) >= 11, "read without a magnifier"
             assert browser.evaluate("[window.stolen, document.querySelectorAll('script, img').length]") == [None, 0]
         asked = {row["request"]["url"] for row in browser.events["Network.requestWillBeSent"]}
         assert asked == {f"{page}?390", f"{page}?1280"}
+        parts = "[...document.querySelectorAll('details > :not(summary)')]"
+        hidden = f"{parts}.filter(part => !part.checkVisibility()).length"
+        assert browser.evaluate(hidden) > 0
+        browser.call("Emulation.setEmulatedMedia", media="print")
+        browser.until(f"matchMedia('print').matches && {hidden} === 0")
+        overflows = (
+            "[...new Set([...document.querySelectorAll('.scroll')].map(part => getComputedStyle(part).overflowX))]"
+        )
+        assert browser.evaluate(overflows) == ["visible"]
         for told in ("Log.entryAdded", "Runtime.consoleAPICalled", "Runtime.exceptionThrown"):
             assert browser.events.get(told, []) == []
 
@@ -326,7 +345,8 @@ def test_without_dev_the_report_still_stands(tmp_path: Path) -> None:
     test = metrics["datasets"]
     assert metrics["choice"]["ndcg"] == pytest.approx(np.mean([models["2l"]["nDCG@10"] for models in test.values()]))
     assert "on test, as there are no dev queries" in (reports / "report.html").read_text()
-    assert "Cases" not in (reports / "report.html").read_text()
+    page = (reports / "report.html").read_text()
+    assert "Cases" not in page and "No cases of api, med: without dev queries there are none to read" in page
 
 
 def test_where_nothing_is_judged_the_closest_to_the_teacher_is_chosen(

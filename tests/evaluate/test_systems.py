@@ -1,5 +1,6 @@
 """Which students are measured, and which judged queries are asked."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,6 +15,7 @@ from steps.core.fingerprints import Fingerprint
 from steps.core.judged import read_judged_sets
 from steps.core.tables import read_table, table_from_rows, write_table
 from steps.evaluate import systems
+from steps.retrieval.bm25 import Bm25
 
 
 def test_a_missing_release_is_named(tmp_path: Path, monkeypatch) -> None:
@@ -52,6 +54,8 @@ def test_queries_without_a_relevant_document_are_not_asked(tmp_path: Path) -> No
     write_table(tmp_path / "ingest", "qrels", qrels.from_pylist(rows, schema=qrels.schema))
     (test, dev) = read_judged_sets(tmp_path / "ingest", ["test", "dev"])
     assert "api/q0" not in test.query_ids
+    assert test.without_relevant == {"api/q0": ("matrix please find number0 api", {"api/d0": 0})}
+    assert dev.without_relevant == {}
     assert len(test.query_ids) == 9
     assert dev.split == "dev"
     assert test.query_ids == sorted(test.query_ids)
@@ -60,6 +64,25 @@ def test_queries_without_a_relevant_document_are_not_asked(tmp_path: Path) -> No
 def test_splits_must_hold_test() -> None:
     with pytest.raises(ValidationError, match="test"):
         params(splits=["dev"])
+
+
+def test_bm25_is_built_of_one_data_set_at_a_time_and_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    documents, built = write_inputs(tmp_path), []
+
+    class Counted(Bm25):
+        def __init__(self, doc_ids: Sequence[str], texts: Sequence[str]) -> None:
+            built.append(list(doc_ids))
+            super().__init__(doc_ids, texts)
+
+    monkeypatch.setattr(systems, "Bm25", Counted)
+    search = systems.bm25_search(tmp_path / "ingest")
+    assert built == []
+    for dataset in ("med", "api", "med"):
+        scores, ids = search(dataset, ["number7 river"], 5)
+        whole = Bm25(list(documents[dataset]), list(documents[dataset].values()))
+        expected = whole.search(["number7 river"], 5)
+        assert ids == expected[1] and (scores[0] == expected[0][0]).all()
+    assert built == [list(documents["med"]), list(documents["api"])]
 
 
 def test_bm25_finds_a_word_of_the_topic_where_the_template_has_it(tmp_path: Path) -> None:

@@ -58,8 +58,8 @@ def test_one_no_is_no_and_yes_is_yes_on_all(answers: list[str], told: str) -> No
     assert found is not None and found.answer == told
     assert found.question == "May s (as served, with BM25 on b) replace the teacher?"
     assert found.lines[0] == (
-        f"a: {answers[0]}, nDCG@10 -1.0% of the teacher's; with 95% confidence at worst -2.0%, at best +0.1% (allowed"
-        " -0.5%, 1,000 queries)"
+        f"a: {answers[0]}, nDCG@10 -1.0% against the teacher's; with 95% confidence at worst -2.0%, at best +0.1%"
+        " (allowed -0.5%, 1,000 queries)"
     )
     assert found.lines[2] == (
         "A query takes 2.80 ms from text to hits instead of 13.2; the query side has 2.0\u00a0MB instead of"

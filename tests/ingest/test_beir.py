@@ -166,9 +166,11 @@ def test_second_labels_and_answer_strings_become_tables_of_their_own(beir: Maker
     folder = beir({"qrels/test.tsv": qrels(*rows), "answers.jsonl.gz": answers})
     ingest_logs.ingest(tmp_path, params(folder))
     labels = read_table(tmp_path / "out", "satisfaction").to_pylist()
-    assert [tuple(row.values()) for row in labels] == [("toy/q20", "toy/d20", 1), ("toy/q20", "toy/d3", 0)]
+    assert [tuple(row.values()) for row in labels] == [
+        ("toy/q20", "toy/d20", 1), ("toy/q20", "toy/d3", 0), ("toy/q23", "toy/d3", 1),
+    ]  # fmt: skip
     answered = {row["query_id"]: row["answers"] for row in read_table(tmp_path / "out", "answers").to_pylist()}
-    assert answered == {"toy/q20": ["Paris", "the city"], "toy/q24": ["x"], "toy/q25": ["x"]}, (
+    assert answered == {"toy/q20": ["Paris", "the city"], "toy/q23": ["x"], "toy/q24": ["x"], "toy/q25": ["x"]}, (
         "of queries that are kept"
     )
     rejected = read_table(tmp_path / "out", "rejects").to_pylist()
@@ -229,6 +231,20 @@ def test_unjudged_queries_are_unlabelled_but_for_those_of_other_qrels(beir: Make
     assert [query.query_id for query in data.queries if query.split == "unlabelled"] == ["toy/q30"]
     assert data.facts["other_qrels_rows"] == {"liveqa.tsv": 2}
     assert data.facts["queries_left_out"] == {"only_in_other_qrels": 1, "without_relevant_document": 1}
+
+
+def test_evaluation_queries_without_a_relevant_document_stay_for_their_pairs(beir: Maker) -> None:
+    files = {
+        "queries.jsonl": lines(*({"_id": f"q{n}", "text": f"question {n}"} for n in range(32))),
+        "qrels/test.tsv": qrels(*((f"q{n}", f"d{n}", 2) for n in range(20, 30)), ("q30", "d1", 0), ("q30", "d2", -1)),
+        "qrels/train.tsv": qrels(*((f"q{n}", f"d{n}", 1) for n in range(20)), ("q31", "d1", 0)),
+    }
+    data, _ = read(beir(files))
+    assert {query.query_id for query in data.queries if query.split == "test"} == {f"toy/q{n}" for n in range(20, 31)}
+    found = {row.doc_id: (row.grade, row.split) for row in data.judgements if row.query_id == "toy/q30"}
+    assert found == {"toy/d1": (0, "test"), "toy/d2": (-1, "test")}
+    assert data.facts["queries_without_relevant_document"] == 1
+    assert data.facts["queries_left_out"] == {"without_relevant_document": 1}, "nobody reads those of training"
 
 
 def test_too_many_rejects_fail_with_counts_and_examples(beir: Maker) -> None:

@@ -1,0 +1,24 @@
+"""Where the numbers of a report come from: commit, MLflow run and data."""
+
+from pathlib import Path
+
+from steps.core.errors import TransientError
+from steps.core.files import read_json, sha256_file
+from steps.core.run_ids import git_commit
+from steps.core.tables import table_path
+from steps.core.tracking import Run
+
+_DIGITS = 12  # of a digest
+
+
+def origin(ingest: Path, run: Run) -> list[tuple[str, str]]:
+    """Name and value of each; digests are the first digits of a sha256. No run where MLflow knows of none."""
+    try:
+        known = str(getattr(run, "run_id", ""))
+    except TransientError:
+        known = ""
+    datasets = read_json(ingest / "report.json").get("datasets", {})
+    rows = [("commit", git_commit()), ("MLflow run of evaluate", known)]
+    rows += [(f"corpus of {name}", str(entry.get("corpus_digest", ""))[:_DIGITS]) for name, entry in datasets.items()]
+    rows += [(name, sha256_file(table_path(ingest, name))[:_DIGITS]) for name in ("queries", "qrels")]
+    return [(name, value) for name, value in rows if value]
