@@ -44,7 +44,8 @@ def test_counts_of_all_processes_are_summed_and_groups_that_did_not_run_stay(tmp
     write_json(tmp_path / "faults.json", {"machine": {}, "groups": {"kills": {"passed": 7}, "load": {"passed": 9}}})
     path = os.pathsep.join([str(HELPERS), str(HELPERS.parents[1])])
     words = [sys.executable, "-m", "pytest", "-q", "-n", processes, str(tmp_path)]
-    done = subprocess.run(words, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True)
+    own = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_XDIST")}
+    done = subprocess.run(words, env=own | {"PYTHONPATH": path}, capture_output=True, text=True)
     assert done.returncode == 1, done.stdout + done.stderr
     groups = read_json(tmp_path / "faults.json")["groups"]
     seconds = [groups[name].pop("seconds") for name in ("input", "load")]

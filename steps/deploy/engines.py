@@ -3,8 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from steps.core.engine_errors import is_refusal
-from steps.core.errors import TransientError, UserError, line
+from steps.core.errors import TransientError, UserError, is_refusal, line
 from steps.core.masking import redacted
 from steps.deploy.engine import Engine
 from steps.deploy.milvus import Milvus

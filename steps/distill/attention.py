@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from transformers import AutoModel, AutoTokenizer
 
-from steps.core.errors import UserError
+from steps.core.errors import UserError, line
 from steps.core.precision import Precision
 from steps.core.towers import autocast, device, load_tower
 from steps.distill.students import Student, TransformerStudent
@@ -64,7 +64,7 @@ def other_network(folder: Path, student: Student) -> Any:
         network: Any = AutoModel.from_pretrained(str(folder), trust_remote_code=False, dtype=torch.float32)
         known = AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False).get_vocab()
     except (OSError, ValueError, KeyError) as error:
-        reason = " ".join(str(error).split())[:200]
+        reason = line(error)[:200]
         raise UserError(
             f"{folder}: holds no transformer ({reason}), but the loss attention compares with it; name a teacher of"
             " this run, which has trained"

@@ -10,9 +10,9 @@ import pyarrow as pa
 from steps.core.corpus import CorpusTexts
 from steps.core.errors import UserError
 from steps.core.files import read_json
-from steps.core.positives import known_positives
 from steps.core.tables import read_table
 from steps.distill.targets import LayerTable, PairTable, ScoreTable
+from steps.retrieval.positives import known_positives
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from steps.core.engine_errors import is_refusal
-from steps.core.errors import TransientError, UserError, line
+from steps.core.errors import TransientError, UserError, is_refusal, line
 from steps.ingest.locations import locate
 from steps.ingest.source_files import one_file
 from steps.ingest.vector_params import MilvusCollection, PgvectorTable, QdrantCollection, VectorFiles, VectorSource

@@ -14,12 +14,12 @@ from steps.core.corpus import CorpusTexts
 from steps.core.errors import UserError
 from steps.core.files import staged_folder, write_json
 from steps.core.fingerprints import fingerprint
-from steps.core.positives import known_positives
 from steps.core.precision import resolve_precision
 from steps.core.progress import progress
 from steps.core.tables import SCHEMAS, read_table, stream_table
 from steps.core.tracking import Run
 from steps.core.vector_store import text_key
+from steps.retrieval.positives import known_positives
 from steps.retrieval.score_shards import ScoreShards
 from steps.score.kinds import scorer_of
 from steps.score.kinds.base import Scorer
