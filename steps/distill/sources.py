@@ -10,9 +10,9 @@ import pyarrow as pa
 from steps.core.corpus import CorpusTexts
 from steps.core.errors import UserError
 from steps.core.files import read_json
+from steps.core.positives import positive_rows
 from steps.core.tables import read_table
 from steps.distill.targets import LayerTable, PairTable, ScoreTable
-from steps.retrieval.positives import known_positives
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Sources:
     @cached_property
     def positives(self) -> dict[int, np.ndarray]:
         """Rows of the documents known to answer each text that is a training query, ascending, by text row."""
-        return known_positives(self.ingest, self.mine, self.texts)
+        return positive_rows(self.ingest, self.mine, self.texts)
 
     def scores(self, teacher: str, count: int) -> ScoreTable:
         """A teacher's scores of the `count` documents nearest to each text that it scored, and of known positives.

@@ -14,12 +14,12 @@ from steps.core.corpus import CorpusTexts
 from steps.core.errors import UserError
 from steps.core.files import staged_folder, write_json
 from steps.core.fingerprints import fingerprint
+from steps.core.positives import positive_rows
 from steps.core.precision import resolve_precision
 from steps.core.progress import progress
 from steps.core.tables import SCHEMAS, read_table, stream_table
 from steps.core.tracking import Run
 from steps.core.vector_store import text_key
-from steps.retrieval.positives import known_positives
 from steps.retrieval.score_shards import ScoreShards
 from steps.score.kinds import scorer_of
 from steps.score.kinds.base import Scorer
@@ -46,7 +46,7 @@ def run(ingest: Path, mine: Path, embed: Path, teach: Path, output: Path, params
     _check_nearest(embed, nearest, len(texts), ingest)
     chosen = _chosen(len(texts), params.texts_of(output.name), params.seed)
     texts, nearest = [texts[row] for row in chosen.tolist()], nearest[chosen, : params.depth or None]
-    known = known_positives(ingest, mine, table) if params.positives else {}
+    known = positive_rows(ingest, mine, table) if params.positives else {}
     lists = lists_of(texts, nearest, known, chosen, params.positives, params.seed)
     rows = lists.rows
     documents = CorpusTexts(ingest, rows)

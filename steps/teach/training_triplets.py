@@ -1,7 +1,8 @@
 """Which mined triplets train the teacher, and as which texts."""
 
+import itertools
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from steps.core.judged import read_judged_sets
+from steps.core.positives import mined_and_judged
 from steps.core.tables import table_path
 from steps.core.texts import fold
 from steps.training.documents import texts_of
@@ -160,18 +161,15 @@ def known_positives(
     """
     keys = dict(zip(queries["query_id"].to_pylist(), map(fold, queries["text"].to_pylist()), strict=True))
     known: dict[str, set[str]] = {}
-    for query_id, doc_id in zip(triplets["query_id"].to_pylist(), triplets["positive_id"].to_pylist(), strict=True):
-        known.setdefault(keys[query_id], set()).add(doc_id)
-    for batch in pq.ParquetFile(table_path(ingest, "impressions")).iter_batches(
-        columns=["query_id", "doc_id", "clicked"]
-    ):
-        clicked = batch.filter(batch["clicked"])
-        for query_id, doc_id in zip(clicked["query_id"].to_pylist(), clicked["doc_id"].to_pylist(), strict=True):
-            if query_id in keys and (among is None or doc_id in among):
-                known.setdefault(keys[query_id], set()).add(doc_id)
-    for judged in read_judged_sets(ingest, ["train"]):
-        for query_id, grades in judged.qrels.items():
-            known.setdefault(keys[query_id], set()).update(
-                doc_id for doc_id, grade in grades.items() if grade > 0 and (among is None or doc_id in among)
-            )
+    for query_id, doc_id in itertools.chain(mined_and_judged(triplets, ingest), _clicked(ingest)):
+        if query_id in keys and (among is None or doc_id in among):
+            known.setdefault(keys[query_id], set()).add(doc_id)
     return known
+
+
+def _clicked(ingest: Path) -> Iterator[tuple[str, str]]:
+    """(query_id, doc_id) of the impressions that were clicked."""
+    log = pq.ParquetFile(table_path(ingest, "impressions"))
+    for batch in log.iter_batches(columns=["query_id", "doc_id", "clicked"]):
+        clicked = batch.filter(batch["clicked"])
+        yield from zip(clicked["query_id"].to_pylist(), clicked["doc_id"].to_pylist(), strict=True)

@@ -1,4 +1,4 @@
-"""Documents that are known to answer the alignment texts that are training queries: mined positives and judgements."""
+"""Documents that are known to answer training queries: mined positives and judgements."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -11,7 +11,15 @@ from steps.core.tables import read_table
 from steps.core.texts import fold
 
 
-def known_positives(ingest: Path, mine: Path, texts: pa.Table) -> dict[int, np.ndarray]:
+def mined_and_judged(triplets: pa.Table, ingest: Path) -> Iterator[tuple[str, str]]:
+    """(query_id, doc_id) of the triplets' positives and of what was judged relevant to training queries."""
+    yield from zip(triplets["query_id"].to_pylist(), triplets["positive_id"].to_pylist(), strict=True)
+    for row in read_table(ingest, "qrels").to_pylist():
+        if row["split"] == "train" and row["grade"] > 0:
+            yield row["query_id"], row["doc_id"]
+
+
+def positive_rows(ingest: Path, mine: Path, texts: pa.Table) -> dict[int, np.ndarray]:
     """Document rows, ascending, of each training query among the alignment texts, by text row.
 
     `mine` holds the triplets.
@@ -19,16 +27,7 @@ def known_positives(ingest: Path, mine: Path, texts: pa.Table) -> dict[int, np.n
     rows = read_table(ingest, "queries").to_pylist()
     queries = {row["query_id"]: row["text"] for row in rows if row["split"] == "train"}
     doc_ids = (doc_id for (doc_id,) in corpus_columns(ingest, ["doc_id"]))
-    return positives_of(texts, queries, _pairs(ingest, mine), doc_ids)
-
-
-def _pairs(ingest: Path, mine: Path) -> Iterator[tuple[str, str]]:
-    """(query_id, doc_id) of mined positives and of what was judged relevant to training queries."""
-    triplets = read_table(mine, "triplets")
-    yield from zip(triplets["query_id"].to_pylist(), triplets["positive_id"].to_pylist(), strict=True)
-    for row in read_table(ingest, "qrels").to_pylist():
-        if row["split"] == "train" and row["grade"] > 0:
-            yield row["query_id"], row["doc_id"]
+    return positives_of(texts, queries, mined_and_judged(read_table(mine, "triplets"), ingest), doc_ids)
 
 
 def positives_of(

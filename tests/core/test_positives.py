@@ -1,7 +1,7 @@
 """Known positives of alignment texts."""
 
+from steps.core.positives import positives_of
 from steps.core.tables import table_from_rows
-from steps.retrieval.positives import positives_of
 
 
 def test_positives_are_those_of_training_queries_that_the_corpus_holds() -> None:
