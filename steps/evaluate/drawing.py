@@ -1,5 +1,6 @@
 """What the report's drawings share: colours of the page, a bare figure, and the way into it."""
 
+import html
 import io
 import re
 from typing import Any
@@ -42,8 +43,8 @@ def bare(axes: Axes) -> None:
     axes.spines[:].set_visible(False)
 
 
-def inline(figure: Figure) -> str:
-    """The figure as an svg element, scaled by the page, colours as variables.
+def inline(figure: Figure, told: str) -> str:
+    """The figure as an svg element, scaled by the page, colours as variables; `told` is read to who does not see it.
 
     No XML header, metadata or external address, and no names of groups, which two drawings of a page would share.
     """
@@ -52,7 +53,8 @@ def inline(figure: Figure) -> str:
     svg = buffer.getvalue()
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
-    svg = re.sub(r'^<svg [^>]*viewBox="([^"]*)"[^>]*>', r'<svg viewBox="\1" role="img">', svg, count=1)
+    (box,) = re.findall(r'^<svg [^>]*viewBox="([^"]*)"', svg)
+    svg = f'<svg viewBox="{box}" role="img" aria-label="{html.escape(told)}"' + svg[svg.index(">") :]
     svg = re.sub(r'<g id="[^"]*"', "<g", svg)
     svg = svg.replace("xlink:href", "href").replace("'DejaVu Sans', ", "")
     for colour, variable in _VARIABLES.items():

@@ -32,7 +32,7 @@ def draw_histograms(values: Mapping[str, np.ndarray], label: str) -> str:
             axes.set_visible(False)
         figure.supxlabel(label, color=MUTED, fontsize=10)
         figure.supylabel("% of the pairs", color=MUTED, fontsize=10)
-        return inline(figure)
+        return inline(figure, f"Histograms of {label}: {', '.join(values)}")
 
 
 def _draw_panel(axes: Axes, name: str, values: np.ndarray, edges: np.ndarray) -> None:

@@ -230,6 +230,9 @@ def test_a_browser_shows_every_section_and_what_documents_say_as_text(
             )
             assert letters and min(letters) >= 5 and np.median(letters) >= 11, "read without a magnifier"
             assert browser.evaluate("[window.stolen, document.querySelectorAll('script, img').length]") == [None, 0]
+            for scheme in ("dark", "light"):
+                browser.view(width, 900, scheme)
+                assert browser.inaccessible() == []
         asked = {row["request"]["url"] for row in browser.events["Network.requestWillBeSent"]}
         assert asked == {f"{page}?390", f"{page}?1280"}
         parts = "[...document.querySelectorAll('details > :not(summary)')]"

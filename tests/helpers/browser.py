@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import time
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +112,15 @@ class Browser:
         letter = {"text": "\r"} if key == "Enter" else {"text": key} if len(key) == 1 else {}
         self.call("Input.dispatchKeyEvent", type="keyDown", **of_key, **letter)
         self.call("Input.dispatchKeyEvent", type="keyUp", **of_key)
+
+    def inaccessible(self) -> list[str]:
+        """What axe-core finds in the page, by its default rules: the rule, why, and where first."""
+        script = files("axe_core_python").joinpath("axe.min.js").read_text(encoding="utf-8")
+        self.evaluate(f"{script};0")
+        return self.evaluate(
+            "axe.run({resultTypes: ['violations']}).then(found => found.violations.map("
+            "rule => `${rule.id}: ${rule.nodes[0].failureSummary} at ${rule.nodes[0].target}`))"
+        )
 
     def view(self, width: int, height: int, scheme: str) -> None:
         """Set the size of the page and its colour scheme, `light` or `dark`."""

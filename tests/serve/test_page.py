@@ -55,6 +55,10 @@ def test_a_person_types_compares_opens_and_is_logged_if_willing(project: Path, t
             until(lambda: hits(browser, system) == titles)  # noqa: B023
         assert browser.evaluate("document.querySelectorAll('.mark').length") > 0
         assert "ms" in browser.evaluate("document.querySelector('.times').textContent")
+        for scheme in ("dark", "light"):
+            for width in (390, 1280):
+                browser.view(width, 900, scheme)
+                assert browser.inaccessible() == []
 
         browser.evaluate("document.querySelectorAll('.chip input')[3].click()")  # BM25 has titles from the corpus
         browser.until("document.querySelectorAll('section')[2]?.querySelectorAll('.hit').length === 8")
