@@ -45,8 +45,11 @@ def left_out(pipeline: Pipeline, table: Table) -> dict[str, str]:
             found[name] = f"the run has no texts of {', '.join(absent)}"
         if name in found or not isinstance(row.student, dict):
             continue
-        if learned := pipeline.unscored(student_of(pipeline, table, row)):
+        student = student_of(pipeline, table, row)
+        if learned := pipeline.unscored(student):
             found[name] = f"the run has no scores of {', '.join(learned)} (score.teachers, score.layers)"
+        if moved := pipeline.untaught(student):
+            found[name] = f"the run has no teacher {', '.join(moved)} (teach.teachers)"
     return found
 
 

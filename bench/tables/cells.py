@@ -17,12 +17,14 @@ from bench.machine import machine
 from bench.tables.expected import Mixture, Row, Table
 from bench.tables.layer_subsets import scaled
 from bench.tables.pipeline import Pipeline, Scores
+from bench.tables.trained_teachers import before, of_index, of_scores
 from steps.core.code import code_digest
 from steps.core.errors import UserError
 from steps.core.files import read_json, sha256_file, write_json
+from steps.core.fingerprints import fingerprint
 from steps.core.precision import Precision, resolve_precision
 from steps.core.run_ids import git_commit
-from steps.core.tables import Part, Role
+from steps.core.tables import Part
 from steps.core.towers import encode, load_tower
 from steps.core.tracking import NullRun
 from steps.distill import run as stage
@@ -30,13 +32,12 @@ from steps.distill.losses import losses
 from steps.distill.params import DistillParams, Repeats, StudentParams
 
 CELLS = Path(".cache/bench-distill")
-ROLES: tuple[Role, Role] = ("query", "document")
 STUDENT = "bench"  # what it is called while it is distilled
 _HERE = Path(__file__).parent
 _LOSSES = sorted({loss.__module__ for loss in losses()})  # which no module imports by name
 _CODE = [  # as it is when it is imported: a file may change while a table is made
     code_digest("steps.distill.run", "steps.core.measures", "steps.core.judged", *_LOSSES),
-    *(sha256_file(_HERE / name) for name in ("cells.py", "pipeline.py")),
+    *(sha256_file(_HERE / name) for name in ("cells.py", "pipeline.py", "trained_teachers.py")),
 ]
 _PACKAGES = [package.__version__ for package in (torch, transformers, sentence_transformers)]
 
@@ -52,12 +53,15 @@ class Cell:
         """Hex sha256 of all that the figures depend on: params, data, teacher, code, and how it computes."""
         described = self.params.model_dump(include={"seed", "repeats", "max_length", "validation_texts", "convergence"})
         student = self.params.student[STUDENT]
+        moved = {phase.trained for phase in student.phases if phase.trained}
+        scored = {name for phase in student.phases for name in phase.all_teachers if name != phase.trained}
         what = {
             "params": described | {"student": student.model_dump()},
             "precision": resolve_precision(self.params.precision),
             "dims": self.dims,
             "data": pipeline.digest,
-            "scores": {name: pipeline.scores_digest(name) for phase in student.phases for name in phase.all_teachers},
+            "scores": {name: pipeline.scores_digest(name) for name in sorted(scored)},
+            "trained": {name: fingerprint(pipeline.teacher_of(name) / "tower").id for name in sorted(moved)},
             "code": _CODE,
             "packages": _PACKAGES,
         }
@@ -126,7 +130,8 @@ def measure(cell: Cell, pipeline: Pipeline) -> dict[str, Any]:
         report = read_json(output / "report.json")
         tower = load_tower(output / "query_encoder")
         reader = load_tower(output / "router", "document") if chosen.towers == "joint" else tower
-        trained = teacher_after(output / "teacher", pipeline, cell.params.precision)
+        moved = [phase.trained for phase in chosen.phases if phase.trained is not None]
+        trained = [trained_teacher(output / "teacher", name, pipeline, cell.params.precision) for name in moved[-1:]]
     documents = pipeline.documents
     if chosen.towers != "asymmetric":
         reader.max_seq_length = chosen.max_document_length
@@ -144,26 +149,20 @@ def measure(cell: Cell, pipeline: Pipeline) -> dict[str, Any]:
         "git_commit": git_commit(),
         **{name: report[name] for name in reported},
         **{name: value for name, value in report.items() if name.startswith("held_out_")},
-        **({"teacher_after": trained} if trained else {}),
+        **(trained[0] if trained else {}),
     }
 
 
-def teacher_after(folder: Path, pipeline: Pipeline, precision: Precision) -> dict[str, dict[str, float]]:
-    """Mean nDCG@10, by split and data set, of a teacher that trained along, over documents as it embeds them.
+def trained_teacher(folder: Path, name: str, pipeline: Pipeline, precision: Precision) -> dict[str, Any]:
+    """`teacher_after`: how good the teacher in `folder` is that trained along; `teacher_before` of one of scores.
 
-    Nothing where none did.
+    Such a one has a `name`; before, that of the index is the table's `teacher`.
     """
-    if not folder.is_dir():
-        return {}
-    asking, answering = (load_tower(folder, role) for role in ROLES)
-    documents = encode(
-        answering, pipeline.document_texts(), "document", precision=precision, what="teacher's documents"
-    )
-    queries = {f"{item.split}/{item.dataset}": encode(asking, item.texts, "query") for item in pipeline.judged_sets}
-    scores = pipeline.score(queries, documents, ())["0"]
+    if not name:
+        return {"teacher_after": of_index(folder, pipeline, precision)}
     return {
-        split: {dataset: sum(values) / len(values) for dataset, values in datasets.items()}
-        for split, datasets in scores.items()
+        "teacher_before": before(name, pipeline, precision, CELLS),
+        "teacher_after": of_scores(folder, pipeline, precision),
     }
 
 

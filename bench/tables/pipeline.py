@@ -120,9 +120,19 @@ class Pipeline:
             (loss["teacher"], "layers.npy" if loss["kind"] == "layer_distillation" else "scores.parquet")
             for phase in phases
             for loss in phase.get("losses", [])
-            if loss.get("teacher")
+            if loss.get("teacher") and phase.get("targets") != "joint"
         }
         return sorted({name for name, file in wanted if not (self.score_tables / name / file).is_file()})
+
+    def untaught(self, student: dict[str, Any]) -> list[str]:
+        """Teachers that train along with a student, by their names in its losses, and that are not here."""
+        moved = [phase for phase in [student, *student.get("then", [])] if phase.get("targets") == "joint"]
+        wanted = {loss.get("teacher") for phase in moved for loss in phase.get("losses", [])} - {None, ""}
+        return sorted(name for name in wanted if not (self.teacher_of(name) / "tower").is_dir())
+
+    def teacher_of(self, name: str) -> Path:
+        """Folder of a teacher."""
+        return self.root / "models/teach" / name
 
     def scores_digest(self, teacher: str) -> str:
         """Hex sha256 of what another teacher said of texts and documents; UserError when it scored nothing."""
@@ -173,6 +183,23 @@ class Pipeline:
             for part in sorted(repeats)
         }
 
+    def nearest(
+        self, dataset: str, queries: np.ndarray, documents: np.ndarray, dim: int, count: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Exact search in a data set: values and places in its `corpus`, `(queries, count)` or fewer, best first.
+
+        By the first `dim` dimensions; 0 = all.
+        """
+        asked = truncate(queries, dim or documents.shape[1])
+        held = truncate(documents[self.corpus[dataset][0]], dim or documents.shape[1])
+        if self.teacher.similarity_fn_name == "cosine":
+            faiss.normalize_L2(asked)
+            faiss.normalize_L2(held)
+        index = faiss.IndexFlatIP(held.shape[1])
+        index.add(held)
+        values, hits = index.search(asked, min(count, len(held)))
+        return values, hits
+
     def score(self, queries: Mapping[str, np.ndarray], documents: np.ndarray, dims: Sequence[int]) -> dict[str, Scores]:
         """nDCG@10 by exact search, by dimension ("0" = whole embeddings), of every evaluation set.
 
@@ -182,15 +209,9 @@ class Pipeline:
         for dim in dims or [0]:
             scores: Scores = {}
             for item in self.judged_sets:
-                rows, ids = self.corpus[item.dataset]
-                asked = truncate(queries[f"{item.split}/{item.dataset}"], dim or documents.shape[1])
-                held = truncate(documents[rows], dim or documents.shape[1])
-                if self.teacher.similarity_fn_name == "cosine":
-                    faiss.normalize_L2(asked)
-                    faiss.normalize_L2(held)
-                index = faiss.IndexFlatIP(held.shape[1])
-                index.add(held)
-                values, hits = index.search(asked, min(_HITS, len(ids)))
+                ids = self.corpus[item.dataset][1]
+                asked = queries[f"{item.split}/{item.dataset}"]
+                values, hits = self.nearest(item.dataset, asked, documents, dim, _HITS)
                 names = [[ids[hit] for hit in line] for line in hits.tolist()]
                 ndcg = ndcg_at_10(item.qrels, item.query_ids, names, list(values))
                 scores.setdefault(item.split, {})[item.dataset] = [round(value, 6) for value in ndcg.tolist()]

@@ -65,7 +65,7 @@ def retention(line: Measured, teacher: Scores) -> Retention:
 def row_of(line: Measured, teacher: Scores, table: Table) -> dict[str, Any]:
     """All that is told of a line; ratios are means over data sets and seeds, on test unless they say dev.
 
-    `teacher_after`: mean nDCG@10 of a teacher that trained along.
+    `teacher_after`: mean nDCG@10 of a teacher that trained along, `teacher_before` where that is not the table's.
     """
     ratios, row, cells = retention(line, teacher), line.entry.row, line.cells
     test, by_seed = ratios["test"], _over_sets(ratios["test"])
@@ -99,11 +99,12 @@ def row_of(line: Measured, teacher: Scores, table: Table) -> dict[str, Any]:
         told["dev"] = {"mean": float(dev.mean()), "sd": _spread(dev)} | {
             name: float(values.mean()) for name, values in ratios["dev"].items()
         }
-    if all("teacher_after" in cell for cell in cells):
-        told["teacher_after"] = {
-            split: {name: float(np.mean([cell["teacher_after"][split][name] for cell in cells])) for name in sets}
-            for split, sets in cells[0]["teacher_after"].items()
-        }
+    for when in ("teacher_before", "teacher_after"):
+        if all(when in cell for cell in cells):
+            told[when] = {
+                split: {name: float(np.mean([cell[when][split][name] for cell in cells])) for name in sets}
+                for split, sets in cells[0][when].items()
+            }
     told["longest_stage_seconds"] = max(cell["stage_seconds"] for cell in cells)
     return told | verdicts_of(told, line.entry, table)
 

@@ -40,6 +40,12 @@ class Candidates:
         np.put_along_axis(own_documents, np.searchsorted(documents, self.nearest[rows]), True, axis=1)
         return Drawn(documents, label, counts, own_documents)
 
+    def own(self, rows: np.ndarray, documents: np.ndarray) -> np.ndarray:
+        """Which of `documents` `(m,)` are among a text's nearest or its positives, boolean `(n, m)`."""
+        none = np.zeros(0, dtype=np.int64)
+        listed = [np.append(self.nearest[row], self.positives.get(row, none)) for row in rows.tolist()]
+        return np.stack([np.isin(documents, each) for each in listed])
+
     @property
     def arrays(self) -> dict[str, np.ndarray]:
         """All that a batch's candidates follow from."""

@@ -26,6 +26,7 @@ _UNLIKE = (
     "the processes of this training do not begin with the same student, texts and knobs; give all hosts the same"
     " packages, params.yaml and inputs"
 )
+_JOINT = ("steps.distill.joint", "steps.distill.joint_scores")
 CHECKPOINT_SECONDS = 60.0  # between two checkpoints: what a killed run repeats at most, beside its start
 
 
@@ -103,7 +104,7 @@ def training_folder(module: nn.Module, arrays: dict[str, Any], knobs: dict[str, 
     UserError when the processes of one training differ in them.
     """
     modules = {type(loss).__module__ for loss in losses}  # nobody imports these by name
-    code = [code_digest("steps.distill.trainer", "steps.distill.objective", "steps.distill.joint", *modules)]
+    code = [code_digest("steps.distill.trainer", "steps.distill.objective", *_JOINT, *modules)]
     code += [package.__version__ for package in (torch, transformers, sentence_transformers)]
     key = hashlib.sha256(json.dumps([knobs, code], sort_keys=True).encode())
     for name, tensor in sorted(module.state_dict().items()):

@@ -43,7 +43,7 @@ def check_endpoint(chosen: StudentParams, teacher: SentenceTransformer) -> None:
         wanted = "towers: joint trains its documents"
     for phase in chosen.phases:
         inner = [*phase.needs(Need.ATTENTION), *phase.needs(Need.LAYERS)]
-        if phase.targets != "stored":
+        if phase.targets == "online" or phase.trained == "":
             wanted = f"targets: {phase.targets} runs it"
         elif inner:
             wanted = f"losses: {inner[0].kind} looks inside it"

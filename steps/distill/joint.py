@@ -60,6 +60,11 @@ class JointTeacher:
     stored: StoredTeachers
 
     @property
+    def depth(self) -> int:
+        """How many layers it has."""
+        return self.tower.depth
+
+    @property
     def modules(self) -> Sequence[nn.Module]:
         """The tower."""
         return [self.tower.whole]
@@ -101,3 +106,7 @@ class JointTeacher:
         states = made["teacher.query_layers"]
         others = made["teacher.document_layers"] if len(documents) else states[:0]
         return compared(states, others)
+
+    def save(self, folder: Path) -> None:
+        """Write the tower."""
+        self.tower.whole.save_pretrained(str(folder), create_model_card=False)

@@ -30,7 +30,7 @@ _NAMES: dict[Role, str] = {"query": "texts", "document": "documents"}
 
 
 class LayerTeacher(Protocol):
-    """A teacher whose layers score documents: the index's by their states, others by scores that are stored."""
+    """A teacher whose layers score documents: by their states, by scores that are stored, or as it trains along."""
 
     @property
     def arrays(self) -> Mapping[str, np.ndarray]:
@@ -43,6 +43,14 @@ class LayerTeacher(Protocol):
         self, made: Mapping[str, Tensor], rows: np.ndarray, documents: np.ndarray, layers: Sequence[int]
     ) -> LayerTargets:
         """The same with all that a student needs; `made` is what a running teacher computed, or leaves in its place."""
+
+
+class WholeTeacher(LayerTeacher, Protocol):
+    """One all of whose layers can be asked for; a student reads none of its states."""
+
+    @property
+    def depth(self) -> int:
+        """How many layers it has."""
 
 
 @dataclass(frozen=True)
@@ -109,6 +117,11 @@ class ScoredLayers:
     """Scores of another teacher's layers, of any kind: those that the stage `score` stored (LEAD, Eq. 2 to 5)."""
 
     table: LayerTable
+
+    @property
+    def depth(self) -> int:
+        """How many layers scored."""
+        return int(self.table.values.shape[1])
 
     @property
     def arrays(self) -> Mapping[str, np.ndarray]:

@@ -10,24 +10,21 @@ from steps.core.errors import UserError
 from steps.core.fingerprints import fingerprint
 from steps.core.towers import device, load_tower, route
 from steps.distill.candidates import Candidates
-from steps.distill.joint import JointTeacher
 from steps.distill.layer_alignment import LayerAlignment
 from steps.distill.layer_pairs import LayerPairs, candidate_layers, maps_between
 from steps.distill.layer_pooling import depth_of, pooling_of
-from steps.distill.layer_store import LayerReader, ScoredLayers, StateTable
+from steps.distill.layer_store import LayerReader, StateTable, WholeTeacher
 from steps.distill.losses.layer import LayerDistillation
 from steps.distill.params import DistillParams
 from steps.distill.sources import Sources
 from steps.distill.students import Student, TransformerStudent
-from steps.distill.targets import LayerTable
 
 
 def layer_alignment(
     loss: LayerDistillation,
     student: Student,
     teacher: Path,
-    joint: JointTeacher | None,
-    scored: LayerTable | None,
+    other: WholeTeacher | None,
     sources: Sources,
     candidates: Candidates,
     training: np.ndarray,
@@ -35,25 +32,23 @@ def layer_alignment(
     *,
     own_documents: bool,
 ) -> LayerAlignment:
-    """Layers of the student beside those of the tower in the folder `teacher`, or of the one that trains along.
+    """Layers of the student beside those of the tower in the folder `teacher`, which is frozen.
 
-    With `scored` beside those of another teacher, which have scored. The states of a frozen tower are read here, of the
-    `training` rows and of the documents that they may be compared with, unless they lie below SLIMTOWER_CACHE already.
+    With `other` beside those of that teacher, which have scored, or which train along. The states of a frozen tower are
+    read here, of the `training` rows and of the documents that they may be compared with, unless they lie below
+    SLIMTOWER_CACHE already.
     UserError where either has too few layers, or no pooling.
     """
     if not isinstance(student, TransformerStudent):
         raise UserError("distill.student: a static embedding has no layers; leave layer_distillation out")
     width, own_depth = int(pooling_of(student.tower, "the student").get_embedding_dimension()), depth_of(student.tower)
-    if scored is not None:
-        chosen = candidate_layers(loss, scored.values.shape[1], own_depth)
+    if other is not None:
+        chosen = candidate_layers(loss, other.depth, own_depth)
         states, maps = None, None
         if not own_documents:
             states, maps = _beside(teacher, loss, sources, candidates, training, params, width, own_depth)
         pairs = LayerPairs(loss, chosen, own_depth, params.seed, maps)
-        return LayerAlignment(student, ScoredLayers(scored), pairs, states)
-    if joint is not None:
-        chosen = candidate_layers(loss, joint.tower.depth, own_depth)
-        return LayerAlignment(student, joint, LayerPairs(loss, chosen, own_depth, params.seed))
+        return LayerAlignment(student, other, pairs, states)
     whole = load_tower(teacher)
     asking, answering = (route(whole, role) for role in ("query", "document"))
     chosen = candidate_layers(loss, min(depth_of(asking), depth_of(answering)), own_depth)

@@ -149,6 +149,9 @@ class Convergence(Strict):
         return self
 
 
+_OF_OTHERS = {Need.SCORES, Need.PAIRS, Need.ATTENTION, Need.LAYERS, Need.JOINT}  # of any teacher
+
+
 class Phase(Strict):
     """Losses, the candidates that they compare, and how long and how fast they are trained."""
 
@@ -168,7 +171,8 @@ class Phase(Strict):
     """Share of the steps, at the start, that see titles, sentences and spans alone."""
     targets: Literal["stored", "online", "joint"] = "stored"
     """stored: the vectors that `embed` wrote; online: the teacher runs along, which is slower and gives the same
-    student; joint: the teacher trains along, with towers: symmetric, for bench alone.
+    student; joint: the teacher trains along, for bench alone: that of the index with towers: symmetric, or a
+    late_interaction or cross_encoder that the losses name, over each text's own candidates.
     """
 
     def needs(self, need: Need) -> list[Loss]:
@@ -176,10 +180,20 @@ class Phase(Strict):
         return [loss for loss in self.losses if need in loss.needs]
 
     @property
+    def trained(self) -> str | None:
+        """Name of the teacher that trains along, "" for that of the index; None where none does."""
+        return next(iter(self._compared), "") if self.targets == "joint" else None
+
+    @property
     def teachers(self) -> list[str]:
         """Names of the teachers whose score tables are read."""
-        learned = [*self.needs(Need.SCORES), *self.needs(Need.LAYERS)]
-        return sorted({loss.teacher for loss in learned if loss.teacher})
+        learned = {loss.teacher for need in (Need.SCORES, Need.LAYERS) for loss in self.needs(need)}
+        return sorted(learned - {"", self.trained})
+
+    @property
+    def _compared(self) -> list[str]:
+        """Names of the teachers whose scores, or layers, its losses compare or train; "" = that of the index."""
+        return sorted({loss.teacher for loss in self.losses if loss.needs & {Need.SCORES, Need.LAYERS, Need.JOINT}})
 
     @property
     def all_teachers(self) -> list[str]:
@@ -202,13 +216,16 @@ class Phase(Strict):
             raise ValueError("epochs: auto watches the cosine to a teacher that stays; targets: joint needs a number")
         if self.targets != "joint" and (trained := self.needs(Need.JOINT)):
             raise ValueError(f"losses: {trained[0].kind} trains the teacher; set targets: joint")
+        if self.targets == "joint" and len(self._compared) > 1:
+            named = " and ".join(name or "that of the index" for name in self._compared)
+            raise ValueError(f"targets: joint trains one teacher, but losses compare with {named}; let all name one")
         for need in (Need.ATTENTION, Need.LAYERS):
             if len(several := self.needs(need)) > 1:
                 raise ValueError(f"losses: {several[0].kind} compares with one teacher; name one")
         if self.labels == "pseudo" and not self.teacher_top_k:
             raise ValueError("labels: pseudo takes the teacher's nearest document; set teacher_top_k to 1 or more")
         for loss in self.losses:
-            if loss.teacher and not loss.needs & {Need.SCORES, Need.PAIRS, Need.ATTENTION, Need.LAYERS}:
+            if loss.teacher and not loss.needs & _OF_OTHERS:
                 raise ValueError(f"losses: {loss.kind} has no use for a teacher's scores; leave `teacher` out")
             if loss.teacher and Need.CANDIDATES in loss.needs and not self.teacher_top_k:
                 raise ValueError(f"losses: {loss.name} compares the documents that it scored; set teacher_top_k")
@@ -256,8 +273,12 @@ class StudentParams(Phase):
             own = phase.needs(Need.OWN_DOCUMENTS)
             if own and self.towers != "symmetric":
                 raise ValueError(f"losses: {own[0].kind} trains a document tower; it needs towers: symmetric")
-            if phase.targets == "joint" and self.towers != "symmetric":
+            if phase.trained == "" and self.towers != "symmetric":
                 raise ValueError("targets: joint moves the teacher's documents too; it needs towers: symmetric")
+            if phase.trained and self.towers == "joint":
+                raise ValueError(
+                    f"towers: joint trains the index's teacher, targets: joint {phase.trained}; choose one"
+                )
             if phase.needs(Need.LAYERS) and isinstance(self.start, Static):
                 raise ValueError("losses: a static embedding has no layers; leave layer_distillation out")
         if not isinstance(self.start, Layers) and any(phase.needs(Need.ATTENTION) for phase in self.phases):
@@ -325,5 +346,11 @@ class DistillParams(Strict):
                 raise ValueError(
                     f"students names {name}, whose loss {others[0]} reads another teacher than the index's, which this"
                     " stage does not have; leave `teacher` out, or measure it with bench.distillation"
+                )
+            if moved := [phase.trained for phase in self.student[name].phases if phase.trained]:
+                raise ValueError(
+                    f"students names {name}, whose targets: joint trains {moved[0]}, a teacher that this stage does not"
+                    f" have; distil it alone with `python -m steps.distill --student {name}`, or measure it with"
+                    " bench.distillation"
                 )
         return self

@@ -10,24 +10,29 @@ import torch
 from torch import nn
 
 from steps.core.errors import UserError
+from steps.core.fingerprints import fingerprint
 from steps.core.towers import device, load_tower
 from steps.distill.attention import AttentionPair, other_network, query_network
 from steps.distill.candidates import Candidates
 from steps.distill.checks import check_candidates, check_document_tokens
 from steps.distill.joint import JointTeacher, TrainedTower
 from steps.distill.joint_documents import joint_documents
+from steps.distill.joint_scores import JointScores
 from steps.distill.layer_alignment import LayerAlignment
+from steps.distill.layer_store import ScoredLayers, WholeTeacher
 from steps.distill.layers import layer_alignment
 from steps.distill.losses.base import Need, Units
 from steps.distill.losses.layer import LayerDistillation
 from steps.distill.losses.pair import PairLoss
 from steps.distill.objective import Objective
 from steps.distill.params import DistillParams, Phase, Static, StudentParams
+from steps.distill.scoring_models import ScoringModel, open_scoring_model
 from steps.distill.sources import Sources
 from steps.distill.students import Student
 from steps.distill.targets import OnlineTeacher, PairTable, ScoreTable, StoredTeachers, Teachers, units_of
 from steps.distill.tokens import Tokens
 from steps.distill.trainer import Schedule
+from steps.retrieval.late_interaction import digest_of_texts
 
 
 @dataclass(frozen=True)
@@ -85,12 +90,13 @@ class ObjectiveMaker:
     params: DistillParams
     units: Units
     tables: dict[tuple[str, int], ScoreTable] = field(default_factory=dict)  # by teacher and documents a text
+    models: dict[str, ScoringModel] = field(default_factory=dict)  # those that train along, by teacher
 
     def objective(self, phase: Phase) -> Objective:
         """The objective of a phase; UserError when a loss has nothing to compare."""
         candidates = self._candidates(phase) if phase.needs(Need.CANDIDATES) else None
         document_tokens = self._document_tokens() if self.chosen.towers == "symmetric" else None
-        teachers, heads, attention = self._teachers(phase), self._heads(phase), None
+        teachers, heads, attention = self._teachers(phase, candidates), self._heads(phase), None
         for loss in phase.needs(Need.ATTENTION):  # one at most
             other = self.teacher.parents[1] / loss.teacher / "tower"
             network = other_network(other, self.made) if loss.teacher else query_network(self.teacher)
@@ -120,7 +126,7 @@ class ObjectiveMaker:
             self.tables[teacher, count] = self.sources.scores(teacher, count)
         return self.tables[teacher, count]
 
-    def _teachers(self, phase: Phase) -> Teachers:
+    def _teachers(self, phase: Phase, candidates: Candidates | None) -> Teachers:
         stored = StoredTeachers(
             vectors=self.sources.vectors,
             documents=self.sources.documents,
@@ -130,6 +136,8 @@ class ObjectiveMaker:
             pairs={loss.teacher: self._pairs(loss) for loss in phase.pair_losses},
         )
         teachers: Teachers = stored
+        if phase.trained and candidates is not None:
+            return self._joint_scores(phase.trained, candidates, stored)
         if phase.targets == "joint":
             queries = self.trained_tower.read("query", self.sources.texts["text"].to_pylist(), self.params.max_length)
             texts, longest = self.sources.document_texts(), self.chosen.max_document_length
@@ -143,6 +151,18 @@ class ObjectiveMaker:
             documents, longest = self.sources.document_texts(), self.chosen.max_document_length
             return joint_documents(self.teacher, documents, longest, self.params.precision, teachers)
         return teachers
+
+    def _joint_scores(self, name: str, candidates: Candidates, stored: StoredTeachers) -> JointScores:
+        """The teacher of that name, which trains along: one for all phases, as `trained_tower`."""
+        folder = self.teacher.parents[1] / name
+        lengths = self.params.max_length, self.chosen.max_document_length
+        if name not in self.models:
+            self.models[name] = open_scoring_model(folder, *lengths)
+        texts, documents = self.sources.texts["text"].to_pylist(), self.sources.document_texts()
+        read = digest_of_texts((fingerprint(folder / "tower").id, lengths), [*texts, *documents])
+        return JointScores(
+            name, self.models[name], texts, documents, bytes.fromhex(read), candidates, stored, self.params.precision
+        )
 
     def _pairs(self, loss: PairLoss) -> PairTable:
         return self.sources.pairs(loss.teacher, loss.embeds)
@@ -169,12 +189,14 @@ class ObjectiveMaker:
         asking = [loss for loss in phase.losses if isinstance(loss, LayerDistillation)]
         if not asking or candidates is None:
             return None
-        joint = teachers if isinstance(teachers, JointTeacher) else None
-        other = asking[0].teacher
-        scored = self.sources.layer_scores(other, phase.teacher_top_k) if other else None
+        other: WholeTeacher | None = None
+        if isinstance(teachers, JointTeacher | JointScores):
+            other = teachers
+        elif name := asking[0].teacher:
+            other = ScoredLayers(self.sources.layer_scores(name, phase.teacher_top_k))
         own_documents = self.chosen.towers == "symmetric"
         return layer_alignment(
-            asking[0], self.made, self.teacher, joint, scored, self.sources, candidates, self.training, self.params,
+            asking[0], self.made, self.teacher, other, self.sources, candidates, self.training, self.params,
             own_documents=own_documents,
         )  # fmt: skip
 

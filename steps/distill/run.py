@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import torch
-from sentence_transformers import SentenceTransformer
 
 from steps.core.errors import UserError
 from steps.core.files import folder_bytes, read_json, staged_folder, write_json
@@ -20,7 +19,9 @@ from steps.core.towers import load_tower
 from steps.core.tracking import Run
 from steps.distill.checkpoints import Checkpoints, training_folder
 from steps.distill.checks import check_curriculum, check_endpoint, check_repeats, check_student, check_targets
+from steps.distill.joint import JointTeacher
 from steps.distill.joint_documents import JointDocuments
+from steps.distill.joint_scores import JointScores
 from steps.distill.mixture import hold_out, rows_of
 from steps.distill.params import Adapter, Base, DistillParams, StudentParams
 from steps.distill.phases import Training, trainings
@@ -44,7 +45,7 @@ def run(
 ) -> None:
     """Write `query_encoder/` (the student), `router/` (student and document tower as two routes) and `report.json`.
 
-    With `targets: joint` also `teacher/`, the index teacher as it is after training along; the index has another.
+    With `targets: joint` also `teacher/`, the teacher as it is after training along; the index has another.
     The table `held_out` has the texts that validated it and trained nobody: `evaluate` may measure on them.
     Of several processes rank 0 alone writes.
     """
@@ -87,7 +88,7 @@ def run(
     kept = []
     documents = tower
     cosine = tower.similarity_fn_name == "cosine"
-    trained_teacher = None
+    trained: JointTeacher | JointScores | None = None
     for each in trainings(chosen, made, teach / "tower", sources, training, params, cosine=cosine):
         own = replace(data, training=each.rows)
         checkpoints = Checkpoints(_folder(made, own, each, chosen, params))
@@ -96,8 +97,8 @@ def run(
         if isinstance(each.objective.teachers, JointDocuments):
             each.objective.teachers.reader.finish()
             documents = each.objective.teachers.reader.tower
-        else:
-            trained_teacher = next(iter(each.objective.teachers.modules), trained_teacher)
+        elif isinstance(each.objective.teachers, JointTeacher | JointScores):
+            trained = each.objective.teachers
         measured |= {key: measured.get(key, 0.0) + found[key] for key in ("texts_seen", "steps", "seconds")}
         measured |= {key: max(measured.get(key, 0.0), found[key]) for key in ("still_rising", "ended_by_clock")}
         measured["validation_cosine"] = found["validation_cosine"]
@@ -120,8 +121,8 @@ def run(
         if chosen.towers != "asymmetric":
             documents.max_seq_length = chosen.max_document_length
         router(made.tower, documents).save_pretrained(str(staging / "router"), create_model_card=False)
-        if isinstance(trained_teacher, SentenceTransformer):
-            trained_teacher.save_pretrained(str(staging / "teacher"), create_model_card=False)
+        if trained:
+            trained.save(staging / "teacher")
         sizes = {
             "parameters": sum(weight.numel() for weight in made.tower.parameters()),
             "bytes": folder_bytes(staging / "query_encoder"),

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 import torch
 from sentence_transformers import MultiVectorEncoder
+from sentence_transformers.util import batch_to_device
 from sentence_transformers.util.similarity import maxsim
-from torch import nn
+from torch import Tensor, nn
 from transformers.utils.logging import disable_progress_bar
 
 from steps.core.errors import TransientError, UserError, line
@@ -88,7 +89,7 @@ def giving_layers(model: MultiVectorEncoder) -> Iterator[int]:
 
         hook = model.register_forward_hook(stacked)
         try:
-            yield int(network.auto_model.config.num_hidden_layers)
+            yield depth_of_late_interaction(model)
         finally:
             hook.remove()
 
@@ -99,6 +100,42 @@ def layer_similarities(query: np.ndarray, document: np.ndarray, layers: int) -> 
     products = torch.einsum("xlw,ylw->lxy", asked, held)
     found: np.ndarray = products.amax(dim=2).sum(dim=1).cpu().numpy()
     return found
+
+
+def depth_of_late_interaction(model: MultiVectorEncoder) -> int:
+    """How many layers its transformer has."""
+    network: Any = model[0]
+    return int(network.auto_model.config.num_hidden_layers)
+
+
+def token_states(
+    model: MultiVectorEncoder, texts: list[str], role: Role, layers: Sequence[int], max_length: int | None = None
+) -> tuple[list[Tensor], Tensor]:
+    """Texts read at once: vectors of their tokens and states of these layers, numbered from 0, `(n, tokens, width)`
+    each, and which tokens count, boolean `(n, tokens)`.
+
+    With gradient where that is on; states as in `giving_layers`. `max_length`: tokens of a text that it reads; None =
+    as many as it can.
+    """
+    prompt = model.prompts.get(role) or None
+    given = batch_to_device(model.preprocess(texts, prompt=prompt, task=role, max_length=max_length), model.device)
+    network: Any = model[0]
+    with remembering_states(network.auto_model):
+        made = model(given, task=role)
+    states = made["all_layer_embeddings"]
+    return [made["token_embeddings"], *(states[1 + layer] for layer in layers)], made["attention_mask"].bool()
+
+
+def paired_similarities(queries: Tensor, documents: Tensor, asked: Tensor, held: Tensor) -> Tensor:
+    """MaxSim of each query `(p, x, width)` with the document `(p, y, width)` beside it, at least in fp32: `(p,)`.
+
+    `asked` `(p, x)` and `held` `(p, y)`: which of their tokens count.
+    """
+    wide = torch.promote_types(queries.dtype, torch.float32)
+    with torch.autocast(queries.device.type, enabled=False):
+        products = queries.to(wide) @ documents.to(wide).transpose(1, 2)
+        best = products.masked_fill(~held[:, None, :], torch.finfo(wide).min).amax(dim=2)
+    return best.masked_fill(~asked, 0).sum(dim=1)
 
 
 class TokenVectors(Sequence[np.ndarray]):

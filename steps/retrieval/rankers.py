@@ -133,16 +133,34 @@ def pair_layer_scores(
     order = sorted(range(len(pairs)), key=lambda row: -len(pairs[row][0]) - len(pairs[row][1]))
     found: dict[int, np.ndarray] = {}
     ranker.eval()
-    network: Any = ranker.model
-    with remembering_states(network), torch.inference_mode(), autocast(precision):
+    with torch.inference_mode(), autocast(precision):
         for start in range(0, len(order), batch_size):
             rows = order[start : start + batch_size]
-            given = batch_to_device(ranker.preprocess([pairs[row] for row in rows]), ranker.device)
-            whole = ranker(dict(given))
-            made = [_scores_of(ranker, given, states) for states in whole["all_layer_embeddings"][1:-1]]
-            scores = torch.stack([each.float().flatten() for each in [*made, whole["scores"]]], dim=1)
-            found |= dict(zip(rows, scores.cpu().numpy(), strict=True))
+            made = layer_logits(ranker, [pairs[row] for row in rows], range(ranker_depth(ranker)))
+            found |= dict(zip(rows, made.cpu().numpy(), strict=True))
     return np.stack([found[row] for row in range(len(pairs))])
+
+
+def ranker_depth(ranker: CrossEncoder) -> int:
+    """How many layers its transformer has."""
+    network: Any = ranker.model
+    return int(network.config.num_hidden_layers)
+
+
+def layer_logits(
+    ranker: CrossEncoder, pairs: Sequence[Pair], layers: Sequence[int], max_length: int | None = None
+) -> Tensor:
+    """What a ranker would say of pairs, read at once, behind each of these layers: float32 `(len(pairs), len(layers))`.
+
+    Layers are numbered from 0. With gradient where that is on. `max_length`: tokens of a pair that it reads; None = as
+    many as it can.
+    """
+    given = batch_to_device(ranker.preprocess(list(pairs), max_length=max_length), ranker.device)
+    with remembering_states(ranker.model):
+        whole = ranker(dict(given))
+    states, last = whole["all_layer_embeddings"], ranker_depth(ranker) - 1
+    made = [whole["scores"] if layer == last else _scores_of(ranker, given, states[1 + layer]) for layer in layers]
+    return torch.stack([each.float().flatten() for each in made], dim=1)
 
 
 def _scores_of(ranker: CrossEncoder, given: dict[str, Any], states: Tensor) -> Tensor:

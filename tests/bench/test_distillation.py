@@ -407,6 +407,30 @@ def test_a_cell_depends_on_the_scores_that_its_student_learns(tmp_path: Path) ->
     assert one.unscored(layered) == [] and learns.key(one) != keys[1][0]
 
 
+def test_a_cell_depends_on_the_teacher_that_trains_along_not_on_scores(tmp_path: Path) -> None:
+    one = Pipeline(tmp_path)
+    one.__dict__["digest"] = "a"
+    student = TWO | {"teacher_top_k": 2, "targets": "joint", "losses": [{"kind": "score_kl", "teacher": "late"}]}
+    moves = Cell(params(student))
+    assert (one.unscored(student), one.untaught(student), one.untaught(TWO)) == ([], ["late"], [])
+    weights = tmp_path / "models/teach/late/tower/model.safetensors"
+    weights.parent.mkdir(parents=True)
+    keys = []
+    for content in ("one", "two"):
+        weights.write_text(content)
+        keys.append((moves.key(one), Cell(params()).key(one)))
+    assert keys[0][0] != keys[1][0] and keys[0][1] == keys[1][1]
+    assert one.untaught(student) == []
+
+
+def test_a_row_of_a_teacher_that_the_run_lacks_is_left_out() -> None:
+    rows = {name: row.model_dump() for name, row in read_expected(EXPECTED).tables["lead_joint"].rows.items()}
+    found = left_out(pipeline(params=distill_params(), depth=6), table(rows=rows))
+    assert set(found) == {"late", "late.without_joint", "late.frozen", "cross", "cross.without_joint"}
+    assert found["late"] == "the run has no teacher late (teach.teachers)"
+    assert found["late.without_joint"] == "the run has no scores of late (score.teachers, score.layers)"
+
+
 def test_code_is_part_of_what_a_cell_depends_on(monkeypatch: pytest.MonkeyPatch) -> None:
     one = pipeline(digest="a")
     key = Cell(params()).key(one)

@@ -7,11 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
+from late_fakes import write_late_teacher
+from rank_fakes import write_cross_teacher
 from stages import DISTILL, run_embed
 
 from bench import distillation
-from bench.tables import cells
+from bench.tables import cells, trained_teachers
 from bench.tables.cells import teacher_scores
+from bench.tables.expected import Table
 from bench.tables.pipeline import Pipeline
 from bench.tables.unseen import unseen_queries
 from steps.core.errors import UserError
@@ -129,6 +132,30 @@ def test_a_table_is_measured_written_and_judged(
     assert read_json(project / "bench/results/distillation/tiny.json")["seeds"] == [2], "a table may have its own"
     with pytest.raises(UserError, match="no rows"):
         bench(project, monkeypatch, TABLE, "--only", "matroska")
+
+
+@pytest.mark.parametrize("kind", ["late_interaction", "cross_encoder"])
+def test_a_teacher_of_scores_is_measured_before_and_after_it_trained_along(
+    project: Path, tiny_tower: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = project / "run/models/teach/other"
+    if kind == "late_interaction":
+        write_late_teacher(folder, tiny_tower)
+    else:
+        write_cross_teacher(folder, project / "encoder")
+    moved = {"kind": "mutual_kl", "teacher": "other", "teacher_temperature": 1.0}
+    student = {"targets": "joint", "teacher_top_k": 2, "losses": [moved], "learning_rate": 0.03}
+    table = Table.model_validate(TABLE | {"rows": {"other": {"description": "it", "student": student}}, "claims": []})
+    pipeline = Pipeline(project / "run")
+    cell = cells.make_cell(pipeline, table, table.rows["other"], 1)
+    found = cells.measure(cell, pipeline)
+    before, after = found["teacher_before"], found["teacher_after"]
+    assert {split: set(sets) for split, sets in after.items()} == {"dev": {"one", "two"}, "test": {"one", "two"}}
+    assert before != after and before.keys() == after.keys()
+    again = trained_teachers.of_scores(folder, pipeline, "fp32")
+    assert again == before
+    monkeypatch.setattr(trained_teachers, "of_scores", lambda *_: pytest.fail("it is measured once"))
+    assert trained_teachers.before("other", pipeline, "fp32", cells.CELLS) == before
 
 
 def test_a_query_is_seen_when_a_training_query_has_its_document(project: Path) -> None:

@@ -170,7 +170,7 @@ def test_a_teachers_label_loss_is_equation_10() -> None:
     made_by = TeacherLabelSoftmax(kind="teacher_label_softmax", temperature=0.6)
     found = made_by.values(*scored(tensor(SCORES), tensor(OTHERS)), batch()).tolist()
     for row, own in enumerate(LABEL):
-        kept = [d for d in range(M) if d not in MASKED.get(row, [])]
+        kept = [d for d in range(M) if d not in MASKED.get(row, []) + UNKNOWN.get(row, [])]
         t = shares({d: float(OTHERS[row, d]) for d in kept}, 0.6)
         assert found[row] == pytest.approx(0.0 if own is None else -math.log(t[own]), rel=1e-9)
     given = tensor(OTHERS).requires_grad_()

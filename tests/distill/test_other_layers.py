@@ -20,6 +20,7 @@ from steps.core.tables import read_table
 from steps.core.towers import load_tower
 from steps.distill.candidates import Candidates
 from steps.distill.layer_alignment import LayerAlignment
+from steps.distill.layer_store import ScoredLayers
 from steps.distill.layers import layer_alignment
 from steps.distill.losses.base import Batch, Outputs, Targets
 from steps.distill.losses.layer import LayerDistillation
@@ -86,7 +87,7 @@ def test_the_loss_is_equations_6_to_8_over_a_texts_own_candidates(root: Path, na
     candidates = Candidates(read.positives, read.nearest(2), 1)
     table = read.layer_scores(name, 2)
     made: LayerAlignment = layer_alignment(
-        loss, student, root / "models/teach/dense/tower", None, table, read, candidates, rows, params,
+        loss, student, root / "models/teach/dense/tower", ScoredLayers(table), read, candidates, rows, params,
         own_documents=False,
     )  # fmt: skip
     drawn = candidates.of(rows, 5)

@@ -57,6 +57,8 @@ def test_what_a_student_may_be(student: dict[str, Any]) -> None:
     assert distill(student).student["it"].model_dump(exclude_unset=True) == student
 
 
+ALONG = RANKED | {"targets": "joint", "teacher_top_k": 2, "epochs": 1.0,
+                  "losses": [{"kind": "teacher_label_softmax", "teacher": "cross"}]}  # fmt: skip
 NO_START = {key: value for key, value in ALIGNED.items() if key != "start"}
 DOCUMENTS = {"kind": "document_embedding"}
 
@@ -87,6 +89,13 @@ def learning(*losses: dict[str, Any], **more: Any) -> dict[str, Any]:
         (learning(DOCUMENTS), "document_embedding trains a document tower; it needs towers: symmetric"),
         (RANKED | {"targets": "joint"}, "joint moves the teacher's documents too; it needs towers: symmetric"),
         (JOINT | {"epochs": "auto"}, "targets: joint needs a number"),
+        (
+            JOINT | {"losses": [*JOINT["losses"], {"kind": "score_kl", "teacher": "cross"}], "teacher_top_k": 2},
+            "joint trains one teacher, but losses compare with that of the index and cross; let all name one",
+        ),
+        (ALONG | {"towers": "joint"}, "towers: joint trains the index's teacher, targets: joint cross; choose one"),
+        (ALONG | {"teacher_top_k": 0}, "compares the documents that it scored; set teacher_top_k"),
+        (ALONG | {"targets": "stored"}, "teacher_label_softmax trains the teacher; set targets: joint"),
         (JOINT | {"targets": "online"}, "teacher_label_softmax trains the teacher; set targets: joint"),
         (learning(LAYERS | {"layers": 0}), r"layers is 0"),
         (
@@ -119,6 +128,13 @@ def test_a_student_with_documents_of_its_own_can_be_described_but_not_released(t
     assert distill(student, names=["2l"]).student["it"].towers == towers
     with pytest.raises(UserError, match=rf"students names \['it'\], whose towers are {towers}: none can be released"):
         distill(student, names=["2l", "it"])
+
+
+def test_a_student_of_a_teacher_that_the_stage_does_not_have_can_be_described_but_not_named() -> None:
+    assert distill(ALONG, names=["2l"]).student["it"].trained == "cross"
+    assert distill(ALONG, names=["2l"]).student["it"].teachers == []
+    with pytest.raises(UserError, match=r"targets: joint trains cross, .* `python -m steps\.distill --student it`"):
+        distill(ALONG, names=["it"])
 
 
 def test_a_symmetric_student_can_be_described_but_not_released() -> None:

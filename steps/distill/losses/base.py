@@ -30,7 +30,7 @@ class Need(StrEnum):
     ATTENTION = "attention"  # maps of the student and of the index teacher, which runs along
     OWN_DOCUMENTS = "own documents"  # a document tower that trains: `towers: symmetric`
     LAYERS = "layers"  # pooled states of layers, the student's and the index teacher's
-    JOINT = "joint"  # an index teacher that trains along: `targets: joint`
+    JOINT = "joint"  # a teacher that trains along: `targets: joint`
 
 
 @dataclass(frozen=True)

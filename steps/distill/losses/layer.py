@@ -25,10 +25,10 @@ class LayerDistillation(Loss):
     pools its last layer: the first token's state, as in LEAD, where the tower embeds by its first token. A student
     without documents of its own is scored against the teacher's states of them.
 
-    Layers of another `teacher` have scored in the stage `score` (`score.layers`): late interaction by MaxSim of their
-    states of tokens (Eq. 2), a cross encoder by its head on each layer's first token (Eq. 3), over a text's own
-    candidates. A student without documents of its own is then scored against the index teacher's states of them, of
-    the layer that stands as high as the student's.
+    Layers of another `teacher` have scored in the stage `score` (`score.layers`), or score while it trains along: late
+    interaction by MaxSim of their states of tokens (Eq. 2), a cross encoder by its head on each layer's first token
+    (Eq. 3), over a text's own candidates. A student without documents of its own is then scored against the index
+    teacher's states of them, of the layer that stands as high as the student's.
 
     `selection` (Sec. 4.4.2), numbers of layers from 1, in their order, the embedding layer never:
 
@@ -50,7 +50,7 @@ class LayerDistillation(Loss):
 
     kind: Literal["layer_distillation"]
     teacher: str = ""
-    """"" = the index teacher; another one of score.teachers, whose layers scored (score.layers)."""
+    """"" = the index teacher; another one of score.teachers, whose layers scored (score.layers) or train along."""
     layers: int = Field(ge=1)
     """Pairs of layers, k."""
     selection: Selection = "random"

@@ -40,16 +40,22 @@ class MutualKL(ScoreLoss):
 
 
 class TeacherLabelSoftmax(Loss):
-    """`-sum_j y_j log softmax_j(t / T)`: a teacher that trains along learns the labels (LEAD, Eq. 10)."""
+    """`-sum_j y_j log softmax_j(t / T)`: a teacher that trains along learns the labels (LEAD, Eq. 10).
+
+    Over all candidates of the batch that count for a text; another `teacher` than the index's, over the text's own.
+    """
 
     needs: ClassVar[frozenset[Need]] = frozenset({Need.CANDIDATES, Need.LABELS, Need.JOINT})
 
     kind: Literal["teacher_label_softmax"]
     temperature: float = Field(default=0.05, gt=0, allow_inf_nan=False)
     """Divides the scores."""
+    teacher: str = ""
+    """"" = the index teacher; a late_interaction or a cross_encoder, which then trains along in its place."""
 
     def values(self, outputs: Outputs, targets: Targets, batch: Batch) -> Tensor:
         """Value of each text, `(n,)`; 0 for one without label."""
-        scores = targets.scores[""].values / self.temperature
-        losses = softmax_cross_entropy(scores, batch.label.to(scores.dtype), batch.counts)
+        said = targets.scores[self.teacher]
+        scores = said.values / self.temperature
+        losses = softmax_cross_entropy(scores, batch.label.to(scores.dtype), batch.counts & said.known)
         return torch.where(batch.labelled, losses, 0)

@@ -1,0 +1,66 @@
+"""How good a teacher is, before and after it trained along with a student."""
+
+import hashlib
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+
+from bench.tables.pipeline import Pipeline
+from steps.core.corpus import CorpusTexts
+from steps.core.files import read_json, write_json
+from steps.core.fingerprints import fingerprint
+from steps.core.measures import ndcg_at_10
+from steps.core.precision import Precision, resolve_precision
+from steps.core.tables import Role
+from steps.core.towers import encode, load_tower
+from steps.retrieval.rerankers import open_reranker
+
+_ROLES: tuple[Role, Role] = ("query", "document")
+DEPTH = 20  # hits of the index's teacher that one of scores orders anew: 20 times as many pairs as queries
+_BATCH = 32
+
+Quality = dict[str, dict[str, float]]
+"""Mean nDCG@10 by split and data set."""
+
+
+def of_index(folder: Path, pipeline: Pipeline, precision: Precision) -> Quality:
+    """Of an index teacher's tower, over documents as it embeds them."""
+    asking, answering = (load_tower(folder, role) for role in _ROLES)
+    documents = encode(
+        answering, pipeline.document_texts(), "document", precision=precision, what="teacher's documents"
+    )
+    queries = {f"{item.split}/{item.dataset}": encode(asking, item.texts, "query") for item in pipeline.judged_sets}
+    scores = pipeline.score(queries, documents, ())["0"]
+    return {
+        split: {dataset: sum(values) / len(values) for dataset, values in datasets.items()}
+        for split, datasets in scores.items()
+    }
+
+
+def of_scores(teach: Path, pipeline: Pipeline, precision: Precision) -> Quality:
+    """Of a teacher of scores, as the stage `teach` leaves one: the index teacher's first hits in its order."""
+    found: Quality = {}
+    with TemporaryDirectory(prefix="bench-distill.") as scratch:
+        reranker = open_reranker(teach, Path(scratch), precision, _BATCH)
+        for item in pipeline.judged_sets:
+            rows, ids = pipeline.corpus[item.dataset]
+            asked = encode(pipeline.teacher, item.texts, "query")
+            _, hits = pipeline.nearest(item.dataset, asked, pipeline.documents, 0, DEPTH)
+            scored = reranker.scores(
+                item.texts, list(rows[hits]), lambda wanted: list(CorpusTexts(pipeline.ingest, wanted))
+            )
+            names = [[ids[place] for place in own] for own in hits.tolist()]
+            ndcg = ndcg_at_10(item.qrels, item.query_ids, names, scored)
+            found.setdefault(item.split, {})[item.dataset] = float(np.mean(ndcg))
+    return found
+
+
+def before(name: str, pipeline: Pipeline, precision: Precision, cells: Path) -> Quality:
+    """`of_scores` of a teacher as the run has it; kept in the folder `cells`."""
+    folder = pipeline.teacher_of(name)
+    what = (pipeline.digest, fingerprint(folder / "tower").id, resolve_precision(precision), DEPTH)
+    path = cells / f"reranked.{hashlib.sha256(repr(what).encode()).hexdigest()}.json"
+    if not path.is_file():
+        write_json(path, of_scores(folder, pipeline, precision))
+    return read_json(path)

@@ -1,0 +1,87 @@
+"""A teacher of scores that trains along with a student (LEAD, Sec. 3.4), over each text's own candidates."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from steps.core.files import write_json
+from steps.core.precision import Precision
+from steps.core.towers import autocast, device
+from steps.distill.candidates import Candidates
+from steps.distill.losses.base import LayerTargets, Scores, Targets
+from steps.distill.scoring_models import ScoringModel
+from steps.distill.targets import StoredTeachers
+
+
+@dataclass(frozen=True)
+class JointScores:
+    """Targets of a late interaction model or a cross encoder that trains: its scores and its layers', with gradient.
+
+    The vectors stay those of the index teacher, so its documents can be what a student is scored against.
+    """
+
+    name: str
+    model: ScoringModel
+    texts: Sequence[str]
+    documents: Sequence[str]
+    digest: bytes  # of the tower as it began and of how it reads these texts
+    candidates: Candidates
+    stored: StoredTeachers
+    precision: Precision
+
+    @property
+    def depth(self) -> int:
+        """How many layers it has."""
+        return self.model.depth
+
+    @property
+    def modules(self) -> Sequence[nn.Module]:
+        """The network."""
+        return [self.model.whole]
+
+    @property
+    def arrays(self) -> Mapping[str, np.ndarray]:
+        """The stored ones, and what it reads."""
+        return dict(self.stored.arrays) | {"joint.scores": np.frombuffer(self.digest, dtype=np.uint8)}
+
+    def forward(self, rows: np.ndarray, documents: np.ndarray, layers: Sequence[int] = ()) -> dict[str, Tensor]:
+        """Scores of the texts' own candidates, `(n, 1 + len(layers), m)`: its own, then the layers'; 0 for others."""
+        text, place = np.nonzero(self.candidates.own(rows, documents))
+        read, document = np.unique(place, return_inverse=True)
+        texts = [self.texts[row] for row in rows.tolist()]
+        made = self.model.scores(
+            texts, [self.documents[row] for row in documents[read].tolist()], np.stack([text, document]), layers
+        )
+        whole = made.new_zeros(len(rows), len(documents), made.shape[1])
+        at = tuple(torch.from_numpy(each).to(made.device) for each in (text, place))
+        return {"teacher.scores": whole.index_put(at, made).transpose(1, 2)}
+
+    def targets(self, made: Mapping[str, Tensor], rows: np.ndarray, documents: np.ndarray) -> Targets:
+        """As stored ones, and its scores."""
+        said = self.stored.targets(made, rows, documents)
+        own = Scores(made["teacher.scores"][:, 0], self._known(rows, documents))
+        return replace(said, scores={**said.scores, self.name: own})
+
+    def scores(self, rows: np.ndarray, documents: np.ndarray, layers: Sequence[int]) -> LayerTargets:
+        """What these layers give the documents for the texts at present, without gradient."""
+        with torch.no_grad(), autocast(self.precision):
+            made = self.forward(rows, documents, layers)
+        return self.layer_targets(made, rows, documents, layers)
+
+    def layer_targets(
+        self, made: Mapping[str, Tensor], rows: np.ndarray, documents: np.ndarray, layers: Sequence[int]
+    ) -> LayerTargets:
+        """Scores of the texts' own candidates: it has no states of documents."""
+        return LayerTargets(made["teacher.scores"][:, 1:], self._known(rows, documents))
+
+    def save(self, folder: Path) -> None:
+        """Write it as the stage `teach` leaves a teacher of its kind."""
+        self.model.whole.save_pretrained(str(folder / "tower"), create_model_card=False)
+        write_json(folder / "report.json", {"kind": self.model.kind})
+
+    def _known(self, rows: np.ndarray, documents: np.ndarray) -> Tensor:
+        return torch.from_numpy(self.candidates.own(rows, documents)).to(device())

@@ -1,0 +1,291 @@
+"""A late interaction model or a cross encoder that trains along with a student: LEAD's losses, and what is left."""
+
+import copy
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from late_fakes import write_late_teacher
+from rank_fakes import write_cross_teacher
+from recorder import Recorder
+from safetensors.torch import load_file
+from stages import FAST, distill_params, run_distill
+from torch import Tensor
+
+import steps.distill.checkpoints as checkpoints
+import steps.distill.trainer as trainer
+from steps.core.errors import UserError
+from steps.core.files import read_json, sha256_file, write_json
+from steps.distill.candidates import Drawn
+from steps.distill.checkpoints import Checkpoints
+from steps.distill.objective import Objective
+from steps.distill.params import DistillParams
+from steps.distill.phases import trainings
+from steps.distill.sources import Sources
+from steps.distill.students import Student, untrained
+from steps.retrieval.late_interaction import load_late_interaction
+from steps.retrieval.rankers import load_ranker
+from steps.retrieval.rerankers import open_reranker
+
+pytestmark = pytest.mark.medium
+
+START = {"layers": [0, 1, -1]}
+OWN = {"towers": "symmetric", "max_document_length": 24}
+LAYERS = {"kind": "layer_distillation", "layers": 2, "redraw_steps": 3, "temperature": 0.7}
+LABELS = {"kind": "label_softmax", "temperature": 0.2, "own_candidates": True}
+
+
+def joint(name: str, **changes: Any) -> dict[str, Any]:
+    """A student with whom this teacher trains along on all of LEAD's losses."""
+    taught = [
+        {"kind": "teacher_label_softmax", "teacher": name, "temperature": 1.5},
+        {"kind": "mutual_kl", "teacher": name, "temperature": 0.2, "teacher_temperature": 1.5},
+        LAYERS | {"teacher": name},
+    ]
+    return FAST | {"start": START, "targets": "joint", "teacher_top_k": 2, "losses": [LABELS, *taught]} | changes
+
+
+def params_of(student: dict[str, Any]) -> DistillParams:
+    known = distill_params().model_dump()["student"]
+    return distill_params(students=["static"], student=known | {"it": student}, repeats={"train_queries": 1.0})
+
+
+@pytest.fixture(scope="module")
+def base(embedded: Path, tiny_tower: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run with a late interaction model and a cross encoder, neither of which has scored anything."""
+    folder = tmp_path_factory.mktemp("joint")
+    for name in ("data", "models"):
+        shutil.copytree(embedded / name, folder / name)
+    write_late_teacher(folder / "models/teach/late", tiny_tower)
+    tower = write_cross_teacher(folder / "models/teach/cross", folder / "encoder") / "tower"
+    ranker: Any = load_ranker(tower)
+    with torch.no_grad():
+        ranker.model.classifier.weight.mul_(20)  # random networks tell texts apart by little
+    ranker.save_pretrained(str(tower), create_model_card=False)
+    return folder
+
+
+@pytest.fixture
+def root(base: Path, tmp_path: Path) -> Path:
+    """The same, for one test."""
+    shutil.copytree(base, tmp_path / "root")
+    return tmp_path / "root"
+
+
+def made(root: Path, student: dict[str, Any], rows: np.ndarray) -> tuple[Student, Objective, Sources]:
+    """A student that trains on these rows, and its objective."""
+    data, params, tower = root / "data", params_of(student), root / "models/teach/dense/tower"
+    sources = Sources(data / "ingest", data / "mine/relevance", data / "embed", data / "score")
+    chosen = params.described("it")
+    found = untrained(chosen, tower, sources, ["a text"], params)
+    [training] = trainings(chosen, found, tower, sources, rows, params, cosine=True)
+    return found, training.objective, sources
+
+
+def late_scores(model: Any, text: str, document: str) -> Tensor:
+    """MaxSim of its vectors, and of each layer's states, in float64: `(1 + layers,)`."""
+    sides = []
+    for each, task, longest in ((text, "query", None), (document, "document", 24)):
+        features = model.preprocess([each], prompt=None, task=task, max_length=longest)
+        given = {name: features[name] for name in ("input_ids", "attention_mask")}
+        states = [state[0] for state in model[0].auto_model(**given, output_hidden_states=True).hidden_states[1:]]
+        vectors = states[-1] @ model[1].linear.weight.T
+        sides.append([vectors / vectors.norm(dim=1, keepdim=True), *states])
+    return torch.stack([(asked @ held.T).max(dim=1).values.sum() for asked, held in zip(*sides, strict=True)])
+
+
+def cross_scores(ranker: Any, text: str, document: str) -> Tensor:
+    """Its logit, and its head on each layer's first token, in float64: `(1 + layers,)`."""
+    network = ranker.model
+    features = ranker.preprocess([(text, document)])
+    given = {name: features[name] for name in ("input_ids", "attention_mask", "token_type_ids")}
+    states = network.bert(**given, output_hidden_states=True).hidden_states[1:]
+    logits = [network.classifier(torch.tanh(network.bert.pooler.dense(state[0, 0])))[0] for state in states]
+    return torch.stack([logits[-1], *logits])
+
+
+def reference(
+    given: Tensor, made: dict[str, Tensor], documents: tuple[Tensor, Tensor], drawn: Drawn, own: np.ndarray, at: Any
+) -> dict[str, Tensor]:
+    """LEAD's four losses, Eq. 6 to 11, text by text in float64; `given` `(n, m, 1 + layers)` are the teacher's scores.
+
+    `documents` are vectors and states of layers that the student is scored against, `own` each text's candidates.
+    """
+    raw, states = made["queries"].detach().double(), made["queries.layers"].detach().double()
+    vectors, held = (each.detach().double() for each in documents)
+    cosines = (raw / raw.norm(dim=1, keepdim=True)) @ (vectors / vectors.norm(dim=1, keepdim=True)).T
+
+    def log_shares(scores: Tensor) -> Tensor:
+        return scores - torch.logsumexp(scores, dim=0)
+
+    def kl(p: Tensor, q: Tensor) -> Tensor:
+        return (log_shares(p).exp() * (log_shares(p) - log_shares(q))).sum()
+
+    zero = torch.zeros((), dtype=torch.float64)
+    found = dict.fromkeys(("label", "teacher", "mutual", "layers"), zero)
+    labelled = drawn.label.any(axis=1).sum()
+    for text in range(len(own)):
+        listed = np.flatnonzero(own[text])
+        counted = np.flatnonzero(own[text] & drawn.counts[text])
+        label = np.flatnonzero(drawn.label[text])
+        s, t = cosines[text] / 0.2, given[text, :, 0] / 1.5
+        found["mutual"] = found["mutual"] + (kl(t[listed], s[listed]) + kl(s[listed], t[listed])) / len(own)
+        by_pair, by_label = [], []
+        for number, theirs in enumerate(at.teacher):
+            layer = given[text, :, 1 + theirs]
+            student = held[:, number] @ states[text, number]
+            by_pair.append(kl(layer[listed] / 0.7, student[listed] / 0.7))
+            right = log_shares(layer[counted])[counted.tolist().index(label[0])] if len(label) else zero
+            by_label.append(-right.detach())
+        weights = torch.softmax(-torch.stack(by_label) / 10, dim=0)
+        found["layers"] = found["layers"] + (weights * torch.stack(by_pair)).sum() / len(own)
+        if len(label):
+            place = counted.tolist().index(label[0])
+            found["label"] = found["label"] - log_shares(s[counted])[place] / labelled
+            found["teacher"] = found["teacher"] - log_shares(t[counted])[place] / labelled
+    return found
+
+
+@pytest.mark.parametrize("towers", ["asymmetric", "symmetric"])
+@pytest.mark.parametrize("name", ["late", "cross"])
+def test_a_step_has_equations_6_to_12_and_their_gradients(base: Path, own_cache: Path, name: str, towers: str) -> None:
+    """Against float64, from the networks' own states, over each text's own candidates."""
+    data = base / "data"
+    sources = Sources(data / "ingest", data / "mine/relevance", data / "embed", data / "score")
+    rows = np.array(sorted([*sorted(sources.positives)[:4], 100, 140]))
+    student, objective, sources = made(base, joint(name, towers=towers, max_document_length=24), rows)
+    texts, corpus = sources.texts["text"].to_pylist(), sources.document_texts()
+    tokens = student.read(texts, 32)
+    found = objective.forward(student, tokens, rows, rows, 5)
+    terms = objective.terms(student, found, rows, rows, 5)
+    torch.stack([*terms.values()]).sum().backward()
+
+    assert objective.candidates is not None and objective.layers is not None
+    drawn = objective.candidates.of(rows, 5)
+    pairs = objective.layers.at(5, rows, drawn)
+    listed = [{*sources.nearest(2)[row].tolist(), *sources.positives.get(int(row), ())} for row in rows]
+    own = np.array([[document in each for document in drawn.documents.tolist()] for each in listed])
+    assert (own.sum(axis=1) < len(drawn.documents)).all() and (own >= drawn.label).all()
+    load = load_late_interaction if name == "late" else load_ranker
+    network = copy.deepcopy(load(base / f"models/teach/{name}/tower")).double().eval()
+    score = late_scores if name == "late" else cross_scores
+    depth = 5 if name == "late" else 3
+    nothing = torch.zeros(depth, dtype=torch.float64)
+    given = torch.stack(
+        [
+            torch.stack(
+                [
+                    score(network, texts[row], corpus[document]) if own[text, place] else nothing
+                    for place, document in enumerate(drawn.documents.tolist())
+                ]
+            )
+            for text, row in enumerate(rows.tolist())
+        ]
+    )
+    if towers == "symmetric":
+        against = found["documents"], found["documents.layers"]
+    else:
+        assert objective.layers.documents is not None
+        held = objective.layers.documents.of(drawn.documents, np.array(pairs.student))
+        against = torch.from_numpy(np.array(sources.documents[drawn.documents])), held
+    expected = reference(given, found, against, drawn, own, pairs)
+    for value, wanted in zip(terms.values(), expected.values(), strict=True):
+        assert value.item() == pytest.approx(wanted.item(), rel=1e-3) and value.item() > 1e-3
+    torch.stack([*expected.values()]).sum().backward()
+    [trained] = objective.teachers.modules
+    slopes = {key: weight.grad for key, weight in trained.named_parameters() if weight.grad is not None}
+    wanted_slopes = {key: weight.grad for key, weight in network.named_parameters() if weight.grad is not None}
+    assert slopes.keys() == wanted_slopes.keys() and len(slopes) > 20
+    for key, slope in slopes.items():
+        np.testing.assert_allclose(slope, wanted_slopes[key], rtol=1e-3, atol=2e-5, err_msg=key)
+
+
+def trained(root: Path, name: str, **changes: Any) -> Path:
+    return run_distill(root, "it", params_of(joint(name, **changes)))
+
+
+def digests(output: Path) -> dict[str, str]:
+    return {path.relative_to(output).as_posix(): sha256_file(path) for path in output.rglob("*.safetensors")}
+
+
+@pytest.mark.parametrize(("name", "changes"), [("late", OWN), ("cross", {}), ("late", {})])
+def test_both_models_train_and_the_teacher_is_left_as_teach_leaves_one(
+    root: Path, name: str, changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trainer, "LOG_EVERY", 3)  # an epoch
+    run = Recorder()
+    output = run_distill(root, "it", params_of(joint(name, epochs=6.0, **changes)), run)
+    for loss in read_json(output / "report.json")["losses"]:
+        values = run.of(f"train_loss.{loss}")
+        assert np.isfinite(values).all()
+    assert run.of("train_loss")[-1] < run.of("train_loss")[0]
+    assert digests(root / f"models/teach/{name}") != digests(output / "teacher")
+    told, candidates = [], [np.array([3, 9, 20])]
+    corpus = Sources(*(root / "data" / each for each in ("ingest", "mine", "embed", "score"))).document_texts()
+    for teach in (root / f"models/teach/{name}", output / "teacher"):
+        opened = open_reranker(teach, root / f"scratch/{teach.name}", "fp32", 8)
+        told.append(opened.scores(["how to sum"], candidates, lambda rows: [corpus[row] for row in rows])[0])
+    assert (told[0] != told[1]).any() and np.isfinite(told[1]).all()
+
+
+class Killed(BaseException):
+    """Ends a training as a kill would, but for the process."""
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"), [("late", {"losses": [LABELS, LAYERS | {"teacher": "late", "selection": "weighted"}]}),
+                          ("cross", OWN)]
+)  # fmt: skip
+def test_a_killed_training_goes_on_to_the_same_weights_of_both(
+    root: Path, name: str, changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch, own_cache: Path
+) -> None:
+    changes = changes | {"epochs": 3.0}
+    calm = digests(trained(root, name, **changes))
+    assert any(each.startswith("teacher/tower/") for each in calm)
+    monkeypatch.setattr(checkpoints, "CHECKPOINT_SECONDS", 0.0)
+    save, saved = Checkpoints.save, 0
+
+    def save_and_be_killed(self: Checkpoints, *arguments: Any) -> None:
+        nonlocal saved
+        save(self, *arguments)
+        saved += 1
+        if saved in (2, 5):
+            raise Killed
+
+    monkeypatch.setattr(Checkpoints, "save", save_and_be_killed)
+    shutil.rmtree(root / "models/distill")
+    for _ in range(2):
+        with pytest.raises(Killed):
+            trained(root, name, **changes)
+        assert list(own_cache.glob("distill/*/state.pt"))
+    assert digests(trained(root, name, **changes)) == calm
+    assert saved > 6 and not list(own_cache.glob("distill/*/state.pt"))
+
+
+@pytest.mark.parametrize("name", ["late", "cross"])
+def test_small_passes_give_the_same_models(root: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def weights() -> dict[str, Tensor]:
+        output = trained(root, name, learning_rate=1e-4)
+        folders = (output / "query_encoder", output / "teacher/tower")
+        return {f"{folder.name}/{key}": value for folder in folders for key, value in
+                load_file(str(folder / "model.safetensors")).items()}  # fmt: skip
+
+    whole = weights()
+    monkeypatch.setenv("SLIMTOWER_MICRO_BATCH", "5")
+    small = weights()
+    assert whole.keys() == small.keys()
+    for key, value in whole.items():
+        if not key.endswith("key.bias"):  # its gradient is zero but for rounding, which Adam makes steps of
+            np.testing.assert_allclose(small[key], value, rtol=0, atol=2e-4, err_msg=key)
+
+
+def test_a_teacher_that_cannot_train_along_is_named(root: Path) -> None:
+    shutil.rmtree(root / "models/teach/late")
+    with pytest.raises(UserError, match=r"late/tower: not found, .* name late in teach\.teachers and run `dvc repro"):
+        trained(root, "late")
+    write_json(root / "models/teach/cross/report.json", {"kind": "dual_encoder"})
+    with pytest.raises(UserError, match=r"of kind 'dual_encoder' does not train along .* late_interaction or a cross"):
+        trained(root, "cross")
