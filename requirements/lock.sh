@@ -20,14 +20,17 @@ python3 -m venv "$folder/venv"
 pip="$folder/venv/bin/pip"
 "$pip" install --quiet ${CONSTRAINTS:+-c "$CONSTRAINTS"} torch==2.13.0
 "$pip" install --quiet ${CONSTRAINTS:+-c "$CONSTRAINTS"} ".[pipeline]"
+frozen() {
+	"$pip" freeze --all --exclude slimtower --exclude pip --exclude wheel # setuptools too, which torch needs
+}
 names() {
-	"$pip" freeze --exclude slimtower | sed 's/==.*/==/'
+	frozen | sed 's/==.*/==/'
 }
 names >"$folder/run.names"
 "$pip" install --quiet ${CONSTRAINTS:+-c "$CONSTRAINTS"} ".[pipeline,endpoint,engines,ir-datasets,lora,spark]"
 names >"$folder/extras.names"
 "$pip" install --quiet ${CONSTRAINTS:+-c "$CONSTRAINTS"} ".[dev]"
-"$pip" freeze --exclude slimtower | grep -v '^nvidia-\|^cuda-\|^triton' | sed 's/+cpu//' >"$folder/all"
+frozen | grep -v '^nvidia-\|^cuda-\|^triton' | sed 's/+cpu//' >"$folder/all"
 "$folder/venv/bin/python" - "$folder" <<'END'
 import sys
 from pathlib import Path
@@ -45,7 +48,7 @@ END
 "$pip" install --quiet uv
 resolve() {
 	"$folder/venv/bin/uv" pip compile --quiet --python-version 3.11 --python-platform x86_64-manylinux_2_28 \
-		--no-header --no-annotate --no-emit-package setuptools --no-emit-package faiss-cpu --constraints "$folder/known" "$@"
+		--no-header --no-annotate --no-emit-package faiss-cpu --constraints "$folder/known" "$@"
 }
 # The pins of "resolved" as "known" spells them, by name.
 spelled() {

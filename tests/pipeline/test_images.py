@@ -1,13 +1,17 @@
 """images.lock: what makes stages rerun, and what does not. Images: what they hold, carry and are built with."""
 
+import contextlib
 import re
 import shutil
 import stat
 import subprocess
+from importlib.metadata import PackageNotFoundError, requires
 from pathlib import Path
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from pipeline import images
 from steps.core.errors import UserError
@@ -211,3 +215,23 @@ def test_a_failing_engine_an_absent_one_and_an_unknown_step_are_named(
 def test_hadolint_has_nothing_to_say() -> None:
     done = subprocess.run(["hadolint", str(images.CONTAINERFILE)], capture_output=True, text=True)
     assert done.stdout == ""
+
+
+@pytest.mark.parametrize("locks", [["run"], ["run", "extras", "test"]])
+def test_locks_hold_all_that_their_packages_need(locks: list[str]) -> None:
+    """Images install nothing else, and `pip check` fails their build."""
+    lines = [line for lock in locks for line in Path(f"requirements/{lock}.lock").read_text().split()]
+    pins = {canonicalize_name(name): version for name, version in (line.split("==") for line in lines)}
+    missing = []
+    for name in pins:
+        with contextlib.suppress(PackageNotFoundError):  # Spark, where there is no Java
+            for need in map(Requirement, requires(name) or []):
+                own = canonicalize_name(need.name)
+                asked = need.marker is None or need.marker.evaluate({"extra": ""})
+                if (
+                    asked
+                    and not own.startswith(("nvidia-", "cuda-", "triton"))
+                    and pins.get(own, "0") not in need.specifier
+                ):
+                    missing.append(f"{name} needs {need}, not {pins.get(own)}")
+    assert missing == []
