@@ -11,15 +11,18 @@ Each step waits for its server and may be repeated: changed passwords of .env ar
 import base64
 import json
 import os
+import re
 import sys
 import time
 import urllib.error
+import urllib.parse
 import urllib.request
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NoReturn
 
 WAIT_S = 600
+SECRET = re.compile(r"(PASSWORD|SECRET|TOKEN|KEY|KEY_ID)$")  # how variables that hold one end
 ACCOUNTS = "api/2.0/mlflow/users"
 
 
@@ -48,7 +51,7 @@ def buckets() -> None:
             patiently(partial(client.head_bucket, Bucket=name), EndpointConnectionError)
         except ClientError as error:
             if error.response["ResponseMetadata"]["HTTPStatusCode"] != 404:
-                sys.exit(f"prepare: bucket {name}: {error}; check AWS_* and the name")
+                stop(f"bucket {name}: {error}; check AWS_* and the name")
             client.create_bucket(Bucket=name, **_region(client.meta.region_name))
             print(f"prepare: bucket {name} created")
 
@@ -88,7 +91,7 @@ def _account(user: str, password: str) -> None:
 
 
 def _refused(what: str, error: urllib.error.HTTPError, said: str) -> NoReturn:
-    sys.exit(f"prepare: MLflow refused to {what}: {error}: {said[:300]}; check MLFLOW_AUTH_ADMIN_PASSWORD")
+    stop(f"MLflow refused to {what}: {error}: {masked(said)[:300]}; check MLFLOW_AUTH_ADMIN_PASSWORD")
 
 
 def server() -> str:
@@ -126,8 +129,28 @@ def patiently(call: Callable[[], Any], *waits_on: type[Exception]) -> Any:
             return call()
         except waits_on as error:
             if time.monotonic() > last:
-                sys.exit(f"prepare: not reached within {WAIT_S} s: {error}")
+                stop(f"not reached within {WAIT_S} s: {error}")
             time.sleep(1)
+
+
+def stop(why: str) -> NoReturn:
+    """End with one line, in which no secret stands."""
+    sys.exit(f"prepare: {masked(why)}")
+
+
+def masked(text: str) -> str:
+    """The text with `***` for each secret of the environment of 4 characters and more, however it is spelled."""
+    secrets = {value for name, value in os.environ.items() if SECRET.search(name) and len(value) > 3}
+    found = {spelled for secret in secrets for spelled in _spellings(secret)}
+    return re.sub("|".join(map(re.escape, sorted(found, key=len, reverse=True))), "***", text) if found else text
+
+
+def _spellings(secret: str) -> list[str]:
+    """As it is, in JSON, in JSON within JSON, as Python shows it, in URLs, and in the header of the admin's login."""
+    in_urls = urllib.parse.quote(secret, safe=""), urllib.parse.quote(secret), urllib.parse.quote_plus(secret)
+    header = base64.b64encode(f"admin:{secret}".encode()).decode()
+    in_json = json.dumps(secret)[1:-1]
+    return [secret, in_json, json.dumps(in_json)[1:-1], repr(secret)[1:-1], *in_urls, header]
 
 
 STEPS = {"database": database, "buckets": buckets, "account": account}

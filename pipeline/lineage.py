@@ -12,10 +12,10 @@ from typing import Any
 
 from steps.core.errors import UserError, guarded, line
 from steps.core.files import sha256_file
-from steps.core.run_ids import git_commit, open_parent, parent_run, pipeline_key, pipeline_run, run_name
+from steps.core.run_ids import found_runs, git_commit, open_parent, parent_run, pipeline_key, pipeline_run, run_name
 from steps.core.spool import Spool, waiting
 from steps.core.stage_run import send_each, send_waiting, spools
-from steps.core.tracking import client, experiment_id, reaching, sending
+from steps.core.tracking import check_answering, client, experiment_id, reaching, sending
 from steps.promote.dvc_lock import Stages, lock_stages, outputs
 
 INGESTED, METRICS = "data/ingest", "reports/metrics.json"
@@ -26,6 +26,7 @@ def finish_or_wait(*, failed: bool, names: Sequence[str] | None = None) -> str:
     """`finish` this pipeline's run; while the tracking server is away keep what that needs for `send_finished`."""
     try:
         with sending():
+            check_answering()
             return finish(failed=failed, names=names)
     except UserError as error:
         names = list(_here(lock_stages(), Path())) if names is None else list(names)
@@ -58,6 +59,7 @@ def send_finished() -> None:
 
 def _send_finish(spool: Spool) -> None:
     """Make the `finish` that waits."""
+    check_answering()
     key, api = spool.opening, client()
     parent = pipeline_run(api, experiment_id(api), key["pipeline"], key["commit"], key["named"])
     for _, kept in spool.unsent():
@@ -85,7 +87,7 @@ def finish(
     api = client()
     experiment = experiment_id(api)
     parent = parent or parent_run(api, experiment)
-    children = api.search_runs([experiment], f"tags.`mlflow.parentRunId` = '{parent}'", max_results=1000)
+    children = found_runs(api, experiment, f"tags.`mlflow.parentRunId` = '{parent}'")
     finished = sorted(
         (run for run in children if run.info.status == "FINISHED"),
         key=lambda run: (run.info.end_time, run.info.start_time),
@@ -142,16 +144,16 @@ def _link(api: Any, experiment: str, parent: str, stage: str, entry: dict[str, A
     tags = _md5_tags(entry)
     outs = [f"tags.`{name}` = '{value}'" for name, value in tags.items() if name.startswith("out_md5.")]
     wanted = " and ".join([*outs, f"tags.`slimtower.stage` = '{stage}'"])
-    makers = api.search_runs([experiment], wanted, max_results=100)
-    made = [run.info.run_id for run in makers if run.data.tags.get("slimtower.reused") != "true"]
+    makers = (run for run in found_runs(api, experiment, wanted) if run.data.tags.get("slimtower.reused") != "true")
+    made = next((run.info.run_id for run in makers), None)
     tags |= {
         "mlflow.parentRunId": parent,
         "slimtower.stage": stage,
         "slimtower.reused": "true",
-        "slimtower.made_by": made[0] if made else "unknown: made outside this tracking server",
+        "slimtower.made_by": made or "unknown: made outside this tracking server",
     }
     run = api.create_run(experiment, run_name=f"{stage} (reused)", tags=tags)
-    _name_data(api, made[0] if made else None, [run.info.run_id])
+    _name_data(api, made, [run.info.run_id])
     api.set_terminated(run.info.run_id, "FINISHED")
     return str(run.info.run_id)
 

@@ -82,6 +82,21 @@ def ask_dvc(wanted: list[str]) -> tuple[list[str], bool]:
         return [], False
 
 
+def left_to_run(stages: list[str]) -> set[str]:
+    """Those of the stages that changed or have not run yet, and all behind them; all where DVC cannot tell."""
+    from dvc.exceptions import DvcException
+    from dvc.repo import Repo
+    from networkx import ancestors
+
+    try:
+        with Repo() as repo:
+            graph = repo.index.graph  # from each stage to those that it reads from
+            changed = [stage for name in repo.status() for stage in repo.stage.collect(name)]
+            return {each.addressing for stage in changed for each in ancestors(graph, stage) | {stage}}
+    except DvcException:
+        return set(stages)
+
+
 class Progress:
     """Where a run is: says which stage starts, of how many, and how much time is gone of how much."""
 
@@ -118,9 +133,10 @@ def _run(params: Params, wanted: list[str], precision: str, progress: Progress) 
     if code or wanted == ["ingest"]:
         return code
     _tell(check_data(params, INGEST))
-    progress.expected = _expected(params, precision, progress.stages)
+    if progress.stages:
+        progress.expected = _expected(params, precision, left_to_run(progress.stages))
     if progress.expected:
-        _tell([f"about {forecast.in_words(progress.expected)} on this machine, less what is up to date"])
+        _tell([f"about {forecast.in_words(progress.expected)} on this machine"])
     return _reproduce(wanted, progress)
 
 
@@ -129,15 +145,16 @@ def _tell(lines: Iterable[str]) -> None:
         print(f"pipeline: {text}", flush=True)
 
 
-def _expected(params: Params, precision: str, stages: list[str]) -> float:
-    """About how many seconds the stages take; 0 where that cannot be told."""
+def _expected(params: Params, precision: str, stages: set[str]) -> float:
+    """About how many seconds these stages take; 0 where that cannot be told."""
     teacher = params.teach.described(params.teach.index)
     base = teacher.base if isinstance(teacher, Contrastive) else ""
     operations = forecast.layer_operations(Path(carried(base)))
     if operations is None or not stages:
         return 0.0
     data = forecast.measure(INGEST, params)
-    return sum(forecast.forecast(data, params, *operations, forecast.speed(precision)).values())
+    each = forecast.forecast(data, params, *operations, forecast.speed(precision))
+    return sum(seconds for stage, seconds in each.items() if stage in stages)
 
 
 def _reproduce(targets: list[str], progress: Progress) -> int:

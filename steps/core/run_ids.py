@@ -6,11 +6,27 @@ The parent of a stage's MLflow run is the run named by SLIMTOWER_PARENT_RUN, els
 
 import os
 import subprocess
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from steps.core.masking import redacted
+
+_PAGE = 1000  # runs that are asked for at once
+
+
+def found_runs(api: Any, experiment: str, wanted: str) -> Iterator[Any]:
+    """All runs of an experiment that a filter of MLflow's finds, newest first; asked for a page at a time."""
+    token = None
+    while True:
+        page = api.search_runs(
+            [experiment], wanted, max_results=_PAGE, order_by=["attributes.start_time DESC"], page_token=token
+        )
+        yield from page
+        token = page.token
+        if not token:
+            return
 
 
 def pipeline_key() -> str:
@@ -50,8 +66,7 @@ def run_name(commit: str) -> str:
 
 def open_parent(api: Any, experiment: str) -> str | None:
     """Id of the newest parent run that no one has closed, if any; a scheduled one is closed by its own tasks."""
-    found = api.search_runs([experiment], "attributes.status = 'RUNNING'", order_by=["start_time DESC"])
-    for run in found:
+    for run in found_runs(api, experiment, "attributes.status = 'RUNNING'"):
         if "slimtower.pipeline" in run.data.tags and "slimtower.airflow_run" not in run.data.tags:
             return str(run.info.run_id)
     return None

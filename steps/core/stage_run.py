@@ -22,6 +22,7 @@ from steps.core.tracking import (
     Build,
     MlflowRun,
     Unwanted,
+    check_answering,
     client,
     experiment_id,
     flatten,
@@ -238,6 +239,7 @@ def _send(spool: Spool) -> MlflowRun:
 
 def _opened(api: Any, opening: Mapping[str, Any]) -> MlflowRun:
     """The run of a stage: the one that is known by now, or a new one below its pipeline's."""
+    check_answering()
     experiment = experiment_id(api)
     if "run" in opening:
         return MlflowRun(api, opening["run"], experiment)

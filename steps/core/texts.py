@@ -9,6 +9,11 @@ import regex
 
 _WORD = regex.compile(r"[\p{L}\p{N}][\p{L}\p{N}\p{M}]*")  # combining marks belong to the letter before them
 _ASCII_WORD = re.compile(r"[0-9a-z]+")
+# Signs that tell a word from another: those that end c++, c# and a+, but not in 1+1 and issue#5, and the one of .net;
+# before other words a full stop is markup more often than a name
+_NAME = r"(?:(?<!{sign})\.(?=net(?!{letter})))?{letter}+(?:\+\++|[+#]+(?!{letter}))?"
+_ASCII_NAME = re.compile(_NAME.format(sign="[!-~]", letter="[0-9a-z]"))
+_ANY_NAME = re.compile(_NAME.format(sign=r"\S", letter=r"[^\s,+#.]"))  # in what _signs leaves
 _CAPITAL = "A-ZÀ-ÖØ-ÞΑ-ΩА-Я"
 _CLOSING = r"(?:[\"'”’»)\]」』）】]|[ \u00a0\u202f]»)*"
 _ITEM = r"(?:[-*•◦‣▪–—]|\#{1,6}|\(?(?:\d{1,3}[.)]|[A-Za-z]\)))\s"
@@ -45,18 +50,27 @@ _BETWEEN_BLANKS = re.compile(r"\S+")
 
 
 @lru_cache(maxsize=1)
-def _punctuation() -> dict[int, str]:
-    """Translation of every punctuation mark and symbol to a space."""
-    return {
-        code: " " for code in range(sys.maxunicode + 1) if unicodedata.category(chr(code))[0] in {"P", "S", "Z", "C"}
-    }
+def _signs() -> dict[int, str]:
+    """Translation of white space and the like to a space, and of signs other than `+`, `#` and `.` to `,`."""
+    kinds = ((code, unicodedata.category(chr(code))[0]) for code in range(sys.maxunicode + 1))
+    found = {code: " " if kind in "ZC" else "," for code, kind in kinds if kind in "PSZC"}
+    return found | {ord(sign): sign for sign in "+#."} | {ord("\N{MUSIC SHARP SIGN}"): "#"}
 
 
 def fold(text: str) -> str:
-    """The key under which two texts count as equal: NFKC, lower case, punctuation and white space folded."""
+    """The key under which two texts count as equal: NFKC, lower case, punctuation and white space folded.
+
+    Signs stay where they are part of a word: at its end `+` and `#`, before it the full stop of `.net`.
+    """
     if text.isascii():  # the same result in half the time
-        return " ".join(_ASCII_WORD.findall(text.lower()))
-    return " ".join(unicodedata.normalize("NFKC", text).casefold().translate(_punctuation()).split())
+        lowered = text.lower()
+        signed = "+" in lowered or "#" in lowered or ".net" in lowered
+        return " ".join((_ASCII_NAME if signed else _ASCII_WORD).findall(lowered))
+    return _folded(text)
+
+
+def _folded(text: str) -> str:
+    return " ".join(_ANY_NAME.findall(unicodedata.normalize("NFKC", text).casefold().translate(_signs())))
 
 
 def words(text: str) -> list[str]:

@@ -29,6 +29,7 @@ _S3_REFUSED = ("AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "N
 _AWAY = ("failed with exception", "failed with timeout exception")  # how MLflow tells of its server
 _FOREIGN = ("failed with error code", "not in a valid JSON format")  # of an answer that is no MLflow's
 _STORE_FAILED = ("failures occurred while", "Failed to list artifacts")  # how MLflow tells of its artefact store
+_SOON = 10.0  # seconds in which a server takes a connection, and in which it answers: else it is away
 _DIGEST = 12  # signs that are shown of a data set's digest
 Build = Callable[[Path], None]
 
@@ -177,6 +178,24 @@ def client() -> Any:
         logging.getLogger(name).setLevel(logging.WARNING)
     with opening():
         return MlflowClient(tracking_uri=tracking_uri())
+
+
+def check_answering() -> None:
+    """TransientError where a server keeps silent, as one does behind a network that drops what is sent.
+
+    MLflow's client would wait for its time-out as often as it tries. What fails at once is left to it: it tells why.
+    """
+    import requests
+
+    uri = tracking_uri()
+    if not uri.startswith(("http://", "https://")):
+        return
+    try:
+        requests.get(f"{uri.rstrip('/')}/health", timeout=_SOON, stream=True, allow_redirects=False).close()
+    except requests.Timeout as error:
+        raise TransientError(f"{uri}: no answer within {_SOON:g} seconds; is the server up?") from error
+    except (requests.RequestException, ValueError):
+        return
 
 
 @contextmanager

@@ -9,6 +9,7 @@ import numpy as np
 from sentence_transformers import SentenceTransformer
 
 from steps.core.bases import resolve_base
+from steps.core.corpus import corpus_columns
 from steps.core.files import staged_folder, write_json
 from steps.core.leakage import evaluation_keys
 from steps.core.tables import read_table, table_from_rows, write_table
@@ -38,8 +39,8 @@ def run(ingest: Path, output: Path, params: GenerateParams, run: Run) -> None:
     asked = from_queries(train, params.max_queries, params.seed)
     missing = max(0, params.least_sources - len(asked)) if params.max_queries else 0
     whole = bool(params.document_model)
-    corpus = read_table(ingest, "corpus") if missing or (asked and not params.model) else None
-    read = from_documents(corpus, evaluation, missing, params.seed, whole=whole) if corpus and missing else []
+    corpus = read_table(ingest, "corpus") if missing else None
+    read = from_documents(corpus, evaluation, missing, params.seed, whole=whole) if corpus else []
     sources = asked if whole else asked + read
     rows: list[dict[str, Any]] = []
     report: dict[str, Any] = {
@@ -57,7 +58,8 @@ def run(ingest: Path, output: Path, params: GenerateParams, run: Run) -> None:
         judge = load_tower(resolve_base(params.judge))
         denoiser = load_denoiser(params.model) if params.model else None
         if denoiser is None:
-            sample = corpus_sample(corpus, evaluation, params.small.corpus_texts, params.seed) if corpus else []
+            documents = corpus_columns(ingest, ["title", "content"])
+            sample = corpus_sample(documents, evaluation, params.small.corpus_texts, params.seed)
             own = [row["text"] for row in train] if train else [source.text for source in read]
             denoiser = train_denoiser(own + sample, params, run)
         rows, report["sigmas"] = generate(denoiser, judge, sources, evaluation, known, params, run)

@@ -1,7 +1,8 @@
 """What new queries are written from: training queries, and where these are few, documents."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from heapq import heappush, heapreplace
 from random import Random
 from typing import Any
 
@@ -56,15 +57,24 @@ def from_documents(corpus: pa.Table, evaluation: set[str], limit: int, seed: int
     return list(found.values())
 
 
-def corpus_sample(corpus: pa.Table, evaluation: set[str], limit: int, seed: int) -> list[str]:
-    """A seeded sample of distinct titles and sentences of query-like length, none of them an evaluation query."""
-    texts: dict[str, str] = {}
-    for title, content in zip(corpus["title"].to_pylist(), corpus["content"].to_pylist(), strict=True):
-        for text in query_like(title, content):
-            if (key := fold(text)) not in evaluation:
-                texts.setdefault(key, text)
-    pool = list(texts.values())
-    return Random(seed).sample(pool, min(limit, len(pool)))
+def corpus_sample(documents: Iterable[Sequence[str]], evaluation: set[str], limit: int, seed: int) -> list[str]:
+    """A seeded sample of distinct titles and sentences of query-like length, none of them an evaluation query.
+
+    `documents`: (title, content). Those of the smallest hashes are taken, so that memory holds no more than these.
+    """
+    kept: list[tuple[int, str]] = []  # a heap by hash, the largest first
+    taken: set[int] = set()
+    texts = (text for title, content in documents for text in query_like(title, content))
+    for text in texts if limit else ():
+        mark = -int(sha256_text(f"{seed} {(key := fold(text))}")[:16], 16)
+        if key in evaluation or mark in taken or (len(kept) == limit and mark < kept[0][0]):
+            continue
+        taken.add(mark)
+        if len(kept) < limit:
+            heappush(kept, (mark, text))
+        else:
+            taken.remove(heapreplace(kept, (mark, text))[0])
+    return [text for _, text in sorted(kept, reverse=True)]
 
 
 def query_like(title: str, content: str) -> list[str]:

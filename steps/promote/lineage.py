@@ -11,6 +11,7 @@ from typing import Any
 
 from steps.core.errors import UserError
 from steps.core.params import read_mapping
+from steps.core.run_ids import found_runs
 from steps.promote.dvc_lock import Stages, lock_stages
 from steps.promote.registry import PREFIX, Registry
 
@@ -136,6 +137,6 @@ def _stages(registry: Registry, pipeline: str | None, stages: Mapping[str, Any])
 
 def _stage_runs(registry: Registry, pipeline: str) -> dict[str, Any]:
     wanted = f"tags.`mlflow.parentRunId` = '{pipeline}'"
-    runs = registry.api.search_runs([registry.api.get_run(pipeline).info.experiment_id], wanted, max_results=1000)
-    staged = {run.data.tags.get(f"{PREFIX}stage"): run for run in reversed(runs)}
+    runs = found_runs(registry.api, registry.api.get_run(pipeline).info.experiment_id, wanted)
+    staged = {run.data.tags.get(f"{PREFIX}stage"): run for run in reversed([*runs])}  # the latest of each counts
     return {stage: run for stage, run in staged.items() if stage}

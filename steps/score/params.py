@@ -1,12 +1,32 @@
 """Knobs of the stage `score`."""
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
+from steps.core.names import plain_name
 from steps.core.params import Name, Strict
 
 Count = Annotated[int, Field(ge=0)]
+
+
+def _most_texts(value: Any) -> Any:
+    if not isinstance(value, dict):
+        if not _is_count(value):
+            raise ValueError("give a whole number, 0 for all, or one for each teacher, such as {cross: 8000}")
+        return value
+    for name, count in value.items():
+        if not _is_count(count):
+            raise ValueError(f"{name} is {count!r}; give a whole number, 0 for all")
+        plain_name(name if isinstance(name, str) else "")
+    return value
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+MostTexts = Annotated[Count | dict[Name, Count], BeforeValidator(_most_texts)]
 
 
 class ScoreParams(Strict):
@@ -22,7 +42,7 @@ class ScoreParams(Strict):
     """Known positives of a training query that are scored besides where they are not among those documents, drawn by
     seed where it has more; 0 = none.
     """
-    max_texts: Count | dict[Name, Count]
+    max_texts: MostTexts
     """Texts that are scored, drawn by seed; 0 = all. A cross encoder reads max_texts * depth pairs. {cross: 8000}: by
     teacher, all for one that is not named.
     """

@@ -1,10 +1,16 @@
 """Knobs that every cross encoder has, read without torch."""
 
-from typing import Literal, Self
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field
 
 from steps.core.params import Strict, Untrained
+
+
+def _weight(value: Any) -> Any:
+    if value == "auto" or (isinstance(value, int | float) and not isinstance(value, bool) and value > 0):
+        return value
+    raise ValueError("give auto or a number above 0")
 
 
 class RankerTraining(Strict):
@@ -14,7 +20,7 @@ class RankerTraining(Strict):
     """An encoder, which gets a new head, or a cross encoder: a bundled name, a folder or a Hugging Face name."""
     loss: Literal["bce", "lambda"] = "bce"
     """bce: each pair by itself; lambda: LambdaLoss over the documents of a query's positive."""
-    positive_weight: Literal["auto"] | float = "auto"
+    positive_weight: Annotated[Literal["auto"] | float, BeforeValidator(_weight)] = "auto"
     """Of a positive in bce, where negatives count 1; auto: as many as there are negatives a positive."""
     negatives: int = Field(default=2, ge=1)
     """Hard negatives a positive, at most: those of its triplets, one a source."""
@@ -44,9 +50,3 @@ class RankerTraining(Strict):
     """`auto`: bf16 where the processor computes it natively, else fp32."""
     seed: int = Field(default=7, ge=0)
     """Of the new head, the draws and dropout."""
-
-    @model_validator(mode="after")
-    def _weight_is_positive(self) -> Self:
-        if self.positive_weight != "auto" and self.positive_weight <= 0:
-            raise ValueError(f"positive_weight {self.positive_weight} must be auto or above 0")
-        return self

@@ -1,5 +1,6 @@
 """containers/prepare.py against a server that is busy at first."""
 
+import base64
 import importlib.util
 import json
 import threading
@@ -7,6 +8,7 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import ModuleType
+from urllib.parse import quote, quote_plus
 
 import pytest
 
@@ -88,6 +90,45 @@ def test_the_service_gets_an_account_of_its_own_where_it_has_a_password(
         accounts.answers, accounts.users = [(200, {}), (200, {})], []
         prepare.account()
         assert accounts.users == users
+
+
+PASSWORD = 'it"s a/päss+wörd'
+
+
+@pytest.mark.parametrize(
+    "spelled",
+    [
+        PASSWORD,
+        json.dumps(PASSWORD),
+        repr(PASSWORD),
+        quote(PASSWORD, safe=""),
+        quote_plus(PASSWORD),
+        base64.b64encode(f"admin:{PASSWORD}".encode()).decode(),
+        "x" * 276 + PASSWORD,  # the cut must leave no half of it
+    ],
+)
+def test_what_the_server_echoes_holds_no_password(
+    spelled: str, prepare: ModuleType, accounts: Accounts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("MLFLOW_TRACKING_PASSWORD", "MLFLOW_AUTH_ADMIN_PASSWORD"):
+        monkeypatch.setenv(name, PASSWORD)
+    accounts.answers = [(400, {"message": f"bad {spelled}"})]
+    with pytest.raises(SystemExit) as ended:
+        prepare.account()
+    said = str(ended.value)
+    assert "***" in said and "refused to make x" in said
+    assert not any(part in said for part in ("it", "wörd", "w\\u00f6rd", "w%C3%B6rd", "YWRtaW46"))
+
+
+def test_waiting_in_vain_tells_no_password(prepare: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PGPASSWORD", PASSWORD)
+    monkeypatch.setattr(prepare, "WAIT_S", -1)
+
+    def refused() -> None:
+        raise OSError(f"no connection with password={PASSWORD}")
+
+    with pytest.raises(SystemExit, match=r"^prepare: not reached within -1 s: no connection with password=\*\*\*$"):
+        prepare.patiently(refused, OSError)
 
 
 @pytest.mark.parametrize("status", [401, 403])

@@ -4,8 +4,10 @@ import re
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from steps.core.texts import fold, sentences, words
+from steps.core.texts import _folded, fold, sentences, words
 
 
 @pytest.mark.parametrize(
@@ -20,6 +22,26 @@ from steps.core.texts import fold, sentences, words
 )
 def test_fold_ignores_case_punctuation_and_forms(one: str, other: str) -> None:
     assert fold(one) == fold(other)
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ("C++ vs. C#, F# or C?", "c++ vs c# f# or c"),
+        ("how to use .NET (c++11)", "how to use .net c++ 11"),
+        ("Ü: C♯, ｃ＋＋ и .NET", "ü c# c++ и .net"),
+        ("blood type A+", "blood type a+"),
+        ("1+1, issue #5, issue#6, # heading, + item", "1 1 issue 5 issue 6 heading item"),
+        ("asp.net, .axes, (.net) .network", "asp net axes net network"),
+    ],
+)
+def test_fold_keeps_signs_that_are_part_of_a_word(text: str, key: str) -> None:
+    assert fold(text) == key == fold(key)
+
+
+@given(st.text("abnet1 +#.,\n\t(!~-_\x00\x1f\x7f", max_size=12))
+def test_fold_of_ascii_is_that_of_any_text(text: str) -> None:
+    assert fold(text) == _folded(text) == fold(fold(text))
 
 
 def test_fold_keeps_words_apart() -> None:

@@ -10,10 +10,12 @@ import pytest
 import yaml
 
 from pipeline import lineage
-from steps.core import tracking
+from steps.core import run_ids, tracking
 from steps.core.errors import UserError
 from steps.core.run_ids import open_parent, pipeline_run
 from steps.core.stage_run import stage_run
+from steps.promote.lineage import _stage_runs
+from steps.promote.registry import Registry
 
 pytestmark = pytest.mark.medium
 
@@ -215,3 +217,30 @@ def test_a_relative_path_of_a_sqlite_file_is_of_the_present_folder(
         pass
     assert tracking.tracking_uri() == f"sqlite:///{Path.cwd() / 'own.db'}"
     assert Path("own.db").is_file()
+
+
+def test_more_runs_than_a_page_holds(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A failed try and a good one of four stages, then three pipelines that reuse them all."""
+    monkeypatch.setattr(run_ids, "_PAGE", 2)
+    monkeypatch.setenv("SLIMTOWER_PIPELINE", "first")
+    stages = [f"distill@{layers}l" for layers in range(1, 5)]
+    for stage in stages:
+        with pytest.raises(RuntimeError), stage_run(stage, {}):
+            raise RuntimeError
+        time.sleep(0.002)  # MLflow's times are milliseconds
+        with stage_run(stage, {}):
+            pass
+    lock({stage: f"m{stage}" for stage in stages})
+    assert "4 stages ran, 0 reused" in lineage.finish()
+    api = tracking.client()
+    experiment = tracking.experiment_id(api)
+    parent = pipeline_run(api, experiment, "first", "", "")
+    made = _stage_runs(Registry("slimtower"), parent)
+    assert {stage: run.info.status for stage, run in made.items()} == dict.fromkeys(stages, "FINISHED")
+    for pipeline in ("second", "third", "fourth"):
+        monkeypatch.setenv("SLIMTOWER_PIPELINE", pipeline)
+        assert "0 stages ran, 4 reused" in lineage.finish()
+        parent = pipeline_run(api, experiment, pipeline, "", "")
+        linked = _stage_runs(Registry("slimtower"), parent)
+        makers = {stage: run.data.tags["slimtower.made_by"] for stage, run in linked.items()}
+        assert makers == {stage: run.info.run_id for stage, run in made.items()}

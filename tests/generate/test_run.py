@@ -20,7 +20,7 @@ from steps.core.texts import fold
 from steps.core.tracking import NullRun, Run
 from steps.generate.denoiser import Denoiser, Variants
 from steps.generate.params import GenerateParams
-from steps.generate.sources import from_documents
+from steps.generate.sources import corpus_sample, from_documents
 
 
 @pytest.fixture(scope="module")
@@ -169,6 +169,19 @@ def test_documents_make_up_for_missing_queries(tmp_path: Path, judge: Path) -> N
     read = {row["query_id"].partition("#")[0] for row in rows if not row["source_query_id"]}
     assert read <= {f"d/{verb}" for verb in VERBS} and len(read) >= 3
     assert len({row["query_id"] for row in rows}) == len(rows)
+
+
+def test_the_sample_of_the_corpus_is_of_its_texts_whatever_their_order() -> None:
+    rows = [(f"the title of number {number}", f"It says number {number} here. Too short.") for number in range(50)]
+    evaluation = {fold("The title of number 7")}
+    every = corpus_sample(rows, evaluation, 200, 3)
+    assert sorted(every) == sorted(
+        text for row in rows for text in (row[0], row[1].partition(" Too")[0]) if fold(text) not in evaluation
+    )
+    some = corpus_sample(rows, evaluation, 9, 3)
+    assert some == every[:9] == corpus_sample([*rows[::-1], *rows], evaluation, 9, 3)
+    assert some != corpus_sample(rows, evaluation, 9, 4)
+    assert corpus_sample(rows, evaluation, 0, 3) == [] == corpus_sample([], evaluation, 9, 3)
 
 
 def test_a_document_gives_its_title_or_a_sentence_and_no_evaluation_query() -> None:

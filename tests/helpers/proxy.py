@@ -1,4 +1,4 @@
-"""A proxy in front of a server, which a test lets answer by itself."""
+"""A proxy in front of a server, which a test lets answer by itself, or keep silent."""
 
 import http.client
 import http.server
@@ -10,11 +10,16 @@ class Proxy:
 
     def __init__(self, port: int) -> None:
         self.page: tuple[int, str] | None = None
+        self.speaks = threading.Event()  # cleared: nothing is answered
+        self.speaks.set()
         outer = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
             def handle_any(self) -> None:
                 body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+                if not outer.speaks.is_set():
+                    outer.speaks.wait()
+                    return
                 if outer.page:
                     self._answer(outer.page[0], "text/html", outer.page[1].encode())
                     return

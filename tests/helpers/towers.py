@@ -4,7 +4,8 @@ from pathlib import Path
 
 import torch
 from sentence_transformers import SentenceTransformer
-from sentence_transformers.sentence_transformer.modules import StaticEmbedding
+from sentence_transformers.base.modules import Dense
+from sentence_transformers.sentence_transformer.modules import Normalize, StaticEmbedding
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
@@ -30,4 +31,14 @@ def write_static(folder: Path, words: list[str]) -> Path:
     weights = torch.randn(len(words) + 1, 8, generator=torch.Generator().manual_seed(3)).exp()
     tower = SentenceTransformer(modules=[StaticEmbedding(tokenizer, embedding_weights=weights)], device="cpu")
     tower.save_pretrained(str(folder), create_model_card=False)
+    return folder
+
+
+def write_wide(source: Path, folder: Path, width: int = 384) -> Path:
+    """A small tower with a random projection behind it, so that its vectors are as long as a large one's."""
+    tower = load_tower(source)
+    torch.manual_seed(4)
+    projection = Dense(tower.get_embedding_dimension() or 0, width, bias=False, activation_function=torch.nn.Identity())
+    wide = SentenceTransformer(modules=[tower[0], tower[1], projection, Normalize()], device="cpu")
+    wide.save_pretrained(str(folder), create_model_card=False)
     return folder

@@ -46,6 +46,13 @@ def test_every_format_gives_the_same_tables(tmp_path: Path, name: str) -> None:
     assert report["datasets"]["log"]["sessions"] == {"simulated": False, "sessions": 3, "impressions": 5, "clicks": 2}
 
 
+def test_queries_that_differ_in_signs_of_their_words_are_not_one(tmp_path: Path) -> None:
+    asked = ["sort in c++", "Sort in C++?", "sort in c#", "sort in c", "sort in C!"]
+    rows = [shown(text, day, clicked=True) for day, text in enumerate(asked)]
+    out = ingest(tmp_path, params(click_log(tmp_path, [*rows, shown("a test", 6, clicked=True)])))
+    assert texts_by_split(out) == {"train": ["sort in c", "sort in c#", "sort in c++"], "test": ["a test"]}
+
+
 def test_values_of_every_spelling_are_read_and_bad_ones_are_rejects_of_their_line(tmp_path: Path) -> None:
     good = [
         shown("a query", 0) | {"clk": "true", "ts": "2026-01-01T00:00:00Z"},

@@ -1,5 +1,6 @@
 """params.yaml: the tracked file is valid, and every mistake names its key, its value and the fix."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,7 @@ def changed(key: str, value: Any) -> dict[str, Any]:
         ("score.teachers", ["gone"], r"names 'gone', but teach\.teachers and rank\.rankers have only \['dense'\]; add"),
         ("score.teachers", ["cross"], r"names 'cross', but teach\.teachers and rank\.rankers have only"),
         ("rank.rankers", ["gone"], r"rank: rankers names \['gone'\], but ranker has \['cross'\]"),
+        ("rank.ranker.cross.positive_weight", 0, r"cross\.positive_weight is 0: give auto or a number above 0$"),
         ("rank.ranker.cross.base", "models/teach/dense/tower", "would be made of its own judgements"),
         ("candidates.base", "models/teach/dense/tower", "would be made of its own judgements"),
         ("candidates.searchers", ["lucene"], r"candidates\.searchers\.0 is 'lucene'"),
@@ -155,6 +157,18 @@ def test_a_teacher_may_score_fewer_texts_than_another() -> None:
         raw["score"]["max_texts"] = given
         score = check_params(raw, "params.yaml").score
         assert [score.texts_of(name) for name in ("cls", "cross")] == expected
+    for wrong, said in (
+        ("many", " is 'many': give a whole number, 0 for all, or one for each teacher, such as {cross: 8000}"),
+        (-1, " is -1: give a whole number, 0 for all, or one for each teacher, such as {cross: 8000}"),
+        ({"cls": "x"}, ": cls is 'x'; give a whole number, 0 for all"),
+        ({"cls": True}, ": cls is True; give a whole number, 0 for all"),
+        ({"../x": 5}, ": a name is 1 to 64 of the characters A-Z a-z 0-9 . _ -"),
+        ({7: 5}, ": a name is 1 to 64 of the characters A-Z a-z 0-9 . _ -"),
+    ):
+        raw["score"]["max_texts"] = wrong
+        with pytest.raises(UserError, match=re.escape(f"params.yaml: score.max_texts{said}")) as caught:
+            check_params(raw, "params.yaml")
+        assert "constrained" not in str(caught.value) and str(caught.value).count("max_texts") == 1
     raw["score"]["max_texts"] = {"gone": 5}
     with pytest.raises(UserError, match=r"score: max_texts names \['gone'\], but teachers only \['cls'"):
         check_params(raw, "params.yaml")

@@ -12,6 +12,7 @@ from dvc.repo import Repo
 
 from pipeline import lineage
 from pipeline import run as pipeline
+from pipeline.params import load_params
 from pipeline.preflight import Machine
 from pipeline.run import Progress
 from steps.core.errors import UserError
@@ -105,6 +106,7 @@ def flow(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., tuple
             "load_params": lambda: SimpleNamespace(ingest=None),
             "write_listing": listing,
             "ask_dvc": lambda wanted: (STAGES, not changed),
+            "left_to_run": set,
             "lock_stages": lambda: {"ingest": {}},
             "_reproduce": reproduce,
             "check_data": check,
@@ -134,7 +136,7 @@ def test_the_data_are_checked_between_ingest_and_the_rest(
     said = capsys.readouterr().out.splitlines()
     assert said[0] == "pipeline: 2 threads, fp32 (AVX2), 1.0 GiB of memory and 50 GiB of disk free"
     assert said[1].startswith("pipeline: WARNING: 1.0 GiB of memory are free")
-    assert said[2] == "pipeline: about 10 minutes on this machine, less what is up to date"
+    assert said[2] == "pipeline: about 10 minutes on this machine"
     assert said[3] == "pipeline: closed; 0 s"
 
 
@@ -219,3 +221,31 @@ def test_dvc_says_which_stages_there_are_and_whether_one_would_run(
     assert pipeline.ask_dvc(["second@a"]) == (names, False)  # what it needs would run
     Path("dvc.yaml").write_text("stages: [")
     assert pipeline.ask_dvc([]) == ([], False)
+
+
+def test_what_is_up_to_date_is_no_part_of_the_forecast(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Repo.init(no_scm=True).close()
+    Path("dvc.yaml").write_text(TOY)
+    Path("given").write_text("1")
+    names = ["first", "second@a", "second@b"]
+    assert pipeline.left_to_run(names) == set(names)
+    with Repo() as repo:
+        repo.reproduce()
+    assert pipeline.left_to_run(names) == set()
+    Path("two-b").unlink()
+    assert pipeline.left_to_run(names) == {"second@b"}
+    Path("given").write_text("2")
+    assert pipeline.left_to_run(names) == set(names)  # what comes behind will have changed
+    Path("dvc.yaml").write_text("stages: [")
+    assert pipeline.left_to_run(names) == set(names)
+
+
+def test_the_forecast_is_of_the_stages_that_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    params = load_params()
+    seconds = {"embed": 100.0, "index": 20.0, "evaluate": 3.0}
+    monkeypatch.setattr(pipeline.forecast, "measure", lambda *_: None)
+    monkeypatch.setattr(pipeline.forecast, "forecast", lambda *_: seconds)
+    assert pipeline._expected(params, "fp32", set(seconds)) == 123
+    assert pipeline._expected(params, "fp32", {"index", "evaluate"}) == 23
+    assert pipeline._expected(params, "fp32", set()) == 0

@@ -4,7 +4,9 @@ import multiprocessing
 import os
 import signal
 import sys
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ import pytest
 import yaml
 from mlflow_server import MlflowServer
 from proxy import Proxy
+from silent_server import never_answers, never_connects
 from teach_fakes import PARAMS, write_tower, write_world
 
 from pipeline import lineage
@@ -216,6 +219,60 @@ def test_a_training_outlives_a_proxy_that_answers_for_the_server(
         assert [file.path for file in api.list_artifacts(teach.info.run_id)] == ["report.json"]
         assert len(teach.outputs.model_outputs) == 1
     finally:
+        proxy.close()
+        server.stop()
+
+
+@pytest.mark.parametrize("silent", [never_answers, never_connects])
+def test_a_server_that_keeps_silent_costs_a_stage_a_short_wait_at_both_ends(
+    silent: Callable[[], AbstractContextManager[str]],
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """MLflow's client alone would wait 30 seconds at each request, and try each four times."""
+    monkeypatch.setattr(tracking, "_SOON", 0.5)
+    begun = time.monotonic()
+    with silent() as url:
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", url)
+        with stage_run("teach@dense", {"epochs": 1}) as run:
+            for step in range(100):
+                run.metric("loss", 1.0, step=step)
+        assert 1.0 < time.monotonic() - begun < 8
+        assert lineage.finish_or_wait(failed=False, names=[]).startswith("not in MLflow yet: http://")
+        with pytest.raises(TransientError, match=r"no answer within 0\.5 seconds"):
+            lineage.send_finished()
+        assert lineage.waits()
+    assert time.monotonic() - begun < 12
+    (said,) = [line for line in capfd.readouterr().err.splitlines() if "tracking: " in line]
+    assert "no answer within 0.5 seconds; is the server up?; teach@dense goes on, and what it tracks" in said
+
+
+@pytest.mark.nightly
+def test_a_server_that_falls_silent_costs_a_stage_one_call_of_mlflows(
+    server: MlflowServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tracking, "_SOON", 0.5)
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "2")
+    server.start()
+    proxy = Proxy(server.port)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", proxy.url)
+    try:
+        with stage_run("teach@dense", {"epochs": 1}) as run:
+            run.metric("loss", 3.0, step=0)
+            proxy.speaks.clear()
+            begun = time.monotonic()
+            for step in range(1, 20):
+                run.metric("loss", 2.0, step=step)
+            assert 2.0 <= time.monotonic() - begun < 8
+            begun = time.monotonic()
+        assert 0.5 <= time.monotonic() - begun < 5
+        proxy.speaks.set()
+        lineage.send_finished()
+        api, teach = tracking.client(), runs()["teach@dense"]
+        assert teach.info.status == "FINISHED"
+        assert {m.step for m in api.get_metric_history(teach.info.run_id, "loss")} == set(range(20))
+    finally:
+        proxy.speaks.set()
         proxy.close()
         server.stop()
 

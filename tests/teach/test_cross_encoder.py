@@ -225,7 +225,7 @@ def test_it_is_compared_with_bm25_over_the_same_documents(
         ({"reconstruction_weight": 1.0}, "is of dual pooling; set it to 0"),
         ({"scale": 0.1}, "is of dual pooling, whose inner product it multiplies"),
         ({"pooling": "segments", "epochs": 0.0}, "pooling: segments ranks nothing untrained"),
-        ({"positive_weight": -1.0}, "must be auto or above 0"),
+        ({"positive_weight": -1.0}, "give auto or a number above 0"),
         ({"base": "models/teach/dense/tower"}, "would be made of its own judgements"),
     ],
 )
