@@ -5,6 +5,7 @@ What is known is not measured again: each look is kept below SLIMTOWER_CACHE/eva
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -126,9 +127,13 @@ def _proposition(
     queries, relevant = pairs.queries[held], pairs.relevant[held]
     if not len(relevant):
         return {}
-    documents = document_vectors(tower.release, judged.dataset, rows[held])
     theirs, ours = comparable(wanted, vectors)
-    return measure_proposition(theirs[queries], ours[queries], documents, relevant).as_dict()
+    documents = partial(_documents, tower, judged.dataset, rows[held])
+    return measure_proposition(theirs, ours, queries, documents, relevant).as_dict()
+
+
+def _documents(tower: Student, dataset: str, rows: np.ndarray, part: slice) -> np.ndarray:
+    return document_vectors(tower.release, dataset, rows[part])
 
 
 def _codes(tower: Teacher | Student, judged: JudgedSet, vectors: np.ndarray, seed: int) -> dict[str, list[float]]:

@@ -5,7 +5,8 @@ teacher. So scores are put on the scale `a s + b` on which their sigmoid fits th
 the proposition's own setting with embeddings `(a e_q, b)` of queries and `(e_d, 1)` of documents.
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -13,6 +14,8 @@ from scipy.optimize import minimize
 from scipy.special import expit
 
 from steps.core.judged import JudgedSet
+
+_AT_ONCE = 10_000  # pairs whose embeddings are in memory
 
 
 @dataclass(frozen=True)
@@ -90,18 +93,34 @@ def score_scale(scores: np.ndarray, relevant: np.ndarray) -> tuple[float, float]
 
 
 def measure_proposition(
-    teacher: np.ndarray, student: np.ndarray, documents: np.ndarray, relevant: np.ndarray
+    teacher: np.ndarray,
+    student: np.ndarray,
+    queries: np.ndarray,
+    documents: Callable[[slice], np.ndarray],
+    relevant: np.ndarray,
 ) -> Proposition:
-    """Of embeddings `(pairs, dim)` of each pair's query by both and of its document, and labels `(pairs,)`."""
-    ours, theirs, held = (each.astype(np.float64) for each in (student, teacher, documents))
-    scores, own = (np.einsum("ij,ij->i", each, held) for each in (theirs, ours))
+    """Of the queries' embeddings `(n, dim)` by both, and of pairs: rows of queries and labels `(pairs,)`.
+
+    `documents` gives the embeddings of the documents of some pairs, `(some, dim)`; few are held at once.
+    """
+    own, scores, distances = (np.empty(len(queries)) for _ in range(3))
+    longest_held = 0.0
+    for start in range(0, len(queries), _AT_ONCE):
+        part = slice(start, start + _AT_ONCE)
+        ours, theirs, held = (
+            each.astype(np.float64) for each in (student[queries[part]], teacher[queries[part]], documents(part))
+        )
+        own[part], scores[part] = (np.einsum("ij,ij->i", each, held) for each in (ours, theirs))
+        distances[part] = np.linalg.norm(ours - theirs, axis=1)
+        longest_held = max(longest_held, _longest(held))
     scale, offset = score_scale(scores, relevant)
     teacher_logits, student_logits = scale * scores + offset, scale * own + offset
     says = expit(teacher_logits)
-    query_term = scale * float(np.linalg.norm(ours - theirs, axis=1).mean())
+    query_term = scale * float(distances.mean())
     label_term = float(np.abs(says - relevant).mean())
-    longest_query = max(_longest(scale * each, offset) for each in (ours, theirs))
-    longest_document = _longest(held, 1.0)
+    asked = np.unique(queries)
+    longest_query = math.hypot(scale * max(_longest(each[asked]) for each in (student, teacher)), offset)
+    longest_document = math.hypot(longest_held, 1.0)
     return Proposition(
         scale=scale,
         offset=offset,
@@ -115,9 +134,9 @@ def measure_proposition(
     )
 
 
-def _longest(vectors: np.ndarray, more: float) -> float:
-    """Greatest length of vectors `(n, dim)` that have `more` as one further dimension."""
-    return float(np.sqrt((vectors**2).sum(axis=1) + more**2).max())
+def _longest(vectors: np.ndarray) -> float:
+    """Greatest length of vectors `(n, dim)`."""
+    return float(np.linalg.norm(vectors.astype(np.float64), axis=1).max())
 
 
 def _entropy(logits: np.ndarray, target: np.ndarray) -> float:

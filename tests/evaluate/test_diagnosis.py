@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from steps.core.judged import JudgedSet
+from steps.evaluate import proposition
 from steps.evaluate.document_vectors import document_rows, document_vectors
 from steps.evaluate.effort import ladder, measure_effort
 from steps.evaluate.proposition import judged_pairs, measure_proposition, score_scale
@@ -85,11 +86,16 @@ def test_the_scale_is_the_most_likely_one_and_finite_where_scores_part_the_label
     assert score_scale(np.array([0.9, 0.1]), np.array([False, True]))[0] == 0, "never the wrong way round"
 
 
-def test_terms_gap_and_bound_by_hand() -> None:
-    teacher, documents = unit(40, 6, 1), unit(40, 6, 2)
-    student = teacher + 0.1 * unit(40, 6, 3)
+@pytest.mark.parametrize("at_once", [7, 1000])
+def test_terms_gap_and_bound_by_hand(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(proposition, "_AT_ONCE", at_once)
+    asking, documents = unit(9, 6, 1), unit(40, 6, 2)
+    answering = asking + 0.1 * unit(9, 6, 3)
+    queries = np.sort(np.random.default_rng(5).integers(0, 8, 40))  # the last query has no pair
+    asking[8], answering[8] = 10 * asking[8], 10 * answering[8]
+    teacher, student = asking[queries], answering[queries]
     relevant = np.einsum("ij,ij->i", teacher, documents) + np.random.default_rng(4).normal(0, 0.3, 40) > 0.2
-    found = measure_proposition(teacher, student, documents, relevant)
+    found = measure_proposition(asking, answering, queries, documents.__getitem__, relevant)
     a, b = found.scale, found.offset
     assert (found.pairs, found.relevant) == (40, int(relevant.sum()))
     apart = label = own = gap = 0.0
