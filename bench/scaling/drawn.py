@@ -36,7 +36,7 @@ def draw_laws(cells: Sequence[Mapping[str, Any]], laws: Mapping[str, Any]) -> st
                        textcoords="offset points", color=INK)  # fmt: skip
         _frame(right, "triplets, a line a size", joint.r2)
         left.set_ylabel("contrastive entropy, nats", color=MUTED)
-        return inline(figure, "ScalingNote's laws of size, of data and of both, with the entropies that they were fitted to")
+        return inline(figure, "ScalingNote's laws of size, of data and of both, fitted to contrastive entropies")
 
 
 def _power(axes: Axes, cells: Sequence[Mapping[str, Any]], key: str, law: PowerLaw, label: str) -> None:
