@@ -70,9 +70,10 @@ class Bars(Strict):
 
 
 class Corpora(Strict):
-    """The whole file."""
+    """The whole file. `labels`: by label and student, what its students had in place of what params.yaml says."""
 
     students: dict[str, Bars] = Field(min_length=1)
+    labels: dict[str, dict[str, dict[str, Any]]] = Field(default_factory=dict)
     seeds: list[int] = Field(min_length=1)
     corpora: dict[str, Corpus] = Field(min_length=1)
 
@@ -154,8 +155,13 @@ def retention(scores: list[Scores], teacher: Scores, split: str) -> dict[str, An
     return {"mean": float(np.mean(values)), "sd": float(np.std(values, ddof=1)) if len(values) > 1 else None}
 
 
-def measure(name: str, corpus: Corpus, students: list[str], seeds: list[int]) -> dict[str, Any]:
-    """A corpus' line: its size, texts and teacher, and each student's retention, seconds and steps."""
+def measure(
+    name: str, corpus: Corpus, students: list[str], seeds: list[int], changes: Mapping[str, dict[str, Any]]
+) -> dict[str, Any]:
+    """A corpus' line: its size, texts and teacher, and each student's retention, seconds and steps.
+
+    `changes` are laid over what params.yaml says of a student.
+    """
     pipeline = embedded(name, corpus)
     teacher = teacher_scores(pipeline, ())["0"]
     parts, counts = np.unique(pipeline.parts, return_counts=True)
@@ -169,18 +175,23 @@ def measure(name: str, corpus: Corpus, students: list[str], seeds: list[int]) ->
             for split, sets in teacher.items()
             for values in sets.values()
         },
-        "students": {student: student_line(name, student, pipeline, teacher, seeds) for student in students},
+        "students": {
+            student: student_line(name, student, pipeline, teacher, seeds, changes.get(student, {}))
+            for student in students
+        },
     }
 
 
-def student_line(name: str, student: str, pipeline: Pipeline, teacher: Scores, seeds: list[int]) -> dict[str, Any]:
+def student_line(
+    name: str, student: str, pipeline: Pipeline, teacher: Scores, seeds: list[int], change: dict[str, Any]
+) -> dict[str, Any]:
     """A student of a corpus: what it keeps and was foretold to, means of its figures over the seeds, and each query's
     nDCG@10."""
     run = pipeline.params
     repeats = {part: times for part, times in run.repeats.items() if times > 0}
     cells = []
     for seed in seeds:
-        described = run.student[student].model_dump()
+        described = run.student[student].model_dump() | change
         cells.append(measured(Cell(distill_params(run, described, repeats, run.validation_texts, seed)), pipeline)[0])
     scores = [cell["scores"]["0"] for cell in cells]
     kept = {split: retention(scores, teacher, split) for split in teacher}
@@ -247,7 +258,7 @@ def verdict(row: Mapping[str, Any], bars: Bars) -> str:
 def main() -> None:
     """Measure the corpora that were asked for, and write the table."""
     parser = argparse.ArgumentParser(prog="python -m bench.any_corpus", description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("label", help="of these defaults, such as before or after")
+    parser.add_argument("label", help="of these defaults: one of the file's labels, or a new one for today's")
     parser.add_argument("--only", default="", help="corpora, separated by commas; absent = all")
     parser.add_argument("--students", default="", help="absent = those of the file")
     parser.add_argument("--seeds", default="", help="such as 1,2,3; absent = those of the file")
@@ -261,7 +272,7 @@ def main() -> None:
     others = read_json(FOLDER / f"{words.against}.json") if words.against else {}
     kept = FOLDER / f"{words.label}.json"
     for name in names:
-        line = measure(name, asked.corpora[name], students, seeds)
+        line = measure(name, asked.corpora[name], students, seeds, asked.labels.get(words.label, {}))
         compared(name, line, others)
         known = read_json(kept) if kept.is_file() else {}
         older = known.get(name, {}).get("students", {}) if known.get(name, {}).get("corpus") == line["corpus"] else {}

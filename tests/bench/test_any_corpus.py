@@ -129,7 +129,9 @@ def test_a_recipe_with_a_changed_teacher_is_whole_without_a_pool(monkeypatch: py
 def test_the_command_keeps_what_it_measured_and_compares_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def line(name: str, corpus: object, students: list[str], seeds: list[int]) -> dict[str, object]:
+    def line(
+        name: str, corpus: object, students: list[str], seeds: list[int], changes: dict[str, object]
+    ) -> dict[str, object]:
         row = {"retention": {"test": {"mean": 0.9}}, "stage_seconds": 2.0, "by_query": {"test": [0.1, 0.5, 0.3]}}
         return {"corpus": name, "students": {student: dict(row) for student in students}}
 
