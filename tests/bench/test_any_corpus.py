@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,11 +20,13 @@ from bench.any_corpus import (
     verdict,
 )
 from bench.disguise import COUNTED, PLAIN
+from bench.tables.cells import Cell
 from pipeline.params import Params
 from pipeline.recipe import laid_over
 from steps.core.errors import UserError
 from steps.core.params import read_mapping, validated
 from steps.core.towers import load_tower
+from steps.distill.params import StudentParams
 
 
 def test_the_files_corpora_name_changes_and_students_that_exist() -> None:
@@ -32,6 +35,25 @@ def test_the_files_corpora_name_changes_and_students_that_exist() -> None:
     assert set(asked.students) <= set(described)
     changes = {change.partition("=")[0] for corpus in asked.corpora.values() for change in corpus.changes}
     assert changes <= {*PLAIN, *COUNTED}
+    for label in asked.labels.values():
+        for student, change in label.items():
+            assert StudentParams.model_validate(described[student] | change)
+            assert any(described[student].get(key) != value for key, value in change.items())
+
+
+def test_a_labels_changes_reach_the_student_that_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    trained = []
+
+    def cell(cell: Cell, pipeline: object) -> tuple[dict[str, object], bool]:
+        trained.append(cell.params.student["bench"].epochs)
+        return {"scores": {"0": {"test": {"a": [0.4, 0.2]}}}, "steps": 3, "stage_seconds": 1.0}, False
+
+    monkeypatch.setattr(any_corpus, "measured", cell)
+    run = validated(Params, read_mapping(Path("params.yaml")), "params.yaml").distill
+    pipeline = SimpleNamespace(params=run)
+    for change in ({}, read_corpora().labels["before"]["static"]):
+        any_corpus.student_line("c", "static", pipeline, {"test": {"a": [0.5, 0.5]}}, [1, 2], change)  # type: ignore[arg-type]
+    assert trained == ["auto", "auto", 20.0, 20.0]
 
 
 def test_a_wrong_key_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
