@@ -142,7 +142,7 @@ def _sources(train_queries: int, documents: int, params: GenerateParams) -> int:
 def _texts(phase: Phase, student: StudentParams, data: Data, params: Params) -> float:
     """Texts that a training reads; a guess for one that ends when it has converged."""
     if phase.epochs == "auto":
-        return 2.0 * params.distill.convergence.min_steps * student.batch_size
+        return 1.25 * params.distill.convergence.min_steps * student.batch_size
     return data.texts * phase.epochs
 
 
