@@ -58,13 +58,12 @@ def test_more_data_takes_longer_where_it_is_read(larger: Data, stages: set[str])
 
 
 def test_deeper_students_and_more_of_them_take_longer() -> None:
-    found = seconds(
-        params=params(students=["1l", "2l", "4l"], student={n: {"epochs": 1.0} for n in ("1l", "2l", "4l")})
-    )
+    once = {name: {"epochs": 1.0} for name in ("1l", "2l", "4l")}
+    found = seconds(params=params(students=list(once), student=once))
     work = [found[f"distill@{name}"] - FIXED["distill"] for name in ("1l", "2l", "4l")]
     assert work[1] == pytest.approx(2 * work[0])
     assert work[2] == pytest.approx(4 * work[0])
-    assert sum(found.values()) > sum(seconds(params=params(students=["1l"])).values())
+    assert sum(found.values()) > sum(seconds(params=params(students=["1l"], student=once)).values())
 
 
 def test_a_student_by_hand() -> None:
