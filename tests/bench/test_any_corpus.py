@@ -58,7 +58,7 @@ def test_a_labels_changes_reach_the_student_that_is_measured(monkeypatch: pytest
 
 def test_a_wrong_key_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "corpora.yaml").write_text(
-        "{students: {static: {mean: 0.9, worst: 0.9, minutes: 1}}, seeds: [1], corpora: {a: {sauce: b}}}"
+        "{students: {static: {mean: 0.9, worst: 0.9, minutes: 1}}, seeds: [1], corpora: {a: {title: A, sauce: b}}}"
     )
     monkeypatch.setattr(any_corpus, "CORPORA", tmp_path / "corpora.yaml")
     with pytest.raises(UserError, match=r"corpora\.a\.source"):
