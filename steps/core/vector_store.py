@@ -99,9 +99,9 @@ class VectorCache:
             np.save(staging / "lengths.npy", embedded.lengths.astype(np.float32))
         self._enter(target)
 
-    def missing(self, texts: Iterable[str]) -> Iterator[tuple[bytes, str]]:
-        """Each text that is not here, once, behind its key."""
-        seen: set[bytes] = set()
+    def missing(self, texts: Iterable[str], seen: set[bytes] | None = None) -> Iterator[tuple[bytes, str]]:
+        """Each text that is neither here nor in `seen`, once, behind its key; `seen` grows by them."""
+        seen = set() if seen is None else seen
         for text in texts:
             if (key := text_key(text)) not in self._where and key not in seen:
                 seen.add(key)
