@@ -86,9 +86,7 @@ def test_its_vectors_are_those_of_the_model_there_and_each_is_paid_for_once(
         assert not path.is_file() or KEY.encode() not in path.read_bytes()
 
 
-INPUT_TYPES = {
-    role: {"prompt": "", "body": {"input_type": role}, "max_length": 64} for role in ("query", "document")
-}
+INPUT_TYPES = {role: {"prompt": "", "body": {"input_type": role}, "max_length": 64} for role in ("query", "document")}
 
 
 @pytest.mark.parametrize(("roles", "times"), [({}, 1), (INPUT_TYPES, 2)])
