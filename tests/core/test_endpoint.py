@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +22,7 @@ from steps.core.fingerprints import fingerprint
 from steps.core.towers import asked_of, encode, endpoint_of, load_tower
 from steps.core.vector_cache import embed_once
 
-pytestmark = pytest.mark.medium
+pytestmark = [pytest.mark.medium, pytest.mark.faults("faulty API")]
 
 TEXTS = [f"the {word} of text {number}" for number in range(20) for word in ("sum", "mean")]
 
@@ -186,7 +186,9 @@ embedded(Path(sys.argv[1]), Path(sys.argv[2]))
 
 
 @pytest.mark.slow
-def test_a_killed_run_pays_for_the_rest_alone(server: EmbeddingServer, tmp_path: Path, expected: np.ndarray) -> None:
+def test_a_killed_run_pays_for_the_rest_alone(
+    server: EmbeddingServer, tmp_path: Path, expected: np.ndarray, record_property: Callable[..., None]
+) -> None:
     tower = teach(tmp_path / "teach", server, {"batch_texts": 2, "concurrency": 2})
     server.delay = 0.1
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([".", "tests/helpers"])}
@@ -196,6 +198,7 @@ def test_a_killed_run_pays_for_the_rest_alone(server: EmbeddingServer, tmp_path:
         time.sleep(0.01)
     process.send_signal(signal.SIGKILL)
     process.wait()
+    record_property("kills", 1)
     time.sleep(0.3)
     server.delay = 0.0
     found, count = embedded(tower, tmp_path / "vectors.npy")
