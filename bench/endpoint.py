@@ -3,8 +3,9 @@
 The bundled MiniLM, untrained, is the teacher twice: in this process, and as `kind: endpoint` of infinity-emb, a server
 that others publish, in an environment of its own (requirements/endpoint_server.lock, made below .cache/endpoint).
 Between the two stands a proxy that counts requests and texts. Both runs distil `static` and go as far as `evaluate`.
-Writes bench/results/endpoint.json: what `static` keeps in each, and whether any text was paid for twice. Besides the
-probes, which every process asks for, and the timed queries of `evaluate`, none should be.
+Writes bench/results/endpoint.json: what `static` keeps in each, and whether any text was paid for twice, in whichever
+role. Besides the probes, which every process asks for, and the timed queries of `evaluate`, none should be. Started
+again, it pays for everything again: what an earlier run was answered would be missing from the counts.
 """
 
 import argparse
@@ -23,6 +24,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import yaml
 
@@ -39,18 +41,16 @@ BASE, STUDENT, TOKENS = "all-MiniLM-L6-v2", "static", 256
 POINTS = 0.5  # by which the two may differ
 _STARTS_S = 600
 
-Asked = tuple[str, str]  # role and text
-
 
 class Counting(ThreadingHTTPServer):
-    """A proxy in front of a server of embeddings: how often each text was asked for in its role, and requests."""
+    """A proxy in front of a server of embeddings: how often each text was asked for, and requests."""
 
     daemon_threads = True
 
     def __init__(self, port: int, upstream: str) -> None:
         super().__init__(("127.0.0.1", port), _Passing)
         self.upstream, self.lock = upstream, threading.Lock()
-        self.requests, self.refused, self.asked = 0, 0, Counter[Asked]()
+        self.requests, self.refused, self.asked = 0, 0, Counter[str]()
 
     def count(self, body: Mapping[str, Any], status: int) -> None:
         """Note an answer; what was refused is not paid for."""
@@ -58,12 +58,12 @@ class Counting(ThreadingHTTPServer):
         with self.lock:
             self.requests += 1
             self.refused += status != 200
-            self.asked.update((str(body.get("user")), text) for text in texts if status == 200)
+            self.asked.update(texts if status == 200 else ())
 
     def figures(self) -> dict[str, int]:
-        """Requests, texts, and those of them that had been asked for before in their role; without the probes."""
+        """Requests, texts, and those of them that had been asked for before; without the probes."""
         with self.lock:
-            asked = {key: count for key, count in self.asked.items() if key[1] not in PROBES}
+            asked = {text: count for text, count in self.asked.items() if text not in PROBES}
             texts = sum(asked.values())
             return {"requests": self.requests, "refused": self.refused, "texts": texts, "again": texts - len(asked)}
 
@@ -171,9 +171,13 @@ def recipe(teacher: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def teachers(port: int) -> dict[str, dict[str, Any]]:
-    """The model here, and the same behind the proxy; `user`, which the server passes over, tells the roles apart."""
-    reads = {role: {"max_length": TOKENS, "body": {"user": role}} for role in ("query", "document")}
+def teachers(port: int, started: str) -> dict[str, dict[str, Any]]:
+    """The model here, and the same behind the proxy.
+
+    `started` is of one start alone. It goes into every request, where the server passes over it, so that no answer to
+    an earlier start is known.
+    """
+    reads = {role: {"max_length": TOKENS, "body": {"user": started}} for role in ("query", "document")}
     connection = {"base_url": f"http://127.0.0.1:{port}/v1", "key_variable": "", "max_tokens_total": 0}
     connection |= {"batch_texts": 32, "concurrency": 2, "timeout_s": 600.0}
     return {
@@ -214,7 +218,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.endpoint", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--port", type=int, default=7997, help="of the proxy; the server takes the next one")
     port = parser.parse_args().port
-    described = teachers(port)
+    described = teachers(port, uuid4().hex)
     here = kept(run("here", described["here"], "evaluate"))
     with serving(server_python(), port + 1) as address, counting(port, address) as proxy:
         run("served", described["served"], "release")

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,8 @@ HELPERS = Path(__file__).parent / "helpers"
 CONFTEST = """
 from pathlib import Path
 import fault_record
-fault_record.RESULTS = Path(__file__).parent / "faults.json"
+fault_record.ROOT = Path(__file__).parent
+fault_record.RESULTS = fault_record.ROOT / "faults.json"
 def pytest_configure(config):
     config.pluginmanager.register(fault_record.FaultCounts())
 """
@@ -33,25 +35,63 @@ def test_other(): pass
 def test_of_no_fault(record_property):
     record_property("cases", 1)
 """
+DONE = {"passed": 4, "failed": 1, "skipped": 1, "cases": 21, "by kind": {"even": 3, "odd": 3}}  # a failure's, too
+
+
+def recorded(folder: Path, *words: str) -> dict[str, Any]:
+    """What is written once the tests of a folder ran, without seconds."""
+    path = os.pathsep.join([str(HELPERS), str(HELPERS.parents[1])])
+    own = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_XDIST")}
+    command = [sys.executable, "-m", "pytest", "-q", *words]
+    environment = own | {"PYTHONPATH": path, "SLIMTOWER_GIT_COMMIT": "abc"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=folder)
+    assert done.returncode in (0, 1), done.stdout + done.stderr
+    found = read_json(folder / "faults.json")
+    for groups in (found["groups"], *(each["groups"] for each in found["files"].values())):
+        assert all(0 <= counts.pop("seconds", 0) < 60 for counts in groups.values())
+    return found | {"said": done.stdout}
+
+
+def make(folder: Path) -> None:
+    (folder / "conftest.py").write_text(CONFTEST)
+    (folder / "pytest.ini").write_text("[pytest]\nmarkers = faults: x\n")
+    (folder / "test_it.py").write_text(TESTS)
+    (folder / "test_load.py").write_text("")
+    kept = {"git_commit": "older", "groups": {"kills": {"passed": 7, "seconds": 1.0}, "load": {"passed": 9}}}
+    gone = {"git_commit": "older", "groups": {"load": {"passed": 100}}}
+    write_json(folder / "faults.json", {"files": {"test_load.py": kept, "test_gone.py": gone}})
 
 
 @pytest.mark.medium
 @pytest.mark.parametrize("processes", ["0", "2"])
-def test_counts_of_all_processes_are_summed_and_groups_that_did_not_run_stay(tmp_path: Path, processes: str) -> None:
-    (tmp_path / "conftest.py").write_text(CONFTEST)
-    (tmp_path / "test_it.py").write_text(TESTS)
-    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = faults: x\n")
-    write_json(tmp_path / "faults.json", {"machine": {}, "groups": {"kills": {"passed": 7}, "load": {"passed": 9}}})
-    path = os.pathsep.join([str(HELPERS), str(HELPERS.parents[1])])
-    words = [sys.executable, "-m", "pytest", "-q", "-n", processes, str(tmp_path)]
-    own = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_XDIST")}
-    done = subprocess.run(words, env=own | {"PYTHONPATH": path}, capture_output=True, text=True)
-    assert done.returncode == 1, done.stdout + done.stderr
-    groups = read_json(tmp_path / "faults.json")["groups"]
-    seconds = [groups[name].pop("seconds") for name in ("input", "load")]
-    assert all(0 <= each < 60 for each in seconds)
-    assert groups == {
+def test_counts_of_all_processes_are_summed_and_other_files_stay(tmp_path: Path, processes: str) -> None:
+    make(tmp_path)
+    found = recorded(tmp_path, "-n", processes)
+    assert found["groups"] == {
         "kills": {"passed": 7},
-        "load": {"passed": 1, "failed": 0, "skipped": 0},
-        "input": {"passed": 4, "failed": 1, "skipped": 1, "cases": 21, "by kind": {"even": 3, "odd": 3}},
+        "load": {"passed": 10, "failed": 0, "skipped": 0},
+        "input": DONE,
     }
+    assert {name: each["git_commit"] for name, each in found["files"].items()} == {
+        "test_load.py": "older", "test_it.py": "abc",
+    }  # fmt: skip
+    assert found["git_commit"] == "abc" and found["machine"]["cores"] and "in part" not in found["said"]
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize(
+    "words", [("-k", "some and 3"), ("test_it.py::test_some",), ("-n", "2", "-m", "faults", "-k", "other")]
+)
+def test_a_file_that_ran_in_part_leaves_what_was_counted(tmp_path: Path, words: tuple[str, ...]) -> None:
+    make(tmp_path)
+    before = recorded(tmp_path)
+    after = recorded(tmp_path, *words)
+    assert after["files"] == before["files"] and after["groups"] == before["groups"]
+    assert "run in part and not counted: test_it.py" in after["said"]
+
+
+@pytest.mark.medium
+def test_what_ran_before_a_session_was_killed_is_counted(tmp_path: Path) -> None:
+    make(tmp_path)
+    (tmp_path / "test_late.py").write_text("import os\ndef test_last(): os._exit(1)\n")
+    assert recorded(tmp_path)["groups"]["input"] == DONE

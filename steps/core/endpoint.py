@@ -1,9 +1,16 @@
-"""A module of a tower that a server reads for: texts go to `/v1/embeddings`, each once, and vectors come back."""
+"""A module of a tower that a server reads for: texts go to `/v1/embeddings`, each once, and vectors come back.
 
+What is known is known by what is sent. A server without roles is sent the same for both, so a text that is a document
+and a query is paid for once.
+"""
+
+import json
 import sys
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
@@ -47,13 +54,24 @@ def asking_anew() -> Iterator[None]:
 
 
 class Model(Strict):
-    """What decides the vectors: the model's name, dimensions to ask for (0 = its own), what is sent in this role."""
+    """What decides the vectors: the model's name, dimensions to ask for (0 = its own), what else a request has."""
 
     model: str
     dimensions: int
-    role: str
     body: dict[str, Any]
     max_length: int
+
+    def sent(self) -> str:
+        """All that a request says besides its texts."""
+        return json.dumps(self.model_dump(exclude={"max_length"}), sort_keys=True)
+
+
+@dataclass
+class Shared:
+    """What the endpoints of one tower have together where they send the same: a client, and answers."""
+
+    clients: dict[str, Client] = field(default_factory=dict)
+    caches: dict[str, VectorCache] = field(default_factory=dict)
 
 
 class Endpoint(InputModule):
@@ -69,8 +87,12 @@ class Endpoint(InputModule):
         """Without `probes` the server is asked for them; UserError where it has another model than it once had."""
         super().__init__()
         self.model, self.connection, self.tokenizer = model, connection, tokenizer
-        self._count = _without_limits(tokenizer)
+        self._count, self._shared = _without_limits(tokenizer), Shared()
         self.probes = self._first_probes() if probes is None else probes
+
+    def share(self, other: "Endpoint") -> None:
+        """Ask as the other does, and know what it knows, where both send the same."""
+        self._shared = other._shared
 
     def get_embedding_dimension(self) -> int:
         """Dimensions of its vectors."""
@@ -107,10 +129,13 @@ class Endpoint(InputModule):
         """
         return announce([(self, (prompt + text for text in texts))], what)
 
-    def outstanding(self, texts: Iterable[str]) -> tuple[int, int]:
-        """How many of these texts, prompt and all, are still to be asked for, and about how many tokens they have."""
+    def outstanding(self, texts: Iterable[str], seen: set[bytes]) -> tuple[int, int]:
+        """How many of these texts, prompt and all, are still to be asked for, and about how many tokens they have.
+
+        Those whose keys are in `seen` are not; it grows by the others.
+        """
         count = estimated = 0
-        for _, text in self._cache.missing(self.cut(text) for text in texts):
+        for _, text in self._cache.missing((self.cut(text) for text in texts), seen):
             count, estimated = count + 1, estimated + self.tokens(text)
         return count, estimated
 
@@ -138,21 +163,29 @@ class Endpoint(InputModule):
         return cache_root() / "endpoint" / sha256(named.encode()).hexdigest()[:24]
 
     @cached_property
+    def _key(self) -> str:
+        return sha256(self.model.sent().encode() + self.probes.tobytes()).hexdigest()[:24]
+
+    @property
     def _cache(self) -> VectorCache:
-        key = sha256(self.model.model_dump_json(exclude={"max_length"}).encode() + self.probes.tobytes()).hexdigest()
-        return VectorCache(cache_root() / "vectors" / key[:24], "float32")
+        if (known := self._shared.caches.get(self._key)) is None:
+            known = VectorCache(cache_root() / "vectors" / self._key, "float32")
+            self._shared.caches[self._key] = known
+        return known
 
     @cached_property
     def spent(self) -> Spent:
         """Tokens that all answers to this model's name have cost."""
         return Spent(self._folder / "spent.txt")
 
-    @cached_property
+    @property
     def _client(self) -> Client:
         """Asks the server, which is the one that it was."""
-        client = self._connected(self.get_embedding_dimension())
-        if not _alike(self._asked(client, PROBES), self.probes):
-            raise self._changed()
+        if (client := self._shared.clients.get(self._key)) is None:
+            client = self._connected(self.get_embedding_dimension())
+            if not _alike(self._asked(client, PROBES), self.probes):
+                raise self._changed()
+            self._shared.clients[self._key] = client
         return client
 
     def _connected(self, dim: int) -> Client:
@@ -169,8 +202,7 @@ class Endpoint(InputModule):
     def _first_probes(self) -> np.ndarray:
         """Those that a model of this name was known by before, so that it stays the same to the bit, or new ones."""
         found = self._asked(self._connected(0), PROBES)
-        said = self.model.model_dump_json(include={"role", "body"})
-        prefix = sha256(said.encode()).hexdigest()[:16]
+        prefix = sha256(self.model.sent().encode()).hexdigest()[:16]
         own = self._folder / f"{prefix}-{sha256(self.connection.base_url.encode()).hexdigest()[:16]}.npy"
         for path in sorted(self._folder.glob(f"{prefix}-*.npy")):
             if _alike(found, known := np.load(path)):
@@ -211,11 +243,13 @@ class Endpoint(InputModule):
 def announce(jobs: Iterable[tuple[Endpoint, Iterable[str]]], what: str) -> int:
     """Say on stderr what is still to be asked of texts, prompts and all, in tokens and money; returns how many texts.
 
-    The endpoints are roles of one model. UserError where all jobs together would pass max_tokens_total.
+    The endpoints are roles of one model; what two of them send alike counts once. UserError where all jobs together
+    would pass max_tokens_total.
     """
     count = estimated = 0
+    seen = defaultdict[str, set[bytes]](set)
     for endpoint, texts in jobs:
-        more, tokens = endpoint.outstanding(texts)
+        more, tokens = endpoint.outstanding(texts, seen[endpoint.model.sent()])
         count, estimated = count + more, estimated + tokens
     connection, spent = endpoint.connection, endpoint.spent
     spent.refresh()

@@ -39,9 +39,9 @@ class Connection(Strict):
     concurrency: int = Field(default=4, ge=1)
     """Requests under way at once."""
     requests_per_minute: int = Field(default=0, ge=0)
-    """Limit of the server; 0 = none."""
+    """Limit of the server, for one process; 0 = none."""
     tokens_per_minute: int = Field(default=0, ge=0)
-    """Limit of the server; 0 = none."""
+    """Limit of the server, for one process; 0 = none."""
     max_tokens_total: int = Field(ge=0)
     """Tokens of this model, all runs on one cache together, before which the stage stops; 0 = no limit."""
     price: float = Field(default=0.0, ge=0)

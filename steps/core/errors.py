@@ -13,8 +13,7 @@ _FULL = re.compile(  # as the system says it, as torch (twice), NumPy and SQLite
     rf"{FULL_DISK}|iostream error|PytorchStreamWriter failed writing|\d+ requested and \d+ written|disk is full"
 )
 _UNWRITABLE = {
-    errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EFBIG, errno.EEXIST, errno.EISDIR, errno.ELOOP,
-    errno.ENAMETOOLONG,
+    errno.EACCES, errno.EPERM, errno.EROFS, errno.EFBIG, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG,
 }  # fmt: skip
 _SHOWN = 4000  # characters of a line
 EXIT_BUG = 1
@@ -82,6 +81,8 @@ def exhausted(error: BaseException) -> UserError | None:
         out_of_memory = isinstance(cause, MemoryError) or getattr(cause, "errno", None) == errno.ENOMEM
         if out_of_memory or type(cause).__name__ == "OutOfMemoryError":  # torch's, for any device
             return OutOfMemory(f"out of memory: {text[:300]}; give it more, or a smaller SLIMTOWER_MICRO_BATCH")
+    if isinstance(error, FileExistsError | NotADirectoryError):
+        return UserError(f"{line(error)[:300]}; a file lies where a folder has to be: move it away, then run again")
     if isinstance(error, OSError) and error.errno in _UNWRITABLE:
         return UserError(f"{line(error)[:300]}; let this user read it, or write here and in SLIMTOWER_CACHE")
     return None

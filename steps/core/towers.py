@@ -46,6 +46,9 @@ def load_tower(source: str | Path, role: Role | None = None) -> SentenceTransfor
             f"model {source}: cannot be loaded ({reason}); give a sentence-transformers folder or a name on the hub"
         ) from None
     forget_origin(tower)
+    endpoints = [module for module in tower.modules() if isinstance(module, Endpoint)]
+    for other in endpoints[1:]:
+        other.share(endpoints[0])
     return route(tower, role) if role else tower
 
 

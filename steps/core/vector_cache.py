@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 from sentence_transformers import SentenceTransformer
 
+from steps.core.array_files import new_array
 from steps.core.endpoint import Endpoint
 from steps.core.files import cache_root
 from steps.core.precision import Precision, resolve_precision
@@ -70,7 +71,7 @@ def _write(
     blocks: Iterable[Embeddings], shape: tuple[int, int], target: Path, dtype: str, lengths: Path | None
 ) -> None:
     """Write vectors of this shape, and their lengths, block by block."""
-    vectors = np.lib.format.open_memmap(target, mode="w+", dtype=dtype, shape=shape)
+    vectors = new_array(target, dtype, shape)
     norms, start = np.zeros(len(vectors), dtype=np.float32), 0
     for embedded in blocks:
         rows = slice(start, start + len(embedded.lengths))

@@ -13,6 +13,7 @@ from typing import Protocol
 
 import numpy as np
 
+from steps.core.array_files import new_array
 from steps.core.errors import UserError
 from steps.core.files import staged_folder
 from steps.core.progress import progress
@@ -49,7 +50,7 @@ class VectorCache:
             self._enter(shard)
 
     def _enter(self, shard: Path) -> None:
-        for row, key in enumerate(np.load(shard / "keys.npy")):
+        for row, key in enumerate(_loaded(shard, "keys")):
             self._where[key.tobytes()] = (shard, row)
 
     def fill(self, texts: Iterable[str], encode: Encode, shard_texts: int, what: str) -> int:
@@ -99,9 +100,9 @@ class VectorCache:
             np.save(staging / "lengths.npy", embedded.lengths.astype(np.float32))
         self._enter(target)
 
-    def missing(self, texts: Iterable[str]) -> Iterator[tuple[bytes, str]]:
-        """Each text that is not here, once, behind its key."""
-        seen: set[bytes] = set()
+    def missing(self, texts: Iterable[str], seen: set[bytes] | None = None) -> Iterator[tuple[bytes, str]]:
+        """Each text that is neither here nor in `seen`, once, behind its key; `seen` grows by them."""
+        seen = set() if seen is None else seen
         for text in texts:
             if (key := text_key(text)) not in self._where and key not in seen:
                 seen.add(key)
@@ -111,7 +112,7 @@ class VectorCache:
         """Vectors of one text or more, `(len(texts), dim)`; KeyError for a text not filled."""
         found: np.ndarray | None = None
         for shard, positions, rows in self._places(texts):
-            vectors = np.load(shard / "vectors.npy", mmap_mode="r")[rows]
+            vectors = _loaded(shard, "vectors")[rows]
             found = np.empty((len(texts), vectors.shape[1]), self.dtype) if found is None else found
             found[positions] = vectors
         assert found is not None
@@ -122,12 +123,12 @@ class VectorCache:
 
         With `lengths` their norms before normalisation, float32 `(len(texts),)`, as another.
         """
-        vectors = np.lib.format.open_memmap(target, mode="w+", dtype=self.dtype, shape=(len(texts), dim))
+        vectors = new_array(target, self.dtype, (len(texts), dim))
         norms = np.zeros(len(texts), dtype=np.float32)
         for shard, positions, rows in self._places(texts):
-            vectors[positions] = np.load(shard / "vectors.npy", mmap_mode="r")[rows]
+            vectors[positions] = _loaded(shard, "vectors")[rows]
             if lengths:
-                norms[positions] = np.load(shard / "lengths.npy")[rows]
+                norms[positions] = _loaded(shard, "lengths")[rows]
         vectors.flush()
         if lengths:
             np.save(lengths, norms)
@@ -140,6 +141,17 @@ class VectorCache:
             found.setdefault(shard, []).append((position, row))
         for shard, pairs in found.items():
             yield shard, [position for position, _ in pairs], [row for _, row in pairs]
+
+
+def _loaded(shard: Path, name: str) -> np.ndarray:
+    """An array of a shard, as a memory map; UserError where it is cut, which no kill does."""
+    try:
+        return np.asarray(np.load(shard / f"{name}.npy", mmap_mode="r"))
+    except (ValueError, EOFError) as error:
+        raise UserError(
+            f"{shard}: cannot be read ({error}); a power failure may have cut it: delete it, and its texts are read"
+            " again"
+        ) from None
 
 
 def text_key(text: str) -> bytes:

@@ -198,6 +198,7 @@ def _of_an_api(
             cast(Any, endpoint.tokenizer),
             endpoint.probes if known else None,
         )
+        other.share(endpoint)
         reader[0] = other
         try:
             return read()

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from steps.core.array_files import new_array
 from steps.core.code import code_digest
 from steps.core.corpus import CorpusRows, CorpusTexts
 from steps.core.errors import UserError
@@ -107,7 +108,7 @@ def _cut(path: Path, dim: int) -> np.ndarray:
     if vectors.shape[1] == dim:
         return vectors
     target = path.with_name("first_dimensions.npy")
-    first = np.lib.format.open_memmap(target, mode="w+", dtype=np.float32, shape=(len(vectors), dim))
+    first = new_array(target, np.float32, (len(vectors), dim))
     for start in range(0, len(vectors), _BLOCK):
         first[start : start + _BLOCK] = truncate(vectors[start : start + _BLOCK], dim)
     return first

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from steps.core.array_files import new_array
 from steps.core.errors import UserError
 from steps.core.files import write_json
 from steps.ingest.source_data import Document
@@ -49,8 +50,7 @@ class _Placed:
         """Put vectors `(n, dim)` of a data set's own ids into their rows; returns how many ids it does not have."""
         self.rows = self.rows or {document.doc_id: row for row, document in enumerate(self.documents)}
         if self.matrix is None:
-            shape = (len(self.documents), vectors.shape[1])
-            self.matrix = np.lib.format.open_memmap(self.path, mode="w+", dtype=np.float32, shape=shape)
+            self.matrix = new_array(self.path, np.float32, (len(self.documents), vectors.shape[1]))
         if vectors.shape[1] != self.matrix.shape[1]:
             raise UserError(
                 f"ingest.document_vectors.{dataset}: vectors of {vectors.shape[1]} dimensions beside others of"

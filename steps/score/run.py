@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from steps.core.array_files import new_array
 from steps.core.code import code_digest
 from steps.core.corpus import CorpusTexts
 from steps.core.errors import UserError
@@ -154,7 +155,7 @@ def _write_layers(
             raise UserError("score: a layer's score is not finite; set score.precision: fp32, or train it again")
         if not layers:
             layers = made.shape[1]
-            written = np.lib.format.open_memmap(target, mode="w+", dtype=np.float16, shape=(len(lists), layers))
+            written = new_array(target, np.float16, (len(lists), layers))
         firsts = np.flatnonzero(np.diff(places, prepend=-1))
         largest = np.repeat(np.maximum.reduceat(made, firsts), np.diff(firsts, append=len(places)), axis=0)
         written[end : end + len(made)] = np.maximum(made - largest, np.finfo(np.float16).min)
@@ -187,8 +188,8 @@ def _write_pairs(
         if not np.isfinite(made).all():
             raise UserError("score: an embedding of a pair is not finite; set score.precision: fp32, or train it again")
         if not dim:
-            dim, shape = made.shape[2], (*nearest.shape, made.shape[2])
-            written = np.lib.format.open_memmap(target, mode="w+", dtype=np.float32, shape=shape)
+            dim = made.shape[2]
+            written = new_array(target, np.float32, (*nearest.shape, dim))
         written[own] = made
     return dim
 

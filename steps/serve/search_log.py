@@ -146,9 +146,9 @@ class SearchLog:
         name = f"{dataset}/{kind}/dt={day}/slimtower-{self._now():%H%M%S}-{uuid.uuid4().hex}.jsonl"
         try:
             self.store.write(name, "".join(rows))
-        except UserError as error:
+        except Exception as error:  # whatever a store comes up with: the rows are kept, and the thread goes on
             self.metrics.count("slimtower_log_failures_total")
-            LOGGER.error("search log not written", extra={"data": {"error": line(error), "rows": len(rows)}})
+            LOGGER.error("search log not written", extra={"data": {"error": _said(error), "rows": len(rows)}})
             self._give_back(place, rows)
             return False
         self.metrics.count("slimtower_logged_rows_total", len(rows), kind=kind)
@@ -185,8 +185,8 @@ class SearchLog:
             try:
                 self.tidy()
                 self._tidied = today
-            except (UserError, OSError) as error:  # tried again at the next turn
-                LOGGER.error("old days of the search log not deleted", extra={"data": {"error": line(error)}})
+            except Exception as error:  # tried again at the next turn
+                LOGGER.error("old days of the search log not deleted", extra={"data": {"error": _said(error)}})
 
     def _now(self) -> datetime:
         return datetime.fromtimestamp(self._clock(), UTC)
@@ -218,6 +218,11 @@ def write_corpus(store: LogStore, corpus: Corpus, datasets: Iterable[str]) -> No
         name = f"{dataset}/corpus.jsonl"
         if rows and store.read(name) != text:
             store.write(name, text)
+
+
+def _said(error: Exception) -> str:
+    """One line of what went wrong; of a defect its type alone, as its text may hold a query."""
+    return line(error) if isinstance(error, UserError | OSError) else type(error).__name__
 
 
 def own_id(doc_id: str, dataset: str) -> str:

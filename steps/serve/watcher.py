@@ -136,7 +136,10 @@ class Watcher:
 
     def _run(self) -> None:
         while not self._stop.wait(self.poll_s * random.uniform(0.8, 1.2)):  # loading takes processors: not all at once
-            self.look()
+            try:
+                self.look()
+            except Exception as error:  # a thread that ends here would never see another release
+                _LOG.error("defect", exc_info=error)
 
 
 def _said(error: Exception) -> str:

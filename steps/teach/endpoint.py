@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Router
 from sentence_transformers.sentence_transformer.modules import Normalize
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def teach_endpoint(output: Path, params: "EndpointParams", run: Run) -> None:
-    """Write `tower/` and `report.json`; each role asks for a few probe texts.
+    """Write `tower/` and `report.json`; each role asks for a few probe texts, unless the other has sent the same.
 
     UserError where the server refuses, or has another model than this name once had.
     """
@@ -32,17 +33,18 @@ def teach_endpoint(output: Path, params: "EndpointParams", run: Run) -> None:
             f"teach.teacher: tokenizer {params.tokenizer}: cannot be loaded ({line(error)[:200]});"
             " name a folder or a model on the hub with a fast tokenizer"
         ) from None
-    routes = {}
+    routes, probes = {}, dict[str, np.ndarray]()
     for role in ROLES:
         reads = params.query if role == "query" else params.document
         model = Model(
             model=params.model,
             dimensions=params.dimensions,
-            role=role,
             body=reads.body,
             max_length=reads.max_length,
         )
-        routes[role] = [Endpoint(model, params.connection, tokenizer)]
+        if model.sent() not in probes:
+            probes[model.sent()] = Endpoint(model, params.connection, tokenizer).probes
+        routes[role] = [Endpoint(model, params.connection, tokenizer, probes[model.sent()])]
     tower = SentenceTransformer(
         modules=[
             Router.for_query_document(query_modules=routes["query"], document_modules=routes["document"]),  # type: ignore[arg-type]

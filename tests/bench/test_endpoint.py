@@ -21,12 +21,19 @@ from steps.core.tracking import NullRun
 @pytest.mark.parametrize("name", ["here", "served"])
 def test_both_recipes_are_valid_params_of_one_student(name: str) -> None:
     raw = yaml.safe_load(Path("params.yaml").read_text(encoding="utf-8"))
-    params = check_params(overlay(raw, yaml.safe_load(yaml.safe_dump(recipe(teachers(1)[name])))), "endpoint.yaml")
+    described = recipe(teachers(1, "now")[name])
+    params = check_params(overlay(raw, yaml.safe_load(yaml.safe_dump(described))), "endpoint.yaml")
     assert params.distill.students == ["static"] and params.teach.teachers == [params.teach.index] == ["model"]
 
 
+def taught(url: str, started: str, folder: Path) -> None:
+    """The served teacher of a start."""
+    reads = {role: each for role, each in teachers(1, started)["served"].items() if role in ("query", "document")}
+    endpoint_params(url, **reads).teach(*[folder / started] * 4, NullRun())
+
+
 @pytest.mark.medium
-def test_the_proxy_passes_on_what_it_counts_by_text_and_role(
+def test_the_proxy_passes_on_what_it_counts_whatever_the_role(
     tiny_tower: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PLANTED_KEY", KEY)
@@ -35,17 +42,18 @@ def test_the_proxy_passes_on_what_it_counts_by_text_and_role(
         monkeypatch.setattr(server, "keyless", True)
         with counting(0, server.url.removesuffix("/v1")) as proxy:
             url = f"http://127.0.0.1:{proxy.server_address[1]}/v1"
-            reads = {role: each for role, each in teachers(1)["served"].items() if role in ("query", "document")}
-            endpoint_params(url, **reads).teach(*[tmp_path / "teach"] * 4, NullRun())
-            assert proxy.figures() == {"requests": 2, "refused": 0, "texts": 0, "again": 0}  # the probes, once a role
-            tower = load_tower(tmp_path / "teach/tower")
+            taught(url, "now", tmp_path)
+            assert proxy.figures() == {"requests": 1, "refused": 0, "texts": 0, "again": 0}  # the probes
+            tower = load_tower(tmp_path / "now/tower")
             found = encode(tower, texts, "query")
             np.testing.assert_allclose(found, load_tower(tiny_tower).encode(texts), atol=1e-6)
-            encode(load_tower(tmp_path / "teach/tower"), texts[:1], "query")  # kept
-            encode(tower, texts[:1], "document")  # another role
-            assert (proxy.figures()["texts"], proxy.figures()["again"]) == (3, 0)
-            proxy.asked.update([("query", "one text"), ("query", PROBES[0])])
-            assert (proxy.figures()["texts"], proxy.figures()["again"]) == (4, 1)
+            encode(load_tower(tmp_path / "now/tower"), texts[:1], "query")  # kept
+            encode(tower, texts[:1], "document")  # paid for as a query
+            assert (proxy.figures()["texts"], proxy.figures()["again"]) == (2, 0)
+            taught(url, "later", tmp_path)
+            encode(load_tower(tmp_path / "later/tower"), texts[:1], "document")  # a start of its own pays again
+            proxy.asked.update([PROBES[0]])
+            assert (proxy.figures()["texts"], proxy.figures()["again"]) == (3, 1)
 
 
 def test_retentions_are_compared_in_points(tmp_path: Path) -> None:

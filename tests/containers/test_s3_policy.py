@@ -20,6 +20,8 @@ from steps.ingest.locations import listing, locate
 from steps.promote.lock_store import S3LockStore
 from steps.serve.log_store import S3LogStore
 
+pytestmark = pytest.mark.faults("security")
+
 ROOT = Path(__file__).parents[2]
 REMOTE, ARTIFACTS, LOG = "s3://slimtower/pipeline", "s3://slimtower/mlflow", "s3://logs/searches"
 ACTIONS = {  # of the calls of boto3's client; a new call needs a line here, and its action in the policy

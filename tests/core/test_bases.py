@@ -10,6 +10,8 @@ from steps.core import bases
 from steps.core.bases import carried, resolve_base
 from steps.core.errors import UserError
 
+pytestmark = pytest.mark.faults("security")
+
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -15,14 +15,14 @@ from embedding_server import KEY, EmbeddingServer, serving, tower_reader
 from endpoint_fakes import endpoint_params, teach
 
 from steps.core import endpoint_client
-from steps.core.endpoint import PROBES, asking_anew
+from steps.core.endpoint import PROBES, announce, asking_anew
 from steps.core.endpoint_client import Pace, Spent, batches
 from steps.core.errors import TransientError, UserError
 from steps.core.fingerprints import fingerprint
-from steps.core.towers import encode, endpoint_of, load_tower
+from steps.core.towers import asked_of, encode, endpoint_of, load_tower
 from steps.core.vector_cache import embed_once
 
-pytestmark = pytest.mark.medium
+pytestmark = [pytest.mark.medium, pytest.mark.faults("faulty API")]
 
 TEXTS = [f"the {word} of text {number}" for number in range(20) for word in ("sum", "mean")]
 
@@ -67,7 +67,7 @@ def test_its_vectors_are_those_of_the_model_there_and_each_is_paid_for_once(
     server: EmbeddingServer, tmp_path: Path, expected: np.ndarray, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tower = teach(tmp_path / "teach", server)
-    assert server.paid == dict.fromkeys(PROBES, 2)  # once a role
+    assert server.paid == dict.fromkeys(PROBES, 1)  # it has no roles
     server.delay = 0.05  # so that requests overlap
     found, count = embedded(tower, tmp_path / "vectors.npy")
     np.testing.assert_allclose(found, expected, atol=1e-6)
@@ -84,6 +84,24 @@ def test_its_vectors_are_those_of_the_model_there_and_each_is_paid_for_once(
     assert server.paid[TEXTS[0]] == 2
     for path in tower.rglob("*"):
         assert not path.is_file() or KEY.encode() not in path.read_bytes()
+
+
+INPUT_TYPES = {role: {"prompt": "", "body": {"input_type": role}, "max_length": 64} for role in ("query", "document")}
+
+
+@pytest.mark.parametrize(("roles", "times"), [({}, 1), (INPUT_TYPES, 2)])
+def test_a_text_of_both_roles_is_paid_for_once_where_the_server_has_none(
+    server: EmbeddingServer, tmp_path: Path, capsys: pytest.CaptureFixture[str], roles: dict, times: int
+) -> None:
+    tower = load_tower(teach(tmp_path / "teach", server, **roles))
+    jobs = [asked for role in ("query", "document") for asked in asked_of(tower, role, TEXTS)]
+    assert announce(jobs, "both") == times * len(TEXTS)
+    queries, documents = (encode(tower, TEXTS, role) for role in ("query", "document"))
+    assert all(server.paid[text] == times for text in TEXTS)
+    assert all(server.paid[text] == 2 * times for text in PROBES)  # when it was made, and by this process
+    np.testing.assert_allclose(queries, documents if times == 1 else -documents, atol=1e-6)
+    encode(load_tower(tmp_path / "teach/tower"), TEXTS, "document")
+    assert all(server.paid[text] == times for text in TEXTS)
 
 
 FAULTS = ["busy", "error", "half", "broken", "nan", "few", "shuffled", "slow"]
@@ -168,7 +186,9 @@ embedded(Path(sys.argv[1]), Path(sys.argv[2]))
 
 
 @pytest.mark.slow
-def test_a_killed_run_pays_for_the_rest_alone(server: EmbeddingServer, tmp_path: Path, expected: np.ndarray) -> None:
+def test_a_killed_run_pays_for_the_rest_alone(
+    server: EmbeddingServer, tmp_path: Path, expected: np.ndarray, record_property: Callable[..., None]
+) -> None:
     tower = teach(tmp_path / "teach", server, {"batch_texts": 2, "concurrency": 2})
     server.delay = 0.1
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([".", "tests/helpers"])}
@@ -178,6 +198,7 @@ def test_a_killed_run_pays_for_the_rest_alone(server: EmbeddingServer, tmp_path:
         time.sleep(0.01)
     process.send_signal(signal.SIGKILL)
     process.wait()
+    record_property("kills", 1)
     time.sleep(0.3)
     server.delay = 0.0
     found, count = embedded(tower, tmp_path / "vectors.npy")
@@ -192,7 +213,7 @@ def test_the_budget_stops_before_it_is_passed_and_keeps_what_is_paid(server: Emb
     endpoint = endpoint_of(load_tower(tower), "query")
     assert endpoint is not None
     spent = endpoint.spent.tokens
-    assert spent == 2 * sum(len(text.split()) for text in PROBES)
+    assert spent == sum(len(text.split()) for text in PROBES)
     tight = teach(tmp_path / "tight", server, {"max_tokens_total": spent + 250, "concurrency": 1})
     with pytest.raises(UserError, match=r"40 texts to ask tiny for.*max_tokens_total is"):
         embedded(tight, tmp_path / "vectors.npy")

@@ -9,6 +9,7 @@ from steps.core.errors import UserError
 from steps.core.files import last_used, read_json, staged_file, staged_folder, write_json
 
 
+@pytest.mark.faults("files")
 def test_a_failed_block_leaves_the_old_folder_and_no_litter(tmp_path: Path) -> None:
     target = tmp_path / "out"
     with staged_folder(target) as staging:
@@ -28,6 +29,7 @@ def test_success_replaces_all_of_the_old_folder(tmp_path: Path) -> None:
     assert [path.name for path in target.iterdir()] == ["b"]
 
 
+@pytest.mark.faults("files")
 def test_a_kill_while_the_old_folder_goes_leaves_the_new_one_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -48,6 +50,7 @@ def test_a_kill_while_the_old_folder_goes_leaves_the_new_one_whole(
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
+@pytest.mark.faults("files")
 def test_the_working_folder_and_those_above_it_are_never_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -64,6 +67,7 @@ def test_the_working_folder_and_those_above_it_are_never_replaced(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "project"]
 
 
+@pytest.mark.faults("files")
 def test_two_writers_of_one_target_do_not_remove_each_others_work(tmp_path: Path) -> None:
     target = tmp_path / "shard"
     with staged_folder(target) as first:
@@ -78,6 +82,7 @@ def test_two_writers_of_one_target_do_not_remove_each_others_work(tmp_path: Path
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "shard"]
 
 
+@pytest.mark.faults("files")
 def test_only_what_was_left_of_the_same_target_is_removed(tmp_path: Path) -> None:
     (tmp_path / ".staging.other.1").mkdir()
     with staged_folder(tmp_path / "*") as staging:
@@ -91,12 +96,14 @@ def test_json_is_equal_bytes_for_equal_content(tmp_path: Path) -> None:
     assert (tmp_path / "a.json").read_bytes() == (tmp_path / "b.json").read_bytes()
 
 
+@pytest.mark.faults("files")
 def test_nan_is_never_written(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="JSON compliant"):
         write_json(tmp_path / "a.json", {"x": float("nan")})
     assert not list(tmp_path.glob("*a.json*"))
 
 
+@pytest.mark.faults("files")
 def test_missing_and_broken_json_say_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"x\.json: not found; run"):
         read_json(tmp_path / "x.json")

@@ -9,8 +9,12 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
+from stages import EMBED
 
 from steps.core.errors import EXIT_DATA, EXIT_TRANSIENT
+from steps.core.exit_file import read_exit
+from steps.core.params import read_mapping
 
 pytestmark = [pytest.mark.medium, pytest.mark.faults("full disk")]
 
@@ -18,6 +22,7 @@ WRITERS = {
     "torch": "import torch; torch.save(torch.zeros(10**6), where / 'x')",
     "safetensors": "import torch, safetensors.torch as st; st.save_file({'x': torch.zeros(10**6)}, where / 'x')",
     "numpy": "import numpy; numpy.save(where / 'x', numpy.zeros(10**6))",
+    "numpy's map": "from steps.core.array_files import new_array; new_array(where / 'x', 'float32', (10**6,))[:] = 1",
     "pyarrow": "import pyarrow, pyarrow.parquet as pq; pq.write_table(pyarrow.table([range(10**6)], 'x'), where / 'x')",
     "faiss": "import faiss; index = faiss.IndexFlatL2(10**6); index.codes.resize(8 * 10**6); index.ntotal = 2;"
     "faiss.write_index(index, str(where / 'x'))",
@@ -56,6 +61,42 @@ def test_a_full_disk_is_one_line_that_says_so(tmp_path: Path, writer: str) -> No
     (said,) = done.stderr.splitlines()
     assert said.startswith("slimtower: full disk: ") and said.endswith("; free some space, then run again"), said
     assert done.returncode == EXIT_TRANSIENT
+
+
+STAGE = """
+mount -t tmpfs -o size=1m tmpfs "$1" && cd "$1" || exit 99
+mkdir -p data && cp "$2/params.yaml" . && ln -s "$2/models" . && ln -s "$2"/data/[a-df-z]* data/
+head -c 1000000 /dev/zero > filler
+"$3" -m steps.embed
+code=$?
+ls -A data > "$4"
+exit $code
+"""
+
+
+def test_a_stage_whose_disk_is_full_says_so_and_leaves_nothing(embedded: Path, tmp_path: Path) -> None:
+    """`embed` finds all vectors in its cache, and no room for them where its output goes."""
+    (tmp_path / "small").mkdir()
+    root = Path(__file__).parents[2]
+    params = read_mapping(root / "params.yaml")
+    params["embed"] = EMBED.model_dump()
+    (embedded / "params.yaml").write_text(yaml.safe_dump(params))
+    environment = os.environ | {
+        "PYTHONPATH": str(root),
+        "SLIMTOWER_CACHE": str(embedded / "cache"),
+        "SLIMTOWER_EXIT_FILE": str(tmp_path / "exit"),
+        "MLFLOW_TRACKING_URI": f"sqlite:///{tmp_path}/mlflow.db",
+    }
+    places = [tmp_path / "small", embedded, sys.executable, tmp_path / "left"]
+    words = [*HIDDEN, "sh", "-c", STAGE, "sh", *map(str, places)]
+    done = subprocess.run(words, env=environment, capture_output=True, text=True)
+    if "unshare failed" in done.stderr or "mount:" in done.stderr:
+        pytest.skip("no mount namespaces here")
+    assert done.returncode == EXIT_TRANSIENT, done.stderr
+    said = done.stderr.splitlines()
+    assert said[-1].startswith("slimtower: full disk: ") and said[-1].endswith("; free some space, then run again")
+    assert not any("Traceback" in each or (each.startswith((".staging", "embed")) and " " not in each) for each in said)
+    assert read_exit(tmp_path / "exit") == (EXIT_TRANSIENT, said[-1].removeprefix("slimtower: "))
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:

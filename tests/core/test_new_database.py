@@ -11,7 +11,7 @@ import pytest
 from steps.core.errors import UserError
 from steps.core.tracking import client, experiment_id
 
-pytestmark = pytest.mark.medium
+pytestmark = [pytest.mark.medium, pytest.mark.faults("new database")]
 
 ROOT = Path(__file__).parents[2]
 FIRST_CONTACT = "from steps.core.tracking import client, experiment_id; print(experiment_id(client()))"

@@ -55,6 +55,16 @@ def test_more_shards_than_files_may_be_open_are_read(tmp_path: Path) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
+@pytest.mark.parametrize("name", ["keys", "vectors", "lengths"])
+@pytest.mark.parametrize("left", [0, 40, 130])
+def test_a_shard_that_a_power_failure_cut_is_named(tmp_path: Path, name: str, left: int) -> None:
+    VectorCache(tmp_path / "cache", "float32").fill(TEXTS, embed, 50, "test")
+    [path] = (tmp_path / "cache").glob(f"*/{name}.npy")
+    os.truncate(path, left)
+    with pytest.raises(UserError, match=rf"{path.parent}: cannot be read .*: delete it, and its texts are read again"):
+        VectorCache(tmp_path / "cache", "float32").write(TEXTS, tmp_path / "out.npy", 3, tmp_path / "lengths.npy")
+
+
 def test_only_missing_texts_are_embedded(tmp_path: Path) -> None:
     VectorCache(tmp_path, "float32").fill(TEXTS[:30], embed, 7, "test")
     asked: list[str] = []

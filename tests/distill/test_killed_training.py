@@ -26,23 +26,30 @@ def run_to_end(body: Callable[..., None], *arguments: object) -> None:
     assert process.exitcode == 0
 
 
-def kill_after(
-    mark: Callable[[], object], times: int, delay: float, body: Callable[..., None], *arguments: object
-) -> None:
-    """Run `body` in a process; kill it `delay` seconds after `mark` has changed so often."""
-    seen = {mark()}
-    process = SERVER.Process(target=body, args=arguments)
-    process.start()
-    while len(seen) <= times and process.is_alive():
-        seen.add(mark())
-        time.sleep(0.003)
-    time.sleep(delay)
-    assert process.is_alive(), "it ended before it could be killed"
-    process.kill()
-    process.join()
+@pytest.fixture
+def kill_after(record_property: Callable[[str, object], None]) -> Callable[..., None]:
+    """Counts its kills as they happen."""
+
+    def kill(
+        mark: Callable[[], object], times: int, delay: float, body: Callable[..., None], *arguments: object
+    ) -> None:
+        """Run `body` in a process; kill it `delay` seconds after `mark` has changed so often."""
+        seen = {mark()}
+        process = SERVER.Process(target=body, args=arguments)
+        process.start()
+        while len(seen) <= times and process.is_alive():
+            seen.add(mark())
+            time.sleep(0.003)
+        time.sleep(delay)
+        assert process.is_alive(), "it ended before it could be killed"
+        process.kill()
+        process.join()
+        record_property("kills", {"teach" if body is train_teacher else "distill": 1})
+
+    return kill
 
 
-def test_a_killed_teacher_ends_in_the_same_bytes(tmp_path: Path) -> None:
+def test_a_killed_teacher_ends_in_the_same_bytes(tmp_path: Path, kill_after: Callable[..., None]) -> None:
     world, cache = tmp_path / "world", tmp_path / "killed"
     write_tower(world / "model")
     write_world(world)
@@ -63,7 +70,9 @@ def test_a_killed_teacher_ends_in_the_same_bytes(tmp_path: Path) -> None:
 
 @pytest.mark.timeout(600)
 @pytest.mark.nightly
-def test_a_teacher_killed_between_and_in_its_rounds_ends_in_the_same_bytes(tmp_path: Path) -> None:
+def test_a_teacher_killed_between_and_in_its_rounds_ends_in_the_same_bytes(
+    tmp_path: Path, kill_after: Callable[..., None]
+) -> None:
     world, cache = tmp_path / "world", tmp_path / "killed"
     write_tower(world / "model")
     write_world(world)
@@ -101,7 +110,9 @@ def test_a_teacher_killed_between_and_in_its_rounds_ends_in_the_same_bytes(tmp_p
         ),
     ],
 )
-def test_a_killed_student_ends_in_the_same_bytes(tmp_path: Path, embedded: Path, student: str, trainings: int) -> None:
+def test_a_killed_student_ends_in_the_same_bytes(
+    tmp_path: Path, embedded: Path, kill_after: Callable[..., None], student: str, trainings: int
+) -> None:
     """Each kill falls into the last of its trainings: the second where there are two."""
 
     def states() -> tuple[int, ...]:

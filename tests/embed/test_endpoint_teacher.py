@@ -55,7 +55,7 @@ def test_the_budget_is_for_all_that_the_stage_asks_before_it_asks_anything(
             assert sum(server.paid.values()) == paid
         else:
             run_embed(tmp_path / "first", tower)
-            counts.append(sum(server.paid.values()) - paid - 2 * len(PROBES))  # which each role asks for
+            counts.append(sum(server.paid.values()) - paid - len(PROBES))  # which every process asks for
     said = capsys.readouterr().err
     assert f"{told}{counts[0]:,} texts to ask tiny for" in said
     assert all(each in said for each in ("embed documents: 64 texts", "embed alignment: ", "embed tokens: "))

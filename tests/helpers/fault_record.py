@@ -1,55 +1,106 @@
 """What the tests marked `faults` did, counted by what they are of: `make test-faults` asks for all of it.
 
-A marker names the group, as in `pytest.mark.faults("bad input")`; what a test tells `record_property` is summed up.
+A marker names the group, as in `pytest.mark.faults("bad input")`; what a test tells `record_property` is summed up. A
+file of tests is written down once all that it has of faults has run; one that runs in part leaves what was known.
 """
 
 import os
+from collections import Counter
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from steps.core.files import read_json, write_json
+from steps.core.run_ids import git_commit
 
 FAULTS = int(os.environ.get("FAULTS") or 0)  # how often runs are killed; 0: a few times, and nothing is written
-RESULTS = Path(__file__).parents[2] / "bench/results/faults.json"
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "bench/results/faults.json"
+Groups = dict[str, dict[str, Any]]  # counts by group
 
 
 class FaultCounts:
-    """Hooks of pytest that write RESULTS; groups of which nothing ran stay as they were."""
+    """Hooks of pytest that write RESULTS."""
 
     def __init__(self) -> None:
-        self.groups: dict[str, dict[str, Any]] = {}
+        self.files: dict[str, Groups] = {}
+        self._of_file, self._ended = Counter[str](), Counter[str]()
 
-    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        """Reports of other processes bring along what an item is told here."""
-        for item in items:
+    def pytest_itemcollected(self, item: pytest.Item) -> None:
+        """Also of those that a choice leaves out later."""
+        self._of_file[_file(item.nodeid)] += item.get_closest_marker("faults") is not None
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """Reports of other processes bring along what an item is told here: its group, how many its file has."""
+        chosen = any("::" in argument for argument in session.config.args)
+        for item in session.items:
             if marker := item.get_closest_marker("faults"):
-                item.user_properties.append(("group", marker.args[0]))
+                of_file = 0 if chosen else self._of_file[_file(item.nodeid)]
+                item.user_properties.append(("group", [marker.args[0], of_file]))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Of every test three times: at its setup, its call and its teardown."""
-        group, *told = report.user_properties or [("", "")]
-        if group[0] != "group":
+        named, *told = report.user_properties or [("", "")]
+        if named[0] != "group":
             return
-        counts = self.groups.setdefault(str(group[1]), {"passed": 0, "failed": 0, "skipped": 0, "seconds": 0.0})
-        counts["seconds"] = round(counts["seconds"] + report.duration, 1)
+        (group, of_file), file = named[1], _file(report.nodeid)
+        begun = {"passed": 0, "failed": 0, "skipped": 0, "seconds": 0.0}
+        counts = self.files.setdefault(file, {}).setdefault(str(group), begun)
+        counts["seconds"] += report.duration
         if report.when == "call" or not report.passed:
             counts[report.outcome] += 1
-        for name, value in told if report.when == "teardown" else ():
+        if report.when != "teardown":
+            return
+        for name, value in told:
             counts[name] = _sum(counts[name], value) if name in counts else value
+        self._ended[file] += 1
+        if self._ended[file] == of_file and "PYTEST_XDIST_WORKER" not in os.environ:
+            _write(file, self.files[file])
 
-    def pytest_sessionfinish(self, exitstatus: int) -> None:
-        """Written by the process that hears of all tests, where they ran to their end."""
-        if self.groups and exitstatus in (0, 1) and "PYTEST_XDIST_WORKER" not in os.environ:
-            from bench.machine import machine
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Name what is not counted."""
+        known = read_json(RESULTS)["files"] if RESULTS.is_file() else {}
+        if left := [file for file, groups in self.files.items() if known.get(file, {}).get("groups") != groups]:
+            terminalreporter.write_line(f"faults: run in part and not counted: {', '.join(left)}")
 
-            known = read_json(RESULTS)["groups"] if RESULTS.is_file() else {}
-            write_json(RESULTS, {"machine": machine(), "groups": known | self.groups})
+
+def _file(nodeid: str) -> str:
+    return nodeid.partition("::")[0]
+
+
+def _write(file: str, groups: Groups) -> None:
+    """Put a file's counts beside those of all other files that are still there, and sum them up."""
+    for counts in groups.values():
+        counts["seconds"] = round(counts["seconds"], 1)
+    files = read_json(RESULTS).get("files", {}) if RESULTS.is_file() else {}
+    files = {name: each for name, each in files.items() if (ROOT / name).is_file()}
+    files[file] = {"git_commit": _commit(), "groups": groups}
+    whole: Groups = {}
+    for each in files.values():
+        for group, counts in each["groups"].items():
+            whole[group] = _sum(whole.get(group, {}), counts)
+    write_json(RESULTS, {"machine": _machine(), "git_commit": _commit(), "groups": whole, "files": files})
+
+
+@cache
+def _commit() -> str:
+    return git_commit()
+
+
+@cache
+def _machine() -> dict[str, object]:
+    from bench.machine import machine
+
+    return machine()
 
 
 def _sum(one: Any, other: Any) -> Any:
     """Of numbers, and of mappings key by key."""
     if isinstance(one, dict):
-        return {key: _sum(one.get(key, 0), other.get(key, 0)) for key in sorted({*one, *other})}
-    return one + other
+        keys = dict.fromkeys([*one, *other])
+        return {
+            key: _sum(one[key], other[key]) if key in one and key in other else {**other, **one}[key] for key in keys
+        }
+    return round(one + other, 1) if isinstance(one, float) else one + other

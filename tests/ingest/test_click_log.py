@@ -321,6 +321,7 @@ def test_a_dev_query_that_spells_a_test_query_of_another_source_is_left_out(tmp_
     assert set(rows_of(out, "impressions", "query_id")) == set(rows_of(out, "queries", "query_id"))
 
 
+@pytest.mark.faults("robots")
 @pytest.mark.medium
 def test_robots_neither_train_nor_go_unsaid(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """One session of 200,000 clicks; one query that ever new sessions click."""
@@ -349,6 +350,7 @@ def test_robots_neither_train_nor_go_unsaid(tmp_path: Path, capsys: pytest.Captu
     assert not any(session == "log/robot" for session in rows_of(out, "impressions", "session_id"))
 
 
+@pytest.mark.faults("robots")
 def test_without_sessions_a_popular_query_of_one_day_is_no_robot(tmp_path: Path) -> None:
     rows = [without(shown("a", day, clicked=True), ["sid"]) for day in (0, 6) for _ in range(1001)]
     source = click_log(tmp_path, [*rows, without(shown("b", 6, clicked=True), ["sid"])], "log.parquet")
@@ -357,6 +359,7 @@ def test_without_sessions_a_popular_query_of_one_day_is_no_robot(tmp_path: Path)
     assert len(rows_of(out, "impressions", "query_id")) == 1002  # the others are after test_from
 
 
+@pytest.mark.faults("robots")
 def test_a_log_of_robots_alone_says_so(tmp_path: Path) -> None:
     rows = [shown("a", 0, clicked=True) | {"sid": "robot"} for _ in range(1001)]
     with pytest.raises(

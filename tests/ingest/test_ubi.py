@@ -325,6 +325,7 @@ def test_a_click_on_what_events_never_showed_names_search_and_document(tmp_path:
     ]
 
 
+@pytest.mark.faults("robots")
 @pytest.mark.medium
 @pytest.mark.timeout(900)
 def test_robots_neither_train_nor_go_unsaid(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -353,6 +354,7 @@ def test_robots_neither_train_nor_go_unsaid(tmp_path: Path, capsys: pytest.Captu
     assert "shop/other day" in sessions and not any(name.startswith("shop/flood") for name in sessions)
 
 
+@pytest.mark.faults("robots")
 def test_searches_without_a_client_are_nobodys(tmp_path: Path) -> None:
     """Those of all clients that were not told apart are not one robot's."""
     rows = [search(f"s{n}", "red shoes", 0, ["d0", "d1"]) for n in range(600)] + [search("late", "hat", 6, ["d0"])]

@@ -92,6 +92,7 @@ def test_every_command_but_search_has_an_image_and_steps_that_use_a_gpu_exist() 
     assert set(images.ACCELERATED) <= commands
 
 
+@pytest.mark.faults("security")
 def test_an_image_holds_all_code_and_runs_as_nobody_special() -> None:
     copied = [line.split()[1] for line in LINES if line.startswith("COPY")]
     assert copied == ["requirements/${LOCK}.lock", "requirements/extras.lock", "steps", "pipeline"]
@@ -100,6 +101,7 @@ def test_an_image_holds_all_code_and_runs_as_nobody_special() -> None:
     assert {"!steps", "!pipeline", "!requirements/*.lock", "!requirements/hashes.txt"} <= set(context)
 
 
+@pytest.mark.faults("security")
 def test_a_stage_runs_only_in_an_image_that_its_commit_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(images.KEY, raising=False)
     images.check_image("teach", tmp_path)  # outside images there is nothing to compare
@@ -159,6 +161,7 @@ def test_without_cuda_packages_every_image_is_of_the_cpu_key(engine: Path) -> No
     assert all({"LOCK=run", f"FINGERPRINT={images.current()['cpu']}"} <= set(call.split()) for call in calls)
 
 
+@pytest.mark.faults("security")
 def test_pinned_bases_are_kept_and_taken(
     engine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -183,6 +186,7 @@ def test_pinned_bases_are_kept_and_taken(
         images.pin(path)
 
 
+@pytest.mark.faults("security")
 def test_one_base_is_named_everywhere() -> None:
     named = [
         found

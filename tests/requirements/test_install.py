@@ -71,6 +71,7 @@ def test_a_package_is_pinned_in_one_lock() -> None:
     assert "dvc-s3" in run  # a remote on S3 needs no second install
 
 
+@pytest.mark.faults("security")
 @pytest.mark.parametrize(
     ("digests", "locks"),
     [
@@ -90,6 +91,7 @@ def test_every_pin_but_torch_has_digests(digests: str, locks: tuple[str, ...]) -
     )
 
 
+@pytest.mark.faults("security")
 def test_a_file_with_another_digest_is_not_installed(tmp_path: Path) -> None:
     wheel = tmp_path / "toy-1.0-py3-none-any.whl"
     with zipfile.ZipFile(wheel, "w") as file:
@@ -185,6 +187,7 @@ def test_else_torch_is_pips_own_choice(install, programs: tuple, environment: di
     assert len(calls) == 1 and calls[0].endswith("--requirement .venv/hashed.txt")
 
 
+@pytest.mark.faults("security")
 def test_what_has_no_digest_is_named(install) -> None:
     said, calls = install("run", AT_HOME="+cpu", MISSING="setuptools")
     assert "setup: without digests: setuptools\n" in said
@@ -193,6 +196,7 @@ def test_what_has_no_digest_is_named(install) -> None:
     assert "without digests" not in said and "wanted.txt" not in calls[-1]
 
 
+@pytest.mark.faults("security")
 def test_only_torch_and_what_is_asked_for_is_installed_without_digests() -> None:
     """Of all that Containerfiles and the Makefile install from locks."""
     texts = [path.read_text(encoding="utf-8") for path in (ROOT / "containers").glob("*Containerfile")]

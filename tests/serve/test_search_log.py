@@ -1,6 +1,7 @@
 """The search log: what the service writes is what `ingest` reads."""
 
 import json
+import logging
 import os
 import shutil
 import sys
@@ -25,6 +26,7 @@ from steps.serve.search_log import SearchLog, write_corpus
 from steps.serve.settings import SALT, VARIABLE, Settings
 
 DAY = 24 * 3600
+FAILURES = (TransientError("no space"), RuntimeError("red shoes: whatever a client comes up with"))
 START = datetime(2026, 1, 1, 10, tzinfo=UTC).timestamp()
 
 
@@ -120,7 +122,7 @@ def test_days_that_could_not_be_listed_are_deleted_at_the_next_turn(tmp_path: Pa
     log.flush()
     clock.now += 3 * DAY
     listed = store.names
-    for answer in (lambda: (_ for _ in ()).throw(TransientError("busy")), listed):
+    for answer in (*(lambda error=error: (_ for _ in ()).throw(error) for error in FAILURES), listed):
         store.names = answer  # type: ignore[method-assign]
         log._tidy_daily()
     assert list(tmp_path.rglob("*.jsonl")) == []
@@ -129,23 +131,28 @@ def test_days_that_could_not_be_listed_are_deleted_at_the_next_turn(tmp_path: Pa
 class Flaky:
     """A store that fails when told to."""
 
-    def __init__(self) -> None:
+    def __init__(self, error: Exception) -> None:
         self.files: dict[str, str] = {}
-        self.fails = True
+        self.fails, self.error = True, error
 
     def write(self, name: str, text: str) -> None:
         if self.fails:
-            raise TransientError("no space")
+            raise self.error
         self.files[name] = text
 
 
-def test_what_a_store_refuses_is_written_later_and_no_click_before_its_search() -> None:
-    store = Flaky()
+@pytest.mark.parametrize("error", FAILURES)
+def test_what_a_store_refuses_is_written_later_and_no_click_before_its_search(
+    error: Exception, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.getLogger("slimtower"), "propagate", True)
+    store = Flaky(error)
     log = open_log(store, Clock())  # type: ignore[arg-type]
     token = note(log, "red shoes", ["one/1"])[0]
     log.click("q0", "id someone", "one", "one/1", 1, token)
     log.flush()
     assert store.files == {}
+    assert "red shoes" not in str([record.__dict__ for record in caplog.records]) and len(caplog.records) == 1
     store.fails = False
     note(log, "hat", ["one/2"], 1)
     log.close()

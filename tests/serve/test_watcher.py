@@ -8,6 +8,7 @@ from unittest.mock import Mock
 
 import pytest
 from serve_fakes import ToldSource, open_client
+from serve_process import until
 
 from steps.core.errors import TransientError, UserError
 from steps.serve import sources
@@ -57,6 +58,18 @@ def test_a_changed_release_is_swapped_whole_and_an_unchanged_one_kept(releases: 
     assert watched.current.students["static"] is before.students["static"]
     assert before.students["2l"].identity["student"] == "2l"  # a request that took it still has it whole
     assert len(before.students["2l"].release.query("sum", 3)) == 3
+
+
+def test_a_defect_in_one_look_does_not_end_all_looking(releases: Path, released: Path) -> None:
+    watched = watcher(FolderSource(releases, ""))
+    watched.poll_s = 0.01
+    watched.swapped = Mock(side_effect=[KeyError("a defect"), None])
+    watched.start()
+    for number, student in enumerate(("static", "2l"), start=1):
+        replace(releases / "2l", released / "models/release" / student)
+        until(lambda number=number: watched.swapped.call_count == number)
+    watched.stop()
+    assert students(watched)["2l"] == "2l"
 
 
 def test_what_does_not_load_leaves_the_old_release_serving_and_says_so(releases: Path) -> None:

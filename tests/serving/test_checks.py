@@ -15,7 +15,7 @@ from steps.evaluate.student_tower import student_tower
 from steps.serving.manifest import FORMAT, SHARED, Manifest, read_manifest
 from steps.serving.release import load_release
 
-pytestmark = pytest.mark.medium
+pytestmark = [pytest.mark.medium, pytest.mark.faults("tampered releases")]
 
 # Nothing in the folder can contradict these but the checksum; the student's vectors only the student itself.
 CHECKSUM_ONLY = {"student", "probe_tolerance", "checksum"}

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from steps.core.towers import encode, load_tower
+from steps.core.towers import encode, load_tower, route
 from steps.core.vector_cache import embed_once
 from steps.core.vector_store import Texts
 from steps.score.kinds.base import Scorer
@@ -22,7 +22,8 @@ class DualEncoderScorer(Scorer):
     def __init__(self, teach: Path, fingerprint: str, documents: Texts, scratch: Path, params: ScoreParams) -> None:
         """`fingerprint` is the id of the tower's; the vectors lie in the file `scratch` while they are used."""
         self.params, self.fingerprint, self.texts, self.scratch = params, fingerprint, documents, scratch
-        self.reader, self.queries = (load_tower(teach / "tower", role) for role in ("document", "query"))
+        tower = load_tower(teach / "tower")  # once, as both roles of a server know what either has been answered
+        self.reader, self.queries = route(tower, "document"), route(tower, "query")
 
     @cached_property
     def documents(self) -> np.ndarray:
