@@ -14,9 +14,10 @@ from botocore.exceptions import ClientError, EndpointConnectionError, HTTPClient
 from ingest_logs import ingest, params, reasons
 from serve_fakes import CONSENT, open_client, settings
 
+from pipeline.recipe import fill
 from steps.core.errors import TransientError, UserError, line
 from steps.core.files import read_json
-from steps.core.params import read_mapping
+from steps.core.params import parse_mapping
 from steps.core.tables import read_table, write_table
 from steps.serve.corpus import Corpus
 from steps.serve.log_store import FolderLogStore, LogStore, S3LogStore, log_store
@@ -316,15 +317,26 @@ def test_what_the_service_logged_is_ingested_as_it_is(released: Path, tmp_path: 
     shown = {row["user_query"]: row["query_response_hit_ids"] for row in rows(root, "queries")}
     assert list(shown) == texts and all(len(hits) == 4 for hits in shown.values())
 
-    recipe = Path(__file__).parents[2] / "recipes/ubi.yaml"
-    (source,) = read_mapping(recipe)["ingest"]["sources"]
-    places = {key: str(root / "one" / source[key].removeprefix("${DATA}/")) for key in ("corpus", "queries", "events")}
-    source = source | places | {"test_from": "", "validation_fraction": 0.0, "simulated": False}
-    out = ingest(tmp_path, params(source))
+    out = ingest(tmp_path, params(from_recipe(root / "one")))
     assert reasons(out) == []
     log = read_table(out, "impressions").to_pylist()
     assert len(log) == 16
     clicked = [(row["doc_id"], row["rank"]) for row in log if row["clicked"]]
-    assert sorted(clicked) == sorted((f"ubi/{hits[1]}", 2) for hits in shown.values())
+    assert sorted(clicked) == sorted((f"one/{hits[1]}", 2) for hits in shown.values())
     assert read_json(out / "report.json")
-    assert read_table(out, "corpus").num_rows == 32
+    served, documents = (
+        {row["doc_id"]: row for row in read_table(folder, "corpus").to_pylist() if row["dataset"] == "one"}
+        for folder in (released / "data/ingest", out)
+    )
+    assert documents == served and documents  # so the champion and its successor search the same
+
+
+def from_recipe(log: Path) -> dict[str, Any]:
+    """The recipe's source for the log of a data set, as the documented command gives it; all queries are test."""
+    root = Path(__file__).parents[2]
+    recipe, docs = root / "recipes/ubi.yaml", (root / "docs/serving.md").read_text(encoding="utf-8")
+    assert "DATA=searches/api DATASET=api " in docs
+    given = {"DATA": str(log), "DATASET": log.name, "SIMULATED": "false"}
+    filled = parse_mapping(fill(recipe.read_text(encoding="utf-8"), given, recipe), recipe.name)
+    (source,) = filled["ingest"]["sources"]
+    return source | {"test_from": "", "validation_fraction": 0.0}
