@@ -5,6 +5,7 @@ import os
 import shutil
 import sys
 from datetime import UTC, datetime
+from hashlib import sha256
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -168,6 +169,9 @@ class FakeS3:
             raise ClientError({"Error": {"Code": "NoSuchKey"}}, "GetObject")
         return {"Body": BytesIO(self.objects[f"{Bucket}/{Key}"])}
 
+    def head_object(self, *, Bucket: str, Key: str) -> dict[str, Any]:
+        return {"ETag": f'"{sha256(self.get_object(Bucket=Bucket, Key=Key)["Body"].read()).hexdigest()}"'}
+
     def delete_object(self, *, Bucket: str, Key: str) -> None:
         del self.objects[f"{Bucket}/{Key}"]
 
@@ -186,7 +190,7 @@ def test_the_log_lies_on_s3_as_in_a_folder(released: Path) -> None:
     log = open_log(store, clock, retention_days=1)
     note(log, "red shoes", ["one/1"])
     log.flush()
-    write_corpus(store, Corpus(released / "data/ingest", 10), ["one"])
+    write_corpus(store, Corpus(str(released / "data/ingest"), 10), ["one"])
     assert sorted(name.rpartition("/")[0] for name in client.objects) == [
         "logs/site/one",
         "logs/site/one/queries/dt=2026-01-01",
@@ -291,6 +295,36 @@ def test_a_swap_brings_the_new_corpus_beside_the_log(released: Path, tmp_path: P
         swapped = [(root / f"{name}/corpus.jsonl").read_text() for name in ("one", "two")]
     assert kept[0] == first
     assert sum(map(len, swapped)) < sum(map(len, kept))
+
+
+def test_a_release_outside_of_a_project_has_the_corpus_that_it_is_given(
+    released: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    release = Path(shutil.copytree(released / "models/release/static", tmp_path / "downloaded"))
+    corpus, client = read_table(released / "data/ingest", "corpus"), FakeS3()
+    key, place = "logs/site/corpus.parquet", "s3://logs/site"
+    monkeypatch.setattr(
+        "steps.serve.corpus.log_store",
+        lambda place, what: S3LogStore(place, client, what) if "//" in place else log_store(place, what),
+    )
+    client.objects[key] = (released / "data/ingest/corpus.parquet").read_bytes()
+    opened, service = open_client(release, corpus=place, log=str(tmp_path / "log"), poll_s=3600.0)
+    with opened:
+        found = opened.get("/search", params={"q": "matrix", "dataset": "one"}).json()["results"][0]["hits"][0]
+        assert "Computes the" in found["snippet"]
+        written = [json.loads(text)["content"] for text in (tmp_path / "log/one/corpus.jsonl").open()]
+        assert sorted(written) == sorted(row["content"] for row in corpus.to_pylist() if row["dataset"] == "one")
+        write_table(tmp_path, "corpus", corpus.slice(0, 1))
+        client.objects[key] = (tmp_path / "corpus.parquet").read_bytes()
+        service.watcher.swapped()
+        assert sum(len((tmp_path / f"log/{name}/corpus.jsonl").open().readlines()) for name in ("one", "two")) < 64
+    assert [path.name for path in tmp_path.rglob("corpus.parquet")] == ["corpus.parquet"] * 3
+    for nothing in (tmp_path / "downloaded", tmp_path / "nowhere"):
+        with pytest.raises(UserError, match=r"holds no corpus\.parquet of at most 10 MiB"):
+            open_client(release, corpus=str(nothing))
+    del client.objects[key]
+    with pytest.raises(UserError, match=r"corpus: s3://logs: no object site/corpus\.parquet; copy it there"):
+        open_client(release, corpus=place)
 
 
 def test_what_the_service_logged_is_ingested_as_it_is(released: Path, tmp_path: Path) -> None:
