@@ -213,8 +213,8 @@ def test_a_browser_shows_every_section_and_what_documents_say_as_text(
     systems = fake_systems(tmp_path, write_inputs(tmp_path), static=1)
     page = (evaluate(tmp_path, systems=systems) / "report.html").as_uri()
     sections = [
-        "Quality against latency", "Quality", "Slices of the queries", "Closeness to the teacher", "Cost",
-        "The teacher", "Cases: static loses most", "How it was made",
+        "Quality against latency", "Quality", "Slices of the queries", "Cases: static loses most",
+        "Closeness to the teacher", "Cost", "The teacher", "How it was made",
     ]  # fmt: skip
     with Browser(tmp_path / "profile") as browser:
         for width in (390, 1280):
