@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -49,7 +48,6 @@ class Background:
     """Data sets whose test judgements are clicks."""
     base: str
     trained: bool
-    teacher_comparison: Mapping[str, Any] | None
     training_seconds: Mapping[str, float]
     stages: Sequence[Stage]
     mined: Sequence[Mapping[str, str]]
@@ -66,7 +64,7 @@ def read_background(
     stages = [
         Stage("Ingestion", facts(ingested)),
         Stage("Mining from simulated sessions" if simulated else "Mining", facts(mined)),
-        Stage("Teacher", facts(taught)),
+        Stage("Teacher", facts({key: value for key, value in taught.items() if key != "comparison"})),  # of a sample
         Stage("Generated queries", generation_facts(generated)),
     ]
     return Background(
@@ -76,7 +74,6 @@ def read_background(
         ),
         base=taught["base"],
         trained=bool(taught.get("epochs")),
-        teacher_comparison=taught.get("comparison"),
         training_seconds={student: float(read_json(distill / student / REPORT)["seconds"]) for student in students},
         stages=[stage for stage in stages if stage.facts],
         mined=mined_examples(mined, _EXAMPLES),

@@ -117,6 +117,16 @@ def test_the_page_says_whose_judgements_are_clicks(tmp_path: Path) -> None:
         assert background.judged_by_clicks == (["log"] if clicked else [])
 
 
+def test_the_page_tells_no_gain_of_the_teacher_over_a_sample_of_the_documents(tmp_path: Path) -> None:
+    documents = write_inputs(tmp_path)
+    sampled = {"ndcg_base": 0.1234, "ndcg_teacher": 0.4321, "n": 10, "p_value": 0.001, "teacher_beats_base": True}
+    write_json(tmp_path / "teach/report.json", {"base": "some-base", "epochs": 1.0, "comparison": sampled})
+    folder = evaluate_in(fake_systems(tmp_path, documents, **KNOWN), tmp_path, params())
+    page = (folder / "report.html").read_text()
+    assert "evaluate.earlier_towers" in page.split("<h2>The teacher</h2>")[1].split("<h2>")[0]
+    assert not re.search(r"0\.1234|0\.4321|0\.123\b|0\.432\b", page)
+
+
 def test_per_query_values_average_to_the_metrics(reports: Path) -> None:
     metrics = json.loads((reports / "metrics.json").read_text())
     rows = read_table(reports, "per_query").to_pylist()
