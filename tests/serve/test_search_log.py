@@ -12,13 +12,11 @@ from typing import Any
 
 import pytest
 from botocore.exceptions import ClientError, EndpointConnectionError, HTTPClientError, NoCredentialsError
-from ingest_logs import ingest, params, reasons
+from ingest_logs import from_recipe, ingest, params, reasons
 from serve_fakes import CONSENT, open_client, settings
 
-from pipeline.recipe import fill
 from steps.core.errors import TransientError, UserError, line
 from steps.core.files import read_json
-from steps.core.params import parse_mapping
 from steps.core.tables import read_table, write_table
 from steps.serve.corpus import Corpus
 from steps.serve.log_store import FolderLogStore, LogStore, S3LogStore, log_store
@@ -363,14 +361,3 @@ def test_what_the_service_logged_is_ingested_as_it_is(released: Path, tmp_path: 
         for folder in (released / "data/ingest", out)
     )
     assert documents == served and documents  # so the champion and its successor search the same
-
-
-def from_recipe(log: Path) -> dict[str, Any]:
-    """The recipe's source for the log of a data set, as the documented command gives it; all queries are test."""
-    root = Path(__file__).parents[2]
-    recipe, docs = root / "recipes/ubi.yaml", (root / "docs/serving.md").read_text(encoding="utf-8")
-    assert "DATA=searches/api DATASET=api " in docs
-    given = {"DATA": str(log), "DATASET": log.name, "SIMULATED": "false"}
-    filled = parse_mapping(fill(recipe.read_text(encoding="utf-8"), given, recipe), recipe.name)
-    (source,) = filled["ingest"]["sources"]
-    return source | {"test_from": "", "validation_fraction": 0.0}
