@@ -1,7 +1,7 @@
 # Commands people type. Everything runs in .venv, made from requirements/run.lock; tests add extras.lock and test.lock.
 PYTHON  ?= python3
 VENV    := .venv
-export Q RELEASE MODEL PORT WORKERS LOG RECIPE STAGES STUDENT DATA UNLABELLED RELEVANCE TEST_FROM SIMULATED SINCE UNTIL TABLE ONLY SEEDS TO
+export Q RELEASE MODEL PORT WORKERS LOG RECIPE STAGES STUDENT DATA DATASET UNLABELLED RELEVANCE TEST_FROM SIMULATED SINCE UNTIL TABLE ONLY SEEDS TO
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 export HF_HUB_DISABLE_TELEMETRY := 1
 export DVC_NO_ANALYTICS := true
@@ -35,7 +35,7 @@ demo: setup ## the whole pipeline on the embedded data, then its results
 	@echo "make serve: search with these students at http://localhost:8000"
 
 run: setup ## the pipeline with an overlay: make run RECIPE=recipes/scifact.yaml DATA=<folder> [STAGES=embed]
-	@python -m pipeline.recipe "$$RECIPE" DATA="$$DATA" UNLABELLED="$$UNLABELLED" RELEVANCE="$$RELEVANCE" PARTS="$$PARTS" \
+	@python -m pipeline.recipe "$$RECIPE" DATA="$$DATA" DATASET="$$DATASET" UNLABELLED="$$UNLABELLED" RELEVANCE="$$RELEVANCE" PARTS="$$PARTS" \
 		TEST_FROM="$$TEST_FROM" SIMULATED="$$SIMULATED" SINCE="$$SINCE" UNTIL="$$UNTIL" \
 		MODEL="$$MODEL" BASE_URL="$$BASE_URL" OLD="$$OLD" NEW="$$NEW" EPOCHS="$$EPOCHS" TEXTS="$$TEXTS" SCORERS="$$SCORERS" LAYERS="$$LAYERS" $$STAGES
 

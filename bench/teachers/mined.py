@@ -25,7 +25,7 @@ from steps.teach.kinds.base import Teacher
 RECIPES = Path(".cache/bench-teachers/recipes")
 STAGE = "mine@relevance"
 _MINING = ("ingest", "candidates", "mine", "rank")  # sections that triplets depend on
-_VARIABLES = ("DATA", "UNLABELLED", "RELEVANCE", "TEST_FROM", "SIMULATED", "SINCE", "UNTIL")  # of recipes
+_VARIABLES = ("DATA", "DATASET", "UNLABELLED", "RELEVANCE", "TEST_FROM", "SIMULATED", "SINCE", "UNTIL")  # of recipes
 
 
 @dataclass(frozen=True)

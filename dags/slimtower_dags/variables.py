@@ -7,7 +7,7 @@ from typing import Any
 
 from slimtower_dags.deployment import Deployment, Resources
 
-RECIPE_VARIABLES = ("DATA", "UNLABELLED", "RELEVANCE", "TEST_FROM", "SIMULATED")
+RECIPE_VARIABLES = ("DATA", "DATASET", "UNLABELLED", "RELEVANCE", "TEST_FROM", "SIMULATED")
 BACKFILL = "backfill"
 CACHE, WORK = "/cache", "/work"  # volumes of containers and pods, whose own file system is read-only
 WRITTEN = {

@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 
 # Colours that occur nowhere else in a drawing; each becomes a variable of the page, which knows light and dark.
 INK, MUTED, GRID, STUDENT, TEACHER, CARD = "#010203", "#040506", "#070809", "#0a0b0c", "#0d0e0f", "#101112"
+WIDE, NARROW = 8.8, 4.4  # inches: for a screen, and for a phone
 STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "slimtower",
@@ -26,8 +27,13 @@ _VARIABLES = {
 }
 
 
+def style(width: float) -> dict[Any, Any]:
+    """The settings under which a figure so wide is drawn; two widths of one drawing share no name within a page."""
+    return STYLE if width == WIDE else STYLE | {"svg.hashsalt": f"slimtower {width}"}
+
+
 def bare_figure(width: float, height: float) -> Figure:
-    """A figure in inches that shows the page behind it; make, draw and inline it within a context of STYLE."""
+    """A figure in inches that shows the page behind it; make, draw and inline it within a context of `style`."""
     figure = Figure(figsize=(width, height), layout="constrained")
     figure.patch.set_visible(False)
     return figure

@@ -7,24 +7,24 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from steps.evaluate.drawing import INK, MUTED, STUDENT, STYLE, bare, bare_figure, inline
+from steps.evaluate.drawing import INK, MUTED, STUDENT, WIDE, bare, bare_figure, inline, style
 
 _BINS = 41  # odd: the middle one is around 0
 _ROW = 4  # panels side by side
 _SHOWN = 0.999  # share of the values, by magnitude, that the scale spans
 
 
-def draw_histograms(values: Mapping[str, np.ndarray], label: str) -> str:
+def draw_histograms(values: Mapping[str, np.ndarray], label: str, width: float = WIDE) -> str:
     """An SVG element for inlining: a panel for each name, its values `(n,)` as shares in percent.
 
     All have one scale around 0, whose first and last bars hold what lies beyond.
     """
     shown = [np.quantile(np.abs(each), _SHOWN) for each in values.values() if len(each)]
     edges = np.linspace(-1, 1, _BINS + 1) * (max(shown, default=0.0) or 1e-3)
-    columns = min(_ROW, len(values))
+    columns = min(_ROW if width == WIDE else _ROW // 2, len(values))
     rows = -(-len(values) // columns)
-    with matplotlib.rc_context(STYLE):
-        figure = bare_figure(8.8, 0.4 + 1.9 * rows)
+    with matplotlib.rc_context(style(width)):
+        figure = bare_figure(width, 0.4 + 1.9 * rows)
         panels = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).flat
         for (name, each), axes in zip(values.items(), panels, strict=False):
             _draw_panel(axes, name, each, edges)

@@ -1,10 +1,9 @@
 """`reports/report.html`: one self-contained page that a newcomer can read from top to bottom."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -13,6 +12,7 @@ from markupsafe import Markup
 from steps.core.files import read_json, staged_file
 from steps.evaluate.as_one import counted, units
 from steps.evaluate.composition import Evaluation
+from steps.evaluate.drawing import NARROW, WIDE
 from steps.evaluate.facts import Facts, facts, generated_examples, generation_facts, mined_examples
 from steps.evaluate.frontier import Point, draw_frontier
 from steps.evaluate.fusion_gains import fused_name
@@ -49,7 +49,6 @@ class Background:
     """Data sets whose test judgements are clicks."""
     base: str
     trained: bool
-    teacher_comparison: Mapping[str, Any] | None
     training_seconds: Mapping[str, float]
     stages: Sequence[Stage]
     mined: Sequence[Mapping[str, str]]
@@ -66,7 +65,7 @@ def read_background(
     stages = [
         Stage("Ingestion", facts(ingested)),
         Stage("Mining from simulated sessions" if simulated else "Mining", facts(mined)),
-        Stage("Teacher", facts(taught)),
+        Stage("Teacher", facts({key: value for key, value in taught.items() if key != "comparison"})),  # of a sample
         Stage("Generated queries", generation_facts(generated)),
     ]
     return Background(
@@ -76,7 +75,6 @@ def read_background(
         ),
         base=taught["base"],
         trained=bool(taught.get("epochs")),
-        teacher_comparison=taught.get("comparison"),
         training_seconds={student: float(read_json(distill / student / REPORT)["seconds"]) for student in students},
         stages=[stage for stage in stages if stage.facts],
         mined=mined_examples(mined, _EXAMPLES),
@@ -173,16 +171,26 @@ def _worst_set(metrics: Metrics, student: str) -> str:
 
 
 def _frontier(points: Sequence[Point], metrics: Metrics) -> Markup:
-    """The drawing of the frontier; nothing where nothing is judged."""
+    """The drawing of the frontier, wide and narrow; nothing where nothing is judged."""
     sets = counted(metrics).values()
     if not sets:
         return Markup()
     bm25 = sum(models["bm25"]["nDCG@10"] / models["teacher"]["nDCG@10"] for models in sets) / len(sets)
-    return Markup(draw_frontier(points, bm25, metrics["choice"]["student"], metrics["choice"]["budget_ms"]))
+    choice = metrics["choice"]
+    return _both(lambda width: draw_frontier(points, bm25, choice["student"], choice["budget_ms"], width))
 
 
 def _histograms(differences: Mapping[str, np.ndarray]) -> Markup:
     """A panel for each student, all judged data sets together; nothing where none is."""
     if not differences:
         return Markup()
-    return Markup(draw_histograms(differences, "distance by the teacher less distance by the student"))
+    label = "distance by the teacher less distance by the student"
+    return _both(lambda width: draw_histograms(differences, label, width))
+
+
+def _both(draw: Callable[[float], str]) -> Markup:
+    """A drawing for screens and one for phones; the page shows the one that fits."""
+    return Markup("").join(
+        Markup('<div class="{}">{}</div>').format(name, Markup(draw(width)))
+        for name, width in (("wide", WIDE), ("narrow", NARROW))
+    )

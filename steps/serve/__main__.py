@@ -85,6 +85,7 @@ def _settings(arguments: argparse.Namespace) -> Settings:
         "max_k": arguments.max_k,
         "rate": arguments.rate,
         "max_requests": arguments.max_requests,
+        "corpus": arguments.corpus,
         "corpus_mb": arguments.corpus_mb,
         "baselines": not arguments.no_baselines,
         "log": arguments.log,
@@ -116,6 +117,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--max-batch", type=_positive, default=256, help="queries of a request")
     add("--max-text", type=_positive, default=8192, help="characters of a query")
     add("--max-k", type=_positive, default=100, help="hits of a query")
+    add("--corpus", default="", help="folder or s3://bucket/prefix that holds corpus.parquet, as data/ingest does"
+        " (what lies beside the releases of a checkout)")  # fmt: skip
     add("--corpus-mb", type=int, default=500, help="largest corpus.parquet read for snippets and BM25 (0: none)")
     add("--no-baselines", action="store_true", help="neither teacher nor BM25, even where their files are there")
     add("--trusted-proxies", default="", help="addresses whose X-Forwarded-For tells the client, such as 10.0.0.0/8")

@@ -51,9 +51,9 @@ def from_environment() -> ASGIApp:
 async def _running(service: Service) -> AsyncIterator[None]:
     """From loading the release to writing what is left of the log."""
     await asyncio.to_thread(service.watcher.start)
+    service.watcher.swapped = lambda: _new_corpus(service)
+    await asyncio.to_thread(_new_corpus, service)
     if service.log:
-        service.watcher.swapped = lambda: _corpus_beside_log(service)
-        await asyncio.to_thread(_corpus_beside_log, service)
         service.log.start()
     yield
     service.watcher.stop()
@@ -63,12 +63,13 @@ async def _running(service: Service) -> AsyncIterator[None]:
     LOGGER.info("stopped")
 
 
-def _corpus_beside_log(service: Service) -> None:
-    """What a new release was made of may be a new corpus."""
+def _new_corpus(service: Service) -> None:
+    """What a new release was made of may be a new corpus: find it, and write it beside the log."""
     students = service.watcher.current.students.values() if service.watcher.current else []
     datasets = sorted({dataset for served in students for dataset in served.release.datasets})
     try:
+        service.corpus.look()
         if service.log:
             write_corpus(service.log.store, service.corpus, datasets)
     except (UserError, OSError) as error:
-        LOGGER.error("corpus not written beside the search log", extra={"data": {"error": line(error)}})
+        LOGGER.error("corpus not read, or not written beside the search log", extra={"data": {"error": line(error)}})

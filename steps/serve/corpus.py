@@ -1,4 +1,4 @@
-"""The documents themselves, where their corpus lies beside the releases: snippets, whole texts, and BM25's texts."""
+"""The documents themselves, beside the releases or where `--corpus` says: snippets, whole texts, and BM25's texts."""
 
 import logging
 import textwrap
@@ -11,9 +11,12 @@ import pyarrow as pa
 
 from steps.core.document_texts import template_of
 from steps.core.errors import UserError, line
+from steps.core.files import cache_root, sha256_text
 from steps.core.tables import read_table
+from steps.serve.log_store import log_store
 
 _LOG = logging.getLogger("slimtower.serve")
+_NAME = "corpus.parquet"
 _SNIPPET = 220  # characters
 _SCANNED = 2000  # of a content, for its snippet
 
@@ -31,15 +34,19 @@ class Document(NamedTuple):
 class Corpus:
     """The table `corpus` of a folder, read when it is first asked for and again when it changed."""
 
-    def __init__(self, ingest: Path | None, max_mb: int) -> None:
-        """`ingest` None: there is none. A file above `max_mb`, or that cannot be read, counts as none."""
-        self.path = ingest / "corpus.parquet" if ingest else None
-        self._max_bytes = max_mb << 20
+    def __init__(self, place: str, max_mb: int) -> None:
+        """A folder or s3:// prefix; empty: none. A file above `max_mb`, or that cannot be read, counts as none."""
+        self._place, self._max_bytes = place, max_mb << 20
+        self.look()
         self._lock = threading.Lock()
         self._state: object = None
         self._broken: object = None  # the state of a file that cannot be read
         self._table: pa.Table | None = None
         self._rows: dict[str, int] = {}
+
+    def look(self) -> None:
+        """Find the file; on s3 another one may lie there by now. UserError or TransientError where s3 has none."""
+        self.path = _file(self._place) if self._place else None
 
     def state(self) -> object:
         """What tells one corpus from another; None where there is none."""
@@ -106,6 +113,11 @@ class Corpus:
             self._broken = state
             _LOG.error("corpus not read", extra={"data": {"error": line(error)[:300]}})
             return None
+
+
+def _file(place: str) -> Path:
+    """The corpus at a place; fetched into the cache, which all processes share, where that is on s3."""
+    return log_store(place, "corpus").fetch(_NAME, cache_root() / "serve/corpus" / sha256_text(place)[:16])
 
 
 def _shortened(content: str) -> str:

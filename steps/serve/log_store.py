@@ -1,5 +1,6 @@
 """Where the search log lies: a folder or an S3 prefix. Files appear whole and are never written again."""
 
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -7,11 +8,12 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from steps.core.errors import TransientError, UserError, line
-from steps.core.files import staged_file
+from steps.core.files import alone, last_used, staged_file
 
 _REFUSED = {
     "AccessDenied", "ExpiredToken", "InvalidAccessKeyId", "InvalidToken", "NoSuchBucket", "SignatureDoesNotMatch",
 }  # fmt: skip
+_ABSENT = {"NoSuchKey", "404"}
 
 
 class LogStore(Protocol):
@@ -28,6 +30,9 @@ class LogStore(Protocol):
 
     def delete(self, name: str) -> None:
         """Delete a file, if it is there."""
+
+    def fetch(self, name: str, into: Path) -> Path:
+        """A file's path on this machine, below `into` where it lies elsewhere."""
 
 
 class FolderLogStore:
@@ -60,15 +65,20 @@ class FolderLogStore:
         if path.parent != self.root and not any(path.parent.iterdir()):
             path.parent.rmdir()
 
+    def fetch(self, name: str, into: Path) -> Path:
+        """Where the file lies."""
+        return self.root / name
+
 
 class S3LogStore:
     """A prefix of a bucket; endpoint and credentials come from the AWS_* variables."""
 
-    def __init__(self, url: str, client: Any = None) -> None:
+    def __init__(self, url: str, client: Any = None, what: str = "search log") -> None:
         bucket, _, prefix = url.removeprefix("s3://").partition("/")
         if not bucket:
-            raise UserError(f"search log: {url!r} names no bucket; write s3://bucket/prefix")
+            raise UserError(f"{what}: {url!r} names no bucket; write s3://bucket/prefix")
         self.bucket, self.prefix, self._client = bucket, prefix.rstrip("/") + "/" if prefix else "", client
+        self._place = f"{what}: s3://{bucket}"
 
     @property
     def client(self) -> Any:
@@ -82,48 +92,69 @@ class S3LogStore:
 
     def write(self, name: str, text: str) -> None:
         """Put an object: whole, or not at all."""
-        with _explained(self.bucket):
+        with _explained(self._place):
             self.client.put_object(Bucket=self.bucket, Key=self.prefix + name, Body=text.encode("utf-8"))
 
     def read(self, name: str) -> str | None:
         """An object's text; None where there is none."""
         from botocore.exceptions import ClientError
 
-        with _explained(self.bucket):
+        with _explained(self._place):
             try:
                 body = self.client.get_object(Bucket=self.bucket, Key=self.prefix + name)["Body"]
             except ClientError as error:
-                if error.response["Error"]["Code"] in {"NoSuchKey", "404"}:
+                if error.response["Error"]["Code"] in _ABSENT:
                     return None
                 raise
             return str(body.read().decode("utf-8"))
 
     def names(self) -> Iterator[str]:
         """All objects."""
-        with _explained(self.bucket):
+        with _explained(self._place):
             for page in self.client.get_paginator("list_objects_v2").paginate(Bucket=self.bucket, Prefix=self.prefix):
                 for item in page.get("Contents", []):
                     yield item["Key"].removeprefix(self.prefix)
 
     def delete(self, name: str) -> None:
         """Delete an object."""
-        with _explained(self.bucket):
+        with _explained(self._place):
             self.client.delete_object(Bucket=self.bucket, Key=self.prefix + name)
 
+    def fetch(self, name: str, into: Path) -> Path:
+        """Download an object unless this version of it lies below `into`; of earlier versions the last one stays."""
+        from botocore.exceptions import ClientError
 
-def log_store(location: str) -> LogStore:
+        where = {"Bucket": self.bucket, "Key": self.prefix + name}
+        with _explained(self._place), alone(into / ".lock"):
+            try:
+                version = self.client.head_object(**where)["ETag"].strip('"')
+            except ClientError as error:
+                if error.response["Error"]["Code"] in _ABSENT:
+                    raise UserError(f"{self._place}: no object {where['Key']}; copy it there") from None
+                raise
+            target = into / version / name
+            if not target.is_file():
+                with staged_file(target) as staging, staging.open("wb") as file:
+                    shutil.copyfileobj(self.client.get_object(**where)["Body"], file)
+            others = [path for path in into.iterdir() if path.is_dir() and path.name != version]
+            for old in sorted(others, key=last_used)[:-1]:  # another process may still read the last one
+                shutil.rmtree(old, ignore_errors=True)
+        return target
+
+
+def log_store(location: str, what: str = "search log") -> LogStore:
     """The store that a location names; UserError for any other scheme than s3, and without s3's client."""
     if location.startswith("s3://"):
         if not find_spec("boto3"):
-            raise UserError(f"search log: {location} needs boto3; `pip install 'slimtower[registry]'`")
-        return S3LogStore(location)
+            raise UserError(f"{what}: {location} needs boto3; `pip install 'slimtower[registry]'`")
+        return S3LogStore(location, what=what)
     if "://" in location:
-        raise UserError(f"search log: {location!r} is neither a folder nor on s3://; write s3://bucket/prefix")
+        raise UserError(f"{what}: {location!r} is neither a folder nor on s3://; write s3://bucket/prefix")
     return FolderLogStore(Path(location))
 
 
 @contextmanager
-def _explained(bucket: str) -> Iterator[None]:
+def _explained(place: str) -> Iterator[None]:
     from boto3.exceptions import Boto3Error
     from botocore.exceptions import BotoCoreError, ClientError
 
@@ -131,7 +162,7 @@ def _explained(bucket: str) -> Iterator[None]:
         yield
     except (BotoCoreError, ClientError, Boto3Error, ValueError) as error:
         kind = UserError if _refused(error) else TransientError
-        raise kind(f"search log: s3://{bucket}: {line(error)[:200]}; check AWS_* and the bucket") from None
+        raise kind(f"{place}: {line(error)[:200]}; check AWS_* and the bucket") from None
 
 
 def _refused(error: Exception) -> bool:

@@ -139,7 +139,12 @@ def open_service(settings: Settings) -> Service:
     """The parts of this process. Nothing is loaded yet."""
     metrics = Metrics()
     project = project_of(Path(settings.release)) if settings.release else None
-    corpus = Corpus(project / "data/ingest" if project else None, settings.corpus_mb)
+    corpus = Corpus(settings.corpus or (str(project / "data/ingest") if project else ""), settings.corpus_mb)
+    if settings.corpus and corpus.state() is None:
+        raise UserError(
+            f"serve: {settings.corpus} holds no corpus.parquet of at most {settings.corpus_mb} MiB; name the folder"
+            " data/ingest of the run that made the release, or a copy of it, or raise --corpus-mb"
+        )
     watcher = Watcher(make_source(settings), settings.poll_s, metrics)
     return Service(
         settings,

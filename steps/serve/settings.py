@@ -39,8 +39,10 @@ class Settings(Strict):
     """Requests a second of one client to one process, twice as many at once; 0: no limit."""
     max_requests: _Count
     """Requests at once, in each process."""
+    corpus: str
+    """Folder or s3://bucket/prefix of corpus.parquet; empty: what lies beside the releases of a checkout."""
     corpus_mb: Annotated[int, Field(ge=0)]
-    """Size up to which the corpus beside the releases is read: snippets and BM25."""
+    """Size up to which the corpus is read: snippets and BM25."""
     baselines: bool
     """Whether teacher and BM25 may answer where their files are there."""
     log: str

@@ -145,8 +145,11 @@ def test_what_dvc_pushes_and_pulls(server: FaultyS3, tmp_path: Path) -> None:
     assert refused(server, TASKS) == set()
 
 
-def test_the_search_log_of_the_service(server: FaultyS3) -> None:
+def test_the_search_log_of_the_service(server: FaultyS3, tmp_path: Path) -> None:
     store = S3LogStore(LOG)
+    server.objects[f"{LOG.removeprefix('s3://')}/corpus.parquet"] = b"rows"
+    assert store.fetch("corpus.parquet", tmp_path).read_bytes() == b"rows"
+    del server.objects[f"{LOG.removeprefix('s3://')}/corpus.parquet"]
     assert store.read("site/corpus.jsonl") is None
     store.write("site/queries/dt=2026-01-01/slimtower-1.jsonl", "{}")
     for name in list(store.names()):

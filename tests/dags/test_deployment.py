@@ -9,6 +9,11 @@ from jinja2 import Environment
 from slimtower_dags import variables
 from slimtower_dags.deployment import DeploymentError, read_deployment
 
+from pipeline import recipe as recipes
+from pipeline.params import check_params
+from steps.core.params import read_mapping
+from steps.ingest.params import UbiSource
+
 DAGS = Path(__file__).resolve().parents[2] / "dags"
 
 
@@ -90,17 +95,35 @@ def test_a_window_without_a_start_lies_before_the_given_end() -> None:
     assert variables.since({"since": "", "until": "2026-02-01T12:00:00"}, run, 7) == "2026-01-25"
 
 
+@pytest.mark.parametrize("example", ["gpu_cluster", "search_log"])
 @pytest.mark.parametrize(("until", "expected"), [("", "2026-02-23"), ("2026-02-01", "2026-01-18")])
-def test_the_clusters_test_queries_are_those_of_its_windows_last_two_weeks(
-    until: str, expected: str, monkeypatch: pytest.MonkeyPatch
+def test_an_examples_test_queries_are_those_of_its_windows_last_two_weeks(
+    until: str, expected: str, example: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("SLIMTOWER_DEPLOYMENT", str(DAGS / "deployments/gpu_cluster.yaml"))
-    given = variables.of_begin(read_deployment(DAGS), [])
+    given = begun(example, until, monkeypatch)
+    assert given["TEST_FROM"] == expected
+    assert given["SINCE"] <= given["TEST_FROM"] <= given["UNTIL"]
+
+
+def begun(example: str, until: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """What `begin` is told by a run under an example, its templates rendered."""
+    monkeypatch.setenv("SLIMTOWER_DEPLOYMENT", str(DAGS / f"deployments/{example}.yaml"))
+    deployment = read_deployment(DAGS)
     run = SimpleNamespace(data_interval_end=datetime(2026, 3, 9, 3, tzinfo=UTC))
-    context = variables.MACROS | {"params": {"since": "", "until": until}, "dag_run": run}
-    dates = [Environment().from_string(given[name]).render(context) for name in ("SINCE", "TEST_FROM", "UNTIL")]
-    assert dates[1] == expected
-    assert dates == sorted(dates)
+    params = {"since": "", "until": until, "recipe": deployment.recipe, "data": deployment.variables["DATA"]}
+    context = variables.MACROS | {"params": params, "dag_run": run}
+    told = variables.of_begin(deployment, [])
+    return {name: Environment().from_string(text).render(context) for name, text in told.items()}
+
+
+def test_the_example_of_the_services_log_gives_its_recipe_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = begun("search_log", "", monkeypatch)
+    recipe = DAGS.parent / given["SLIMTOWER_RECIPE"]
+    text, base = recipe.read_text(encoding="utf-8"), read_mapping(DAGS.parent / "params.yaml")
+    (source,) = check_params(recipes.laid_over(base, text, given, recipe), recipe.name).ingest.sources
+    assert isinstance(source, UbiSource) and not source.simulated
+    assert (source.name, source.queries) == ("api", "s3://your-bucket/searches/api/queries")
+    assert given["DATA"].endswith(f"/{given['DATASET']}")
 
 
 def test_a_run_with_an_end_of_its_own_is_of_the_past() -> None:

@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 from evaluate_fakes import FakeRelease, bag_of_words, evaluate, fake_systems, params, write_inputs
+from promote_fakes import promote_params
 
+from steps.core.files import write_json
 from steps.core.judged import JudgedSet
 from steps.core.tables import read_table
 from steps.evaluate.fusing import FusionFigures
@@ -19,8 +21,10 @@ from steps.evaluate.scoring import Scored
 from steps.evaluate.served import as_served, served_ms
 from steps.evaluate.systems import Student, Systems
 from steps.evaluate.table import results_table
+from steps.promote.candidate import Served, choose_student
 from steps.retrieval.bm25 import Bm25
 from steps.retrieval.fusion import WeightedSum
+from steps.serving.choice import release_folder
 
 
 class HybridRelease(FakeRelease):
@@ -115,3 +119,29 @@ def test_the_student_that_is_best_as_served_is_chosen_and_told(tmp_path: Path) -
     assert "as served, with BM25" in card and f"encoder alone: {alone}" in card
     assert f"<b>{100 * np.mean(ratios):.1f}\u00a0%</b>" in card
     assert "Encoders alone, without BM25." in page
+
+
+def test_metrics_that_were_written_before_these_keys_are_still_read(tmp_path: Path) -> None:
+    """They have the same version: what reads kept files must not rest on what came later."""
+    metrics = json.loads((Path(__file__).parents[2] / "bench/results/demo.json").read_text())["metrics"]
+    for key in ("served", "verdict"):
+        metrics.pop(key, None)
+    metrics["choice"].pop("alike", None)
+    write_json(tmp_path / "metrics.json", metrics)
+    table = results_table(tmp_path)
+    assert "Choice: " in table and "distinguishable" not in table
+    student = metrics["choice"]["student"]
+    assert Served(student, frozenset(metrics["datasets"]), frozenset(metrics["fused"])).p50_ms(metrics) > 0
+    assert release_folder(write_releases(tmp_path, metrics), "").name == student
+    policy = promote_params().policy.model_copy(update={"max_p50_ms": 1e9, "max_index_bytes": 1 << 60})
+    assert choose_student("", tmp_path, tmp_path / "models/release", policy) == student
+
+
+def write_releases(root: Path, metrics: dict[str, Any]) -> Path:
+    """A project with empty releases of the students and these metrics."""
+    for student in metrics["retention"]:
+        manifest = {"datasets": {name: {} for name in metrics["datasets"]}}
+        write_json(root / "models/release" / student / "manifest.json", manifest)
+        (root / "models/release" / student / "index").mkdir()
+    write_json(root / "reports/metrics.json", metrics)
+    return root

@@ -6,11 +6,9 @@ import json
 import re
 from pathlib import Path
 
-import evaluate_fakes
 import ir_measures
 import numpy as np
 import pytest
-from browser import Browser, find_browser
 from evaluate_fakes import bag_of_words, fake_systems, params, write_inputs
 from evaluate_fakes import evaluate as evaluate_in
 from recorder import Recorder
@@ -166,7 +164,7 @@ def test_report_is_self_contained_and_says_what_it_must(reports: Path) -> None:
     assert not re.search(r"<(script|link|img|iframe)\b", page)
     assert not re.search(r"(src|href)\s*=\s*[\"'](?!#)", page), "every address must lie inside the page"
     assert not re.search(r"url\((?!#|\s*#)[^)]*\)|@import|https?://(?!www\.w3\.org/)", page)
-    assert page.count("<svg") == 2
+    assert page.count("<svg") == 4, "two drawings, each for screens and for phones"
     ids = re.findall(r'\bid="([^"]*)"', page)
     assert len(ids) == len(set(ids))
     assert "simulated" in page
@@ -201,51 +199,6 @@ def test_a_pull_request_is_told_the_verdict_the_figures_and_where_students_lose(
     rows = [line.split(" | ") for line in summary(metrics, "2l").splitlines() if line.endswith(") |")]
     assert [row[0] for row in rows] == [r"| &lt;script>\|", "| short"]
     assert rows[0][1:3] == ["5", "90.0\u00a0% (85.0 – 95.0)"]
-
-
-@pytest.mark.medium
-@pytest.mark.skipif(not find_browser(), reason="no chromium on the PATH (Debian: apt-get install chromium)")
-def test_a_browser_shows_every_section_and_what_documents_say_as_text(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    hostile = "<script>window.stolen=1</script><img src=x onerror=window.stolen=1>"
-    monkeypatch.setattr(evaluate_fakes, "TOPICS", [f"{topic} {hostile}" for topic in evaluate_fakes.TOPICS])
-    systems = fake_systems(tmp_path, write_inputs(tmp_path), static=1)
-    page = (evaluate(tmp_path, systems=systems) / "report.html").as_uri()
-    sections = [
-        "Quality against latency", "Quality", "Slices of the queries", "Closeness to the teacher", "Cost",
-        "The teacher", "Cases: static loses most", "How it was made",
-    ]  # fmt: skip
-    with Browser(tmp_path / "profile") as browser:
-        for width in (390, 1280):
-            browser.view(width, 900, "light")
-            browser.open(f"{page}?{width}")
-            assert browser.evaluate("document.documentElement.scrollWidth") <= width, "tables scroll, not the page"
-            heads = browser.evaluate("[...document.querySelectorAll('h2')].map(head => head.textContent)")
-            assert [head for head in heads if head in sections] == sections
-            assert hostile in browser.evaluate("document.querySelector('.case li').textContent")
-            letters = browser.evaluate(
-                "[...document.querySelectorAll('svg text')].map(text => text.getBoundingClientRect())"
-                ".map(box => Math.min(box.width, box.height)).filter(size => size > 0)"
-            )
-            assert letters and min(letters) >= 5 and np.median(letters) >= 11, "read without a magnifier"
-            assert browser.evaluate("[window.stolen, document.querySelectorAll('script, img').length]") == [None, 0]
-            for scheme in ("dark", "light"):
-                browser.view(width, 900, scheme)
-                assert browser.inaccessible() == []
-        asked = {row["request"]["url"] for row in browser.events["Network.requestWillBeSent"]}
-        assert asked == {f"{page}?390", f"{page}?1280"}
-        parts = "[...document.querySelectorAll('details > :not(summary)')]"
-        hidden = f"{parts}.filter(part => !part.checkVisibility()).length"
-        assert browser.evaluate(hidden) > 0
-        browser.call("Emulation.setEmulatedMedia", media="print")
-        browser.until(f"matchMedia('print').matches && {hidden} === 0")
-        overflows = (
-            "[...new Set([...document.querySelectorAll('.scroll')].map(part => getComputedStyle(part).overflowX))]"
-        )
-        assert browser.evaluate(overflows) == ["visible"]
-        for told in ("Log.entryAdded", "Runtime.consoleAPICalled", "Runtime.exceptionThrown"):
-            assert browser.events.get(told, []) == []
 
 
 def test_closeness_to_the_teacher_is_measured_and_shown(reports: Path) -> None:
@@ -294,7 +247,7 @@ def test_the_best_on_dev_is_chosen_and_everything_tells_it(tmp_path: Path) -> No
         "Choice: 2l, the best of 2 within 10000 ms a query",
         "Runner-up: static",
         "budget 10000 ms<",
-        ", chosen<",
+        "(chosen)",
     ):
         assert told in page
     assert "Choice: 2l, the best of 2 within 10000 ms a query" in results_table(reports)
@@ -309,7 +262,7 @@ def test_a_budget_that_nobody_meets_is_told_and_stops_nothing(tmp_path: Path) ->
     told = f"no student is within evaluate.budget_ms (1e-07): the fastest, {fastest}, needs"
     page = (reports / "report.html").read_text()
     assert told in page and told in results_table(reports)
-    assert ", chosen<" not in page
+    assert "(chosen)" not in page
     assert run.tags["slimtower.choice"] == "none"
 
 

@@ -9,6 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from pipeline.recipe import fill
+from steps.core.params import parse_mapping
 from steps.core.tables import read_table
 from steps.core.tracking import NullRun
 from steps.ingest.params import IngestParams
@@ -17,6 +19,7 @@ from steps.ingest.run import run
 COLUMNS = {"query": "q", "doc_id": "doc", "rank": "pos", "clicked": "clk", "timestamp": "ts", "session_id": "sid"}
 DAY = 86_400
 FIRST = 1_767_225_600  # 2026-01-01 00:00:00 UTC
+ROOT = Path(__file__).parents[2]
 
 
 def params(*sources: Mapping[str, Any], **changes: Any) -> IngestParams:
@@ -108,3 +111,13 @@ def reasons(out: Path) -> list[tuple[str, int, str]]:
 def without(row: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
     """The row less some columns."""
     return {name: value for name, value in row.items() if name not in set(names)}
+
+
+def from_recipe(log: Path) -> dict[str, Any]:
+    """recipes/ubi.yaml's source for the service's log of a data set, by the documented command, all test queries."""
+    recipe, docs = ROOT / "recipes/ubi.yaml", (ROOT / "docs/serving.md").read_text(encoding="utf-8")
+    assert "DATA=searches/api DATASET=api " in docs
+    given = {"DATA": str(log), "DATASET": log.name, "SIMULATED": "false"}
+    filled = parse_mapping(fill(recipe.read_text(encoding="utf-8"), given, recipe), recipe.name)
+    (source,) = filled["ingest"]["sources"]
+    return source | {"test_from": "", "validation_fraction": 0.0}

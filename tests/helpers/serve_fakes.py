@@ -16,7 +16,7 @@ from steps.serving.release import load_release
 SETTINGS: dict[str, Any] = {
     "release": "", "model": "", "system": "", "embeddings_model": "text-embedding-x", "poll_s": 0.2, "threads": 2,
     "workers": 1, "max_body": 5000,
-    "max_batch": 4, "max_text": 200, "max_k": 20, "rate": 0.0, "max_requests": 100, "corpus_mb": 10,
+    "max_batch": 4, "max_text": 200, "max_k": 20, "rate": 0.0, "max_requests": 100, "corpus": "", "corpus_mb": 10,
     "baselines": False, "log": "", "log_queries": False, "log_flush_s": 3600.0, "consent": "header",
     "retention_days": 30, "salt": "salt",
 }  # fmt: skip

@@ -1,4 +1,4 @@
-"""The search page in a real browser: typing, comparing, keys, hostile documents, and a click that is logged."""
+"""The search page in a real browser: typing, comparing, keys, hostile documents, a promotion, and clicks that train."""
 
 import json
 import shutil
@@ -8,10 +8,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from browser import Browser, find_browser
+from ingest_logs import from_recipe, ingest, params, reasons
+from promote_project import PARAMS, copy_project, promote, write_evaluation
+from promote_project import params as promote_params
 from serve_process import get, serving, until
 from stages import run_release
 
 from steps.core.tables import read_table, write_table
+from steps.promote import promotion
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 if not find_browser():
@@ -157,3 +161,48 @@ def test_what_comes_too_late_is_not_shown_and_a_swap_is_told(project: Path, tmp_
         until(lambda: get(f"{url}/health")["releases"][0]["student"] == "2l")
         browser.type(" of")
         browser.until("document.querySelector('h2 small').textContent.startsWith('2l')")
+
+
+def test_the_champion_moves_while_a_person_searches_and_the_click_is_in_the_next_ingest(
+    released: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loop: two real promotions by the gate, a page that stays open, and the recipe's reading of the log."""
+    log = tmp_path / "log"
+    monkeypatch.chdir(copy_project(released, tmp_path / "project"))
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'mlflow.db'}")
+    monkeypatch.delenv("SLIMTOWER_LOCK", raising=False)
+    monkeypatch.setattr(promotion, "smoke_test", lambda registry, version: None)  # two more processes
+    write_evaluation({"static": 0.5, "2l": 0.6})
+    promote()
+    options = ["--model", f"{PARAMS['name']}@champion", "--corpus", "data/ingest", "--log", str(log)]
+    with (
+        serving(Path.cwd(), *options, "--log-flush", "1") as (url, process),
+        Browser(tmp_path / "profile") as browser,
+    ):
+        browser.open(url)
+        browser.until("document.querySelectorAll('.chip').length === 2")  # champion and BM25
+        browser.evaluate("document.querySelectorAll('.chip input')[1].click()")
+        browser.evaluate("document.getElementById('consent').click(), document.getElementById('query').focus()")
+        browser.type("how to sum")
+        browser.until("[...document.querySelectorAll('section')].every(s => s.querySelectorAll('.hit').length > 0)")
+        browser.until("document.querySelector('h2 small').textContent.startsWith('static')")
+
+        promote(params=promote_params(student="2l"))
+        until(lambda: get(f"{url}/health")["releases"][0]["version"] == "2", process)
+        browser.type(" the axis")
+        browser.until("document.querySelector('h2 small').textContent.startsWith('2l')")
+        (answer,) = get(f"{url}/search?q=how%20to%20sum%20the%20axis&log=false")["results"]
+        until(lambda: hits(browser, "champion") == [hit["title"] for hit in answer["hits"]], process)
+        browser.evaluate("document.querySelectorAll('.hit')[1].click()")
+        until(lambda: logged(log, "events"), process)
+        assert browser.events.get("Runtime.exceptionThrown", []) == []
+
+    (event,) = logged(log, "events")
+    search = next(row for row in logged(log, "queries") if row["query_id"] == event["query_id"])
+    assert (search["user_query"], search["query_attributes"]["version"]) == ("how to sum the axis", "2")
+    out = ingest(tmp_path, params(from_recipe(log / "one")))
+    assert reasons(out) == []
+    (clicked,) = [row for row in read_table(out, "impressions").to_pylist() if row["clicked"]]
+    assert (clicked["doc_id"], clicked["rank"]) == (answer["hits"][1]["id"], 2)
+    texts = {row["query_id"]: row["text"] for row in read_table(out, "queries").to_pylist()}
+    assert texts[clicked["query_id"]] == "how to sum the axis"

@@ -6,18 +6,18 @@ import os
 import shutil
 import sys
 from datetime import UTC, datetime
+from hashlib import sha256
 from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import pytest
 from botocore.exceptions import ClientError, EndpointConnectionError, HTTPClientError, NoCredentialsError
-from ingest_logs import ingest, params, reasons
+from ingest_logs import from_recipe, ingest, params, reasons
 from serve_fakes import CONSENT, open_client, settings
 
 from steps.core.errors import TransientError, UserError, line
 from steps.core.files import read_json
-from steps.core.params import read_mapping
 from steps.core.tables import read_table, write_table
 from steps.serve.corpus import Corpus
 from steps.serve.log_store import FolderLogStore, LogStore, S3LogStore, log_store
@@ -174,6 +174,9 @@ class FakeS3:
             raise ClientError({"Error": {"Code": "NoSuchKey"}}, "GetObject")
         return {"Body": BytesIO(self.objects[f"{Bucket}/{Key}"])}
 
+    def head_object(self, *, Bucket: str, Key: str) -> dict[str, Any]:
+        return {"ETag": f'"{sha256(self.get_object(Bucket=Bucket, Key=Key)["Body"].read()).hexdigest()}"'}
+
     def delete_object(self, *, Bucket: str, Key: str) -> None:
         del self.objects[f"{Bucket}/{Key}"]
 
@@ -192,7 +195,7 @@ def test_the_log_lies_on_s3_as_in_a_folder(released: Path) -> None:
     log = open_log(store, clock, retention_days=1)
     note(log, "red shoes", ["one/1"])
     log.flush()
-    write_corpus(store, Corpus(released / "data/ingest", 10), ["one"])
+    write_corpus(store, Corpus(str(released / "data/ingest"), 10), ["one"])
     assert sorted(name.rpartition("/")[0] for name in client.objects) == [
         "logs/site/one",
         "logs/site/one/queries/dt=2026-01-01",
@@ -299,6 +302,36 @@ def test_a_swap_brings_the_new_corpus_beside_the_log(released: Path, tmp_path: P
     assert sum(map(len, swapped)) < sum(map(len, kept))
 
 
+def test_a_release_outside_of_a_project_has_the_corpus_that_it_is_given(
+    released: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    release = Path(shutil.copytree(released / "models/release/static", tmp_path / "downloaded"))
+    corpus, client = read_table(released / "data/ingest", "corpus"), FakeS3()
+    key, place = "logs/site/corpus.parquet", "s3://logs/site"
+    monkeypatch.setattr(
+        "steps.serve.corpus.log_store",
+        lambda place, what: S3LogStore(place, client, what) if "//" in place else log_store(place, what),
+    )
+    client.objects[key] = (released / "data/ingest/corpus.parquet").read_bytes()
+    opened, service = open_client(release, corpus=place, log=str(tmp_path / "log"), poll_s=3600.0)
+    with opened:
+        found = opened.get("/search", params={"q": "matrix", "dataset": "one"}).json()["results"][0]["hits"][0]
+        assert "Computes the" in found["snippet"]
+        written = [json.loads(text)["content"] for text in (tmp_path / "log/one/corpus.jsonl").open()]
+        assert sorted(written) == sorted(row["content"] for row in corpus.to_pylist() if row["dataset"] == "one")
+        write_table(tmp_path, "corpus", corpus.slice(0, 1))
+        client.objects[key] = (tmp_path / "corpus.parquet").read_bytes()
+        service.watcher.swapped()
+        assert sum(len((tmp_path / f"log/{name}/corpus.jsonl").open().readlines()) for name in ("one", "two")) < 64
+    assert [path.name for path in tmp_path.rglob("corpus.parquet")] == ["corpus.parquet"] * 3
+    for nothing in (tmp_path / "downloaded", tmp_path / "nowhere"):
+        with pytest.raises(UserError, match=r"holds no corpus\.parquet of at most 10 MiB"):
+            open_client(release, corpus=str(nothing))
+    del client.objects[key]
+    with pytest.raises(UserError, match=r"corpus: s3://logs: no object site/corpus\.parquet; copy it there"):
+        open_client(release, corpus=place)
+
+
 def test_what_the_service_logged_is_ingested_as_it_is(released: Path, tmp_path: Path) -> None:
     root = tmp_path / "log"
     client, _ = open_client(released / "models/release", log=str(root))
@@ -323,15 +356,15 @@ def test_what_the_service_logged_is_ingested_as_it_is(released: Path, tmp_path: 
     shown = {row["user_query"]: row["query_response_hit_ids"] for row in rows(root, "queries")}
     assert list(shown) == texts and all(len(hits) == 4 for hits in shown.values())
 
-    recipe = Path(__file__).parents[2] / "recipes/ubi.yaml"
-    (source,) = read_mapping(recipe)["ingest"]["sources"]
-    places = {key: str(root / "one" / source[key].removeprefix("${DATA}/")) for key in ("corpus", "queries", "events")}
-    source = source | places | {"test_from": "", "validation_fraction": 0.0, "simulated": False}
-    out = ingest(tmp_path, params(source))
+    out = ingest(tmp_path, params(from_recipe(root / "one")))
     assert reasons(out) == []
     log = read_table(out, "impressions").to_pylist()
     assert len(log) == 16
     clicked = [(row["doc_id"], row["rank"]) for row in log if row["clicked"]]
-    assert sorted(clicked) == sorted((f"ubi/{hits[1]}", 2) for hits in shown.values())
+    assert sorted(clicked) == sorted((f"one/{hits[1]}", 2) for hits in shown.values())
     assert read_json(out / "report.json")
-    assert read_table(out, "corpus").num_rows == 32
+    served, documents = (
+        {row["doc_id"]: row for row in read_table(folder, "corpus").to_pylist() if row["dataset"] == "one"}
+        for folder in (released / "data/ingest", out)
+    )
+    assert documents == served and documents  # so the champion and its successor search the same

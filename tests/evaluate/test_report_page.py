@@ -1,0 +1,67 @@
+"""The report as people see it: in a browser, on a phone and on a screen, and what it says of the teacher."""
+
+import re
+from pathlib import Path
+
+import evaluate_fakes
+import numpy as np
+import pytest
+from browser import Browser, find_browser
+from evaluate_fakes import evaluate, fake_systems, params, write_inputs
+
+from steps.core.files import write_json
+
+
+def test_the_page_tells_no_gain_of_the_teacher_over_a_sample_of_the_documents(tmp_path: Path) -> None:
+    documents = write_inputs(tmp_path)
+    sampled = {"ndcg_base": 0.1234, "ndcg_teacher": 0.4321, "n": 10, "p_value": 0.001, "teacher_beats_base": True}
+    write_json(tmp_path / "teach/report.json", {"base": "some-base", "epochs": 1.0, "comparison": sampled})
+    folder = evaluate(fake_systems(tmp_path, documents, static=1, **{"2l": 4}), tmp_path, params())
+    page = (folder / "report.html").read_text()
+    assert "evaluate.earlier_towers" in page.split("<h2>The teacher</h2>")[1].split("<h2>")[0]
+    assert not re.search(r"0\.1234|0\.4321|0\.123\b|0\.432\b", page)
+
+
+@pytest.mark.medium
+@pytest.mark.skipif(not find_browser(), reason="no chromium on the PATH (Debian: apt-get install chromium)")
+def test_a_browser_shows_every_section_and_what_documents_say_as_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hostile = "<script>window.stolen=1</script><img src=x onerror=window.stolen=1>"
+    monkeypatch.setattr(evaluate_fakes, "TOPICS", [f"{topic} {hostile}" for topic in evaluate_fakes.TOPICS])
+    systems = fake_systems(tmp_path, write_inputs(tmp_path), static=1)
+    page = (evaluate(systems, tmp_path, params()) / "report.html").as_uri()
+    sections = [
+        "Quality against latency", "Quality", "Slices of the queries", "Cases: static loses most",
+        "Closeness to the teacher", "Cost", "The teacher", "How it was made",
+    ]  # fmt: skip
+    with Browser(tmp_path / "profile") as browser:
+        for width in (390, 1280):
+            browser.view(width, 900, "light")
+            browser.open(f"{page}?{width}")
+            assert browser.evaluate("document.documentElement.scrollWidth") <= width, "tables scroll, not the page"
+            heads = browser.evaluate("[...document.querySelectorAll('h2')].map(head => head.textContent)")
+            assert [head for head in heads if head in sections] == sections
+            assert hostile in browser.evaluate("document.querySelector('.case li').textContent")
+            letters = browser.evaluate(
+                "[...document.querySelectorAll('svg text')].map(text => text.getBoundingClientRect())"
+                ".map(box => Math.min(box.width, box.height)).filter(size => size > 0)"
+            )
+            assert letters and min(letters) >= 5 and np.median(letters) >= 11, "read without a magnifier"
+            assert browser.evaluate("[window.stolen, document.querySelectorAll('script, img').length]") == [None, 0]
+            for scheme in ("dark", "light"):
+                browser.view(width, 900, scheme)
+                assert browser.inaccessible() == []
+        asked = {row["request"]["url"] for row in browser.events["Network.requestWillBeSent"]}
+        assert asked == {f"{page}?390", f"{page}?1280"}
+        parts = "[...document.querySelectorAll('details > :not(summary)')]"
+        hidden = f"{parts}.filter(part => !part.checkVisibility()).length"
+        assert browser.evaluate(hidden) > 0
+        browser.call("Emulation.setEmulatedMedia", media="print")
+        browser.until(f"matchMedia('print').matches && {hidden} === 0")
+        overflows = (
+            "[...new Set([...document.querySelectorAll('.scroll')].map(part => getComputedStyle(part).overflowX))]"
+        )
+        assert browser.evaluate(overflows) == ["visible"]
+        for told in ("Log.entryAdded", "Runtime.consoleAPICalled", "Runtime.exceptionThrown"):
+            assert browser.events.get(told, []) == []
