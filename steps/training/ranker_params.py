@@ -18,8 +18,8 @@ class RankerTraining(Strict):
 
     base: Untrained
     """An encoder, which gets a new head, or a cross encoder: a bundled name, a folder or a Hugging Face name."""
-    loss: Literal["bce", "lambda"] = "bce"
-    """bce: each pair by itself; lambda: LambdaLoss over the documents of a query's positive."""
+    loss: Literal["bce", "softmax", "lambda"] = "bce"
+    """bce: each pair by itself; over the documents of a query's positive softmax: cross-entropy, lambda: LambdaLoss."""
     positive_weight: Annotated[Literal["auto"] | float, BeforeValidator(_weight)] = "auto"
     """Of a positive in bce, where negatives count 1; auto: as many as there are negatives a positive."""
     negatives: int = Field(default=2, ge=1)

@@ -116,7 +116,7 @@ def test_a_limit_that_leaves_most_triplets_unused_is_told_with_numbers(tmp_path:
     assert said is not None and said.startswith(f"5 of {len(mined)} usable triplets train (max_triplets); raise it")
 
 
-@pytest.mark.parametrize("loss", ["bce", "lambda"])
+@pytest.mark.parametrize("loss", ["bce", "softmax", "lambda"])
 def test_lists_of_a_lower_weight_train_by_turns_whole(tmp_path: Path, loss: str) -> None:
     mined = [row | {"weight": 0.5 + 0.5 * (number % 2)} for number, row in enumerate(triplets())]
     mined += [row | {"negative_id": other["negative_id"]} for row, other in zip(mined, reversed(mined), strict=True)]
