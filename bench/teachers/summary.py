@@ -83,13 +83,16 @@ def verdicts(found: Mapping[str, Any], table: Table) -> dict[str, Any]:
     for claim in table.claims:
         first, other = claim.order
         if {first, other} <= set(rows):
-            sign, apart = 1.0, rows[first]["against"].get(other, {}).get(claim.split)
-            if apart is None:
-                sign, apart = -1.0, rows[other]["against"].get(first, {}).get(claim.split)
-            if apart is None:
+            apart = rows[first]["against"].get(other) or _turned(rows[other]["against"].get(first, {}))
+            if claim.split not in apart:
                 raise UserError(
                     f"table {found['table']}: {first} was not compared with {other} on {claim.split} queries; measure"
                     " it again"
                 )
-            claims.append(judgement(claim, sign * apart["difference"], apart["p"]))
+            claims.append(judgement(claim, apart[claim.split], apart.get("dev")))
     return {**found, "description": table.description, "rows": rows, "claims": claims}
+
+
+def _turned(against: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
+    """Differences, by split, as the other row has them."""
+    return {split: {"difference": -found["difference"], "p": found["p"]} for split, found in against.items()}

@@ -98,6 +98,8 @@ def test_a_row_holds_ratios_of_means_and_means_of_ratios() -> None:
     assert told["datasets"]["big"]["ndcg"] == pytest.approx(0.6)
     assert told["dev"]["mean"] == pytest.approx(np.mean(by_seed))
     assert told["against_teacher"]["difference"] == pytest.approx((-0.1 - 0.05) / 2)
+    by_set = {name: own["difference"] for name, own in told["against_teacher"]["datasets"].items()}
+    assert by_set == pytest.approx({"big": -0.1, "small": -0.05})
     assert told["verdict"] == "new"
     assert row_of(line("a", seeds[0]), TEACHER, table())["retention"]["sd"] is None
 
@@ -161,7 +163,7 @@ def test_a_difference_that_could_be_chance_is_okish() -> None:
 )
 def test_a_claim_may_be_that_nothing_is_lost(difference: float, p: float, verdict: str) -> None:
     claim = Claim(order=["b", "w"], says="no worse", p=0.01, paper="x")
-    found = judgement(claim, difference, p)
+    found = judgement(claim, {"difference": difference, "p": p})
     assert (found["verdict"], found["says"], found["limit"]) == (verdict, "no worse", 0.01)
     assert failures({}, [found]) == (["b is below w"] if verdict == "FAIL" else [])
     assert claim_line(found).startswith(f"{verdict:5} b >= w: {difference:+.4f}, p ")
@@ -169,7 +171,7 @@ def test_a_claim_may_be_that_nothing_is_lost(difference: float, p: float, verdic
 
 @pytest.mark.parametrize(("p", "verdict"), [(0.02, "OKish"), (0.009, "OK")])
 def test_a_claim_may_ask_for_less_chance(p: float, verdict: str) -> None:
-    assert judgement(Claim(order=["b", "w"], p=0.01, paper="x"), 0.1, p)["verdict"] == verdict
+    assert judgement(Claim(order=["b", "w"], p=0.01, paper="x"), {"difference": 0.1, "p": p})["verdict"] == verdict
 
 
 def test_a_claim_may_be_about_dev_queries() -> None:
@@ -180,6 +182,9 @@ def test_a_claim_may_be_about_dev_queries() -> None:
     assert (on_dev["split"], on_dev["difference"]) == ("dev", pytest.approx(0.4 / 3))
     on_test = judged(Claim(order=["b", "w"], paper="x"), lines)
     assert "split" not in on_test and on_test["difference"] == pytest.approx(-0.75)
+    assert on_test["dev"] == {name: on_dev[name] for name in ("difference", "p", "verdict")}
+    assert (on_test["verdict"], on_test["dev"]["verdict"]) == ("FAIL", "OKish") and "dev" not in on_dev
+    assert "; dev OKish +0.1333, p" in claim_line(on_test)
     without = {name: replace(found, scores=[{"test": scores[name]["test"]}]) for name, found in lines.items()}
     with pytest.raises(UserError, match="no judged dev queries, on which b > w is judged"):
         judged(Claim(order=["b", "w"], split="dev", paper="x"), without)
@@ -515,6 +520,19 @@ def test_a_table_of_which_rows_were_left_out_is_told_to_be_unfinished(capsys: py
     told = capsys.readouterr().out
     assert f"UNFINISHED: 1 of {len(found['rows']) + 1} rows of layers were not measured" in told
     assert f"name them: {name}; mend" in told
+
+
+def test_what_is_above_the_teacher_is_told_by_data_set(capsys: pytest.CaptureFixture[str]) -> None:
+    told = row_of(line("a", {"big": [0.6, 1.0, 0.8], "small": [0.2, 0.3]}), TEACHER, table())
+    by_set = told["against_teacher"]["datasets"]
+    expected = stats.ttest_rel([0.6, 1.0, 0.8], [0.5, 1.0, 0.6]).pvalue
+    assert by_set["big"]["p"] == pytest.approx(expected)
+    above = [{"row": "a", **told["against_teacher"]}]
+    show({"table": "t", "description": "-", "rows": {"a": told}, "same_as": {}, "left_out": {}, "claims": [],
+          "above_teacher": above})  # fmt: skip
+    shown = capsys.readouterr().out
+    assert f"a beside the teacher on big: +14.3% (+0.1000, p {expected:.3g})" in shown
+    assert "a beside the teacher on small: -16.7% (-0.0500, p " in shown
 
 
 def test_a_folder_without_embed_is_told(tmp_path: Path) -> None:

@@ -255,6 +255,22 @@ def test_claims_and_expectations_have_verdicts_that_are_written_printed_and_judg
         verdicts(found, claimed({"order": ["b", "a"], "split": "dev", "paper": "x"}))
 
 
+@pytest.mark.parametrize("order", [["a", "zero_shot"], ["zero_shot", "a"]])
+def test_the_verdict_on_dev_stands_beside_that_on_test(order: list[str]) -> None:
+    draw = np.random.default_rng(8)
+    base, noise = draw.random((2, 50)), draw.normal(size=(2, 50)) / 50
+    kept: dict[str, Any] = {"machine": {}, "git_commit": "x"}
+    cells = {
+        name: [cell([]) | kept | {"scores": {"test": {"s": test.tolist()}, "dev": {"s": dev.tolist()}}}]
+        for name, (test, dev) in {"zero_shot": base, "a": base + noise + np.array([[0.1], [-0.1]])}.items()
+    }
+    made = claimed({"order": order, "paper": "x"})
+    [claim] = bench.finished("t", made, cells, defaultdict(lambda: SimpleNamespace(rankers={})), {}, [1])["claims"]
+    sign = 1 if order[0] == "a" else -1
+    assert claim["dev"]["difference"] == pytest.approx(sign * (noise[1].mean() - 0.1))
+    assert [claim["verdict"], claim["dev"]["verdict"]] == ["OK", "FAIL"][::sign]
+
+
 def test_every_table_of_the_file_claims_what_must_be_shown() -> None:
     tables = read_tables(Path("bench/teachers.yaml")).tables
     promised = {name: {(*claim.order, claim.says, claim.p) for claim in each.claims} for name, each in tables.items()}
