@@ -1,12 +1,13 @@
 """python -m bench.distillation TABLE [--run FOLDER] [--seeds 1,2,3] [--only ROW,...] [--judge]: distilled students.
 
 TABLE is one of bench/expected.yaml: ladder, ladder_trained, layers, qkd, qkd_magnitude, qkd_fresh, scalingnote, texts,
-dims, frontier, labels, unlimited, ce_to_de, responses, label_free, lead_frozen, lead_joint. Every row is distilled
-with every seed from a run in which `embed` is done (FOLDER; default: the present one), scored on dev and test by exact
-search over the teacher's documents, and compared with what is expected of it, each claim of a paper by a paired test.
-A finished cell is kept below .cache/bench-distill, so a killed bench goes on. Writes
-bench/results/distillation/TABLE.json when all rows and seeds are there; exits 3 when a verdict is FAIL. With --judge
-nothing is measured: the written table is judged by what bench/expected.yaml expects today.
+dims, frontier, labels, unlimited, ce_to_de, responses, label_free_scifact, label_free_medquad, lead_frozen, lead_joint.
+Every row is distilled with every seed from a run in which `embed` is done (FOLDER; default: the table's `run`), scored
+on dev and test by exact search over the teacher's documents, and compared with what is expected of it, each claim of a
+paper by a paired test. A finished cell is kept below .cache/bench-distill, so a killed bench goes on. Writes
+bench/results/distillation/TABLE.json when all rows and seeds are there, TABLE.RUN.json of another run than the table's;
+exits 3 when a verdict is FAIL. With --judge nothing is measured: the written table is judged by what
+bench/expected.yaml expects today.
 """
 
 import argparse
@@ -93,11 +94,18 @@ def chosen(words: argparse.Namespace, expected: Expected, table: Table) -> tuple
     return rows, seeds
 
 
+def results_file(name: str, table: Table, run: Path) -> Path:
+    """Where a table is written; the name of a run that is not the table's own is in it (`project`: the present one)."""
+    if run.resolve() == Path(table.run).resolve():
+        return RESULTS / f"{name}.json"
+    return RESULTS / f"{name}.{'project' if run.resolve() == Path.cwd() else run.resolve().name}.json"
+
+
 def main() -> None:
     """Measure, write, show and judge one table."""
     parser = argparse.ArgumentParser(prog="python -m bench.distillation", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("table")
-    parser.add_argument("--run", type=Path, default=Path(), help="a pipeline's folder in which embed is done")
+    parser.add_argument("--run", type=Path, help="a pipeline's folder in which embed is done; absent = the table's")
     parser.add_argument("--seeds", default="", help="such as 1,2,3; absent = those of bench/expected.yaml")
     parser.add_argument("--only", default="", help="rows, separated by commas; absent = all")
     parser.add_argument("--judge", action="store_true", help="measure nothing: judge the written table anew")
@@ -105,7 +113,9 @@ def main() -> None:
     expected = read_expected(EXPECTED)
     if words.table not in expected.tables:
         raise UserError(f"bench.distillation: no table {words.table!r}; {EXPECTED} has {sorted(expected.tables)}")
-    table, written = expected.tables[words.table], RESULTS / f"{words.table}.json"
+    table = expected.tables[words.table]
+    run = words.run or Path(table.run)
+    written = results_file(words.table, table, run)
     if words.judge:
         if not written.is_file():
             raise UserError(f"{written}: not found; measure the table first, without --judge")
@@ -113,7 +123,12 @@ def main() -> None:
         write_json(written, found)
         conclude(words.table, found)
         return
-    pipeline = open_pipeline(words.run)
+    pipeline = open_pipeline(run)
+    if table.sets and set(table.sets) != set(pipeline.corpus):
+        raise UserError(
+            f"{run}: holds {', '.join(pipeline.corpus)}, but the table {words.table} is of {', '.join(table.sets)}; run"
+            " its recipe on these data, or name another run with --run"
+        )
     rows, seeds = chosen(words, expected, table)
     absent = left_out(pipeline, table)
     rows = [row for row in rows if row not in absent]

@@ -70,10 +70,13 @@ class Table(Strict):
     An epoch of a row draws from each part the share that its `mixture` says, or the table's, of `texts` texts,
     whatever the part's size; without `texts` it repeats them as the run's own distill.repeats says. `validation_texts`
     replaces the run's, `seeds` the file's. `worst_within`: how far the worst data set may lie below the mean; `seconds`
-    limits training.
+    limits training. `run`: folder of the pipeline's run that it is measured on, and `sets` its data sets, where others
+    would be another table.
     """
 
     description: str = Field(min_length=1)
+    run: str = "runs/scifact_medquad"
+    sets: list[str] = Field(default_factory=list)
     common: dict[str, Any] = Field(default_factory=dict)
     mixture: Mixture | None = None
     texts: int | None = Field(default=None, ge=1)

@@ -23,7 +23,7 @@ def finished(
     """The table as it is written: rows, claims, the teacher, and what it was measured on.
 
     `unseen` of a row: its retention on test queries whose documents no training query has. `above_teacher`: rows that
-    keep more than all, in the table's order, each with a paired t-test against the teacher.
+    keep more than all, in the table's order, each with a paired t-test against the teacher, over all and by data set.
     """
     dims = tuple(sorted({dim for row in table.rows.values() for dim in row.dims}))
     teacher = teacher_scores(pipeline, dims)
@@ -71,7 +71,7 @@ def judged_again(found: Mapping[str, Any], table: Table) -> dict[str, Any]:
         | _rounded(verdicts_of(row, entries[name], table))
         for name, row in rows.items()
     }
-    said = [judgement(claim, written["difference"], written["p"]) for written, claim in zip(claims, today, strict=True)]
+    said = [judgement(claim, written, written.get("dev")) for written, claim in zip(claims, today, strict=True)]
     return {**found, "description": table.description, "rows": told, "claims": said}
 
 
@@ -128,6 +128,12 @@ def show(found: Mapping[str, Any]) -> None:
             f"UNFINISHED: {len(unfinished)} of {whole} rows of {found['table']} were not measured, nor the claims that"
             f" name them: {', '.join(unfinished)}; mend what left them out, and measure the table again"
         )
+    for each in found["above_teacher"]:
+        for name, own in each.get("datasets", {}).items():
+            gain = found["rows"][each["row"]]["datasets"][name]["retention"] - 1
+            print(
+                f"{each['row']} beside the teacher on {name}: {gain:+.1%} ({own['difference']:+.4f}, p {own['p']:.3g})"
+            )
     for claim in found["claims"]:
         print(claim_line(claim))
 

@@ -18,6 +18,7 @@ from steps.retrieval.rerankers import open_reranker
 
 _ROLES: tuple[Role, Role] = ("query", "document")
 DEPTH = 20  # hits of the index's teacher that one of scores orders anew: 20 times as many pairs as queries
+QUERIES = 300  # of a split and data set that it is asked at most, drawn by seed
 _BATCH = 32
 
 Quality = dict[str, dict[str, float]]
@@ -39,19 +40,19 @@ def of_index(folder: Path, pipeline: Pipeline, precision: Precision) -> Quality:
 
 
 def of_scores(teach: Path, pipeline: Pipeline, precision: Precision) -> Quality:
-    """Of a teacher of scores, as the stage `teach` leaves one: the index teacher's first hits in its order."""
+    """Of a teacher of scores, as `teach` leaves one: the index teacher's first hits in its order, for some queries."""
     found: Quality = {}
     with TemporaryDirectory(prefix="bench-distill.") as scratch:
         reranker = open_reranker(teach, Path(scratch), precision, _BATCH)
         for item in pipeline.judged_sets:
             rows, ids = pipeline.corpus[item.dataset]
-            asked = encode(pipeline.teacher, item.texts, "query")
+            chosen = np.sort(np.random.default_rng(7).permutation(len(item.texts))[:QUERIES]).tolist()
+            texts, query_ids = [item.texts[at] for at in chosen], [item.query_ids[at] for at in chosen]
+            asked = encode(pipeline.teacher, texts, "query")
             _, hits = pipeline.nearest(item.dataset, asked, pipeline.documents, 0, DEPTH)
-            scored = reranker.scores(
-                item.texts, list(rows[hits]), lambda wanted: list(CorpusTexts(pipeline.ingest, wanted))
-            )
+            scored = reranker.scores(texts, list(rows[hits]), lambda wanted: list(CorpusTexts(pipeline.ingest, wanted)))
             names = [[ids[place] for place in own] for own in hits.tolist()]
-            ndcg = ndcg_at_10(item.qrels, item.query_ids, names, scored)
+            ndcg = ndcg_at_10(item.qrels, query_ids, names, scored)
             found.setdefault(item.split, {})[item.dataset] = float(np.mean(ndcg))
     return found
 
@@ -59,7 +60,7 @@ def of_scores(teach: Path, pipeline: Pipeline, precision: Precision) -> Quality:
 def before(name: str, pipeline: Pipeline, precision: Precision, cells: Path) -> Quality:
     """`of_scores` of a teacher as the run has it; kept in the folder `cells`."""
     folder = pipeline.teacher_of(name)
-    what = (pipeline.digest, fingerprint(folder / "tower").id, resolve_precision(precision), DEPTH)
+    what = (pipeline.digest, fingerprint(folder / "tower").id, resolve_precision(precision), DEPTH, QUERIES)
     path = cells / f"reranked.{hashlib.sha256(repr(what).encode()).hexdigest()}.json"
     if not path.is_file():
         write_json(path, of_scores(folder, pipeline, precision))

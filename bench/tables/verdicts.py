@@ -72,7 +72,7 @@ def row_of(line: Measured, teacher: Scores, table: Table) -> dict[str, Any]:
     mean, worst = float(by_seed.mean()), min(test, key=lambda name: float(test[name].mean()))
     students = {name: float(line.by_query("test", name).mean()) for name in test}
     teachers = {name: float(np.mean(teacher["test"][name])) for name in test}
-    differences = [line.by_query("test", name) - np.array(teacher["test"][name]) for name in test]
+    differences = {name: line.by_query("test", name) - np.array(teacher["test"][name]) for name in test}
     seconds = {f"{kind}_seconds": float(np.mean([cell[f"{kind}_seconds"] for cell in cells])) for kind in
                ("training", "stage")}  # fmt: skip
     told: dict[str, Any] = {
@@ -86,7 +86,10 @@ def row_of(line: Measured, teacher: Scores, table: Table) -> dict[str, Any]:
         },
         "ratio_of_means": sum(students.values()) / sum(teachers.values()),
         "worst": {"dataset": worst, "retention": float(test[worst].mean())},
-        "against_teacher": {"difference": float(np.mean([d.mean() for d in differences])), "p": p_value(differences)},
+        "against_teacher": {
+            **_tested([*differences.values()]),
+            "datasets": {name: _tested([own]) for name, own in differences.items()},
+        },
         **seconds,
         **{name: float(np.mean([cell[name] for cell in cells])) for name in
            ("texts_seen", "texts_per_second", "validation_cosine")},
@@ -107,6 +110,11 @@ def row_of(line: Measured, teacher: Scores, table: Table) -> dict[str, Any]:
             }
     told["longest_stage_seconds"] = max(cell["stage_seconds"] for cell in cells)
     return told | verdicts_of(told, line.entry, table)
+
+
+def _tested(differences: Sequence[np.ndarray]) -> dict[str, float]:
+    """Mean of the data sets' mean differences, `(queries,)` each, and how likely chance alone makes it."""
+    return {"difference": float(np.mean([own.mean() for own in differences])), "p": p_value(differences)}
 
 
 def verdicts_of(told: Mapping[str, Any], entry: Entry, table: Table) -> dict[str, Any]:
@@ -132,25 +140,36 @@ def judged(claim: Claim, lines: Mapping[str, Measured]) -> dict[str, Any]:
     better, worse = (lines[name] for name in claim.order)
     if claim.split not in better.scores[0]:
         raise UserError(f"the run has no judged {claim.split} queries, on which {' > '.join(claim.order)} is judged")
-    datasets = better.scores[0][claim.split]
-    differences = [better.by_query(claim.split, name) - worse.by_query(claim.split, name) for name in datasets]
-    return judgement(claim, float(np.mean([values.mean() for values in differences])), p_value(differences))
+    found = {
+        split: _tested([better.by_query(split, name) - worse.by_query(split, name) for name in datasets])
+        for split, datasets in better.scores[0].items()
+    }
+    return judgement(claim, found[claim.split], found.get("dev"))
 
 
-def judgement(claim: Claim, difference: float, p: float) -> dict[str, Any]:
-    """What is said of a claim whose first row is better by `difference`, which chance alone makes with probability p.
+def judgement(claim: Claim, found: Mapping[str, Any], dev: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """What is said of a claim by `difference`, by which its first row is better, and `p`, that chance alone makes it.
 
-    Better: OK with p below the claim's, OKish where it is better or equal, else FAIL. No worse: OK where it is better
-    or equal, OKish where it may be chance that it is not, else FAIL.
+    `dev`: the same on dev queries, whose verdict stands beside that on test: whoever chooses a row chooses by it.
+    """
+    difference, p = found["difference"], found["p"]
+    told = {"order": claim.order, "paper": claim.paper, "difference": difference, "p": p}
+    told |= {"verdict": _verdict(claim, difference, p)}
+    if claim.split == "dev":
+        told |= {"split": "dev"}
+    elif dev:
+        told |= {"dev": {**dev, "verdict": _verdict(claim, dev["difference"], dev["p"])}}
+    return told | claim.explained()
+
+
+def _verdict(claim: Claim, difference: float, p: float) -> Verdict:
+    """Better: OK with p below the claim's, OKish where it is better or equal, else FAIL. No worse: OK where it is
+    better or equal, OKish where it may be chance that it is not, else FAIL.
     """
     surely, ahead = p < claim.p, difference >= 0
     if claim.says == "better":
-        verdict: Verdict = "FAIL" if not ahead else "OK" if surely and difference > 0 else "OKish"
-    else:
-        verdict = "OK" if ahead else "FAIL" if surely else "OKish"
-    told = {"order": claim.order, "paper": claim.paper, "difference": difference, "p": p, "verdict": verdict}
-    on_dev = {"split": claim.split} if claim.split == "dev" else {}
-    return told | on_dev | claim.explained()
+        return "FAIL" if not ahead else "OK" if surely and difference > 0 else "OKish"
+    return "OK" if ahead else "FAIL" if surely else "OKish"
 
 
 def claim_line(claim: Mapping[str, Any]) -> str:
@@ -159,6 +178,8 @@ def claim_line(claim: Mapping[str, Any]) -> str:
     here = f"{claim['difference']:+.4f}, p {claim['p']:.3g}"
     note = f"; differs: {claim['differs']}" if claim.get("differs") else ""
     where = f"{claim['split']} " if "split" in claim else ""
+    if dev := claim.get("dev"):
+        here += f"; dev {dev['verdict']} {dev['difference']:+.4f}, p {dev['p']:.3g}"
     sign = ">" if claim.get("says", "better") == "better" else ">="
     return f"{claim['verdict']:5} {better} {sign} {worse}: {where}{here} (paper: {claim['paper']}){note}"
 

@@ -15,6 +15,7 @@ from sentence_transformers import SentenceTransformer
 
 from bench.machine import machine
 from bench.tables.pipeline import Pipeline, Scores
+from bench.teachers.beside_ranker import beside_ranker
 from bench.teachers.mined import Mined
 from steps.core.bases import resolve_base
 from steps.core.code import code_digest
@@ -35,8 +36,8 @@ CELLS = Path(".cache/bench-teachers")
 _HITS = 100  # more than the 10 that count, so that ties at the tenth are broken by document id
 _CODE = {  # as it is when it is imported: a file may change while a table is made
     kind.__module__: [
-        code_digest("steps.teach.run", kind.__module__, "steps.retrieval.exact_search", "steps.core.measures"),
-        sha256_file(Path(__file__)),
+        code_digest("steps.teach.run", kind.__module__, "steps.retrieval.exact_search", "steps.rank.quality"),
+        *(sha256_file(Path(__file__).with_name(name)) for name in ("cells.py", "beside_ranker.py")),
     ]
     for kind in kinds()
 }
@@ -96,7 +97,9 @@ def measure(teacher: Teacher, pipeline: Pipeline) -> dict[str, Any]:
                 f"{pipeline.root}: the teacher was not trained ({report['note']}); give the row data to mine, or set"
                 " its epochs: 0.0"
             )
-        scores = scored(load_tower(output / "tower"), pipeline, _precision(teacher))
+        tower = load_tower(output / "tower")
+        scores = scored(tower, pipeline, _precision(teacher))
+        beside = beside_ranker(tower, pipeline)
     return {
         "scores": scores,
         "triplets": report.get("triplets", 0),
@@ -105,6 +108,7 @@ def measure(teacher: Teacher, pipeline: Pipeline) -> dict[str, Any]:
         "training_seconds": run.values.get("training_seconds", 0.0),
         "stage_seconds": stage_seconds,
         "seconds": time.perf_counter() - started,
+        **({"beside_ranker": beside} if beside else {}),
         "machine": machine(),
         "git_commit": git_commit(),
     }

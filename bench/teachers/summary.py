@@ -14,12 +14,17 @@ Cells = Sequence[Mapping[str, Any]]  # one a seed
 
 
 def summary(cells: Cells) -> dict[str, Any]:
-    """Triplets, mean seconds, and nDCG@10 by split: mean over queries, then data sets, then seeds; sd over seeds."""
+    """Triplets, mean seconds, and nDCG@10 by split: mean over queries, then data sets, then seeds; sd over seeds.
+
+    `beside_ranker`: mean of what the cells have of it, where the row's run has a ranker.
+    """
     times = ("training_seconds", "stage_seconds", "seconds")
+    beside = [cell["beside_ranker"] for cell in cells if "beside_ranker" in cell]
     return {
         "triplets": cells[0]["triplets"],
         "by_source": cells[0]["by_source"],
-        **{name: float(np.mean([cell[name] for cell in cells])) for name in times},
+        **({"beside_ranker": {name: _mean(beside, name) for name in beside[0]}} if beside else {}),
+        **{name: _mean(cells, name) for name in times},
         **{split: _quality(cells, split) for split in cells[0]["scores"]},
     }
 
@@ -45,6 +50,10 @@ def by_query(cells: Cells, split: str) -> dict[str, np.ndarray]:
     return {name: np.mean([cell["scores"][split][name] for cell in cells], axis=0) for name in sets}
 
 
+def _mean(cells: Cells, name: str) -> float:
+    return float(np.mean([cell[name] for cell in cells]))
+
+
 def _quality(cells: Cells, split: str) -> dict[str, Any]:
     by_set = {name: float(values.mean()) for name, values in by_query(cells, split).items()}
     seeds = np.array([np.mean([np.mean(row) for row in cell["scores"][split].values()]) for cell in cells])
@@ -63,6 +72,8 @@ def told(name: str, row: Mapping[str, Any], splits: Sequence[str]) -> str:
             for other, found in row["against"].items()
         ]
         parts.append(", ".join(said))
+    if beside := row.get("beside_ranker"):
+        parts.append("on its ranker's pairs " + ", ".join(f"{name} {value:.4f}" for name, value in beside.items()))
     return "; ".join(parts)
 
 
@@ -83,13 +94,16 @@ def verdicts(found: Mapping[str, Any], table: Table) -> dict[str, Any]:
     for claim in table.claims:
         first, other = claim.order
         if {first, other} <= set(rows):
-            sign, apart = 1.0, rows[first]["against"].get(other, {}).get(claim.split)
-            if apart is None:
-                sign, apart = -1.0, rows[other]["against"].get(first, {}).get(claim.split)
-            if apart is None:
+            apart = rows[first]["against"].get(other) or _turned(rows[other]["against"].get(first, {}))
+            if claim.split not in apart:
                 raise UserError(
                     f"table {found['table']}: {first} was not compared with {other} on {claim.split} queries; measure"
                     " it again"
                 )
-            claims.append(judgement(claim, sign * apart["difference"], apart["p"]))
+            claims.append(judgement(claim, apart[claim.split], apart.get("dev")))
     return {**found, "description": table.description, "rows": rows, "claims": claims}
+
+
+def _turned(against: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
+    """Differences, by split, as the other row has them."""
+    return {split: {"difference": -found["difference"], "p": found["p"]} for split, found in against.items()}

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from sentence_transformers import SentenceTransformer
 
 from steps.core.bases import resolve_base
 from steps.core.towers import encode, load_tower
@@ -40,12 +41,19 @@ def bm25_scores(ingest: Path, asked: Sequence[Pairs]) -> Scores:
 
 
 def base_scores(asked: Sequence[Pairs], texts: Mapping[str, str], params: CrossEncoderParams) -> Scores:
-    """Similarity of the base's embeddings, which reads `max_length` tokens of a document as the ranker does of a pair.
+    """`tower_scores` of the base, which reads `max_length` tokens of a document as the ranker does of a pair."""
+    tower = load_tower(resolve_base(params.base))
+    tower.max_seq_length = min(tower.max_seq_length or params.max_length, params.max_length)
+    return tower_scores(tower, asked, texts, params)
+
+
+def tower_scores(
+    tower: SentenceTransformer, asked: Sequence[Pairs], texts: Mapping[str, str], params: CrossEncoderParams
+) -> Scores:
+    """Similarity of a tower's embeddings.
 
     texts: those of the documents, by id.
     """
-    tower = load_tower(resolve_base(params.base))
-    tower.max_seq_length = min(tower.max_seq_length or params.max_length, params.max_length)
     ids = sorted({doc_id for pairs in asked for doc_id in pairs.doc_ids})
     rows = {doc_id: row for row, doc_id in enumerate(ids)}
     embed = partial(encode, tower, precision=params.precision, batch_size=params.batch_size)

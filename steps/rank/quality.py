@@ -53,12 +53,7 @@ def measure(
     dev = dev_queries(ingest, candidates, searcher, params)
     if not dev:
         return None
-    named = {doc_id for query in dev for doc_id in query.candidates}
-    texts = texts_of(ingest, named.union(*(query.relevant for query in dev)))
-    check_documents(sorted(named), texts, ingest)
-    asked = [
-        Pairs(query.text, query.dataset, sorted({*query.candidates, *query.relevant} & texts.keys())) for query in dev
-    ]
+    asked, texts = measured_pairs(dev, ingest)
     pairs = [(each.text, texts[doc_id]) for each in asked for doc_id in each.doc_ids]
     scores = pair_scores(ranker, pairs, precision=params.precision, batch_size=params.batch_size, what="ranker on dev")
     bounds = np.cumsum([len(each.doc_ids) for each in asked])[:-1]
@@ -73,10 +68,7 @@ def measure(
     ids, grades = [query.query_id for query in dev], {query.query_id: query.grades for query in dev}
     places = [-np.arange(len(query.own), dtype=np.float64) for query in dev]
     before = ndcg_at_10(grades, ids, [query.own for query in dev], places)
-    reranked = [
-        np.array([by_id[doc_id] for doc_id in query.candidates]) for query, by_id in zip(dev, scored, strict=True)
-    ]
-    after = ndcg_at_10(grades, ids, [query.candidates for query in dev], reranked)
+    after = reranked_ndcg(dev, scored)
     return {
         "n": len(dev),
         "searcher": searcher,
@@ -108,6 +100,25 @@ def dev_queries(ingest: Path, candidates: Path, searcher: str, params: CrossEnco
         for query_id in ids
         if query_id in pools
     ]
+
+
+def measured_pairs(dev: list[DevQuery], ingest: Path) -> tuple[list[Pairs], dict[str, str]]:
+    """Of each query the documents that are scored, its candidates and relevant ones, and the texts of all by id.
+
+    UserError for a candidate that the corpus in `ingest` lacks.
+    """
+    named = {doc_id for query in dev for doc_id in query.candidates}
+    texts = texts_of(ingest, named.union(*(query.relevant for query in dev)))
+    check_documents(sorted(named), texts, ingest)
+    kept = [sorted({*query.candidates, *query.relevant} & texts.keys()) for query in dev]
+    return [Pairs(query.text, query.dataset, own) for query, own in zip(dev, kept, strict=True)], texts
+
+
+def reranked_ndcg(dev: list[DevQuery], scored: Scores) -> np.ndarray:
+    """nDCG@10 of each query, its candidates in the order of their scores, `(queries,)`."""
+    pools = [query.candidates for query in dev]
+    values = [np.array([by_id[doc_id] for doc_id in own]) for own, by_id in zip(pools, scored, strict=True)]
+    return ndcg_at_10({query.query_id: query.grades for query in dev}, [query.query_id for query in dev], pools, values)
 
 
 def mean_auc(dev: list[DevQuery], scored: Scores) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """A dual encoder: from triplets to the teacher, and the proof that training it was worth it."""
 
+import copy
 import math
 import sys
 from collections.abc import Callable
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 from sentence_transformers import SentenceTransformer
+from sentence_transformers.base.modules import Router
 from sentence_transformers.sentence_transformer.modules import Normalize, Pooling
 
 from steps.core.bases import resolve_base
@@ -17,7 +19,7 @@ from steps.core.files import staged_folder, write_json
 from steps.core.fingerprints import fingerprint
 from steps.core.judged import read_judged_sets
 from steps.core.tables import ROLES, read_table, table_path
-from steps.core.towers import load_tower, positions_of, route
+from steps.core.towers import device, load_tower, positions_of, route
 from steps.core.tracking import Run
 from steps.teach.contrastive_training import train_tower
 from steps.teach.dev_comparison import compare, dev_tasks, ndcg_per_query
@@ -37,7 +39,8 @@ if TYPE_CHECKING:
 def teach_dual_encoder(ingest: Path, mine: Path, rankers: Path, output: Path, params: "DualEncoder", run: Run) -> None:
     """Write `output/tower` (a SentenceTransformer folder), `output/report.json`, and what the tower was before.
 
-    A base that is a Router has a query and a document tower of different weights: both train, and both are kept.
+    A base that is a Router has a query and a document tower of different weights, as has an untied one: both train, and
+    both are kept.
     """
 
     def base() -> SentenceTransformer:
@@ -46,7 +49,7 @@ def teach_dual_encoder(ingest: Path, mine: Path, rankers: Path, output: Path, pa
         set_pooling(tower, params)
         make_inner_product(tower, params.base)
         check_dims(tower, params)
-        return tower
+        return untied(tower, params.base) if params.untied else tower
 
     teach_tower(base, train_tower, ingest, mine, rankers, output, params, run)
 
@@ -174,6 +177,21 @@ def set_pooling(tower: SentenceTransformer, params: "DualEncoder") -> None:
         if len(modules) != 1 or not isinstance(modules[0].pooling_mode, str):
             raise UserError(f"teach.teacher: base {params.base} has no pooling of one kind to set; set pooling: auto")
         modules[0].pooling_mode = "lasttoken" if params.pooling == "last" else params.pooling
+
+
+def untied(tower: SentenceTransformer, base: str) -> SentenceTransformer:
+    """A Router with two copies of the tower, one for queries and one for documents; UserError for one that is one."""
+    if isinstance(tower[0], Router):
+        raise UserError(f"teach.teacher: base {base} has two towers already; set untied: false")
+    sides = [copy.deepcopy(list(tower)) for _ in ROLES]
+    return SentenceTransformer(
+        modules=[Router.for_query_document(query_modules=sides[0], document_modules=sides[1])],
+        device=device(),
+        prompts={name: text or "" for name, text in tower.prompts.items()},
+        default_prompt_name=tower.default_prompt_name,
+        similarity_fn_name=tower.similarity_fn_name,
+        truncate_dim=tower.truncate_dim,
+    )
 
 
 def check_dims(tower: SentenceTransformer, params: "Contrastive") -> None:

@@ -22,6 +22,7 @@ class ListKnobs(Protocol):
     negatives: int
     random_negatives: int
     max_triplets: int
+    source_weights: dict[str, float]
     seed: int
 
 
@@ -64,11 +65,12 @@ class ListChoice:
 def choose_lists(triplets: pa.Table, queries: pa.Table, ingest: Path, params: ListKnobs) -> ListChoice:
     """The triplets that may train, by weight as `draw` has it, and of these the negatives of each positive.
 
-    A list has at most `negatives` of the triplets' negatives and `random_negatives` documents of its data set. Left out
-    and counted: triplets of a query that may not train (`refused_queries`) or whose negative is a positive of the query
-    elsewhere, by a triplet or judgement; negatives beyond the limit, and those that read like a positive of the query;
-    lists without a negative. Only texts of documents that are in a list, and of positives, are read, and triplets that
-    are not drawn are numbers. UserError for ids that the tables in `ingest` do not hold.
+    A triplet's weight is multiplied by that of its source. A list has at most `negatives` of the triplets' negatives
+    and `random_negatives` documents of its data set. Left out and counted: a source of weight 0; triplets of a query
+    that may not train (`refused_queries`) or whose negative is a positive of the query elsewhere, by a triplet or
+    judgement; negatives beyond the limit, and those that read like a positive of the query; lists without a negative.
+    Only texts of documents that are in a list, and of positives, are read, and triplets that are not drawn are numbers.
+    UserError for ids that the tables in `ingest` do not hold.
     """
     asked = {
         query_id: (text, dataset)
@@ -123,13 +125,16 @@ def _drawn(triplets: pa.Table, refused: Mapping[str, str], judged: Mapping[str, 
     doc_ids, document = coded(pa.chunked_array(both, pa.string()))
     positive, negative = document[: len(triplets)], document[len(triplets) :]
     known = np.unique(np.concatenate([query * len(doc_ids) + positive, _keys(judged, query_ids, doc_ids)]))
-    reasons = ("not_a_train_query", "evaluation_query", "negative_is_positive")
+    factor = np.array([params.source_weights.get(name, 1.0) for name in sources])[source]
+    reasons = ("source_weight_zero", "not_a_train_query", "evaluation_query", "negative_is_positive")
     codes = [reasons.index(refused[each]) if each in refused else -1 for each in query_ids]
     refusal = np.array(codes, dtype=np.int8)[query]
-    why = np.select([refusal >= 0, np.isin(query * len(doc_ids) + negative, known)], [refusal, 2], -1)
+    listed = np.isin(query * len(doc_ids) + negative, known)
+    why = np.select([factor == 0, refusal >= 0, listed], [0, refusal, 3], -1)
     left_out = Counter({reason: int((why == number).sum()) for number, reason in enumerate(reasons)})
     usable = np.flatnonzero(why == -1)
-    places, turns = draw(triplets["weight"].to_numpy()[usable], params.max_triplets, params.seed)
+    weights = triplets["weight"].to_numpy()[usable] * factor[usable]
+    places, turns = draw(weights, params.max_triplets, params.seed)
     rows = usable[places]
     left_out["not_drawn"] = len(usable) - len(rows)
 

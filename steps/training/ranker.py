@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from datasets import Dataset
 from sentence_transformers import CrossEncoder, CrossEncoderTrainer, CrossEncoderTrainingArguments
-from sentence_transformers.cross_encoder.losses import BinaryCrossEntropyLoss, LambdaLoss
+from sentence_transformers.cross_encoder.losses import BinaryCrossEntropyLoss, LambdaLoss, ListNetLoss
 from torch import nn
 
 from steps.core.code import code_digest
@@ -35,11 +35,14 @@ if TYPE_CHECKING:  # how runs are tracked changes no weight: checkpoints outlive
     from steps.core.tracking import Run
 
 
+_SURE = 1e4  # ListNet's label of a positive: of its softmax over labels, 0 for the others, nothing is left for these
+
+
 class RankerKnobs(Knobs, ListKnobs, Protocol):
     """The knobs that trainings of cross encoders have in common."""
 
     base: str
-    loss: Literal["bce", "lambda"]
+    loss: Literal["bce", "softmax", "lambda"]
     positive_weight: Literal["auto"] | float
     batch_size: int
     dropout: float
@@ -96,22 +99,25 @@ def objective(ranker: CrossEncoder, params: RankerKnobs, weight: float) -> nn.Mo
     """The loss of a batch of rows.
 
     `bce`: mean over pairs of `-(w y log s(x) + (1 - y) log(1 - s(x)))`, x the logit, s the sigmoid, y the label, w
-    `weight`. `lambda`: LambdaLoss with the weights NDCG-Loss2++ over lists (Wang et al., "The LambdaLoss Framework for
-    Ranking Metric Optimization", 2018, Sec. 4.3).
+    `weight`. `softmax`: mean over lists of `-log softmax_j(x)` of the positive (EmbedDistill, Eq. 8). `lambda`:
+    LambdaLoss with the weights NDCG-Loss2++ over lists (Wang et al., "The LambdaLoss Framework for Ranking Metric
+    Optimization", 2018, Sec. 4.3).
     """
     if params.loss == "bce":
         return BinaryCrossEntropyLoss(ranker, pos_weight=torch.tensor(weight, dtype=torch.float32))
-    return LambdaLoss(ranker, mini_batch_size=-1)  # all lists of a batch in one forward pass
+    listwise = ListNetLoss if params.loss == "softmax" else LambdaLoss
+    return listwise(ranker, mini_batch_size=-1)  # all lists of a batch in one forward pass
 
 
 def rows(chosen: list[RankedList], loss: str) -> Dataset:
-    """The lists as the loss reads them: a row for each pair (bce) or for each list (lambda), positives first."""
-    if loss == "lambda":
+    """The lists as the loss reads them: a row for each pair (bce) or for each list, positives first."""
+    if loss != "bce":
+        relevant = _SURE if loss == "softmax" else 1.0
         return Dataset.from_dict(
             {
                 "query": [each.query for each in chosen],
                 "documents": [[each.positive, *each.negatives] for each in chosen],
-                "labels": [[1.0] + [0.0] * len(each.negatives) for each in chosen],
+                "labels": [[relevant] + [0.0] * len(each.negatives) for each in chosen],
             }
         )
     pairs = [(each.query, each.positive, 1.0) for each in chosen]
@@ -123,7 +129,7 @@ def rows(chosen: list[RankedList], loss: str) -> Dataset:
 def turns_of_rows(chosen: list[RankedList], loss: str) -> Turns:
     """In which epochs each of these `rows` trains: those of a list in the same ones, the likeliest list in all."""
     of_list = np.arange(len(chosen))
-    if loss != "lambda":
+    if loss == "bce":
         of_list = np.concatenate([of_list, of_list.repeat([len(each.negatives) for each in chosen])])
     chances, luck = (np.array([getattr(each, name) for each in chosen])[of_list] for name in ("chance", "luck"))
     return Turns(chances / chances.max(), luck)

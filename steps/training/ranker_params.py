@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field
 
 from steps.core.params import Strict, Untrained
+from steps.training.source_weights import SourceWeights
 
 
 def _weight(value: Any) -> Any:
@@ -18,8 +19,8 @@ class RankerTraining(Strict):
 
     base: Untrained
     """An encoder, which gets a new head, or a cross encoder: a bundled name, a folder or a Hugging Face name."""
-    loss: Literal["bce", "lambda"] = "bce"
-    """bce: each pair by itself; lambda: LambdaLoss over the documents of a query's positive."""
+    loss: Literal["bce", "softmax", "lambda"] = "bce"
+    """bce: each pair by itself; over the documents of a query's positive softmax: cross-entropy, lambda: LambdaLoss."""
     positive_weight: Annotated[Literal["auto"] | float, BeforeValidator(_weight)] = "auto"
     """Of a positive in bce, where negatives count 1; auto: as many as there are negatives a positive."""
     negatives: int = Field(default=2, ge=1)
@@ -30,6 +31,8 @@ class RankerTraining(Strict):
     """Triplets drawn for training, each with a chance in proportion to its weight. Where there are no more, or with 0 =
     no limit, all may train: one of half the largest weight in every second epoch.
     """
+    source_weights: SourceWeights = Field(default={})
+    """Factor of the weights of a source's triplets, as a teacher's; 0.0 leaves a source out, one not named has 1.0."""
     epochs: float = Field(default=1.0, ge=0)
     """Passes over their pairs; 0 = the base as it is, which has to be a cross encoder."""
     batch_size: int = Field(default=32, ge=2)

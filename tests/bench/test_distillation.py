@@ -10,7 +10,7 @@ from scipy import stats
 from stages import distill_params
 
 from bench import distillation
-from bench.distillation import left_out
+from bench.distillation import RESULTS, left_out, results_file
 from bench.tables.cells import STUDENT, Cell, make_cell, student_of
 from bench.tables.cells import distill_params as with_student
 from bench.tables.expected import Claim, Entry, Row, Table, read_expected
@@ -19,10 +19,12 @@ from bench.tables.pipeline import Pipeline, open_pipeline
 from bench.tables.report import judged_again, show
 from bench.tables.unseen import unseen_retention
 from bench.tables.verdicts import Measured, at_least, claim_line, failures, judged, judgement, near, row_of, worst_of
+from pipeline.params import check_params
 from pipeline.recipe import laid_over
 from steps.core.errors import UserError
 from steps.core.files import read_json
 from steps.core.params import read_mapping
+from steps.distill.losses.base import Need
 from steps.distill.params import DistillParams, StudentParams
 
 ROOT = Path(__file__).parents[2]
@@ -96,6 +98,8 @@ def test_a_row_holds_ratios_of_means_and_means_of_ratios() -> None:
     assert told["datasets"]["big"]["ndcg"] == pytest.approx(0.6)
     assert told["dev"]["mean"] == pytest.approx(np.mean(by_seed))
     assert told["against_teacher"]["difference"] == pytest.approx((-0.1 - 0.05) / 2)
+    by_set = {name: own["difference"] for name, own in told["against_teacher"]["datasets"].items()}
+    assert by_set == pytest.approx({"big": -0.1, "small": -0.05})
     assert told["verdict"] == "new"
     assert row_of(line("a", seeds[0]), TEACHER, table())["retention"]["sd"] is None
 
@@ -159,7 +163,7 @@ def test_a_difference_that_could_be_chance_is_okish() -> None:
 )
 def test_a_claim_may_be_that_nothing_is_lost(difference: float, p: float, verdict: str) -> None:
     claim = Claim(order=["b", "w"], says="no worse", p=0.01, paper="x")
-    found = judgement(claim, difference, p)
+    found = judgement(claim, {"difference": difference, "p": p})
     assert (found["verdict"], found["says"], found["limit"]) == (verdict, "no worse", 0.01)
     assert failures({}, [found]) == (["b is below w"] if verdict == "FAIL" else [])
     assert claim_line(found).startswith(f"{verdict:5} b >= w: {difference:+.4f}, p ")
@@ -167,7 +171,7 @@ def test_a_claim_may_be_that_nothing_is_lost(difference: float, p: float, verdic
 
 @pytest.mark.parametrize(("p", "verdict"), [(0.02, "OKish"), (0.009, "OK")])
 def test_a_claim_may_ask_for_less_chance(p: float, verdict: str) -> None:
-    assert judgement(Claim(order=["b", "w"], p=0.01, paper="x"), 0.1, p)["verdict"] == verdict
+    assert judgement(Claim(order=["b", "w"], p=0.01, paper="x"), {"difference": 0.1, "p": p})["verdict"] == verdict
 
 
 def test_a_claim_may_be_about_dev_queries() -> None:
@@ -178,6 +182,9 @@ def test_a_claim_may_be_about_dev_queries() -> None:
     assert (on_dev["split"], on_dev["difference"]) == ("dev", pytest.approx(0.4 / 3))
     on_test = judged(Claim(order=["b", "w"], paper="x"), lines)
     assert "split" not in on_test and on_test["difference"] == pytest.approx(-0.75)
+    assert on_test["dev"] == {name: on_dev[name] for name in ("difference", "p", "verdict")}
+    assert (on_test["verdict"], on_test["dev"]["verdict"]) == ("FAIL", "OKish") and "dev" not in on_dev
+    assert "; dev OKish +0.1333, p" in claim_line(on_test)
     without = {name: replace(found, scores=[{"test": scores[name]["test"]}]) for name, found in lines.items()}
     with pytest.raises(UserError, match="no judged dev queries, on which b > w is judged"):
         judged(Claim(order=["b", "w"], split="dev", paper="x"), without)
@@ -428,7 +435,45 @@ def test_a_row_of_a_teacher_that_the_run_lacks_is_left_out() -> None:
     found = left_out(pipeline(params=distill_params(), depth=6), table(rows=rows))
     assert set(found) == {"late", "late.without_joint", "late.frozen", "cross", "cross.without_joint"}
     assert found["late"] == "the run has no teacher late (teach.teachers)"
+    assert found["cross"] == "the run has no teacher cls (teach.teachers)"
     assert found["late.without_joint"] == "the run has no scores of late (score.teachers, score.layers)"
+
+
+def test_the_result_of_another_run_than_the_tables_has_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    names = {run: results_file("ladder", table(), Path(run)).name for run in ("runs/scifact_medquad", ".", "/x/demo")}
+    assert [*names.values()] == ["ladder.json", "ladder.project.json", "ladder.demo.json"]
+    assert results_file("t", table(run="."), Path()) == RESULTS / "t.json"
+
+
+def test_one_run_has_all_that_four_tables_of_papers_need() -> None:
+    """The teachers, the scores of layers, and as many neighbours as their rows ask for."""
+    path = ROOT / "recipes/cross_encoder_teacher.yaml"
+    text, base = path.read_text(encoding="utf-8"), read_mapping(ROOT / "params.yaml")
+    run = check_params(laid_over(base, text, {"DATA": "data", "EPOCHS": "1.0"}, path), "recipe")
+    assert getattr(run.teach.described("dense"), "epochs", None) == 1.0 and run.score.layers and run.score.pairs
+    assert run.score.texts_of("late") == run.score.texts_of("cls") == 0, "every row sees the same texts"
+    for name in ("ce_to_de", "responses", "lead_frozen", "lead_joint"):
+        each = read_expected(EXPECTED).tables[name]
+        assert each.run == "runs/cross_encoder_teacher" and each.mixture == {"train_queries": 1.0}
+        for student in described(each):
+            for phase in student.phases:
+                assert set(phase.all_teachers) <= set(run.score.teachers)
+                assert phase.teacher_top_k <= run.embed.neighbours
+
+
+def test_the_label_free_tables_use_no_judgement_and_differ_in_their_data_alone() -> None:
+    tables = read_expected(EXPECTED).tables
+    one, other = (tables[f"label_free_{name}"] for name in ("scifact", "medquad"))
+    assert one.rows == other.rows and one.claims == other.claims
+    assert (one.sets, other.sets) == (["scifact"], ["medquad"])
+    phases = [phase for student in described(one) for phase in student.phases]
+    assert all(phase.labels == "pseudo" or not phase.needs(Need.CANDIDATES) for phase in phases)
+    assert not any(phase.needs(Need.LABELS) for phase in phases)
+    rows = {name: StudentParams.model_validate(row.student) for name, row in one.rows.items()}
+    refined, longer = rows["2l.refined"].then[0], rows["2l.longer"].then[0]
+    assert refined.teachers == longer.teachers == ["late"], "the same texts"
+    assert refined.epochs == longer.epochs
 
 
 def test_code_is_part_of_what_a_cell_depends_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -477,6 +522,19 @@ def test_a_table_of_which_rows_were_left_out_is_told_to_be_unfinished(capsys: py
     assert f"name them: {name}; mend" in told
 
 
+def test_what_is_above_the_teacher_is_told_by_data_set(capsys: pytest.CaptureFixture[str]) -> None:
+    told = row_of(line("a", {"big": [0.6, 1.0, 0.8], "small": [0.2, 0.3]}), TEACHER, table())
+    by_set = told["against_teacher"]["datasets"]
+    expected = stats.ttest_rel([0.6, 1.0, 0.8], [0.5, 1.0, 0.6]).pvalue
+    assert by_set["big"]["p"] == pytest.approx(expected)
+    above = [{"row": "a", **told["against_teacher"]}]
+    show({"table": "t", "description": "-", "rows": {"a": told}, "same_as": {}, "left_out": {}, "claims": [],
+          "above_teacher": above})  # fmt: skip
+    shown = capsys.readouterr().out
+    assert f"a beside the teacher on big: +14.3% (+0.1000, p {expected:.3g})" in shown
+    assert "a beside the teacher on small: -16.7% (-0.0500, p " in shown
+
+
 def test_a_folder_without_embed_is_told(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no data/embed there"):
         open_pipeline(tmp_path)
@@ -499,7 +557,8 @@ def recipe_students(recipe: Path) -> dict[str, StudentParams]:
 @pytest.mark.parametrize("path", WRITTEN, ids=lambda path: path.stem)
 def test_written_tables_are_of_what_is_expected_today(path: Path) -> None:
     expected = read_expected(EXPECTED)
-    found, table = read_json(path), expected.tables[path.stem]
+    found = read_json(path)
+    table = expected.tables[found["table"]]
     assert found["seeds"] == (table.seeds or expected.seeds)
     entries = {entry.name: entry for entry in table.entries()}
     assert {*found["rows"], *found["left_out"]} == set(entries)

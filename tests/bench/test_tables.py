@@ -31,6 +31,8 @@ SYMMETRIC = {"towers": "symmetric", "max_document_length": 32, "targets": "joint
 JOINT = {"towers": "joint", "max_document_length": 32, "losses": [{"kind": "label_softmax"}]}
 TABLE: dict[str, Any] = {
     "description": "a tiny one",
+    "run": "run",
+    "sets": ["two", "one"],
     "common": {
         "start": {"layers": [-1]},
         "losses": [ALIGNED],
@@ -130,8 +132,12 @@ def test_a_table_is_measured_written_and_judged(
     assert (project / "bench/results/distillation/tiny.json").read_bytes() == before, "a part of a table is not written"
     bench(project, monkeypatch, TABLE | {"seeds": [2]})
     assert read_json(project / "bench/results/distillation/tiny.json")["seeds"] == [2], "a table may have its own"
+    bench(project, monkeypatch, TABLE | {"run": "runs/another", "seeds": [2]})
+    assert read_json(project / "bench/results/distillation/tiny.run.json")["table"] == "tiny"
     with pytest.raises(UserError, match="no rows"):
         bench(project, monkeypatch, TABLE, "--only", "matroska")
+    with pytest.raises(UserError, match=r"run: holds one, two, but the table tiny is of scifact; run its recipe"):
+        bench(project, monkeypatch, TABLE | {"sets": ["scifact"]})
 
 
 @pytest.mark.parametrize("kind", ["late_interaction", "cross_encoder"])
@@ -154,6 +160,10 @@ def test_a_teacher_of_scores_is_measured_before_and_after_it_trained_along(
     assert before != after and before.keys() == after.keys()
     again = trained_teachers.of_scores(folder, pipeline, "fp32")
     assert again == before
+    monkeypatch.setattr(trained_teachers, "QUERIES", 1)
+    few = trained_teachers.of_scores(folder, pipeline, "fp32")
+    assert few != before and all(value in (0, 1) or value > 0.2 for sets in few.values() for value in sets.values())
+    monkeypatch.setattr(trained_teachers, "QUERIES", 300)
     monkeypatch.setattr(trained_teachers, "of_scores", lambda *_: pytest.fail("it is measured once"))
     assert trained_teachers.before("other", pipeline, "fp32", cells.CELLS) == before
 

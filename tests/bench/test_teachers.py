@@ -6,11 +6,13 @@ from argparse import Namespace
 from collections import defaultdict
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 import yaml
+from rank_fakes import PARAMS as RANKER
+from rank_fakes import liked, write_rank_world
 from scipy import stats
 from stages import write_ingest, write_mine
 from teach_fakes import PARAMS as TEACHER
@@ -20,6 +22,7 @@ from bench.tables.pipeline import Pipeline
 from bench.teachers import __main__ as bench
 from bench.teachers import cells as cells_module
 from bench.teachers import mined as mined_module
+from bench.teachers.beside_ranker import beside_ranker
 from bench.teachers.cells import key, scored
 from bench.teachers.described import Table, read_tables
 from bench.teachers.mined import Mined, Plan, mined, plans
@@ -32,6 +35,7 @@ from steps.core.params import read_mapping
 from steps.core.tables import SCHEMAS, write_table
 from steps.core.towers import encode, load_tower
 from steps.core.tracking import NullRun
+from steps.rank.quality import measure
 
 ROOT = Path(__file__).parents[2]
 GIVEN = {"DATA": "somewhere"}
@@ -255,6 +259,22 @@ def test_claims_and_expectations_have_verdicts_that_are_written_printed_and_judg
         verdicts(found, claimed({"order": ["b", "a"], "split": "dev", "paper": "x"}))
 
 
+@pytest.mark.parametrize("order", [["a", "zero_shot"], ["zero_shot", "a"]])
+def test_the_verdict_on_dev_stands_beside_that_on_test(order: list[str]) -> None:
+    draw = np.random.default_rng(8)
+    base, noise = draw.random((2, 50)), draw.normal(size=(2, 50)) / 50
+    kept: dict[str, Any] = {"machine": {}, "git_commit": "x"}
+    cells = {
+        name: [cell([]) | kept | {"scores": {"test": {"s": test.tolist()}, "dev": {"s": dev.tolist()}}}]
+        for name, (test, dev) in {"zero_shot": base, "a": base + noise + np.array([[0.1], [-0.1]])}.items()
+    }
+    made = claimed({"order": order, "paper": "x"})
+    [claim] = bench.finished("t", made, cells, defaultdict(lambda: SimpleNamespace(rankers={})), {}, [1])["claims"]
+    sign = 1 if order[0] == "a" else -1
+    assert claim["dev"]["difference"] == pytest.approx(sign * (noise[1].mean() - 0.1))
+    assert [claim["verdict"], claim["dev"]["verdict"]] == ["OK", "FAIL"][::sign]
+
+
 def test_every_table_of_the_file_claims_what_must_be_shown() -> None:
     tables = read_tables(Path("bench/teachers.yaml")).tables
     promised = {name: {(*claim.order, claim.says, claim.p) for claim in each.claims} for name, each in tables.items()}
@@ -296,6 +316,32 @@ def test_scores_are_of_exact_search_over_the_whole_data_set(small: Mined, tiny_t
             right = [ranked.index(doc) for doc in item.qrels[query] if doc in ranked]
             expected.append(sum(1 / np.log2(rank + 2) for rank in right))
         assert found[item.split][item.dataset] == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.medium
+def test_a_teacher_is_held_against_the_pairs_on_which_its_runs_ranker_is_measured(
+    tiny_tower: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_rank_world(tmp_path / "data", qrels=liked()[1])
+    tower, pipeline = load_tower(tiny_tower), Pipeline(tmp_path)
+    assert beside_ranker(tower, pipeline) is None, "the run has no ranker"
+    params = RANKER.model_copy(update={"base": str(tiny_tower), "max_length": 64})
+    raw = read_mapping(Path("params.yaml"))
+    raw["rank"] = {"rankers": ["cross"], "ranker": {"cross": params.model_dump()}}
+    (tmp_path / "params.yaml").write_text(yaml.safe_dump(raw))
+    write_json(tmp_path / "data/rank/cross/report.json", {})
+    found = beside_ranker(tower, pipeline)
+    assert found is not None
+
+    def cosines(_: object, pairs: list[tuple[str, str]], **__: object) -> np.ndarray:
+        asked, held = (tower.encode(list(side)).astype(np.float64) for side in zip(*pairs, strict=True))
+        return np.einsum("nd,nd->n", asked, held)
+
+    monkeypatch.setattr("steps.rank.quality.pair_scores", cosines)
+    ranked = measure(cast(Any, None), tmp_path / "data/ingest", tmp_path / "data/candidates", params, base_embeds=True)
+    assert ranked is not None and ranked["auc"]["against_judged"] > 0
+    assert found["auc"] == pytest.approx(ranked["auc"]["mean"]) == pytest.approx(ranked["auc"]["base"])
+    assert found["ndcg_reranked"] == pytest.approx(ranked["ndcg_reranked"])
 
 
 @pytest.mark.medium
@@ -352,6 +398,7 @@ def mined_here(plan: Plan) -> Mined:
         output = root / "data/mine" / signal
         mine(signal=signal, ingest=ingest, found=own, earlier=earlier, output=output, params=params.mine, run=NullRun())
         earlier = output
+    (root / "params.yaml").write_text(yaml.safe_dump(raw))
     if plan.run.endswith("_deep"):
         write_json(root / "data/rank/cross/report.json", {"quality": {"n": 1}})
     return Mined(Pipeline(root))
@@ -396,6 +443,8 @@ def test_a_table_is_measured_written_and_kept(
     assert found["data"]["queries"] == {"dev": {"own": 15}, "test": {"own": 25}}
     zero, judged, deep = (found["rows"][name] for name in ("zero_shot", "judged", "deep"))
     assert zero["rankers"] == {} and deep["rankers"]["cross"]["quality"] == {"n": 1}
+    assert "beside_ranker" not in judged and 0 < deep["beside_ranker"]["auc"] < 1
+    assert "on its ranker's pairs ndcg_reranked 0." in told.out
     assert zero["triplets"] == 0 and zero["test"]["sd"] == 0 and zero["against"] == {}
     assert judged["by_source"] == {"judged": 32} and judged["training_seconds"] > 0
     assert set(judged["against"]) == {"zero_shot", "deep"} and set(deep["against"]) == {"zero_shot"}

@@ -7,7 +7,16 @@ import pytest
 from whole_run import params_of, run_all, write_beir
 
 from steps.core.files import read_json
+from steps.distill.losses.base import Need
 from steps.retrieval.rankers import load_ranker
+
+
+def test_no_judgement_of_the_data_reaches_a_student() -> None:
+    params = params_of("label_free.yaml", Path("tower"), DATA="data")
+    assert params.candidates.searchers == [] and params.score.positives == 0
+    for student in params.distill.student.values():
+        for phase in student.phases:
+            assert phase.labels == "pseudo" or not phase.needs(Need.CANDIDATES)
 
 
 @pytest.mark.slow
@@ -16,29 +25,28 @@ def test_students_learn_what_colbert_makes_of_the_teachers_hits_and_evaluate_sho
     tmp_path: Path, tiny_tower: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data = tmp_path / "given"
-    write_beir(data / "scifact", judged={"test": slice(20)}, part=slice(60))
-    write_beir(data / "medquad", judged={"test": slice(20)}, part=slice(60, 120))
+    write_beir(data / "own", judged={"test": slice(40)})
     load_ranker(tiny_tower, 32).save_pretrained(str(tmp_path / "ranker"), create_model_card=False)
     changes = {
         "teach": {
             "teacher": {
-                "late": {"base": str(tiny_tower), "dim": 8, "max_document_length": 64},
-                "cross": {"base": str(tmp_path / "ranker"), "max_length": 32},
+                "late": {"dim": 8, "max_document_length": 64},
+                "cross": {"max_length": 32},
             }
         },
         "score": {"max_texts": {"late": 120, "cross": 40}, "precision": "fp32"},
         "evaluate": {"rerankers": ["late"], "rerank_depth": 10},
     }
-    params = params_of("label_free.yaml", tiny_tower, changes, DATA=str(data), SCORERS="late,cross")
+    models = {"SCORERS": "late,cross", "LATE": str(tiny_tower), "CROSS": str(tmp_path / "ranker")}
+    params = params_of("label_free.yaml", tiny_tower, changes, DATA=str(data), SET="own", **models)
     assert params.candidates.searchers == [] and params.teach.described("dense").model_dump()["epochs"] == 0
     run_all(tmp_path, params)
     assert "score: WARNING: over 50 documents of a text late's distribution" in capsys.readouterr().err
     for name, texts in (("late", 120), ("cross", 40)):
         assert read_json(tmp_path / "data/score" / name / "report.json")["texts"] == texts
     metrics = json.loads((tmp_path / "reports/metrics.json").read_text())
-    for dataset in ("scifact", "medquad"):
-        assert set(metrics["datasets"][dataset]) == {"bm25", "teacher", "late", "static", "1l"} | {
-            f"{dense}+bm25" for dense in ("teacher", "static", "1l")
-        }
+    assert set(metrics["datasets"]["own"]) == {"bm25", "teacher", "late", "static", "1l"} | {
+        f"{dense}+bm25" for dense in ("teacher", "static", "1l")
+    }
     assert set(metrics["latency"]) == {"teacher", "static", "1l"}
     assert ">late<" in (tmp_path / "reports/report.html").read_text()

@@ -45,7 +45,7 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
     return found
 
 
-@pytest.mark.parametrize("loss", ["bce", "lambda"])
+@pytest.mark.parametrize("loss", ["bce", "softmax", "lambda"])
 def test_a_trained_ranker_beats_the_order_of_bm25(
     tmp_path: Path, base: Path, own_cache: Path, capsys: pytest.CaptureFixture[str], loss: str
 ) -> None:

@@ -164,6 +164,30 @@ def test_both_towers_of_a_teacher_train_and_are_kept(
     assert comparison["ndcg_teacher"] > comparison["ndcg_base"]
 
 
+def test_an_untied_teacher_begins_as_two_copies_of_its_base_which_both_train(tmp_path: Path, own_cache: Path) -> None:
+    ingest, mine = write_world(tmp_path)
+    plain = write_tower(tmp_path / "model")
+    untied = PARAMS.model_copy(update={"base": str(plain), "untied": True})
+    texts = ["sum all", "sort rows at once"]
+    for epochs in (0.0, 6.0):
+        params = untied.model_copy(update={"epochs": epochs, "learning_rate": 5e-3})
+        teach(ingest, mine, tmp_path / f"teach{epochs:g}", params, NullRun())
+    base = load_tower(plain)
+    begun, trained = (load_tower(tmp_path / f"teach{epochs}/tower") for epochs in (0, 6))
+    earlier = load_tower(tmp_path / "teach6/earlier/base")
+    moved = []
+    for role in ("query", "document"):
+        for copied in (begun, earlier):
+            np.testing.assert_allclose(encode(copied, texts, role), encode(base, texts, role), atol=1e-6)  # type: ignore[arg-type]
+        moved.append(route(trained, role).state_dict())  # type: ignore[arg-type]
+        assert any(not np.allclose(moved[-1][name], weight) for name, weight in base.state_dict().items()), role
+        assert route(trained, role).max_seq_length == PARAMS.max_document_length  # type: ignore[arg-type]
+    assert any(not np.allclose(moved[0][name], moved[1][name]) for name in moved[0])
+    with pytest.raises(UserError, match=r"teach6/tower has two towers already; set untied: false"):
+        twice = untied.model_copy(update={"base": str(tmp_path / "teach6/tower")})
+        teach(ingest, mine, tmp_path / "twice", twice, NullRun())
+
+
 def test_a_router_whose_routes_end_differently_is_refused_unless_it_compares_by_cosine(tmp_path: Path) -> None:
     plain = write_tower(tmp_path / "model")
     ingest, mine = write_world(tmp_path)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pydantic import ValidationError
 from rank_fakes import PARAMS, documents, queries, triplets
 from teach_fakes import table
 
@@ -107,6 +108,21 @@ def test_triplets_are_drawn_by_weight_up_to_a_limit(tmp_path: Path) -> None:
     assert choice.by_source == {"click_one_hop": 5}
 
 
+def test_a_source_counts_by_its_weight_and_not_at_all_at_zero(tmp_path: Path) -> None:
+    mined = [row | {"source": ("click_one_hop", "judged")[number % 2]} for number, row in enumerate(triplets())]
+    without = choose(tmp_path, mined, source_weights={"judged": 0.0})
+    clicks = len(mined[::2])
+    assert without.by_source == {"click_one_hop": clicks} and without.left_out["source_weight_zero"] == len(mined[1::2])
+    halved = choose(tmp_path, mined, source_weights={"judged": 0.5})
+    assert halved.by_source == {"click_one_hop": clicks, "judged": len(mined[1::2])}
+    chances = {each.query: each.chance for each in halved.chosen}
+    asked = {row["query_id"]: row["text"] for row in queries()}
+    assert {chances[asked[row["query_id"]]] for row in mined[1::2]} == {0.5}
+    assert {chances[asked[row["query_id"]]] for row in mined[::2]} == {1.0}
+    with pytest.raises(ValidationError, match="no source of triplets is named clicks; they are click_one_hop, "):
+        type(PARAMS).model_validate(PARAMS.model_dump() | {"source_weights": {"clicks": 1.0}})
+
+
 def test_a_limit_that_leaves_most_triplets_unused_is_told_with_numbers(tmp_path: Path) -> None:
     mined = triplets()
     half = len(mined) // 2
@@ -116,7 +132,7 @@ def test_a_limit_that_leaves_most_triplets_unused_is_told_with_numbers(tmp_path:
     assert said is not None and said.startswith(f"5 of {len(mined)} usable triplets train (max_triplets); raise it")
 
 
-@pytest.mark.parametrize("loss", ["bce", "lambda"])
+@pytest.mark.parametrize("loss", ["bce", "softmax", "lambda"])
 def test_lists_of_a_lower_weight_train_by_turns_whole(tmp_path: Path, loss: str) -> None:
     mined = [row | {"weight": 0.5 + 0.5 * (number % 2)} for number, row in enumerate(triplets())]
     mined += [row | {"negative_id": other["negative_id"]} for row, other in zip(mined, reversed(mined), strict=True)]

@@ -11,9 +11,11 @@ class DualEncoder(Contrastive):
     """A dual encoder, trained contrastively over in-batch and mined negatives."""
 
     kind: Literal["dual_encoder"]
-    """Compared by inner product or cosine: one network for both towers, or, where base is a Router of
-    sentence-transformers with the routes query and document, one for each.
+    """Compared by inner product or cosine: one network for both towers, or one for each, where `untied` says so or base
+    is a Router of sentence-transformers with the routes query and document.
     """
+    untied: bool = False
+    """true: a network for queries and one for documents, which begin as two copies of the base."""
     pooling: Literal["auto", "cls", "mean", "last"] = "auto"
     """What of its tokens' states makes a text's vector: the first, their mean or the last; auto: as the base says, the
     mean for one that says nothing.

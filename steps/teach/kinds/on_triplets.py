@@ -1,14 +1,12 @@
 """What every kind of teacher that is trained on mined triplets has as knobs."""
 
 from abc import ABC
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
 from steps.teach.kinds.base import Teacher
-
-SOURCES = ("click_one_hop", "click_multi_hop", "judged", "relevance_one_hop", "relevance_multi_hop", "given")
-"""Of mined triplets."""
+from steps.training.source_weights import SourceWeights
 
 
 class OnTriplets(Teacher, ABC):
@@ -36,7 +34,7 @@ class OnTriplets(Teacher, ABC):
     """Triplets drawn for training, each with a chance in proportion to its weight. Where there are no more, or with 0 =
     no limit, all may train: one of half the largest weight in every second epoch.
     """
-    source_weights: dict[str, Annotated[float, Field(ge=0)]] = Field(default={})
+    source_weights: SourceWeights = Field(default={})
     """Factor of the weights of a source's triplets, e.g. {click_multi_hop: 0.5, judged: 2.0}; 0.0 leaves a source out,
     one not named has 1.0: click_one_hop, click_multi_hop, judged, relevance_one_hop, relevance_multi_hop, given.
     """
@@ -50,10 +48,3 @@ class OnTriplets(Teacher, ABC):
     """`auto`: bf16 where the processor computes it natively, else fp32."""
     seed: int = Field(default=7, ge=0)
     """Of the draw of triplets, their order and dropout."""
-
-    @field_validator("source_weights")
-    @classmethod
-    def _names_sources(cls, weights: dict[str, float]) -> dict[str, float]:
-        if unknown := sorted(weights.keys() - set(SOURCES)):
-            raise ValueError(f"no source of triplets is named {', '.join(unknown)}; they are {', '.join(SOURCES)}")
-        return weights
