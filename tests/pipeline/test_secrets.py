@@ -1,15 +1,23 @@
 """Planted secrets, real commands: nothing that a run prints, tracks or writes holds one, if it fails or not."""
 
 import os
+import shutil
 import subprocess
 import sys
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
 
 import pytest
 import yaml
+from embedding_server import KEY, serving, tower_reader
+from serve_process import serving as served
+from serve_process import until
 from whole_run import params_of, write_beir
+
+from steps.core.towers import load_tower
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.faults("secrets")]
 
@@ -91,6 +99,67 @@ def test_a_run_that_fails_keeps_them(
     assert list(leaks(tmp_path, said)) == []
     assert ended == code, said
     assert "Traceback" not in said
+
+
+@pytest.mark.parametrize(("given", "fault", "code"), [(KEY, "", 0), (f"{KEY}-old", "", 3), (KEY, "error", 75)])
+def test_a_rented_teacher_keeps_its_key(
+    project: Path, tiny_tower: Path, tmp_path: Path, given: str, fault: str, code: int
+) -> None:
+    """In a variable whose name says nothing; a server that refuses repeats the key."""
+    raw = yaml.safe_load((project / "params.yaml").read_text(encoding="utf-8"))
+    with serving(tower_reader(load_tower(tiny_tower))) as server:
+        server.faults = [fault] * 8
+        connection = {"base_url": server.url, "key_variable": "OUR_PROVIDER", "max_tokens_total": 0, "tries": 1}
+        described = {"kind": "endpoint", "model": "tiny", "query": {}, "document": {}, "connection": connection}
+        raw["teach"] |= {"teachers": ["rented"], "index": "rented", "teacher": {"rented": described}}
+        (tmp_path / "params.yaml").write_text(yaml.safe_dump(raw), encoding="utf-8")
+        (tmp_path / "data").symlink_to(project / "data")
+        ended, said = run(tmp_path, "steps.teach", "--teacher", "rented", OUR_PROVIDER=given)
+    assert ended == code and "Traceback" not in said, said
+    assert [*leaks(tmp_path, said)] == [] and given not in said
+    assert not [path for path in tmp_path.rglob("*") if path.is_file() and given.encode() in path.read_bytes()]
+    assert (tmp_path / "models/teach/rented/tower").is_dir() == (code == 0)
+
+
+@pytest.mark.parametrize("to", ["postgresql://{}@{}/db", "https://{}@{}", "milvus+http://{}@{}"])
+def test_a_deployment_that_fails_keeps_the_password_of_its_engine(tmp_path: Path, to: str) -> None:
+    (tmp_path / "params.yaml").write_text((ROOT / "params.yaml").read_text(encoding="utf-8"), encoding="utf-8")
+    login = {name: f"planted-{name}-66" for name in ("PGPASSWORD", "QDRANT_API_KEY", "MILVUS_TOKEN")}
+    code, said = run(
+        tmp_path, "steps.deploy", "--rollback", "--to", to.format(quote(IN_URL, safe=":"), NOWHERE), **login
+    )
+    assert code == 75 and "Traceback" not in said, said
+    assert [*leaks(tmp_path, said)] == [] and not [secret for secret in login.values() if secret in said]
+
+
+def test_the_service_keeps_them(released: Path, tmp_path: Path) -> None:
+    """Where it answers, refuses, fails and logs; and where its registry is out of reach."""
+    for name in ("models/release", "data/ingest"):
+        shutil.copytree(released / name, tmp_path / name)
+    registry = {"MLFLOW_TRACKING_URI": f"http://{quote(IN_URL, safe=':')}@{NOWHERE}"}
+    heard = []
+    for options, ready in (
+        (["--log", "log", "--log-flush", "0.2", "--workers", "2"], True),
+        (["--model", "m@champion"], False),
+    ):
+        with served(tmp_path, *options, ready=ready, **SECRETS, **registry) as (url, _):
+            for path in ("/", "/health", "/metrics", "/systems", "/search?q=sum", "/search?q=sum&system=x", "/nowhere"):
+                heard.append(answer(f"{url}{path}", {"X-Search-Consent": "yes"}))
+            for body in (b"{", b'{"query": 7}', b'{"model": "x", "input": "sum"}'):
+                heard.append(answer(f"{url}/v1/embeddings", {"Content-Type": "application/json"}, body))
+            if ready:
+                until(lambda: list(tmp_path.glob("log/*/queries/*/*.jsonl")))
+        heard.append((tmp_path / "serve.log").read_text())
+    assert "not reached" in "".join(heard) and [*leaks(tmp_path, "".join(heard))] == []
+
+
+def answer(url: str, headers: dict[str, str], body: bytes | None = None) -> str:
+    """What the service says, whatever its status."""
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url, body, headers), timeout=30) as response:
+            return f"{response.headers}{response.read().decode()}"
+    except urllib.error.HTTPError as error:
+        return f"{error.headers}{error.read().decode()}"
 
 
 def test_a_defect_of_ours_keeps_them(project: Path, tmp_path: Path) -> None:
