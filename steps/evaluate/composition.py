@@ -14,6 +14,7 @@ from steps.evaluate.audit import Audit
 from steps.evaluate.cache import Measurements
 from steps.evaluate.choice import Choice, JudgedOn, choose, ranked
 from steps.evaluate.frontier import Point, frontier
+from steps.evaluate.fusion_gains import fused_name
 from steps.evaluate.gains import gains
 from steps.evaluate.measuring import Task
 from steps.evaluate.metrics import Metrics, assemble
@@ -67,7 +68,8 @@ def compose(
     best = choice.student or ranked(quality, p50_ms, shares)[0]
     gained = gains(teacher, {name: results[name] for name in earlier if name in results}, params.as_one)
     metrics = assemble(results, found.latencies, retained, compared, gained, choice, task, audit)
-    tests = significance(teacher, own, params.bootstrap_samples, params.seed)
+    released = {fused_name(name): results[fused_name(name)] for name in students if served[name] is not own[name]}
+    tests = significance(teacher, own | released, params.bootstrap_samples, params.seed)
     metrics |= {
         "against_teacher": {
             dataset: {

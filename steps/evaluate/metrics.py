@@ -30,7 +30,8 @@
     significance.<set>.<student>.wins, ties, losses    queries on which the student is better, equal, worse
     against_teacher.<set>.<student>.<measure>.difference, p_value, p_bootstrap, p_holm    student less teacher on test
                                            queries; paired t-test, paired bootstrap, and the t-test adjusted by Holm for
-                                           the measure's family: every student on every data set
+                                           the measure's family: every student, and
+                                           <student>+bm25 where its release fuses, on every data set
     agreement.<set>.<student>.rbo, overlap rank-biased overlap (p = 0.9) with the teacher's hits, to evaluate.run_depth,
                                            and share of its first ten among the student's, test queries
     gain.<set>.<tower>.difference, p_value     with evaluate.earlier_towers: mean test nDCG@10 of the teacher less that

@@ -1,6 +1,7 @@
 """Students against the teacher by every measure: paired t-test, paired bootstrap, and Holm over a family.
 
-A family is what one measure compares: every student with the teacher on every data set.
+A family is what one measure compares: with the teacher every student, and what its release fuses with BM25, on every
+data set.
 """
 
 from collections.abc import Mapping, Sequence

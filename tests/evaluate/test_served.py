@@ -102,6 +102,10 @@ def test_the_student_that_is_best_as_served_is_chosen_and_told(tmp_path: Path) -
     ratios = [models["static+bm25"]["nDCG@10"] / models["teacher"]["nDCG@10"] for models in test.values()]
     assert served["static"]["mean_of_ratios"] == pytest.approx(np.mean(ratios))
     assert served["2l"]["mean_of_ratios"] == metrics["retention"]["2l"]["mean_of_ratios"]
+    family = [row for models in metrics["against_teacher"].values() for row in models.items()]
+    assert sorted(name for name, _ in family) == ["2l", "2l", "static", "static", "static+bm25", "static+bm25"]
+    least = min(row["nDCG@10"]["p_value"] for _, row in family)
+    assert min(row["nDCG@10"]["p_holm"] for _, row in family) == pytest.approx(min(1.0, len(family) * least))
     slices = metrics["slices"].get("api", {})
     assert all(row["ndcg"]["static"] >= row["ndcg"]["2l"] for row in slices.values())
     rows = {(row["query_id"], row["model"]): row["value"] for row in read_table(reports, "per_query").to_pylist()
@@ -114,6 +118,7 @@ def test_the_student_that_is_best_as_served_is_chosen_and_told(tmp_path: Path) -
     assert all(told in text for text in (page, short, table))
     assert short.startswith(f"May {told} replace the teacher? **")
     assert f"Choice: {told}, " in table and "ms from text to hits" in table
+    assert "those with BM25 too that are released so" in page
     card = page.split('<span class="name">static</span>')[1].split("</div>")[0]
     alone = f"{100 * metrics['retention']['static']['mean_of_ratios']:.1f}\u00a0%"
     assert "as served, with BM25" in card and f"encoder alone: {alone}" in card
