@@ -105,7 +105,7 @@ def main() -> None:
     """Measure, write, show and judge one table."""
     parser = argparse.ArgumentParser(prog="python -m bench.distillation", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("table")
-    parser.add_argument("--run", type=Path, help="a pipeline's folder in which embed is done; absent = the table's")
+    parser.add_argument("--run", default="", help="a pipeline's folder in which embed is done; absent = the table's")
     parser.add_argument("--seeds", default="", help="such as 1,2,3; absent = those of bench/expected.yaml")
     parser.add_argument("--only", default="", help="rows, separated by commas; absent = all")
     parser.add_argument("--judge", action="store_true", help="measure nothing: judge the written table anew")
@@ -114,7 +114,7 @@ def main() -> None:
     if words.table not in expected.tables:
         raise UserError(f"bench.distillation: no table {words.table!r}; {EXPECTED} has {sorted(expected.tables)}")
     table = expected.tables[words.table]
-    run = words.run or Path(table.run)
+    run = Path(words.run or table.run)
     written = results_file(words.table, table, run)
     if words.judge:
         if not written.is_file():
