@@ -8,7 +8,7 @@ export DVC_NO_ANALYTICS := true
 export MLFLOW_DISABLE_TELEMETRY := true
 export ORT_DISABLE_TELEMETRY := 1
 
-.PHONY: help setup setup-all demo run search serve test-fast test test-slow test-nightly test-faults test-integration test-dags lint docs promote rollback deploy bench-release bench-gate bench-mine bench-serving bench-distill-speed bench-distill bench-teachers bench-collapse bench-migrate bench-endpoint mlflow airflow images sbom licences lock clean
+.PHONY: help setup setup-all demo run search serve test-fast test test-slow test-nightly test-faults test-integration test-dags lint docs promote rollback deploy bench-release bench-gate bench-mine bench-serving bench-distill-speed bench-distill bench-teachers bench-collapse bench-migrate bench-endpoint bench-moves bench-scaling bench-replay bench-any-corpus mlflow airflow images sbom licences lock clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -111,6 +111,19 @@ bench-migrate: setup ## a new model over an old index beside embedding all anew:
 
 bench-endpoint: setup ## the demo with its teacher behind a published server, beside the same teacher here (an hour on two cores)
 	@python -m bench.endpoint
+
+bench-moves: setup ## the service while its champion moves, 50 clients at once, after `make demo` (two minutes)
+	@python -m bench.moves
+
+bench-scaling: setup ## scaling laws of dual encoders, four sizes and four numbers of triplets: make bench-scaling [RUN=runs/scifact], of a run in which `mine` is done (meant for an hour on two cores)
+	@python -m bench.scaling --run "$${RUN:-.}"
+
+bench-replay: setup ## two releases over a query log, judged by a cross encoder or a table: make bench-replay BEFORE=<release> AFTER=<release> QUERIES=<log> JUDGE=<model> (or JUDGEMENTS=<table>) [RUN=runs/ubi] (the judge reads 40 documents a query: minutes for a hundred queries)
+	@python -m bench.replay "$$BEFORE" "$$AFTER" --queries "$$QUERIES" --run "$${RUN:-.}" \
+		$(if $(JUDGEMENTS),--judgements "$$JUDGEMENTS",--judge "$$JUDGE")
+
+bench-any-corpus: setup ## one set of defaults on the corpora of bench/corpora.yaml: make bench-any-corpus LABEL=after DATA=<folder> [UNLABELLED=<tsv>] [ONLY=scifact_500] [STUDENTS=static] [SEEDS=1,2,3] [AGAINST=<label>] (hours on two cores; what is finished is kept)
+	@python -m bench.any_corpus "$$LABEL" --only "$$ONLY" --students "$$STUDENTS" --seeds "$$SEEDS" --against "$$AGAINST"
 
 test-integration: setup-all .airflow-venv/.done ## containers, S3, MLflow and Airflow end to end; needs DOCKER_HOST, AWS_ENDPOINT_URL and its credentials (docs/operations.md)
 	@docker compose version >/dev/null 2>&1 || python -m pip install --quiet --disable-pip-version-check podman-compose==1.6.0

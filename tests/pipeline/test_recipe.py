@@ -89,6 +89,18 @@ def test_make_run_hands_every_variable_of_a_recipe_on() -> None:
             assert f'{name}="$${name}"' in rule, f"{recipe} reads {name}"
 
 
+def test_the_help_lists_every_command() -> None:
+    (phony,) = re.findall(r"^\.PHONY: (.*)$", Path("Makefile").read_text(encoding="utf-8"), re.M)
+    told = subprocess.run(["make", "help"], capture_output=True, text=True, check=True).stdout
+    assert sorted(line.split()[0] for line in told.splitlines()) == sorted(phony.split())
+    given = ["LABEL=after", "BEFORE=a", "AFTER=b", "QUERIES=log", "JUDGEMENTS=table"]
+    benches = ["bench-moves", "bench-scaling", "bench-replay", "bench-any-corpus"]
+    typed = subprocess.run(["make", "-n", *benches, *given], capture_output=True, text=True, check=True).stdout
+    for name in ("moves", "scaling", "replay", "any_corpus"):
+        assert f"python -m bench.{name}" in typed
+    assert '--judgements "$JUDGEMENTS"' in typed and "--judge " not in typed
+
+
 @pytest.mark.parametrize(("recipe", "sets"), [("beir15", 15), ("nanobeir", 13)])
 def test_a_standard_protocol_has_its_sets_and_a_track_without_their_text(recipe: str, sets: int) -> None:
     path = Path(f"recipes/{recipe}.yaml")
