@@ -1,8 +1,10 @@
 """python -m bench.any_corpus_page: what students keep of many corpora, as a table of docs/distillation.md."""
 
+import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from bench.any_corpus import RESULTS, Corpora, read_corpora
@@ -12,31 +14,33 @@ from steps.core.files import read_json
 PAGE = Path("docs/distillation.md")
 LABELS = ("after", "before")
 CHANCE = 0.05
+Label = Mapping[str, Mapping[str, Any]]  # corpus -> student -> its figures
 _PLACE = re.compile(r"(<!-- python -m bench\.any_corpus_page -->\n).*?(<!-- end -->)", re.S)
 
 
 def table(asked: Corpora, after: Mapping[str, Any], before: Mapping[str, Any]) -> str:
-    """Markdown: a row a corpus, of each student today's retention and that of the earlier passes; then the summary."""
+    """Markdown: a row a corpus, of each student today's retention and that of the earlier passes; then mean and worst
+    of each student over the corpora that have both. Corpora of which nothing is recorded are left out."""
     students = list(asked.students)
     lines = [
         "| corpus | " + " | ".join(f"`{student}` | before" for student in students) + " |",
         "|---|" + "---|---|" * len(students),
     ]
+    labels = [{name: row["students"] for name, row in label["corpora"].items()} for label in (after, before)]
     for name, corpus in asked.corpora.items():
-        rows = [label["corpora"].get(name, {}).get("students", {}) for label in (after, before)]
-        lines.append(
-            f"| {corpus.title} | "
-            + " | ".join(f"{_now(rows[0].get(s))} | {_then(rows[1].get(s))}" for s in students)
-            + " |"
-        )
-    for title, key, unit in (
-        ("**mean**", "mean", 1),
-        ("**worst**", "worst", 1),
-        ("**longest training**", "longest_seconds", 0),
-    ):
-        cells = [_figure(label["summary"].get(student), key, unit) for student in students for label in (after, before)]
-        lines.append(f"| {title} | " + " | ".join(cells) + " |")
+        now, then = (label.get(name, {}) for label in labels)
+        if now or then:
+            cells = [f"{_now(now.get(student))} | {_kept(then.get(student))}" for student in students]
+            lines.append(f"| {corpus.title} | " + " | ".join(cells) + " |")
+    for title, figure in (("mean", fmean), ("worst", min)):
+        both = [figure(_shared(label, labels, student)) for student in students for label in labels]
+        lines.append(f"| **{title} of those with both** | " + " | ".join(f"{100 * each:.1f} %" for each in both) + " |")
     return "\n".join(lines) + "\n"
+
+
+def _shared(label: Label, labels: Sequence[Label], student: str) -> list[float]:
+    rows = [row[student] for name, row in label.items() if all(student in each.get(name, {}) for each in labels)]
+    return [row["retention"]["test"]["mean"] for row in rows] or [math.nan]
 
 
 def _now(row: Mapping[str, Any] | None) -> str:
@@ -45,17 +49,11 @@ def _now(row: Mapping[str, Any] | None) -> str:
         return ""
     kept = row["retention"]["test"]
     spread = "" if kept["sd"] is None else f" ± {100 * kept['sd']:.1f}"
-    return f"{_then(row)}{spread}" + ("\\*" if row.get("against", {}).get("p", 1.0) < CHANCE else "")
+    return f"{_kept(row)}{spread}" + ("\\*" if row.get("against", {}).get("p", 1.0) < CHANCE else "")
 
 
-def _then(row: Mapping[str, Any] | None) -> str:
+def _kept(row: Mapping[str, Any] | None) -> str:
     return "" if row is None else f"{100 * row['retention']['test']['mean']:.1f} %"
-
-
-def _figure(row: Mapping[str, Any] | None, key: str, share: int) -> str:
-    if row is None:
-        return ""
-    return f"{100 * row[key]:.1f} %" if share else f"{row[key]:.0f} s"
 
 
 def with_table(page: str, written: str) -> str:

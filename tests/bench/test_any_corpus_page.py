@@ -17,7 +17,11 @@ ASKED = Corpora.model_validate(
             "2l": {"mean": 0.9, "worst": 0.9, "minutes": 1},
         },
         "seeds": [1],
-        "corpora": {"a": {"title": "A corpus", "source": "a"}, "b": {"title": "Another", "source": "b"}},
+        "corpora": {
+            "a": {"title": "A corpus", "source": "a"},
+            "b": {"title": "Another", "source": "b"},
+            "c": {"title": "A third", "source": "c"},
+        },
     }
 )
 
@@ -32,21 +36,20 @@ def test_the_page_has_the_table_that_is_generated() -> None:
     assert with_table(page, written()) == page, "run `python -m bench.any_corpus_page`"
 
 
+def label(**corpora: dict[str, Any]) -> dict[str, Any]:
+    return {"corpora": {name: {"students": students} for name, students in corpora.items()}}
+
+
 def test_a_row_has_spread_and_star_and_is_empty_where_nothing_was_measured() -> None:
-    summary = {"static": {"mean": 0.97, "worst": 0.95, "longest_seconds": 31.4}}
-    after = {
-        "summary": summary,
-        "corpora": {"a": {"students": {"static": line(0.981, 0.004, 0.01), "2l": line(0.993, None, 0.3)}}},
-    }
-    before = {"summary": {}, "corpora": {"a": {"students": {"static": line(0.962)}}}}
+    after = label(a={"static": line(0.981, 0.004, 0.01), "2l": line(0.993, None, 0.3)}, c={"static": line(0.5)})
+    before = label(a={"static": line(0.962)}, c={"static": line(0.982), "2l": line(0.7)})
     rows = table(ASKED, after, before).splitlines()
     assert rows[0] == "| corpus | `static` | before | `2l` | before |"
     assert rows[2] == "| A corpus | 98.1 % ± 0.4\\* | 96.2 % | 99.3 % |  |"
-    assert rows[3] == "| Another |  |  |  |  |"
+    assert rows[3] == "| A third | 50.0 % | 98.2 % |  | 70.0 % |", "the other one is left out"
     assert rows[4:] == [
-        "| **mean** | 97.0 % |  |  |  |",
-        "| **worst** | 95.0 % |  |  |  |",
-        "| **longest training** | 31 s |  |  |  |",
+        "| **mean of those with both** | 74.0 % | 97.2 % | nan % | nan % |",
+        "| **worst of those with both** | 50.0 % | 96.2 % | nan % | nan % |",
     ]
 
 
