@@ -183,7 +183,7 @@ def untied(tower: SentenceTransformer, base: str) -> SentenceTransformer:
     """A Router with two copies of the tower, one for queries and one for documents; UserError for one that is one."""
     if isinstance(tower[0], Router):
         raise UserError(f"teach.teacher: base {base} has two towers already; set untied: false")
-    sides = [copy.deepcopy(list(tower)) for _ in ROLES]
+    sides: list[Any] = [copy.deepcopy(list(tower)) for _ in ROLES]
     return SentenceTransformer(
         modules=[Router.for_query_document(query_modules=sides[0], document_modules=sides[1])],
         device=device(),
