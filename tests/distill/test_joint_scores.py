@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from late_fakes import write_late_teacher
-from rank_fakes import write_cross_teacher
 from recorder import Recorder
 from safetensors.torch import load_file
-from stages import FAST, distill_params, run_distill
+from scoring_teachers import LABELS, LAYERS, joint, write_scoring_teachers
+from stages import distill_params, run_distill
 from torch import Tensor
 
 import steps.distill.checkpoints as checkpoints
@@ -32,20 +31,7 @@ from steps.retrieval.rerankers import open_reranker
 
 pytestmark = pytest.mark.medium
 
-START = {"layers": [0, 1, -1]}
 OWN = {"towers": "symmetric", "max_document_length": 24}
-LAYERS = {"kind": "layer_distillation", "layers": 2, "redraw_steps": 3, "temperature": 0.7}
-LABELS = {"kind": "label_softmax", "temperature": 0.2, "own_candidates": True}
-
-
-def joint(name: str, **changes: Any) -> dict[str, Any]:
-    """A student with whom this teacher trains along on all of LEAD's losses."""
-    taught = [
-        {"kind": "teacher_label_softmax", "teacher": name, "temperature": 1.5},
-        {"kind": "mutual_kl", "teacher": name, "temperature": 0.2, "teacher_temperature": 1.5},
-        LAYERS | {"teacher": name},
-    ]
-    return FAST | {"start": START, "targets": "joint", "teacher_top_k": 2, "losses": [LABELS, *taught]} | changes
 
 
 def params_of(student: dict[str, Any]) -> DistillParams:
@@ -59,12 +45,7 @@ def base(embedded: Path, tiny_tower: Path, tmp_path_factory: pytest.TempPathFact
     folder = tmp_path_factory.mktemp("joint")
     for name in ("data", "models"):
         shutil.copytree(embedded / name, folder / name)
-    write_late_teacher(folder / "models/teach/late", tiny_tower)
-    tower = write_cross_teacher(folder / "models/teach/cross", folder / "encoder") / "tower"
-    ranker: Any = load_ranker(tower)
-    with torch.no_grad():
-        ranker.model.classifier.weight.mul_(20)  # random networks tell texts apart by little
-    ranker.save_pretrained(str(tower), create_model_card=False)
+    write_scoring_teachers(folder, tiny_tower)
     return folder
 
 

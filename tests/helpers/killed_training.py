@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+from scoring_teachers import joint
 from stages import STATIC, distill_params, run_distill
 from teach_fakes import PARAMS
 
@@ -24,12 +25,14 @@ def train_teacher(world: Path, cache: Path, output: Path, more: int = 0) -> None
 def train_student(root: Path, cache: Path, student: str) -> None:
     """Distil one student of a folder; its last training is long enough to be killed three times.
 
-    `converged` is `static` with epochs: auto.
+    `converged` is `static` with epochs: auto; with `joint_late` and `joint_cross` such a teacher trains along.
     """
     os.environ["SLIMTOWER_CACHE"] = str(cache)
     checkpoints.CHECKPOINT_SECONDS = 0.0
     if student == "converged":
         knobs = STATIC | {"epochs": "auto", "batch_size": 16, "learning_rate": 0.01}
+    elif student.startswith("joint_"):
+        knobs = joint(student.partition("_")[2], epochs=5.0)
     else:
         knobs = distill_params().student[student].model_dump(exclude_unset=True)
         knobs.get("then", [knobs])[-1]["epochs"] = 5.0

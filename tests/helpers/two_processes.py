@@ -3,15 +3,17 @@
 import sys
 from pathlib import Path
 
+from scoring_teachers import joint
 from stages import distill_params, run_distill
 from teach_fakes import EVERYTHING, PARAMS
 
 from steps.core.tracking import NullRun
+from steps.distill.params import DistillParams
 from steps.teach.kinds.dual_encoder import DualEncoder
 from steps.teach.run import run as teach
 from steps.training.distributed import joined
 
-STUDENTS = ("static", "2l", "ranked", "fresh", "layered", "joint")
+STUDENTS = ("static", "2l", "ranked", "fresh", "layered", "joint", "joint_late", "joint_cross")
 
 
 def teachers(world: Path) -> list[tuple[DualEncoder, Path, Path]]:
@@ -25,13 +27,19 @@ def teachers(world: Path) -> list[tuple[DualEncoder, Path, Path]]:
     return [(given.model_copy(update=base), data, folder) for given, data, folder in chosen]
 
 
+def student_params() -> DistillParams:
+    """The tiny distillation, with students that teachers of scores train along with."""
+    both = {f"joint_{name}": joint(name, learning_rate=1e-4) for name in ("late", "cross")}
+    return distill_params(student=distill_params().model_dump()["student"] | both)
+
+
 def main(teacher_world: Path, student_world: Path) -> None:
     """Write `teacher_world/two`, and below `everything` and `clicked`, and the students below `student_world`."""
     with joined():
         for given, data, folder in teachers(teacher_world):
             teach(data / "ingest", data / "mine", folder / "two", given, NullRun())
         for student in STUDENTS:
-            run_distill(student_world, student, distill_params())
+            run_distill(student_world, student, student_params())
 
 
 if __name__ == "__main__":
