@@ -37,7 +37,8 @@ demo: setup ## the whole pipeline on the embedded data, then its results
 run: setup ## the pipeline with an overlay: make run RECIPE=recipes/scifact.yaml DATA=<folder> [STAGES=embed]
 	@python -m pipeline.recipe "$$RECIPE" DATA="$$DATA" DATASET="$$DATASET" UNLABELLED="$$UNLABELLED" RELEVANCE="$$RELEVANCE" PARTS="$$PARTS" \
 		TEST_FROM="$$TEST_FROM" SIMULATED="$$SIMULATED" SINCE="$$SINCE" UNTIL="$$UNTIL" \
-		MODEL="$$MODEL" BASE_URL="$$BASE_URL" OLD="$$OLD" NEW="$$NEW" EPOCHS="$$EPOCHS" TEXTS="$$TEXTS" SCORERS="$$SCORERS" LAYERS="$$LAYERS" $$STAGES
+		MODEL="$$MODEL" BASE_URL="$$BASE_URL" OLD="$$OLD" NEW="$$NEW" EPOCHS="$$EPOCHS" TEXTS="$$TEXTS" SCORERS="$$SCORERS" LAYERS="$$LAYERS" \
+		SET="$$SET" LATE="$$LATE" CROSS="$$CROSS" $$STAGES
 
 search: setup ## top hits: make search Q="running total along an axis" [STUDENT=static] [RECIPE=recipes/x.yaml | RELEASE=<folder>]
 	@python -m steps.search --student "$$STUDENT" --recipe "$$RECIPE" --release "$$RELEASE" -- "$$Q"
@@ -98,7 +99,7 @@ bench-distill-speed: setup ## texts per second of distillation beside sentence-t
 	@python -m bench.distill_speed
 
 bench-distill: setup ## a table of distilled students: make bench-distill TABLE=ladder [RUN=runs/scifact_medquad] [ONLY=direct,distil] [SEEDS=1,2,3], after `make run RECIPE=recipes/scifact_medquad.yaml DATA=<folder> STAGES=embed`
-	@python -m bench.distillation "$$TABLE" --run "$${RUN:-runs/scifact_medquad}" --only "$$ONLY" --seeds "$$SEEDS"
+	@python -m bench.distillation "$$TABLE" --run "$$RUN" --only "$$ONLY" --seeds "$$SEEDS"
 
 bench-teachers: setup ## a table of teachers by what they are trained on: make bench-teachers TABLE=demo [ONLY=clicks,judged] [SEEDS=1,2,3]; TABLE=medquad and TABLE=scifact need DATA=<folder> (hours on two cores)
 	@python -m bench.teachers "$$TABLE" --only "$$ONLY" --seeds "$$SEEDS"
