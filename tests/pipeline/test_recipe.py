@@ -91,7 +91,7 @@ def test_make_run_hands_every_variable_of_a_recipe_on() -> None:
 
 def test_the_help_lists_every_command() -> None:
     (phony,) = re.findall(r"^\.PHONY: (.*)$", Path("Makefile").read_text(encoding="utf-8"), re.M)
-    told = subprocess.run(["make", "help"], capture_output=True, text=True, check=True).stdout
+    told = subprocess.run(["make", "--no-print-directory", "help"], capture_output=True, text=True, check=True).stdout
     assert sorted(line.split()[0] for line in told.splitlines()) == sorted(phony.split())
     given = ["LABEL=after", "BEFORE=a", "AFTER=b", "QUERIES=log", "JUDGEMENTS=table"]
     benches = ["bench-moves", "bench-scaling", "bench-replay", "bench-any-corpus"]
