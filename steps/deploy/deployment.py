@@ -32,6 +32,7 @@ class Deployed:
     before: Former | None
     filled: int  # documents that this run put in
     met: bool  # whether the target recall is reached
+    there: int  # documents that the collection holds: others may have put some in or taken some out
 
 
 def alias_of(name: str, dataset: str) -> str:
@@ -58,7 +59,7 @@ def deploy(
     now = read_record(engine, live) if live else None
     if live == collection and now and now.release == release_digest:
         _clear(engine, alias, {collection, *([now.previous.collection] if now.previous else [])})
-        return Deployed(alias, collection, now, None, 0, True)
+        return Deployed(alias, collection, now, None, 0, True, engine.count(collection))
     if live == collection and engine.count(collection) != release.manifest.datasets[dataset].vectors:
         raise UserError(
             f"{collection}: answers now with {engine.count(collection)} documents, and the release has"
@@ -86,7 +87,7 @@ def deploy(
     engine.keep(collection, record.model_dump_json())
     engine.point(alias, collection)
     _clear(engine, alias, {collection, *([before.collection] if before else [])})
-    return Deployed(alias, collection, record, before, filled, tuned.met)
+    return Deployed(alias, collection, record, before, filled, tuned.met, record.documents)
 
 
 def roll_back(engine: Engine, alias: str) -> Deployed:
@@ -108,7 +109,7 @@ def roll_back(engine: Engine, alias: str) -> Deployed:
     restored = record.model_copy(update=kept | {"previous": None})
     engine.keep(old.collection, restored.model_dump_json())
     engine.point(alias, old.collection)
-    return Deployed(alias, old.collection, restored, now.former(live), 0, True)
+    return Deployed(alias, old.collection, restored, now.former(live), 0, True, engine.count(old.collection))
 
 
 def _fill(engine: Engine, release: Release, dataset: str, collection: str, params: DeployParams) -> int:

@@ -1,6 +1,7 @@
 """PostgreSQL with pgvector: a table a collection, a view an alias, a comment for what is kept."""
 
 import re
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
@@ -8,11 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from steps.core.errors import UserError
+from steps.core.errors import TransientError, UserError
 from steps.deploy.engine import Graph, Rows, Shape, one_field
 from steps.serving.release import Hit
 
 _INDEXED = 2000  # dimensions that pgvector's HNSW takes
+_LOCK_MS, _PAUSE_S, _FLIP_S = 200, 1.0, 300.0  # of a flip: how long it waits, then rests, and goes on with both
 _OPERATORS = {"inner_product": "<#>", "cosine": "<=>", "l2": "<->", "": "<#>"}
 
 
@@ -128,8 +130,29 @@ class Postgres:
         return named if named and named in self.names(alias) else None
 
     def point(self, alias: str, name: str) -> None:
-        """Replace the view. Its columns are of no fixed dimension, so another teacher's table fits too."""
+        """Replace the view. Its columns are of no fixed dimension, so another teacher's table fits too.
+
+        Who waits for the view's lock holds up all searches behind it: so it waits for a moment, and again a while
+        later. TransientError where somebody, such as pg_dump, reads the view all the time.
+        """
+        import psycopg
+
+        until = time.monotonic() + _FLIP_S
+        while True:
+            try:
+                self._replace(alias, name)
+                return
+            except psycopg.errors.LockNotAvailable:
+                if time.monotonic() > until:
+                    raise TransientError(
+                        f"{alias}: others have read it for {_FLIP_S:.0f} s in one transaction (pg_stat_activity says"
+                        " who), and what answered before goes on; run it again when they are done"
+                    ) from None
+            time.sleep(_PAUSE_S)
+
+    def _replace(self, alias: str, name: str) -> None:
         with self.connection.transaction():
+            self._run("set local lock_timeout = {}", self.sql.Literal(_LOCK_MS))
             self._run(
                 "create or replace view {} as select id, title, vector::vector as vector from {}",
                 self.sql.Identifier(alias),

@@ -124,7 +124,8 @@ def _given_up(release: Release, dataset: str) -> str:
 
 def _say(done: Deployed, to: str) -> None:
     record = done.record
-    what = f"{record.student} ({record.manifest[:12]}) over {done.collection}, {record.documents} documents"
+    others = f" ({done.there} there now: others put some in or took some out)" if done.there != record.documents else ""
+    what = f"{record.student} ({record.manifest[:12]}) over {done.collection}, {record.documents} documents{others}"
     if done.before is None and not done.filled:
         print(f"deploy: {done.alias} at {redacted(to)} answers for {what}; nothing to do")
         return

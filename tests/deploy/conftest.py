@@ -29,11 +29,16 @@ def to(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "qdrant":
         pytest.importorskip("qdrant_client")
         return f"qdrant:{tmp_path / 'qdrant'}"
-    psycopg = pytest.importorskip("psycopg")
-    uri, name = request.getfixturevalue("server"), f"db_{uuid.uuid4().hex[:8]}"
-    with psycopg.connect(uri, autocommit=True) as connection:
+    return str(request.getfixturevalue("database"))
+
+
+@pytest.fixture
+def database(server: str) -> str:
+    """TO of an empty database."""
+    psycopg, name = pytest.importorskip("psycopg"), f"db_{uuid.uuid4().hex[:8]}"
+    with psycopg.connect(server, autocommit=True) as connection:
         connection.execute(f"create database {name}")
-    return uri.replace("/postgres?", f"/{name}?")
+    return server.replace("/postgres?", f"/{name}?")
 
 
 @pytest.fixture(scope="session")

@@ -2,12 +2,14 @@
 
 import multiprocessing
 import os
+import shutil
 import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -245,6 +247,17 @@ def test_a_server_that_keeps_silent_costs_a_stage_a_short_wait_at_both_ends(
     assert time.monotonic() - begun < 12
     (said,) = [line for line in capfd.readouterr().err.splitlines() if "tracking: " in line]
     assert "no answer within 0.5 seconds; is the server up?; teach@dense goes on, and what it tracks" in said
+
+
+def test_an_end_that_finds_no_room_on_the_disk_is_not_said_to_be_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "params.yaml").write_text("ingest: {}\n")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=0))
+    said = lineage.finish_or_wait(failed=False, names=[])
+    assert said.startswith("not in MLflow: ") and "no room to keep it for later: free some, then run" in said
+    assert not lineage.waits()
 
 
 @pytest.mark.nightly

@@ -1,0 +1,54 @@
+"""The benchmark of engines on a tiny project, with the one that needs no server and no file of its own."""
+
+from pathlib import Path
+from unittest.mock import Mock
+
+import pytest
+from engines import PARAMS
+from promote_project import INGEST, copy_project
+
+from bench import engines
+from steps.core.errors import UserError
+from steps.core.files import read_json
+from steps.core.tables import read_table, write_table
+from steps.core.towers import load_tower
+from steps.serving.release import load_release
+
+pytestmark = [pytest.mark.medium, pytest.mark.filterwarnings("ignore")]
+
+
+@pytest.fixture
+def project(released: Path, tiny_tower: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    pytest.importorskip("qdrant_client")
+    folder = copy_project(released, tmp_path)
+    (folder / "params.yaml").write_text("teach: {index: dense}\n")
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(engines, "CLIENTS", {"qdrant_local": "qdrant-client"})
+    monkeypatch.setattr(engines, "load_section", lambda *_: PARAMS)
+    monkeypatch.setattr(engines, "load_tower", lambda _: load_tower(tiny_tower))
+    monkeypatch.setattr("sys.argv", ["engines", "5"])
+    monkeypatch.setenv("SLIMTOWER_GIT_COMMIT", "abc")
+    return folder
+
+
+def test_quality_through_an_engine_stands_beside_that_of_the_release(project: Path) -> None:
+    engines.main()
+    found = read_json(engines.RESULT)
+    assert found["git_commit"] == "abc" and found["queries"] == 5 and found["machine"]["cores"]
+    systems = found["engines"]["qdrant_local"]["systems"]
+    assert set(systems) == {"static", "2l", "teacher", "search alone"}
+    for name in ("static", "2l"):
+        assert set(systems[name]) == {
+            "ef", "recall_at_10", "test_queries", "ndcg_exact", "ndcg_engine", "p50_ms", "p99_ms",
+        }  # fmt: skip
+        assert 0 < systems[name]["ndcg_exact"] <= 1 and systems[name]["test_queries"] > 1
+        assert systems[name]["ndcg_engine"] == pytest.approx(systems[name]["ndcg_exact"], abs=0.005)
+
+
+def test_without_judged_test_queries_it_says_so(project: Path) -> None:
+    for name in ("queries", "qrels"):
+        table = read_table(INGEST, name)
+        rows = [row | {"split": "train"} for row in table.to_pylist()]
+        write_table(INGEST, name, table.from_pylist(rows, schema=table.schema))
+    with pytest.raises(UserError, match="one has no judged test queries"):
+        engines.quality(Mock(), load_release(Path("models/release/static")), "one", 16)
