@@ -1,21 +1,20 @@
 """python -m bench.any_corpus_page: what students keep of many corpora, as a table of docs/distillation.md."""
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from bench.any_corpus import RESULTS, Corpora, read_corpora
-from steps.core.errors import UserError, guarded
+from bench.page_tables import with_table
+from steps.core.errors import guarded
 from steps.core.files import read_json
 
-PAGE = Path("docs/distillation.md")
+PAGE, MODULE = Path("docs/distillation.md"), "bench.any_corpus_page"
 LABELS = ("after", "before")
 CHANCE = 0.05
 Label = Mapping[str, Mapping[str, Any]]  # corpus -> student -> its figures
-_PLACE = re.compile(r"(<!-- python -m bench\.any_corpus_page -->\n).*?(<!-- end -->)", re.S)
 
 
 def table(asked: Corpora, after: Mapping[str, Any], before: Mapping[str, Any]) -> str:
@@ -56,13 +55,6 @@ def _kept(row: Mapping[str, Any] | None) -> str:
     return "" if row is None else f"{100 * row['retention']['test']['mean']:.1f} %"
 
 
-def with_table(page: str, written: str) -> str:
-    """The page's text with the table in its place; UserError where it has none."""
-    if not _PLACE.search(page):
-        raise UserError(f"{PAGE}: has no place for the table, <!-- python -m bench.any_corpus_page --> to <!-- end -->")
-    return _PLACE.sub(lambda match: match[1] + written + match[2], page)
-
-
 def written(results: Path = RESULTS) -> str:
     """The table of the recorded labels."""
     after, before = (read_json(results / f"{label}.json") for label in LABELS)
@@ -71,7 +63,7 @@ def written(results: Path = RESULTS) -> str:
 
 def main() -> None:
     """Write the table into the page."""
-    PAGE.write_text(with_table(PAGE.read_text(encoding="utf-8"), written()), encoding="utf-8")
+    PAGE.write_text(with_table(PAGE.read_text(encoding="utf-8"), MODULE, written(), PAGE), encoding="utf-8")
     print(f"wrote the table of corpora into {PAGE}")
 
 

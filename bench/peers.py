@@ -1,16 +1,15 @@
 """python -m bench.peers: published encoders beside ours, bench/expected.yaml, as a table of docs/distillation.md."""
 
-import re
 from pathlib import Path
 
+from bench.page_tables import with_table
 from bench.record import RESULTS
 from bench.tables.expected import Beside, Peer, read_expected
-from steps.core.errors import UserError, guarded
+from steps.core.errors import guarded
 from steps.core.files import read_json
 
 EXPECTED = Path("bench/expected.yaml")
-PAGE = Path("docs/distillation.md")
-_PLACE = re.compile(r"(<!-- python -m bench\.peers -->\n).*?(<!-- end -->)", re.S)
+PAGE, MODULE = Path("docs/distillation.md"), "bench.peers"
 _HEAD = ["| encoder | sets | retention | one query | |", "|---|---|---|---|---|"]
 _TRACKS = {True: "Trained on the text of the corpora that are searched", False: "Not trained on it"}
 
@@ -53,17 +52,10 @@ def _row(peer: Peer) -> str:
     return f"| {peer.system} | {peer.sets} | {100 * peer.retention:.1f} % | {time} | {peer.source} |"
 
 
-def with_table(page: str, written: str) -> str:
-    """The page's text with the table in its place; UserError where it has none."""
-    if not _PLACE.search(page):
-        raise UserError(f"{PAGE}: has no place for the table, <!-- python -m bench.peers --> to <!-- end -->")
-    return _PLACE.sub(lambda match: match[1] + written + match[2], page)
-
-
 def main() -> None:
     """Write the table into the page."""
     page = PAGE.read_text(encoding="utf-8")
-    PAGE.write_text(with_table(page, table(read_expected(EXPECTED).beside)), encoding="utf-8")
+    PAGE.write_text(with_table(page, MODULE, table(read_expected(EXPECTED).beside), PAGE), encoding="utf-8")
     print(f"wrote the table of peers into {PAGE}")
 
 

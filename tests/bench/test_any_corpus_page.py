@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from bench.any_corpus import Corpora
-from bench.any_corpus_page import PAGE, table, with_table, written
+from bench.any_corpus_page import MODULE, PAGE, table, written
+from bench.page_tables import with_table
 from steps.core.errors import UserError
 
 ROOT = Path(__file__).parents[2]
@@ -33,7 +34,7 @@ def line(kept: float, sd: float | None = None, p: float | None = None) -> dict[s
 
 def test_the_page_has_the_table_that_is_generated() -> None:
     page = (ROOT / PAGE).read_text(encoding="utf-8")
-    assert with_table(page, written()) == page, "run `python -m bench.any_corpus_page`"
+    assert with_table(page, MODULE, written(), PAGE) == page, "run `python -m bench.any_corpus_page`"
 
 
 def label(**corpora: dict[str, Any]) -> dict[str, Any]:
@@ -55,4 +56,4 @@ def test_a_row_has_spread_and_star_and_is_empty_where_nothing_was_measured() -> 
 
 def test_a_page_without_a_place_is_named() -> None:
     with pytest.raises(UserError, match="has no place for the table"):
-        with_table("# Page", "table")
+        with_table("# Page", MODULE, "table", PAGE)

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.peers import EXPECTED, PAGE, table, with_table
+from bench.page_tables import with_table
+from bench.peers import EXPECTED, MODULE, PAGE, table
 from bench.tables.expected import read_expected
 from steps.core.errors import UserError
 from steps.core.files import write_json
@@ -14,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 
 def test_the_page_has_the_table_that_is_generated() -> None:
     page = (ROOT / PAGE).read_text(encoding="utf-8")
-    assert with_table(page, table(read_expected(EXPECTED).beside)) == page, "run `python -m bench.peers`"
+    assert with_table(page, MODULE, table(read_expected(EXPECTED).beside), PAGE) == page, "run `python -m bench.peers`"
 
 
 def test_published_figures_stand_in_the_track_without_the_corpora(tmp_path: Path) -> None:
@@ -39,4 +40,4 @@ def test_a_recorded_run_stands_in_its_track_best_student_first(tmp_path: Path) -
 
 def test_a_page_without_a_place_is_named() -> None:
     with pytest.raises(UserError, match="has no place for the table"):
-        with_table("# Page", "table")
+        with_table("# Page", MODULE, "table", PAGE)
