@@ -31,7 +31,7 @@ class LockStore(Protocol):
         """Write an object unless the key is taken; tells whether it was written. Atomic among all writers."""
 
     def entries(self, name: str) -> dict[str, Entry]:
-        """The objects whose keys are `<name>/...`."""
+        """The objects whose keys are `<name>/<digits>`; others there are somebody else's, such as `.nfs...`."""
 
     def delete(self, key: str) -> None:
         """Remove an object, if it is there."""
@@ -60,7 +60,7 @@ class FolderLockStore:
     def entries(self, name: str) -> dict[str, Entry]:
         """Files of the folder of that name; ages by the clock of the file system, which may be another machine's."""
         found = {}
-        held = sorted((self.folder / name).glob("*"))
+        held = sorted(path for path in (self.folder / name).glob("*") if path.name.isdecimal())
         now = self._now() if held else 0.0
         for path in held:
             try:
@@ -108,6 +108,8 @@ class S3LockStore:
         listed = self.api.list_objects_v2(Bucket=self.bucket, Prefix=self._key(f"{name}/"))
         found = {}
         for item in listed.get("Contents", []):
+            if not item["Key"].rpartition("/")[2].isdecimal():
+                continue
             try:
                 got = self.api.get_object(Bucket=self.bucket, Key=item["Key"])
             except ClientError as error:

@@ -25,7 +25,10 @@ def _chosen(metrics: Path, available: list[str]) -> str:
     name_one = f"name a student with --student (STUDENT= of make): {', '.join(available)}"
     if not metrics.is_file():
         raise UserError(f"{metrics}: not found, so no student was chosen; run `make demo`, or {name_one}")
-    chosen = read_json(metrics)["choice"]["student"]
+    choice = read_json(metrics).get("choice")
+    if choice is None:
+        raise UserError(f"{metrics}: of an evaluation that chose no student; run `make demo`, or {name_one}")
+    chosen = choice["student"]
     if chosen is None:
         raise UserError(f"{metrics}: no student is within evaluate.budget_ms; {name_one}")
     if chosen not in available:
