@@ -10,6 +10,7 @@ from bench.any_corpus import RESULTS, Corpora, read_corpora
 from bench.page_tables import with_table
 from steps.core.errors import guarded
 from steps.core.files import read_json
+from steps.evaluate.significance import holm
 
 PAGE, MODULE = Path("docs/distillation.md"), "bench.any_corpus_page"
 LABELS = ("after", "before")
@@ -19,17 +20,24 @@ Label = Mapping[str, Mapping[str, Any]]  # corpus -> student -> its figures
 
 def table(asked: Corpora, after: Mapping[str, Any], before: Mapping[str, Any]) -> str:
     """Markdown: a row a corpus, of each student today's retention and that of the earlier passes; then mean and worst
-    of each student over the corpora that have both. Corpora of which nothing is recorded are left out."""
+    of each student over the corpora that have both. Corpora of which nothing is recorded are left out.
+
+    A star marks a difference that chance does not explain, Holm over all comparisons of the table.
+    """
     students = list(asked.students)
     lines = [
         "| corpus | " + " | ".join(f"`{student}` | before" for student in students) + " |",
         "|---|" + "---|---|" * len(students),
     ]
     labels = [{name: row["students"] for name, row in label["corpora"].items()} for label in (after, before)]
+    starred = _beyond_chance(labels[0])
     for name, corpus in asked.corpora.items():
         now, then = (label.get(name, {}) for label in labels)
         if now or then:
-            cells = [f"{_now(now.get(student))} | {_kept(then.get(student))}" for student in students]
+            cells = [
+                f"{_now(now.get(student), (name, student) in starred)} | {_kept(then.get(student))}"
+                for student in students
+            ]
             lines.append(f"| {corpus.title} | " + " | ".join(cells) + " |")
     for title, figure in (("mean", fmean), ("worst", min)):
         both = [figure(_shared(label, labels, student)) for student in students for label in labels]
@@ -42,13 +50,24 @@ def _shared(label: Label, labels: Sequence[Label], student: str) -> list[float]:
     return [row["retention"]["test"]["mean"] for row in rows] or [math.nan]
 
 
-def _now(row: Mapping[str, Any] | None) -> str:
-    """Retention on test, its spread over seeds, and a star where it differs from before beyond chance."""
+def _beyond_chance(label: Label) -> set[tuple[str, str]]:
+    """Corpora and students whose queries differ from before."""
+    p_values = {
+        (name, student): row["against"]["p"]
+        for name, rows in label.items()
+        for student, row in rows.items()
+        if "against" in row
+    }
+    return {key for key, p in zip(p_values, holm(list(p_values.values())), strict=True) if p < CHANCE}
+
+
+def _now(row: Mapping[str, Any] | None, starred: bool) -> str:
+    """Retention on test, and its spread over seeds."""
     if row is None:
         return ""
     kept = row["retention"]["test"]
     spread = "" if kept["sd"] is None else f" ± {100 * kept['sd']:.1f}"
-    return f"{_kept(row)}{spread}" + ("\\*" if row.get("against", {}).get("p", 1.0) < CHANCE else "")
+    return f"{_kept(row)}{spread}" + ("\\*" if starred else "")
 
 
 def _kept(row: Mapping[str, Any] | None) -> str:

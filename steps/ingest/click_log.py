@@ -13,7 +13,7 @@ from steps.ingest.log_values import as_clicked, as_id, as_rank, as_text
 from steps.ingest.params import ClickLogSource
 from steps.ingest.rejects import Rejects
 from steps.ingest.relevance import QueryNames, log_relevance
-from steps.ingest.rows import Defect
+from steps.ingest.rows import Defect, Gone
 from steps.ingest.search_log import SearchLog
 from steps.ingest.source_data import SourceData
 from steps.ingest.source_files import table_files
@@ -52,11 +52,14 @@ def read_click_log(
     data = SourceData(source.name, documents=list(documents.values()))
     reader = _Reader(source, key, window, {original: number for number, original in enumerate(documents)})
     log, names = SearchLog(max_query_words), QueryNames()
+    read: list[str] = []
     for file in table_files(source.path, f"{key}.path", window):
         name = f"{source.name}/path/{file.name}"
+        read.append(name)
         rows = read_rows(file.path, wanted=reader.wanted, source=name, rejects=rejects)
         reader.read(rejects.watched(rows, name, file.path, max_reject_ratio), name, log, names, rejects)
         rejects.check(name, file.path, max_reject_ratio)
+    rejects.check_log(read, source.path, others=reader.outside)
     data.facts["impressions_left_out"] = {"outside_window": reader.outside}
     add_log(data, log, source, seed=seed, key=key, rejects=rejects)
     data.relevance = log_relevance(
@@ -82,7 +85,7 @@ class _Reader:
             try:
                 impression = self._impression(row, source, log, names)
             except Defect as defect:
-                rejects.add(source, row.line, defect.reason, row.raw())
+                rejects.add_of_log(source, row.line, defect, row.raw())
                 continue
             if impression is None:
                 self.outside += 1
@@ -102,7 +105,7 @@ class _Reader:
             return None
         document = self.documents.get(as_id(get(columns.doc_id)))
         if document is None:
-            raise Defect("unknown_document")
+            raise Gone("unknown_document")
         rank, clicked = as_rank(get(columns.rank)), as_clicked(get(columns.clicked))
         text = as_text(get(columns.query))
         session = as_id(get(columns.session_id)) if columns.session_id else ""

@@ -1,17 +1,20 @@
 """Rows that could not be used: kept, counted by reason, and judged against the ratio limit."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from steps.core.errors import UserError
+from steps.ingest.rows import Defect, Gone
 
 RAW_CHARACTERS = 500
 EXAMPLES = 3
 KEPT_DEFECTS, KEPT_OTHERS = 100_000, 1_000  # rows of one source and reason; the rest is only counted
 _ROWS_BETWEEN_LOOKS = 100_000
 _HOPELESS = 0.5  # share of defect rows, if above the ratio limit, at which the rest of a file is not read
+_OTHER_CORPUS = 0.5  # share of a log's rows about what is not there, above which it is the log of something else
 
 _Item = TypeVar("_Item")
 
@@ -33,6 +36,7 @@ class Rejects:
         self._counts: Counter[tuple[str, str]] = Counter()
         self._read: Counter[str] = Counter()
         self._defects: Counter[str] = Counter()
+        self._gone: Counter[str] = Counter()
 
     def count_row(self, source: str) -> None:
         """Count one row read from the source."""
@@ -52,6 +56,21 @@ class Rejects:
         text = text[:RAW_CHARACTERS].encode("utf-8", errors="replace").decode("utf-8")
         self.rows.append(Reject(source, line, reason, text))
 
+    def add_of_log(self, source: str, line: int, defect: Defect, raw: bytes | str) -> None:
+        """Keep a rejected row of a log. One about what is Gone is no defect: documents leave a corpus, logs stay."""
+        self.add(source, line, defect.reason, raw, defect=not isinstance(defect, Gone))
+        self._gone[source] += isinstance(defect, Gone)
+
+    def check_log(self, sources: Sequence[str], what: str, others: int = 0) -> None:
+        """UserError where most rows of a log's files, `others` not counted, are about what is Gone."""
+        gone = sum(self._gone[source] for source in sources)
+        rows = sum(self._read[source] for source in sources) - others
+        if gone > _OTHER_CORPUS * rows:
+            raise UserError(
+                f"{what}: {gone} of {rows} rows are about documents or searches that are not there"
+                f" ({self._examples(sources)}); give the corpus and the searches of this log"
+            )
+
     def watched(self, rows: Iterable[_Item], source: str, path: Path | str, max_ratio: float) -> Iterator[_Item]:
         """Yield the source's rows; UserError as soon as most of many are defect, rather than at the file's end."""
         for at, row in enumerate(rows, start=1):
@@ -64,14 +83,15 @@ class Rejects:
         read, defects = self._read[source], self._defects[source]
         if defects <= max_ratio * read:
             return
-        rows = (row for row in self.rows if row.source == source)
-        examples = "; ".join(
-            f"line {row.line}: {row.reason}: {row.raw[:80]!r}" for row, _ in zip(rows, range(EXAMPLES), strict=False)
-        )
         raise UserError(
             f"{path}: {defects} of {read} rows cannot be used, over ingest.max_reject_ratio {max_ratio:g}"
-            f" ({self.counts(source)}; {examples}); fix the file or raise ingest.max_reject_ratio in params.yaml"
+            f" ({self.counts(source)}; {self._examples([source])}); fix the file or raise ingest.max_reject_ratio in"
+            " params.yaml"
         )
+
+    def _examples(self, sources: Sequence[str]) -> str:
+        rows = islice((row for row in self.rows if row.source in sources), EXAMPLES)
+        return "; ".join(f"line {row.line}: {row.reason}: {row.raw[:80]!r}" for row in rows)
 
     def counts(self, source: str) -> str:
         """The number of rows by reason, of a source and of those below it, as text; "" for none."""

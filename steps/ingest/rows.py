@@ -19,6 +19,10 @@ class Defect(Exception):
         self.reason = reason
 
 
+class Gone(Defect):
+    """A row that is whole, but is about a document or a search that is not there (any more)."""
+
+
 class Overlong(bytes):
     """The beginning of a line that is too long to be a row."""
 

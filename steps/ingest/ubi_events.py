@@ -12,7 +12,7 @@ from steps.core.progress import progress
 from steps.ingest.log_values import as_id, as_rank
 from steps.ingest.params import UbiSource, iso_seconds
 from steps.ingest.rejects import Rejects
-from steps.ingest.rows import Defect, json_value
+from steps.ingest.rows import Defect, Gone, json_value
 from steps.ingest.source_files import table_files
 from steps.ingest.table_rows import Row, read_rows
 from steps.ingest.times import Window, unix_seconds
@@ -62,10 +62,11 @@ def read_events(
             try:
                 reader.read(row)
             except Defect as defect:
-                rejects.add(name, row.line, defect.reason, row.raw())
+                rejects.add_of_log(name, row.line, defect, row.raw())
     shown = reader.shown(rejects)
     for file in files:
         rejects.check(f"{source.name}/events/{file.name}", file.path, max_reject_ratio)
+    rejects.check_log(reader.files, source.events, others=sum(reader.left_out.values()))
     return shown, dict(sorted(reader.left_out.items()))
 
 
@@ -100,14 +101,14 @@ class _Reader:
             self.left_out["unknown_search"] += 1
             return
         if search is None:
-            raise Defect(_NEVER_SHOWN if is_click else "unknown_query")
+            raise Gone(_NEVER_SHOWN if is_click else "unknown_query")
         if search < 0:
             self.left_out["of_unusable_searches"] += 1
             return
         original, ordinal = _object(row.values.get("event_attributes"))
         document = self.documents.get(original)
         if document is None:
-            raise Defect("unknown_document")
+            raise Gone("unknown_document")
         start, end = self.searches.starts[search], self.searches.starts[search + 1]
         pair = search * len(self.documents) + document
         if not is_click:
@@ -125,7 +126,7 @@ class _Reader:
             try:
                 place = start + self.searches.documents[start:end].index(document)
             except ValueError:
-                raise Defect(_NEVER_SHOWN) from None
+                raise Gone(_NEVER_SHOWN) from None
             self.clicked[place] = 1
 
     def shown(self, rejects: Rejects) -> Shown:
@@ -141,7 +142,7 @@ class _Reader:
         for place in np.flatnonzero(~np.isin(wanted, pairs)).tolist():
             search, document = divmod(self.click_pairs[place], width)
             raw = json.dumps({"query_id": searches.ids[search], "object_id": originals[document]}, ensure_ascii=False)
-            rejects.add(self.files[self.click_files[place]], self.click_lines[place], _NEVER_SHOWN, raw)
+            rejects.add_of_log(self.files[self.click_files[place]], self.click_lines[place], Gone(_NEVER_SHOWN), raw)
         columns = Shown(
             np.concatenate([by_hits, pairs // width]),
             np.concatenate([np.array(searches.documents, dtype=np.int64), pairs % width]),

@@ -11,7 +11,7 @@ from steps.core.progress import progress
 from steps.ingest.log_values import as_id, as_text
 from steps.ingest.params import UbiSource
 from steps.ingest.rejects import Rejects
-from steps.ingest.rows import Defect, json_value
+from steps.ingest.rows import Defect, Gone, json_value
 from steps.ingest.search_log import SearchLog
 from steps.ingest.source_files import table_files
 from steps.ingest.table_rows import Row, read_rows
@@ -67,13 +67,15 @@ def read_searches(
     """Read the searches in the window, and note their queries in the log; `documents`: number by original id.
 
     A search without text (browsing) becomes a reject that counts as no defect, as does one delivered twice and one
-    with some hits that the corpus lacks. Further responses to a search (`query_response_id`), such as its next page,
-    continue its ranks.
+    with hits that the corpus lacks, unless most searches have no others. Further responses to a search
+    (`query_response_id`), such as its next page, continue its ranks.
     """
     wanted = dict.fromkeys(("query_id", "user_query", "timestamp"), f"{key}.queries")
     reader = _Reader(log, documents, window, rejects)
+    read: list[str] = []
     for file in table_files(source.queries, f"{key}.queries", window):
         name = f"{source.name}/queries/{file.name}"
+        read.append(name)
         rows = read_rows(
             file.path,
             wanted=wanted,
@@ -88,6 +90,7 @@ def read_searches(
             except Defect as defect:
                 rejects.add(name, row.line, defect.reason, row.raw())
         rejects.check(name, file.path, max_reject_ratio)
+    rejects.check_log(read, source.queries, others=reader.searches.left_out()["outside_window"])
     return reader.finished()
 
 
@@ -159,7 +162,10 @@ class _Reader:
         unknown = sum(hit not in self.documents for hit in hits)
         if unknown:
             searches.unknown_documents += unknown
-            self.rejects.add(name, row.line, "unknown_document", row.raw(), defect=unknown == len(hits))
+            if unknown == len(hits):
+                self.rejects.add_of_log(name, row.line, Gone("unknown_document"), row.raw())
+            else:
+                self.rejects.add(name, row.line, "unknown_document", row.raw(), defect=False)
         for rank, hit in enumerate(hits, start=self.hits[search] + 1):
             if (number := self.documents.get(hit)) is not None:
                 self.shown_by.append(search)

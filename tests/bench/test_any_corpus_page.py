@@ -54,6 +54,11 @@ def test_a_row_has_spread_and_star_and_is_empty_where_nothing_was_measured() -> 
     ]
 
 
+def test_of_many_comparisons_one_that_chance_may_have_made_has_no_star() -> None:
+    rows = table(ASKED, label(a={"static": line(0.98, p=0.03), "2l": line(0.99, p=0.3)}), label()).splitlines()
+    assert rows[2] == "| A corpus | 98.0 % |  | 99.0 % |  |", "0.03 of two comparisons is 0.06"
+
+
 def test_a_page_without_a_place_is_named() -> None:
     with pytest.raises(UserError, match="has no place for the table"):
         with_table("# Page", MODULE, "table", PAGE)

@@ -109,11 +109,21 @@ def test_values_of_every_spelling_are_read_and_bad_ones_are_rejects_of_their_lin
 
 
 def test_a_parquet_row_is_rejected_by_its_number_and_the_ratio_is_per_file(tmp_path: Path) -> None:
-    rows = [shown("a query", 0), shown("a query", 0, "nowhere"), shown("test query", 6, clicked=True)]
+    rows = [shown("a query", 0), shown("a query", 0) | {"pos": -1}, shown("test query", 6, clicked=True)]
     source = click_log(tmp_path, rows, "log.parquet")
-    assert reasons(ingest(tmp_path, params(source))) == [("log/path/log.parquet", 2, "unknown_document")]
-    with pytest.raises(UserError, match=r"log\.parquet: 1 of 3 rows cannot be used.*line 2: unknown_document.*nowhere"):
+    assert reasons(ingest(tmp_path, params(source))) == [("log/path/log.parquet", 2, "bad_rank")]
+    with pytest.raises(UserError, match=r"log\.parquet: 1 of 3 rows cannot be used.*line 2: bad_rank"):
         ingest(tmp_path, params(source, max_reject_ratio=0.2))
+
+
+def test_documents_that_left_the_corpus_stop_nothing_but_the_log_of_another_corpus_does(tmp_path: Path) -> None:
+    rows = [shown("a query", 0), shown("a query", 0, "nowhere"), shown("test query", 6, clicked=True)]
+    source = click_log(tmp_path, rows)
+    out = ingest(tmp_path, params(source, max_reject_ratio=0.0))
+    assert reasons(out) == [("log/path/log.jsonl", 2, "unknown_document")]
+    source = click_log(tmp_path, [*rows, *(shown("a query", 0, f"nowhere {at}") for at in range(3))])
+    with pytest.raises(UserError, match=r"log\.jsonl: 4 of 6 rows are about documents .*nowhere"):
+        ingest(tmp_path, params(source, max_reject_ratio=0.0))
 
 
 def test_a_product_may_have_a_title_alone(tmp_path: Path) -> None:

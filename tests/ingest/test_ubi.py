@@ -157,8 +157,8 @@ def test_bad_searches_and_events_are_rejects_of_their_line(tmp_path: Path) -> No
     facts = read_json(out / "report.json")["datasets"]["shop"]
     assert facts["events_left_out"]["of_unusable_searches"] == 1
     assert facts["events_left_out"]["not_of_a_search"] == 2
-    with pytest.raises(UserError, match=r"e\.jsonl: 9 of 19 rows cannot be used.*click_without_impression 3"):
-        ingest(tmp_path, params(ubi(tmp_path, searches, events), max_reject_ratio=0.45))
+    with pytest.raises(UserError, match=r"e\.jsonl: 5 of 19 rows cannot be used.*missing_field 3"):
+        ingest(tmp_path, params(ubi(tmp_path, SEARCHES, events), max_reject_ratio=0.25))
 
 
 def test_click_actions_are_chosen(tmp_path: Path) -> None:
@@ -260,14 +260,26 @@ def test_the_example_log_is_read_without_a_reject_and_called_simulated(tmp_path:
     assert set(texts_by_split(out)) == {"train", "dev", "test"}
 
 
-def test_a_search_with_some_unknown_hits_is_no_defect_and_one_with_only_such_is(tmp_path: Path) -> None:
+def test_searches_and_clicks_of_documents_that_left_the_corpus_stop_nothing(tmp_path: Path) -> None:
     searches = [*SEARCHES, search("part", "coat", 0, ["d0", "gone", "d1"]), search("gone", "tie", 0, ["no", "none"])]
-    out = ingest(tmp_path, params(ubi(tmp_path, searches, EVENTS), max_reject_ratio=0.2))
-    assert reasons(out) == [("shop/queries/q.jsonl", line, "unknown_document") for line in (4, 5)]
-    assert '"query_id": "part"' in rows_of(out, "rejects", "raw")[0]
+    events = [*EVENTS, event("click", "gone", "none", 1), event("click", "lost", "d0", 1)]
+    out = ingest(tmp_path, params(ubi(tmp_path, searches, events), max_reject_ratio=0.0))
+    assert reasons(out) == [
+        ("shop/events/e.jsonl", 8, "unknown_document"),
+        ("shop/events/e.jsonl", 9, "click_without_impression"),
+        *(("shop/queries/q.jsonl", line, "unknown_document") for line in (4, 5)),
+    ]
+    assert '"query_id": "part"' in rows_of(out, "rejects", "raw")[2]
     assert read_json(out / "report.json")["datasets"]["shop"]["impressions_left_out"]["unknown_document"] == 3
-    with pytest.raises(UserError, match=r"q\.jsonl: 1 of 5 rows cannot be used"):
-        ingest(tmp_path, params(ubi(tmp_path, searches, EVENTS), max_reject_ratio=0.1))
+
+
+def test_a_log_most_of_whose_searches_or_clicks_are_of_another_corpus_is_refused(tmp_path: Path) -> None:
+    others = [search(f"of others {at}", "tie", 0, ["no", "none"]) for at in range(4)]
+    with pytest.raises(UserError, match=r"q\.jsonl: 4 of 7 rows are about documents or searches .*unknown_document"):
+        ingest(tmp_path, params(ubi(tmp_path, [*SEARCHES, *others], EVENTS), max_reject_ratio=0.0))
+    strangers = [event("click", f"lost {at}", "d0", 1) for at in range(len(EVENTS) + 1)]
+    with pytest.raises(UserError, match=r"e\.jsonl: 8 of 15 rows .*click_without_impression"):
+        ingest(tmp_path, params(ubi(tmp_path, SEARCHES, [*EVENTS, *strangers]), max_reject_ratio=0.0))
 
 
 def test_a_click_after_midnight_on_a_search_of_the_partition_before_the_window_is_counted(tmp_path: Path) -> None:

@@ -110,7 +110,7 @@ def test_the_evaluations_choice_is_searched_where_no_student_is_named(project: P
     metrics = project / "reports/metrics.json"
     os.utime(project / "models/release/static/manifest.json", (2e9, 2e9))  # the newest is not what counts
     write_json(metrics, {"datasets": {}})  # as evaluate wrote it before it chose
-    with pytest.raises(UserError, match="an evaluation that chose no student; .*name a student .*: 2l, static"):
+    with pytest.raises(UserError, match=r"an evaluation that chose no student; .*name a student .*: 2l, static"):
         release_folder(project, "")
     write_json(metrics, {"choice": {"student": "2l"}})
     assert release_folder(project, "").name == "2l"
