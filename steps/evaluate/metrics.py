@@ -11,7 +11,8 @@
     as_one.<name>.<model>.<measure>, as_one_dev    means over data sets that evaluate.as_one counts as one, as all means
                                            over data sets do
     retention.<student>.mean_of_ratios     mean over data sets of student / teacher, test nDCG@10; 1.0 = as good. As
-                                           all that names no other system, of encoders alone
+                                           all that names no other system, of encoders alone. Data sets where the
+                                           teacher has 0 are left out here, in retention_by_set and in verdict
     retention.<student>.ratio_of_means     mean of the students over mean of the teachers
     retention.<student>.worst              the data set where it is least
     retention.<student>.ci95_low, ci95_high    bootstrap interval of mean_of_ratios over queries
@@ -151,6 +152,7 @@ def assemble(
         "retention_by_set": {
             dataset: {student: value.of_set[dataset].as_dict() for student, value in retained.items()}
             for dataset in units(compared, task.params.as_one)
+            if all(dataset in value.of_set for value in retained.values())
         },
         "significance": {
             dataset: {student: value.as_dict() for student, value in row.items()} for dataset, row in compared.items()

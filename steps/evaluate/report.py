@@ -26,7 +26,7 @@ from steps.evaluate.served import fusing, served_name
 from steps.evaluate.shown import milliseconds, percent, size, times
 from steps.evaluate.significance import significant
 from steps.evaluate.table import choice_lines, gain_lines, measured, shown, unjudged_line
-from steps.evaluate.verdict import verdict_of
+from steps.evaluate.verdict import left_out_lines, verdict_of
 
 _EXAMPLES = 4
 REPORT = "report.json"
@@ -130,7 +130,7 @@ def write_report(path: Path, evaluation: Evaluation, background: Background, ins
             {point.model: evaluation.differences[point.model] for point in students if evaluation.differences}
         ),
         unjudged={dataset: unjudged_line(metrics, dataset) for dataset in metrics["closeness"]},
-        choice=[*choice_lines(metrics), *seed_lines(metrics)],
+        choice=[*choice_lines(metrics), *seed_lines(metrics), *left_out_lines(metrics)],
         gains=gain_lines(metrics),
         background=background,
         processor=processor(),
@@ -172,7 +172,7 @@ def _worst_set(metrics: Metrics, student: str) -> str:
 
 def _frontier(points: Sequence[Point], metrics: Metrics) -> Markup:
     """The drawing of the frontier, wide and narrow; nothing where nothing is judged."""
-    sets = counted(metrics).values()
+    sets = [models for models in counted(metrics).values() if models["teacher"]["nDCG@10"]]
     if not sets:
         return Markup()
     bm25 = sum(models["bm25"]["nDCG@10"] / models["teacher"]["nDCG@10"] for models in sets) / len(sets)

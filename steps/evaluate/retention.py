@@ -40,7 +40,7 @@ class Retention:
     ci95_low: float
     ci95_high: float
     of_set: Mapping[str, Share]
-    """By data set; those that count as one are one."""
+    """By data set, but those where the teacher has 0; those that count as one are one."""
 
     def as_dict(self) -> dict[str, float]:
         """Field name -> value, but for `of_set`."""
@@ -62,18 +62,21 @@ class Comparison:
 
 
 def retention(paired: Paired, samples: int, seed: int, as_one: Sequence[str] = ()) -> Retention:
-    """Retention over data sets; UserError where the teacher scores 0 and a ratio would mean nothing.
+    """Retention over data sets; those where the teacher scores 0, of which no ratio has a meaning, are left out.
 
-    `as_one`: data sets named `<name>-...` count as one, whose quality is the mean over them.
+    `as_one`: data sets named `<name>-...` count as one, whose quality is the mean over them. UserError where the
+    teacher scores 0 on all.
     """
-    members = units(paired, as_one)
+    members = {
+        name: own for name, own in units(paired, as_one).items() if any(paired[each][1].mean() > 0 for each in own)
+    }
+    if not members:
+        raise UserError(
+            f"models/teach: the teacher's nDCG@10 is 0 on all of {sorted(paired)}: no student has a retention; check"
+            " the qrels"
+        )
     students = np.array([np.mean([paired[name][0].mean() for name in own]) for own in members.values()])
     teachers = np.array([np.mean([paired[name][1].mean() for name in own]) for own in members.values()])
-    for dataset, mean in zip(members, teachers, strict=True):
-        if mean <= 0:
-            raise UserError(
-                f"models/teach: the teacher's nDCG@10 on {dataset!r} is 0: no student has a retention; check the qrels"
-            )
     ratios = students / teachers
     means = bootstrap_means(paired, samples, seed)
     drawn = np.stack([_ratio(np.mean([means[name] for name in own], axis=0)) for own in members.values()])

@@ -28,7 +28,7 @@ from steps.evaluate.seeds import of_one_spec, seed_lines, spreads
 from steps.evaluate.summary import summary
 from steps.evaluate.systems import Student, Systems, open_systems
 from steps.evaluate.table import gain_lines
-from steps.evaluate.verdict import verdict_of
+from steps.evaluate.verdict import left_out_lines, verdict_of
 from steps.retrieval.noninferiority import NonInferiority
 
 
@@ -99,6 +99,7 @@ def evaluate(
     verdict = verdict_of(evaluation.metrics, evaluation.best)
     for line in (
         *([f"{verdict.question} {verdict.answer}"] if verdict else []),
+        *left_out_lines(evaluation.metrics),
         *own_document_lines(folders.ingest, task.judged),
         *(f"no slices of {note}" for note in insight.notes),
         *seed_lines(evaluation.metrics),

@@ -10,7 +10,7 @@ from steps.evaluate.served import fusing, served_name
 from steps.evaluate.shown import milliseconds, percent, times
 from steps.evaluate.significance import significant
 from steps.evaluate.table import choice_lines, gain_lines, unjudged_line
-from steps.evaluate.verdict import verdict_of
+from steps.evaluate.verdict import left_out_lines, verdict_of
 
 _SLICES = 5  # of a data set
 
@@ -25,7 +25,7 @@ def summary(metrics: Mapping[str, Any], best: str, origin: Sequence[tuple[str, s
         if verdict
         else []
     )
-    lines = [*said, kept, "", *(f"- {line}" for line in choice_lines(metrics))]
+    lines = [*said, kept, "", *(f"- {line}" for line in (*choice_lines(metrics), *left_out_lines(metrics)))]
     for dataset, models in quality.items():
         lines += ["", f"**{dataset}**, test queries", "", *_quality(metrics, dataset, models)]
         slices = metrics["slices"].get(dataset, {})
@@ -61,14 +61,14 @@ def _quality(metrics: Mapping[str, Any], dataset: str, models: Mapping[str, Mapp
     """A row a model, best first."""
     teacher, rows = models["teacher"][NDCG], []
     for model in sorted(models, key=lambda name: (-models[name][NDCG], name)):
-        kept = metrics["retention_by_set"][dataset].get(model)
+        kept = metrics["retention_by_set"].get(dataset, {}).get(model)
         tested = metrics["against_teacher"].get(dataset, {}).get(model)
         speed = metrics["latency"].get(model)
         rows.append(
             [
                 model,
                 f"{models[model][NDCG]:.4f}",
-                percent(models[model][NDCG] / teacher),
+                percent(models[model][NDCG] / teacher) if teacher else "",
                 _interval(kept) if kept else "",
                 significant(tested[NDCG]["p_holm"]).removeprefix("= ") if tested else "",
                 milliseconds(speed["p50_ms"]) if speed else "",

@@ -14,6 +14,7 @@ from steps.evaluate.retention import is_gain
 from steps.evaluate.seeds import seed_lines
 from steps.evaluate.served import fusing, served_name
 from steps.evaluate.significance import significant
+from steps.evaluate.verdict import left_out_lines
 
 _COLUMNS = 3  # measures that a terminal has room for
 _FIRST = ("nDCG@10", "RR@10", "R@100")
@@ -38,11 +39,12 @@ def results_table(reports: Path) -> str:
         lines += [f"{dataset} (test queries)", f"{'':{width}}{heads}"]
         for model in sorted(models, key=lambda name: -models[name]["nDCG@10"]):
             cells = [f"{shown(models[model], measure):>12}" for measure in columns]
-            cells.append(f"{100 * models[model]['nDCG@10'] / teacher:12.1f}")
+            cells.append(f"{100 * models[model]['nDCG@10'] / teacher:12.1f}" if teacher else f"{'–':>12}")
             lines.append(f"{model:{width}}{''.join(cells)}{_costs(metrics, model)}")
     for dataset in metrics["closeness"]:
         lines += _unjudged_lines(metrics, dataset)
-    lines += [*choice_lines(metrics), *seed_lines(metrics), *gain_lines(metrics), *fusion_lines(metrics)]
+    lines += [*left_out_lines(metrics), *choice_lines(metrics), *seed_lines(metrics)]
+    lines += [*gain_lines(metrics), *fusion_lines(metrics)]
     lines.append(f'report: {reports / "report.html"}   runs: make mlflow   search: make search Q="..."')
     return "\n".join(lines)
 

@@ -6,6 +6,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from steps.core.measures import NDCG
+from steps.evaluate.as_one import units
 from steps.evaluate.served import fusing, served_name
 from steps.evaluate.shown import milliseconds, size
 from steps.retrieval.noninferiority import NonInferiority
@@ -28,11 +30,12 @@ def verdicts(
     """`[data set][student]`: the figures of metrics.json, `verdict`, of nDCG@10 `(queries,)` by data set of each.
 
     `low` is bounded with the rule's confidence, as all data sets have to pass; `high` with what Bonferroni's correction
-    leaves each, as one that fails is enough.
+    leaves each, as one that fails is enough. Data sets on which the teacher has 0 are left out.
     """
-    stricter = rule.model_copy(update={"confidence": 1 - (1 - rule.confidence) / max(len(teacher), 1)})
+    counted = {dataset: theirs for dataset, theirs in teacher.items() if theirs.mean() > 0}
+    stricter = rule.model_copy(update={"confidence": 1 - (1 - rule.confidence) / max(len(counted), 1)})
     found: dict[str, dict[str, dict[str, Any]]] = {}
-    for dataset, theirs in teacher.items():
+    for dataset, theirs in counted.items():
         for name, values in students.items():
             low, high = float(rule.least(values[dataset], theirs)), float(stricter.most(values[dataset], theirs))
             answer: Answer = "yes" if low >= 0 else "no" if high < 0 else "cannot tell"
@@ -66,6 +69,16 @@ def verdict_of(metrics: Mapping[str, Any], student: str) -> Verdict | None:
     return Verdict(
         f"May {served_name(metrics, student)} replace the teacher?", answer, [*lines, _cost(metrics, student)]
     )
+
+
+def left_out_lines(metrics: Mapping[str, Any]) -> list[str]:
+    """The data sets on which the teacher finds nothing, and what they are left out of, a line each; by metrics.json."""
+    quality, lines = metrics["datasets"], []
+    for name, members in units(quality, list(metrics["as_one"])).items():
+        of = "the verdict" if name in metrics["retention_by_set"] else "retention and verdict"
+        for dataset in (each for each in members if not quality[each]["teacher"][NDCG]):
+            lines.append(f"The teacher's nDCG@10 on {dataset} is 0, which is left out of {of}: check its judgements")
+    return lines
 
 
 def _cost(metrics: Mapping[str, Any], student: str) -> str:

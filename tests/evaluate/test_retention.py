@@ -81,9 +81,14 @@ def test_bootstrap_follows_its_seed() -> None:
     assert (bootstrap_means(paired, 50, 7)["a"] != bootstrap_means(paired, 50, 8)["a"]).any()
 
 
-def test_a_teacher_that_finds_nothing_is_an_error() -> None:
+def test_a_data_set_where_the_teacher_finds_nothing_is_left_out_and_one_must_be_left() -> None:
+    lit, dark = (np.array([0.4, 0.2]), np.array([0.5, 0.5])), (np.array([0.3, 0.0]), np.zeros(2))
+    alone, found = retention({"lit": lit}, 100, 0), retention({"lit": lit, "dark": dark}, 100, 0)
+    assert found == alone and set(found.of_set) == {"lit"}
+    joint = retention({"x-lit": lit, "x-dark": dark}, 100, 0, ["x"])  # the mean over them is above 0
+    assert joint.of_set["x"].ratio == pytest.approx((0.3 + 0.15) / 0.5)
     with pytest.raises(UserError, match="'dark'"):
-        retention({"dark": (np.zeros(3), np.zeros(3))}, samples=100, seed=0)
+        retention({"dark": dark}, samples=100, seed=0)
 
 
 def test_paired_t_test_by_hand() -> None:

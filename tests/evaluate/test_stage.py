@@ -305,6 +305,24 @@ def test_without_dev_the_report_still_stands(tmp_path: Path) -> None:
     assert "Cases" not in page and "No cases of api, med: without dev queries there are none to read" in page
 
 
+def test_a_data_set_on_which_the_teacher_finds_nothing_is_named_and_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def encode(texts: list[str]) -> np.ndarray:  # of med the least like a query comes first
+        return bag_of_words(texts) * np.array([[-1 if "med" in text.lower() else 1] for text in texts])
+
+    reports = evaluate(tmp_path, systems=fake_systems(tmp_path, write_inputs(tmp_path), encode, **KNOWN))
+    metrics = json.loads((reports / "metrics.json").read_text())
+    assert metrics["datasets"]["med"]["teacher"]["nDCG@10"] == 0 < metrics["datasets"]["med"]["2l"]["nDCG@10"]
+    assert set(metrics["retention_by_set"]) == set(metrics["verdict"]) == {"api"}
+    assert metrics["retention"]["2l"]["mean_of_ratios"] == metrics["retention_by_set"]["api"]["2l"]["ratio"]
+    said = "The teacher's nDCG@10 on med is 0, which is left out of retention and verdict: check its judgements"
+    page = (reports / "report.html").read_text()
+    for told in (capsys.readouterr().out, (reports / "report.md").read_text(), results_table(reports)):
+        assert said in told
+    assert said.replace("'", "&#39;") in page and "nan" not in page
+
+
 def test_where_nothing_is_judged_the_closest_to_the_teacher_is_chosen(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

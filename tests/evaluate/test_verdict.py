@@ -36,6 +36,12 @@ def test_of_several_data_sets_the_upper_bounds_hold_together() -> None:
     assert both["low"] == one["low"] and both["high"] > one["high"]
 
 
+def test_a_data_set_where_the_teacher_finds_nothing_has_no_verdict() -> None:
+    student, teacher = paired(0.001, 0.02, 200)
+    both = verdicts({"s": {"a": student, "dark": student}}, {"a": teacher, "dark": 0 * teacher}, RULE)
+    assert both == verdicts({"s": {"a": student}}, {"a": teacher}, RULE)
+
+
 @pytest.mark.parametrize(
     ("answers", "told"),
     [
