@@ -31,7 +31,7 @@ BACKWARD = 3  # a training step against reading the same texts
 FIXED = {"candidates": 6.0, "mine": 4.0, "rank": 20.0, "teach": 20.0, "generate": 15.0, "embed": 15.0, "score": 15.0,
          "distill": 18.0, "index": 20.0, "release": 16.0, "evaluate": 35.0}  # fmt: skip
 STATIC = 3e9  # operations a text of a token table's batch, in time rather than in truth
-DENOISER = 6e9  # the same for each query that the small BART trains on or writes
+DENOISER = 1e9  # the same for each text that the small BART trains on or writes
 
 
 @dataclass(frozen=True)
@@ -77,9 +77,7 @@ def forecast(data: Data, params: Params, layer: float, layers: int, speed: float
         "mine@click": 0,
         "mine@judged": 0,
         "mine@relevance": 0,
-        "generate": 0
-        if params.generate.model
-        else DENOISER * _sources(data.train_queries, data.documents, params.generate),
+        "generate": 0 if params.generate.model else DENOISER * _denoised(data, params.generate),
         "embed": tower * (data.documents * data.document_tokens + SHORT * data.texts + 3 * 30_000),
         "index": 0,
         "evaluate": tower * SHORT * 4_000,
@@ -137,6 +135,14 @@ def _sources(train_queries: int, documents: int, params: GenerateParams) -> int:
     """Texts from which `generate` writes."""
     asked = min(train_queries, params.max_queries)
     return asked + min(documents, max(0, params.least_sources - asked)) if params.max_queries else 0
+
+
+def _denoised(data: Data, params: GenerateParams) -> float:
+    """Texts that the small BART trains on, as often as it does, and those that it writes."""
+    small, sources = params.small, _sources(data.train_queries, data.documents, params)
+    trained = data.train_queries or sources
+    trained = min(trained, small.max_queries or trained) + small.corpus_texts
+    return small.epochs * trained + len(params.sigmas) * sources if sources else 0
 
 
 def _texts(phase: Phase, student: StudentParams, data: Data, params: Params) -> float:

@@ -18,6 +18,8 @@ class SmallBartParams(Strict):
     """Attention heads a layer."""
     vocabulary: int = Field(default=6000, ge=300)
     """Byte-level BPE tokens, trained on the same texts."""
+    max_queries: int = Field(default=20_000, ge=0)
+    """Training queries that train it, drawn by seed where there are more; 0 = all."""
     corpus_texts: int = Field(default=3000, ge=0)
     """Titles and sentences of the corpus that train along with the training queries."""
     mask_ratio: float = Field(default=0.3, gt=0, lt=1)

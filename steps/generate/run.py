@@ -61,7 +61,7 @@ def run(ingest: Path, output: Path, params: GenerateParams, run: Run) -> None:
             documents = corpus_columns(ingest, ["title", "content"])
             sample = corpus_sample(documents, evaluation, params.small.corpus_texts, params.seed)
             own = [row["text"] for row in train] if train else [source.text for source in read]
-            denoiser = train_denoiser(own + sample, params, run)
+            denoiser = train_denoiser(sampled(own, params.small.max_queries, params.seed) + sample, params, run)
         rows, report["sigmas"] = generate(denoiser, judge, sources, evaluation, known, params, run)
         report["model"] = params.model or "small BART trained on these queries"
     if writer:
@@ -71,6 +71,13 @@ def run(ingest: Path, output: Path, params: GenerateParams, run: Run) -> None:
     report["queries"] = len(rows)
     run.metric("queries", len(rows))
     _write(output, rows, report, run)
+
+
+def sampled(texts: list[str], most: int, seed: int) -> list[str]:
+    """All of them, or as many as there may be (0 = all), drawn by seed, in the order in which they were."""
+    if not most or len(texts) <= most:
+        return texts
+    return [texts[row] for row in sorted(random.Random(seed).sample(range(len(texts)), most))]
 
 
 def generate(

@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from generate_fakes import PARAMS, TEXTS, VERBS, queries, random_bart, save_denoiser, write_bart, write_world
+from generate_fakes import PARAMS, SMALL, TEXTS, VERBS, queries, random_bart, save_denoiser, write_bart, write_world
 from pydantic import ValidationError
 from recorder import Recorder
 from teach_fakes import write_tower
@@ -158,6 +158,26 @@ def test_a_sample_of_the_sources_is_drawn_by_seed(tmp_path: Path, judge: Path) -
 
 
 @pytest.mark.medium
+def test_the_small_bart_trains_on_no_more_queries_than_it_may(
+    tmp_path: Path, judge: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[list[str]] = []
+
+    def noted(texts: list[str], *_: object) -> Denoiser:
+        read.append(texts)
+        return random_bart()
+
+    monkeypatch.setattr(stage, "train_denoiser", noted)
+    ingest = write_world(tmp_path / "ingest")
+    for place, (most, seed) in enumerate(((0, 3), (40, 3), (10, 3), (10, 4))):
+        small = SMALL.model_copy(update={"max_queries": most, "corpus_texts": 0})
+        generate(ingest, tmp_path / str(place), judge, small=small, seed=seed)
+    every, enough, some, others = read
+    assert every == enough and sorted(every) == sorted(TEXTS)
+    assert len(some) == len(others) == 10 and some != others
+    assert some == [text for text in every if text in some]
+
+
 def test_documents_make_up_for_missing_queries(tmp_path: Path, judge: Path) -> None:
     ingest = write_world(tmp_path, queries()[:3] + queries()[-2:])
     changes = {"model": str(write_bart(tmp_path / "bart")), "least_sources": 8, "do_sample": True}

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pipeline import forecast
-from pipeline.forecast import FIXED, Data, in_words, layer_operations, measure
+from pipeline.forecast import DENOISER, FIXED, Data, in_words, layer_operations, measure
 from pipeline.params import Params, check_params
 from pipeline.recipe import overlay
 from steps.core.params import read_mapping
@@ -72,6 +72,17 @@ def test_a_student_by_hand() -> None:
     layer = 2.0 * (4 * 384 * 384 + 2 * 384 * 1536)  # four projections, two of the feed-forward part
     found = forecast.forecast(DATA, chosen, layer, 6, 5e10)["distill@2l"]
     assert found - FIXED["distill"] == pytest.approx(3000 * 19 * 2.0 * 2 * layer * 3 / 5e10)
+
+
+def test_the_small_bart_by_hand_trains_on_no_more_queries_than_it_may() -> None:
+    raw = read_mapping(Path("params.yaml"))
+    own = {"max_queries": 2000, "least_sources": 0, "sigmas": [0.1, 0.2]}
+    small = {"max_queries": 20_000, "corpus_texts": 3000, "epochs": 1.2}
+    chosen = check_params(overlay(raw, {"generate": own | {"small": small}}), "")
+    for queries, trained in ((4_000, 4_000), (10_000_000, 20_000)):
+        data = replace(DATA, train_queries=queries)
+        work = DENOISER * (1.2 * (trained + 3000) + 2 * 2000)
+        assert seconds(data, chosen)["generate"] - FIXED["generate"] == pytest.approx(work / SPEED)
 
 
 def test_an_adapter_is_read_and_not_trained() -> None:
