@@ -5,6 +5,7 @@ constants are rough: they come from few runs of the demo, and say nothing of how
 """
 
 import json
+import math
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,7 +79,8 @@ def forecast(data: Data, params: Params, layer: float, layers: int, speed: float
         "mine@judged": 0,
         "mine@relevance": 0,
         "generate": 0 if params.generate.model else DENOISER * _denoised(data, params.generate),
-        "embed": tower * (data.documents * data.document_tokens + SHORT * data.texts + 3 * 30_000),
+        "embed": tower * (data.documents * data.document_tokens + SHORT * data.texts + 3 * 30_000)
+        + _compared(data, params, layer),
         "index": 0,
         "evaluate": tower * SHORT * 4_000,
     }
@@ -135,6 +137,12 @@ def _sources(train_queries: int, documents: int, params: GenerateParams) -> int:
     """Texts from which `generate` writes."""
     asked = min(train_queries, params.max_queries)
     return asked + min(documents, max(0, params.least_sources - asked)) if params.max_queries else 0
+
+
+def _compared(data: Data, params: Params, layer: float) -> float:
+    """Operations of comparing each text with the documents, whose vectors are as wide as the teacher."""
+    width = math.sqrt(layer / 24)  # of a layer whose inner size is four times that
+    return 2 * width * data.texts * min(data.documents, params.embed.neighbour_documents or data.documents)
 
 
 def _denoised(data: Data, params: GenerateParams) -> float:

@@ -47,6 +47,14 @@ def corpus_columns(ingest: Path, columns: Sequence[str]) -> Iterator[tuple[str, 
         yield from zip(*(batch[name].to_pylist() for name in columns), strict=True)
 
 
+def rows_by_dataset(ingest: Path) -> list[np.ndarray]:
+    """Rows of the documents of each data set, ascending; data sets in the order in which the corpus has them."""
+    column = pa.chunked_array([batch.column(0) for batch in corpus_batches(ingest, ["dataset"])])
+    names = column.combine_chunks().dictionary_encode()
+    codes = names.indices.to_numpy()
+    return [np.flatnonzero(codes == code) for code in range(len(names.dictionary))]
+
+
 class CorpusRows:
     """The same, read anew by every loop over it."""
 

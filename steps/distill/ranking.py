@@ -1,11 +1,12 @@
 """How much of the teacher's own ranking a student keeps: needs texts that trained nobody, and no judgement."""
 
-import faiss
 import numpy as np
+
+from steps.retrieval.exact_search import nearest_rows
 
 DEPTH = 10
 _TEXTS = 500
-_DOCUMENTS = 50_000  # a seeded sample of a larger corpus
+_DOCUMENTS = 500_000  # a seeded sample of a larger corpus
 _ENOUGH = 0.95  # of the teacher's nDCG@10
 
 
@@ -14,22 +15,16 @@ def ranking_kept(
 ) -> dict[str, float]:
     """Compare the ten documents nearest to each text by the teacher, `wanted`, and by the student, `given`.
 
-    Both `(texts, dim)`, of which up to 500 are read, documents `(n, dim)`. Means over the texts of `overlap`, the share
-    of the teacher's documents that are among the student's, and of `ndcg`, the student's nDCG@10 where the teacher's
-    first document is worth ten and its tenth one. 1.0 is the teacher's ranking itself.
+    Both `(texts, dim)`, of which up to 500 are read, documents `(n, dim)`, of more than 500,000 a seeded sample. Means
+    over the texts of `overlap`, the share of the teacher's documents that are among the student's, and of `ndcg`, the
+    student's nDCG@10 where the teacher's first document is worth ten and its tenth one. 1.0 is the teacher's ranking
+    itself.
     """
     depth = min(DEPTH, len(documents))
     draw = np.random.default_rng((seed, 5))
     texts = draw.permutation(len(wanted))[:_TEXTS]
     rows = np.sort(draw.permutation(len(documents))[:_DOCUMENTS])
-    searched = np.array(documents[rows], dtype=np.float32)
-    if cosine:
-        faiss.normalize_L2(searched)
-    index = faiss.IndexFlatIP(searched.shape[1])
-    index.add(searched)
-    theirs, ours = (
-        index.search(np.ascontiguousarray(each[texts], dtype=np.float32), depth)[1] for each in (wanted, given)
-    )
+    theirs, ours = (nearest_rows(each[texts], documents, depth, rows, cosine=cosine) for each in (wanted, given))
     same = ours[:, :, None] == theirs[:, None, :]  # (texts, the student's rank, the teacher's rank)
     gains = same @ np.arange(depth, 0, -1.0)
     discounts = 1 / np.log2(np.arange(2, depth + 2))
@@ -46,12 +41,13 @@ def expected_retention(ndcg: float) -> float:
     return max(0.0, 1 - 1.5 * (1 - ndcg) ** 2.5)
 
 
-def told(ranking: dict[str, float]) -> str:
-    """What a person is told of what `ranking_kept` found."""
+def told(ranking: dict[str, float], documents: int) -> str:
+    """What a person is told of what `ranking_kept` found among so many documents."""
     expected = expected_retention(ranking["ndcg"])
+    among = f" in a sample of {_DOCUMENTS:,} of {documents:,}" if documents > _DOCUMENTS else ""
     said = (
-        f"finds {ranking['overlap']:.0%} of the teacher's ten nearest documents to texts that trained nobody, so it may"
-        f" keep about {expected:.0%} of the teacher's nDCG@10"
+        f"finds {ranking['overlap']:.0%} of the teacher's ten nearest documents to texts that trained nobody{among}, so"
+        f" it may keep about {expected:.0%} of the teacher's nDCG@10"
     )
     if expected >= _ENOUGH:
         return said

@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
-import pyarrow as pa
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Pooling
 
-from steps.core.corpus import CorpusRows, CorpusTexts, corpus_batches
+from steps.core.corpus import CorpusRows, CorpusTexts, rows_by_dataset
 from steps.core.cosines import cosines
 from steps.core.document_texts import DocumentTemplate
 from steps.core.endpoint import Endpoint
@@ -49,10 +48,7 @@ class Given:
 
 def sampled_rows(ingest: Path, params: CheckParams, seed: int) -> np.ndarray:
     """Rows of the documents that are compared, ascending: so many of each data set, drawn by seed."""
-    column = pa.chunked_array([batch.column(0) for batch in corpus_batches(ingest, ["dataset"])])
-    names = column.combine_chunks().dictionary_encode()
-    codes, random = names.indices.to_numpy(), np.random.default_rng((seed, 7))
-    own = [np.flatnonzero(codes == code) for code in range(len(names.dictionary))]
+    own, random = rows_by_dataset(ingest), np.random.default_rng((seed, 7))
     drawn = [random.choice(len(rows), min(params.documents, len(rows)), replace=False) for rows in own]
     return np.sort(np.concatenate([rows[some] for rows, some in zip(own, drawn, strict=True)]))
 

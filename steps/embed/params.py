@@ -45,6 +45,10 @@ class EmbedParams(Strict):
     """The comparison with document vectors that are given (ingest.document_vectors)."""
     neighbours: int = Field(ge=1)
     """Nearest documents of each text that are kept; students and scorers cannot have more."""
+    neighbour_documents: int = Field(default=500_000, ge=0)
+    """Documents among which they are sought; of more a sample by seed, in which small data sets are whole; 0 = all.
+    Time grows with it, memory does not.
+    """
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     """`auto`: bf16 where the processor computes it natively, else fp32."""
     batch_size: int = Field(default=64, ge=1)

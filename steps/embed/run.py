@@ -24,7 +24,7 @@ from steps.core.vector_cache import embed_once
 from steps.core.vector_store import Texts
 from steps.embed.alignment_texts import Sources, build
 from steps.embed.given_vectors import check_given, sampled_rows
-from steps.embed.nearest import nearest_documents
+from steps.embed.nearest import nearest_documents, searched_rows
 from steps.embed.params import EmbedParams
 from steps.embed.token_vectors import token_texts, token_vectors
 
@@ -81,7 +81,8 @@ def run(ingest: Path, generate: Path, teach: Path, output: Path, params: EmbedPa
             )
         vectors, searched = (np.load(staging / f"{name}.npy", mmap_mode="r") for name in ("alignment", "documents"))
         cosine = tower.similarity_fn_name == "cosine"
-        nearest = nearest_documents(vectors, searched, params.neighbours, params.seed, cosine=cosine)
+        among = searched_rows(ingest, params.neighbour_documents, params.seed)
+        nearest = nearest_documents(vectors, searched, params.neighbours, among, cosine=cosine)
         np.save(staging / "nearest.npy", nearest)
         lengths = np.load(staging / "lengths.npy")
         tokens = token_vectors(asking, precision=params.precision, batch_size=8 * params.batch_size)

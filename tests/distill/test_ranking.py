@@ -53,6 +53,8 @@ def test_what_a_student_may_keep_rises_with_its_held_out_ranking() -> None:
 
 @pytest.mark.parametrize(("ndcg", "warned"), [(0.7, True), (0.8, False)])
 def test_a_student_that_may_keep_little_is_warned_of(ndcg: float, warned: bool) -> None:
-    said = told({"overlap": 0.6, "ndcg": ndcg})
+    said = told({"overlap": 0.6, "ndcg": ndcg}, 60)
     assert "finds 60% of the teacher's ten nearest" in said and f"about {expected_retention(ndcg):.0%}" in said
     assert ("WARNING" in said and "ingest.unlabelled_queries" in said) == warned
+    assert "sample" not in said
+    assert "in a sample of 500,000 of 2,000,000" in told({"overlap": 0.6, "ndcg": ndcg}, 2_000_000)

@@ -85,6 +85,15 @@ def test_the_small_bart_by_hand_trains_on_no_more_queries_than_it_may() -> None:
         assert seconds(data, chosen)["generate"] - FIXED["generate"] == pytest.approx(work / SPEED)
 
 
+def test_nearest_documents_are_sought_among_no_more_than_there_may_be() -> None:
+    raw = read_mapping(Path("params.yaml"))
+    layer, found = 2.0 * (4 * 384 * 384 + 2 * 384 * 1536), {}
+    for most in (0, 500_000):
+        chosen = check_params(overlay(raw, {"embed": {"neighbour_documents": most}}), "")
+        found[most] = forecast.forecast(replace(DATA, documents=2_000_000), chosen, layer, 6, SPEED)["embed"]
+    assert found[0] - found[500_000] == pytest.approx(2 * 384 * DATA.texts * 1_500_000 / SPEED)
+
+
 def test_an_adapter_is_read_and_not_trained() -> None:
     same = {"losses": [{"kind": "embedding"}], "labels": "train", "teacher_top_k": 0, "epochs": 1.0}
     starts = {"base": {"base": "x"}, "adapter": {"adapter": "x"}}
