@@ -84,15 +84,24 @@ class RelevanceColumns(Strict):
     """Column of the ranker's score."""
 
 
-class BeirSource(Strict):
+class JudgedSource(Strict):
+    """What every source with graded judgements has."""
+
+    name: SourceName
+    """Name of the data set."""
+    relevant_from: int = Field(default=1, ge=1)
+    """Grade from which a judgement of a training query makes a positive; where 1 says related, but no answer, take 2.
+    Those below count as not relevant. Dev and test keep their grades: evaluate.min_relevance.
+    """
+
+
+class BeirSource(JudgedSource):
     """A folder in BEIR's layout, plain or gzip, on disk or s3://."""
 
     kind: Literal["beir"]
     """A folder in BEIR's layout. `answers.jsonl` in it, a line `{_id: query id, answers: [text]}`, has answer strings;
     a fourth column of its qrels is a second label, satisfaction.
     """
-    name: SourceName
-    """Name of the data set."""
     path: Name
     """Folder with corpus.jsonl or corpus.jsonl.gz, or s3://bucket/prefix."""
     relevance: str = ""
@@ -101,12 +110,10 @@ class BeirSource(Strict):
     """What that table calls its columns."""
 
 
-class MsMarcoSource(Strict):
+class MsMarcoSource(JudgedSource):
     """A folder of MS MARCO's TSV files, plain or gzip."""
 
     kind: Literal["ms_marco"]
-    name: SourceName
-    """Name of the data set."""
     path: Name
     """Folder of the TSV files."""
     triplets: str = ""
@@ -123,12 +130,10 @@ class MsMarcoSource(Strict):
         return f"{self.path.rstrip('/')}/{self.triplets}" if inside else self.triplets
 
 
-class IrDatasetsSource(Strict):
+class IrDatasetsSource(JudgedSource):
     """A data set of the package ir_datasets, which downloads it."""
 
     kind: Literal["ir_datasets"]
-    name: SourceName
-    """Name of the data set."""
     id: Name
     """Its id, such as beir/scifact."""
 

@@ -107,6 +107,8 @@ def _found(entry: Mapping[str, Any]) -> list[str]:
         found.append(f"{entry['qrels']['test']:,} test judgements{by}")
     else:
         found.append("no test query judged" if entry["qrels"] else "nothing judged")
+    if below := entry.get("train_judgements_below_relevant_from"):
+        found.append(f"{below:,} training judgements below relevant_from count as not relevant")
     if "given_triplets" in entry:
         found.append(f"{entry['given_triplets']:,} given triplets")
     if other := entry.get("other_qrels_rows"):

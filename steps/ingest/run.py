@@ -16,12 +16,13 @@ from steps.ingest.coded_columns import among
 from steps.ingest.document_vectors import write_vectors
 from steps.ingest.given_triplets import GIVEN_TRIPLETS
 from steps.ingest.held_out_queries import without_evaluation_texts
-from steps.ingest.params import UNLABELLED_QUERIES, ApiDocsSource, IngestParams, Source
+from steps.ingest.params import UNLABELLED_QUERIES, ApiDocsSource, IngestParams, JudgedSource, Source
 from steps.ingest.rejects import Reject, Rejects
 from steps.ingest.report import build_report, counts, data_digest, metrics, summary
 from steps.ingest.source_data import UNLABELLED, Answers, Document, Judgement, Query, Satisfaction, SourceData
 from steps.ingest.source_files import one_file
 from steps.ingest.sources import read_source
+from steps.ingest.splits import lower_training_grades
 from steps.ingest.term_scores import TERM_SCORES, read_term_scores
 from steps.ingest.unlabelled import read_unlabelled
 
@@ -39,6 +40,9 @@ def run(*, sources: Sequence[Source], output: Path, params: IngestParams, run: R
         read_source(source, key=f"ingest.sources[{at}]", params=params, rejects=rejects)
         for at, source in enumerate(sources)
     ]
+    for source, data in zip(sources, read, strict=True):
+        if isinstance(source, JudgedSource):
+            lower_training_grades(data, source.relevant_from)
     queries = [query for data in read for query in data.queries]
     if params.unlabelled_queries:
         queries += read_unlabelled(

@@ -82,6 +82,17 @@ def settle_splits(
                 data.satisfaction.append(Satisfaction(row.query_id, row.doc_id, label))
 
 
+def lower_training_grades(data: SourceData, relevant_from: int) -> None:
+    """Give judgements of training queries below the grade `relevant_from` the grade 0: all later stages read it."""
+    below = 0
+    for place, row in enumerate(data.judgements):
+        if row.split == "train" and 0 < row.grade < relevant_from:
+            data.judgements[place] = row._replace(grade=0)
+            below += 1
+    if below:
+        data.facts["train_judgements_below_relevant_from"] = below
+
+
 def carve_dev(name: str, splits: dict[str, str], texts: Mapping[str, Query], seed: int, fraction: float) -> int:
     """Turn a seeded share of the train queries into dev, in place; never one that spells a test query."""
     train = [query_id for query_id, split in splits.items() if split == "train"]

@@ -8,11 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import ingest_logs
+import pyarrow.compute as pc
 import pytest
 from toy_source import read_toy
 
+from steps.candidates.asked import asked_queries
+from steps.candidates.params import CandidatesParams
 from steps.core.errors import UserError
-from steps.core.tables import read_table
+from steps.core.judged import read_judged_sets
+from steps.core.positives import mined_and_judged
+from steps.core.tables import SCHEMAS, read_table
 from steps.core.texts import fold
 from steps.core.tracking import NullRun
 from steps.ingest.beir import read_beir
@@ -332,6 +337,33 @@ def test_a_folder_may_lack_all_but_its_corpus_and_a_line_says_what_it_holds(
     assert capsys.readouterr().out == f"toy: {said}\n"
     found = Counter(read_table(tmp_path / "out", "queries")["split"].to_pylist())
     assert found + Counter(unlabelled=read_table(tmp_path / "out", "unlabelled_queries").num_rows) == splits
+
+
+def test_grades_below_relevant_from_make_no_training_positive(
+    beir: Maker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    graded = {
+        "qrels/train.tsv": qrels(("q0", "d0", 2), ("q0", "d1", 1), ("q1", "d2", 1), ("q2", "d3", 3)),
+        "qrels/dev.tsv": qrels(("q5", "d5", 1)),
+        "qrels/test.tsv": qrels(("q20", "d20", 1), ("q20", "d21", 2)),
+    }
+    folder, candidates = beir(graded), CandidatesParams(searchers=[], queries="judged", depth=1)
+    no_triplets, found, tables = SCHEMAS["triplets"].empty_table(), {}, {}
+    for least in (0, 1, 2):
+        source = {"name": "toy", "kind": "beir", "path": str(folder)} | ({"relevant_from": least} if least else {})
+        out = ingest_logs.ingest(tmp_path / str(least), ingest_logs.params(source))
+        [asked] = asked_queries(out, candidates)
+        [judged] = read_judged_sets(out, ["train"])
+        found[least] = set(mined_and_judged(no_triplets, out)), asked.ids, judged.query_ids
+        tables[least] = read_table(out, "qrels")
+        assert ("2 training judgements below relevant_from" in capsys.readouterr().out) == (least == 2)
+    answers, related = {("toy/q0", "toy/d0"), ("toy/q2", "toy/d3")}, {("toy/q0", "toy/d1"), ("toy/q1", "toy/d2")}
+    assert tables[0] == tables[1] and found[0] == found[1]
+    assert found[1][0] == answers | related
+    assert found[2] == (answers, ["toy/q0", "toy/q2", "toy/q5"], ["toy/q0", "toy/q2"])
+    held_out = [table.filter(pc.not_equal(table["split"], "train")) for table in tables.values()]
+    assert held_out[0] == held_out[2] and held_out[0].num_rows == 3
+    assert read_table(tmp_path / "2/out", "queries") == read_table(tmp_path / "1/out", "queries")
 
 
 def test_documents_without_titles_are_sound(beir: Maker) -> None:
