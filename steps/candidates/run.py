@@ -1,17 +1,22 @@
 """Search for the training queries with what there is before any teacher: documents that may be hard negatives."""
 
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import assert_never
 
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from steps.candidates.asked import asked_queries
+from steps.candidates.asked import Asked, asked_queries
 from steps.candidates.lexical import by_bm25
 from steps.candidates.params import CandidatesParams
 from steps.core.files import staged_folder, write_json
 from steps.core.tables import stream_table
 from steps.core.tracking import Run
+
+_MOST_EMPTY = 0.2  # share of the queries that may find nothing before a warning
 
 
 def run(ingest: Path, output: Path, params: CandidatesParams, run: Run) -> None:
@@ -36,8 +41,22 @@ def run(ingest: Path, output: Path, params: CandidatesParams, run: Run) -> None:
                         assert_never(searcher)
                 path = stream_table(staging / searcher, "candidates", tables)
             found[searcher] = pq.read_metadata(path).num_rows
+            _warn(searcher, asked, path)
         write_json(
             staging / "report.json", {"queries": {each.dataset: len(each.ids) for each in asked}, "candidates": found}
         )
     run.metrics({f"candidates.{name}": count for name, count in found.items()})
     run.artifact(output / "report.json")
+
+
+def _warn(searcher: str, asked: Sequence[Asked], path: Path) -> None:
+    """Say so where many queries found nothing."""
+    searched = sum(len(each.ids) for each in asked)
+    empty = searched - (pc.sum(pc.equal(pq.read_table(path, columns=["rank"])["rank"], 1)).as_py() or 0)
+    if empty > _MOST_EMPTY * searched:
+        print(
+            f"candidates: WARNING: {searcher} finds no document for {empty:,} of {searched:,} queries: they share no"
+            " word with any. Most likely queries and documents are in different languages; the searcher dense needs no"
+            " shared word (candidates.searchers)",
+            file=sys.stderr,
+        )

@@ -7,6 +7,8 @@ from functools import lru_cache
 
 import regex
 
+from steps.core.unspaced import places_in, words_in
+
 _WORD = regex.compile(r"[\p{L}\p{N}][\p{L}\p{N}\p{M}]*")  # combining marks belong to the letter before them
 _ASCII_WORD = re.compile(r"[0-9a-z]+")
 # Signs that tell a word from another: those that end c++, c# and a+, but not in 1+1 and issue#5, and the one of .net;
@@ -74,9 +76,14 @@ def _folded(text: str) -> str:
 
 
 def words(text: str) -> list[str]:
-    """Lower-cased runs of letters and digits, in order. Scripts without spaces between words come out as one word."""
+    """Lower-cased runs of letters and digits, in order; of scripts without spaces between words pairs of characters."""
     lowered = text.lower()
-    return _ASCII_WORD.findall(lowered) if lowered.isascii() else _WORD.findall(lowered)
+    return _ASCII_WORD.findall(lowered) if lowered.isascii() else words_in(lowered, _WORD)
+
+
+def lowered_places(lowered: str) -> list[tuple[int, int]]:
+    """Start and end of each of the `words` in a text in lower case; pairs of characters overlap."""
+    return places_in(lowered, _WORD)
 
 
 def word_places(text: str) -> list[tuple[int, int]]:

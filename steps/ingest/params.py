@@ -265,7 +265,9 @@ class IngestParams(Strict):
     unlabelled_queries: str
     """TSV (or .gz) of unlabelled queries, `text` or `source<TAB>text` a line; "" = none."""
     term_scores: str = ""
-    """TSV (or .gz) of `term<TAB>score`, how much a term matters, above 0; "" = none."""
+    """TSV (or .gz) of `term<TAB>score`, how much a term matters, above 0; "" = none. In scripts
+    without spaces between words a term is two characters.
+    """
     document_vectors: dict[SourceName, VectorSource] = Field(default_factory=dict)
     """Where the documents' vectors lie, if an index has them already: by the name of the source, for every source; {} =
     the teacher embeds the documents. Ids are the source's own. `embed` compares a sample with the teacher first

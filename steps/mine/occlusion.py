@@ -6,7 +6,7 @@ import numpy as np
 
 from steps.core.bases import resolve_base
 from steps.core.progress import progress
-from steps.core.texts import words
+from steps.core.texts import lowered_places
 from steps.core.towers import encode, load_tower
 from steps.mine.term_table import shares
 
@@ -78,11 +78,8 @@ def occluded(text: str) -> dict[str, str]:
     origin = [at for at, character in enumerate(text) for _ in character.lower()]  # some letters lower to two
     origin.append(len(text))
     spans: dict[str, list[tuple[int, int]]] = {}
-    end = 0
-    for term in words(text):
-        start = lowered.index(term, end)
-        end = start + len(term)
-        spans.setdefault(term, []).append((origin[start], origin[end - 1] + 1))
+    for start, end in lowered_places(lowered):
+        spans.setdefault(lowered[start:end], []).append((origin[start], origin[end - 1] + 1))
     return {term: _without(text, spans[term]) for term in spans}
 
 

@@ -12,7 +12,7 @@ from steps.core.corpus import corpus_columns
 from steps.core.document_texts import corpus_template
 from steps.core.judged import JudgedSet
 from steps.core.progress import progress
-from steps.retrieval.bm25 import Bm25
+from steps.retrieval.bm25 import TOKENIZER, Bm25
 from steps.retrieval.fusion import AnyFusion
 from steps.retrieval.fusion_choice import DEEPEST, STANDARD, FusionChoice, choose, trials
 from steps.serving.manifest import LexicalIndex
@@ -76,7 +76,7 @@ def carry_lexical(
 def lexical_index(verdicts: Mapping[str, Verdict], files: dict[str, str]) -> LexicalIndex | None:
     """What the manifest says of it, with the digests of what lies in lexical/; None where nothing is carried."""
     fusions = {dataset: verdict.fusion for dataset, verdict in verdicts.items() if verdict.carried}
-    return LexicalIndex(bm25s=version("bm25s"), files=files, fusions=fusions) if fusions else None
+    return LexicalIndex(bm25s=version("bm25s"), tokenizer=TOKENIZER, files=files, fusions=fusions) if fusions else None
 
 
 def _embedded(queries: Sequence[JudgedSet], vectors: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:

@@ -1,29 +1,41 @@
 """BM25, the lexical baseline (Robertson & Zaragoza 2009; Lucene's variant as bm25s implements it)."""
 
 import logging
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
 import bm25s
 import numpy as np
+from bm25s.stopwords import STOPWORDS_EN
+
+from steps.core.unspaced import words_in
+
+TOKENIZER = 2  # 1 took a run of a script without spaces for one word
+_WORD = re.compile(r"\b\w\w+\b")
+_STOP_WORDS = frozenset(STOPWORDS_EN)
 
 logging.getLogger("bm25s").setLevel(logging.WARNING)  # it sets DEBUG, and any handler prints each index that it builds
 
 
 class Bm25:
-    """BM25 over document texts, k1 = 1.5 and b = 0.75, English stop words removed."""
+    """BM25 over document texts, k1 = 1.5 and b = 0.75, English stop words removed.
+
+    Of Chinese, Japanese, Thai, Lao, Khmer and Burmese pairs of neighbouring characters are the terms.
+    """
 
     def __init__(self, doc_ids: Sequence[str], texts: Sequence[str]) -> None:
         engine = bm25s.BM25(method="lucene", k1=1.5, b=0.75)
         # with ids, whose order is that of the texts: bm25s numbers bare tokens by a set, another in each process
-        tokens = bm25s.tokenize(list(texts), stopwords="en", show_progress=False)
-        if not tokens.vocab:  # no document has a word of two letters, as in Chinese with a space behind each sign
-            tokens = bm25s.tokenization.Tokenized([[0]] * len(texts), {"": 0})  # a term that no query has
-        engine.index(tokens, show_progress=False)
-        self._adopt(list(doc_ids), engine)
+        vocabulary: dict[str, int] = {}
+        ids = [[vocabulary.setdefault(term, len(vocabulary)) for term in _terms(text, TOKENIZER)] for text in texts]
+        if not vocabulary:  # no document has a word of two letters
+            ids, vocabulary = [[0]] * len(texts), {"": 0}  # a term that no query has
+        engine.index(bm25s.tokenization.Tokenized(ids, vocabulary), show_progress=False)
+        self._adopt(list(doc_ids), engine, TOKENIZER)
 
-    def _adopt(self, doc_ids: list[str], engine: bm25s.BM25) -> None:
-        self.doc_ids, self._engine = doc_ids, engine
+    def _adopt(self, doc_ids: list[str], engine: bm25s.BM25, tokenizer: int) -> None:
+        self.doc_ids, self._engine, self._tokenizer = doc_ids, engine, tokenizer
 
     @property
     def documents(self) -> int:
@@ -35,13 +47,16 @@ class Bm25:
         self._engine.save(folder, show_progress=False)
 
     @classmethod
-    def open(cls, folder: Path, doc_ids: list[str]) -> "Bm25":
-        """Open what `save` wrote, its arrays mapped into memory; `doc_ids` as they were when it was built."""
+    def open(cls, folder: Path, doc_ids: list[str], tokenizer: int = TOKENIZER) -> "Bm25":
+        """Open what `save` wrote, its arrays mapped into memory; `doc_ids` as they were when it was built.
+
+        `tokenizer`: that with which it was built, by which queries are read too.
+        """
         engine = bm25s.BM25.load(folder, mmap=True, allow_pickle=False, show_progress=False)
         for name in ("data", "indices", "indptr"):
             engine.scores[name] = np.asarray(engine.scores[name])  # a plain view: quicker than a memmap
         opened = cls.__new__(cls)
-        opened._adopt(doc_ids, engine)
+        opened._adopt(doc_ids, engine, tokenizer)
         return opened
 
     def search(self, texts: Sequence[str], k: int) -> tuple[list[np.ndarray], list[list[str]]]:
@@ -52,8 +67,8 @@ class Bm25:
     def rows(self, texts: Sequence[str], k: int) -> tuple[list[np.ndarray], list[np.ndarray]]:
         """The same with the places of the documents in the place of their ids."""
         all_scores, all_rows = [], []
-        for tokens in _tokens(texts):
-            scores = self._scores(tokens)
+        for text in texts:
+            scores = self._scores(text)
             hits = np.flatnonzero(scores > 0)
             if k < len(hits):
                 hits = hits[scores[hits] >= np.partition(scores[hits], -k)[-k]]
@@ -64,15 +79,16 @@ class Bm25:
 
     def scores(self, text: str, rows: np.ndarray) -> np.ndarray:
         """Scores of a text with the documents at some places: float32 `(len(rows),)`, 0 without a shared term."""
-        found: np.ndarray = self._scores(_tokens([text])[0])[rows].astype(np.float32)
+        found: np.ndarray = self._scores(text)[rows].astype(np.float32)
         return found
 
-    def _scores(self, tokens: list[str]) -> np.ndarray:
-        known = [token for token in tokens if token in self._engine.vocab_dict]
+    def _scores(self, text: str) -> np.ndarray:
+        known = [term for term in _terms(text, self._tokenizer) if term in self._engine.vocab_dict]
         found: np.ndarray = self._engine.get_scores(known) if known else np.zeros(self.documents, dtype=np.float32)
         return found
 
 
-def _tokens(texts: Sequence[str]) -> list[list[str]]:
-    tokens = bm25s.tokenize(list(texts), stopwords="en", return_ids=False, show_progress=False)
-    return [list(line) for line in tokens]
+def _terms(text: str, tokenizer: int) -> list[str]:
+    lowered = text.lower()
+    found = _WORD.findall(lowered) if tokenizer == 1 else words_in(lowered, _WORD)
+    return [term for term in found if term not in _STOP_WORDS]

@@ -58,10 +58,12 @@ class EncoderSettings(Strict):
 class LexicalIndex(Strict):
     """The BM25 indexes below lexical/, one a data set, and how their hits and those of the dense index are fused.
 
-    `bm25s`: version of the package that wrote and reads them. `files`: path below lexical/ -> sha256.
+    `bm25s`: version of the package that wrote and reads them. `files`: path below lexical/ -> sha256. `tokenizer`: how
+    texts became terms; 1, of releases of before there was another, is absent from the file.
     """
 
     bm25s: str
+    tokenizer: int = 1
     files: Digests
     fusions: dict[PlainName, Fusion]
 
@@ -111,7 +113,10 @@ class Manifest(Strict):
 
     def as_dict(self) -> dict[str, Any]:
         """Field name -> value, as JSON holds it; without `lexical` and `dims` where there are none."""
-        return {name: value for name, value in self.model_dump().items() if value or name not in ("lexical", "dims")}
+        fields = {name: value for name, value in self.model_dump().items() if value or name not in ("lexical", "dims")}
+        if self.lexical and self.lexical.tokenizer == 1:
+            del fields["lexical"]["tokenizer"]
+        return fields
 
 
 def read_manifest(path: Path) -> Manifest:

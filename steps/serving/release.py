@@ -141,11 +141,12 @@ class Release:
 
     def lexical(self, dataset: str) -> "Bm25":
         """The BM25 index of a data set that has a fusion, mapped from disk; opened once."""
-        if dataset not in self._lexical:
+        lexical = self.manifest.lexical
+        if dataset not in self._lexical and lexical:
             from steps.retrieval.bm25 import Bm25  # a release without one is served without its package
 
             folder, ids = self.folder / "lexical" / dataset, self.documents(dataset).ids
-            opened = Bm25.open(folder, ids)
+            opened = Bm25.open(folder, ids, lexical.tokenizer)
             if opened.documents != len(ids):
                 raise UserError(f"{folder}: of {opened.documents} documents, the index has {len(ids)}; {REMEDY}")
             self._lexical[dataset] = opened

@@ -97,6 +97,19 @@ def test_a_limit_draws_training_queries_by_seed_and_keeps_dev_queries(ingest: Pa
     assert len({frozenset(candidates(ingest, max_queries=2, seed=seed)) for seed in range(5)}) > 1
 
 
+def test_many_queries_without_a_document_are_warned_of(ingest: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    candidates(ingest)
+    assert "WARNING" not in capsys.readouterr().err
+    rows = read_table(ingest, "queries").to_pylist()
+    for row in rows:
+        if row["dataset"] == "a":
+            row["text"] = "etwas ganz anderes"
+    write_table(ingest, "queries", table_from_rows("queries", rows))
+    candidates(ingest)
+    told = capsys.readouterr().err
+    assert "WARNING: bm25 finds no document for 3 of 6 queries" in told and "different languages" in told
+
+
 def test_queries_that_share_no_term_with_any_document_have_no_candidates(ingest: Path) -> None:
     queries = read_table(ingest, "queries").to_pylist()
     rows = [row | {"text": "unheard"} for row in queries]

@@ -1,13 +1,17 @@
 """Folding, sentences and document texts."""
 
 import re
+import sys
+import unicodedata
 from pathlib import Path
 
 import pytest
+import regex
 from hypothesis import given
 from hypothesis import strategies as st
 
-from steps.core.texts import _folded, fold, sentences, words
+from steps.core.texts import _UNSPACED, _folded, fold, lowered_places, sentences, words
+from steps.core.unspaced import _CHARACTER
 
 
 @pytest.mark.parametrize(
@@ -65,6 +69,33 @@ def test_words_are_lower_case_alphanumeric() -> None:
 def test_words_keep_combining_marks_with_their_letters() -> None:
     assert words("हिन्दी भाषा") == ["हिन्दी", "भाषा"]
     assert words("Été x_1, don't") == ["été", "x", "1", "don", "t"]
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("北京大学，你好", ["北京", "京大", "大学", "你好"]),
+        ("我 用Python3写", ["我", "用", "python3", "写"]),
+        ("コンピューター", ["コン", "ンピ", "ピュ", "ュー", "ータ", "ター"]),
+        ("か\u3099き", ["か\u3099き"]),  # a voiced sound mark of its own
+        ("ภาษาไทย", ["ภา", "าษ", "ษา", "าไ", "ไท", "ทย"]),
+        ("กำลังดี", ["กำ", "ำลั", "ลัง", "งดี"]),
+        ("", []),
+        ("。、", []),
+    ],
+)
+def test_words_of_scripts_without_spaces_are_pairs_of_characters(text: str, found: list[str]) -> None:
+    assert words(text) == found
+    assert [text.lower()[start:end] for start, end in lowered_places(text.lower())] == found
+
+
+def test_the_scripts_without_spaces_are_those_of_word_places() -> None:
+    letter = regex.compile(rf"[{_UNSPACED}](?<=[\p{{L}}\p{{N}}])")
+    others = {"ー", "ｰ", "ﾞ", "ﾟ", "〆"}  # of several scripts
+    for code in range(0x250, sys.maxunicode + 1):
+        sign = chr(code)
+        if unicodedata.category(sign)[0] in "LN" and sign not in others:
+            assert bool(_CHARACTER.fullmatch(sign)) == bool(letter.fullmatch(sign)), hex(code)
 
 
 def test_full_stops_set_apart_end_sentences_in_lower_case() -> None:

@@ -99,6 +99,7 @@ def test_all_occurrences_of_a_term_are_left_out_and_nothing_else() -> None:
         "fi": "The cat, the cat's CAT; concat wi-",
     }
     assert occluded(" ?! ") == {}
+    assert occluded("北京大学 x") == {"北京": "大学 x", "京大": "北学 x", "大学": "北京 x", "x": "北京大学"}
 
 
 def test_letters_that_lower_to_two_keep_the_spans_in_place() -> None:

@@ -6,6 +6,7 @@ import sys
 from math import log
 from pathlib import Path
 
+import bm25s
 import numpy as np
 import pytest
 
@@ -39,11 +40,59 @@ def test_a_document_without_a_shared_term_is_no_hit() -> None:
 
 
 def test_a_corpus_without_a_word_has_no_hits(tmp_path: Path) -> None:
-    engine = Bm25(list("ab"), ["北 京", "the"])
+    engine = Bm25(list("ab"), ["x 1", "the"])
     engine.save(tmp_path)
     for each in (engine, Bm25.open(tmp_path, list("ab"))):
-        scores, ids = each.search(["北 京", "the cat", ""], k=10)
+        scores, ids = each.search(["x 1", "the cat", ""], k=10)
         assert ids == [[], [], []] and [len(row) for row in scores] == [0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("texts", "query", "found"),
+    [
+        (["北京大学在海淀区。", "上海的天气很好", "open socket"], "北京大学在哪里", ["a"]),
+        (["東京タワーの高さ", "コンピューターを直す", "nothing"], "新しいコンピューター", ["b"]),
+        (["ฉันชอบกินข้าวผัด", "วันนี้อากาศดี", "nothing"], "ข้าวผัดอร่อย", ["a"]),
+        (["the python3教程 of today", "socket编程", "nothing"], "python3", ["a"]),
+        (["北 京", "上海", "nothing"], "京", ["a"]),
+    ],
+)
+def test_scripts_without_spaces_are_found_by_pairs_of_characters(
+    texts: list[str], query: str, found: list[str], tmp_path: Path
+) -> None:
+    engine = Bm25(list("abc"), texts)
+    engine.save(tmp_path)
+    for each in (engine, Bm25.open(tmp_path, list("abc"))):
+        assert each.search([query], k=10)[1] == [found]
+
+
+def test_other_texts_are_indexed_as_bm25s_does_to_the_byte(tmp_path: Path) -> None:
+    texts = [
+        "The C++ of x_1, don't!",
+        "Été à l'école – größer",
+        "हिन्दी भाषा में",
+        "그는 학교에 갔다",
+        "Это второе",
+        "",
+        "a",
+    ]
+    Bm25(list("abcdefg"), texts).save(tmp_path / "ours")
+    plain = bm25s.BM25(method="lucene", k1=1.5, b=0.75)
+    plain.index(bm25s.tokenize(texts, stopwords="en", show_progress=False), show_progress=False)
+    plain.save(tmp_path / "theirs", show_progress=False)
+    files = sorted(path.name for path in (tmp_path / "ours").iterdir())
+    assert len(files) == 5
+    for name in files:
+        assert (tmp_path / "ours" / name).read_bytes() == (tmp_path / "theirs" / name).read_bytes(), name
+
+
+def test_an_index_of_the_first_tokenizer_is_asked_as_it_was_built(tmp_path: Path) -> None:
+    texts = ["北京大学 在", "天气"]
+    plain = bm25s.BM25(method="lucene", k1=1.5, b=0.75)
+    plain.index(bm25s.tokenize(texts, stopwords="en", show_progress=False), show_progress=False)
+    plain.save(tmp_path, show_progress=False)
+    assert Bm25.open(tmp_path, list("ab"), 1).search(["北京大学"], k=9)[1] == [["a"]]
+    assert Bm25.open(tmp_path, list("ab")).search(["北京大学"], k=9)[1] == [[]]
 
 
 def test_k_limits_hits_and_ties_keep_corpus_order() -> None:

@@ -12,6 +12,7 @@ import pytest
 from steps.core.errors import UserError
 from steps.core.files import sha256_file
 from steps.evaluate.student_tower import student_tower
+from steps.retrieval.bm25 import TOKENIZER
 from steps.serving.manifest import FORMAT, SHARED, Manifest, read_manifest
 from steps.serving.release import load_release
 
@@ -259,6 +260,14 @@ def test_every_file_of_a_lexical_index_is_checked(fused: Path) -> None:
     assert "lexical: one/more.npy not named by the manifest" in refused(fused)
 
 
+def test_a_release_of_before_there_were_two_tokenizers_opens_with_the_first(fused: Path) -> None:
+    assert json.loads((fused / "manifest.json").read_text())["lexical"]["tokenizer"] == TOKENIZER == 2
+    edit(fused, ("lexical", "tokenizer"), lambda container, key: container.pop(key), checked=True)
+    assert "tokenizer" not in json.loads((fused / "manifest.json").read_text())["lexical"]
+    release = load_release(fused)
+    assert release.lexical("one")._tokenizer == 1 and release.query("sum", dataset="one")
+
+
 def test_what_the_manifest_says_of_a_lexical_index_is_checked(fused: Path) -> None:
     original = (fused / "manifest.json").read_text()
 
@@ -271,6 +280,9 @@ def test_what_the_manifest_says_of_a_lexical_index_is_checked(fused: Path) -> No
         assert said(place, lambda container, key: container.__setitem__(key, changed(container[key])), checked=False)
     assert "written by bm25s 0, this is" in said(
         ("lexical", "bm25s"), lambda container, key: container.__setitem__(key, "0")
+    )
+    assert "terms of tokenizer 99, this version knows those up to 2" in said(
+        ("lexical", "tokenizer"), lambda container, key: container.__setitem__(key, 99)
     )
     drop: Callable[[Any, Any], None] = lambda container, key: container.pop(key)  # noqa: E731
     assert "fusions are of ['two']" in said(("lexical", "fusions", "one"), drop)
