@@ -87,7 +87,13 @@ def run(ingest: Path, generate: Path, teach: Path, output: Path, params: EmbedPa
         nearest = nearest_documents(vectors, searched, params.neighbours, params.seed, cosine=cosine)
         np.save(staging / "nearest.npy", nearest)
         lengths = np.load(staging / "lengths.npy")
-        tokens = token_vectors(asking, precision=params.precision, batch_size=8 * params.batch_size)
+        tokens = token_vectors(
+            asking,
+            teacher.id,
+            precision=params.precision,
+            batch_size=8 * params.batch_size,
+            shard_texts=params.shard_texts,
+        )
         np.save(staging / "tokens.npy", tokens.astype(np.float32))
         report = {
             "teacher": asdict(teacher),
