@@ -27,6 +27,7 @@ from steps.teach.kinds.on_triplets import OnTriplets
 
 TOKENS_A_WORD = 1.4
 LONGEST = 256  # tokens of a document that a teacher reads, where its kind does not say
+VOCABULARY = 30_000  # tokens that `embed` reads alone, where the teacher does not say
 SHORT = 19  # tokens of an alignment text
 BACKWARD = 3  # a training step against reading the same texts
 FIXED = {"candidates": 6.0, "mine": 4.0, "rank": 20.0, "teach": 20.0, "generate": 15.0, "embed": 15.0, "score": 15.0,
@@ -67,10 +68,13 @@ def measure(ingest: Path, params: Params) -> Data:
     return Data(documents, tokens / max(1, documents), train, texts)
 
 
-def forecast(data: Data, params: Params, layer: float, layers: int, speed: float) -> dict[str, float]:
+def forecast(
+    data: Data, params: Params, layer: float, layers: int, speed: float, vocabulary: int = VOCABULARY
+) -> dict[str, float]:
     """Seconds of each stage; `layer`: operations of one of a teacher's `layers` a token, `speed`: operations/s.
 
-    All teachers are taken to be as large as that of the index.
+    `vocabulary`: tokens that it knows, each of which `embed` reads. All teachers are taken to be as large as that of
+    the index.
     """
     tower = layer * layers
     work: dict[str, float] = {
@@ -79,7 +83,7 @@ def forecast(data: Data, params: Params, layer: float, layers: int, speed: float
         "mine@judged": 0,
         "mine@relevance": 0,
         "generate": 0 if params.generate.model else DENOISER * _denoised(data, params.generate),
-        "embed": tower * (data.documents * data.document_tokens + SHORT * data.texts + 3 * 30_000)
+        "embed": tower * (data.documents * data.document_tokens + SHORT * data.texts + 3 * vocabulary)
         + _compared(data, params, layer),
         "index": 0,
         "evaluate": tower * SHORT * 4_000,
@@ -186,6 +190,14 @@ def layer_operations(base: Path) -> tuple[float, int] | None:
         return 2.0 * (4 * hidden**2 + 2 * hidden * inner), int(config["num_hidden_layers"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
+
+
+def vocabulary_size(base: Path) -> int:
+    """Tokens that a model knows by config.json; VOCABULARY where it does not say."""
+    try:
+        return int(json.loads((base / "config.json").read_text(encoding="utf-8"))["vocab_size"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return VOCABULARY
 
 
 def speed(precision: str, seconds: float = 0.6) -> float:

@@ -149,11 +149,13 @@ def _expected(params: Params, precision: str, stages: set[str]) -> float:
     """About how many seconds these stages take; 0 where that cannot be told."""
     teacher = params.teach.described(params.teach.index)
     base = teacher.base if isinstance(teacher, Contrastive) else ""
-    operations = forecast.layer_operations(Path(carried(base)))
+    folder = Path(carried(base))
+    operations = forecast.layer_operations(folder)
     if operations is None or not stages:
         return 0.0
     data = forecast.measure(INGEST, params)
-    each = forecast.forecast(data, params, *operations, forecast.speed(precision))
+    speed, vocabulary = forecast.speed(precision), forecast.vocabulary_size(folder)
+    each = forecast.forecast(data, params, *operations, speed, vocabulary)
     return sum(seconds for stage, seconds in each.items() if stage in stages)
 
 

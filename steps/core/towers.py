@@ -22,6 +22,7 @@ from steps.core.tables import Role
 from steps.core.vector_store import Embeddings
 
 _SHORT = 128  # tokens
+DOCUMENT_PROMPTS = ("document", "passage", "corpus")  # what people call that of documents, best first
 _OWN = {f"{Endpoint.__module__}.{Endpoint.__name__}": Endpoint}  # modules of ours, which no model's folder brings
 
 
@@ -46,6 +47,7 @@ def load_tower(source: str | Path, role: Role | None = None) -> SentenceTransfor
             f"model {source}: cannot be loaded ({reason}); give a sentence-transformers folder or a name on the hub"
         ) from None
     forget_origin(tower)
+    name_document_prompt(tower.prompts)
     endpoints = [module for module in tower.modules() if isinstance(module, Endpoint)]
     for other in endpoints[1:]:
         other.share(endpoints[0])
@@ -61,6 +63,15 @@ def remembering_states(network: Any) -> Iterator[None]:
         yield
     finally:
         network.config.output_hidden_states = before
+
+
+def name_document_prompt(prompts: dict[str, Any]) -> None:
+    """Let a saved prompt for passages, or else for a corpus, be that of documents, where these have none.
+
+    sentence-transformers itself reads documents bare then: it gives them a prompt of their own, which is empty.
+    """
+    if found := next(filter(None, map(prompts.get, DOCUMENT_PROMPTS)), None):
+        prompts["document"] = found
 
 
 def forget_origin(tower: nn.Module) -> None:

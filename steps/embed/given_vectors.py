@@ -161,7 +161,7 @@ def _guesses(given: Given, tower: SentenceTransformer, precision: Precision) -> 
         if prompt != own:
             changed = partial(_with, reader, "prompts", {**prompts, "document": prompt}, as_it_is)
             what = f"prompt {prompt!r}" if prompt else "no prompt"
-            yield what, f"give the teacher the prompt {prompt!r} for documents", changed
+            yield what, _prompt_fix(reader, prompt), changed
     as_query = partial(encode, tower, given.texts, "query", precision=precision)
     yield "the role of a query", "give the teacher's documents the prompt and route of its queries", as_query
     if (whole := reader.max_seq_length) is not None:
@@ -179,6 +179,12 @@ def _guesses(given: Given, tower: SentenceTransformer, precision: Precision) -> 
     for template, texts in _other_texts(given):
         other = partial(encode, reader, texts, "document", precision=precision)
         yield f"text {template!r}", f"set ingest.document to {template!r}", other
+
+
+def _prompt_fix(reader: SentenceTransformer, prompt: str) -> str:
+    """The knob of a teacher that gives its documents a prompt."""
+    knob = "prompt of the teacher's document" if endpoint_of(reader, "document") else "the teacher's document_prompt"
+    return f"set {knob} to {prompt!r}"
 
 
 def _of_an_api(

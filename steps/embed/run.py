@@ -12,6 +12,7 @@ from sentence_transformers import SentenceTransformer
 
 from steps.core.corpus import CorpusRows, CorpusTexts
 from steps.core.cosines import cosines
+from steps.core.cut_texts import cut_documents, sampled
 from steps.core.document_texts import corpus_template
 from steps.core.endpoint import Endpoint, announce
 from steps.core.files import staged_folder, write_json
@@ -53,9 +54,11 @@ def run(ingest: Path, generate: Path, teach: Path, output: Path, params: EmbedPa
     queried = texts.table["text"].to_pylist()
     sample = sampled_rows(ingest, params.check, params.seed) if given.is_file() else None
     _announce(tower, documents if sample is None else CorpusTexts(ingest, sample), queried)
-    checked = None
+    checked, cut = None, None
     if sample is not None:
         checked = check_given(given, ingest, tower, params.check, params.seed, params.precision)
+    elif cut := cut_documents(tower, list(CorpusTexts(ingest, sampled(len(documents), params.seed)))):
+        cut.tell("embed", f"teach.teacher.{teach.name}.{cut.knob}")
 
     with staged_folder(output) as staging:
         write_table(staging, "alignment_texts", texts.table)
@@ -85,7 +88,13 @@ def run(ingest: Path, generate: Path, teach: Path, output: Path, params: EmbedPa
         nearest = nearest_documents(vectors, searched, params.neighbours, among, cosine=cosine)
         np.save(staging / "nearest.npy", nearest)
         lengths = np.load(staging / "lengths.npy")
-        tokens = token_vectors(asking, precision=params.precision, batch_size=8 * params.batch_size)
+        tokens = token_vectors(
+            asking,
+            teacher.id,
+            precision=params.precision,
+            batch_size=8 * params.batch_size,
+            shard_texts=params.shard_texts,
+        )
         np.save(staging / "tokens.npy", tokens.astype(np.float32))
         report = {
             "teacher": asdict(teacher),
@@ -93,6 +102,7 @@ def run(ingest: Path, generate: Path, teach: Path, output: Path, params: EmbedPa
             "dim": int(searched.shape[1]),
             "documents": len(documents),
             "given_documents": checked,
+            "cut_documents": cut and cut.share,
             "alignment_texts": texts.table.num_rows,
             "nearest_documents": int(nearest.shape[1]),
             "lengths": _spread(lengths),

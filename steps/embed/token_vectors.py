@@ -1,41 +1,63 @@
 """The teacher's embedding of each token of its vocabulary alone: where a token table starts."""
 
+from hashlib import sha256
+
 import numpy as np
 import torch
 from sentence_transformers import SentenceTransformer
 
+from steps.core.code import code_digest
 from steps.core.endpoint import Endpoint
-from steps.core.precision import Precision
+from steps.core.files import cache_root
+from steps.core.precision import Precision, resolve_precision
 from steps.core.progress import progress
 from steps.core.towers import autocast
+from steps.core.vector_store import Embeddings, VectorCache, text_key
 
 
-def token_vectors(tower: SentenceTransformer, *, precision: Precision, batch_size: int) -> np.ndarray:
+def token_vectors(
+    tower: SentenceTransformer, fingerprint: str, *, precision: Precision, batch_size: int, shard_texts: int
+) -> np.ndarray:
     """Embed every token id between the tokenizer's special tokens, float32 `(vocabulary, dim)`.
 
-    An endpoint, which has another tokenizer, is asked for each token as a text.
+    `fingerprint` is the id of the tower's. Only tokens that it has not read before are read, about `shard_texts` (whole
+    batches) between two savings below SLIMTOWER_CACHE. An endpoint, which has another tokenizer, is asked for each
+    token as a text. UserError for a vector that is not finite.
     """
     if isinstance(endpoint := tower[0], Endpoint):
         texts = token_texts(tower)
         endpoint.announce(texts, "", "embed tokens")
         return endpoint.embed(texts)
-    before, after = _special_ids(tower)
-    size = len(tower.tokenizer)
-    rows = []
-    starts = range(0, size, batch_size)
-    for start in progress(starts, len(starts), "embed tokens"):
-        ids = torch.arange(start, min(start + batch_size, size))
-        left, right = (torch.tensor(tokens, dtype=torch.long).expand(len(ids), -1) for tokens in (before, after))
-        batch = torch.cat([left, ids[:, None], right], dim=1).to(tower.device)
-        features = {"input_ids": batch, "attention_mask": torch.ones_like(batch)}
-        with torch.inference_mode(), autocast(precision):
-            rows.append(tower(features)["sentence_embedding"].float().cpu().numpy())
-    return np.concatenate(rows)
+    settings = (fingerprint, resolve_precision(precision), batch_size, code_digest(__name__))
+    key = sha256(repr(settings).encode()).hexdigest()
+    cache = VectorCache(cache_root() / "tokens" / key[:24], "float32")
+    ids = [str(token) for token in range(len(tower.tokenizer))]
+    size = batch_size * max(1, shard_texts // batch_size)  # the same batches, wherever a killed run goes on
+    shards = (range(start, min(start + size, len(ids))) for start in range(0, len(ids), size))
+    missing = [shard for shard in shards if any(cache.missing(ids[token] for token in shard))]
+    for shard in progress(missing, len(missing), "embed tokens") if missing else ():
+        made = _read(tower, shard, precision, batch_size)
+        cache.add([text_key(ids[token]) for token in shard], Embeddings(made, np.linalg.norm(made, axis=1)))
+    return cache.read(ids)
 
 
 def token_texts(tower: SentenceTransformer) -> list[str]:
     """Each token of an endpoint's tokenizer as a text."""
     return [tower.tokenizer.decode([token]) for token in range(len(tower.tokenizer))]
+
+
+def _read(tower: SentenceTransformer, tokens: range, precision: Precision, batch_size: int) -> np.ndarray:
+    """Vectors of some token ids, float32 `(tokens, dim)`."""
+    before, after = _special_ids(tower)
+    rows = []
+    for start in range(tokens.start, tokens.stop, batch_size):
+        ids = torch.arange(start, min(start + batch_size, tokens.stop))
+        left, right = (torch.tensor(special, dtype=torch.long).expand(len(ids), -1) for special in (before, after))
+        batch = torch.cat([left, ids[:, None], right], dim=1).to(tower.device)
+        features = {"input_ids": batch, "attention_mask": torch.ones_like(batch)}
+        with torch.inference_mode(), autocast(precision):
+            rows.append(tower(features)["sentence_embedding"].float().cpu().numpy())
+    return np.concatenate(rows)
 
 
 def _special_ids(tower: SentenceTransformer) -> tuple[list[int], list[int]]:

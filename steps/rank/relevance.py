@@ -10,6 +10,7 @@ import pyarrow as pa
 from sentence_transformers import CrossEncoder
 
 from steps.core.code import code_digest
+from steps.core.cut_texts import SAMPLE, sampled
 from steps.core.errors import UserError
 from steps.core.precision import resolve_precision
 from steps.core.progress import progress
@@ -55,6 +56,19 @@ def training_queries(queries: pa.Table, candidates: Path) -> dict[str, str]:
 def drawn_queries(queries: Mapping[str, str], params: CrossEncoderParams) -> dict[str, str]:
     """At most `max_queries` of them (0 = all), drawn by seed."""
     return {query_id: queries[query_id] for query_id in drawn(queries, params.max_queries or len(queries), params.seed)}
+
+
+def sampled_pairs(
+    queries: Mapping[str, str], ingest: Path, candidates: Path, params: CrossEncoderParams
+) -> list[tuple[str, str]]:
+    """Texts of queries and of candidates of theirs, drawn by seed."""
+    ids = drawn(queries, SAMPLE, params.seed)
+    pools = union(candidates, ids, params.depth)
+    rows = [(query_id, doc_id) for query_id, doc_ids in pools.items() for doc_id in doc_ids]
+    some = [rows[row] for row in sampled(len(rows), params.seed).tolist()]
+    texts = texts_of(ingest, {doc_id for _, doc_id in some})
+    check_documents(sorted({doc_id for _, doc_id in some}), texts, ingest)
+    return [(queries[query_id], texts[doc_id]) for query_id, doc_id in some]
 
 
 def relevance_tables(

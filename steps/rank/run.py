@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from steps.core.bases import resolve_base
+from steps.core.cut_texts import cut_pairs
 from steps.core.errors import UserError
 from steps.core.files import staged_folder, write_json
 from steps.core.fingerprints import fingerprint
@@ -15,7 +16,7 @@ from steps.core.tracking import Run
 from steps.rank.candidates import searchers
 from steps.rank.params import CrossEncoderParams
 from steps.rank.quality import measure
-from steps.rank.relevance import Scored, drawn_queries, relevance_tables, training_queries
+from steps.rank.relevance import Scored, drawn_queries, relevance_tables, sampled_pairs, training_queries
 from steps.retrieval.rankers import has_random_head, load_ranker
 from steps.training.ranked_lists import choose_lists
 from steps.training.ranker import check_length, checkpoint_folder, train_ranker, training_facts
@@ -49,8 +50,11 @@ def run(
     base = resolve_base(params.base)
     ranker = load_ranker(base, params.max_length, params.seed)
     check_length(ranker, params)
+    if cut := cut_pairs(ranker, sampled_pairs(chosen, ingest, candidates, params)):
+        cut.tell("rank", f"rank.ranker.{output.name}.{cut.knob}")
     base_embeds = has_random_head(ranker, base, params.seed)  # else it is a cross encoder already
     facts: dict[str, Any] = {"kind": params.kind, "base": params.base, "epochs": params.epochs}
+    facts["cut_pairs"] = cut and cut.share
     checkpoints: Path | None = None
     if params.epochs > 0:
         choice = choose_lists(read_table(mine, "triplets"), queries, ingest, params)

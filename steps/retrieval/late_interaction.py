@@ -22,7 +22,7 @@ from steps.core.files import staged_file
 from steps.core.precision import Precision
 from steps.core.progress import progress
 from steps.core.tables import Role
-from steps.core.towers import autocast, device, forget_origin, remembering_states
+from steps.core.towers import autocast, device, forget_origin, name_document_prompt, remembering_states
 from steps.core.vector_store import Texts, text_key
 
 PIECE = 512  # documents whose vectors are in memory at once: 200 MB of 256 tokens of 384 dimensions
@@ -44,6 +44,7 @@ def load_late_interaction(source: str | Path) -> MultiVectorEncoder:
             " hub"
         ) from None
     forget_origin(model)
+    name_document_prompt(model.prompts)
     return model
 
 

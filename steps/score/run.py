@@ -12,6 +12,7 @@ import pyarrow as pa
 from steps.core.array_files import new_array
 from steps.core.code import code_digest
 from steps.core.corpus import CorpusTexts
+from steps.core.cut_texts import sampled
 from steps.core.errors import UserError
 from steps.core.files import staged_folder, write_json
 from steps.core.fingerprints import fingerprint
@@ -57,6 +58,8 @@ def run(ingest: Path, mine: Path, embed: Path, teach: Path, output: Path, params
     with staged_folder(output) as staging:
         scratch = staging / "documents.npy"
         scorer = scorer_of(teach, teacher.id, documents, scratch, params)
+        if cut := scorer.cut(_sampled_pairs(lists, ingest, params.seed)):
+            cut.tell("score", f"{cut.knob} of {output.name}")
         scorer.announce(texts)
         settings = (teacher.id, resolve_precision(params.precision), code_digest(type(scorer).__module__))
         shards = ScoreShards(settings, digests)
@@ -83,6 +86,7 @@ def run(ingest: Path, mine: Path, embed: Path, teach: Path, output: Path, params
             "documents": len(rows),
             "scores": found.count,
             "positives": len(lists.missed),
+            "cut": cut and cut.share,
             "score": found.spread(),
             "targets": targets.as_dict() if targets else None,
         }
@@ -192,6 +196,16 @@ def _write_pairs(
             written = new_array(target, np.float32, (*nearest.shape, dim))
         written[own] = made
     return dim
+
+
+def _sampled_pairs(lists: Lists, ingest: Path, seed: int) -> list[tuple[str, str]]:
+    """Texts with the text of one of their documents, drawn by seed."""
+    places, rows = lists.pairs(0, len(lists.texts))
+    some = sampled(len(places), seed)
+    named = np.unique(rows[some])
+    documents = dict(zip(named.tolist(), CorpusTexts(ingest, named), strict=True))
+    own = zip(places[some].tolist(), rows[some].tolist(), strict=True)
+    return [(lists.texts[place], documents[row]) for place, row in own]
 
 
 def _check_nearest(embed: Path, nearest: np.ndarray, texts: int, ingest: Path) -> None:

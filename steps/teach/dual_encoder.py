@@ -25,6 +25,7 @@ from steps.teach.contrastive_training import train_tower
 from steps.teach.dev_comparison import compare, dev_tasks, ndcg_per_query
 from steps.teach.earlier import FOLDER, list_towers
 from steps.teach.hard_negatives import ENCODE_BATCH, Searched
+from steps.teach.prompts import set_prompts, tell_prompts
 from steps.teach.ranker_check import ranker_of
 from steps.teach.rounds import Rounds, Train, train_in_rounds
 from steps.teach.training_triplets import TripletChoice, choose_triplets, known_positives, named_documents
@@ -45,6 +46,7 @@ def teach_dual_encoder(ingest: Path, mine: Path, rankers: Path, output: Path, pa
 
     def base() -> SentenceTransformer:
         tower = load_tower(resolve_base(params.base))
+        set_prompts(tower, params)
         limit_length(tower, params)
         set_pooling(tower, params)
         make_inner_product(tower, params.base)
@@ -76,6 +78,7 @@ def teach_tower(
     """
     ranker = ranker_of(rankers, params.rounds)
     tower = base()
+    tell_prompts(tower)
     queries = read_table(ingest, "queries")
     epochs = params.epochs
     report: dict[str, Any] = {"base": params.base, "kind": params.kind, "epochs": epochs, "comparison": None}

@@ -30,6 +30,7 @@ from steps.teach.dev_comparison import DevTask, compare, dev_tasks, ndcg_of_scor
 from steps.teach.dual_encoder import keeps_base, nothing_to_mine, tell_comparison, usable_triplets
 from steps.teach.hard_negatives import ENCODE_BATCH
 from steps.teach.late_interaction_training import train_late_interaction
+from steps.teach.prompts import set_prompts, tell_prompts
 from steps.teach.rounds import checkpoint_folder
 from steps.teach.training_triplets import known_positives, named_documents
 
@@ -44,6 +45,7 @@ def teach_late_interaction(ingest: Path, mine: Path, output: Path, params: "Late
     UserError when epochs are asked for and of such data no triplet is usable.
     """
     model = late_interaction_model(params)
+    tell_prompts(model)
     report: dict[str, Any] = {"base": params.base, "kind": params.kind, "epochs": params.epochs, "comparison": None}
     report["dim"] = model.get_embedding_dimension()
     checkpoints: Path | None = None
@@ -84,6 +86,7 @@ def late_interaction_model(params: "LateInteraction") -> MultiVectorEncoder:
     """
     base = resolve_base(params.base)
     model = load_late_interaction(base) if is_late_interaction(base) else _of_encoder(base, params)
+    set_prompts(model, params)
     dim = model.get_embedding_dimension()
     if params.dim not in {0, dim}:
         raise UserError(

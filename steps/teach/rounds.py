@@ -112,7 +112,7 @@ def checkpoint_folder(
     of_round: str = "",
     code: Sequence[str] = _CODE,
 ) -> Path:
-    """Folder below SLIMTOWER_CACHE that only a run over equal weights, texts and knobs would continue from.
+    """Folder below SLIMTOWER_CACHE that only a run over equal weights, prompts, texts and knobs would continue from.
 
     `code`: the modules that train.
     """
@@ -122,6 +122,7 @@ def checkpoint_folder(
     key.update(json.dumps(knobs | {"computes_in": resolve_precision(params.precision)}, sort_keys=True).encode())
     if is_sharded():  # its checkpoints are of another kind
         key.update(b"sharded")
+    key.update(repr(sorted(getattr(tower, "prompts", {}).items())).encode())
     for name, tensor in sorted(tower.state_dict().items()):
         key.update(name.encode() + tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
     for triplet in triplets:

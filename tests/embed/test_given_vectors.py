@@ -103,7 +103,7 @@ PLANTED: dict[str, tuple[Plant, str]] = {
     ),
     "shifted": (lambda tower, texts, own: np.roll(own, 1, axis=0), "the ids are shuffled: "),
     "some swapped": (some_swapped, r"[1-7] of 8 have a cosine below.*ids are shuffled: [1-7] of these vectors"),
-    "no prompt": (prompted(""), "no prompt matches .*give the teacher the prompt '' for documents"),
+    "no prompt": (prompted(""), "no prompt matches .*set the teacher's document_prompt to ''"),
     "role": (prompted("query: "), "prompt 'query: ' matches"),
     "truncation": (cut, "cut at 32 tokens matches .*set the teacher's max_document_length to 32"),
     "cls": (pooled("cls"), "pooling cls matches .*Pooling the mode cls"),

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pipeline import forecast
-from pipeline.forecast import DENOISER, FIXED, Data, in_words, layer_operations, measure
+from pipeline.forecast import DENOISER, FIXED, Data, in_words, layer_operations, measure, vocabulary_size
 from pipeline.params import Params, check_params
 from pipeline.recipe import overlay
 from steps.core.params import read_mapping
@@ -190,6 +190,15 @@ def test_a_network_that_does_not_say_its_size_has_no_forecast(tmp_path: Path) ->
         assert layer_operations(tmp_path) is None
     config.write_text(json.dumps({"hidden_size": 2, "intermediate_size": 3, "num_hidden_layers": 5}))
     assert layer_operations(tmp_path) == (2.0 * (16 + 12), 5)
+
+
+def test_every_token_of_the_teachers_vocabulary_is_read_alone(tmp_path: Path) -> None:
+    assert vocabulary_size(tmp_path) == 30_000
+    (tmp_path / "config.json").write_text('{"vocab_size": 250002}')
+    assert vocabulary_size(tmp_path) == 250_002
+    chosen = check_params(read_mapping(Path("params.yaml")), "")
+    less, more = (forecast.forecast(DATA, chosen, LAYER, LAYERS, SPEED, size)["embed"] for size in (30_000, 250_002))
+    assert more - less == pytest.approx(3 * 220_002 * LAYER * LAYERS / SPEED)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])

@@ -61,6 +61,14 @@ def test_data_of_ones_own_meet_no_cap_of_the_demos_ranker(name: str) -> None:
     assert ranker.described("cross").max_triplets == ranker.described("cross").max_queries == 0
 
 
+@pytest.mark.parametrize("name", ["beir", "click_log", "medquad", "ubi"])
+def test_a_ranker_of_own_data_reads_longer_pairs_than_the_demos(name: str) -> None:
+    path, base = Path(f"recipes/{name}.yaml"), read_mapping(Path("params.yaml"))
+    raw = laid_over(base, path.read_text(encoding="utf-8"), {"DATA": "data"}, path)
+    ranker, demo = (check_params(each, name).rank.described("cross") for each in (raw, base))
+    assert ranker.max_length == 256 > demo.max_length == 96
+
+
 def test_both_recipes_of_logs_read_all_of_a_log() -> None:
     base, found = read_mapping(Path("params.yaml")), []
     for path in (Path("recipes/click_log.yaml"), Path("recipes/ubi.yaml")):

@@ -1,11 +1,13 @@
 """What every teacher that scores can do."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar, Literal
 
 import numpy as np
 
+from steps.core.cut_texts import Cut
 from steps.core.vector_store import Texts
 from steps.score.params import ScoreParams
 
@@ -41,6 +43,10 @@ class Scorer(ABC):
 
     def announce(self, texts: list[str]) -> None:  # noqa: B027  # most cost nothing
         """Say what it costs to score these texts, before any of them is; UserError where that is more than allowed."""
+
+    def cut(self, pairs: Sequence[tuple[str, str]]) -> Cut | None:
+        """How many of these texts with their documents it reads not to their end; None where that is not known."""
+        return None
 
     def layer_scores(self, texts: list[str], documents: np.ndarray) -> np.ndarray:
         """Score by each layer, the first one first (LEAD, Sec. 3.2): float32 `(texts, k, layers)`.

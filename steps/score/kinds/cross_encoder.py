@@ -1,9 +1,11 @@
 """A cross encoder's scores of pairs of a text and a document, and its embeddings of them."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
+from steps.core.cut_texts import Cut, cut_pairs
 from steps.core.vector_store import Texts
 from steps.retrieval.dual_pooling import is_dual_pooled
 from steps.retrieval.rankers import Pair, load_ranker, pair_embeddings, pair_layer_scores, pair_scores
@@ -29,6 +31,10 @@ class CrossEncoderScorer(Scorer):
         pairs, knobs = self._pairs(texts, documents), self.params
         found = pair_scores(self.ranker, pairs, precision=knobs.precision, batch_size=knobs.batch_size)
         return found.reshape(documents.shape)
+
+    def cut(self, pairs: Sequence[Pair]) -> Cut | None:
+        """Of the pairs, which it reads at once."""
+        return cut_pairs(self.ranker, pairs)
 
     def pair_embeddings(self, texts: list[str], documents: np.ndarray) -> np.ndarray:
         """With dual pooling the text's embedding given each document, else the embedding of both: `(texts, k, dim)`."""

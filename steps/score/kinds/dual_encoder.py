@@ -1,10 +1,12 @@
 """A dual encoder's scores: inner products of its embeddings."""
 
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 
+from steps.core.cut_texts import Cut, cut_documents
 from steps.core.towers import encode, load_tower, route
 from steps.core.vector_cache import embed_once
 from steps.core.vector_store import Texts
@@ -42,6 +44,10 @@ class DualEncoderScorer(Scorer):
         )
         vectors: np.ndarray = np.load(self.scratch, mmap_mode="r")
         return vectors
+
+    def cut(self, pairs: Sequence[tuple[str, str]]) -> Cut | None:
+        """Of the documents, each once."""
+        return cut_documents(self.reader, sorted({document for _, document in pairs}))
 
     def scores(self, texts: list[str], documents: np.ndarray) -> np.ndarray:
         """Inner product of each text's vector with those of its documents `(texts, k)`: float32 `(texts, k)`."""

@@ -1,12 +1,14 @@
 """A late interaction model's scores: MaxSim of a text's tokens and each document's."""
 
 import shutil
+from collections.abc import Sequence
 from functools import cached_property, partial
 from pathlib import Path
 
 import numpy as np
 
 from steps.core.code import code_digest
+from steps.core.cut_texts import Cut, cut_of_tokens
 from steps.core.files import cache_root
 from steps.core.precision import resolve_precision
 from steps.core.vector_store import Texts
@@ -55,6 +57,10 @@ class LateInteractionScorer(Scorer):
         for row, query in enumerate(asked):
             found[row] = max_similarities(query, [self.documents[place] for place in documents[row].tolist()])
         return found
+
+    def cut(self, pairs: Sequence[tuple[str, str]]) -> Cut | None:
+        """Of the documents, each once."""
+        return cut_of_tokens(self.model, sorted({document for _, document in pairs}))
 
     def layer_scores(self, texts: list[str], documents: np.ndarray) -> np.ndarray:
         """MaxSim of all layers' states of tokens: float32 `(texts, k, layers)`.

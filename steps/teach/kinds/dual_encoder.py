@@ -5,9 +5,10 @@ from typing import Literal
 
 from steps.core.tracking import Run
 from steps.teach.kinds.contrastive import Contrastive
+from steps.teach.kinds.prompted import Prompted
 
 
-class DualEncoder(Contrastive):
+class DualEncoder(Prompted, Contrastive):
     """A dual encoder, trained contrastively over in-batch and mined negatives."""
 
     kind: Literal["dual_encoder"]

@@ -7,9 +7,10 @@ from pydantic import Field
 
 from steps.core.tracking import Run
 from steps.teach.kinds.on_triplets import OnTriplets
+from steps.teach.kinds.prompted import Prompted
 
 
-class LateInteraction(OnTriplets):
+class LateInteraction(Prompted, OnTriplets):
     """ColBERT: a vector a token, compared by MaxSim (LEAD, Eq. 2), trained over in-batch and mined negatives."""
 
     makes_index: ClassVar[bool] = False
