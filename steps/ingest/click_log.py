@@ -59,7 +59,7 @@ def read_click_log(
         rows = read_rows(file.path, wanted=reader.wanted, source=name, rejects=rejects)
         reader.read(rejects.watched(rows, name, file.path, max_reject_ratio), name, log, names, rejects)
         rejects.check(name, file.path, max_reject_ratio)
-    rejects.check_log(read, source.path, others=reader.outside)
+    rejects.check_log(read, f"params.yaml: {key}.path, {source.path}", others=reader.outside)
     data.facts["impressions_left_out"] = {"outside_window": reader.outside}
     add_log(data, log, source, seed=seed, key=key, rejects=rejects)
     data.relevance = log_relevance(

@@ -66,7 +66,8 @@ def read_events(
     shown = reader.shown(rejects)
     for file in files:
         rejects.check(f"{source.name}/events/{file.name}", file.path, max_reject_ratio)
-    rejects.check_log(reader.files, source.events, others=sum(reader.left_out.values()))
+    others = sum(reader.left_out.values())
+    rejects.check_log(reader.files, f"params.yaml: {key}.events, {source.events}", others=others)
     return shown, dict(sorted(reader.left_out.items()))
 
 

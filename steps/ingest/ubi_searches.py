@@ -90,7 +90,8 @@ def read_searches(
             except Defect as defect:
                 rejects.add(name, row.line, defect.reason, row.raw())
         rejects.check(name, file.path, max_reject_ratio)
-    rejects.check_log(read, source.queries, others=reader.searches.left_out()["outside_window"])
+    outside = reader.searches.left_out()["outside_window"]
+    rejects.check_log(read, f"params.yaml: {key}.queries, {source.queries}", others=outside)
     return reader.finished()
 
 
