@@ -8,7 +8,6 @@ they are.
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any
 import yaml
 
 from pipeline.plain_copy import plain_copy
+from pipeline.stopping import stop_when_asked
 from steps.core.errors import UserError, guarded
 from steps.core.files import cache_root
 from steps.core.masking import redacted
@@ -128,7 +128,7 @@ def _git(folder: Path, *words: str) -> str:
 
 def run(command: list[str], folder: Path, environment: dict[str, str]) -> int:
     """Run a command and return its exit code; where this process is asked to stop, the command is stopped first."""
-    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    stop_when_asked()
     running = subprocess.Popen(command, cwd=folder, env=environment)
     try:
         return running.wait()

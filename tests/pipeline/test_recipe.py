@@ -163,7 +163,14 @@ def test_a_students_start_is_replaced_as_a_whole() -> None:
     assert changed == {"student": {"2l": {"start": {"base": "another"}, "epochs": 1.0}}}
 
 
-def test_a_recipe_that_is_stopped_stops_its_pipeline_and_waits_for_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("sent", "nohup", "code"),
+    [([signal.SIGTERM], False, 143), ([signal.SIGHUP], False, 129), ([signal.SIGHUP, signal.SIGTERM], True, 143)],
+    ids=["stopped", "terminal closed", "nohup"],
+)
+def test_a_recipe_that_is_stopped_stops_its_pipeline_and_waits_for_it(
+    tmp_path: Path, sent: list[signal.Signals], nohup: bool, code: int
+) -> None:
     pipeline = tmp_path / "pipeline.sh"  # takes a moment to put its things away
     pipeline.write_text(
         "trap 'sleep 0.3; echo ended >ended; exit 1' TERM; echo began >began; while :; do sleep 0.05; done"
@@ -172,13 +179,16 @@ def test_a_recipe_that_is_stopped_stops_its_pipeline_and_waits_for_it(tmp_path: 
         "import os, sys; from pathlib import Path; from pipeline.recipe import run;"
         "run(['sh', sys.argv[1]], Path(sys.argv[1]).parent, dict(os.environ))"
     )
-    recipe = subprocess.Popen([sys.executable, "-c", words, str(pipeline)])
+    start = ["nohup"] if nohup else []
+    recipe = subprocess.Popen([*start, sys.executable, "-c", words, str(pipeline)])
     until = time.monotonic() + 60
     while not (tmp_path / "began").exists():
         assert time.monotonic() < until
         time.sleep(0.05)
-    recipe.send_signal(signal.SIGTERM)
-    assert recipe.wait(30) == 143
+    for number in sent:
+        time.sleep(0.2)  # a child may be at work before the call that starts it has returned
+        recipe.send_signal(number)
+    assert recipe.wait(30) == code
     assert (tmp_path / "ended").exists()
 
 
