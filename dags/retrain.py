@@ -7,11 +7,12 @@ from airflow.sdk import DAG, AssetOrTimeSchedule, CronDataIntervalTimetable, Par
 from slimtower_dags import variables
 from slimtower_dags.assets import LOG_PARTITIONS, RELEASE, announce
 from slimtower_dags.deployment import read_deployment
-from slimtower_dags.graph import read_graph
+from slimtower_dags.graph import read_graph, read_variables
 from slimtower_dags.tasks import PROJECT, make_task
 
 deployment = read_deployment(Path(__file__).parent)
 graph = read_graph(PROJECT, deployment.recipe)
+deployment.check_variables(read_variables(PROJECT, deployment.recipe))
 deployment.check_steps(graph.steps | {"begin", "publish", "promote", "deploy", "rollback"})
 
 schedule = [LOG_PARTITIONS]

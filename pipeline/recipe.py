@@ -8,7 +8,6 @@ they are.
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -17,8 +16,9 @@ from typing import Any
 import yaml
 
 from pipeline.plain_copy import plain_copy
+from pipeline.stopping import stop_when_asked
 from steps.core.errors import UserError, guarded
-from steps.core.files import cache_root
+from steps.core.files import alone, cache_root, staged_file
 from steps.core.masking import redacted
 from steps.core.params import checked_name, parse_mapping, read_mapping, read_text
 from steps.core.run_ids import git_commit
@@ -88,7 +88,10 @@ def run_environment(recipe: Path) -> dict[str, str]:
 
 
 def worktree(root: Path, recipe: Path) -> Path:
-    """Make or refresh the recipe's run at the present state of the tracked files; keeps its dvc.lock."""
+    """Make or refresh the recipe's run at the present state of the tracked files; keeps its dvc.lock.
+
+    Nothing may run there meanwhile.
+    """
     folder = run_folder(root, recipe)
     lock = folder / "dvc.lock"
     kept = lock.read_bytes() if lock.is_file() else None
@@ -99,7 +102,8 @@ def worktree(root: Path, recipe: Path) -> Path:
         plain_copy(root, folder)
         config = f"[core]\n    no_scm = true\n{config}"  # a checkout that the project may lie in ignores the folder
     if kept is not None:
-        lock.write_bytes(kept)
+        with staged_file(lock) as staging:
+            staging.write_bytes(kept)
     (folder / ".dvc" / "config.local").write_text(config, encoding="utf-8")
     return folder
 
@@ -128,7 +132,7 @@ def _git(folder: Path, *words: str) -> str:
 
 def run(command: list[str], folder: Path, environment: dict[str, str]) -> int:
     """Run a command and return its exit code; where this process is asked to stop, the command is stopped first."""
-    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    stop_when_asked()
     running = subprocess.Popen(command, cwd=folder, env=environment)
     try:
         return running.wait()
@@ -149,12 +153,21 @@ def main() -> None:
     if not recipe.is_file():
         known = ", ".join(sorted(str(path) for path in Path("recipes").glob("*.yaml")))
         raise UserError(f"{recipe}: no such recipe; there are {known}")
-    variables = dict(word.split("=", 1) for word in sys.argv[2:] if "=" in word)
-    stages = [word for word in sys.argv[2:] if "=" not in word]
+    folder = run_folder(root, recipe)
+    busy = f"{recipe}: another run of this recipe is at work in {folder}; wait until it has ended, or stop it"
+    with alone(folder.with_name(f".{folder.name}.lock"), busy):
+        _run_alone(root, recipe, sys.argv[2:])
+
+
+def _run_alone(root: Path, recipe: Path, words: list[str]) -> None:
+    """Refresh the recipe's worktree, run the pipeline there, and copy its report."""
+    variables = dict(word.split("=", 1) for word in words if "=" in word)
+    stages = [word for word in words if "=" not in word]
     params = laid_over(read_mapping(Path("params.yaml")), read_text(recipe), variables, recipe)
     check_new(params, run_folder(root, recipe) / "params.yaml", recipe)
     folder = worktree(root, recipe)
-    (folder / "params.yaml").write_text(params_text(params, str(recipe)), encoding="utf-8")
+    with staged_file(folder / "params.yaml") as staging:
+        staging.write_text(params_text(params, str(recipe)), encoding="utf-8")
     code = run([sys.executable, "-m", "pipeline", *stages], folder, run_environment(recipe))
     if code or stages:
         raise SystemExit(code)

@@ -7,7 +7,6 @@ MLflow run and links the stages that were reused to the runs that made them.
 
 import os
 import re
-import signal
 import subprocess
 import sys
 import time
@@ -19,6 +18,7 @@ from pipeline import forecast, preflight, surroundings
 from pipeline.data_check import check_data
 from pipeline.lineage import finish_or_wait, send_finished, waits
 from pipeline.params import Params, load_params
+from pipeline.stopping import stop_when_asked
 from pipeline.task.children import stop
 from steps.core.bases import carried
 from steps.core.errors import UserError, line
@@ -34,7 +34,7 @@ _ALL_DONE = "Data and pipelines are up to date."  # DVC says it of `ingest` alon
 def main() -> None:
     """Run it all; exits with the code of the command that failed."""
     params, wanted, root = load_params(), sys.argv[1:], Path.cwd()
-    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    stop_when_asked()
     surroundings.lay_out(root)
     surroundings.mend_locks(root)
     machine = preflight.examine(root)

@@ -26,12 +26,26 @@ pip() {
 	"$python" -m pip --disable-pip-version-check --quiet "$@"
 }
 
-# A virtual environment of Python 3.11 or 3.12, with a pip of today if there is one.
+# Is it a Python that the locks are for? Else the last words say what to do.
+check_version() {
+	"$1" -c "import sys; sys.exit(0 if (3, 11) <= sys.version_info < (3, 13) else 'slimtower: needs Python 3.11' \
+		' or 3.12, $1 is ' + sys.version.split()[0] + '; $2')"
+}
+
+# A `python -m venv` that failed, as on Debian without python3-venv, leaves an interpreter without pip.
+has_pip() {
+	"$python" -m pip --version >/dev/null 2>&1
+}
+
+# A virtual environment of Python 3.11 or 3.12, with a pip of today if there is one. Nothing that lies there is deleted.
 make_venv() {
 	first=${PYTHON:-python3}
-	"$first" -c "import sys; sys.exit(0 if (3, 11) <= sys.version_info < (3, 13) else 'slimtower: needs Python 3.11' \
-		' or 3.12, $first is ' + sys.version.split()[0] + '; run it with PYTHON=python3.11')"
+	check_version "$first" "run it with PYTHON=python3.11"
 	"$first" -m venv .venv
+	has_pip || {
+		echo "setup: .venv has no pip, though it was made just now; delete .venv, then run it again" >&2
+		exit 1
+	}
 	pip install "pip>=26" || say "pip stays as it is"
 }
 
@@ -94,7 +108,8 @@ compile_used() {
 }
 
 began=$(date +%s)
-[ -x "$python" ] || make_venv
+[ ! -x "$python" ] || check_version "$python" "delete .venv, then run it with PYTHON=python3.11"
+has_pip || make_venv
 wanted >.venv/wanted.txt
 torch=$(sed -n 's/^torch==//p' .venv/wanted.txt)
 case $("$python" -c 'import importlib.metadata as m; print(m.version("torch"))' 2>/dev/null) in

@@ -5,7 +5,7 @@ import difflib
 import os
 import types
 import typing
-from collections.abc import Set
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -113,6 +113,14 @@ class Deployment:
             if key.partition("@")[0] not in known:
                 raise DeploymentError(f"deployment: stages.{key} is of no step; there are {', '.join(sorted(known))}")
 
+    def check_variables(self, known: Sequence[str]) -> None:
+        """Raise DeploymentError when a key of `variables` is none that the recipe reads."""
+        for key in self.variables:
+            if key not in known:
+                of = f"is not read by {self.recipe}" if self.recipe else "is of no recipe; name one as `recipe`"
+                fix = f"; {_fix(key, known, 'variables.')}" if known else ""
+                raise DeploymentError(f"deployment: variables.{key} {of}{fix}")
+
     def image(self, step: str, *, gpu: bool) -> str:
         """The image's name."""
         name = f"{self.images.prefix}slimtower-{step}"
@@ -159,14 +167,18 @@ def _checked(kind: Any, values: Any, path: str, where: str) -> Any:
     hints = {name.rstrip("_"): hint for name, hint in typing.get_type_hints(kind).items()}
     for key in values:
         if key not in hints:
-            near = difflib.get_close_matches(str(key), hints, 1)
-            fix = f"did you mean {where}{near[0]}?" if near else f"there are {', '.join(hints)}"
-            raise DeploymentError(f"{path}: {where}{key} is unknown; {fix}")
+            raise DeploymentError(f"{path}: {where}{key} is unknown; {_fix(str(key), list(hints), where)}")
     made = {}
     for field in dataclasses.fields(kind):
         name = field.name.rstrip("_")
         made[field.name] = _value(hints[name], values[name], path, f"{where}{name}")
     return kind(**made)
+
+
+def _fix(key: str, known: Sequence[str], where: str) -> str:
+    """The key that may have been meant, else all that there are."""
+    near = difflib.get_close_matches(key, known, 1)
+    return f"did you mean {where}{near[0]}?" if near else f"there are {', '.join(known)}"
 
 
 def _value(hint: Any, value: Any, path: str, where: str) -> Any:

@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 _TEMPLATE = re.compile(r"\$\{\s*([\w.\-]+)\s*\}")
-_VARIABLE = re.compile(r"\$\{\w+(?::-([^}]*))?\}")
+_VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
 
 
 class GraphError(ValueError):
@@ -92,6 +92,16 @@ def read_graph(root: Path, recipe: str = "") -> Graph:
     return Graph(stages, upstream, frozenset(entries))
 
 
+def read_variables(root: Path, recipe: str = "") -> list[str]:
+    """Names of the `${NAME}`s that a recipe of the project in `root` reads, sorted, but for those of the window.
+
+    Raises:
+        GraphError: the recipe cannot be read.
+    """
+    found = {match[1] for match in _VARIABLE.finditer(_uncommented(root / recipe))} if recipe else set()
+    return sorted(found - {"SINCE", "UNTIL"})
+
+
 def overlay(base: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
     """`base` with `change` laid over it: mappings merge, everything else replaces, and so does a student's start."""
     merged = dict(base)
@@ -107,8 +117,11 @@ def _mapping(path: Path) -> dict[str, Any]:
 
 def _recipe(path: Path) -> dict[str, Any]:
     """A recipe with its `${VARIABLE}`s filled by their defaults: they name data, never stages."""
-    lines = (line for line in _text(path).splitlines() if not line.lstrip().startswith("#"))
-    return _parsed(_VARIABLE.sub(lambda match: match[1] or "", "\n".join(lines)), path)
+    return _parsed(_VARIABLE.sub(lambda match: match[2] or "", _uncommented(path)), path)
+
+
+def _uncommented(path: Path) -> str:
+    return "\n".join(line for line in _text(path).splitlines() if not line.lstrip().startswith("#"))
 
 
 def _text(path: Path) -> str:

@@ -7,7 +7,8 @@ from typing import Any
 
 from slimtower_dags.deployment import Deployment, Resources
 
-RECIPE_VARIABLES = ("DATA", "DATASET", "UNLABELLED", "RELEVANCE", "TEST_FROM", "SIMULATED")
+# variables of recipes that a worker's own environment does not give
+SHIELDED = ("DATA", "DATASET", "UNLABELLED", "RELEVANCE", "TEST_FROM", "SIMULATED")
 BACKFILL = "backfill"
 CACHE, WORK = "/cache", "/work"  # volumes of containers and pods, whose own file system is read-only
 WRITTEN = {
@@ -76,12 +77,15 @@ def of_task(deployment: Deployment, resources: Resources, image: str) -> dict[st
 def of_begin(deployment: Deployment, addresses: list[str]) -> dict[str, str]:
     """What `begin` gets besides: the commit, recipe and window to fix, and the stages that the graph has tasks for."""
     days = deployment.window_days
-    given = {name: deployment.variables.get(name, "") for name in RECIPE_VARIABLES}
-    return given | {
-        "SLIMTOWER_REF": "{{ params.ref }}",
-        "SLIMTOWER_RECIPE": "{{ params.recipe or '' }}",
-        "SLIMTOWER_STAGES": " ".join(addresses),
-        "DATA": "{{ params.data or '' }}",
-        "SINCE": f"{{{{ since(params, dag_run, {days}) }}}}",
-        "UNTIL": f"{{{{ until(params, dag_run, {days}) }}}}",
-    }
+    return (
+        dict.fromkeys(SHIELDED, "")
+        | deployment.variables
+        | {
+            "SLIMTOWER_REF": "{{ params.ref }}",
+            "SLIMTOWER_RECIPE": "{{ params.recipe or '' }}",
+            "SLIMTOWER_STAGES": " ".join(addresses),
+            "DATA": "{{ params.data or '' }}",
+            "SINCE": f"{{{{ since(params, dag_run, {days}) }}}}",
+            "UNTIL": f"{{{{ until(params, dag_run, {days}) }}}}",
+        }
+    )

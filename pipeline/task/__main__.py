@@ -8,11 +8,10 @@ killed or out of memory, 1 a defect. docs/operations.md lists the environment.
 import argparse
 import errno
 import os
-import signal
 import sys
 import time
-from types import FrameType
 
+from pipeline.stopping import stop_when_asked
 from pipeline.task.begin import begin
 from pipeline.task.promote import deploy, promote, rollback
 from pipeline.task.publish import publish
@@ -29,7 +28,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m pipeline.task", description=__doc__)
     parser.add_argument("what", help=f"{', '.join(_WHAT)}, or a stage's address as DVC has it, such as distill@2l")
     what = parser.parse_args().what
-    signal.signal(signal.SIGTERM, _stopped)
+    stop_when_asked()
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     run = TaskRun.from_environment()
     started = time.perf_counter()
@@ -48,12 +47,6 @@ def explained(what: str, error: OSError) -> UserError:
         return known
     kind = TransientError if error.errno in _PASSING else UserError
     return kind(f"{what}: {line(error)}; look at SLIMTOWER_REMOTE and SLIMTOWER_WORK")
-
-
-def _stopped(number: int, frame: FrameType | None) -> None:
-    """End as a program that was asked to stop: children are stopped and the clone is removed on the way out."""
-    signal.signal(number, signal.SIG_IGN)  # asked twice, the way out is cut short
-    raise SystemExit(128 + number)
 
 
 if __name__ == "__main__":

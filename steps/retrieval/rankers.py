@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from transformers.modeling_outputs import BaseModelOutputWithPooling
 from transformers.utils.logging import disable_progress_bar
 
-from steps.core.errors import UserError, line
+from steps.core.bases import not_loaded
+from steps.core.errors import UserError
 from steps.core.precision import Precision
 from steps.core.progress import progress
 from steps.core.towers import autocast, device, forget_origin, remembering_states
@@ -37,12 +38,8 @@ def load_ranker(source: str | Path, max_length: int | None = None, seed: int = 0
             ranker = load_dual_pooled(source, max_length) or CrossEncoder(
                 str(source), device=device(), max_length=max_length, trust_remote_code=False
             )
-        except (OSError, ValueError, KeyError) as error:
-            reason = line(error)[:200]
-            raise UserError(
-                f"model {source}: cannot be loaded ({reason}); give an encoder's or a cross encoder's folder, or its"
-                " name on the hub"
-            ) from None
+        except Exception as error:
+            raise not_loaded(source, error, "a cross encoder's or encoder's folder, or its name on the hub") from None
     if ranker.num_labels != 1:
         raise UserError(
             f"model {source}: gives a pair {ranker.num_labels} outputs; take a cross encoder that gives one"

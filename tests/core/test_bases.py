@@ -1,5 +1,8 @@
 """Weights by name: what is fetched from the hub is one commit's, and holds no pickle and no code."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -64,3 +67,63 @@ def test_a_model_that_cannot_be_fetched_is_one_line() -> None:
     bases._fetched.cache_clear()
     with pytest.raises(UserError, match=r"model owner/no-such: cannot be loaded"):
         resolve_base(f"owner/no-such@{COMMIT}")
+
+
+HUB = """\
+import os, sys, threading, time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+class Hub(BaseHTTPRequestHandler):
+    def do_GET(self):
+        wanted = self.path.split("/status-")[1][:3]
+        if wanted != "cut":
+            self.send_response(int(wanted))
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+    do_HEAD = do_GET
+    def log_message(self, *_): pass
+
+hub = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
+threading.Thread(target=hub.serve_forever, daemon=True).start()
+os.environ["HF_ENDPOINT"] = f"http://127.0.0.1:{hub.server_address[1]}"
+from steps.core.bases import resolve_base
+from steps.core.errors import UserError
+from steps.core.towers import load_tower
+time.sleep = lambda _: None  # between the hub's own tries
+
+def tell(name):
+    for load in (lambda: resolve_base(f"{name}@{'0' * 40}"), lambda: load_tower(name)):
+        try:
+            load()
+        except UserError as error:
+            print("TOLD", name, type(error).__name__, error)
+
+for status in sys.argv[1:]:
+    tell(f"owner/status-{status}")
+hub.shutdown()
+hub.server_close()
+tell("owner/closed")
+"""
+
+
+@pytest.mark.medium
+def test_a_hub_that_is_away_or_busy_may_be_tried_again(tmp_path: Path) -> None:
+    away, refused = ["503", "429", "cut"], ["401", "404"]
+    environment = os.environ | {"HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "0", "PYTHONPATH": str(Path.cwd())}
+    done = subprocess.run([sys.executable, "-c", HUB, *away, *refused], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    told = [line.split(" ", 3)[1:] for line in done.stdout.splitlines() if line.startswith("TOLD ")]
+    expected = [(f"owner/status-{name}", "TransientError") for name in away for _ in range(2)]
+    expected += [(f"owner/status-{name}", "UserError") for name in refused for _ in range(2)]
+    expected += [("owner/closed", "TransientError")] * 2
+    assert [(name, kind) for name, kind, _ in told] == expected
+    assert all(("look at the network" in said) == (kind == "TransientError") for _, kind, said in told)
+    assert all("give a" in said for *_, said in told)
+
+
+def test_without_the_hub_by_choice_another_try_does_not_help() -> None:
+    bases._fetched.cache_clear()
+    assert huggingface_hub.constants.HF_HUB_OFFLINE
+    with pytest.raises(UserError) as caught:
+        resolve_base(f"owner/no-such@{COMMIT}")
+    assert type(caught.value) is UserError

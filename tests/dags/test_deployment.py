@@ -8,6 +8,7 @@ import pytest
 from jinja2 import Environment
 from slimtower_dags import variables
 from slimtower_dags.deployment import DeploymentError, read_deployment
+from slimtower_dags.graph import read_variables
 
 from pipeline import recipe as recipes
 from pipeline.params import check_params
@@ -65,6 +66,42 @@ def test_settings_of_a_step_that_does_not_exist_are_refused(tmp_path: Path, monk
     laid_over(tmp_path, monkeypatch, "stages: {teech: {cpus: 1}}")
     with pytest.raises(DeploymentError, match=r"stages\.teech is of no step"):
         read_deployment(DAGS).check_steps({"teach", "begin", "publish", "rollback"})
+
+
+@pytest.mark.parametrize(
+    ("recipe", "key", "message"),
+    [
+        ("click_log", "TEST_FORM", "is not read by recipes/click_log.yaml; did you mean variables.TEST_FROM?"),
+        ("endpoint_teacher", "TEST_FROM", "endpoint_teacher.yaml; there are BASE_URL, DATA, MODEL, UNLABELLED"),
+        ("click_log", "SINCE", "is not read by recipes/click_log.yaml"),  # the window's
+        ("", "DATA", "is of no recipe; name one as `recipe`"),
+    ],
+)
+def test_a_variable_that_the_recipe_does_not_read_is_refused(
+    recipe: str, key: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = f"recipes/{recipe}.yaml" if recipe else ""
+    laid_over(tmp_path, monkeypatch, f"recipe: '{path}'\nvariables: {{{key}: x}}\n")
+    with pytest.raises(DeploymentError) as caught:
+        read_deployment(DAGS).check_variables(read_variables(DAGS.parent, path))
+    assert f"variables.{key} is " in str(caught.value) and message in str(caught.value)
+
+
+@pytest.mark.parametrize("recipe", sorted((DAGS.parent / "recipes").glob("*.yaml")), ids=lambda path: path.stem)
+def test_begin_is_told_every_variable_that_a_recipe_reads(
+    recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = read_variables(DAGS.parent, f"recipes/{recipe.name}")
+    given = ", ".join(f"{name}: of {name}" for name in names)
+    laid_over(tmp_path, monkeypatch, f"recipe: recipes/{recipe.name}\nvariables: {{{given}}}\n")
+    deployment = read_deployment(DAGS)
+    deployment.check_variables(names)
+    told = variables.of_begin(deployment, [])
+    assert {name: told[name] for name in names if name != "DATA"} == {
+        name: f"of {name}" for name in names if name != "DATA"
+    }
+    filled = recipes.fill(recipe.read_text(encoding="utf-8"), told | {"SINCE": "a", "UNTIL": "b"}, recipe)
+    assert all(f"of {name}" in filled or name in ("DATA", "UNLABELLED", "RELEVANCE") for name in names)
 
 
 def test_a_pinned_image_is_named_by_its_digest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

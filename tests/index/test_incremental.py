@@ -1,12 +1,14 @@
 """An index brought up to date finds what one built anew finds, and costs what the changes cost."""
 
 import os
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import faiss
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from index_vectors import all_of, clustered, exact_top, index_params
 
@@ -49,11 +51,11 @@ def between(before: np.ndarray, after: np.ndarray, old: list[str], new: list[str
 CHANGED = between(OLD, NEW, OLD_IDS, NEW_IDS)
 
 
-def made(factory: str) -> tuple[Layers, faiss.Index]:
-    """What is trained on the old corpus, and an index over it that was written and read again."""
+def made(factory: str, matrix: np.ndarray = OLD) -> tuple[Layers, faiss.Index]:
+    """What is trained on the old corpus, and an index over a corpus that was written and read again."""
     faiss.omp_set_num_threads(1)
     template = trained(factory, all_of(OLD), 10**6, 3)
-    index = fill(template.empty(), all_of(OLD)).index()
+    index = fill(template.empty(), all_of(matrix)).index()
     return template, faiss.deserialize_index(faiss.serialize_index(index))
 
 
@@ -161,7 +163,7 @@ def remember(folder: Path, names: list[str], matrix: np.ndarray, trained_on: int
     """Save a whole state of these documents."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     ann = folder.parent / "ann.faiss"
-    ann.write_bytes(faiss.serialize_index(made("IVF30,Flat")[1]).tobytes())
+    ann.write_bytes(faiss.serialize_index(made("IVF30,Flat", matrix)[1]).tobytes())
     ids = semantic_ids(all_of(matrix), codebooks(matrix, 2, 16, seed=1))
     top = exact.exact_top(all_of(matrix), QUERIES, 10)
     kept = State(
@@ -180,6 +182,39 @@ def test_a_state_comes_back_as_it_was(tmp_path: Path) -> None:
         for name, value in vars(getattr(kept, part)).items():
             np.testing.assert_array_equal(getattr(getattr(back.state, part), name), value)
     assert back.index().ntotal == 1500
+
+
+def test_an_index_is_that_of_its_state_whatever_becomes_of_the_folder(tmp_path: Path) -> None:
+    """Another run that shares the cache replaces it, then removes it."""
+    folder = tmp_path / "state"
+    remember(folder, OLD_IDS, OLD, 1500, 0)
+    previous = state.load(folder, ids_of(NEW_IDS), digests(NEW))
+    assert previous is not None
+    remember(folder, NEW_IDS, NEW, 1450, 0)
+    for _ in range(2):
+        assert previous.index().ntotal == 1500
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.mark.parametrize("removed", [False, True])
+def test_a_state_that_is_replaced_while_it_is_read_does_not_count(
+    removed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, read = tmp_path / "state", pq.read_table
+    remember(folder, OLD_IDS, OLD, 1500, 0)
+
+    def meanwhile(path: Path) -> pa.Table:
+        if removed:
+            shutil.rmtree(folder)
+        else:
+            remember(folder, NEW_IDS, NEW, 1450, 0)
+        return read(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pq, "read_table", meanwhile)
+        assert state.load(folder, ids_of(NEW_IDS), digests(NEW)) is None
+    if not removed:
+        assert state.load(folder, ids_of(NEW_IDS), digests(NEW)) is not None
 
 
 def test_changes_add_up_until_the_quantiser_is_too_old(tmp_path: Path) -> None:

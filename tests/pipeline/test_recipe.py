@@ -171,7 +171,14 @@ def test_a_students_start_is_replaced_as_a_whole() -> None:
     assert changed == {"student": {"2l": {"start": {"base": "another"}, "epochs": 1.0}}}
 
 
-def test_a_recipe_that_is_stopped_stops_its_pipeline_and_waits_for_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("sent", "nohup", "code"),
+    [([signal.SIGTERM], False, 143), ([signal.SIGHUP], False, 129), ([signal.SIGHUP, signal.SIGTERM], True, 143)],
+    ids=["stopped", "terminal closed", "nohup"],
+)
+def test_a_recipe_that_is_stopped_stops_its_pipeline_and_waits_for_it(
+    tmp_path: Path, sent: list[signal.Signals], nohup: bool, code: int
+) -> None:
     pipeline = tmp_path / "pipeline.sh"  # takes a moment to put its things away
     pipeline.write_text(
         "trap 'sleep 0.3; echo ended >ended; exit 1' TERM; echo began >began; while :; do sleep 0.05; done"
@@ -180,14 +187,69 @@ def test_a_recipe_that_is_stopped_stops_its_pipeline_and_waits_for_it(tmp_path: 
         "import os, sys; from pathlib import Path; from pipeline.recipe import run;"
         "run(['sh', sys.argv[1]], Path(sys.argv[1]).parent, dict(os.environ))"
     )
-    recipe = subprocess.Popen([sys.executable, "-c", words, str(pipeline)])
+    start = ["nohup"] if nohup else []
+    recipe = subprocess.Popen([*start, sys.executable, "-c", words, str(pipeline)])
     until = time.monotonic() + 60
     while not (tmp_path / "began").exists():
         assert time.monotonic() < until
         time.sleep(0.05)
-    recipe.send_signal(signal.SIGTERM)
-    assert recipe.wait(30) == 143
+    for number in sent:
+        time.sleep(0.2)  # a child may be at work before the call that starts it has returned
+        recipe.send_signal(number)
+    assert recipe.wait(30) == code
     assert (tmp_path / "ended").exists()
+
+
+PIPELINE = """\
+import time
+from pathlib import Path
+Path("began").touch()
+while not Path("enough").exists():
+    time.sleep(0.05)
+for name in ("report.html", "report.md", "metrics.json"):
+    Path("reports").mkdir(exist_ok=True)
+    Path("reports", name).touch()
+"""
+
+
+def test_one_run_of_a_recipe_at_a_time(checkout: Path) -> None:
+    """The second is told so and touches nothing; one that is killed holds nobody up, though its pipeline runs on."""
+    params = Path("params.yaml").read_text(encoding="utf-8")
+    for name, text in {"params.yaml": params, "recipes/x.yaml": "{}", "pipeline.py": PIPELINE}.items():
+        (checkout / name).parent.mkdir(exist_ok=True)
+        (checkout / name).write_text(text, encoding="utf-8")
+    subprocess.run(["git", "-C", str(checkout), "add", "-A"], check=True)
+    start = "import sys; sys.path.remove(''); sys.path.insert(0, sys.argv.pop(1));"
+    start += "from pipeline.recipe import main; from steps.core.errors import guarded; guarded(main)"
+
+    def recipe() -> subprocess.Popen[str]:
+        words = [sys.executable, "-c", start, str(Path.cwd()), "recipes/x.yaml"]
+        return subprocess.Popen(words, cwd=checkout, text=True, stderr=subprocess.PIPE)
+
+    def began(running: subprocess.Popen[str]) -> None:
+        until = time.monotonic() + 60
+        while not (folder / "began").exists():
+            assert running.poll() is None and time.monotonic() < until
+            time.sleep(0.05)
+        (folder / "began").unlink()
+
+    folder = checkout / "runs/x"
+    try:
+        first = recipe()
+        began(first)
+        (folder / "params.yaml").write_text("as it was\n")
+        second = recipe()
+        _, told = second.communicate(timeout=60)
+        assert second.returncode == 75 and "another run of this recipe is at work" in told
+        assert (folder / "params.yaml").read_text() == "as it was\n"
+        first.kill()
+        first.wait(60)
+        third = recipe()
+        began(third)
+    finally:
+        (folder / "enough").touch()
+    assert third.wait(60) == 0
+    assert not list(folder.rglob(".staging.*"))
 
 
 def test_params_that_the_last_run_wrote_are_not_checked_again(tmp_path: Path) -> None:

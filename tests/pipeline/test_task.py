@@ -4,6 +4,7 @@ import contextlib
 import hashlib
 import os
 import shutil
+import signal
 import time
 import uuid
 from collections.abc import Callable
@@ -190,16 +191,13 @@ def test_a_failing_stage_gives_its_code_and_its_reason_last(begun: Project, how:
 
 
 def test_a_killed_stage_and_a_stopped_task(begun: Project) -> None:
-    for stage_only, code in ((True, 137), (False, 143)):
+    for sent, code in ((signal.SIGKILL, 137), (signal.SIGTERM, 143), (signal.SIGHUP, 129)):
         begun.ran()
         process = begun.start("second", "grow@a", MISBEHAVE="grow@a:hang")
         wait_for(lambda: begun.ran() == ["grow@a"])
         family = psutil.Process(process.pid).children(recursive=True)
         stage = next(child for child in family if "steps.ingest" in child.cmdline())
-        if stage_only:
-            stage.kill()
-        else:
-            process.terminate()
+        (stage if sent == signal.SIGKILL else process).send_signal(sent)
         process.communicate(timeout=60)
         assert process.returncode == code
         assert not psutil.wait_procs(family, timeout=10)[1]

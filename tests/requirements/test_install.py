@@ -1,6 +1,7 @@
 """What is installed for running: enough for every module of steps/, pins equal to the rest, torch as it fits."""
 
 import ast
+import os
 import re
 import shutil
 import stat
@@ -165,6 +166,49 @@ def test_torch_comes_from_its_cpu_index_where_there_is_no_gpu(install) -> None:
     assert calls[0].endswith(f"--no-deps --extra-index-url {CPU_INDEX} torch===2.13.0+cpu")
     assert len(calls) == 2 and calls[1].endswith("--no-deps --requirement .venv/hashed.txt")
     assert f"{len(pins('run'))} packages of requirements/run.lock" in said
+
+
+def test_a_venv_without_pip_is_made_again(install, tmp_path: Path) -> None:
+    """As it lies there after `python -m venv` failed in the middle, or behind a link."""
+    venv, elsewhere = tmp_path / "a folder/.venv", tmp_path / "elsewhere"
+    (elsewhere / "bin").mkdir(parents=True)
+    (elsewhere / "kept").touch()
+    program(elsewhere / "bin/python", "#!/bin/sh\necho No module named pip >&2\ncase $* in *pip*) exit 1;; esac\n")
+    venv.symlink_to(elsewhere)
+    _, calls = install("run", AT_HOME="+cpu")
+    assert calls[-1].endswith("--no-deps --requirement .venv/hashed.txt")
+    assert venv.is_symlink() and (elsewhere / "kept").exists()
+    assert [call for call in (tmp_path / "log").read_text().splitlines() if "-m venv" in call] == ["-m venv .venv"]
+    install("run", AT_HOME="+cpu")
+    assert (tmp_path / "log").read_text().count("-m venv") == 1, "one that has pip stays"
+
+
+@pytest.mark.parametrize(
+    ("version", "pip", "told"),
+    [
+        ("3, 9, 2", "", "needs Python 3.11 or 3.12, .venv/bin/python is 3.9.2; delete .venv, then run it"),
+        ("3, 11, 2", "exit 1", ".venv has no pip, though it was made just now; delete .venv"),
+    ],
+)
+def test_a_venv_of_no_use_is_named(tmp_path: Path, version: str, pip: str, told: str) -> None:
+    for name in ("install.sh", "run.lock"):
+        (tmp_path / "requirements").mkdir(exist_ok=True)
+        shutil.copy(ROOT / "requirements" / name, tmp_path / "requirements")
+    found = f"import sys; sys.version_info = ({version}); sys.version = '{version.replace(', ', '.')} (main)'"
+    (tmp_path / ".venv/bin").mkdir(parents=True)
+    program(
+        tmp_path / ".venv/bin/python",
+        f'#!/bin/sh\ncase $* in "-c "*) exec {sys.executable} -c "{found}; $2";; *) {pip or ":"};; esac\n',
+    )
+    program(tmp_path / "python3", "#!/bin/sh\n")
+    done = subprocess.run(
+        [str(tmp_path / "requirements/install.sh"), "run"],
+        env=os.environ | {"PYTHON": str(tmp_path / "python3")},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1 and told in done.stderr
+    assert not (tmp_path / ".venv/wanted.txt").exists()
 
 
 def test_a_cpu_build_that_pip_knows_needs_no_index(install) -> None:

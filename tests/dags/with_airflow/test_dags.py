@@ -125,6 +125,9 @@ def test_the_champion_is_deployed_after_it_was_promoted_where_an_engine_is_named
 
 def test_a_wrong_deployment_is_an_import_error_that_names_the_fix(tmp_path: Path) -> None:
     own = tmp_path / "own.yaml"
-    own.write_text("stages: {teech: {cpus: 1}}")
-    errors = parse(str(own))["errors"]
-    assert "stages.teech is of no step" in "".join(errors.values())
+    for text, told in (
+        ("stages: {teech: {cpus: 1}}", "stages.teech is of no step"),
+        ("recipe: recipes/click_log.yaml\nvariables: {TEST_FORM: x}", "did you mean variables.TEST_FROM?"),
+    ):
+        own.write_text(text)
+        assert told in "".join(parse(str(own))["errors"].values())
