@@ -75,7 +75,7 @@ class Corpus:
     def documents(self, dataset: str) -> Iterator[Document]:
         """The documents of a data set, in the corpus' order."""
         table, _ = self._read()
-        for batch in table.to_batches(4096) if table is not None else []:
+        for batch in table.to_batches(1024) if table is not None else []:
             for row in batch.to_pylist():
                 if row["dataset"] == dataset:
                     yield Document(*(row["doc_id" if name == "id" else name] for name in Document._fields))

@@ -1,19 +1,23 @@
 """Where the search log lies: a folder or an S3 prefix. Files appear whole and are never written again."""
 
+import hashlib
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Protocol
+from tempfile import TemporaryFile
+from typing import IO, Any, Protocol
 
 from steps.core.errors import TransientError, UserError, line
-from steps.core.files import alone, last_used, staged_file
+from steps.core.files import alone, cache_root, last_used, sha256_file, staged_file
 
 _REFUSED = {
     "AccessDenied", "ExpiredToken", "InvalidAccessKeyId", "InvalidToken", "NoSuchBucket", "SignatureDoesNotMatch",
 }  # fmt: skip
 _ABSENT = {"NoSuchKey", "404"}
+_DIGEST = "sha256"  # an object's metadata
+Lines = Callable[[], Iterable[str]]  # asked for twice where a file is compared, then written
 
 
 class LogStore(Protocol):
@@ -22,8 +26,8 @@ class LogStore(Protocol):
     def write(self, name: str, text: str) -> None:
         """Write a file whole; UserError or TransientError where that fails."""
 
-    def read(self, name: str) -> str | None:
-        """A file's text; None where there is none."""
+    def keep(self, name: str, lines: Lines) -> None:
+        """Write a file whole, line by line, unless it holds these lines already; errors are those of `write`."""
 
     def names(self) -> Iterator[str]:
         """All files."""
@@ -43,16 +47,20 @@ class FolderLogStore:
 
     def write(self, name: str, text: str) -> None:
         """Write by rename."""
+        self._write(name, [text])
+
+    def keep(self, name: str, lines: Lines) -> None:
+        """Write by rename what is not there."""
+        path = self.root / name
+        if not path.is_file() or sha256_file(path) != _digest(lines()):
+            self._write(name, lines())
+
+    def _write(self, name: str, lines: Iterable[str]) -> None:
         try:
-            with staged_file(self.root / name) as staging:
-                staging.write_text(text, encoding="utf-8")
+            with staged_file(self.root / name) as staging, staging.open("w", encoding="utf-8") as file:
+                file.writelines(lines)
         except OSError as error:
             raise TransientError(f"search log: {error}; free space, or name another folder") from None
-
-    def read(self, name: str) -> str | None:
-        """A file's text; None where there is none."""
-        path = self.root / name
-        return path.read_text(encoding="utf-8") if path.is_file() else None
 
     def names(self) -> Iterator[str]:
         """All files."""
@@ -95,18 +103,28 @@ class S3LogStore:
         with _explained(self._place):
             self.client.put_object(Bucket=self.bucket, Key=self.prefix + name, Body=text.encode("utf-8"))
 
-    def read(self, name: str) -> str | None:
-        """An object's text; None where there is none."""
+    def keep(self, name: str, lines: Lines) -> None:
+        """Put an object by way of a file in the cache, its digest as metadata, unless that is there."""
+        where, folder = {"Bucket": self.bucket, "Key": self.prefix + name}, cache_root() / "serve"
+        with _explained(self._place):
+            if (held := self._digest_of(where)) and held == _digest(lines()):
+                return
+            folder.mkdir(parents=True, exist_ok=True)
+            with TemporaryFile(dir=folder) as file:
+                metadata = {_DIGEST: _digest(lines(), file)}
+                file.seek(0)
+                self.client.put_object(**where, Body=file, Metadata=metadata)
+
+    def _digest_of(self, where: dict[str, str]) -> str | None:
         from botocore.exceptions import ClientError
 
-        with _explained(self._place):
-            try:
-                body = self.client.get_object(Bucket=self.bucket, Key=self.prefix + name)["Body"]
-            except ClientError as error:
-                if error.response["Error"]["Code"] in _ABSENT:
-                    return None
-                raise
-            return str(body.read().decode("utf-8"))
+        try:
+            found: dict[str, str] = self.client.head_object(**where).get("Metadata", {})
+        except ClientError as error:
+            if error.response["Error"]["Code"] in _ABSENT:
+                return None
+            raise
+        return found.get(_DIGEST)
 
     def names(self) -> Iterator[str]:
         """All objects."""
@@ -151,6 +169,17 @@ def log_store(location: str, what: str = "search log") -> LogStore:
     if "://" in location:
         raise UserError(f"{what}: {location!r} is neither a folder nor on s3://; write s3://bucket/prefix")
     return FolderLogStore(Path(location))
+
+
+def _digest(lines: Iterable[str], file: IO[bytes] | None = None) -> str:
+    """Hex sha256 of the lines, which are written into the file."""
+    total = hashlib.sha256()
+    for text in lines:
+        content = text.encode("utf-8")
+        total.update(content)
+        if file is not None:
+            file.write(content)
+    return total.hexdigest()
 
 
 @contextmanager

@@ -12,8 +12,9 @@ import re
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 from steps.core.errors import UserError, line
@@ -210,14 +211,19 @@ def open_log(settings: Settings, metrics: Metrics) -> SearchLog:
 def write_corpus(store: LogStore, corpus: Corpus, datasets: Iterable[str]) -> None:
     """Put each data set's documents beside its log, under the ids that the log names, where they are not there yet."""
     for dataset in datasets:
-        rows = [
-            {"doc_id": own_id(found.id, dataset), "title": found.title, "topic": found.topic, "content": found.content}
-            for found in corpus.documents(dataset)
-        ]
-        text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-        name = f"{dataset}/corpus.jsonl"
-        if rows and store.read(name) != text:
-            store.write(name, text)
+        if any(True for _ in corpus.documents(dataset)):
+            store.keep(f"{dataset}/corpus.jsonl", partial(_corpus_lines, corpus, dataset))
+
+
+def _corpus_lines(corpus: Corpus, dataset: str) -> Iterator[str]:
+    for found in corpus.documents(dataset):
+        row = {
+            "doc_id": own_id(found.id, dataset),
+            "title": found.title,
+            "topic": found.topic,
+            "content": found.content,
+        }
+        yield json.dumps(row, ensure_ascii=False) + "\n"
 
 
 def _said(error: Exception) -> str:

@@ -150,12 +150,17 @@ def test_the_search_log_of_the_service(server: FaultyS3, tmp_path: Path) -> None
     server.objects[f"{LOG.removeprefix('s3://')}/corpus.parquet"] = b"rows"
     assert store.fetch("corpus.parquet", tmp_path).read_bytes() == b"rows"
     del server.objects[f"{LOG.removeprefix('s3://')}/corpus.parquet"]
-    assert store.read("site/corpus.jsonl") is None
+    store.keep("site/corpus.jsonl", lambda: ["{}\n"])
+    assert server.objects.pop(f"{LOG.removeprefix('s3://')}/site/corpus.jsonl") == b"{}\n"
     store.write("site/queries/dt=2026-01-01/slimtower-1.jsonl", "{}")
     for name in list(store.names()):
         store.delete(name)
     assert refused(server, SERVICE) == set()
     assert refused(server, TASKS) == {
-        (f"s3:{action}", f"arn:aws:s3:::{LOG.removeprefix('s3://')}/site/queries/dt=2026-01-01/slimtower-1.jsonl")
-        for action in ("PutObject", "DeleteObject")
+        (f"s3:{action}", f"arn:aws:s3:::{LOG.removeprefix('s3://')}/site/{name}")
+        for action, name in (
+            ("PutObject", "corpus.jsonl"),
+            ("PutObject", "queries/dt=2026-01-01/slimtower-1.jsonl"),
+            ("DeleteObject", "queries/dt=2026-01-01/slimtower-1.jsonl"),
+        )
     }

@@ -5,24 +5,27 @@ import logging
 import os
 import shutil
 import sys
+import tracemalloc
 from datetime import UTC, datetime
-from hashlib import sha256
+from functools import partial
+from hashlib import file_digest, sha256
 from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from botocore.exceptions import ClientError, EndpointConnectionError, HTTPClientError, NoCredentialsError
 from ingest_logs import from_recipe, ingest, params, reasons
 from serve_fakes import CONSENT, open_client, settings
 
 from steps.core.errors import TransientError, UserError, line
-from steps.core.files import read_json
-from steps.core.tables import read_table, write_table
+from steps.core.files import read_json, sha256_file
+from steps.core.tables import SCHEMAS, read_table, write_table
 from steps.serve.corpus import Corpus
 from steps.serve.log_store import FolderLogStore, LogStore, S3LogStore, log_store
 from steps.serve.metrics import Metrics
-from steps.serve.search_log import SearchLog, write_corpus
+from steps.serve.search_log import SearchLog, _corpus_lines, write_corpus
 from steps.serve.settings import SALT, VARIABLE, Settings
 
 DAY = 24 * 3600
@@ -165,9 +168,16 @@ class FakeS3:
 
     def __init__(self) -> None:
         self.objects: dict[str, bytes] = {}
+        self.metadata: dict[str, dict[str, str]] = {}
+        self.puts = 0
 
-    def put_object(self, *, Bucket: str, Key: str, Body: bytes) -> None:
-        self.objects[f"{Bucket}/{Key}"] = Body
+    def put_object(self, *, Bucket: str, Key: str, Body: Any, Metadata: dict[str, str] | None = None) -> None:
+        self.objects[f"{Bucket}/{Key}"] = Body if isinstance(Body, bytes) else self.taken(Body)
+        self.metadata[f"{Bucket}/{Key}"] = Metadata or {}
+        self.puts += 1
+
+    def taken(self, file: Any) -> bytes:
+        return bytes(file.read())
 
     def get_object(self, *, Bucket: str, Key: str) -> dict[str, Any]:
         if f"{Bucket}/{Key}" not in self.objects:
@@ -175,7 +185,8 @@ class FakeS3:
         return {"Body": BytesIO(self.objects[f"{Bucket}/{Key}"])}
 
     def head_object(self, *, Bucket: str, Key: str) -> dict[str, Any]:
-        return {"ETag": f'"{sha256(self.get_object(Bucket=Bucket, Key=Key)["Body"].read()).hexdigest()}"'}
+        content = self.get_object(Bucket=Bucket, Key=Key)["Body"].read()
+        return {"ETag": f'"{sha256(content).hexdigest()}"', "Metadata": self.metadata.get(f"{Bucket}/{Key}", {})}
 
     def delete_object(self, *, Bucket: str, Key: str) -> None:
         del self.objects[f"{Bucket}/{Key}"]
@@ -186,6 +197,59 @@ class FakeS3:
     def paginate(self, *, Bucket: str, Prefix: str) -> list[dict[str, Any]]:
         keys = [name.removeprefix(f"{Bucket}/") for name in self.objects]
         return [{"Contents": [{"Key": key} for key in keys if key.startswith(Prefix)]}, {}]
+
+
+class Discarding(FakeS3):
+    """A client that sends a file in pieces and keeps its digest alone."""
+
+    def taken(self, file: Any) -> bytes:
+        return file_digest(file, "sha256").hexdigest().encode()
+
+
+@pytest.fixture
+def large(tmp_path: Path) -> Corpus:
+    """50,000 small documents, read already: each process holds the table in any case."""
+    rows = [
+        {"doc_id": f"one/{n}", "dataset": "one", "title": f"Title {n}", "topic": "", "content": f"Document {n}. " * 20}
+        for n in range(50_000)
+    ]
+    write_table(tmp_path / "large", "corpus", pa.Table.from_pylist(rows, schema=SCHEMAS["corpus"]))
+    corpus = Corpus(str(tmp_path / "large"), 100)
+    assert corpus.document("one/0")
+    return corpus
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("on_s3", [False, True])
+def test_a_corpus_is_written_once_and_in_little_memory(
+    on_s3: bool, large: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLIMTOWER_CACHE", str(tmp_path / "cache"))
+    target, client = tmp_path / "log/one/corpus.jsonl", Discarding()
+    store: LogStore = S3LogStore("s3://logs", client) if on_s3 else FolderLogStore(tmp_path / "log")
+    peaks, written = [], []
+    tracemalloc.start()
+    try:
+        for _ in range(2):
+            tracemalloc.reset_peak()
+            before = tracemalloc.get_traced_memory()[0]
+            write_corpus(store, large, ["one", "none"])
+            peaks.append(tracemalloc.get_traced_memory()[1] - before)
+            written.append(client.puts if on_s3 else target.stat().st_ino)
+    finally:
+        tracemalloc.stop()
+    FolderLogStore(tmp_path / "log").keep("one/corpus.jsonl", partial(_corpus_lines, large, "one"))
+    assert max(peaks) < target.stat().st_size / 4
+    assert written[0] == written[1]
+    if on_s3:
+        assert client.objects["logs/one/corpus.jsonl"].decode() == sha256_file(target)
+        assert client.metadata["logs/one/corpus.jsonl"] == {"sha256": sha256_file(target)}
+    rows = [json.loads(text) for text in target.open(encoding="utf-8")]
+    assert [row["doc_id"] for row in rows] == [str(n) for n in range(50_000)]
+    write_table(tmp_path / "large", "corpus", read_table(tmp_path / "large", "corpus").slice(0, 3))
+    write_corpus(store, large, ["one"])
+    assert client.puts == 2 if on_s3 else len(target.read_text(encoding="utf-8").splitlines()) == 3
+    assert not any((tmp_path / "cache/serve").glob("*"))
 
 
 @pytest.mark.medium
