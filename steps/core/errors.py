@@ -1,7 +1,9 @@
 """Errors that a person can fix, and the exit codes that schedulers read."""
 
 import errno
+import os
 import re
+import select
 import sys
 from collections.abc import Callable, Iterator
 from typing import NoReturn
@@ -21,6 +23,7 @@ EXIT_DATA = 3  # data or gate violation: failing again would not help
 EXIT_TRANSIENT = 75  # a network, a server or a disk failed: trying again may help
 EXIT_NOTHING = 99  # nothing to do
 EXIT_KILLED = 137  # killed, or out of memory: a smaller micro-batch may help
+EXIT_UNREAD = 141  # who read the output has gone (`| head`); what a shell reports for SIGPIPE
 
 
 class UserError(Exception):
@@ -56,17 +59,31 @@ def exit_with(error: UserError) -> NoReturn:
 def guarded(command: Callable[[], None]) -> None:
     """Run a command; a UserError becomes one line and its exit code: 3, 75 where trying again may help, or 137.
 
-    So does what the system refuses. Any other error ends with its traceback, without secrets.
+    So does what the system refuses. A command whose output nobody reads any more ends with 141 and no word. Any other
+    error ends with its traceback, without secrets.
     """
     mask_tracebacks()
     try:
         command()
+        sys.stdout.flush()
     except UserError as error:
         exit_with(error)
     except OSError as error:
+        if isinstance(error, BrokenPipeError) and _unread():
+            raise SystemExit(EXIT_UNREAD) from None
         if known := exhausted(error):
             exit_with(known)
         raise
+
+
+def _unread() -> bool:
+    """Whether stdout's reader has gone. If so, what is left to say goes nowhere, also what Python writes at exit."""
+    output = select.poll()
+    output.register(sys.stdout.fileno(), 0)  # errors and hang-ups are told without being asked for
+    if not output.poll(0):
+        return False
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return True
 
 
 def exhausted(error: BaseException) -> UserError | None:
