@@ -59,8 +59,6 @@ def answering_documents(ingest: Path, judged: Iterable[JudgedSet]) -> dict[str, 
 
     Every document of such a data set is read once. {} where no source brought answers.
     """
-    if not (ingest / "answers.parquet").is_file():
-        return {}
     rows = read_table(ingest, "answers").to_pylist()
     answers = {row["query_id"]: [own for answer in row["answers"] if (own := tokens(answer))] for row in rows}
     found: dict[str, dict[str, list[str]]] = {}

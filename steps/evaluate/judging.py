@@ -63,7 +63,6 @@ def own_document_lines(ingest: Path, judged: Sequence[JudgedSet]) -> list[str]:
 def _satisfaction(ingest: Path) -> dict[str, dict[str, int]]:
     """`[query id][document id]` -> label; {} where no source brought such labels."""
     found: dict[str, dict[str, int]] = {}
-    if (ingest / "satisfaction.parquet").is_file():
-        for row in read_table(ingest, "satisfaction").to_pylist():
-            found.setdefault(row["query_id"], {})[row["doc_id"]] = row["grade"]
+    for row in read_table(ingest, "satisfaction").to_pylist():
+        found.setdefault(row["query_id"], {})[row["doc_id"]] = row["grade"]
     return found

@@ -128,18 +128,26 @@ def read_own(path: Path) -> dict[str, list[str]]:
 def user_rows(path: Path, columns: Sequence[str], key: str) -> Iterator[tuple[str, ...]]:
     """Some columns, as text, of a user's Parquet, CSV or TSV file; `key` names it in what goes wrong.
 
-    UserError when it is missing, cannot be read, or lacks one of them.
+    UserError when it is missing, cannot be read, lacks one of them or a value in one of them.
     """
     if not path.is_file():
         raise UserError(f"{key}: {path} not found; give a file with the columns {', '.join(columns)}")
     try:
         options = pacsv.ParseOptions(delimiter="\t" if path.suffix == ".tsv" else ",")
-        table = pq.read_table(path) if path.suffix == ".parquet" else pacsv.read_csv(path, parse_options=options)
-    except pa.ArrowInvalid as error:
-        raise UserError(f"{key}: {path} cannot be read ({error}); give Parquet, .csv or .tsv") from None
-    if missing := set(columns) - set(table.column_names):
-        raise UserError(f"{key}: {path} lacks the column {min(missing)}; it has {table.column_names}")
-    return zip(*(table[column].cast(pa.string()).to_pylist() for column in columns), strict=True)
+        as_text = pacsv.ConvertOptions(column_types=dict.fromkeys(columns, pa.string()))
+        table = (
+            pq.read_table(path)
+            if path.suffix == ".parquet"
+            else pacsv.read_csv(path, parse_options=options, convert_options=as_text)
+        )
+        if missing := set(columns) - set(table.column_names):
+            raise UserError(f"{key}: {path} lacks the column {min(missing)}; it has {table.column_names}")
+        read = [table[column].cast(pa.string()) for column in columns]
+    except (pa.ArrowException, KeyError) as error:  # the latter for a column that is there twice
+        raise UserError(f"{key}: {path} cannot be read ({error}); give Parquet, .csv or .tsv in UTF-8") from None
+    if empty := [name for name, values in zip(columns, read, strict=True) if values.null_count]:
+        raise UserError(f"{key}: {path}: a row has no {empty[0]}; give each one")
+    return zip(*(values.to_pylist() for values in read), strict=True)
 
 
 def _of_lengths(texts: Sequence[str]) -> dict[str, list[bool]]:

@@ -44,12 +44,12 @@ def read_judgements(
     """Add one qrels file to the judgements."""
     source = f"{name}/qrels/{path.name}"
     for line, raw in read_lines(path):
-        if line == 1 and raw.split(b"\t")[0].strip().lower().decode("ascii", "replace") in _HEADER:
+        if line == 1 and _query_of(raw).lower() in _HEADER:
             continue
         rejects.count_row(source)
         try:
             # A query named by a broken row is still this split's: else it would be an unlabelled one, and train.
-            query_id = raw.split(b"\t")[0].strip().decode("utf-8", "replace")
+            query_id = _query_of(raw)
             if query_id in queries and judgements.named.setdefault(query_id, split) != split:
                 rejects.add(source, line, "query_in_two_splits", raw, defect=False)
                 continue
@@ -68,6 +68,11 @@ def read_judgements(
             judgements.satisfaction[query_id, doc_id] = satisfaction
 
 
+def _query_of(raw: bytes) -> str:
+    """The query id of a row, be the rest as it may."""
+    return raw.split(b"\t")[0].decode("utf-8", "replace").strip()
+
+
 def _parse(raw: bytes) -> tuple[str, str, int, int | None]:
     columns = [column.strip() for column in decode(raw).split("\t")]
     if len(columns) not in (3, 4) or not columns[0] or not columns[1]:
@@ -84,7 +89,7 @@ def other_qrels(folder: Path) -> tuple[dict[str, int], set[str]]:
         if path.name in known or not path.name.endswith((".tsv", ".tsv.gz")):
             continue
         regular_file(path)
-        ids = [raw.split(b"\t")[0].strip().decode("utf-8", "replace") for _, raw in read_lines(path)]
+        ids = [_query_of(raw) for _, raw in read_lines(path)]
         if ids and ids[0].lower() in _HEADER:
             ids = ids[1:]
         rows[path.name] = len(ids)

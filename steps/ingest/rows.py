@@ -29,6 +29,8 @@ class Overlong(bytes):
 
 LONGEST_LINE = 2**24  # bytes, or characters of CSV and TSV
 _KEPT_OF_OVERLONG = 1000
+MOST_GRADE = 1000  # what trec_eval reads takes time and memory with the largest grade
+_GRADE = re.compile(r"[+-]?[0-9]{1,9}(\.0)?")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
@@ -109,11 +111,14 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def grade_of(text: str) -> int:
     """The grade that a judgement spells: `2`, or `2.0` as data frames write it. Defect `bad_grade`."""
-    try:
-        grade = int(text.strip().removesuffix(".0"))
-    except ValueError:
-        raise Defect("bad_grade") from None
-    if abs(grade) >= 2**31:
+    if not _GRADE.fullmatch(text.strip()):
+        raise Defect("bad_grade")
+    return possible_grade(int(text.strip().removesuffix(".0")))
+
+
+def possible_grade(grade: int) -> int:
+    """The grade; Defect `bad_grade` where it is beyond MOST_GRADE: an id or a time in the wrong column is no grade."""
+    if abs(grade) > MOST_GRADE:
         raise Defect("bad_grade")
     return grade
 

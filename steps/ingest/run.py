@@ -55,7 +55,7 @@ def run(*, sources: Sequence[Source], output: Path, params: IngestParams, run: R
     queries = without_evaluation_texts(queries, rejects)
     kept = {query.query_id for query in queries}
     judgements = [row for data in read for row in data.judgements if row.query_id in kept]
-    optional: dict[str, list[Satisfaction] | list[Answers]] = {
+    labels: dict[str, list[Satisfaction] | list[Answers]] = {
         "satisfaction": [row for data in read for row in data.satisfaction if row.query_id in kept],
         "answers": [row for data in read for row in data.answers if row.query_id in kept],
     }
@@ -91,9 +91,8 @@ def run(*, sources: Sequence[Source], output: Path, params: IngestParams, run: R
         unlabelled = (query for query in queries if query.split == UNLABELLED)
         write_table(folder, UNLABELLED_QUERIES, _sorted_table(UNLABELLED_QUERIES, unlabelled))
         write_table(folder, "qrels", _sorted_table("qrels", judgements))
-        for name, rows in optional.items():
-            if rows:
-                write_table(folder, name, _sorted_table(name, rows))
+        for name, rows in labels.items():
+            write_table(folder, name, _sorted_table(name, rows))
         write_table(folder, "rejects", _sorted_table("rejects", rejects.rows))
         for name, tables in (("impressions", impressions), ("relevance", relevance), (GIVEN_TRIPLETS, given)):
             write_table(folder, name, *(tables[dataset] for dataset in sorted(tables)))

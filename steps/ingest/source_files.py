@@ -23,8 +23,16 @@ BEIR_PATTERNS = (
 
 
 def table_files(location: str, key: str, window: Window = ALWAYS) -> list[Located]:
-    """The tables below a location, sorted by name, less those of dates outside the window; UserError for none."""
-    return locate(location, key=key, since=window.since, until=window.until, patterns=PATTERNS)
+    """The tables below a location, sorted by name, less those of dates outside the window.
+
+    UserError for none, and for a table that is there plain and as `.gz`: its rows would count twice.
+    """
+    files = locate(location, key=key, since=window.since, until=window.until, patterns=PATTERNS)
+    if twice := sorted(
+        {file.name for file in files} & {file.name.removesuffix(".gz") for file in files if file.name.endswith(".gz")}
+    ):
+        raise UserError(f"params.yaml: {key}: {location}: {twice[0]}.gz lies beside {twice[0]}; remove one of them")
+    return files
 
 
 def one_file(location: str, key: str) -> Path:

@@ -6,7 +6,7 @@ from collections.abc import Container, Mapping
 from steps.core.leakage import EVALUATION_SPLITS
 from steps.core.texts import fold
 from steps.ingest.qrels import Judgements
-from steps.ingest.rows import Defect
+from steps.ingest.rows import Defect, possible_grade
 from steps.ingest.source_data import UNLABELLED, Judgement, Query, Satisfaction, SourceData, seeded_order
 
 
@@ -20,14 +20,13 @@ def add_judgement(
 ) -> None:
     """Add one judgement by the source's own ids.
 
-    Raises Defect `unknown_query`, `unknown_document`, `bad_grade` (beyond int32) or `duplicate_judgement`.
+    Raises Defect `unknown_query`, `unknown_document`, `bad_grade` or `duplicate_judgement`.
     """
     if query_id not in queries:
         raise Defect("unknown_query")
     if doc_id not in documents:
         raise Defect("unknown_document")
-    if abs(grade) >= 2**31:
-        raise Defect("bad_grade")
+    possible_grade(grade)
     if (query_id, doc_id) in judgements.grades:
         raise Defect("duplicate_judgement")
     judgements.grades[query_id, doc_id] = grade

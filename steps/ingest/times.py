@@ -7,9 +7,10 @@ from typing import Any, NamedTuple, Self
 from steps.ingest.params import iso_seconds
 from steps.ingest.rows import Defect
 
+_LEAST = 10**8  # seconds: 1973. What is less is a year, a month or a day in digits
 _FIRST_MILLISECONDS = 10**11  # as seconds this is the year 5138, as milliseconds 1973
-_TOO_LARGE = 10**14
-_DAY_DIGITS = 8  # "20260131", which as a number would be a day of 1970
+_TOO_LARGE = 4_102_444_800_000  # milliseconds: 2100
+_DAY_DIGITS, _TIME_DIGITS = 8, 14  # 20260131 and 20260131235959, which as numbers would be of 1970 and of 2612
 
 
 class Window(NamedTuple):
@@ -36,31 +37,41 @@ ALWAYS = Window.of("", "")
 def unix_seconds(value: Any) -> int:
     """Whole unix seconds of a value: a number (seconds, or milliseconds from 1e11 on), ISO 8601 text or a date.
 
-    UTC where no zone is named. Defect `missing_field`, or `bad_timestamp`, which a time before 1970 is too.
+    Eight or fourteen digits that spell a day or a time are that. UTC where no zone is named. Defect `missing_field`,
+    or `bad_timestamp`, which a time before 1970 is too, and a number that would be one before 1973 or after 2099.
     """
     if value is None or value == "":
         raise Defect("missing_field")
-    if isinstance(value, str):
-        value = _parsed(value.strip())
-    elif isinstance(value, date):
-        value = _iso(value.isoformat())
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < _TOO_LARGE:
+    spelt = _iso(value.isoformat() if isinstance(value, date) else _plain(value))
+    seconds = spelt if spelt is not None else _counted(value)
+    if seconds is None or seconds < 0:
         raise Defect("bad_timestamp")
-    return int(value if value < _FIRST_MILLISECONDS else value // 1000)
+    return seconds
 
 
-def _parsed(text: str) -> float | None:
-    """The number or time that a text spells, None for neither."""
-    day = _iso(text) if len(text) == _DAY_DIGITS and text.isdigit() else None
-    if day is not None:
-        return day
+def _plain(value: Any) -> str:
+    """What a value spells; of a number, if it is whole."""
+    whole = isinstance(value, float) and value.is_integer()
+    return str(int(value) if whole else value).strip()
+
+
+def _counted(value: Any) -> int | None:
+    """Seconds of a number of them, or of milliseconds; None for what is no number, too small or too large."""
     try:
-        return float(text)
-    except ValueError:
-        return _iso(text)
+        number = math.nan if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    if not _LEAST <= number < _TOO_LARGE:
+        return None
+    return int(number if number < _FIRST_MILLISECONDS else number // 1000)
 
 
 def _iso(text: str) -> int | None:
+    """Seconds of a date or time, also of one in digits alone."""
+    if text.isdigit():
+        if len(text) not in (_DAY_DIGITS, _TIME_DIGITS):
+            return None
+        text = "T".join(part for part in (text[:_DAY_DIGITS], text[_DAY_DIGITS:]) if part)
     try:
         seconds = iso_seconds(text)
     except (ValueError, OverflowError):

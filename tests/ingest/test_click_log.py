@@ -289,18 +289,26 @@ def test_a_quote_that_is_not_closed_costs_its_own_line(tmp_path: Path) -> None:
         ingest(tmp_path, params(source, max_reject_ratio=0.005))
 
 
-def test_a_day_in_digits_is_a_day_and_a_time_before_1970_is_bad(tmp_path: Path) -> None:
+def test_digits_that_spell_a_day_or_a_time_are_that_and_what_no_log_can_mean_is_bad(tmp_path: Path) -> None:
     rows = [
         shown("a query", 0) | {"ts": "20260107"},
-        shown("a query", 0) | {"ts": "17672256"},  # no day: seconds
+        shown("a query", 0) | {"ts": "20260107000007"},
         shown("test query", 9, clicked=True),
         shown("a query", 0) | {"ts": "0001-01-01T00:00:00Z"},
         shown("a query", 0) | {"ts": "9999-01-01"},
         shown("a query", 0) | {"ts": "1969-12-31"},
+        shown("a query", 0) | {"ts": 20260107},
+        shown("a query", 0) | {"ts": 20260107000009},
+        shown("a query", 0) | {"ts": "17672256"},  # as seconds a day of 1970, and no day of 1767
+        shown("a query", 0) | {"ts": 2026},
+        shown("a query", 0) | {"ts": 20269901000000},  # no month; as milliseconds of 2612
+        shown("a query", 0) | {"ts": 9e400},
     ]
     out = ingest(tmp_path, params(click_log(tmp_path, rows, test_from="2026-01-09")))
-    assert rows_of(out, "impressions", "timestamp") == [FIRST + 6 * DAY, 17_672_256, FIRST + 9 * DAY]
-    assert [row[1:] for row in reasons(out)] == [(line, "bad_timestamp") for line in (4, 5, 6)]
+    assert rows_of(out, "impressions", "timestamp") == [
+        FIRST + 6 * DAY, FIRST + 6 * DAY + 7, FIRST + 9 * DAY, FIRST + 6 * DAY, FIRST + 6 * DAY + 9,
+    ]  # fmt: skip
+    assert [row[1:] for row in reasons(out)] == [(line, "bad_timestamp") for line in (4, 5, 6, 9, 10, 11, 12)]
 
 
 def test_a_log_without_train_queries_names_the_key_and_its_times(tmp_path: Path) -> None:
