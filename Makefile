@@ -34,11 +34,14 @@ demo: setup ## the whole pipeline on the embedded data, then its results
 	@python -m steps.evaluate --table
 	@echo "make serve: search with these students at http://localhost:8000"
 
+# What else was typed, `make run UNLABELED=x`: the command refuses a name that no recipe reads
+OTHERS = $(filter-out RECIPE STAGES PYTHON VENV,$(foreach name,$(.VARIABLES),$(if $(filter command,$(firstword $(origin $(name)))),$(name))))
+
 run: setup ## the pipeline with an overlay: make run RECIPE=recipes/scifact.yaml DATA=<folder> [STAGES=embed]
 	@python -m pipeline.recipe "$$RECIPE" DATA="$$DATA" DATASET="$$DATASET" UNLABELLED="$$UNLABELLED" RELEVANCE="$$RELEVANCE" PARTS="$$PARTS" \
 		TEST_FROM="$$TEST_FROM" SIMULATED="$$SIMULATED" SINCE="$$SINCE" UNTIL="$$UNTIL" \
 		MODEL="$$MODEL" BASE_URL="$$BASE_URL" OLD="$$OLD" NEW="$$NEW" EPOCHS="$$EPOCHS" TEXTS="$$TEXTS" SCORERS="$$SCORERS" LAYERS="$$LAYERS" \
-		SET="$$SET" LATE="$$LATE" CROSS="$$CROSS" $$STAGES
+		SET="$$SET" LATE="$$LATE" CROSS="$$CROSS" $(foreach name,$(OTHERS),$(name)="$$$(name)") $$STAGES
 
 search: setup ## top hits: make search Q="running total along an axis" [STUDENT=static] [RECIPE=recipes/x.yaml | RELEASE=<folder>]
 	@python -m steps.search --student "$$STUDENT" --recipe "$$RECIPE" --release "$$RELEASE" -- "$$Q"
@@ -169,5 +172,7 @@ licences: setup ## the licence of every installed package, as a table
 lock: ## resolve pyproject.toml anew into the files of requirements/
 	@requirements/lock.sh
 
-clean: ## remove outputs, caches and runs; keeps .venv
-	@rm -rf $(filter-out data/rank data/score,$(wildcard data/*)) data/rank/*/ data/score/*/ models reports runs site .cache mlflow.db mlartifacts
+clean: ## remove outputs, caches, runs and the local MLflow with its registry; keeps .venv
+	@test ! -d data || find data -mindepth 1 -maxdepth 1 ! -name rank ! -name score -exec rm -rf {} +
+	@for kept in data/rank data/score; do test ! -d $$kept || find $$kept -mindepth 1 -maxdepth 1 -type d -exec rm -rf {} + ; done
+	@rm -rf models reports runs site .cache mlflow.db mlartifacts

@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 import sys
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from steps.core.run_ids import git_commit
 from steps.core.tracking import tracking_uri
 
 _VARIABLE = re.compile(r"\$\{(\w+)(:-[^}]*)?\}")
+_NO_VALUE = re.compile(r"[\x00-\x1f\x7f\x85\u2028\u2029\"\\]")  # it would end the text in YAML that it stands in
 _PATHS = {"DATA", "UNLABELLED", "RELEVANCE"}
 
 
@@ -43,6 +45,10 @@ def fill(text: str, variables: dict[str, str], recipe: Path) -> str:
     def value(match: re.Match[str]) -> str:
         name, default = match[1], match[2]
         if given := variables.get(name):
+            if _NO_VALUE.search(given):
+                raise UserError(
+                    f"{recipe}: {name}={given!r}: quotes, backslashes and line ends have no place in a value"
+                )
             return str(Path(given).resolve()) if name in _PATHS and "://" not in given else given
         if default is None:
             raise UserError(
@@ -51,6 +57,26 @@ def fill(text: str, variables: dict[str, str], recipe: Path) -> str:
         return default[2:]
 
     return "\n".join(line if line.lstrip().startswith("#") else _VARIABLE.sub(value, line) for line in text.split("\n"))
+
+
+def check_names(variables: dict[str, str], text: str, recipe: Path) -> None:
+    """UserError for a variable that no recipe beside this one reads either; a line for one that others alone read."""
+    own = set(_names(text))
+    others = {name for path in recipe.parent.glob("*.yaml") for name in _names(read_text(path))}
+    for name in [name for name, given in variables.items() if given and name not in own]:
+        if name in others:
+            print(
+                f"{recipe} reads no {name}, which changes nothing; it reads {', '.join(sorted(own))}", file=sys.stderr
+            )
+            continue
+        near = get_close_matches(name, sorted(own), 1)
+        raise UserError(
+            f"{recipe}: reads no {name}{f', but {near[0]}' if near else ''}; it reads {', '.join(sorted(own))}"
+        )
+
+
+def _names(text: str) -> list[str]:
+    return [match[1] for match in _VARIABLE.finditer(text)]
 
 
 def laid_over(params: dict[str, Any], text: str, variables: dict[str, str], recipe: Path) -> dict[str, Any]:
@@ -131,11 +157,15 @@ def _git(folder: Path, *words: str) -> str:
 
 
 def run(command: list[str], folder: Path, environment: dict[str, str]) -> int:
-    """Run a command and return its exit code; where this process is asked to stop, the command is stopped first."""
+    """Run a command and return its exit code, of one that was killed 128 and the signal, as a shell has it.
+
+    Where this process is asked to stop, the command is stopped first.
+    """
     stop_when_asked()
     running = subprocess.Popen(command, cwd=folder, env=environment)
     try:
-        return running.wait()
+        code = running.wait()
+        return code if code >= 0 else 128 - code
     finally:
         if running.poll() is None:
             running.terminate()
@@ -163,6 +193,7 @@ def _run_alone(root: Path, recipe: Path, words: list[str]) -> None:
     """Refresh the recipe's worktree, run the pipeline there, and copy its report."""
     variables = dict(word.split("=", 1) for word in words if "=" in word)
     stages = [word for word in words if "=" not in word]
+    check_names(variables, read_text(recipe), recipe)
     params = laid_over(read_mapping(Path("params.yaml")), read_text(recipe), variables, recipe)
     check_new(params, run_folder(root, recipe) / "params.yaml", recipe)
     folder = worktree(root, recipe)

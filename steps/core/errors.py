@@ -65,7 +65,8 @@ def guarded(command: Callable[[], None]) -> None:
     mask_tracebacks()
     try:
         command()
-        sys.stdout.flush()
+        if sys.stdout:  # None where it was closed from the start
+            sys.stdout.flush()
     except UserError as error:
         exit_with(error)
     except OSError as error:

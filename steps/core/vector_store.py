@@ -50,7 +50,7 @@ class VectorCache:
             self._enter(shard)
 
     def _enter(self, shard: Path) -> None:
-        for row, key in enumerate(_loaded(shard, "keys")):
+        for row, key in enumerate(loaded(shard / "keys.npy", shard)):
             self._where[key.tobytes()] = (shard, row)
 
     def fill(self, texts: Iterable[str], encode: Encode, shard_texts: int, what: str) -> int:
@@ -112,7 +112,7 @@ class VectorCache:
         """Vectors of one text or more, `(len(texts), dim)`; KeyError for a text not filled."""
         found: np.ndarray | None = None
         for shard, positions, rows in self._places(texts):
-            vectors = _loaded(shard, "vectors")[rows]
+            vectors = loaded(shard / "vectors.npy", shard)[rows]
             found = np.empty((len(texts), vectors.shape[1]), self.dtype) if found is None else found
             found[positions] = vectors
         assert found is not None
@@ -126,9 +126,9 @@ class VectorCache:
         vectors = new_array(target, self.dtype, (len(texts), dim))
         norms = np.zeros(len(texts), dtype=np.float32)
         for shard, positions, rows in self._places(texts):
-            vectors[positions] = _loaded(shard, "vectors")[rows]
+            vectors[positions] = loaded(shard / "vectors.npy", shard)[rows]
             if lengths:
-                norms[positions] = _loaded(shard, "lengths")[rows]
+                norms[positions] = loaded(shard / "lengths.npy", shard)[rows]
         vectors.flush()
         if lengths:
             np.save(lengths, norms)
@@ -143,14 +143,13 @@ class VectorCache:
             yield shard, [position for position, _ in pairs], [row for _, row in pairs]
 
 
-def _loaded(shard: Path, name: str) -> np.ndarray:
-    """An array of a shard, as a memory map; UserError where it is cut, which no kill does."""
+def loaded(file: Path, kept: Path) -> np.ndarray:
+    """An array of the cache, as a memory map; UserError where it is cut, which no kill does, naming what is `kept`."""
     try:
-        return np.asarray(np.load(shard / f"{name}.npy", mmap_mode="r"))
+        return np.asarray(np.load(file, mmap_mode="r"))
     except (ValueError, EOFError) as error:
         raise UserError(
-            f"{shard}: cannot be read ({error}); a power failure may have cut it: delete it, and its texts are read"
-            " again"
+            f"{kept}: cannot be read ({error}); a power failure may have cut it: delete it, and it is made again"
         ) from None
 
 

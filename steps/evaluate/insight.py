@@ -19,7 +19,7 @@ from steps.evaluate.measuring import Task
 from steps.evaluate.params import EvaluateParams
 from steps.evaluate.ratios import figures
 from steps.evaluate.results import Result
-from steps.evaluate.slicing import Known, Slice, read_own, slice_queries
+from steps.evaluate.slicing import Known, Slice, slice_queries
 from steps.evaluate.systems import TEACHER, Systems
 from steps.evaluate.training_words import count_searches, count_words, training_texts
 
@@ -45,7 +45,7 @@ def look_closer(
 ) -> Insight:
     """Slices and cases are of students as served, all else of their encoders; folders are outputs of earlier stages."""
     tests, params = task.test_sets(), task.params
-    known = read_known(ingest, embed, generate, tests, params.slice_table)
+    known = read_known(ingest, embed, generate, tests, task.own)
     sliced = [each for judged in tests for each in slice_queries(judged, known, params.slices)]
     diagnosed = diagnose_all(systems, task, found.results[TEACHER])
     towers = {name: found.results[name] for name in diagnosed}
@@ -65,13 +65,15 @@ def look_closer(
     )
 
 
-def read_known(ingest: Path, embed: Path, generate: Path, tests: Sequence[JudgedSet], own: str) -> Known:
-    """What training texts, log and a user's table (`""` = none) say of the test queries."""
+def read_known(
+    ingest: Path, embed: Path, generate: Path, tests: Sequence[JudgedSet], own: Mapping[str, Sequence[str]]
+) -> Known:
+    """What training texts, log and a user's table say of the test queries."""
     wanted = {word for judged in tests for text in judged.texts for word in words(text)}
     return Known(
         training=count_words(wanted, training_texts(ingest, embed, generate)) if wanted else {},
         searches=count_searches(ingest, [query for judged in tests for query in judged.query_ids]),
-        own=read_own(Path(own)) if own else {},
+        own=own,
     )
 
 

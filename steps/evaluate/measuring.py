@@ -1,8 +1,8 @@
 """Measure one system: its quality by query, and what else its kind has. Encoders are timed elsewhere, all together."""
 
 import shutil
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from steps.core.judged import JudgedSet
@@ -30,11 +30,15 @@ SHOWN = 5  # hits of a dev query that are kept, for people to read
 
 @dataclass(frozen=True)
 class Task:
-    """What every system is measured on: judged sets, texts of data sets whose test queries nobody judged, and how."""
+    """What every system is measured on: judged sets, texts of data sets whose test queries nobody judged, and how.
+
+    `own`: a user's slices, query id -> names.
+    """
 
     judged: Sequence[JudgedSet]
     texts: Sequence[Texts]
     params: EvaluateParams
+    own: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def test_sets(self) -> list[JudgedSet]:
         """The judged sets that are reported and promoted on."""

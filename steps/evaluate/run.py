@@ -25,6 +25,7 @@ from steps.evaluate.params import EvaluateParams
 from steps.evaluate.report import Background, read_background, write_report
 from steps.evaluate.reranked import open_reranked
 from steps.evaluate.seeds import of_one_spec, seed_lines, spreads
+from steps.evaluate.slicing import read_own
 from steps.evaluate.summary import summary
 from steps.evaluate.systems import Student, Systems, open_systems
 from steps.evaluate.table import gain_lines
@@ -129,7 +130,9 @@ def _task(folders: Folders, students: Sequence[Student], params: EvaluateParams)
     texts = read_texts(folders.ingest, [folders.distill / student.name for student in students], unjudged, params.seed)
     for item in texts:
         print(f"evaluate: {item.dataset}: no test query is judged; measures closeness to the teacher on {item.told()}")
-    return Task(judged, texts, params)
+    asked = {query for item in judged if item.split == "test" for query in item.query_ids}
+    own = read_own(Path(params.slice_table), asked) if params.slice_table else {}
+    return Task(judged, texts, params, own)
 
 
 def _write(output: Path, found: Measurements, evaluation: Evaluation, insight: Insight, background: Background) -> None:

@@ -1,7 +1,8 @@
 """Which test queries belong together: slices by length, frequency, words unseen in training, form, or a user's own."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import sys
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -114,14 +115,26 @@ def popularity(searches: Sequence[int]) -> list[str]:
     return [placed[count] if total else "" for count in searches]
 
 
-def read_own(path: Path) -> dict[str, list[str]]:
+def read_own(path: Path, asked: Container[str]) -> dict[str, list[str]]:
     """A user's slices, query id -> names, of a Parquet, CSV or TSV file with the columns `query_id` and `slice`.
 
-    UserError as `user_rows` has it.
+    Rows of queries that are not `asked` are left out, and a line says how many. UserError as `user_rows` has it, and
+    where that is all of them.
     """
+    key, left_out = "evaluate.slice_table", list[str]()
     found: dict[str, list[str]] = {}
-    for query, name in user_rows(path, ["query_id", "slice"], "evaluate.slice_table"):
-        found.setdefault(query, []).append(name)
+    for query, name in user_rows(path, ["query_id", "slice"], key):
+        if query in asked:
+            found.setdefault(query, []).append(name)
+        else:
+            left_out.append(query)
+    if left_out:
+        told = f"{key}: {path}: {len(left_out):,} rows, such as {left_out[0]!r}, name no test query"
+        if not found:
+            raise UserError(
+                f"{told}, nor does any other; write ids as data/ingest has them, with the data set in front"
+            )
+        print(f"evaluate: {told}", file=sys.stderr)
     return found
 
 

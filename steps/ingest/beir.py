@@ -92,6 +92,8 @@ class _Qrels(NamedTuple):
 
 def _qrels_files(folder: Path) -> list[_Qrels]:
     """The qrels that are there, in the order of QRELS_SPLITS; without those of test, those of dev are test."""
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"{folder}: is no folder; its judgements belong into {folder / 'test.tsv'}")
     found = [_Qrels(split, path) for split in QRELS_SPLITS if (path := plain_or_gzip(folder, f"{split}.tsv"))]
     if found and found[0].split == "dev":
         found[0] = found[0]._replace(split="test")

@@ -20,7 +20,8 @@ _NAMED = 3
 def write_vectors(folder: Path, documents: Sequence[Document], sources: Mapping[str, VectorSource]) -> None:
     """Write `vectors.npy`, float32 `(documents, dim)`, in their order, and `report.json`; without sources only that.
 
-    UserError unless every document has one vector, all of one dimension and finite. Vectors of other ids are left out.
+    UserError unless every document has one vector, all of one dimension, finite and not of length 0. Vectors of other
+    ids are left out.
     """
     folder.mkdir()
     placed = _Placed(folder / "vectors.npy", documents)
@@ -58,6 +59,11 @@ class _Placed:
             )
         if not np.isfinite(vectors).all():
             raise UserError(f"ingest.document_vectors.{dataset}: a vector is not finite; embed its document again")
+        if len(empty := np.flatnonzero(~vectors.any(axis=1))):
+            raise UserError(
+                f"ingest.document_vectors.{dataset}: the vector of {ids[empty[0]]!r} is all zeros; embed its"
+                " document again"
+            )
         found = np.array([self.rows.get(f"{dataset}/{each}", -1) for each in ids], dtype=np.int64)
         known = found >= 0
         rows = found[known]

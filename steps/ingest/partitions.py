@@ -21,6 +21,7 @@ _FOLDER_FORMS = tuple(
     )
 )
 _IN_FILE_NAME = re.compile(rf"(?<!\d){_YEAR}(?P<separator>[-_.]?){_MONTH}(?P=separator){_DAY}(?!\d)")
+_UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)  # Spark's; its digits are no date
 
 
 class Span(NamedTuple):
@@ -74,7 +75,7 @@ def named_span(name: str) -> Span | None:
     folders, _, file = name.rpartition("/")
     matches = [match for form in _FOLDER_FORMS for match in form.finditer(f"{folders}/")]
     spans = [_span(match) for match in sorted(matches, key=lambda match: match.start())]
-    dates = [span for match in _IN_FILE_NAME.finditer(file) if (span := _span(match))]
+    dates = [span for match in _IN_FILE_NAME.finditer(_UUID.sub("", file)) if (span := _span(match))]
     if dates:
         spans.append(Span(min(date.start for date in dates), max(date.end for date in dates)))
     found: Span | None = None

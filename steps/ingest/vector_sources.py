@@ -71,7 +71,9 @@ def _plain(files: list[Path], ids: Path) -> Iterator[Some]:
                 vectors = np.load(path, mmap_mode="r")
             except (OSError, ValueError, EOFError) as error:
                 raise UserError(f"{path}: not a .npy file that can be read ({error})") from None
-            if vectors.ndim != 2:
+            if not isinstance(vectors, np.ndarray) or vectors.dtype.kind not in "fiu":
+                raise UserError(f"{path}: holds no array of numbers; write one with numpy.save")
+            if vectors.ndim != 2 or not vectors.shape[1]:
                 raise UserError(f"{path}: holds an array of shape {vectors.shape}; give (documents, dimensions)")
             for start in range(0, len(vectors), _ROWS):
                 some = np.asarray(vectors[start : start + _ROWS], dtype=np.float32)
@@ -100,7 +102,7 @@ def _parquet(files: list[Path], source: VectorFiles, key: str) -> Iterator[Some]
                     flat = vectors.flatten().to_numpy(zero_copy_only=False)
                     ids = [str(value) for value in batch.column(source.id_column).to_pylist()]
                     yield ids, flat.reshape(len(vectors), -1).astype(np.float32)
-        except (pa.ArrowException, OSError) as error:
+        except (pa.ArrowException, OSError, KeyError) as error:  # the last for a column that is there twice
             raise UserError(
                 f"{path}: not Parquet with a column of vectors ({error}); write or fetch it again"
             ) from None

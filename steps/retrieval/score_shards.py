@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from steps.core.files import cache_root, staged_file
-from steps.core.vector_store import text_key
+from steps.core.vector_store import loaded, text_key
 
 Compute = Callable[[list[str], np.ndarray], np.ndarray]
 """What is made of some texts and of each one's documents, `(texts, k)` positions: float32 `(texts, k, ...)`."""
@@ -30,7 +30,7 @@ class ScoreShards:
         """What `compute` makes of texts and their documents, `(texts, k)` positions; read where it is here."""
         file = self._file(texts, documents)
         if file.is_file():
-            return np.load(file)
+            return np.array(loaded(file, file))
         found = compute(texts, documents)
         with staged_file(file) as staging, staging.open("wb") as handle:
             np.save(handle, found)

@@ -13,6 +13,7 @@ import pytest
 
 from steps.core.errors import UserError
 from steps.core.vector_store import WINDOW_SHARDS, Embeddings, VectorCache, text_key
+from steps.retrieval.score_shards import ScoreShards
 
 TEXTS = [f"text {number}" for number in range(50)]
 
@@ -61,7 +62,7 @@ def test_a_shard_that_a_power_failure_cut_is_named(tmp_path: Path, name: str, le
     VectorCache(tmp_path / "cache", "float32").fill(TEXTS, embed, 50, "test")
     [path] = (tmp_path / "cache").glob(f"*/{name}.npy")
     os.truncate(path, left)
-    with pytest.raises(UserError, match=rf"{path.parent}: cannot be read .*: delete it, and its texts are read again"):
+    with pytest.raises(UserError, match=rf"{path.parent}: cannot be read .*: delete it, and it is made again"):
         VectorCache(tmp_path / "cache", "float32").write(TEXTS, tmp_path / "out.npy", 3, tmp_path / "lengths.npy")
 
 
@@ -148,3 +149,13 @@ def test_windows_bound_what_is_held_and_a_resumed_run_makes_the_same_shards(tmp_
     for place, shard in enumerate(made[0]):
         assert len({texts.index(text) // window for text in shard}) == 1, place
         assert len(shard[0]) >= len(shard[-1])
+
+
+def test_a_shard_of_scores_that_was_cut_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLIMTOWER_CACHE", str(tmp_path))
+    shards = ScoreShards(["a teacher"], np.zeros((3, 32), dtype=np.uint8))
+    shards.made(lambda texts, documents: np.ones(documents.shape, np.float32), ["a"], np.array([[0, 2]]))
+    [file] = tmp_path.rglob("*.npy")
+    file.write_bytes(file.read_bytes()[:20])
+    with pytest.raises(UserError, match=r"\.npy: cannot be read .* delete it"):
+        shards.made(lambda texts, documents: np.ones(documents.shape, np.float32), ["a"], np.array([[0, 2]]))

@@ -3,6 +3,8 @@
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from evaluate_fakes import params
 from pydantic import ValidationError
@@ -110,12 +112,43 @@ def test_training_texts_and_sessions_are_counted(tmp_path: Path) -> None:
 def test_a_users_table(tmp_path: Path, name: str, between: str) -> None:
     path = tmp_path / name
     path.write_text(f"slice{between}query_id\nnew{between}1\nold{between}1\nnew{between}2\n")
-    assert read_own(path) == {"1": ["new", "old"], "2": ["new"]}
+    assert read_own(path, "12") == {"1": ["new", "old"], "2": ["new"]}
     path.write_text(f"slice{between}query\nnew{between}1\n")
     with pytest.raises(UserError, match=r"lacks the column query_id"):
-        read_own(path)
+        read_own(path, "1")
     with pytest.raises(UserError, match=r"slice_table: .*not found"):
-        read_own(tmp_path / "none.csv")
+        read_own(tmp_path / "none.csv", "1")
+
+
+def test_a_users_table_is_text_and_its_rows_are_of_test_queries(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "own.csv"
+    path.write_text("query_id,slice\n007,true\n7,NA\n8,x\n")
+    assert read_own(path, ["007", "7"]) == {"007": ["true"], "7": ["NA"]}
+    assert "1 rows, such as '8', name no test query" in capsys.readouterr().err
+    with pytest.raises(UserError, match=r"3 rows, such as '007', name no test query, nor does any other.*in front"):
+        read_own(path, ["own/7"])
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("query_id,slice\n1,caf\xe9\n".encode("latin-1"), "cannot be read"),
+        (b"query_id,slice,slice\n1,a,b\n", "cannot be read"),
+        (pa.table({"query_id": ["1"], "slice": [["a"]]}), "cannot be read"),
+        (pa.table({"query_id": ["1", "2"], "slice": ["a", None]}), "a row has no slice"),
+    ],
+    ids=["latin-1", "a column twice", "a list", "nothing"],
+)
+def test_a_users_table_that_cannot_be_read_is_one_line(tmp_path: Path, content: bytes | pa.Table, said: str) -> None:
+    path = tmp_path / ("own.csv" if isinstance(content, bytes) else "own.parquet")
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    else:
+        pq.write_table(content, path)
+    with pytest.raises(UserError, match=f"slice_table: .*{said}"):
+        read_own(path, "12")
 
 
 def test_patterns_are_checked() -> None:

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import shutil
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import ingest_logs
 import pyarrow.compute as pc
 import pytest
+import yaml
 from toy_source import read_toy
 
 from steps.candidates.asked import asked_queries
@@ -194,6 +196,35 @@ def test_a_query_named_by_a_broken_row_alone_is_still_held_out(beir: Maker) -> N
         beir({"qrels/test.tsv": qrels(("q20", "d20", "high"), *rows), "qrels/train.tsv": qrels(("q0", "d0", 1))})
     )
     assert "toy/q20" not in {query.query_id for query in data.queries if query.split in {"train", "unlabelled"}}
+
+
+@pytest.mark.parametrize("blank", ["\u00a0", "\u3000", "\x1f", " "])
+def test_an_id_before_any_blank_is_that_id(beir: Maker, blank: str) -> None:
+    rows = [(f"q{n}", f"d{n}", 1) for n in range(21, 24)]
+    test = qrels((f"q20{blank}", "d20", 1), (f"q19{blank}", "gone", 1), *rows)
+    hidden = qrels((f"q18{blank}", "d18", 1))
+    data, rejects = read(
+        beir({"qrels/test.tsv": test, "qrels/hidden.tsv": hidden, "qrels/train.tsv": qrels(("q0", "d0", 1))})
+    )
+    assert ("toy/q20", "toy/d20") in {(row.query_id, row.doc_id) for row in data.judgements if row.split == "test"}
+    assert reasons(rejects, "toy/qrels/test.tsv") == [(3, "unknown_document")]
+    free = {query.query_id for query in data.queries if query.split in {"train", "unlabelled"}}
+    assert not free & {"toy/q18", "toy/q19", "toy/q20"}
+
+
+@pytest.mark.parametrize("grade", ["1_0", "\uff11", "1767744000", "9" * 5000, "1e3", "nan", ""])
+def test_what_is_no_grade_costs_its_row(beir: Maker, grade: str) -> None:
+    rows = [(f"q{n}", f"d{n}", 1) for n in range(21, 24)]
+    _, rejects = read(beir({"qrels/test.tsv": qrels(("q20", "d20", grade), *rows)}))
+    assert reasons(rejects, "toy/qrels/test.tsv") == [(2, "bad_grade")]
+
+
+def test_qrels_that_are_a_file_are_refused(beir: Maker) -> None:
+    folder = beir()
+    shutil.rmtree(folder / "qrels")
+    (folder / "qrels").write_text("query-id\tcorpus-id\tscore\nq1\td1\t1\n")
+    with pytest.raises(UserError, match=r"qrels: is no folder; .*qrels/test\.tsv"):
+        read(folder)
 
 
 def test_a_query_of_train_and_test_stays_test(beir: Maker) -> None:

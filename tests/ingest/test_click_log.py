@@ -1,6 +1,7 @@
 """Click logs: columns by map, bad rows, one query a text, splits by time, the window, and what may train."""
 
 import csv
+import gzip
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,18 @@ def test_every_format_gives_the_same_tables(tmp_path: Path, name: str) -> None:
     assert report["simulated"] is False
     assert report["datasets"]["log"]["judgements_from_clicks"] is True
     assert report["datasets"]["log"]["sessions"] == {"simulated": False, "sessions": 3, "impressions": 5, "clicks": 2}
+
+
+def test_a_file_beside_its_own_gz_is_refused(tmp_path: Path) -> None:
+    source = click_log(tmp_path, [shown("a query", 0), shown("test query", 9, clicked=True)])
+    path = Path(source["path"])
+    folder = tmp_path / "days"
+    folder.mkdir()
+    path.rename(folder / path.name)
+    ingest(tmp_path, params(source | {"path": str(folder)}))
+    (folder / f"{path.name}.gz").write_bytes(gzip.compress((folder / path.name).read_bytes()))
+    with pytest.raises(UserError, match=rf"{path.name}\.gz lies beside {path.name}; remove one of them"):
+        ingest(tmp_path, params(source | {"path": str(folder)}))
 
 
 def test_queries_that_differ_in_signs_of_their_words_are_not_one(tmp_path: Path) -> None:

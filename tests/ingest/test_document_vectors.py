@@ -79,11 +79,26 @@ def test_npy_goes_with_a_file_of_ids(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize(
+    "array",
+    [{"a": VECTORS}, VECTORS.astype(np.complex64), np.array(IDS), np.zeros((12, 0), np.float32), VECTORS[0]],
+    ids=["npz", "complex", "text", "no dimension", "one vector"],
+)
+def test_npy_that_holds_no_vectors_is_refused(tmp_path: Path, array: Any) -> None:
+    with (tmp_path / "index.npy").open("wb") as file:
+        np.savez(file, **array) if isinstance(array, dict) else np.save(file, array)
+    (tmp_path / "ids.txt").write_text("".join(f"{each}\n" for each in IDS))
+    described = {"kind": "files", "path": str(tmp_path / "index.npy"), "ids": str(tmp_path / "ids.txt")}
+    with pytest.raises(UserError, match=r"index\.npy: holds (no array of numbers|an array of shape)"):
+        placed(tmp_path, described)
+
+
+@pytest.mark.parametrize(
     ("ids", "vectors", "said"),
     [
         (IDS[:10], VECTORS[:10], "2 of 12 documents have no vector, such as 'toy/d10', 'toy/d11'"),
         ([*IDS[:-1], "d3"], VECTORS, "'d3' has two vectors or more"),
         (IDS, np.where(VECTORS.max() == VECTORS, np.nan, VECTORS), "not finite"),
+        (IDS, VECTORS * (np.arange(12) != 3)[:, None], "the vector of 'd3' is all zeros"),
         ([f"toy/{each}" for each in IDS], VECTORS, "ids are those of the source, without its name in front"),
     ],
 )
@@ -110,6 +125,10 @@ def test_vectors_of_several_lengths_are_refused_though_their_sum_would_do(tmp_pa
     with pytest.raises(UserError, match="differ in length"):
         placed(tmp_path, described)
     pq.write_table(pa.table({"key": IDS, "embedding": IDS}), tmp_path / "index/part.parquet")
+    with pytest.raises(UserError, match="not Parquet with a column of vectors"):
+        placed(tmp_path, described)
+    twice = pa.table([pa.array(IDS), pa.array(list(VECTORS)), pa.array(IDS)], ["key", "embedding", "key"])
+    pq.write_table(twice, tmp_path / "index/part.parquet")
     with pytest.raises(UserError, match="not Parquet with a column of vectors"):
         placed(tmp_path, described)
     pq.write_table(pa.table({"key": IDS, "embedding": [["x", "y"]] * 12}), tmp_path / "index/part.parquet")

@@ -43,6 +43,8 @@ def test_names_that_carry_dates(name: str, first: str, end: str) -> None:
         "dt=__HIVE_DEFAULT_PARTITION__/x.csv",
         "20260131050000.csv",
         "120260131.csv",
+        "part-00000-20190412-0b1c-4def-8a20-190412abcdef-c000.csv",
+        "part-00001-0b1c2d3e-4f50-4162-8a20-a20190412b0c.snappy.parquet",
         "snapshot=2026-03-01/x.csv",
         "export-2026-03-01/x.csv",
         "1769817600.csv",

@@ -1,6 +1,8 @@
 """Recipes: overlays merge, variables are filled or named, and the project's tracked files stay as they are."""
 
+import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,7 +17,7 @@ import yaml
 from pipeline.__main__ import main as pipeline_command
 from pipeline.in_run import main as in_run
 from pipeline.params import check_params
-from pipeline.recipe import check_new, fill, laid_over, overlay, params_text, worktree
+from pipeline.recipe import check_names, check_new, fill, laid_over, overlay, params_text, run, worktree
 from pipeline.recipe import main as recipe_command
 from steps.core.errors import UserError
 from steps.core.params import read_mapping
@@ -43,6 +45,49 @@ def test_a_bucket_is_no_local_path() -> None:
 def test_a_missing_variable_is_named_with_the_command() -> None:
     with pytest.raises(UserError, match=r"needs DATA; run `make run RECIPE=r\.yaml DATA="):
         fill("path: ${DATA}", {"DATA": ""}, Path("r.yaml"))
+
+
+@pytest.mark.parametrize("given", ['/d"}]\npromote: {x: 1}', "a\\b", 'a"b', "a\u2028b"])
+def test_a_value_ends_no_text_of_the_recipe(given: str) -> None:
+    with pytest.raises(UserError, match="have no place in a value"):
+        fill('path: "${DATA}"', {"DATA": given}, Path("r.yaml"))
+
+
+def test_a_misspelt_variable_is_refused_and_one_of_another_recipe_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = 'path: "${DATA}"\nunlabelled_queries: "${UNLABELLED:-}"\n'
+    (tmp_path / "own.yaml").write_text(text)
+    (tmp_path / "other.yaml").write_text("epochs: ${EPOCHS:-0.0}\n")
+    recipe = tmp_path / "own.yaml"
+    check_names({"DATA": "x", "UNLABELLED": "", "LAYERS": ""}, text, recipe)
+    assert not capsys.readouterr().err
+    check_names({"DATA": "x", "EPOCHS": "1"}, text, recipe)
+    assert "reads no EPOCHS, which changes nothing; it reads DATA, UNLABELLED" in capsys.readouterr().err
+    with pytest.raises(UserError, match="reads no UNLABELED, but UNLABELLED; it reads DATA, UNLABELLED"):
+        check_names({"DATA": "x", "UNLABELED": "y"}, text, recipe)
+
+
+def test_make_hands_on_what_it_does_not_know() -> None:
+    words = ["make", "-n", "run", "RECIPE=recipes/beir.yaml", "DATA=a b", "UNLABELED=x"]
+    typed = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    assert 'UNLABELED="$UNLABELED"' in typed and 'RECIPE="$RECIPE"' not in typed
+
+
+def test_a_command_that_was_killed_ends_as_in_a_shell(tmp_path: Path) -> None:
+    killed = [sys.executable, "-c", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"]
+    assert run(killed, tmp_path, dict(os.environ)) == 137
+
+
+def test_make_clean_spares_what_it_does_not_own(tmp_path: Path) -> None:
+    shutil.copy("Makefile", tmp_path)
+    for name in ("data/a docs", "data/ingest", "data/rank/cross", "docs", "models"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "data/rank/README.md").touch()
+    for _ in range(2):  # again where nothing is left of it
+        subprocess.run(["make", "clean"], cwd=tmp_path, check=True)
+        left = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")}
+        assert left == {"Makefile", "data", "data/rank", "data/rank/README.md", "docs"}
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
