@@ -85,6 +85,8 @@ class SearchLog:
         self._lock, self._flushing = threading.Lock(), threading.Lock()
         self._stop = threading.Event()
         self._tidied = ""
+        self._due: Callable[[], None] | None = None
+        self._writing_due = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="search log", daemon=True)
 
     def start(self) -> None:
@@ -98,6 +100,12 @@ class SearchLog:
         if lost := sum(len(waiting.rows) for waiting in self._waiting.values()):
             self.metrics.count("slimtower_log_dropped_total", lost)
             LOGGER.error("rows of the search log lost", extra={"data": {"rows": lost}})
+
+    def write_beside(self, write: Callable[[], None]) -> None:
+        """Write now what lies beside the log; where that fails again after each flush, until it is written."""
+        with self._writing_due:
+            self._due = write
+            self._write_due()
 
     def client_id(self, name: str) -> str:
         """A client's id, its name salted and hashed: the same while the salt is."""
@@ -205,7 +213,23 @@ class SearchLog:
             self._tidy_daily()
             if self._stop.wait(self.flush_s - self._clock() % self.flush_s):
                 return
-            self.flush()
+            self._turn()
+
+    def _turn(self) -> None:
+        self.flush()
+        with self._writing_due:
+            self._write_due()
+
+    def _write_due(self) -> None:
+        if self._due:
+            try:
+                self._due()
+                self._due = None
+            except Exception as error:  # tried again at the next turn
+                self.metrics.count("slimtower_log_failures_total")
+                LOGGER.error(
+                    "corpus not read, or not written beside the search log", extra={"data": {"error": _said(error)}}
+                )
 
     def _tidy_daily(self) -> None:
         if (today := self._now().strftime("%Y-%m-%d")) != self._tidied:

@@ -26,8 +26,9 @@ from starlette.testclient import TestClient
 from steps.core.errors import TransientError, UserError, line
 from steps.core.files import read_json, sha256_file
 from steps.core.tables import SCHEMAS, read_table, write_table
+from steps.serve.app import _new_corpus
 from steps.serve.corpus import Corpus
-from steps.serve.log_store import FolderLogStore, LogStore, S3LogStore, log_store
+from steps.serve.log_store import FolderLogStore, Lines, LogStore, S3LogStore, log_store
 from steps.serve.metrics import Metrics
 from steps.serve.search_log import Client, SearchLog, _corpus_lines, write_corpus
 from steps.serve.search_routes import search_routes
@@ -196,6 +197,34 @@ def test_one_address_leaves_room_for_others_and_what_is_dropped_is_told_once_a_f
     said = [record.data["dropped"] for record in caplog.records if record.message == "search log full"]  # type: ignore[attr-defined]
     assert said == [4, 3, 1]
     assert "slimtower_log_dropped_total 8.0" in metrics.text([])
+
+
+@pytest.mark.parametrize("error", FAILURES)
+def test_a_corpus_that_could_not_be_written_is_written_after_a_later_flush(
+    error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [{"doc_id": "one/1", "dataset": "one", "title": "Hats", "topic": "", "content": "Red hats."}]
+    write_table(tmp_path / "corpus", "corpus", pa.Table.from_pylist(rows, schema=SCHEMAS["corpus"]))
+    store, metrics = FolderLogStore(tmp_path / "log"), Metrics()
+    log, keep, tries = open_log(store, Clock(), metrics=metrics), store.keep, list[str]()
+
+    def fails_twice(name: str, lines: Lines) -> None:
+        tries.append(name)
+        if len(tries) < 3:
+            raise error
+        keep(name, lines)
+
+    monkeypatch.setattr(store, "keep", fails_twice)
+    students = {"2l": SimpleNamespace(release=SimpleNamespace(datasets=("one",)))}
+    watcher = SimpleNamespace(current=SimpleNamespace(students=students))
+    service: Any = SimpleNamespace(log=log, watcher=watcher, corpus=Corpus(str(tmp_path / "corpus"), 10))
+    _new_corpus(service)
+    assert len(tries) == 1
+    for _ in range(3):
+        log._turn()
+    assert tries == ["one/corpus.jsonl"] * 3  # and no more once it is there
+    assert json.loads((tmp_path / "log/one/corpus.jsonl").read_text())["content"] == "Red hats."
+    assert "slimtower_log_failures_total 2.0" in metrics.text([])
 
 
 class Answering:
