@@ -28,6 +28,7 @@ from steps.serve.settings import Settings
 
 APPLICATION = "slimtower"
 CLICK_S = 24 * 3600  # so long after its search a click counts, for `ingest` as well
+_AHEAD_S = 300  # so far the clock of the replica that answered the search may be ahead
 _WAITING = 100_000  # rows of a file at most, and rows that wait while a store fails
 _OF_ONE = _WAITING // 10  # of these at most from one address
 _OURS = re.compile(  # and what a kill left of one
@@ -145,8 +146,11 @@ class SearchLog:
         expected = self._mac("click", issued, query_id, dataset, doc_id, rank)
         if not issued.isdigit() or not hmac.compare_digest(mac.encode("utf-8"), expected.encode("utf-8")):
             raise UserError("click: no logged search showed this document there")
-        if not 0 <= self._clock() - int(issued) < CLICK_S:
+        age_s = self._clock() - int(issued)
+        if age_s >= CLICK_S:
             raise UserError("click: the search was too long ago")
+        if age_s < -_AHEAD_S:
+            raise UserError("click: the search is of a time to come; set the clocks of all replicas")
         moment = self._now()
         row = {
             "application": APPLICATION,

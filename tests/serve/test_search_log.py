@@ -110,6 +110,17 @@ def test_a_click_on_what_was_not_shown_is_refused(tmp_path: Path, changes: dict[
         log.click(client=SOMEONE, **given)
 
 
+def test_a_click_counts_where_the_clock_of_the_replica_that_searched_is_minutes_ahead(tmp_path: Path) -> None:
+    clock = Clock()
+    log = open_log(FolderLogStore(tmp_path), clock)
+    token = note(log, "red shoes", ["one/1"])[0]
+    clock.now -= 300
+    assert log.click("q0", SOMEONE, "one", "one/1", 1, token)
+    clock.now -= 1
+    with pytest.raises(UserError, match="of a time to come"):
+        log.click("q0", SOMEONE, "one", "one/1", 1, token)
+
+
 def test_days_before_the_retention_are_deleted_and_nothing_else(tmp_path: Path) -> None:
     clock = Clock()
     log = open_log(FolderLogStore(tmp_path), clock, retention_days=30)
