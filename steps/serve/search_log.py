@@ -15,7 +15,7 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -179,12 +179,24 @@ class SearchLog:
                     break  # no click goes before its search
 
     def tidy(self) -> None:
-        """Delete files of days before the retention; only files that this module wrote."""
+        """Delete files of days before the retention; only files that this module wrote.
+
+        All of them stay where the log's next day does not follow within as many days: the clock may be ahead, and may
+        have written a day of its own already, or nobody searched for so long.
+        """
         first = (self._now() - timedelta(days=self.retention_days)).strftime("%Y-%m-%d")
-        for name in list(self.store.names()):
-            match = _OURS.search(name)
-            if match and match[1] < first:
-                self.store.delete(name)
+        ours = sorted((match[1], name) for name in self.store.names() if (match := _OURS.search(name)))
+        old = [(day, name) for day, name in ours if day < first]
+        if not old:
+            return
+        newest = date.fromisoformat(old[-1][0])
+        next_day = date.fromisoformat(ours[len(old)][0]) if len(ours) > len(old) else None
+        if next_day is None or (next_day - newest).days > self.retention_days:
+            told = {"newest_old_day": str(newest), "today": f"{self._now():%Y-%m-%d}"}
+            LOGGER.error("old days of the search log kept: check the clock, or delete them", extra={"data": told})
+            return
+        for _, name in old:
+            self.store.delete(name)
 
     def _write(self, place: _Place, rows: list[str]) -> bool:
         kind, dataset, day = place

@@ -131,24 +131,51 @@ def test_days_before_the_retention_are_deleted_and_nothing_else(tmp_path: Path) 
     killed = other.with_name(".staging.slimtower-100000-0a.jsonl.17.0badcafe")  # as `staged_file` leaves it
     killed.write_text("{}\n")
     clock.now += 30 * DAY
+    note(log, "hat", ["one/2"], 1)
+    log.flush()
     log.tidy()
-    assert len(rows(tmp_path, "queries")) == 2
+    assert len(rows(tmp_path, "queries")) == 3
     clock.now += DAY
     log.tidy()
-    assert [path.name for path in tmp_path.rglob("*.jsonl*")] == [other.name]
+    assert sorted(path.parent.name for path in tmp_path.rglob("*.jsonl*")) == ["dt=2026-01-01", "dt=2026-01-31"]
+    assert other.is_file() and not killed.exists()
+
+
+@pytest.mark.parametrize("ahead", [31, 4000])
+@pytest.mark.parametrize("writes", [False, True])
+def test_a_clock_that_is_ahead_does_not_empty_the_log_whether_it_writes_or_not(
+    ahead: int, writes: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.getLogger("slimtower"), "propagate", True)
+    clock = Clock()
+    log = open_log(FolderLogStore(tmp_path), clock, retention_days=30)
+    for text in ("red shoes", "hat"):
+        note(log, text, ["one/1"])
+        log.flush()
+        clock.now += DAY
+    clock.now += (ahead - 1) * DAY
+    if writes:
+        note(log, "coat", ["one/1"])
+        log.flush()
+    log._tidy_daily()
+    assert len(rows(tmp_path, "queries")) == 2 + writes
+    assert [record.message for record in caplog.records] == [
+        "old days of the search log kept: check the clock, or delete them"
+    ]
 
 
 def test_days_that_could_not_be_listed_are_deleted_at_the_next_turn(tmp_path: Path) -> None:
     clock, store = Clock(), FolderLogStore(tmp_path)
     log = open_log(store, clock, retention_days=1)
-    note(log, "red shoes", ["one/1"])
-    log.flush()
-    clock.now += 3 * DAY
+    for _ in range(3):
+        note(log, "red shoes", ["one/1"])
+        log.flush()
+        clock.now += DAY
     listed = store.names
     for answer in (*(lambda error=error: (_ for _ in ()).throw(error) for error in FAILURES), listed):
         store.names = answer  # type: ignore[method-assign]
         log._tidy_daily()
-    assert list(tmp_path.rglob("*.jsonl")) == []
+    assert [path.parent.name for path in tmp_path.rglob("*.jsonl")] == ["dt=2026-01-03"]
 
 
 class Flaky:
@@ -371,9 +398,13 @@ def test_the_log_lies_on_s3_as_in_a_folder(released: Path) -> None:
         "logs/site/one",
         "logs/site/one/queries/dt=2026-01-01",
     ]
-    clock.now += 2 * DAY
+    for _ in range(2):
+        clock.now += DAY
+        note(log, "hat", ["one/1"])
+        log.flush()
     log.tidy()
-    assert list(client.objects) == ["logs/site/one/corpus.jsonl"]
+    assert [name.rpartition("/")[0] for name in client.objects if "dt=2026-01-01" in name] == []
+    assert "logs/site/one/corpus.jsonl" in client.objects and len(client.objects) == 3
     with pytest.raises(UserError, match="neither a folder nor on s3"):
         log_store("gs://logs")
 
