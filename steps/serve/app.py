@@ -64,12 +64,19 @@ async def _running(service: Service) -> AsyncIterator[None]:
 
 
 def _new_corpus(service: Service) -> None:
-    """What a new release was made of may be a new corpus: find it, and write it beside the log."""
-    students = service.watcher.current.students.values() if service.watcher.current else []
-    datasets = sorted({dataset for served in students for dataset in served.release.datasets})
+    """What a new release was made of may be a new corpus: find it, and write it beside the log, later if not now."""
+    if service.log:
+        service.log.write_beside(lambda: _write_corpus(service))
+        return
     try:
         service.corpus.look()
-        if service.log:
-            write_corpus(service.log.store, service.corpus, datasets)
     except (UserError, OSError) as error:
-        LOGGER.error("corpus not read, or not written beside the search log", extra={"data": {"error": line(error)}})
+        LOGGER.error("corpus not read", extra={"data": {"error": line(error)}})
+
+
+def _write_corpus(service: Service) -> None:
+    students = service.watcher.current.students.values() if service.watcher.current else []
+    datasets = sorted({dataset for served in students for dataset in served.release.datasets})
+    service.corpus.look()
+    if service.log:
+        write_corpus(service.log.store, service.corpus, datasets)

@@ -12,10 +12,12 @@ import re
 import threading
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from datetime import UTC, datetime, timedelta
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, timedelta
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from steps.core.errors import UserError, line
 from steps.serve.corpus import Corpus
@@ -26,12 +28,42 @@ from steps.serve.settings import Settings
 
 APPLICATION = "slimtower"
 CLICK_S = 24 * 3600  # so long after its search a click counts, for `ingest` as well
+_AHEAD_S = 300  # so far the clock of the replica that answered the search may be ahead
 _WAITING = 100_000  # rows of a file at most, and rows that wait while a store fails
+_OF_ONE = _WAITING // 10  # of these at most from one address
 _OURS = re.compile(  # and what a kill left of one
     r"(?:^|/)(?:queries|events)/dt=(\d{4}-\d{2}-\d{2})/(?:\.staging\.)?slimtower-[^/]+\.jsonl(?:\.\d+\.[0-9a-f]+)?$"
 )
 _KINDS = ("queries", "events")  # a search is written before its clicks
 _Place = tuple[str, str, str]  # kind, data set, day
+
+
+class Client(NamedTuple):
+    """Who searches: under which name the log has it, and from where, which it cannot choose at will."""
+
+    name: str
+    address: str
+
+
+@dataclass
+class _Waiting:
+    """Rows for one file, each with its address, and how many each address has of them."""
+
+    rows: list[tuple[str, str]] = field(default_factory=list)
+    shares: Counter[str] = field(default_factory=Counter)
+
+    def add(self, address: str, row: str) -> bool:
+        """Keep a row, if there is room for one of this address."""
+        if len(self.rows) >= _WAITING or self.shares[address] >= _OF_ONE:
+            return False
+        self.rows.append((address, row))
+        self.shares[address] += 1
+        return True
+
+    def remove(self, count: int) -> None:
+        """Let go of the first rows: they are written."""
+        self.shares -= Counter(address for address, _ in self.rows[:count])
+        del self.rows[:count]
 
 
 class SearchLog:
@@ -49,10 +81,13 @@ class SearchLog:
     ) -> None:
         self.store, self.flush_s, self.retention_days, self.metrics = store, flush_s, retention_days, metrics
         self._salt, self._clock = salt.encode("utf-8"), clock
-        self._rows: dict[_Place, list[str]] = {}
+        self._waiting: dict[_Place, _Waiting] = {}
+        self._dropped = 0  # since the last flush
         self._lock, self._flushing = threading.Lock(), threading.Lock()
         self._stop = threading.Event()
         self._tidied = ""
+        self._due: Callable[[], None] | None = None
+        self._writing_due = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="search log", daemon=True)
 
     def start(self) -> None:
@@ -63,30 +98,36 @@ class SearchLog:
         """Write what is held, and stop; what cannot be written is lost, and counted."""
         self._stop.set()
         self.flush()
-        if lost := sum(map(len, self._rows.values())):
+        if lost := sum(len(waiting.rows) for waiting in self._waiting.values()):
             self.metrics.count("slimtower_log_dropped_total", lost)
             LOGGER.error("rows of the search log lost", extra={"data": {"rows": lost}})
 
-    def client_id(self, client: str) -> str:
-        """A client's id, salted and hashed: the same while the salt is."""
-        return self._mac("client", client)
+    def write_beside(self, write: Callable[[], None]) -> None:
+        """Write now what lies beside the log; where that fails again after each flush, until it is written."""
+        with self._writing_due:
+            self._due = write
+            self._write_due()
+
+    def client_id(self, name: str) -> str:
+        """A client's id, its name salted and hashed: the same while the salt is."""
+        return self._mac("client", name)
 
     def search(
-        self, query_id: str, client: str, text: str, dataset: str, ids: list[str], facts: dict[str, Any]
-    ) -> None:
-        """Note a search and what it showed, in order; `facts` become its attributes."""
+        self, query_id: str, client: Client, text: str, dataset: str, ids: list[str], facts: dict[str, Any]
+    ) -> bool:
+        """Note a search and what it showed, in order; `facts` become its attributes. False where there is no room."""
         moment = self._now()
         row = {
             "application": APPLICATION,
             "query_id": query_id,
-            "client_id": self.client_id(client),
+            "client_id": self.client_id(client.name),
             "user_query": text,
             "query_response_id": query_id,
             "query_response_hit_ids": [own_id(doc_id, dataset) for doc_id in ids],
             "query_attributes": facts,
             "timestamp": _iso(moment),
         }
-        self._add("queries", dataset, moment, row)
+        return self._add("queries", dataset, moment, client.address, row)
 
     def tokens(self, query_id: str, dataset: str, ids: list[str]) -> list[str]:
         """For each hit what proves that this search showed it there: any process with this salt can tell."""
@@ -96,20 +137,26 @@ class SearchLog:
             for rank, doc_id in enumerate(ids, start=1)
         ]
 
-    def click(self, query_id: str, client: str, dataset: str, doc_id: str, rank: int, token: str) -> None:
-        """Note a click; UserError where its token says that this search did not show that, or that it is too late."""
+    def click(self, query_id: str, client: Client, dataset: str, doc_id: str, rank: int, token: str) -> bool:
+        """Note a click; False where there is no room.
+
+        UserError where its token says that this search did not show that, or that it is too late.
+        """
         issued, _, mac = token.partition(".")
         expected = self._mac("click", issued, query_id, dataset, doc_id, rank)
         if not issued.isdigit() or not hmac.compare_digest(mac.encode("utf-8"), expected.encode("utf-8")):
             raise UserError("click: no logged search showed this document there")
-        if not 0 <= self._clock() - int(issued) < CLICK_S:
+        age_s = self._clock() - int(issued)
+        if age_s >= CLICK_S:
             raise UserError("click: the search was too long ago")
+        if age_s < -_AHEAD_S:
+            raise UserError("click: the search is of a time to come; set the clocks of all replicas")
         moment = self._now()
         row = {
             "application": APPLICATION,
             "action_name": "click",
             "query_id": query_id,
-            "client_id": self.client_id(client),
+            "client_id": self.client_id(client.name),
             "timestamp": _iso(moment),
             "message_type": "CLICK",
             "event_attributes": {
@@ -117,30 +164,39 @@ class SearchLog:
                 "position": {"ordinal": rank},
             },
         }
-        self._add("events", dataset, moment, row)
+        return self._add("events", dataset, moment, client.address, row)
 
     def flush(self) -> None:
         """Write what is held; what fails is kept for the next time."""
         with self._flushing:
             with self._lock:
-                taken, self._rows = self._rows, {}
-            for kind in _KINDS:
-                for place in sorted(place for place in taken if place[0] == kind):
-                    if not self._write(place, taken.pop(place)):
-                        break  # no click goes before its search
-                else:
-                    continue
-                break
-            for place, rows in taken.items():
-                self._give_back(place, rows)
+                taken = {place: [row for _, row in waiting.rows] for place, waiting in self._waiting.items()}
+                dropped, self._dropped = self._dropped, 0
+            if dropped:
+                LOGGER.error("search log full", extra={"data": {"dropped": dropped}})
+            for place in sorted(taken, key=lambda place: (_KINDS.index(place[0]), place)):
+                if not self._write(place, taken[place]):
+                    break  # no click goes before its search
 
     def tidy(self) -> None:
-        """Delete files of days before the retention; only files that this module wrote."""
+        """Delete files of days before the retention; only files that this module wrote.
+
+        All of them stay where the log's next day does not follow within as many days: the clock may be ahead, and may
+        have written a day of its own already, or nobody searched for so long.
+        """
         first = (self._now() - timedelta(days=self.retention_days)).strftime("%Y-%m-%d")
-        for name in list(self.store.names()):
-            match = _OURS.search(name)
-            if match and match[1] < first:
-                self.store.delete(name)
+        ours = sorted((match[1], name) for name in self.store.names() if (match := _OURS.search(name)))
+        old = [(day, name) for day, name in ours if day < first]
+        if not old:
+            return
+        newest = date.fromisoformat(old[-1][0])
+        next_day = date.fromisoformat(ours[len(old)][0]) if len(ours) > len(old) else None
+        if next_day is None or (next_day - newest).days > self.retention_days:
+            told = {"newest_old_day": str(newest), "today": f"{self._now():%Y-%m-%d}"}
+            LOGGER.error("old days of the search log kept: check the clock, or delete them", extra={"data": told})
+            return
+        for _, name in old:
+            self.store.delete(name)
 
     def _write(self, place: _Place, rows: list[str]) -> bool:
         kind, dataset, day = place
@@ -150,28 +206,22 @@ class SearchLog:
         except Exception as error:  # whatever a store comes up with: the rows are kept, and the thread goes on
             self.metrics.count("slimtower_log_failures_total")
             LOGGER.error("search log not written", extra={"data": {"error": _said(error), "rows": len(rows)}})
-            self._give_back(place, rows)
             return False
+        with self._lock:
+            self._waiting[place].remove(len(rows))
+            if not self._waiting[place].rows:
+                del self._waiting[place]
         self.metrics.count("slimtower_logged_rows_total", len(rows), kind=kind)
         return True
 
-    def _give_back(self, place: _Place, rows: list[str]) -> None:
-        with self._lock:
-            together = rows + self._rows.get(place, [])
-            self._rows[place] = together[:_WAITING]
-        if (lost := len(together) - _WAITING) > 0:
-            self.metrics.count("slimtower_log_dropped_total", lost)
-
-    def _add(self, kind: str, dataset: str, moment: datetime, row: dict[str, Any]) -> None:
+    def _add(self, kind: str, dataset: str, moment: datetime, address: str, row: dict[str, Any]) -> bool:
         text = json.dumps(row, ensure_ascii=False) + "\n"
         with self._lock:
-            rows = self._rows.setdefault((kind, dataset, moment.strftime("%Y-%m-%d")), [])
-            if full := len(rows) >= _WAITING:
-                self.metrics.count("slimtower_log_dropped_total")
-            else:
-                rows.append(text)
-        if full:
-            LOGGER.error("search log full", extra={"data": {"kind": kind}})
+            kept = self._waiting.setdefault((kind, dataset, moment.strftime("%Y-%m-%d")), _Waiting()).add(address, text)
+            self._dropped += not kept
+        if not kept:
+            self.metrics.count("slimtower_log_dropped_total")
+        return kept
 
     def _run(self) -> None:
         """Flush at multiples of the interval: all processes at once, so that no click lies there without its search."""
@@ -179,7 +229,23 @@ class SearchLog:
             self._tidy_daily()
             if self._stop.wait(self.flush_s - self._clock() % self.flush_s):
                 return
-            self.flush()
+            self._turn()
+
+    def _turn(self) -> None:
+        self.flush()
+        with self._writing_due:
+            self._write_due()
+
+    def _write_due(self) -> None:
+        if self._due:
+            try:
+                self._due()
+                self._due = None
+            except Exception as error:  # tried again at the next turn
+                self.metrics.count("slimtower_log_failures_total")
+                LOGGER.error(
+                    "corpus not read, or not written beside the search log", extra={"data": {"error": _said(error)}}
+                )
 
     def _tidy_daily(self) -> None:
         if (today := self._now().strftime("%Y-%m-%d")) != self._tidied:

@@ -10,6 +10,7 @@ from steps.core.errors import UserError
 from steps.serve.limits import client_of
 from steps.serve.messages import REFUSALS, ClickRequest, K, SearchAnswer, SearchRequest
 from steps.serve.problems import Problem
+from steps.serve.search_log import Client
 from steps.serve.service import Found, Service, seen
 
 CONSENT, CLIENT, PRIVACY = "x-search-consent", "x-search-client", "sec-gpc"
@@ -68,8 +69,8 @@ def search_routes(service: Service) -> APIRouter:
         if not _consents(service, request):
             raise Problem(422, "without consent (X-Search-Consent: yes) nothing is logged")
         client = _client(request)
-        service.log.click(body.query_id, client, body.dataset, body.object_id, body.position, body.click)
-        return {"logged": True}
+        kept = service.log.click(body.query_id, client, body.dataset, body.object_id, body.position, body.click)
+        return {"logged": kept}
 
     return routes
 
@@ -87,15 +88,16 @@ async def _search(service: Service, request: Request, body: SearchRequest) -> Re
     seen(request.scope, system=found.system, dataset=found.dataset, queries=len(texts), k=body.k, **found.by.identity)
     if service.settings.log_queries:
         seen(request.scope, texts=texts)
-    logged = service.log is not None and body.log and _consents(service, request)
+    log = service.log if body.log and _consents(service, request) else None
     results = []
     for text, hits, said in zip(texts, found.hits, snippets, strict=True):
         query_id, ids = str(uuid.uuid4()), [hit.id for hit in hits]
         tokens: list[str] | list[None] = [None] * len(hits)
-        if logged and service.log is not None:
+        logged = False
+        if log:
             facts = {"system": found.system, **found.by.identity}
-            service.log.search(query_id, _client(request), text.strip(), found.dataset, ids, facts)
-            tokens = service.log.tokens(query_id, found.dataset, ids)
+            logged = log.search(query_id, _client(request), text.strip(), found.dataset, ids, facts)
+            tokens = log.tokens(query_id, found.dataset, ids) if logged else tokens
         shown = [
             {"rank": rank, "id": hit.id, "score": round(hit.score, 6), "title": hit.title, "snippet": snippet}
             | ({"click": token} if token else {})
@@ -131,9 +133,9 @@ def _consents(service: Service, request: Request) -> bool:
     return service.settings.consent == "given" or request.headers.get(CONSENT, "").lower() == "yes"
 
 
-def _client(request: Request) -> str:
+def _client(request: Request) -> Client:
     """Who searches: the id that the client gives itself, else its address."""
-    given = request.headers.get(CLIENT, "")
+    given, address = request.headers.get(CLIENT, ""), client_of(request.scope)
     if len(given) > _CLIENT_LENGTH:
         raise UserError(f"X-Search-Client: at most {_CLIENT_LENGTH} characters")
-    return f"id {given}" if given else f"address {client_of(request.scope)}"
+    return Client(f"id {given}" if given else f"address {address}", address)

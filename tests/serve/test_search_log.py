@@ -6,31 +6,40 @@ import os
 import shutil
 import sys
 import tracemalloc
+from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
 from hashlib import file_digest, sha256
 from io import BytesIO
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from botocore.exceptions import ClientError, EndpointConnectionError, HTTPClientError, NoCredentialsError
+from fastapi import FastAPI
 from ingest_logs import from_recipe, ingest, params, reasons
 from serve_fakes import CONSENT, open_client, settings
+from starlette.testclient import TestClient
 
 from steps.core.errors import TransientError, UserError, line
 from steps.core.files import read_json, sha256_file
 from steps.core.tables import SCHEMAS, read_table, write_table
+from steps.serve.app import _new_corpus
 from steps.serve.corpus import Corpus
-from steps.serve.log_store import FolderLogStore, LogStore, S3LogStore, log_store
+from steps.serve.log_store import FolderLogStore, Lines, LogStore, S3LogStore, log_store
 from steps.serve.metrics import Metrics
-from steps.serve.search_log import SearchLog, _corpus_lines, write_corpus
+from steps.serve.search_log import Client, SearchLog, _corpus_lines, write_corpus
+from steps.serve.search_routes import search_routes
+from steps.serve.service import Found
 from steps.serve.settings import SALT, VARIABLE, Settings
+from steps.serving.release import Hit
 
 DAY = 24 * 3600
 FAILURES = (TransientError("no space"), RuntimeError("red shoes: whatever a client comes up with"))
 START = datetime(2026, 1, 1, 10, tzinfo=UTC).timestamp()
+SOMEONE = Client("id someone", "192.0.2.1")
 
 
 class Clock:
@@ -50,7 +59,7 @@ def open_log(store: LogStore, clock: Clock, **changes: Any) -> SearchLog:
 
 def note(log: SearchLog, text: str, ids: list[str], number: int = 0, dataset: str = "one") -> list[str]:
     query_id = f"q{number}"
-    log.search(query_id, "id someone", text, dataset, ids, {"system": "2l"})
+    log.search(query_id, SOMEONE, text, dataset, ids, {"system": "2l"})
     return log.tokens(query_id, dataset, ids)
 
 
@@ -66,7 +75,7 @@ def test_a_day_is_a_partition_and_no_file_is_written_twice(tmp_path: Path) -> No
     log.flush()
     first = {path: path.read_bytes() for path in tmp_path.rglob("*.jsonl")}
     clock.now += DAY / 2 + 7200  # the next day
-    log.click("q0", "id someone", "one", "one/1", 1, token)
+    log.click("q0", SOMEONE, "one", "one/1", 1, token)
     note(log, "hat", ["one/3"], 1)
     log.flush()
     assert {path: path.read_bytes() for path in first} == first
@@ -98,7 +107,18 @@ def test_a_click_on_what_was_not_shown_is_refused(tmp_path: Path, changes: dict[
     clock.now += later
     given = {"query_id": "q0", "dataset": "one", "doc_id": "one/1", "rank": 1, "token": token} | changes
     with pytest.raises(UserError, match="click: "):
-        log.click(client="id someone", **given)
+        log.click(client=SOMEONE, **given)
+
+
+def test_a_click_counts_where_the_clock_of_the_replica_that_searched_is_minutes_ahead(tmp_path: Path) -> None:
+    clock = Clock()
+    log = open_log(FolderLogStore(tmp_path), clock)
+    token = note(log, "red shoes", ["one/1"])[0]
+    clock.now -= 300
+    assert log.click("q0", SOMEONE, "one", "one/1", 1, token)
+    clock.now -= 1
+    with pytest.raises(UserError, match="of a time to come"):
+        log.click("q0", SOMEONE, "one", "one/1", 1, token)
 
 
 def test_days_before_the_retention_are_deleted_and_nothing_else(tmp_path: Path) -> None:
@@ -111,24 +131,51 @@ def test_days_before_the_retention_are_deleted_and_nothing_else(tmp_path: Path) 
     killed = other.with_name(".staging.slimtower-100000-0a.jsonl.17.0badcafe")  # as `staged_file` leaves it
     killed.write_text("{}\n")
     clock.now += 30 * DAY
+    note(log, "hat", ["one/2"], 1)
+    log.flush()
     log.tidy()
-    assert len(rows(tmp_path, "queries")) == 2
+    assert len(rows(tmp_path, "queries")) == 3
     clock.now += DAY
     log.tidy()
-    assert [path.name for path in tmp_path.rglob("*.jsonl*")] == [other.name]
+    assert sorted(path.parent.name for path in tmp_path.rglob("*.jsonl*")) == ["dt=2026-01-01", "dt=2026-01-31"]
+    assert other.is_file() and not killed.exists()
+
+
+@pytest.mark.parametrize("ahead", [31, 4000])
+@pytest.mark.parametrize("writes", [False, True])
+def test_a_clock_that_is_ahead_does_not_empty_the_log_whether_it_writes_or_not(
+    ahead: int, writes: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.getLogger("slimtower"), "propagate", True)
+    clock = Clock()
+    log = open_log(FolderLogStore(tmp_path), clock, retention_days=30)
+    for text in ("red shoes", "hat"):
+        note(log, text, ["one/1"])
+        log.flush()
+        clock.now += DAY
+    clock.now += (ahead - 1) * DAY
+    if writes:
+        note(log, "coat", ["one/1"])
+        log.flush()
+    log._tidy_daily()
+    assert len(rows(tmp_path, "queries")) == 2 + writes
+    assert [record.message for record in caplog.records] == [
+        "old days of the search log kept: check the clock, or delete them"
+    ]
 
 
 def test_days_that_could_not_be_listed_are_deleted_at_the_next_turn(tmp_path: Path) -> None:
     clock, store = Clock(), FolderLogStore(tmp_path)
     log = open_log(store, clock, retention_days=1)
-    note(log, "red shoes", ["one/1"])
-    log.flush()
-    clock.now += 3 * DAY
+    for _ in range(3):
+        note(log, "red shoes", ["one/1"])
+        log.flush()
+        clock.now += DAY
     listed = store.names
     for answer in (*(lambda error=error: (_ for _ in ()).throw(error) for error in FAILURES), listed):
         store.names = answer  # type: ignore[method-assign]
         log._tidy_daily()
-    assert list(tmp_path.rglob("*.jsonl")) == []
+    assert [path.parent.name for path in tmp_path.rglob("*.jsonl")] == ["dt=2026-01-03"]
 
 
 class Flaky:
@@ -152,7 +199,7 @@ def test_what_a_store_refuses_is_written_later_and_no_click_before_its_search(
     store = Flaky(error)
     log = open_log(store, Clock())  # type: ignore[arg-type]
     token = note(log, "red shoes", ["one/1"])[0]
-    log.click("q0", "id someone", "one", "one/1", 1, token)
+    log.click("q0", SOMEONE, "one", "one/1", 1, token)
     log.flush()
     assert store.files == {}
     assert "red shoes" not in str([record.__dict__ for record in caplog.records]) and len(caplog.records) == 1
@@ -161,6 +208,93 @@ def test_what_a_store_refuses_is_written_later_and_no_click_before_its_search(
     log.close()
     assert [name.split("/")[1] for name in store.files] == ["queries", "events"]
     assert [json.loads(line)["query_id"] for line in next(iter(store.files.values())).splitlines()] == ["q0", "q1"]
+
+
+def test_one_address_leaves_room_for_others_and_what_is_dropped_is_told_once_a_flush(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.getLogger("slimtower"), "propagate", True)
+    monkeypatch.setattr("steps.serve.search_log._WAITING", 5)
+    monkeypatch.setattr("steps.serve.search_log._OF_ONE", 2)
+    store, metrics = Flaky(FAILURES[0]), Metrics()
+    log = open_log(store, Clock(), metrics=metrics)  # type: ignore[arg-type]
+
+    def kept(address: str) -> list[bool]:
+        names = ("id one", "id two", "id three")  # nobody has more room for calling itself otherwise
+        return [log.search("q", Client(name, address), "hat", "one", ["one/1"], {}) for name in names]
+
+    assert [kept(address) for address in "abc"] == [[True, True, False], [True, True, False], [True, False, False]]
+    log.flush()
+    assert kept("c") == [False] * 3  # what was not written still waits
+    store.fails = False
+    for _ in range(2):
+        log.flush()
+    assert kept("c") == [True, True, False]
+    log.close()
+    assert sum(len(text.splitlines()) for text in store.files.values()) == 7
+    said = [record.data["dropped"] for record in caplog.records if record.message == "search log full"]  # type: ignore[attr-defined]
+    assert said == [4, 3, 1]
+    assert "slimtower_log_dropped_total 8.0" in metrics.text([])
+
+
+@pytest.mark.parametrize("error", FAILURES)
+def test_a_corpus_that_could_not_be_written_is_written_after_a_later_flush(
+    error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [{"doc_id": "one/1", "dataset": "one", "title": "Hats", "topic": "", "content": "Red hats."}]
+    write_table(tmp_path / "corpus", "corpus", pa.Table.from_pylist(rows, schema=SCHEMAS["corpus"]))
+    store, metrics = FolderLogStore(tmp_path / "log"), Metrics()
+    log, keep, tries = open_log(store, Clock(), metrics=metrics), store.keep, list[str]()
+
+    def fails_twice(name: str, lines: Lines) -> None:
+        tries.append(name)
+        if len(tries) < 3:
+            raise error
+        keep(name, lines)
+
+    monkeypatch.setattr(store, "keep", fails_twice)
+    students = {"2l": SimpleNamespace(release=SimpleNamespace(datasets=("one",)))}
+    watcher = SimpleNamespace(current=SimpleNamespace(students=students))
+    service: Any = SimpleNamespace(log=log, watcher=watcher, corpus=Corpus(str(tmp_path / "corpus"), 10))
+    _new_corpus(service)
+    assert len(tries) == 1
+    for _ in range(3):
+        log._turn()
+    assert tries == ["one/corpus.jsonl"] * 3  # and no more once it is there
+    assert json.loads((tmp_path / "log/one/corpus.jsonl").read_text())["content"] == "Red hats."
+    assert "slimtower_log_failures_total 2.0" in metrics.text([])
+
+
+class Answering:
+    """As much of a service as its search routes use: every query finds one document."""
+
+    def __init__(self, log: SearchLog) -> None:
+        self.log, self.settings, self.metrics = log, settings(Path("release")), Metrics()
+        self.corpus = SimpleNamespace(snippets=lambda ids: [""] * len(ids))
+
+    def check_texts(self, texts: list[str], param: str) -> None: ...
+
+    def serving(self) -> None: ...
+
+    async def run(self, compute: Callable[[], Any]) -> Any:
+        return compute()
+
+    def search(self, serving: None, system: str, dataset: str, texts: list[str], k: int) -> Found:
+        served: Any = SimpleNamespace(identity={})
+        return Found("2l", served, "one", 1.0, 1.0, [[Hit("one/1", 1.0, "Hats")]] * len(texts))
+
+
+def test_an_answer_says_of_each_query_and_click_whether_there_was_room_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("steps.serve.search_log._OF_ONE", 1)
+    service: Any = Answering(open_log(Flaky(FAILURES[0]), Clock()))  # type: ignore[arg-type]
+    app = FastAPI()
+    app.include_router(search_routes(service))
+    client = TestClient(app, headers=CONSENT)
+    results = client.post("/search", json={"query": ["hat", "shoe"]}).json()["results"]
+    assert [(result["logged"], "click" in result["hits"][0]) for result in results] == [(True, True), (False, False)]
+    click = {"query_id": results[0]["query_id"], "dataset": "one", "object_id": "one/1", "position": 1}
+    click["click"] = results[0]["hits"][0]["click"]
+    assert [client.post("/events", json=click).json() for _ in range(2)] == [{"logged": True}, {"logged": False}]
 
 
 class FakeS3:
@@ -264,9 +398,13 @@ def test_the_log_lies_on_s3_as_in_a_folder(released: Path) -> None:
         "logs/site/one",
         "logs/site/one/queries/dt=2026-01-01",
     ]
-    clock.now += 2 * DAY
+    for _ in range(2):
+        clock.now += DAY
+        note(log, "hat", ["one/1"])
+        log.flush()
     log.tidy()
-    assert list(client.objects) == ["logs/site/one/corpus.jsonl"]
+    assert [name.rpartition("/")[0] for name in client.objects if "dt=2026-01-01" in name] == []
+    assert "logs/site/one/corpus.jsonl" in client.objects and len(client.objects) == 3
     with pytest.raises(UserError, match="neither a folder nor on s3"):
         log_store("gs://logs")
 
