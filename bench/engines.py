@@ -68,7 +68,7 @@ def figures(kind: str, folder: Path, releases: list[Release], queries: int, para
     with engine_of(kind, folder) as engine:
         for release in releases:
             judged, began = asked(release, dataset, INGEST, params.recall_queries), time.perf_counter()
-            done = deploy(engine, release, folder_digest(release.folder), dataset, ALIAS, judged, params)
+            done = deploy(engine, release, folder_digest(release.folder), "bench", dataset, ALIAS, judged, params)
             seconds = time.perf_counter() - began
             if done.filled:
                 found |= {

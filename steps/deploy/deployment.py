@@ -41,14 +41,35 @@ def alias_of(name: str, dataset: str) -> str:
     return plain if len(plain) <= _LONGEST else f"{plain[: _LONGEST - 9]}_{sha256_text(plain)[:8]}"
 
 
-def deploy(
-    engine: Engine, release: Release, release_digest: str, dataset: str, alias: str, asked: Asked, params: DeployParams
-) -> Deployed:
-    """Let the alias name a collection of this release's documents, set up for its student.
+def check_owner(engine: Engine, alias: str, name: str, dataset: str) -> None:
+    """UserError where the alias answers for another model or data set: two can be called alike by `alias_of`."""
+    live = engine.target(alias)
+    now = read_record(engine, live) if live else None
+    if now and ((now.model or name) != name or (now.dataset or dataset) != dataset):
+        raise UserError(
+            f"{alias}: answers for {now.dataset!r} of the registered model {now.model or name!r}, and {dataset!r} of"
+            f" {name!r} would be called the same; nothing was changed: rename one, deploy to another engine, or, where"
+            f" that one is given up, remove {alias} and {live} by hand"
+        )
 
-    UserError where it would find less than the release itself by more than the margin, or where the collection that
-    answers is the release's own but holds other documents by now; nothing is then changed.
+
+def deploy(
+    engine: Engine,
+    release: Release,
+    release_digest: str,
+    name: str,
+    dataset: str,
+    alias: str,
+    asked: Asked,
+    params: DeployParams,
+) -> Deployed:
+    """Let the alias name a collection of this release's documents, set up for its student; `name`: registered model.
+
+    UserError where it would find less than the release itself by more than the margin, where the collection that
+    answers is the release's own but holds other documents by now, or where the alias is another's; nothing is then
+    changed.
     """
+    check_owner(engine, alias, name, dataset)
     if release.manifest.metric != "inner_product":
         raise UserError(
             f"{release.folder}: compares by {release.manifest.metric!r}; engines are told inner_product alone"
@@ -73,6 +94,7 @@ def deploy(
     before = now.former(live) if live and now else None
     record = Record(
         student=release.manifest.student,
+        model=name,
         dataset=dataset,
         release=release_digest,
         manifest=release.manifest.checksum,
@@ -165,7 +187,8 @@ def deployed(engine: Engine, name: str) -> list[str]:
     return [
         alias
         for alias, record in records.items()
-        if record is None or not record.dataset or alias == alias_of(name, record.dataset)
+        if record is None
+        or ((record.model or name) == name and (not record.dataset or alias == alias_of(name, record.dataset)))
     ]
 
 

@@ -96,12 +96,13 @@ class Former(Strict):
 class Record(Strict):
     """What is kept beside a complete collection.
 
-    `dataset`: empty where an earlier version wrote it. `release`: digest of the release's files, as `make promote` tags
-    a version with. `manifest`: checksum of its manifest. `index`: digest of what fills the collection. `ef`: candidates
-    a search has to look at, for `recall` of the exact top ten.
+    `model`: the registered model; it and `dataset` are empty where an earlier version wrote this. `release`: digest of
+    the release's files, as `make promote` tags a version with. `manifest`: checksum of its manifest. `index`: digest of
+    what fills the collection. `ef`: candidates a search has to look at, for `recall` of the exact top ten.
     """
 
     student: str
+    model: str = ""
     dataset: str = ""
     release: str
     manifest: str

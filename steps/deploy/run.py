@@ -9,7 +9,7 @@ from steps.core.masking import redacted
 from steps.deploy.belonging import check_encoder
 from steps.deploy.champion import Champion, agreement, local_release, read_champion
 from steps.deploy.contents import K, asked
-from steps.deploy.deployment import Deployed, alias_of, deploy, deployed, roll_back
+from steps.deploy.deployment import Deployed, alias_of, check_owner, deploy, deployed, roll_back
 from steps.deploy.engines import opened
 from steps.deploy.params import DeployParams
 from steps.serving.choice import release_folder
@@ -44,7 +44,7 @@ def run(
     with opened(to) as engine:
         for dataset, alias in aliases.items():
             queries = asked(release, dataset, root / "data/ingest", params.recall_queries)
-            done = deploy(engine, release, digest, dataset, alias, queries, params)
+            done = deploy(engine, release, digest, name, dataset, alias, queries, params)
             _say(done, to)
             print(
                 f"deploy: {done.alias} finds {done.record.recall:.2%} of the exact top {K} with m {done.record.m} and"
@@ -95,7 +95,10 @@ def run_rollback(root: Path, to: str, name: str, datasets: Sequence[str]) -> Non
     """Let what answered before answer again: the given data sets, else those that are deployed."""
     champion = read_champion(name)
     with opened(to) as engine:
-        found = list(_aliases(name, datasets).values()) or deployed(engine, name)
+        aliases = _aliases(name, datasets)
+        for dataset, alias in aliases.items():
+            check_owner(engine, alias, name, dataset)
+        found = list(aliases.values()) or deployed(engine, name)
         if not found:
             raise UserError(f"{redacted(to)}: nothing of {name} is deployed there")
         for alias in found:

@@ -17,6 +17,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from steps.core.errors import TransientError, UserError
 from steps.core.tracking import tracking_uri
@@ -56,11 +57,12 @@ class Lock:
             if isinstance(taken, str):
                 return taken
             if time.monotonic() > until:
-                holder = json.loads(taken.body) if taken else {}
+                holder = _holder(taken) if taken else {}
+                who = f"process {holder.get('pid')} on {holder.get('host')}" if holder else "another process"
                 age = max(0, round(taken.age_s)) if taken else 0
                 raise TransientError(
-                    f"promotion lock of {self.name}: held by process {holder.get('pid')} on {holder.get('host')} for"
-                    f" {age} s; try again (it expires after {self.expires_s:.0f} s)"
+                    f"promotion lock of {self.name}: held by {who} for {age} s; try again (it expires after"
+                    f" {self.expires_s:.0f} s)"
                 )
             time.sleep(random.uniform(0.05, 0.5))
 
@@ -103,8 +105,9 @@ class Lock:
 
     def _stale(self, entry: Entry) -> bool:
         """Too old, or of a process of this very system that is gone."""
-        holder = json.loads(entry.body)
-        return entry.age_s > self.expires_s or (holder["in"] == _place() and not _alive(holder["pid"]))
+        holder = _holder(entry)
+        here, pid = holder.get("in") == _place(), holder.get("pid")
+        return entry.age_s > self.expires_s or (here and isinstance(pid, int) and not _alive(pid))
 
 
 def lock_store(registry: Registry) -> LockStore:
@@ -153,6 +156,15 @@ def _place() -> str:
     if not boot.is_file():
         return f"{socket.gethostname()}/{uuid.getnode()}"
     return f"{boot.read_text().strip()}/{space.readlink()}"
+
+
+def _holder(entry: Entry) -> dict[str, Any]:
+    """What an object says of its holder; nothing where it is damaged, as a crash of its machine may leave it."""
+    try:
+        holder = json.loads(entry.body)
+    except (ValueError, RecursionError):
+        return {}
+    return holder if isinstance(holder, dict) else {}
 
 
 def _alive(pid: int) -> bool:

@@ -44,11 +44,14 @@ class FolderLockStore:
         self.folder = folder
 
     def put_new(self, key: str, body: str) -> bool:
-        """A hard link is made whole or not at all, and never over another file."""
+        """A hard link is made whole or not at all, and never over another file; what it names is on the disk before."""
         path = self.folder / key
         path.parent.mkdir(parents=True, exist_ok=True)
         written = self.folder / f".{uuid.uuid4().hex}"
-        written.write_text(body, encoding="utf-8")
+        with written.open("w", encoding="utf-8") as file:
+            file.write(body)
+            file.flush()
+            os.fsync(file.fileno())
         try:
             path.hardlink_to(written)
         except FileExistsError:
@@ -65,7 +68,7 @@ class FolderLockStore:
         for path in held:
             try:
                 key = path.relative_to(self.folder).as_posix()
-                found[key] = Entry(path.read_text(encoding="utf-8"), now - path.stat().st_mtime)
+                found[key] = Entry(path.read_text(encoding="utf-8", errors="replace"), now - path.stat().st_mtime)
             except FileNotFoundError:  # released meanwhile
                 continue
         return found
@@ -118,7 +121,7 @@ class S3LockStore:
                 raise
             age = _date(got["ResponseMetadata"]["HTTPHeaders"]["date"]) - got["LastModified"].timestamp()
             key = item["Key"][len(self.root) + 1 if self.root else 0 :]
-            found[key] = Entry(got["Body"].read().decode(), age)
+            found[key] = Entry(got["Body"].read().decode(errors="replace"), age)
         return found
 
     def delete(self, key: str) -> None:

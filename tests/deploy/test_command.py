@@ -2,6 +2,7 @@
 
 import builtins
 import json
+from contextlib import nullcontext
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -14,7 +15,7 @@ from steps.deploy import engines
 from steps.deploy import run as commands
 from steps.deploy.belonging import EF, tune
 from steps.deploy.contents import Asked
-from steps.deploy.deployment import alias_of, deployed
+from steps.deploy.deployment import alias_of, check_owner, deploy, deployed
 from steps.deploy.engines import opened
 from steps.deploy.params import DeployParams, registered_name
 from steps.serving.release import Hit
@@ -112,11 +113,38 @@ def test_aliases_are_names_that_every_engine_takes() -> None:
         commands._aliases("slimtower", ["a-b", "a.b"])
 
 
+RECORD = {"release": "", "manifest": "", "index": "", "teacher": {}, "documents": 1, "m": 4, "ef": 16}
+RECORD |= {"student": "2l", "recall": 1.0, "previous": None}
+
+
+def test_an_alias_of_another_model_or_data_set_is_not_taken_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    theirs = {"model": "my_search", "dataset": "api"}
+    engine = Mock(target=lambda alias: f"{alias}_{'0' * 12}", note=lambda name: json.dumps(RECORD | theirs))
+    engine.names = lambda prefix: [f"my_search_api_{'0' * 12}"]
+    for name, dataset in (("my-search", "api"), ("my", "search_api")):
+        assert alias_of(name, dataset) == "my_search_api"
+        told = f"my_search_api: answers for 'api' of the registered model 'my_search', and '{dataset}' of '{name}'"
+        with pytest.raises(UserError, match=told):
+            deploy(engine, Mock(), "digest", name, dataset, "my_search_api", Mock(), Mock())
+    monkeypatch.setattr(commands, "opened", lambda to: nullcontext(engine))
+    monkeypatch.setattr(commands, "read_champion", lambda name: None)
+    for datasets, told in ((["api"], "answers for 'api'"), ([], "nothing of my-search is deployed")):
+        with pytest.raises(UserError, match=told):
+            commands.run_rollback(Path(), "x.db", "my-search", datasets)
+    assert not engine.method_calls
+
+
+def test_a_record_of_before_there_were_owners_is_anybodys() -> None:
+    for known in ({}, {"dataset": "api"}, {"model": "my-search", "dataset": "api"}):
+        engine = Mock(note=lambda name, known=known: json.dumps(RECORD | known))
+        check_owner(engine, "my_search_api", "my-search", "api")
+    engine.target = lambda alias: None
+    check_owner(engine, "my_search_api", "another", "api")
+
+
 def test_a_rollback_of_all_leaves_alone_what_another_registered_model_has_there() -> None:
-    record = {"release": "", "manifest": "", "index": "", "teacher": {}, "documents": 1, "m": 4, "ef": 16}
-    record |= {"student": "2l", "recall": 1.0, "previous": None}
     notes = {
-        f"{alias}_{'0' * 12}": json.dumps(record | dataset)
+        f"{alias}_{'0' * 12}": json.dumps(RECORD | dataset)
         for alias, dataset in {
             "docs_api": {"dataset": "api"},
             "docs_beta_api": {"dataset": "api"},  # of the model docs-beta

@@ -34,8 +34,8 @@ ENGINES = Path("docs/engines.md").read_text(encoding="utf-8")
 def test_a_release_is_searched_as_well_through_an_engine(released: Path, to: str) -> None:
     folder = released / "models/release/2l"
     with opened(to) as engine:
-        for dataset in ("two", ONE):
-            release, done = put(engine, folder, dataset)
+        put(engine, folder, "two", alias="other")
+        release, done = put(engine, folder, ONE)
         assert (done.filled, done.record.documents, done.met) == (32, 32, True)
         assert engine.shape("live").dim == release.manifest.dim
         assert read_record(engine, done.collection) == done.record
@@ -51,6 +51,9 @@ def test_a_release_is_searched_as_well_through_an_engine(released: Path, to: str
         assert [(hit.id, hit.title) for hit in hits] == [(hit.id, hit.title) for hit in exact]
         assert [hit.score for hit in hits] == pytest.approx([hit.score for hit in exact], abs=1e-4)
         assert put(engine, folder, ONE)[1].filled == 0
+        with pytest.raises(UserError, match="live: answers for 'one' of the registered model 'retriever', and 'two'"):
+            put(engine, folder, "two")
+        assert (engine.target("live"), engine.names("live_")) == (done.collection, [done.collection])
 
 
 def test_students_of_one_index_share_its_collection_and_go_back_too(released: Path, retitled: Path, to: str) -> None:

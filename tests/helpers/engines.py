@@ -45,11 +45,14 @@ def postgres() -> Iterator[str]:
             server.cleanup()
 
 
-def put(engine: Engine, folder: Path, dataset: str, params: DeployParams = PARAMS) -> tuple[Release, Deployed]:
-    """Deploy the release in a folder as alias `live`, judged by its project's dev queries."""
+def put(
+    engine: Engine, folder: Path, dataset: str, params: DeployParams = PARAMS, alias: str = "live"
+) -> tuple[Release, Deployed]:
+    """Deploy the release in a folder under an alias, judged by its project's dev queries."""
     release = load_release(folder)
     queries = asked(release, dataset, folder.parents[2] / "data/ingest", params.recall_queries)
-    return release, deploy(engine, release, folder_digest(folder), dataset, "live", queries, params)
+    digest = folder_digest(folder)
+    return release, deploy(engine, release, digest, "retriever", dataset, alias, queries, params)
 
 
 def ndcg(project: Path, dataset: str, hits: Any) -> float:

@@ -101,6 +101,31 @@ def test_a_lock_of_another_machine_is_respected_until_it_expires(tmp_path: Path)
         assert list(FolderLockStore(tmp_path).entries("retriever")) == ["retriever/00000004"]
 
 
+@pytest.mark.parametrize("body", [b"", b"\xff\x00", b'{"id": "x"', b"[1]", b"null"])
+def test_a_lock_that_a_crash_has_damaged_is_respected_until_it_expires(tmp_path: Path, body: bytes) -> None:
+    path = left_behind(tmp_path, pid=1)
+    path.write_bytes(body)
+    with pytest.raises(TransientError, match=r"held by another process for [01] s; try again"), lock(tmp_path).held():
+        pass
+    assert path.read_bytes() == body
+    os.utime(path, (time.time() - 100,) * 2)
+    with lock(tmp_path).held() as guard:
+        guard()
+    assert FolderLockStore(tmp_path).entries("retriever") == {}
+
+
+def test_a_lock_is_on_the_disk_before_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, synced = os.fsync, []
+
+    def fsync(handle: int) -> None:
+        synced.append((Path(f"/proc/self/fd/{handle}").read_text(), (tmp_path / "retriever/00000001").exists()))
+        real(handle)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    assert FolderLockStore(tmp_path).put_new("retriever/00000001", "body")
+    assert synced == [("body", False)]
+
+
 def test_a_holder_that_was_overtaken_may_not_write(tmp_path: Path) -> None:
     with lock(tmp_path).held() as guard:
         for key in FolderLockStore(tmp_path).entries("retriever"):
