@@ -1,7 +1,8 @@
 """The candidate: one student's release with what the last evaluation measured of it."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pyarrow.compute as pc
 from steps.core.errors import UserError
 from steps.core.files import folder_bytes, folder_digest, read_json
 from steps.core.tables import read_table
+from steps.promote.damaged import reading
 from steps.promote.description import read_card
 from steps.promote.evidence import MEASURE, Evaluation, Evidence
 from steps.promote.params import Policy
@@ -59,9 +61,19 @@ class Served:
 
 def read_served(student: str, release: Path) -> Served:
     """What the manifest of a release says."""
-    manifest = read_json(release / "manifest.json")
-    fusions = (manifest.get("lexical") or {}).get("fusions", {})
-    return Served(student, frozenset(manifest["datasets"]), frozenset(fusions))
+    path = release / "manifest.json"
+    manifest = read_json(path)
+    with reading(str(path), "run `dvc repro` to release it anew"):
+        fusions = (manifest.get("lexical") or {}).get("fusions", {})
+        return Served(student, frozenset(manifest["datasets"]), frozenset(fusions))
+
+
+@contextmanager
+def metrics_of(reports: Path) -> Iterator[dict[str, Any]]:
+    """What the last evaluation measured, for a block that reads it; UserError where it lacks what the block needs."""
+    path = reports / "metrics.json"
+    with reading(str(path), "run `dvc repro evaluate` to write it anew"):
+        yield read_json(path)
 
 
 def choose_student(named: str, reports: Path, releases: Path, policy: Policy) -> str:
@@ -70,27 +82,28 @@ def choose_student(named: str, reports: Path, releases: Path, policy: Policy) ->
     The best on dev, or on test without dev queries. Only releases that are there count. UserError when the last
     evaluation did not measure the named one, or when none is within the budgets.
     """
-    metrics = read_json(reports / "metrics.json")
-    students = sorted(metrics["retention"])
+    with metrics_of(reports) as metrics:
+        students = sorted(metrics["retention"])
     if named:
         if named not in students:
             raise UserError(f"promote: student {named!r} was not evaluated; {reports / 'metrics.json'} has {students}")
         return named
-    quality = metrics["datasets_dev"] or metrics["datasets"]
-    means = {
-        student: float(np.mean([models[served.model(dataset)][MEASURE] for dataset, models in quality.items()]))
-        for student in students
-        if (releases / student).is_dir()
-        and (served := read_served(student, releases / student)).p50_ms(metrics) <= policy.max_p50_ms
-        and index_bytes(releases / student) <= policy.max_index_bytes
-    }
+    with metrics_of(reports) as metrics:
+        chosen = metrics.get("choice", {}).get("student")
+        quality = metrics["datasets_dev"] or metrics["datasets"]
+        means = {
+            student: float(np.mean([models[served.model(dataset)][MEASURE] for dataset, models in quality.items()]))
+            for student in students
+            if (releases / student).is_dir()
+            and (served := read_served(student, releases / student)).p50_ms(metrics) <= policy.max_p50_ms
+            and index_bytes(releases / student) <= policy.max_index_bytes
+        }
     if not means:
         raise UserError(
             f"promote.policy: none of {students} has a release in {releases} and is within max_p50_ms"
             f" {policy.max_p50_ms:g} and max_index_bytes {policy.max_index_bytes}; raise a budget, distil a smaller"
             " student, or run `dvc pull` where releases are missing"
         )
-    chosen = metrics.get("choice", {}).get("student")
     return chosen if chosen in means else min(means, key=lambda student: (-means[student], student))
 
 
@@ -98,12 +111,14 @@ def read_candidate(student: str, reports: Path, releases: Path, evaluation: Eval
     """The student's release with its per-query values on the test split; UserError when files are missing."""
     release = releases / student
     served = read_served(student, release)
+    with metrics_of(reports) as metrics:
+        p50_ms = served.p50_ms(metrics)
     evidence = Evidence(
         release=folder_digest(release),
         evaluation=evaluation,
         datasets=served.datasets,
         values=_test_values(reports, served),
-        p50_ms=served.p50_ms(read_json(reports / "metrics.json")),
+        p50_ms=p50_ms,
         index_bytes=index_bytes(release),
     )
     return Candidate(student, release, evidence, read_card(release, reports))

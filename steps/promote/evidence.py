@@ -41,14 +41,20 @@ class Evidence:
 
 
 def evidence_from_json(raw: Mapping[str, Any], evaluation: Evaluation) -> Evidence:
-    """Evidence that `as_json` wrote on the same evaluation; ValueError when it was another."""
+    """Evidence that `as_json` wrote on the same evaluation; ValueError when it was another.
+
+    AttributeError, KeyError, TypeError or ValueError where it wrote something else.
+    """
     if raw["evaluation"] != evaluation.digest:
         raise ValueError(f"evidence of evaluation {raw['evaluation']}, expected {evaluation.digest}")
     return Evidence(
         release=raw["release"],
         evaluation=evaluation,
         datasets=frozenset(raw["datasets"]),
-        values=raw["values"],
-        p50_ms=raw["p50_ms"],
-        index_bytes=raw["index_bytes"],
+        values={
+            dataset: {query: float(value) for query, value in values.items()}
+            for dataset, values in raw["values"].items()
+        },
+        p50_ms=float(raw["p50_ms"]),
+        index_bytes=int(raw["index_bytes"]),
     )

@@ -1,8 +1,6 @@
 """Who moved the champion, when, from what to what: the audit trail as a table."""
 
-import json
-
-from steps.promote.move import EVENT
+from steps.promote.move import events
 from steps.promote.registry import Registry
 
 COLUMNS = ("when", "what", "version", "replaced", "by", "student", "git commit")
@@ -11,14 +9,13 @@ COLUMNS = ("when", "what", "version", "replaced", "by", "student", "git commit")
 def history(registry: Registry) -> list[tuple[str, ...]]:
     """One row an event, oldest first: promotions, rollbacks, moves by other hands, and refusals."""
     versions = registry.all_tags()
-    events = [json.loads(value) for key, value in sorted(registry.model_tags().items()) if key.startswith(EVENT)]
+    found = [*events(registry.name, registry.model_tags()).values()]
     for version, tags in versions.items():
         if tags.get("decision") == "refused":
-            events.append(
-                {"at": tags["decided_at"], "action": "refused", "version": version, "by": tags.get("decided_by")}
-            )
+            at = tags.get("decided_at", "")  # missing where a kill came between the tags
+            found.append({"at": at, "action": "refused", "version": version, "by": tags.get("decided_by")})
     rows = []
-    for event in sorted(events, key=lambda event: event["at"]):
+    for event in sorted(found, key=lambda event: str(event["at"])):
         tags = versions.get(event["version"] or "", {})
         row = [event["at"], event["action"], event["version"], event.get("replaced"), event.get("by")]
         rows.append(tuple(str(cell or "-") for cell in [*row, tags.get("student"), tags.get("git_commit", "")[:12]]))

@@ -10,16 +10,19 @@ import getpass
 import json
 import os
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from typing import Any
 
 from steps.core.errors import TransientError
+from steps.promote.damaged import reading
 from steps.promote.lock import Guard
-from steps.promote.registry import CHALLENGER, CHAMPION, PREVIOUS, Registry
+from steps.promote.registry import CHALLENGER, CHAMPION, PREFIX, PREVIOUS, Registry
 
 After = Callable[[str], None]  # called with the name of each finished step
 EVENT = "event."
+_BY_HAND = "remove the tag by hand (MlflowClient().delete_registered_model_tag)"
 
 
 def nothing(step: str) -> None:
@@ -76,8 +79,13 @@ def recover(registry: Registry, guard: Guard) -> list[str]:
     """Finish or undo a move that was cut short, and record one made by other hands; says what it found."""
     tags, aliases = registry.model_tags(), registry.aliases()
     champion, found = aliases.get(CHAMPION), []
+    events(registry.name, tags)  # a damaged one, to which nothing can be added, is told before anything moves
     if "intent" in tags:
-        move = Move(**json.loads(tags["intent"]))
+        with reading(
+            f"{registry.name}: its tag {PREFIX}intent, of a move that was cut short",
+            f"see to it that the aliases {CHAMPION} and {PREVIOUS} are right, then {_BY_HAND}",
+        ):
+            move = Move(**json.loads(tags["intent"]))
         guard()
         if champion == move.version:
             registry.point(PREVIOUS, registry.existing(move.then_previous))
@@ -122,10 +130,22 @@ def _record(registry: Registry, move: Move, guard: Guard, after: After) -> None:
 def _event(registry: Registry, event: dict[str, str | None]) -> None:
     """Append to the events of the registered model, once for each id."""
     event = {"at": now(), "by": operator(), "id": uuid.uuid4().hex, **event}
-    past = {key: value for key, value in registry.model_tags().items() if key.startswith(EVENT)}
-    if event["id"] not in {json.loads(value)["id"] for value in past.values()}:
-        last = max((int(key.removeprefix(EVENT)) for key in past), default=0)
-        registry.tag_model(f"{EVENT}{last + 1:06d}", json.dumps(event, sort_keys=True))
+    past = events(registry.name, registry.model_tags())
+    if event["id"] not in {each["id"] for each in past.values()}:
+        registry.tag_model(f"{EVENT}{max(past, default=0) + 1:06d}", json.dumps(event, sort_keys=True))
+
+
+def events(name: str, tags: Mapping[str, str]) -> dict[int, dict[str, Any]]:
+    """Number -> event, of the tags of the registered model, in order; UserError for a damaged one."""
+    found = {}
+    for key, value in tags.items():
+        if key.startswith(EVENT):
+            with reading(f"{name}: its tag {PREFIX}{key}", _BY_HAND):
+                number, event = int(key.removeprefix(EVENT)), json.loads(value)
+                if missing := sorted({"action", "at", "id", "version"} - event.keys()):
+                    raise ValueError(f"no {', '.join(missing)}")
+                found[number] = event
+    return dict(sorted(found.items()))
 
 
 def now() -> str:

@@ -20,21 +20,28 @@ LOCK = Path("dvc.lock")
 _FILES = ("dvc.lock", "params.yaml", "sources.json", "images.lock")
 
 
-def read_origin(registry: Registry, student: str, release: Path, reports: Path, ingest: Path) -> Origin:
-    """The origin of a student's release; UserError when a file is not what dvc.lock records of its stage.
+def check_evaluation(reports: Path, ingest: Path) -> Stages:
+    """The stages of dvc.lock; UserError when data or reports, which a student is chosen by, are not what it records.
 
-    Paths are relative to the project's root, where dvc.lock lies. The pipeline's run is SLIMTOWER_PARENT_RUN, else the
-    earliest that ended with this dvc.lock.
+    Paths are relative to the project's root, where dvc.lock lies.
     """
     stages = lock_stages(LOCK)
     if not stages:
         raise UserError(f"{LOCK}: not found or empty; {REMEDY}")
-    release_md5 = check_recorded(stages, f"release@{student}", release)
     check_outputs(stages, "ingest")
     for name in ("metrics.json", "report.md", "per_query.parquet", "slices.parquet"):
         check_recorded(stages, "evaluate", reports / name)
-    for path in (release, ingest):
-        _check_evaluated(stages, path)
+    _check_evaluated(stages, ingest)
+    return stages
+
+
+def read_origin(registry: Registry, stages: Stages, student: str, release: Path, ingest: Path) -> Origin:
+    """The origin of a student's release; UserError when that is not what dvc.lock records, with these `stages`.
+
+    The pipeline's run is SLIMTOWER_PARENT_RUN, else the earliest that ended with this dvc.lock.
+    """
+    release_md5 = check_recorded(stages, f"release@{student}", release)
+    _check_evaluated(stages, release)
     digest = sha256_file(LOCK)
     parent = _pipeline_run(registry, digest)
     tags = {

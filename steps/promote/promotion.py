@@ -1,9 +1,10 @@
 """The protocol: register -> challenger -> smoke test -> gate -> move the champion. Each step can be repeated.
 
 Only the move changes what is served, and only if the champion is still the one that the gate compared with. A version
-that is refused, or that fails its smoke test, leaves every alias as it was.
+that is refused, that fails its smoke test, or that an error keeps from the gate, leaves every alias as it was.
 """
 
+import contextlib
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from pathlib import Path
 from steps.core.errors import UserError
 from steps.core.judged import JudgedSet
 from steps.promote.candidate import Candidate
+from steps.promote.damaged import reading
 from steps.promote.description import description
 from steps.promote.evidence import Evidence, evidence_from_json
 from steps.promote.gate import Decision, decide
@@ -68,9 +70,9 @@ def promote(
     golden = golden_hits(candidate.release, params.golden_hits)
     version = register(registry, candidate, golden, origin, lock)
     after("registered")
-    registry.point(CHALLENGER, version)
-    after("challenger")
     try:
+        registry.point(CHALLENGER, version)
+        after("challenger")
         smoke_test(registry, version)
         after("smoke-tested")
         champion = champion_evidence(registry, aliases.get(CHAMPION), candidate.evidence, judged, keep=True)
@@ -80,10 +82,8 @@ def promote(
         after("decided")
         if not decision.approved:
             raise Refused(f"{registry.name}/{version} refused, nothing was changed: {'; '.join(decision.reasons)}")
-    except UserError:
-        if registry.aliases().get(CHALLENGER) == version:  # else somebody else's promotion has set it meanwhile
-            before = registry.existing(aliases.get(CHALLENGER))
-            registry.point(CHALLENGER, before if before != version else None)
+    except (Exception, KeyboardInterrupt):
+        _reset_challenger(registry, version, aliases.get(CHALLENGER))
         raise
     replaced = aliases.get(CHAMPION) or aliases.get(PREVIOUS)  # a champion that was deleted leaves its predecessor
     replaced = None if replaced == version else replaced
@@ -91,6 +91,14 @@ def promote(
         carry_out(registry, Move.new("promoted", version, aliases, replaced), guard, after)
     after("unlocked")
     return Outcome(version, decision, notes)
+
+
+def _reset_challenger(registry: Registry, version: str, former: str | None) -> None:
+    """Let `challenger` name again what it did before, if that is there."""
+    with contextlib.suppress(Exception):  # the error that led here matters more
+        if registry.aliases().get(CHALLENGER) == version:  # else somebody else's promotion has set it meanwhile
+            before = registry.existing(former)
+            registry.point(CHALLENGER, before if before != version else None)
 
 
 def dry_run_decision(
@@ -113,7 +121,11 @@ def champion_evidence(
     name = evidence_name(candidate.evaluation.digest)
     recorded = registry.document(version, name)
     if recorded is not None:
-        return evidence_from_json(recorded, candidate.evaluation)
+        with reading(
+            f"{registry.name}/{version}: its document {name}",
+            "remove it from the artefacts of the version's run by hand: the champion is then measured anew",
+        ):
+            return evidence_from_json(recorded, candidate.evaluation)
     with tempfile.TemporaryDirectory(prefix="slimtower.") as place:
         folder = registry.download(version, Path(place))
         p50_ms = float(registry.tags(version).get("p50_ms", "inf"))

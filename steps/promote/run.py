@@ -4,15 +4,14 @@ from pathlib import Path
 
 import yaml
 
-from steps.core.files import read_json
 from steps.core.judged import JudgedSet
 from steps.core.tracking import reaching, tracking_uri
-from steps.promote.candidate import Candidate, choose_student, read_candidate
+from steps.promote.candidate import Candidate, choose_student, metrics_of, read_candidate
 from steps.promote.evaluation import read_evaluation, read_test_sets, with_reported_slices
 from steps.promote.history import as_table, history
 from steps.promote.lineage import is_model, made_from, made_of
 from steps.promote.lock import Lock, lock_place, lock_store
-from steps.promote.origin import read_origin
+from steps.promote.origin import check_evaluation, read_origin
 from steps.promote.params import PromoteParams
 from steps.promote.promotion import Refused, dry_run_decision, promote
 from steps.promote.registry import CHAMPION, Registry
@@ -26,10 +25,11 @@ def run(
 
     Paths are relative to the project's root, where dvc.lock lies.
     """
+    stages = check_evaluation(reports, ingest)
     candidate, judged = _candidate(ingest, reports, releases, params)
     with reaching():
         registry = Registry(params.name)
-        origin = read_origin(registry, candidate.student, candidate.release, reports, ingest)
+        origin = read_origin(registry, stages, candidate.student, candidate.release, ingest)
         champion = registry.aliases().get(CHAMPION)
         print(f"promote: {candidate.student} ({candidate.release}) to {params.name}, champion: {champion or 'none'}")
         if dry_run:
@@ -79,8 +79,8 @@ def run_lineage(reference: str, params: PromoteParams) -> None:
 
 
 def _candidate(ingest: Path, reports: Path, releases: Path, params: PromoteParams) -> tuple[Candidate, list[JudgedSet]]:
-    settings = read_json(reports / "metrics.json").get("settings", {})
-    ignored = bool(settings.get("ignore_identical_ids"))
+    with metrics_of(reports) as metrics:
+        ignored = bool(metrics.get("settings", {}).get("ignore_identical_ids"))
     judged = read_test_sets(ingest, ignored)  # first: without any, no student could be chosen either
     student = choose_student(params.student, reports, releases, params.policy)
     evaluation = with_reported_slices(read_evaluation(ingest, judged, params.policy.slice_words), reports)

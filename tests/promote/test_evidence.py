@@ -16,6 +16,7 @@ from steps.core.files import folder_digest, read_json, write_json
 from steps.core.tables import table_from_rows, write_table
 from steps.promote.candidate import choose_student, read_candidate
 from steps.promote.evaluation import read_evaluation, read_test_sets, with_reported_slices
+from steps.promote.evidence import Evaluation
 from steps.promote.recorded import check_recorded, dvc_md5
 
 Rows = dict[str, list[dict[str, Any]]]
@@ -159,6 +160,27 @@ def test_the_best_on_dev_within_the_budgets_is_chosen(tmp_path: Path) -> None:
         choose_student("gone", reports, folders, rules)
     with pytest.raises(UserError, match=r"none of .* is within max_p50_ms 0.1 and max_index_bytes 1000"):
         choose_student("", reports, folders, policy(max_p50_ms=0.1, max_index_bytes=1000))
+
+
+@pytest.mark.parametrize("lacking", ["retention", "latency", "datasets_dev", "{}", "[]"])
+def test_metrics_that_lack_what_a_student_is_chosen_by_are_named_with_the_remedy(tmp_path: Path, lacking: str) -> None:
+    folders = releases(tmp_path / "release", fast=10)
+    reports = metrics(tmp_path, {"fast": 0.5}, {"fast": 1.0})
+    held = read_json(reports / "metrics.json")
+    held.pop(lacking, None)
+    write_json(reports / "metrics.json", {"{}": {}, "[]": []}.get(lacking, held))
+    with pytest.raises(UserError, match=r"metrics\.json: damaged, .* run `dvc repro evaluate` to write it anew"):
+        choose_student("", reports, folders, policy())
+
+
+def test_damaged_files_of_a_candidate_are_named(tmp_path: Path) -> None:
+    folders = releases(tmp_path / "release", fast=10)
+    write_json(tmp_path / "metrics.json", {"latency": []})
+    with pytest.raises(UserError, match=r"metrics\.json: damaged, or of another version \(AttributeError: "):
+        read_candidate("fast", tmp_path, folders, Evaluation("d", {}, {}))
+    write_json(folders / "fast/manifest.json", {})
+    with pytest.raises(UserError, match=r"fast/manifest\.json: damaged, .*KeyError: 'datasets'"):
+        read_candidate("fast", tmp_path, folders, Evaluation("d", {}, {}))
 
 
 def test_the_choice_of_the_evaluation_goes_first_within_the_budgets(tmp_path: Path) -> None:

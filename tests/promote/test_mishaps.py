@@ -206,6 +206,48 @@ def test_a_document_whose_upload_was_cut_short_is_written_again(project: Project
     assert registry.document("1", name) == whole
 
 
+EVIDENCE = "evidence/dddddddddddddddd.json"
+
+
+@pytest.mark.parametrize(
+    "change", [{}, [], {"evaluation": "another"}, {"values": {"api": 1}}, {"values": {"api": {"q00": "x"}}}]
+)
+def test_evidence_of_the_champion_that_is_damaged_is_named_and_no_alias_moves(project: Project, change: Any) -> None:
+    project.promote("A")
+    before, registry = project.aliases, project.registry
+    whole = registry.document("1", EVIDENCE)
+    registry.api.log_text(registry.version("1").run_id, json.dumps(whole | change if change else change), EVIDENCE)
+    with pytest.raises(UserError, match=f"{registry.name}/1: its document {EVIDENCE}: damaged, .* remove it from"):
+        project.promote("B", 0.6)
+    assert project.aliases == before
+
+
+@pytest.mark.parametrize(
+    ("tag", "value"), [("intent", "{}"), ("intent", "[]"), ("event.x", "{}"), ("event.000009", "{}"), ("event.9", "x")]
+)
+def test_a_damaged_tag_is_named_before_anything_moves(project: Project, tag: str, value: str) -> None:
+    project.promote("A")
+    project.promote("B", 0.6)
+    before = project.aliases
+    project.registry.tag_model(tag, value)
+    told = f"{project.registry.name}: its tag slimtower.{tag}.* damaged, .* remove the tag by hand"
+    for command in (lambda: project.promote("C", 0.7), project.roll_back):
+        with pytest.raises(UserError, match=told):
+            command()
+    if tag != "intent":
+        with pytest.raises(UserError, match=told):
+            project.actions()
+    assert project.aliases == before
+    project.registry.tag_model(tag, None)
+    assert project.roll_back() == "1"
+
+
+def test_a_refusal_whose_date_a_kill_cut_off_is_in_the_history(project: Project) -> None:
+    project.promote("A")
+    project.registry.tag("1", {"decision": "refused", "decided_at": None})
+    assert project.actions() == ["refused 1", "promoted 1"]
+
+
 def test_an_upload_cut_short_is_made_again_and_the_part_is_not_served(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:

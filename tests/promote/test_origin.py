@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 import yaml
 from promote_fakes import policy
-from promote_project import INGEST, RELEASES, REPORTS, write_lock
+from promote_project import INGEST, RELEASES, REPORTS, params, promote, write_lock
 
 from steps.core import tracking
 from steps.core.errors import UserError
 from steps.core.files import write_json
 from steps.promote.candidate import choose_student
-from steps.promote.origin import read_origin
+from steps.promote.origin import check_evaluation, read_origin
 from steps.promote.recorded import dvc_md5
 from steps.promote.registration import Origin
 from steps.promote.registry import Registry
@@ -48,7 +48,13 @@ def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def origin(student: str) -> Origin:
-    return read_origin(Registry("retriever"), student, RELEASES / student, REPORTS, INGEST)
+    return read_origin(Registry("retriever"), check_evaluation(REPORTS, INGEST), student, RELEASES / student, INGEST)
+
+
+def test_a_file_that_is_not_the_pipelines_is_told_before_a_student_is_chosen_by_it(clone: Path) -> None:
+    write_json(REPORTS / "metrics.json", {})
+    with pytest.raises(UserError, match=r"reports/metrics\.json: missing or not what dvc\.lock records of evaluate"):
+        promote(params=params(student=""))
 
 
 def test_one_fetched_release_is_promoted_without_the_others(clone: Path, capsys: pytest.CaptureFixture[str]) -> None:

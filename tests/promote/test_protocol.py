@@ -1,8 +1,10 @@
 """The protocol on a sqlite registry: whatever dies and whoever interferes, the right version serves, and once only."""
 
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
+from mlflow.exceptions import MlflowException
 from promote_registry import SWAP, KilledError, Project, killed_after
 
 from steps.core.errors import TransientError, UserError
@@ -76,6 +78,25 @@ def test_a_failed_smoke_test_leaves_every_alias_as_it_was(project: Project, monk
     with pytest.raises(UserError, match="smoke test of 2"):
         project.promote("B", 0.6)
     assert project.aliases == before
+
+
+@pytest.mark.parametrize("error", [ValueError("a defect"), MlflowException("away"), KeyboardInterrupt("stopped")])
+@pytest.mark.parametrize("reset", [True, False])
+def test_whatever_keeps_a_version_from_the_gate_leaves_every_alias_as_it_was(
+    project: Project, monkeypatch: pytest.MonkeyPatch, error: BaseException, reset: bool
+) -> None:
+    project.promote("A")
+    before = project.aliases
+
+    def fails(registry: Registry, version: str) -> None:
+        if not reset:
+            monkeypatch.setattr(registry.api, "delete_registered_model_alias", Mock(side_effect=MlflowException("too")))
+        raise error
+
+    monkeypatch.setattr(promotion, "smoke_test", fails)
+    with pytest.raises(type(error), match=str(error)):
+        project.promote("B", 0.6)
+    assert project.aliases == (before if reset else before | {"challenger": "2"})
 
 
 @pytest.mark.parametrize("step", STEPS)
