@@ -46,8 +46,8 @@ SCHEMAS: dict[str, pa.Schema] = {
     "given_triplets": _schema(query_id=_text, positive_id=_text, negative_id=_text),
     "candidates": _schema(query_id=_text, doc_id=_text, rank=_whole, score=_real),
     "qrels": _schema(query_id=_text, dataset=_text, doc_id=_text, grade=_whole, split=_text),
-    "satisfaction": _schema(query_id=_text, doc_id=_text, grade=_whole),  # only where a source has such labels
-    "answers": _schema(query_id=_text, answers=pa.list_(pa.field("element", _text))),  # only where a source has some
+    "satisfaction": _schema(query_id=_text, doc_id=_text, grade=_whole),  # none where no source has such labels
+    "answers": _schema(query_id=_text, answers=pa.list_(pa.field("element", _text))),  # none where no source has any
     "rejects": _schema(source=_text, line=pa.int64(), reason=_text, raw=_text),
     "associations": _schema(query_id=_text, other_query_id=_text, kind=_text),
     "triplets": _schema(

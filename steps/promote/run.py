@@ -1,5 +1,6 @@
 """The commands: promote, dry run, roll back, show history and lineage. Each says what it found and did."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import yaml
@@ -25,8 +26,9 @@ def run(
 
     Paths are relative to the project's root, where dvc.lock lies.
     """
+    judged = _judged(ingest, reports)  # first: without any nothing could be promoted, whatever dvc.lock records
     stages = check_evaluation(reports, ingest)
-    candidate, judged = _candidate(ingest, reports, releases, params)
+    candidate = _candidate(judged, ingest, reports, releases, params)
     with reaching():
         registry = Registry(params.name)
         origin = read_origin(registry, stages, candidate.student, candidate.release, ingest)
@@ -78,13 +80,18 @@ def run_lineage(reference: str, params: PromoteParams) -> None:
     print(yaml.safe_dump(answer, sort_keys=False, allow_unicode=True, width=120).rstrip())
 
 
-def _candidate(ingest: Path, reports: Path, releases: Path, params: PromoteParams) -> tuple[Candidate, list[JudgedSet]]:
+def _judged(ingest: Path, reports: Path) -> list[JudgedSet]:
     with metrics_of(reports) as metrics:
         ignored = bool(metrics.get("settings", {}).get("ignore_identical_ids"))
-    judged = read_test_sets(ingest, ignored)  # first: without any, no student could be chosen either
+    return read_test_sets(ingest, ignored)
+
+
+def _candidate(
+    judged: Sequence[JudgedSet], ingest: Path, reports: Path, releases: Path, params: PromoteParams
+) -> Candidate:
     student = choose_student(params.student, reports, releases, params.policy)
     evaluation = with_reported_slices(read_evaluation(ingest, judged, params.policy.slice_words), reports)
-    return read_candidate(student, reports, releases, evaluation), judged
+    return read_candidate(student, reports, releases, evaluation)
 
 
 def _lock(registry: Registry, params: PromoteParams) -> Lock:

@@ -11,6 +11,7 @@ from promote_project import INGEST, RELEASES, REPORTS, params, promote, write_lo
 from steps.core import tracking
 from steps.core.errors import UserError
 from steps.core.files import write_json
+from steps.core.tables import table_from_rows, write_table
 from steps.promote.candidate import choose_student
 from steps.promote.origin import check_evaluation, read_origin
 from steps.promote.recorded import dvc_md5
@@ -52,6 +53,10 @@ def origin(student: str) -> Origin:
 
 
 def test_a_file_that_is_not_the_pipelines_is_told_before_a_student_is_chosen_by_it(clone: Path) -> None:
+    asked = {"query_id": "api/q1", "dataset": "api", "split": "test"}
+    write_table(INGEST, "queries", table_from_rows("queries", [asked | {"text": "a query"}]))
+    write_table(INGEST, "qrels", table_from_rows("qrels", [asked | {"doc_id": "api/d1", "grade": 1}]))
+    write_lock(["static", "2l"])
     write_json(REPORTS / "metrics.json", {})
     with pytest.raises(UserError, match=r"reports/metrics\.json: missing or not what dvc\.lock records of evaluate"):
         promote(params=params(student=""))
