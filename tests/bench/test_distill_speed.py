@@ -32,7 +32,7 @@ from steps.core.files import read_json
 from steps.core.tables import table_from_rows, write_table
 from steps.core.towers import encode, load_tower
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.nightly]
 
 ROOT = Path(__file__).parents[2]
 TOPICS = ["sum", "mean over an axis", "string", "the graph of a file that is read in windows"]

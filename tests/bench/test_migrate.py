@@ -76,6 +76,7 @@ def run_stages(root: Path, params: Params) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(600)
 def test_students_over_the_old_index_win_what_a_new_model_would_by_embedding_anew(
     tmp_path: Path, tiny_tower: Path

@@ -16,6 +16,7 @@ SECONDS, CLIENTS, MOVES = (60.0, 50, 10) if FAULTS else (2.0, 3, 2)
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(300)
 @pytest.mark.faults("load")
 def test_clients_get_what_the_named_release_finds_while_the_champion_moves(

@@ -11,6 +11,7 @@ from pipeline.params import load_params
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_every_form_is_measured(released: Path, tmp_path: Path) -> None:
     params = load_params(Path("params.yaml")).model_copy(update={"distill": distill_params(), "release": RELEASE})
     found = measure(released, "2l", 3, params, tmp_path)

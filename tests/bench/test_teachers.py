@@ -410,6 +410,7 @@ def write_data(folder: Path) -> Path:
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(600)
 def test_a_table_is_measured_written_and_kept(
     tiny_tower: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -101,14 +101,20 @@ def test_a_teacher_killed_between_and_in_its_rounds_ends_in_the_same_bytes(
 @pytest.mark.parametrize(
     ("student", "trainings"),
     [
-        ("static", 1),
         ("converged", 1),
         ("2l", 1),
         ("joint", 2),
-        ("joint_late", 1),
         *(
             pytest.param(*given, marks=pytest.mark.nightly)
-            for given in (("weighed", 1), ("fresh", 1), ("layered", 1), ("ranked", 2), ("joint_cross", 1))
+            for given in (
+                ("static", 1),
+                ("weighed", 1),
+                ("fresh", 1),
+                ("layered", 1),
+                ("ranked", 2),
+                ("joint_late", 1),
+                ("joint_cross", 1),
+            )
         ),
     ],
 )

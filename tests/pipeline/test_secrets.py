@@ -101,7 +101,10 @@ def test_a_run_that_fails_keeps_them(
     assert "Traceback" not in said
 
 
-@pytest.mark.parametrize(("given", "fault", "code"), [(KEY, "", 0), (f"{KEY}-old", "", 3), (KEY, "error", 75)])
+@pytest.mark.parametrize(
+    ("given", "fault", "code"),
+    [(KEY, "", 0), (f"{KEY}-old", "", 3), pytest.param(KEY, "error", 75, marks=pytest.mark.nightly)],
+)
 def test_a_rented_teacher_keeps_its_key(
     project: Path, tiny_tower: Path, tmp_path: Path, given: str, fault: str, code: int
 ) -> None:

@@ -76,6 +76,7 @@ def test_promotion_reads_what_a_run_published(project: Project) -> None:
     assert code == 75 and "dvc.lock is of another run than begin.json" in said
 
 
+@pytest.mark.nightly  # tests/integration runs a second time with nothing new
 def test_with_nothing_new_nothing_runs(project: Project) -> None:
     assert [project.task("second", what)[0] for what in ("begin", "gather")] == [99, 99]
     assert project.task("second", "begin")[0] == 99
@@ -204,6 +205,7 @@ def test_a_killed_stage_and_a_stopped_task(begun: Project) -> None:
         assert not list((begun.root / "work").glob("*"))
 
 
+@pytest.mark.nightly  # each setting is a process of some seconds
 @pytest.mark.parametrize(
     ("what", "change", "code", "message"),
     [
