@@ -17,12 +17,13 @@ from steps.core.judged import read_judged_sets
 from steps.core.measures import ndcg_at_10
 from steps.core.tables import read_table
 from steps.core.tracking import Run
-from steps.retrieval.bm25 import Bm25
+from steps.retrieval.corpus_bm25 import corpus_bm25
 from steps.retrieval.dual_pooling import dual_pooled
 from steps.retrieval.rankers import has_random_head, load_ranker, pair_scores
-from steps.teach.dev_comparison import DevTask, dev_tasks
+from steps.teach.dev_comparison import drawn_queries
 from steps.teach.reconstruction import WithReconstruction
 from steps.training.comparison import is_better, p_of_gain
+from steps.training.documents import texts_of
 from steps.training.ranked_lists import choose_lists
 from steps.training.ranker import (
     check_length,
@@ -74,12 +75,10 @@ def teach_cross_encoder(ingest: Path, mine: Path, output: Path, params: "CrossEn
             f"{_SECTION}: base {params.base} has no head that gives a score, so it ranks nothing untrained; set epochs"
             " above 0, or take a cross encoder"
         )
-    judged = read_judged_sets(ingest, ["dev"])
-    tasks = dev_tasks(judged, ingest, params.dev_queries, params.dev_documents, params.seed)
     with staged_folder(output) as staging:
         ranker.save_pretrained(str(staging / "tower"), create_model_card=False, safe_serialization=True)
         report["fingerprint"] = fingerprint(staging / "tower").id
-        report["quality"] = quality(ranker, tasks, params)
+        report["quality"] = quality(ranker, ingest, params)
         write_json(staging / "report.json", report)
     if measured := report["quality"]:
         tell(measured, run)
@@ -100,42 +99,33 @@ def untrained(params: "CrossEncoder") -> library.CrossEncoder:
     return ranker
 
 
-def quality(ranker: library.CrossEncoder, tasks: list[DevTask], params: "CrossEncoder") -> dict[str, Any] | None:
-    """Mean nDCG@10 of dev queries, each over its judged documents and random others; None without dev queries.
+def quality(ranker: library.CrossEncoder, ingest: Path, params: "CrossEncoder") -> dict[str, Any] | None:
+    """Mean nDCG@10 of dev queries over the documents that BM25 finds for each; None where there are none.
 
-    `ndcg_random` is that of an order drawn by seed, `ndcg_bm25` that of BM25 over all of these documents of the query's
-    data set; `p_value` is of the one-sided paired t-test that the cross encoder's is larger than BM25's.
+    `ndcg_bm25` is that of BM25's own order, `ndcg` that of the cross encoder's, `ndcg_random` that of one drawn by
+    seed; `p_value` is of the one-sided paired t-test that the cross encoder's is larger than BM25's. Each query's data
+    set is searched as a whole.
     """
-    texts: dict[str, str] = {}
+    random = np.random.default_rng(params.seed)
+    texts: list[str] = []
     grades: dict[str, dict[str, int]] = {}
-    candidates: dict[str, list[tuple[str, str]]] = {}
-    lexical: list[float] = []
-    for task in tasks:
-        bm25 = Bm25(list(task.documents), list(task.documents.values()))
-        own = {doc_id for given in task.judged.qrels.values() for doc_id in given}
-        others = [doc_id for doc_id in task.documents if doc_id not in own]
-        for query_id, text in zip(task.judged.query_ids, task.judged.texts, strict=True):
-            given = task.judged.qrels[query_id]
-            texts[query_id], grades[query_id] = text, given
-            named = [doc_id for doc_id in [*given, *others] if doc_id in task.documents]
-            candidates[query_id] = [(doc_id, task.documents[doc_id]) for doc_id in named]
-            [scores], [hits] = bm25.search([text], len(task.documents))
-            by_id = dict(zip(hits, scores.tolist(), strict=True))
-            lexical += [by_id.get(doc_id, 0.0) for doc_id in named]
-    if not candidates:
+    lexical: list[np.ndarray] = []
+    found: list[list[str]] = []
+    for asked in drawn_queries(read_judged_sets(ingest, ["dev"]), params.dev_queries, random):
+        scores, hits = corpus_bm25(ingest, asked.dataset).search(asked.texts, params.dev_documents)
+        lexical, found, texts = lexical + scores, found + hits, texts + asked.texts
+        grades |= {query_id: asked.qrels[query_id] for query_id in asked.query_ids}
+    documents = texts_of(ingest, {doc_id for hits in found for doc_id in hits})
+    pairs = [(text, documents[doc_id]) for text, hits in zip(texts, found, strict=True) for doc_id in hits]
+    if not pairs:
         return None
-    ids = list(candidates)
-    pairs = [(texts[query_id], document) for query_id in ids for _, document in candidates[query_id]]
-    bounds = np.cumsum([len(candidates[query_id]) for query_id in ids])[:-1]
-    scores = pair_scores(ranker, pairs, precision=params.precision, batch_size=params.batch_size, what="teacher on dev")
-    found = [[doc_id for doc_id, _ in candidates[query_id]] for query_id in ids]
-    drawn = np.random.default_rng(params.seed).random(len(scores))
-    after, before, chance = (
-        ndcg_at_10(grades, ids, found, np.split(each, bounds)) for each in (scores, np.array(lexical), drawn)
-    )
+    own = pair_scores(ranker, pairs, precision=params.precision, batch_size=params.batch_size, what="teacher on dev")
+    bounds = np.cumsum([len(hits) for hits in found])[:-1]
+    reranked, drawn = np.split(own, bounds), np.split(random.random(len(pairs)), bounds)
+    after, before, chance = (ndcg_at_10(grades, list(grades), found, each) for each in (reranked, lexical, drawn))
     return {
-        "n": len(ids),
-        "random_documents": params.dev_documents,
+        "n": len(found),
+        "documents": params.dev_documents,
         "ndcg": float(after.mean()),
         "ndcg_random": float(chance.mean()),
         "ndcg_bm25": float(before.mean()),
@@ -154,9 +144,9 @@ def tell(measured: dict[str, Any], run: Run) -> None:
         " take it out of score.teachers"
     )
     print(
-        f"teach: nDCG@10 on {measured['n']} dev queries, of the judged documents of each and"
-        f" {measured['random_documents']} others: in random order {measured['ndcg_random']:.4f}, BM25"
-        f" {measured['ndcg_bm25']:.4f}, teacher {measured['ndcg']:.4f} (one-sided paired t-test p ="
+        f"teach: nDCG@10 on {measured['n']} dev queries, of the first {measured['documents']} documents that BM25 finds"
+        f" for each: in random order {measured['ndcg_random']:.4f}, in BM25's {measured['ndcg_bm25']:.4f}, in the"
+        f" teacher's {measured['ndcg']:.4f} (one-sided paired t-test p ="
         f" {measured['p_value']:.2g}); {verdict}",
         file=sys.stderr,
     )

@@ -29,22 +29,24 @@ class DevTask:
 def dev_tasks(judged: Sequence[JudgedSet], ingest: Path, limit: int, distractors: int, seed: int) -> list[DevTask]:
     """At most `limit` dev queries by seed, a task a data set: their judged documents and `distractors` more."""
     random = np.random.default_rng(seed)
-    dev = sorted(query for item in judged for query in item.query_ids)
-    if len(dev) > limit:
-        dev = [dev[index] for index in np.sort(random.choice(len(dev), size=limit, replace=False))]
-    drawn_queries = set(dev)
     tasks = []
-    for item in judged:
-        asked = _only(item, drawn_queries)
-        if not asked.query_ids:
-            continue
-        own = {doc_id for doc_id, dataset in CorpusRows(ingest, ["doc_id", "dataset"]) if dataset == item.dataset}
+    for asked in drawn_queries(judged, limit, random):
+        own = {doc_id for doc_id, dataset in CorpusRows(ingest, ["doc_id", "dataset"]) if dataset == asked.dataset}
         graded = {doc_id for grades in asked.qrels.values() for doc_id in grades}
         others = sorted(own - graded)
         drawn = random.choice(len(others), size=min(distractors, len(others)), replace=False)
         chosen = (graded & own).union(others[index] for index in drawn)
         tasks.append(DevTask(asked, dict(sorted(texts_of(ingest, chosen).items()))))
     return tasks
+
+
+def drawn_queries(judged: Sequence[JudgedSet], limit: int, random: np.random.Generator) -> list[JudgedSet]:
+    """The sets with at most `limit` of their queries in all; those of which none was drawn are left out."""
+    queries = sorted(query for item in judged for query in item.query_ids)
+    if len(queries) > limit:
+        queries = [queries[index] for index in np.sort(random.choice(len(queries), size=limit, replace=False))]
+    drawn = set(queries)
+    return [asked for item in judged if (asked := _only(item, drawn)).query_ids]
 
 
 def _only(judged: JudgedSet, queries: Collection[str]) -> JudgedSet:

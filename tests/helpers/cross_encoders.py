@@ -14,7 +14,7 @@ CROSS: dict[str, Any] = {
     "max_length": 32,
     "checkpoint_steps": 2,
     "dev_queries": 5,
-    "dev_documents": 10,
+    "dev_documents": 40,
     "precision": "fp32",
     "seed": 3,
 }

@@ -10,7 +10,7 @@ from cross_encoders import CROSS, DUAL, POOLED
 from rank_fakes import liked, write_encoder
 from recorder import Recorder, killed_at
 from safetensors.torch import load_file
-from teach_fakes import table, write_world
+from teach_fakes import documents, queries, table, write_world
 from torch import Tensor
 
 import steps.teach.cross_encoder as teaching
@@ -18,12 +18,10 @@ import steps.training.ranker as training
 from steps.core.errors import UserError
 from steps.core.files import read_json
 from steps.core.fingerprints import fingerprint
-from steps.core.judged import JudgedSet
 from steps.core.tables import write_table
 from steps.core.tracking import NullRun, Run
 from steps.retrieval.dual_pooling import dual_pooled, is_dual_pooled
 from steps.retrieval.rankers import load_ranker
-from steps.teach.dev_comparison import DevTask
 from steps.teach.kinds.cross_encoder import CrossEncoder
 from steps.teach.params import TeachParams
 from steps.teach.reconstruction import WithReconstruction, reconstruction
@@ -36,9 +34,11 @@ def base(tmp_path: Path) -> Path:
 
 
 def train(folder: Path, base: Path, run: Run | None = None, name: str = "cross", **changes: Any) -> Path:
-    """Teach on a world in which all documents about rows are relevant to every query."""
+    """Teach on a world in which all documents about rows are relevant to every query, and BM25 finds all documents."""
     mined, judged = liked()
     ingest, mine = write_world(folder, mined=mined)
+    asked = [row | {"text": f"{row['text']} at once"} for row in queries()]
+    write_table(ingest, "queries", table("queries", asked))
     write_table(ingest, "qrels", table("qrels", judged))
     params = CrossEncoder.model_validate(CROSS | {"base": str(base)} | changes)
     teach(ingest, mine, folder / name, params, run or NullRun())
@@ -179,44 +179,75 @@ def bm25(query: str, text: str, texts: list[str]) -> float:
 
 
 @pytest.mark.parametrize("better", [True, False])
-def test_it_is_compared_with_bm25_over_the_same_documents(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], better: bool
+def test_it_is_compared_with_bm25_over_what_that_finds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], better: bool
 ) -> None:
+    """In a corpus of two data sets, by the formula; relevant documents that BM25 does not find are lost to both."""
     random, words = np.random.default_rng(2), [f"word{number}" for number in range(12)]
-    documents = {f"d/{at}": " ".join(random.choice(words, size=random.integers(3, 12))) for at in range(12)}
-    asked = [" ".join(random.choice(words, size=2, replace=False)) for _ in range(6)]
-    ids = [f"q{at}" for at in range(6)]
-    qrels = {query_id: {f"d/{at}": 1, f"d/{at + 1}": 2, f"d/{at + 5}": 0} for at, query_id in enumerate(ids)}
+    texts = {f"d/{at}": " ".join(random.choice(words, size=random.integers(3, 12))) for at in range(12)}
+    asked = {f"d/q{at}": " ".join(random.choice(words, size=2, replace=False)) for at in range(6)}
+    qrels = {query_id: {f"d/{at}": 1, f"d/{at + 1}": 2, f"d/{at + 5}": 0} for at, query_id in enumerate(asked)}
+    document = {"dataset": "d", "title": "", "topic": "", "content": ""}
+    corpus = [document | {"doc_id": doc_id, "content": text} for doc_id, text in texts.items()]
+    other = document | {"doc_id": "e/0", "dataset": "e", "content": " ".join(words)}
+    write_table(tmp_path, "corpus", table("corpus", [*corpus, other]))
+    judged = {"dataset": "d", "split": "dev"}
+    asking = [judged | {"query_id": query_id, "text": text} for query_id, text in asked.items()]
+    grades = [
+        judged | {"query_id": query_id, "doc_id": doc_id, "grade": grade}
+        for query_id, given in qrels.items()
+        for doc_id, grade in given.items()
+    ]
+    write_table(tmp_path, "queries", table("queries", asking))
+    write_table(tmp_path, "qrels", table("qrels", grades))
+    by_text = {text: qrels[query_id] for query_id, text in asked.items()}
     monkeypatch.setattr(
         teaching,
         "pair_scores",
         lambda _, pairs, **knobs: np.array(
             [
-                float(better) * qrels[ids[asked.index(query)]].get(doc_id, 0)
+                float(better) * by_text[query].get(next(name for name in texts if texts[name] == text), 0)
                 for query, text in pairs
-                for doc_id in documents
-                if documents[doc_id] == text
             ]
         ),
     )
-    params: Any = CrossEncoder.model_validate(CROSS | {"base": "b"})
-    task = DevTask(JudgedSet("d", "dev", ids, asked, qrels), documents)
-    found: Any = teaching.quality(None, [task], params)  # type: ignore[arg-type]
-    judged = {doc_id for given in qrels.values() for doc_id in given}
-    expected = []
-    for query_id, query in zip(ids, asked, strict=True):
-        own = [doc_id for doc_id in documents if doc_id in qrels[query_id] or doc_id not in judged]
-        scores = {doc_id: round(bm25(query, documents[doc_id], list(documents.values())), 6) for doc_id in own}
-        ranked = sorted(sorted(own, reverse=True), key=lambda doc_id: -scores[doc_id])  # ties as in trec_eval
-        gains = [qrels[query_id].get(doc_id, 0) for doc_id in ranked]
-        ideal = sorted(qrels[query_id].values(), reverse=True)
-        dcg, best = (sum(gain / np.log2(at + 2) for at, gain in enumerate(each[:10])) for each in (gains, ideal))
-        expected.append(dcg / best)
-    assert found["ndcg_bm25"] == pytest.approx(np.mean(expected), abs=1e-6)
-    assert found["beats_bm25"] == better and found["n"] == 6
+    params = CrossEncoder.model_validate(CROSS | {"base": "b", "dev_queries": 6, "dev_documents": 4})
+    found: Any = teaching.quality(None, tmp_path, params)  # type: ignore[arg-type]
+    by_bm25, by_teacher = [], []
+    for query_id, query in asked.items():
+        scores = {doc_id: round(bm25(query, text, list(texts.values())), 6) for doc_id, text in texts.items()}
+        hits = sorted((doc_id for doc_id in texts if scores[doc_id] > 0), key=lambda doc_id: -scores[doc_id])[:4]
+        ideal = dcg(sorted(qrels[query_id].values(), reverse=True))
+        gains = {doc_id: qrels[query_id].get(doc_id, 0) for doc_id in hits}
+        in_order = sorted(sorted(hits, reverse=True), key=lambda doc_id: -scores[doc_id])  # ties as in trec_eval
+        by_bm25.append(dcg([gains[doc_id] for doc_id in in_order]) / ideal)
+        by_teacher.append(dcg(sorted(gains.values(), reverse=True)) / ideal)
+    assert found["ndcg_bm25"] == pytest.approx(np.mean(by_bm25), abs=1e-6)
+    assert found["n"] == 6 and found["documents"] == 4
+    assert not better or found["ndcg"] == pytest.approx(np.mean(by_teacher), abs=1e-6)
+    assert found["beats_bm25"] == better and found["ndcg"] < 1
     teaching.tell(found, NullRun())
     said = capsys.readouterr().err
     assert ("beats BM25" in said) == better and ("WARNING: it is not shown to rank better than BM25" in said) != better
+
+
+def dcg(gains: list[int]) -> float:
+    """Of the first ten."""
+    return float(sum(gain / np.log2(at + 2) for at, gain in enumerate(gains[:10])))
+
+
+@pytest.mark.parametrize("asked", [[], ["unknown"]])
+def test_without_dev_queries_or_hits_nothing_is_compared(tmp_path: Path, asked: list[str]) -> None:
+    ingest, _ = write_world(tmp_path)
+    made = [{"query_id": f"d/{text}", "dataset": "d", "text": text, "split": "dev"} for text in asked]
+    graded = [
+        {"query_id": row["query_id"], "dataset": "d", "doc_id": documents()[0]["doc_id"], "grade": 1, "split": "dev"}
+        for row in made
+    ]
+    write_table(ingest, "queries", table("queries", made))
+    write_table(ingest, "qrels", table("qrels", graded))
+    params = CrossEncoder.model_validate(CROSS | {"base": "b"})
+    assert teaching.quality(None, ingest, params) is None  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ class CrossEncoder(RankerTraining, Teacher):
     reconstruction_weight: float = Field(default=0.0, ge=0)
     """Weight of the loss that lets such embeddings tell their tokens."""
     dev_documents: int = Field(default=30, ge=1)
-    """Random documents beside the judged ones of a dev query."""
+    """Documents that BM25 finds for a dev query, which the teacher re-ranks there."""
 
     @model_validator(mode="after")
     def _knobs_belong_together(self) -> Self:
