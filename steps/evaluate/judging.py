@@ -41,6 +41,24 @@ def read_evaluation_sets(ingest: Path, params: EvaluateParams) -> list[JudgedSet
     ]
 
 
+def unmeasured_lines(judged: Sequence[JudgedSet], params: EvaluateParams) -> list[str]:
+    """A line for what `params.measures` asks for and no query has the data of."""
+    of_answers, of_labels = answer_measures(params.measures), [SAT] if SAT in params.measures else []
+    wanted = [
+        (of_answers, any(item.answering for item in judged), "an answer string: a BEIR folder's answers.jsonl"),
+        (
+            of_labels,
+            any(item.satisfaction for item in judged),
+            "a second label: the fourth column of qrels",
+        ),
+    ]
+    return [
+        f"{', '.join(names)}: no value, as no judged query has {what} gives them; else take it out of evaluate.measures"
+        for names, held, what in wanted
+        if names and not held
+    ]
+
+
 def own_document_lines(ingest: Path, judged: Sequence[JudgedSet]) -> list[str]:
     """A line for each set of whose queries a tenth or more are documents themselves: each finds itself first.
 

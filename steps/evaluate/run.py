@@ -18,7 +18,7 @@ from steps.evaluate.earlier import open_earlier
 from steps.evaluate.frontier import write_frontier
 from steps.evaluate.fusion_gains import fusion_lines
 from steps.evaluate.insight import Insight, look_closer
-from steps.evaluate.judging import own_document_lines, read_evaluation_sets
+from steps.evaluate.judging import own_document_lines, read_evaluation_sets, unmeasured_lines
 from steps.evaluate.measuring import Task
 from steps.evaluate.origin import origin
 from steps.evaluate.params import EvaluateParams
@@ -102,6 +102,7 @@ def evaluate(
         *([f"{verdict.question} {verdict.answer}"] if verdict else []),
         *left_out_lines(evaluation.metrics),
         *own_document_lines(folders.ingest, task.judged),
+        *unmeasured_lines(task.judged, task.params),
         *(f"no slices of {note}" for note in insight.notes),
         *seed_lines(evaluation.metrics),
         *gain_lines(evaluation.metrics),

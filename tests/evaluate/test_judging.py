@@ -17,7 +17,7 @@ from steps.core.judged import JudgedSet
 from steps.core.tables import table_from_rows, write_table
 from steps.evaluate import cases, diagnosis, effort
 from steps.evaluate.answers import answering_documents, found_answers, holds, tokens
-from steps.evaluate.judging import own_document_lines, read_evaluation_sets
+from steps.evaluate.judging import own_document_lines, read_evaluation_sets, unmeasured_lines
 from steps.evaluate.pairs import auc, pooled_auc
 from steps.evaluate.params import REL, SAT
 from steps.evaluate.perturbations import perturbed_set
@@ -186,6 +186,17 @@ def test_queries_that_are_documents_themselves_are_told(tmp_path: Path) -> None:
     assert line.startswith("2 of 3 test queries of arg are documents") and "ignore_identical_ids: true" in line
     assert not own_document_lines(tmp_path, [judged({"arg/1": "it says 1"}, ignored=True)])
     assert not own_document_lines(tmp_path, [judged({"arg/1": "another text", "arg/q": "it says 2"})]), "ids by chance"
+
+
+def test_a_measure_without_data_is_told() -> None:
+    item = JudgedSet("d", "test", ["d/q"], ["asked"], {"d/q": {"d/1": 1}})
+    wanted = params(measures=["Answer@5", "Answer@20", "AUC-SAT"])
+    answers, labels = unmeasured_lines([item], wanted)
+    assert answers.startswith("Answer@5, Answer@20: no value, as no judged query has an answer string")
+    assert labels.startswith("AUC-SAT: no value, as no judged query has a second label")
+    assert unmeasured_lines([item], params(measures=["R@5", "AUC-REL"])) == []
+    held = replace(item, answering={"d/q": ["d/1"]}, satisfaction={"d/q": {"d/1": 1}})
+    assert unmeasured_lines([item, held], wanted) == []
 
 
 def test_measures_are_checked_and_named_as_ir_measures_names_them() -> None:
