@@ -103,7 +103,7 @@ def check_repeats(
 ) -> list[str]:
     """Parts of `repeats` of which no text trains: they are left out, and one line on stderr names them.
 
-    UserError for such a part that is `required`, for one that was not embedded at all, and when no part is left.
+    UserError for such a part that is `required`, and when no part is left.
     `counts` are those of the stage `embed`. Nothing is said of the part that makes up for missing texts where none are.
     """
     absent: dict[Part, str] = {}
@@ -111,11 +111,8 @@ def check_repeats(
     wanted = sorted(part for part, times in repeats.items() if times > 0 and not (unneeded and part == FILLER))
     for part in wanted:
         if part not in counts:
-            raise UserError(
-                f"distill.repeats: {part} is {repeats[part]}, but it was not embedded; add it to embed.parts, or set"
-                " it to 0"
-            )
-        if reason := _trains_nothing(repeats[part], int((parts[training] == part).sum()), counts[part]):
+            absent[part] = "embed.parts does not name it"
+        elif reason := _trains_nothing(repeats[part], int((parts[training] == part).sum()), counts[part]):
             absent[part] = reason
     if lacking := [part for part in required if part in absent]:
         raise UserError(

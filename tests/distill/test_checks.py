@@ -82,8 +82,10 @@ def test_a_required_part_without_texts_stops_the_run() -> None:
 def test_nothing_is_said_of_spans_where_no_texts_were_missing(capsys: pytest.CaptureFixture[str]) -> None:
     weights: Any = {"titles": 1.0, "spans": 1.0}
     assert check_repeats(weights, PARTS, np.arange(12), COUNTS) == [] and not capsys.readouterr().err
-    with pytest.raises(UserError, match=r"spans is 1.0, but it was not embedded"):
+    with pytest.raises(UserError, match=r"spans must train, but embed\.parts does not name it"):
         check_repeats(weights, PARTS, np.arange(12), COUNTS, ["spans"])
+    left = check_repeats({"titles": 1.0, "random_queries": 1.0}, PARTS, np.arange(12), COUNTS)
+    assert left == ["random_queries"] and "random_queries (embed.parts does not name it)" in capsys.readouterr().err
 
 
 def test_a_mixture_of_which_nothing_is_left_stops_the_run() -> None:
@@ -135,11 +137,6 @@ def test_positions_of_a_roberta_begin_after_its_padding() -> None:
         check_document_tokens(reader, five)
     with pytest.raises((IndexError, RuntimeError)):
         reader.tower[0].auto_model(torch.full((1, 5), 3))
-
-
-def test_a_part_that_was_not_embedded_is_refused() -> None:
-    with pytest.raises(UserError, match=r"generated_queries is 1.0, but it was not embedded; add it to embed"):
-        check_repeats({"titles": 1.0, "generated_queries": 1.0}, PARTS, np.arange(12), COUNTS)
 
 
 def test_a_broken_target_is_named_before_the_learning_rate() -> None:
