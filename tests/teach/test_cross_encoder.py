@@ -206,7 +206,7 @@ def test_it_is_compared_with_bm25_over_what_that_finds(
         "pair_scores",
         lambda _, pairs, **knobs: np.array(
             [
-                float(better) * by_text[query].get(next(name for name in texts if texts[name] == text), 0)
+                (1.0 if better else -1.0) * by_text[query].get(next(name for name in texts if texts[name] == text), 0)
                 for query, text in pairs
             ]
         ),
