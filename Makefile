@@ -77,13 +77,13 @@ lint: setup-all ## ruff, mypy, import-linter
 docs: setup-all ## README and docs/ as a site with search, in site/; a broken link fails
 	@python -m pipeline.docs_site
 
-promote: setup ## make a release the champion if it is no worse: make promote [STUDENT=2l] [RECIPE=recipes/x.yaml] [PROMOTE_FLAGS=--name=my-search] (docs/tracking.md)
+promote: setup ## make a release the champion if it is no worse: make promote [STUDENT=4l] [RECIPE=recipes/x.yaml] [PROMOTE_FLAGS=--name=my-search] (docs/tracking.md)
 	@python -m pipeline.in_run "$$RECIPE" steps.promote --student "$$STUDENT" $(PROMOTE_FLAGS)
 
 rollback: setup ## let the previous champion serve again, encoder and index together
 	@python -m steps.promote --rollback $(PROMOTE_FLAGS)
 
-deploy: setup ## a release in a vector engine: make deploy TO=postgresql://... [STUDENT=2l] [RECIPE=recipes/x.yaml] [DEPLOY_FLAGS=--rollback] (docs/engines.md)
+deploy: setup ## a release in a vector engine: make deploy TO=postgresql://... [STUDENT=4l] [RECIPE=recipes/x.yaml] [DEPLOY_FLAGS=--rollback] (docs/engines.md)
 	@python -m pipeline.in_run "$$RECIPE" steps.deploy --to "$${TO:-models/engine.db}" --student "$$STUDENT" $(DEPLOY_FLAGS)
 
 bench-release: setup ## what the forms of released encoders lose, five seeds, after `make demo` (20 minutes)

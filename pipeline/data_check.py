@@ -90,24 +90,27 @@ def _repeats(params: Params, found: Found) -> Iterator[str]:
     """A line that names the parts without texts."""
     distill = params.distill
     wanted = sorted(part for part, times in distill.repeats.items() if times > 0)
-    if missing := [part for part in wanted if part not in (*params.embed.parts, FILLER)]:
+    unread = [part for part in wanted if part not in (*params.embed.parts, FILLER)]
+    empty = [part for part in wanted if part not in unread and not _has_texts(part, params, found)]
+    if lacking := [part for part in distill.required_parts if part in unread]:
         raise UserError(
-            f"params.yaml: distill.repeats names {', '.join(missing)}, but embed.parts does not: add it there, or set"
-            " it to 0"
+            f"params.yaml: distill.required_parts names {', '.join(lacking)}, but embed.parts does not: add it there,"
+            " or take it off the list"
         )
-    empty = [part for part in wanted if not _has_texts(part, params, found)]
     if lacking := [part for part in distill.required_parts if part in empty]:
         raise UserError(
             f"params.yaml: distill.required_parts names {', '.join(lacking)}, but the data give no such text; give"
             " ingest what it comes from, or take it off the list"
         )
-    if len(empty) == len(wanted):
+    if len(empty) + len(unread) == len(wanted):
         raise UserError(
             f"params.yaml: distill.repeats: the data give no text of {', '.join(wanted) or 'any part'}, so students"
-            " have nothing to learn from; name other parts"
+            " have nothing to learn from; name other parts, in embed.parts too"
         )
     if empty:
         yield f"distill: no texts of {', '.join(empty)}: left out"
+    if unread:
+        yield f"distill: {', '.join(unread)} left out, which embed.parts does not name"
 
 
 def _has_texts(part: Part, params: Params, found: Found) -> bool:

@@ -50,13 +50,15 @@ def run(ingest: Path, output: Path, params: CandidatesParams, run: Run) -> None:
 
 
 def _warn(searcher: str, asked: Sequence[Asked], path: Path) -> None:
-    """Say so where many queries found nothing."""
-    searched = sum(len(each.ids) for each in asked)
-    empty = searched - (pc.sum(pc.equal(pq.read_table(path, columns=["rank"])["rank"], 1)).as_py() or 0)
-    if empty > _MOST_EMPTY * searched:
-        print(
-            f"candidates: WARNING: {searcher} finds no document for {empty:,} of {searched:,} queries: they share no"
-            " word with any. Most likely queries and documents are in different languages; the searcher dense needs no"
-            " shared word (candidates.searchers)",
-            file=sys.stderr,
-        )
+    """Say so of each data set of which many queries found nothing."""
+    table = pq.read_table(path, columns=["query_id", "rank"])
+    found = set(table.filter(pc.equal(table["rank"], 1))["query_id"].to_pylist())
+    for each in asked:
+        empty, searched = sum(query_id not in found for query_id in each.ids), len(each.ids)
+        if empty > _MOST_EMPTY * searched:
+            print(
+                f"candidates: WARNING: {searcher} finds no document for {empty:,} of {searched:,} queries of"
+                f" {each.dataset}: they share no word with any. Most likely queries and documents are in different"
+                " languages; the searcher dense needs no shared word (candidates.searchers)",
+                file=sys.stderr,
+            )

@@ -14,10 +14,15 @@ from steps.core.endpoint import Endpoint
 from steps.core.errors import UserError
 from steps.core.tables import FILLER, Part
 from steps.core.towers import positions_of
-from steps.distill.losses.base import Need
+from steps.distill.losses.base import Loss, Need
+from steps.distill.losses.score import ScoreLoss
 from steps.distill.params import DOCUMENT_PARTS, Fresh, Layers, Phase, StudentParams
 from steps.distill.students import Student
+from steps.distill.targets import ScoreTable
 from steps.distill.tokens import Tokens
+from steps.retrieval.target_entropy import check_teacher_targets
+
+_SAMPLED = 10_000  # texts, of which a teacher's distributions are looked at
 
 
 def check_targets(embed: Path, vectors: np.ndarray, texts: int, teacher: SentenceTransformer) -> None:
@@ -28,6 +33,22 @@ def check_targets(embed: Path, vectors: np.ndarray, texts: int, teacher: Sentenc
             f"{embed / 'alignment.npy'}: holds {vectors.shape}, but there are {texts} alignment texts and the teacher's"
             f" dimension is {dim}; run `dvc repro embed` again"
         )
+
+
+def check_temperatures(losses: Sequence[Loss], scores: Mapping[str, ScoreTable], count: int) -> None:
+    """A warning where the scores of a teacher are flat or one-hot at the temperature of a loss that learns them.
+
+    Of the `count` documents nearest to each text.
+    """
+    for loss in losses:
+        if not (isinstance(loss, ScoreLoss) and loss.of_shares and loss.teacher in scores):
+            continue
+        table = scores[loss.teacher]
+        whole = np.flatnonzero((table.documents[:, :count] >= 0).all(axis=1))
+        sample = table.scores[whole[:: -(-len(whole) // _SAMPLED) or 1], :count]
+        found = check_teacher_targets(sample, loss.teacher_temperature or loss.temperature)
+        if found and (warning := found.warning(loss.teacher)):
+            print(f"distill: WARNING: {loss.kind}: {warning}", file=sys.stderr)
 
 
 def check_endpoint(chosen: StudentParams, teacher: SentenceTransformer) -> None:
@@ -103,7 +124,7 @@ def check_repeats(
 ) -> list[str]:
     """Parts of `repeats` of which no text trains: they are left out, and one line on stderr names them.
 
-    UserError for such a part that is `required`, for one that was not embedded at all, and when no part is left.
+    UserError for such a part that is `required`, and when no part is left.
     `counts` are those of the stage `embed`. Nothing is said of the part that makes up for missing texts where none are.
     """
     absent: dict[Part, str] = {}
@@ -111,11 +132,8 @@ def check_repeats(
     wanted = sorted(part for part, times in repeats.items() if times > 0 and not (unneeded and part == FILLER))
     for part in wanted:
         if part not in counts:
-            raise UserError(
-                f"distill.repeats: {part} is {repeats[part]}, but it was not embedded; add it to embed.parts, or set"
-                " it to 0"
-            )
-        if reason := _trains_nothing(repeats[part], int((parts[training] == part).sum()), counts[part]):
+            absent[part] = "embed.parts does not name it"
+        elif reason := _trains_nothing(repeats[part], int((parts[training] == part).sum()), counts[part]):
             absent[part] = reason
     if lacking := [part for part in required if part in absent]:
         raise UserError(

@@ -14,7 +14,7 @@ from steps.core.fingerprints import fingerprint
 from steps.core.towers import device, load_tower
 from steps.distill.attention import AttentionPair, other_network, query_network
 from steps.distill.candidates import Candidates
-from steps.distill.checks import check_candidates, check_document_tokens
+from steps.distill.checks import check_candidates, check_document_tokens, check_temperatures
 from steps.distill.joint import JointTeacher, TrainedTower
 from steps.distill.joint_documents import joint_documents
 from steps.distill.joint_scores import JointScores
@@ -97,6 +97,8 @@ class ObjectiveMaker:
         candidates = self._candidates(phase) if phase.needs(Need.CANDIDATES) else None
         document_tokens = self._document_tokens() if self.chosen.towers == "symmetric" else None
         teachers, heads, attention = self._teachers(phase, candidates), self._heads(phase), None
+        tables = {name: self._scores(name, phase.teacher_top_k) for name in phase.teachers}
+        check_temperatures(phase.losses, tables, phase.teacher_top_k)
         for loss in phase.needs(Need.ATTENTION):  # one at most
             other = self.teacher.parents[1] / loss.teacher / "tower"
             network = other_network(other, self.made) if loss.teacher else query_network(self.teacher)

@@ -137,12 +137,15 @@ def p_value(differences: Sequence[np.ndarray], weights: Sequence[float] | None =
     `weights` of the data sets in that mean; None = alike.
 
     With one data set this is the paired t-test. Several count alike, whatever their numbers of queries, each with its
-    own variance and the degrees of freedom of Welch and Satterthwaite. 1 where no query differs or a data set has only
-    one; 0 where all differ by the same amount, as no variance stands against it.
+    own variance and the degrees of freedom of Welch and Satterthwaite. A data set of one query, which has none, is left
+    out. 1 where no query differs or no data set is left; 0 where all differ by the same amount, as no variance stands
+    against it.
     """
-    if any(len(values) < 2 for values in differences):
+    kept = [at for at, values in enumerate(differences) if len(values) > 1]
+    if not kept:
         return 1.0
-    shares = np.ones(len(differences)) if weights is None else np.array(weights)
+    shares = np.ones(len(kept)) if weights is None else np.array([weights[at] for at in kept])
+    differences = [differences[at] for at in kept]
     total = float(sum(values.mean() * share for values, share in zip(differences, shares, strict=True)))
     variances = np.array([values.var(ddof=1) / len(values) if np.ptp(values) else 0.0 for values in differences])
     variances *= shares**2

@@ -158,9 +158,10 @@ def user_rows(path: Path, columns: Sequence[str], key: str) -> Iterator[tuple[st
         read = [table[column].cast(pa.string()) for column in columns]
     except (pa.ArrowException, KeyError) as error:  # the latter for a column that is there twice
         raise UserError(f"{key}: {path} cannot be read ({error}); give Parquet, .csv or .tsv in UTF-8") from None
-    if empty := [name for name, values in zip(columns, read, strict=True) if values.null_count]:
+    rows = list(zip(*(values.to_pylist() for values in read), strict=True))
+    if empty := [name for row in rows for name, value in zip(columns, row, strict=True) if not (value or "").strip()]:
         raise UserError(f"{key}: {path}: a row has no {empty[0]}; give each one")
-    return zip(*(values.to_pylist() for values in read), strict=True)
+    return iter(rows)
 
 
 def _of_lengths(texts: Sequence[str]) -> dict[str, list[bool]]:

@@ -10,7 +10,7 @@ from steps.evaluate.as_one import counted
 from steps.evaluate.closeness import told
 from steps.evaluate.fusion_gains import fusion_lines
 from steps.evaluate.metrics import VERSION
-from steps.evaluate.retention import is_gain
+from steps.evaluate.retention import is_chance, is_gain
 from steps.evaluate.seeds import seed_lines
 from steps.evaluate.served import fusing, served_name
 from steps.evaluate.significance import significant
@@ -157,12 +157,14 @@ def gain_lines(metrics: Mapping[str, Any]) -> list[str]:
             f"Teacher against {tower}: nDCG@10 {now:.4f} and {before:.4f} on {split}"
             f" (paired t-test, p {significant(gain['p_value'])})"
         )
-        if tower == "base" and not is_gain(**gain):
+        if tower == "base" and gain["difference"] <= 0:
             line += (
                 "; WARNING: the trained teacher is not better than its base; set its epochs: 0.0, or change learning"
                 " rate or data"
             )
-        elif gain["difference"] < 0:
+        elif tower == "base" and not is_gain(**gain):
+            line += "; this may be chance: judge more queries"
+        elif gain["difference"] < 0 and not is_chance(gain["p_value"]):
             line += f"; WARNING: it is worse than {tower}, which it was before; train fewer rounds (rounds.more)"
         lines.append(line)
     return lines

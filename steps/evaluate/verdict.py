@@ -13,6 +13,7 @@ from steps.evaluate.shown import milliseconds, size
 from steps.retrieval.noninferiority import NonInferiority
 
 Answer = Literal["yes", "no", "cannot tell"]
+FEWEST = 30  # queries, below which there is no answer
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,8 @@ def verdicts(
     """`[data set][student]`: the figures of metrics.json, `verdict`, of nDCG@10 `(queries,)` by data set of each.
 
     `low` is bounded with the rule's confidence, as all data sets have to pass; `high` with what Bonferroni's correction
-    leaves each, as one that fails is enough. Data sets on which the teacher has 0 are left out.
+    leaves each, as one that fails is enough. Data sets on which the teacher has 0 are left out. Fewer than FEWEST
+    queries tell nothing: of equal differences a bootstrap makes an interval without width.
     """
     counted = {dataset: theirs for dataset, theirs in teacher.items() if theirs.mean() > 0}
     stricter = rule.model_copy(update={"confidence": 1 - (1 - rule.confidence) / max(len(counted), 1)})
@@ -38,7 +40,8 @@ def verdicts(
     for dataset, theirs in counted.items():
         for name, values in students.items():
             low, high = float(rule.least(values[dataset], theirs)), float(stricter.most(values[dataset], theirs))
-            answer: Answer = "yes" if low >= 0 else "no" if high < 0 else "cannot tell"
+            many = len(theirs) >= FEWEST
+            answer: Answer = "yes" if low >= 0 and many else "no" if high < 0 and many else "cannot tell"
             mean = float(theirs.mean())
             found.setdefault(dataset, {})[name] = {
                 "answer": answer,

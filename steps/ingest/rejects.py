@@ -1,5 +1,6 @@
 """Rows that could not be used: kept, counted by reason, and judged against the ratio limit."""
 
+import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
@@ -62,13 +63,25 @@ class Rejects:
         self._gone[source] += isinstance(defect, Gone)
 
     def check_log(self, sources: Sequence[str], what: str, others: int = 0) -> None:
-        """UserError where most rows of a log's files, `others` not counted, are about what is Gone."""
+        """UserError where most rows of a log's files, `others` not counted, are about what is Gone.
+
+        A line warns of the files of which that is so, where it is not so of all.
+        """
         gone = sum(self._gone[source] for source in sources)
         rows = sum(self._read[source] for source in sources) - others
         if gone > _OTHER_CORPUS * rows:
             raise UserError(
                 f"{what}: {gone} of {rows} rows are about documents or searches that are not there"
                 f" ({self._examples(sources)}); give the corpus and the searches of this log"
+            )
+        lost = [source for source in sources if self._gone[source] > _OTHER_CORPUS * self._read[source]]
+        if lost:
+            worst = max(lost, key=lambda source: (self._gone[source], source))
+            print(
+                f"ingest: WARNING: most rows of {len(lost)} of {len(sources)} files of the log are about documents or"
+                f" searches that are not there, such as {self._gone[worst]:,} of {self._read[worst]:,} in {worst}; they"
+                " are left out: give the corpus and the searches of their time",
+                file=sys.stderr,
             )
 
     def watched(self, rows: Iterable[_Item], source: str, path: Path | str, max_ratio: float) -> Iterator[_Item]:

@@ -78,6 +78,9 @@ def summary(report: Mapping[str, Any]) -> list[str]:
             )
     if count := report[UNLABELLED_QUERIES]:
         lines.append(f"{UNLABELLED_QUERIES}: {count:,} queries")
+    if rejects := report["rejects"]:
+        listed = ", ".join(f"{found['rows']:,} {reason}" for reason, found in sorted(rejects.items()))
+        lines.append(f"rows left out: {listed} (rejects.parquet has them)")
     return lines
 
 

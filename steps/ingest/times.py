@@ -1,7 +1,7 @@
 """Times of a log: what is read as unix seconds, and the window in which impressions count."""
 
 import math
-from datetime import date
+from datetime import UTC, date, datetime
 from typing import Any, NamedTuple, Self
 
 from steps.ingest.params import iso_seconds
@@ -10,7 +10,13 @@ from steps.ingest.rows import Defect
 _LEAST = 10**8  # seconds: 1973. What is less is a year, a month or a day in digits
 _FIRST_MILLISECONDS = 10**11  # as seconds this is the year 5138, as milliseconds 1973
 _TOO_LARGE = 4_102_444_800_000  # milliseconds: 2100
-_DAY_DIGITS, _TIME_DIGITS = 8, 14  # 20260131 and 20260131235959, which as numbers would be of 1970 and of 2612
+_SPELT = {
+    8: "%Y%m%d",
+    10: "%Y%m%d%H",
+    12: "%Y%m%d%H%M",
+    14: "%Y%m%d%H%M%S",
+}  # digits of a time, by their number
+_ALSO_COUNTS, _FIRST_YEAR, _LAST_YEAR = (10, 12), 1995, 2099  # such digits are of a time in these years, or a count
 
 
 class Window(NamedTuple):
@@ -37,7 +43,7 @@ ALWAYS = Window.of("", "")
 def unix_seconds(value: Any) -> int:
     """Whole unix seconds of a value: a number (seconds, or milliseconds from 1e11 on), ISO 8601 text or a date.
 
-    Eight or fourteen digits that spell a day or a time are that. UTC where no zone is named. Defect `missing_field`,
+    Eight to fourteen digits that spell a day or a time are that. UTC where no zone is named. Defect `missing_field`,
     or `bad_timestamp`, which a time before 1970 is too, and a number that would be one before 1973 or after 2099.
     """
     if value is None or value == "":
@@ -68,12 +74,16 @@ def _counted(value: Any) -> int | None:
 
 def _iso(text: str) -> int | None:
     """Seconds of a date or time, also of one in digits alone."""
-    if text.isdigit():
-        if len(text) not in (_DAY_DIGITS, _TIME_DIGITS):
-            return None
-        text = "T".join(part for part in (text[:_DAY_DIGITS], text[_DAY_DIGITS:]) if part)
     try:
-        seconds = iso_seconds(text)
+        seconds = _of_digits(text) if text.isdigit() else iso_seconds(text)
     except (ValueError, OverflowError):
         return None
     return seconds if seconds < _FIRST_MILLISECONDS else None
+
+
+def _of_digits(text: str) -> int:
+    """Seconds of what digits spell; ValueError where they spell none, or count."""
+    moment = datetime.strptime(text, _SPELT.get(len(text), "no such")).replace(tzinfo=UTC)
+    if len(text) in _ALSO_COUNTS and not _FIRST_YEAR <= moment.year <= _LAST_YEAR:
+        raise ValueError(text)
+    return int(moment.timestamp())

@@ -29,7 +29,7 @@ class Policy(NonInferiority):
     """Most milliseconds (p50) of one query on one thread: text to embedding; of a release that fuses with BM25, text to
     hits.
     """
-    max_index_bytes: int = Field(default=1_000_000_000, gt=0)
+    max_index_bytes: int = Field(default=20_000_000_000, gt=0)
     """Most bytes below index/ and lexical/ of the release."""
 
     @field_validator("slice_words")

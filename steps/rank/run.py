@@ -18,6 +18,7 @@ from steps.rank.params import CrossEncoderParams
 from steps.rank.quality import measure
 from steps.rank.relevance import Scored, drawn_queries, relevance_tables, sampled_pairs, training_queries
 from steps.retrieval.rankers import has_random_head, load_ranker
+from steps.training.comparison import said_gain
 from steps.training.ranked_lists import choose_lists
 from steps.training.ranker import check_length, checkpoint_folder, train_ranker, training_facts
 
@@ -112,11 +113,13 @@ def tell(quality: dict[str, Any] | None, run: Run) -> None:
         f" {quality['ndcg_reranked']:.4f} (one-sided paired t-test p = {quality['p_value']:.2g}); AUC"
         f" {_said(areas['auc'])} (BM25 {_said(areas['auc_bm25'])}, the base's embeddings {_said(areas['auc_base'])})"
     )
-    verdict = (
-        f"the ranker beats {searcher}"
-        if quality["reranking_is_better"]
-        else f"WARNING: re-ranking is not shown to be better than {searcher}; train it on more triplets or"
-        " epochs, or mine without it: set rank.rankers: []"
+    verdict = said_gain(
+        "the ranker",
+        searcher,
+        quality["ndcg_reranked"] > quality["ndcg_candidates"],
+        quality["reranking_is_better"],
+        quality["n"],
+        "train it on more triplets or epochs, or mine without it: set rank.rankers: []",
     )
     print(f"rank: {numbers}; {verdict}", file=sys.stderr)
 

@@ -23,11 +23,11 @@ from steps.core.tables import SCHEMAS, read_table, stream_table
 from steps.core.tracking import Run
 from steps.core.vector_store import text_key
 from steps.retrieval.score_shards import ScoreShards
+from steps.retrieval.target_entropy import WANTED, Sample, check_teacher_targets
 from steps.score.kinds import scorer_of
 from steps.score.kinds.base import Scorer
 from steps.score.lists import Lists, lists_of
 from steps.score.params import ScoreParams
-from steps.score.target_entropy import Sample, check_teacher_targets
 
 
 def run(ingest: Path, mine: Path, embed: Path, teach: Path, output: Path, params: ScoreParams, run: Run) -> None:
@@ -77,8 +77,14 @@ def run(ingest: Path, mine: Path, embed: Path, teach: Path, output: Path, params
         scorer.finish()
         scratch.unlink(missing_ok=True)
         targets = check_teacher_targets(found.sample.all())
-        if targets and (warning := targets.warning(output.name)):
-            print(f"score: WARNING: {warning}", file=sys.stderr)
+        if targets and targets.hopeless:
+            print(f"score: WARNING: {targets.warning(output.name)}", file=sys.stderr)
+        elif targets:
+            print(
+                f"score: a teacher_temperature near {targets.temperature:.2g} makes {output.name}'s distributions over"
+                f" {targets.documents} documents neither flat nor one-hot (entropy {WANTED} of that of equal shares)",
+                file=sys.stderr,
+            )
         report = {
             "teacher": asdict(teacher),
             "computed_in": resolve_precision(params.precision),

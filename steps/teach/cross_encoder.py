@@ -22,7 +22,7 @@ from steps.retrieval.dual_pooling import dual_pooled
 from steps.retrieval.rankers import has_random_head, load_ranker, pair_scores
 from steps.teach.dev_comparison import drawn_queries
 from steps.teach.reconstruction import WithReconstruction
-from steps.training.comparison import is_better, p_of_gain
+from steps.training.comparison import is_better, p_of_gain, said_gain
 from steps.training.documents import texts_of
 from steps.training.ranked_lists import choose_lists
 from steps.training.ranker import (
@@ -80,8 +80,7 @@ def teach_cross_encoder(ingest: Path, mine: Path, output: Path, params: "CrossEn
         report["fingerprint"] = fingerprint(staging / "tower").id
         report["quality"] = quality(ranker, ingest, params)
         write_json(staging / "report.json", report)
-    if measured := report["quality"]:
-        tell(measured, run)
+    tell(report["quality"], run)
     run.model(output / "tower", "teacher")
     run.artifact(output / "report.json")
     if checkpoints:  # last: where the tracking server is away, the next try goes on from them
@@ -134,14 +133,19 @@ def quality(ranker: library.CrossEncoder, ingest: Path, params: "CrossEncoder") 
     }
 
 
-def tell(measured: dict[str, Any], run: Run) -> None:
+def tell(measured: dict[str, Any] | None, run: Run) -> None:
     """Log the quality, and say in one line whether it ranks better than BM25."""
+    if measured is None:
+        print("teach: for no judged dev query does BM25 find a document, so how it ranks is not known", file=sys.stderr)
+        return
     run.metrics({"ndcg_teacher": measured["ndcg"], "ndcg_bm25": measured["ndcg_bm25"], "p_value": measured["p_value"]})
-    verdict = (
-        "the cross encoder beats BM25"
-        if measured["beats_bm25"]
-        else "WARNING: it is not shown to rank better than BM25; train it on more triplets or epochs, or do without it:"
-        " take it out of score.teachers"
+    verdict = said_gain(
+        "the cross encoder",
+        "BM25",
+        measured["ndcg"] > measured["ndcg_bm25"],
+        measured["beats_bm25"],
+        measured["n"],
+        "train it on more triplets or epochs, or do without it: take it out of score.teachers",
     )
     print(
         f"teach: nDCG@10 on {measured['n']} dev queries, of the first {measured['documents']} documents that BM25 finds"

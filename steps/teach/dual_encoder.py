@@ -29,6 +29,7 @@ from steps.teach.prompts import set_prompts, tell_prompts
 from steps.teach.ranker_check import ranker_of
 from steps.teach.rounds import Rounds, Train, train_in_rounds
 from steps.teach.training_triplets import TripletChoice, choose_triplets, known_positives, named_documents
+from steps.training.comparison import said_gain
 from steps.training.distributed import rank
 
 if TYPE_CHECKING:
@@ -235,9 +236,12 @@ def tell_comparison(comparison: dict[str, Any], run: Run) -> None:
         f"nDCG@10 on {comparison['n']} dev queries: base {comparison['ndcg_base']:.4f},"
         f" teacher {comparison['ndcg_teacher']:.4f} (one-sided paired t-test p = {comparison['p_value']:.2g})"
     )
-    verdict = (
-        "the teacher beats its base"
-        if comparison["teacher_beats_base"]
-        else "WARNING: the trained teacher does not beat its base; set its epochs: 0.0, or change learning rate or data"
+    verdict = said_gain(
+        "the trained teacher",
+        "its base",
+        comparison["ndcg_teacher"] > comparison["ndcg_base"],
+        comparison["teacher_beats_base"],
+        comparison["n"],
+        "set its epochs: 0.0, or change learning rate or data",
     )
     print(f"teach: {numbers}; {verdict}", file=sys.stderr)

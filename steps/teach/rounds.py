@@ -213,7 +213,7 @@ def _reported(
     report: dict[str, Any] = {"round": number, **drawn, "comparison": None, "against_previous": None}
     told = f"teach: round {number}: {drawn['new_negatives']:,} of {sum(drawn.values()):,} triplets have a new negative"
     if now:
-        against = compare(before, now)
+        against, worse = compare(before, now), compare(now, before)["teacher_beats_base"]
         report["comparison"] = compare(base, now)
         report["against_previous"] = {
             "ndcg_previous": against["ndcg_base"],
@@ -224,7 +224,7 @@ def _reported(
             f"; nDCG@10 on {against['n']} dev queries {against['ndcg_teacher']:.4f}, before it"
             f" {against['ndcg_base']:.4f}"
         )
-        if against["ndcg_teacher"] < against["ndcg_base"]:
+        if worse:
             told += f"; WARNING: worse than without this round; set rounds.more: {number - 1}, or change skip or margin"
     if rank() == 0:
         print(told, file=sys.stderr)

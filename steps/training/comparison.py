@@ -14,6 +14,15 @@ def p_of_gain(before: np.ndarray, after: np.ndarray) -> float:
     return float(ttest_rel(after, before, alternative="greater").pvalue) if np.ptp(after - before) > 0 else 1.0
 
 
+def said_gain(subject: str, other: str, higher: bool, better: bool, queries: int, advice: str) -> str:
+    """What a person is told of a comparison: a gain, one that may be chance, or a WARNING with what to do."""
+    if better:
+        return f"{subject} beats {other}"
+    if higher:
+        return f"{subject} ranks better than {other}, which on {queries:,} queries may be chance; judge more"
+    return f"WARNING: {subject} does not rank better than {other}; {advice}"
+
+
 def is_better(before: np.ndarray, after: np.ndarray) -> bool:
     """Whether `after` is larger in the mean, and that significantly."""
     return bool(after.mean() > before.mean() and p_of_gain(before, after) <= SIGNIFICANT)

@@ -48,7 +48,7 @@ class RankerTraining(Strict):
     checkpoint_steps: int = Field(default=25, ge=1)
     """Training steps between two checkpoints under SLIMTOWER_CACHE."""
     dev_queries: int = Field(default=50, ge=0)
-    """Dev queries on which it is compared with a random order; 0 = no comparison."""
+    """Dev queries on which it is compared with the order of BM25; 0 = no comparison."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     """`auto`: bf16 where the processor computes it natively, else fp32."""
     seed: int = Field(default=7, ge=0)

@@ -1,6 +1,7 @@
 """What would make a student learn the wrong thing silently stops the run, with the reason and the fix."""
 
 import math
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,9 +22,12 @@ from steps.distill.checks import (
     check_repeats,
     check_student,
     check_targets,
+    check_temperatures,
     explain_not_finite,
 )
+from steps.distill.losses.score import ScoreKl, ScoreMargin, ScoreSoftmax
 from steps.distill.params import Phase
+from steps.distill.targets import ScoreTable
 from steps.distill.tokens import Tokens
 from steps.distill.trainer import LossMeter, mean_vector_cosine
 
@@ -82,8 +86,10 @@ def test_a_required_part_without_texts_stops_the_run() -> None:
 def test_nothing_is_said_of_spans_where_no_texts_were_missing(capsys: pytest.CaptureFixture[str]) -> None:
     weights: Any = {"titles": 1.0, "spans": 1.0}
     assert check_repeats(weights, PARTS, np.arange(12), COUNTS) == [] and not capsys.readouterr().err
-    with pytest.raises(UserError, match=r"spans is 1.0, but it was not embedded"):
+    with pytest.raises(UserError, match=r"spans must train, but embed\.parts does not name it"):
         check_repeats(weights, PARTS, np.arange(12), COUNTS, ["spans"])
+    left = check_repeats({"titles": 1.0, "random_queries": 1.0}, PARTS, np.arange(12), COUNTS)
+    assert left == ["random_queries"] and "random_queries (embed.parts does not name it)" in capsys.readouterr().err
 
 
 def test_a_mixture_of_which_nothing_is_left_stops_the_run() -> None:
@@ -135,11 +141,6 @@ def test_positions_of_a_roberta_begin_after_its_padding() -> None:
         check_document_tokens(reader, five)
     with pytest.raises((IndexError, RuntimeError)):
         reader.tower[0].auto_model(torch.full((1, 5), 3))
-
-
-def test_a_part_that_was_not_embedded_is_refused() -> None:
-    with pytest.raises(UserError, match=r"generated_queries is 1.0, but it was not embedded; add it to embed"):
-        check_repeats({"titles": 1.0, "generated_queries": 1.0}, PARTS, np.arange(12), COUNTS)
 
 
 def test_a_broken_target_is_named_before_the_learning_rate() -> None:
@@ -228,3 +229,28 @@ def test_the_least_cosine_is_that_of_the_mean_vector() -> None:
     assert mean_vector_cosine(vectors) == pytest.approx(math.fsum(cosines) / 40)
     assert mean_vector_cosine(np.ones((3, 2), dtype=np.float16)) < 1  # all alike: what is left to learn is divided by
     assert mean_vector_cosine(np.zeros((3, 2))) == 0
+
+
+@pytest.mark.parametrize(
+    ("loss", "said"),
+    [
+        (ScoreKl(kind="score_kl", teacher="late"), "score_kl: over 4 documents of a text late's .* one-hot at .* 0.05"),
+        (ScoreSoftmax(kind="score_softmax", teacher="late", teacher_temperature=1.0), ""),
+        (ScoreSoftmax(kind="score_softmax", teacher="late", teacher_temperature=90.0), "flat at temperature 90 .*set"),
+        (ScoreMargin(kind="score_margin", teacher="late"), ""),
+        (ScoreKl(kind="score_kl"), ""),
+    ],
+)
+def test_a_teachers_scores_are_judged_at_the_temperature_at_which_they_are_learned(
+    capsys: pytest.CaptureFixture[str], loss: Any, said: str
+) -> None:
+    """Over the nearest documents of the texts that have them all; the index teacher's are not stored."""
+    random = np.random.default_rng(4)
+    documents = np.tile(np.arange(6), (200, 1))
+    documents[50:, 4:], documents[100:] = -1, -1
+    table = ScoreTable(
+        documents, np.where(documents >= 0, random.normal(scale=3, size=documents.shape), 0).astype(np.float32)
+    )
+    check_temperatures([loss], {"late": table}, 4)
+    told = capsys.readouterr().err
+    assert re.search(f"distill: WARNING: .*{said}", told) if said else not told

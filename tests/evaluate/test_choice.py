@@ -139,7 +139,10 @@ def test_the_difference_is_tested_as_scipy_does() -> None:
 def test_without_variance_there_is_no_doubt_and_with_one_query_nothing_but() -> None:
     assert p_value([np.full(5, 0.1), np.full(3, 0.1)]) == 0
     assert p_value([np.full(5, 0.5), np.full(3, -0.5)]) == 1
-    assert p_value([np.array([0.5]), np.array([0.1, 0.2, 0.3])]) == 1
+    several = np.array([0.1, 0.2, 0.3])
+    assert p_value([np.array([0.5])]) == 1
+    assert p_value([np.array([0.5]), several]) == p_value([several]) < 0.1  # one query has no variance of its own
+    assert p_value([np.array([0.5]), several], [0.9, 0.1]) == pytest.approx(p_value([several]))
 
 
 def said(budget: float, dev: bool = True) -> list[str]:

@@ -260,10 +260,12 @@ def shown(difference: float, p_value: float, tower: str = "base", dev: bool = Tr
 def test_a_line_warns_where_training_did_not_help() -> None:
     assert shown(0.1, 0.01) == "Teacher against base: nDCG@10 0.5000 and 0.4000 on dev (paired t-test, p = 0.010)"
     warning = "; WARNING: the trained teacher is not better than its base; set its epochs: 0.0"
-    assert warning in shown(0.1, 0.06) and warning in shown(-0.1, 0.01)
+    assert warning in shown(-0.1, 0.01) and warning in shown(-0.1, 0.9) and warning in shown(0.0, 1.0)
+    assert shown(0.1, 0.06).endswith("; this may be chance: judge more queries")
     assert "on test, as there are no dev queries (paired" in shown(0.1, 0.01, dev=False)
     assert "WARNING" not in shown(0.001, 0.9, tower="round_0")
-    assert "WARNING: it is worse than round_0, which it was before" in shown(-0.001, 0.9, tower="round_0")
+    assert "WARNING: it is worse than round_0, which it was before" in shown(-0.01, 0.04, tower="round_0")
+    assert "WARNING" not in shown(-0.001, 0.9, tower="round_0")
     assert is_gain(0.1, 0.05) and not is_gain(0.0, 0.01) and not is_gain(0.1, 0.051)
 
 

@@ -138,8 +138,9 @@ def test_a_users_table_is_text_and_its_rows_are_of_test_queries(
         (b"query_id,slice,slice\n1,a,b\n", "cannot be read"),
         (pa.table({"query_id": ["1"], "slice": [["a"]]}), "cannot be read"),
         (pa.table({"query_id": ["1", "2"], "slice": ["a", None]}), "a row has no slice"),
+        (b"query_id,slice\n1,a\n2, \n", "a row has no slice"),
     ],
-    ids=["latin-1", "a column twice", "a list", "nothing"],
+    ids=["latin-1", "a column twice", "a list", "nothing", "a blank"],
 )
 def test_a_users_table_that_cannot_be_read_is_one_line(tmp_path: Path, content: bytes | pa.Table, said: str) -> None:
     path = tmp_path / ("own.csv" if isinstance(content, bytes) else "own.parquet")

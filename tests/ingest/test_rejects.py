@@ -7,6 +7,7 @@ import pytest
 from steps.core.errors import UserError
 from steps.ingest import rejects as module
 from steps.ingest.rejects import Rejects
+from steps.ingest.rows import Gone
 
 
 def test_rows_left_out_by_rule_are_kept_up_to_a_limit_and_counted_all() -> None:
@@ -58,3 +59,20 @@ def test_a_hopeless_file_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPatch)
         for _ in rejects.watched(rows(8), "f", "f.csv", 0.01):
             pass
     assert read == 100
+
+
+def test_a_file_of_a_log_that_is_mostly_about_what_is_gone_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    """Also where the log as a whole is not: a new catalogue whose ids the corpus does not have yet."""
+    rejects = Rejects()
+    for source, gone in (("log/old", 3), ("log/new", 98)):
+        for line in range(1, 101 if source == "log/new" else 201):
+            rejects.count_row(source)
+            if line <= gone:
+                rejects.add_of_log(source, line, Gone("unknown_document"), "row")
+    rejects.check_log(["log/old", "log/new"], "log")
+    told = capsys.readouterr().err
+    assert "WARNING: most rows of 1 of 2 files of the log" in told and "98 of 100 in log/new" in told
+    rejects.check_log(["log/old"], "log")
+    assert not capsys.readouterr().err
+    with pytest.raises(UserError, match="98 of 100 rows are about documents or searches that are not there"):
+        rejects.check_log(["log/new"], "log")

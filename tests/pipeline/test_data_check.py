@@ -9,7 +9,7 @@ from cross_encoders import DUAL
 
 from pipeline.data_check import check_data
 from pipeline.params import Params, check_params
-from pipeline.recipe import overlay
+from pipeline.recipe import laid_over, overlay
 from steps.core.errors import UserError
 from steps.core.params import read_mapping
 from steps.core.tables import SCHEMAS, table_from_rows, write_table
@@ -124,6 +124,20 @@ def test_spans_that_make_up_for_missing_texts_are_texts_enough(tmp_path: Path) -
         check_data(params(ZERO_SHOT, alone, off), tmp_path)
 
 
+@pytest.mark.parametrize("recipe", ["beir15", "nanobeir"])
+@pytest.mark.parametrize("parts", ["", "unlabelled_queries"])
+def test_a_standard_protocol_trains_on_the_parts_that_it_reads(tmp_path: Path, recipe: str, parts: str) -> None:
+    """Texts of the corpora alone, or none of them; the others are left out with a line."""
+    path = Path(f"recipes/{recipe}.yaml")
+    variables = {"PARTS": parts, "UNLABELLED": "queries.tsv"}
+    laid = laid_over(read_mapping(Path("params.yaml")), path.read_text(encoding="utf-8"), variables, path)
+    rows = {"unlabelled_queries": [unlabelled(at) for at in range(20)], "queries": [query(1, "test")]}
+    lines = check_data(check_params(laid, recipe), write(tmp_path, **rows, qrels=[judged(1, "test")]))
+    unread = "generated_queries, sentences, train_queries, titles" if parts else "generated_queries, train_queries"
+    [told] = [line for line in lines if "which embed.parts does not name" in line]
+    assert told == f"distill: {', '.join(sorted(unread.split(', ')))} left out, which embed.parts does not name"
+
+
 @pytest.mark.parametrize(
     ("change", "rows", "complaint"),
     [
@@ -145,9 +159,9 @@ def test_spans_that_make_up_for_missing_texts_are_texts_enough(tmp_path: Path) -
             "the data give no text of generated_queries, train_queries, unlabelled_queries, so students have nothing",
         ),
         (
-            {"distill": {"repeats": {"random_queries": 1.0}}},
+            {"distill": {"repeats": {"random_queries": 1.0}, "required_parts": ["random_queries"]}},
             {},
-            r"repeats names random_queries, but embed\.parts does not",
+            r"required_parts names random_queries, but embed\.parts does not",
         ),
         (student(teacher_top_k=99), {}, r"1l\.teacher_top_k is 99, but embed\.neighbours is"),
         ({"mine": {"planner": "table"}}, {}, r"planner: 'table' needs term scores and ingest read none"),

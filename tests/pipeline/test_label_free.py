@@ -41,7 +41,7 @@ def test_students_learn_what_colbert_makes_of_the_teachers_hits_and_evaluate_sho
     params = params_of("label_free.yaml", tiny_tower, changes, DATA=str(data), SET="own", **models)
     assert params.candidates.searchers == [] and params.teach.described("dense").model_dump()["epochs"] == 0
     run_all(tmp_path, params)
-    assert "score: WARNING: over 50 documents of a text late's distribution" in capsys.readouterr().err
+    assert "score: a teacher_temperature near" in capsys.readouterr().err
     for name, texts in (("late", 120), ("cross", 40)):
         assert read_json(tmp_path / "data/score" / name / "report.json")["texts"] == texts
     metrics = json.loads((tmp_path / "reports/metrics.json").read_text())

@@ -83,7 +83,7 @@ def test_what_is_written_is_the_rankers_and_holds_no_evaluation_query(
     assert report["fingerprint"] == fingerprint(teach / "tower").id
     assert report["positive_weight"] == report["negatives_per_positive"] > 1
     assert report["left_out"]["evaluation_query"] == 1
-    assert "WARNING: re-ranking is not shown to be better than BM25" in capsys.readouterr().err  # after so few steps
+    assert "WARNING: the ranker does not rank better than BM25" in capsys.readouterr().err  # after so few steps
 
     relevance = read_table(output, "relevance")
     train = {row["query_id"] for row in asked if row["split"] == "train"} - {"d/q1"}

@@ -206,7 +206,7 @@ def test_it_is_compared_with_bm25_over_what_that_finds(
         "pair_scores",
         lambda _, pairs, **knobs: np.array(
             [
-                float(better) * by_text[query].get(next(name for name in texts if texts[name] == text), 0)
+                (1.0 if better else -1.0) * by_text[query].get(next(name for name in texts if texts[name] == text), 0)
                 for query, text in pairs
             ]
         ),
@@ -228,7 +228,7 @@ def test_it_is_compared_with_bm25_over_what_that_finds(
     assert found["beats_bm25"] == better and found["ndcg"] < 1
     teaching.tell(found, NullRun())
     said = capsys.readouterr().err
-    assert ("beats BM25" in said) == better and ("WARNING: it is not shown to rank better than BM25" in said) != better
+    assert ("beats BM25" in said) == better and ("WARNING: the cross encoder does not rank better" in said) != better
 
 
 def dcg(gains: list[int]) -> float:
@@ -237,7 +237,9 @@ def dcg(gains: list[int]) -> float:
 
 
 @pytest.mark.parametrize("asked", [[], ["unknown"]])
-def test_without_dev_queries_or_hits_nothing_is_compared(tmp_path: Path, asked: list[str]) -> None:
+def test_without_dev_queries_or_hits_nothing_is_compared(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], asked: list[str]
+) -> None:
     ingest, _ = write_world(tmp_path)
     made = [{"query_id": f"d/{text}", "dataset": "d", "text": text, "split": "dev"} for text in asked]
     graded = [
@@ -248,6 +250,8 @@ def test_without_dev_queries_or_hits_nothing_is_compared(tmp_path: Path, asked: 
     write_table(ingest, "qrels", table("qrels", graded))
     params = CrossEncoder.model_validate(CROSS | {"base": "b"})
     assert teaching.quality(None, ingest, params) is None  # type: ignore[arg-type]
+    teaching.tell(None, NullRun())
+    assert "how it ranks is not known" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -265,13 +265,14 @@ def test_without_rounds_nothing_is_searched_or_kept(
 
 def test_a_round_that_is_worse_on_dev_is_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
     drawn = {"new_negatives": 1200, "kept_negatives": 34}
-    worse = rounds._reported(2, drawn, {"a": 0.1, "b": 0.1}, {"a": 0.5, "b": 0.4}, {"a": 0.3, "b": 0.4})
+    base, before = {"a": 0.1, "b": 0.1, "c": 0.1}, {"a": 0.5, "b": 0.4, "c": 0.45}
+    worse = rounds._reported(2, drawn, base, before, {"a": 0.3, "b": 0.25, "c": 0.2})
     told = capsys.readouterr().err
-    assert "round 2: 1,200 of 1,234 triplets have a new negative; nDCG@10 on 2 dev queries 0.3500, before it" in told
+    assert "round 2: 1,200 of 1,234 triplets have a new negative; nDCG@10 on 3 dev queries 0.2500, before it" in told
     assert "WARNING: worse than without this round; set rounds.more: 1" in told
     assert worse["against_previous"]["ndcg_previous"] == pytest.approx(0.45)
     assert worse["comparison"]["ndcg_base"] == pytest.approx(0.1)
-    rounds._reported(1, drawn, {"a": 0.1}, {"a": 0.5}, {"a": 0.5})
+    rounds._reported(1, drawn, base, before, before | {"a": 0.49})  # less, as chance would have it
     assert "WARNING" not in capsys.readouterr().err
     assert rounds._reported(1, drawn, {}, {}, {})["comparison"] is None
 

@@ -26,6 +26,8 @@ class MutualKL(ScoreLoss):
     `reverse: false` leaves the second one out, as LEAD does where the teacher is frozen (Sec. 4.5).
     """
 
+    of_shares: ClassVar[bool] = True
+
     kind: Literal["mutual_kl"]
     temperature: float = Field(default=0.05, gt=0, allow_inf_nan=False)
     """Divides the student's scores."""

@@ -29,6 +29,7 @@ class ScoreLoss(Loss):
     """Base of the losses here."""
 
     needs: ClassVar[frozenset[Need]] = frozenset({Need.CANDIDATES, Need.SCORES})
+    of_shares: ClassVar[bool] = False  # whether it compares distributions over a text's candidates
 
     temperature: float = Field(default=1.0, gt=0, allow_inf_nan=False)
     """Divides the student's scores."""
@@ -61,6 +62,8 @@ class ScoreLoss(Loss):
 
 class ScoreSoftmax(ScoreLoss):
     """`-sum_j softmax_j(s^t / T_t) log softmax_j(s^s / T)` (EmbedDistill, Eq. 10)."""
+
+    of_shares: ClassVar[bool] = True
 
     kind: Literal["score_softmax"]
     temperature: float = Field(default=0.05, gt=0, allow_inf_nan=False)
@@ -96,6 +99,8 @@ class ScoreSquared(ScoreLoss):
 
 class ScoreKl(ScoreLoss):
     """`KL(softmax(s^t / T_t), softmax(s^s / T))` over the candidates (LEAD, Eq. 6, of the output layers)."""
+
+    of_shares: ClassVar[bool] = True
 
     kind: Literal["score_kl"]
     temperature: float = Field(default=0.05, gt=0, allow_inf_nan=False)

@@ -31,6 +31,8 @@ class CrossEncoder(RankerTraining, Teacher):
     """Of that product; about 0.05 for segments, whose products are in the hundreds."""
     reconstruction_weight: float = Field(default=0.0, ge=0)
     """Weight of the loss that lets such embeddings tell their tokens."""
+    dev_queries: int = Field(default=200, ge=0)
+    """Dev queries on which it is compared with BM25; 0 = no comparison."""
     dev_documents: int = Field(default=30, ge=1)
     """Documents that BM25 finds for a dev query, which the teacher re-ranks there."""
 

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from steps.score.target_entropy import Sample, check_teacher_targets, suggested_temperature
+from steps.retrieval.target_entropy import Sample, check_teacher_targets, suggested_temperature
 
 RANDOM = np.random.default_rng(5)
 SCORES = RANDOM.normal(size=(400, 16))

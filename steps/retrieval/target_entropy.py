@@ -17,8 +17,9 @@ class TeacherTargets:
     """A teacher's distributions over the documents of a text, softmax(scores / temperature), by their entropies.
 
     Entropies are divided by log k, that of k equal shares: 1 is flat, 0 one-hot. `entropy` and `largest_share` are
-    means over the texts at temperature 1. `temperature` makes the mean entropy 0.5; there `flat` and `one_hot` are
-    shares of the texts above 0.95 and below 0.05. None where all texts have equal scores.
+    means over the texts at the temperature `at`, and `verdict` is of that one. `temperature` makes the mean entropy
+    0.5; there `flat` and `one_hot` are shares of the texts above 0.95 and below 0.05. None where all texts have equal
+    scores.
     """
 
     documents: int
@@ -27,14 +28,20 @@ class TeacherTargets:
     temperature: float | None
     flat: float
     one_hot: float
+    at: float
     verdict: Literal["useful", "flat", "one-hot", "uneven", "constant"]
 
     def as_dict(self) -> dict[str, float | str | None]:
         """For the report."""
         return asdict(self)
 
+    @property
+    def hopeless(self) -> bool:
+        """Whether no temperature serves."""
+        return self.verdict in ("constant", "uneven")
+
     def warning(self, teacher: str) -> str | None:
-        """One line where a student would learn nothing, or no more than from labels, with what to do; else None."""
+        """One line where a student that learns at `at` learns nothing, or no more than from labels; else None."""
         found = f"over {self.documents} documents of a text {teacher}'s distribution"
         measured = f"(mean entropy {self.entropy:.2f} of that of equal shares; largest share {self.largest_share:.2f})"
         if self.verdict == "constant":
@@ -48,19 +55,23 @@ class TeacherTargets:
         knob = f"set teacher_temperature: {self.temperature:.2g}"
         advice = f"{knob} in the losses that learn its scores (mean entropy {WANTED})"
         if self.verdict == "flat":
-            return f"{found} is flat at temperature 1 {measured}: there is nothing to learn; {advice}"
+            return f"{found} is flat at temperature {self.at:.2g} {measured}: there is nothing to learn; {advice}"
         if self.verdict == "one-hot":
-            return f"{found} is one-hot at temperature 1 {measured}: it says no more than a label; {advice}"
+            return f"{found} is one-hot at temperature {self.at:.2g} {measured}: it says no more than a label; {advice}"
         return None
 
 
-def check_teacher_targets(scores: np.ndarray) -> TeacherTargets | None:
-    """Judge the scores `(texts, k)` of texts with their documents; None of fewer than two documents, or no text."""
+def check_teacher_targets(scores: np.ndarray, at: float = 1.0) -> TeacherTargets | None:
+    """Judge the scores `(texts, k)` of texts with their documents, learned at the temperature `at`.
+
+    None of fewer than two documents, or no text.
+    """
     if not len(scores) or scores.shape[1] < 2:
         return None
     scores = scores.astype(np.float64)
-    entropies, largest = _entropies(scores, 1.0), softmax(scores, axis=1).max(axis=1)
-    shared = {"documents": scores.shape[1], "entropy": float(entropies.mean()), "largest_share": float(largest.mean())}
+    entropies, largest = _entropies(scores, at), softmax(scores / at, axis=1).max(axis=1)
+    shared = {"documents": scores.shape[1], "entropy": float(entropies.mean()), "at": at}
+    shared["largest_share"] = float(largest.mean())
     if (temperature := suggested_temperature(scores)) is None:
         return TeacherTargets(**shared, temperature=None, flat=1.0, one_hot=0.0, verdict="constant")
     there = _entropies(scores, temperature)
