@@ -182,10 +182,12 @@ def test_a_pull_request_is_told_the_verdict_the_figures_and_where_students_lose(
     assert f'<footer class="small muted">{source.rstrip()[:-1]}</footer>' in page
     told = summary(metrics, "2l")
     assert told.startswith(
-        "May 2l replace the teacher? **Yes.**\n\n- api: yes, nDCG@10 +0.0% against the teacher's; with 95%"
+        "May 2l replace the teacher? **Cannot tell from 20 queries.**\n\n- api: cannot tell, nDCG@10 +0.0% against the"
     )
     assert f"**2l** keeps **{100 * kept:.1f}\u00a0%** of the teacher's nDCG@10" in told
-    assert page.index("May 2l replace the teacher? <b>Yes.</b>") < page.index("A large <b>teacher</b>")
+    assert page.index("May 2l replace the teacher? <b>Cannot tell from 20 queries.</b>") < page.index(
+        "A large <b>teacher</b>"
+    )
     low = {"ratio": 0.9, "ci95_low": 0.85, "ci95_high": 0.95}
     high = {"ratio": 0.99, "ci95_low": 0.97, "ci95_high": 1.01}
     metrics["slices"] = {
