@@ -35,7 +35,7 @@ def test_refinement_brings_a_student_to_the_stronger_teachers_order(
     write_late_teacher(tmp_path / "models/teach/late", tiny_tower)
     scores = run_score(tmp_path, "late", SCORE.model_copy(update={"max_texts": {"late": 200}}))
     temperature = read_json(scores / "report.json")["targets"]["temperature"]
-    assert f"set teacher_temperature: {temperature:.2g}" in capsys.readouterr().err
+    assert f"a teacher_temperature near {temperature:.2g} makes" in capsys.readouterr().err
 
     learned = {"kind": "score_kl", "teacher": "late", "temperature": 0.05, "teacher_temperature": temperature}
     phase = {"losses": [learned, {"kind": "embedding", "weight": 0.1}], "teacher_top_k": 4}
