@@ -46,11 +46,7 @@ def unmeasured_lines(judged: Sequence[JudgedSet], params: EvaluateParams) -> lis
     of_answers, of_labels = answer_measures(params.measures), [SAT] if SAT in params.measures else []
     wanted = [
         (of_answers, any(item.answering for item in judged), "an answer string: a BEIR folder's answers.jsonl"),
-        (
-            of_labels,
-            any(item.satisfaction for item in judged),
-            "a second label: the fourth column of qrels",
-        ),
+        (of_labels, any(item.satisfaction for item in judged), "a second label: the fourth column of qrels"),
     ]
     return [
         f"{', '.join(names)}: no value, as no judged query has {what} gives them; else take it out of evaluate.measures"

@@ -13,7 +13,7 @@ from steps.evaluate.shown import milliseconds, size
 from steps.retrieval.noninferiority import NonInferiority
 
 Answer = Literal["yes", "no", "cannot tell"]
-FEWEST = 30  # queries, below which there is no answer
+FEWEST = 30  # queries, below which there is no yes
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ def verdicts(
 
     `low` is bounded with the rule's confidence, as all data sets have to pass; `high` with what Bonferroni's correction
     leaves each, as one that fails is enough. Data sets on which the teacher has 0 are left out. Fewer than FEWEST
-    queries tell nothing: of equal differences a bootstrap makes an interval without width.
+    queries are no yes: of equal differences a bootstrap makes an interval without width.
     """
     counted = {dataset: theirs for dataset, theirs in teacher.items() if theirs.mean() > 0}
     stricter = rule.model_copy(update={"confidence": 1 - (1 - rule.confidence) / max(len(counted), 1)})
@@ -40,8 +40,8 @@ def verdicts(
     for dataset, theirs in counted.items():
         for name, values in students.items():
             low, high = float(rule.least(values[dataset], theirs)), float(stricter.most(values[dataset], theirs))
-            many = len(theirs) >= FEWEST
-            answer: Answer = "yes" if low >= 0 and many else "no" if high < 0 and many else "cannot tell"
+            sure = low >= 0 and len(theirs) >= FEWEST
+            answer: Answer = "yes" if sure else "no" if high < 0 else "cannot tell"
             mean = float(theirs.mean())
             found.setdefault(dataset, {})[name] = {
                 "answer": answer,
