@@ -26,9 +26,8 @@ _QUOTED = r"\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'"
 _LOGIN = re.compile(rf"({_SCHEME})(?:[^\s/@:]*:{_LONG}@|[^\s/'\"]+@)")
 _QUERY = re.compile(rf"(?i)((?:{_NAMED}|x-amz-[a-z-]+|[?&;](?:sig|key|auth|code))(?:=|%3D))[^\s&]+")
 _MAPPED = re.compile(rf"(?i)((?:{_NAMED}|authorization)\\*[\"']\s*:\s*b?)(?:{_QUOTED}|[^\s,}}\]]+)")
-_HEADER = re.compile(
-    r"(?i)((?:authorization|x-amz-security-token|\b(?:x-)?(?:[a-z]{1,20}-)?api-key)\s*[:=]\s*)(?:(?:basic|bearer|token)\s+)?[^\s,]+|\b(bearer\s+)\S{8,}"
-)
+_HEADERS = r"authorization|x-amz-security-token|\b(?:x-)?(?:[a-z]{1,20}-)?api-key"
+_HEADER = re.compile(rf"(?i)((?:{_HEADERS})\s*[:=]\s*)(?:(?:basic|bearer|token)\s+)?[^\s,]+|\b(bearer\s+)\S{{8,}}")
 _SECRET_NAME = re.compile(
     r"(?i)(?:^|_)(?:(?:PG)?PASSWORD|PASSWD|PASSPHRASE|SECRET|SALT|TOKEN|PAT"
     r"|(?:API|ACCESS|SECRET|PRIVATE|FERNET|ACCOUNT)_?KEY)$|_PWD$"

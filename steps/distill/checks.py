@@ -20,9 +20,7 @@ from steps.distill.params import DOCUMENT_PARTS, Fresh, Layers, Phase, StudentPa
 from steps.distill.students import Student
 from steps.distill.targets import ScoreTable
 from steps.distill.tokens import Tokens
-from steps.retrieval.target_entropy import check_teacher_targets
-
-_SAMPLED = 10_000  # texts, of which a teacher's distributions are looked at
+from steps.retrieval.target_entropy import Sample, check_teacher_targets
 
 
 def check_targets(embed: Path, vectors: np.ndarray, texts: int, teacher: SentenceTransformer) -> None:
@@ -44,9 +42,10 @@ def check_temperatures(losses: Sequence[Loss], scores: Mapping[str, ScoreTable],
         if not (isinstance(loss, ScoreLoss) and loss.of_shares and loss.teacher in scores):
             continue
         table = scores[loss.teacher]
-        whole = np.flatnonzero((table.documents[:, :count] >= 0).all(axis=1))
-        sample = table.scores[whole[:: -(-len(whole) // _SAMPLED) or 1], :count]
-        found = check_teacher_targets(sample, loss.teacher_temperature or loss.temperature)
+        whole = (table.documents[:, :count] >= 0).all(axis=1)
+        sample = Sample(int(whole.sum()))
+        sample.add(table.scores[whole, :count])
+        found = check_teacher_targets(sample.all(), loss.teacher_temperature or loss.temperature)
         if found and (warning := found.warning(loss.teacher)):
             print(f"distill: WARNING: {loss.kind}: {warning}", file=sys.stderr)
 

@@ -10,12 +10,7 @@ from steps.ingest.rows import Defect
 _LEAST = 10**8  # seconds: 1973. What is less is a year, a month or a day in digits
 _FIRST_MILLISECONDS = 10**11  # as seconds this is the year 5138, as milliseconds 1973
 _TOO_LARGE = 4_102_444_800_000  # milliseconds: 2100
-_SPELT = {
-    8: "%Y%m%d",
-    10: "%Y%m%d%H",
-    12: "%Y%m%d%H%M",
-    14: "%Y%m%d%H%M%S",
-}  # digits of a time, by their number
+_SPELT = {8: "%Y%m%d", 10: "%Y%m%d%H", 12: "%Y%m%d%H%M", 14: "%Y%m%d%H%M%S"}  # by the number of digits
 _ALSO_COUNTS, _FIRST_YEAR, _LAST_YEAR = (10, 12), 1995, 2099  # such digits are of a time in these years, or a count
 
 
@@ -43,7 +38,7 @@ ALWAYS = Window.of("", "")
 def unix_seconds(value: Any) -> int:
     """Whole unix seconds of a value: a number (seconds, or milliseconds from 1e11 on), ISO 8601 text or a date.
 
-    Eight to fourteen digits that spell a day or a time are that. UTC where no zone is named. Defect `missing_field`,
+    8, 10, 12 or 14 digits that spell a day or a time are that. UTC where no zone is named. Defect `missing_field`,
     or `bad_timestamp`, which a time before 1970 is too, and a number that would be one before 1973 or after 2099.
     """
     if value is None or value == "":

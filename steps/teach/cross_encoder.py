@@ -136,7 +136,11 @@ def quality(ranker: library.CrossEncoder, ingest: Path, params: "CrossEncoder") 
 def tell(measured: dict[str, Any] | None, run: Run) -> None:
     """Log the quality, and say in one line whether it ranks better than BM25."""
     if measured is None:
-        print("teach: for no judged dev query does BM25 find a document, so how it ranks is not known", file=sys.stderr)
+        print(
+            "teach: how the cross encoder ranks is not known: no dev query is judged, BM25 finds nothing for them, or"
+            " dev_queries is 0",
+            file=sys.stderr,
+        )
         return
     run.metrics({"ndcg_teacher": measured["ndcg"], "ndcg_bm25": measured["ndcg_bm25"], "p_value": measured["p_value"]})
     verdict = said_gain(

@@ -213,7 +213,8 @@ def _reported(
     report: dict[str, Any] = {"round": number, **drawn, "comparison": None, "against_previous": None}
     told = f"teach: round {number}: {drawn['new_negatives']:,} of {sum(drawn.values()):,} triplets have a new negative"
     if now:
-        against, worse = compare(before, now), compare(now, before)["teacher_beats_base"]
+        against = compare(before, now)
+        worse = compare(base=now, teacher=before)["teacher_beats_base"]  # the same test the other way round
         report["comparison"] = compare(base, now)
         report["against_previous"] = {
             "ndcg_previous": against["ndcg_base"],

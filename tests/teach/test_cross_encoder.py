@@ -251,7 +251,7 @@ def test_without_dev_queries_or_hits_nothing_is_compared(
     params = CrossEncoder.model_validate(CROSS | {"base": "b"})
     assert teaching.quality(None, ingest, params) is None  # type: ignore[arg-type]
     teaching.tell(None, NullRun())
-    assert "how it ranks is not known" in capsys.readouterr().err
+    assert "how the cross encoder ranks is not known" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
