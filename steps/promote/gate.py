@@ -8,6 +8,8 @@ import numpy as np
 from steps.promote.evidence import MEASURE, Evidence
 from steps.promote.params import Policy
 
+FEWEST = 30  # test queries of a data set; of fewer a reader is told
+
 
 @dataclass(frozen=True)
 class Decision:
@@ -48,6 +50,7 @@ def decide(candidate: Evidence, champion: Evidence | None, policy: Policy) -> De
     return _decision(
         [
             *_coverage(candidate, champion),
+            *_few_queries(candidate),
             *_budgets(candidate, champion, policy),
             *_floors(candidate, policy),
             *_against_champion(candidate, champion, policy),
@@ -91,6 +94,14 @@ def _coverage(candidate: Evidence, champion: Evidence | None) -> Iterable[Check]
     if champion:
         for dataset in sorted(champion.datasets & candidate.datasets - set(candidate.evaluation.queries)):
             yield Check(False, f"{dataset}: served by the champion, but the evaluation has no test queries of it")
+
+
+def _few_queries(candidate: Evidence) -> Iterable[Check]:
+    """A data set on which a few queries decide; they refuse nothing, as a young data set may have no more."""
+    for dataset, queries in sorted(candidate.evaluation.queries.items()):
+        if dataset in candidate.datasets and len(queries) < FEWEST:
+            told = f"{dataset}: {len(queries)} test queries prove little; judge {FEWEST} or more"
+            yield Check(False, told, warns=True)
 
 
 def _budgets(candidate: Evidence, champion: Evidence | None, policy: Policy) -> Iterable[Check]:

@@ -204,6 +204,15 @@ def test_a_reported_slice_that_surely_loses_warns_or_blocks() -> None:
     assert not decide(candidate, champion, policy(slices="block", slice_queries=21)).warned
 
 
+@pytest.mark.parametrize(("queries", "told"), [(29, True), (30, False)])
+def test_few_test_queries_are_told_and_refuse_nothing(queries: int, told: bool) -> None:
+    few = evidence([0.5] * queries)
+    for champion in (None, few):
+        decision = decide(few, champion, policy())
+        assert decision.approved
+        assert decision.warned == (("api: 29 test queries prove little; judge 30 or more",) if told else ())
+
+
 def test_the_upper_bound_mirrors_the_lower_one() -> None:
     generator = np.random.default_rng(0)
     ours, theirs = generator.random((2, 50))
