@@ -95,8 +95,7 @@ def _body(manifest: Manifest, served: Trial, narrowed: bool) -> str:
         ]
     for name, close in served.unjudged.items():
         lines += [
-            f"{name}: quality was not measured, {close.reason}. The mean cosine of what serves to the student is"
-            f" {close.served_cosine_mean:.4f}.",
+            f"{name}: {close.reason}. The mean cosine of what serves to the student is {close.served_cosine_mean:.4f}.",
             "",
         ]
     return "\n".join([*lines, *_use(student, manifest.dim if narrowed else None)])

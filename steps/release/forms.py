@@ -29,7 +29,7 @@ class Trial:
 
     `served`: its embeddings `(texts, dim)`. `parity`: its loss over the dev queries of all data sets, on the exact
     index, None where none is judged. `costs`: by data set, with the index that serves. `unjudged`: closeness to the
-    student, by data set without judged dev queries.
+    student, by data set with too few judged dev queries.
     """
 
     precision: Precision

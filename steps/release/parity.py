@@ -1,12 +1,15 @@
 """Whether an exported encoder still is the model it was made from, by cosine."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 import numpy as np
 
 from steps.core.cosines import cosines
 from steps.core.errors import UserError
+from steps.core.judged import JudgedSet
+
+FEWEST = 30  # dev queries; fewer prove hardly any loss
 
 
 def check_export(texts: Sequence[str], reference: np.ndarray, exported: np.ndarray, minimum: float) -> float:
@@ -31,7 +34,7 @@ def check_export(texts: Sequence[str], reference: np.ndarray, exported: np.ndarr
 
 @dataclass(frozen=True)
 class Unjudged:
-    """What stands in for nDCG@10 on a data set without judged dev queries: cosines of served texts to the student."""
+    """What is measured beside nDCG@10 where too few dev queries are judged: cosines of served texts to the student."""
 
     reason: str
     texts: int
@@ -43,7 +46,18 @@ class Unjudged:
         return asdict(self)
 
 
-def closeness(dataset: str, reference: np.ndarray, served: np.ndarray) -> Unjudged:
+def few_judged(datasets: Iterable[str], queries: Sequence[JudgedSet]) -> dict[str, str]:
+    """Data sets whose judged dev queries are too few to prove a loss -> the reason, in words, in order of names."""
+    counts = {asked.dataset: len(asked.query_ids) for asked in queries}
+    return {name: _reason(counts.get(name, 0)) for name in sorted(datasets) if counts.get(name, 0) < FEWEST}
+
+
+def _reason(count: int) -> str:
+    some = "no dev query" if not count else "only one dev query" if count == 1 else f"only {count} dev queries"
+    return f"{some} of this data set {'is' if count < 2 else 'are'} judged"
+
+
+def closeness(dataset: str, reason: str, reference: np.ndarray, served: np.ndarray) -> Unjudged:
     """Compare a data set's sample texts as the model embeds them and as they are served, `(texts, dim)`.
 
     NaN counts as the opposite direction, cosine -1. UserError when there is no text.
@@ -51,7 +65,7 @@ def closeness(dataset: str, reference: np.ndarray, served: np.ndarray) -> Unjudg
     if not len(reference):
         raise UserError(f"{dataset!r}: no query and no document has a text to compare encoders with; leave it out")
     close = np.nan_to_num(cosines(served, reference), nan=-1.0)
-    return Unjudged("no dev query of this data set is judged", len(close), float(close.mean()), float(close.min()))
+    return Unjudged(reason, len(close), float(close.mean()), float(close.min()))
 
 
 def check_unjudged(found: Mapping[str, Unjudged], minimum_mean: float) -> None:

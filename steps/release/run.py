@@ -20,7 +20,7 @@ from steps.release.forms import Limits, explained
 from steps.release.index_copy import copy_index, write_titles
 from steps.release.lexical import carry_lexical, lexical_index
 from steps.release.params import ReleaseParams
-from steps.release.parity import check_export, check_unjudged
+from steps.release.parity import check_export, check_unjudged, few_judged
 from steps.release.probe_texts import probe_texts, sample_texts
 from steps.release.quality import check_costs
 from steps.release.trials import Bench
@@ -31,7 +31,7 @@ from steps.serving.mlflow_model import log_release
 from steps.serving.query_encoder import load_query_encoder
 from steps.serving.release import Release, load_release
 
-SAMPLE = 256  # texts that int8 is calibrated on, and of a data set that is not judged
+SAMPLE = 256  # texts that int8 is calibrated on, and of a data set with too few judged queries
 
 
 def run(
@@ -49,7 +49,7 @@ def run(
     With `precision: auto` the encoder serves in the first of its forms that costs no more than the limits allow on dev
     queries; the report holds all that were tried. UserError when the two sides have different teachers, when the
     exported encoder is not the student, or when dev queries prove that serving loses more than allowed. Where a data
-    set has no judged dev queries, how close the served encoder is to the student decides instead.
+    set has fewer than FEWEST judged dev queries, how close the served encoder is to the student decides too.
     `ignore_identical_ids`: as the evaluation measures.
     """
     documents = read_index_manifest(index)
@@ -61,8 +61,8 @@ def run(
         if asked.dataset in datasets
     ]
     judged = [text for asked in queries for text in asked.texts]
-    names = sorted(set(datasets) - {asked.dataset for asked in queries})
-    samples = {name: sample_texts(ingest, name, SAMPLE) for name in names}
+    few = few_judged(datasets, queries)
+    samples = {name: sample_texts(ingest, name, SAMPLE) for name in few}
     probed = probe_texts(ingest, params.probes)
     texts = [*judged, *chain.from_iterable(samples.values()), *probed]
     tower = load_tower(distill / "query_encoder")
@@ -89,7 +89,7 @@ def run(
             ]
             return _manifest(student, staging, documents, indexed, probes, params.probe_tolerance)
 
-        bench = Bench(Release(staging, manifest(exported)), queries, samples, texts, vectors, exported)
+        bench = Bench(Release(staging, manifest(exported)), queries, samples, few, texts, vectors, exported)
         with TemporaryDirectory(dir=staging) as folder:
             trials = bench.trials(Path(folder), form, params.precision, limits, probe_texts(ingest, SAMPLE))
             chosen = trials[-1]
@@ -125,8 +125,8 @@ def run(
     print(f"release@{student}: {report['why']}")
     for dataset, found in chosen.unjudged.items():
         print(
-            f"{dataset}: what serving costs in nDCG@10 was not measured: {found.reason}; mean cosine of the served"
-            f" encoder to the student {found.served_cosine_mean:.4f} on {found.texts} texts"
+            f"{dataset}: nDCG@10 says little of what serving costs: {found.reason}; mean cosine of the served encoder"
+            f" to the student {found.served_cosine_mean:.4f} on {found.texts} texts"
         )
     for dataset, verdict in verdicts.items():
         print(f"release@{student}: {verdict.told(dataset)}")

@@ -23,13 +23,15 @@ from steps.serving.release import Release
 class Bench:
     """What forms are measured on: the release's index, and texts as the student and its fp32 export embed them.
 
-    `texts` are those of the judged queries, then the samples of data sets without any, then the probes; `model` and
-    `exported` are their embeddings `(texts, dim)`. The release's encoder is the fp32 export.
+    `texts` are those of the judged queries, then the samples of data sets with too few, then the probes; `model` and
+    `exported` are their embeddings `(texts, dim)`. `few` says of each sampled data set why it is. The release's encoder
+    is the fp32 export.
     """
 
     release: Release
     queries: Sequence[JudgedSet]
     samples: Mapping[str, Sequence[str]]
+    few: Mapping[str, str]
     texts: Sequence[str]
     model: np.ndarray
     exported: np.ndarray
@@ -73,6 +75,6 @@ class Bench:
         found, start = {}, sum(len(asked.query_ids) for asked in self.queries)
         for dataset, sample in self.samples.items():
             rows = slice(start, start + len(sample))
-            found[dataset] = closeness(dataset, self.model[rows], served[rows])
+            found[dataset] = closeness(dataset, self.few[dataset], self.model[rows], served[rows])
             start += len(sample)
         return found

@@ -246,7 +246,7 @@ def test_without_judged_queries_the_mean_cosine_decides() -> None:
     served = vectors() + np.random.default_rng(7).normal(0, 0.2, vectors().shape).astype(np.float32)
     left, right = served.astype(np.float64), vectors().astype(np.float64)
     each = [a @ b / np.sqrt(a @ a) / np.sqrt(b @ b) for a, b in zip(left, right, strict=True)]
-    found = closeness("one", vectors(), served)
+    found = closeness("one", "too few", vectors(), served)
     assert (found.texts, found.served_cosine_mean) == (4, pytest.approx(np.mean(each)))
     assert found.served_cosine_min == pytest.approx(min(each))
     assert found.served_cosine_min < found.served_cosine_mean - 1e-3
@@ -254,9 +254,9 @@ def test_without_judged_queries_the_mean_cosine_decides() -> None:
     with pytest.raises(UserError, match=r"release\.served_cosine: on 4 texts of 'one'.*below 0\.9999.*precision: auto"):
         check_unjudged({"one": found}, 0.9999)
     served[1, 0] = np.nan  # NaN is as far from the student as can be
-    assert closeness("one", vectors(), served).served_cosine_min == -1
+    assert closeness("one", "too few", vectors(), served).served_cosine_min == -1
     with pytest.raises(UserError, match="'one': no query and no document has a text"):
-        closeness("one", vectors(0), vectors(0))
+        closeness("one", "too few", vectors(0), vectors(0))
 
 
 def test_a_tower_that_cuts_on_the_left_is_refused(tiny_tower: Path, tmp_path: Path) -> None:
