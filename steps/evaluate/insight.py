@@ -15,6 +15,7 @@ from steps.evaluate.cache import Measurements
 from steps.evaluate.cases import Case, read_cases
 from steps.evaluate.composition import Evaluation
 from steps.evaluate.diagnosis import Diagnosis, diagnose_all, perturbed_rows
+from steps.evaluate.fusion_gains import fused_name
 from steps.evaluate.measuring import Task
 from steps.evaluate.params import EvaluateParams
 from steps.evaluate.ratios import figures
@@ -43,16 +44,18 @@ def look_closer(
     found: Measurements,
     evaluation: Evaluation,
 ) -> Insight:
-    """Slices and cases are of students as served, all else of their encoders; folders are outputs of earlier stages."""
+    """All is of encoders; slices of students as served too, and cases of these alone. Folders are earlier stages'."""
     tests, params = task.test_sets(), task.params
     known = read_known(ingest, embed, generate, tests, task.own)
     sliced = [each for judged in tests for each in slice_queries(judged, known, params.slices)]
     diagnosed = diagnose_all(systems, task, found.results[TEACHER])
     towers = {name: found.results[name] for name in diagnosed}
-    served = {name: evaluation.served.get(name, result) for name, result in towers.items()}
+    fused = {
+        fused_name(name): result for name, result in evaluation.served.items() if result is not found.results[name]
+    }
     return Insight(
         metrics={
-            "slices": slice_figures(served, sliced, params),
+            "slices": slice_figures(towers | fused, sliced, params),
             "perturbed": perturbed_figures(diagnosed, towers, task),
             "proposition": _by_dataset(diagnosed, "proposition"),
             "space": _by_dataset(diagnosed, "space"),

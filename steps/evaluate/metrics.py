@@ -24,6 +24,8 @@
     verdict.<set>.<student>.change, low, high, queries    student / teacher - 1, its one-sided bounds with the
                                            confidence of the settings (high corrected by Bonferroni for several data
                                            sets); yes from low = -margin on, no where high is below that
+    alike.<set>.<student>.alone, both      where a student's release adds BM25, the verdict's figures of encoders
+                                           alone, and with BM25 beside the teacher too (where that was measured)
     seeds.<student>.others, mean, sd       of students that differ in their seed alone, by the first: the others' names,
                                            mean and standard deviation of all their mean_of_ratios
     retention_by_set.<set>.<student>.ratio, ci95_low, ci95_high    the same of one data set
@@ -64,8 +66,9 @@
     closeness_texts.<set>.<part>           number of texts of each part that this was measured on; they trained no
                                            student, but for those of the part `corpus`, which may have
     slices.<set>.<slice>.queries           test queries of a kind, 20 or more (slicing.py); slices overlap
-    slices.<set>.<slice>.ndcg.<model>      their mean nDCG@10 by the teacher and each student, as served
-    slices.<set>.<slice>.retention.<student>.ratio, ci95_low, ci95_high    student / teacher of these means, bootstrap
+    slices.<set>.<slice>.ndcg.<model>      their mean nDCG@10 by the teacher and each student, and by
+                                           <student>+bm25 where its release fuses
+    slices.<set>.<slice>.retention.<model>.ratio, ci95_low, ci95_high    model / teacher of these means, bootstrap
                                            interval over the slice's queries; no key where the teacher has 0
     perturbed.<set>.<change>               the same of changed test queries, encoders alone; typos, word_order, prefix
     perturbed.<set>.<change>.unchanged.<model>    mean nDCG@10 of the same queries as they were
@@ -103,8 +106,8 @@
     settings.seed, throughput_batch, ignore_identical_ids, min_relevance.<set>, margin, confidence    what the numbers
                                            above depend on; margin and confidence are those of promote.policy
 
-Numbers only, but for the names in `choice`, `fused`, `seeds` and `verdict` and the knobs in `effort`: no dates or
-machine facts, so that equal results are equal files apart from timings and, where these decide, the choice.
+Numbers only, but for the names in `alike`, `choice`, `fused`, `seeds` and `verdict` and the knobs in `effort`: no dates
+or machine facts, so that equal results are equal files apart from timings and, where these decide, the choice.
 """
 
 from collections import defaultdict

@@ -12,7 +12,7 @@ from steps.evaluate.systems import TEACHER
 
 def as_served(name: str, results: Mapping[str, Result]) -> Result:
     """What was measured of a student, with the values and dev hits of the fused system where its release fuses."""
-    own, fused, sets = results[name], results.get(fused_name(name)), _fused_sets(name, results)
+    own, fused, sets = results[name], results.get(fused_name(name)), fused_sets(name, results)
     if fused is None or not sets:
         return own
     pairs = zip(own.scored, fused.scored, strict=True)
@@ -32,7 +32,7 @@ def served_ms(
     where that takes longest: for a dense system the medians of encoding and search added up.
     """
     alone = {name: latencies[name].p50_ms for name in (TEACHER, *students)}
-    fused = {name: _fused_sets(name, results) for name in alone}
+    fused = {name: fused_sets(name, results) for name in alone}
     if not any(fused.values()):
         return alone
     searched = {
@@ -68,6 +68,7 @@ def served_name(metrics: Mapping[str, Any], student: str) -> str:
     return f"{student} (as served, with BM25{where})"
 
 
-def _fused_sets(name: str, results: Mapping[str, Result]) -> set[str]:
+def fused_sets(name: str, results: Mapping[str, Result]) -> set[str]:
+    """Data sets on which a system, the teacher or a student, is released with BM25 fused in."""
     fused = results.get(fused_name(name))
     return {dataset for dataset, figures in fused.fusions.items() if figures.carried} if fused else set()

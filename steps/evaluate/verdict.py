@@ -1,6 +1,10 @@
-"""May a student, as its release serves it, replace the teacher? By the promotion gate's rule, on every data set."""
+"""May a student, as its release serves it, replace the teacher? By the promotion gate's rule, on every data set.
 
-from collections.abc import Mapping
+Where the release adds BM25 and the teacher has none, like is held against like as well: the encoders alone, and with
+BM25 beside both.
+"""
+
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -8,12 +12,16 @@ import numpy as np
 
 from steps.core.measures import NDCG
 from steps.evaluate.as_one import units
-from steps.evaluate.served import fusing, served_name
+from steps.evaluate.fusion_gains import fused_name
+from steps.evaluate.results import Result
+from steps.evaluate.served import fused_sets, fusing, served_name
 from steps.evaluate.shown import milliseconds, size
+from steps.evaluate.systems import TEACHER
 from steps.retrieval.noninferiority import NonInferiority
 
 Answer = Literal["yes", "no", "cannot tell"]
 FEWEST = 30  # queries, below which there is no yes
+_ALIKE = {"alone": "the encoders alone", "both": "with BM25 beside both"}
 
 
 @dataclass(frozen=True)
@@ -53,6 +61,27 @@ def verdicts(
     return found
 
 
+def alike(
+    results: Mapping[str, Result], students: Sequence[str], teacher: Mapping[str, np.ndarray], rule: NonInferiority
+) -> dict[str, dict[str, dict[str, dict[str, Any]]]]:
+    """`[data set][student][alone or both]`: as `verdicts`, of encoders alone and with BM25 beside both.
+
+    Of data sets on which a student's release fuses; `both` where the teacher was measured fused.
+    """
+    beside = results.get(fused_name(TEACHER))
+    found: dict[str, dict[str, dict[str, dict[str, Any]]]] = {}
+    for name in students:
+        sets = fused_sets(name, results)
+        pairs = {"alone": (results[name].ndcg("test"), teacher)} if sets else {}
+        if sets and beside:
+            pairs["both"] = (results[fused_name(name)].ndcg("test"), beside.ndcg("test"))
+        for kind, (ours, theirs) in pairs.items():
+            compared = verdicts({name: ours}, {each: theirs[each] for each in theirs if each in sets}, rule)
+            for dataset, row in compared.items():
+                found.setdefault(dataset, {}).setdefault(name, {})[kind] = row[name]
+    return found
+
+
 def verdict_of(metrics: Mapping[str, Any], student: str) -> Verdict | None:
     """In words, by metrics.json; None where no test query is judged. No on one data set is no, yes is yes on all."""
     rows = {dataset: row[student] for dataset, row in metrics["verdict"].items()}
@@ -62,13 +91,22 @@ def verdict_of(metrics: Mapping[str, Any], student: str) -> Verdict | None:
     queries = sum(row["queries"] for row in rows.values() if row["answer"] == "cannot tell")
     unknown = f"Cannot tell from {queries:,} queries."
     answer = "No." if "no" in answers else "Yes." if answers == {"yes"} else unknown
+    like = {dataset: row.get(student, {}) for dataset, row in metrics.get("alike", {}).items()}
+    if answer == "Yes." and any(row["both"]["answer"] == "no" for row in like.values() if "both" in row):
+        answer = "Yes, but a teacher with BM25 beside it is better."
     margin, confidence = metrics["settings"]["margin"], metrics["settings"]["confidence"]
-    lines = [
-        f"{dataset}: {row['answer']}, nDCG@10 {row['change']:+.1%} against the teacher's; with {confidence:.0%}"
-        f" confidence at worst {row['low']:+.1%}, at best {row['high']:+.1%} (allowed {-margin:+.1%},"
-        f" {row['queries']:,} queries)"
-        for dataset, row in rows.items()
-    ]
+    lines = []
+    for dataset, row in rows.items():
+        lines.append(
+            f"{dataset}: {row['answer']}, nDCG@10 {row['change']:+.1%} against the teacher's; with {confidence:.0%}"
+            f" confidence at worst {row['low']:+.1%}, at best {row['high']:+.1%} (allowed {-margin:+.1%},"
+            f" {row['queries']:,} queries)"
+        )
+        lines += [
+            f"{dataset}, {_ALIKE[kind]}: {each['answer']}, {each['change']:+.1%}; at worst {each['low']:+.1%}, at best"
+            f" {each['high']:+.1%}"
+            for kind, each in like.get(dataset, {}).items()
+        ]
     return Verdict(
         f"May {served_name(metrics, student)} replace the teacher?", answer, [*lines, _cost(metrics, student)]
     )

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from evaluate_fakes import FakeRelease, bag_of_words, evaluate, fake_systems, params, write_inputs
+from evaluate_fakes import RULE, FakeRelease, bag_of_words, evaluate, fake_systems, params, write_inputs
 from promote_fakes import promote_params
 
 from steps.core.files import write_json
@@ -21,6 +21,7 @@ from steps.evaluate.scoring import Scored
 from steps.evaluate.served import as_served, served_ms
 from steps.evaluate.systems import Student, Systems
 from steps.evaluate.table import results_table
+from steps.evaluate.verdict import alike
 from steps.promote.candidate import Served, choose_student
 from steps.retrieval.bm25 import Bm25
 from steps.retrieval.fusion import WeightedSum
@@ -86,6 +87,24 @@ def test_values_hits_and_times_are_those_of_what_each_release_answers() -> None:
     assert served_ms(results, times, ["s", "t"]) == {"teacher": 10.0, "s": 2.0, "t": 0.5}
 
 
+def test_like_is_held_against_like_where_a_release_adds_bm25() -> None:
+    sets = [JudgedSet(dataset, "test", [f"q{i}" for i in range(40)], [], {}) for dataset in ("a", "b")]
+
+    def measured(name: str, value: float, fusions: dict[str, FusionFigures] | None = None) -> Result:
+        scored = [Scored(judged, {"nDCG@10": np.full(40, value)}) for judged in sets]
+        return Result(name, scored, fusions=fusions or {})
+
+    fusions = {"a": figures(True, 8.0), "b": figures(False, 8.0)}
+    rows = [measured("teacher", 0.8), measured("s", 0.6), measured("t", 0.7), measured("s+bm25", 0.9, fusions)]
+    results = {row.name: row for row in rows}
+    found = alike(results, ["s", "t"], results["teacher"].ndcg("test"), RULE)
+    assert list(found) == ["a"] and list(found["a"]) == ["s"] and list(found["a"]["s"]) == ["alone"]
+    assert found["a"]["s"]["alone"]["change"] == pytest.approx(0.6 / 0.8 - 1)
+    results["teacher+bm25"] = measured("teacher+bm25", 1.0, {name: figures(False, 8.0) for name in ("a", "b")})
+    both = alike(results, ["s", "t"], results["teacher"].ndcg("test"), RULE)["a"]["s"]["both"]
+    assert (both["answer"], both["change"]) == ("no", pytest.approx(0.9 / 1.0 - 1))
+
+
 @pytest.mark.medium
 def test_the_student_that_is_best_as_served_is_chosen_and_told(tmp_path: Path) -> None:
     reports = evaluate(hybrid_systems(tmp_path), tmp_path, params(perturbed_queries=3))
@@ -106,8 +125,12 @@ def test_the_student_that_is_best_as_served_is_chosen_and_told(tmp_path: Path) -
     assert sorted(name for name, _ in family) == ["2l", "2l", "static", "static", "static+bm25", "static+bm25"]
     least = min(row["nDCG@10"]["p_value"] for _, row in family)
     assert min(row["nDCG@10"]["p_holm"] for _, row in family) == pytest.approx(min(1.0, len(family) * least))
-    slices = metrics["slices"].get("api", {})
-    assert all(row["ndcg"]["static"] >= row["ndcg"]["2l"] for row in slices.values())
+    for models in (row["ndcg"] for rows in metrics["slices"].values() for row in rows.values()):
+        assert list(models) == ["teacher", "static", "2l", "static+bm25"], "the encoder's own loss stays to be seen"
+        assert models["static"] <= models["static+bm25"]
+    for dataset, row in metrics["alike"].items():
+        change = test[dataset]["static"]["nDCG@10"] / test[dataset]["teacher"]["nDCG@10"] - 1
+        assert list(row) == ["static"] and row["static"]["alone"]["change"] == pytest.approx(change)
     rows = {(row["query_id"], row["model"]): row["value"] for row in read_table(reports, "per_query").to_pylist()
             if (row["split"], row["measure"]) == ("test", "nDCG@10")}  # fmt: skip
     assert len({model for _, model in rows}) == 5
@@ -129,7 +152,7 @@ def test_the_student_that_is_best_as_served_is_chosen_and_told(tmp_path: Path) -
 def test_metrics_that_were_written_before_these_keys_are_still_read(tmp_path: Path) -> None:
     """They have the same version: what reads kept files must not rest on what came later."""
     metrics = json.loads((Path(__file__).parents[2] / "bench/results/demo.json").read_text())["metrics"]
-    for key in ("served", "verdict"):
+    for key in ("served", "alike", "verdict"):
         metrics.pop(key, None)
     metrics["choice"].pop("alike", None)
     write_json(tmp_path / "metrics.json", metrics)
