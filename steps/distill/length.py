@@ -9,6 +9,7 @@ from steps.distill.params import Convergence
 
 GROWTH = 1.25  # of the steps from one look at the held-out texts to the next
 DECAY = 0.25  # share of all steps in which the learning rate goes down to zero
+HALVINGS = 4  # of the first look that counts: earlier ones, for the clock alone
 VALIDATIONS = 8  # over a training of a fixed length
 
 
@@ -62,8 +63,9 @@ class UntilConverged:
 
     Looks lie a quarter more steps apart each time, so that a gain means the same early and late: what a quarter more
     training brings. The rate starts to fall at the second look in a row that gained less than `min_gain`, or where
-    another quarter would pass a ceiling. `done` remembers what was seen: a training that is continued goes on as
-    it would have.
+    going on to the next look would pass a ceiling. Looks before `_first` are for the clock alone: where steps are slow,
+    minutes end the training before the fewest steps. `done` remembers what was seen: a training that is continued goes
+    on as it would have.
     """
 
     def __init__(self, limits: Convergence, warmup_ratio: float, done: Done) -> None:
@@ -83,15 +85,21 @@ class UntilConverged:
         start, steps = self._done.falls_from, self.steps
         return rises if steps is None else min(rises, max(0.0, (steps - step) / (steps - start)))
 
-    def looks(self, step: int) -> bool:
-        """Early enough that a third look can end it after the fewest steps, then at each quarter more."""
-        return self.steps is None and step >= self._next()
+    @property
+    def _first(self) -> int:
+        """Early enough that a third look can end it after the fewest steps."""
+        return max(1, math.ceil(self._limits.min_steps * (1 - DECAY) / GROWTH**2))
 
-    def _next(self) -> int:
-        seen = self._done.seen
-        if not seen:
-            return max(1, math.ceil(self._limits.min_steps * (1 - DECAY) / GROWTH**2))
-        return max(int(seen[-1][0]) + 1, math.ceil(seen[-1][0] * GROWTH))
+    def looks(self, step: int) -> bool:
+        """At each doubling up to `_first`, then at each quarter more."""
+        return self.steps is None and step >= self._after(int(self._done.seen[-1][0]) if self._done.seen else 0)
+
+    def _after(self, step: int) -> int:
+        """The look that follows the one after `step` steps; 0 = the first one."""
+        if step >= self._first:
+            return max(step + 1, math.ceil(step * GROWTH))
+        early = (math.ceil(self._first / 2**power) for power in range(HALVINGS, -1, -1))
+        return next(each for each in early if each > step)
 
     def saw(self, step: int, quality: float, seconds: float) -> None:
         """Decide whether the rate starts to fall."""
@@ -99,10 +107,12 @@ class UntilConverged:
         if self.steps is not None:
             return
         seen.append([float(step), quality])
-        gains = [later[1] - earlier[1] for earlier, later in pairwise(seen)]
+        counted = [quality for at, quality in seen if at >= self._first]
+        gains = [later - earlier for earlier, later in pairwise(counted)]
         converged = len(gains) >= 2 and max(gains[-2:]) < limits.min_gain
-        many = step * GROWTH > limits.max_steps * (1 - DECAY)
-        late = seconds * GROWTH > 60 * limits.max_minutes * (1 - DECAY)
+        after = self._after(step)
+        many = after > limits.max_steps * (1 - DECAY)
+        late = seconds * after / step > 60 * limits.max_minutes * (1 - DECAY)
         if converged or many or late:
             self._done.falls_from, self._done.rising = step, not converged
             self._done.by_clock = late and not (converged or many)

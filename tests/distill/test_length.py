@@ -35,7 +35,7 @@ def test_a_student_that_has_learned_all_at_once_takes_the_fewest_steps() -> None
     length = UntilConverged(LIMITS, 0.1, done)
     looked = train(length, lambda step: 0.9, done)
     assert done.step == length.steps == 100
-    assert looked == [48, 60, 75] and done.falls_from == 75 and not done.rising
+    assert looked == [3, 6, 12, 24, 48, 60, 75] and done.falls_from == 75 and not done.rising
 
 
 def test_a_student_that_still_rises_goes_on_until_a_quarter_more_brings_too_little_twice() -> None:
@@ -53,9 +53,9 @@ def test_a_student_that_still_rises_goes_on_until_a_quarter_more_brings_too_litt
 def test_one_look_without_a_gain_is_chance() -> None:
     done = Done()
     length = UntilConverged(LIMITS, 0.1, done)
-    seen = iter([0.5, 0.5, 0.6, 0.6, 0.6])
+    seen = iter([0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.6, 0.6, 0.6])
     looked = train(length, lambda _: next(seen), done)
-    assert len(looked) == 5
+    assert len(looked) == 4 + 5, "four of them are for the clock alone"
 
 
 @pytest.mark.parametrize(("limits", "seconds_a_step"), [({"max_steps": 1000}, 0.01), ({"max_minutes": 1.0}, 0.06)])
@@ -65,6 +65,15 @@ def test_a_ceiling_ends_it_in_time_and_says_that_it_still_rose(limits: dict, sec
     train(length, lambda step: math.log(step) / 10, done, seconds_a_step=seconds_a_step)
     assert 500 < done.step <= 1000 and done.rising
     assert done.by_clock == ("max_minutes" in limits)
+
+
+@pytest.mark.parametrize("seconds_a_step", [3.0, 10.0, 60.0])
+def test_slow_steps_end_by_the_clock_before_the_fewest_steps(seconds_a_step: float) -> None:
+    done = Done()
+    length = UntilConverged(LIMITS.model_copy(update={"min_steps": 400, "max_minutes": 12.0}), 0.1, done)
+    train(length, lambda step: 0.9, done, seconds_a_step=seconds_a_step)
+    assert done.by_clock and done.rising and done.step < 400
+    assert done.step * seconds_a_step <= max(60 * 12.0, 16 * seconds_a_step)
 
 
 def test_the_rate_stays_up_then_falls_in_a_line_and_is_never_0_before_the_end() -> None:
