@@ -1,7 +1,6 @@
 """sources.json: the files of every outside source with size and digest, so that DVC sees when they change."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,6 +17,7 @@ from steps.ingest.params import (
     Source,
     UbiSource,
 )
+from steps.ingest.partitions import matches
 from steps.ingest.source_files import BEIR_PATTERNS
 from steps.ingest.table_rows import PATTERNS
 from steps.ingest.times import ALWAYS, Window
@@ -76,8 +76,7 @@ def by_key(params: IngestParams, listed: Iterable[Mapping[str, Any]]) -> dict[st
 def _lies_in(row: Mapping[str, Any], place: _Place) -> bool:
     path: str = row["path"]
     name = path.removeprefix(place.prefix)
-    wanted = not place.patterns or any(fnmatchcase(name, pattern) for pattern in place.patterns)
-    return row["source"] == place.source and path.startswith(place.prefix) and wanted
+    return row["source"] == place.source and path.startswith(place.prefix) and matches(name, place.patterns)
 
 
 def _places(params: IngestParams) -> Iterator[_Place]:

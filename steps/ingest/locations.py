@@ -18,6 +18,7 @@ from steps.core.files import cache_root, sha256_file, sha256_text, staged_file
 from steps.core.progress import progress
 from steps.ingest import s3
 from steps.ingest.partitions import Below, Entry, Place, Span, entries, named_span, window
+from steps.ingest.table_rows import PATTERNS as TABLE_PATTERNS
 
 _CHUNK = 1 << 20  # bytes
 _DOWNLOADS = 8  # at a time; below the client's pool of ten connections
@@ -48,19 +49,19 @@ def locate(location: str, *, key: str, since: str, until: str, patterns: Sequenc
 
     `key` is where params.yaml names the location. `since` and `until` are ISO dates or datetimes in UTC, "" for none:
     a file whose name carries a date partition wholly outside of [since, until) is neither returned nor downloaded.
-    `patterns` are fnmatch patterns on the name, none for all; hidden files and markers such as _SUCCESS are skipped.
+    `patterns` are those of `matches`; hidden files and markers such as _SUCCESS are skipped.
     Raises UserError for a location that is missing, refused or empty in the window and for a file that is not as it
     was listed, and TransientError for an endpoint that cannot be reached.
     """
     seen = window(since, until)
     if not _is_s3(location):
         place = _local_place(location, key)
-        found = _as_listed(entries(place, location, key, seen, patterns), place.root, location, key, seen)
+        found = _as_listed(_found(place, location, key, seen, patterns), place.root, location, key, seen)
         return [Located(entry.name, Path(place.root, entry.name)) for entry in found]
     client = s3_client(location, key)
     with _explained(location, key):
         place = _s3_place(client, location, key)
-        found = _as_listed(entries(place, location, key, seen, patterns), place.root, location, key, seen)
+        found = _as_listed(_found(place, location, key, seen, patterns), place.root, location, key, seen)
         paths = [_cached(client.meta.endpoint_url, place.root, entry) for entry in found]
         missing = [(entry, path) for entry, path in zip(found, paths, strict=True) if not path.is_file()]
         if missing:
@@ -79,11 +80,11 @@ def listing(location: str, *, key: str, since: str, until: str, patterns: Sequen
         place = _local_place(location, key)
         return [
             {"path": entry.name, "bytes": entry.size, "sha256": sha256_file(Path(place.root, entry.name))}
-            for entry in entries(place, location, key, seen, patterns)
+            for entry in _found(place, location, key, seen, patterns)
         ]
     client = s3_client(location, key)
     with _explained(location, key):
-        found = entries(_s3_place(client, location, key), location, key, seen, patterns)
+        found = _found(_s3_place(client, location, key), location, key, seen, patterns)
     return [{"path": entry.name, "bytes": entry.size, "etag": entry.etag} for entry in found]
 
 
@@ -95,6 +96,20 @@ def local_files(location: str, *, key: str, patterns: Sequence[str]) -> int:
 def is_fixed() -> bool:
     """Tell whether only listed files may be read."""
     return _listed.get() is not None
+
+
+def _found(place: Place, location: str, key: str, seen: Span, patterns: Sequence[str]) -> list[Entry]:
+    """The entries; a line on those that look like tables and are of no format that is read, unless they were listed."""
+    unread: list[str] = []
+    found = entries(place, location, key, seen, patterns, unread)
+    if unread and patterns == TABLE_PATTERNS and not is_fixed():
+        endings = ", ".join(pattern.removeprefix("*") for pattern in patterns)
+        print(
+            f"ingest: WARNING: {location}: {len(unread):,} files are of no format that is read, such as {min(unread)};"
+            f" they are left out: write them as one of {endings}",
+            file=sys.stderr,
+        )
+    return found
 
 
 def _as_listed(found: list[Entry], root: str, location: str, key: str, seen: Span) -> list[Entry]:

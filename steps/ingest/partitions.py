@@ -21,6 +21,11 @@ _FOLDER_FORMS = tuple(
     )
 )
 _IN_FILE_NAME = re.compile(rf"(?<!\d){_YEAR}(?P<separator>[-_.]?){_MONTH}(?P=separator){_DAY}(?!\d)")
+_NO_DATA = re.compile(
+    r"(\.(crc|md5|sha\d*|asc|sig|md|rst|html?|pdf|ya?ml|toml|py|sh|sql|tmp)|sums?(\.txt)?"
+    r"|(^|/)(readme|licen[cs]e|notice|changelog|manifest)[^/]*)$",
+    re.IGNORECASE,
+)
 _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)  # Spark's; its digits are no date
 
 
@@ -130,11 +135,26 @@ class Place(NamedTuple):
     real: Callable[[str], str] = _itself
 
 
-def entries(place: Place, location: str, key: str, seen: Span, patterns: Sequence[str]) -> list[Entry]:
+def matches(name: str, patterns: Sequence[str]) -> bool:
+    """Whether one of the fnmatch patterns has the name, none for all; case is no matter where a pattern is an ending.
+
+    An empty part, as in the key "a//b", no file of a folder's layout has.
+    """
+    return not patterns or any(
+        fnmatchcase(name.lower(), pattern) if pattern.startswith("*.") else fnmatchcase(name, pattern)
+        for pattern in patterns
+        if pattern.startswith("*.") or "//" not in name
+    )
+
+
+def entries(
+    place: Place, location: str, key: str, seen: Span, patterns: Sequence[str], unread: list[str] | None = None
+) -> list[Entry]:
     """Entries of the window, sorted by name, descending only into folders that may hold some.
 
     However many links lead to a folder or file, it is there once, under its own name where that is seen, else under
-    the first. UserError for a link to nothing: it may have been the window's data.
+    the first. `unread` gets the names of the window that no pattern has, but for empty files and what is no data.
+    UserError for a link to nothing: it may have been the window's data.
     """
     found: list[tuple[bool, Entry]] = []
     outside: list[tuple[Span, str]] = []
@@ -155,8 +175,17 @@ def entries(place: Place, location: str, key: str, seen: Span, patterns: Sequenc
             if not _is_hidden(name) and _in_window(name, seen, outside):
                 heappush(folders, (linked or _is_link(place, name, here), name))
         for entry in below.files:
-            wanted = not patterns or any(fnmatchcase(entry.name, pattern) for pattern in patterns)
-            if wanted and not _is_hidden(entry.name) and _in_window(entry.name, seen, outside):
+            if _is_hidden(entry.name):
+                continue
+            if not matches(entry.name, patterns):
+                if (
+                    unread is not None
+                    and entry.size
+                    and not _NO_DATA.search(entry.name)
+                    and _in_window(entry.name, seen)
+                ):
+                    unread.append(entry.name)
+            elif _in_window(entry.name, seen, outside):
                 _check_name(entry.name, place, key)
                 found.append((linked or _is_link(place, entry.name, here), entry))
     if found:
@@ -185,11 +214,12 @@ def _is_link(place: Place, name: str, folder: str) -> bool:
     return place.real(name) != f"{folder}{name.removesuffix('/').rpartition('/')[2]}{'/' * name.endswith('/')}"
 
 
-def _in_window(name: str, seen: Span, outside: list[tuple[Span, str]]) -> bool:
+def _in_window(name: str, seen: Span, outside: list[tuple[Span, str]] | None = None) -> bool:
     span = named_span(name)
     if span is None or span.overlaps(seen):
         return True
-    outside.append((span, name))
+    if outside is not None:
+        outside.append((span, name))
     return False
 
 
@@ -200,9 +230,6 @@ def _said(seen: Span) -> str:
 
 
 def _is_hidden(name: str) -> bool:
-    """Whether the last part of a name says that it is no data: .hidden, _SUCCESS, _temporary/, but not _dt=2026/.
-
-    An empty part, as in the key "a//b", is no name that a file can have here.
-    """
+    """Whether the last part of a name says that it is no data: .hidden, _SUCCESS, _temporary/, but not _dt=2026/."""
     last = name.removesuffix("/").rpartition("/")[2]
-    return not last or last.startswith(".") or (last.startswith("_") and "=" not in last)
+    return last.startswith(".") or (last.startswith("_") and "=" not in last)

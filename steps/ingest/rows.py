@@ -64,7 +64,7 @@ def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     Raises UserError when the gzip stream is damaged.
     """
     try:
-        with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as handle:
+        with gzip.open(path, "rb") if path.suffix.lower() == ".gz" else path.open("rb") as handle:
             lines: IO[bytes] = handle  # type: ignore[assignment]
             for number, (line, is_long) in enumerate(whole_lines(lines), start=1):
                 raw = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line

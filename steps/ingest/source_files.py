@@ -28,11 +28,17 @@ def table_files(location: str, key: str, window: Window = ALWAYS) -> list[Locate
     UserError for none, and for a table that is there plain and as `.gz`: its rows would count twice.
     """
     files = locate(location, key=key, since=window.since, until=window.until, patterns=PATTERNS)
-    if twice := sorted(
-        {file.name for file in files} & {file.name.removesuffix(".gz") for file in files if file.name.endswith(".gz")}
-    ):
-        raise UserError(f"params.yaml: {key}: {location}: {twice[0]}.gz lies beside {twice[0]}; remove one of them")
+    packed = {_plain(file.name[:-3]): file.name for file in files if file.name.lower().endswith(".gz")}
+    for file in files:
+        if other := packed.get(_plain(file.name)):
+            raise UserError(f"params.yaml: {key}: {location}: {other} lies beside {file.name}; remove one of them")
     return files
+
+
+def _plain(name: str) -> str:
+    """The name, its ending in lower case."""
+    stem, dot, ending = name.rpartition(".")
+    return f"{stem}{dot}{ending.lower()}"
 
 
 def one_file(location: str, key: str) -> Path:

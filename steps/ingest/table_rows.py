@@ -50,7 +50,7 @@ def read_rows(
     lines of a bulk request are passed over.
     Raises UserError with file and line for a missing column, an unknown format, or a file that is damaged.
     """
-    kind = path.name.removesuffix(".gz").rpartition(".")[2]
+    kind = path.name.lower().removesuffix(".gz").rpartition(".")[2]
     if kind == "parquet":
         yield from _parquet(path, wanted, optional, source, rejects)
     elif kind in ("csv", "tsv"):
@@ -100,7 +100,7 @@ def _delimited(
 ) -> Iterator[Row]:
     csv.field_size_limit(rows.LONGEST_LINE)  # Python's own is 131,072 characters, which a document may have
     try:
-        with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as handle:
+        with gzip.open(path, "rb") if path.suffix.lower() == ".gz" else path.open("rb") as handle:
             text = io.TextIOWrapper(handle, encoding="utf-8-sig", errors="surrogateescape", newline="")  # type: ignore[arg-type]
             found = records(map(_shortened, whole_lines(text)), kind)
             first = next(found, Record(1, []))

@@ -49,7 +49,7 @@ def stream_vectors(source: VectorSource, key: str) -> Iterator[Some]:
 
 def _files(source: VectorFiles, key: str) -> Iterator[Some]:
     files = [file.path for file in locate(source.path, key=f"{key}.path", since="", until="", patterns=PATTERNS)]
-    plain = [path for path in files if path.suffix == ".npy"]
+    plain = [path for path in files if path.suffix.lower() == ".npy"]
     if plain and len(plain) < len(files):
         raise UserError(f"params.yaml: {key}.path: {source.path} holds both .npy and .parquet; name one of them")
     if plain and not source.ids:

@@ -54,9 +54,12 @@ def test_a_file_beside_its_own_gz_is_refused(tmp_path: Path) -> None:
     folder.mkdir()
     path.rename(folder / path.name)
     ingest(tmp_path, params(source | {"path": str(folder)}))
-    (folder / f"{path.name}.gz").write_bytes(gzip.compress((folder / path.name).read_bytes()))
-    with pytest.raises(UserError, match=rf"{path.name}\.gz lies beside {path.name}; remove one of them"):
-        ingest(tmp_path, params(source | {"path": str(folder)}))
+    content = gzip.compress((folder / path.name).read_bytes())
+    for name in (f"{path.name}.gz", f"{path.stem}.JSONL.GZ"):
+        (folder / name).write_bytes(content)
+        with pytest.raises(UserError, match=rf"{name} lies beside {path.name}; remove one of them"):
+            ingest(tmp_path, params(source | {"path": str(folder)}))
+        (folder / name).unlink()
 
 
 def test_queries_that_differ_in_signs_of_their_words_are_not_one(tmp_path: Path) -> None:

@@ -13,7 +13,8 @@ from steps.core.errors import TransientError, UserError
 from steps.ingest import locations
 from steps.ingest.listing import by_key, list_sources
 from steps.ingest.locations import listing, locate, reading_only
-from steps.ingest.source_files import local_folder, one_file
+from steps.ingest.source_files import BEIR_PATTERNS, local_folder, one_file
+from steps.ingest.table_rows import PATTERNS
 
 KEY = "ingest.sources[0].path"
 
@@ -59,6 +60,37 @@ def test_the_window_holds_its_first_day_and_not_its_last(folder: Path) -> None:
     located = locate(str(folder), key=KEY, since="", until="")
     assert len(located) == 8
     assert all(found.path == folder / found.name and found.path.is_file() for found in located)
+
+
+def test_files_of_no_format_that_is_read_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = tmp_path / "log"
+    rows = [shown(f"query {n}", n, clicked=True) for n in range(7)]
+    source = click_log(tmp_path, rows[:4], "log/2026-01-01.jsonl") | {"path": str(log)}
+    click_log(tmp_path, rows[4:], "more.jsonl.gz")
+    (tmp_path / "more.jsonl.gz").rename(log / "2026-01-04.JSONL.GZ")
+    for name in ("2026-01-02.jsonl.zst", "2026-01-03.json", "2026-01-05.ndjson.gz", "2026-02-01.json"):
+        (log / name).write_text("rows")
+    for name in ("_SUCCESS", ".x.json", "README", "MD5SUMS", "2026-01-01.jsonl.sha256", "notes.md"):
+        (log / name).write_text("no data")
+    (log / "marker").touch()
+    checked = params(source, until="2026-01-20")
+    listed = list_sources(checked)
+    assert [row["path"] for row in listed[1:]] == ["path/2026-01-01.jsonl", "path/2026-01-04.JSONL.GZ"]
+    told = (
+        f"ingest: WARNING: {log}: 3 files are of no format that is read, such as 2026-01-02.jsonl.zst; they are left"
+        " out: write them as one of .parquet, .csv, .csv.gz, .tsv, .tsv.gz, .jsonl, .jsonl.gz\n"
+    )
+    assert capsys.readouterr().err == told
+    with reading_only(by_key(checked, listed)):
+        out = ingest(tmp_path, checked)
+    assert "no format" not in capsys.readouterr().err, "once a run"
+    assert len(rows_of(out, "impressions", "query_id")) == 7
+    ingest(tmp_path, checked)
+    assert told in capsys.readouterr().err
+    for name in ("2026-01-02.jsonl.zst", "2026-01-03.json", "2026-01-05.ndjson.gz"):
+        (log / name).unlink()
+    ingest(tmp_path, checked)
+    assert "no format" not in capsys.readouterr().err
 
 
 def test_one_file_is_its_own_location(folder: Path) -> None:
@@ -354,6 +386,16 @@ def test_one_object_and_a_whole_bucket_are_locations_too(bucket: Bucket) -> None
     assert names_of("s3://shop/corpus.jsonl.gz") == ["corpus.jsonl.gz"]
     assert names_of("s3://shop/log/year=2025/month=12/day=31/p0.csv") == ["p0.csv"]
     assert names_of("s3://shop", "2026-02-01")[:2] == ["corpus.jsonl.gz", "log/year=2026/month=02/day=1/p0.csv"]
+
+
+def test_keys_with_an_empty_part_are_read(bucket: Bucket, capsys: pytest.CaptureFixture[str]) -> None:
+    bucket.objects |= dict.fromkeys(("old//a.csv", "old/b//dt=2026-01-01/c.CSV", "old//", "old//d.json"), b"x")
+    found = locate("s3://shop/old", key=KEY, since="", until="", patterns=PATTERNS)
+    assert [(file.name, file.path.read_text()) for file in found] == [("/a.csv", "x"), ("b//dt=2026-01-01/c.CSV", "x")]
+    assert "s3://shop/old: 1 files are of no format that is read, such as /d.json" in capsys.readouterr().err
+    assert names_of("s3://shop/old", "2026-01-02") == ["/a.csv", "/d.json"]
+    bucket.objects |= dict.fromkeys(("set/corpus.jsonl", "set/qrels//test.tsv", "set/qrels/test.tsv"), b"x")
+    assert names_of("s3://shop/set", patterns=BEIR_PATTERNS) == ["corpus.jsonl", "qrels/test.tsv"]
 
 
 def test_an_empty_window_of_s3_names_the_partitions_around_it(bucket: Bucket) -> None:
