@@ -13,7 +13,7 @@ from steps.core.texts import fold
 from steps.ingest.qrels import QRELS_SPLITS, Judgements, other_qrels, read_judgements
 from steps.ingest.rejects import Rejects
 from steps.ingest.rows import Defect, id_field, json_object, plain_or_gzip, read_lines, text_field
-from steps.ingest.source_data import UNLABELLED, Answers, Document, Query, SourceData
+from steps.ingest.source_data import ANSWERED_UNJUDGED, UNLABELLED, Answers, Document, Query, SourceData
 from steps.ingest.splits import settle_splits
 
 
@@ -29,9 +29,9 @@ def read_beir(
 ) -> SourceData:
     """Read one BEIR folder; `key` is where params.yaml names it.
 
-    A query judged relevant for nothing belongs to no evaluation; it is unlabelled when no qrels file names it at
-    all. Without test qrels the dev queries are test. Without dev qrels a seeded share `dev_fraction` of the train
-    queries becomes dev.
+    A query judged relevant for nothing belongs to no evaluation; it is unlabelled when neither a qrels file nor
+    answers.jsonl names it at all. Without test qrels the dev queries are test. Without dev qrels a seeded share
+    `dev_fraction` of the train queries becomes dev.
     Raises UserError without a corpus, for an empty one, for qrels without queries or of which no row is usable, and for
     too many defect rows.
     """
@@ -77,11 +77,13 @@ def read_beir(
     others, named_by_others = other_qrels(folder / "qrels")
     if others:
         data.facts["other_qrels_rows"] = others
-    held_out = dict.fromkeys(named_by_others, "only_in_other_qrels")  # somebody's evaluation: not for training either
-    settle_splits(data, texts, judgements, held_out, seed=seed, dev_fraction=dev_fraction)
+    held_out: dict[str, str] = {}
     if answers_path := plain_or_gzip(folder, "answers.jsonl"):
-        data.answers = _read_answers(name, answers_path, texts, rejects)
+        data.answers, named = _read_answers(name, answers_path, texts, rejects)
         rejects.check(f"{name}/{answers_path.name}", answers_path, max_reject_ratio)
+        held_out = dict.fromkeys(named, ANSWERED_UNJUDGED)
+    held_out |= dict.fromkeys(named_by_others, "only_in_other_qrels")  # somebody's evaluation: not for training either
+    settle_splits(data, texts, judgements, held_out, seed=seed, dev_fraction=dev_fraction)
     return data
 
 
@@ -123,15 +125,22 @@ def _read_documents(name: str, path: Path, rejects: Rejects) -> dict[str, Docume
     return documents
 
 
-def _read_answers(name: str, path: Path, queries: Container[str], rejects: Rejects) -> list[Answers]:
-    """Answer strings by query; those without a letter, a digit or a sign could be found in no document."""
+def _read_answers(
+    name: str, path: Path, queries: Container[str], rejects: Rejects
+) -> tuple[list[Answers], dict[str, None]]:
+    """Answer strings by query, and the ids of all queries that are named, by broken rows too.
+
+    Answers without a letter, a digit or a sign could be found in no document.
+    """
     source = f"{name}/{path.name}"
+    named: dict[str, None] = {}
     found: dict[str, list[str]] = {}
     for line, raw in read_lines(path):
         rejects.count_row(source)
         try:
             row = json_object(raw)
             original = id_field(row, "_id")
+            named[original] = None
             listed = row.get("answers")
             if not isinstance(listed, list):
                 raise Defect("missing_field" if listed is None else "wrong_type")
@@ -146,7 +155,7 @@ def _read_answers(name: str, path: Path, queries: Container[str], rejects: Rejec
             rejects.add(source, line, defect.reason, raw)
             continue
         found[original] = texts
-    return [Answers(f"{name}/{original}", texts) for original, texts in found.items()]
+    return [Answers(f"{name}/{original}", texts) for original, texts in found.items()], named
 
 
 def _read_queries(name: str, path: Path, rejects: Rejects) -> dict[str, Query]:

@@ -13,7 +13,7 @@ from steps.ingest.coded_columns import distinct
 from steps.ingest.params import UNLABELLED_QUERIES
 from steps.ingest.rejects import Rejects
 from steps.ingest.robots import OF_FREQUENT_QUERIES, OF_LONG_SESSIONS
-from steps.ingest.source_data import UNLABELLED, Document, Judgement, Query
+from steps.ingest.source_data import ANSWERED_UNJUDGED, UNLABELLED, Document, Judgement, Query
 
 _SPLITS = ("train", "dev", "test", UNLABELLED)
 
@@ -117,6 +117,11 @@ def _found(entry: Mapping[str, Any]) -> list[str]:
     if other := entry.get("other_qrels_rows"):
         files = ", ".join(f"qrels/{name}" for name in sorted(other))
         found.append(f"{files} not read (judgements are train.tsv, dev.tsv and test.tsv), its queries left out")
+    if answered := entry.get("queries_left_out", {}).get(ANSWERED_UNJUDGED):
+        found.append(
+            f"{answered:,} queries that answers.jsonl names and no judgement left out: neither trained on nor measured"
+            " (for Answer@k judge a document of each)"
+        )
     return found
 
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 UNLABELLED = "unlabelled"  # the split of queries that nobody judged: they have a table of their own
+ANSWERED_UNJUDGED = "answers_without_judgement"  # why a query is left out: its answers make it somebody's evaluation
 
 
 class Document(NamedTuple):

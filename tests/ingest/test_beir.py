@@ -17,6 +17,7 @@ from toy_source import read_toy
 from steps.candidates.asked import asked_queries
 from steps.candidates.params import CandidatesParams
 from steps.core.errors import UserError
+from steps.core.files import read_json
 from steps.core.judged import read_judged_sets
 from steps.core.positives import mined_and_judged
 from steps.core.tables import SCHEMAS, read_table
@@ -177,9 +178,7 @@ def test_second_labels_and_answer_strings_become_tables_of_their_own(beir: Maker
         ("toy/q20", "toy/d20", 1), ("toy/q20", "toy/d3", 0), ("toy/q23", "toy/d3", 1),
     ]  # fmt: skip
     answered = {row["query_id"]: row["answers"] for row in read_table(tmp_path / "out", "answers").to_pylist()}
-    assert answered == {"toy/q20": ["Paris", "the city"], "toy/q23": ["x"], "toy/q24": ["x"], "toy/q25": ["x"]}, (
-        "of queries that are kept"
-    )
+    assert answered == {"toy/q20": ["Paris", "the city"], "toy/q23": ["x"]}, "of queries that are kept"
     rejected = read_table(tmp_path / "out", "rejects").to_pylist()
     assert [(row["line"], row["reason"]) for row in rejected if row["source"] == "toy/answers.jsonl.gz"] == [
         (2, "unknown_query"), (3, "empty_text"), (4, "wrong_type"), (5, "duplicate_id"),
@@ -188,6 +187,23 @@ def test_second_labels_and_answer_strings_become_tables_of_their_own(beir: Maker
     (beir() / "qrels/test.tsv").write_bytes(qrels(*(row[:3] for row in rows)))
     run(sources=params(folder).sources, output=tmp_path / "plain", params=params(folder), run=NullRun())
     assert [read_table(tmp_path / "plain", name).num_rows for name in ("satisfaction", "answers")] == [0, 0]
+
+
+def test_queries_with_answers_and_no_judgement_do_not_train(
+    beir: Maker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = {
+        "queries.jsonl": lines(*({"_id": f"q{n}", "text": f"question {n}"} for n in range(34))),
+        "answers.jsonl": lines(
+            {"_id": "q20", "answers": ["x"]}, {"_id": "q31", "answers": ["x"]}, {"_id": "q32", "answers": 3}
+        ),
+        "qrels/other.tsv": qrels(("q33", "d1", 1)),
+    }
+    out = ingest_logs.ingest(tmp_path, params(beir(files)))
+    assert read_table(out, "unlabelled_queries")["query_id"].to_pylist() == ["toy/q30"]
+    facts = read_json(out / "report.json")["datasets"]["toy"]
+    assert facts["queries_left_out"] == {"answers_without_judgement": 2, "only_in_other_qrels": 1}
+    assert "2 queries that answers.jsonl names and no judgement left out" in capsys.readouterr().out
 
 
 def test_a_query_named_by_a_broken_row_alone_is_still_held_out(beir: Maker) -> None:
