@@ -136,9 +136,10 @@ class Place(NamedTuple):
 
 
 def matches(name: str, patterns: Sequence[str]) -> bool:
-    """Whether one of the fnmatch patterns has the name, none for all; case is no matter where a pattern is an ending.
+    """Whether one of the fnmatch patterns has the name; none for all.
 
-    An empty part, as in the key "a//b", no file of a folder's layout has.
+    Case is no matter where the pattern is an ending, "*.csv". The others are a layout, and a key with an empty part,
+    "a//b", has no place in one.
     """
     return not patterns or any(
         fnmatchcase(name.lower(), pattern) if pattern.startswith("*.") else fnmatchcase(name, pattern)
