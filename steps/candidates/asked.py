@@ -1,5 +1,6 @@
 """The queries that are searched with."""
 
+import sys
 from pathlib import Path
 from typing import NamedTuple
 
@@ -34,6 +35,12 @@ def asked_queries(ingest: Path, params: CandidatesParams) -> list[Asked]:
     rows = np.flatnonzero(chosen.to_numpy())
     if not len(rows):
         return []
+    if 0 < 2 * params.max_queries < len(rows):
+        print(
+            f"candidates: searches with {params.max_queries:,} of {len(rows):,} training queries"
+            " (candidates.max_queries); raise it where there is time for more, 0 takes all",
+            file=sys.stderr,
+        )
     if 0 < params.max_queries < len(rows):
         rows = random.choice(rows, size=params.max_queries, replace=False)
     dev = np.flatnonzero(pc.and_(develops, judged).to_numpy())

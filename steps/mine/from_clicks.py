@@ -17,7 +17,7 @@ from steps.mine.params import MineParams
 from steps.mine.planner import importances
 from steps.mine.positives import judged_positives, named_documents, triplet_positives
 from steps.mine.report import associating_terms, rows_by_source, samples, why_clicked
-from steps.mine.triplets import Signal, mine_triplets
+from steps.mine.triplets import Signal, mine_triplets, tell_unused
 
 CLICK_SOURCES = ("click_one_hop", "click_multi_hop")
 _EMPTY_LOG = "the log holds no impressions: nothing to mine, both tables are empty"
@@ -59,6 +59,7 @@ def mine_clicks(
         multi_hop_weight=params.multi_hop_weight,
         seed=params.seed,
     )
+    tell_unused(mined, "click", "max_positives")
     leakage = audit(engine, used_queries(found.kept, mined.table), queries, source)
     engine.write(folder, "associations", association_rows(found.kept, queries, "click"))
     engine.write(folder, "triplets", triplet_rows(mined.table, queries, documents))

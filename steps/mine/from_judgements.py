@@ -16,7 +16,7 @@ from steps.mine.outputs import triplet_rows
 from steps.mine.params import MineParams
 from steps.mine.positives import click_positives, judged_positives, named_documents, triplet_positives
 from steps.mine.report import SAMPLES, rows_by_source, samples, why_judged
-from steps.mine.triplets import Signal, mine_triplets
+from steps.mine.triplets import Signal, mine_triplets, tell_unused
 
 JUDGED_SOURCES = ("judged", "given")
 
@@ -68,12 +68,13 @@ def mine_judged(
         alone,
         relevant,
         documents,
-        max_positives=params.max_positives,
+        max_positives=params.max_judged_positives,
         max_negatives=params.max_negatives,
         negatives_per_positive=params.negatives_per_positive,
         multi_hop_weight=params.multi_hop_weight,
         seed=params.seed,
     )
+    tell_unused(mined, "judged", "max_judged_positives")
     usable = given_triplets(engine, given, relevant, train, documents)
     used = used_queries(alone, mined.table).union(usable.join(train, "query_id").select("query")).distinct()
     leakage = audit(engine, used, queries, source)

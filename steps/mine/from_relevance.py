@@ -19,7 +19,7 @@ from steps.mine.planner import importances
 from steps.mine.positives import click_positives, irrelevant, judged_positives, named_documents, triplet_positives
 from steps.mine.relevance import ranked_documents, relevance_signal
 from steps.mine.report import SAMPLES, associating_terms, rows_by_source, samples, why_relevant
-from steps.mine.triplets import mine_triplets
+from steps.mine.triplets import mine_triplets, tell_unused
 
 RELEVANCE_SOURCES = ("relevance_one_hop", "relevance_multi_hop")
 
@@ -83,6 +83,7 @@ def mine_relevance(
         multi_hop_weight=params.multi_hop_weight,
         seed=params.seed,
     )
+    tell_unused(mined, "relevance", "max_positives")
     leakage = audit(engine, used_queries(found.kept, mined.table), queries, source)
     by_clicks = earlier.triplets.source.isin(CLICK_SOURCES)
     kept = engine.keep(

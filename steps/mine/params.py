@@ -66,10 +66,12 @@ class MineParams(Strict):
     """Distinct terms; queries of fewer take no part in associations."""
     max_associations: int = Field(default=20, ge=1)
     """Source queries of one query at most, the strongest first."""
-    max_positives: int = Field(default=8, ge=1)
-    """Positives of a query at most: of its own those of most weight, and as many again through associations, the
-    strongest first.
+    max_positives: int = Field(default=8, ge=0)
+    """Positives of a query by clicks or a ranker at most, for a click may be chance: of its own those of most weight,
+    and as many again through associations, the strongest first. 0 = all.
     """
+    max_judged_positives: int = Field(default=0, ge=0)
+    """Judged positives of a query at most, the best graded first. 0 = all."""
     max_negatives: int = Field(default=32, ge=1)
     """Documents that a query offers as hard negatives, drawn from what it was shown and not clicked."""
     negatives_per_positive: int = Field(default=1, ge=1)

@@ -1,5 +1,6 @@
 """Triplets <query, positive, hard negative> of one signal: one-hop, and multi-hop through query association."""
 
+import sys
 from typing import NamedTuple
 
 import ibis
@@ -32,6 +33,8 @@ class Triplets(NamedTuple):
     """By source, then reason: positives that became no triplet."""
     refused_negatives: dict[str, dict[str, int]]
     """By source, then reason: candidates that the guards refused."""
+    found: int
+    """Positives of both hops before `max_positives`."""
 
 
 def all_positives(engine: Engine, signal_positives: ir.Table, associations: ir.Table) -> ir.Table:
@@ -60,7 +63,7 @@ def mine_triplets(
     associations: (query, other_query, strength); guarded: (query, text_key), what other signals call relevant, which is
     no negative either; documents: (doc, sketch_0...). Multi-hop: the positives and the hard negatives of an associated
     query serve the query too, unless the document is a positive of its own; a document that several source
-    queries have comes through the strongest association whose source query has hard negatives.
+    queries have comes through the strongest association whose source query has hard negatives. max_positives 0: all.
     """
     positives = all_positives(engine, signal.positives, associations)
     forbidden = positives.select("query", "text_key").union(guarded.select("query", "text_key"))
@@ -68,7 +71,7 @@ def mine_triplets(
 
     by_weight = ibis.window(group_by="query", order_by=[ibis.desc("weight"), "doc"])
     ranked = signal.positives.mutate(place=ibis.row_number().over(by_weight))
-    best = ranked.filter(ranked.place < max_positives)
+    best = ranked.filter(ranked.place < max_positives) if max_positives else ranked
     best = engine.keep(best.select("query", "weight", "click_weight", positive="doc"))
 
     own = best.mutate(source_query=best.query)
@@ -80,7 +83,7 @@ def mine_triplets(
     reached = links.join(able.rename(source_query="query"), "source_query")
     new = engine.keep(reached.anti_join(signal.positives.rename(positive="doc"), ["query", "positive"]))
     merged = engine.keep(_first(new, ["query", "positive"], 1))
-    chosen = engine.keep(_first(merged, ["query"], max_positives))
+    chosen = engine.keep(_first(merged, ["query"], max_positives)) if max_positives else merged
     pairs = chosen.drop("strength")
     multi_hop = draw_negatives(engine, pairs, pool, forbidden, documents, count=negatives_per_positive, seed=seed)
 
@@ -110,7 +113,18 @@ def mine_triplets(
     }
     own_rows = _rows(engine, one_hop.table, names[0], 1.0)
     table = own_rows.union(_rows(engine, multi_hop.table, names[1], multi_hop_weight))
-    return Triplets(engine.keep(table), positives, dropped, refused)
+    return Triplets(engine.keep(table), positives, dropped, refused, count(signal.positives) + count(merged))
+
+
+def tell_unused(mined: Triplets, signal: str, knob: str) -> None:
+    """A line on stderr where the cap on a query's positives leaves out more than half of them."""
+    left_out = sum(reasons["over_max_positives"] for reasons in mined.dropped.values())
+    if 2 * left_out > mined.found:
+        print(
+            f"mine@{signal}: WARNING: {mined.found - left_out:,} of {mined.found:,} positives are mined"
+            f" (mine.{knob}); raise it where they are to be trusted, 0 takes all",
+            file=sys.stderr,
+        )
 
 
 def _first(rows: ir.Table, group: list[str], count: int) -> ir.Table:

@@ -97,6 +97,15 @@ def test_a_limit_draws_training_queries_by_seed_and_keeps_dev_queries(ingest: Pa
     assert len({frozenset(candidates(ingest, max_queries=2, seed=seed)) for seed in range(5)}) > 1
 
 
+def test_a_limit_that_leaves_most_queries_out_is_told(ingest: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    candidates(ingest, max_queries=2)  # of 4
+    candidates(ingest, max_queries=0)
+    assert "max_queries" not in capsys.readouterr().err
+    candidates(ingest, max_queries=1)
+    told = "candidates: searches with 1 of 4 training queries (candidates.max_queries); raise it"
+    assert told in capsys.readouterr().err
+
+
 def test_many_queries_without_a_document_are_warned_of(ingest: Path, capsys: pytest.CaptureFixture[str]) -> None:
     candidates(ingest)
     assert "WARNING" not in capsys.readouterr().err

@@ -1,7 +1,7 @@
 """Triplets against a plain Python reference, and the guards of the hard negatives."""
 
 import random
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from mine_logs import engine_in, engine_table
 from steps.mine.catalogue import NEAR_DUPLICATE, SKETCH, sketches
 from steps.mine.engine import Engine
 from steps.mine.keys import key
-from steps.mine.triplets import Signal, Triplets, mine_triplets
+from steps.mine.triplets import Signal, Triplets, mine_triplets, tell_unused
 
 pytestmark = pytest.mark.medium
 
@@ -227,6 +227,29 @@ def test_the_choice_is_seeded(engine: Engine) -> None:
     )
     assert len(first) == 4
     assert first == again != other
+
+
+def test_a_cap_of_zero_takes_all_positives_and_a_small_one_is_told(
+    engine: Engine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = {("q", f"p{n}"): 1 for n in range(5)} | {("r", f"p{n}"): 1 for n in range(4, 7)}
+    log |= {("q", "n"): 0, ("r", "m"): 0}
+    links = {("r", "q"): 1}
+
+    def drawn(most: int) -> list[tuple[int, int]]:
+        """By hop: how many positives are mined."""
+        rows, result = mined(engine, log, links, {}, max_positives=most)
+        tell_unused(result, "click", "max_positives")
+        return sorted(Counter(row[3] for row in rows).items())
+
+    assert drawn(0) == drawn(9) == [("click_multi_hop", 4), ("click_one_hop", 8)]
+    assert drawn(4) == [("click_multi_hop", 3), ("click_one_hop", 7)]
+    assert capsys.readouterr().err == ""
+    assert drawn(1) == [("click_multi_hop", 1), ("click_one_hop", 2)]
+    assert capsys.readouterr().err == (
+        "mine@click: WARNING: 3 of 9 positives are mined (mine.max_positives); raise it where they are to be"
+        " trusted, 0 takes all\n"
+    )
 
 
 def test_sketches_tell_near_copies_from_other_texts() -> None:

@@ -99,11 +99,13 @@ def test_every_recipe_is_valid_and_begins_with_its_command(recipe: Path) -> None
 
 
 @pytest.mark.parametrize("name", ["beir", "click_log", "llm_teacher", "medquad", "scifact", "scifact_medquad", "ubi"])
-def test_data_of_ones_own_meet_no_cap_of_the_demos_ranker(name: str) -> None:
+def test_data_of_ones_own_meet_no_cap(name: str) -> None:
     path = Path(f"recipes/{name}.yaml")
     text = path.read_text(encoding="utf-8")
-    ranker = check_params(laid_over(read_mapping(Path("params.yaml")), text, {"DATA": "data"}, path), name).rank
-    assert ranker.described("cross").max_triplets == ranker.described("cross").max_queries == 0
+    params = check_params(laid_over(read_mapping(Path("params.yaml")), text, {"DATA": "data"}, path), name)
+    ranker = params.rank.described("cross")
+    assert ranker.max_triplets == ranker.max_queries == params.candidates.max_queries == 0
+    assert params.mine.max_positives == params.mine.max_judged_positives == 0
 
 
 @pytest.mark.parametrize("name", ["beir", "click_log", "medquad", "ubi"])
