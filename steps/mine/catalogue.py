@@ -7,6 +7,7 @@ import ibis.expr.types as ir
 import numpy as np
 import pyarrow as pa
 
+from steps.core.document_texts import FIELDS
 from steps.core.errors import UserError
 from steps.core.texts import fold
 from steps.mine.engine import Engine
@@ -23,7 +24,7 @@ _DOCUMENTS = pa.schema(
     [("doc", pa.int64()), ("doc_id", pa.string()), ("text_key", pa.int64())] + [(name, pa.int32()) for name in SKETCH]
 )
 _SHINGLE = 3  # words
-_TELLS_APART = 7  # words of content from which on it is compared without its title
+_TELLS_APART = 7  # words of content from which on it is compared without title and topic
 _MULTIPLIERS = np.array([key(f"multiplier {number}") | 1 for number in range(len(SKETCH))], dtype=np.uint64)
 
 
@@ -36,10 +37,10 @@ def keyed_queries(engine: Engine, queries: ir.Table) -> ir.Table:
 def keyed_documents(engine: Engine, corpus: ir.Table) -> ir.Table:
     """(doc, doc_id, text_key, sketch_0...): equal text keys mean equal folded texts, equal minima similar ones.
 
-    Titles are left out, because copies of one text often differ in title alone. Content of few words, as products
-    have, tells nothing apart without its title: "in stock", "running shoes".
+    Titles and topics are left out, because copies of one text often differ in these alone. Content of few words, as
+    products have, tells nothing apart without them: "in stock", "running shoes". A topic that nothing reads is empty.
     """
-    chosen = corpus.select("doc_id", "title", "content")
+    chosen = corpus.select("doc_id", *FIELDS)
     return _distinct(engine, engine.map_batches(chosen, _key_documents, _DOCUMENTS, "documents"), "doc", "doc_id")
 
 
@@ -87,16 +88,16 @@ def _key_queries(batch: pa.RecordBatch) -> pa.Table:
 
 
 def _key_documents(batch: pa.RecordBatch) -> pa.Table:
-    ids, titles, contents = (batch.column(name).to_pylist() for name in ("doc_id", "title", "content"))
-    texts = [_told_apart(fold(content), title) for title, content in zip(titles, contents, strict=True)]
+    ids, *fields = (batch.column(name).to_pylist() for name in ("doc_id", *FIELDS))
+    texts = [_told_apart(fold(content), title, topic) for title, topic, content in zip(*fields, strict=True)]
     keys = [pa.array(map(key, column), pa.int64()) for column in (ids, texts)]
     minima = [pa.array(column) for column in sketches(texts).T]
     return pa.table([keys[0], batch.column("doc_id"), keys[1], *minima], schema=_DOCUMENTS)
 
 
-def _told_apart(content: str, title: str) -> str:
+def _told_apart(content: str, title: str, topic: str) -> str:
     """The folded text by which documents are compared."""
-    return content if len(content.split()) >= _TELLS_APART else fold(f"{title} {content}")
+    return content if len(content.split()) >= _TELLS_APART else fold(f"{title} {topic} {content}")
 
 
 def _distinct(engine: Engine, table: ir.Table, name: str, what: str) -> ir.Table:

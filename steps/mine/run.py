@@ -4,6 +4,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, assert_never
 
+import ibis
+
+from steps.core.document_texts import corpus_template
 from steps.core.files import staged_folder, write_json
 from steps.core.tables import table_path
 from steps.core.tracking import Run
@@ -44,6 +47,8 @@ def run(
     with staged_folder(output) as folder:
         with open_engine(params, folder) as engine:
             tables = {name: engine.read(path) for name, path in paths.items()}
+            if not corpus_template(ingest).names_topic:
+                tables["corpus"] = tables["corpus"].mutate(topic=ibis.literal(""))
             match signal:
                 case "click":
                     report = mine_clicks(engine, tables, folder, params, source)

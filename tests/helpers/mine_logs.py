@@ -10,6 +10,7 @@ import ibis.expr.types as ir
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from steps.core.document_texts import DEFAULT, DocumentTemplate
 from steps.core.tables import table_from_rows, write_table
 from steps.core.tracking import NullRun
 from steps.mine.engine import Engine
@@ -100,12 +101,14 @@ def write_log(
     relevance: Sequence[Row] = (),
     qrels: Sequence[Row] = (),
     given: Sequence[Row] = (),
+    template: str = DEFAULT,
 ) -> Path:
     """The tables of ingest that `mine` reads."""
     folder.mkdir(parents=True, exist_ok=True)
     tables = {"queries": queries, "corpus": documents, "impressions": impressions, "relevance": relevance}
     for name, rows in (tables | {"qrels": qrels, "given_triplets": given, "term_scores": []}).items():
-        write_table(folder, name, table_from_rows(name, rows))
+        metadata = DocumentTemplate(template).metadata if name == "corpus" else None
+        write_table(folder, name, table_from_rows(name, rows), metadata=metadata)
     return folder
 
 

@@ -12,9 +12,11 @@ from mine_logs import (
     engine_table,
     impression,
     mine,
+    mine_judged,
     mine_relevance,
     query,
     random_log,
+    write_found,
     write_log,
 )
 from pydantic import ValidationError
@@ -296,3 +298,31 @@ def test_products_of_one_short_content_are_told_apart_by_their_titles(tmp_path: 
     out = mine(write_log(tmp_path / "ingest", QUERIES, documents, log), tmp_path / "mine", click_threshold=0.9)
     found = read_table(out, "triplets").select(["query_id", "positive_id", "negative_id"]).to_pylist()
     assert [tuple(row.values()) for row in found] == [("d/q1", "d/red", "d/blue")]
+
+
+def test_topics_tell_products_apart_where_the_document_template_reads_them(tmp_path: Path) -> None:
+    goods = [("d/shoe", "running shoes"), ("d/dress", "dress"), ("d/twin", "running shoes")]
+    documents = [document(doc_id, "black size 42", "Nike") | {"topic": topic} for doc_id, topic in goods]
+    clicked = [impression("d/q1", "d/shoe", True)]
+    log = [*clicked, *(impression("d/q1", doc_id, False, rank=rank) for rank, (doc_id, _) in enumerate(goods[1:], 2))]
+    given = [{"query_id": "d/q1", "positive_id": "d/shoe", "negative_id": doc_id} for doc_id, _ in goods[1:]]
+
+    def negatives(template: str) -> list[tuple[str, str]]:
+        folder = tmp_path / f"{template.count('{')}"
+        ingest = write_log(folder / "ingest", QUERIES, documents, log, given=given, template=template)
+        clicks = mine(ingest, folder / "click", click_threshold=0.9)
+        searched = write_found(folder / "candidates", "candidates", bm25=[])
+        rows = read_table(mine_judged(ingest, searched, clicks, folder / "judged"), "triplets").to_pylist()
+        return [(row["source"], row["negative_id"]) for row in rows]
+
+    assert negatives("{title}. {content}") == []
+    assert negatives("{title} {topic} {content}") == [("click_one_hop", "d/dress"), ("given", "d/dress")]
+
+
+def test_a_long_content_is_the_same_text_whatever_its_topic(tmp_path: Path) -> None:
+    goods = [("d/shoe", "shoes"), ("d/twin", "offers")]
+    long = "the same seven words of a long text"
+    documents = [document(doc_id, long) | {"topic": topic} for doc_id, topic in goods]
+    log = [impression("d/q1", "d/shoe", True), impression("d/q1", "d/twin", False, rank=2)]
+    ingest = write_log(tmp_path / "ingest", QUERIES, documents, log, template="{title} {topic} {content}")
+    assert read_table(mine(ingest, tmp_path / "click"), "triplets").num_rows == 0
