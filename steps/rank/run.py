@@ -64,8 +64,9 @@ def run(
                 f"{mine / 'triplets.parquet'}: no usable triplet (left out: {choice.left_out}); give click logs or"
                 " judgements to ingest, or do without a ranker: set rank.rankers: []"
             )
-        if told := choice.mostly_unused(params.max_triplets):
-            print(f"rank: {told}", file=sys.stderr)
+        for told in (choice.mostly_unused(params.max_triplets), choice.fewer_negatives(params.negatives)):
+            if told:
+                print(f"rank: {told}", file=sys.stderr)
         facts |= training_facts(choice, params)
         knobs = params.model_dump(exclude={"dev_queries", "max_queries", "depth", "checkpoint_steps"})
         checkpoints = checkpoint_folder(ranker, choice, knobs)

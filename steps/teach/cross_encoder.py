@@ -60,8 +60,9 @@ def teach_cross_encoder(ingest: Path, mine: Path, output: Path, params: "CrossEn
                 f"{mine / 'triplets.parquet'}: no usable triplet (left out: {choice.left_out}); give click logs or"
                 " judgements to ingest, or take a base that is a cross encoder, with pooling: cls and epochs: 0.0"
             )
-        if told := choice.mostly_unused(params.max_triplets):
-            print(f"teach: {told}", file=sys.stderr)
+        for told in (choice.mostly_unused(params.max_triplets), choice.fewer_negatives(params.negatives)):
+            if told:
+                print(f"teach: {told}", file=sys.stderr)
         report |= training_facts(choice, params)
         checkpoints = checkpoint_folder(ranker, choice, params.model_dump(exclude=_UNTRAINED), "teach", _CODE)
         loss = objective(ranker, params, positive_weight(choice, params))

@@ -44,6 +44,7 @@ class ListChoice:
     chosen: list[RankedList]
     by_source: dict[str, int]
     left_out: dict[str, int]
+    hard_negatives: float = math.nan  # of a list, on average
 
     @property
     def negatives_per_positive(self) -> float:
@@ -59,6 +60,15 @@ class ListChoice:
         return (
             f"{drawn:,} of {usable:,} usable triplets train (max_triplets); raise it where there is time for more, 0"
             " takes all"
+        )
+
+    def fewer_negatives(self, asked: int) -> str | None:
+        """What says that lists hold, to a tenth, fewer hard negatives than were asked for, else None."""
+        if not round(self.hard_negatives, 1) < asked:  # nan where there are none
+            return None
+        return (
+            f"lists hold {self.hard_negatives:.1f} hard negatives on average, fewer than the {asked} asked for"
+            " (negatives); for more raise mine.negatives_per_positive"
         )
 
 
@@ -96,15 +106,19 @@ def choose_lists(triplets: pa.Table, queries: pa.Table, ingest: Path, params: Li
     named = {doc for (query_id, _), negatives in lists.items() for doc in (*positives[query_id], *negatives)}
     texts = texts_of(ingest, named)
     check_ids("document", sorted(named), texts, ingest)
-    chosen = []
+    chosen, held = [], 0
     for (query_id, positive), negatives in lists.items():
         relevant = {fold(texts[doc_id]) for doc_id in positives[query_id]}
-        apart = tuple(texts[doc_id] for doc_id in negatives if fold(texts[doc_id]) not in relevant)
+        kept = [doc_id for doc_id in negatives if fold(texts[doc_id]) not in relevant]
+        own = negatives[: min(params.negatives, len(set(hard[query_id, positive])))]
+        held += len(set(kept) & set(own))
+        apart = tuple(texts[doc_id] for doc_id in kept)
         left_out["negative_reads_like_positive"] += len(negatives) - len(apart)
         left_out["list_without_negative"] += not apart
         if apart:
             chosen.append(RankedList(asked[query_id][0], texts[positive], apart, *turn[query_id, positive]))
-    return ListChoice(chosen, dict(sorted(by_source.items())), dict(left_out))
+    average = held / len(chosen) if chosen else math.nan
+    return ListChoice(chosen, dict(sorted(by_source.items())), dict(left_out), average)
 
 
 class _Drawn(NamedTuple):

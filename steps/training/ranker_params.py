@@ -24,7 +24,7 @@ class RankerTraining(Strict):
     positive_weight: Annotated[Literal["auto"] | float, BeforeValidator(_weight)] = "auto"
     """Of a positive in bce, where negatives count 1; auto: as many as there are negatives a positive."""
     negatives: int = Field(default=2, ge=1)
-    """Hard negatives a positive, at most: those of its triplets, one a source."""
+    """Hard negatives a positive, at most: those of its triplets, mine.negatives_per_positive a source."""
     random_negatives: int = Field(default=1, ge=0)
     """Documents of the same data set besides, taken for negatives."""
     max_triplets: int = Field(default=0, ge=0)

@@ -116,6 +116,7 @@ def test_limits_that_leave_most_of_the_data_unused_are_told_with_numbers(
     train = sum(row["split"] == "train" for row in queries())
     assert f"rank: 6 of {len(triplets())} usable triplets train (max_triplets); raise it" in told
     assert f"rank: scores the candidates of 7 of {train} training queries (max_queries); raise it" in told
+    assert "rank: lists hold 1.0 hard negatives on average, fewer than the 2 asked for (negatives)" in told
 
 
 def test_scores_of_pieces_are_those_of_the_whole_and_limits_hold(

@@ -132,6 +132,19 @@ def test_a_limit_that_leaves_most_triplets_unused_is_told_with_numbers(tmp_path:
     assert said is not None and said.startswith(f"5 of {len(mined)} usable triplets train (max_triplets); raise it")
 
 
+def test_lists_of_fewer_hard_negatives_than_asked_for_are_told_with_numbers(tmp_path: Path) -> None:
+    ids = [each["doc_id"] for each in documents()[4:8]]
+    first, second = (row for row in triplets()[:2])
+    mined = [*more_negatives(first, *ids), *more_negatives(second, ids[0])]
+    choice = choose(tmp_path, mined, negatives=3, random_negatives=4)
+    assert choice.hard_negatives == 2.0 < choice.negatives_per_positive and choice.fewer_negatives(2) is None
+    assert choice.fewer_negatives(3) == (
+        "lists hold 2.0 hard negatives on average, fewer than the 3 asked for (negatives); for more raise"
+        " mine.negatives_per_positive"
+    )
+    assert choose(tmp_path, []).fewer_negatives(3) is None
+
+
 @pytest.mark.parametrize("loss", ["bce", "softmax", "lambda"])
 def test_lists_of_a_lower_weight_train_by_turns_whole(tmp_path: Path, loss: str) -> None:
     mined = [row | {"weight": 0.5 + 0.5 * (number % 2)} for number, row in enumerate(triplets())]
