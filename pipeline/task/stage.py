@@ -15,6 +15,7 @@ from pipeline.task.run import TaskRun
 from pipeline.task.workspace import Workspace, is_passing, is_refused
 from steps.core.errors import EXIT_BUG, EXIT_KILLED, EXIT_NOTHING, FULL_DISK, TransientError, UserError, line
 from steps.core.exit_file import VARIABLE, read_exit
+from steps.core.s3_codes import advice
 from steps.core.tracking import client
 from steps.promote.dvc_lock import Stages
 
@@ -111,7 +112,8 @@ def _failure(run: TaskRun, exit_file: Path, stage: str, ended: Ended) -> UserErr
     run.store.names("locks/latest")  # raises where the remote refuses or cannot be reached
     said = "\n".join(ended.complaints())  # without what the stage said, which has ended well or never began
     if is_refused(said):
-        return UserError(f"{stage}: {ended.line()}; look at SLIMTOWER_REMOTE and what may be done there")
+        look = advice(said, "look at SLIMTOWER_REMOTE and what may be done there")
+        return UserError(f"{stage}: {ended.line()}; {look}")
     if is_passing(said):
         return TransientError(f"{stage}: {ended.line()}; look at SLIMTOWER_REMOTE, then run again")
     return StageFailed(f"{stage}: {ended.line()}", EXIT_BUG)

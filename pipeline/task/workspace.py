@@ -16,6 +16,7 @@ from pathlib import Path
 from pipeline.task.children import Ended, ask, stream
 from steps.core.errors import FULL_DISK, TransientError, UserError
 from steps.core.files import cache_root
+from steps.core.s3_codes import advice, says_refused
 from steps.core.tracking import tracking_uri
 from steps.promote.dvc_lock import Stages, dependencies, lock_stages, outputs
 
@@ -28,8 +29,8 @@ _PASSING = re.compile(
     rf"|failed to (?:pull|push|transfer|download|upload)|{FULL_DISK}"
 )
 _REFUSED = re.compile(
-    r"Access ?Denied|Forbidden|SignatureDoesNotMatch|InvalidAccessKeyId|Permission denied|Authentication failed"
-    r"|error: 40[13]|could not read (?:Username|Password)"
+    r"Access ?Denied|Forbidden|Permission denied|Authentication failed|error: 40[13]"
+    r"|could not read (?:Username|Password)"
 )
 
 
@@ -54,9 +55,8 @@ class Workspace:
         if done.code:
             passing = words[0] in ("pull", "push") and not is_refused(done.said)
             kind = TransientError if passing or FULL_DISK in done.said else UserError
-            raise kind(
-                f"dvc {words[0]}: {done.line()}; look at dvc.yaml, or SLIMTOWER_REMOTE and what may be done there"
-            )
+            look = advice(done.said, "look at dvc.yaml, or SLIMTOWER_REMOTE and what may be done there")
+            raise kind(f"dvc {words[0]}: {done.line()}; {look}")
         return done.out
 
     def python(self, *words: str, **variables: str) -> Ended:
@@ -135,8 +135,8 @@ def _git_error(done: Ended, where: str, fix: str) -> UserError:
 
 
 def is_refused(said: str) -> bool:
-    """Tell whether a server wants another login, or gives it less than what was asked for."""
-    return _REFUSED.search(said) is not None
+    """Tell whether a server wants another login or clock, or gives it less than what was asked for."""
+    return _REFUSED.search(said) is not None or says_refused(said)
 
 
 def is_passing(said: str) -> bool:

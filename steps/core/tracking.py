@@ -17,6 +17,7 @@ from typing import Any, Protocol
 from steps.core.errors import TransientError, UserError, exhausted, line
 from steps.core.files import alone, staged_file
 from steps.core.masking import redacted
+from steps.core.s3_codes import advice, says_refused
 
 _SETTINGS = {
     "MLFLOW_ENABLE_ASYNC_LOGGING": "false",
@@ -25,7 +26,6 @@ _SETTINGS = {
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "30",  # seconds
 }
 _REFUSED = {"PERMISSION_DENIED", "UNAUTHENTICATED", "CUSTOMER_UNAUTHORIZED"}
-_S3_REFUSED = ("AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "NoSuchBucket", "(403)", "(401)")
 _AWAY = ("failed with exception", "failed with timeout exception")  # how MLflow tells of its server
 _FOREIGN = ("failed with error code", "not in a valid JSON format")  # of an answer that is no MLflow's
 _STORE_FAILED = ("failures occurred while", "Failed to list artifacts")  # how MLflow tells of its artefact store
@@ -162,9 +162,11 @@ def _store_error(error: Exception) -> UserError:
     from botocore.exceptions import NoCredentialsError, PartialCredentialsError
 
     said = f"artefact store of {tracking_uri()}: {line(error)[:300]}"
-    refused = getattr(error, "error_code", None) in _REFUSED or any(code in str(error) for code in _S3_REFUSED)
+    answer = f"{error} {error.__context__}"  # MLflow leaves out the code of a list that S3 refuses
+    refused = getattr(error, "error_code", None) in _REFUSED or says_refused(answer)
     if refused or isinstance(error, NoCredentialsError | PartialCredentialsError):
-        return UserError(f"{said}; check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and the bucket")
+        look = "check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN and the bucket"
+        return UserError(f"{said}; {advice(answer, look)}")
     return TransientError(f"{said}; try again")
 
 

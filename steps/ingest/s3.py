@@ -10,14 +10,12 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from steps.core.errors import TransientError, UserError
+from steps.core.s3_codes import BUSY, CLOCK, FIX_CLOCK, LOGIN
 
 T = TypeVar("T")
-_REFUSED = {"AccessDenied", "ExpiredToken", "InvalidAccessKeyId", "InvalidToken", "SignatureDoesNotMatch"}
 CHANGED = {"PreconditionFailed", "NoSuchKey", "404", "412"}
-_CLOCK = {"RequestTimeTooSkewed", "RequestExpired"}
 _CONNECT_SECONDS, _READ_SECONDS = 10, 30
 _WAITS = (1.0, 4.0)  # seconds before an answer that broke off is asked for again
-_BUSY = {"InternalError", "RequestTimeout", "ServiceUnavailable", "SlowDown", "Throttling"}
 
 
 def s3_client(where: str) -> Any:
@@ -80,12 +78,12 @@ def _refusal(where: str, response: dict[str, Any]) -> Exception:
     said = f"{where}: {code}, {response.get('Error', {}).get('Message', 'no message')}"
     if code == "NoSuchBucket":
         return UserError(f"{said}; name a bucket that exists at this endpoint (AWS_ENDPOINT_URL)")
-    if code in _CLOCK:
-        return UserError(f"{said}; set the clock of this machine, or of the server")
-    if code in _REFUSED or status in (401, 403):
+    if code in CLOCK:
+        return UserError(f"{said}; {FIX_CLOCK}")
+    if code in LOGIN or status in (401, 403):
         return UserError(f"{said}; check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and what they may read")
     if code in CHANGED:
         return TransientError(f"{said}; an object changed while it was read, run again")
-    if code in _BUSY or status >= 500:
+    if code in BUSY or status >= 500:
         return TransientError(f"{said}; the server is busy, run again")
     return UserError(f"{said}; check AWS_ENDPOINT_URL, AWS_DEFAULT_REGION and the location")

@@ -11,10 +11,8 @@ from typing import IO, Any, Protocol
 
 from steps.core.errors import TransientError, UserError, line
 from steps.core.files import alone, cache_root, last_used, sha256_file, staged_file
+from steps.core.s3_codes import advice, says_refused
 
-_REFUSED = {
-    "AccessDenied", "ExpiredToken", "InvalidAccessKeyId", "InvalidToken", "NoSuchBucket", "SignatureDoesNotMatch",
-}  # fmt: skip
 _ABSENT = {"NoSuchKey", "404"}
 _DIGEST = "sha256"  # an object's metadata
 Lines = Callable[[], Iterable[str]]  # asked for twice where a file is compared, then written
@@ -191,7 +189,7 @@ def _explained(place: str) -> Iterator[None]:
         yield
     except (BotoCoreError, ClientError, Boto3Error, ValueError) as error:
         kind = UserError if _refused(error) else TransientError
-        raise kind(f"{place}: {line(error)[:200]}; check AWS_* and the bucket") from None
+        raise kind(f"{place}: {line(error)[:200]}; {advice(str(error), 'check AWS_* and the bucket')}") from None
 
 
 def _refused(error: Exception) -> bool:
@@ -200,6 +198,6 @@ def _refused(error: Exception) -> bool:
 
     if isinstance(error, ClientError):
         status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode")
-        return status in (401, 403) or error.response.get("Error", {}).get("Code") in _REFUSED
+        return status in (401, 403) or says_refused(str(error))
     no_login = NoCredentialsError | PartialCredentialsError | CredentialRetrievalError
     return isinstance(error, ValueError | no_login) or "Invalid header" in str(error)

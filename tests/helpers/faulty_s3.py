@@ -12,6 +12,12 @@ from xml.sax.saxutils import escape
 
 _XML = 'xmlns="http://s3.amazonaws.com/doc/2006-03-01/"'
 _DATE = "Thu, 01 Jan 2026 00:00:00 GMT"
+_REFUSALS = {
+    "500": (500, "InternalError", "as it was told to"),
+    "503": (503, "SlowDown", "as it was told to"),
+    "skew": (403, "RequestTimeTooSkewed", "The difference between the request time and the server's"),
+    "expired": (400, "ExpiredToken", "The provided token has expired."),
+}
 
 
 class FaultyS3(ThreadingHTTPServer):
@@ -29,7 +35,7 @@ class FaultyS3(ThreadingHTTPServer):
         threading.Thread(target=self.serve_forever, args=(0.02,), daemon=True).start()
 
     def misbehave(self, fault: str, request: str, times: int) -> None:
-        """`fault` is of the next so many requests whose `METHOD path` matches: hang, slow, half, skew or a status."""
+        """`fault` is of the next so many requests whose `METHOD path` matches: hang, slow, half or one of _REFUSALS."""
         self.faults.append((fault, re.compile(request), times))
 
     def fault_of(self, request: str) -> str:
@@ -94,11 +100,8 @@ class _Handler(BaseHTTPRequestHandler):
         if self._fault == "hang":
             time.sleep(3)  # longer than the client of a test waits
             self.close_connection = True
-        elif self._fault == "skew":
-            self._refuse(403, "RequestTimeTooSkewed", "The difference between the request time and the server's")
-        elif self._fault.isdigit():
-            codes = {"500": "InternalError", "503": "SlowDown"}
-            self._refuse(int(self._fault), codes[self._fault])
+        elif self._fault in _REFUSALS:
+            self._refuse(*_REFUSALS[self._fault])
         return self._fault not in ("", "slow", "half")
 
     def _give(self, key: str) -> None:

@@ -61,6 +61,7 @@ def test_a_server_that_recovers_is_asked_again(server: FaultyS3, fault: str, req
         ("500", GET, EXIT_TRANSIENT, "InternalError.*the server is busy, run again", 2),
         ("503", LIST, EXIT_TRANSIENT, "SlowDown.*the server is busy, run again", 2),
         ("skew", LIST, EXIT_DATA, "RequestTimeTooSkewed.*set the clock of this machine, or of the server", 2),
+        ("expired", LIST, EXIT_DATA, "ExpiredToken.*check AWS_ACCESS_KEY_ID", 2),
     ],
 )
 def test_one_that_does_not_recover_is_named_in_one_line(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.task import stage
+from pipeline.task import stage, workspace
 from pipeline.task.__main__ import explained
 from pipeline.task.children import Ended
 from pipeline.task.run import TaskRun
@@ -17,6 +17,16 @@ from pipeline.task.workspace import Workspace, _environment, _git_error
 from steps.core.errors import OutOfMemory, TransientError, UserError, line
 
 TIMEOUT = "ERROR: unexpected error - Connect timeout on endpoint URL: http://store:9000/x"
+UPLOAD = "ERROR: failed to push data to the cloud - 1 files failed to upload"
+SKEWED = (
+    "ERROR: failed to transfer 'x' - The difference between the request time and the server's time is too large.:"
+    f" An error occurred (RequestTimeTooSkewed) when calling the PutObject operation: The difference\n{UPLOAD}"
+)
+EXPIRED = f"ERROR: failed to transfer 'x' - An error occurred (ExpiredToken) when calling PutObject\n{UPLOAD}"
+EXPIRED_HEAD = (
+    "ERROR: unexpected error - [Errno 22] Bad Request:"
+    " An error occurred (400) when calling the HeadObject operation: Bad Request"
+)
 FAILED_PULL = "ERROR: failed to pull data from the cloud - 3 files failed to download"
 
 
@@ -57,6 +67,24 @@ def test_a_refused_login_is_to_be_fixed_and_a_lost_network_to_be_tried_again(sai
     assert type(_git_error(Ended(128, "", said), "git", "look")) is kind
 
 
+@pytest.mark.parametrize(
+    ("said", "kind", "fix"),
+    [
+        (SKEWED, UserError, "; set the clock of this machine, or of the server"),
+        (EXPIRED, UserError, "SLIMTOWER_REMOTE"),
+        (EXPIRED_HEAD, UserError, "SLIMTOWER_REMOTE"),
+        (UPLOAD, TransientError, "SLIMTOWER_REMOTE"),
+    ],
+)
+def test_a_push_with_another_clock_or_an_expired_token_is_not_tried_again(
+    said: str, kind: type[UserError], fix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workspace, "ask", lambda *_: Ended(1, "", said))
+    with pytest.raises(UserError, match=fix) as caught:
+        Workspace(tmp_path, {}, tmp_path / "exit").dvc("push")
+    assert type(caught.value) is kind
+
+
 def test_a_stalled_transfer_ends(tmp_path: Path) -> None:
     environment = _environment(tmp_path)
     assert (environment["GIT_HTTP_LOW_SPEED_LIMIT"], environment["GIT_HTTP_LOW_SPEED_TIME"]) == ("1000", "120")
@@ -69,6 +97,7 @@ def test_a_stalled_transfer_ends(tmp_path: Path) -> None:
         ('{"code": 0, "line": ""}', TIMEOUT, 75),  # after it ended well
         (None, FAILED_PULL, 75),
         (None, "ERROR: unexpected error - Forbidden: An error occurred (403)", 3),
+        (None, EXPIRED_HEAD, 3),
         (None, "ERROR: stage 'grow' is broken", 1),
         ('{"code": 0, "line": ""}', "connection lost, next try\nERROR: output 'models' does not exist", 1),
         ('{"code": 1, "line": "a defect"}', TIMEOUT, 1),

@@ -4,6 +4,7 @@ import socket
 
 import pytest
 from boto3.exceptions import S3UploadFailedError
+from botocore.exceptions import ClientError
 from mlflow.exceptions import MlflowException
 from mlflow.protos.databricks_pb2 import UNAUTHENTICATED
 
@@ -57,6 +58,28 @@ def test_a_refusal_names_the_credentials_and_a_defect_stays_one(raised, kind, me
     with pytest.raises(kind, match=message) as caught, reaching():
         raise raised
     assert not isinstance(caught.value, TransientError)
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "fix"),
+    [
+        ("RequestTimeTooSkewed", 403, "set the clock of this machine, or of the server"),
+        ("ExpiredToken", 400, "AWS_SESSION_TOKEN"),
+        ("InvalidToken", 400, "AWS_SESSION_TOKEN"),
+        ("400", 400, "AWS_SESSION_TOKEN"),  # the same, where HEAD was asked
+    ],
+)
+def test_another_clock_or_an_expired_token_is_to_be_fixed_in_lists_too(code: str, status: int, fix: str) -> None:
+    answer = {"Error": {"Code": code, "Message": "no"}, "ResponseMetadata": {"HTTPStatusCode": status}}
+    for words in ("", "Failed to list artifacts in s3://b: no"):  # MLflow leaves out the code
+        with pytest.raises(UserError, match=f"artefact store of .*{fix}") as caught, reaching():
+            try:
+                raise ClientError(answer, "HeadObject")
+            except ClientError:
+                if words:
+                    raise MlflowException(words)  # noqa: B904
+                raise
+        assert not isinstance(caught.value, TransientError)
 
 
 class Api:

@@ -452,6 +452,7 @@ LINE_END = f"{TOKEN}\n".encode()
     [
         (answered("Forbidden", 403), False),
         (answered("ExpiredToken", 400), False),
+        (answered("400", 400), False),  # to HEAD
         (answered("NoSuchBucket", 404), False),
         (NoCredentialsError(), False),
         (HTTPClientError(error=ValueError(f"Invalid header value {LINE_END!r}")), False),
@@ -468,6 +469,12 @@ def test_what_s3_refuses_is_told_without_secrets_and_tried_again_where_that_may_
         S3LogStore("s3://logs/site", Refusing(error)).write("one", "text")
     assert isinstance(caught.value, TransientError) is transient
     assert "planted" not in str(caught.value)
+
+
+def test_a_clock_that_s3_refuses_is_named() -> None:
+    with pytest.raises(UserError, match=r"RequestTimeTooSkewed.*; set the clock of this machine") as caught:
+        S3LogStore("s3://logs/site", Refusing(answered("RequestTimeTooSkewed", 403))).write("one", "text")
+    assert not isinstance(caught.value, TransientError)
 
 
 def test_a_log_on_s3_needs_its_client(monkeypatch: pytest.MonkeyPatch) -> None:
