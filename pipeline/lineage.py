@@ -5,6 +5,7 @@
 
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -15,7 +16,7 @@ from steps.core.files import sha256_file
 from steps.core.run_ids import found_runs, git_commit, open_parent, parent_run, pipeline_key, pipeline_run, run_name
 from steps.core.spool import Spool, waiting
 from steps.core.stage_run import send_each, send_waiting, spools
-from steps.core.tracking import check_answering, client, experiment_id, reaching, sending
+from steps.core.tracking import Unwanted, check_answering, client, experiment_id, reaching, sending
 from steps.promote.dvc_lock import Stages, lock_stages, outputs
 
 INGESTED, METRICS = "data/ingest", "reports/metrics.json"
@@ -51,7 +52,7 @@ def finish_or_wait(*, failed: bool, names: Sequence[str] | None = None) -> str:
                 f"not in MLflow: {line(error)}; and the disk has no room to keep it for later: free some, then run"
                 " `python -m pipeline.lineage` here"
             )
-        return f"not in MLflow yet: {line(error)}; the next run, or `python -m pipeline.lineage`, sends it"
+        return f"not in MLflow yet: {line(error)}; the next run, or `python -m pipeline.lineage`, sends {spool.folder}"
 
 
 def send_finished() -> None:
@@ -109,13 +110,22 @@ def finish(
     _name_data(api, runs.get("ingest"), [parent, *(ran[stage] for stage in ran if _reads_data(stages.get(stage, {})))])
     for name in _FILES:
         if (root / name).is_file():
-            api.log_artifact(parent, str(root / name))
+            _attach(api, parent, root / name)
     if stages:
         api.set_tag(parent, "slimtower.dvc_lock", sha256_file(root / "dvc.lock"))
     api.set_terminated(parent, "FAILED" if failed else "FINISHED")
     linked = [run for run in finished if run.data.tags.get("slimtower.reused") == "true"]  # by an earlier call
     linked = [run for run in linked if run.info.run_id in ran.values()]
     return f"{len(ran) - len(linked)} stages ran, {len(reused) + len(linked)} reused; MLflow run {parent}"
+
+
+def _attach(api: Any, run: str, file: Path) -> None:
+    """Attach a file; one that is refused for good is told, and the run ends without it."""
+    try:
+        with reaching():
+            api.log_artifact(run, str(file))
+    except Unwanted as error:
+        print(f"lineage: {file.name} is not attached: {line(error)}", file=sys.stderr)
 
 
 def _here(stages: Stages, root: Path) -> Iterator[str]:

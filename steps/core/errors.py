@@ -113,7 +113,7 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or error.__context__
 
 
-_PASSING_STATUS = {408, 425, 429}  # of HTTP's refusals
+PASSING_STATUS = {408, 425, 429}  # of HTTP's refusals
 _AWAY = {"ConnectionError", "TimeoutError", "TransportError", "Timeout"}  # Python's, httpx's and requests' classes
 _HERE = {"OfflineModeIsEnabled", "SSLCertVerificationError", "UnsupportedProtocol"}  # settings of this machine
 
@@ -125,7 +125,7 @@ def is_outage(error: BaseException) -> bool:
         kinds |= {kind.__name__ for kind in type(cause).__mro__}
         status = getattr(getattr(cause, "response", None), "status_code", None)
         statuses += [status] if isinstance(status, int) else []
-    passing = any(status in _PASSING_STATUS or status >= 500 for status in statuses)
+    passing = any(status in PASSING_STATUS or status >= 500 for status in statuses)
     return not kinds & _HERE and (passing or bool(kinds & _AWAY))
 
 
@@ -148,7 +148,7 @@ def is_refusal(error: BaseException) -> bool:
     status, code = getattr(error, "status_code", None), getattr(error, "code", None)
     if {kind.__name__ for kind in type(error).__mro__} & _POSTGRES or _LOGIN.search(line(error)):
         return True
-    if isinstance(status, int) and 400 <= status < 500 and status not in _PASSING_STATUS:
+    if isinstance(status, int) and 400 <= status < 500 and status not in PASSING_STATUS:
         return True
     if isinstance(code, int) and not getattr(error, "retriable", False) and code // 100 in _MILVUS:
         return True

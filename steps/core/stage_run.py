@@ -208,8 +208,8 @@ def send_each(kind: str, send: Callable[[Spool], None]) -> None:
             with sending():
                 send(spool)
             spool.remove()
-        except TransientError:
-            raise
+        except TransientError as error:
+            raise TransientError(f"{line(error)}; what waits lies in {spool.folder}") from error
         except UserError as error:
             _say(f"{line(error)[:300]}; to forget what this is about, delete {spool.folder}")
 

@@ -14,10 +14,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
-from steps.core.errors import TransientError, UserError, exhausted, line
+from steps.core.errors import PASSING_STATUS, TransientError, UserError, exhausted, line
 from steps.core.files import alone, staged_file
 from steps.core.masking import redacted
-from steps.core.s3_codes import advice, says_refused
+from steps.core.s3_codes import advice, says_busy, says_refused
 
 _SETTINGS = {
     "MLFLOW_ENABLE_ASYNC_LOGGING": "false",
@@ -29,6 +29,8 @@ _REFUSED = {"PERMISSION_DENIED", "UNAUTHENTICATED", "CUSTOMER_UNAUTHORIZED"}
 _AWAY = ("failed with exception", "failed with timeout exception")  # how MLflow tells of its server
 _FOREIGN = ("failed with error code", "not in a valid JSON format")  # of an answer that is no MLflow's
 _STORE_FAILED = ("failures occurred while", "Failed to list artifacts")  # how MLflow tells of its artefact store
+_STATUS = re.compile(r"\b([45]\d\d) (?:Client|Server) Error")  # as requests tells it
+_LIMITS = "look at the limits of the server and of what stands before it"
 _SOON = 10.0  # seconds in which a server takes a connection, and in which it answers: else it is away
 _DIGEST = 12  # signs that are shown of a data set's digest
 Build = Callable[[Path], None]
@@ -100,6 +102,10 @@ def tracking_uri() -> str:
     return f"sqlite:///{Path(relative[1]).resolve()}" if relative else uri
 
 
+class Unwanted(UserError):
+    """What MLflow will not have, whenever it is sent."""
+
+
 class ForeignAnswer(TransientError):
     """Somebody else answers at the server's address: a proxy, or a page to log in."""
 
@@ -130,6 +136,8 @@ def reaching() -> Iterator[None]:
                 f"{tracking_uri()}: the server refused: {text[:200]}; check MLFLOW_TRACKING_USERNAME and"
                 " MLFLOW_TRACKING_PASSWORD"
             ) from error
+        if "error code 413" in text:
+            raise Unwanted(f"{tracking_uri()}: too large for it: {text[:200]}; {_LIMITS}") from error
         if any(words in text for words in _AWAY) or error.error_code == "TEMPORARILY_UNAVAILABLE":
             raise TransientError(f"{tracking_uri()}: not reached: {text[:200]}; is the server up?") from error
         if any(words in text for words in _FOREIGN):
@@ -139,10 +147,6 @@ def reaching() -> Iterator[None]:
         raise ForeignAnswer(f"{type(error).__name__}: {line(error)[:200]}") from error
     except (requests.RequestException, BotoCoreError, ClientError, Boto3Error) as error:
         raise _store_error(error) from error
-
-
-class Unwanted(UserError):
-    """What MLflow will not have, whenever it is sent."""
 
 
 @contextmanager
@@ -158,7 +162,10 @@ def sending() -> Iterator[None]:
 
 
 def _store_error(error: Exception) -> UserError:
-    """A refusal of the artefact store, which stays one, or a failure on the way to it."""
+    """A refusal of the artefact store, Unwanted where it is of what was sent, or a failure on the way to it.
+
+    HTTP's status decides, but where S3's code says more.
+    """
     from botocore.exceptions import NoCredentialsError, PartialCredentialsError
 
     said = f"artefact store of {tracking_uri()}: {line(error)[:300]}"
@@ -167,7 +174,24 @@ def _store_error(error: Exception) -> UserError:
     if refused or isinstance(error, NoCredentialsError | PartialCredentialsError):
         look = "check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN and the bucket"
         return UserError(f"{said}; {advice(answer, look)}")
+    status = _status(error)
+    if status in (401, 403):
+        return UserError(f"{said}; check MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD")
+    if 400 <= status < 500 and status not in PASSING_STATUS and not says_busy(answer):
+        return Unwanted(f"{said}; {_LIMITS}")
     return TransientError(f"{said}; try again")
+
+
+def _status(error: Exception) -> int:
+    """HTTP's status of the answer behind an error, 0 where there was none."""
+    for cause in (error, error.__context__):
+        response = getattr(cause, "response", None)
+        if isinstance(response, dict):
+            return int(response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+        if response is not None:
+            return int(response.status_code)
+    found = _STATUS.search(str(error))  # of several files MLflow says in words what failed
+    return int(found[1]) if found else 0
 
 
 def client() -> Any:

@@ -6,10 +6,14 @@ import threading
 
 
 class Proxy:
-    """Passes requests on to a port of this machine, or answers each with `page`, a status and its HTML."""
+    """Passes requests on to a port of this machine, or answers each with `page`, a status and its HTML.
+
+    Bodies larger than `limit` it refuses.
+    """
 
     def __init__(self, port: int) -> None:
         self.page: tuple[int, str] | None = None
+        self.limit = 2**30  # bytes
         self.speaks = threading.Event()  # cleared: nothing is answered
         self.speaks.set()
         outer = self
@@ -22,6 +26,9 @@ class Proxy:
                     return
                 if outer.page:
                     self._answer(outer.page[0], "text/html", outer.page[1].encode())
+                    return
+                if len(body) > outer.limit:
+                    self._answer(413, "text/html", b"<html>too large</html>")
                     return
                 onward = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
                 onward.request(self.command, self.path, body, {**self.headers, "Host": f"127.0.0.1:{port}"})

@@ -225,6 +225,51 @@ def test_a_training_outlives_a_proxy_that_answers_for_the_server(
         server.stop()
 
 
+def test_what_a_proxy_finds_too_large_is_told_and_all_else_is_sent(
+    server: MlflowServer, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(module, "_WAIT", 3600.0)
+    server.start()
+    proxy = Proxy(server.port)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", proxy.url)
+    Path("large.json").write_text("1" * 20_000)
+    Path("report.json").write_text("1")
+    Path("params.yaml").write_text("#" * 20_000)
+    try:
+        proxy.limit = 10_000
+        with stage_run("teach@dense", {"epochs": 1}) as run:
+            run.artifact(Path("large.json"))
+            run.metric("loss", 3.0, step=1)
+            run.artifact(Path("report.json"))
+        said = capfd.readouterr().err
+        assert "413 Client Error" in said and "would not have 1 of its calls" in said
+        lineage.finish(names=[])
+        assert "lineage: params.yaml is not attached: artefact store of http" in capfd.readouterr().err
+        assert not lineage.waits()
+        found, api = runs(), tracking.client()
+        assert {run.info.status for run in found.values()} == {"FINISHED"}
+        teach = found["teach@dense"].info.run_id
+        assert [file.path for file in api.list_artifacts(teach)] == ["report.json"]
+    finally:
+        proxy.close()
+        server.stop()
+
+
+def test_a_line_about_what_waits_names_its_folder(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+    with stage_run("teach@dense", {}):
+        pass
+    (folder,) = module.spools().iterdir()
+    assert str(folder) in capfd.readouterr().err
+    with pytest.raises(TransientError, match=f"not reached.*is the server up.*{folder}"):
+        lineage.send_finished()
+    said = lineage.finish_or_wait(failed=False, names=[])
+    (ended,) = (each for each in module.spools().iterdir() if each != folder)
+    assert said.endswith(f"sends {ended}")
+
+
 @pytest.mark.parametrize("silent", [never_answers, never_connects])
 def test_a_server_that_keeps_silent_costs_a_stage_a_short_wait_at_both_ends(
     silent: Callable[[], AbstractContextManager[str]],

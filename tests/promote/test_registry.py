@@ -3,13 +3,14 @@
 import socket
 
 import pytest
+import requests
 from boto3.exceptions import S3UploadFailedError
 from botocore.exceptions import ClientError
 from mlflow.exceptions import MlflowException
 from mlflow.protos.databricks_pb2 import UNAUTHENTICATED
 
 from steps.core.errors import TransientError, UserError
-from steps.core.tracking import reaching
+from steps.core.tracking import Unwanted, reaching
 from steps.promote.lock import lock_place, lock_store
 from steps.promote.lock_store import FolderLockStore, S3LockStore
 from steps.promote.registry import Registry
@@ -60,6 +61,47 @@ def test_a_refusal_names_the_credentials_and_a_defect_stays_one(raised, kind, me
     assert not isinstance(caught.value, TransientError)
 
 
+def http_error(said: str) -> requests.HTTPError:
+    response = requests.Response()
+    response.status_code = int(said.split()[0])
+    return requests.HTTPError(f"{said}: for url: http://host/api/2.0/mlflow-artifacts/x", response=response)
+
+
+def s3_error(code: str, status: int) -> ClientError:
+    answer = {"Error": {"Code": code, "Message": "no"}, "ResponseMetadata": {"HTTPStatusCode": status}}
+    return ClientError(answer, "PutObject")
+
+
+DOWNLOAD = "The following failures occurred while downloading one or more artifacts: ##### File x #####"
+
+
+@pytest.mark.parametrize(
+    ("raised", "kind", "fix"),
+    [
+        (http_error("413 Client Error"), Unwanted, "look at the limits"),
+        (http_error("404 Client Error"), Unwanted, "look at the limits"),
+        (MlflowException(f"{DOWNLOAD} 404 Client Error: Not Found for url"), Unwanted, "look at the limits"),
+        (MlflowException("API request to x failed with error code 413 != 200"), Unwanted, "look at the limits"),
+        (s3_error("EntityTooLarge", 400), Unwanted, "look at the limits"),
+        (http_error("401 Client Error"), UserError, "MLFLOW_TRACKING_PASSWORD"),
+        (http_error("403 Client Error"), UserError, "MLFLOW_TRACKING_PASSWORD"),
+        (s3_error("NoSuchBucket", 404), UserError, "the bucket"),
+        (http_error("408 Client Error"), TransientError, "try again"),
+        (http_error("429 Client Error"), TransientError, "try again"),
+        (http_error("500 Server Error"), TransientError, "try again"),
+        (http_error("503 Server Error"), TransientError, "try again"),
+        (s3_error("RequestTimeout", 400), TransientError, "try again"),
+        (s3_error("SlowDown", 503), TransientError, "try again"),
+    ],
+)
+def test_the_status_of_an_artefact_stores_answer_says_what_to_do(
+    raised: Exception, kind: type[UserError], fix: str
+) -> None:
+    with pytest.raises(UserError, match=fix) as caught, reaching():
+        raise raised
+    assert type(caught.value) is kind
+
+
 @pytest.mark.parametrize(
     ("code", "status", "fix"),
     [
@@ -70,11 +112,10 @@ def test_a_refusal_names_the_credentials_and_a_defect_stays_one(raised, kind, me
     ],
 )
 def test_another_clock_or_an_expired_token_is_to_be_fixed_in_lists_too(code: str, status: int, fix: str) -> None:
-    answer = {"Error": {"Code": code, "Message": "no"}, "ResponseMetadata": {"HTTPStatusCode": status}}
     for words in ("", "Failed to list artifacts in s3://b: no"):  # MLflow leaves out the code
         with pytest.raises(UserError, match=f"artefact store of .*{fix}") as caught, reaching():
             try:
-                raise ClientError(answer, "HeadObject")
+                raise s3_error(code, status)
             except ClientError:
                 if words:
                     raise MlflowException(words)  # noqa: B904
