@@ -3,6 +3,7 @@
 import dataclasses
 import difflib
 import os
+import re
 import types
 import typing
 from collections.abc import Sequence, Set
@@ -15,6 +16,8 @@ import yaml
 from slimtower_dags.graph import overlay
 
 RUNNERS = ("process", "docker", "kubernetes")
+# a password before @ or in the query; before @ of others than Postgres nothing but one
+_PASSWORD = re.compile(r"(?i)://[^@/]*:[^@]*@|[?&](?:(?:ssl)?password|api.?key|key|token)=|^(?!postgres)[^/]*://.*@")
 
 
 class DeploymentError(ValueError):
@@ -145,6 +148,11 @@ def read_deployment(folder: Path) -> Deployment:
     resources = {key: _checked(Resources, value, str(path), f"stages.{key}.") for key, value in stages.items()}
     if made.runner not in RUNNERS:
         raise DeploymentError(f"{path}: runner is {made.runner!r}; choose one of {', '.join(RUNNERS)}")
+    if _PASSWORD.search(made.promote.deploy_to):
+        raise DeploymentError(
+            f"{path}: promote.deploy_to holds a password, which Airflow shows; give it as PGPASSWORD, QDRANT_API_KEY or"
+            " MILVUS_TOKEN, as a secret"
+        )
     return dataclasses.replace(made, stages=resources)
 
 

@@ -1,12 +1,30 @@
 """Where the vectors of an index lie that is there already: `ingest.document_vectors`."""
 
+import re
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from steps.core.params import Strict
 
+
+def _without_login(address: str) -> str:
+    if "://" in address and re.search("[@?]", address):
+        raise ValueError(
+            "no login and no query may be in it, as it is written down; name the variable of the environment that holds"
+            " the key in key_variable (Milvus: token_variable)"
+        )
+    return address
+
+
+def _is_name(variable: str) -> str:
+    if not re.fullmatch(r"\w+", variable):
+        raise ValueError("is no variable's name; put the address into a variable of the environment, and name that one")
+    return variable
+
+
 Named = Annotated[str, Field(min_length=1)]
+Address = Annotated[str, Field(min_length=1), AfterValidator(_without_login)]
 
 
 class VectorFiles(Strict):
@@ -27,7 +45,7 @@ class PgvectorTable(Strict):
     """A table of Postgres with pgvector."""
 
     kind: Literal["pgvector"]
-    url_variable: Named
+    url_variable: Annotated[str, AfterValidator(_is_name)]
     """Variable of the environment that holds the address, postgresql://..."""
     table: Named
     """Name of the table."""
@@ -41,8 +59,8 @@ class QdrantCollection(Strict):
     """A collection of Qdrant at a URL, or in a local folder."""
 
     kind: Literal["qdrant"]
-    url: Named
-    """Address of the server, or a local folder."""
+    url: Address
+    """Address of the server, without a login, or a local folder."""
     collection: Named
     """Name of the collection."""
     key_variable: str = ""
@@ -57,8 +75,8 @@ class MilvusCollection(Strict):
     """A collection of Milvus at a URI, or in a file of Milvus Lite."""
 
     kind: Literal["milvus"]
-    uri: Named
-    """Address of the server, or a file of Milvus Lite."""
+    uri: Address
+    """Address of the server, without a login, or a file of Milvus Lite."""
     collection: Named
     """Name of the collection."""
     token_variable: str = ""

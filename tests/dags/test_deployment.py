@@ -62,6 +62,28 @@ def test_a_wrong_setting_is_named_with_its_fix(
     assert "own.yaml" in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "address",
+    [
+        "postgresql://me:hush@host:5432/db", "postgresql://host/db?password=hush", "https://hush@host:6333",
+        "https://host:6333/?api-key=hush", "milvus+https://root:hush@host:19530",
+    ],
+)  # fmt: skip
+def test_a_password_in_the_engines_address_is_refused(
+    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    laid_over(tmp_path, monkeypatch, f"promote: {{deploy_to: '{address}'}}")
+    with pytest.raises(DeploymentError, match=r"promote\.deploy_to holds a password.*PGPASSWORD") as caught:
+        read_deployment(DAGS)
+    assert "hush" not in str(caught.value)
+
+
+@pytest.mark.parametrize("address", ["postgresql://me@host:5432/db", "https://host:6333", "milvus+http://host:19530"])
+def test_an_address_without_a_password_is_taken(address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    laid_over(tmp_path, monkeypatch, f"promote: {{deploy_to: '{address}'}}")
+    assert read_deployment(DAGS).promote.deploy_to == address
+
+
 def test_settings_of_a_step_that_does_not_exist_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     laid_over(tmp_path, monkeypatch, "stages: {teech: {cpus: 1}}")
     with pytest.raises(DeploymentError, match=r"stages\.teech is of no step"):

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from ingest_logs import ingest, params
 
-from steps.core.errors import TransientError, UserError
+from steps.core.errors import TransientError, UserError, line
 from steps.core.files import read_json
 from steps.core.params import validated
 from steps.ingest import vector_sources
@@ -193,6 +193,23 @@ def test_an_address_of_postgres_that_cannot_be_read_is_not_repeated(
     with pytest.raises(UserError, match="PG_URL holds no address") as raised:
         placed(tmp_path, {"kind": "pgvector", "url_variable": "PG_URL", "table": "docs"})
     assert "hush" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("described", "key", "fix"),
+    [
+        ({"kind": "qdrant", "url": "https://me:hush-hush@host:6333"}, "url", "key_variable"),
+        ({"kind": "qdrant", "url": "https://hush-hush@host:6333"}, "url", "key_variable"),
+        ({"kind": "qdrant", "url": "https://host:6333/?api-key=hush-hush"}, "url", "key_variable"),
+        ({"kind": "milvus", "uri": "http://root:hush-hush@host:19530"}, "uri", "token_variable"),
+        ({"kind": "pgvector", "url_variable": "postgresql://me:hush-hush@host/db"}, "url_variable", "name that one"),
+    ],
+)
+def test_a_login_in_an_address_is_refused_and_not_repeated(described: dict[str, Any], key: str, fix: str) -> None:
+    rest = {"table": "docs"} if described["kind"] == "pgvector" else {"collection": "docs"}
+    with pytest.raises(UserError, match=rf"document_vectors\.toy\.{key} is .*{fix}") as raised:
+        validated(IngestParams, {"document_vectors": {"toy": described | rest}}, "params.yaml")
+    assert "hush" not in line(raised.value)
 
 
 @pytest.mark.slow
