@@ -8,13 +8,17 @@ import json
 import os
 import secrets
 import shutil
+import socket
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from steps.core.errors import TransientError, UserError
+
+_OLD = 86_400  # seconds without a change, after which what another host's writer left is nobody's
 
 
 def cache_root() -> Path:
@@ -37,7 +41,7 @@ def staged_folder(target: Path) -> Iterator[Path]:
     target.parent.mkdir(parents=True, exist_ok=True)
     prefix = f".staging.{target.name}."  # .dvcignore keeps these out of folders that stages depend on
     for stale in target.parent.glob(f"{glob.escape(prefix)}*"):
-        _remove_unless_held(stale)
+        _remove_unless_held(stale, prefix)
     with ExitStack() as held:
         staging = _held_folder(target.parent, prefix, held)
         staging.chmod(0o755)  # mkdtemp makes it private; outputs are read by other users and containers
@@ -70,8 +74,11 @@ def _replaces(staging: Path, target: Path) -> bool:
 
 
 def _held_folder(parent: Path, prefix: str, held: ExitStack) -> Path:
-    """A new folder, locked until `held` closes or the process ends, where the file system has such locks."""
-    folder = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
+    """A new folder, locked until `held` closes or the process ends, where the file system has such locks.
+
+    Its name ends with host, process and random signs.
+    """
+    folder = Path(tempfile.mkdtemp(prefix=f"{prefix}{socket.gethostname()}.{os.getpid()}.", dir=parent))
     handle = os.open(folder, os.O_RDONLY)
     held.callback(os.close, handle)
     with suppress(OSError):
@@ -79,18 +86,33 @@ def _held_folder(parent: Path, prefix: str, held: ExitStack) -> Path:
     return folder
 
 
-def _remove_unless_held(folder: Path) -> None:
-    """Remove a folder unless a process that runs holds it."""
+def _remove_unless_held(folder: Path, prefix: str) -> None:
+    """Remove a folder unless a process that runs holds it; another host's, whose lock may not reach here, when old."""
+    host, _, process = folder.name.removeprefix(prefix).rpartition(".")[0].rpartition(".")
     with suppress(FileNotFoundError), ExitStack() as stack:
         handle = os.open(folder, os.O_RDONLY)
         stack.callback(os.close, handle)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            held = host != socket.gethostname()
         except BlockingIOError:
             return
         except OSError:  # a file system without such locks
-            pass
-        shutil.rmtree(folder, ignore_errors=True)
+            held = host != socket.gethostname() or _runs(process)
+        changed = max(map(last_used, (folder, *folder.rglob("*")))) if held else 0
+        if changed / 1e9 < time.time() - _OLD:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _runs(process: str) -> bool:
+    """Tell whether there is a process of that number here."""
+    try:
+        os.kill(int(process), 0)
+    except PermissionError:  # another user's
+        return True
+    except (OSError, OverflowError, ValueError):
+        return False
+    return True
 
 
 @contextmanager

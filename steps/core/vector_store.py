@@ -4,6 +4,7 @@ Each shard is a folder that appeared by rename, so what is there is whole, and a
 was in.
 """
 
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
@@ -18,6 +19,7 @@ from steps.core.errors import UserError
 from steps.core.files import staged_folder
 from steps.core.progress import progress
 
+_FILES = ("keys.npy", "vectors.npy", "lengths.npy")
 WINDOW_SHARDS = 16  # sorted by length together: enough that a batch pads little
 
 
@@ -47,7 +49,10 @@ class VectorCache:
         self.folder, self.dtype = folder, np.dtype(dtype)
         self._where: dict[bytes, tuple[Path, int]] = {}
         for shard in sorted(folder.glob("shard-*")):
-            self._enter(shard)
+            if missing := [name for name in _FILES if not (shard / name).is_file()]:
+                print(f"{shard}: has no {', '.join(missing)}; its texts are read again", file=sys.stderr)
+            else:
+                self._enter(shard)
 
     def _enter(self, shard: Path) -> None:
         for row, key in enumerate(loaded(shard / "keys.npy", shard)):
@@ -144,10 +149,10 @@ class VectorCache:
 
 
 def loaded(file: Path, kept: Path) -> np.ndarray:
-    """An array of the cache, as a memory map; UserError where it is cut, which no kill does, naming what is `kept`."""
+    """An array of the cache, as a memory map; UserError where it is cut or gone, naming what is `kept`."""
     try:
         return np.asarray(np.load(file, mmap_mode="r"))
-    except (ValueError, EOFError) as error:
+    except (ValueError, EOFError, FileNotFoundError) as error:
         raise UserError(
             f"{kept}: cannot be read ({error}); a power failure may have cut it: delete it, and it is made again"
         ) from None

@@ -1,6 +1,12 @@
 """Outputs appear whole or not at all."""
 
+import errno
+import fcntl
+import os
 import shutil
+import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -80,6 +86,34 @@ def test_two_writers_of_one_target_do_not_remove_each_others_work(tmp_path: Path
         one.write_text("one")
         other.write_text("other")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "shard"]
+
+
+@pytest.mark.faults("files")
+@pytest.mark.parametrize("locks", [True, False])
+def test_a_writer_that_no_lock_shows_keeps_its_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, locks: bool
+) -> None:
+    def no_locks(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    if not locks:
+        monkeypatch.setattr(fcntl, "flock", no_locks)
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    dead = tmp_path / f".staging.shard.{socket.gethostname()}.{ended.pid}.0badcafe"
+    fresh, old = (tmp_path / f".staging.shard.else.where.{os.getpid()}.{name}" for name in ("fresh", "old"))
+    for folder in (dead, fresh, old):
+        folder.mkdir()
+        (folder / "a").touch()
+    for path in (old / "a", old):
+        os.utime(path, (0, 0))
+    with staged_folder(tmp_path / "shard") as first:
+        (first / "a").write_text("first")
+        with staged_folder(tmp_path / "shard") as second:
+            (second / "a").write_text("second")
+        (first / "b").write_text("first")
+    assert sorted(path.name for path in (tmp_path / "shard").iterdir()) == ["a", "b"]
+    assert {path.name for path in tmp_path.iterdir()} == {"shard", fresh.name}
 
 
 @pytest.mark.faults("files")

@@ -66,6 +66,23 @@ def test_a_shard_that_a_power_failure_cut_is_named(tmp_path: Path, name: str, le
         VectorCache(tmp_path / "cache", "float32").write(TEXTS, tmp_path / "out.npy", 3, tmp_path / "lengths.npy")
 
 
+@pytest.mark.parametrize("name", ["keys", "vectors", "lengths"])
+def test_a_shard_that_lacks_a_file_is_told_and_read_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    cache, out = tmp_path / "cache", tmp_path / "out.npy"
+    VectorCache(cache, "float32").fill(TEXTS, embed, 25, "test")
+    lost = sorted(cache.glob("shard-*"))[0]
+    (lost / f"{name}.npy").unlink()
+    made = VectorCache(cache, "float32")
+    assert f"{lost}: has no {name}.npy; its texts are read again" in capsys.readouterr().err
+    assert made.fill(TEXTS, embed, 25, "test") == 25
+    made.write(TEXTS, out, 3, tmp_path / "lengths.npy")
+    np.testing.assert_array_equal(np.load(out), vectors(TEXTS))
+    VectorCache(cache, "float32")
+    assert "has no" not in capsys.readouterr().err and (lost / f"{name}.npy").is_file()
+
+
 def test_only_missing_texts_are_embedded(tmp_path: Path) -> None:
     VectorCache(tmp_path, "float32").fill(TEXTS[:30], embed, 7, "test")
     asked: list[str] = []
