@@ -1,8 +1,9 @@
 """OpenAI's protocol for embeddings: the encoder of a release, without its index."""
 
 import base64
+import re
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeGuard
 
 import numpy as np
@@ -17,6 +18,8 @@ from steps.serve.systems import Served
 from steps.serving.dims import truncate
 
 DEFAULT = "default"
+_ROLES = ("input_type", "task", "task_type", "prompt_name")  # in which other servers are told what a text is
+_DOCUMENTS = re.compile(r"\S*(document|passage|corpus|(?<![a-z])docs?(?![a-z]))\S*", re.IGNORECASE)
 
 
 def embedding_routes(service: Service) -> APIRouter:
@@ -26,9 +29,14 @@ def embedding_routes(service: Service) -> APIRouter:
     @routes.post("/v1/embeddings", response_model=EmbeddingsAnswer)
     async def embeddings(request: Request, body: EmbeddingsRequest) -> Response:
         """Embeddings of queries, as the index of the same release takes them."""
+        _check_queries(body.model_extra or {})
         texts = [body.input] if isinstance(body.input, str) else body.input
         if not _are_texts(texts):
-            raise Problem(422, "input: numbers of tokens mean nothing to another tokenizer; send text", param="input")
+            message = (
+                "input: numbers of tokens mean nothing to another tokenizer; send text (LangChain:"
+                " check_embedding_ctx_length=False)"
+            )
+            raise Problem(422, message, param="input")
         service.check_texts(texts, "input")
         try:
             names = {"", DEFAULT, service.settings.embeddings_model}
@@ -70,6 +78,14 @@ def _embedded(service: Service, served: Served, texts: list[str]) -> tuple[np.nd
     service.metrics.count("slimtower_queries_total", len(texts), system=served.name)
     service.metrics.time("slimtower_encode_seconds", time.perf_counter() - began, system=served.name)
     return vectors, sum(len(served.release.encoder.token_ids(text)) for text in texts)
+
+
+def _check_queries(others: Mapping[str, Any]) -> None:
+    """Problem where a field says that these are documents, whose vectors a student does not make."""
+    for name in _ROLES:
+        if isinstance(role := others.get(name), str) and _DOCUMENTS.fullmatch(role.strip()):
+            message = f"{name}: only queries are embedded here; documents go to the model that made the index"
+            raise Problem(422, message, param=name)
 
 
 def _are_texts(given: Sequence[Any]) -> TypeGuard[list[str]]:

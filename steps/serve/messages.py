@@ -68,7 +68,9 @@ class SearchAnswer(BaseModel):
 
 
 class EmbeddingsRequest(BaseModel):
-    """OpenAI's request; fields of theirs that mean nothing here are ignored."""
+    """OpenAI's request; other fields are ignored, unless one says that these are documents."""
+
+    model_config = ConfigDict(extra="allow")
 
     input: str | list[str] | list[int] | list[list[int]] = Field(description="a text, or a batch of them; not tokens")
     model: str = Field(

@@ -135,12 +135,25 @@ def test_embeddings_speak_openais_protocol(client: TestClient, released: Path) -
         ({"encoding_format": "hex"}, 422, "encoding_format"),
         ({"input": [1, 2]}, 422, "input"),
         ({"input": []}, 422, "at least one"),
+        ({"input_type": "document"}, 422, "input_type: only queries are embedded here; documents go to the model that"),
+        ({"input_type": "search_document"}, 422, "input_type: only queries"),
+        ({"task": "retrieval.passage"}, 422, "task: only queries"),
+        ({"task_type": "RETRIEVAL_DOCUMENT"}, 422, "task_type: only queries"),
+        ({"prompt_name": "doc"}, 422, "prompt_name: only queries"),
     ],
 )
 def test_a_wrong_request_for_embeddings_is_refused(client: TestClient, change: dict, status: int, said: str) -> None:
     response = client.post("/v1/embeddings", json={"input": "sum", "model": "2l"} | change)
     assert response.status_code == status
     assert said in refusal(response)
+
+
+@pytest.mark.parametrize(
+    "other", [{"input_type": "search_query"}, {"task": "find passages that answer the question"}, {"task": 1}]
+)
+def test_a_field_that_asks_for_no_documents_changes_nothing(client: TestClient, other: dict) -> None:
+    plain = {"input": "sum", "model": "2l"}
+    assert client.post("/v1/embeddings", json=plain | other).json() == client.post("/v1/embeddings", json=plain).json()
 
 
 def test_bm25_answers_beside_the_students_and_documents_are_shown_whole(client: TestClient) -> None:
