@@ -1,8 +1,8 @@
 """Fill, build, tune, check, flip, clear up: each can be repeated, and until the flip the old one answers.
 
 A collection is named by what fills it, so a run that was killed is found and completed by the next one; students of
-one index share it. What is kept beside it (`Record`) is written when it is complete, just before the flip, and names
-what answered before, for the way back.
+one index share it, and settings that its graph does not reach make another one. What is kept beside it (`Record`) is
+written when it is complete, just before the flip, and names what answered before, for the way back.
 """
 
 import re
@@ -13,7 +13,7 @@ from steps.core.errors import UserError
 from steps.core.files import sha256_text
 from steps.deploy.belonging import Tuned, check_found, check_sample, tune
 from steps.deploy.contents import Asked, contents_digest, rows_from, sampled
-from steps.deploy.engine import Engine, Former, Graph, Record, read_record
+from steps.deploy.engine import Engine, Former, Graph, Record, Settings, read_record
 from steps.deploy.params import DeployParams
 from steps.serving.release import Release
 
@@ -74,19 +74,26 @@ def deploy(
         raise UserError(
             f"{release.folder}: compares by {release.manifest.metric!r}; engines are told inner_product alone"
         )
-    digest = contents_digest(release, dataset)
-    collection = f"{alias}_{digest[:_DIGEST]}"
+    digest, settings = contents_digest(release, dataset), _settings(params)
     live = engine.target(alias)
     now = read_record(engine, live) if live else None
-    if live == collection and now and now.release == release_digest:
-        _clear(engine, alias, {collection, *([now.previous.collection] if now.previous else [])})
-        return Deployed(alias, collection, now, None, 0, True, engine.count(collection))
-    if live == collection and engine.count(collection) != release.manifest.datasets[dataset].vectors:
+    back = {now.previous.collection} if now and now.previous else set()
+    if live and now and (now.index, now.release) == (digest, release_digest) and now.made_with(settings):
+        if now.settings is None:  # so that later ones can differ
+            now = now.model_copy(update={"settings": settings})
+            engine.keep(live, now.model_dump_json())
+        _clear(engine, alias, {live, *back})
+        return Deployed(alias, live, now, None, 0, now.recall >= params.target_recall, engine.count(live))
+    plain = f"{alias}_{digest[:_DIGEST]}"
+    own = live == plain or (now is not None and now.index == digest)
+    if live and own and engine.count(live) != release.manifest.datasets[dataset].vectors:
         raise UserError(
-            f"{collection}: answers now with {engine.count(collection)} documents, and the release has"
+            f"{live}: answers now with {engine.count(live)} documents, and the release has"
             f" {release.manifest.datasets[dataset].vectors}: others were put in or taken out, and filling it anew would"
             " undo that; set ef by hand from --encoder-only, or release an index of these documents"
         )
+    collection = _place(engine, alias, plain, digest, asked, settings)
+    _clear(engine, alias, {collection, *([live] if live else []), *back})
     filled = _fill(engine, release, dataset, collection, params)
     m, tuned = _set_up(engine, collection, asked, params)
     check_sample(engine, collection, release, sampled(release, dataset, params.sample), 1.0)
@@ -104,6 +111,7 @@ def deploy(
         m=m,
         ef=tuned.ef,
         recall=tuned.recall,
+        settings=settings,
         previous=before,
     )
     engine.keep(collection, record.model_dump_json())
@@ -127,11 +135,35 @@ def roll_back(engine: Engine, alias: str) -> Deployed:
     record = read_record(engine, old.collection) if old.collection in engine.names(alias) else None
     if record is None:
         raise UserError(f"{alias}: {old.collection}, which answered before, is gone; deploy {old.student!r} anew")
-    kept = old.model_dump(exclude={"collection"})
+    kept = {field: value for field, value in old if field != "collection"}
     restored = record.model_copy(update=kept | {"previous": None})
     engine.keep(old.collection, restored.model_dump_json())
     engine.point(alias, old.collection)
     return Deployed(alias, old.collection, restored, now.former(live), 0, True, engine.count(old.collection))
+
+
+def _settings(params: DeployParams) -> Settings:
+    return Settings(target_recall=params.target_recall, m=params.m, ef_construction=params.ef_construction)
+
+
+def _place(engine: Engine, alias: str, plain: str, digest: str, asked: Asked, settings: Settings) -> str:
+    """Where these contents lie, or are to: a complete collection of these settings, or of a graph that does for them.
+
+    Else `plain`, as they alone name it, where it is not complete yet, and a name of the settings too where it is.
+    """
+    records = {name: read_record(engine, name) for name in _collections(engine, alias)}
+    same = {name: record for name, record in records.items() if record and record.index == digest}
+    for name, record in same.items():
+        if record.made_with(settings):
+            return name
+    target = settings.target_recall
+    for name, record in same.items():
+        graph = record.settings and record.settings.model_copy(update={"target_recall": target})
+        if graph == settings and tune(engine, name, asked, target).met:
+            return name
+    if plain not in same:
+        return plain
+    return f"{alias}_{sha256_text(digest + settings.model_dump_json())[:_DIGEST]}"
 
 
 def _fill(engine: Engine, release: Release, dataset: str, collection: str, params: DeployParams) -> int:
@@ -192,8 +224,11 @@ def deployed(engine: Engine, name: str) -> list[str]:
     ]
 
 
+def _collections(engine: Engine, alias: str) -> list[str]:
+    return [name for name in engine.names(alias) if (own := _COLLECTION.fullmatch(name)) and own[1] == alias]
+
+
 def _clear(engine: Engine, alias: str, kept: set[str]) -> None:
     """Drop collections of this alias that are neither live nor one back."""
-    for name in engine.names(alias):
-        if (own := _COLLECTION.fullmatch(name)) and own[1] == alias and name not in kept:
-            engine.drop(name)
+    for name in set(_collections(engine, alias)) - kept:
+        engine.drop(name)

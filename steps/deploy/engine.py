@@ -83,14 +83,23 @@ class Engine(Searched, Protocol):
         """Let go of the engine."""
 
 
+class Settings(Strict):
+    """What params.yaml said of graph and search when a collection was set up; `m`: all that were to be tried."""
+
+    target_recall: float
+    m: list[int]
+    ef_construction: int
+
+
 class Former(Strict):
-    """What answered before: collection, student, digest of its release as MLflow tags it, and its ef."""
+    """What answered before: collection, student, digest of its release as MLflow tags it, its ef and settings."""
 
     collection: str
     student: str
     release: str
     manifest: str
     ef: int
+    settings: Settings | None = None
 
 
 class Record(Strict):
@@ -98,7 +107,8 @@ class Record(Strict):
 
     `model`: the registered model; it and `dataset` are empty where an earlier version wrote this. `release`: digest of
     the release's files, as `make promote` tags a version with. `manifest`: checksum of its manifest. `index`: digest of
-    what fills the collection. `ef`: candidates a search has to look at, for `recall` of the exact top ten.
+    what fills the collection. `ef`: candidates a search has to look at, for `recall` of the exact top ten. `settings`:
+    None where an earlier version wrote this.
     """
 
     student: str
@@ -112,13 +122,17 @@ class Record(Strict):
     m: int
     ef: int
     recall: float
+    settings: Settings | None = None
     previous: Former | None
 
     def former(self, collection: str) -> Former:
         """This one as what answered before."""
-        return Former(
-            collection=collection, student=self.student, release=self.release, manifest=self.manifest, ef=self.ef
-        )
+        kept = {"student", "release", "manifest", "ef", "settings"}
+        return Former.model_validate(self.model_dump(include=kept) | {"collection": collection})
+
+    def made_with(self, settings: Settings) -> bool:
+        """Whether these are its settings; an earlier version kept none, and `m` alone tells."""
+        return self.settings == settings if self.settings else self.m in settings.m
 
 
 def read_record(engine: Engine, name: str) -> Record | None:

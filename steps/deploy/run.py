@@ -52,7 +52,7 @@ def run(
                 f" {queries.source})"
             )
             if not done.met:
-                print(f"deploy: deploy.target_recall {params.target_recall} is out of reach; the best setting is kept")
+                print(f"deploy: {_out_of_reach(done, params)}")
             if release.fusion(dataset):
                 print(f"deploy: {_given_up(release, dataset)}")
     fused = any(release.fusion(dataset) for dataset in aliases)
@@ -123,6 +123,13 @@ def _given_up(release: Release, dataset: str) -> str:
         f"the release fuses {dataset} with BM25, the engine answers with dense hits alone: {lost}; an application can"
         " fuse them itself (docs/engines.md)"
     )
+
+
+def _out_of_reach(done: Deployed, params: DeployParams) -> str:
+    """What can be done about it: a graph that another student's deployment built may have few links."""
+    denser = [m for m in params.m if m > done.record.m]
+    advice = f"set deploy.m: {denser}" if denser else "raise deploy.m or deploy.ef_construction"
+    return f"deploy.target_recall {params.target_recall} is out of reach, the best setting is kept; {advice} and repeat"
 
 
 def _say(done: Deployed, to: str) -> None:

@@ -69,6 +69,57 @@ def test_students_of_one_index_share_its_collection_and_go_back_too(released: Pa
         assert record and record.previous and record.previous.collection == static.collection
 
 
+def test_changed_settings_make_another_deployment(released: Path, to: str) -> None:
+    folder = released / "models/release/static"
+    denser = PARAMS.model_copy(update={"m": [12, 16]})
+    with opened(to) as engine:
+        _, first = put(engine, folder, ONE)
+        _, second = put(engine, folder, ONE, denser)
+        assert (second.record.m, second.filled) == (12, 32) and engine.target("live") == second.collection
+        assert second.before and second.before.collection == first.collection != second.collection
+        _, again = put(engine, folder, ONE, denser)
+        assert (again.collection, again.filled, again.before) == (second.collection, 0, None)
+        assert put(engine, released / "models/release/2l", ONE, denser)[1].collection == second.collection
+        assert engine.names("live_") == [second.collection]
+
+
+def test_another_target_that_the_graph_reaches_fills_nothing(released: Path, tmp_path: Path) -> None:
+    pytest.importorskip("qdrant_client")
+    folder = released / "models/release/static"
+    with opened(f"qdrant:{tmp_path / 'q'}") as engine:
+        _, first = put(engine, folder, ONE)
+        _, lower = put(engine, folder, ONE, PARAMS.model_copy(update={"target_recall": 0.5}))
+        assert (lower.collection, lower.filled) == (first.collection, 0)
+        assert lower.record.settings and lower.record.settings.target_recall == 0.5
+        assert roll_back(engine, "live").record.settings == first.record.settings
+
+
+def test_what_is_out_of_reach_is_told_each_time_until_settings_change(released: Path, tmp_path: Path) -> None:
+    pytest.importorskip("qdrant_client")
+    folder, lax = released / "models/release/static", PARAMS.model_copy(update={"margin": 0.9})
+    with opened(f"qdrant:{tmp_path / 'q'}") as engine:
+        _, first = put(Worse(engine), folder, ONE, lax)
+        assert (first.met, first.record.m) == (False, 8)
+        _, again = put(Worse(engine), folder, ONE, lax)
+        assert (again.met, again.before) == (False, None)
+        assert commands._out_of_reach(again, PARAMS).endswith("raise deploy.m or deploy.ef_construction and repeat")
+        assert "set deploy.m: [16] and" in commands._out_of_reach(again, PARAMS.model_copy(update={"m": [4, 8, 16]}))
+        _, other = put(engine, folder, ONE, lax.model_copy(update={"ef_construction": 50}))
+        assert other.met and other.before and other.before.collection == first.collection
+
+
+def test_a_record_without_settings_counts_as_made_with_the_present_ones(released: Path, tmp_path: Path) -> None:
+    pytest.importorskip("qdrant_client")
+    folder = released / "models/release/static"
+    with opened(f"qdrant:{tmp_path / 'q'}") as engine:
+        _, first = put(engine, folder, ONE)
+        engine.keep(first.collection, first.record.model_dump_json(exclude={"settings"}))
+        assert put(engine, folder, ONE)[1].before is None
+        assert read_record(engine, first.collection) == first.record
+        engine.keep(first.collection, first.record.model_dump_json(exclude={"settings"}))
+        assert put(engine, folder, ONE, PARAMS.model_copy(update={"m": [12]}))[1].record.m == 12
+
+
 def test_documents_that_others_put_into_what_answers_are_not_lost(
     released: Path, to: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
