@@ -10,6 +10,7 @@ from steps.deploy.contents import Asked, K, contents_digest, recall, sampled
 from steps.deploy.engine import Engine, Searched, read_record
 from steps.serving.release import Hit, Release
 
+PROBES = (1, 2, 3, 4, 6, 8, 12)  # tried before those of EF where these are lists to read
 EF = (16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1000)  # pgvector takes 1000 at most
 _NEAR = 1e-3  # of a vector's length: half precision is this exact
 _PRESENT = 0.5  # share of sampled documents that has to be there: documents come and go
@@ -18,7 +19,8 @@ _WIDEST = 1000  # hits of a query among which documents of the release are looke
 
 
 class Tuned(NamedTuple):
-    """Candidates a search looks at, the share of the exact best ten that it finds so; whether that is the target."""
+    """Candidates a search looks at, or what else the index's knob counts; the share of the exact best ten that it finds
+    so; whether that is the target."""
 
     ef: int
     recall: float
@@ -49,14 +51,20 @@ def under_its_ids(engine: Searched, name: str, dataset: str, sample: Sequence[st
 
 
 def tune(
-    engine: Searched, name: str, asked: Asked, target: float, k: int = K, known: Container[str] | None = None
+    engine: Searched,
+    name: str,
+    asked: Asked,
+    target: float,
+    k: int = K,
+    known: Container[str] | None = None,
+    knob: str = "ef",
 ) -> Tuned:
-    """The smallest ef that reaches the target; where none does, the one that finds most.
+    """The smallest setting of the knob that reaches the target; where none does, the one that finds most.
 
     With `known`, of `k` hits those that are among these documents count.
     """
     tried = []
-    for ef in (each for each in EF if each >= k):
+    for ef in [each for each in EF if each >= k] if knob == "ef" else (*PROBES, *EF):
         hits = engine.search(name, asked.vectors, k, ef)
         found = [[hit.id for hit in row if known is None or hit.id in known][:K] for row in hits]
         reached = recall(found, asked.wanted)
@@ -66,13 +74,19 @@ def tune(
     return max(tried, key=lambda one: (one.recall, -one.ef))
 
 
-def check_found(name: str, tuned: Tuned, asked: Asked, margin: float) -> None:
+def check_found(
+    name: str,
+    tuned: Tuned,
+    asked: Asked,
+    margin: float,
+    knob: str = "ef",
+    remedy: str = "raise deploy.m or deploy.ef_construction",
+) -> None:
     """UserError where the engine finds less than the release's own index does, by more than the margin."""
     if tuned.recall < asked.own - margin:
         raise UserError(
-            f"{name}: finds {tuned.recall:.2%} of the exact top {K} with ef {tuned.ef}, the release's own index"
-            f" {asked.own:.2%}, and deploy.margin allows {margin:.2%} less; nothing was changed: raise deploy.m or"
-            " deploy.ef_construction"
+            f"{name}: finds {tuned.recall:.2%} of the exact top {K} with {knob} {tuned.ef}, the release's own index"
+            f" {asked.own:.2%}, and deploy.margin allows {margin:.2%} less; nothing was changed: {remedy}"
         )
 
 
@@ -104,7 +118,7 @@ def fitted(engine: Searched, name: str, asked: Asked, known: Container[str]) -> 
 
 def check_shape(engine: Engine, name: str, release: Release) -> None:
     """UserError for other dimensions, or for a metric that orders documents otherwise than the release does."""
-    manifest, (dim, metric) = release.manifest, engine.shape(name)
+    manifest, (dim, metric, _) = release.manifest, engine.shape(name)
     if manifest.metric != "inner_product":
         raise UserError(f"{release.folder}: compares by {manifest.metric!r}; engines are told inner_product alone")
     if dim and dim != manifest.dim:
@@ -146,6 +160,7 @@ def check_sample(engine: Searched, name: str, release: Release, own: Mapping[str
     return len(off)
 
 
+_FOREIGN = "build this index anew so that it finds more, or deploy the release without --encoder-only"
 _OTHER = "encoder and index do not belong together; deploy the release without --encoder-only"
 
 
@@ -182,6 +197,7 @@ def check_encoder(
     check_sample(found, name, release, own, _PRESENT)
     known = frozenset(release.documents(dataset).ids)
     judged, k = fitted(found, name, asked, known)
-    tuned = tune(found, name, judged, target, k, known)
-    check_found(name, tuned, judged, margin)
+    knob = engine.shape(name).knob
+    tuned = tune(found, name, judged, target, k, known, knob)
+    check_found(name, tuned, judged, margin, knob, _FOREIGN)
     return tuned, len(judged.vectors)

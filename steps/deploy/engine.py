@@ -27,17 +27,20 @@ class Rows(NamedTuple):
 
 
 class Shape(NamedTuple):
-    """Dimensions and metric (inner_product, cosine, or what the engine calls it; empty where there is no index)."""
+    """Dimensions, metric (inner_product, cosine, or what the engine calls it; empty where there is no index), and what
+    a search of that index is set by."""
 
     dim: int
     metric: str
+    knob: str = "ef"
 
 
 class Searched(Protocol):
     """Collections as they are asked."""
 
     def search(self, name: str, vectors: np.ndarray, k: int, ef: int) -> list[list[Hit]]:
-        """The best k documents of each of `vectors` `(n, dim)`, `ef` candidates looked at; name or alias."""
+        """The best k documents of each of `vectors` `(n, dim)`, by name or alias; `ef`: candidates looked at, or what
+        the index's knob counts."""
 
     def vectors(self, name: str, ids: Sequence[str]) -> dict[str, np.ndarray]:
         """The stored vector of each of these documents that is there."""

@@ -5,7 +5,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -15,7 +15,18 @@ from steps.serving.release import Hit
 
 _INDEXED = 2000  # dimensions that pgvector's HNSW takes
 _LOCK_MS, _PAUSE_S, _FLIP_S = 200, 1.0, 300.0  # of a flip: how long it waits, then rests, and goes on with both
+_KNOBS = {"hnsw": "ef", "ivfflat": "ivfflat.probes"}
 _OPERATORS = {"inner_product": "<#>", "cosine": "<=>", "l2": "<->", "": "<#>"}
+
+
+class _Fields(NamedTuple):
+    """Columns of id, title (empty without) and vector; metric and kinds (access methods) of the vector's indexes."""
+
+    doc: str
+    title: str
+    vector: str
+    metric: str
+    kinds: list[str]
 
 
 class Postgres:
@@ -31,7 +42,7 @@ class Postgres:
         self._register = partial(register_vector, self.connection)
         with suppress(psycopg.ProgrammingError):  # no such extension yet: `create` makes it, and nothing else does
             self._register()
-        self._columns: dict[str, tuple[str, str, str, str]] = {}
+        self._columns: dict[str, _Fields] = {}
 
     def names(self, prefix: str) -> list[str]:
         """Tables whose name begins so."""
@@ -80,7 +91,7 @@ class Postgres:
 
     def search(self, name: str, vectors: np.ndarray, k: int, ef: int) -> list[list[Hit]]:
         """The best k rows of each vector."""
-        doc, title, vector, metric = self._fields(name)
+        doc, title, vector, metric, kinds = self._fields(name)
         query = self.sql.SQL("select {}, {}, {} {} %(v)s from {} order by {} {} %(v)s limit %(k)s").format(
             self.sql.Identifier(doc),
             self.sql.Identifier(title) if title else self.sql.Literal(""),
@@ -93,7 +104,8 @@ class Postgres:
         shift = 1.0 if metric == "cosine" else 0.0  # distances become scores
         found = []
         with self.connection.transaction():
-            self.connection.execute("select set_config('hnsw.ef_search', %s, true)", (str(max(ef, k)),))
+            option, wanted = ("ivfflat.probes", ef) if kinds == ["ivfflat"] else ("hnsw.ef_search", max(ef, k))
+            self.connection.execute("select set_config(%s, %s, true)", (option, str(wanted)))
             for one in vectors:
                 hits = self.connection.execute(query, {"v": one, "k": k}).fetchall()
                 found.append([Hit(str(hit), shift - distance, named or "") for hit, named, distance in hits])
@@ -101,7 +113,7 @@ class Postgres:
 
     def vectors(self, name: str, ids: Sequence[str]) -> dict[str, np.ndarray]:
         """The stored vectors of these ids."""
-        doc, _, vector, _ = self._fields(name)
+        doc, _, vector, *_ = self._fields(name)
         field = self.sql.Identifier(doc)
         query = self.sql.SQL("select {}::text, {}::vector from {} where {}::text = any(%s)").format(
             field, self.sql.Identifier(vector), self.sql.Identifier(name), field
@@ -109,12 +121,17 @@ class Postgres:
         return {hit: _array(stored) for hit, stored in self.connection.execute(query, (list(ids),))}
 
     def shape(self, name: str) -> Shape:
-        """Dimensions of a stored vector, or of its type, and the metric of its index."""
-        _, _, vector, metric = self._fields(name)
+        """Dimensions of a stored vector, metric and knob of its index; UserError for an index of another kind."""
+        _, _, vector, metric, kinds = self._fields(name)
+        if kinds and kinds not in ([kind] for kind in _KNOBS):
+            raise UserError(
+                f"{name}: its vectors have an index of the kind {' and one of the kind '.join(kinds)}; searches of one"
+                " hnsw or one ivfflat index alone can be tuned here"
+            )
         found = self._run(
             "select vector_dims({}::vector) from {} limit 1", self.sql.Identifier(vector), self.sql.Identifier(name)
         ).fetchone()
-        return Shape(found[0] if found else 0, metric)
+        return Shape(found[0] if found else 0, metric, _KNOBS[kinds[0]] if kinds else "ef")
 
     def note(self, name: str) -> str:
         """The table's comment."""
@@ -177,8 +194,8 @@ class Postgres:
         found: str | None = self.connection.execute(query, (quoted,)).fetchone()[0]
         return found
 
-    def _fields(self, name: str) -> tuple[str, str, str, str]:
-        """Columns of id, title (empty without) and vector, and the metric of the index; looked up once a name."""
+    def _fields(self, name: str) -> _Fields:
+        """Of a table or view; looked up once a name."""
         if name not in self._columns:
             quoted = self.sql.Identifier(name).as_string(self.connection)
             query = (
@@ -191,19 +208,21 @@ class Postgres:
             vectors = [column for column, kind in columns.items() if kind in ("vector", "halfvec")]
             vector = one_field(vectors, ["vector", "embedding", *vectors], name, "column of type vector")
             doc = one_field(list(columns), ["id", "doc_id"], name, "column of document ids")
-            self._columns[name] = doc, "title" if "title" in columns else "", vector, self._metric(quoted)
+            self._columns[name] = _Fields(doc, "title" if "title" in columns else "", vector, *self._indexed(quoted))
         return self._columns[name]
 
-    def _metric(self, quoted: str) -> str:
+    def _indexed(self, quoted: str) -> tuple[str, list[str]]:
+        """Metric and kinds of the vector indexes of a table, or of what a view shows."""
         query = (
-            "select opcname from pg_index join pg_opclass o on o.oid = any(indclass::oid[])"
-            " where indrelid = to_regclass(%s)"
+            "select opcname, amname from pg_index join pg_opclass o on o.oid = any(indclass::oid[])"
+            " join pg_am a on a.oid = opcmethod where indrelid = to_regclass(%(name)s) or indrelid in (select refobjid"
+            " from pg_depend join pg_rewrite r on r.oid = objid and classid = 'pg_rewrite'::regclass"
+            " where ev_class = to_regclass(%(name)s) and refclassid = 'pg_class'::regclass)"
         )
-        kinds = [
-            re.fullmatch(r"(?:vector|halfvec)_(\w+)_ops", kind) for (kind,) in self.connection.execute(query, (quoted,))
-        ]
-        found = sorted({"inner_product" if kind[1] == "ip" else kind[1] for kind in kinds if kind})
-        return found[0] if found else ""
+        rows = self.connection.execute(query, {"name": quoted}).fetchall()
+        found = [(re.fullmatch(r"(?:vector|halfvec)_(\w+)_ops", operators), kind) for operators, kind in rows]
+        metrics = sorted({"inner_product" if match[1] == "ip" else match[1] for match, _ in found if match})
+        return metrics[0] if metrics else "", sorted({kind for match, kind in found if match})
 
 
 def _array(stored: Any) -> np.ndarray:

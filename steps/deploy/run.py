@@ -84,8 +84,9 @@ def run_encoder_only(
                 margin=params.margin,
                 sample=params.sample,
             )
+            knob = engine.shape(place).knob
             print(
-                f"deploy: {release.manifest.student} and {place} belong together: ef {tuned.ef} finds"
+                f"deploy: {release.manifest.student} and {place} belong together: {knob} {tuned.ef} finds"
                 f" {tuned.recall:.2%} of the exact top {K}, the release's own index {queries.own:.2%}"
                 f" ({judged} of {len(queries.vectors)} {queries.source})"
             )

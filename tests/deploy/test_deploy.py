@@ -257,6 +257,31 @@ def test_documents_that_came_and_went_do_not_keep_an_encoder_from_its_index(
             _check(Worse(engine), "mine", folder)
 
 
+@pytest.mark.parametrize("view", [False, True])
+def test_an_ivfflat_index_is_tuned_by_its_probes(released: Path, database: str, view: bool) -> None:
+    folder = released / "models/release/static"
+    release = load_release(folder)
+    with opened(database) as engine:
+        own = release.index(ONE, "flat").reconstruct_n(0, 32)
+        engine.create("mine", own.shape[1])
+        engine.upsert("mine", _rows(release, ONE, own))
+        engine.connection.execute("create index on mine using ivfflat (vector vector_ip_ops) with (lists = 8)")
+        engine.connection.execute("create view seen as select * from mine")
+        engine.connection.execute("set enable_seqscan = off")  # so few rows would be scanned
+        name = "seen" if view else "mine"
+        assert engine.shape(name) == (32, "inner_product", "ivfflat.probes")
+        tuned, _ = _check(engine, name, folder)
+        assert tuned.met and tuned.ef in (2, 3, 4, 6, 8)
+        few = engine.search(name, own[:1], 32, 1)[0]
+        assert len(few) < len(engine.search(name, own[:1], 32, 8)[0]) == 32
+        with pytest.raises(UserError, match=r"with ivfflat\.probes \d+,.*: build this index anew") as raised:
+            _check(Worse(engine), name, folder)
+        assert "deploy.m " not in str(raised.value)
+        engine.connection.execute("create index on mine using hnsw (vector vector_ip_ops)")
+    with opened(database) as engine, pytest.raises(UserError, match="of the kind hnsw and one of the kind ivfflat;"):
+        engine.shape(name)
+
+
 class Worse:
     """An engine that finds half of the hits."""
 
