@@ -40,15 +40,24 @@ PROBES = (
 _SAME = 0.999  # cosine of a probe's vectors from one model; batches and processors make up to 0.0005 of difference
 _PROBES, _CONNECTION = "probes.safetensors", "connection.json"
 
-_anew: ContextVar[bool] = ContextVar("anew", default=False)
+
+@dataclass
+class Waited:
+    """Seconds that requests were held back here, by limits or because the server asked for it."""
+
+    seconds: float = 0.0
+
+
+_anew: ContextVar[Waited | None] = ContextVar("anew", default=None)
 
 
 @contextmanager
-def asking_anew() -> Iterator[None]:
+def asking_anew() -> Iterator[Waited]:
     """Let endpoints ask the server for every text, known or not, as an application would: for timing."""
-    token = _anew.set(True)
+    waited = Waited()
+    token = _anew.set(waited)
     try:
-        yield
+        yield waited
     finally:
         _anew.reset(token)
 
@@ -115,8 +124,12 @@ class Endpoint(InputModule):
         sent = [self.cut(text) for text in texts]
         if not sent:
             return np.zeros((0, self.get_embedding_dimension()), dtype=np.float32)
-        if _anew.get():
-            return self._asked(self._client, sent)
+        if (waited := _anew.get()) is not None:
+            client = self._client
+            before = client.held.seconds
+            vectors = self._asked(client, sent)
+            waited.seconds += client.held.seconds - before
+            return vectors
         missing = list(batches(self._cache.missing(sent), self.tokens, self.connection))
         for batch, vectors in self._client.answers(missing) if missing else ():
             self._cache.add(batch.keys, Embeddings(vectors, np.linalg.norm(vectors, axis=1)))

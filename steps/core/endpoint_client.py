@@ -137,6 +137,40 @@ class Pace:
             self._paused = max(self._paused, time.monotonic() + seconds)
 
 
+class Held:
+    """Seconds in which requests were held back here and none was under way."""
+
+    def __init__(self) -> None:
+        self.seconds = self._since = 0.0
+        self._waiting = self._asking = 0
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """A request is held back meanwhile."""
+        self._turn(1, 0)
+        try:
+            yield
+        finally:
+            self._turn(-1, 0)
+
+    @contextmanager
+    def asking(self) -> Iterator[None]:
+        """A request is under way meanwhile."""
+        self._turn(0, 1)
+        try:
+            yield
+        finally:
+            self._turn(0, -1)
+
+    def _turn(self, waiting: int, asking: int) -> None:
+        with self._lock:
+            now = time.monotonic()
+            if self._waiting and not self._asking:
+                self.seconds += now - self._since
+            self._waiting, self._asking, self._since = self._waiting + waiting, self._asking + asking, now
+
+
 class Client:
     """One model of one server in one role. The key is read from the environment, and shown nowhere."""
 
@@ -151,6 +185,7 @@ class Client:
         self.model, self.body, self.connection, self.spent, self.dim = model, body, connection, spent, dim
         self.more: dict[str, Any] = {"dimensions": dimensions} if dimensions else {}
         self.pace = Pace(connection.requests_per_minute, connection.tokens_per_minute)
+        self.held = Held()
         self._key = _key(connection.key_variable)
         self._openai = openai.OpenAI(
             api_key=self._key or "none", base_url=connection.base_url, timeout=connection.timeout_s, max_retries=0
@@ -185,16 +220,19 @@ class Client:
         """The batch's vectors, after as many tries as are allowed."""
         said = ""
         for attempt in range(self.connection.tries):
-            self.pace.wait(batch.tokens)
+            with self.held.waiting():
+                self.pace.wait(batch.tokens)
             if self.pace.over.is_set():
                 break
-            asked_to_wait, said, vectors = self._tried(batch)
+            with self.held.asking():
+                asked_to_wait, said, vectors = self._tried(batch)
             if vectors is not None:
                 return vectors
             if attempt + 1 < self.connection.tries:
                 own = min(_FIRST_WAIT * 2**attempt, _LONGEST_WAIT) * (0.5 + random() / 2)
                 if asked_to_wait is None:
-                    self.pace.over.wait(own)
+                    with self.held.waiting():
+                        self.pace.over.wait(own)
                 else:
                     self.pace.pause(max(asked_to_wait, own))  # servers say 0 and are busy again
         raise TransientError(

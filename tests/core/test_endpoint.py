@@ -21,6 +21,7 @@ from steps.core.errors import TransientError, UserError
 from steps.core.fingerprints import fingerprint
 from steps.core.towers import asked_of, encode, endpoint_of, load_tower
 from steps.core.vector_cache import embed_once
+from steps.evaluate.latency import measure
 
 pytestmark = [pytest.mark.medium, pytest.mark.faults("faulty API")]
 
@@ -130,6 +131,26 @@ def test_retry_after_holds_back_all_requests(server: EmbeddingServer, tmp_path: 
     times = server.times[before + 1 :]  # without the probes
     assert not [each for each in times if times[0] + 0.2 < each < times[0] + 0.55]
     assert max(times) > times[0] + 0.55
+
+
+def test_timed_queries_do_not_count_what_limits_hold_back(server: EmbeddingServer, tmp_path: Path) -> None:
+    endpoint = endpoint_of(load_tower(teach(tmp_path / "teach", server, {"requests_per_minute": 240})), "query")
+    assert endpoint is not None
+    server.delay, server.retry_after = 0.05, "1.0"
+    server.faults = [*[""] * 4, "busy"]  # after the probes and three untimed ones
+    began, before = time.monotonic(), len(server.bodies)
+    found = measure({"api": endpoint.embed}, TEXTS[:3], TEXTS[:4], batch_size=4)["api"]
+    assert time.monotonic() - began > (len(server.bodies) - before - 1) * 0.25  # pacing holds
+    assert 50 <= found.p50_ms < 200 and found.p99_ms < 400 and found.qps > 4 / 0.2
+
+
+def test_only_time_without_a_request_under_way_counts_as_held_back() -> None:
+    held = endpoint_client.Held()
+    with held.waiting():
+        time.sleep(0.1)
+        with held.asking():
+            time.sleep(0.2)
+    assert 0.1 <= held.seconds < 0.2
 
 
 def test_a_server_that_asks_to_wait_for_nothing_is_left_alone_for_a_while(
