@@ -110,8 +110,8 @@ bench-teachers: setup ## a table of teachers by what they are trained on: make b
 bench-collapse: setup ## do embeddings of cross encoders collapse: make bench-collapse [TEACHERS=cls,dual] [RUN=runs/cross_encoder_teacher], after `make run RECIPE=recipes/cross_encoder_teacher.yaml DATA=<folder> STAGES=teach` (a minute)
 	@python -m bench.collapse "$${TEACHERS:-cls,dual}" --run "$${RUN:-runs/cross_encoder_teacher}"
 
-bench-migrate: setup ## a new model over an old index beside embedding all anew: make bench-migrate [RUN=runs/migrate], after `make run RECIPE=recipes/migrate.yaml DATA=<folder>`
-	@python -m bench.migrate "$${RUN:-runs/migrate}"
+bench-migrate: setup ## a new model over an old index beside embedding all anew: make bench-migrate [RUN=runs/migrate] [DOCUMENTS=20000] (the judged ones and so many others, else all are embedded), after `make run RECIPE=recipes/migrate.yaml DATA=<folder>`
+	@python -m bench.migrate "$${RUN:-runs/migrate}" --documents "$${DOCUMENTS:-0}"
 
 bench-endpoint: setup ## the demo with its teacher behind a published server, beside the same teacher here (an hour on two cores)
 	@python -m bench.endpoint
