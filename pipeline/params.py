@@ -5,7 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from steps.candidates.params import CandidatesParams
+from steps.core.bases import carried
 from steps.core.errors import UserError
+from steps.core.files import read_json
 from steps.core.params import PARAMS, Strict, read_mapping, validated
 from steps.deploy.params import DeployParams
 from steps.distill.losses.base import Need
@@ -24,6 +26,7 @@ from steps.score.kinds import can_score
 from steps.score.params import ScoreParams
 from steps.teach.kinds.contrastive import Contrastive
 from steps.teach.kinds.cross_encoder import CrossEncoder
+from steps.teach.kinds.dual_encoder import DualEncoder
 from steps.teach.params import TeachParams
 
 _EARLIER = re.compile(r"base|round_\d+")  # names of what a dual encoder leaves in `earlier`
@@ -147,12 +150,8 @@ def _check_rerankers(params: Params, source: str) -> None:
 def _check_teachers(student: str, params: Params, source: str) -> None:
     """UserError for a loss or an adapter that wants of a teacher what it does not give in this run."""
     start = params.distill.described(student).start
-    own = re.fullmatch(r"models/teach/([^/]+)/tower/?", start.adapter) if isinstance(start, Adapter) else None
-    if own and own[1] in params.teach.teachers and params.teach.described(own[1]).kind == "endpoint":
-        raise UserError(
-            f"{source}: distill.student.{student}: adapter is the teacher {own[1]!r}, which is behind an API, and an"
-            " adapter runs its encoder here; take this student off distill.students"
-        )
+    if isinstance(start, Adapter):
+        _check_adapter(start.adapter, f"{source}: distill.student.{student}: adapter", params)
     for phase in params.distill.described(student).phases:
         for name in phase.all_teachers:
             where = f"{source}: distill.student.{student}: a loss names the teacher {name!r}"
@@ -177,6 +176,33 @@ def _check_teachers(student: str, params: Params, source: str) -> None:
                 )
         for loss in phase.pair_losses:
             _check_pairs(loss, f"{source}: distill.student.{student}: {loss.name}", params)
+
+
+def _check_adapter(encoder: str, where: str, params: Params) -> None:
+    """UserError for an adapter of what is behind an API, or has a query prompt; of one on the hub distill says so."""
+    own = re.fullmatch(r"models/teach/([^/]+)/tower/?", encoder)
+    name = own[1] if own else ""
+    teacher = params.teach.described(name) if name in params.teach.teachers else None
+    if teacher and teacher.kind == "endpoint":
+        raise UserError(
+            f"{where} is the teacher {name!r}, which is behind an API, and an adapter runs its encoder here; take this"
+            " student off distill.students"
+        )
+    if isinstance(teacher, DualEncoder):
+        prompt = _query_prompt(teacher.base) if teacher.query_prompt is None else teacher.query_prompt
+    else:
+        prompt = "" if own else _query_prompt(encoder)
+    if prompt:
+        raise UserError(
+            f"{where} {encoder} reads queries with the prompt {prompt!r}, and students read bare text; take this"
+            " student off distill.students, or start it from `base`, which learns to do without"
+        )
+
+
+def _query_prompt(name: str) -> str:
+    """What a folder of sentence-transformers was saved with as its query prompt; empty for what is no folder here."""
+    path = Path(carried(name)) / "config_sentence_transformers.json"
+    return str(read_json(path).get("prompts", {}).get("query") or "") if path.is_file() else ""
 
 
 def _check_pairs(loss: PairLoss, where: str, params: Params) -> None:

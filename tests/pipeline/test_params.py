@@ -1,5 +1,6 @@
 """params.yaml: the tracked file is valid, and every mistake names its key, its value and the fix."""
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -101,6 +102,31 @@ def test_a_rented_model_may_score_but_not_adapt_or_rerank() -> None:
     raw["distill"]["student"]["4l"] = TRACKED["distill"]["student"]["4l"]
     raw["evaluate"]["rerankers"] = ["rented"]
     with pytest.raises(UserError, match=r"rerankers names 'rented', of kind endpoint, which reads no pairs"):
+        check_params(raw, "params.yaml")
+
+
+def test_an_adapter_of_a_model_with_a_query_prompt_is_refused_before_it_is_paid_for(tmp_path: Path) -> None:
+    saved = tmp_path / "config_sentence_transformers.json"
+    saved.write_text(json.dumps({"prompts": {"query": "query: ", "document": "passage: "}}))
+    new = DENSE | {"base": str(tmp_path)}
+    for encoder in ("models/teach/new/tower", str(tmp_path)):
+        own = {"start": {"adapter": encoder}, "losses": [{"kind": "score_kl", "teacher": "new"}]}
+        raw = changed("score.teachers", ["new"])
+        raw["teach"] = {"teachers": ["dense", "new"], "index": "dense", "teacher": {"dense": DENSE, "new": new}}
+        raw["distill"]["student"]["4l"] = own | {"learning_rate": 1e-5, "teacher_top_k": 2}
+        with pytest.raises(UserError, match=r"4l: adapter .* reads queries with the prompt 'query: ', .*take this"):
+            check_params(raw, "params.yaml")
+        raw["distill"]["students"] = ["2l"]
+        check_params(raw, "params.yaml")
+    raw["distill"]["students"] = ["4l"]
+    for prompts in ({}, {"prompts": {"query": None}}, {"prompts": {"document": "passage: "}}):
+        saved.write_text(json.dumps(prompts))
+        check_params(raw, "params.yaml")
+    own["start"] = {"adapter": "models/teach/new/tower"}
+    raw["distill"]["student"]["4l"] = own | {"learning_rate": 1e-5, "teacher_top_k": 2}
+    check_params(raw, "params.yaml")
+    new["query_prompt"] = "ask: "
+    with pytest.raises(UserError, match="with the prompt 'ask: '"):
         check_params(raw, "params.yaml")
 
 
