@@ -1,4 +1,4 @@
-"""A release as mteb sees it: its protocol, the run's own embeddings behind it, and mteb itself where it is there."""
+"""A release as mteb sees it: its protocol, the run's own embeddings behind it, and mteb itself."""
 
 import inspect
 import re
@@ -69,7 +69,6 @@ def test_another_students_router_is_refused(released: Path) -> None:
 def test_mteb_itself_runs_a_local_task_and_finds_what_the_release_finds(
     released: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pytest.importorskip("mteb")
     (judged,) = read_judged_sets(released / "data/ingest", ["test"])
     corpus = [row for row in read_table(released / "data/ingest", "corpus").to_pylist() if row["dataset"] == "one"]
     texts = [{"_id": row["doc_id"], "title": row["title"], "text": row["content"]} for row in corpus]
