@@ -20,7 +20,7 @@ from steps.core.towers import encode, load_tower, positions_of, route
 from steps.core.vector_cache import embed_once
 from steps.retrieval.exact_search import best_documents
 
-_QUERIES = 4096  # searched at once
+_QUERIES = 32_768  # searched with at once, for each time that the documents are read
 
 
 def by_dense(ingest: Path, asked: Sequence[Asked], scratch: Path, params: CandidatesParams) -> Iterator[pa.Table]:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 ENCODE_BATCH = 64
 _SHARD = 2048  # documents between two savings of their vectors
-_QUERIES = 4096  # embedded at once
+_QUERIES = 32_768  # searched with at once, for each time that the documents are read
 
 
 @dataclass(frozen=True)
