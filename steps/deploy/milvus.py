@@ -15,6 +15,7 @@ from steps.serving.release import Hit
 
 _NOTE = "slimtower"  # key of a collection's properties
 _LONGEST = 65535  # bytes of a VARCHAR
+_KNOBS = {"": "ef", "FLAT": "ef", "HNSW": "ef", "IVF_FLAT": "nprobe", "IVF_SQ8": "nprobe", "IVF_PQ": "nprobe"}
 _METRICS = {"IP": "inner_product", "COSINE": "cosine", "L2": "l2"}
 
 
@@ -31,7 +32,7 @@ class Milvus:
             Path(uri).parent.mkdir(parents=True, exist_ok=True)
         self.client: Any = MilvusClient(uri, token=os.environ.get("MILVUS_TOKEN", ""))
         self._loaded: set[str] = set()
-        self._known: dict[str, tuple[str, str, str, str]] = {}
+        self._known: dict[str, tuple[str, str, str, str, str]] = {}
 
     def names(self, prefix: str) -> list[str]:
         """Collections whose name begins so."""
@@ -75,14 +76,15 @@ class Milvus:
     def search(self, name: str, vectors: np.ndarray, k: int, ef: int) -> list[list[Hit]]:
         """The best k entities of each vector."""
         self._load(name)
-        doc, title, vector, metric = self._fields(name)
+        doc, title, vector, metric, kind = self._fields(name)
+        knob = self._knob(name, kind)
         found = self.client.search(
             name,
             data=vectors.tolist(),
             anns_field=vector,
             limit=k,
             output_fields=[doc, *([title] if title else [])],
-            search_params={"metric_type": metric, "params": {"ef": max(ef, k)}},
+            search_params={"metric_type": metric, "params": {knob: max(ef, k) if knob == "ef" else ef}},
         )
         return [
             [
@@ -95,7 +97,7 @@ class Milvus:
     def vectors(self, name: str, ids: Sequence[str]) -> dict[str, np.ndarray]:
         """The stored vectors of these ids."""
         self._load(name)
-        doc, _, vector, _ = self._fields(name)
+        doc, _, vector, *_ = self._fields(name)
         fields = self.client.describe_collection(name)["fields"]
         text = any(field["name"] == doc and field["type"] == self.types.VARCHAR for field in fields)
         wanted = list(ids) if text else [int(one) for one in ids if one.isdecimal()]
@@ -104,11 +106,11 @@ class Milvus:
         return {str(row[doc]): np.asarray(row[vector], dtype=np.float32) for row in found}
 
     def shape(self, name: str) -> Shape:
-        """What schema and index say."""
-        _, _, vector, metric = self._fields(name)
+        """What schema and index say; UserError for an index that nothing here can tune."""
+        _, _, vector, metric, kind = self._fields(name)
         fields = self.client.describe_collection(name)["fields"]
         [dim] = [int(field["params"]["dim"]) for field in fields if field["name"] == vector]
-        return Shape(dim, _METRICS.get(metric, metric))
+        return Shape(dim, _METRICS.get(metric, metric), self._knob(name, kind))
 
     def note(self, name: str) -> str:
         """What lies under our key of the properties."""
@@ -153,8 +155,21 @@ class Milvus:
             self.client.load_collection(name)
             self._loaded.add(name)
 
-    def _fields(self, name: str) -> tuple[str, str, str, str]:
-        """Fields of id, title (empty without) and vector, and the index's metric as Milvus calls it; asked for once."""
+    @staticmethod
+    def _knob(name: str, kind: str) -> str:
+        """What a search of such an index is set by."""
+        if kind not in _KNOBS:
+            known = ", ".join(filter(None, _KNOBS))
+            raise UserError(
+                f"{name}: its vectors have an index of the kind {kind}; searches of {known} can be tuned here"
+            )
+        return _KNOBS[kind]
+
+    def _fields(self, name: str) -> tuple[str, str, str, str, str]:
+        """Fields of id, title (empty without) and vector; metric and kind of its index as Milvus calls them.
+
+        Asked for once.
+        """
         if name in self._known:
             return self._known[name]
         if not self.client.has_collection(name):
@@ -165,6 +180,7 @@ class Milvus:
         vector = one_field(vectors, ["vector", "embedding", *vectors], name, "field of type FLOAT_VECTOR")
         doc = one_field(names, ["id", "doc_id"], name, "field of document ids")
         indexes = [self.client.describe_index(name, index) for index in self.client.list_indexes(name)]
-        metric = next((str(index["metric_type"]) for index in indexes if index["field_name"] == vector), "")
-        self._known[name] = doc, "title" if "title" in names else "", vector, metric
+        own: dict[str, Any] = next((index for index in indexes if index["field_name"] == vector), {})
+        metric, kind = (str(own.get(each, "")) for each in ("metric_type", "index_type"))
+        self._known[name] = doc, "title" if "title" in names else "", vector, metric, kind
         return self._known[name]

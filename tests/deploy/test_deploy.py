@@ -282,6 +282,31 @@ def test_an_ivfflat_index_is_tuned_by_its_probes(released: Path, database: str, 
         engine.shape(name)
 
 
+def test_an_index_of_milvus_is_searched_by_the_knob_of_its_kind(released: Path, tmp_path: Path) -> None:
+    pytest.importorskip("milvus_lite")
+    from steps.deploy.milvus import Milvus
+
+    release = load_release(released / "models/release/static")
+    engine = Milvus(str(tmp_path / "mine.db"))
+    own = release.index(ONE, "flat").reconstruct_n(0, 32)
+    engine.create("mine", own.shape[1])
+    engine.upsert("mine", _rows(release, ONE, own))
+    assert engine.shape("mine") == (32, "inner_product", "ef")
+    for kind, knob in (("IVF_FLAT", "nprobe"), ("HNSW", "ef")):
+        engine.client.release_collection("mine")
+        for index in engine.client.list_indexes("mine"):
+            engine.client.drop_index("mine", index)
+        settings = {"nlist": 4} if knob == "nprobe" else {"M": 8, "efConstruction": 64}
+        indexes = engine.client.prepare_index_params()
+        indexes.add_index("vector", index_type=kind, metric_type="IP", params=settings)
+        engine.client.create_index("mine", indexes)
+        engine = Milvus(engine.file)
+        assert engine.shape("mine").knob == knob
+        assert len(engine.search("mine", own[:1], 5, 4)[0]) == 5
+    with pytest.raises(UserError, match="mine: its vectors have an index of the kind DISKANN; searches of FLAT, "):
+        engine._knob("mine", "DISKANN")
+
+
 class Worse:
     """An engine that finds half of the hits."""
 
