@@ -146,7 +146,9 @@ def test_a_row_is_laid_over_the_tables_and_that_over_the_recipe() -> None:
     assert (kept["epochs"], kept["batch_size"], kept["max_triplets"]) == (2.0, 8, 0), "row, table, recipe"
     assert [plan.run for plan in found.values()] == ["teachers_t_zero_shot"] * 3 + ["teachers_t_other"]
     recipe = yaml.safe_load(found["other"].recipe)
-    assert recipe["mine"] == {"seed": 4} and recipe["ingest"]["sources"][0]["path"] == str(Path("somewhere").resolve())
+    assert recipe["mine"] == {"max_positives": 0, "seed": 4} and recipe["ingest"]["sources"][0]["path"] == str(
+        Path("somewhere").resolve()
+    )
     assert recipe["ingest"]["unlabelled_queries"] == "", "a variable that is not given is no missing value"
     plain = Path("recipes/beir.yaml").read_text().replace("${EPOCHS:-0.0}", "0.0")
     assert recipe["teach"] == yaml.safe_load(plain)["teach"], "mining needs no teacher"
