@@ -1,11 +1,13 @@
 """What trainings by sentence-transformers' trainers share: checkpoints that appear whole, a log, arguments."""
 
+import fcntl
 import math
 import shutil
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import IO, TYPE_CHECKING, Any, Protocol
 
 import torch
 from datasets import Dataset
@@ -101,8 +103,12 @@ class WholeCheckpoints(BaseTrainer):
             self.remove_callback(callback)
 
     def train_on(self, checkpoints: Path, stage: str) -> None:
-        """Train, from the newest checkpoint that a killed run left, if any; a line of the stage's says so."""
+        """Train, from the newest checkpoint that a killed run left, if any; a line of the stage's says so.
+
+        While another run trains the same with the same checkpoints, it waits.
+        """
         if rank() == 0:
+            hold(checkpoints.with_name(f".{checkpoints.name}.lock"), f"{stage}: waits for another run of this training")
             shutil.rmtree(checkpoints / STAGING, ignore_errors=True)
         step = agreed_step(last_step(checkpoints), str(checkpoints))
         resume = checkpoints / f"checkpoint-{step}" if step else None
@@ -137,6 +143,24 @@ class ByTurns(DefaultBatchSampler):
 
     def __len__(self) -> int:
         return self.batches
+
+
+_held: dict[Path, IO[str]] = {}
+
+
+def hold(lock: Path, waiting: str) -> None:
+    """Hold a lock file until this process ends, where the file system has such locks; a line tells of waiting."""
+    if lock in _held:
+        return
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    _held[lock] = handle = lock.open("w")
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        print(waiting, file=sys.stderr)
+        fcntl.flock(handle, fcntl.LOCK_EX)
+    except OSError:  # a file system without such locks
+        pass
 
 
 def last_step(folder: Path) -> int:
