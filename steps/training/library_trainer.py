@@ -108,7 +108,8 @@ class WholeCheckpoints(BaseTrainer):
         While another run trains the same with the same checkpoints, it waits.
         """
         if rank() == 0:
-            hold(checkpoints.with_name(f".{checkpoints.name}.lock"), f"{stage}: waits for another run of this training")
+            lock = checkpoints.parent.with_name("locks") / checkpoints.name
+            hold(lock, f"{stage}: waits for another run of this training")
             shutil.rmtree(checkpoints / STAGING, ignore_errors=True)
         step = agreed_step(last_step(checkpoints), str(checkpoints))
         resume = checkpoints / f"checkpoint-{step}" if step else None
