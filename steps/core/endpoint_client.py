@@ -146,22 +146,13 @@ class Held:
         self._lock = threading.Lock()
 
     @contextmanager
-    def waiting(self) -> Iterator[None]:
-        """A request is held back meanwhile."""
-        self._turn(1, 0)
+    def during(self, *, waiting: int = 0, asking: int = 0) -> Iterator[None]:
+        """So many more requests are held back, or under way, meanwhile."""
+        self._turn(waiting, asking)
         try:
             yield
         finally:
-            self._turn(-1, 0)
-
-    @contextmanager
-    def asking(self) -> Iterator[None]:
-        """A request is under way meanwhile."""
-        self._turn(0, 1)
-        try:
-            yield
-        finally:
-            self._turn(0, -1)
+            self._turn(-waiting, -asking)
 
     def _turn(self, waiting: int, asking: int) -> None:
         with self._lock:
@@ -220,18 +211,18 @@ class Client:
         """The batch's vectors, after as many tries as are allowed."""
         said = ""
         for attempt in range(self.connection.tries):
-            with self.held.waiting():
+            with self.held.during(waiting=1):
                 self.pace.wait(batch.tokens)
             if self.pace.over.is_set():
                 break
-            with self.held.asking():
+            with self.held.during(asking=1):
                 asked_to_wait, said, vectors = self._tried(batch)
             if vectors is not None:
                 return vectors
             if attempt + 1 < self.connection.tries:
                 own = min(_FIRST_WAIT * 2**attempt, _LONGEST_WAIT) * (0.5 + random() / 2)
                 if asked_to_wait is None:
-                    with self.held.waiting():
+                    with self.held.during(waiting=1):
                         self.pace.over.wait(own)
                 else:
                     self.pace.pause(max(asked_to_wait, own))  # servers say 0 and are busy again

@@ -9,6 +9,7 @@ import os
 import secrets
 import shutil
 import socket
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -130,6 +131,22 @@ def alone(lock: Path, busy: str = "") -> Iterator[None]:
         except OSError:  # a file system without such locks
             pass
         yield
+
+
+_until_the_end: dict[Path, ExitStack] = {}
+
+
+def alone_from_now_on(lock: Path, waiting: str) -> None:
+    """Hold a lock file as `alone` does, until this process ends; the line `waiting` tells of waiting for it."""
+    if lock in _until_the_end:
+        return
+    held = ExitStack()
+    try:
+        held.enter_context(alone(lock, waiting))
+    except TransientError:
+        print(waiting, file=sys.stderr)
+        held.enter_context(alone(lock))
+    _until_the_end[lock] = held
 
 
 @contextmanager

@@ -1,13 +1,11 @@
 """What trainings by sentence-transformers' trainers share: checkpoints that appear whole, a log, arguments."""
 
-import fcntl
 import math
 import shutil
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from datasets import Dataset
@@ -19,6 +17,7 @@ from torch.utils.data import BatchSampler
 from transformers import PrinterCallback, TrainerCallback, TrainingArguments
 
 from steps.core.errors import UserError
+from steps.core.files import alone_from_now_on
 from steps.core.precision import Precision, resolve_precision
 from steps.core.progress import progress
 from steps.core.towers import trains_with_plain_attention
@@ -109,7 +108,7 @@ class WholeCheckpoints(BaseTrainer):
         """
         if rank() == 0:
             lock = checkpoints.parent.with_name("locks") / checkpoints.name
-            hold(lock, f"{stage}: waits for another run of this training")
+            alone_from_now_on(lock, f"{stage}: waits for another run of this training")
             shutil.rmtree(checkpoints / STAGING, ignore_errors=True)
         step = agreed_step(last_step(checkpoints), str(checkpoints))
         resume = checkpoints / f"checkpoint-{step}" if step else None
@@ -144,24 +143,6 @@ class ByTurns(DefaultBatchSampler):
 
     def __len__(self) -> int:
         return self.batches
-
-
-_held: dict[Path, IO[str]] = {}
-
-
-def hold(lock: Path, waiting: str) -> None:
-    """Hold a lock file until this process ends, where the file system has such locks; a line tells of waiting."""
-    if lock in _held:
-        return
-    lock.parent.mkdir(parents=True, exist_ok=True)
-    _held[lock] = handle = lock.open("w")
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        print(waiting, file=sys.stderr)
-        fcntl.flock(handle, fcntl.LOCK_EX)
-    except OSError:  # a file system without such locks
-        pass
 
 
 def last_step(folder: Path) -> int:

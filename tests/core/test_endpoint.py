@@ -146,9 +146,9 @@ def test_timed_queries_do_not_count_what_limits_hold_back(server: EmbeddingServe
 
 def test_only_time_without_a_request_under_way_counts_as_held_back() -> None:
     held = endpoint_client.Held()
-    with held.waiting():
+    with held.during(waiting=1):
         time.sleep(0.1)
-        with held.asking():
+        with held.during(asking=1):
             time.sleep(0.2)
     assert 0.1 <= held.seconds < 0.2
 

@@ -149,3 +149,35 @@ def test_missing_and_broken_json_say_what_to_do(tmp_path: Path) -> None:
 def test_what_another_process_removed_meanwhile_was_used_longest_ago(tmp_path: Path) -> None:
     (tmp_path / "there").touch()
     assert sorted([tmp_path / "there", tmp_path / "gone"], key=last_used) == [tmp_path / "gone", tmp_path / "there"]
+
+
+HOLDS = """
+import sys
+from pathlib import Path
+from steps.core.files import alone_from_now_on
+
+alone_from_now_on(Path(sys.argv[1]), "waits")
+alone_from_now_on(Path(sys.argv[1]), "held twice by one process")
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.medium
+@pytest.mark.faults("files")
+def test_who_is_alone_from_now_on_is_so_until_it_ends(tmp_path: Path) -> None:
+    def started() -> subprocess.Popen[str]:
+        pipe = subprocess.PIPE
+        words = [sys.executable, "-c", HOLDS, str(tmp_path / "locks/key")]
+        return subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+
+    first = started()
+    assert first.stdout and first.stdout.readline() == "held\n"
+    second = started()
+    assert second.stderr and second.stderr.readline() == "waits\n"
+    assert second.poll() is None
+    first.kill()  # not even told
+    assert second.stdout and second.stdout.readline() == "held\n"
+    second.communicate("", timeout=60)
+    first.communicate(timeout=60)
+    assert second.returncode == 0
