@@ -19,6 +19,7 @@ from steps.rank.quality import measure
 from steps.rank.relevance import Scored, drawn_queries, relevance_tables, sampled_pairs, training_queries
 from steps.retrieval.rankers import has_random_head, load_ranker
 from steps.training.comparison import said_gain
+from steps.training.library_trainer import forget
 from steps.training.ranked_lists import choose_lists
 from steps.training.ranker import check_length, checkpoint_folder, train_ranker, training_facts
 
@@ -97,7 +98,7 @@ def run(
     run.model(teach / "tower", "ranker")
     run.artifact(output / "report.json")
     if checkpoints:  # last: where the tracking server is away, the next try goes on from them
-        shutil.rmtree(checkpoints, ignore_errors=True)
+        forget(checkpoints)
 
 
 def tell(quality: dict[str, Any] | None, run: Run) -> None:

@@ -1,6 +1,5 @@
 """A cross encoder: from triplets to the teacher, and how well it ranks."""
 
-import shutil
 import sys
 import time
 from pathlib import Path
@@ -24,6 +23,7 @@ from steps.teach.dev_comparison import drawn_queries
 from steps.teach.reconstruction import WithReconstruction
 from steps.training.comparison import is_better, p_of_gain, said_gain
 from steps.training.documents import texts_of
+from steps.training.library_trainer import forget
 from steps.training.ranked_lists import choose_lists
 from steps.training.ranker import (
     check_length,
@@ -85,7 +85,7 @@ def teach_cross_encoder(ingest: Path, mine: Path, output: Path, params: "CrossEn
     run.model(output / "tower", "teacher")
     run.artifact(output / "report.json")
     if checkpoints:  # last: where the tracking server is away, the next try goes on from them
-        shutil.rmtree(checkpoints, ignore_errors=True)
+        forget(checkpoints)
 
 
 def untrained(params: "CrossEncoder") -> library.CrossEncoder:

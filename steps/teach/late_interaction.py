@@ -2,7 +2,6 @@
 
 import json
 import math
-import shutil
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,6 +32,7 @@ from steps.teach.late_interaction_training import train_late_interaction
 from steps.teach.prompts import set_prompts, tell_prompts
 from steps.teach.rounds import checkpoint_folder
 from steps.teach.training_triplets import known_positives, named_documents
+from steps.training.library_trainer import forget
 
 if TYPE_CHECKING:
     from steps.teach.kinds.late_interaction import LateInteraction
@@ -74,7 +74,7 @@ def teach_late_interaction(ingest: Path, mine: Path, output: Path, params: "Late
     run.model(output / "tower", "teacher")
     run.artifact(output / "report.json")
     if checkpoints:  # last: where the tracking server is away, the next try goes on from them
-        shutil.rmtree(checkpoints, ignore_errors=True)
+        forget(checkpoints)
 
 
 def late_interaction_model(params: "LateInteraction") -> MultiVectorEncoder:

@@ -27,6 +27,7 @@ from steps.teach.hard_negatives import Searched, mine_negatives
 from steps.teach.in_batch import Known
 from steps.teach.training_triplets import TextTriplet
 from steps.training.distributed import agreed, meet, rank
+from steps.training.library_trainer import forget, hold
 from steps.training.sharding import is_sharded
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ class Rounds:
     def remove(self) -> None:
         """Forget their checkpoints."""
         for folder in self.folders:
-            shutil.rmtree(folder, ignore_errors=True)
+            forget(folder)
 
     def save_earlier(self, tower: SentenceTransformer, output: Path) -> list[str]:
         """Save the tower of each training but the last as `output/round_0` and so on; returns these names.
@@ -91,6 +92,7 @@ def train_in_rounds(
         if number:
             now, drawn = _next_triplets(tower, now, searched, params, number, folders[-1])
         folders.append(folder := checkpoint_folder(tower, now, known, params, f"{number} {digest}"))
+        hold(folder, "teach")
         if not _take_up(tower, folder):
             start = time.monotonic()
             train(tower, now, known, params, folder, _RoundRun(run, number) if number else run)
