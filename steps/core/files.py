@@ -14,6 +14,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -77,9 +78,9 @@ def _replaces(staging: Path, target: Path) -> bool:
 def _held_folder(parent: Path, prefix: str, held: ExitStack) -> Path:
     """A new folder, locked until `held` closes or the process ends, where the file system has such locks.
 
-    Its name ends with host, process and random signs.
+    Its name ends with what knows the kernel, host, process and random signs.
     """
-    folder = Path(tempfile.mkdtemp(prefix=f"{prefix}{socket.gethostname()}.{os.getpid()}.", dir=parent))
+    folder = Path(tempfile.mkdtemp(prefix=f"{prefix}{_kernel()}.{socket.gethostname()}.{os.getpid()}.", dir=parent))
     handle = os.open(folder, os.O_RDONLY)
     held.callback(os.close, handle)
     with suppress(OSError):
@@ -88,14 +89,18 @@ def _held_folder(parent: Path, prefix: str, held: ExitStack) -> Path:
 
 
 def _remove_unless_held(folder: Path, prefix: str) -> None:
-    """Remove a folder unless a process that runs holds it; another host's, whose lock may not reach here, when old."""
-    host, _, process = folder.name.removeprefix(prefix).rpartition(".")[0].rpartition(".")
+    """Remove a folder unless a process that runs holds it; one whose lock may not reach here, when old.
+
+    Locks reach all containers of one kernel, numbers of processes those of one host.
+    """
+    owner, _, process = folder.name.removeprefix(prefix).rpartition(".")[0].rpartition(".")
+    kernel, _, host = owner.partition(".")
     with suppress(FileNotFoundError), ExitStack() as stack:
         handle = os.open(folder, os.O_RDONLY)
         stack.callback(os.close, handle)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            held = host != socket.gethostname()
+            held = kernel != _kernel() and host != socket.gethostname()
         except BlockingIOError:
             return
         except OSError:  # a file system without such locks
@@ -103,6 +108,13 @@ def _remove_unless_held(folder: Path, prefix: str) -> None:
         changed = max(map(last_used, (folder, *folder.rglob("*")))) if held else 0
         if changed / 1e9 < time.time() - _OLD:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+@cache
+def _kernel() -> str:
+    """What is the same in all processes of this start of the machine's kernel, and nowhere else."""
+    started = Path("/proc/sys/kernel/random/boot_id")
+    return started.read_text().strip()[:8] if started.is_file() else socket.gethostname().replace(".", "-")
 
 
 def _runs(process: str) -> bool:
@@ -133,12 +145,15 @@ def alone(lock: Path, busy: str = "") -> Iterator[None]:
         yield
 
 
-_until_the_end: dict[Path, ExitStack] = {}
+_held: dict[Path, ExitStack] = {}
 
 
 def alone_from_now_on(lock: Path, waiting: str) -> None:
-    """Hold a lock file as `alone` does, until this process ends; the line `waiting` tells of waiting for it."""
-    if lock in _until_the_end:
+    """Hold a lock file as `alone` does, until `let_go` or the end of this process.
+
+    The line `waiting` tells of waiting for it.
+    """
+    if lock in _held:
         return
     held = ExitStack()
     try:
@@ -146,7 +161,13 @@ def alone_from_now_on(lock: Path, waiting: str) -> None:
     except TransientError:
         print(waiting, file=sys.stderr)
         held.enter_context(alone(lock))
-    _until_the_end[lock] = held
+    _held[lock] = held
+
+
+def let_go(lock: Path) -> None:
+    """Hold a lock file no more that `alone_from_now_on` took, if it did."""
+    if held := _held.pop(lock, None):
+        held.close()
 
 
 @contextmanager
