@@ -10,17 +10,12 @@ FIX_CLOCK = "set the clock of this machine, or of the server"
 _PLACE = {"NoSuchBucket", "AuthorizationHeaderMalformed"}  # no bucket, or one of another region
 _HEAD = r"\(40[013]\) when calling"  # an answer to HEAD has no code, and 400 for a token that has expired
 _REFUSED = re.compile("|".join([*sorted(CLOCK | LOGIN | _PLACE), _HEAD]))
-_CLOCK, _BUSY = (re.compile("|".join(sorted(codes))) for codes in (CLOCK, BUSY))
+_CLOCK = re.compile("|".join(sorted(CLOCK)))
 
 
 def says_refused(text: str) -> bool:
     """Tell whether the words of S3's clients are of a login, a clock or a bucket: trying again helps nothing."""
     return _REFUSED.search(text) is not None
-
-
-def says_busy(text: str) -> bool:
-    """Tell whether they are of what passes, whatever the status of the answer."""
-    return _BUSY.search(text) is not None
 
 
 def advice(text: str, otherwise: str) -> str:

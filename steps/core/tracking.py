@@ -14,10 +14,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
-from steps.core.errors import PASSING_STATUS, TransientError, UserError, exhausted, line
+from steps.core.errors import TransientError, UserError, exhausted, line
 from steps.core.files import alone, staged_file
 from steps.core.masking import redacted
-from steps.core.s3_codes import advice, says_busy, says_refused
+from steps.core.s3_codes import advice, says_refused
 
 _SETTINGS = {
     "MLFLOW_ENABLE_ASYNC_LOGGING": "false",
@@ -177,9 +177,9 @@ def _store_error(error: Exception) -> UserError:
     status = _status(error)
     if status in (401, 403):
         return UserError(f"{said}; check MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD")
-    if 400 <= status < 500 and status not in PASSING_STATUS and not says_busy(answer):
+    if status == 413 or "EntityTooLarge" in answer:
         return Unwanted(f"{said}; {_LIMITS}")
-    return TransientError(f"{said}; try again")
+    return TransientError(f"{said}; try again, and if it stays, look at the store and what stands before it")
 
 
 def _status(error: Exception) -> int:
