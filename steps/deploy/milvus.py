@@ -15,7 +15,8 @@ from steps.serving.release import Hit
 
 _NOTE = "slimtower"  # key of a collection's properties
 _LONGEST = 65535  # bytes of a VARCHAR
-_KNOBS = {"": "ef", "FLAT": "ef", "HNSW": "ef", "IVF_FLAT": "nprobe", "IVF_SQ8": "nprobe", "IVF_PQ": "nprobe"}
+_EF, _NPROBE = ("", "FLAT", "HNSW", "AUTOINDEX"), ("IVF_FLAT", "IVF_SQ8", "IVF_PQ")
+_KNOBS = dict.fromkeys(_EF, "ef") | dict.fromkeys(_NPROBE, "nprobe")
 _METRICS = {"IP": "inner_product", "COSINE": "cosine", "L2": "l2"}
 
 

@@ -303,6 +303,7 @@ def test_an_index_of_milvus_is_searched_by_the_knob_of_its_kind(released: Path, 
         engine = Milvus(engine.file)
         assert engine.shape("mine").knob == knob
         assert len(engine.search("mine", own[:1], 5, 4)[0]) == 5
+    assert engine._knob("mine", "AUTOINDEX") == "ef", "what pymilvus makes where no kind is named"
     with pytest.raises(UserError, match="mine: its vectors have an index of the kind DISKANN; searches of FLAT, "):
         engine._knob("mine", "DISKANN")
 
