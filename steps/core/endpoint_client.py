@@ -222,8 +222,7 @@ class Client:
             if attempt + 1 < self.connection.tries:
                 own = min(_FIRST_WAIT * 2**attempt, _LONGEST_WAIT) * (0.5 + random() / 2)
                 if asked_to_wait is None:
-                    with self.held.during(waiting=1):
-                        self.pace.over.wait(own)
+                    self.pace.over.wait(own)
                 else:
                     self.pace.pause(max(asked_to_wait, own))  # servers say 0 and are busy again
         raise TransientError(
