@@ -24,7 +24,7 @@ from steps.evaluate.retention import Comparison, Retention, compare, retention
 from steps.evaluate.served import as_served, served_ms
 from steps.evaluate.significance import significance
 from steps.evaluate.systems import TEACHER
-from steps.evaluate.verdict import alike, verdicts
+from steps.evaluate.verdict import like_for_like, verdicts
 from steps.retrieval.noninferiority import NonInferiority
 
 
@@ -87,7 +87,7 @@ def compose(
     metrics["verdict"] = verdicts(
         {name: each.ndcg("test") for name, each in served.items()}, teacher.ndcg("test"), rule
     )
-    metrics["alike"] = alike(results, students, teacher.ndcg("test"), rule)
+    metrics["like_for_like"] = like_for_like(results, students, teacher.ndcg("test"), rule)
     metrics["settings"] |= {"margin": rule.margin, "confidence": rule.confidence}
     return Evaluation(
         metrics=metrics,

@@ -1,6 +1,6 @@
 """Where students lose, and why: slices of the test queries, perturbed queries, geometry, and cases to read."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from steps.evaluate.measuring import Task
 from steps.evaluate.params import EvaluateParams
 from steps.evaluate.ratios import figures
 from steps.evaluate.results import Result
+from steps.evaluate.served import fused_sets
 from steps.evaluate.slicing import Known, Slice, slice_queries
 from steps.evaluate.systems import TEACHER, Systems
 from steps.evaluate.training_words import count_searches, count_words, training_texts
@@ -50,12 +51,15 @@ def look_closer(
     sliced = [each for judged in tests for each in slice_queries(judged, known, params.slices)]
     diagnosed = diagnose_all(systems, task, found.results[TEACHER])
     towers = {name: found.results[name] for name in diagnosed}
+    values = {name: result.ndcg("test") for name, result in towers.items()}
     fused = {
-        fused_name(name): result for name, result in evaluation.served.items() if result is not found.results[name]
+        fused_name(name): _only(found.results[fused_name(name)].ndcg("test"), sets)
+        for name in evaluation.served
+        if (sets := fused_sets(name, found.results))
     }
     return Insight(
         metrics={
-            "slices": slice_figures(towers | fused, sliced, params),
+            "slices": slice_figures(values | fused, sliced, params),
             "perturbed": perturbed_figures(diagnosed, towers, task),
             "proposition": _by_dataset(diagnosed, "proposition"),
             "space": _by_dataset(diagnosed, "space"),
@@ -80,6 +84,10 @@ def read_known(
     )
 
 
+def _only(values: Mapping[str, np.ndarray], sets: Collection[str]) -> dict[str, np.ndarray]:
+    return {dataset: own for dataset, own in values.items() if dataset in sets}
+
+
 def _left_out(tests: Sequence[JudgedSet], known: Known) -> list[str]:
     """A line where some data sets have no slices by how often a query is asked."""
     names = [
@@ -90,13 +98,12 @@ def _left_out(tests: Sequence[JudgedSet], known: Known) -> list[str]:
 
 
 def slice_figures(
-    towers: Mapping[str, Result], sliced: Sequence[Slice], params: EvaluateParams
+    values: Mapping[str, Mapping[str, np.ndarray]], sliced: Sequence[Slice], params: EvaluateParams
 ) -> dict[str, dict[str, Any]]:
-    """`[data set][slice]`: see `ratios.figures`; `towers` are results of the teacher and the students by name."""
-    values = {name: result.ndcg("test") for name, result in towers.items()}
+    """`[data set][slice]`: see `ratios.figures`; `values` by system, the teacher among them, and data set."""
     named: dict[str, dict[str, Any]] = {}
     for each in sliced:
-        own = {name: of[each.dataset][each.rows] for name, of in values.items()}
+        own = {name: of[each.dataset][each.rows] for name, of in values.items() if each.dataset in of}
         named.setdefault(each.dataset, {})[each.name] = figures(own, params.bootstrap_samples, params.seed)
     return named
 

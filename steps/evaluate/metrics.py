@@ -24,7 +24,7 @@
     verdict.<set>.<student>.change, low, high, queries    student / teacher - 1, its one-sided bounds with the
                                            confidence of the settings (high corrected by Bonferroni for several data
                                            sets); yes from low = -margin on, no where high is below that
-    alike.<set>.<student>.alone, both      where a student's release adds BM25, the verdict's figures of encoders
+    like_for_like.<set>.<student>.alone, both    where a student's release adds BM25, the verdict's figures of encoders
                                            alone, and with BM25 beside the teacher too (where that was measured)
     seeds.<student>.others, mean, sd       of students that differ in their seed alone, by the first: the others' names,
                                            mean and standard deviation of all their mean_of_ratios
@@ -106,8 +106,8 @@
     settings.seed, throughput_batch, ignore_identical_ids, min_relevance.<set>, margin, confidence    what the numbers
                                            above depend on; margin and confidence are those of promote.policy
 
-Numbers only, but for the names in `alike`, `choice`, `fused`, `seeds` and `verdict` and the knobs in `effort`: no dates
-or machine facts, so that equal results are equal files apart from timings and, where these decide, the choice.
+Numbers only, but for the names in `choice`, `fused`, `like_for_like`, `seeds` and `verdict` and the knobs in `effort`:
+no dates or machine facts, so that equal results are equal files apart from timings and, where these decide, the choice.
 """
 
 from collections import defaultdict

@@ -17,10 +17,9 @@ from steps.evaluate.results import Result
 from steps.evaluate.served import fused_sets, fusing, served_name
 from steps.evaluate.shown import milliseconds, size
 from steps.evaluate.systems import TEACHER
-from steps.retrieval.noninferiority import NonInferiority
+from steps.retrieval.noninferiority import FEWEST, NonInferiority
 
 Answer = Literal["yes", "no", "cannot tell"]
-FEWEST = 30  # queries, below which there is no yes
 _ALIKE = {"alone": "the encoders alone", "both": "with BM25 beside both"}
 
 
@@ -61,7 +60,7 @@ def verdicts(
     return found
 
 
-def alike(
+def like_for_like(
     results: Mapping[str, Result], students: Sequence[str], teacher: Mapping[str, np.ndarray], rule: NonInferiority
 ) -> dict[str, dict[str, dict[str, dict[str, Any]]]]:
     """`[data set][student][alone or both]`: as `verdicts`, of encoders alone and with BM25 beside both.
@@ -91,7 +90,7 @@ def verdict_of(metrics: Mapping[str, Any], student: str) -> Verdict | None:
     queries = sum(row["queries"] for row in rows.values() if row["answer"] == "cannot tell")
     unknown = f"Cannot tell from {queries:,} queries."
     answer = "No." if "no" in answers else "Yes." if answers == {"yes"} else unknown
-    like = {dataset: row.get(student, {}) for dataset, row in metrics.get("alike", {}).items()}
+    like = {dataset: row.get(student, {}) for dataset, row in metrics.get("like_for_like", {}).items()}
     if answer == "Yes." and any(row["both"]["answer"] == "no" for row in like.values() if "both" in row):
         answer = "Yes, but a teacher with BM25 beside it is better."
     margin, confidence = metrics["settings"]["margin"], metrics["settings"]["confidence"]

@@ -7,8 +7,7 @@ import numpy as np
 
 from steps.promote.evidence import MEASURE, Evidence
 from steps.promote.params import Policy
-
-FEWEST = 30  # test queries of a data set; of fewer a reader is told
+from steps.retrieval.noninferiority import FEWEST
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,7 @@ import numpy as np
 from steps.core.cosines import cosines
 from steps.core.errors import UserError
 from steps.core.judged import JudgedSet
-
-FEWEST = 30  # dev queries; fewer prove hardly any loss
+from steps.retrieval.noninferiority import FEWEST
 
 
 def check_export(texts: Sequence[str], reference: np.ndarray, exported: np.ndarray, minimum: float) -> float:

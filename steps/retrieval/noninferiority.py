@@ -11,6 +11,7 @@ from pydantic import Field
 from steps.core.errors import UserError
 from steps.core.params import PARAMS, Strict, read_mapping, validated
 
+FEWEST = 30  # queries of a data set, below which differences prove little
 _CELLS = 4_000_000  # counts held at once: 32 MB
 
 

@@ -58,7 +58,7 @@ def test_metrics_have_the_documented_keys(reports: Path) -> None:
         "queries", "audit", "settings", "choice", "closeness", "closeness_texts", "gain", "gain_dev", "gain_overall",
         "fused", "slices", "perturbed", "proposition", "space", "effort", "semantic_ids",
         "retention_by_set", "against_teacher", "agreement", "as_one", "as_one_dev", "seeds", "served",
-        "verdict", "alike",
+        "verdict", "like_for_like",
     }  # fmt: skip
     for part in ("datasets", "datasets_dev"):
         assert set(metrics[part]) == {"api", "med"}

@@ -61,7 +61,9 @@ def test_one_no_is_no_and_yes_is_yes_on_all(answers: list[str], told: str) -> No
     row = {"change": -0.01, "low": -0.02, "high": 0.001, "queries": 1000}
     metrics = {
         "verdict": {name: {"s": row | {"answer": answer}} for name, answer in zip("ab", answers, strict=True)},
-        "alike": {"b": {"s": {"alone": row | {"answer": "cannot tell"}, "both": row | {"answer": "cannot tell"}}}},
+        "like_for_like": {
+            "b": {"s": {"alone": row | {"answer": "cannot tell"}, "both": row | {"answer": "cannot tell"}}}
+        },
         "settings": {"margin": 0.005, "confidence": 0.95},
         "served": {"s": {"p50_ms": 2.8}, "teacher": {"p50_ms": 13.24}},
         "sizes": {"s": {"bytes": 2_000_000}, "teacher": {"bytes": 90_000_000}},
@@ -81,7 +83,7 @@ def test_one_no_is_no_and_yes_is_yes_on_all(answers: list[str], told: str) -> No
         "A query takes 2.80 ms from text to hits instead of 13.2; the query side has 2.0\u00a0MB instead of"
         " 90.0\u00a0MB, and its BM25 index 0.3\u00a0MB more"
     )
-    metrics["alike"]["b"]["s"]["both"]["answer"] = "no"  # type: ignore[index]
+    metrics["like_for_like"]["b"]["s"]["both"]["answer"] = "no"  # type: ignore[index]
     better = "Yes, but a teacher with BM25 beside it is better."
     assert verdict_of(metrics, "s").answer == (better if told == "Yes." else told)  # type: ignore[union-attr]
     assert verdict_of({"verdict": {}}, "s") is None
