@@ -46,8 +46,8 @@ run: setup ## the pipeline with an overlay: make run RECIPE=recipes/scifact.yaml
 search: setup ## top hits: make search Q="running total along an axis" [STUDENT=static] [RECIPE=recipes/x.yaml | RELEASE=<folder>]
 	@python -m steps.search --student "$$STUDENT" --recipe "$$RECIPE" --release "$$RELEASE" -- "$$Q"
 
-serve: setup ## search page and API at localhost:8000: make serve [RELEASE=models/release/4l | MODEL=slimtower@champion] [PORT=8000] [WORKERS=1] [LOG=<folder>] (docs/serving.md)
-	@python -m steps.serve --release "$$RELEASE" --model "$$MODEL" --port "$${PORT:-8000}" --workers "$${WORKERS:-1}" --log "$$LOG" $(SERVE_FLAGS)
+serve: setup ## search page and API at localhost:8000: make serve [RELEASE=models/release/4l | RECIPE=recipes/x.yaml | MODEL=slimtower@champion] [PORT=8000] [WORKERS=1] [LOG=<folder>] (docs/serving.md)
+	@python -m steps.serve --release "$$RELEASE" --recipe "$$RECIPE" --model "$$MODEL" --port "$${PORT:-8000}" --workers "$${WORKERS:-1}" --log "$$LOG" $(SERVE_FLAGS)
 
 # Tests run side by side, one process a core: each with one thread (tests/conftest.py)
 PYTEST := python -m pytest tests -n logical --maxprocesses 8 --dist loadfile
@@ -80,8 +80,8 @@ docs: setup-all ## README and docs/ as a site with search, in site/; a broken li
 promote: setup ## make a release the champion if it is no worse: make promote [STUDENT=4l] [RECIPE=recipes/x.yaml] [PROMOTE_FLAGS=--name=my-search] (docs/tracking.md)
 	@python -m pipeline.in_run "$$RECIPE" steps.promote --student "$$STUDENT" $(PROMOTE_FLAGS)
 
-rollback: setup ## let the previous champion serve again, encoder and index together
-	@python -m steps.promote --rollback $(PROMOTE_FLAGS)
+rollback: setup ## let the previous champion serve again, encoder and index together: make rollback [RECIPE=recipes/x.yaml] [PROMOTE_FLAGS=--name=my-search]
+	@python -m pipeline.in_run "$$RECIPE" steps.promote --rollback $(PROMOTE_FLAGS)
 
 deploy: setup ## a release in a vector engine: make deploy TO=postgresql://... [STUDENT=4l] [RECIPE=recipes/x.yaml] [DEPLOY_FLAGS=--rollback] (docs/engines.md)
 	@python -m pipeline.in_run "$$RECIPE" steps.deploy --to "$${TO:-models/engine.db}" --student "$$STUDENT" $(DEPLOY_FLAGS)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from steps.core.errors import UserError, guarded
 from steps.search.request import check_query
-from steps.serving.choice import release_folder
+from steps.serving.choice import release_folder, run_root
 
 
 def main() -> None:
@@ -22,10 +22,8 @@ def main() -> None:
     check_query(arguments.query, arguments.k)
     if arguments.release and (arguments.student or arguments.recipe):
         raise UserError("search: --release names a folder of its own; leave --student and --recipe out")
-    root = Path("runs") / Path(arguments.recipe).stem if arguments.recipe else Path()
-    if arguments.recipe and not root.is_dir():
-        raise UserError(f"{root}: {arguments.recipe} was not run here; run `make run RECIPE={arguments.recipe}` first")
-    folder = Path(arguments.release) if arguments.release else release_folder(root, arguments.student)
+    given = arguments.release
+    folder = Path(given) if given else release_folder(run_root(arguments.recipe), arguments.student)
     from steps.search.run import run as search
 
     search(arguments.query, folder, arguments.dataset, arguments.k, ingest=folder / "../../../data/ingest")

@@ -13,6 +13,7 @@ from steps.core.errors import UserError, guarded
 from steps.core.params import validated
 from steps.core.self_check import step_parser
 from steps.serve.settings import SALT, Settings
+from steps.serving.choice import run_root
 
 KEPT_S = 75  # so long an idle connection is kept: longer than proxies keep theirs, who would send into a closed one
 STOP_S = 30  # so long may requests take that run when the service is asked to stop
@@ -70,7 +71,9 @@ def _serve(settings: Settings, arguments: argparse.Namespace) -> None:
 
 
 def _settings(arguments: argparse.Namespace) -> Settings:
-    release = arguments.release or ("" if arguments.model else "models/release")
+    if arguments.recipe and (arguments.release or arguments.model):
+        raise UserError("serve: --recipe takes the releases of its run; leave --release and --model out")
+    release = arguments.release or ("" if arguments.model else str(run_root(arguments.recipe) / "models/release"))
     given = {
         "release": str(Path(release)) if release else "",
         "model": arguments.model,
@@ -103,6 +106,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.formatter_class = argparse.ArgumentDefaultsHelpFormatter
     add = parser.add_argument
     add("--release", default="", help="folder of a release or of several (models/release where --model is not given)")
+    add("--recipe", default="", help="the releases of this recipe's run, e.g. recipes/beir.yaml")
     add("--model", default="", help="a registered model's alias, such as slimtower@champion")
     add("--system", default="", help="which release of several answers by default (the evaluation's choice)")
     add("--embeddings-model", default="", help="another name of that one in /v1/embeddings, such as your provider's")

@@ -6,6 +6,14 @@ from steps.core.errors import UserError
 from steps.core.files import read_json
 
 
+def run_root(recipe: str) -> Path:
+    """Where the run of a recipe left its files, "" being this folder; UserError when it was not run here."""
+    root = Path("runs") / Path(recipe).stem if recipe else Path()
+    if not root.is_dir():
+        raise UserError(f"{root}: {recipe} was not run here; run `make run RECIPE={recipe}` first")
+    return root
+
+
 def release_folder(root: Path, student: str) -> Path:
     """Folder of a student's release in a project at `root`; of the evaluation's choice where `student` is empty.
 
