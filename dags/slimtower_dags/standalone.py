@@ -76,7 +76,7 @@ def main() -> int:
             return 1
         user, password = next(iter(json.loads(PASSWORDS.read_text()).items()))
         print(f"airflow: http://localhost:{port}  user {user}  password {password}")
-        print("airflow: unpause and trigger the DAG `retrain`; Ctrl-C stops everything", flush=True)
+        print("airflow: unpause the DAG `retrain`, and last Monday's run starts; Ctrl-C stops everything", flush=True)
         while _answers(server, port, AWAY_S):
             time.sleep(30)
         print(f"airflow: a part of it ended; read {log}, then start it again", file=sys.stderr)
