@@ -9,7 +9,6 @@ import os
 import secrets
 import shutil
 import socket
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -80,12 +79,15 @@ def _held_folder(parent: Path, prefix: str, held: ExitStack) -> Path:
 
     Its name ends with what knows the kernel, host, process and random signs.
     """
-    folder = Path(tempfile.mkdtemp(prefix=f"{prefix}{_kernel()}.{socket.gethostname()}.{os.getpid()}.", dir=parent))
-    handle = os.open(folder, os.O_RDONLY)
-    held.callback(os.close, handle)
-    with suppress(OSError):
-        fcntl.flock(handle, fcntl.LOCK_SH)
-    return folder
+    while True:
+        folder = Path(tempfile.mkdtemp(prefix=f"{prefix}{_kernel()}.{socket.gethostname()}.{os.getpid()}.", dir=parent))
+        with suppress(FileNotFoundError):
+            handle = os.open(folder, os.O_RDONLY)
+            held.callback(os.close, handle)
+            with suppress(OSError):
+                fcntl.flock(handle, fcntl.LOCK_SH)
+            if folder.is_dir():  # until it was locked another process could take it for a killed one's
+                return folder
 
 
 def _remove_unless_held(folder: Path, prefix: str) -> None:
@@ -148,24 +150,20 @@ def alone(lock: Path, busy: str = "") -> Iterator[None]:
 _held: dict[Path, ExitStack] = {}
 
 
-def alone_from_now_on(lock: Path, waiting: str) -> None:
-    """Hold a lock file as `alone` does, until `let_go` or the end of this process.
-
-    The line `waiting` tells of waiting for it.
-    """
-    if lock in _held:
-        return
+def take(lock: Path) -> bool:
+    """Hold a lock file as `alone` does, until `let_go` or the end of this process; False while another process does."""
     held = ExitStack()
-    try:
-        held.enter_context(alone(lock, waiting))
-    except TransientError:
-        print(waiting, file=sys.stderr)
-        held.enter_context(alone(lock))
-    _held[lock] = held
+    if lock not in _held:
+        try:
+            held.enter_context(alone(lock, "held"))
+        except TransientError:
+            return False
+        _held[lock] = held
+    return True
 
 
 def let_go(lock: Path) -> None:
-    """Hold a lock file no more that `alone_from_now_on` took, if it did."""
+    """Hold a lock file no more, if `take` took it."""
     if held := _held.pop(lock, None):
         held.close()
 

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import shutil
 import sys
 import time
 from collections.abc import Iterable, Mapping
@@ -21,6 +20,7 @@ from steps.core.errors import line
 from steps.core.files import cache_root, staged_file
 from steps.distill.losses.base import Loss
 from steps.training.distributed import agreed, agreed_step, rank
+from steps.training.turns import forget, hold
 
 _UNLIKE = (
     "the processes of this training do not begin with the same student, texts and knobs; give all hosts the same"
@@ -69,7 +69,11 @@ class Checkpoints:
         self.saved_at = time.monotonic()
 
     def load(self, modules: Mapping[str, nn.Module], optimizer: torch.optim.Optimizer, rate: Any, done: Done) -> None:
-        """Take up the state of a killed run, if it left one; one that cannot be read is begun anew."""
+        """Take up the state of a killed run, if it left one; one that cannot be read is begun anew.
+
+        While another run trains the same, it waits.
+        """
+        hold(self.folder, "distill")
         state = self._read()
         for name, value in (state["done"] if state else {}).items():
             setattr(done, name, value)
@@ -85,7 +89,7 @@ class Checkpoints:
 
     def remove(self) -> None:
         """Forget the training; call it when its student is written."""
-        shutil.rmtree(self.folder, ignore_errors=True)
+        forget(self.folder)
 
     def _read(self) -> dict[str, Any] | None:
         path = self.folder / "state.pt"

@@ -19,9 +19,9 @@ from steps.rank.quality import measure
 from steps.rank.relevance import Scored, drawn_queries, relevance_tables, sampled_pairs, training_queries
 from steps.retrieval.rankers import has_random_head, load_ranker
 from steps.training.comparison import said_gain
-from steps.training.library_trainer import forget
 from steps.training.ranked_lists import choose_lists
 from steps.training.ranker import check_length, checkpoint_folder, train_ranker, training_facts
+from steps.training.turns import forget
 
 
 def run(

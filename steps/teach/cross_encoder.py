@@ -23,7 +23,6 @@ from steps.teach.dev_comparison import drawn_queries
 from steps.teach.reconstruction import WithReconstruction
 from steps.training.comparison import is_better, p_of_gain, said_gain
 from steps.training.documents import texts_of
-from steps.training.library_trainer import forget
 from steps.training.ranked_lists import choose_lists
 from steps.training.ranker import (
     check_length,
@@ -33,6 +32,7 @@ from steps.training.ranker import (
     train_ranker,
     training_facts,
 )
+from steps.training.turns import forget
 
 if TYPE_CHECKING:
     from steps.teach.kinds.cross_encoder import CrossEncoder

@@ -32,7 +32,7 @@ from steps.teach.late_interaction_training import train_late_interaction
 from steps.teach.prompts import set_prompts, tell_prompts
 from steps.teach.rounds import checkpoint_folder
 from steps.teach.training_triplets import known_positives, named_documents
-from steps.training.library_trainer import forget
+from steps.training.turns import forget
 
 if TYPE_CHECKING:
     from steps.teach.kinds.late_interaction import LateInteraction

@@ -27,8 +27,8 @@ from steps.teach.hard_negatives import Searched, mine_negatives
 from steps.teach.in_batch import Known
 from steps.teach.training_triplets import TextTriplet
 from steps.training.distributed import agreed, meet, rank
-from steps.training.library_trainer import forget, hold
 from steps.training.sharding import is_sharded
+from steps.training.turns import forget, hold
 
 if TYPE_CHECKING:
     from steps.teach.kinds.contrastive import Contrastive

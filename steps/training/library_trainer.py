@@ -17,12 +17,12 @@ from torch.utils.data import BatchSampler
 from transformers import PrinterCallback, TrainerCallback, TrainingArguments
 
 from steps.core.errors import UserError
-from steps.core.files import alone_from_now_on, let_go
 from steps.core.precision import Precision, resolve_precision
 from steps.core.progress import progress
 from steps.core.towers import trains_with_plain_attention
-from steps.training.distributed import agreed_step, meet, rank
+from steps.training.distributed import agreed_step, rank
 from steps.training.triplets import Turns
+from steps.training.turns import hold
 
 if TYPE_CHECKING:  # how runs are tracked changes no weight: checkpoints outlive it
     from steps.core.tracking import Run
@@ -142,23 +142,6 @@ class ByTurns(DefaultBatchSampler):
 
     def __len__(self) -> int:
         return self.batches
-
-
-def hold(checkpoints: Path, stage: str) -> None:
-    """Let no other run use the folder until `forget`; every process waits while another run does."""
-    if rank() == 0:
-        alone_from_now_on(_lock(checkpoints), f"{stage}: waits for another run of this training")
-    meet()
-
-
-def forget(checkpoints: Path) -> None:
-    """Remove the folder, and let other runs of this training go on."""
-    shutil.rmtree(checkpoints, ignore_errors=True)
-    let_go(_lock(checkpoints))
-
-
-def _lock(checkpoints: Path) -> Path:
-    return checkpoints.parent.with_name("locks") / checkpoints.name
 
 
 def last_step(folder: Path) -> int:

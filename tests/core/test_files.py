@@ -152,42 +152,24 @@ def test_what_another_process_removed_meanwhile_was_used_longest_ago(tmp_path: P
     assert sorted([tmp_path / "there", tmp_path / "gone"], key=last_used) == [tmp_path / "gone", tmp_path / "there"]
 
 
-HOLDS = """
-import sys
-from pathlib import Path
-from steps.core.files import alone_from_now_on, let_go
-
-alone_from_now_on(Path(sys.argv[1]), "waits")
-alone_from_now_on(Path(sys.argv[1]), "held twice by one process")
-print("held", flush=True)
-sys.stdin.readline()
-let_go(Path(sys.argv[1]))
-print("let go", flush=True)
-sys.stdin.read()
-"""
-
-
-@pytest.mark.medium
 @pytest.mark.faults("files")
-def test_who_is_alone_from_now_on_is_so_until_it_lets_go_or_ends(tmp_path: Path) -> None:
-    def started() -> subprocess.Popen[str]:
-        pipe = subprocess.PIPE
-        words = [sys.executable, "-c", HOLDS, str(tmp_path / "locks/key")]
-        return subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+@pytest.mark.parametrize("when", ["open", "flock"])
+def test_a_folder_that_another_process_took_for_a_killed_ones_is_made_again(
+    when: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the moment that it is there and the one that it is locked."""
+    place = {"open": os, "flock": fcntl}[when]
+    real, taken = getattr(place, when), list[Path]()
 
-    first = started()
-    assert first.stdout and first.stdout.readline() == "held\n"
-    second = started()
-    assert second.stderr and second.stderr.readline() == "waits\n"
-    assert second.poll() is None
-    first.kill()  # not even told
-    assert second.stdout and second.stdout.readline() == "held\n"
-    third = started()
-    assert third.stderr and third.stderr.readline() == "waits\n"
-    assert second.stdin
-    second.stdin.write("\n")
-    second.stdin.flush()
-    assert (second.stdout.readline(), third.stdout and third.stdout.readline()) == ("let go\n", "held\n")
-    for process in (first, second, third):
-        process.communicate("", timeout=60)
-    assert (second.returncode, third.returncode) == (0, 0)
+    def after_another(*given: object) -> object:
+        for folder in [] if taken else tmp_path.glob(".staging.*"):
+            taken.append(folder)
+            folder.rmdir()
+        return real(*given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(place, when, after_another)
+        with staged_folder(tmp_path / "out") as staging:
+            (staging / "a").write_text("a")
+    assert taken and taken[0] != staging
+    assert [path.name for path in tmp_path.iterdir()] == ["out"] and (tmp_path / "out/a").is_file()
