@@ -27,6 +27,7 @@ _SETTINGS = {
 }
 _REFUSED = {"PERMISSION_DENIED", "UNAUTHENTICATED", "CUSTOMER_UNAUTHORIZED"}
 _AWAY = ("failed with exception", "failed with timeout exception")  # how MLflow tells of its server
+_OVERLOADED = ("QueuePool limit", "InterfaceError")  # of its database, which it tells as if the call were wrong
 _FOREIGN = ("failed with error code", "not in a valid JSON format")  # of an answer that is no MLflow's
 _STORE_FAILED = ("failures occurred while", "Failed to list artifacts")  # how MLflow tells of its artefact store
 _STATUS = re.compile(r"\b([45]\d\d) (?:Client|Server) Error")  # as requests tells it
@@ -138,7 +139,7 @@ def reaching() -> Iterator[None]:
             ) from error
         if "error code 413" in text:
             raise Unwanted(f"{tracking_uri()}: too large for it: {text[:200]}; {_LIMITS}") from error
-        if any(words in text for words in _AWAY) or error.error_code == "TEMPORARILY_UNAVAILABLE":
+        if any(words in text for words in _AWAY + _OVERLOADED) or error.error_code == "TEMPORARILY_UNAVAILABLE":
             raise TransientError(f"{tracking_uri()}: not reached: {text[:200]}; is the server up?") from error
         if any(words in text for words in _FOREIGN):
             raise ForeignAnswer(text[:200]) from error

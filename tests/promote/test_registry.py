@@ -7,7 +7,7 @@ import requests
 from boto3.exceptions import S3UploadFailedError
 from botocore.exceptions import ClientError
 from mlflow.exceptions import MlflowException
-from mlflow.protos.databricks_pb2 import UNAUTHENTICATED
+from mlflow.protos.databricks_pb2 import BAD_REQUEST, UNAUTHENTICATED
 
 from steps.core.errors import TransientError, UserError
 from steps.core.tracking import Unwanted, reaching
@@ -72,6 +72,7 @@ def s3_error(code: str, status: int) -> ClientError:
     return ClientError(answer, "PutObject")
 
 
+OVERLOADED = "QueuePool limit of size 5 overflow 10 reached, connection timed out, timeout 30.00"
 DOWNLOAD = "The following failures occurred while downloading one or more artifacts: ##### File x #####"
 
 
@@ -92,6 +93,7 @@ DOWNLOAD = "The following failures occurred while downloading one or more artifa
         (http_error("503 Server Error"), TransientError, "try again"),
         (s3_error("RequestTimeout", 400), TransientError, "try again"),
         (s3_error("SlowDown", 503), TransientError, "try again"),
+        (MlflowException(OVERLOADED, error_code=BAD_REQUEST), TransientError, "not reached: QueuePool"),  # so it says
     ],
 )
 def test_the_status_of_an_artefact_stores_answer_says_what_to_do(
