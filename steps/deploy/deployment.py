@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from steps.core.errors import UserError
+from steps.core.errors import TransientError, UserError
 from steps.core.files import sha256_text
 from steps.deploy.belonging import Tuned, check_found, check_sample, tune
 from steps.deploy.contents import Asked, contents_digest, rows_from, sampled
@@ -115,6 +115,8 @@ def deploy(
         previous=before,
     )
     engine.keep(collection, record.model_dump_json())
+    if engine.target(alias) != live:
+        raise TransientError(f"{alias}: another deployment moved it meanwhile; run this one again")
     engine.point(alias, collection)
     _clear(engine, alias, {collection, *([before.collection] if before else [])})
     return Deployed(alias, collection, record, before, filled, tuned.met, record.documents)
@@ -229,6 +231,6 @@ def _collections(engine: Engine, alias: str) -> list[str]:
 
 
 def _clear(engine: Engine, alias: str, kept: set[str]) -> None:
-    """Drop collections of this alias that are neither live nor one back."""
-    for name in set(_collections(engine, alias)) - kept:
+    """Drop collections of this alias but those kept, and what answers: another deployment may have moved it."""
+    for name in set(_collections(engine, alias)) - kept - {engine.target(alias)}:
         engine.drop(name)

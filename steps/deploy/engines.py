@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from urllib.parse import urlsplit
 
 from steps.core.errors import TransientError, UserError, is_refusal, line
 from steps.core.masking import redacted
@@ -25,7 +26,7 @@ def opened(to: str) -> Iterator[Engine]:
     """
     make, uri = _engine(to)
     try:
-        engine = make(uri)
+        engine = _made(make, uri, to)
         try:
             yield engine
         finally:
@@ -49,8 +50,20 @@ def opened(to: str) -> Iterator[Engine]:
         ) from error
 
 
+def _made(make: Callable[[str], Engine], uri: str, to: str) -> Engine:
+    """The engine, which has answered; UserError where something else answers there, or its files are no engine's."""
+    try:
+        engine = make(uri)
+        engine.names("")
+    except (AssertionError, ValueError) as error:  # the clients' own checks, and what JSON and URLs are read by
+        raise UserError(f"{redacted(to)}: no such engine answers there ({line(error)[:200]}); look at TO") from error
+    return engine
+
+
 def _engine(to: str) -> tuple[Callable[[str], Engine], str]:
     scheme, rest = to.partition("://")[0], to.partition(":")[2]
+    if "://" in to:
+        _check_address(to, scheme)
     if scheme in ("postgresql", "postgres"):
         return Postgres, to
     if scheme in ("http", "https"):
@@ -62,3 +75,15 @@ def _engine(to: str) -> tuple[Callable[[str], Engine], str]:
     if to.endswith(".db") and "://" not in to:
         return Milvus, to
     raise UserError(f"TO is {redacted(to)!r}; give {_TARGETS}")
+
+
+def _check_address(to: str, scheme: str) -> None:
+    """UserError for a port that is none, and for a server without a name; libpq has a socket's folder by default."""
+    places = to.partition("://")[2].partition("/")[0].rpartition("@")[2].split(",")  # libpq takes several
+    try:
+        found = [urlsplit(f"//{place}") for place in places]
+        wrong = any(each.port == 0 or ("http" in scheme and not each.hostname) for each in found)
+    except ValueError:
+        wrong = True
+    if wrong:
+        raise UserError(f"TO is {redacted(to)!r}, which has no server or no port from 1 to 65535; give {_TARGETS}")

@@ -2,7 +2,9 @@
 
 import builtins
 import json
+import threading
 from contextlib import nullcontext
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -25,6 +27,41 @@ from steps.serving.release import Hit
 def test_an_engine_that_nobody_knows_is_refused(to: str) -> None:
     with pytest.raises(UserError, match=r"give postgresql://.*Milvus Lite"), opened(to):
         pass
+
+
+@pytest.mark.parametrize(
+    "to", ["http://host:abc", "http://host:999999", "http://", "milvus+http://:19530", "postgresql://me:p@host:abc/db"]
+)
+def test_an_address_that_is_none_is_refused(to: str) -> None:
+    with pytest.raises(UserError, match=r"TO is .* no server or no port") as caught, opened(to):
+        pass
+    assert not isinstance(caught.value, TransientError)
+    for known in ("postgresql:///db", "postgresql://me:p@a:1,b:2/db?target_session_attrs=any", "https://[::1]:6333"):
+        engines._check_address(known, known.partition("://")[0])
+
+
+@pytest.mark.parametrize("page", [b"<html>Sign in</html>", b'{"status": "ok"}'])
+def test_what_answers_as_another_server_is_no_engine(page: bytes) -> None:
+    pytest.importorskip("qdrant_client")
+
+    class Other(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(page)))
+            self.end_headers()
+            self.wfile.write(page)
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Other)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    to = f"http://127.0.0.1:{server.server_port}"
+    with pytest.raises(UserError, match=f"{to}: no such engine answers there .*; look at TO") as caught, opened(to):
+        pass
+    assert not isinstance(caught.value, TransientError)
+    server.shutdown()
+    server.server_close()
 
 
 def test_a_client_that_is_not_installed_is_named_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,14 +9,16 @@ import sys
 import uuid
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from engines import PARAMS, ndcg, put
 
-from steps.core.errors import UserError
+from steps.core.errors import TransientError, UserError
 from steps.core.files import folder_digest, read_json, write_json
 from steps.core.tracking import client
+from steps.deploy import deployment
 from steps.deploy import run as commands
 from steps.deploy.belonging import check_encoder
 from steps.deploy.champion import read_champion
@@ -92,6 +94,27 @@ def test_another_target_that_the_graph_reaches_fills_nothing(released: Path, tmp
         assert (lower.collection, lower.filled) == (first.collection, 0)
         assert lower.record.settings and lower.record.settings.target_recall == 0.5
         assert roll_back(engine, "live").record.settings == first.record.settings
+
+
+def test_a_deployment_never_drops_or_moves_what_another_one_has_put_there(
+    released: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("qdrant_client")
+    folder, others = released / "models/release/static", "live_0123456789ab"
+    with opened(f"qdrant:{tmp_path / 'q'}") as engine:
+        for moment in ("_place", "_set_up"):
+            put(engine, folder, ONE)
+            real = getattr(deployment, moment)
+
+            def after_another(*given: Any, real: Callable[..., Any] = real) -> Any:
+                engine.create(others, 8)
+                engine.point("live", others)
+                return real(*given)
+
+            with monkeypatch.context() as patch, pytest.raises(TransientError, match="another deployment moved it"):
+                patch.setattr(deployment, moment, after_another)
+                put(engine, folder, ONE, PARAMS.model_copy(update={"ef_construction": 50}))
+            assert engine.target("live") == others
 
 
 def test_what_is_out_of_reach_is_told_each_time_until_settings_change(released: Path, tmp_path: Path) -> None:
