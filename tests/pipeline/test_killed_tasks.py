@@ -31,14 +31,19 @@ SEED = 22
 def test_a_killed_task_is_run_again_and_the_run_ends_as_an_undisturbed_one(
     tmp_path: Path, record_property: Callable[..., None]
 ) -> None:
-    """Wherever it is: in the clone, in or between pull, repro and push, or before it says what it made."""
+    """Wherever it is: in the clone, in or between pull, repro and push, or before it says what it made.
+
+    Half of the kills are at a moment drawn from all, the others in the phase that has had the fewest.
+    """
     draw = random.Random(SEED)
     killed: Counter[str] = Counter()
     while killed.total() < KILLS or min(killed[each] for each in PHASES) < LEAST:
         project = make_project(tmp_path / "killed")
         seconds = 0.0  # that the last task took: all take about as long
         for what in ("begin", *STAGES, "publish"):
-            if seconds and (where := kill_task(project, what, seconds * draw.random())):
+            rarest = min(PHASES, key=lambda phase: killed[phase])
+            aim, within = draw.choice([("", seconds), (rarest, 0.5)])
+            if seconds and (where := kill_task(project, what, draw.uniform(0, within), aim)):
                 killed[where] += 1
                 record_property("kills of tasks", {where: 1})
             begun = time.monotonic()
@@ -48,9 +53,14 @@ def test_a_killed_task_is_run_again_and_the_run_ends_as_an_undisturbed_one(
         shutil.rmtree(project.root)
 
 
-def kill_task(project: Project, what: str, delay: float) -> str:
-    """Kill a task and all below it; returns what it was doing, "" where it had ended."""
+def kill_task(project: Project, what: str, delay: float, aim: str) -> str:
+    """Kill a task and all below it, a while after its start or after it began with `aim`.
+
+    Returns what it was doing, "" where it had ended.
+    """
     process = project.start("run", what)
+    while aim and process.poll() is None and doing(process.pid) != aim:
+        time.sleep(0.1)
     time.sleep(delay)
     where = ""
     if process.poll() is None:
@@ -63,8 +73,8 @@ def kill_task(project: Project, what: str, delay: float) -> str:
 
 def doing(pid: int) -> str:
     """What a task is doing, by the commands below it: pull, repro, push, looking (what is to do), git, or own work."""
-    for child in psutil.Process(pid).children(recursive=True):
-        with contextlib.suppress(psutil.Error):
+    with contextlib.suppress(psutil.Error):
+        for child in psutil.Process(pid).children(recursive=True):
             words = child.cmdline()
             if words[1:3] == ["-m", "dvc"]:
                 return words[3] if words[3] in PHASES and "--dry" not in words else "looking"
