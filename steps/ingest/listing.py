@@ -1,5 +1,6 @@
 """sources.json: the files of every outside source with size and digest, so that DVC sees when they change."""
 
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -118,12 +119,12 @@ def _check(place: _Place) -> None:
     lines = {f"ingest.{UNLABELLED_QUERIES}": "queries", "ingest.term_scores": 'lines "term<TAB>score"'}
     if place.prefix == "triplets/":
         lines[place.key] = "query, positive and negative id"
-    if place.key in lines and not Path(place.location).is_file():
+    if place.key in lines and not os.path.isfile(place.location):  # noqa: PTH113
         raise UserError(
             f"params.yaml: {place.key}: DATA {place.location!r} is not a file; give a TSV of {lines[place.key]},"
             ' or "" for none'
         )
-    if place.patterns in (BEIR_PATTERNS, MS_MARCO_PATTERNS) and not Path(place.location).is_dir():
+    if place.patterns in (BEIR_PATTERNS, MS_MARCO_PATTERNS) and not os.path.isdir(place.location):  # noqa: PTH112
         raise UserError(
             f"params.yaml: {place.key}: DATA {place.location!r} is not a folder;"
             " give the folder of the data set (make run ... DATA=folder)"

@@ -63,9 +63,9 @@ def _moment(name: str, text: str) -> datetime | None:
         return None
     try:
         moment = datetime.fromisoformat(text)
-    except ValueError:
+        return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+    except (ValueError, OverflowError):
         raise UserError(f"params.yaml: ingest.{name}: {text!r} is no ISO date; write it like 2026-01-31") from None
-    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
 
 
 def named_span(name: str) -> Span | None:

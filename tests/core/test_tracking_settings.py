@@ -2,6 +2,7 @@
 
 import http.server
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -46,7 +47,9 @@ def contacted(uri: str, monkeypatch: pytest.MonkeyPatch) -> str:
     return str(caught.value)
 
 
-@pytest.mark.parametrize("uri", ["gopher://host", "http://a:b:c@host:port", "mysql+nodriver://host/db"])
+@pytest.mark.parametrize(
+    "uri", ["gopher://host", "http://a:b:c@host:port", "mysql+nodriver://host/db", "file:/tmp/runs"]
+)
 def test_a_store_that_cannot_be(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "cannot be used for tracking" in contacted(uri, monkeypatch)
 
@@ -57,7 +60,9 @@ def test_a_server_that_is_no_mlflow(page: str, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_file_that_is_no_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun = time.monotonic()
     (tmp_path / "garbage.db").write_bytes(b"garbage" * 100)
     assert "no database of SQLite" in contacted(f"sqlite:///{tmp_path}/garbage.db", monkeypatch)
     assert "is no folder" in contacted(f"sqlite:///{tmp_path}/nowhere/mlflow.db", monkeypatch)
     assert "is not a file" in contacted(f"sqlite:///{tmp_path}", monkeypatch)
+    assert time.monotonic() - begun < 10, "told at once, not after MLflow's own tries"

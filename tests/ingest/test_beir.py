@@ -92,6 +92,8 @@ def test_bad_documents_are_rejected_with_reason_and_line(beir: Maker) -> None:
         {"_id": 77, "text": "a number as id"},  # 41, usable
         {"_id": "x6", "title": "a product"},  # usable
         {"_id": "x7", "title": "another", "text": None},
+        {"_id": "\u200b", "text": "an id that nobody sees"},  # 44
+        {"_id": "a\0b", "text": "t"},
     ]
     data, rejects = read(beir({"corpus.jsonl": None, "corpus.jsonl.gz": lines(*good, *bad)}))
     assert reasons(rejects, "toy/corpus.jsonl.gz") == [
@@ -104,6 +106,8 @@ def test_bad_documents_are_rejected_with_reason_and_line(beir: Maker) -> None:
         (37, "wrong_type"),
         (38, "bad_id"),
         (39, "invalid_utf8"),
+        (44, "bad_id"),
+        (45, "bad_id"),
     ]
     assert [row.content for row in data.documents[30:]] == ["a number as id", "", ""]
     assert data.documents[3] == ("toy/d3", "toy", "", "sky", "text 3")  # the first of a duplicate stays

@@ -281,6 +281,9 @@ def test_params_refuse_an_empty_window_a_bad_date_and_a_lacking_column(tmp_path:
         params(source, since="2026-01-02", until="2026-01-02")
     with pytest.raises(ValidationError, match="not an ISO 8601 date"):
         params(source, since="31.01.2026")
+    for beyond in ("0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00"):  # in UTC no year has them
+        with pytest.raises(ValidationError):
+            params(source, until=beyond)
     params(source | {"test_from": ""})  # nothing is judged then
     with pytest.raises(ValidationError, match="doc"):
         params(source | {"columns": without(COLUMNS, ["doc_id"])})

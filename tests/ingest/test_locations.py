@@ -117,7 +117,7 @@ def test_faults_name_the_key_and_the_fix(folder: Path) -> None:
         names_of(folder / "nowhere")
     with pytest.raises(UserError, match="is neither local nor on s3://"):
         names_of("gs://bucket/log")
-    for unheard in ("a\0b", "caf\udce9"):
+    for unheard in ("a\0b", "caf\udce9", "x" * 300):
         with pytest.raises(UserError, match="no file or folder"):
             names_of(unheard)
     Path(os.fsdecode(os.fsencode(folder) + b"/caf\xe9.jsonl")).touch()

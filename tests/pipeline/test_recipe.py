@@ -90,6 +90,12 @@ def test_make_clean_spares_what_it_does_not_own(tmp_path: Path) -> None:
         assert left == {"Makefile", "data", "data/rank", "data/rank/README.md", "docs"}
 
 
+def test_models_of_the_hub_are_pinned_to_a_commit() -> None:
+    named = re.compile(r"(?m)^ *base: (?:\$\{\w+:-)?([\w.-]+/[\w.-]+)(@[0-9a-f]{40})?\}?$")
+    found = [each for path in (*RECIPES, Path("params.yaml")) for each in named.findall(path.read_text("utf-8"))]
+    assert len(found) > 2 and [name for name, commit in found if not commit] == []
+
+
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
 def test_every_recipe_is_valid_and_begins_with_its_command(recipe: Path) -> None:
     text = recipe.read_text(encoding="utf-8")

@@ -13,9 +13,8 @@ from steps.core.names import inner_path, plain_name
 pytestmark = pytest.mark.faults("security")
 
 ROOT = Path(__file__).parents[2]
-FILES = [
-    path for folder in ("steps", "pipeline", "dags", "containers") for path in sorted((ROOT / folder).rglob("*.py"))
-]
+FOLDERS = ("steps", "pipeline", "dags", "containers", "bench", "slimtower")
+FILES = [path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py"))]
 MODULES = {
     "pickle",
     "cPickle",

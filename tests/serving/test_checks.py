@@ -143,6 +143,28 @@ def test_every_file_is_checked(copy: Path) -> None:
     load_release(copy)
 
 
+def test_notes_may_change_and_a_link_to_equal_content_is_that_content(copy: Path, tmp_path: Path) -> None:
+    for name in ("report.json", "README.md"):
+        (copy / name).write_text("changed")
+    served = copy / "query_encoder/modules.json"
+    (tmp_path / "elsewhere").write_bytes(served.read_bytes())
+    served.unlink()
+    served.symlink_to(tmp_path / "elsewhere")
+    load_release(copy)
+
+
+def test_nothing_is_parsed_before_all_digests_are_compared(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("load_query_encoder", "open_index"):
+        monkeypatch.setattr(f"steps.serving.release.{name}", lambda *_, name=name: pytest.fail(f"{name} was called"))
+    path = next((copy / "index").rglob("ann*.faiss"))
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1] + b"{")
+    refused(copy)
+    path.write_bytes(whole)
+    edit(copy, ("teacher",), lambda container, key: container.update({key: "other"}), checked=False)
+    refused(copy)
+
+
 @pytest.mark.parametrize("name", ["serving/more.onnx", "index/one/more.faiss", "query_encoder/0/README.md"])
 def test_a_file_that_no_one_named_is_refused(copy: Path, name: str, tmp_path: Path) -> None:
     path = copy / name
