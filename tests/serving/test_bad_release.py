@@ -160,8 +160,8 @@ def sha256_of(content: bytes) -> str:
 
 
 def test_a_sound_graph_of_other_inputs_is_one_line(release: Path) -> None:
-    graph = release / "serving/encoder.onnx"
-    if not graph.is_file():
+    graph = next((release / "serving").glob("*.onnx"), None)
+    if graph is None:
         pytest.skip("a token table has no graph")
     onnx = pytest.importorskip("onnx")
     manifest, original = (release / "manifest.json").read_text(), graph.read_bytes()
