@@ -95,7 +95,7 @@ def test_a_teacher_killed_between_and_in_its_rounds_ends_in_the_same_bytes(
     run_to_end(*given)
     for name in ("tower/model.safetensors", "report.json"):
         assert sha256_file(tmp_path / "output" / name) == sha256_file(tmp_path / "undisturbed" / name)
-    assert not [path for path in cache.rglob("*") if path.is_file()]
+    assert not [path for path in cache.rglob("*") if path.is_file() and path.parent.name != "locks"]
 
 
 @pytest.mark.parametrize(
