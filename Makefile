@@ -65,7 +65,7 @@ test-slow: setup-all ## pipelines, killed runs, two processes, exports (nine min
 test-nightly: setup-all ## half a minute and more each: whole recipes, every precision, Spark against DuckDB
 	@$(PYTEST) -m nightly
 
-test-faults: setup-all ## what nights bring, counted in bench/results/faults.json: kills of whole runs (FAULTS=100 of them), bad input, servers away, load, memory (two hours)
+test-faults: setup-all ## what nights bring, counted in bench/results/faults.json: kills of whole runs (FAULTS=100 of them), bad input, servers away, load, memory (four hours)
 	@FAULTS="$${FAULTS:-100}" python -m pytest tests -m faults
 
 lint: setup-all ## ruff, mypy, import-linter

@@ -75,6 +75,7 @@ def test_counts_of_all_processes_are_summed_and_other_files_stay(tmp_path: Path,
     assert {name: each["git_commit"] for name, each in found["files"].items()} == {
         "test_load.py": "older", "test_it.py": "abc",
     }  # fmt: skip
+    assert found["files"]["test_it.py"]["machine"] == found["machine"], "files are run on several machines"
     assert found["git_commit"] == "abc" and found["machine"]["cores"] and "in part" not in found["said"]
 
 

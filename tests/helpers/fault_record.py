@@ -76,7 +76,7 @@ def _write(file: str, groups: Groups) -> None:
         counts["seconds"] = round(counts["seconds"], 1)
     files = read_json(RESULTS).get("files", {}) if RESULTS.is_file() else {}
     files = {name: each for name, each in files.items() if (ROOT / name).is_file()}
-    files[file] = {"git_commit": _commit(), "groups": groups}
+    files[file] = {"machine": _machine(), "git_commit": _commit(), "groups": groups}
     whole: Groups = {}
     for each in files.values():
         for group, counts in each["groups"].items():
