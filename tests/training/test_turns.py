@@ -1,11 +1,18 @@
 """Runs of one training that share a cache take turns."""
 
+import fcntl
+import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import TextIO
 
 import pytest
+import torch
+
+from steps.core.files import let_go, take
+from steps.distill.checkpoints import Checkpoints, Done
 
 HOLDS = """
 import sys
@@ -54,3 +61,57 @@ def test_a_run_waits_until_the_one_before_it_forgets_its_checkpoints_or_ends(tmp
     for process in (first, second, third):
         process.communicate("", timeout=60)
     assert (second.returncode, third.returncode) == (0, 0)
+
+
+TOGETHER = """
+import sys
+from datetime import timedelta
+from pathlib import Path
+import torch.distributed as dist
+from steps.training.turns import hold
+
+dist.init_process_group("gloo", timeout=timedelta(seconds=4))
+hold(Path(sys.argv[1]), "teach")
+print("held", flush=True)
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.faults("two runs at once")
+def test_processes_of_one_training_wait_longer_than_they_wait_for_each_other(tmp_path: Path) -> None:
+    script = tmp_path / "together.py"
+    script.write_text(TOGETHER)
+    words = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script)]
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2]), "OMP_NUM_THREADS": "1"}
+    pipe = subprocess.PIPE
+    assert take(tmp_path / "locks/key")
+    process = subprocess.Popen(
+        [*words, str(tmp_path / "trainings/key")], env=environment, stdout=pipe, stderr=pipe, text=True
+    )
+    assert process.stderr and any("teach: waits for another run" in said for said in process.stderr)
+    time.sleep(8)
+    let_go(tmp_path / "locks/key")
+    assert process.communicate(timeout=60)[0].count("held") == 2
+    assert process.returncode == 0
+
+
+def test_a_distillation_has_its_checkpoints_alone_until_it_removes_them(tmp_path: Path) -> None:
+    checkpoints, lock = Checkpoints(tmp_path / "distill/key"), tmp_path / "locks/key"
+    module = torch.nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(module.parameters())
+    rate = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda _: 1.0)
+
+    def free() -> bool:
+        with lock.open() as handle:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return False
+            return True
+
+    checkpoints.load({"student": module}, optimizer, rate, Done())
+    assert not free()
+    checkpoints.save({"student": module}, optimizer, rate, Done())
+    checkpoints.remove()
+    assert free() and not checkpoints.folder.exists()
