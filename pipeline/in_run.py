@@ -4,8 +4,9 @@ import os
 import sys
 from pathlib import Path
 
-from pipeline.recipe import run, run_environment, run_folder
+from pipeline.recipe import run, run_environment
 from steps.core.errors import UserError, guarded
+from steps.serving.choice import run_root
 
 
 def main() -> None:
@@ -13,12 +14,8 @@ def main() -> None:
     if len(sys.argv) < 3:
         raise UserError(f"usage: {(__doc__ or '').split(':')[0]}")
     recipe, module, *words = sys.argv[1:]
-    folder, environment = Path(), dict(os.environ)
-    if recipe:
-        folder, environment = run_folder(Path(), Path(recipe)), run_environment(Path(recipe))
-        if not folder.is_dir():
-            raise UserError(f"{folder}: {recipe} was not run here; run `make run RECIPE={recipe}` first")
-    raise SystemExit(run([sys.executable, "-m", module, *words], folder, environment))
+    environment = run_environment(Path(recipe)) if recipe else dict(os.environ)
+    raise SystemExit(run([sys.executable, "-m", module, *words], run_root(recipe), environment))
 
 
 if __name__ == "__main__":

@@ -4,11 +4,12 @@ from pathlib import Path
 
 from steps.core.errors import UserError
 from steps.core.files import read_json
+from steps.core.params import checked_name
 
 
 def run_root(recipe: str) -> Path:
     """Where the run of a recipe left its files, "" being this folder; UserError when it was not run here."""
-    root = Path("runs") / Path(recipe).stem if recipe else Path()
+    root = Path("runs") / checked_name("recipe", Path(recipe).stem) if recipe else Path()
     if not root.is_dir():
         raise UserError(f"{root}: {recipe} was not run here; run `make run RECIPE={recipe}` first")
     return root
