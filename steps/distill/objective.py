@@ -122,9 +122,11 @@ class Objective:
         ).measured_in(self.units)
         batch, labelled = self._batch(drawn, piece, rows, outputs.raw)
         found: dict[str, Tensor] = {}
+        fixed = targets.fixed()
         for name, loss in self.losses.items():
-            values = [loss.values(outputs, targets, batch)]
-            values += [loss.values(outputs.truncate(dim), targets.truncate(dim), batch) for dim in loss.dims]
+            said = targets if loss.moves_teacher else fixed
+            values = [loss.values(outputs, said, batch)]
+            values += [loss.values(outputs.truncate(dim), said.truncate(dim), batch) for dim in loss.dims]
             counted = labelled if Need.LABELS in loss.needs else len(rows)
             found[name] = loss.weight * torch.stack(values).mean(dim=0).sum() / max(1, counted)
         return found

@@ -184,6 +184,23 @@ def test_a_step_has_equations_6_to_12_and_their_gradients(base: Path, own_cache:
         np.testing.assert_allclose(slope, wanted_slopes[key], rtol=1e-3, atol=2e-5, err_msg=key)
 
 
+@pytest.mark.parametrize("kind", ["score_softmax", "score_kl", "score_squared"])
+def test_what_only_the_student_learns_leaves_a_teacher_that_trains_where_it_is(
+    base: Path, own_cache: Path, kind: str
+) -> None:
+    rows = np.arange(6)
+    losses = [LABELS, {"kind": "teacher_label_softmax", "teacher": "late"}, {"kind": kind, "teacher": "late"}]
+    student: Any
+    student, objective, sources = made(base, joint("late", losses=losses, max_document_length=24), rows)
+    tokens = student.read(sources.texts["text"].to_pylist(), 32)
+    terms = objective.terms(student, objective.forward(student, tokens, rows, rows, 0), rows, rows, 0)
+    [name] = [each for each in terms if each.startswith(kind)]
+    terms[name].backward()
+    [trained] = objective.teachers.modules
+    assert all(weight.grad is None or not weight.grad.any() for weight in trained.parameters())
+    assert any(weight.grad is not None and weight.grad.any() for weight in student.tower.parameters())
+
+
 def trained(root: Path, name: str, **changes: Any) -> Path:
     return run_distill(root, "it", params_of(joint(name, **changes)))
 

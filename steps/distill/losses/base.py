@@ -117,6 +117,18 @@ class Targets:
     attention: Tensor | None = None  # (n, layers, heads, length, length), layers as the student's
     layers: LayerTargets | None = None
 
+    def fixed(self) -> "Targets":
+        """The same for a loss that moves no teacher: queries, lengths and scores without gradient.
+
+        Layers, and documents that `towers: joint` trains, keep theirs.
+        """
+        return replace(
+            self,
+            queries=self.queries.detach(),
+            lengths=None if self.lengths is None else self.lengths.detach(),
+            scores={name: replace(said, values=said.values.detach()) for name, said in self.scores.items()},
+        )
+
     def truncate(self, dim: int) -> "Targets":
         """The first `dim` dimensions of the vectors, at their old length; scores stay those of whole vectors."""
         return replace(self, queries=truncate(self.queries, dim), documents=truncate(self.documents, dim))
@@ -161,6 +173,7 @@ class Loss(Strict, ABC):
     """
 
     needs: ClassVar[frozenset[Need]] = frozenset()
+    moves_teacher: ClassVar[bool] = False  # whether a teacher that trains along learns from its scores here
 
     kind: str
     """What the loss is."""

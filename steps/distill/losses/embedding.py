@@ -96,5 +96,5 @@ class DocumentEmbedding(Loss):
             return outputs.queries.sum(dim=1) * 0
         if outputs.documents is None:
             raise ValueError("document_embedding needs a student that reads documents")
-        mean = distances(self.distance, outputs.documents, targets.documents).mean()
+        mean = distances(self.distance, outputs.documents, targets.documents.detach()).mean()
         return mean.expand(len(outputs.queries))

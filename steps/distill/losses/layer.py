@@ -39,8 +39,8 @@ class LayerDistillation(Loss):
 
     `reweighting`: w is Eq. 7, softmax over the k teacher layers of minus each layer's own loss over
     `layer_temperature`, without gradient; else 1/k. `weights_by: text` takes each text's own loss, as Eq. 7 has it, and
-    equal weights for a text without label; `batch` the mean over the batch, as the published code. That divides the
-    teacher's scores alone by T, which is 1 there, and without re-weighting gives each pair the weight 1.
+    equal weights for a text without label; `batch` the mean over the batch, as the published code. That code divides
+    the teacher's scores alone by T, which is 1 there, and without re-weighting gives each pair the weight 1.
 
     The teacher's states are kept as they are, or with `state_dim` as random projections to so many dimensions, which
     keep inner products but for a relative error of about `1 / sqrt(state_dim)`.

@@ -27,6 +27,7 @@ class MutualKL(ScoreLoss):
     """
 
     of_shares: ClassVar[bool] = True
+    moves_teacher: ClassVar[bool] = True
 
     kind: Literal["mutual_kl"]
     temperature: float = Field(default=0.05, gt=0, allow_inf_nan=False)
@@ -48,6 +49,7 @@ class TeacherLabelSoftmax(Loss):
     """
 
     needs: ClassVar[frozenset[Need]] = frozenset({Need.CANDIDATES, Need.LABELS, Need.JOINT})
+    moves_teacher: ClassVar[bool] = True
 
     kind: Literal["teacher_label_softmax"]
     temperature: float = Field(default=0.05, gt=0, allow_inf_nan=False)
