@@ -16,6 +16,7 @@ from steps.evaluate.drawing import NARROW, WIDE
 from steps.evaluate.frontier import Point, draw_frontier
 from steps.evaluate.retention import p_value
 from steps.evaluate.table import choice_lines
+from steps.retrieval.noninferiority import FEWEST
 
 QUALITY = {"static": 0.62, "1l": 0.60, "2l": 0.65, "4l": 0.69}
 P50 = {"static": 0.014, "1l": 0.23, "2l": 0.38, "4l": 0.73}
@@ -124,6 +125,19 @@ def test_what_few_queries_cannot_show_goes_to_whom_faster_student_says() -> None
     assert test.student == "fast" and "nDCG@10 on test, as there are no dev queries" in test.reason
     nothing = choose(few, times, 0.0, RULE, "unless_worse", "nothing")
     assert (nothing.student, nothing.runner_up, nothing.bounds) == ("slow", "fast", {}), "a margin of nDCG is none here"
+
+
+def test_a_handful_of_queries_shows_no_student_to_be_no_worse() -> None:
+    times = {"slow": 4.0, "fast": 1.0}
+    for queries in (1, 2, FEWEST - 1):
+        alike = {
+            "slow": [np.full(queries, 0.99), np.full(500, 0.7)],
+            "fast": [np.full(queries, 0.99), np.full(500, 0.69999)],
+        }
+        assert choose(alike, times, 0.0, RULE).student == "slow"
+        assert choose(alike, times, 0.0, RULE, "unless_worse").student == "fast"
+    enough = {"slow": [np.full(FEWEST, 0.99)], "fast": [np.full(FEWEST, 0.989)]}
+    assert choose(enough, times, 0.0, RULE).student == "fast"
 
 
 def test_the_difference_is_tested_as_scipy_does() -> None:
