@@ -29,6 +29,7 @@ from steps.teach.kinds.cross_encoder import CrossEncoder
 from steps.teach.kinds.dual_encoder import DualEncoder
 from steps.teach.params import TeachParams
 
+OWN_TEACHER = re.compile(r"(?:\./)*models/teach/([^/]+)")  # a teacher of this run, by its folder
 _EARLIER = re.compile(r"base|round_\d+")  # names of what a dual encoder leaves in `earlier`
 
 
@@ -79,6 +80,11 @@ def check_params(raw: dict[str, Any], source: str) -> Params:
             )
     for name in params.teach.teachers:
         _check_rounds(name, params, source)
+        if OWN_TEACHER.match(base := str(getattr(params.teach.described(name), "base", ""))):
+            raise UserError(
+                f"{source}: teach.teacher.{name}: base {base} is made by this run, and teachers do not wait for each"
+                " other; copy that folder to another place, and name the copy"
+            )
     _check_rerankers(params, source)
     for student in params.distill.students:
         _check_teachers(student, params, source)
@@ -150,6 +156,12 @@ def _check_rerankers(params: Params, source: str) -> None:
 def _check_teachers(student: str, params: Params, source: str) -> None:
     """UserError for a loss or an adapter that wants of a teacher what it does not give in this run."""
     start = params.distill.described(student).start
+    own = OWN_TEACHER.match(begins := str(getattr(start, "adapter", getattr(start, "base", ""))))
+    if own and own[1] not in {params.teach.index, *params.score.teachers}:
+        raise UserError(
+            f"{source}: distill.student.{student}: starts from {begins}, but distill waits for no teacher that is"
+            f" neither the index's nor in score.teachers; name {own[1]!r} there, or a copy of that folder"
+        )
     if isinstance(start, Adapter):
         _check_adapter(start.adapter, f"{source}: distill.student.{student}: adapter", params)
     for phase in params.distill.described(student).phases:

@@ -17,6 +17,7 @@ from pathlib import Path
 from pipeline import forecast, preflight, surroundings
 from pipeline.data_check import check_data
 from pipeline.lineage import finish_or_wait, send_finished, waits
+from pipeline.local_models import write_models
 from pipeline.params import Params, load_params
 from pipeline.stopping import stop_when_asked
 from pipeline.task.children import stop
@@ -26,7 +27,7 @@ from steps.ingest.listing import write_listing
 from steps.promote.dvc_lock import lock_stages
 from steps.teach.kinds.contrastive import Contrastive
 
-INGEST, SOURCES = Path("data/ingest"), Path("sources.json")
+INGEST, SOURCES, MODELS = Path("data/ingest"), Path("sources.json"), Path("models.json")
 _STAGE = re.compile(r"(Running stage|Stage) '([^']+)'")
 _ALL_DONE = "Data and pipelines are up to date."  # DVC says it of `ingest` alone, too
 
@@ -43,6 +44,7 @@ def main() -> None:
         surroundings.without_git(root)
         _tell(["no git checkout: MLflow's runs name no commit"])
     write_listing(params.ingest, SOURCES)
+    write_models(params, MODELS)
     stages, up_to_date = ask_dvc(wanted)
     if waits():
         try:

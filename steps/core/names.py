@@ -4,6 +4,8 @@ import re
 
 LONGEST = 64
 _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_WORDS = {"true", "false", "yes", "no", "on", "off", "null", "y", "n"}  # YAML 1.1's, 1.2's
+_BASED = re.compile(r"0[box][0-9a-f_]+")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f\\]")
 
 
@@ -15,6 +17,24 @@ def plain_name(text: str) -> str:
             " '..'; choose another name"
         )
     return text
+
+
+def key_name(text: str) -> str:
+    """A plain name that is also a key of params.yaml, as those of teachers and students are; ValueError for no such.
+
+    DVC finds a value by the names of its keys with full stops between them, and reads some as numbers or as true.
+    """
+    if "." in plain_name(text) or _is_no_text(text):
+        raise ValueError("DVC takes no name that holds a full stop, or reads as a number or truth; choose another name")
+    return text
+
+
+def _is_no_text(name: str) -> bool:
+    try:
+        float(name)
+    except ValueError:
+        return name.lower() in _WORDS or _BASED.fullmatch(name.lower()) is not None
+    return True
 
 
 def inner_path(text: str) -> str:

@@ -12,7 +12,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from pydantic.fields import FieldInfo
 
 from steps.core.errors import UserError, line
-from steps.core.names import plain_name
+from steps.core.names import key_name, plain_name
 
 PARAMS = Path("params.yaml")
 _QUOTE = "'"
@@ -41,7 +41,7 @@ def _untrained(name: str) -> str:
     return name
 
 
-Name = Annotated[str, AfterValidator(plain_name)]  # becomes a folder, which a run replaces
+Name = Annotated[str, AfterValidator(key_name)]  # becomes a folder, which a run replaces
 Untrained = Annotated[str, Field(min_length=1), AfterValidator(_untrained)]  # a model that this pipeline did not train
 Section = TypeVar("Section", bound=Strict)
 Model = TypeVar("Model", bound=BaseModel)

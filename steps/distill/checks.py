@@ -168,12 +168,16 @@ def _listed(absent: Mapping[Part, str]) -> str:
     return "; ".join(f"{', '.join(named)} ({reason})" for reason, named in by_reason.items())
 
 
-def check_curriculum(curriculum: float, parts: np.ndarray) -> None:
-    """UserError when training is to begin with texts of documents, but none of the `parts` is from documents."""
-    if curriculum and not np.isin(parts, list(DOCUMENT_PARTS)).any():
+def check_curriculum(curriculum: float, parts: np.ndarray, repeats: Mapping[Part, float]) -> None:
+    """UserError when training is to begin with texts of documents, but an epoch has none of them.
+
+    `parts` are those of the training texts.
+    """
+    counts = [(float(repeats.get(part, 0)), int((parts == part).sum())) for part in DOCUMENT_PARTS]
+    if curriculum and not any(int(times) * texts + round(times % 1 * texts) for times, texts in counts):
         raise UserError(
             f"distill.student: curriculum is {curriculum}, but no text of {', '.join(sorted(DOCUMENT_PARTS))}"
-            " trains; give one of them a weight in distill.repeats, or set it to 0"
+            " trains; give one of them a larger number in distill.repeats, or set it to 0"
         )
 
 

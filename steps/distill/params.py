@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag, model_validator
 
 from steps.core.errors import UserError
-from steps.core.names import plain_name
+from steps.core.names import key_name
 from steps.core.params import Strict
 from steps.core.tables import Part
 from steps.distill.losses import AnyLoss
@@ -19,7 +19,7 @@ BASELINES = frozenset({"bm25", "teacher"})
 def _student_name(name: str) -> str:
     if name in BASELINES:
         raise ValueError("that is what evaluate calls a baseline; choose another name")
-    return plain_name(name)  # it becomes a folder, which a run replaces
+    return key_name(name)  # it becomes a folder, which a run replaces
 
 
 StudentName = Annotated[str, AfterValidator(_student_name)]
@@ -303,7 +303,7 @@ class DistillParams(Strict):
     """How often an epoch sees each text of a part: 1 once, 0 never, 2.5 twice and half of them a third time. A part
     without texts is left out, and a line says so.
     """
-    required_parts: list[Part] = Field(default_factory=list)
+    required_parts: list[Part]
     """Parts whose absence stops the run."""
     max_length: int = Field(ge=4)
     """Tokens of an alignment text that a student reads."""

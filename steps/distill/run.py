@@ -72,7 +72,7 @@ def run(
     training, validation = hold_out(rows_of(parts, params.repeats), parts, params.validation_texts, params.seed)
     absent = check_repeats(params.repeats, parts, training, embedded["parts"], params.required_parts)
     for phase in chosen.phases:
-        check_curriculum(phase.curriculum, parts[training])
+        check_curriculum(phase.curriculum, parts[training], params.repeats)
     made = untrained(chosen, teach / "tower", sources, [texts[row] for row in training], params)
     read = np.isin(np.arange(len(texts)), np.concatenate([training, validation]))
     data = Alignment(

@@ -53,7 +53,7 @@ class EvaluateParams(Strict):
     """
     min_relevance: dict[str, Annotated[int, Field(ge=1)]] = Field(default={})
     """Grade from which a document is relevant, by data set, where not 1: {trec_dl: 2}; not for nDCG."""
-    ignore_identical_ids: bool = False
+    ignore_identical_ids: bool
     """Whether a hit that has the query's own id is dropped, as BEIR does (ArguAna, Quora): by every measure, and where
     `release` chooses precision and fusion on dev.
     """

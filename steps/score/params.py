@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from steps.core.names import plain_name
+from steps.core.names import key_name
 from steps.core.params import Name, Strict
 
 Count = Annotated[int, Field(ge=0)]
@@ -18,7 +18,7 @@ def _most_texts(value: Any) -> Any:
     for name, count in value.items():
         if not _is_count(count):
             raise ValueError(f"{name} is {count!r}; give a whole number, 0 for all")
-        plain_name(name if isinstance(name, str) else "")
+        key_name(name if isinstance(name, str) else "")
     return value
 
 

@@ -100,10 +100,14 @@ def test_a_mixture_of_which_nothing_is_left_stops_the_run() -> None:
 
 
 def test_a_curriculum_needs_texts_of_documents() -> None:
-    check_curriculum(0.5, np.array(["unlabelled_queries", "spans"]))
-    check_curriculum(0.0, np.array(["unlabelled_queries"]))
+    repeats: Any = {"unlabelled_queries": 1.0, "spans": 1.0, "titles": 0.05}
+    check_curriculum(0.5, np.array(["unlabelled_queries", "spans"]), repeats)
+    check_curriculum(0.0, np.array(["unlabelled_queries"]), repeats)
     with pytest.raises(UserError, match=r"curriculum is 0.5, but no text of sentences, spans, titles trains"):
-        check_curriculum(0.5, np.array(["unlabelled_queries"]))
+        check_curriculum(0.5, np.array(["unlabelled_queries"]), repeats)
+    with pytest.raises(UserError, match="give one of them a larger number"):  # a twentieth of five titles is none
+        check_curriculum(0.5, np.array(["unlabelled_queries", *["titles"] * 5]), repeats)
+    check_curriculum(0.5, np.array(["titles"] * 11), repeats)
 
 
 def test_texts_longer_than_a_student_reads_are_refused() -> None:

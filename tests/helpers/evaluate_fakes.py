@@ -29,6 +29,7 @@ def params(**changes: object) -> EvaluateParams:
     values: dict[str, object] = {
         "budget_ms": 0.0,
         "fused": False,
+        "ignore_identical_ids": False,
         "rerankers": [],
         "rerank_depth": 10,
         "splits": ["test", "dev"],

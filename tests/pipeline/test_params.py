@@ -1,17 +1,21 @@
 """params.yaml: the tracked file is valid, and every mistake names its key, its value and the fix."""
 
+import copy
 import json
 import re
+from datetime import date
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from cross_encoders import CROSS, DUAL
+from ruamel.yaml import YAML
 
 from pipeline.params import Params, check_params, load_params
 from steps.core.errors import UserError
-from steps.core.params import load_index_teacher
+from steps.core.names import key_name
+from steps.core.params import load_index_teacher, read_mapping
 from steps.core.plugins import concrete
 from steps.score import kinds
 from steps.score.kinds import can_score
@@ -79,12 +83,47 @@ def changed(key: str, value: Any) -> dict[str, Any]:
             {"teachers": ["late"], "index": "late", "teacher": {"late": LATE}},
             r"index is 'late', a late_interac",
         ),
+        ("ingest.until", date(2026, 1, 31), r'ingest\.until is .*: a date has quotes here: "2026-01-31"'),
+        ("teach.teacher.dense.base", "./models/teach/old/tower", r"teachers do not wait for each other; copy that"),
+        ("distill.student.4l.start", {"adapter": "models/teach/new/tower"}, r"name 'new' there, or a copy of that"),
+        ("distill.student.4l.start", {"base": "models/teach/new/tower"}, r"neither the index's nor in score\.teachers"),
         ("distill.repeats.titels", 1.0, r"distill\.repeats\.titels"),
     ],
 )
 def test_a_mistake_is_named(key: str, value: Any, message: str) -> None:
     with pytest.raises(UserError, match=message):
         check_params(changed(key, value), "params.yaml")
+
+
+@pytest.mark.parametrize("name", ["v1.5", "1e5", "1_000", "nan", "True", "off", "0x1f", "0o17"])
+def test_a_name_that_dvc_does_not_find_is_refused(name: str) -> None:
+    """It reads `distill.student.v1.5` as three keys, and 1e5 in a list as a number."""
+    raw = changed("distill.student", {name: TRACKED["distill"]["student"]["4l"]})
+    raw["distill"]["students"] = [name]
+    with pytest.raises(UserError, match="DVC takes no name that holds a full stop, or reads as a number or truth"):
+        check_params(raw, "params.yaml")
+
+
+@pytest.mark.parametrize("name", ["4l", "1l", "static", "v1-5", "face", "e5", "2e5l", "0_1_x", "nano"])
+def test_other_names_are_found_as_text(name: str) -> None:
+    assert key_name(name) == name and YAML(typ="safe").load(name) == name == yaml.safe_load(name)
+
+
+def test_what_dvc_tracks_has_no_default_that_only_the_code_knows() -> None:
+    """DVC stops at a tracked key that is missing, hours after the check of params.yaml."""
+    stages = read_mapping(Path("dvc.yaml"))["stages"].values()
+    listed = [key for stage in stages for key in stage.get("do", stage).get("params", [])]
+    keys = [key for key in listed if isinstance(key, str) and "." in key and "${" not in key]
+    assert len(keys) > 15
+    for key in keys:
+        *outer, last = key.split(".")
+        raw = copy.deepcopy(TRACKED)
+        section = raw
+        for name in outer:
+            section = section[name]
+        del section[last]
+        with pytest.raises(UserError, match=f"{last} is missing"):
+            check_params(raw, "params.yaml")
 
 
 RENTED = {"kind": "endpoint", "model": "new", "query": {}, "document": {}}

@@ -1,6 +1,7 @@
 """What an edit makes DVC run again, asked of DVC in a copy of the project whose outputs are fakes."""
 
 import contextlib
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,8 +12,10 @@ import yaml
 from dvc.repo import Repo
 
 from pipeline import surroundings
+from pipeline.local_models import STAGES
 from pipeline.plain_copy import plain_copy
 from steps.core.code import closure
+from steps.core.files import read_json
 
 pytestmark = pytest.mark.medium
 
@@ -127,6 +130,13 @@ def test_running_describing_testing_and_promoting_rerun_nothing(project: Project
 def test_code_and_params_of_a_step_rerun_that_step_alone(project: Project, step: str) -> None:
     own = {stage for stage in ALL if stage.partition("@")[0] == step}
     assert project.after_edits(f"steps/{step}/params.py", f"steps/{step}/run.py") == own
+
+
+@pytest.mark.parametrize("step", STAGES)
+def test_another_model_in_a_folder_reruns_the_step_that_names_it(project: Project, step: str) -> None:
+    written = read_json(project.root / "models.json")
+    own = {stage for stage in ALL if stage.partition("@")[0] == step}
+    assert project.after({"models.json": json.dumps(written | {step: {"/a/folder": "a digest"}}).encode()}) == own
 
 
 def test_what_serves_reruns_those_that_write_or_open_it_and_the_core_all(project: Project) -> None:
