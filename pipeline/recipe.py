@@ -24,6 +24,7 @@ from steps.core.masking import redacted
 from steps.core.params import checked_name, parse_mapping, read_mapping, read_text
 from steps.core.run_ids import git_commit
 from steps.core.tracking import tracking_uri
+from steps.serving.choice import check_origin
 
 _VARIABLE = re.compile(r"\$\{(\w+)(:-[^}]*)?\}")
 _NO_VALUE = re.compile(r"[\x00-\x1f\x7f\x85\u2028\u2029\"\\]")  # it would end the text in YAML that it stands in
@@ -194,6 +195,7 @@ def _run_alone(root: Path, recipe: Path, words: list[str]) -> None:
     variables = dict(word.split("=", 1) for word in words if "=" in word)
     stages = [word for word in words if "=" not in word]
     check_names(variables, read_text(recipe), recipe)
+    check_origin(run_folder(root, recipe), recipe)
     params = laid_over(read_mapping(Path("params.yaml")), read_text(recipe), variables, recipe)
     check_new(params, run_folder(root, recipe) / "params.yaml", recipe)
     folder = worktree(root, recipe)

@@ -204,8 +204,8 @@ def _configure(folder: Path, remote: str) -> None:
     """DVC's own settings of this clone. Links save a copy of every input; DVC makes them read-only."""
     cache = cache_root() / "dvc" if os.environ.get("SLIMTOWER_CACHE") else folder / ".dvc" / "cache"
     config = (
-        f"[core]\n    remote = tasks\n    check_update = false\n    site_cache_dir = {folder / '.dvc' / 'tmp'}\n"
-        f'[cache]\n    dir = {cache}\n    type = "reflink,hardlink,copy"\n'
-        f"['remote \"tasks\"']\n    url = {remote.rstrip('/')}/{REMOTE}\n"
+        f"[core]\n    remote = tasks\n    check_update = false\n    site_cache_dir = '{folder / '.dvc' / 'tmp'}'\n"
+        f"[cache]\n    dir = '{cache}'\n    type = \"reflink,hardlink,copy\"\n"
+        f"['remote \"tasks\"']\n    url = '{remote.rstrip('/')}/{REMOTE}'\n"
     )
     (folder / ".dvc" / "config.local").write_text(config, encoding="utf-8")

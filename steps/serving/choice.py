@@ -1,10 +1,27 @@
 """Which release of a project is meant: a student's by name, else the evaluation's choice."""
 
+import re
 from pathlib import Path
 
 from steps.core.errors import UserError
 from steps.core.files import read_json
 from steps.core.params import checked_name
+
+_LAID_OVER = re.compile(r"# params\.yaml of the project with (.+) laid over it")  # as pipeline.recipe writes it
+
+
+def check_origin(run: Path, recipe: Path) -> None:
+    """UserError where the folder of a run is that of another recipe with the same file name."""
+    written = run / "params.yaml"
+    if not written.is_file():
+        return
+    with written.open(encoding="utf-8") as file:
+        made = _LAID_OVER.fullmatch(file.readline().rstrip("\n"))
+    if made and Path(made[1]).resolve() != recipe.resolve():
+        raise UserError(
+            f"{recipe}: {run} is the run of {made[1]}, another recipe of that name; rename one of them, or remove that"
+            " folder"
+        )
 
 
 def run_root(recipe: str) -> Path:
@@ -12,6 +29,8 @@ def run_root(recipe: str) -> Path:
     root = Path("runs") / checked_name("recipe", Path(recipe).stem) if recipe else Path()
     if not root.is_dir():
         raise UserError(f"{root}: {recipe} was not run here; run `make run RECIPE={recipe}` first")
+    if recipe:
+        check_origin(root, Path(recipe))
     return root
 
 

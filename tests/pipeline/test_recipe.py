@@ -22,6 +22,7 @@ from pipeline.recipe import main as recipe_command
 from steps.core.errors import UserError
 from steps.core.params import read_mapping
 from steps.evaluate.as_one import units
+from steps.serving.choice import check_origin
 
 RECIPES = sorted(Path("recipes").glob("*.yaml"))
 
@@ -304,6 +305,11 @@ def test_one_run_of_a_recipe_at_a_time(checkout: Path) -> None:
         (folder / "enough").touch()
     assert third.wait(60) == 0
     assert not list(folder.rglob(".staging.*"))
+    (checkout / "mine").mkdir()
+    (checkout / "mine/x.yaml").write_text("{}")
+    words = [sys.executable, "-c", start, str(Path.cwd()), "mine/x.yaml"]
+    other = subprocess.run(words, cwd=checkout, text=True, capture_output=True, timeout=60)
+    assert other.returncode == 3 and "is the run of recipes/x.yaml, another recipe of that name" in other.stderr
 
 
 def test_params_that_the_last_run_wrote_are_not_checked_again(tmp_path: Path) -> None:
@@ -339,6 +345,13 @@ def test_a_command_runs_where_the_recipe_ran(
         run("recipes/x.yaml")
     (tmp_path / "runs/x").mkdir(parents=True)
     assert run("recipes/x.yaml") == f"{tmp_path}/runs/x recipes/x.yaml ['--name', 'mine']"
+    (tmp_path / "runs/x/params.yaml").write_text(params_text({}, "recipes/x.yaml"), encoding="utf-8")
+    assert run(f"{tmp_path}/recipes/x.yaml").startswith(f"{tmp_path}/runs/x ")
+    for command in (lambda: run("mine/x.yaml"), lambda: check_origin(Path("runs/x"), Path("mine/x.yaml"))):
+        with pytest.raises(
+            UserError, match=r"runs/x is the run of recipes/x\.yaml, another recipe of that name; rename"
+        ):
+            command()
 
 
 @pytest.mark.parametrize("command", [pipeline_command, recipe_command], ids=["pipeline", "recipe"])
