@@ -21,18 +21,19 @@ with DAG(
     schedule=[RELEASE],
     catchup=False,
     max_active_runs=1,
-    user_defined_macros=MACROS | {"newest_run": newest_run},
+    user_defined_macros=MACROS,
     params={"run": Param("", type="string", description="run of retrain; empty: that of the event, else the newest")},
     tags=["slimtower"],
     doc_md=__doc__,
 ) as dag:
-    run = "{{ newest_run(params, triggering_asset_events) }}"
+    run = "{{ ti.xcom_pull(task_ids='for-serving') }}"
     promote = make_task(deployment, "promote", image="promote", more={"SLIMTOWER_RUN": run})
 
-    @task.short_circuit(task_id="for-serving", ignore_downstream_trigger_rules=True, do_xcom_push=False)
-    def for_serving(triggering_asset_events=None):
-        """Stop where only releases of past windows called."""
-        return is_for_serving(triggering_asset_events)
+    @task.short_circuit(task_id="for-serving", ignore_downstream_trigger_rules=True, inlets=[RELEASE])
+    def for_serving(params=None, triggering_asset_events=None, inlet_events=None):
+        """The run of the release, the same for all that follows; stop where only releases of past windows called."""
+        named = newest_run(params, triggering_asset_events, inlet_events[RELEASE])
+        return named if is_for_serving(triggering_asset_events) else ""
 
     before = for_serving()
     if deployment.promote.approval:

@@ -1,5 +1,6 @@
 """The assets that connect producers of logs, `retrain` and `promote`."""
 
+from collections.abc import Iterable
 from typing import Any
 
 from airflow.sdk import Asset
@@ -16,16 +17,20 @@ def announce(context: Any, result: Any) -> None:
     context["outlet_events"][RELEASE].extra = {"run": run_name(run.run_id), "backfill": is_past(context["params"], run)}
 
 
-def newest_run(params: Any, triggering_asset_events: Any) -> str:
-    """The run whose release is meant: given by hand, else that of the newest event, else the newest published one.
+def newest_run(params: Any, triggering_asset_events: Any, published: Iterable[Any] = ()) -> str:
+    """The run whose release is meant: given by hand, else that of the newest event that calls, else of those published.
 
-    Releases of past windows are not for serving: `promote` takes one only when its run is named by hand.
+    Releases of past windows are not for serving: `promote` takes one only when its run is named by hand. Where Airflow
+    knows of no release it is `latest`, which the store of runs knows.
     """
     if params["run"]:
         return run_name(params["run"])
-    events = sorted(_events(triggering_asset_events), key=lambda event: event.timestamp)
-    runs = [event.extra["run"] for event in events if event.extra.get("run") and not event.extra.get("backfill")]
-    return str(runs[-1]) if runs else "latest"
+    for events in (_events(triggering_asset_events), published):
+        in_order = sorted(events, key=lambda event: event.timestamp)
+        runs = [event.extra["run"] for event in in_order if event.extra.get("run") and not event.extra.get("backfill")]
+        if runs:
+            return str(runs[-1])
+    return "latest"
 
 
 def is_for_serving(triggering_asset_events: Any) -> bool:

@@ -29,6 +29,10 @@ def test_the_newest_release_is_taken_unless_a_run_is_named() -> None:
         newest_run({"run": "manual__2026-01-01T00:00:00+00:00"}, called_by(new)) == "manual__2026-01-01T00-00-00-00-00"
     )
     assert newest_run({"run": ""}, {}) == "latest"
+    published = called_by(old, new, filled)[RELEASE]
+    assert newest_run({"run": ""}, {}, published) == "b", "started by hand: named once, for a person and all tasks"
+    assert newest_run({"run": ""}, called_by(old), published) == "a"
+    assert newest_run({"run": ""}, {}, published[2:]) == "latest"
 
 
 def test_releases_of_a_backfill_alone_are_not_promoted() -> None:
