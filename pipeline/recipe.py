@@ -50,7 +50,8 @@ def fill(text: str, variables: dict[str, str], recipe: Path) -> str:
                 raise UserError(
                     f"{recipe}: {name}={given!r}: quotes, backslashes and line ends have no place in a value"
                 )
-            return str(Path(given).resolve()) if name in _PATHS and "://" not in given else given
+            here = name in _PATHS or ("/" in given and Path(given).is_dir())  # a model may be a folder or a name
+            return str(Path(given).resolve()) if here and "://" not in given else given
         if default is None:
             raise UserError(
                 f"{recipe}: needs {name}; run `make run RECIPE={recipe} {name}=<path>` (its comments say how to get it)"

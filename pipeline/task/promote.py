@@ -32,7 +32,10 @@ def deploy(run: TaskRun) -> int:
 
 
 def rollback(run: TaskRun) -> int:
-    """`python -m steps.promote --rollback` with the params of that run; returns its exit code."""
+    """`python -m steps.promote --rollback` with the params of that run; returns its exit code.
+
+    It goes back once for each SLIMTOWER_AIRFLOW_RUN, however often that is tried.
+    """
     with _published(run) as (place, begun):
         return place.python("steps.promote", "--rollback", **_origin(begun)).exit_code
 

@@ -334,6 +334,8 @@ class DistillParams(Strict):
         missing = [name for name in self.students if name not in self.student]
         if missing:
             raise ValueError(f"students names {missing} but student describes only {sorted(self.student)}")
+        if len(set(self.students)) < len(self.students):
+            raise ValueError(f"students names one of {self.students} twice; name each once")
         for towers in ("symmetric", "joint"):
             if own := [name for name in self.students if self.student[name].towers == towers]:
                 raise ValueError(

@@ -73,6 +73,7 @@ def changed(key: str, value: Any) -> dict[str, Any]:
         ("mine.judged_skip", 60, r"judged_depth 60 must be above judged_skip 60"),
         ("score.teachers", ["dense"], r"score\.teachers names 'dense', the teacher of the index \(teach\.index\)"),
         ("score.teachers", ["a", "a"], "twice; name each once"),
+        ("distill.students", ["2l", "2l"], "twice; name each once"),
         ("distill.students", ["2l", "9l"], r"students names \['9l'\]"),
         ("distill.student.4l.losses", learns("gone"), r"4l: a loss names the teacher 'gone', but score\.teachers has"),
         ("distill.student.4l.losses", learns("dense"), r"4l: a loss names the teacher 'dense', that of the index"),

@@ -39,6 +39,13 @@ def test_variables_are_filled_paths_absolute_and_comments_left_alone(tmp_path: P
     assert filled == f"# ${{DATA}} is a folder\npath: {tmp_path / 'y'}\nunlabelled_queries: ''\n"
 
 
+def test_a_model_is_a_folder_where_there_is_one_else_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs/x/tower").mkdir(parents=True)
+    assert fill("base: ${LATE}", {"LATE": "runs/x/tower"}, Path("r.yaml")) == f"base: {tmp_path}/runs/x/tower"
+    assert fill("base: ${LATE}", {"LATE": "owner/model"}, Path("r.yaml")) == "base: owner/model"
+
+
 def test_a_bucket_is_no_local_path() -> None:
     assert fill("path: ${DATA}", {"DATA": "s3://logs/search"}, Path("r.yaml")) == "path: s3://logs/search"
 
