@@ -133,10 +133,12 @@ def _approximate(
 ) -> _Approximate:
     """Build or bring up to date the approximate index, tune it and write it."""
     before = previous.state.tuned if previous else None
-    if previous is not None and before is not None:
+    kept = previous.index() if previous is not None and before is not None else None
+    if previous is not None and before is not None and kept is not None:
         text, several = before.factory, False
-        built = iter([incremental.updated(previous.index(), previous.match, vectors)])
+        built = iter([incremental.updated(kept, previous.match, vectors)])
     else:
+        before = None
         text = factory(params, len(vectors), vectors.dim)
         template = trained(text, vectors, params.training_vectors, params.seed)
         several = len(slices) > 1 and not shards.mergeable(template)

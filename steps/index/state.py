@@ -6,6 +6,7 @@ changed since. The vectors themselves are not kept: the exact index is as quickl
 
 import os
 import shutil
+import sys
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
@@ -18,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from steps.core.code import code_digest
-from steps.core.errors import UserError
+from steps.core.errors import UserError, line
 from steps.core.files import cache_root, last_used, read_json, staged_folder, write_json
 from steps.index.exact import ExactTopK
 from steps.index.matching import Match, match
@@ -76,11 +77,15 @@ class Previous:
         """The same as a share of those trained on."""
         return self.changed() / self.state.trained_on
 
-    def index(self) -> faiss.Index:
-        """The approximate index as it was; there is one where the state is tuned."""
+    def index(self) -> faiss.Index | None:
+        """The approximate index as it was, where the state is tuned; None, and a line, when it cannot be read."""
         assert self.file is not None
         self.file.seek(0)
-        return faiss.read_index(faiss.PyCallbackIOReader(self.file.read))  # type: ignore[attr-defined]
+        try:
+            return faiss.read_index(faiss.PyCallbackIOReader(self.file.read))  # type: ignore[attr-defined]
+        except RuntimeError as error:
+            _tell(self.file.name, error)
+            return None
 
 
 def state_folder(teacher: str, dataset: str, params: IndexParams) -> Path:
@@ -93,7 +98,8 @@ def state_folder(teacher: str, dataset: str, params: IndexParams) -> Path:
 def load(folder: Path, doc_ids: pa.ChunkedArray, digests: np.ndarray) -> Previous | None:
     """The state in `folder`, matched with the present documents by id and vector digest; None when there is none.
 
-    None, too, when another run replaced or removed it meanwhile: its files would be of two states.
+    None, too, when another run replaced or removed it meanwhile: its files would be of two states. And None, with a
+    line, when it cannot be read, as after a power failure: all is built anew, and takes its place.
     A run over a past window (SLIMTOWER_BACKFILL) must give what that window would have given: it neither goes on from a
     state nor leaves one.
     """
@@ -102,11 +108,17 @@ def load(folder: Path, doc_ids: pa.ChunkedArray, digests: np.ndarray) -> Previou
     before = _identity(folder)
     try:
         previous = _read(folder, doc_ids, digests)
-    except (OSError, UserError):
+    except MemoryError:  # pyarrow's is an ArrowException too
+        raise
+    except (OSError, UserError, ValueError, LookupError, TypeError, EOFError, pa.ArrowException) as error:
         if before == _identity(folder):
-            raise
+            _tell(folder, error)
         return None
     return previous if before == _identity(folder) else None
+
+
+def _tell(what: Path | str, error: Exception) -> None:
+    print(f"index: WARNING: {what} cannot be read ({line(error)[:200]}); the index is built anew", file=sys.stderr)
 
 
 def _identity(folder: Path) -> tuple[int, int] | None:

@@ -22,6 +22,7 @@ from steps.ingest.partitions import matches
 from steps.ingest.source_files import BEIR_PATTERNS
 from steps.ingest.table_rows import PATTERNS
 from steps.ingest.times import ALWAYS, Window
+from steps.ingest.ubi_events import SESSION_SECONDS
 from steps.ingest.vector_params import VectorFiles
 from steps.ingest.vector_sources import PATTERNS as VECTOR_PATTERNS
 
@@ -105,9 +106,10 @@ def _of_source(source: Source, key: str, window: Window) -> Iterator[_Place]:
             if isinstance(source, MsMarcoSource) and source.triplets:
                 yield _Place(source.name, "triplets/", source.triplets_location, f"{key}.triplets")
         case ClickLogSource() | UbiSource():
-            logs = ("path",) if isinstance(source, ClickLogSource) else ("queries", "events")
-            places = [("corpus", ALWAYS), *((log, window) for log in logs), ("relevance", ALWAYS)]
-            for place, when in places:
+            logs = [("path", window)]
+            if isinstance(source, UbiSource):
+                logs = [("queries", window), ("events", window.longer(SESSION_SECONDS))]
+            for place, when in (("corpus", ALWAYS), *logs, ("relevance", ALWAYS)):
                 if location := getattr(source, place):
                     yield _Place(source.name, f"{place}/", location, f"{key}.{place}", when, PATTERNS)
 

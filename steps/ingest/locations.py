@@ -99,10 +99,24 @@ def is_fixed() -> bool:
 
 
 def _found(place: Place, location: str, key: str, seen: Span, patterns: Sequence[str]) -> list[Entry]:
-    """The entries; a line on those that look like tables and are of no format that is read, unless they were listed."""
-    unread: list[str] = []
-    found = entries(place, location, key, seen, patterns, unread)
-    if unread and patterns == TABLE_PATTERNS and not is_fixed():
+    """The entries; unless they were listed, lines on what is left out.
+
+    These are files that look like tables and are of no format that is read, and what may be outside by name alone.
+    """
+    unread, doubtful = list[str](), list[str]()
+    found = entries(place, location, key, seen, patterns, unread, doubtful)
+    if is_fixed() or patterns != TABLE_PATTERNS:
+        return found
+    if doubtful:
+        files = sum(not name.endswith("/") for name in doubtful)
+        counts = ((files, "files"), (len(doubtful) - files, "folders"))
+        print(
+            f"ingest: {location}: {' and '.join(f'{count:,} {kind}' for count, kind in counts if count)} are left out,"
+            f" as the date in their name is not from ingest.since to ingest.until, such as {min(doubtful)}; where it is"
+            " not that of their rows, rename them",
+            file=sys.stderr,
+        )
+    if unread:
         endings = ", ".join(pattern.removeprefix("*") for pattern in patterns)
         print(
             f"ingest: WARNING: {location}: {len(unread):,} files are of no format that is read, such as {min(unread)};"

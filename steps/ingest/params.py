@@ -13,15 +13,22 @@ from steps.ingest.vector_params import VectorSource
 UNLABELLED_QUERIES = "unlabelled_queries"  # a key of the section, the data set of that file's queries, and a table
 
 
-def iso_seconds(text: str) -> int:
-    """Unix seconds of an ISO 8601 date or time, UTC where it names no zone; ValueError when it is neither."""
+def iso_time(text: str) -> float:
+    """Unix time of an ISO 8601 date or time, UTC where it names no zone; ValueError when it is neither."""
     moment = datetime.fromisoformat(text)
-    return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp())
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 
-def _unquoted(value: Any) -> Any:
-    """YAML reads a date without quotes as a date; the params hold text."""
-    return value.isoformat() if isinstance(value, date) else value
+def iso_seconds(text: str) -> int:
+    """The same in whole seconds."""
+    return int(iso_time(text))
+
+
+def _quoted(value: Any) -> Any:
+    """The value; ValueError for a date without quotes, which YAML reads as no text and DVC not at all."""
+    if isinstance(value, date):
+        raise ValueError(f'a date has quotes here: "{value.isoformat()}"')
+    return value
 
 
 def _iso_or_empty(text: str) -> str:
@@ -43,7 +50,7 @@ SourceName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]*$", max_length=L
 PackageName = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_]*$")]
 Name = Annotated[str, Field(min_length=1)]
 Template = Annotated[str, AfterValidator(_template)]
-Moment = Annotated[str, BeforeValidator(_unquoted), AfterValidator(_iso_or_empty)]
+Moment = Annotated[str, BeforeValidator(_quoted), AfterValidator(_iso_or_empty)]
 
 
 class ApiDocsSource(Strict):

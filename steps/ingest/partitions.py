@@ -21,6 +21,7 @@ _FOLDER_FORMS = tuple(
     )
 )
 _IN_FILE_NAME = re.compile(rf"(?<!\d){_YEAR}(?P<separator>[-_.]?){_MONTH}(?P=separator){_DAY}(?!\d)")
+_BARE_YEAR = re.compile(r"(?:^|/)\d{4}/$")
 _NO_DATA = re.compile(
     r"(\.(crc|md5|sha\d*|asc|sig|md|rst|html?|pdf|ya?ml|toml|py|sh|sql|tmp)|sums?(\.txt)?"
     r"|(^|/)(readme|licen[cs]e|notice|changelog|manifest)[^/]*)$",
@@ -149,12 +150,20 @@ def matches(name: str, patterns: Sequence[str]) -> bool:
 
 
 def entries(
-    place: Place, location: str, key: str, seen: Span, patterns: Sequence[str], unread: list[str] | None = None
+    place: Place,
+    location: str,
+    key: str,
+    seen: Span,
+    patterns: Sequence[str],
+    unread: list[str] | None = None,
+    doubtful: list[str] | None = None,
 ) -> list[Entry]:
     """Entries of the window, sorted by name, descending only into folders that may hold some.
 
     However many links lead to a folder or file, it is there once, under its own name where that is seen, else under
-    the first. `unread` gets the names of the window that no pattern has, but for empty files and what is no data.
+    the first. `unread` gets the names of the window that no pattern has, but for empty files and what is no data;
+    `doubtful` what is left out by a date in a file's own name, which may be that of its writing, or by a folder's four
+    digits, which may be no year.
     UserError for a link to nothing: it may have been the window's data.
     """
     found: list[tuple[bool, Entry]] = []
@@ -173,8 +182,12 @@ def entries(
                     " would be missing; fix or remove it"
                 )
         for name in below.folders:
-            if not _is_hidden(name) and _in_window(name, seen, outside):
+            if _is_hidden(name):
+                continue
+            if _in_window(name, seen, outside):
                 heappush(folders, (linked or _is_link(place, name, here), name))
+            elif doubtful is not None and _BARE_YEAR.search(name):
+                doubtful.append(name)
         for entry in below.files:
             if _is_hidden(entry.name):
                 continue
@@ -189,6 +202,8 @@ def entries(
             elif _in_window(entry.name, seen, outside):
                 _check_name(entry.name, place, key)
                 found.append((linked or _is_link(place, entry.name, here), entry))
+            elif doubtful is not None:
+                doubtful.append(entry.name)
     if found:
         once = {place.real(entry.name): entry for _, entry in sorted(found, reverse=True)}  # the first is kept
         return sorted(once.values())

@@ -7,11 +7,14 @@ from collections.abc import Container
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from steps.core.errors import UserError
 from steps.ingest.rejects import Rejects
 from steps.ingest.rows import Defect, decode, grade_of, read_lines, regular_file
 
 QRELS_SPLITS = ("test", "dev", "train")  # in this order: a query of two files stays with the first
 _HEADER = {"query-id", "query_id", "qid"}
+_DOCUMENTS = (b"corpus-id", b"corpus_id")  # what BEIR's header calls the second column
+_ITERATIONS = (b"0", b"Q0")  # what TREC's second column holds
 
 
 @dataclass
@@ -41,7 +44,12 @@ def read_judgements(
     judgements: Judgements,
     rejects: Rejects,
 ) -> None:
-    """Add one qrels file to the judgements."""
+    """Add one qrels file to the judgements; UserError where it is TREC's: it would judge document `0` by other ids."""
+    if _is_trec(path):
+        raise UserError(
+            f"{path}: the second of four columns is 0 throughout, as in TREC's qrels: leave it out, for query, document"
+            " and grade; where a document is called so, begin with a line query-id<TAB>corpus-id<TAB>score<TAB>label"
+        )
     source = f"{name}/qrels/{path.name}"
     for line, raw in read_lines(path):
         if line == 1 and _query_of(raw).lower() in _HEADER:
@@ -66,6 +74,21 @@ def read_judgements(
         judgements.grades[query_id, doc_id] = grade
         if satisfaction is not None:
             judgements.satisfaction[query_id, doc_id] = satisfaction
+
+
+def _is_trec(path: Path) -> bool:
+    """Whether every row is `query 0 document grade`, several queries have one, and no header calls that BEIR's."""
+    queries = set[bytes]()
+    for line, raw in read_lines(path):
+        columns = [column.strip() for column in raw.split(b"\t")]
+        if line == 1 and _query_of(raw).lower() in _HEADER:
+            if columns[1:] and columns[1].lower() in _DOCUMENTS:
+                return False
+        elif len(columns) == 4 and columns[1] in _ITERATIONS:
+            queries |= {columns[0]} if len(queries) < 2 else set()
+        elif len(columns) > 2:
+            return False
+    return len(queries) > 1
 
 
 def _query_of(raw: bytes) -> str:

@@ -40,7 +40,7 @@ class SearchLog:
         self._batches: list[pa.RecordBatch] = []
 
     def query(self, text: str, timestamp: int, source: str, line: int) -> int:
-        """The number of a query seen in a row; Defect `empty_text` or `query_too_long`."""
+        """The number of a query seen in a row; Defect as in `folded`."""
         number = self._of_text.get(text)
         if number is None:
             number = self._of_text[text] = self._number(text)
@@ -60,14 +60,17 @@ class SearchLog:
         """Text, source and line of the first occurrence of a query: the earliest, then of the smallest text."""
         return self._first_texts[number], self._sources[self._first_sources[number]], self._first_lines[number]
 
-    def _number(self, text: str) -> int:
+    def folded(self, text: str) -> str:
+        """A query's text as its key; Defect `empty_text` or `query_too_long`."""
         key = fold(text)
-        if key == text:
-            key = text  # one string in memory, not two
         if not key:
             raise Defect("empty_text")
         if len(text.split()) > self._max_query_words:
             raise Defect("query_too_long")
+        return text if key == text else key  # one string in memory, not two
+
+    def _number(self, text: str) -> int:
+        key = self.folded(text)
         number = self._of_key.setdefault(key, len(self.keys))
         if number == len(self.keys):
             self.keys.append(key)

@@ -65,7 +65,8 @@ def read_ubi(
     names = QueryNames()
     if source.relevance:
         for search_id, number in zip(searches.ids, searches.queries, strict=True):
-            names.add(search_id, number)
+            if number >= 0:
+                names.add(search_id, number)
     data.relevance = log_relevance(
         source, log, names, documents, key=key, facts=data.facts, max_reject_ratio=max_reject_ratio, rejects=rejects
     )

@@ -16,10 +16,10 @@ from steps.ingest.rows import Defect, Gone, json_value
 from steps.ingest.source_files import table_files
 from steps.ingest.table_rows import Row, read_rows
 from steps.ingest.times import Window, unix_seconds
-from steps.ingest.ubi_searches import OUTSIDE, Searches
+from steps.ingest.ubi_searches import AFTER, BEFORE, Searches
 
 IMPRESSION_ACTIONS = frozenset({"impression", "view"})
-_SESSION_SECONDS = 24 * 3600  # so long after its search an event may come
+SESSION_SECONDS = 24 * 3600  # so long after its search an event may come
 _NEVER_SHOWN = "click_without_impression"
 
 
@@ -45,11 +45,11 @@ def read_events(
     """What was shown and clicked, and how many events were left out, by reason.
 
     A click at or after `test_from` says nothing about a search before it. An event of the window's first day may
-    belong to a search before the window, whose partition is not read. Raises UserError for a missing file or column
-    or too many defect rows.
+    belong to a search before the window, whose partition is not read; those up to SESSION_SECONDS after the window
+    are read, for the searches inside. Raises UserError for a missing file or column or too many defect rows.
     """
     reader = _Reader(source, searches, documents, window)
-    files = table_files(source.events, f"{key}.events", window)
+    files = table_files(source.events, f"{key}.events", window.longer(SESSION_SECONDS))
     wanted = dict.fromkeys(("action_name", "timestamp"), f"{key}.events")
     for file in files:
         name = f"{source.name}/events/{file.name}"
@@ -73,7 +73,8 @@ def read_events(
 
 class _Reader:
     def __init__(self, source: UbiSource, searches: Searches, documents: Mapping[str, int], window: Window) -> None:
-        self.searches, self.documents, self.window = searches, documents, window
+        self.searches, self.documents = searches, documents
+        self.window, self.longer = window, window.longer(SESSION_SECONDS)
         self.click_actions = frozenset(source.click_actions)
         self.actions = IMPRESSION_ACTIONS | self.click_actions
         self.cut = iso_seconds(source.test_from) if source.test_from else np.inf
@@ -95,10 +96,11 @@ class _Reader:
         is_click = action in self.click_actions
         timestamp = unix_seconds(row.values.get("timestamp"))
         search = self.searches.numbers.get(as_id(search_id))
-        if search == OUTSIDE or not self.window.holds(timestamp):
+        inside = self.window if search is None else self.longer
+        if search in (AFTER, BEFORE) or not inside.holds(timestamp):
             self.left_out["outside_window"] += 1
             return
-        if search is None and timestamp < self.window.start + _SESSION_SECONDS:
+        if search is None and timestamp < self.window.start + SESSION_SECONDS:
             self.left_out["unknown_search"] += 1
             return
         if search is None:

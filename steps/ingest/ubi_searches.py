@@ -15,9 +15,9 @@ from steps.ingest.rows import Defect, Gone, json_value
 from steps.ingest.search_log import SearchLog
 from steps.ingest.source_files import table_files
 from steps.ingest.table_rows import Row, read_rows
-from steps.ingest.times import Window, unix_seconds
+from steps.ingest.times import Window, unix_time
 
-OUTSIDE, UNUSABLE = -1, -2
+UNUSABLE, AFTER, BEFORE = -1, -2, -3  # of searches left out; the last two lie after and before the window
 _DAY_SECONDS = 24 * 3600
 
 
@@ -26,9 +26,10 @@ class Searches:
     """The searches of a log by number; search n showed `documents[starts[n]:starts[n + 1]]`, empty = not recorded."""
 
     numbers: dict[str, int] = field(default_factory=dict)
-    """Number by query_id; OUTSIDE the window or UNUSABLE where the search is left out."""
+    """Number by query_id; UNUSABLE, AFTER or BEFORE where the search is left out."""
     ids: list[str] = field(default_factory=list)
     queries: array = field(default_factory=lambda: array("i"))
+    """Number of the query of each search; -1 where the search is left out after all."""
     times: array = field(default_factory=lambda: array("q"))
     clients: array = field(default_factory=lambda: array("i"))
     """Number of the client_id of each search; -1 without one."""
@@ -41,7 +42,8 @@ class Searches:
     def left_out(self) -> dict[str, int]:
         """How many searches lie outside the window or cannot be used."""
         numbers = list(self.numbers.values())
-        return {"outside_window": numbers.count(OUTSIDE), "unusable": numbers.count(UNUSABLE)}
+        outside = numbers.count(BEFORE) + numbers.count(AFTER)
+        return {"outside_window": outside, "unusable": numbers.count(UNUSABLE)}
 
     def visits(self) -> np.ndarray:
         """Which searches are of one client on one day (UTC): equal numbers from 0, int32 `(searches,)`.
@@ -68,7 +70,8 @@ def read_searches(
 
     A search without text (browsing) becomes a reject that counts as no defect, as does one delivered twice and one
     with hits that the corpus lacks, unless most searches have no others. Further responses to a search
-    (`query_response_id`), such as its next page, continue its ranks.
+    (`query_response_id`), such as its next page, continue its ranks in the order of their times, wherever they stand.
+    A search belongs to the window of its first response; of its others those inside count.
     """
     wanted = dict.fromkeys(("query_id", "user_query", "timestamp"), f"{key}.queries")
     reader = _Reader(log, documents, window, rejects)
@@ -99,66 +102,90 @@ class _Reader:
     def __init__(self, log: SearchLog, documents: Mapping[str, int], window: Window, rejects: Rejects) -> None:
         self.log, self.documents, self.window, self.rejects = log, documents, window, rejects
         self.searches = Searches()
-        self.responses = array("q")  # of each search: a hash of the first response's id
-        self.later_responses: dict[int, set[int]] = {}  # by search
-        self.hits = array("i")  # of each search: how many hits it had so far
-        self.shown_by = array("i")  # of each shown document: its search
+        self.texts: dict[str, int] = {}
+        self.files: list[str] = []  # the last is the one being read
         self.clients: dict[str, int] = {}
+        # Of each search: when its earliest response came, the number of its text, where it stands; the first one read.
+        self.times, self.asked = array("d"), array("i")
+        self.file_of, self.lines, self.first = array("i"), array("q"), array("i")
+        self.later: dict[int, dict[int, int]] = {}  # responses read later: by search, then by the hash of their id
+        # Of each response: its search, -1 where another took its place; when it came, its hits, the hash of its id.
+        self.response_of, self.response_times = array("i"), array("d")
+        self.response_hits, self.response_ids = array("i"), array("q")
+        self.shown_in = array("i")  # of each shown document: its response
 
     def read(self, row: Row, name: str) -> None:
         """Take one row in; Defect when it cannot be used."""
         searches, get = self.searches, row.values.get
         search_id = as_id(get("query_id"))
-        response = hash(str(get("query_response_id") or ""))
         known = searches.numbers.get(search_id)
         if known is None:
             searches.numbers[search_id] = UNUSABLE
         hits = _hits(get("query_response_hit_ids"))
-        if known is None:
-            search = self._number(search_id, response, row, name)
-        elif known == OUTSIDE or self._is_further_response(known, response):
-            search = known
-        else:
+        if known == UNUSABLE:
             self.rejects.add(name, row.line, "duplicate_id", row.raw(), defect=False)
             return
-        if search == OUTSIDE:
+        time = unix_time(get("timestamp"))
+        if known == BEFORE or not self.window.holds(time):
             searches.impressions_outside += len(hits)
-        elif search != UNUSABLE:
-            self._show(search, hits, row, name)
+            if time < self.window.start:
+                searches.numbers[search_id] = BEFORE
+            elif known is None:
+                searches.numbers[search_id] = AFTER
+            return
+        search = len(searches.ids) if known is None or known == AFTER else known
+        is_new = search == len(searches.ids)
+        response = hash(str(get("query_response_id") or ""))
+        twin = None if is_new else self._twin(search, response)
+        if twin is not None:
+            self.rejects.add(name, row.line, "duplicate_id", row.raw(), defect=False)
+            if time >= self.response_times[twin]:
+                return
+            self.response_of[twin] = -1
+        if (is_new or time < self.times[search]) and not self._ask(search, search_id, time, row, name):
+            return
+        if is_new:
+            self.first.append(len(self.response_of))
+        else:
+            self.later.setdefault(search, {})[response] = len(self.response_of)
+        self.response_of.append(search)
+        self.response_times.append(time)
+        self.response_hits.append(len(hits))
+        self.response_ids.append(response)
+        self._show(hits, row, name)
 
-    def _is_further_response(self, search: int, response: int) -> bool:
-        if search < 0 or response == self.responses[search]:
-            return False
-        later = self.later_responses.setdefault(search, set())
-        is_new = response not in later
-        later.add(response)
-        return is_new
+    def _twin(self, search: int, response: int) -> int | None:
+        """The number of the response to the search that has the same id."""
+        first = self.first[search]
+        return self.later.get(search, {}).get(response, first if self.response_ids[first] == response else None)
 
-    def _number(self, search_id: str, response: int, row: Row, name: str) -> int:
-        """The number of a search seen for the first time; negative when it is left out."""
+    def _ask(self, search: int, search_id: str, time: float, row: Row, name: str) -> bool:
+        """Note the earliest response so far to a search; tells whether it has a text, else the search is UNUSABLE."""
         searches, get = self.searches, row.values.get
-        timestamp = unix_seconds(get("timestamp"))
-        if not self.window.holds(timestamp):
-            searches.numbers[search_id] = OUTSIDE
-            return OUTSIDE
+        searches.numbers[search_id] = UNUSABLE
         text = as_text(get("user_query") or "")
         if not text:
             self.rejects.add(name, row.line, "empty_text", row.raw(), defect=False)
-            return UNUSABLE
-        query = self.log.query(text, timestamp, name, row.line)
-        number = searches.numbers[search_id] = len(searches.ids)
-        searches.ids.append(search_id)
-        searches.queries.append(query)
-        searches.times.append(timestamp)
+            return False
+        if text not in self.texts:
+            self.log.folded(text)
+            self.texts[text] = len(self.texts)
+        if not self.files or name != self.files[-1]:
+            self.files.append(name)
+        if search == len(searches.ids):
+            searches.ids.append(search_id)
+            for column in (self.times, self.asked, self.file_of, self.lines, searches.clients):
+                column.append(0)
         client = get("client_id")
         known = client is not None and client != ""
-        searches.clients.append(self.clients.setdefault(str(client), len(self.clients)) if known else -1)
-        self.responses.append(response)
-        self.hits.append(0)
-        return number
+        self.times[search], self.asked[search] = time, self.texts[text]
+        self.file_of[search], self.lines[search] = len(self.files) - 1, row.line
+        searches.clients[search] = self.clients.setdefault(str(client), len(self.clients)) if known else -1
+        searches.numbers[search_id] = search
+        return True
 
-    def _show(self, search: int, hits: Mapping[str, None], row: Row, name: str) -> None:
-        """Add the hits of a row to its search."""
+    def _show(self, hits: Mapping[str, None], row: Row, name: str) -> None:
+        """Add the hits of a row to the last response."""
         searches = self.searches
         unknown = sum(hit not in self.documents for hit in hits)
         if unknown:
@@ -167,20 +194,34 @@ class _Reader:
                 self.rejects.add_of_log(name, row.line, Gone("unknown_document"), row.raw())
             else:
                 self.rejects.add(name, row.line, "unknown_document", row.raw(), defect=False)
-        for rank, hit in enumerate(hits, start=self.hits[search] + 1):
+        for rank, hit in enumerate(hits, start=1):
             if (number := self.documents.get(hit)) is not None:
-                self.shown_by.append(search)
+                self.shown_in.append(len(self.response_of) - 1)
                 searches.documents.append(number)
                 searches.ranks.append(rank)
-        self.hits[search] += len(hits)
 
     def finished(self) -> Searches:
         """The searches with what they showed sorted by search and rank, a document of several responses once."""
-        searches = self.searches
-        shown_by, documents, ranks = (
-            np.array(column, dtype=np.int32) for column in (self.shown_by, searches.documents, searches.ranks)
+        searches, texts = self.searches, list(self.texts)
+        searches.times = array("q", map(int, self.times))
+        numbers = np.array([*(searches.numbers[search_id] for search_id in searches.ids), UNUSABLE], dtype=np.int32)
+        for search, time in enumerate(searches.times):
+            text, file = texts[self.asked[search]], self.files[self.file_of[search]]
+            is_used = numbers[search] >= 0
+            searches.queries.append(self.log.query(text, time, file, self.lines[search]) if is_used else -1)
+        of, hits = np.array(self.response_of, dtype=np.int32), np.array(self.response_hits, dtype=np.int32)
+        searches.impressions_outside += int(hits[numbers[of] == BEFORE].sum())
+        shown_in, documents, ranks = (
+            np.array(column, dtype=np.int32) for column in (self.shown_in, searches.documents, searches.ranks)
         )
-        if self.later_responses:
+        several = len(of) > len(searches.ids)
+        if several:
+            ranks += _hits_before(of, np.array(self.response_times), hits)[shown_in]
+        shown_by = of[shown_in]
+        used = numbers[shown_by] >= 0  # the last number, where a response was replaced, is not
+        if not used.all():
+            shown_by, documents, ranks = shown_by[used], documents[used], ranks[used]
+        if several:
             pairs = shown_by.astype(np.int64) * max(len(self.documents), 1) + documents
             order = np.lexsort((ranks, pairs))
             first = order[np.unique(pairs[order], return_index=True)[1]]
@@ -190,6 +231,15 @@ class _Reader:
         searches.starts = array("q", starts.astype(np.int64).tobytes())
         searches.documents, searches.ranks = array("i", documents.tobytes()), array("i", ranks.tobytes())
         return searches
+
+
+def _hits_before(of: np.ndarray, times: np.ndarray, hits: np.ndarray) -> np.ndarray:
+    """How many hits the earlier responses to the same search had, of each response; int32."""
+    order = np.lexsort((times, of))
+    before = np.cumsum(hits[order], dtype=np.int64) - hits[order]
+    found = np.empty(len(of), dtype=np.int32)
+    found[order] = before - before[np.searchsorted(of[order], of[order])]
+    return found
 
 
 def _hits(value: Any) -> dict[str, None]:

@@ -100,7 +100,7 @@ def _parquet(files: list[Path], source: VectorFiles, key: str) -> Iterator[Some]
                     if len(pc.list_value_length(vectors).unique()) != 1 or vectors.null_count:
                         raise UserError(f"{path}: vectors of {source.vector_column!r} differ in length, or are missing")
                     flat = vectors.flatten().to_numpy(zero_copy_only=False)
-                    ids = [str(value) for value in batch.column(source.id_column).to_pylist()]
+                    ids = _ids(batch.column(source.id_column).to_pylist(), key)
                     yield ids, flat.reshape(len(vectors), -1).astype(np.float32)
         except (pa.ArrowException, OSError, KeyError) as error:  # the last for a column that is there twice
             raise UserError(
@@ -115,13 +115,19 @@ def _pgvector(source: PgvectorTable, key: str) -> Iterator[Some]:
 
     try:
         with psycopg.connect(_variable(source.url_variable, f"{key}.url_variable")) as connection:
-            register_vector(connection)
+            try:
+                register_vector(connection)
+            except psycopg.ProgrammingError:
+                raise UserError(
+                    f"params.yaml: {key}: the database that {source.url_variable} names has no pgvector; name the one"
+                    " that has the table, or run CREATE EXTENSION vector in it"
+                ) from None
             columns = [sql.Identifier(source.id_column), sql.Identifier(source.vector_column)]
             table = sql.Identifier(*source.table.split("."))
             with connection.cursor(name="slimtower") as cursor:  # on the server: rows come some at a time
                 cursor.execute(sql.SQL("SELECT {}, {} FROM {}").format(*columns, table))
                 while rows := cursor.fetchmany(_ROWS):
-                    yield [str(row[0]) for row in rows], _stacked([_listed(row[1]) for row in rows], key)
+                    yield _ids([row[0] for row in rows], key), _stacked([_listed(row[1]) for row in rows], key)
     except psycopg.OperationalError as error:
         if is_refusal(error):  # a login that fails is one too
             raise UserError(f"params.yaml: {key}: Postgres refused: {line(error)[:300]}; check the address") from None
@@ -149,31 +155,29 @@ def _qdrant(source: QdrantCollection, key: str) -> Iterator[Some]:
     where: dict[str, Any] = {"url": source.url} if "://" in source.url else {"path": _there(source.url, f"{key}.url")}
     if source.key_variable:
         where["api_key"] = _variable(source.key_variable, f"{key}.key_variable")
-    client = QdrantClient(**where, timeout=_TIMEOUT_S)
     payload: Any = [source.id_field] if source.id_field else False
     vector: Any = [source.vector] if source.vector else True
     try:
-        offset = None
-        while True:
-            points, offset = client.scroll(
-                source.collection, limit=_POINTS, offset=offset, with_payload=payload, with_vectors=vector
-            )
-            if points:
-                ids = [str((point.payload or {})[source.id_field] if source.id_field else point.id) for point in points]
-                found: list[Any] = [point.vector for point in points]
-                if source.vector:
-                    found = [each.get(source.vector) if isinstance(each, dict) else None for each in found]
-                yield ids, _stacked(found, key)
-            if offset is None:
-                return
+        with closing(QdrantClient(**where, timeout=_TIMEOUT_S)) as client:
+            offset = None
+            while True:
+                points, offset = client.scroll(
+                    source.collection, limit=_POINTS, offset=offset, with_payload=payload, with_vectors=vector
+                )
+                if points:
+                    own = [(point.payload or {})[source.id_field] if source.id_field else point.id for point in points]
+                    found: list[Any] = [point.vector for point in points]
+                    if source.vector:
+                        found = [each.get(source.vector) if isinstance(each, dict) else None for each in found]
+                    yield _ids(own, key), _stacked(found, key)
+                if offset is None:
+                    return
     except KeyError as error:
         raise UserError(f"params.yaml: {key}: a point has no {error}; check id_field") from None
     except (ApiException, ValueError, RuntimeError, OSError) as error:  # the last three are the local mode's
         if isinstance(error, ApiException) and not is_refusal(error):
             raise _unreached(key, error) from None
         raise UserError(f"params.yaml: {key}: {error}; check url, collection and key") from None
-    finally:
-        client.close()
 
 
 def _milvus(source: MilvusCollection, key: str) -> Iterator[Some]:
@@ -189,7 +193,7 @@ def _milvus(source: MilvusCollection, key: str) -> Iterator[Some]:
             with closing(rows):
                 while some := rows.next():
                     yield (
-                        [str(row[source.id_field]) for row in some],
+                        _ids([row[source.id_field] for row in some], key),
                         _stacked([row[source.vector_field] for row in some], key),
                     )
     except KeyError as error:
@@ -200,6 +204,12 @@ def _milvus(source: MilvusCollection, key: str) -> Iterator[Some]:
                 f"params.yaml: {key}: Milvus refused: {line(error)[:300]}; check uri, collection, fields and token"
             ) from None
         raise _unreached(key, error) from None
+
+
+def _ids(values: list[Any], key: str) -> list[str]:
+    if None in values:
+        raise UserError(f"params.yaml: {key}: some documents have no id; give each one, or name another field of ids")
+    return [str(value) for value in values]
 
 
 def _stacked(vectors: list[Any], key: str) -> np.ndarray:

@@ -181,7 +181,8 @@ def test_a_state_comes_back_as_it_was(tmp_path: Path) -> None:
     for part in ("ids", "top"):
         for name, value in vars(getattr(kept, part)).items():
             np.testing.assert_array_equal(getattr(getattr(back.state, part), name), value)
-    assert back.index().ntotal == 1500
+    index = back.index()
+    assert index is not None and index.ntotal == 1500
 
 
 def test_an_index_is_that_of_its_state_whatever_becomes_of_the_folder(tmp_path: Path) -> None:
@@ -192,7 +193,8 @@ def test_an_index_is_that_of_its_state_whatever_becomes_of_the_folder(tmp_path: 
     assert previous is not None
     remember(folder, NEW_IDS, NEW, 1450, 0)
     for _ in range(2):
-        assert previous.index().ntotal == 1500
+        index = previous.index()
+        assert index is not None and index.ntotal == 1500
         shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -215,6 +217,32 @@ def test_a_state_that_is_replaced_while_it_is_read_does_not_count(
         assert state.load(folder, ids_of(NEW_IDS), digests(NEW)) is None
     if not removed:
         assert state.load(folder, ids_of(NEW_IDS), digests(NEW)) is not None
+
+
+@pytest.mark.parametrize("name", ["state.json", "documents.parquet", "codes.npy", "rows.npy"])
+@pytest.mark.parametrize("left", [0, 40, -3])
+def test_a_state_that_cannot_be_read_is_none(
+    name: str, left: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "state"
+    remember(folder, OLD_IDS, OLD, 1500, 0)
+    content = (folder / name).read_bytes()
+    (folder / name).write_bytes(content[:left])
+    assert state.load(folder, ids_of(NEW_IDS), digests(NEW)) is None
+    told = capsys.readouterr().err
+    assert told.count("\n") == 1 and f"{folder} cannot be read" in told and "the index is built anew" in told
+    (folder / name).write_bytes(content)
+    assert state.load(folder, ids_of(NEW_IDS), digests(NEW)) is not None
+
+
+@pytest.mark.parametrize("left", [0, 40, -3])
+def test_an_index_that_cannot_be_read_is_none(left: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "state"
+    remember(folder, OLD_IDS, OLD, 1500, 0)
+    (folder / "ann.faiss").write_bytes((folder / "ann.faiss").read_bytes()[:left])
+    previous = state.load(folder, ids_of(NEW_IDS), digests(NEW))
+    assert previous is not None and previous.index() is None
+    assert f"{folder}/ann.faiss cannot be read" in capsys.readouterr().err
 
 
 def test_changes_add_up_until_the_quantiser_is_too_old(tmp_path: Path) -> None:

@@ -183,6 +183,21 @@ def test_nothing_is_searched_for_twice(project: Project, monkeypatch: pytest.Mon
         "added": 0, "scanned_queries": 0, "trained": 0, "tuned": 0}  # fmt: skip
 
 
+@pytest.mark.parametrize("name", ["documents.parquet", "codes.npy", "ann.faiss"])
+def test_a_state_cut_by_a_power_failure_is_replaced(
+    name: str, project: Project, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SLIMTOWER_CACHE", str(tmp_path / "cache"))
+    first = project.index()[0]
+    (cut,) = (tmp_path / "cache/index/one").glob(f"*/{name}")
+    cut.write_bytes(cut.read_bytes()[:99])
+    manifest, metrics = project.index("again")
+    assert manifest == first and metrics["one.update.trained"] == metrics["one.update.tuned"] == 1
+    assert capsys.readouterr().err.count("the index is built anew") == 1
+    manifest, metrics = project.index("third")
+    assert manifest == first and metrics["one.update.trained"] == 0
+
+
 def test_settings_are_tuned_again_for_another_target_and_codes_for_other_levels(project: Project) -> None:
     project.index(target_recall=0.7)
     manifest, metrics = project.index(target_recall=1.0, semantic_ids={"levels": 3, "codes": 8})

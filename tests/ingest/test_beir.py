@@ -193,6 +193,28 @@ def test_second_labels_and_answer_strings_become_tables_of_their_own(beir: Maker
     assert [read_table(tmp_path / "plain", name).num_rows for name in ("satisfaction", "answers")] == [0, 0]
 
 
+@pytest.mark.parametrize("iteration", ["0", "Q0"])
+@pytest.mark.parametrize("header", ["", "query_id\titer\tdoc_id\trel\n"])
+def test_qrels_of_trec_are_refused(beir: Maker, iteration: str, header: str) -> None:
+    numbered = lines(*({"_id": str(n), "title": "", "text": f"text {n}"} for n in range(30)))
+    rows = [f"q{n}\t{iteration}\t{n % 3 + 1}\t1\n" for n in (20, 20, 21)]
+    folder = beir({"corpus.jsonl": numbered, "qrels/test.tsv": "".join((header, *rows)).encode()})
+    with pytest.raises(UserError, match=r"test\.tsv: the second of four columns is 0 .* TREC's qrels: leave it out"):
+        read(folder, ratio=1.0)
+
+
+def test_second_labels_of_a_document_called_0_are_read(beir: Maker) -> None:
+    numbered = lines(*({"_id": str(n), "title": "", "text": f"text {n}"} for n in range(30)))
+    headed = b"query-id\tcorpus-id\tscore\tlabel\nq20\t0\t2\t1\nq21\t0\t1\t0\n"
+    several, alone = b"q22\t0\t1\t1\nq23\t5\t1\t1\n", b"q5\t0\t1\t1\nq5\t1\t2\t1\n"
+    files = {"corpus.jsonl": numbered, "qrels/test.tsv": headed, "qrels/dev.tsv": several, "qrels/train.tsv": alone}
+    data, rejects = read(beir(files), ratio=0.0)
+    assert len(data.judgements) == 6 and not rejects.rows
+    plain = b"q20\t0\t1\nq21\t0\t1\n"
+    data, _ = read(beir({"corpus.jsonl": numbered, "qrels/test.tsv": plain, "qrels/train.tsv": alone}))
+    assert {row.doc_id for row in data.judgements if row.split == "test"} == {"toy/0"}
+
+
 def test_queries_with_answers_and_no_judgement_do_not_train(
     beir: Maker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -4,6 +4,7 @@ import json
 import shutil
 import tempfile
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -136,6 +137,11 @@ def test_vectors_of_several_lengths_are_refused_though_their_sum_would_do(tmp_pa
         placed(tmp_path, described)
 
 
+def test_documents_without_an_id_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"document_vectors\.toy: some documents have no id"):
+        placed(tmp_path, parquet(tmp_path, [*IDS[:-1], None], VECTORS))
+
+
 @pytest.mark.medium
 def test_vectors_stream_from_qdrant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     qdrant = pytest.importorskip("qdrant_client")
@@ -163,6 +169,12 @@ def test_vectors_stream_from_qdrant(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert not isinstance(raised.value, TransientError)  # again would not help
     with pytest.raises(UserError, match="nothing is there; a server's address begins with http"):
         placed(tmp_path, described | {"url": str(tmp_path / "localhost:6333")})
+    with pytest.raises(UserError, match=r"host:abc.*check url"):
+        placed(tmp_path, described | {"url": "http://host:abc"})
+    other = qdrant.QdrantClient(path=str(tmp_path / "qdrant"))
+    with pytest.raises(UserError, match=r"already accessed by another.*check url"):
+        placed(tmp_path, described)
+    other.close()
 
 
 @pytest.mark.medium
@@ -193,6 +205,20 @@ def test_an_address_of_postgres_that_cannot_be_read_is_not_repeated(
     with pytest.raises(UserError, match="PG_URL holds no address") as raised:
         placed(tmp_path, {"kind": "pgvector", "url_variable": "PG_URL", "table": "docs"})
     assert "hush" not in str(raised.value)
+
+
+@pytest.mark.medium
+def test_a_database_without_pgvector_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    psycopg, pgvector = pytest.importorskip("psycopg"), pytest.importorskip("pgvector.psycopg")
+
+    def lacks(connection: Any) -> None:
+        raise psycopg.ProgrammingError("vector type not found in the database")
+
+    monkeypatch.setattr(psycopg, "connect", lambda address: nullcontext())
+    monkeypatch.setattr(pgvector, "register_vector", lacks)
+    monkeypatch.setenv("PG_URL", "postgresql://host/db")
+    with pytest.raises(UserError, match=r"PG_URL names has no pgvector.*CREATE EXTENSION vector"):
+        placed(tmp_path, {"kind": "pgvector", "url_variable": "PG_URL", "table": "docs"})
 
 
 @pytest.mark.parametrize(
@@ -252,12 +278,14 @@ def test_vectors_stream_from_pgvector(tmp_path: Path, monkeypatch: pytest.Monkey
     server = pgserver.get_server(folder / "pg")
     try:
         monkeypatch.setenv("PG_URL", server.get_uri())
+        described = {"kind": "pgvector", "url_variable": "PG_URL", "table": "My docs"}
+        with pytest.raises(UserError, match="CREATE EXTENSION vector"):
+            placed(tmp_path, described)
         with psycopg.connect(server.get_uri()) as connection:
             connection.execute("CREATE EXTENSION vector")
             connection.execute('CREATE TABLE "My docs" (id text, embedding vector(8))')
             for row in SHUFFLED.tolist():
                 connection.execute('INSERT INTO "My docs" VALUES (%s, %s)', (IDS[row], str(VECTORS[row].tolist())))
-        described = {"kind": "pgvector", "url_variable": "PG_URL", "table": "My docs"}
         np.testing.assert_allclose(placed(tmp_path, described), VECTORS, rtol=1e-6)
         with pytest.raises(UserError, match=r"Postgres refused.*nothing"):
             placed(tmp_path, described | {"table": "nothing"})

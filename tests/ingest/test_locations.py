@@ -93,6 +93,28 @@ def test_files_of_no_format_that_is_read_are_told(tmp_path: Path, capsys: pytest
     assert "no format" not in capsys.readouterr().err
 
 
+def test_what_the_date_in_a_name_leaves_out_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = tmp_path / "log"
+    names = ["dt=2026-01-30/x.jsonl", "dt=2026-01-31/x.jsonl", "export-2026-02-01.csv", "since_2025-01-01.csv.gz"]
+    for name in (*names, "2048/x.csv"):
+        (log / name).parent.mkdir(parents=True, exist_ok=True)
+        (log / name).write_text(name)
+    days = {"since": "2026-01-31", "until": "2026-02-01"}
+    listed = listing(str(log), key=KEY, **days, patterns=PATTERNS)
+    assert [row["path"] for row in listed] == [names[1]]
+    told = (
+        f"ingest: {log}: 2 files and 1 folders are left out, as the date in their name is not from ingest.since to"
+        " ingest.until, such as 2048/; where it is not that of their rows, rename them\n"
+    )
+    assert capsys.readouterr().err == told
+    with reading_only({KEY: listed}):
+        locate(str(log), key=KEY, **days, patterns=PATTERNS)
+    assert not capsys.readouterr().err, "once a run"
+    locate(str(log / "dt=2026-01-31"), key=KEY, **days, patterns=PATTERNS)
+    locate(str(log), key=KEY, since="", until="", patterns=PATTERNS)
+    assert not capsys.readouterr().err
+
+
 def test_one_file_is_its_own_location(folder: Path) -> None:
     path = folder / "always.jsonl"
     assert locate(str(path), key=KEY, since="", until="") == [("always.jsonl", path)]

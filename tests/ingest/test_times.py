@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from steps.ingest.rows import Defect
-from steps.ingest.times import unix_seconds
+from steps.ingest.times import Window, unix_seconds, unix_time
 
 EVENING = "2026-01-31T23:59"
 
@@ -34,3 +34,14 @@ def test_digits_that_spell_a_time_are_that_and_others_count(value: Any, read: st
 def test_what_is_neither_is_a_bad_timestamp(value: Any) -> None:
     with pytest.raises(Defect, match="bad_timestamp"):
         unix_seconds(value)
+
+
+def test_parts_of_a_second_count_where_the_order_does() -> None:
+    for value in ("2026-01-31T23:59:00.250Z", 1769903940.25, 1769903940250):
+        assert (unix_time(value), unix_seconds(value)) == (1769903940.25, 1769903940)
+
+
+def test_a_window_that_ends_later() -> None:
+    assert Window.of("2026-01-30", "2026-02-01").longer(86_400) == Window.of("2026-01-30", "2026-02-02T00:00:00+00:00")
+    assert Window.of("2026-01-30", "").longer(86_400) == Window.of("2026-01-30", "")
+    assert Window.of("", "9999-12-31").longer(86_400).holds(253_402_300_798)

@@ -191,7 +191,7 @@ def test_another_file_in_place_of_the_index_is_a_user_error(tmp_path: Path) -> N
 
 def test_the_listing_names_every_file_of_the_window_once(tmp_path: Path) -> None:
     source = ubi(tmp_path, SEARCHES, EVENTS) | {name: str(tmp_path / name) for name in ("queries", "events")}
-    for day in (3, 4):
+    for day in (3, 4, 5):
         write(tmp_path / "queries" / f"dt=2026-01-0{day}" / "part.jsonl", SEARCHES)
         write(tmp_path / "events" / f"dt=2026-01-0{day}" / "part.jsonl", EVENTS)
     (tmp_path / "queries" / "_SUCCESS").write_text("")
@@ -206,6 +206,7 @@ def test_the_listing_names_every_file_of_the_window_once(tmp_path: Path) -> None
         ("shop", "queries/dt=2026-01-03/part.jsonl"),
         ("shop", "queries/q.jsonl"),
         ("shop", "events/dt=2026-01-03/part.jsonl"),
+        ("shop", "events/dt=2026-01-04/part.jsonl"),  # clicks of the day after on searches inside
         ("shop", "events/e.jsonl"),
         ("shop", "relevance/scores.csv"),
         ("term_scores", "terms.tsv"),
@@ -328,6 +329,70 @@ def test_further_responses_to_a_search_continue_its_ranks(tmp_path: Path) -> Non
     ]
     assert impressions(out)[3:] == EXPECTED
     assert [row[1:] for row in reasons(out)] == [(1, "unknown_document"), (6, "duplicate_id")]
+
+
+def response(number: int, day: float, hits: list[str], query_id: str = "paged", **changes: Any) -> dict[str, Any]:
+    return search(query_id, "coat", day, hits) | {"query_response_id": f"r{number}"} | changes
+
+
+@pytest.mark.parametrize("order", [1, -1])
+@pytest.mark.parametrize("seconds", [60, 0.5])
+def test_responses_to_a_search_are_in_the_order_of_their_times(tmp_path: Path, order: int, seconds: float) -> None:
+    times = [f"2026-01-01T00:00:{at:09.6f}Z" for at in (0.25, 0.25 + min(seconds, 59))]
+    pages = [
+        response(1, 0, ["d0", "d1"], timestamp=times[0]),
+        response(2, 0, ["d2", "d0", "d3"], timestamp=times[1]),
+    ]
+    source = ubi(tmp_path, [*pages, *SEARCHES][::order], EVENTS)
+    found = impressions(ingest(tmp_path, params(source)))
+    shown = [("d0", 1), ("d1", 2), ("d2", 3), ("d3", 5)]
+    assert [row[1:3] for row in found if row[0] == "shop/paged"] == [(f"shop/{doc}", rank) for doc, rank in shown]
+    assert sorted(row for row in found if row[0] != "shop/paged") == sorted(EXPECTED)
+    assert rows_of(tmp_path / "out", "impressions", "timestamp").count(FIRST) == 3 + 4  # of the first response
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_the_first_response_to_a_search_says_whether_it_lies_in_the_window(tmp_path: Path, order: int) -> None:
+    responses = [
+        response(1, 0.99, ["d0"], "early", user_query="asked before"),
+        response(2, 1.01, ["d1"], "early", user_query="asked before"),
+        response(1, 6.99, ["d2"], "late"),
+        response(2, 7.01, ["d3"], "late"),
+        response(1, 7.5, ["d4", "d5"], "after"),
+    ]
+    events = [*EVENTS[2:], event("click", "late", "d2", 6.995)]
+    source = ubi(tmp_path, [*responses, *SEARCHES[1:]][::order], events)
+    out = ingest(tmp_path, params(source, since="2026-01-02", until="2026-01-08"))
+    assert [row for row in impressions(out) if row[0] == "shop/late"] == [("shop/late", "shop/d2", 1, True)]
+    assert not {"shop/early", "shop/after"} & {row[0] for row in impressions(out)}
+    assert "asked before" not in rows_of(out, "queries", "text")
+    facts = read_json(out / "report.json")["datasets"]["shop"]
+    assert facts["searches_left_out"] == {"outside_window": 2, "unusable": 0}
+    assert facts["impressions_left_out"]["outside_window"] == 2 + 1 + 2
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_of_two_responses_without_an_id_the_earlier_one_counts(tmp_path: Path, order: int) -> None:
+    twice = [search("twice", "coat", 0, ["d0", "d1"]), search("twice", "coat", 0.1, ["d2"])]
+    found = impressions(ingest(tmp_path, params(ubi(tmp_path, [*SEARCHES, *twice][::order], EVENTS))))
+    assert [row[1:3] for row in found if row[0] == "shop/twice"] == [("shop/d0", 1), ("shop/d1", 2)]
+    assert [row[2] for row in reasons(tmp_path / "out")] == ["duplicate_id"]
+
+
+def test_a_click_soon_after_the_window_is_on_a_search_inside(tmp_path: Path) -> None:
+    source = ubi(tmp_path, SEARCHES, EVENTS) | {name: str(tmp_path / name) for name in ("queries", "events")}
+    late = [search("late", "coat", 6.999, ["d0", "d1"]), search("next", "coat", 7.0, ["d0"])]
+    write(tmp_path / "queries" / "q.jsonl", [*SEARCHES, *late])
+    events = [event("click", query_id, "d0", 7.001) for query_id in ("late", "next", "of the next day")]
+    write(tmp_path / "events" / "dt=2026-01-08" / "e.jsonl", [*events, event("impression", "two", "d0", 7.001, 9)])
+    write(tmp_path / "events" / "dt=2026-01-09" / "e.jsonl", [event("click", "late", "d1", 8)])
+    out = ingest(tmp_path, params(source, until="2026-01-08", max_reject_ratio=0.0))
+    assert [row[1:] for row in impressions(out) if row[0] == "shop/late"] == [
+        ("shop/d0", 1, True), ("shop/d1", 2, False),
+    ]  # fmt: skip
+    assert ("shop/two", "shop/d0", 9, False) in impressions(out)
+    assert reasons(out) == []
+    assert read_json(out / "report.json")["datasets"]["shop"]["events_left_out"]["outside_window"] == 2
 
 
 def test_a_click_on_what_events_never_showed_names_search_and_document(tmp_path: Path) -> None:
