@@ -78,6 +78,7 @@ DISTILL = {
     "students": ["static", "2l"],
     "seed": 1,
     "repeats": {"train_queries": 1.0, "titles": 1.0, "sentences": 1.0},
+    "required_parts": [],
     "max_length": 32,
     "validation_texts": 16,
     "convergence": {"min_steps": 10, "max_steps": 1000, "max_minutes": 1.0, "min_gain": 0.01},
