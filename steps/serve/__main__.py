@@ -16,6 +16,7 @@ from steps.serve.settings import SALT, Settings
 from steps.serving.choice import run_root
 
 KEPT_S = 75  # so long an idle connection is kept: longer than proxies keep theirs, who would send into a closed one
+CONNECTIONS = 4  # for each request that may run at once
 STOP_S = 30  # so long may requests take that run when the service is asked to stop
 
 
@@ -59,6 +60,9 @@ def _serve(settings: Settings, arguments: argparse.Namespace) -> None:
         workers=settings.workers,
         host=arguments.host,
         port=arguments.port,
+        http="steps.serve.connections:Connection",
+        ws="none",
+        limit_concurrency=CONNECTIONS * settings.max_requests,
         log_config=log_config(),
         access_log=False,  # it would hold queries
         server_header=False,
@@ -115,8 +119,10 @@ def _parser() -> argparse.ArgumentParser:
     add("--workers", type=_positive, default=1, help="processes; they share the index's memory")
     add("--threads", type=int, default=0, help="encodings and searches at once in each process (0: one a processor)")
     add("--poll", type=float, default=10.0, help="seconds between two looks for a new release")
-    add("--rate", type=float, default=50.0, help="requests a second of one client to one process (0: no limit)")
-    add("--max-requests", type=_positive, default=200, help="requests at once in each process")
+    add("--rate", type=float, default=50.0, help="requests a second of one client to one process; ten queries of a"
+        " batch count as one (0: no limit)")  # fmt: skip
+    add("--max-requests", type=_positive, default=200, help="requests at once in each process; where there is a"
+        " rate, a quarter of them of one client")  # fmt: skip
     add("--max-body", type=_positive, default=1 << 20, help="bytes of a request's body")
     add("--max-batch", type=_positive, default=256, help="queries of a request")
     add("--max-text", type=_positive, default=8192, help="characters of a query")

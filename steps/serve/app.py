@@ -20,6 +20,7 @@ from steps.serve.service import Service, open_service
 from steps.serve.settings import Settings
 from steps.serve.status_routes import status_routes
 
+OPEN_S = 30.0  # so long may loading take before the port opens without a release
 _ABOUT = "Search with released students: an encoder and its index answer together, and each answer names its release."
 
 
@@ -49,10 +50,11 @@ def from_environment() -> ASGIApp:
 
 @asynccontextmanager
 async def _running(service: Service) -> AsyncIterator[None]:
-    """From loading the release to writing what is left of the log."""
-    await asyncio.to_thread(service.watcher.start)
+    """From loading the release, or beginning to, to writing what is left of the log."""
     service.watcher.swapped = lambda: _new_corpus(service)
-    await asyncio.to_thread(_new_corpus, service)
+    if service.watcher.current:  # loaded by the command, which tells of a wrong folder at once
+        await asyncio.to_thread(_new_corpus, service)
+    await asyncio.to_thread(service.watcher.start, OPEN_S)
     if service.log:
         service.log.start()
     yield

@@ -11,6 +11,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
 from steps.core.errors import UserError
+from steps.serve.limits import charge
 from steps.serve.messages import REFUSALS, EmbeddingsAnswer, EmbeddingsRequest
 from steps.serve.problems import Problem
 from steps.serve.service import Service, seen
@@ -46,6 +47,7 @@ def embedding_routes(service: Service) -> APIRouter:
         dim = body.dimensions or served.release.manifest.dim
         if dim not in (known := sorted({served.release.manifest.dim, *served.release.manifest.dims})):
             raise Problem(422, f"dimensions: this release has {', '.join(map(str, known))}", param="dimensions")
+        charge(request.scope, len(texts))
         vectors, tokens = await service.run(lambda: _embedded(service, served, texts))
         seen(request.scope, system=served.name, queries=len(texts), **served.identity)
         if service.settings.log_queries:

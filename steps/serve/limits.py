@@ -1,19 +1,24 @@
-"""What one client, and all together, may ask of a process: rate, requests at once, bytes of a body."""
+"""What one client, and all together, may ask of a process: rate, requests at once, bytes of a body, hits."""
 
 import asyncio
 import ipaddress
 import math
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable
+from functools import partial
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from steps.serve.messages import K
 from steps.serve.metrics import Metrics
 from steps.serve.problems import problem
 from steps.serve.settings import Settings
 
 UNLIMITED = ("/health", "/health/live", "/metrics")  # probes must get through when nobody else does
+CHARGE = "slimtower.charge"  # of a scope: takes more tokens of its client
+_BATCH = 10  # queries of K hits that count as one request
+_SHARE = 4  # a client may have one in so many of the requests at once
 _CLIENTS = 10_000  # whose buckets are kept
 _BODY_S = 15.0  # so long may a client take to send a body
 _WITHOUT_BODY = ("GET", "HEAD")  # a body of theirs is not read
@@ -40,6 +45,12 @@ class Buckets:
             self._held.popitem(last=False)
         return 0.0 if allowed else (1 - tokens) / self.rate
 
+    def charge(self, client: str, tokens: float) -> None:
+        """Take more tokens of one who has taken a token already; what is owed is waited for before the next."""
+        if client in self._held:
+            left, last = self._held[client]
+            self._held[client] = (left - tokens, last)
+
 
 class Limits:
     """ASGI middleware: 429 and 503 with Retry-After, 413, and 408 for a body that does not arrive."""
@@ -47,25 +58,35 @@ class Limits:
     def __init__(self, app: ASGIApp, settings: Settings, metrics: Metrics) -> None:
         self.app, self.metrics = app, metrics
         self.max_requests, self.max_body = settings.max_requests, settings.max_body
-        self.buckets, self.running = Buckets(settings.rate), 0
+        self.of_one = max(1, self.max_requests // _SHARE) if settings.rate else self.max_requests
+        self.buckets, self.running, self.held = Buckets(settings.rate), 0, Counter[str]()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer what is over a limit; pass on the rest."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        limited = scope["path"] not in UNLIMITED or scope["method"] not in _WITHOUT_BODY
-        if limited and (wait := self.buckets.wait_s(client_of(scope))):
+        if scope["path"] in UNLIMITED and scope["method"] in _WITHOUT_BODY:
+            await self.app(scope, receive, send)
+            return
+        client = client_of(scope)
+        if wait := self.buckets.wait_s(client):
             await self._refuse(scope, receive, send, 429, "too many requests; wait, then go on", math.ceil(wait))
             return
-        if limited and self.running >= self.max_requests:
+        if self.running >= self.max_requests:
             await self._refuse(scope, receive, send, 503, "too many requests at once; try again", 1)
             return
-        self.running += limited
+        if self.held[client] >= self.of_one:
+            await self._refuse(scope, receive, send, 429, "too many requests of yours at once; try again", 1)
+            return
+        scope[CHARGE] = partial(self.buckets.charge, client)
+        self.running += 1
+        self.held[client] += 1
         try:
-            await self._with_body(scope, receive, send)
+            await self._with_body(scope, receive, _until_taken(send))
         finally:
-            self.running -= limited
+            self.running -= 1
+            self.held -= Counter([client])  # one that has none left is forgotten
 
     async def _with_body(self, scope: Scope, receive: Receive, send: Send) -> None:
         too_large = f"the body is larger than {self.max_body} bytes"
@@ -105,6 +126,12 @@ class Limits:
         await response(scope, receive, send)
 
 
+def charge(scope: Scope, queries: int, k: int = K) -> None:
+    """Let a request with many queries, or hits, count as several against its client's rate."""
+    if CHARGE in scope:
+        scope[CHARGE](max(queries * max(k, K) / (_BATCH * K) - 1, 0))
+
+
 def client_of(scope: Scope) -> str:
     """Who asks: an address, of IPv6 its network."""
     host = (scope.get("client") or ("unknown", 0))[0]
@@ -117,6 +144,18 @@ def client_of(scope: Scope) -> str:
     if address.version == 6:
         return str(ipaddress.ip_network((address, _V6_NETWORK), strict=False))
     return str(address)
+
+
+def _until_taken(send: Send) -> Send:
+    """A `send` that returns once the client has taken the answer, so that as much of it counts as is in memory."""
+
+    async def sending(message: Message) -> None:
+        if message.get("body") and not message.get("more_body"):
+            await send({**message, "more_body": True})
+            message = {"type": message["type"], "body": b""}  # before this the server waits for what is unsent
+        await send(message)
+
+    return sending
 
 
 def _again(body: bytes, receive: Receive) -> Receive:

@@ -18,6 +18,7 @@ _INLINE = re.compile(r"<(script|style)>(.*?)</\1>", re.S)
 def page_routes(api: FastAPI) -> APIRouter:
     """`/` and `/docs`."""
     routes = APIRouter(include_in_schema=False)
+    told = cache(lambda: _reference(_HERE / "reference.html.j2", api.openapi()))
 
     @routes.get("/")
     async def search_page() -> Response:
@@ -25,7 +26,7 @@ def page_routes(api: FastAPI) -> APIRouter:
 
     @routes.get("/docs")
     async def reference() -> Response:
-        return _page(_reference(_HERE / "reference.html.j2", api.openapi()))
+        return _page(told())
 
     return routes
 

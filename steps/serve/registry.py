@@ -77,7 +77,7 @@ class RegistrySource:
     def _promotions(self, version: str) -> list[dict[str, Any]]:
         """The audit trail's events that made a version the champion."""
         tags: dict[str, str] = client().get_registered_model(self.name).tags
-        events = [json.loads(value) for key, value in tags.items() if key.startswith(_EVENT)]
+        events = [_event(value) for key, value in tags.items() if key.startswith(_EVENT)]
         return [event for event in events if event.get("version") == version]
 
     def _opened(self, version: Any) -> Release:
@@ -107,6 +107,15 @@ class RegistrySource:
             for old in kept[:-_KEPT]:  # what is mapped stays readable
                 shutil.rmtree(old, ignore_errors=True)
         return _release_in(target)
+
+
+def _event(text: str) -> dict[str, Any]:
+    """An event of the audit trail; empty where somebody damaged it, as the champion serves all the same."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _download(uri: str, into: Path) -> None:

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import JSONResponse, Response
 
 from steps.core.errors import UserError
-from steps.serve.limits import client_of
+from steps.serve.limits import charge, client_of
 from steps.serve.messages import REFUSALS, ClickRequest, K, SearchAnswer, SearchRequest
 from steps.serve.problems import Problem
 from steps.serve.search_log import Client
@@ -80,6 +80,10 @@ async def _search(service: Service, request: Request, body: SearchRequest) -> Re
     service.check_texts(texts, "query")
     if body.k > service.settings.max_k:
         raise Problem(422, f"k: {body.k} hits; at most {service.settings.max_k}", param="k")
+    if len(texts) * body.k > service.settings.max_hits:
+        message = f"k: {len(texts)} queries of {body.k} hits; at most {service.settings.max_hits} hits in one request"
+        raise Problem(422, message, param="k")
+    charge(request.scope, len(texts), body.k)
     serving = service.serving()
     found, snippets = await service.run(lambda: _found(service, service.search(
         serving, body.system, body.dataset, texts, body.k

@@ -54,7 +54,7 @@ class Service:
         """What answers now; a request calls this once. Problem 503 where nothing does yet."""
         current = self.watcher.current
         if current is None:
-            raise Problem(503, "no release is loaded yet; /health says why", retry_s=5)
+            raise Problem(503, "no release is loaded yet; the log of the service says why", retry_s=5)
         return current
 
     async def run(self, compute: Callable[[], _T]) -> _T:

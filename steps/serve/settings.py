@@ -7,6 +7,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field
 
 from steps.core.params import Strict
+from steps.serve.messages import K
 
 VARIABLE = "SLIMTOWER_SERVE"  # holds the settings of worker processes, but for the salt
 SALT = "SLIMTOWER_LOG_SALT"  # a name whose value is masked wherever it shows
@@ -36,9 +37,9 @@ class Settings(Strict):
     """Characters of a query."""
     max_k: _Count
     rate: Annotated[float, Field(ge=0)]
-    """Requests a second of one client to one process, twice as many at once; 0: no limit."""
+    """Requests a second of one client to one process, twice as many at once; a batch is several. 0: no limit."""
     max_requests: _Count
-    """Requests at once, in each process."""
+    """Requests at once, in each process; where there is a rate, one client may have a quarter of them."""
     corpus: str
     """Folder or s3://bucket/prefix of corpus.parquet; empty: what lies beside the releases of a checkout."""
     corpus_mb: Annotated[int, Field(ge=0)]
@@ -54,6 +55,11 @@ class Settings(Strict):
     """`header`: log only searches whose request says so; `given`: all, the operator has asked."""
     retention_days: _Count
     salt: str
+
+    @property
+    def max_hits(self) -> int:
+        """Hits of all queries of a request: a whole batch has K of each."""
+        return max(self.max_batch * K, self.max_k)
 
     def to_environment(self) -> None:
         """Leave the settings to child processes."""

@@ -48,7 +48,7 @@ class FolderSource:
             if _key(folder) != key:
                 raise TransientError(f"{folder}: was replaced while it was loaded")
         made = stamp((folder / "manifest.json").stat().st_mtime)
-        return Served(name, release, Origin(source=str(folder), created=made), stamp(time.time()))
+        return Served(name, release, Origin(source=folder.name, created=made), stamp(time.time()))
 
     def default(self, names: list[str]) -> str:
         """The named system, else the evaluation's choice, else the first; UserError for a name that is not there."""

@@ -1,5 +1,8 @@
 """How the service is: /health for probes and people, /metrics for Prometheus."""
 
+import asyncio
+import math
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -8,10 +11,13 @@ from fastapi.responses import JSONResponse, PlainTextResponse, Response
 
 from steps.serve.service import Service
 
+_TOLD_S = 1.0  # so long what was told of the metrics holds: who asks more often computes nothing
+
 
 def status_routes(service: Service, in_flight: Callable[[], int]) -> APIRouter:
     """The routes of one process; `in_flight` tells how many requests it is answering."""
     routes = APIRouter(tags=["status"])
+    told, telling = (-math.inf, ""), asyncio.Lock()  # when, and what, of the metrics
 
     @routes.get("/health/live")
     async def live() -> dict[str, bool]:
@@ -20,7 +26,7 @@ def status_routes(service: Service, in_flight: Callable[[], int]) -> APIRouter:
 
     @routes.get("/health")
     async def health() -> Response:
-        """200 where a release answers, else 503; which release, since when, and what could not be loaded."""
+        """200 where a release answers, else 503; which release, since when, and of what kind the trouble is."""
         current = service.watcher.current
         state: dict[str, Any] = {
             "live": True,
@@ -31,7 +37,7 @@ def status_routes(service: Service, in_flight: Callable[[], int]) -> APIRouter:
                 for served in (current.students.values() if current else [])
             ],
             "failing": [
-                {"system": name, "message": failure.message, "since": failure.since, "tries": failure.tries}
+                {"system": name, "kind": failure.kind, "since": failure.since, "tries": failure.tries}
                 for name, failure in list(service.watcher.failures.items())
             ],
         }
@@ -40,8 +46,12 @@ def status_routes(service: Service, in_flight: Callable[[], int]) -> APIRouter:
     @routes.get("/metrics", response_class=PlainTextResponse)
     async def metrics() -> Response:
         """Counts and times of all processes of the service; gauges of the one that answers."""
-        text = await service.run(lambda: service.metrics.text(gauges(service, in_flight())))
-        return PlainTextResponse(text, media_type="text/plain; version=0.0.4; charset=utf-8")
+        nonlocal told
+        async with telling:
+            if time.monotonic() - told[0] > _TOLD_S:
+                text = await asyncio.to_thread(lambda: service.metrics.text(gauges(service, in_flight())))
+                told = time.monotonic(), text
+        return PlainTextResponse(told[1], media_type="text/plain; version=0.0.4; charset=utf-8")
 
     return routes
 

@@ -1,7 +1,7 @@
 """What answers: released students, each with its own index, as one value that is swapped whole."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
@@ -30,6 +30,11 @@ class Served:
     release: Release
     origin: Origin
     since: str
+    model_bytes: int = field(init=False)
+    """As loaded: its files may be gone by now."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "model_bytes", self.release.model_bytes)
 
     @property
     def identity(self) -> dict[str, str]:
@@ -50,7 +55,7 @@ class Served:
             "dim": manifest.dim,
             "format": settings.format,
             "precision": settings.precision,
-            "model_bytes": self.release.model_bytes,
+            "model_bytes": self.model_bytes,
             "datasets": {name: held.vectors for name, held in sorted(manifest.datasets.items())},
             "fused": {name: str(fusion) for name in self.release.datasets if (fusion := self.release.fusion(name))},
             **self.origin._asdict(),

@@ -17,6 +17,7 @@ _LOG = logging.getLogger("slimtower.serve")
 _LONGEST_WAIT_S = 300.0  # between two tries to load what does not load
 _FIRST_TRIES, _FIRST_WAIT_S = 3, 1.0
 POLL, DEFAULT = "(source)", "(default)"  # stand for a name where the failure is of no release
+UNTOLD, BROKEN, GONE, UNDECIDED = "cannot tell what to serve", "does not load", "gone", "no default"
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,10 @@ class Failure:
     """Why something is not served."""
 
     key: Hashable
+    kind: str
+    """What anybody may know of it."""
     message: str
+    """For the log: it may name folders and servers."""
     since: str
     tries: int
     next_try: float
@@ -32,7 +36,7 @@ class Failure:
 
 
 class Watcher:
-    """Keeps `current` up to date with a source. Written by one thread, read by all."""
+    """Keeps `current` up to date with a source. Written by one thread at a time, read by all."""
 
     def __init__(self, source: Source, poll_s: float, metrics: Metrics) -> None:
         self.source, self.poll_s, self.metrics = source, poll_s, metrics
@@ -42,23 +46,17 @@ class Watcher:
         """Called after a swap, by the thread that looks; must not raise."""
         self._keys: dict[str, Hashable] = {}
         self._loaded: dict[str, Served] = {}  # what should serve, and does once it can be told which is the default
-        self._stop = threading.Event()
+        self._stop, self._begun = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="watcher", daemon=True)
 
-    def start(self) -> None:
+    def start(self, wait_s: float) -> None:
         """Look now where nobody did yet, and from then on every `poll_s` seconds.
 
-        What is there but does not load is tried again at once: it may have been replaced just then, and a process
-        without a release would refuse what its neighbours answer.
+        Returns once there is a release, or none can be had, and after `wait_s` at the latest: a process without a
+        release would refuse what its neighbours answer, but of a large one it has to be heard that it is coming.
         """
-        for _ in range(_FIRST_TRIES):
-            if self.current is None:
-                self.failures.clear()
-                self.look()
-            if self.current is not None or not self.failures:
-                break
-            self._stop.wait(_FIRST_WAIT_S)
         self._thread.start()
+        self._begun.wait(wait_s)
 
     def stop(self) -> None:
         """Stop looking; what is being loaded is let go."""
@@ -79,7 +77,7 @@ class Watcher:
             elif (served := self._load(name, key)) is not None:
                 new[name], self._keys[name] = served, key
         for name in self._loaded.keys() - wanted.keys():
-            self._fail(name, "gone", f"{name}: is no longer there; what was loaded goes on serving")
+            self._fail(name, GONE, GONE, f"{name}: is no longer there; what was loaded goes on serving")
         self._loaded = new
         if new and (self.current is None or new != self.current.students):
             self._swap(new)
@@ -88,7 +86,7 @@ class Watcher:
         try:
             wanted = dict(self.source.poll())
         except Exception as error:  # whatever a registry or a disk comes up with: the old release goes on
-            self._fail(POLL, "poll", _said(error))
+            self._fail(POLL, UNTOLD, UNTOLD, _said(error))
             return None
         self.failures.pop(POLL, None)
         return wanted
@@ -101,7 +99,7 @@ class Watcher:
         try:
             served = self.source.load(name, key)
         except Exception as error:  # a release that does not load must not end the service
-            self._fail(name, key, _said(error))
+            self._fail(name, key, BROKEN, _said(error))
             return None
         self.failures.pop(name, None)
         identity = served.identity
@@ -113,7 +111,7 @@ class Watcher:
         try:
             default = self.source.default(names)
         except Exception as error:  # of a file that is being written, too
-            self._fail(DEFAULT, "default", _said(error))
+            self._fail(DEFAULT, UNDECIDED, UNDECIDED, _said(error))
             return
         self.failures.pop(DEFAULT, None)
         first = self.current is None
@@ -123,23 +121,38 @@ class Watcher:
         gc.collect()  # the old index is large: free it once its last request ends
         self.swapped()
 
-    def _fail(self, name: str, key: Hashable, message: str) -> None:
+    def _fail(self, name: str, key: Hashable, kind: str, message: str) -> None:
         before = self.failures.get(name)
         same = before is not None and before.key == key
         tries = before.tries + 1 if before and same else 1
         wait = min(self.poll_s * 2**tries, _LONGEST_WAIT_S)
         since = before.since if before and same else stamp(time.time())
-        self.failures[name] = Failure(key, message, since, tries, time.monotonic() + wait)
+        self.failures[name] = Failure(key, kind, message, since, tries, time.monotonic() + wait)
         self.metrics.count("slimtower_load_failures_total")
-        if not same:
+        if before is None or (before.key, before.message) != (key, message):
             _LOG.error("not loaded", extra={"data": {"system": name, "error": message}})
 
     def _run(self) -> None:
+        self._safely(self._first_looks)
+        self._begun.set()
         while not self._stop.wait(self.poll_s * random.uniform(0.8, 1.2)):  # loading takes processors: not all at once
-            try:
+            self._safely(self.look)
+
+    def _first_looks(self) -> None:
+        """What is there but does not load is tried again at once: it may have been replaced just then."""
+        for _ in range(_FIRST_TRIES):
+            if self.current is None:
+                self.failures.clear()
                 self.look()
-            except Exception as error:  # a thread that ends here would never see another release
-                _LOG.error("defect", exc_info=error)
+            if self.current is not None or not self.failures:
+                break
+            self._stop.wait(_FIRST_WAIT_S)
+
+    def _safely(self, look: Callable[[], None]) -> None:
+        try:
+            look()
+        except Exception as error:  # a thread that ends here would never see another release
+            _LOG.error("defect", exc_info=error)
 
 
 def _said(error: Exception) -> str:

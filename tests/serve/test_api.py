@@ -3,16 +3,20 @@
 import base64
 import json
 import logging
+import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
-from serve_fakes import open_client
+from serve_fakes import open_client, settings
 from starlette.testclient import TestClient
 
+from steps.serve.corpus import _shortened
 from steps.serve.logs import JsonLines
 from steps.serve.service import Service
 from steps.serving.release import load_release
@@ -87,6 +91,7 @@ def test_a_release_that_fuses_answers_with_its_fused_hits(hybrid: Path) -> None:
         ({"query": " "}, 422, "empty"),
         ({"query": []}, 422, "at least one"),
         ({"query": ["a"] * 5}, 413, "at most 4"),
+        ({"query": ["a"] * 3, "k": 20}, 422, "k: 3 queries of 20 hits; at most 40 hits in one request"),
         ({"query": "a" * 201}, 413, "at most 200"),
         ({"query": "sum", "dataset": "three"}, 422, "no index of 'three'; it has one, two"),
         ({"query": "sum", "system": "9l"}, 422, "'9l' does not answer here; choose one of 2l, static"),
@@ -219,6 +224,31 @@ def test_log_lines_hold_no_query_unless_asked(released: Path) -> None:
         logger.removeHandler(handler)
 
 
+def test_a_batch_counts_as_several_requests(released: Path) -> None:
+    client, _ = open_client(released / "models/release/static", rate=0.5, max_batch=100)
+    with client:
+        assert client.post("/search", json={"query": ["sum"] * 25}).status_code == 200  # 2.5 of 1 that there is
+        refused = client.get("/search", params={"q": "sum"})
+        assert refused.status_code == 429 and refused.headers["Retry-After"] in ("4", "5")
+
+
+def test_metrics_are_told_when_all_threads_are_busy_and_computed_once_a_second(
+    released: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, service = open_client(released / "models/release/static")
+    done, told = threading.Event(), Mock(side_effect=service.metrics.text)
+    monkeypatch.setattr(service.metrics, "text", told)
+    with client:
+        busy = [service.pool.submit(done.wait, 60) for _ in range(service.settings.threads)]
+        try:
+            with ThreadPoolExecutor(1) as asking:
+                texts = [asking.submit(client.get, "/metrics").result(20).text for _ in range(5)]
+        finally:
+            done.set()
+        assert all("slimtower_ready 1.0" in text for text in texts) and all(future.result() for future in busy)
+        assert told.call_count < 3
+
+
 def test_one_client_is_slowed_down_and_told_for_how_long(released: Path) -> None:
     client, _ = open_client(released / "models/release/static", rate=1.0)
     with client:
@@ -291,3 +321,24 @@ def test_a_matryoshka_student_answers_in_its_dimensions(opened: tuple[TestClient
             np.testing.assert_allclose(found, whole[:dim] / np.linalg.norm(whole[:dim]), atol=1e-6)
     finally:
         served.release.manifest = served.release.manifest.model_copy(update={"dims": []})
+
+
+@pytest.mark.parametrize(
+    ("content", "snippet"),
+    [
+        ("of\n  a   few words ", "of a few words"),
+        ("word " * 100, " ".join(["word"] * 43) + " …"),
+        ("字" * 300, "字" * 218 + " …"),
+    ],
+)
+def test_a_snippet_is_the_beginning_of_a_text_in_whole_words(content: str, snippet: str) -> None:
+    assert _shortened(content) == snippet
+    assert len(snippet) <= 220
+
+
+def test_the_snippets_of_the_largest_batch_cost_little(released: Path) -> None:
+    content = "a well-known sentence of several words, " * 100
+    began = time.process_time()
+    for _ in range(settings(released, max_batch=256, max_k=100).max_hits):
+        _shortened(content)
+    assert time.process_time() - began < 0.5

@@ -3,9 +3,11 @@
 from pathlib import Path
 
 import pytest
+import yaml
 
 from steps.core.errors import UserError
-from steps.serve.__main__ import _parser, _settings
+from steps.serve.__main__ import _parser, _serve, _settings
+from steps.serve.app import OPEN_S
 
 
 @pytest.mark.parametrize(
@@ -34,3 +36,23 @@ def test_a_recipe_that_was_not_run_or_names_too_much_is_refused(
         _settings(_parser().parse_args(["--recipe=recipes/beir.yaml"]))
     with pytest.raises(UserError, match="leave --release and --model out"):
         _settings(_parser().parse_args(["--recipe=recipes/beir.yaml", "--model=m@champion"]))
+
+
+def test_connections_are_those_that_cut_who_keeps_them_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: dict[str, object] = {}
+    monkeypatch.setattr("uvicorn.run", lambda app, **options: told.update(options))
+    monkeypatch.setattr("logging.config.dictConfig", lambda config: None)
+    arguments = _parser().parse_args(["--model=m@champion"])
+    _serve(_settings(arguments), arguments)
+    assert (told["http"], told["ws"]) == ("steps.serve.connections:Connection", "none")
+    assert told["limit_concurrency"] == 800
+
+
+def test_kubernetes_waits_for_the_port_longer_than_it_may_take_to_open() -> None:
+    manifest = Path(__file__).parents[2] / "containers/kubernetes/serve.yaml"
+    deployment = next(yaml.safe_load_all(manifest.read_text(encoding="utf-8")))
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    probe = container["startupProbe"]
+    assert probe["httpGet"]["path"] == container["livenessProbe"]["httpGet"]["path"] == "/health/live"
+    assert container["readinessProbe"]["httpGet"]["path"] == "/health"
+    assert probe["periodSeconds"] * probe["failureThreshold"] > 4 * OPEN_S

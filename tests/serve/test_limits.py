@@ -4,12 +4,14 @@ import asyncio
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from serve_fakes import settings
+from starlette.responses import PlainTextResponse
 
-from steps.serve.limits import Buckets, Limits, client_of
+from steps.serve.limits import CHARGE, Buckets, Limits, charge, client_of
 from steps.serve.metrics import Metrics
 
 
@@ -24,6 +26,20 @@ def test_a_bucket_gives_its_size_at_once_then_its_rate() -> None:
     assert buckets.wait_s("a") == 0
     now[0] = 1000.0
     assert [buckets.wait_s("a") > 0 for _ in range(5)] == [False] * 4 + [True]
+
+
+def test_a_batch_is_waited_for_by_what_follows_it() -> None:
+    now = [0.0]
+    buckets = Buckets(2.0, lambda: now[0])
+    assert buckets.wait_s("a") == 0
+    for queries, k in ((1, 100), (10, 10), (10, 1)):  # of one request's size
+        charge({CHARGE: partial(buckets.charge, "a")}, queries, k)
+    assert [buckets.wait_s("a") for _ in range(4)] == [0, 0, 0, 0.5]
+    charge({CHARGE: partial(buckets.charge, "a")}, 20, 100)
+    assert buckets.wait_s("a") == 10.0  # 1 to have, 19 that are owed
+    now[0] = 10.0
+    assert buckets.wait_s("a") == 0
+    charge({}, 1000)  # of a process without limits
 
 
 def test_clients_of_one_ipv6_network_are_one() -> None:
@@ -72,6 +88,52 @@ def test_requests_above_what_a_process_takes_at_once_are_told_to_come_again() ->
         assert [(await task)[0] for task in [*running, probe]] == [200, 200, 200]
         assert (await ask(limits, scope()))[0] == 200
         assert limits.running == 0
+
+    asyncio.run(check())
+
+
+def test_one_client_has_a_quarter_of_what_a_process_takes_at_once() -> None:
+    async def check() -> None:
+        release = asyncio.Event()
+
+        async def slow(scope: Any, receive: Any, send: Any) -> None:
+            await release.wait()
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+
+        limits = Limits(slow, settings(Path("x"), max_requests=8, rate=100.0), Metrics())
+        running = [asyncio.create_task(ask(limits, scope())) for _ in range(2)]
+        await asyncio.sleep(0)
+        status, headers = await ask(limits, scope())
+        assert (status, headers[b"retry-after"]) == (429, b"1")
+        other = asyncio.create_task(ask(limits, scope() | {"client": ("10.0.0.2", 1)}))
+        await asyncio.sleep(0)
+        release.set()
+        assert [(await task)[0] for task in [*running, other]] == [200, 200, 200]
+        assert (limits.running, limits.held) == (0, {})
+
+    asyncio.run(check())
+
+
+def test_an_answer_counts_until_the_client_has_taken_it() -> None:
+    async def check() -> None:
+        taken, sent = asyncio.Event(), []
+
+        async def app(scope: Any, receive: Any, send: Any) -> None:
+            await PlainTextResponse("large")(scope, receive, send)
+
+        async def send(message: Any) -> None:  # as uvicorn's: it waits for what was written before
+            if sent and sent[-1].get("body"):
+                await taken.wait()
+            sent.append(message)
+
+        limits = Limits(app, settings(Path("x")), Metrics())
+        asked = asyncio.create_task(limits(scope(method="GET"), None, send))  # type: ignore[arg-type]
+        await asyncio.sleep(0.01)
+        assert limits.running == 1
+        taken.set()
+        await asked
+        assert limits.running == 0
+        assert [(part.get("body"), part.get("more_body")) for part in sent[1:]] == [(b"large", True), (b"", None)]
 
     asyncio.run(check())
 

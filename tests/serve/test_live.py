@@ -1,10 +1,12 @@
 """Real processes: swaps under load, a promotion, a graceful stop, and no torch."""
 
+import contextlib
 import http.client
 import json
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -107,7 +109,8 @@ def test_a_promotion_and_a_rollback_are_noticed(
         api.create_model_version("retriever", place, run_id=run.run_id, model_id=model, tags=tags)
     expected = {str(number): load_release(two[name]).manifest.checksum for number, name in ((1, "wide"), (2, "narrow"))}
     with serving(tmp_path, "--model", "retriever@champion", ready=False) as (url, process):
-        assert "make promote" in _health(url)["failing"][0]["message"]
+        assert _health(url)["failing"][0]["kind"] == "cannot tell what to serve"
+        assert "make promote" in (tmp_path / "serve.log").read_text()
         for version in ("1", "2", "1"):
             event = {"at": f"2026-01-0{version}T00:00:00Z", "version": version, "by": "tester"}
             api.set_registered_model_tag("retriever", f"slimtower.event.00000{version}", json.dumps(event))
@@ -128,6 +131,25 @@ def _health(url: str) -> Any:
     connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=30)
     connection.request("GET", "/health")
     return json.loads(connection.getresponse().read())
+
+
+def test_one_client_that_reads_no_answer_takes_nothing_from_the_others(released: Path, tmp_path: Path) -> None:
+    options = ["--release", str(released / "models/release/static"), "--rate", "100000", "--max-requests", "8"]
+    body = json.dumps({"query": ["sum"] * 256, "k": 10}).encode()
+    head = f"POST /search HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    with serving(tmp_path, *options) as (url, process), contextlib.ExitStack() as opened:
+        port = int(url.rpartition(":")[2])
+        for _ in range(16):
+            greedy = opened.enter_context(socket.socket())
+            greedy.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            greedy.connect(("127.0.0.1", port))
+            greedy.sendall((head.encode() + body) * 8)
+        until(lambda: 'slimtower_refused_total{status="429"}' in _text(f"{url}/metrics"), process)
+        for _ in range(20):
+            other = http.client.HTTPConnection("127.0.0.1", port, timeout=30, source_address=("127.0.0.2", 0))
+            other.request("GET", "/search?q=sum")
+            assert other.getresponse().status == 200
+            other.close()
 
 
 def test_without_a_release_or_a_port_the_command_says_what_to_do(released: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import contextlib
 import shutil
+import threading
 from collections.abc import Hashable
 from pathlib import Path
 from unittest.mock import Mock
@@ -64,7 +65,7 @@ def test_a_defect_in_one_look_does_not_end_all_looking(releases: Path, released:
     watched = watcher(FolderSource(releases, ""))
     watched.poll_s = 0.01
     watched.swapped = Mock(side_effect=[KeyError("a defect"), None])
-    watched.start()
+    watched.start(30)
     for number, student in enumerate(("static", "2l"), start=1):
         replace(releases / "2l", released / "models/release" / student)
         until(lambda number=number: watched.swapped.call_count == number)
@@ -83,7 +84,10 @@ def test_what_does_not_load_leaves_the_old_release_serving_and_says_so(releases:
             service.watcher.look()
         state = client.get("/health").json()
         assert state["ready"] and [row["system"] for row in state["failing"]] == ["2l"]
-        assert "field required" in state["failing"][0]["message"]
+        assert state["failing"][0].keys() == {"system", "kind", "since", "tries"}  # where it lies is for the log
+        assert state["failing"][0]["kind"] == "does not load"
+        assert str(releases) not in client.get("/health").text + client.get("/systems").text
+        assert "field required" in service.watcher.failures["2l"].message
         assert state["failing"][0]["tries"] == 1  # it waits before it tries again
         assert "slimtower_load_failing 1" in client.get("/metrics").text
         assert client.post("/search", json={"query": "sum", "system": "2l"}).json()["release"] == old
@@ -140,7 +144,7 @@ def test_a_release_that_does_not_load_at_the_start_is_tried_again_before_request
 
     monkeypatch.setattr(source, "load", load)
     watched = Watcher(source, 60.0, Metrics())  # type: ignore[arg-type]
-    watched.start()
+    watched.start(30)
     watched.stop()
     assert students(watched) == {"a": "static"} and not watched.failures and len(tries) == 2
 
@@ -173,10 +177,59 @@ def test_nothing_answers_before_the_first_release_is_there(released: Path, tmp_p
         assert (refused.status_code, refused.headers["Retry-After"]) == (503, "5")
         assert client.get("/health").status_code == 503
         assert client.get("/health/live").status_code == 200
-        assert "make demo" in client.get("/health").json()["failing"][0]["message"]
+        assert client.get("/health").json()["failing"][0]["kind"] == "cannot tell what to serve"
+        assert "make demo" in service.watcher.failures[POLL].message
         shutil.copytree(released / "models/release/static", tmp_path / "models/release")
-        service.watcher.look()
-        assert client.get("/search", params={"q": "sum"}).status_code == 200
+        until(lambda: client.get("/search", params={"q": "sum"}).status_code == 200)
+
+
+def test_the_port_opens_while_a_large_release_is_on_its_way(releases: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("steps.serve.app.OPEN_S", 0.1)
+    arrived = threading.Event()
+
+    class Slow(ToldSource):
+        def load(self, name: str, key: Hashable) -> Served:
+            assert arrived.wait(60)
+            return super().load(name, key)
+
+    client, service = open_client(releases)
+    service.watcher.source = Slow({"champion": releases / "static"})  # type: ignore[assignment]
+    with client:
+        assert client.get("/health/live").status_code == 200
+        state = client.get("/health")
+        assert (state.status_code, state.json()["failing"]) == (503, [])
+        refused = client.get("/search", params={"q": "sum"})
+        assert (refused.status_code, refused.headers["Retry-After"]) == (503, "5")
+        arrived.set()
+        until(lambda: client.get("/health").status_code == 200)
+        assert client.get("/search", params={"q": "sum"}).json()["system"] == "champion"
+
+
+def test_what_keeps_a_source_from_answering_is_told_once_for_each_reason(
+    releases: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    source = ToldSource({"a": releases / "static"})
+    watched = watcher(source)
+    source.unreachable = "no route"
+    source_poll = source.poll
+    for poll in (source_poll, source_poll, Mock(side_effect=UserError("no champion")), source_poll):
+        source.poll = poll  # type: ignore[method-assign]
+        watched.look()
+    told = [record.data["error"] for record in caplog.records if record.message == "not loaded"]  # type: ignore[attr-defined]
+    assert told == ["RuntimeError: no route", "no champion", "RuntimeError: no route"]
+
+
+def test_a_damaged_audit_trail_keeps_no_champion_from_serving(releases: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    good = '{"version": "7", "at": "2026-01-01T00:00:00Z", "by": "someone"}'
+    trail = ["", "{", "7", "[" * 4000, '{"version": "6"}', good]
+    tags = {f"slimtower.event.{number}": text for number, text in enumerate(trail)}
+    version = Mock(version="7", source="s3", creation_timestamp=0, tags={})
+    monkeypatch.setattr("steps.serve.registry.client", lambda: Mock(get_registered_model=lambda _: Mock(tags=tags)))
+    source = RegistrySource("retriever@champion")
+    monkeypatch.setattr(source, "_version", lambda: version)
+    monkeypatch.setattr(source, "_opened", lambda _: load_release(releases / "static"))
+    origin = source.load("champion", ("7", "s3")).origin
+    assert (origin.promoted, origin.promoted_by) == ("2026-01-01T00:00:00Z", "someone")
 
 
 def test_a_release_that_is_gone_embeds_and_searches_on_and_so_does_one_beside_a_broken_corpus(
@@ -190,6 +243,7 @@ def test_a_release_that_is_gone_embeds_and_searches_on_and_so_does_one_beside_a_
         shutil.rmtree(releases)
         assert client.post("/v1/embeddings", json={"input": "sum"}).json()["usage"]["prompt_tokens"] > 0
         assert client.get("/search", params={"q": "sum"}).json()["results"][0]["hits"][0]["snippet"] == ""
+        assert all(system["model_bytes"] > 0 for system in client.get("/systems").json()["systems"])
         assert client.get("/systems").json()["documents"] is False
 
 
