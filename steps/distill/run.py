@@ -130,6 +130,7 @@ def run(
         report = {
             "student": student,
             "spec": chosen.model_dump(exclude={"seed"}),
+            "seed": params.seed,
             "start": next(iter(type(chosen.start).model_fields)),
             "base": _base(chosen),
             "losses": [loss.name for loss in chosen.losses],

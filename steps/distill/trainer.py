@@ -241,6 +241,11 @@ def _batches(
         if given < first:
             weights = {part: weight for part, weight in weights.items() if part in DOCUMENT_PARTS}
         rows = epoch_rows(data.training, data.parts, weights, params.seed, epoch)
+        if not len(rows):
+            raise UserError(
+                f"distill.repeats: an epoch of {', '.join(sorted(weights))} has no text, of {len(data.training)} that"
+                " may train; give larger numbers, set curriculum to 0, or raise score.max_texts"
+            )
         lengths = data.tokens.lengths(rows) if pads else np.zeros(len(rows), dtype=np.int64)
         batches = length_batches(lengths, schedule.batch_size, (params.seed, 3, epoch))
         for positions in islice(batches, first - given if given < first else None):

@@ -5,19 +5,23 @@ A changed student is measured alone. Encoders take turns while they are timed, t
 
 import os
 import shutil
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
 from importlib.metadata import version
 from pathlib import Path
+from zipfile import BadZipFile
 
 import faiss
 import torch
 
 from steps.core.code import code_digest
+from steps.core.errors import UserError, line
 from steps.core.files import cache_root, last_used, read_json, staged_folder, write_json
-from steps.evaluate.fusing import Fused, Searches
-from steps.evaluate.latency import Latency, measure, sample
+from steps.core.judged import JudgedSet
+from steps.evaluate.fusing import Fused, Kept
+from steps.evaluate.latency import Encode, Latency, measure, sample
 from steps.evaluate.machine import processor
 from steps.evaluate.measuring import (
     Task,
@@ -29,7 +33,7 @@ from steps.evaluate.measuring import (
     measure_teacher,
 )
 from steps.evaluate.results import RESULT, RUNS, Result, read_result, write_result
-from steps.evaluate.systems import Student, System, Systems, Teacher, dense_search, digest
+from steps.evaluate.systems import Student, System, Systems, Teacher, dense_search, digest, remembering
 
 _LATENCY = "latency.json"
 _KEPT = 100  # results and latencies, those used last
@@ -69,40 +73,53 @@ def measure_all(systems: Systems, task: Task) -> Measurements:
 
     def add(system: System | Fused, own: Task, work: Callable[[Path], Result], reference: str = "") -> Result:
         folder = kept_folder(result_key(system, own, reference))
-        if not (folder / RESULT).is_file():
+        found = _known(folder, task.judged)
+        if found is None:
             with staged_folder(folder) as staging:
                 write_result(staging, work(staging / RUNS))
             measured.append(system.name)
+            found = read_result(folder, task.judged)
         runs.extend(sorted((folder / RUNS).iterdir()))
-        results[system.name] = read_result(folder, task.judged)
-        return results[system.name]
+        results[system.name] = found
+        return found
 
     judged = replace(task, texts=())
-    searches = Searches(wanted=task.params.fused and bool(task.judged))
-    bm25 = systems.bm25
+    all_fused, bm25 = task.params.fused and bool(task.judged), systems.bm25
+    shared = Kept(bm25.search) if all_fused else bm25.search
 
-    def add_fused(dense: Teacher | Student) -> None:
-        fused = Fused(dense, bm25)
-        both = searches.take(dense.name, dense_search(dense.encode, dense.release)), searches.of(bm25.name, bm25.search)
-        add(fused, judged, lambda runs: measure_fused(fused, judged, runs, *both))
+    def add_fused(dense: Teacher | Student, encode: Encode) -> None:
+        fused, search = Fused(dense, bm25), dense_search(encode, dense.release, "ann")
+        add(fused, judged, lambda runs: measure_fused(fused, judged, runs, search, shared))
 
     if task.judged:
-        add(bm25, judged, partial(measure_lexical, bm25, judged, keep=partial(searches.of, bm25.name)))
+        add(bm25, judged, partial(measure_lexical, bm25, judged, search=shared))
     for earlier in systems.earlier if task.judged else ():
         add(earlier, judged, partial(measure_earlier, earlier, judged))
     for reranked in systems.reranked if task.judged else ():
         add(reranked, judged, partial(measure_reranked, reranked, judged))
-    keeping = partial(searches.of, systems.teacher.name)
-    teacher = add(systems.teacher, task, partial(measure_teacher, systems.teacher, task, keep=keeping))
-    if searches.wanted:
-        add_fused(systems.teacher)
+    encode = remembering(systems.teacher.encode)
+    teacher = add(systems.teacher, task, partial(measure_teacher, systems.teacher, task, encode=encode))
+    if all_fused:
+        add_fused(systems.teacher, encode)
     for student in systems.students:
-        work = partial(measure_student, student, task, teacher=teacher, keep=partial(searches.of, student.name))
+        encode = remembering(student.encode)
+        work = partial(measure_student, student, task, encode=encode, teacher=teacher)
         add(student, task, work, systems.teacher.content)
-        if searches.wanted or (task.judged and any(map(student.release.fusion, student.release.datasets))):
-            add_fused(student)
+        if all_fused or (task.judged and any(map(student.release.fusion, student.release.datasets))):
+            add_fused(student, encode)
     latencies, timed = time_all(systems, task)
     return Measurements(results, runs, latencies, measured, timed)
+
+
+def _known(folder: Path, judged: Sequence[JudgedSet]) -> Result | None:
+    """The result that lies there; None where there is none, or one that a power failure cut, of which a line tells."""
+    if not (folder / RESULT).is_file():
+        return None
+    try:
+        return read_result(folder, judged)
+    except (UserError, OSError, ValueError, KeyError, BadZipFile) as error:
+        print(f"evaluate: {folder}: cannot be read ({line(error)[:100]}); measured anew", file=sys.stderr)
+        return None
 
 
 def time_all(systems: Systems, task: Task) -> tuple[dict[str, Latency], list[str]]:

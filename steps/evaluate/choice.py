@@ -127,10 +127,10 @@ def _chance(student: Sequence[np.ndarray], other: Sequence[np.ndarray], weights:
 def _bound(student: Sequence[np.ndarray], best: Sequence[np.ndarray], rule: NonInferiority, faster: Faster) -> float:
     """Change against the best as a share of its mean, on the data set where it is least; 0 where the best has none.
 
-    Fewer than FEWEST queries show nobody to be no worse: that counts as losing all.
+    Fewer than FEWEST queries show nobody to be no worse, which counts as losing all, and nobody to be worse.
     """
-    if faster == "if_no_worse" and min(map(len, best)) < FEWEST:
-        return -1.0
+    if min(map(len, best)) < FEWEST:
+        return -1.0 if faster == "if_no_worse" else 0.0
     bound = rule.least if faster == "if_no_worse" else rule.most
     pairs = [(ours, theirs, float(theirs.mean())) for ours, theirs in zip(student, best, strict=True)]
     return min(float(bound(ours, theirs)) / mean - rule.margin if mean > 0 else 0.0 for ours, theirs, mean in pairs)

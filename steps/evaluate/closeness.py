@@ -19,7 +19,7 @@ DEPTH = 10
 QUERIES = frozenset({"train_queries", "unlabelled_queries"})
 DOCUMENTS = frozenset({"titles", "sentences", "spans"})
 CORPUS = "corpus"  # the part of texts of which it is not known that they trained nobody
-_ENOUGH_QUERIES = 20  # held out; with fewer, texts of documents are read as queries too
+_ENOUGH = 20  # held out; with fewer, texts of documents are read as queries too
 _MOST = 500  # texts of a data set
 
 
@@ -72,8 +72,8 @@ def unjudged_datasets(ingest: Path, judged: Sequence[JudgedSet]) -> list[str]:
 def read_texts(ingest: Path, students: Iterable[Path], datasets: Sequence[str], seed: int) -> list[Texts]:
     """Up to 500 texts of each data set that no student trained on: queries, and texts of documents where these are few.
 
-    `students` are their folders, in which `distill` lists what it held out. Where it held out nothing of a data set,
-    titles and first sentences of its documents stand in. UserError for a data set without any text.
+    `students` are their folders, in which `distill` lists what it held out. Where all held out next to nothing of a
+    data set, titles and first sentences of its documents stand in. UserError for a data set without any text.
     """
     if not datasets:
         return []
@@ -82,8 +82,10 @@ def read_texts(ingest: Path, students: Iterable[Path], datasets: Sequence[str], 
     for dataset in datasets:
         own = [(part, text) for part, source, text in held_out if source.startswith(f"{dataset}/")]
         queries = [item for item in own if item[0] in QUERIES]
-        chosen = queries if len(queries) >= _ENOUGH_QUERIES else own
-        chosen = chosen or [(CORPUS, text) for text in _document_texts(ingest, dataset)]
+        chosen = queries if len(queries) >= _ENOUGH else own
+        if len(chosen) < _ENOUGH:  # students of several seeds hold out hardly a text in common
+            documents = [(CORPUS, text) for text in _document_texts(ingest, dataset)]
+            chosen = max(chosen, documents, key=len)
         if not chosen:
             raise UserError(f"data set {dataset!r}: no document has a title or a sentence to search with; leave it out")
         picked = [chosen[row] for row in np.random.default_rng(seed).permutation(len(chosen))[:_MOST]]

@@ -21,7 +21,7 @@ _CHUNK = 256  # queries whose pools are in memory at once
 
 @dataclass(frozen=True)
 class Fused:
-    """A dense system and BM25, both searched, their hits fused.
+    """A dense system and BM25, both searched, their hits fused; dense hits are of the index that serves.
 
     On a data set of which a student's release carries a BM25 index, that index is searched and the release's fusion is
     the one: what serves is measured.
@@ -94,24 +94,6 @@ class Kept:
         for text, row, ids in zip(texts, scores, doc_ids, strict=True):
             self._known[dataset, text] = row[:DEEPEST].copy(), ids[:DEEPEST]  # a view would keep all hits in memory
         return [row[:k] for row in scores], [ids[:k] for ids in doc_ids]
-
-
-class Searches:
-    """What each system searched in this run, by its name, for fusions; where none is wanted, nothing is kept."""
-
-    def __init__(self, *, wanted: bool) -> None:
-        self.wanted = wanted
-        self._kept: dict[str, Search] = {}
-
-    def of(self, name: str, search: Search) -> Search:
-        """The search, keeping what it finds."""
-        return self._kept.setdefault(name, Kept(search)) if self.wanted else search
-
-    def take(self, name: str, search: Search) -> Search:
-        """The same for the last time."""
-        found = self.of(name, search)
-        self._kept.pop(name, None)
-        return found
 
 
 def fused_search(dense: Search, lexical: Search, fusions: Mapping[str, AnyFusion]) -> Search:

@@ -1,7 +1,7 @@
 """Measure one system: its quality by query, and what else its kind has. Encoders are timed elsewhere, all together."""
 
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -11,19 +11,13 @@ from steps.evaluate.closeness import Texts, measure_closeness
 from steps.evaluate.fusing import Fused, choice_on, figures, fused_search
 from steps.evaluate.geometry import measure_geometry
 from steps.evaluate.indexes import measure_indexes, timed_indexes
+from steps.evaluate.latency import Encode
 from steps.evaluate.pairs import pooled_auc
 from steps.evaluate.params import EvaluateParams
 from steps.evaluate.results import Result
 from steps.evaluate.scoring import Scored, score_and_keep
 from steps.evaluate.serving import measure_serving
-from steps.evaluate.systems import Earlier, Hits, Lexical, Reranked, Search, Student, Teacher, dense_search, remembering
-
-Keep = Callable[[Search], Search]  # puts something around a search, such as `Kept`
-
-
-def _as_it_is(search: Search) -> Search:
-    return search
-
+from steps.evaluate.systems import Earlier, Hits, Lexical, Reranked, Search, Student, Teacher, dense_search
 
 SHOWN = 5  # hits of a dev query that are kept, for people to read
 
@@ -49,9 +43,9 @@ class Task:
         return [text for item in self.test_sets() or self.texts for text in item.texts]
 
 
-def measure_lexical(system: Lexical, task: Task, runs: Path, keep: Keep = _as_it_is) -> Result:
-    """Quality alone; `runs` is the folder of TREC run files."""
-    return Result(system.name, [scored for scored, _ in _answers(system.name, keep(system.search), task, runs)])
+def measure_lexical(system: Lexical, task: Task, runs: Path, search: Search) -> Result:
+    """Quality alone; `runs` is the folder of TREC run files; `search`, the system's own, may keep what it finds."""
+    return Result(system.name, [scored for scored, _ in _answers(system.name, search, task, runs)])
 
 
 def measure_fused(system: Fused, task: Task, runs: Path, dense: Search, lexical: Search) -> Result:
@@ -92,11 +86,10 @@ def measure_reranked(system: Reranked, task: Task, runs: Path) -> Result:
     return result
 
 
-def measure_teacher(system: Teacher, task: Task, runs: Path, keep: Keep = _as_it_is) -> Result:
-    """Its quality over the exact index, and what every index costs it."""
+def measure_teacher(system: Teacher, task: Task, runs: Path, encode: Encode) -> Result:
+    """Its quality over the exact index, and what every index costs it; `encode` may remember what the system gave."""
     params, release = task.params, system.release
-    encode = remembering(system.encode)
-    answers = _answers(system.name, keep(dense_search(encode, release)), task, runs)
+    answers = _answers(system.name, dense_search(encode, release), task, runs)
     exact = [scored for scored, _ in answers if scored.judged.split == "test"]
     timed = params.latency_queries
     read = {item.dataset: item.texts for item in task.test_sets()} | {item.dataset: item.texts for item in task.texts}
@@ -114,22 +107,21 @@ def measure_teacher(system: Teacher, task: Task, runs: Path, keep: Keep = _as_it
     )
 
 
-def measure_student(system: Student, task: Task, runs: Path, teacher: Result, keep: Keep = _as_it_is) -> Result:
+def measure_student(system: Student, task: Task, runs: Path, encode: Encode, teacher: Result) -> Result:
     """Its quality over the exact index, what serving it costs, and how close it comes to the teacher."""
-    search = keep(dense_search(system.encode, system.release))
-    answers = _answers(system.name, search, task, runs)
+    answers = _answers(system.name, dense_search(encode, system.release), task, runs)
     scored = [scored for scored, _ in answers]
     geometry = {
         item.dataset: measure_geometry(
             teacher.embeddings[item.dataset],
-            system.encode(item.texts),
+            encode(item.texts),
             task.params.seed,
         )
         for item in task.test_sets()
     }
     closeness = {
         item.dataset: measure_closeness(
-            system.release, item.dataset, teacher.embeddings[item.dataset], system.encode(item.texts)
+            system.release, item.dataset, teacher.embeddings[item.dataset], encode(item.texts)
         )
         for item in task.texts
     }

@@ -177,7 +177,8 @@ def _frontier(points: Sequence[Point], metrics: Metrics) -> Markup:
         return Markup()
     bm25 = sum(models["bm25"]["nDCG@10"] / models["teacher"]["nDCG@10"] for models in sets) / len(sets)
     choice = metrics["choice"]
-    return _both(lambda width: draw_frontier(points, bm25, choice["student"], choice["budget_ms"], width))
+    budget = 0.0 if fusing(metrics) else choice["budget_ms"]  # which is of text to hits there, and the axis is not
+    return _both(lambda width: draw_frontier(points, bm25, choice["student"], budget, width))
 
 
 def _histograms(differences: Mapping[str, np.ndarray]) -> Markup:

@@ -11,11 +11,12 @@ from steps.core.files import read_json
 
 
 def of_one_spec(distill: Path, students: Sequence[str]) -> list[list[str]]:
-    """Names of students that are one but for the seed, by the reports in `distill`; of two and more."""
-    found: dict[str, list[str]] = defaultdict(list)
+    """Names of students that are one but for the seed, one a seed, by the reports in `distill`; of two and more."""
+    found: dict[str, dict[Any, str]] = defaultdict(dict)
     for student in students:
-        found[str(read_json(distill / student / "report.json").get("spec", student))].append(student)
-    return [own for own in found.values() if len(own) > 1]
+        report = read_json(distill / student / "report.json")
+        found[str(report.get("spec", student))].setdefault(report.get("seed", student), student)
+    return [list(own.values()) for own in found.values() if len(own) > 1]
 
 
 def spreads(retained: Mapping[str, Mapping[str, float]], groups: Sequence[Sequence[str]]) -> dict[str, dict[str, Any]]:

@@ -67,9 +67,13 @@ def slice_queries(judged: JudgedSet, known: Known, patterns: Mapping[str, str]) 
         "number": [any(letter.isdigit() for letter in text) for text in judged.texts],
         "capitalised name": [capitalised(text) for text in judged.texts],
         "rare word": [rare(text, known.training) for text in judged.texts],
-        **{name: _each(judged.texts, re.compile(rule, re.IGNORECASE).search) for name, rule in patterns.items()},
     }
-    for name in sorted({name for query in judged.query_ids for name in known.own.get(query, ())}):
+    own = sorted({name for query in judged.query_ids for name in known.own.get(query, ())})
+    if taken := sorted({*patterns, *own} & named.keys() | patterns.keys() & set(own)):
+        raise UserError(f"evaluate.slices, slice_table: {taken} are slices already; give yours other names")
+    for name, rule in patterns.items():
+        named[name] = _each(judged.texts, re.compile(rule, re.IGNORECASE).search)
+    for name in own:
         named[name] = [name in known.own.get(query, ()) for query in judged.query_ids]
     found = [Slice(judged.dataset, name, np.flatnonzero(inside)) for name, inside in named.items()]
     return [each for each in found if len(each.rows) >= LEAST]

@@ -39,7 +39,8 @@ def verdicts(
 
     `low` is bounded with the rule's confidence, as all data sets have to pass; `high` with what Bonferroni's correction
     leaves each, as one that fails is enough. Data sets on which the teacher has 0 are left out. Fewer than FEWEST
-    queries are no yes: of equal differences a bootstrap makes an interval without width.
+    queries cannot tell: of few differences a bootstrap makes an interval that is too narrow, of equal ones one without
+    width.
     """
     counted = {dataset: theirs for dataset, theirs in teacher.items() if theirs.mean() > 0}
     stricter = rule.model_copy(update={"confidence": 1 - (1 - rule.confidence) / max(len(counted), 1)})
@@ -47,8 +48,8 @@ def verdicts(
     for dataset, theirs in counted.items():
         for name, values in students.items():
             low, high = float(rule.least(values[dataset], theirs)), float(stricter.most(values[dataset], theirs))
-            sure = low >= 0 and len(theirs) >= FEWEST
-            answer: Answer = "yes" if sure else "no" if high < 0 else "cannot tell"
+            told: Answer = "yes" if low >= 0 else "no" if high < 0 else "cannot tell"
+            answer: Answer = told if len(theirs) >= FEWEST else "cannot tell"
             mean = float(theirs.mean())
             found.setdefault(dataset, {})[name] = {
                 "answer": answer,

@@ -3,8 +3,8 @@
 A script that imports `steps.serving.release` from PYTHONPATH, where the version's own code lies: a release of an older
 format, which the project cannot load any more, is still measured. The request is JSON with `release`, a folder,
 `depth`, and `queries`, a list of `dataset` and `texts`. Prints the data sets of the release, and for every text the
-ids and scores of its eleven best hits over the exact index, fused with BM25 where the release fuses, with all of equal
-score.
+ids and scores of its eleven best hits, with all of equal score: over the exact index, or where the release fuses those
+of BM25 and of the index that serves, fused.
 """
 
 import json
@@ -29,7 +29,8 @@ def main() -> None:
         for start in range(0, len(item["texts"]), _CHUNK):
             texts = item["texts"][start : start + _CHUNK]
             if hasattr(release, "search_text"):  # a release of before there were fusions has none
-                scores, doc_ids = release.search_text(item["dataset"], texts, request["depth"], "flat")
+                kind = "ann" if release.fusion(item["dataset"]) else "flat"
+                scores, doc_ids = release.search_text(item["dataset"], texts, request["depth"], kind)
             else:
                 padded, doc_ids = release.search(item["dataset"], release.encode(texts), request["depth"], "flat")
                 scores = list(padded)

@@ -55,7 +55,7 @@ def carry_lexical(
     """Write `lexical/<data set>/` into the release's folder for each data set that gets one, and say why.
 
     `vectors` `(texts, dim)` begins with the queries' embeddings as served, one data set after the other. `auto`: where
-    fused hits are better on dev beyond chance, over the exact index; `always`: of every data set, by the standard
+    fused hits are better on dev beyond chance, over the index that serves; `always`: of every data set, by the standard
     fusion where no dev query is judged; `never`: of none, and nothing is tried.
     """
     verdicts = {}
@@ -99,7 +99,7 @@ def _choice(release: Release, engine: Bm25, asked: JudgedSet, vectors: np.ndarra
     starts = range(0, len(asked.query_ids), _CHUNK)
     for start in progress(starts, len(starts), f"{asked.dataset} fusion"):
         rows = slice(start, start + _CHUNK)
-        scores, ids = release.search(asked.dataset, vectors[rows], DEEPEST, "flat")
+        scores, ids = release.search(asked.dataset, vectors[rows], DEEPEST, "ann")
         dense = [row[: len(held)] for row, held in zip(scores, ids, strict=True)], ids
         lexical = engine.search(asked.texts[rows], DEEPEST)
         values.append(trials(asked.qrels, asked.query_ids[rows], dense, lexical, asked.ignore_identical_ids))

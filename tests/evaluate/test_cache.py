@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from evaluate_fakes import evaluate, fake_systems, params, write_inputs
 
+from steps.core.files import cache_root
 from steps.core.judged import read_judged_sets
 from steps.core.tables import read_table, write_table
 from steps.evaluate import cache, diagnosis
@@ -17,7 +18,7 @@ from steps.evaluate.cache import measure_all
 from steps.evaluate.closeness import read_texts
 from steps.evaluate.diagnosis import diagnose_all
 from steps.evaluate.measuring import Task
-from steps.evaluate.results import Result
+from steps.evaluate.results import ARRAYS, RESULT, Result
 from steps.evaluate.systems import Systems
 
 pytestmark = pytest.mark.medium
@@ -126,6 +127,19 @@ def test_a_failure_keeps_what_was_measured_before_it(tmp_path: Path, systems: Sy
     found = measure_all(systems, task_of(tmp_path))
     assert (found.measured, found.timed) == (["2l"], ALL[1:])
     assert found.told() == "measured 2l; timed teacher, static; bm25 from the cache"
+
+
+def test_a_result_that_a_power_failure_cut_is_measured_anew(
+    tmp_path: Path, systems: Systems, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = measure_all(systems, task_of(tmp_path))
+    for name in (RESULT, ARRAYS):
+        [cut] = [path for path in cache_root().rglob(name) if b'"static"' in (path.parent / RESULT).read_bytes()]
+        cut.write_bytes(cut.read_bytes()[:40])
+        again = measure_all(systems, task_of(tmp_path))
+        assert again.measured == ["static"] and "cannot be read" in capsys.readouterr().err
+        for before, after in zip(whole.results["static"].scored, again.results["static"].scored, strict=True):
+            assert before.values["nDCG@10"].tolist() == after.values["nDCG@10"].tolist()
 
 
 def test_a_result_is_read_as_it_was_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -136,6 +136,8 @@ def test_a_handful_of_queries_shows_no_student_to_be_no_worse() -> None:
         }
         assert choose(alike, times, 0.0, RULE).student == "slow"
         assert choose(alike, times, 0.0, RULE, "unless_worse").student == "fast"
+        worse = alike | {"fast": [np.full(queries, 0.9), np.full(500, 0.7)]}
+        assert choose(worse, times, 0.0, RULE, "unless_worse").student == "fast", "nor to be worse"
     enough = {"slow": [np.full(FEWEST, 0.99)], "fast": [np.full(FEWEST, 0.989)]}
     assert choose(enough, times, 0.0, RULE).student == "fast"
 

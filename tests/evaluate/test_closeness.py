@@ -61,6 +61,15 @@ def test_without_any_held_out_text_the_corpus_stands_in_and_is_told(tmp_path: Pa
         read_texts(tmp_path, folders, ["c"], 1)
 
 
+def test_the_corpus_stands_in_where_students_of_several_seeds_hold_out_little_in_common(tmp_path: Path) -> None:
+    shared = [("titles", "a/0", "both")]
+    own = {name: [("titles", f"a/{name}{at}", f"{name} {at}") for at in range(40)] + shared for name in ("x", "y")}
+    [found] = read_texts(tmp_path, write(tmp_path, own, [f"Text number {at}." for at in range(50)]), ["a"], 1)
+    assert found.parts == {"corpus": 50}
+    [found] = read_texts(tmp_path, write(tmp_path, {"x": own["x"]}, ["One."]), ["a"], 1)
+    assert found.parts == {"titles": 41}
+
+
 def test_closeness_is_1_for_the_teacher_itself_and_less_for_one_that_reads_less() -> None:
     documents = {"a": {f"a/{at}": f"word{at % 7} word{at}" for at in range(40)}}
     same, less = FakeRelease(documents), FakeRelease(documents, known=1)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from evaluate_fakes import RULE, bag_of_words, evaluate, fake_systems, params, write_inputs
+from evaluate_fakes import RULE, FakeRelease, bag_of_words, evaluate, fake_systems, params, write_inputs
 
 from steps.core import endpoint
 from steps.core.files import write_json
@@ -112,6 +112,23 @@ def test_values_are_those_of_the_fusion_and_no_query_is_searched_twice(tmp_path:
     fakes = [student.release for student in alone.students]
     assert exact == [fake.searched.count("flat") for fake in fakes]
     by_hand(systems, tmp_path, found)
+
+
+@pytest.mark.medium
+def test_dense_hits_of_a_fusion_are_of_the_index_that_serves(
+    tmp_path: Path, systems: Systems, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exact = FakeRelease.search
+
+    def poor(self: FakeRelease, dataset: str, vectors: np.ndarray, k: int, kind: str = "flat") -> Any:
+        return exact(self, dataset, vectors if kind == "flat" else -vectors, k, kind)
+
+    monkeypatch.setattr(FakeRelease, "search", poor)
+    found = measure_all(systems, task_of(tmp_path)).results
+    for dense in ("teacher", "static"):
+        for dev in found[dense].of_split("dev"):
+            told = found[f"{dense}+bm25"].fusions[dev.judged.dataset].dev
+            assert told is not None and told["dense"] < 0.2 < dev.values["nDCG@10"].mean()
 
 
 @pytest.mark.medium

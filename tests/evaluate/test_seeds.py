@@ -10,8 +10,11 @@ from steps.evaluate.seeds import of_one_spec, seed_lines, spreads
 
 def test_students_that_differ_in_their_seed_alone_are_told_with_their_spread(tmp_path: Path) -> None:
     for student, layers in (("4l", [0, 3]), ("static", None), ("4l_b", [0, 3]), ("2l", [0])):
-        write_json(tmp_path / student / "report.json", {"spec": {"layers": layers, "epochs": 1.0}})
-    groups = of_one_spec(tmp_path, ["4l", "static", "4l_b", "2l"])
+        seed = 8 if student == "4l_b" else 7
+        write_json(tmp_path / student / "report.json", {"spec": {"layers": layers, "epochs": 1.0}, "seed": seed})
+    write_json(tmp_path / "4l_again/report.json", {"spec": {"layers": [0, 3], "epochs": 1.0}, "seed": 7})
+    assert of_one_spec(tmp_path, ["4l", "4l_again"]) == [], "one student of one seed is no spread"
+    groups = of_one_spec(tmp_path, ["4l", "static", "4l_b", "4l_again", "2l"])
     assert groups == [["4l", "4l_b"]]
     found = spreads({"4l": {"mean_of_ratios": 0.98}, "4l_b": {"mean_of_ratios": 0.96}}, groups)
     assert found["4l"] == {"others": ["4l_b"], "mean": pytest.approx(0.97), "sd": pytest.approx(0.02 / 2**0.5)}

@@ -22,7 +22,7 @@ from steps.evaluate import run as stage
 from steps.evaluate.measuring import Task, measure_teacher
 from steps.evaluate.report import read_background
 from steps.evaluate.summary import summary
-from steps.evaluate.systems import Systems
+from steps.evaluate.systems import Systems, remembering
 from steps.evaluate.table import results_table
 from steps.evaluate.trec import write_hits
 
@@ -227,7 +227,7 @@ def test_the_teacher_reads_no_evaluation_query_twice_but_to_be_timed(tmp_path: P
 
     systems = fake_systems(tmp_path, write_inputs(tmp_path), encode)
     task = Task(read_judged_sets(tmp_path / "ingest", ["test", "dev"]), [], params())
-    measure_teacher(systems.teacher, task, tmp_path / "runs")
+    measure_teacher(systems.teacher, task, tmp_path / "runs", remembering(systems.teacher.encode))
     assert len(read) == len(set(read)) == 40
 
 
@@ -344,7 +344,7 @@ def test_where_nothing_is_judged_the_closest_to_the_teacher_is_chosen(
     )
     for key in (*empty, "serving", "geometry", "queries"):
         assert metrics[key] == {}
-    assert metrics["closeness_texts"] == {name: {"sentences": 2} for name in ("api", "med")}
+    assert metrics["closeness_texts"] == {name: {"sentences": 20} for name in ("api", "med")}
     close = {name: [row[name]["overlap"] for row in metrics["closeness"].values()] for name in ("2l", "static")}
     choice = metrics["choice"]
     assert (choice["student"], choice["runner_up"], choice["ndcg"]) == ("2l", "static", None)
@@ -359,10 +359,10 @@ def test_where_nothing_is_judged_the_closest_to_the_teacher_is_chosen(
     page, table = (reports / "report.html").read_text(), results_table(reports)
     said = "No test query of api is judged: this says how close students are to the teacher, not how good its hits are."
     assert said in page and said in table
-    assert "2 sentences that trained no student" in page
+    assert "20 sentences that trained no student" in page
     assert "nan" not in page + table
     assert "Choice: 2l, the closest to the teacher of 2: " in page and "Choice: 2l, the closest to the" in table
-    assert "api: no test query is judged; measures closeness to the teacher on 2 sentences" in capsys.readouterr().out
+    assert "api: no test query is judged; measures closeness to the teacher on 20 sentences" in capsys.readouterr().out
 
 
 def test_a_judged_data_set_decides_beside_one_that_is_not(tmp_path: Path) -> None:

@@ -30,10 +30,11 @@ def test_the_answer_follows_the_bounds_which_are_those_of_a_t_interval() -> None
 
 
 @pytest.mark.parametrize(("queries", "answer"), [(8, "cannot tell"), (29, "cannot tell"), (30, "yes")])
-def test_few_queries_are_no_yes_though_all_are_equal(queries: int, answer: str) -> None:
+def test_few_queries_are_neither_yes_nor_no_though_all_are_equal(queries: int, answer: str) -> None:
     values = np.ones(queries)
     assert verdicts({"s": {"a": values}}, {"a": values}, RULE)["a"]["s"]["answer"] == answer
-    assert verdicts({"s": {"a": values * 0.5}}, {"a": values}, RULE)["a"]["s"]["answer"] == "no"
+    worse = verdicts({"s": {"a": values * 0.5}}, {"a": values}, RULE)["a"]["s"]["answer"]
+    assert worse == ("no" if answer == "yes" else answer)
 
 
 def test_of_several_data_sets_the_upper_bounds_hold_together() -> None:

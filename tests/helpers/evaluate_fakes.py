@@ -180,7 +180,8 @@ def write_inputs(
     held_out = [
         {"text_sha": f"{at}{name}", "text": text, "part": "sentences", "role": "query", "source_id": f"{name}/d0"}
         for name in datasets
-        for at, text in enumerate(("a violin number20 or a graph", "a matrix number10"))
+        for at in range(20)
+        for text in (f"a violin number{at} or a graph" if at % 2 else f"a matrix number{at}",)
     ]
     for student, seconds in {"static": 1.2, "2l": 12.6}.items():
         write_json(root / "distill" / student / "report.json", {"seconds": seconds})

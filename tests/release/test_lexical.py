@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,10 +17,11 @@ from steps.core.errors import UserError
 from steps.core.judged import read_judged_sets
 from steps.core.tables import read_table
 from steps.release import lexical
+from steps.release.lexical import carry_lexical
 from steps.retrieval.bm25 import Bm25
 from steps.retrieval.fusion import fuse, pooled
 from steps.retrieval.fusion_choice import STANDARD, choose, trials
-from steps.serving.release import load_release
+from steps.serving.release import Release, load_release
 
 pytestmark = pytest.mark.medium
 
@@ -73,6 +75,24 @@ def test_answers_are_the_fused_hits_of_both_searches(hybrid: Path) -> None:
         assert [[hit.id for hit in row] for row in hits] == served_ids
         assert [[hit.score for hit in row] for row in hits] == [row.tolist() for row in served]
     assert release.hits("one", release.encode(QUERIES), 3) != release.query_all(QUERIES, 3, "one"), "those are dense"
+
+
+def test_whether_fusion_wins_is_told_over_the_index_that_serves(
+    hybrid: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    release = load_release(Path(shutil.copytree(hybrid / "models/release/static", tmp_path / "static")))
+    judged = read_judged_sets(hybrid / "data/ingest", ["dev"])
+    searched: list[str] = []
+    exact = Release.search
+
+    def search(self: Release, dataset: str, vectors: np.ndarray, k: int, kind: str = "ann") -> Any:
+        searched.append(kind)
+        return exact(self, dataset, vectors, k, kind)
+
+    monkeypatch.setattr(Release, "search", search)
+    vectors = release.encode([text for asked in judged for text in asked.texts])
+    carry_lexical(release, hybrid / "data/ingest", judged, vectors, "auto")
+    assert set(searched) == {"ann"}
 
 
 def test_the_fusion_is_the_best_on_dev_and_the_standard_one_without(hybrid: Path) -> None:
