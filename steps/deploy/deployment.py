@@ -6,7 +6,7 @@ written when it is complete, just before the flip, and names what answered befor
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from steps.core.errors import TransientError, UserError
@@ -62,12 +62,13 @@ def deploy(
     alias: str,
     asked: Asked,
     params: DeployParams,
+    before_flip: Callable[[], None] = lambda: None,
 ) -> Deployed:
     """Let the alias name a collection of this release's documents, set up for its student; `name`: registered model.
 
     UserError where it would find less than the release itself by more than the margin, where the collection that
     answers is the release's own but holds other documents by now, or where the alias is another's; nothing is then
-    changed.
+    changed. Nor is it where `before_flip` raises, which is called when all is ready, hours later maybe.
     """
     check_owner(engine, alias, name, dataset)
     if release.manifest.metric != "inner_product":
@@ -114,6 +115,7 @@ def deploy(
         settings=settings,
         previous=before,
     )
+    before_flip()  # before the record, as a collection that students share has one
     engine.keep(collection, record.model_dump_json())
     if engine.target(alias) != live:
         raise TransientError(f"{alias}: another deployment moved it meanwhile; run this one again")

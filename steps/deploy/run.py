@@ -29,7 +29,7 @@ def run(
     """Deploy a release of the project at `root`; `student` empty is the champion, else the evaluation's choice.
 
     `champion_alone`: UserError in place of that choice. `datasets` empty are all of the release. The release is
-    verified whole before.
+    verified whole before. UserError where the champion, if that is deployed, moves before an alias does.
     """
     champion = read_champion(name)
     folder = None if student else local_release(champion, root / "models/release")
@@ -41,10 +41,21 @@ def run(
         )
     release = load_release(folder or release_folder(root, student))
     digest, aliases = folder_digest(release.folder), _aliases(name, _chosen(release, datasets))
+
+    def check_champion() -> None:
+        if folder is None:
+            return
+        now = read_champion(name)
+        if now is None or now.release != digest:
+            held = f"version {now.version} ({now.student})" if now else "none"
+            raise UserError(
+                f"models:/{name}@champion is {held} by now, so {release.folder} was not deployed; run it again"
+            )
+
     with opened(to) as engine:
         for dataset, alias in aliases.items():
             queries = asked(release, dataset, root / "data/ingest", params.recall_queries)
-            done = deploy(engine, release, digest, name, dataset, alias, queries, params)
+            done = deploy(engine, release, digest, name, dataset, alias, queries, params, check_champion)
             _say(done, to)
             print(
                 f"deploy: {done.alias} finds {done.record.recall:.2%} of the exact top {K} with m {done.record.m} and"
@@ -56,7 +67,7 @@ def run(
             if release.fusion(dataset):
                 print(f"deploy: {_given_up(release, dataset)}")
     fused = any(release.fusion(dataset) for dataset in aliases)
-    print(f"deploy: {agreement(name, champion, release.manifest.student, digest, fused=fused)}")
+    print(f"deploy: {agreement(name, read_champion(name), release.manifest.student, digest, fused=fused)}")
 
 
 def run_encoder_only(
@@ -94,7 +105,7 @@ def run_encoder_only(
 
 def run_rollback(root: Path, to: str, name: str, datasets: Sequence[str]) -> None:
     """Let what answered before answer again: the given data sets, else those that are deployed."""
-    champion = read_champion(name)
+    read_champion(name)  # its server answers, before anything moves
     with opened(to) as engine:
         aliases = _aliases(name, datasets)
         for dataset, alias in aliases.items():
@@ -107,6 +118,7 @@ def run_rollback(root: Path, to: str, name: str, datasets: Sequence[str]) -> Non
             _say(done, to)
             own = local_release(Champion("", done.record.student, done.record.release), root / "models/release")
             fused = own is not None and load_release(own).fusion(done.record.dataset) is not None
+            champion = read_champion(name)
             print(f"deploy: {agreement(name, champion, done.record.student, done.record.release, fused=fused)}")
 
 

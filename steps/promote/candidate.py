@@ -51,7 +51,7 @@ class Served:
     def p50_ms(self, metrics: Mapping[str, Any]) -> float:
         """Median latency in milliseconds: text to embedding, or text to hits on the slowest data set that is fused.
 
-        Infinite where it was not measured, so that no budget holds it.
+        Infinite where a judged data set lacks its figure, so that no budget holds it; others are not timed.
         """
         rows = metrics.get("fused", {})
         measured = [rows[dataset].get(self.student) for dataset in sorted(self.fused & rows.keys())]

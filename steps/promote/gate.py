@@ -90,9 +90,13 @@ def _coverage(candidate: Evidence, champion: Evidence | None) -> Iterable[Check]
     for dataset in sorted((set(candidate.evaluation.queries) | served) - candidate.datasets):
         told = "; the champion serves it: other data need a model of another name (--name)" if dataset in served else ""
         yield Check(False, f"{dataset}: the candidate has no index of it{told}")
-    if champion:
-        for dataset in sorted(champion.datasets & candidate.datasets - set(candidate.evaluation.queries)):
-            yield Check(False, f"{dataset}: served by the champion, but the evaluation has no test queries of it")
+    for dataset in sorted(candidate.datasets - set(candidate.evaluation.queries)):
+        if dataset in served:
+            told = "served by the champion, but the evaluation has no test queries of it; give it some, or release"
+            yield Check(False, f"{dataset}: {told} without it as a model of another name (--name)")
+        else:
+            told = "no test queries, so nothing is checked, and the promotion after this one will be refused; give it"
+            yield Check(False, f"{dataset}: {told} some, or leave it out of the release", warns=True)
 
 
 def _few_queries(candidate: Evidence) -> Iterable[Check]:
@@ -128,15 +132,22 @@ def _floors(candidate: Evidence, policy: Policy) -> Iterable[Check]:
 
 
 def _against_champion(candidate: Evidence, champion: Evidence | None, policy: Policy) -> Iterable[Check]:
-    """Non-inferiority on each data set; the floor for a first model where the champion has no index."""
+    """Non-inferiority on each data set; the floor for a first model where the champion has no index, or is below it.
+
+    A champion finds nothing where documents have other ids by now; no worse than that is no proof.
+    """
     for dataset, queries in sorted(candidate.evaluation.queries.items()):
         if dataset not in candidate.datasets:
             continue
+        mean = _mean(candidate.values[dataset], queries)
         if champion is None or dataset not in champion.datasets:
-            mean = _mean(candidate.values[dataset], queries)
             yield _floor(dataset, mean, policy.first_floor, "floor without a champion")
-        else:
-            yield _no_worse(dataset, candidate.values[dataset], champion.values[dataset], policy)
+            continue
+        if (theirs := _mean(champion.values[dataset], queries)) < policy.first_floor:
+            told = f"the champion itself reaches {theirs:.4f} alone; do its documents have other ids by now?"
+            yield Check(False, f"{dataset}: {told}", warns=True)
+            yield _floor(dataset, mean, policy.first_floor, "floor where the champion itself is below it")
+        yield _no_worse(dataset, candidate.values[dataset], champion.values[dataset], policy)
 
 
 def _no_worse(dataset: str, ours: Mapping[str, float], theirs: Mapping[str, float], policy: Policy) -> Check:

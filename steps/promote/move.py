@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from steps.core.errors import TransientError
+from steps.core.errors import TransientError, UserError
 from steps.promote.damaged import reading
 from steps.promote.lock import Guard
 from steps.promote.registry import CHALLENGER, CHAMPION, PREFIX, PREVIOUS, Registry
@@ -43,16 +43,31 @@ class Move:
     id: str
 
     @classmethod
-    def new(cls, action: str, version: str, aliases: dict[str, str], then_previous: str | None) -> "Move":
-        """A move from the present aliases."""
+    def new(
+        cls, action: str, version: str, aliases: dict[str, str], then_previous: str | None, identity: str = ""
+    ) -> "Move":
+        """A move from the present aliases; `identity`: by which it is known again."""
         old = (aliases.get(CHAMPION), aliases.get(PREVIOUS))
-        return cls(action, version, *old, then_previous, operator(), now(), uuid.uuid4().hex)
+        return cls(action, version, *old, then_previous, operator(), now(), identity or uuid.uuid4().hex)
 
 
-def carry_out(registry: Registry, move: Move, guard: Guard, after: After) -> None:
+class Refused(UserError):
+    """The gate said no."""
+
+
+def refuse_rolled_back(registry: Registry, version: str) -> None:
+    """Refused where the version was rolled back."""
+    if when := registry.tags(version).get("rolled_back_at"):
+        raise Refused(
+            f"{registry.name}/{version}: this release was rolled back at {when}; say --again to promote it all the same"
+        )
+
+
+def carry_out(registry: Registry, move: Move, guard: Guard, after: After, *, again: bool = True) -> None:
     """Move the aliases, under the lock, unless the version is the champion by now.
 
-    TransientError when the champion is no longer the one that was judged.
+    TransientError when the champion is no longer the one that was judged. Without `again` Refused when the version was
+    rolled back.
     """
     recover(registry, guard)
     aliases = registry.aliases()
@@ -63,6 +78,8 @@ def carry_out(registry: Registry, move: Move, guard: Guard, after: After) -> Non
             f"{registry.name}: champion moved from {move.champion} to {aliases.get(CHAMPION)} meanwhile; nothing was"
             f" changed, run it again to judge version {move.version} against the new one"
         )
+    if not again:
+        refuse_rolled_back(registry, move.version)
     guard()
     registry.tag_model("intent", json.dumps(asdict(move), sort_keys=True))
     after("intent")
@@ -75,10 +92,14 @@ def carry_out(registry: Registry, move: Move, guard: Guard, after: After) -> Non
     _record(registry, move, guard, after)
 
 
-def recover(registry: Registry, guard: Guard) -> list[str]:
-    """Finish or undo a move that was cut short, and record one made by other hands; says what it found."""
+def recover(registry: Registry, guard: Guard) -> tuple[list[str], Move | None]:
+    """Finish or undo a move that was cut short, and record one made by other hands.
+
+    Returns what it found, in words, and the move that it finished. After a move by other hands `previous` names the
+    champion before it; a move back to `previous` leaves that as it is.
+    """
     tags, aliases = registry.model_tags(), registry.aliases()
-    champion, found = aliases.get(CHAMPION), []
+    champion, former, found = aliases.get(CHAMPION), tags.get(CHAMPION), []
     events(registry.name, tags)  # a damaged one, to which nothing can be added, is told before anything moves
     if "intent" in tags:
         with reading(
@@ -90,17 +111,19 @@ def recover(registry: Registry, guard: Guard) -> list[str]:
         if champion == move.version:
             registry.point(PREVIOUS, registry.existing(move.then_previous))
             _record(registry, move, guard, nothing)
-            return [f"finished the record of version {move.version}, {move.action} by {move.by} at {move.at}"]
+            return [f"finished the record of version {move.version}, {move.action} by {move.by} at {move.at}"], move
         if champion == move.champion:
             registry.point(PREVIOUS, registry.existing(move.previous))
             found.append(f"undid a move to version {move.version} that was cut short; champion is still {champion}")
         registry.tag_model("intent", None)
-    if champion != tags.get(CHAMPION):
+    if champion != former:
         guard()
-        _event(registry, {"action": "moved by other hands", "version": champion, "replaced": tags.get(CHAMPION)})
+        if champion not in (None, aliases.get(PREVIOUS)) and registry.existing(former):
+            registry.point(PREVIOUS, former)
+        _event(registry, {"action": "moved by other hands", "version": champion, "replaced": former})
         registry.tag_model(CHAMPION, champion)
-        found.append(f"champion was moved by other hands from {tags.get(CHAMPION)} to {champion}")
-    return found
+        found.append(f"champion was moved by other hands from {former} to {champion}")
+    return found, None
 
 
 def _record(registry: Registry, move: Move, guard: Guard, after: After) -> None:

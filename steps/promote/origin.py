@@ -93,6 +93,8 @@ def _pipeline_run(registry: Registry, lock_digest: str) -> Any | None:
                 f"SLIMTOWER_PARENT_RUN is {given!r}: {tracking_uri()} has no such run; name the run that made this"
                 " release, or none"
             ) from None
+    if not registry.has_experiment():  # which a dry run does not make
+        return None
     wanted = f"tags.`{PREFIX}dvc_lock` = '{lock_digest}' and tags.`{PREFIX}pipeline` != ''"
     found = registry.api.search_runs(
         [registry.experiment()], wanted, order_by=["attributes.start_time ASC"], max_results=1

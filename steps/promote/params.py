@@ -14,7 +14,7 @@ class Policy(NonInferiority):
     floors: dict[str, float]
     """Least nDCG@10 by data set or slice, always: {api: 0.5, "api/up to 4 words": 0.4}."""
     first_floor: float = Field(ge=0, le=1)
-    """Least nDCG@10 on a data set on which there is no champion to compare with."""
+    """Least nDCG@10 on a data set on which there is no champion to compare with, or one that is below this itself."""
     slice_words: list[int] = Field(default=[4, 8])
     """Words: slices by length of the query, up to 4 words, 5 to 8 words, 9 words and more."""
     slice_loss: float = Field(default=0.05, ge=0, le=1)

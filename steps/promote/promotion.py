@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from steps.core.errors import UserError
 from steps.core.judged import JudgedSet
 from steps.promote.candidate import Candidate
 from steps.promote.damaged import reading
@@ -18,7 +17,7 @@ from steps.promote.description import description
 from steps.promote.evidence import Evidence, evidence_from_json
 from steps.promote.gate import Decision, decide
 from steps.promote.lock import Lock
-from steps.promote.move import After, Move, carry_out, nothing, now, operator, recover
+from steps.promote.move import After, Move, Refused, carry_out, nothing, now, operator, recover, refuse_rolled_back
 from steps.promote.params import PromoteParams
 from steps.promote.registration import Origin, evidence_name, find_version, register
 from steps.promote.registry import CHALLENGER, CHAMPION, PREVIOUS, Registry
@@ -37,10 +36,6 @@ class Outcome:
     notes: list[str]
 
 
-class Refused(UserError):
-    """The gate said no."""
-
-
 def promote(
     registry: Registry,
     lock: Lock,
@@ -57,16 +52,14 @@ def promote(
     `again` allows a version that was rolled back. TransientError when the champion moved meanwhile.
     """
     with lock.held() as guard:
-        notes = recover(registry, guard)
+        notes, _ = recover(registry, guard)
     after("recovered")
     aliases = registry.aliases()
     known = find_version(registry, candidate.evidence.release)
     if known is not None and known == aliases.get(CHAMPION):
         return Outcome(known, None, notes)
-    if known is not None and not again and (when := registry.tags(known).get("rolled_back_at")):
-        raise Refused(
-            f"{registry.name}/{known}: this release was rolled back at {when}; say --again to promote it all the same"
-        )
+    if known is not None and not again:
+        refuse_rolled_back(registry, known)
     golden = golden_hits(candidate.release, params.golden_hits)
     version = register(registry, candidate, golden, origin, lock)
     after("registered")
@@ -82,13 +75,13 @@ def promote(
         after("decided")
         if not decision.approved:
             raise Refused(f"{registry.name}/{version} refused, nothing was changed: {'; '.join(decision.reasons)}")
+        replaced = aliases.get(CHAMPION) or aliases.get(PREVIOUS)  # a champion that was deleted leaves its predecessor
+        replaced = None if replaced == version else replaced
+        with lock.held() as guard:
+            carry_out(registry, Move.new("promoted", version, aliases, replaced), guard, after, again=again)
     except (Exception, KeyboardInterrupt):
         _reset_challenger(registry, version, aliases.get(CHALLENGER))
         raise
-    replaced = aliases.get(CHAMPION) or aliases.get(PREVIOUS)  # a champion that was deleted leaves its predecessor
-    replaced = None if replaced == version else replaced
-    with lock.held() as guard:
-        carry_out(registry, Move.new("promoted", version, aliases, replaced), guard, after)
     after("unlocked")
     return Outcome(version, decision, notes)
 

@@ -13,7 +13,7 @@ from mlflow.artifacts import download_artifacts
 from mlflow.exceptions import MlflowException
 
 from steps.core.errors import UserError
-from steps.core.tracking import client, experiment_id, tracking_uri
+from steps.core.tracking import client, experiment_id, opening, tracking_uri
 
 CHAMPION, CHALLENGER, PREVIOUS = "champion", "challenger", "previous"
 PREFIX = "slimtower."
@@ -152,8 +152,13 @@ class Registry:
             if shown is not None:
                 os.environ[_BAR] = shown
 
+    def has_experiment(self) -> bool:
+        """Whether the project's experiment was made."""
+        with opening():
+            return self.api.get_experiment_by_name(os.environ.get("MLFLOW_EXPERIMENT_NAME", "slimtower")) is not None
+
     def experiment(self) -> str:
-        """Id of the project's experiment."""
+        """Id of the project's experiment, made where it is missing."""
         return experiment_id(self.api)
 
     def _run_id(self, version: str) -> str:

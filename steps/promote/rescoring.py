@@ -19,6 +19,16 @@ from steps.promote.candidate import index_bytes
 from steps.promote.evidence import Evaluation, Evidence
 
 _DEPTH = 1000  # hits a query, as the evaluation takes them: equal scores at the cut are ordered among all of these
+TIMEOUT_S = 7200.0  # seconds, in which ten thousand queries search ten million documents
+_WRITTEN_BY = "was written by"  # how steps/serving tells of an index of another faiss or bm25s
+_OTHER_PACKAGES = (
+    "rolling back does not help, as older versions have those packages too: release the champion's student again with"
+    " today's, on the data on which it was promoted, and promote that first; or promote this one from a checkout with"
+    " the champion's packages (docs/tracking.md)"
+)
+_NOT_LOADED = (
+    "if it cannot be loaded any more, roll back, or delete its alias: the next promotion then counts as the first"
+)
 _SCRIPT = Path(__file__).with_name("searching.py")
 _PROJECT = Path(__file__).resolve().parents[2]
 
@@ -63,13 +73,19 @@ def own_code(folder: Path) -> Path:
 def _search(folder: Path, judged: Sequence[JudgedSet]) -> dict[str, Any]:
     """What searching.py answers, in a process whose `steps` are those of the release."""
     asked = [{"dataset": item.dataset, "texts": item.texts} for item in judged]
-    done = subprocess.run(
-        [sys.executable, "-P", str(_SCRIPT)],
-        env=os.environ | {"PYTHONPATH": str(own_code(folder).resolve())},
-        input=json.dumps({"release": str(folder), "depth": _DEPTH, "queries": asked}),
-        capture_output=True,
-        text=True,
-    )
+    try:
+        done = subprocess.run(
+            [sys.executable, "-P", str(_SCRIPT)],
+            env=os.environ | {"PYTHONPATH": str(own_code(folder).resolve())},
+            input=json.dumps({"release": str(folder), "depth": _DEPTH, "queries": asked}),
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+        )
+    except subprocess.TimeoutExpired:
+        raise TransientError(
+            f"measuring the champion was stopped after {TIMEOUT_S:g} s; look at what else runs here, then run again"
+        ) from None
     if done.returncode < 0:
         raise TransientError(
             f"measuring the champion was killed by signal {-done.returncode}, most likely for its memory; give it more,"
@@ -77,9 +93,7 @@ def _search(folder: Path, judged: Sequence[JudgedSet]) -> dict[str, Any]:
         )
     if done.returncode:
         said = (redacted(done.stderr).strip().splitlines() or ["nothing"])[-1]
-        raise UserError(
-            f"the champion cannot be measured on the present evaluation: {said[:500]}; if it cannot be loaded any more,"
-            " roll back, or delete its alias: the next promotion then counts as the first"
-        )
+        advice = _OTHER_PACKAGES if _WRITTEN_BY in said else _NOT_LOADED
+        raise UserError(f"the champion cannot be measured on the present evaluation: {said[:500]}; {advice}")
     answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return answer

@@ -1,5 +1,6 @@
 """The commands: promote, dry run, roll back, show history and lineage. Each says what it found and did."""
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,9 +13,10 @@ from steps.promote.evaluation import read_evaluation, read_test_sets, with_repor
 from steps.promote.history import as_table, history
 from steps.promote.lineage import is_model, made_from, made_of
 from steps.promote.lock import Lock, lock_place, lock_store
+from steps.promote.move import Refused
 from steps.promote.origin import check_evaluation, read_origin
 from steps.promote.params import PromoteParams
-from steps.promote.promotion import Refused, dry_run_decision, promote
+from steps.promote.promotion import dry_run_decision, promote
 from steps.promote.registry import CHAMPION, Registry
 from steps.promote.rollback import roll_back
 
@@ -52,12 +54,16 @@ def run(
 
 
 def run_rollback(params: PromoteParams) -> None:
-    """Let the previous champion serve again."""
+    """Let the previous champion serve again, once for each SLIMTOWER_AIRFLOW_RUN."""
+    run = os.environ.get("SLIMTOWER_AIRFLOW_RUN", "")
     with reaching():
         registry = Registry(params.name)
-        move, notes = roll_back(registry, _lock(registry, params))
+        move, notes = roll_back(registry, _lock(registry, params), run=run)
     for note in notes:
         print(f"rollback: {note}")
+    if move is None:
+        print(f"rollback: {run} went back already; nothing to do")
+        return
     print(
         f"rollback: models:/{params.name}@champion is version {move.version} again, was {move.champion};"
         f" previous: {move.then_previous or 'none'}"

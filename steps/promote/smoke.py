@@ -22,6 +22,7 @@ from steps.serving.release import load_release
 
 TOLERANCE = 2e-3  # of a score: another processor rounds differently
 SUM_TOLERANCE = 2e-2  # of a sum of normalised scores, which differ by as much as theirs do, over their range
+TIMEOUT_S = 1800.0  # seconds, in which 20 GB can be fetched and loaded
 _SCRIPT = Path(__file__).with_name("answering.py")
 
 
@@ -55,7 +56,7 @@ def golden_hits(folder: Path, count: int) -> list[Golden]:
 def smoke_test(registry: Registry, version: str) -> None:
     """Load a version in a process of its own and ask its golden queries; UserError says what failed.
 
-    TransientError where the server or the store was not reached, or the process was killed.
+    TransientError where the server or the store was not reached, the process was killed, or it took too long.
     """
     golden: list[Golden] | None = registry.document(version, GOLDEN)
     if not golden:
@@ -63,13 +64,20 @@ def smoke_test(registry: Registry, version: str) -> None:
     queries = [{"text": g["text"], "dataset": g["dataset"], "k": len(g["doc_ids"])} for g in golden]
     request = json.dumps({"model": f"models:/{registry.name}/{version}", "queries": queries})
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    done = subprocess.run(
-        [sys.executable, "-P", str(_SCRIPT)],
-        env=environment | {"MLFLOW_TRACKING_URI": tracking_uri()},
-        input=request,
-        capture_output=True,
-        text=True,
-    )
+    try:
+        done = subprocess.run(
+            [sys.executable, "-P", str(_SCRIPT)],
+            env=environment | {"MLFLOW_TRACKING_URI": tracking_uri()},
+            input=request,
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+        )
+    except subprocess.TimeoutExpired:
+        raise TransientError(
+            f"smoke test of {registry.name}/{version}: stopped after {TIMEOUT_S:g} s; look at the artefact store and at"
+            " what else runs here, then run again"
+        ) from None
     if done.returncode < 0:
         raise TransientError(
             f"smoke test of {registry.name}/{version}: killed by signal {-done.returncode}, most likely for its memory;"

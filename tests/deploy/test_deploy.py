@@ -361,7 +361,8 @@ def test_documents_of_equal_score_count_alike() -> None:
 def register(name: str, student: str, release: Path) -> None:
     """Make a release the champion."""
     api = client()
-    api.create_registered_model(name)
+    if not api.search_registered_models():
+        api.create_registered_model(name)
     tags = {"slimtower.student": student, "slimtower.release": folder_digest(release)}
     made = api.create_model_version(name, str(release), tags=tags)
     api.set_registered_model_alias(name, "champion", made.version)
@@ -404,6 +405,47 @@ def test_the_champion_is_deployed_and_a_disagreement_is_told(
         commands.run(root, to, "retriever", "", ["three"], PARAMS)
     with pytest.raises(UserError, match="nothing of other is deployed there"):
         commands.run_rollback(root, to, "other", [])
+
+
+def test_a_champion_that_moves_meanwhile_is_not_deployed_and_the_last_line_knows(
+    released: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("qdrant_client")
+    root, to = tmp_path / "project", f"qdrant:{tmp_path / 'qdrant'}"
+    for part in ("models/release", "data/ingest"):
+        shutil.copytree(released / part, root / part)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
+    register("retriever", "static", root / "models/release/static")
+    commands.run(root, to, "retriever", "", ["one"], PARAMS)
+    register("retriever", "2l", root / "models/release/2l")
+
+    def moving(real: Callable[..., Any], version: str | None) -> Callable[..., Any]:
+        def call(*given: Any) -> Any:
+            done = real(*given)
+            client().delete_registered_model_alias("retriever", "champion")
+            if version:
+                client().set_registered_model_alias("retriever", "champion", version)
+            return done
+
+        return call
+
+    for version, held in ((None, "none"), ("1", r"version 1 \(static\)")):
+        client().set_registered_model_alias("retriever", "champion", "2")
+        with monkeypatch.context() as patch, pytest.raises(UserError, match=f"is {held} by now, so .*2l was not dep"):
+            patch.setattr(deployment, "_set_up", moving(deployment._set_up, version))
+            commands.run(root, to, "retriever", "", ["one"], PARAMS, champion_alone=True)
+        with opened(to) as engine:
+            record = read_record(engine, str(engine.target("retriever_one")))
+        assert record and record.student == "static"
+    for module, step, command in (
+        (deployment, "_set_up", lambda: commands.run(root, to, "retriever", "2l", ["one"], PARAMS)),
+        (commands, "roll_back", lambda: commands.run_rollback(root, to, "retriever", [])),
+    ):
+        capsys.readouterr()
+        with monkeypatch.context() as patch:
+            patch.setattr(module, step, moving(getattr(module, step), "2" if module is deployment else "1"))
+            command()
+        assert "they agree" in capsys.readouterr().out
 
 
 def test_what_a_fused_release_gives_up_in_an_engine_is_told_and_an_application_can_fuse(

@@ -58,9 +58,11 @@ def test_promote_refuse_roll_back_and_look(
         assert "one: nDCG@10 0.1000 against 0.6000" in said
         assert Registry(PARAMS["name"]).aliases() == aliases
 
-    assert code(monkeypatch, "--rollback") == 0
-    assert Registry(PARAMS["name"]).aliases() == {"champion": "1"}
-    capsys.readouterr()
+    monkeypatch.setenv("SLIMTOWER_AIRFLOW_RUN", "rollback/manual__1")
+    for said in ("@champion is version 1 again", "rollback: rollback/manual__1 went back already; nothing to do"):
+        assert code(monkeypatch, "--rollback") == 0
+        assert said in capsys.readouterr().out
+        assert Registry(PARAMS["name"]).aliases() == {"champion": "1"}
     assert code(monkeypatch, "--history") == 0
     said = capsys.readouterr().out
     assert all(word in said for word in ("promoted", "refused", "rolled back to"))

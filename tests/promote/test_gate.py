@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from promote_fakes import evaluation, evidence, policy
 
+from steps.promote.evidence import Evidence
 from steps.promote.gate import decide
 from steps.retrieval.noninferiority import NonInferiority, resampled_means
 
@@ -69,7 +70,7 @@ def test_the_order_of_queries_does_not_matter(pairs, seed) -> None:
 @given(values=st.lists(QUALITY, min_size=1, max_size=40), margin=st.sampled_from([0.0, 0.005]))
 def test_an_identical_candidate_is_approved(values, margin) -> None:
     same = evidence(values)
-    assert decide(same, same, policy(margin=margin)).approved
+    assert decide(same, same, policy(margin=margin, first_floor=0.0)).approved
 
 
 def test_clearly_worse_is_refused_and_slightly_worse_needs_evidence() -> None:
@@ -171,6 +172,34 @@ def test_a_data_set_that_the_champion_never_served_gets_the_floor() -> None:
     assert decide(evidence({"old": values, "new": values}), champion, policy()).approved
     low = evidence({"old": values, "new": dict.fromkeys(values, 0.1)})
     assert decide(low, champion, policy()).reasons == ("new: nDCG@10 0.1000, floor without a champion 0.3000",)
+
+
+@pytest.mark.parametrize("theirs", [0.0, 0.2])
+def test_no_worse_than_a_champion_below_the_floor_is_not_enough(theirs: float) -> None:
+    champion = evidence([theirs] * 4)
+    refused = decide(evidence([0.25] * 4), champion, policy())
+    assert refused.reasons == ("api: nDCG@10 0.2500, floor where the champion itself is below it 0.3000",)
+    told = f"api: the champion itself reaches {theirs:.4f} alone; do its documents have other ids by now?"
+    assert told in refused.warned
+    passed = decide(evidence([0.3] * 4), champion, policy())
+    assert passed.approved and told in passed.warned
+    above = evidence([0.3] * 4)
+    assert not any("other ids" in text for text in decide(above, above, policy()).warned)
+
+
+@pytest.mark.parametrize("champion", [None, evidence({"other": {"q0": 0.5}})])
+def test_a_data_set_without_test_queries_is_told_before_it_is_served_and_refused_after(
+    champion: Evidence | None,
+) -> None:
+    asked = evaluation({"other": ["q0"]})
+    candidate = replace(evidence({"other": {"q0": 0.5}, "mute": {}}), evaluation=asked)
+    first = decide(candidate, champion, policy())
+    [told] = [text for text in first.warned if text.startswith("mute: no test queries")]
+    assert first.approved and "will be refused; give it some, or leave it out of the release" in told
+    second = decide(candidate, candidate, policy())
+    [reason] = second.reasons
+    assert reason.startswith("mute: served by the champion, but the evaluation has no test queries of it; give it some")
+    assert "--name" in reason and not any(text.startswith("mute") for text in second.warned)
 
 
 def test_a_slice_may_not_be_sacrificed_unless_it_is_too_small_to_tell() -> None:

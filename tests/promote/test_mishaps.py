@@ -174,6 +174,22 @@ def test_after_a_move_by_hand_to_the_previous_version_there_is_nothing_to_roll_b
     assert "moved by other hands 1" in project.actions()
 
 
+@pytest.mark.parametrize("gone", [False, True])
+def test_after_a_move_by_hand_the_champion_before_it_is_the_one_to_go_back_to(project: Project, gone: bool) -> None:
+    project.promote("A")
+    project.promote("B", 0.6)
+    with pytest.raises(Refused):
+        project.promote("C", 0.1)
+    project.registry.point("champion", "3")
+    if gone:
+        project.registry.api.delete_model_version(project.registry.name, "2")
+        assert project.roll_back() == "1"
+        return
+    assert project.roll_back() == "2"
+    assert project.names() == {"champion": "B", "previous": "A"}
+    assert "rolled_back_at" in project.registry.tags("3")
+
+
 def foreign_version(project: Project, folder: Path) -> str:
     """A version that somebody registered without the project: files of no release, no run, no tags."""
     folder.mkdir()
@@ -188,10 +204,10 @@ def test_versions_of_others_are_left_alone_until_one_is_champion(project: Projec
     project.registry.point("champion", number)
     with pytest.raises(UserError, match=r"holds no release .* nothing can be compared with it; let its alias name"):
         project.promote("B", 0.6)
-    assert project.aliases == {"champion": number}
+    assert project.aliases == {"champion": number, "previous": "2"}
     project.registry.point("champion", None)
     project.promote("B", 0.6)
-    assert project.names() == {"champion": "B"}
+    assert project.names() == {"champion": "B", "previous": "A"}
 
 
 @pytest.mark.parametrize("name", ["golden.json", "evidence/dddddddddddddddd.json"])
@@ -290,6 +306,18 @@ def test_a_smoke_test_that_is_killed_may_be_tried_again(
     script.write_text("import os\nos.kill(os.getpid(), 9)\n")
     monkeypatch.setattr(smoke, "_SCRIPT", script)
     with pytest.raises(TransientError, match="killed by signal 9"):
+        smoke.smoke_test(project.registry, version)
+
+
+def test_a_smoke_test_that_hangs_is_stopped_and_may_be_tried_again(
+    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    version = project.promote("A").version
+    script = tmp_path / "hangs.py"
+    script.write_text("import time\ntime.sleep(60)\n")
+    monkeypatch.setattr(smoke, "_SCRIPT", script)
+    monkeypatch.setattr(smoke, "TIMEOUT_S", 0.5)
+    with pytest.raises(TransientError, match=r"smoke test of .*/1: stopped after 0\.5 s; look at"):
         smoke.smoke_test(project.registry, version)
 
 

@@ -1,5 +1,6 @@
 """The protocol on a sqlite registry: whatever dies and whoever interferes, the right version serves, and once only."""
 
+import contextlib
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -11,8 +12,10 @@ from steps.core.errors import TransientError, UserError
 from steps.core.tracking import MlflowRun
 from steps.promote import promotion, registration
 from steps.promote.history import as_table, history
+from steps.promote.move import After, nothing
 from steps.promote.promotion import Refused
 from steps.promote.registry import Registry
+from steps.promote.rollback import roll_back
 
 pytestmark = pytest.mark.medium
 
@@ -156,6 +159,42 @@ def test_a_rollback_killed_after_any_step_is_finished_by_the_next(project: Proje
     assert "rolled_back_at" in project.registry.tags("2")
 
 
+def three(project: Project) -> None:
+    for name, quality in (("A", 0.5), ("B", 0.6), ("C", 0.7)):
+        project.promote(name, quality)
+
+
+@pytest.mark.parametrize("step", STEPS_BACK[: STEPS_BACK.index("intent removed")])
+def test_a_rollback_killed_after_any_step_and_made_again_goes_back_once(project: Project, step: str) -> None:
+    three(project)
+    with pytest.raises(KilledError):
+        project.roll_back(killed_after(step))
+    assert project.roll_back() == "2"
+    assert project.names() == {"champion": "B", "previous": "A"}
+    assert project.actions()[3:] == ["rolled back to 2"]
+    assert "intent" not in project.registry.model_tags()
+
+
+@pytest.mark.parametrize(("step", "other"), [*((step, False) for step in STEPS_BACK), ("champion", True)])
+def test_a_schedulers_run_goes_back_once_however_often_it_is_tried(project: Project, step: str, other: bool) -> None:
+    three(project)
+
+    def back(after: After, run: str = "rollback/manual__1") -> None:
+        roll_back(project.registry, project.lock(), after, run=run)
+
+    with pytest.raises(KilledError):
+        back(killed_after(step))
+    if other:
+        with pytest.raises(Refused):
+            project.promote("D", 0.1)  # any command recovers
+    back(nothing)
+    back(nothing)
+    assert project.names() == {"champion": "B", "previous": "A"}
+    assert [action for action in project.actions() if action.startswith("rolled")] == ["rolled back to 2"]
+    back(nothing, "rollback/manual__2")
+    assert project.names() == {"champion": "A"}
+
+
 @pytest.mark.parametrize("step", ["registered", "challenger", "smoke-tested", "decided"])
 def test_a_champion_moved_meanwhile_stops_the_promotion_and_stays(project: Project, step: str) -> None:
     project.promote("A")
@@ -214,8 +253,7 @@ def test_two_promotions_of_one_release_at_once_promote_it_once(project: Project)
 
 
 def test_rollback_goes_back_one_promotion_at_a_time_and_then_stops(project: Project) -> None:
-    for name, quality in (("A", 0.5), ("B", 0.6), ("C", 0.7)):
-        project.promote(name, quality)
+    three(project)
     assert project.roll_back() == "2"
     assert project.names() == {"champion": "B", "previous": "A"}
     assert project.roll_back() == "1"
@@ -234,6 +272,29 @@ def test_what_was_rolled_back_needs_a_word_to_come_back(project: Project) -> Non
     project.promote("B", 0.6, again=True)
     assert project.names() == {"champion": "B", "previous": "A"}
     assert "rolled_back_at" not in project.registry.tags("2")
+
+
+@pytest.mark.parametrize("again", [False, True])
+@pytest.mark.parametrize("killed", [False, True])
+def test_what_is_rolled_back_during_its_promotion_needs_that_word_too(
+    project: Project, killed: bool, again: bool
+) -> None:
+    project.promote("A")
+    project.promote("B", 0.6)
+
+    def other(done: str) -> None:
+        if done == "decided":
+            project.promote("C", 0.7)
+            with contextlib.suppress(KilledError):
+                project.roll_back(killed_after("champion") if killed else nothing)
+
+    if again:
+        project.promote("C", 0.7, other, again=True)
+        assert project.names() == {"champion": "C", "previous": "B"}
+        return
+    with pytest.raises(Refused, match=r"/3: this release was rolled back at .* say --again"):
+        project.promote("C", 0.7, other)
+    assert project.names() == {"champion": "B", "previous": "A"}
 
 
 def test_a_registration_cut_short_does_not_upload_twice(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:

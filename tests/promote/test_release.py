@@ -136,17 +136,18 @@ def test_a_version_that_changed_in_the_store_is_not_promoted(
 
 
 def test_a_dry_run_decides_and_changes_nothing(
-    project: Path, no_smoke: Switch, capsys: pytest.CaptureFixture[str]
+    project: Path, no_smoke: Switch, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", PARAMS["name"])
     promote(dry_run=True)
     assert "approved" in capsys.readouterr().out
-    assert Registry(PARAMS["name"]).versions() == []
+    registry = Registry(PARAMS["name"])
+    assert (registry.versions(), registry.has_experiment()) == ([], False)
     promote(params=params(student="2l"))
     capsys.readouterr()
     with pytest.raises(Refused, match=r"static would be refused: one: nDCG@10 0\.5000 against 0\.6000"):
         promote(dry_run=True)
     assert "  no  one: nDCG@10 0.5000 against 0.6000, -16.67%" in capsys.readouterr().out
-    registry = Registry(PARAMS["name"])
     assert (registry.aliases(), len(registry.versions())) == ({"champion": "1"}, 1)
 
 

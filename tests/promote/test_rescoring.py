@@ -7,6 +7,7 @@ import pytest
 
 from steps.core.errors import TransientError, UserError
 from steps.core.judged import JudgedSet
+from steps.promote import rescoring
 from steps.promote.evidence import Evaluation
 from steps.promote.rescoring import own_code, rescore
 
@@ -75,6 +76,27 @@ def test_the_old_code_searches_and_the_measure_is_trec_evals(registered: Path) -
     assert (found.p50_ms, found.index_bytes, found.evaluation) == (0.25, 5, evaluation)
 
 
+FUSING = """
+from types import SimpleNamespace
+import numpy as np
+
+def answer(dataset, texts, k, kind):
+    assert kind == ("ann" if dataset == "both" else "flat"), "measured as it serves"
+    return [np.array([1.0], dtype=np.float32) for _ in texts], [["d"] for _ in texts]
+
+def load_release(folder):
+    fusion = {"both": "a fusion"}.get
+    return SimpleNamespace(datasets=["both", "dense"], fusion=fusion, search_text=answer)
+"""
+
+
+def test_a_champion_that_fuses_is_measured_over_the_index_that_serves(registered: Path) -> None:
+    (registered.parents[1] / "code/steps/serving/release.py").write_text(FUSING)
+    asked = [judged_set(dataset, {"q": {"d": 1}}, ["aa"]) for dataset in ("both", "dense")]
+    found = rescore(registered, Evaluation("e", {each.dataset: frozenset({"q"}) for each in asked}, {}), asked, 0.25)
+    assert found.values == {"both": {"q": 1.0}, "dense": {"q": 1.0}}
+
+
 def test_a_champion_that_does_not_load_is_an_error_that_says_what_to_do(registered: Path) -> None:
     (registered / "old format").unlink()
     with pytest.raises(
@@ -87,6 +109,23 @@ def test_a_measurement_that_is_killed_blames_no_champion(registered: Path) -> No
     release = registered.parents[1] / "code/steps/serving/release.py"
     release.write_text("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n")
     with pytest.raises(TransientError, match=r"killed by signal 9, most likely for its memory"):
+        rescore(registered, Evaluation("e", {}, {}), [judged_set("api", {"q": {"d": 1}}, ["a"])], 1.0)
+
+
+def test_a_champion_of_other_packages_is_to_be_released_again(registered: Path) -> None:
+    release = registered.parents[1] / "code/steps/serving/release.py"
+    release.write_text("raise ValueError('its index was written by faiss 1.0, this is faiss 2.0')\n")
+    with pytest.raises(
+        UserError, match=r"written by faiss 1\.0.*rolling back does not help.*release .* again"
+    ) as caught:
+        rescore(registered, Evaluation("e", {}, {}), [judged_set("api", {"q": {"d": 1}}, ["a"])], 1.0)
+    assert "delete its alias" not in str(caught.value)
+
+
+def test_a_measurement_that_hangs_is_stopped(registered: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (registered.parents[1] / "code/steps/serving/release.py").write_text("import time\ntime.sleep(60)\n")
+    monkeypatch.setattr(rescoring, "TIMEOUT_S", 0.5)
+    with pytest.raises(TransientError, match=r"measuring the champion was stopped after 0\.5 s"):
         rescore(registered, Evaluation("e", {}, {}), [judged_set("api", {"q": {"d": 1}}, ["a"])], 1.0)
 
 
