@@ -29,7 +29,7 @@ from steps.distill.losses.score import ScoreKl, ScoreMargin, ScoreSoftmax
 from steps.distill.params import Phase
 from steps.distill.targets import ScoreTable
 from steps.distill.tokens import Tokens
-from steps.distill.trainer import LossMeter, mean_vector_cosine
+from steps.distill.trainer import LossMeter, _batches, mean_vector_cosine
 
 TEACHER: Any = SimpleNamespace(tokenizer=[0] * 6, get_embedding_dimension=lambda: 4)
 EMBED = Path("data/embed")
@@ -108,6 +108,18 @@ def test_a_curriculum_needs_texts_of_documents() -> None:
     with pytest.raises(UserError, match="give one of them a larger number"):  # a twentieth of five titles is none
         check_curriculum(0.5, np.array(["unlabelled_queries", *["titles"] * 5]), repeats)
     check_curriculum(0.5, np.array(["titles"] * 11), repeats)
+
+
+@pytest.mark.parametrize("first", [0, 2])
+def test_an_epoch_without_a_text_ends_the_training(first: int) -> None:
+    """A tenth of four titles, whether they are to come first or are all that there is."""
+    parts = np.array(["titles"] * 4 + ["unlabelled_queries"] * 4)
+    rows = np.arange(8 if first else 4)
+    data: Any = SimpleNamespace(training=rows, parts=parts)
+    params: Any = SimpleNamespace(repeats={"titles": 0.1, "unlabelled_queries": 1.0 if first else 0.0}, seed=1)
+    schedule: Any = SimpleNamespace(batch_size=2)
+    with pytest.raises(UserError, match=r"an epoch of .*titles.* has no text, of [48] that may train; give larger"):
+        next(_batches(data, schedule, params, first, pads=False))
 
 
 def test_texts_longer_than_a_student_reads_are_refused() -> None:
