@@ -1,6 +1,6 @@
 """A tower's embeddings by content, each made once.
 
-A cache folder belongs to one tower, role, prompt, maximum length and precision.
+A cache folder belongs to one tower, role, prompt, maximum length and precision, and to one code and its libraries.
 """
 
 from collections.abc import Iterable, Iterator
@@ -13,6 +13,7 @@ import numpy as np
 from sentence_transformers import SentenceTransformer
 
 from steps.core.array_files import new_array
+from steps.core.code import code_digest
 from steps.core.endpoint import Endpoint
 from steps.core.files import cache_root
 from steps.core.precision import Precision, resolve_precision
@@ -20,6 +21,7 @@ from steps.core.progress import progress
 from steps.core.tables import Role
 from steps.core.towers import encode_with_lengths, route
 from steps.core.vector_store import Embeddings, Texts, VectorCache
+from steps.core.versions import library_versions
 
 _FORMAT = 2  # 1 had no lengths
 
@@ -53,7 +55,8 @@ def embed_once(
         _write(map(ask, blocks), (len(texts), tower.get_embedding_dimension() or 0), target, dtype, lengths)
         return count
     settings = (_FORMAT, fingerprint, role, tower.prompts.get(role), tower.max_seq_length, dtype)
-    key = sha256(repr((*settings, resolve_precision(precision))).encode()).hexdigest()
+    made_by = code_digest("steps.core.towers"), *library_versions()
+    key = sha256(repr((*settings, resolve_precision(precision), *made_by)).encode()).hexdigest()
     cache = VectorCache((caches or cache_root() / "vectors") / key[:24], dtype)
     encode = partial(encode_with_lengths, tower, role=role, precision=precision, batch_size=batch_size)
     count = cache.fill(texts, encode, shard_texts, what)

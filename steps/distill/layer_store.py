@@ -12,11 +12,13 @@ import torch
 from sentence_transformers import SentenceTransformer
 from torch import Tensor
 
+from steps.core.code import code_digest
 from steps.core.files import cache_root, staged_file
 from steps.core.precision import Precision, resolve_precision
 from steps.core.tables import Role
 from steps.core.towers import device, encode, load_tower
 from steps.core.vector_store import Embeddings, Texts, VectorCache, text_key
+from steps.core.versions import library_versions
 from steps.distill.layer_pooling import LayerPooling, pooling_of, random_projection
 from steps.distill.losses.base import LayerTargets
 from steps.distill.losses.layer import products
@@ -158,7 +160,8 @@ class LayerReader:
     def key(self) -> bytes:
         """Of the tower and of how it is read."""
         settings = (_FORMAT, self.fingerprint, tuple(self.layers), self.state_dim, resolve_precision(self.precision))
-        return sha256(repr(settings).encode()).digest()
+        made_by = code_digest("steps.core.towers", "steps.distill.layer_pooling"), *library_versions()
+        return sha256(repr((*settings, *made_by)).encode()).digest()
 
     def documents(self, documents: Texts, rows: np.ndarray) -> StateTable:
         """States of the documents that have these row numbers, ascending."""

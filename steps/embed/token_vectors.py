@@ -13,6 +13,7 @@ from steps.core.precision import Precision, resolve_precision
 from steps.core.progress import progress
 from steps.core.towers import autocast
 from steps.core.vector_store import Embeddings, VectorCache, text_key
+from steps.core.versions import library_versions
 
 
 def token_vectors(
@@ -28,7 +29,7 @@ def token_vectors(
         texts = token_texts(tower)
         endpoint.announce(texts, "", "embed tokens")
         return endpoint.embed(texts)
-    settings = (fingerprint, resolve_precision(precision), batch_size, code_digest(__name__))
+    settings = (fingerprint, resolve_precision(precision), batch_size, code_digest(__name__), *library_versions())
     key = sha256(repr(settings).encode()).hexdigest()
     cache = VectorCache(cache_root() / "tokens" / key[:24], "float32")
     ids = [str(token) for token in range(len(tower.tokenizer))]

@@ -12,7 +12,7 @@ from transformers.modeling_outputs import BaseModelOutput
 from steps.core.bases import resolve_base
 from steps.core.errors import UserError, line
 from steps.core.progress import progress
-from steps.core.towers import device
+from steps.core.towers import device, positions_of
 from steps.generate.params import GenerateParams
 from steps.generate.token_masking import mask_tokens
 
@@ -36,9 +36,14 @@ class Variants:
     """Root mean square of the encoder states' coordinates, to which sigma compares."""
 
 
-def load_denoiser(name: str) -> Denoiser:
-    """A pretrained seq2seq model from a folder or by name; UserError when it cannot be loaded or has no mask token."""
+def load_denoiser(params: GenerateParams) -> Denoiser:
+    """The pretrained seq2seq model `model`, a folder or a name.
+
+    UserError when it cannot be loaded, has no mask token, or has fewer positions than `max_tokens`.
+    """
+    name = params.model
     loaded = _load(name, "generate.model", 'facebook/bart-base, or "" for the small BART trained here')
+    _check_positions(loaded, name, "max_tokens", params)
     if loaded.tokenizer.mask_token_id is None or loaded.tokenizer.pad_token_id is None:
         raise UserError(
             f"params.yaml: generate.model {name!r} has no mask or padding token; choose a model of the BART family"
@@ -46,9 +51,26 @@ def load_denoiser(name: str) -> Denoiser:
     return loaded
 
 
-def load_writer(name: str) -> Denoiser:
-    """A pretrained model that writes queries from documents; UserError when it cannot be loaded."""
-    return _load(name, "generate.document_model", 'doc2query/msmarco-t5-base-v1, or "" for titles and sentences alone')
+def load_writer(params: GenerateParams) -> Denoiser:
+    """The pretrained model `document_model`, which writes queries from documents.
+
+    UserError when it cannot be loaded, or has fewer positions than `document_tokens` or `max_tokens`.
+    """
+    name = params.document_model
+    instead = 'doc2query/msmarco-t5-base-v1, or "" for titles and sentences alone'
+    loaded = _load(name, "generate.document_model", instead)
+    for knob in ("document_tokens", "max_tokens"):
+        _check_positions(loaded, name, knob, params)
+    return loaded
+
+
+def _check_positions(loaded: Denoiser, name: str, knob: str, params: GenerateParams) -> None:
+    positions, asked = positions_of(loaded.model), getattr(params, knob)
+    if positions is not None and asked > positions:
+        raise UserError(
+            f"params.yaml: generate.{knob} is {asked}, but {name} has {positions} positions; set it to {positions} or"
+            " less"
+        )
 
 
 def _load(name: str, key: str, instead: str) -> Denoiser:

@@ -39,8 +39,7 @@ def run(ingest: Path, output: Path, params: GenerateParams, run: Run) -> None:
     asked = from_queries(train, params.max_queries, params.seed)
     missing = max(0, params.least_sources - len(asked)) if params.max_queries else 0
     whole = bool(params.document_model)
-    corpus = read_table(ingest, "corpus") if missing else None
-    read = from_documents(corpus, evaluation, missing, params.seed, whole=whole) if corpus else []
+    read = from_documents(ingest, evaluation, missing, params.seed, whole=whole) if missing else []
     sources = asked if whole else asked + read
     rows: list[dict[str, Any]] = []
     report: dict[str, Any] = {
@@ -53,10 +52,10 @@ def run(ingest: Path, output: Path, params: GenerateParams, run: Run) -> None:
         "note": "" if train or read else "no training query, and generate.least_sources asks for no document",
     }
     known = {fold(row["text"]) for row in train}
-    writer = load_writer(params.document_model) if whole and read else None  # what cannot be loaded is said first
+    writer = load_writer(params) if whole and read else None  # what cannot be loaded is said first
     if sources:
         judge = load_tower(resolve_base(params.judge))
-        denoiser = load_denoiser(params.model) if params.model else None
+        denoiser = load_denoiser(params) if params.model else None
         if denoiser is None:
             documents = corpus_columns(ingest, ["title", "content"])
             sample = corpus_sample(documents, evaluation, params.small.corpus_texts, params.seed)

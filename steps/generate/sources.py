@@ -3,16 +3,17 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from heapq import heappush, heapreplace
+from pathlib import Path
 from random import Random
 from typing import Any
 
-import pyarrow as pa
-
-from steps.core.document_texts import template_of
+from steps.core.corpus import corpus_columns
+from steps.core.document_texts import corpus_template
 from steps.core.files import sha256_text
 from steps.core.texts import fold, sentences, words_of
 
 SENTENCE_WORDS = range(4, 31)
+_FEWEST = 1000  # documents in memory at once, where fewer texts are wanted
 
 
 @dataclass(frozen=True)
@@ -31,30 +32,45 @@ def from_queries(train: list[dict[str, Any]], limit: int, seed: int) -> list[Sou
     return [Source(train[row]["query_id"], train[row]["text"], train[row]["query_id"]) for row in picked]
 
 
-def from_documents(corpus: pa.Table, evaluation: set[str], limit: int, seed: int, *, whole: bool) -> list[Source]:
+def from_documents(ingest: Path, evaluation: set[str], limit: int, seed: int, *, whole: bool) -> list[Source]:
     """Up to `limit` texts of documents: each of them `whole`, or its title or one of its sentences, then another one.
 
     Documents take their turns in the order of a hash, so that a new one displaces few. No text is an evaluation query,
     and none comes twice.
     """
-    ids = corpus["doc_id"].to_pylist()
-    rows = sorted(range(len(ids)), key=lambda row: sha256_text(f"{seed} {ids[row]}"))
-    titles, topics, contents = corpus["title"], corpus["topic"], corpus["content"]
-    template = template_of(corpus.schema)
     found: dict[str, Source] = {}
     turn, before = 0, -1
     while before < len(found) < limit:
         before = len(found)
-        for row in rows:
-            title, topic, content = (column[row].as_py() for column in (titles, topics, contents))
-            texts = [template.text(title, topic, content)] if whole else query_like(title, content)
-            if new := [text for text in texts if (key := fold(text)) and key not in evaluation and key not in found]:
-                text = Random(f"{seed} {ids[row]} {turn}").choice(new)
-                found[fold(text)] = Source(f"{ids[row]}#document{turn or ''}", text)
+        for doc_id, texts in _in_order(ingest, evaluation, max(2 * limit, _FEWEST), seed, whole=whole):
+            if new := [text for text in texts if fold(text) not in found]:
+                text = Random(f"{seed} {doc_id} {turn}").choice(new)
+                found[fold(text)] = Source(f"{doc_id}#document{turn or ''}", text)
             if len(found) == limit:
                 break
         turn += 1
     return list(found.values())
+
+
+def _in_order(
+    ingest: Path, evaluation: set[str], at_once: int, seed: int, *, whole: bool
+) -> Iterator[tuple[str, list[str]]]:
+    """Id and texts of each document that has any, in the order of a hash; `at_once` of them are in memory."""
+    template, columns = corpus_template(ingest), ["doc_id", "title", "topic", "content"]
+    last = (1, 0)
+    while True:
+        held: list[tuple[int, int, str, list[str]]] = []  # a heap, the last of the order first
+        for row, (doc_id, title, topic, content) in enumerate(corpus_columns(ingest, columns)):
+            place = (-int(sha256_text(f"{seed} {doc_id}")[:16], 16), -row)
+            if place >= last or (len(held) == at_once and place < held[0][:2]):
+                continue
+            made = [template.text(title, topic, content)] if whole else query_like(title, content)
+            if texts := [text for text in made if (key := fold(text)) and key not in evaluation]:
+                (heapreplace if len(held) == at_once else heappush)(held, (*place, doc_id, texts))
+        yield from ((doc_id, texts) for *_, doc_id, texts in sorted(held, reverse=True))
+        if len(held) < at_once:
+            return
+        last = held[0][:2]
 
 
 def corpus_sample(documents: Iterable[Sequence[str]], evaluation: set[str], limit: int, seed: int) -> list[str]:

@@ -16,6 +16,7 @@ from steps.core.precision import resolve_precision
 from steps.core.progress import progress
 from steps.core.tables import table_from_columns
 from steps.core.vector_store import text_key
+from steps.core.versions import library_versions
 from steps.rank.candidates import asked_queries, drawn, union
 from steps.rank.params import CrossEncoderParams
 from steps.retrieval.rankers import pair_scores
@@ -86,7 +87,8 @@ def relevance_tables(
     repeats one at most. UserError for a score that is not finite, and for a candidate that the corpus lacks.
     """
     ids = list(queries)
-    settings = (fingerprint, resolve_precision(params.precision), code_digest("steps.retrieval.rankers"))
+    made_by = code_digest("steps.retrieval.rankers"), *library_versions()
+    settings = (fingerprint, resolve_precision(params.precision), *made_by)
     for start in range(0, len(ids), QUERIES):
         pools = union(candidates, ids[start : start + QUERIES], params.depth)
         rows = [(query_id, doc_id) for query_id, doc_ids in pools.items() for doc_id in doc_ids]

@@ -1,7 +1,5 @@
 """Late interaction: models that give every token a vector, the one way to load and run them, and vectors on disk."""
 
-import fcntl
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from hashlib import sha256
@@ -145,8 +143,16 @@ class TokenVectors(Sequence[np.ndarray]):
         self.ends = self._kept()
 
     def _kept(self) -> np.ndarray:
-        """Where the documents on disk end."""
-        return np.load(self.ends_file) if self.ends_file.is_file() else np.zeros(1, dtype=np.int64)
+        """Where the documents on disk end; none are there unless all of them are."""
+        with suppress(FileNotFoundError, EOFError, ValueError):  # cut, as a power failure may
+            ends: np.ndarray = np.load(self.ends_file)
+            if self.file.stat().st_size >= self._bytes(ends):
+                return ends
+        return np.zeros(1, dtype=np.int64)
+
+    def _bytes(self, ends: np.ndarray) -> int:
+        """How long the file of vectors is at least."""
+        return 2 * int(ends[-1]) * self.dim
 
     def __len__(self) -> int:
         return len(self.ends) - 1
@@ -169,49 +175,33 @@ class TokenVectors(Sequence[np.ndarray]):
     ) -> None:
         """Read the documents that are not here yet, `shard_texts` between two savings, or PIECE where that is less.
 
-        A killed run repeats what it read since the last one. The documents have to be those of the run that began.
-        TransientError while another process fills the folder.
+        A killed run repeats what it read since the last one. The documents have to be those of the run that began, and
+        no other process may use the folder.
         """
         if len(self) == len(documents):
             return
-        with _alone_in(self.file.parent):
-            self.ends = self._kept()  # another process may have ended just now
-            size = min(shard_texts, PIECE)
-            shards = -(-(len(documents) - len(self)) // size)
-            for shard in progress(_pieces(islice(documents, len(self), None), size), shards, what):
-                self.append(token_vectors(model, shard, "document", precision=precision, batch_size=batch_size))
+        size = min(shard_texts, PIECE)
+        shards = -(-(len(documents) - len(self)) // size)
+        for shard in progress(_pieces(islice(documents, len(self), None), size), shards, what):
+            self.append(token_vectors(model, shard, "document", precision=precision, batch_size=batch_size))
 
     def append(self, made: Sequence[np.ndarray]) -> None:
-        """Add the vectors of documents, `(tokens, dim)` each: all of them or, where it is killed, none."""
+        """Add the vectors of documents, `(tokens, dim)` each: all of them or, where it is killed, none.
+
+        TransientError where the vectors before them are gone.
+        """
         self.file.parent.mkdir(parents=True, exist_ok=True)
         self.file.touch()
         with self.file.open("r+b") as handle:
-            handle.truncate(2 * int(self.ends[-1]) * self.dim)  # what a killed run left
+            if handle.seek(0, 2) < self._bytes(self.ends):
+                raise TransientError(f"{self.file}: vectors that were here are gone; another run may have removed them")
+            handle.truncate(self._bytes(self.ends))  # what a killed run left
             handle.seek(0, 2)
             for vectors in made:
                 handle.write(vectors.astype(np.float16).tobytes())
         self.ends = np.concatenate([self.ends, self.ends[-1] + np.cumsum([len(vectors) for vectors in made])])
         with staged_file(self.ends_file) as staging, staging.open("wb") as ends:
             np.save(ends, self.ends)
-
-
-@contextmanager
-def _alone_in(folder: Path) -> Iterator[None]:
-    """Hold a folder, which is made if need be; TransientError where another process holds it."""
-    folder.mkdir(parents=True, exist_ok=True)
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        with suppress(OSError):  # a file system without such locks
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise TransientError(
-                    f"{folder}: another run reads these documents with this teacher, on the same SLIMTOWER_CACHE; try"
-                    " again when it has ended"
-                ) from None
-        yield
-    finally:
-        os.close(handle)
 
 
 def _pieces(texts: Iterator[str], size: int) -> Iterator[list[str]]:

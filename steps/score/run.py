@@ -22,6 +22,7 @@ from steps.core.progress import progress
 from steps.core.tables import SCHEMAS, read_table, stream_table
 from steps.core.tracking import Run
 from steps.core.vector_store import text_key
+from steps.core.versions import library_versions
 from steps.retrieval.score_shards import ScoreShards
 from steps.retrieval.target_entropy import WANTED, Sample, check_teacher_targets
 from steps.score.kinds import scorer_of
@@ -61,7 +62,8 @@ def run(ingest: Path, mine: Path, embed: Path, teach: Path, output: Path, params
         if cut := scorer.cut(_sampled_pairs(lists, ingest, params.seed)):
             cut.tell("score", f"{cut.knob} of {output.name}")
         scorer.announce(texts)
-        settings = (teacher.id, resolve_precision(params.precision), code_digest(type(scorer).__module__))
+        made_by = code_digest(type(scorer).__module__), *library_versions()
+        settings = (teacher.id, resolve_precision(params.precision), *made_by)
         shards = ScoreShards(settings, digests)
         found = _Found(Sample(len(texts)))
         tables = _tables(lists, chosen, rows, scorer, shards, params.shard_texts, found)

@@ -18,7 +18,8 @@ class ContrastiveLoss(MultipleNegativesRankingLoss):
     of each positive over the batch's queries (Eq. 6-7).
     hard: `mean_i max(0, margin - s(q_i, d_i+) + s(q_i, d_i-))` (Eq. 9) where `hard_negatives` is margin or both.
     s is the tower's own similarity, at least in fp32 whatever the network computes in: bf16 keeps 8 bits of a logit.
-    A document that is known to be relevant to another row's query is none of its negatives (`in_batch`).
+    A document that is known to be relevant to a query is none of its negatives (`in_batch`): no other row's in the
+    softmax, and of a mined one that is, the row's hinge is 0.
     First dimensions are normalised, as the index does it: s of them is the cosine.
 
     | texts | labels | embeddings |
@@ -62,8 +63,10 @@ class ContrastiveLoss(MultipleNegativesRankingLoss):
         if self.params.hard_negatives in {"margin", "both"}:
             queries, positives, negatives = embeddings
             near, far = self.of_pairs(queries, positives), self.of_pairs(queries, negatives)
-            hard = functional.margin_ranking_loss(near, far, torch.ones_like(near), margin=self.params.margin)
-            value = value + self.params.margin_weight * hard
+            hard = functional.relu(self.params.margin - near + far)
+            if self.masked is not None:
+                hard = hard.masked_fill(self.masked[:, len(positives) :].diagonal(), 0)
+            value = value + self.params.margin_weight * hard.mean()
         return value
 
 

@@ -28,6 +28,7 @@ from steps.teach.hard_negatives import ENCODE_BATCH, Searched
 from steps.teach.prompts import set_prompts, tell_prompts
 from steps.teach.ranker_check import ranker_of
 from steps.teach.rounds import Rounds, Train, train_in_rounds
+from steps.teach.tokenizers import check_fast
 from steps.teach.training_triplets import TripletChoice, choose_triplets, known_positives, named_documents
 from steps.training.comparison import said_gain
 from steps.training.distributed import rank
@@ -158,9 +159,13 @@ def nothing_to_mine(ingest: Path, mine: Path) -> bool:
 
 
 def limit_length(tower: SentenceTransformer, params: "Contrastive") -> None:
-    """Let the tower read `max_document_length` tokens; UserError when its positions end before that, or it has none."""
+    """Let the tower read `max_document_length` tokens; UserError when its positions end before that, or it has none.
+
+    So is one without a fast tokenizer.
+    """
     for role in ROLES:
-        network = getattr(route(tower, role)[0], "auto_model", None)
+        first = route(tower, role)[0]
+        network = getattr(first, "auto_model", None)
         if network is None:
             raise UserError(f"teach.teacher: base {params.base} is no transformer; take an encoder that is one")
         positions = positions_of(network)
@@ -169,6 +174,7 @@ def limit_length(tower: SentenceTransformer, params: "Contrastive") -> None:
                 f"teach.teacher: max_document_length is {params.max_document_length}, but {params.base} has"
                 f" {positions} positions; set it to {positions} or less"
             )
+        check_fast(getattr(first, "tokenizer", None), f"base {params.base}")
     tower.max_seq_length = params.max_document_length
 
 

@@ -31,6 +31,7 @@ from steps.teach.hard_negatives import ENCODE_BATCH
 from steps.teach.late_interaction_training import train_late_interaction
 from steps.teach.prompts import set_prompts, tell_prompts
 from steps.teach.rounds import checkpoint_folder
+from steps.teach.tokenizers import check_fast
 from steps.teach.training_triplets import known_positives, named_documents
 from steps.training.turns import forget
 
@@ -82,7 +83,8 @@ def late_interaction_model(params: "LateInteraction") -> MultiVectorEncoder:
 
     Of an encoder every token's last state counts, normalised: no punctuation filter, and with `dim: 0` no linear layer
     (LEAD, Sec. 3); else one to `dim`, drawn by the seed. A model of the kind stays as it is. UserError for a `dim`
-    that such a model does not have, for lengths beyond its positions, and for a base that is no transformer.
+    that such a model does not have, for lengths beyond its positions, and for a base that is no transformer or has no
+    fast tokenizer.
     """
     base = resolve_base(params.base)
     model = load_late_interaction(base) if is_late_interaction(base) else _of_encoder(base, params)
@@ -94,6 +96,7 @@ def late_interaction_model(params: "LateInteraction") -> MultiVectorEncoder:
             f" {dim}"
         )
     first: Any = model[0]
+    check_fast(first.tokenizer, f"base {params.base}")
     positions = positions_of(first.auto_model)
     for knob in ("max_query_length", "max_document_length"):
         if positions is not None and getattr(params, knob) > positions:

@@ -25,6 +25,7 @@ from steps.core.bases import resolve_base
 from steps.core.errors import UserError, line
 from steps.core.tables import ROLES, Role
 from steps.core.towers import device, forget_origin, route
+from steps.teach.tokenizers import check_fast
 
 TITLE_QUERY, CONTENT_QUERY = "[TITLE_QUERY]", "[CONTENT_QUERY]"
 DOCUMENT = (
@@ -41,7 +42,7 @@ def llm_tower(base: str, dim: int, seed: int) -> SentenceTransformer:
     """Untrained towers of `base`, in its own dtype, as a Router; their maps W^Q and W^D to `dim` (Eq. 3-4) are equal.
 
     The maps are random and orthogonal, by seed: what the model says of a text and another survives them.
-    UserError for a base that cannot be loaded, is not causal, or has no token that ends a text.
+    UserError for a base that cannot be loaded, is not causal, or has no fast tokenizer or no token that ends a text.
     """
     with torch.random.fork_rng():
         torch.manual_seed(seed)  # rows of placeholders, where the vocabulary grows, and the map
@@ -83,7 +84,8 @@ def _load(base: str) -> Transformer:
         ) from None
     _check_causal(transformer.auto_model, base)
     tokenizer: Any = transformer.tokenizer
-    if tokenizer is None or tokenizer.eos_token is None:
+    check_fast(tokenizer, f"base {base}")
+    if tokenizer.eos_token is None:
         raise UserError(f"model {base}: its tokenizer has no eos_token; name a language model that has one")
     tokenizer.padding_side, tokenizer.pad_token = "right", tokenizer.pad_token or tokenizer.eos_token
     tokenizer.chat_template = None

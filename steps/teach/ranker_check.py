@@ -14,6 +14,7 @@ from steps.core.precision import Precision
 from steps.core.progress import progress
 from steps.retrieval.rankers import Pair, load_ranker, pair_scores
 from steps.teach.training_triplets import TextTriplet
+from steps.training.kept import read_kept
 
 if TYPE_CHECKING:
     from steps.teach.round_params import RoundParams
@@ -77,11 +78,11 @@ def checked_negatives(
     parts = [np.zeros(0, dtype=np.int64)]
     for start in progress(starts, len(starts), "ranker checks negatives"):
         some, path = list(islice(remaining, BLOCK)), scratch / f"checked-{start}.npy"
-        if not path.is_file():
+        if (found := read_kept(path, np.load, "teach")) is None:
             found = _first_far(some, triplets[start : start + BLOCK], texts, scores, margin, (*seed, start))
             with staged_file(path) as staging, staging.open("wb") as file:
                 np.save(file, found)
-        parts.append(np.load(path))
+        parts.append(found)
     return np.concatenate(parts)
 
 

@@ -22,11 +22,13 @@ from steps.core.files import cache_root, staged_file
 from steps.core.precision import resolve_precision
 from steps.core.texts import fold
 from steps.core.tracking import NullRun, Run
+from steps.core.versions import library_versions
 from steps.teach.dev_comparison import compare
 from steps.teach.hard_negatives import Searched, mine_negatives
 from steps.teach.in_batch import Known
 from steps.teach.training_triplets import TextTriplet
 from steps.training.distributed import agreed, meet, rank
+from steps.training.kept import read_kept
 from steps.training.sharding import is_sharded
 from steps.training.turns import forget, hold
 
@@ -120,7 +122,7 @@ def checkpoint_folder(
     """
     key = hashlib.sha256()
     knobs = params.model_dump(exclude={"dev_queries", "dev_documents", "checkpoint_steps"})
-    key.update(f"{code_digest(*code)} {torch.__version__} {of_round}".encode())
+    key.update(f"{code_digest(*code)} {library_versions()} {of_round}".encode())
     key.update(json.dumps(knobs | {"computes_in": resolve_precision(params.precision)}, sort_keys=True).encode())
     if is_sharded():  # its checkpoints are of another kind
         key.update(b"sharded")
@@ -146,15 +148,16 @@ class _RoundRun(NullRun):
 
 
 def _take_up(tower: SentenceTransformer, folder: Path) -> bool:
-    """Load the weights that a killed run had finished a round with, if it had."""
+    """Load the weights that a killed run had finished a round with, if it had and they can be read."""
     path = folder / _TRAINED
-    finished = path.is_file()
-    agreed(int(finished), f"{folder}: {_SHARED}")
-    if finished:
-        tower.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
-        if rank() == 0:
-            print(f"teach: takes the weights of a finished round from {path}", file=sys.stderr)
-    return finished
+    weights = read_kept(path, lambda file: torch.load(file, map_location="cpu", weights_only=True), "teach")
+    agreed(int(weights is not None), f"{folder}: {_SHARED}")
+    if weights is None:
+        return False
+    tower.load_state_dict(weights)
+    if rank() == 0:
+        print(f"teach: takes the weights of a finished round from {path}", file=sys.stderr)
+    return True
 
 
 def _keep(tower: SentenceTransformer, folder: Path) -> None:
@@ -179,7 +182,7 @@ def _next_triplets(
     Rank 0 finds them and leaves them in the folder of the round before, for the other processes and a later run.
     """
     path, scratch = folder / "negatives.npy", folder / "search"
-    if rank() == 0 and not path.is_file():
+    if rank() == 0 and read_kept(path, np.load, "teach") is None:
         found = mine_negatives(tower, triplets, searched, params, number, scratch)
         with staged_file(path) as staging, staging.open("wb") as file:
             np.save(file, found)

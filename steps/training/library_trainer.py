@@ -2,6 +2,7 @@
 
 import math
 import shutil
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,10 +18,11 @@ from torch.utils.data import BatchSampler
 from transformers import PrinterCallback, TrainerCallback, TrainingArguments
 
 from steps.core.errors import UserError
+from steps.core.files import read_json, write_json
 from steps.core.precision import Precision, resolve_precision
 from steps.core.progress import progress
 from steps.core.towers import trains_with_plain_attention
-from steps.training.distributed import agreed_step, rank
+from steps.training.distributed import agreed_step, meet, rank
 from steps.training.triplets import Turns
 from steps.training.turns import hold
 
@@ -28,6 +30,7 @@ if TYPE_CHECKING:  # how runs are tracked changes no weight: checkpoints outlive
     from steps.core.tracking import Run
 
 STAGING = "staging"  # where a checkpoint is written before it gets its name
+_FILES = "files.json"  # of a checkpoint: the size of each of its files
 
 
 class Knobs(Protocol):
@@ -109,6 +112,8 @@ class WholeCheckpoints(BaseTrainer):
         hold(checkpoints, stage)
         if rank() == 0:
             shutil.rmtree(checkpoints / STAGING, ignore_errors=True)
+            drop_damaged(checkpoints, stage)
+        meet()
         step = agreed_step(last_step(checkpoints), str(checkpoints))
         resume = checkpoints / f"checkpoint-{step}" if step else None
         if resume and rank() == 0:
@@ -149,10 +154,31 @@ def last_step(folder: Path) -> int:
     return max((int(path.name.partition("-")[2]) for path in folder.glob("checkpoint-*")), default=0)
 
 
+def drop_damaged(folder: Path, stage: str) -> None:
+    """Remove the newest checkpoint below a folder while a file of it is missing or cut; a line of the stage's says so.
+
+    The disk may have lost what a power failure met.
+    """
+    while (step := last_step(folder)) and not _is_whole(newest := folder / f"checkpoint-{step}"):
+        print(f"{stage}: {newest} cannot be read (a file is missing or cut); begins anew", file=sys.stderr)
+        shutil.rmtree(newest)
+
+
+def _is_whole(checkpoint: Path) -> bool:
+    try:
+        sizes: dict[str, int] = read_json(checkpoint / _FILES)
+        return all((checkpoint / name).stat().st_size >= size for name, size in sizes.items())
+    except (UserError, FileNotFoundError):
+        return False
+
+
 def publish_checkpoint(folder: Path, step: int) -> None:
     """Move the checkpoint of a step from the staging folder into `folder`, and drop the older ones."""
     name = f"checkpoint-{step}"
-    (folder / STAGING / name).rename(folder / name)
+    made = folder / STAGING / name
+    sizes = {path.relative_to(made).as_posix(): path.stat().st_size for path in made.rglob("*") if path.is_file()}
+    write_json(made / _FILES, sizes)
+    made.rename(folder / name)
     for path in (folder / STAGING, *folder.glob("checkpoint-*")):
         if path.name != name:
             shutil.rmtree(path)

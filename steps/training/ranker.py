@@ -19,6 +19,7 @@ from steps.core.errors import UserError
 from steps.core.files import cache_root
 from steps.core.precision import resolve_precision
 from steps.core.towers import positions_of
+from steps.core.versions import library_versions
 from steps.training.library_trainer import (
     Knobs,
     LossLog,
@@ -171,7 +172,7 @@ def checkpoint_folder(
     `knobs` are those that a training follows from, its `precision` among them; `code` names modules besides this one.
     """
     key = hashlib.sha256()
-    key.update(f"{code_digest(__name__, *code)} {torch.__version__}".encode())
+    key.update(f"{code_digest(__name__, *code)} {library_versions()}".encode())
     key.update(json.dumps({**knobs, "computes_in": resolve_precision(knobs["precision"])}, sort_keys=True).encode())
     for name, tensor in sorted(ranker.state_dict().items()):
         key.update(name.encode() + tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes())

@@ -7,12 +7,22 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import sentence_transformers
+import torch
+import transformers
+from embedding_server import KEY, serving, tower_reader
+from endpoint_fakes import teach
 
+import steps.core.vector_cache as vector_cache
 from steps.core.errors import UserError
+from steps.core.fingerprints import fingerprint
+from steps.core.towers import load_tower
 from steps.core.vector_store import WINDOW_SHARDS, Embeddings, VectorCache, text_key
+from steps.distill.layer_store import LayerReader
 from steps.retrieval.score_shards import ScoreShards
 
 TEXTS = [f"text {number}" for number in range(50)]
@@ -176,3 +186,45 @@ def test_a_shard_of_scores_that_was_cut_is_one_line(tmp_path: Path, monkeypatch:
     file.write_bytes(file.read_bytes()[:20])
     with pytest.raises(UserError, match=r"\.npy: cannot be read .* delete it"):
         shards.made(lambda texts, documents: np.ones(documents.shape, np.float32), ["a"], np.array([[0, 2]]))
+
+
+def embed_texts(folder: Path, target: Path) -> int:
+    """How many of the texts a tower had to read."""
+    tower, name = load_tower(folder), fingerprint(folder).id
+    how: Any = {"dtype": "float32", "precision": "fp32", "batch_size": 8, "shard_texts": 20}
+    return vector_cache.embed_once(tower, name, "query", TEXTS, target, **how, what="test")
+
+
+def test_embeddings_do_not_outlive_the_code_and_the_libraries_that_made_them(
+    tmp_path: Path, tiny_tower: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read() -> int:
+        return embed_texts(tiny_tower, tmp_path / "out.npy")
+
+    reader = LayerReader(tiny_tower, "a fingerprint", [1, 3], 0, "fp32")
+    keys = {reader.key}
+    assert (read(), read()) == (len(TEXTS), 0)
+    for library in (torch, transformers, sentence_transformers):
+        with monkeypatch.context() as patch:
+            patch.setattr(library, "__version__", "99.0.0")
+            assert (read(), read()) == (len(TEXTS), 0)
+            keys.add(reader.key)
+    assert read() == 0 and len(keys) == 4
+    monkeypatch.setattr(vector_cache, "code_digest", lambda *modules: f"another {modules}")
+    assert (read(), read()) == (len(TEXTS), 0)
+
+
+@pytest.mark.medium
+def test_answers_of_an_endpoint_are_not_paid_for_again_by_other_code_or_libraries(
+    tmp_path: Path, tiny_tower: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PLANTED_KEY", KEY)
+    with serving(tower_reader(load_tower(tiny_tower))) as server:
+        tower = teach(tmp_path / "teach", server)
+        embed_texts(tower, tmp_path / "out.npy")
+        paid = sum(server.paid.values())
+        for library in (torch, transformers, sentence_transformers):
+            monkeypatch.setattr(library, "__version__", "99.0.0")
+        monkeypatch.setattr(vector_cache, "code_digest", lambda *modules: "another", raising=False)
+        assert embed_texts(tower, tmp_path / "out.npy") == 0
+        assert sum(server.paid.values()) == paid

@@ -5,7 +5,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import sentence_transformers
 import torch
+import transformers
 from sentence_transformers import SentenceTransformer
 from teach_fakes import write_tower
 
@@ -73,10 +75,16 @@ def test_a_killed_run_repeats_one_shard_and_leaves_the_same_bytes(folder: Path, 
     assert read == -(-len(expected) // BATCH) - 4 and found.tobytes() == expected.tobytes()
 
 
-def test_another_teacher_precision_or_batch_has_its_own(folder: Path, tmp_path: Path) -> None:
+def test_another_teacher_precision_batch_or_library_has_its_own(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made(folder)
     other = load_tower(folder)
     other.prompts["query"] = "sum "
     other.save_pretrained(str(tmp_path / "other"), create_model_card=False)
     assert made(tmp_path / "other")[1] and made(folder, precision="bf16")[1] and made(folder, batch_size=8)[1]
     assert not made(folder)[1]
+    for library in (torch, transformers, sentence_transformers):
+        with monkeypatch.context() as patch:
+            patch.setattr(library, "__version__", "99.0.0")
+            assert made(folder)[1]

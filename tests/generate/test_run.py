@@ -1,7 +1,9 @@
 """The stage `generate` as a whole, on forty queries."""
 
 from collections import Counter
+from hashlib import sha256
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pyarrow as pa
@@ -12,15 +14,16 @@ from recorder import Recorder
 from teach_fakes import write_tower
 
 import steps.generate.run as stage
+import steps.generate.sources as sources
 from steps.core.document_texts import DocumentTemplate
 from steps.core.errors import UserError
 from steps.core.files import read_json
-from steps.core.tables import read_table, table_from_rows
+from steps.core.tables import read_table, table_from_rows, write_table
 from steps.core.texts import fold
 from steps.core.tracking import NullRun, Run
 from steps.generate.denoiser import Denoiser, Variants
 from steps.generate.params import GenerateParams
-from steps.generate.sources import corpus_sample, from_documents
+from steps.generate.sources import Source, corpus_sample, from_documents, query_like
 
 
 @pytest.fixture(scope="module")
@@ -204,7 +207,63 @@ def test_the_sample_of_the_corpus_is_of_its_texts_whatever_their_order() -> None
     assert corpus_sample(rows, evaluation, 0, 3) == [] == corpus_sample([], evaluation, 9, 3)
 
 
-def test_a_document_gives_its_title_or_a_sentence_and_no_evaluation_query() -> None:
+def in_memory(corpus: pa.Table, evaluation: set[str], limit: int, seed: int, *, whole: bool) -> list[Source]:
+    """What `from_documents` gives, from a sorted list of all documents."""
+    rows = sorted(corpus.to_pylist(), key=lambda row: sha256(f"{seed} {row['doc_id']}".encode()).hexdigest())
+    found: dict[str, Source] = {}
+    for turn in range(99):
+        for row in rows:
+            title, topic, content = row["title"], row["topic"], row["content"]
+            texts = [DocumentTemplate().text(title, topic, content)] if whole else query_like(title, content)
+            if new := [text for text in texts if fold(text) not in {"", *evaluation, *found}]:
+                text = Random(f"{seed} {row['doc_id']} {turn}").choice(new)
+                found[fold(text)] = Source(f"{row['doc_id']}#document{turn or ''}", text)
+            if len(found) == limit:
+                return list(found.values())
+    return list(found.values())
+
+
+@pytest.mark.parametrize("fewest", [1, 7, 1000])
+@pytest.mark.parametrize("whole", [False, True])
+def test_documents_are_drawn_a_few_at_a_time_as_from_all_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fewest: int, whole: bool
+) -> None:
+    monkeypatch.setattr(sources, "_FEWEST", fewest)
+    contents = [
+        "Sum all the images of a disk.",
+        "Too short.",
+        "Green tea is a fine tea. Black tea is a tea. Short.",
+        "",
+    ]
+    rows = [
+        {"doc_id": f"d/{number}", "dataset": "d", "title": ["", f"On {number // 9} kinds of tea"][number % 2],
+         "topic": "", "content": contents[number % 4]}
+        for number in range(80)
+    ]  # fmt: skip
+    corpus, evaluation = table_from_rows("corpus", rows), {"sum all the images of a disk"}
+    write_table(tmp_path, "corpus", corpus)
+    for limit in (1, 2, 5, 11, 40, 300):
+        for seed in (3, 4):
+            expected = in_memory(corpus, evaluation, limit, seed, whole=whole)
+            assert from_documents(tmp_path, evaluation, limit, seed, whole=whole) == expected
+
+
+def test_the_corpus_is_never_read_as_a_whole(tmp_path: Path, judge: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def read(folder: Path, name: str) -> pa.Table:
+        assert name != "corpus"
+        return read_table(folder, name)
+
+    monkeypatch.setattr(stage, "read_table", read)
+    ingest = write_world(tmp_path, queries()[:3])
+    changes = {"model": str(write_bart(tmp_path / "bart")), "least_sources": 8}
+    assert read_json(generate(ingest, tmp_path / "generate", judge, **changes) / "report.json")["documents"] == 5
+
+
+def test_a_document_gives_its_title_or_a_sentence_and_no_evaluation_query(tmp_path: Path) -> None:
+    def drawn(table: pa.Table, limit: int, whole: bool = False, metadata: dict[str, str] | None = None) -> list[Source]:
+        write_table(tmp_path, "corpus", table, metadata=metadata)
+        return from_documents(tmp_path, evaluation, limit, 3, whole=whole)
+
     corpus = table_from_rows(
         "corpus",
         [
@@ -219,20 +278,19 @@ def test_a_document_gives_its_title_or_a_sentence_and_no_evaluation_query() -> N
         ],
     )
     evaluation = {"sum all the images of a disk"}
-    found = from_documents(corpus, evaluation, 20, 3, whole=False)
+    found = drawn(corpus, 20)
     texts = [source.text for source in found]
     assert len(found) == 20 == len({fold(text) for text in texts}) and not {fold(text) for text in texts} & evaluation
-    assert from_documents(corpus, evaluation, 20, 3, whole=False) == found
-    every = from_documents(corpus, evaluation, 99, 3, whole=False)  # in turns, until none is new
+    assert drawn(corpus, 20) == found
+    every = drawn(corpus, 99)  # in turns, until none is new
     assert len(every) == 28 == len({source.name for source in every}) and "Green tea is a tea." in {
         s.text for s in every
     }
     more = pa.concat_tables([corpus.slice(5), corpus.slice(0, 5)])
-    assert from_documents(more, evaluation, 20, 3, whole=False) == found  # whatever the order of the documents
-    [whole] = from_documents(corpus.slice(2, 1), evaluation, 20, 3, whole=True)
+    assert drawn(more, 20) == found  # whatever the order of the documents
+    [whole] = drawn(corpus.slice(2, 1), 20, whole=True)
     assert whole.text.startswith("On 2 kinds of tea") and "Green tea" in whole.text
-    told = corpus.slice(2, 1).replace_schema_metadata(DocumentTemplate("{content} / {title}").metadata)
-    [whole] = from_documents(told, evaluation, 20, 3, whole=True)
+    [whole] = drawn(corpus.slice(2, 1), 20, whole=True, metadata=DocumentTemplate("{content} / {title}").metadata)
     assert whole.text == "Green tea is a tea. / On 2 kinds of tea"
 
 
@@ -253,9 +311,10 @@ def test_a_model_that_reads_documents_takes_their_place(tmp_path: Path, judge: P
     assert (again / "generated_queries.parquet").read_bytes() == (output / "generated_queries.parquet").read_bytes()
 
 
-def test_documents_in_a_script_without_spaces_give_sources() -> None:
+def test_documents_in_a_script_without_spaces_give_sources(tmp_path: Path) -> None:
     row = {"doc_id": "d/1", "dataset": "d", "title": "边界层", "topic": "", "content": "边界层是层流的。升力下降见图。"}
-    found = from_documents(table_from_rows("corpus", [row]), set(), 9, 3, whole=False)
+    write_table(tmp_path, "corpus", table_from_rows("corpus", [row]))
+    found = from_documents(tmp_path, set(), 9, 3, whole=False)
     assert sorted(source.text for source in found) == ["升力下降见图。", "边界层是层流的。"]
 
 
@@ -263,6 +322,29 @@ def test_a_missing_document_model_is_refused_with_the_fix(tmp_path: Path, judge:
     changes = {"document_model": str(tmp_path / "nowhere"), "least_sources": 6}
     with pytest.raises(UserError, match=r"generate.document_model .*nowhere' cannot be loaded .* doc2query"):
         generate(write_world(tmp_path, []), tmp_path / "generate", judge, **changes)
+
+
+@pytest.mark.parametrize(
+    ("knob", "changes"),
+    [
+        ("max_tokens", {"model": "bart", "max_tokens": 65}),
+        ("max_tokens", {"document_model": "bart", "max_tokens": 65}),
+        ("document_tokens", {"document_model": "bart", "document_tokens": 65}),
+    ],
+)
+def test_more_tokens_than_a_model_has_positions_are_refused(
+    tmp_path: Path, judge: Path, knob: str, changes: dict[str, Any]
+) -> None:
+    bart = str(write_bart(tmp_path / "bart"))
+    ingest = write_world(tmp_path, queries()[-2:])
+
+    def run(over: int) -> Path:
+        given = {name: bart if value == "bart" else value - 1 + over for name, value in changes.items()}
+        return generate(ingest, tmp_path / "generate", judge, least_sources=3, **given)
+
+    with pytest.raises(UserError, match=rf"generate\.{knob} is 65, but .*bart has 64 positions; set it to 64 or less"):
+        run(1)
+    run(0)
 
 
 def test_heads_that_do_not_divide_the_width_are_refused() -> None:

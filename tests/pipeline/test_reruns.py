@@ -145,8 +145,9 @@ def test_what_serves_reruns_those_that_write_or_open_it_and_the_core_all(project
 
 
 def test_what_training_shares_reruns_the_stages_that_train(project: Project) -> None:
-    changed = project.after_edits("steps/training/distributed.py", "steps/training/torchrun.py")
-    assert changed == TRAINED | set(CELLS["distill"])
+    training = TRAINED | set(CELLS["distill"])
+    assert project.after_edits("steps/training/torchrun.py") == training
+    assert project.after_edits("steps/training/turns.py") == training | {"score@other"}
 
 
 def test_what_finds_documents_before_an_index_reruns_the_stages_that_search_or_order(project: Project) -> None:

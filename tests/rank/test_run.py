@@ -1,5 +1,6 @@
 """The stage `rank` as a whole, on a tiny encoder."""
 
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import transformers
 from rank_fakes import (
     PARAMS,
     candidates,
@@ -154,6 +156,21 @@ def test_a_killed_training_continues_to_the_same_weights(
         torch.testing.assert_close(found[name], tensor, rtol=0, atol=1e-6)
 
 
+@pytest.mark.medium
+def test_a_training_whose_checkpoint_is_damaged_begins_anew(
+    tmp_path: Path, base: Path, own_cache: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_rank_world(tmp_path)
+    with killed_at(6, training):
+        run_rank(tmp_path, base)
+    [checkpoint] = own_cache.rglob("checkpoint-4")
+    os.truncate(checkpoint / "optimizer.pt", 100)
+    run = Recorder()
+    run_rank(tmp_path, base, run)
+    assert min(run.losses) == 1
+    assert capsys.readouterr().err.count(f"rank: {checkpoint} cannot be read") == 1
+
+
 def test_a_killed_scoring_does_not_train_again_and_equal_runs_are_equal(
     tmp_path: Path, base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -198,6 +215,9 @@ def test_a_killed_scoring_repeats_no_shard_that_was_kept(
     run = Recorder()
     resumed = run_rank(tmp_path, base, run)
     assert run.last["shards_computed"] == whole_run.last["shards_computed"] - 3 > 0
+    monkeypatch.setattr(transformers, "__version__", "99.0.0")
+    run_rank(tmp_path, base, anew := Recorder(), name="anew")
+    assert anew.last["shards_computed"] == whole_run.last["shards_computed"]
     assert (resumed / "relevance.parquet").read_bytes() == (whole / "relevance.parquet").read_bytes()
 
 

@@ -1,5 +1,9 @@
 """A late interaction model scores: MaxSim by hand, token vectors on disk, and a run that was killed."""
 
+import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -101,21 +105,102 @@ def test_a_killed_reading_repeats_one_shard_and_leaves_the_same_vectors(
     assert TokenVectors(again.folder, 8)[10].shape == (2, 8), "an empty document has its special tokens"
 
 
-def test_two_runs_do_not_write_into_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    texts = ["a", "bb", "ccc"]
-    first, second, stale = (TokenVectors(tmp_path / "cache", 2) for _ in range(3))
-    settings: Any = {"precision": "fp32", "batch_size": 1, "shard_texts": 1, "what": "test"}
+TEXTS, PLACES = ["how many words", "which document"], np.array([[0, 10], [9, 4]])
+DOCUMENTS = [f"document {number} " + "of words " * (number % 5) for number in range(11)]
+RUN = """
+import sys
+from pathlib import Path
+import numpy as np
+from stages import SCORE
+from test_late_interaction import DOCUMENTS, PLACES, TEXTS
+from steps.score.kinds import scorer_of
 
-    def read(_: object, some: list[str], *__: object, **___: object) -> list[np.ndarray]:
-        if len(first) == 2:
-            with pytest.raises(TransientError, match="another run reads these documents with this teacher"):
-                second.fill(model, texts, **settings)
-        return [np.full((len(text), 2), len(text), dtype=np.float32) for text in some]
+teach, output = Path(sys.argv[1]), Path(sys.argv[2])
+scorer = scorer_of(teach, "a fingerprint", DOCUMENTS, output.with_name("unused"), SCORE)
+found = scorer.scores(TEXTS, PLACES)
+print("scored", flush=True)
+sys.stdin.readline()
+assert np.array_equal(scorer.scores(TEXTS, PLACES), found)
+np.save(output, found)
+scorer.finish()
+"""
 
-    monkeypatch.setattr(late, "token_vectors", read)
-    model: Any = None
-    first.fill(model, texts, **settings)
-    monkeypatch.setattr(late, "token_vectors", None)  # nothing is left to read
-    stale.fill(model, texts, **settings)
-    for kept in (first, stale, TokenVectors(tmp_path / "cache", 2)):
-        assert [kept[row].tolist() for row in range(3)] == [[[n, n]] * n for n in (1, 2, 3)]
+
+@pytest.mark.slow
+@pytest.mark.faults("two runs at once")
+def test_two_runs_of_a_teacher_over_the_same_documents_take_turns(
+    tmp_path: Path, tiny_tower: Path, own_cache: Path
+) -> None:
+    teach = write_late_teacher(tmp_path / "late", tiny_tower)
+    paths = [".", "tests/helpers", "tests/score"]
+    pipe, environment = subprocess.PIPE, os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
+
+    def started(name: str) -> subprocess.Popen[str]:
+        words = [sys.executable, "-c", RUN, str(teach), str(tmp_path / name)]
+        return subprocess.Popen(words, env=environment, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+
+    first = started("first.npy")
+    assert first.stdout and first.stdout.readline() == "scored\n"
+    second = started("second.npy")
+    assert second.stderr
+    waits = "score: waits for another run with this teacher and these documents\n"
+    assert any(said == waits for said in second.stderr)
+    assert first.communicate("\n", timeout=100)[1] is not None and first.returncode == 0
+    second.communicate("\n", timeout=100)
+    assert second.returncode == 0
+    one, two = (np.load(tmp_path / f"{name}.npy") for name in ("first", "second"))
+    np.testing.assert_array_equal(one, two)
+    assert np.ptp(one) > 0 and not list(own_cache.glob("token_vectors/*"))
+
+
+@pytest.mark.medium
+def test_a_kill_while_vectors_are_removed_leaves_none_that_count(
+    tmp_path: Path, tiny_tower: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    teach = write_late_teacher(tmp_path / "late", tiny_tower)
+
+    def scorer() -> Any:
+        return scorer_of(teach, "a fingerprint", DOCUMENTS, tmp_path / "unused", SCORE)
+
+    def killed(path: Path, **_: object) -> None:
+        if (path / "tokens.f16").is_file():
+            (path / "tokens.f16").unlink()
+            raise KeyboardInterrupt
+
+    whole = scorer()
+    expected = whole.scores(TEXTS, PLACES)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(shutil, "rmtree", killed)
+        whole.finish()
+    again = scorer()
+    np.testing.assert_array_equal(again.scores(TEXTS, PLACES), expected)
+    again.finish()
+    assert not list(own_cache.glob("token_vectors/*"))
+
+
+def kept(folder: Path) -> TokenVectors:
+    """Vectors of two documents, of one and of two tokens."""
+    vectors = TokenVectors(folder, 2)
+    vectors.append([np.full((tokens, 2), tokens, dtype=np.float32) for tokens in (1, 2)])
+    return vectors
+
+
+@pytest.mark.parametrize("name", ["tokens.f16", "ends.npy"])
+@pytest.mark.parametrize("left", [None, 0, 11])
+def test_vectors_that_are_not_all_there_count_as_none(tmp_path: Path, name: str, left: int | None) -> None:
+    kept(tmp_path)
+    assert len(TokenVectors(tmp_path, 2)) == 2
+    if left is None:
+        (tmp_path / name).unlink()
+    else:
+        os.truncate(tmp_path / name, left)
+    assert len(TokenVectors(tmp_path, 2)) == 0
+    assert kept(tmp_path)[1].tolist() == [[2, 2], [2, 2]]
+
+
+def test_nothing_is_written_behind_vectors_that_another_run_removed(tmp_path: Path) -> None:
+    vectors = kept(tmp_path / "cache")
+    shutil.rmtree(tmp_path / "cache")
+    with pytest.raises(TransientError, match=r"tokens\.f16: vectors that were here are gone"):
+        vectors.append([np.ones((1, 2), dtype=np.float32)])
+    assert len(TokenVectors(tmp_path / "cache", 2)) == 0

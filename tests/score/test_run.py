@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+import transformers
 from stages import SCORE, run_score
 from towers import other_weights
 
@@ -120,7 +121,7 @@ def test_a_killed_run_repeats_at_most_one_shard_and_ends_as_an_undisturbed_one(
     assert not list((root / "data/score").glob(".staging*"))
 
 
-def test_another_precision_teacher_or_text_is_scored_anew_and_the_same_is_not(
+def test_another_precision_library_teacher_or_text_is_scored_anew_and_the_same_is_not(
     root: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def computed(**changes: Any) -> int:
@@ -132,6 +133,9 @@ def test_another_precision_teacher_or_text_is_scored_anew_and_the_same_is_not(
     assert total > 1
     assert computed() == computed(batch_size=5) == 0
     assert computed(precision="bf16") == total
+    with monkeypatch.context() as patch:
+        patch.setattr(transformers, "__version__", "99.0.0")
+        assert computed() == total
     texts = stage.read_table(root / "data/embed", "alignment_texts")
     place = texts.schema.get_field_index("text")
     words = texts["text"].to_pylist()

@@ -70,7 +70,8 @@ def of_dim(
         asking = [other for at, other in enumerate(queries) if (at, row) not in relevant]
         forward -= np.log(own / sum(np.exp(cosine(query, document) / t) for document in near))
         backward -= np.log(own / sum(np.exp(cosine(other, positive) / t) for other in asking))
-        hard += max(0.0, params.margin - cosine(query, positive) + cosine(query, negative))
+        if (row, len(queries) + row) not in relevant:
+            hard += max(0.0, params.margin - cosine(query, positive) + cosine(query, negative))
     total = (forward + backward) / 2 if params.both_directions else forward
     if params.hard_negatives in ("margin", "both"):
         total += params.margin_weight * hard
@@ -135,6 +136,23 @@ def test_what_is_known_to_be_relevant_is_no_negative(tower: SentenceTransformer,
     leaves = [torch.tensor(part, requires_grad=True) for part in parts]
     numbers = torch.tensor(in_batch.numbers)
     assert torch.autograd.gradcheck(lambda *given: loss.compute_loss_from_embeddings(list(given), numbers), leaves)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_nothing_pushes_a_row_s_own_negative_away_that_is_known_to_be_relevant(
+    tower: SentenceTransformer, form: dict[str, Any]
+) -> None:
+    params, parts = PARAMS.loss.model_copy(update=form), vectors(6)
+    in_batch = InBatch(BATCH, KNOWN | {"add records": {*KNOWN["add records"], "d/f"}, "resize": {"d/j", "d/k"}})
+    relevant = RELEVANT | {(0, 6), (2, 6), (5, 11)}
+    expected = reference(parts, 0.3, params, relevant)
+    assert value(tower, 0.3, params, parts, torch.float64, in_batch) == pytest.approx(expected, rel=1e-12)
+    leaves = [torch.tensor(part, requires_grad=True) for part in parts]
+    loss = ContrastiveLoss(tower, 0.3, params, in_batch)
+    loss.compute_loss_from_embeddings(leaves, torch.tensor(in_batch.numbers)).backward()
+    if params.hard_negatives == "margin":  # in softmaxes it is still a negative of other rows
+        pulls = leaves[2].grad
+        assert pulls is not None and not pulls[5].any() and pulls[4].any()
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -1,5 +1,6 @@
 """A ranker keeps what it calls relevant away from the hard negatives of a round."""
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -96,6 +97,16 @@ def test_a_killed_check_repeats_one_block_at_most(
     fake.read = 0
     assert check(tmp_path / "killed") == whole
     assert 0 < fake.read < needed / 2
+
+
+def test_a_block_that_was_cut_is_told_and_checked_again(
+    tmp_path: Path, fake: FakeRanker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = check(tmp_path)
+    [kept] = tmp_path.glob("checked-*.npy")
+    os.truncate(kept, 130)
+    assert check(tmp_path) == whole
+    assert capsys.readouterr().err.count(f"teach: {kept} cannot be read (") == 1
 
 
 @pytest.mark.parametrize("margin", [0.0, 0.05, 0.5, 0.99])

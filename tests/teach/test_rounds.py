@@ -1,5 +1,6 @@
 """Rounds of hard negatives: which documents may be one, and that a killed run ends as one that was left alone."""
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -7,7 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import sentence_transformers
 import torch
+import transformers
 from recorder import Recorder
 from safetensors.torch import load_file, save_file
 from teach_fakes import PARAMS, documents, queries, table, triplets, write_tower, write_world
@@ -336,6 +339,27 @@ def test_a_killed_run_goes_on_between_and_inside_rounds_to_the_same_weights(
         (tmp_path / "killed").rename(tmp_path / kill.__name__)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["trained.pt", "negatives.npy", "checkpoint-2/trained.pt"])
+@pytest.mark.parametrize("left", [0, 60])
+def test_a_run_gets_past_what_was_cut_to_the_same_weights(
+    tmp_path: Path, base: Path, own_cache: Path, capsys: pytest.CaptureFixture[str], name: str, left: int
+) -> None:
+    given = params(base, 1)
+    whole = train(tmp_path, given, "whole")
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        killed_in_round(patch)
+        train(tmp_path, given, "killed")
+    [file] = own_cache.glob(f"teach/*/{name}")
+    os.truncate(file, left)
+    capsys.readouterr()
+    resumed = train(tmp_path, given, "killed")
+    damaged = file.parent if name.startswith("checkpoint") else file
+    assert capsys.readouterr().err.count(f"teach: {damaged} cannot be read (") == 1
+    ones, twos = (load_file(folder / "tower/model.safetensors") for folder in (whole, resumed))
+    assert all(torch.equal(twos[name], tensor) for name, tensor in ones.items())
+
+
 def test_what_a_round_continues_from_follows_from_what_it_searches(
     tmp_path: Path, base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -368,12 +392,16 @@ def test_what_a_round_continues_from_follows_from_what_it_searches(
     for change in ({"ranker": "cross"}, {"ranker_margin": 0.1}):
         rule = params(base, 1).rounds.model_copy(update=change)
         folders.add(rounds.checkpoint_folder(tower, chosen, {}, params(base, 1, rounds=rule), "0 a"))
+    for library in (torch, transformers, sentence_transformers):
+        with monkeypatch.context() as patch:
+            patch.setattr(library, "__version__", "99.0.0")
+            folders.add(rounds.checkpoint_folder(tower, chosen, {}, params(base, 1), "0 a"))
     monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
     folders.add(rounds.checkpoint_folder(tower, chosen, {}, params(base, 1), "0 a"))
     tower.register_parameter("scale", nn.Parameter(torch.tensor(2.0)))  # a weight without dimensions
     folders.add(rounds.checkpoint_folder(tower, chosen, {}, params(base, 1), "0 a"))
     folders.add(rounds.checkpoint_folder(tower, chosen, {"q": {"z"}}, params(base, 1), "0 a"))
-    assert len(folders) == 11
+    assert len(folders) == 14
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -13,6 +14,7 @@ import torch
 
 from steps.core.files import let_go, take
 from steps.distill.checkpoints import Checkpoints, Done
+from steps.training.turns import forget, hold
 
 HOLDS = """
 import sys
@@ -94,6 +96,29 @@ def test_processes_of_one_training_wait_longer_than_they_wait_for_each_other(tmp
     let_go(tmp_path / "locks/key")
     assert process.communicate(timeout=60)[0].count("held") == 2
     assert process.returncode == 0
+
+
+def test_a_kill_while_checkpoints_are_removed_leaves_no_half_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "trainings/key"
+    (folder / "checkpoint-2").mkdir(parents=True)
+    for name in ("weights", "state"):
+        (folder / "checkpoint-2" / name).write_text(name)
+    hold(folder, "teach")
+
+    def killed(path: Path, **_: object) -> None:
+        if found := sorted(path.rglob("*/*")):
+            found[0].unlink()
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(shutil, "rmtree", killed)
+        forget(folder)
+    assert not folder.exists()
+    hold(folder, "teach")
+    assert not list(folder.parent.iterdir())
+    forget(folder)
 
 
 def test_a_distillation_has_its_checkpoints_alone_until_it_removes_them(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """A late interaction model's scores: MaxSim of a text's tokens and each document's."""
 
-import shutil
 from collections.abc import Sequence
 from functools import cached_property, partial
 from pathlib import Path
@@ -12,6 +11,7 @@ from steps.core.cut_texts import Cut, cut_of_tokens
 from steps.core.files import cache_root
 from steps.core.precision import resolve_precision
 from steps.core.vector_store import Texts
+from steps.core.versions import library_versions
 from steps.retrieval.late_interaction import (
     TokenVectors,
     digest_of_texts,
@@ -24,6 +24,7 @@ from steps.retrieval.late_interaction import (
 from steps.score.kinds.base import Scorer
 from steps.score.params import ScoreParams
 from steps.score.text_file import TextFile
+from steps.training.turns import forget, hold
 
 _TEXTS, _DOCUMENTS = 256, 32  # whose states of layers are in memory at once: 100 MB at 100 tokens of 6 times 384
 
@@ -37,14 +38,15 @@ class LateInteractionScorer(Scorer):
     def __init__(self, teach: Path, fingerprint: str, documents: Texts, scratch: Path, params: ScoreParams) -> None:
         """`fingerprint` is the id of the tower's.
 
-        Vectors lie below SLIMTOWER_CACHE until `finish`, so that a killed run goes on. `scratch` is for texts that
-        layers read.
+        Vectors lie below SLIMTOWER_CACHE until `finish`, so that a killed run goes on; while another run has them, this
+        one waits. `scratch` is for texts that layers read.
         """
         self.params, self.texts, self.model = params, documents, load_late_interaction(teach / "tower")
         self.scratch = scratch
         code = code_digest("steps.retrieval.late_interaction")
-        settings = (fingerprint, resolve_precision(params.precision), code)
+        settings = (fingerprint, resolve_precision(params.precision), code, *library_versions())
         self.folder = cache_root() / "token_vectors" / digest_of_texts(settings, documents)
+        hold(self.folder, "score", "with this teacher and these documents")  # it may make this one's scores too
         self.documents = TokenVectors(self.folder, self.model.get_embedding_dimension() or 0)
 
     def scores(self, texts: list[str], documents: np.ndarray) -> np.ndarray:
@@ -100,4 +102,4 @@ class LateInteractionScorer(Scorer):
 
     def finish(self) -> None:
         """Remove the vectors: they are many times larger than the texts."""
-        shutil.rmtree(self.folder, ignore_errors=True)
+        forget(self.folder)

@@ -1,0 +1,29 @@
+"""What a killed run left, where it can still be read."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from pickle import UnpicklingError
+from typing import TypeVar
+
+from steps.core.errors import line
+from steps.training.distributed import rank
+
+Kept = TypeVar("Kept")
+
+
+def read_kept(path: Path, load: Callable[[Path], Kept], stage: str) -> Kept | None:
+    """What `load` makes of a file; None without one.
+
+    None too where it cannot be read, as a power failure may leave it: a line of the stage's says so, and rank 0 removes
+    it.
+    """
+    try:
+        return load(path)
+    except FileNotFoundError:
+        return None
+    except (RuntimeError, EOFError, ValueError, UnpicklingError) as error:
+        if rank() == 0:
+            print(f"{stage}: {path} cannot be read ({line(error)[:80]}); begins anew", file=sys.stderr)
+            path.unlink(missing_ok=True)
+        return None
