@@ -90,9 +90,7 @@ def test_a_slice_has_its_queries_and_a_small_one_is_left_out(monkeypatch: pytest
 def test_a_slice_of_the_users_has_a_name_of_its_own() -> None:
     asked = judged("sort 2 lists")
     for patterns, table in (({"number": "x"}, {}), ({}, {"q0": ["up to 4 words"]}), ({"mine": "x"}, {"q0": ["mine"]})):
-        with pytest.raises(
-            UserError, match=r"\['(number|up to 4 words|mine)'\] are slices already"
-        ):
+        with pytest.raises(UserError, match=r"\['(number|up to 4 words|mine)'\] are slices already"):
             slice_queries(asked, Known({}, {}, table), patterns)
 
 
