@@ -11,13 +11,12 @@ from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
 from importlib.metadata import version
 from pathlib import Path
-from zipfile import BadZipFile
 
 import faiss
 import torch
 
 from steps.core.code import code_digest
-from steps.core.errors import UserError, line
+from steps.core.errors import line
 from steps.core.files import cache_root, last_used, read_json, staged_folder, write_json
 from steps.core.judged import JudgedSet
 from steps.evaluate.fusing import Fused, Kept
@@ -117,7 +116,7 @@ def _known(folder: Path, judged: Sequence[JudgedSet]) -> Result | None:
         return None
     try:
         return read_result(folder, judged)
-    except (UserError, OSError, ValueError, KeyError, BadZipFile) as error:
+    except Exception as error:  # what JSON, zip files and numpy come up with: it is measured anew
         print(f"evaluate: {folder}: cannot be read ({line(error)[:100]}); measured anew", file=sys.stderr)
         return None
 
