@@ -368,17 +368,22 @@ def register(name: str, student: str, release: Path) -> None:
     api.set_registered_model_alias(name, "champion", made.version)
 
 
+@pytest.fixture
+def tracked(released: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, str]:
+    """A project with releases and a registry of its own, and where it deploys to."""
+    pytest.importorskip("qdrant_client")
+    for part in ("models/release", "data/ingest"):
+        shutil.copytree(released / part, tmp_path / "project" / part)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
+    return tmp_path / "project", f"qdrant:{tmp_path / 'qdrant'}"
+
+
 @pytest.mark.slow
 def test_the_champion_is_deployed_and_a_disagreement_is_told(
-    released: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tracked: tuple[Path, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pytest.importorskip("qdrant_client")
-    root, to = tmp_path / "project", f"qdrant:{tmp_path / 'qdrant'}"
-    for part in ("models/release", "data/ingest"):
-        shutil.copytree(released / part, root / part)
+    root, to = tracked
     write_json(root / "reports/metrics.json", {"choice": {"student": "static"}})
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
-
     assert read_champion("retriever") is None and not (tmp_path / "mlflow.db").exists()
     commands.run(root, to, "retriever", "", [], PARAMS)
     said = capsys.readouterr().out
@@ -408,13 +413,9 @@ def test_the_champion_is_deployed_and_a_disagreement_is_told(
 
 
 def test_a_champion_that_moves_meanwhile_is_not_deployed_and_the_last_line_knows(
-    released: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tracked: tuple[Path, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pytest.importorskip("qdrant_client")
-    root, to = tmp_path / "project", f"qdrant:{tmp_path / 'qdrant'}"
-    for part in ("models/release", "data/ingest"):
-        shutil.copytree(released / part, root / part)
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
+    root, to = tracked
     register("retriever", "static", root / "models/release/static")
     commands.run(root, to, "retriever", "", ["one"], PARAMS)
     register("retriever", "2l", root / "models/release/2l")
