@@ -1,4 +1,7 @@
-"""models.json: digests of the model folders that params.yaml names, by stage, so that DVC sees when one changes."""
+"""models.json: digests of the model folders that params.yaml names, by stage, so that DVC sees when one changes.
+
+A stage depends on its own entry, cells of a matrix on that of all: of a new cell's own `dvc repro` would find none.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,29 +10,38 @@ from typing import Any
 from pydantic import BaseModel
 
 from pipeline.params import OWN_TEACHER, Params
-from steps.core.files import write_json
-from steps.core.fingerprints import folder_digest
-
-STAGES = ("candidates", "mine", "rank", "teach", "generate", "distill")
-_KNOBS = {"base", "adapter", "model", "document_model", "judge", "planner_model"}
+from steps.core.files import folder_digest, write_json
+from steps.core.params import MODEL
 
 
 def write_models(params: Params, path: Path) -> None:
     """Write the digests; models of the hub, whose commit is in their name, and those of this run are left out."""
-    folders = {stage: sorted(set(_folders(getattr(params, stage)))) for stage in STAGES}
-    write_json(path, {stage: {str(each): folder_digest(each) for each in found} for stage, found in folders.items()})
+    found = {stage: set(_folders(knobs)) for stage, knobs in _in_use(params).items()}
+    digests = {each: folder_digest(each, hidden=False) for each in set[Path]().union(*found.values())}
+    write_json(path, {stage: {str(each): digests[each] for each in own} for stage, own in found.items()})
+
+
+def _in_use(params: Params) -> dict[str, list[BaseModel]]:
+    """The knobs of each stage that loads models: of teachers, rankers and students those that a run makes."""
+    return {
+        "candidates": [params.candidates],
+        "mine": [params.mine],
+        "rank": [params.rank.described(name) for name in params.rank.rankers],
+        "teach": [params.teach.described(name) for name in params.teach.teachers],
+        "generate": [params.generate],
+        "distill": [params.distill.described(name) for name in params.distill.students],
+    }
 
 
 def _folders(knobs: Any) -> Iterator[Path]:
-    """The folders here that knobs named as a model name, however deep they lie."""
+    """The folders here that knobs name as a model, however deep they lie."""
     if isinstance(knobs, BaseModel):
-        knobs = {name: getattr(knobs, name) for name in type(knobs).model_fields}
-    if not isinstance(knobs, dict):
-        for each in knobs if isinstance(knobs, list) else []:
+        for name, field in type(knobs).model_fields.items():
+            value = getattr(knobs, name)
+            if MODEL not in field.metadata:
+                yield from _folders(value)
+            elif value and not OWN_TEACHER.match(value) and Path(value).is_dir():
+                yield Path(value)
+    elif isinstance(knobs, list | dict):
+        for each in knobs.values() if isinstance(knobs, dict) else knobs:
             yield from _folders(each)
-        return
-    for name, value in knobs.items():
-        if not isinstance(value, str):
-            yield from _folders(value)
-        elif name in _KNOBS and value and not OWN_TEACHER.match(value) and Path(value).is_dir():
-            yield Path(value)

@@ -208,11 +208,13 @@ def sha256_file(path: Path) -> str:
         return hashlib.file_digest(handle, "sha256").hexdigest()
 
 
-def folder_digest(folder: Path) -> str:
-    """Hex sha256 over the names and contents of all files below a folder."""
+def folder_digest(folder: Path, *, hidden: bool = True) -> str:
+    """Hex sha256 over the names and contents of all files below a folder; `hidden`: of hidden ones too."""
     total = hashlib.sha256()
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
-        total.update(f"{path.relative_to(folder).as_posix()}\n{sha256_file(path)}\n".encode())
+        name = path.relative_to(folder).as_posix()
+        if hidden or not any(part.startswith(".") for part in name.split("/")):
+            total.update(f"{name}\n{sha256_file(path)}\n".encode())
     return total.hexdigest()
 
 

@@ -44,11 +44,6 @@ def fingerprint(folder: Path) -> Fingerprint:
     )
 
 
-def folder_digest(folder: Path) -> str:
-    """One digest of all files below a folder but hidden ones."""
-    return _digest(folder, sorted(path for path in folder.rglob("[!.]*") if path.is_file()))
-
-
 def _digest(folder: Path, files: list[Path]) -> str:
     """Digest of file names and contents, in name order."""
     total = hashlib.sha256()

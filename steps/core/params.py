@@ -42,7 +42,9 @@ def _untrained(name: str) -> str:
 
 
 Name = Annotated[str, AfterValidator(key_name)]  # becomes a folder, which a run replaces
-Untrained = Annotated[str, Field(min_length=1), AfterValidator(_untrained)]  # a model that this pipeline did not train
+MODEL = object()  # marks a knob that names a model, by a folder or on the hub
+ModelName = Annotated[str, MODEL]
+Untrained = Annotated[ModelName, Field(min_length=1), AfterValidator(_untrained)]  # by this pipeline
 Section = TypeVar("Section", bound=Strict)
 Model = TypeVar("Model", bound=BaseModel)
 

@@ -280,14 +280,23 @@ def _check_sqlite(path: Path) -> None:
         raise UserError(f"MLFLOW_TRACKING_URI names {path}, but {fault}; name another file, or unset it")
 
 
+def experiment_name() -> str:
+    """Name of the project's experiment."""
+    return os.environ.get("MLFLOW_EXPERIMENT_NAME", "slimtower")
+
+
+def known_experiment(api: Any) -> Any:
+    """MLflow's record of the project's experiment; None where it was not made yet."""
+    with opening():
+        return api.get_experiment_by_name(experiment_name())
+
+
 def experiment_id(api: Any) -> str:
     """Id of the project's experiment, made on first use; its artefacts lie beside the sqlite file.
 
     UserError for one that was deleted: MLflow takes no run of it, and no other one of that name.
     """
-    name = os.environ.get("MLFLOW_EXPERIMENT_NAME", "slimtower")
-    with opening():
-        found = api.get_experiment_by_name(name)
+    name, found = experiment_name(), known_experiment(api)
     if found is not None and found.lifecycle_stage == "deleted":
         raise UserError(
             f"{tracking_uri()}: the experiment {name!r} was deleted there; restore it (`mlflow experiments restore"

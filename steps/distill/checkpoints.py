@@ -18,9 +18,10 @@ from torch import nn
 from steps.core.code import code_digest
 from steps.core.errors import line
 from steps.core.files import cache_root, staged_file
+from steps.core.turns import forget
 from steps.distill.losses.base import Loss
 from steps.training.distributed import agreed, agreed_step, rank
-from steps.training.turns import forget, hold
+from steps.training.turns import hold
 
 _UNLIKE = (
     "the processes of this training do not begin with the same student, texts and knobs; give all hosts the same"

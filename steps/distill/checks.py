@@ -16,6 +16,7 @@ from steps.core.tables import FILLER, Part
 from steps.core.towers import positions_of
 from steps.distill.losses.base import Loss, Need
 from steps.distill.losses.score import ScoreLoss
+from steps.distill.mixture import texts_an_epoch
 from steps.distill.params import DOCUMENT_PARTS, Fresh, Layers, Phase, StudentParams
 from steps.distill.students import Student
 from steps.distill.targets import ScoreTable
@@ -151,8 +152,7 @@ def check_repeats(
 def _trains_nothing(times: float, members: int, counts: Mapping[str, int]) -> str:
     """Why a part with `members` training texts adds none to an epoch; "" where it adds some."""
     if members:
-        few = times < 1 and not round(times * members)
-        return f"{times} of its {members} texts is not one text" if few else ""
+        return "" if texts_an_epoch(times, members) else f"{times} of its {members} texts is not one text"
     if counts.get("kept", 0):
         return f"all of its {counts['kept']} texts validate"
     dropped = {"repeated": "repeat other texts", "evaluation_query": "are evaluation queries"}
@@ -173,8 +173,8 @@ def check_curriculum(curriculum: float, parts: np.ndarray, repeats: Mapping[Part
 
     `parts` are those of the training texts.
     """
-    counts = [(float(repeats.get(part, 0)), int((parts == part).sum())) for part in DOCUMENT_PARTS]
-    if curriculum and not any(int(times) * texts + round(times % 1 * texts) for times, texts in counts):
+    of_documents = (texts_an_epoch(repeats.get(part, 0.0), int((parts == part).sum())) for part in DOCUMENT_PARTS)
+    if curriculum and not any(of_documents):
         raise UserError(
             f"distill.student: curriculum is {curriculum}, but no text of {', '.join(sorted(DOCUMENT_PARTS))}"
             " trains; give one of them a larger number in distill.repeats, or set it to 0"

@@ -33,6 +33,11 @@ def hold_out(rows: np.ndarray, parts: np.ndarray, validation_texts: int, seed: i
     return np.sort(order[held:]), np.sort(order[:held])
 
 
+def texts_an_epoch(times: float, members: int) -> int:
+    """How many texts of a part with so many `members` an epoch sees; 2.5 times are each twice, half of them thrice."""
+    return int(times) * members + round(times % 1.0 * members)
+
+
 def epoch_rows(rows: np.ndarray, parts: np.ndarray, repeats: Mapping[Part, float], seed: int, epoch: int) -> np.ndarray:
     """Row numbers of one epoch in training order: 2.5 repeats give each text twice and half of them a third time.
 

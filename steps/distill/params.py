@@ -6,7 +6,7 @@ from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag,
 
 from steps.core.errors import UserError
 from steps.core.names import key_name
-from steps.core.params import Strict
+from steps.core.params import ModelName, Strict
 from steps.core.tables import Part
 from steps.distill.losses import AnyLoss
 from steps.distill.losses.base import Loss, Need
@@ -45,7 +45,7 @@ class Layers(Strict):
 class Base(Strict):
     """A pretrained encoder with its own tokenizer: a sentence-transformers folder or a Hugging Face name."""
 
-    base: str = Field(min_length=1)
+    base: ModelName = Field(min_length=1)
     """A sentence-transformers folder or a Hugging Face name; it has its own tokenizer."""
 
 
@@ -101,7 +101,7 @@ class Static(Strict):
 class Adapter(Strict):
     """Another encoder as it is, with a linear map into the teacher's space, which alone is trained."""
 
-    adapter: str = Field(min_length=1)
+    adapter: ModelName = Field(min_length=1)
     """A sentence-transformers folder or a Hugging Face name; models/teach/NAME/tower is that of another teacher. The
     map starts where it best gives the index this encoder's scores; losses of embeddings would make it rank as the index
     teacher does.

@@ -32,7 +32,7 @@ from steps.evaluate.measuring import (
     measure_teacher,
 )
 from steps.evaluate.results import RESULT, RUNS, Result, read_result, write_result
-from steps.evaluate.systems import Student, System, Systems, Teacher, dense_search, digest, remembering
+from steps.evaluate.systems import Student, System, Systems, Teacher, digest, remembering
 
 _LATENCY = "latency.json"
 _KEPT = 100  # results and latencies, those used last
@@ -87,8 +87,8 @@ def measure_all(systems: Systems, task: Task) -> Measurements:
     shared = Kept(bm25.search) if all_fused else bm25.search
 
     def add_fused(dense: Teacher | Student, encode: Encode) -> None:
-        fused, search = Fused(dense, bm25), dense_search(encode, dense.release, "ann")
-        add(fused, judged, lambda runs: measure_fused(fused, judged, runs, search, shared))
+        fused = Fused(dense, bm25)
+        add(fused, judged, partial(measure_fused, fused, judged, encode=encode, lexical=shared))
 
     if task.judged:
         add(bm25, judged, partial(measure_lexical, bm25, judged, search=shared))

@@ -35,8 +35,9 @@ class Choice:
     nothing is judged; of the two pairs one is None. `difference` is how far the runner-up is behind, below 0 where it
     is ahead, `p_value` that of a paired t-test between the two. `over_budget` maps the students that were left out to
     their median latency in milliseconds, `bounds` the others but the best to their change against it as the rule
-    bounds it: a share of its mean, on the data set where it is least, from -`margin` on no worse. `alike` maps faster
-    ones whose difference to the chosen one may be chance to its `p_value` and their `p50_ms`.
+    bounds it: a share of its mean, on the data set where it is least, from -`margin` on no worse; -1 or 0 where too few
+    queries bound nothing. `alike` maps faster ones whose difference to the chosen one may be chance to its `p_value`
+    and their `p50_ms`.
     """
 
     budget_ms: float

@@ -48,12 +48,12 @@ def measure_lexical(system: Lexical, task: Task, runs: Path, search: Search) -> 
     return Result(system.name, [scored for scored, _ in _answers(system.name, search, task, runs)])
 
 
-def measure_fused(system: Fused, task: Task, runs: Path, dense: Search, lexical: Search) -> Result:
-    """Its quality by what both searches find, and what answering a query takes.
+def measure_fused(system: Fused, task: Task, runs: Path, encode: Encode, lexical: Search) -> Result:
+    """Its quality by what both searches find, dense hits in the index that serves, and what answering a query takes.
 
     The fusion is that of the release, else the best on dev, else, where nothing is judged there, the standard one.
     """
-    lexical = system.lexical_search(lexical)
+    dense, lexical = dense_search(encode, system.dense.release, "ann"), system.lexical_search(lexical)
     sets: dict[str, dict[str, JudgedSet]] = {}
     for item in task.judged:
         sets.setdefault(item.dataset, {})[item.split] = item

@@ -94,7 +94,8 @@
                                            there are no dev queries; null: none is within it, or (ndcg) not judged
     choice.best, margin, confidence        the best student within it, and by what the others are held against it
     choice.bounds.<student>                bound of its change against the best, a share of nDCG@10, on the data set
-                                           where it is least; from -margin on a faster one may be chosen
+                                           where it is least; from -margin on a faster one may be chosen; -1 or 0
+                                           where too few queries bound nothing
     choice.alike.<student>.p_value, p50_ms    faster ones that cannot be told from the chosen one by a paired t-test
     choice.overlap, runner_up_overlap      only where nothing is judged: the mean overlap over data sets, which decided
     choice.reason                          why this student, in words

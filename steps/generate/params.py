@@ -4,7 +4,7 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from steps.core.params import Strict
+from steps.core.params import ModelName, Strict
 
 
 class SmallBartParams(Strict):
@@ -41,7 +41,7 @@ class SmallBartParams(Strict):
 class GenerateParams(Strict):
     """How new queries are written: one a sigma for each source, a training query or a text of a document."""
 
-    model: str
+    model: ModelName
     """"" = the small BART below, trained in the stage; else a seq2seq folder or name (facebook/bart-base)."""
     mask_ratio: float = Field(default=0.1, ge=0, lt=1)
     """Chance of each token to be masked; every query loses at least one token (0 = none)."""
@@ -63,13 +63,13 @@ class GenerateParams(Strict):
     """Training queries to start from, drawn by seed when there are more; 0 = generate nothing."""
     least_sources: int = Field(ge=0)
     """Where there are fewer, titles and sentences of documents make up for them."""
-    document_model: str = ""
+    document_model: ModelName = ""
     """A doc2query model, by seq2seq folder or name, which writes from least_sources documents that it reads whole; "" =
     none.
     """
     document_tokens: int = Field(default=256, ge=8)
     """Tokens of a document that document_model reads."""
-    judge: str = Field(default="all-MiniLM-L6-v2", min_length=1)
+    judge: ModelName = Field(default="all-MiniLM-L6-v2", min_length=1)
     """Tower whose cosines between new query and source the report gives."""
     judge_sample: int = Field(default=500, ge=1)
     """New queries a sigma that it judges."""

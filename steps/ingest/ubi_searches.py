@@ -71,7 +71,8 @@ def read_searches(
     A search without text (browsing) becomes a reject that counts as no defect, as does one delivered twice and one
     with hits that the corpus lacks, unless most searches have no others. Further responses to a search
     (`query_response_id`), such as its next page, continue its ranks in the order of their times, wherever they stand.
-    A search belongs to the window of its first response; of its others those inside count.
+    A search belongs to the window of its first response; of its others those inside count. One whose first row, as
+    read, cannot be used is left out.
     """
     wanted = dict.fromkeys(("query_id", "user_query", "timestamp"), f"{key}.queries")
     reader = _Reader(log, documents, window, rejects)

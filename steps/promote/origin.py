@@ -17,7 +17,7 @@ from steps.promote.registration import Origin
 from steps.promote.registry import PREFIX, Registry
 
 LOCK = Path("dvc.lock")
-_FILES = ("dvc.lock", "params.yaml", "sources.json", "images.lock")
+_FILES = ("dvc.lock", "params.yaml", "sources.json", "models.json", "images.lock")
 
 
 def check_evaluation(reports: Path, ingest: Path) -> Stages:

@@ -23,8 +23,12 @@ class Origin:
 
 
 def evidence_name(digest: str) -> str:
-    """Name of the document that holds a version's evidence on one evaluation."""
-    return f"evidence/{digest[:16]}.json"
+    """Name of the document that holds a version's evidence on one evaluation, measured as it is today.
+
+    What was measured otherwise has another name, and is measured anew: of before fused hits were those of the index
+    that serves `evidence/<digest>.json`.
+    """
+    return f"evidence/{digest[:16]}.served.json"
 
 
 def publish(release: Path, run: MlflowRun) -> str:

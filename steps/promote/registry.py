@@ -13,7 +13,7 @@ from mlflow.artifacts import download_artifacts
 from mlflow.exceptions import MlflowException
 
 from steps.core.errors import UserError
-from steps.core.tracking import client, experiment_id, opening, tracking_uri
+from steps.core.tracking import client, experiment_id, known_experiment, tracking_uri
 
 CHAMPION, CHALLENGER, PREVIOUS = "champion", "challenger", "previous"
 PREFIX = "slimtower."
@@ -154,8 +154,7 @@ class Registry:
 
     def has_experiment(self) -> bool:
         """Whether the project's experiment was made."""
-        with opening():
-            return self.api.get_experiment_by_name(os.environ.get("MLFLOW_EXPERIMENT_NAME", "slimtower")) is not None
+        return known_experiment(self.api) is not None
 
     def experiment(self) -> str:
         """Id of the project's experiment, made where it is missing."""

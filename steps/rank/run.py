@@ -13,6 +13,7 @@ from steps.core.files import staged_folder, write_json
 from steps.core.fingerprints import fingerprint
 from steps.core.tables import read_table, stream_table
 from steps.core.tracking import Run
+from steps.core.turns import forget
 from steps.rank.candidates import searchers
 from steps.rank.params import CrossEncoderParams
 from steps.rank.quality import measure
@@ -21,7 +22,6 @@ from steps.retrieval.rankers import has_random_head, load_ranker
 from steps.training.comparison import said_gain
 from steps.training.ranked_lists import choose_lists
 from steps.training.ranker import check_length, checkpoint_folder, train_ranker, training_facts
-from steps.training.turns import forget
 
 
 def run(

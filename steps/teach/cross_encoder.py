@@ -16,6 +16,7 @@ from steps.core.judged import read_judged_sets
 from steps.core.measures import ndcg_at_10
 from steps.core.tables import read_table
 from steps.core.tracking import Run
+from steps.core.turns import forget
 from steps.retrieval.corpus_bm25 import corpus_bm25
 from steps.retrieval.dual_pooling import dual_pooled
 from steps.retrieval.rankers import has_random_head, load_ranker, pair_scores
@@ -32,7 +33,6 @@ from steps.training.ranker import (
     train_ranker,
     training_facts,
 )
-from steps.training.turns import forget
 
 if TYPE_CHECKING:
     from steps.teach.kinds.cross_encoder import CrossEncoder

@@ -24,6 +24,7 @@ from steps.core.progress import progress
 from steps.core.tables import read_table
 from steps.core.towers import device, load_tower, positions_of
 from steps.core.tracking import Run
+from steps.core.turns import forget
 from steps.retrieval.late_interaction import PIECE, load_late_interaction, max_similarities, token_vectors
 from steps.teach.dev_comparison import DevTask, compare, dev_tasks, ndcg_of_scores
 from steps.teach.dual_encoder import keeps_base, nothing_to_mine, tell_comparison, usable_triplets
@@ -33,7 +34,6 @@ from steps.teach.prompts import set_prompts, tell_prompts
 from steps.teach.rounds import checkpoint_folder
 from steps.teach.tokenizers import check_fast
 from steps.teach.training_triplets import known_positives, named_documents
-from steps.training.turns import forget
 
 if TYPE_CHECKING:
     from steps.teach.kinds.late_interaction import LateInteraction

@@ -22,6 +22,7 @@ from steps.core.files import cache_root, staged_file
 from steps.core.precision import resolve_precision
 from steps.core.texts import fold
 from steps.core.tracking import NullRun, Run
+from steps.core.turns import forget
 from steps.core.versions import library_versions
 from steps.teach.dev_comparison import compare
 from steps.teach.hard_negatives import Searched, mine_negatives
@@ -30,7 +31,7 @@ from steps.teach.training_triplets import TextTriplet
 from steps.training.distributed import agreed, meet, rank
 from steps.training.kept import read_kept
 from steps.training.sharding import is_sharded
-from steps.training.turns import forget, hold
+from steps.training.turns import hold
 
 if TYPE_CHECKING:
     from steps.teach.kinds.contrastive import Contrastive

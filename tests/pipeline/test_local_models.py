@@ -1,15 +1,18 @@
 """models.json: a model folder that params.yaml names has a digest that changes with its files, by stage."""
 
 import copy
+import re
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import yaml
+from pydantic import BaseModel
 
-from pipeline.local_models import STAGES, write_models
-from pipeline.params import check_params
+from pipeline.local_models import write_models
+from pipeline.params import Params, check_params
 from steps.core.files import read_json
+from steps.core.params import MODEL
 
 TRACKED = yaml.safe_load(Path("params.yaml").read_text(encoding="utf-8"))
 
@@ -31,6 +34,7 @@ def test_a_folder_that_changes_in_place_has_another_digest(tmp_path: Path, monke
     raw["mine"]["planner_model"] = str(tmp_path / "planner")
     raw["generate"]["model"] = "bart"
     raw["distill"]["students"] = ["4l", "2l"]
+    raw["distill"]["student"]["1l"]["start"] = {"base": "bart"}  # described, but of no run
     raw["distill"]["student"]["4l"]["start"] = {"base": "start"}
     raw["distill"]["student"]["2l"]["start"] = {"adapter": "models/teach/dense/tower"}  # of this run: a dependency
 
@@ -41,12 +45,58 @@ def test_a_folder_that_changes_in_place_has_another_digest(tmp_path: Path, monke
 
     before = written()
     named = {stage: list(folders) for stage, folders in before.items()}
-    assert named == {stage: [] for stage in STAGES} | {
-        "teach": ["tower"], "mine": [str(tmp_path / "planner")], "generate": ["bart"], "distill": ["start"],
+    assert named == {
+        "candidates": [], "mine": [str(tmp_path / "planner")], "rank": [], "teach": ["tower"], "generate": ["bart"],
+        "distill": ["start"],
     }  # fmt: skip
     assert written() == before
     for changed in ("tower/model.safetensors", "tower/1_Pooling/config.json"):
         (tmp_path / changed).write_text("anew")
         after = written()
-        assert {stage for stage in STAGES if after[stage] != before[stage]} == {"teach"}
+        assert {stage for stage in named if after[stage] != before[stage]} == {"teach"}
         before = after
+    (tmp_path / "tower/.git").mkdir()
+    (tmp_path / "tower/.git/HEAD").write_text("fetched")
+    assert written() == before, "what git keeps is no part of a model"
+
+
+def test_of_a_model_behind_an_api_the_tokenizer_is_a_folder_and_the_model_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("words", "served"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "tokenizer.json").write_text("{}")
+    monkeypatch.chdir(tmp_path)
+    rented = {"kind": "endpoint", "model": "served", "tokenizer": "words", "query": {}, "document": {}}
+    rented |= {"connection": {"base_url": "http://localhost:1/v1", "key_variable": "", "max_tokens_total": 0}}
+    raw: dict[str, Any] = copy.deepcopy(TRACKED)
+    raw["teach"] = {"teachers": ["rented"], "index": "rented", "teacher": {"rented": rented}}
+    raw["distill"]["students"] = ["static"]
+    write_models(check_params(raw, "params.yaml"), tmp_path / "models.json")
+    assert list(read_json(tmp_path / "models.json")["teach"]) == ["words"]
+
+
+def test_every_knob_that_names_a_model_is_marked() -> None:
+    """By the reference, which says of such a knob that it takes a folder or a name."""
+    page = Path("docs/params.md").read_text(encoding="utf-8")
+    told = re.findall(r"^\| `([a-z_.]+)` \|.*(?:folder or (?:a )?(?:Hugging Face )?name|[Nn]ame or folder)", page, re.M)
+    assert {name.rpartition(".")[2] for name in told} <= marked(Params) and len(told) >= 6
+
+
+def marked(model: type[BaseModel]) -> set[str]:
+    """Names of the knobs below a model that are marked."""
+    found, seen, waiting = set[str](), set[Any](), [model]
+    while waiting:
+        each = waiting.pop()
+        seen.add(each)
+        for name, field in each.model_fields.items():
+            found |= {name} if MODEL in field.metadata else set()
+            waiting += [inner for inner in models_of(field.annotation) if inner not in seen]
+    return found
+
+
+def models_of(annotation: Any) -> list[type[BaseModel]]:
+    """The pydantic models that an annotation names."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [found for part in get_args(annotation) for found in models_of(part)]

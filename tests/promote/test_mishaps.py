@@ -210,7 +210,7 @@ def test_versions_of_others_are_left_alone_until_one_is_champion(project: Projec
     assert project.names() == {"champion": "B", "previous": "A"}
 
 
-@pytest.mark.parametrize("name", ["golden.json", "evidence/dddddddddddddddd.json"])
+@pytest.mark.parametrize("name", ["golden.json", "evidence/dddddddddddddddd.served.json"])
 def test_a_document_whose_upload_was_cut_short_is_written_again(project: Project, name: str) -> None:
     with pytest.raises(KilledError):
         project.promote("A", after=killed_after("registered"))
@@ -222,7 +222,7 @@ def test_a_document_whose_upload_was_cut_short_is_written_again(project: Project
     assert registry.document("1", name) == whole
 
 
-EVIDENCE = "evidence/dddddddddddddddd.json"
+EVIDENCE = "evidence/dddddddddddddddd.served.json"
 
 
 @pytest.mark.parametrize(

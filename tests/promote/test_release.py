@@ -195,7 +195,7 @@ def test_a_champion_is_measured_anew_through_its_own_release_when_the_evaluation
     judged = read_test_sets(INGEST)
     evaluation = read_evaluation(INGEST, judged, [4])
     registry = Registry(PARAMS["name"])
-    stored = registry.document("1", f"evidence/{evaluation.digest[:16]}.json")
+    stored = registry.document("1", f"evidence/{evaluation.digest[:16]}.served.json")
     assert stored is not None
     assert [asked.dataset for asked in judged] == ["one", "two"]
     for asked in judged:

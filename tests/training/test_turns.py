@@ -13,13 +13,15 @@ import pytest
 import torch
 
 from steps.core.files import let_go, take
+from steps.core.turns import forget
 from steps.distill.checkpoints import Checkpoints, Done
-from steps.training.turns import forget, hold
+from steps.training.turns import hold
 
 HOLDS = """
 import sys
 from pathlib import Path
-from steps.training.turns import forget, hold
+from steps.core.turns import forget
+from steps.training.turns import hold
 
 hold(Path(sys.argv[1]), "teach")
 hold(Path(sys.argv[1]), "held twice by one process")

@@ -10,6 +10,7 @@ from steps.core.code import code_digest
 from steps.core.cut_texts import Cut, cut_of_tokens
 from steps.core.files import cache_root
 from steps.core.precision import resolve_precision
+from steps.core.turns import forget, hold
 from steps.core.vector_store import Texts
 from steps.core.versions import library_versions
 from steps.retrieval.late_interaction import (
@@ -24,7 +25,6 @@ from steps.retrieval.late_interaction import (
 from steps.score.kinds.base import Scorer
 from steps.score.params import ScoreParams
 from steps.score.text_file import TextFile
-from steps.training.turns import forget, hold
 
 _TEXTS, _DOCUMENTS = 256, 32  # whose states of layers are in memory at once: 100 MB at 100 tokens of 6 times 384
 
@@ -46,7 +46,7 @@ class LateInteractionScorer(Scorer):
         code = code_digest("steps.retrieval.late_interaction")
         settings = (fingerprint, resolve_precision(params.precision), code, *library_versions())
         self.folder = cache_root() / "token_vectors" / digest_of_texts(settings, documents)
-        hold(self.folder, "score", "with this teacher and these documents")  # it may make this one's scores too
+        hold(self.folder, "score: waits for another run with this teacher and these documents")  # it may make ours too
         self.documents = TokenVectors(self.folder, self.model.get_embedding_dimension() or 0)
 
     def scores(self, texts: list[str], documents: np.ndarray) -> np.ndarray:

@@ -6,6 +6,7 @@ from typing import Literal
 from pydantic import Field
 
 from steps.core.endpoint_params import Connection, Reads
+from steps.core.params import ModelName
 from steps.core.tracking import Run
 from steps.teach.kinds.base import Teacher
 
@@ -20,7 +21,7 @@ class Endpoint(Teacher):
     """Dimensions to ask for; 0 = as many as the model has."""
     similarity: Literal["cosine", "dot"] = "cosine"
     """dot takes the vectors as they come."""
-    tokenizer: str = Field(default="all-MiniLM-L6-v2", min_length=1)
+    tokenizer: ModelName = Field(default="all-MiniLM-L6-v2", min_length=1)
     """A name or folder. It counts the tokens of texts, and its words are those of a static student."""
     query: Reads
     """How a query is sent."""

@@ -5,6 +5,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from steps.core.params import ModelName
 from steps.teach.kinds.base import Teacher
 from steps.training.source_weights import SourceWeights
 
@@ -12,7 +13,7 @@ from steps.training.source_weights import SourceWeights
 class OnTriplets(Teacher, ABC):
     """A model trained on queries with a document to bring near and one to push away."""
 
-    base: str = Field(min_length=1)
+    base: ModelName = Field(min_length=1)
     """Starting weights: the bundled name, a sentence-transformers folder or a Hugging Face name."""
     epochs: float = Field(default=1.0, ge=0)
     """Passes over the chosen triplets; 0 = zero-shot teacher, the base as it is."""
