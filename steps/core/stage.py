@@ -15,6 +15,7 @@ _SETTINGS = {
     "HF_HUB_DISABLE_PROGRESS_BARS": "1",
     "TRANSFORMERS_NO_ADVISORY_WARNINGS": "1",
     "TOKENIZERS_PARALLELISM": "true",
+    "JAX_PLATFORMS": "cpu",  # bm25s loads jax where it is installed, which would take most of a GPU's memory
 }  # of libraries that are imported later
 
 
