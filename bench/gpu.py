@@ -8,7 +8,6 @@ weights say; no quality is told. Writes bench/results/gpu.json, with the name of
 """
 
 import argparse
-import math
 import os
 import time
 from collections.abc import Callable
@@ -151,12 +150,12 @@ def measure(name: str, teacher: Any, root: Path, documents: int) -> dict[str, An
         report = read_json(output / "report.json")
         if report.get("note"):
             raise UserError(f"{root}: {name} was not trained ({report['note']}); give it data with triplets")
+        lists = report["triplets"] if "triplets" in report else report["lists"]  # of three pairs or four
         trained = {
-            "triplets": report["triplets"],
-            "steps": math.ceil(report["triplets"] / teacher.batch_size) if name != "cross_encoder" else None,
+            "triplets": lists,
             "batch_size": teacher.batch_size,
             "training_seconds": round(run.values["training_seconds"], 2),
-            "triplets_per_second": round(report["triplets"] / run.values["training_seconds"], 1),
+            "triplets_per_second": round(lists / run.values["training_seconds"], 1),
             "stage_seconds": round(whole, 1),
             "training_peak_gib": peak_gib(),
         }
