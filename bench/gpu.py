@@ -8,6 +8,7 @@ weights say; no quality is told. Writes bench/results/gpu.json, with the name of
 """
 
 import argparse
+import gc
 import os
 import time
 from collections.abc import Callable
@@ -87,8 +88,8 @@ def write_language_model(folder: Path, shape: Shape, texts: list[str]) -> None:
     )  # fmt: skip
     torch.manual_seed(0)
     with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
-        network = Qwen2ForCausalLM(config).to(torch.bfloat16)
-    network.save_pretrained(str(folder))
+        network: Any = Qwen2ForCausalLM(config)
+    network.to(torch.bfloat16).save_pretrained(str(folder))
 
 
 def teachers(base: Path, sizes: list[str], steps: int) -> dict[str, Teacher]:
@@ -133,6 +134,7 @@ def peak_gib() -> float | None:
     if not torch.cuda.is_available():
         return None
     peak = torch.cuda.max_memory_allocated() / 2**30
+    gc.collect()  # a trainer and its model hold each other
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
     return round(peak, 2)
@@ -193,7 +195,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.gpu", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--run", type=Path, default=Path("runs/llm_teacher"), help="in which mine is done")
     parser.add_argument("--sizes", default="0.5B,1.5B", help=f"of language models, of {', '.join(SHAPES)}")
-    parser.add_argument("--steps", type=int, default=8, help="of each training, about")
+    parser.add_argument("--steps", type=int, default=16, help="of each training, about")
     parser.add_argument("--documents", type=int, default=5000, help="that each reads")
     words = parser.parse_args()
     sizes = words.sizes.split(",")

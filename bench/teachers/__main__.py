@@ -5,8 +5,9 @@ rows that mine alike. Every row's teacher is then trained with every seed, embed
 and test by exact search; each row is compared with zero_shot, which is always measured, and with the rows that it
 names, by paired tests; figures and claims are judged as those of students are. The environment variables of the recipe
 (DATA) are read. A finished cell is kept below .cache/bench-teachers, so a killed bench goes on. Writes
-bench/results/teachers/TABLE.json when all rows and seeds are there; exits 3 when a verdict is FAIL. With --judge
-nothing is measured: the written table is judged by what bench/teachers.yaml expects today.
+bench/results/teachers/TABLE.json when all rows and seeds are there, with --unfinished as well without some rows, which
+it then names; exits 3 when a verdict is FAIL. With --judge nothing is measured: the written table is judged by what
+bench/teachers.yaml expects today.
 """
 
 import argparse
@@ -124,6 +125,9 @@ def main() -> None:
     parser.add_argument("table")
     parser.add_argument("--only", default="", help="rows, separated by commas; absent = all")
     parser.add_argument("--seeds", default="", help="such as 1,2,3; absent = those of bench/teachers.yaml")
+    parser.add_argument(
+        "--unfinished", action="store_true", help="write a table of the rows of --only; it names the others"
+    )
     parser.add_argument("--judge", action="store_true", help="measure nothing: judge the written table anew")
     words = parser.parse_args()
     asked = read_tables(TABLES)
@@ -144,9 +148,12 @@ def main() -> None:
         cells = measure(words.table, table, planned, runs, seeds)
     own = {row: runs[plan.run] for row, plan in planned.items()}
     found = finished(words.table, table, cells, own, data_of(own[UNTRAINED]), seeds)
-    if set(rows) == set(table.rows) and seeds == (table.seeds or asked.seeds):
-        write_json(written, found)
-        print(f"wrote {written}")
+    absent = [row for row in table.rows if row not in rows]
+    if seeds == (table.seeds or asked.seeds) and (not absent or words.unfinished):
+        write_json(written, found | {"unmeasured": absent})
+        print(
+            f"wrote {written}, " + (f"UNFINISHED: not measured are {', '.join(absent)}" if absent else "with all rows")
+        )
     else:
         print(f"{written} stays as it is: this is a part of the table")
     conclude(words.table, found)

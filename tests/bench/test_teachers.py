@@ -436,12 +436,15 @@ def test_a_table_is_measured_written_and_kept(
     assert not written.is_file(), "a part of a table is not written"
     assert "judged: 32 triplets" in capsys.readouterr().out
     assert len(list((tmp_path / ".cache/bench-teachers").glob("*.json"))) == 2
+    run("--only", "judged", "--unfinished")
+    assert read_json(written)["unmeasured"] == ["deep"] and set(read_json(written)["rows"]) == {"zero_shot", "judged"}
+    capsys.readouterr()
     run()
-    assert runs == ["teachers_tiny_zero_shot", "teachers_tiny_zero_shot", "teachers_tiny_deep"]
+    assert runs == [*["teachers_tiny_zero_shot"] * 3, "teachers_tiny_deep"]
     told = capsys.readouterr()
     assert "tiny 3/6: judged, seed 1: known" in told.err and "tiny 2/6: zero_shot, seed 2: known" in told.err
     found = read_json(written)
-    assert (found["seeds"], found["recipe"]) == ([1, 2], "recipes/beir.yaml")
+    assert (found["seeds"], found["recipe"], found["unmeasured"]) == ([1, 2], "recipes/beir.yaml", [])
     assert found["machines"][0]["cores"] and found["git_commit"]
     assert found["data"]["queries"] == {"dev": {"own": 15}, "test": {"own": 25}}
     zero, judged, deep = (found["rows"][name] for name in ("zero_shot", "judged", "deep"))
