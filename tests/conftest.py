@@ -15,6 +15,8 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if "gpu" not in config.option.markexpr.replace("not gpu", ""):
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""  # what tests compare with is computed on the CPU
     if FAULTS:
         config.pluginmanager.register(FaultCounts())
 

@@ -83,7 +83,7 @@ def write_encoder(folder: Path) -> Path:
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for weight in tower.parameters():
-            weight.add_(0.3 * torch.randn(weight.shape, generator=generator))
+            weight.add_(0.3 * torch.randn(weight.shape, generator=generator).to(weight))
     tower.save_pretrained(str(folder / "encoder"), create_model_card=False)
     return folder / "encoder"
 

@@ -19,7 +19,7 @@ def other_weights(source: Path, target: Path, seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for weight in tower.parameters():
-            weight.add_(0.3 * weight.std() * torch.randn(weight.shape, generator=generator))
+            weight.add_(0.3 * weight.std() * torch.randn(weight.shape, generator=generator).to(weight))
     bare = SentenceTransformer(modules=[tower[0], tower[1]], device="cpu", similarity_fn_name="dot")
     bare.save_pretrained(str(target), create_model_card=False)
 
