@@ -50,7 +50,7 @@ serve: setup ## search page and API at localhost:8000: make serve [RELEASE=model
 	@python -m steps.serve --release "$$RELEASE" --recipe "$$RECIPE" --model "$$MODEL" --port "$${PORT:-8000}" --workers "$${WORKERS:-1}" --log "$$LOG" $(SERVE_FLAGS)
 
 # Tests run side by side, one process a core: each with one thread (tests/conftest.py)
-PYTEST := python -m pytest tests -n logical --maxprocesses 8 --dist loadfile
+PYTEST := python -m pytest tests -n logical --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 REST := not integration and not gpu
 
 test-fast: setup-all ## units alone, for while you write: a minute

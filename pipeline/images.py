@@ -23,14 +23,16 @@ from typing import Any
 
 import yaml
 
-from pipeline.params import Params
 from steps.core.errors import UserError, guarded
 from steps.core.files import staged_file
 
 CONTAINERFILE = Path("containers/Containerfile")
 PACKAGE_LOCKS = {"cpu": Path("requirements/run.lock"), "accelerated": Path("requirements/gpu.lock")}
 EXTRAS = Path("requirements/extras.lock")
-STEPS = tuple(Params.model_fields)
+STEPS = (  # the sections of params.yaml: not read from pipeline.params, which loads torch before every task
+    "ingest", "candidates", "mine", "rank", "teach", "generate", "embed", "score", "distill", "index", "release",
+    "evaluate", "promote", "deploy",
+)  # fmt: skip
 SERVICES = ("serve",)  # no stage: it is built when it is named
 # steps that can use a GPU
 ACCELERATED = ("candidates", "rank", "teach", "generate", "embed", "score", "distill", "index")

@@ -95,7 +95,7 @@ def params_text(params: dict[str, Any], origin: str) -> str:
 def check_new(params: dict[str, Any], written: Path, recipe: Path) -> None:
     """Check params unless the last run wrote the same; the pipeline checks them once more in any case."""
     if not written.is_file() or read_text(written) != params_text(params, str(recipe)):
-        from pipeline.params import check_params  # two seconds: it loads torch
+        from pipeline.params import check_params  # seconds: it loads torch
 
         check_params(params, str(recipe))
 

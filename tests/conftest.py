@@ -8,6 +8,11 @@ from pathlib import Path
 import pytest
 from fault_record import FAULTS, FaultCounts
 
+LONG = (
+    "test_task.py", "test_killed_training.py", "test_kills.py", "test_distributed.py", "test_secrets.py",
+    "test_whatever_data.py", "test_tracking_away.py", "test_rounds.py", "test_runs.py",
+)  # fmt: skip
+
 if "PYTEST_XDIST_WORKER" in os.environ:  # read when torch is loaded; programs that tests start inherit it
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -19,6 +24,11 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""  # what tests compare with is computed on the CPU
     if FAULTS:
         config.pluginmanager.register(FaultCounts())
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files that take minutes first: processes take whole files, and the last one would wait for such a file."""
+    items.sort(key=lambda item: LONG.index(item.path.name) if item.path.name in LONG else len(LONG))
 
 
 @pytest.fixture(autouse=True)

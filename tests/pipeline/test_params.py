@@ -3,6 +3,8 @@
 import copy
 import json
 import re
+import subprocess
+import sys
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -318,3 +320,11 @@ def test_a_missing_or_broken_file_says_so(tmp_path: Path) -> None:
     (tmp_path / "params.yaml").write_text("a: [")
     with pytest.raises(UserError, match="not YAML"):
         load_params(tmp_path / "params.yaml")
+
+
+def test_checking_loads_nothing_that_reads_texts() -> None:
+    """Every command checks first, and sentence-transformers takes longer to load than most of them to run."""
+    heavy = "{'sentence_transformers', 'transformers', 'mlflow'}"
+    told = f"import sys, pipeline.params; print(sorted({heavy} & {{*sys.modules}}))"
+    done = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

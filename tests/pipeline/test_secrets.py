@@ -103,7 +103,10 @@ def test_a_run_that_fails_keeps_them(
 
 @pytest.mark.parametrize(
     ("given", "fault", "code"),
-    [(KEY, "", 0), (f"{KEY}-old", "", 3), pytest.param(KEY, "error", 75, marks=pytest.mark.nightly)],
+    [
+        (KEY, "", 0),
+        *(pytest.param(*other, marks=pytest.mark.nightly) for other in ((f"{KEY}-old", "", 3), (KEY, "error", 75))),
+    ],
 )
 def test_a_rented_teacher_keeps_its_key(
     project: Path, tiny_tower: Path, tmp_path: Path, given: str, fault: str, code: int

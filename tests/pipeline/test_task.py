@@ -176,9 +176,14 @@ def begun(first: Project, tmp_path_factory: pytest.TempPathFactory) -> Project:
     [
         ("user", 3, "grow@a: the data are wrong; fix them"),
         ("transient", 75, "grow@a: the server is away; try again"),
-        ("disk", 75, "grow@a: full disk: [Errno 28] No space left on device; free some space, then run again"),
         ("memory", 137, "grow@a: out of memory: too large; give it more, or a smaller SLIMTOWER_MICRO_BATCH"),
-        ("defect", 1, "grow@a: 'a defect'"),
+        *(
+            pytest.param(*other, marks=pytest.mark.nightly)
+            for other in (
+                ("disk", 75, "grow@a: full disk: [Errno 28] No space left on device; free some space, then run again"),
+                ("defect", 1, "grow@a: 'a defect'"),
+            )
+        ),
     ],
 )
 def test_a_failing_stage_gives_its_code_and_its_reason_last(begun: Project, how: str, code: int, message: str) -> None:

@@ -3,13 +3,15 @@
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
-from steps.core.cut_texts import Cut
 from steps.core.vector_store import Texts
 from steps.score.params import ScoreParams
+
+if TYPE_CHECKING:  # params are checked without what reads texts, which takes seconds to load
+    from steps.core.cut_texts import Cut
 
 
 class Scorer(ABC):
@@ -44,7 +46,7 @@ class Scorer(ABC):
     def announce(self, texts: list[str]) -> None:  # noqa: B027  # most cost nothing
         """Say what it costs to score these texts, before any of them is; UserError where that is more than allowed."""
 
-    def cut(self, pairs: Sequence[tuple[str, str]]) -> Cut | None:
+    def cut(self, pairs: Sequence[tuple[str, str]]) -> "Cut | None":
         """How many of these texts with their documents it reads not to their end; None where that is not known."""
         return None
 
