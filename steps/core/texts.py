@@ -8,6 +8,7 @@ from functools import lru_cache
 import regex
 
 from steps.core.unspaced import places_in, words_in
+from steps.core.written import UNSEEN, as_read, undotted
 
 _WORD = regex.compile(r"[\p{L}\p{N}][\p{L}\p{N}\p{M}]*")  # combining marks belong to the letter before them
 _ASCII_WORD = re.compile(r"[0-9a-z]+")
@@ -56,7 +57,7 @@ def _signs() -> dict[int, str]:
     """Translation of white space and the like to a space, and of signs other than `+`, `#` and `.` to `,`."""
     kinds = ((code, unicodedata.category(chr(code))[0]) for code in range(sys.maxunicode + 1))
     found = {code: " " if kind in "ZC" else "," for code, kind in kinds if kind in "PSZC"}
-    return found | {ord(sign): sign for sign in "+#."} | {ord("\N{MUSIC SHARP SIGN}"): "#"}
+    return found | {ord(sign): sign for sign in "+#."} | {ord("\N{MUSIC SHARP SIGN}"): "#"} | UNSEEN
 
 
 def fold(text: str) -> str:
@@ -76,9 +77,13 @@ def _folded(text: str) -> str:
 
 
 def words(text: str) -> list[str]:
-    """Lower-cased runs of letters and digits, in order; of scripts without spaces between words pairs of characters."""
-    lowered = text.lower()
-    return _ASCII_WORD.findall(lowered) if lowered.isascii() else words_in(lowered, _WORD)
+    """Lower-cased runs of letters and digits, in order; of scripts without spaces between words pairs of characters.
+
+    Of the text as it is read: a letter and its mark may be written as one sign or as two.
+    """
+    if text.isascii():
+        return _ASCII_WORD.findall(text.lower())
+    return words_in(undotted(as_read(text)).lower(), _WORD)
 
 
 def lowered_places(lowered: str) -> list[tuple[int, int]]:

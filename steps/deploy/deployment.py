@@ -6,7 +6,7 @@ written when it is complete, just before the flip, and names what answered befor
 """
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from steps.core.errors import TransientError, UserError
@@ -33,6 +33,15 @@ class Deployed:
     filled: int  # documents that this run put in
     met: bool  # whether the target recall is reached
     there: int  # documents that the collection holds: others may have put some in or taken some out
+
+
+@dataclass(frozen=True)
+class Ready:
+    """What is to be deployed once its alias moves from `live`; `answers`: it is what answers already."""
+
+    deployed: Deployed
+    live: str | None
+    answers: bool
 
 
 def alias_of(name: str, dataset: str) -> str:
@@ -62,13 +71,26 @@ def deploy(
     alias: str,
     asked: Asked,
     params: DeployParams,
-    before_flip: Callable[[], None] = lambda: None,
 ) -> Deployed:
-    """Let the alias name a collection of this release's documents, set up for its student; `name`: registered model.
+    """`prepare` and `flip` of one data set."""
+    return flip(engine, prepare(engine, release, release_digest, name, dataset, alias, asked, params))
 
-    UserError where it would find less than the release itself by more than the margin, where the collection that
-    answers is the release's own but holds other documents by now, or where the alias is another's; nothing is then
-    changed. Nor is it where `before_flip` raises, which is called when all is ready, hours later maybe.
+
+def prepare(
+    engine: Engine,
+    release: Release,
+    release_digest: str,
+    name: str,
+    dataset: str,
+    alias: str,
+    asked: Asked,
+    params: DeployParams,
+) -> Ready:
+    """A collection of this release's documents, set up for its student, to which the alias may be moved.
+
+    `name`: registered model. UserError where it would find less than the release itself by more than the margin, where
+    the collection that answers is the release's own but holds other documents by now, or where the alias is another's.
+    What answers goes on as it does.
     """
     check_owner(engine, alias, name, dataset)
     if release.manifest.metric != "inner_product":
@@ -84,7 +106,8 @@ def deploy(
             now = now.model_copy(update={"settings": settings})
             engine.keep(live, now.model_dump_json())
         _clear(engine, alias, {live, *back})
-        return Deployed(alias, live, now, None, 0, now.recall >= params.target_recall, engine.count(live))
+        done = Deployed(alias, live, now, None, 0, now.recall >= params.target_recall, engine.count(live))
+        return Ready(done, live, answers=True)
     plain = f"{alias}_{digest[:_DIGEST]}"
     own = live == plain or (now is not None and now.index == digest)
     if live and own and engine.count(live) != release.manifest.datasets[dataset].vectors:
@@ -115,13 +138,21 @@ def deploy(
         settings=settings,
         previous=before,
     )
-    before_flip()  # before the record, as a collection that students share has one
-    engine.keep(collection, record.model_dump_json())
-    if engine.target(alias) != live:
-        raise TransientError(f"{alias}: another deployment moved it meanwhile; run this one again")
-    engine.point(alias, collection)
-    _clear(engine, alias, {collection, *([before.collection] if before else [])})
-    return Deployed(alias, collection, record, before, filled, tuned.met, record.documents)
+    done = Deployed(alias, collection, record, before, filled, tuned.met, record.documents)
+    return Ready(done, live, answers=False)
+
+
+def flip(engine: Engine, ready: Ready) -> Deployed:
+    """Let the alias name what was prepared; TransientError where another deployment moved it since."""
+    done = ready.deployed
+    if ready.answers:
+        return done
+    engine.keep(done.collection, done.record.model_dump_json())  # now: a collection that students share has one
+    if engine.target(done.alias) != ready.live:
+        raise TransientError(f"{done.alias}: another deployment moved it meanwhile; run this one again")
+    engine.point(done.alias, done.collection)
+    _clear(engine, done.alias, {done.collection, *([done.before.collection] if done.before else [])})
+    return done
 
 
 def roll_back(engine: Engine, alias: str) -> Deployed:

@@ -9,7 +9,7 @@ from steps.core.masking import redacted
 from steps.deploy.belonging import check_encoder
 from steps.deploy.champion import Champion, agreement, local_release, read_champion
 from steps.deploy.contents import K, asked
-from steps.deploy.deployment import Deployed, alias_of, check_owner, deploy, deployed, roll_back
+from steps.deploy.deployment import Deployed, alias_of, check_owner, deployed, flip, prepare, roll_back
 from steps.deploy.engines import opened
 from steps.deploy.params import DeployParams
 from steps.serving.choice import release_folder
@@ -53,9 +53,14 @@ def run(
             )
 
     with opened(to) as engine:
-        for dataset, alias in aliases.items():
+        ready = {}
+        for dataset, alias in aliases.items():  # all of them before the first alias moves: one may be refused
             queries = asked(release, dataset, root / "data/ingest", params.recall_queries)
-            done = deploy(engine, release, digest, name, dataset, alias, queries, params, check_champion)
+            ready[dataset] = queries, prepare(engine, release, digest, name, dataset, alias, queries, params)
+        if any(not one.answers for _, one in ready.values()):
+            check_champion()  # hours later, maybe
+        for dataset, (queries, one) in ready.items():
+            done = flip(engine, one)
             _say(done, to)
             print(
                 f"deploy: {done.alias} finds {done.record.recall:.2%} of the exact top {K} with m {done.record.m} and"

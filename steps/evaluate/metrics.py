@@ -103,12 +103,14 @@
     choice.difference, p_value             how far the runner-up is behind, below 0 where it is ahead; paired t-test
     choice.over_budget.<student>           p50 in milliseconds of a student that the budget leaves out
     audit.checked_texts, evaluation_queries, leaks     the leak audit; a leak fails the stage, so leaks is 0
+    releases.<student>                     checksum of the manifest of the release that was measured
     settings.version                       of this schema
     settings.seed, throughput_batch, ignore_identical_ids, min_relevance.<set>, margin, confidence    what the numbers
                                            above depend on; margin and confidence are those of promote.policy
 
-Numbers only, but for the names in `choice`, `fused`, `like_for_like`, `seeds` and `verdict` and the knobs in `effort`:
-no dates or machine facts, so that equal results are equal files apart from timings and, where these decide, the choice.
+Numbers only, but for the names in `choice`, `fused`, `like_for_like`, `releases`, `seeds` and `verdict`, and the knobs
+in `effort`: no dates or machine facts, so that equal results are equal files apart from timings and, where these
+decide, the choice.
 """
 
 from collections import defaultdict

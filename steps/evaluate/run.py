@@ -95,7 +95,8 @@ def evaluate(
     print(f"evaluate: {found.told()}")
     evaluation = compose(found, students, [system.name for system in systems.earlier], task, audit, rule)
     spread = spreads(evaluation.metrics["retention"], of_one_spec(folders.distill, students))
-    evaluation = replace(evaluation, metrics=evaluation.metrics | {"seeds": spread})
+    released = {student.name: student.content for student in systems.students}  # the checksum of each manifest
+    evaluation = replace(evaluation, metrics=evaluation.metrics | {"seeds": spread, "releases": released})
     insight = look_closer(folders.ingest, folders.embed, folders.generate, systems, task, found, evaluation)
     verdict = verdict_of(evaluation.metrics, evaluation.best)
     for line in (

@@ -8,6 +8,7 @@ from steps.core.bases import resolve_base
 from steps.core.progress import progress
 from steps.core.texts import lowered_places
 from steps.core.towers import encode, load_tower
+from steps.core.written import as_read, undotted
 from steps.mine.term_table import shares
 
 _WINDOW_BATCHES = 64  # batches encoded together: what fits in memory, and what `encode` sorts by length
@@ -73,9 +74,10 @@ class OcclusionPlanner:
 
 
 def occluded(text: str) -> dict[str, str]:
-    """Each distinct term of a text, in order -> the text without any of the term's occurrences."""
-    lowered = text.lower()
-    origin = [at for at, character in enumerate(text) for _ in character.lower()]  # some letters lower to two
+    """Each distinct term of a text, in order -> the text, as it is read, without any of the term's occurrences."""
+    text = as_read(text)
+    lowered = undotted(text).lower()
+    origin = [at for at, character in enumerate(undotted(text)) for _ in character.lower()]  # some lower to two
     origin.append(len(text))
     spans: dict[str, list[tuple[int, int]]] = {}
     for start, end in lowered_places(lowered):

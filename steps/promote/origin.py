@@ -8,9 +8,10 @@ from typing import Any
 from mlflow.exceptions import MlflowException
 
 from steps.core.errors import UserError
-from steps.core.files import sha256_file
+from steps.core.files import read_json, sha256_file
 from steps.core.run_ids import git_commit, scheduler_tags
 from steps.core.tracking import tracking_uri
+from steps.promote.candidate import metrics_of
 from steps.promote.dvc_lock import Stages, lock_stages, outputs
 from steps.promote.recorded import REMEDY, check_outputs, check_recorded, dvc_md5
 from steps.promote.registration import Origin
@@ -33,6 +34,15 @@ def check_evaluation(reports: Path, ingest: Path) -> Stages:
         check_recorded(stages, "evaluate", reports / name)
     _check_evaluated(stages, ingest)
     return stages
+
+
+def check_measured(student: str, release: Path, reports: Path) -> None:
+    """UserError unless the evaluation measured this very release; dvc.lock tells where all releases are there."""
+    with metrics_of(reports) as metrics:
+        measured = metrics["releases"].get(student)
+    manifest = release / "manifest.json"
+    if read_json(manifest).get("checksum") != measured:
+        raise UserError(f"{manifest}: the evaluation measured another release of {student}; {REMEDY}")
 
 
 def read_origin(registry: Registry, stages: Stages, student: str, release: Path, ingest: Path) -> Origin:

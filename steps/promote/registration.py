@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from steps.core.errors import TransientError
+from steps.core.files import folder_digest
 from steps.core.tracking import MlflowRun
 from steps.promote.candidate import Candidate
 from steps.promote.lock import Lock
@@ -11,6 +13,7 @@ from steps.promote.registry import PREFIX, Registry
 from steps.serving.mlflow_model import log_release
 
 GOLDEN = "golden.json"
+MODEL = f"{PREFIX}model"  # tag of a run: the id of its logged model, once that is whole
 
 
 @dataclass(frozen=True)
@@ -36,10 +39,9 @@ def publish(release: Path, run: MlflowRun) -> str:
 
     The run's tag tells when it is whole.
     """
-    key = f"{PREFIX}model"
-    if key not in run.api.get_run(run.run_id).data.tags:
+    if MODEL not in run.api.get_run(run.run_id).data.tags:
         log_release(run, release, "release")
-    return str(run.api.get_run(run.run_id).data.tags[key])
+    return str(run.api.get_run(run.run_id).data.tags[MODEL])
 
 
 def find_version(registry: Registry, digest: str) -> str | None:
@@ -58,6 +60,9 @@ def register(registry: Registry, candidate: Candidate, golden: Any, origin: Orig
     if version is None:
         run = _run(registry, candidate, origin)
         model = publish(candidate.release, run)
+        if folder_digest(candidate.release) != digest:  # minutes after it was read; what was stored is of no use
+            registry.api.delete_tag(run.run_id, MODEL)
+            raise TransientError(f"{candidate.release}: was replaced while it was promoted; run this again")
         for path in origin.files:
             run.artifact(path)
         place = registry.api.get_logged_model(model).artifact_location

@@ -14,7 +14,7 @@ from steps.promote.history import as_table, history
 from steps.promote.lineage import is_model, made_from, made_of
 from steps.promote.lock import Lock, lock_place, lock_store
 from steps.promote.move import Refused
-from steps.promote.origin import check_evaluation, read_origin
+from steps.promote.origin import check_evaluation, check_measured, read_origin
 from steps.promote.params import PromoteParams
 from steps.promote.promotion import dry_run_decision, promote
 from steps.promote.registry import CHAMPION, Registry
@@ -96,6 +96,7 @@ def _candidate(
     judged: Sequence[JudgedSet], ingest: Path, reports: Path, releases: Path, params: PromoteParams
 ) -> Candidate:
     student = choose_student(params.student, reports, releases, params.policy)
+    check_measured(student, releases / student, reports)
     evaluation = with_reported_slices(read_evaluation(ingest, judged, params.policy.slice_words), reports)
     return read_candidate(student, reports, releases, evaluation)
 

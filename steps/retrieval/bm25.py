@@ -2,7 +2,9 @@
 
 import logging
 import re
+import unicodedata
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 
 import bm25s
@@ -10,8 +12,11 @@ import numpy as np
 from bm25s.stopwords import STOPWORDS_EN
 
 from steps.core.unspaced import words_in
+from steps.core.written import as_read, undotted
 
-TOKENIZER = 2  # 1 took a run of a script without spaces for one word
+# 1 took a run of a script without spaces for one word; 2 ended words at vowel signs and other combining marks, and told
+# é of one code point from é of two
+TOKENIZER = 3
 _WORD = re.compile(r"\b\w\w+\b")
 _STOP_WORDS = frozenset(STOPWORDS_EN)
 
@@ -21,7 +26,8 @@ logging.getLogger("bm25s").setLevel(logging.WARNING)  # it sets DEBUG, and any h
 class Bm25:
     """BM25 over document texts, k1 = 1.5 and b = 0.75, English stop words removed.
 
-    Of Chinese, Japanese, Thai, Lao, Khmer and Burmese pairs of neighbouring characters are the terms.
+    Of Chinese, Japanese, Thai, Lao, Khmer and Burmese pairs of neighbouring characters are the terms. Texts count
+    as they are read (steps/core/written.py).
     """
 
     def __init__(self, doc_ids: Sequence[str], texts: Sequence[str]) -> None:
@@ -89,6 +95,17 @@ class Bm25:
 
 
 def _terms(text: str, tokenizer: int) -> list[str]:
-    lowered = text.lower()
-    found = _WORD.findall(lowered) if tokenizer == 1 else words_in(lowered, _WORD)
+    if tokenizer == TOKENIZER and not text.isascii():
+        found = words_in(undotted(as_read(text)).lower(), _marked_word())
+    else:
+        lowered = text.lower()
+        found = _WORD.findall(lowered) if tokenizer == 1 else words_in(lowered, _WORD)
     return [term for term in found if term not in _STOP_WORDS]
+
+
+@lru_cache(maxsize=1)
+def _marked_word() -> re.Pattern[str]:
+    """As `_WORD`, with combining marks in words: the standard library's `\\w` knows none, and serving has no other."""
+    planes = (range(0x300, 0x1F000), range(0xE0100, 0xE01F0))
+    marks = "".join(chr(code) for plane in planes for code in plane if unicodedata.category(chr(code))[0] == "M")
+    return re.compile(rf"\w[\w{marks}]+")

@@ -23,7 +23,7 @@ class Source(Protocol):
         """Load and verify the release of that name and key. UserError when it does not open or is another by now."""
 
     def default(self, names: list[str]) -> str:
-        """Which of the names answers where a request gives none."""
+        """Which of the names answers where a request gives none; empty where nothing says it."""
 
 
 class FolderSource:
@@ -51,10 +51,10 @@ class FolderSource:
         return Served(name, release, Origin(source=folder.name, created=made), stamp(time.time()))
 
     def default(self, names: list[str]) -> str:
-        """The named system, else the evaluation's choice, else the first; UserError for a name that is not there."""
+        """The named system, else the evaluation's choice, if there is one; UserError for a name that is not there."""
         if self.system and self.system not in names:
             raise UserError(f"system {self.system!r} is not among the releases; choose one of {', '.join(names)}")
-        return self.system or self._chosen(names) or names[0]
+        return self.system or self._chosen(names)
 
     def _folders(self) -> list[Path]:
         if (self.folder / "manifest.json").is_file() or not self.folder.is_dir():

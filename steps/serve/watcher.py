@@ -79,7 +79,7 @@ class Watcher:
         for name in self._loaded.keys() - wanted.keys():
             self._fail(name, GONE, GONE, f"{name}: is no longer there; what was loaded goes on serving")
         self._loaded = new
-        if new and (self.current is None or new != self.current.students):
+        if new:
             self._swap(new)
 
     def _poll(self) -> dict[str, Hashable] | None:
@@ -114,9 +114,14 @@ class Watcher:
             self._fail(DEFAULT, UNDECIDED, UNDECIDED, _said(error))
             return
         self.failures.pop(DEFAULT, None)
-        first = self.current is None
+        before = self.current
+        default = default or (before.default if before and before.default in students else names[0])
+        if before and before.students == students:
+            if before.default != default:  # `evaluate` writes its choice after the releases
+                self.current = Serving(before.students, default)
+            return
         self.current = Serving({name: students[name] for name in names}, default)
-        if not first:
+        if before:
             self.metrics.count("slimtower_swaps_total")
         gc.collect()  # the old index is large: free it once its last request ends
         self.swapped()

@@ -58,7 +58,7 @@ def test_metrics_have_the_documented_keys(reports: Path) -> None:
         "queries", "audit", "settings", "choice", "closeness", "closeness_texts", "gain", "gain_dev", "gain_overall",
         "fused", "slices", "perturbed", "proposition", "space", "effort", "semantic_ids",
         "retention_by_set", "against_teacher", "agreement", "as_one", "as_one_dev", "seeds", "served",
-        "verdict", "like_for_like",
+        "verdict", "like_for_like", "releases",
     }  # fmt: skip
     for part in ("datasets", "datasets_dev"):
         assert set(metrics[part]) == {"api", "med"}
@@ -89,6 +89,7 @@ def test_metrics_have_the_documented_keys(reports: Path) -> None:
     assert knobs == ["nprobe"] * 6
     names = {metrics["choice"].pop(key) for key in ("student", "runner_up", "best", "reason")}
     assert names == {"static", "2l", "best mean nDCG@10 on dev"}
+    assert set(metrics.pop("releases")) == {"static", "2l"}
     assert all(isinstance(value, int | float) for value in _leaves(metrics)), "only numbers differ usefully"
 
 

@@ -69,6 +69,11 @@ def write_evaluation(quality: dict[str, float]) -> None:
             "latency": {student: {"p50_ms": 0.5} for student in quality},
             "datasets": {"one": measured, "two": measured},
             "datasets_dev": {},
+            "releases": {
+                name: read_json(RELEASES / name / "manifest.json")["checksum"]
+                for name in quality
+                if (RELEASES / name).is_dir()
+            },
         },
     )
     (REPORTS / "report.md").write_text(f"**{max(quality, key=lambda name: quality[name])}** is best.\n")

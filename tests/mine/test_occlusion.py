@@ -103,7 +103,7 @@ def test_all_occurrences_of_a_term_are_left_out_and_nothing_else() -> None:
 
 
 def test_letters_that_lower_to_two_keep_the_spans_in_place() -> None:
-    assert occluded("İİ İzmir sum") == {"i\u0307i\u0307": "İzmir sum", "i\u0307zmir": "İİ sum", "sum": "İİ İzmir"}
+    assert occluded("İİ İzmir sum") == {"ii": "İzmir sum", "izmir": "İİ sum", "sum": "İİ İzmir"}
 
 
 def test_a_model_that_is_not_there_is_named(tmp_path: Path) -> None:

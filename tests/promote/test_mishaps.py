@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from mlflow.artifacts import download_artifacts
 from promote_registry import SWAP, KilledError, Project, killed_after
 
 from steps.core.errors import TransientError, UserError
@@ -283,6 +284,21 @@ def test_an_upload_cut_short_is_made_again_and_the_part_is_not_served(
     source = project.registry.version("1").source
     assert (len(starts), starts[0] in source, starts[1] in source) == (2, False, True)
     assert len(project.registry.versions()) == 1
+
+
+def test_a_release_that_is_replaced_during_its_promotion_is_not_registered(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def pipeline_ends(step: str) -> None:
+        if step == "recovered":  # its own digest and evidence were read before
+            (project.root / "releases/A/manifest.json").write_text('{"name": "never evaluated"}')
+
+    with pytest.raises(TransientError, match=r"releases/A: was replaced while it was promoted; run this again"):
+        project.promote("A", after=pipeline_ends)
+    assert project.registry.versions() == [] and project.aliases == {}
+    project.promote("A")  # as it was: what was stored before is not taken for it
+    stored = download_artifacts(artifact_uri=project.registry.version("1").source)
+    assert json.loads(Path(stored, "manifest.json").read_text())["name"] == "A"
 
 
 def test_a_smoke_test_that_reaches_no_server_may_be_tried_again(

@@ -13,7 +13,7 @@ from steps.core.errors import UserError
 from steps.core.files import write_json
 from steps.core.tables import table_from_rows, write_table
 from steps.promote.candidate import choose_student
-from steps.promote.origin import check_evaluation, read_origin
+from steps.promote.origin import check_evaluation, check_measured, read_origin
 from steps.promote.recorded import dvc_md5
 from steps.promote.registration import Origin
 from steps.promote.registry import Registry
@@ -30,12 +30,13 @@ def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_text("x")
     for student in ("static", "2l"):
-        write_json(folder / RELEASES / student / "manifest.json", {"student": student, "datasets": {}})
+        manifest = {"student": student, "datasets": {}, "checksum": student}
+        write_json(folder / RELEASES / student / "manifest.json", manifest)
         write_json(folder / RELEASES / student / "index/manifest.json", {})
     quality = {student: {"nDCG@10": value} for student, value in {"static": 0.5, "2l": 0.6}.items()}
     latency = {student: {"p50_ms": 1.0} for student in quality}
     metrics = {"retention": quality, "latency": latency, "datasets": {"api": quality}, "datasets_dev": {}}
-    write_json(folder / REPORTS / "metrics.json", metrics)
+    write_json(folder / REPORTS / "metrics.json", metrics | {"releases": {student: student for student in quality}})
     monkeypatch.chdir(folder)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'mlflow.db'}")
     for name in ("SLIMTOWER_PARENT_RUN", "SLIMTOWER_AIRFLOW_RUN", "SLIMTOWER_IMAGE_DIGEST", "SLIMTOWER_PIPELINE"):
@@ -76,6 +77,18 @@ def test_one_fetched_release_is_promoted_without_the_others(clone: Path, capsys:
     shutil.rmtree(RELEASES)
     with pytest.raises(UserError, match=r"none of \['2l', 'static'\] has a release in models/release"):
         choose_student("", REPORTS, RELEASES, policy())
+
+
+def test_a_release_made_after_its_evaluation_is_refused_where_another_is_missing(clone: Path) -> None:
+    shutil.rmtree(RELEASES / "2l")  # not fetched, or of a student that params name no more: dvc.lock keeps it
+    check_measured("static", RELEASES / "static", REPORTS)
+    write_json(RELEASES / "static/manifest.json", {"student": "static", "datasets": {}, "checksum": "made later"})
+    lock = yaml.safe_load(Path("dvc.lock").read_text())
+    lock["stages"]["release@static"]["outs"] = [{"path": "models/release/static", "md5": dvc_md5(RELEASES / "static")}]
+    Path("dvc.lock").write_text(yaml.safe_dump(lock))
+    origin("static")  # as far as dvc.lock tells
+    with pytest.raises(UserError, match=r"static/manifest\.json: the evaluation measured another release of static"):
+        check_measured("static", RELEASES / "static", REPORTS)
 
 
 def test_the_schedulers_runs_reach_the_tags(clone: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import unicodedata
 from math import log
 from pathlib import Path
 
@@ -70,13 +71,12 @@ def test_other_texts_are_indexed_as_bm25s_does_to_the_byte(tmp_path: Path) -> No
     texts = [
         "The C++ of x_1, don't!",
         "Été à l'école – größer",
-        "हिन्दी भाषा में",
         "그는 학교에 갔다",
         "Это второе",
         "",
         "a",
     ]
-    Bm25(list("abcdefg"), texts).save(tmp_path / "ours")
+    Bm25(list("abcdef"), texts).save(tmp_path / "ours")
     plain = bm25s.BM25(method="lucene", k1=1.5, b=0.75)
     plain.index(bm25s.tokenize(texts, stopwords="en", show_progress=False), show_progress=False)
     plain.save(tmp_path / "theirs", show_progress=False)
@@ -84,6 +84,38 @@ def test_other_texts_are_indexed_as_bm25s_does_to_the_byte(tmp_path: Path) -> No
     assert len(files) == 5
     for name in files:
         assert (tmp_path / "ours" / name).read_bytes() == (tmp_path / "theirs" / name).read_bytes(), name
+
+
+@pytest.mark.parametrize(
+    ("text", "query"),
+    [
+        ("दिल्ली भारत की राजधानी है", "राजधानी"),
+        ("गणित में संख्या सिद्धांत", "संख्या"),
+        ("தமிழ் மொழி", "மொழி"),
+        ("كِتَابٌ جَدِيدٌ", "كِتَابٌ"),
+        ("Cre\u0300me bru\u0302le\u0301e", "crème brûlée"),
+        ("giá vé tàu", unicodedata.normalize("NFD", "giá vé")),
+        ("ＰＣ ケース", "pc"),
+        ("İstanbul gezi", "istanbul"),
+        ("the coop\u00aderation of", "cooperation"),
+    ],
+)
+def test_words_keep_their_marks_however_they_are_written(text: str, query: str, tmp_path: Path) -> None:
+    engine = Bm25(list("abc"), [text, "और नई یہ other words", "open socket"])
+    engine.save(tmp_path)
+    for each in (engine, Bm25.open(tmp_path, list("abc"))):
+        assert each.search([query], k=10)[1] == [["a"]]
+
+
+def test_no_part_of_a_marked_word_is_a_hit() -> None:
+    assert Bm25(["a"], ["गणित में संख्या सिद्धांत"]).search(["सि", "रत", "गण"], k=10)[1] == [[], [], []]
+
+
+def test_an_index_of_the_second_tokenizer_is_asked_as_it_was_built(tmp_path: Path) -> None:
+    plain = bm25s.BM25(method="lucene", k1=1.5, b=0.75)
+    plain.index(bm25s.tokenize(["नई दिल्ली", "open"], stopwords="en", show_progress=False), show_progress=False)
+    plain.save(tmp_path, show_progress=False)
+    assert Bm25.open(tmp_path, list("ab"), 2).search(["दिल्ली नई"], k=9)[1] == [["a"]]
 
 
 def test_an_index_of_the_first_tokenizer_is_asked_as_it_was_built(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from steps.serve import sources
 from steps.serve.metrics import Metrics
 from steps.serve.registry import RegistrySource
 from steps.serve.sources import FolderSource, project_of
-from steps.serve.systems import Served
+from steps.serve.systems import Served, Serving
 from steps.serve.watcher import DEFAULT, POLL, Watcher
 from steps.serving.release import load_release
 
@@ -42,9 +42,13 @@ def watcher(source: object) -> Watcher:
     return made
 
 
-def students(watched: Watcher) -> dict[str, str]:
+def serving(watched: Watcher) -> Serving:
     assert watched.current
-    return {name: served.identity["student"] for name, served in watched.current.students.items()}
+    return watched.current
+
+
+def students(watched: Watcher) -> dict[str, str]:
+    return {name: served.identity["student"] for name, served in serving(watched).students.items()}
 
 
 def test_a_changed_release_is_swapped_whole_and_an_unchanged_one_kept(releases: Path, released: Path) -> None:
@@ -253,7 +257,8 @@ def test_the_working_folder_may_be_a_release(releases: Path, monkeypatch: pytest
 
 
 def test_the_default_is_the_named_one_else_the_evaluations_choice_else_the_first(releases: Path) -> None:
-    assert FolderSource(releases, "").default(["2l", "static"]) == "2l"
+    assert FolderSource(releases, "").default(["2l", "static"]) == ""
+    assert serving(watcher(FolderSource(releases, ""))).default == "2l"
     reports = releases.parent.parent / "reports"
     reports.mkdir()
     (reports / "metrics.json").write_text('{"choice": {"student": "static"}}')
@@ -262,6 +267,23 @@ def test_the_default_is_the_named_one_else_the_evaluations_choice_else_the_first
     with pytest.raises(UserError, match="'9l' is not among the releases; choose one of 2l, static"):
         FolderSource(releases, "9l").default(["2l", "static"])
     assert set(watcher(FolderSource(releases, "9l")).failures) == {DEFAULT}
+
+
+def test_the_default_follows_the_evaluation_which_writes_its_choice_after_the_releases(releases: Path) -> None:
+    metrics = releases.parent.parent / "reports/metrics.json"
+    metrics.parent.mkdir()
+    metrics.write_text('{"choice": {"student": "static"}}')
+    watched = watcher(FolderSource(releases, ""))
+    swaps: list[str] = []
+    watched.swapped = lambda: swaps.append(serving(watched).default)
+    metrics.unlink()  # DVC removes it when `evaluate` starts
+    watched.look()
+    assert serving(watched).default == "static", "nothing says another"
+    metrics.write_text('{"choice": {"student": "2l"}}')
+    before = serving(watched).students
+    watched.look()
+    assert serving(watched).default == "2l" and serving(watched).students == before
+    assert swaps == [], "no release was loaded"
 
 
 def test_a_release_that_waited_for_the_default_is_served_as_soon_as_that_is_told_again(releases: Path) -> None:
