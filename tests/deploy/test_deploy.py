@@ -449,6 +449,29 @@ def test_a_champion_that_moves_meanwhile_is_not_deployed_and_the_last_line_knows
         assert "they agree" in capsys.readouterr().out
 
 
+def test_no_alias_moves_where_one_of_several_data_sets_is_refused(
+    tracked: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, to = tracked
+    commands.run(root, to, "retriever", "static", [], PARAMS)
+
+    def answering() -> dict[str, str | None]:
+        with opened(to) as engine:
+            return {alias: engine.target(alias) for alias in ("retriever_one", "retriever_two")}
+
+    def refused(name: str, *_: Any) -> None:
+        if name.startswith("retriever_two"):
+            raise UserError(f"{name}: finds too little; nothing was changed")
+
+    before = answering()
+    assert all(before.values())
+    with monkeypatch.context() as patch, pytest.raises(UserError, match=r"retriever_two_.*nothing was changed"):
+        patch.setattr(deployment, "contents_digest", lambda release, dataset: "f" * 64)  # other documents
+        patch.setattr(deployment, "check_found", refused)
+        commands.run(root, to, "retriever", "2l", [], PARAMS)
+    assert answering() == before
+
+
 def test_what_a_fused_release_gives_up_in_an_engine_is_told_and_an_application_can_fuse(
     hybrid: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
