@@ -59,7 +59,7 @@ test-fast: setup-all ## units alone, for while you write: a minute
 test: setup-all lint ## lint, units, and every stage on small data: what a change must pass first
 	@$(PYTEST) -m "$(REST) and not slow"
 
-test-slow: setup-all ## pipelines, killed runs, two processes, exports (nine minutes)
+test-slow: setup-all ## pipelines, killed runs, two processes, exports (a quarter of an hour)
 	@$(PYTEST) -m "$(REST) and slow and not nightly"
 
 test-nightly: setup-all ## half a minute and more each: whole recipes, every precision, Spark against DuckDB

@@ -9,8 +9,9 @@ import pytest
 from fault_record import FAULTS, FaultCounts
 
 LONG = (
-    "test_task.py", "test_killed_training.py", "test_kills.py", "test_distributed.py", "test_secrets.py",
-    "test_whatever_data.py", "test_tracking_away.py", "test_rounds.py", "test_runs.py",
+    "test_task.py", "test_killed_training.py", "test_kills.py", "test_distributed.py", "test_sharding.py",
+    "test_secrets.py", "test_whatever_data.py", "test_with_airflow.py", "test_tracking_away.py", "test_rounds.py",
+    "test_runs.py",
 )  # fmt: skip
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # read when torch is loaded; programs that tests start inherit it

@@ -77,7 +77,6 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.slow
-@pytest.mark.nightly  # test_distributed.py trains in two processes as well
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     ("one", "two"),
