@@ -282,8 +282,8 @@ def test_every_file_of_a_lexical_index_is_checked(fused: Path) -> None:
     assert "lexical: one/more.npy not named by the manifest" in refused(fused)
 
 
-def test_a_release_of_before_there_were_two_tokenizers_opens_with_the_first(fused: Path) -> None:
-    assert json.loads((fused / "manifest.json").read_text())["lexical"]["tokenizer"] == TOKENIZER == 2
+def test_a_release_of_before_there_were_several_tokenizers_opens_with_the_first(fused: Path) -> None:
+    assert json.loads((fused / "manifest.json").read_text())["lexical"]["tokenizer"] == TOKENIZER == 3
     edit(fused, ("lexical", "tokenizer"), lambda container, key: container.pop(key), checked=True)
     assert "tokenizer" not in json.loads((fused / "manifest.json").read_text())["lexical"]
     release = load_release(fused)
@@ -303,7 +303,7 @@ def test_what_the_manifest_says_of_a_lexical_index_is_checked(fused: Path) -> No
     assert "written by bm25s 0, this is" in said(
         ("lexical", "bm25s"), lambda container, key: container.__setitem__(key, "0")
     )
-    assert "terms of tokenizer 99, this version knows those up to 2" in said(
+    assert "terms of tokenizer 99, this version knows those up to 3" in said(
         ("lexical", "tokenizer"), lambda container, key: container.__setitem__(key, 99)
     )
     drop: Callable[[Any, Any], None] = lambda container, key: container.pop(key)  # noqa: E731
