@@ -29,7 +29,7 @@ from steps.core.params import load_section
 from steps.core.run_ids import git_commit
 from steps.core.towers import encode, load_tower
 from steps.deploy.contents import K, asked
-from steps.deploy.deployment import deploy
+from steps.deploy.deployment import flip, prepare
 from steps.deploy.engine import Engine
 from steps.deploy.engines import opened
 from steps.deploy.params import DeployParams
@@ -68,7 +68,8 @@ def figures(kind: str, folder: Path, releases: list[Release], queries: int, para
     with engine_of(kind, folder) as engine:
         for release in releases:
             judged, began = asked(release, dataset, INGEST, params.recall_queries), time.perf_counter()
-            done = deploy(engine, release, folder_digest(release.folder), "bench", dataset, ALIAS, judged, params)
+            digest = folder_digest(release.folder)
+            done = flip(engine, prepare(engine, release, digest, "bench", dataset, ALIAS, judged, params))
             seconds = time.perf_counter() - began
             if done.filled:
                 found |= {

@@ -62,20 +62,6 @@ def check_owner(engine: Engine, alias: str, name: str, dataset: str) -> None:
         )
 
 
-def deploy(
-    engine: Engine,
-    release: Release,
-    release_digest: str,
-    name: str,
-    dataset: str,
-    alias: str,
-    asked: Asked,
-    params: DeployParams,
-) -> Deployed:
-    """`prepare` and `flip` of one data set."""
-    return flip(engine, prepare(engine, release, release_digest, name, dataset, alias, asked, params))
-
-
 def prepare(
     engine: Engine,
     release: Release,

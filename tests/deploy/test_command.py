@@ -17,7 +17,7 @@ from steps.deploy import engines
 from steps.deploy import run as commands
 from steps.deploy.belonging import EF, tune
 from steps.deploy.contents import Asked
-from steps.deploy.deployment import alias_of, check_owner, deploy, deployed
+from steps.deploy.deployment import alias_of, check_owner, deployed, prepare
 from steps.deploy.engines import opened
 from steps.deploy.params import DeployParams, registered_name
 from steps.serving.release import Hit
@@ -162,7 +162,7 @@ def test_an_alias_of_another_model_or_data_set_is_not_taken_over(monkeypatch: py
         assert alias_of(name, dataset) == "my_search_api"
         told = f"my_search_api: answers for 'api' of the registered model 'my_search', and '{dataset}' of '{name}'"
         with pytest.raises(UserError, match=told):
-            deploy(engine, Mock(), "digest", name, dataset, "my_search_api", Mock(), Mock())
+            prepare(engine, Mock(), "digest", name, dataset, "my_search_api", Mock(), Mock())
     monkeypatch.setattr(commands, "opened", lambda to: nullcontext(engine))
     monkeypatch.setattr(commands, "read_champion", lambda name: None)
     for datasets, told in ((["api"], "answers for 'api'"), ([], "nothing of my-search is deployed")):

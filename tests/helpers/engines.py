@@ -13,7 +13,7 @@ from steps.core.files import folder_digest
 from steps.core.judged import read_judged_sets
 from steps.core.measures import ndcg_at_10
 from steps.deploy.contents import asked
-from steps.deploy.deployment import Deployed, deploy
+from steps.deploy.deployment import Deployed, flip, prepare
 from steps.deploy.engine import Engine
 from steps.deploy.params import DeployParams
 from steps.serving.release import Hit, Release, load_release
@@ -52,7 +52,8 @@ def put(
     release = load_release(folder)
     queries = asked(release, dataset, folder.parents[2] / "data/ingest", params.recall_queries)
     digest = folder_digest(folder)
-    return release, deploy(engine, release, digest, "retriever", dataset, alias, queries, params)
+    ready = prepare(engine, release, digest, "retriever", dataset, alias, queries, params)
+    return release, flip(engine, ready)
 
 
 def ndcg(project: Path, dataset: str, hits: Any) -> float:
