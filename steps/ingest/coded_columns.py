@@ -16,8 +16,13 @@ def distinct(column: pa.ChunkedArray) -> int:
     """How many different texts the column has."""
     if not pa.types.is_dictionary(column.type):
         return int(pc.count_distinct(column).as_py())
-    indices = [chunk.indices for chunk in column.unify_dictionaries().chunks]
-    return int(pc.count_distinct(pa.chunked_array(indices, column.type.index_type)).as_py())
+    return int(pc.count_distinct(pa.array(codes(column))).as_py())
+
+
+def codes(column: pa.ChunkedArray) -> np.ndarray:
+    """A number of each text of a dictionary: int32 `(rows,)`, equal where the texts are."""
+    indices = [chunk.indices.to_numpy() for chunk in column.unify_dictionaries().chunks]
+    return np.concatenate([np.zeros(0, dtype=np.int32), *indices])
 
 
 def among(column: pa.ChunkedArray, texts: Collection[str]) -> pa.ChunkedArray:

@@ -6,8 +6,9 @@ import pyarrow as pa
 from steps.core.errors import UserError
 from steps.core.files import sha256_text
 from steps.ingest.coded_columns import coded
-from steps.ingest.params import LogSource, iso_seconds
+from steps.ingest.params import ClickLogSource, LogSource, iso_seconds
 from steps.ingest.rejects import Rejects
+from steps.ingest.repeats import REPEATED, without_repeats
 from steps.ingest.robots import without_robots
 from steps.ingest.search_log import SearchLog
 from steps.ingest.source_data import Judgement, Query, SourceData, seeded_order
@@ -34,14 +35,18 @@ def add_log(
     """Give `data` (which has its documents, in the order of their numbers) the log's queries, judgements, impressions.
 
     Queries first seen at or after `test_from` are test; a seeded share of the others is dev, the rest train. Those
-    others lose their impressions from `test_from` on. A dev or test query is judged by its clicks, or left out. What
-    robots left is left out first, and queries that nobody else asked; `visits` as in `without_robots`.
+    others lose their impressions from `test_from` on. A dev or test query is judged by its clicks, or left out. What a
+    click log with sessions holds twice counts once. What robots left is left out first, and queries that nobody else
+    asked; `visits` as in `without_robots`.
     Raises UserError when the log is empty, or names `test_from` and gives no test query or no train query.
     """
-    whole = log.table()
+    whole, left_out = log.table(), data.facts.get("impressions_left_out", {})
+    if isinstance(source, ClickLogSource) and source.columns.session_id and not (once := without_repeats(whole)).all():
+        left_out |= {REPEATED: int((~once).sum())}
+        whole = whole.filter(pa.array(once))
     kept, robots = without_robots(whole, source, seed, visits)
     table = whole.filter(pa.array(kept)) if robots else whole
-    left_out = data.facts.get("impressions_left_out", {}) | robots
+    left_out |= robots
     if not table.num_rows:
         counts = ", ".join(f"{reason} {count}" for reason, count in left_out.items())
         raise UserError(

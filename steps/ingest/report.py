@@ -12,6 +12,7 @@ from steps.core.files import sha256_text
 from steps.ingest.coded_columns import distinct
 from steps.ingest.params import UNLABELLED_QUERIES
 from steps.ingest.rejects import Rejects
+from steps.ingest.repeats import REPEATED
 from steps.ingest.robots import OF_FREQUENT_QUERIES, OF_LONG_SESSIONS
 from steps.ingest.source_data import ANSWERED_UNJUDGED, UNLABELLED, Document, Judgement, Query
 
@@ -98,6 +99,8 @@ def _found(entry: Mapping[str, Any]) -> list[str]:
         made = " simulated" if sessions["simulated"] else ""
         found.append(f"{sessions['sessions']:,}{made} sessions with {sessions['clicks']:,} clicks")
     left_out = entry.get("impressions_left_out", {})
+    if repeated := left_out.get(REPEATED):
+        found.append(f"{repeated:,} impressions that the log holds more than once counted once")
     if of_sessions := left_out.get(OF_LONG_SESSIONS):
         found.append(
             f"{of_sessions:,} impressions of sessions above max_session_impressions left out (do people share a"

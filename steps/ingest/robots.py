@@ -3,6 +3,7 @@
 import numpy as np
 import pyarrow as pa
 
+from steps.ingest.coded_columns import codes
 from steps.ingest.params import ClickLogSource, LogSource
 
 OF_LONG_SESSIONS, OF_FREQUENT_QUERIES = "of_long_sessions", "of_frequent_queries"
@@ -19,8 +20,7 @@ def without_robots(
     other impressions, `max_query_impressions` drawn by seed count, so that shares of clicks stay what they are.
     """
     if visits is None and isinstance(source, ClickLogSource) and source.columns.session_id:
-        chunks = log["session"].unify_dictionaries().chunks
-        visits = np.concatenate([np.zeros(0, dtype=np.int32), *(chunk.indices.to_numpy() for chunk in chunks)])
+        visits = codes(log["session"])
     kept = np.ones(log.num_rows, dtype=bool)
     if visits is not None:
         kept = (np.bincount(visits) <= source.max_session_impressions)[visits]

@@ -5,6 +5,8 @@ import gzip
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pytest
 from ingest_logs import COLUMNS, DAY, FIRST, click_log, ingest, params, reasons, rows_of, shown, texts_by_split, without
 from ingest_logs import write as write_rows
@@ -12,6 +14,8 @@ from pydantic import ValidationError
 
 from steps.core.errors import UserError
 from steps.core.files import read_json
+from steps.ingest.repeats import without_repeats
+from steps.ingest.search_log import SearchLog
 
 BASIC = [
     shown("red shoes", 0, "d0", clicked=True),
@@ -316,7 +320,7 @@ def test_digits_that_spell_a_day_or_a_time_are_that_and_what_no_log_can_mean_is_
         shown("a query", 0) | {"ts": "0001-01-01T00:00:00Z"},
         shown("a query", 0) | {"ts": "9999-01-01"},
         shown("a query", 0) | {"ts": "1969-12-31"},
-        shown("a query", 0) | {"ts": 20260107},
+        shown("a query", 0, rank=2) | {"ts": 20260107},
         shown("a query", 0) | {"ts": 20260107000009},
         shown("a query", 0) | {"ts": "17672256"},  # as seconds a day of 1970, and no day of 1767
         shown("a query", 0) | {"ts": 2026},
@@ -358,13 +362,43 @@ def test_a_dev_query_that_spells_a_test_query_of_another_source_is_left_out(tmp_
     assert set(rows_of(out, "impressions", "query_id")) == set(rows_of(out, "queries", "query_id"))
 
 
+def test_what_is_delivered_twice_counts_once_where_sessions_have_ids(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = [shown("red shoes", 0, "d0", clicked=False), shown("red shoes", 0, "d0", rank=2, clicked=True)]
+    once, twice = [*BASIC, *other], [*BASIC[:2], *BASIC, *other, *BASIC[2:4]]
+    expected = rows_of(ingest(tmp_path / "1", params(click_log(tmp_path / "1", once))), "impressions", "doc_id", "rank")
+    capsys.readouterr()
+    source = click_log(tmp_path / "2", twice)
+    out = ingest(tmp_path / "2", params(source))
+    assert rows_of(out, "impressions", "doc_id", "rank") == expected
+    facts = read_json(out / "report.json")["datasets"]["log"]
+    assert facts["impressions_left_out"]["repeated"] == 4
+    assert "4 impressions that the log holds more than once counted once" in capsys.readouterr().out
+    nobody = source | {"columns": COLUMNS | {"session_id": ""}}  # two people may click the same at one moment
+    assert len(rows_of(ingest(tmp_path / "3", params(nobody)), "impressions", "doc_id")) == len(twice)
+
+
+def test_no_impression_is_taken_for_another_and_every_repetition_is_found() -> None:
+    random = np.random.default_rng(5)
+    log = SearchLog(20)
+    rows: list[tuple[int, ...]] = []
+    for _ in range(3):  # batches, each with a dictionary of its own
+        columns = [random.integers(0, 3, 400) for _ in range(6)]
+        columns[4] = columns[4] > 0
+        log.add(pa.array([f"s{number}" for number in columns[0]]), *columns[1:])
+        rows += zip(*(column.tolist() for column in columns), strict=True)
+    first = [row not in rows[:number] for number, row in enumerate(rows)]
+    assert 0 < sum(first) < len(rows) and without_repeats(log.table()).tolist() == first
+
+
 @pytest.mark.faults("robots")
 @pytest.mark.medium
 def test_robots_neither_train_nor_go_unsaid(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """One session of 200,000 clicks; one query that ever new sessions click."""
     people = [shown(f"query {n}", day, clicked=True) for n in range(4) for day in (0, 6)]
     people += [shown("only late", 6, clicked=True)]
-    flood = [shown("query 0", 1, f"d{n % 6}", clicked=True) | {"sid": "robot"} for n in range(200_000)]
+    flood = [shown("query 0", 1, f"d{n % 6}", rank=n + 1, clicked=True) | {"sid": "robot"} for n in range(200_000)]
     flood += [shown("spam", 1, clicked=True) | {"sid": "robot"}]
     crowd = [shown("query 1", 2, "d5", clicked=n % 2 == 0) | {"sid": f"crowd {n}"} for n in range(400)]
     source = click_log(tmp_path, [*people, *flood, *crowd], "log.parquet", max_query_impressions=100)
@@ -398,7 +432,7 @@ def test_without_sessions_a_popular_query_of_one_day_is_no_robot(tmp_path: Path)
 
 @pytest.mark.faults("robots")
 def test_a_log_of_robots_alone_says_so(tmp_path: Path) -> None:
-    rows = [shown("a", 0, clicked=True) | {"sid": "robot"} for _ in range(1001)]
+    rows = [shown("a", 0, rank=n + 1, clicked=True) | {"sid": "robot"} for n in range(1001)]
     with pytest.raises(
         UserError, match="no usable impression in the window; left out: outside_window 0, of_long_sessions"
     ):
