@@ -28,7 +28,7 @@ from steps.distill.run import run as distill
 from steps.evaluate import latency
 from steps.release.evidence import measured_loss
 from steps.release.export import convert, export
-from steps.release.probe_texts import probe_texts
+from steps.release.probe_texts import query_texts
 from steps.release.quality import ndcg
 from steps.release.quantisation import quantise
 from steps.release.run import SAMPLE
@@ -53,7 +53,7 @@ def forms(tower: Path, ingest: Path, folder: Path) -> dict[str, Path]:
     """The student in every form, each in a folder of its own, by name."""
     exported, plain = folder / "fp32", folder / "plain"
     export(tower, exported, "onnx", 0)
-    texts = probe_texts(ingest, SAMPLE)
+    texts = query_texts(ingest, SAMPLE)
     for precision in ("int8", "mixed"):
         convert(exported, folder / precision, "onnx", precision, texts)  # type: ignore[arg-type]
     convert(exported, plain, "onnx", "int8", texts)

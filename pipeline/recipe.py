@@ -208,7 +208,8 @@ def _run_alone(root: Path, recipe: Path, words: list[str]) -> None:
     for name in ("report.html", "report.md", "metrics.json"):
         target = root / "reports" / f"{recipe.stem}.{name}"
         target.parent.mkdir(exist_ok=True)
-        shutil.copyfile(folder / "reports" / name, target)
+        with staged_file(target) as staging:
+            shutil.copyfile(folder / "reports" / name, staging)
         print(f"wrote {target.relative_to(root)}")
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit, urlunsplit
 
 from steps.core.errors import TransientError, UserError, line
 from steps.core.files import cache_root, sha256_text
@@ -25,6 +26,7 @@ from steps.core.tracking import (
     check_answering,
     client,
     experiment_id,
+    experiment_name,
     flatten,
     sending,
     tracking_uri,
@@ -186,9 +188,10 @@ class StageRun:
 
 
 def spools() -> Path:
-    """Where the spools for the present server and experiment lie; the server's address may hold a password."""
-    server = f"{tracking_uri()}\n{os.environ.get('MLFLOW_EXPERIMENT_NAME', '')}"
-    return cache_root() / "tracking" / sha256_text(server)[:16]
+    """Where the spools for the present server and experiment lie, with whichever login it is reached."""
+    parts = urlsplit(tracking_uri().rstrip("/"))
+    server = urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2].lower()))
+    return cache_root() / "tracking" / sha256_text(f"{server}\n{experiment_name()}")[:16]
 
 
 def send_waiting() -> None:

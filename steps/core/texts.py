@@ -73,7 +73,7 @@ def fold(text: str) -> str:
 
 
 def _folded(text: str) -> str:
-    return " ".join(_ANY_NAME.findall(unicodedata.normalize("NFKC", text).casefold().translate(_signs())))
+    return " ".join(_ANY_NAME.findall(undotted(unicodedata.normalize("NFKC", text)).casefold().translate(_signs())))
 
 
 def words(text: str) -> list[str]:

@@ -44,6 +44,16 @@ class Ready:
     answers: bool
 
 
+@dataclass(frozen=True)
+class WayBack:
+    """What an alias is to name again, with the record that then lies beside it; `now`: what it names."""
+
+    alias: str
+    collection: str
+    record: Record
+    now: Former
+
+
 def alias_of(name: str, dataset: str) -> str:
     """What a data set is searched by: letters, digits and _, as every engine takes them."""
     plain = re.sub(r"\W", "_", f"{name}_{dataset}", flags=re.ASCII)
@@ -141,26 +151,36 @@ def flip(engine: Engine, ready: Ready) -> Deployed:
     return done
 
 
-def roll_back(engine: Engine, alias: str) -> Deployed:
-    """Let the alias name what answered before, with its student; UserError where nothing is kept.
+def way_back(engine: Engine, alias: str) -> WayBack | None:
+    """What the alias named before; None where it was rolled back already. UserError where nothing is kept.
 
     Only one is kept: after that there is nothing further back until the next deployment.
     """
     live = engine.target(alias)
     now = read_record(engine, live) if live else None
+    if now and now.previous is None and now.rolled_back:
+        return None
     if live is None or now is None or now.previous is None:
         raise UserError(
-            f"{alias}: nothing to go back to: {'one deployment' if now else 'none'} is kept; deploy another"
+            f"{alias}: nothing to go back to: {'one deployment' if now else 'none'} is kept; deploy another, or roll"
+            " back the other data sets alone (--dataset)"
         )
     old = now.previous
     record = read_record(engine, old.collection) if old.collection in engine.names(alias) else None
     if record is None:
         raise UserError(f"{alias}: {old.collection}, which answered before, is gone; deploy {old.student!r} anew")
     kept = {field: value for field, value in old if field != "collection"}
-    restored = record.model_copy(update=kept | {"previous": None})
-    engine.keep(old.collection, restored.model_dump_json())
-    engine.point(alias, old.collection)
-    return Deployed(alias, old.collection, restored, now.former(live), 0, True, engine.count(old.collection))
+    if old.recall is None:  # an earlier version kept none: that of a student of the same collection may be near
+        del kept["recall"]
+    restored = record.model_copy(update=kept | {"previous": None, "rolled_back": now.release})
+    return WayBack(alias, old.collection, restored, now.former(live))
+
+
+def roll_back(engine: Engine, back: WayBack) -> Deployed:
+    """Let the alias name what answered before, with its student."""
+    engine.keep(back.collection, back.record.model_dump_json())
+    engine.point(back.alias, back.collection)
+    return Deployed(back.alias, back.collection, back.record, back.now, 0, True, engine.count(back.collection))
 
 
 def _settings(params: DeployParams) -> Settings:

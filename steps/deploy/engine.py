@@ -95,13 +95,17 @@ class Settings(Strict):
 
 
 class Former(Strict):
-    """What answered before: collection, student, digest of its release as MLflow tags it, its ef and settings."""
+    """What answered before: collection, student, digest of its release as MLflow tags it, its ef, recall and settings.
+
+    `recall`: None where an earlier version wrote this.
+    """
 
     collection: str
     student: str
     release: str
     manifest: str
     ef: int
+    recall: float | None = None
     settings: Settings | None = None
 
 
@@ -111,7 +115,8 @@ class Record(Strict):
     `model`: the registered model; it and `dataset` are empty where an earlier version wrote this. `release`: digest of
     the release's files, as `make promote` tags a version with. `manifest`: checksum of its manifest. `index`: digest of
     what fills the collection. `ef`: candidates a search has to look at, for `recall` of the exact top ten. `settings`:
-    None where an earlier version wrote this.
+    None where an earlier version wrote this. `rolled_back`: digest of the release that gave way to this one; empty
+    where this one was deployed.
     """
 
     student: str
@@ -127,10 +132,11 @@ class Record(Strict):
     recall: float
     settings: Settings | None = None
     previous: Former | None
+    rolled_back: str = ""
 
     def former(self, collection: str) -> Former:
         """This one as what answered before."""
-        kept = {"student", "release", "manifest", "ef", "settings"}
+        kept = {"student", "release", "manifest", "ef", "recall", "settings"}
         return Former.model_validate(self.model_dump(include=kept) | {"collection": collection})
 
     def made_with(self, settings: Settings) -> bool:

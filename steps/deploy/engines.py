@@ -40,6 +40,12 @@ def opened(to: str) -> Iterator[Engine]:
     except Exception as error:
         if isinstance(error, UserError) or type(error).__module__.partition(".")[0] not in _CLIENTS:
             raise
+        if type(error).__name__ == "ProgrammingError" and getattr(error, "sqlstate", "") is None:
+            # psycopg's own, of the address, which it repeats with the password
+            raise UserError(
+                "TO holds no address that can be read; give postgresql://user:password@host/database, with special"
+                " characters as %20"
+            ) from None
         if is_refusal(error):
             raise UserError(
                 f"{redacted(to)}: the engine refused: {line(error)[:300]}; check the login (PGPASSWORD, QDRANT_API_KEY,"
@@ -79,6 +85,8 @@ def _engine(to: str) -> tuple[Callable[[str], Engine], str]:
 
 def _check_address(to: str, scheme: str) -> None:
     """UserError for a port that is none, and for a server without a name; libpq has a socket's folder by default."""
+    if any(sign.isspace() for sign in to):
+        raise UserError(f"TO holds white space; write it as %20, and give {_TARGETS}")
     places = to.partition("://")[2].partition("/")[0].rpartition("@")[2].split(",")  # libpq takes several
     try:
         found = [urlsplit(f"//{place}") for place in places]

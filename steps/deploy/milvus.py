@@ -42,6 +42,7 @@ class Milvus:
     def create(self, name: str, dim: int) -> None:
         """An empty collection that is scanned: it has to have an index to be loaded and counted."""
         if self.client.has_collection(name):
+            self._complete(name)
             return
         schema = self.client.create_schema(auto_id=False, enable_dynamic_field=False)
         schema.add_field("id", self.types.VARCHAR, is_primary=True, max_length=_LONGEST)
@@ -51,6 +52,7 @@ class Milvus:
 
     def count(self, name: str) -> int:
         """Entities of the collection."""
+        self._complete(name)
         self._load(name)
         found = self.client.query(name, filter="", output_fields=["count(*)"], consistency_level="Strong")
         return int(found[0]["count(*)"])
@@ -149,6 +151,11 @@ class Milvus:
         wanted = self.client.prepare_index_params()
         wanted.add_index("vector", index_type=kind, metric_type="IP", params=settings)
         return wanted
+
+    def _complete(self, name: str) -> None:
+        """Give a collection of ours the index without which no server loads it: a kill may have come before that."""
+        if name not in self._loaded and not self.client.list_indexes(name):
+            self.client.create_index(name, self._index("FLAT", {}))
 
     def _load(self, name: str) -> None:
         """Bring a collection into memory, once: Milvus Lite forgets that it was when its process ends."""

@@ -9,7 +9,7 @@ from steps.core.masking import redacted
 from steps.deploy.belonging import check_encoder
 from steps.deploy.champion import Champion, agreement, local_release, read_champion
 from steps.deploy.contents import K, asked
-from steps.deploy.deployment import Deployed, alias_of, check_owner, deployed, flip, prepare, roll_back
+from steps.deploy.deployment import Deployed, alias_of, check_owner, deployed, flip, prepare, roll_back, way_back
 from steps.deploy.engines import opened
 from steps.deploy.params import DeployParams
 from steps.serving.choice import release_folder
@@ -109,7 +109,10 @@ def run_encoder_only(
 
 
 def run_rollback(root: Path, to: str, name: str, datasets: Sequence[str]) -> None:
-    """Let what answered before answer again: the given data sets, else those that are deployed."""
+    """Let what answered before answer again: the given data sets, else those that are deployed.
+
+    What an earlier try that was cut short has rolled back stays so.
+    """
     read_champion(name)  # its server answers, before anything moves
     with opened(to) as engine:
         aliases = _aliases(name, datasets)
@@ -118,8 +121,13 @@ def run_rollback(root: Path, to: str, name: str, datasets: Sequence[str]) -> Non
         found = list(aliases.values()) or deployed(engine, name)
         if not found:
             raise UserError(f"{redacted(to)}: nothing of {name} is deployed there")
-        for alias in found:
-            done = roll_back(engine, alias)
+        ways = {alias: way_back(engine, alias) for alias in found}  # all of them, before the first moves
+        for alias in (alias for alias, way in ways.items() if way is None):
+            print(f"deploy: {alias} was rolled back already; nothing further back is kept")
+        if not any(ways.values()):
+            raise UserError(f"{redacted(to)}: {name} was rolled back already; deploy another")
+        for way in filter(None, ways.values()):
+            done = roll_back(engine, way)
             _say(done, to)
             own = local_release(Champion("", done.record.student, done.record.release), root / "models/release")
             fused = own is not None and load_release(own).fusion(done.record.dataset) is not None

@@ -92,7 +92,8 @@ def train(
     least = mean_vector_cosine(data.vectors[data.validation])
     curriculum = int(schedule.curriculum * (length.steps or 0))
     left = islice(_batches(data, schedule, params, curriculum, pads=student.pads), done.step, length.steps)
-    meter = LossMeter(objective.names, data.vectors, done.moved)
+    seen = max(curriculum, done.step) + steps_of_epoch  # the step by which this process has seen each text
+    meter = LossMeter(objective.names, data.vectors, done.moved, seen, resumed=bool(done.step))
     started = time.perf_counter() - done.seconds
     expected = length.steps - done.step if length.steps else None
     for step, rows in enumerate(progress(left, expected, schedule.name), start=done.step + 1):
@@ -111,8 +112,7 @@ def train(
             logged = meter.close(step) | {"learning_rate": float(rate.get_last_lr()[0])}
             run.metrics({schedule.prefix + name: value for name, value in logged.items()}, step=step)
             done.moved = sorted(meter.moved)
-            if last or step >= curriculum + steps_of_epoch:  # each text was seen
-                meter.check_terms(step)
+            meter.check_terms(step, last=last)
         if (checkpoints.due() or (rank() == 0 and last)) and bool(torch.isfinite(norm)):
             checkpoints.save(trained, optimizer, rate, done)
         if last:
@@ -189,12 +189,22 @@ def _backward(
 class LossMeter:
     """The loss' terms since the last report, and which of them have ever moved the student."""
 
-    def __init__(self, names: Sequence[str], vectors: np.ndarray, moved: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        names: Sequence[str],
+        vectors: np.ndarray,
+        moved: Sequence[str] = (),
+        seen: int = 0,
+        *,
+        resumed: bool = False,
+    ) -> None:
         """`vectors` are the targets, in which the reason for a broken loss is looked for first.
 
-        `moved` are the terms that had a gradient before a killed run was continued.
+        `moved` are the terms that had a gradient before a killed run was continued (`resumed`); that run may not have
+        told of its last steps. `seen`: the step by which each text was seen since.
         """
         self.names, self.vectors, self.moved = names, vectors, set(moved)
+        self.seen, self.resumed = seen, resumed
         self.terms: list[dict[str, tuple[Tensor, Tensor]]] = []
         self.rows: list[np.ndarray] = []
 
@@ -217,10 +227,10 @@ class LossMeter:
         several = dict(zip(self.names, means, strict=True)) if len(self.names) > 1 else {}
         return {"train_loss": loss} | {f"train_loss.{name}": value for name, value in several.items()}
 
-    def check_terms(self, step: int) -> None:
-        """UserError for a term that had no gradient in any step so far: it contributes nothing."""
+    def check_terms(self, step: int, *, last: bool = False) -> None:
+        """UserError for a term that had no gradient in any step, once each text was seen: it contributes nothing."""
         still = [name for name in self.names if name not in self.moved]
-        if still:
+        if still and (step >= self.seen or (last and not self.resumed)):
             raise UserError(
                 f"distill: the loss {', '.join(sorted(still))} gave no gradient in the {step} steps so far, so it"
                 " contributes nothing; leave it out, or give it more to learn from: labels or a larger teacher_top_k"

@@ -56,6 +56,8 @@ class Collected:
                         "source_id": item.source_id,
                     }
                 )
+        if undrawn := len(places) - len(chosen):
+            tally["not_drawn"] = undrawn
         tally["kept"] = len(chosen)
         self.counts.setdefault(part, Counter()).update(tally)
         return places

@@ -73,7 +73,7 @@ def read_background(
         judged_by_clicks=sorted(
             name for name, entry in ingested.get("datasets", {}).items() if entry.get("judgements_from_clicks")
         ),
-        base=taught["base"],
+        base=taught.get("base") or taught["model"],  # of a teacher behind an API its name
         trained=bool(taught.get("epochs")),
         training_seconds={student: float(read_json(distill / student / REPORT)["seconds"]) for student in students},
         stages=[stage for stage in stages if stage.facts],

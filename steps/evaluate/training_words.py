@@ -15,13 +15,17 @@ _ROWS = 65_536  # in memory at once
 
 
 def training_texts(ingest: Path, embed: Path, generate: Path) -> Iterator[str]:
-    """The alignment texts, the generated queries and the training queries, one after the other."""
-    for folder, name in ((embed, "alignment_texts"), (generate, "generated_queries"), (ingest, "queries")):
-        path = table_path(folder, name)
-        columns = ["text", "split"] if name == "queries" else ["text"]
-        for batch in _batches(path, columns):
-            rows = batch.filter(pc.equal(batch["split"], "train")) if name == "queries" else batch
-            yield from rows["text"].to_pylist()
+    """The texts of documents and of unlabelled queries, the generated queries and the training queries: each once.
+
+    Of the last two some may be alignment texts and some not (`embed.max_part_texts`): they are read where all are.
+    """
+    whole = pa.array(["generated_queries", "train_queries"], pa.string())
+    for batch in _batches(table_path(embed, "alignment_texts"), ["text", "part"]):
+        yield from batch.filter(pc.invert(pc.is_in(batch["part"], whole)))["text"].to_pylist()
+    for batch in _batches(table_path(generate, "generated_queries"), ["text"]):
+        yield from batch["text"].to_pylist()
+    for batch in _batches(table_path(ingest, "queries"), ["text", "split"]):
+        yield from batch.filter(pc.equal(batch["split"], "train"))["text"].to_pylist()
 
 
 def count_words(wanted: set[str], texts: Iterable[str]) -> dict[str, int]:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from steps.core.tables import read_table
 
@@ -23,14 +24,20 @@ class RecallQueries:
 def recall_queries(
     queries: pa.Table, dataset: str, embed: Path, encode: Encode, limit: int, seed: int
 ) -> RecallQueries:
-    """A seeded sample of a data set's dev queries; of the queries in the alignment texts where it has no dev split."""
+    """A seeded sample of a data set's dev queries; of alignment texts where it has no dev split.
+
+    Of these its own queries, where there are none those of no data set, then texts of its documents, then any.
+    """
     texts = [row["text"] for row in queries.to_pylist() if row["dataset"] == dataset and row["split"] == "dev"]
     if texts:
         return RecallQueries(encode([texts[row] for row in _drawn(len(texts), limit, seed)]), "dev")
     vectors = np.load(embed / "alignment.npy", mmap_mode="r")
-    parts = np.array(read_table(embed, "alignment_texts")["part"].to_pylist())
-    rows = np.flatnonzero(np.isin(parts, ["train_queries", "unlabelled_queries"]))
-    rows = rows if len(rows) else np.arange(len(vectors))
+    table = read_table(embed, "alignment_texts")
+    asked = np.isin(np.array(table["part"].to_pylist()), ["train_queries", "unlabelled_queries"])
+    source = np.array([name.partition("/")[0] for name in table["source_id"].to_pylist()])
+    own, nobodys = source == dataset, ~np.isin(source, pc.unique(queries["dataset"]).to_pylist())
+    chosen = next(some for some in (asked & own, asked & nobodys, own, np.ones(len(own), dtype=bool)) if some.any())
+    rows = np.flatnonzero(chosen)
     return RecallQueries(np.asarray(vectors[rows[_drawn(len(rows), limit, seed)]], dtype=np.float32), "alignment")
 
 

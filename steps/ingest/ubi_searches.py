@@ -70,7 +70,8 @@ def read_searches(
 
     A search without text (browsing) becomes a reject that counts as no defect, as does one delivered twice and one
     with hits that the corpus lacks, unless most searches have no others. Further responses to a search
-    (`query_response_id`), such as its next page, continue its ranks in the order of their times, wherever they stand.
+    (`query_response_id`, or without it other hits), such as its next page, continue its ranks in the order of their
+    times, wherever they stand.
     A search belongs to the window of its first response; of its others those inside count. One whose first row, as
     read, cannot be used is left out.
     """
@@ -136,11 +137,14 @@ class _Reader:
             return
         search = len(searches.ids) if known is None or known == AFTER else known
         is_new = search == len(searches.ids)
-        response = hash(str(get("query_response_id") or ""))
+        told = get("query_response_id")
+        unnamed = told is None or told == ""
+        response = hash(tuple(hits) if unnamed else str(told))
         twin = None if is_new else self._twin(search, response)
-        if twin is not None:
+        adds_nothing = unnamed and not hits and not is_new and time >= self.times[search]
+        if twin is not None or adds_nothing:
             self.rejects.add(name, row.line, "duplicate_id", row.raw(), defect=False)
-            if time >= self.response_times[twin]:
+            if twin is None or time >= self.response_times[twin]:
                 return
             self.response_of[twin] = -1
         if (is_new or time < self.times[search]) and not self._ask(search, search_id, time, row, name):

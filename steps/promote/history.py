@@ -10,9 +10,10 @@ def history(registry: Registry) -> list[tuple[str, ...]]:
     """One row an event, oldest first: promotions, rollbacks, moves by other hands, and refusals."""
     versions = registry.all_tags()
     found = [*events(registry.name, registry.model_tags()).values()]
+    noted = {(event["version"], event["at"]) for event in found}
     for version, tags in versions.items():
-        if tags.get("decision") == "refused":
-            at = tags.get("decided_at", "")  # missing where a kill came between the tags
+        at = tags.get("decided_at", "")  # missing where a kill came between the tags
+        if tags.get("decision") == "refused" and (version, at) not in noted:  # a kill came before it was noted
             found.append({"at": at, "action": "refused", "version": version, "by": tags.get("decided_by")})
     rows = []
     for event in sorted(found, key=lambda event: str(event["at"])):

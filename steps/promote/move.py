@@ -150,6 +150,12 @@ def _record(registry: Registry, move: Move, guard: Guard, after: After) -> None:
     after("intent removed")
 
 
+def note_refusal(registry: Registry, version: str, at: str, by: str, guard: Guard) -> None:
+    """Add a refusal to the audit trail; the version's own tags tell of its last decision alone."""
+    guard()
+    _event(registry, {"action": "refused", "version": version, "at": at, "by": by})
+
+
 def _event(registry: Registry, event: dict[str, str | None]) -> None:
     """Append to the events of the registered model, once for each id."""
     event = {"at": now(), "by": operator(), "id": uuid.uuid4().hex, **event}

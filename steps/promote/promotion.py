@@ -17,7 +17,18 @@ from steps.promote.description import description
 from steps.promote.evidence import Evidence, evidence_from_json
 from steps.promote.gate import Decision, decide
 from steps.promote.lock import Lock
-from steps.promote.move import After, Move, Refused, carry_out, nothing, now, operator, recover, refuse_rolled_back
+from steps.promote.move import (
+    After,
+    Move,
+    Refused,
+    carry_out,
+    note_refusal,
+    nothing,
+    now,
+    operator,
+    recover,
+    refuse_rolled_back,
+)
 from steps.promote.params import PromoteParams
 from steps.promote.registration import Origin, evidence_name, find_version, register
 from steps.promote.registry import CHALLENGER, CHAMPION, PREVIOUS, Registry
@@ -70,10 +81,12 @@ def promote(
         after("smoke-tested")
         champion = champion_evidence(registry, aliases.get(CHAMPION), candidate.evidence, judged, keep=True)
         decision = decide(candidate.evidence, champion, params.policy)
-        _note_decision(registry, version, decision)
+        decided = _note_decision(registry, version, decision)
         registry.describe(version, description(registry.name, version, decision, candidate.card))
         after("decided")
         if not decision.approved:
+            with lock.held() as guard:
+                note_refusal(registry, version, *decided, guard)
             raise Refused(f"{registry.name}/{version} refused, nothing was changed: {'; '.join(decision.reasons)}")
         replaced = aliases.get(CHAMPION) or aliases.get(PREVIOUS)  # a champion that was deleted leaves its predecessor
         replaced = None if replaced == version else replaced
@@ -128,16 +141,19 @@ def champion_evidence(
     return evidence
 
 
-def _note_decision(registry: Registry, version: str, decision: Decision) -> None:
+def _note_decision(registry: Registry, version: str, decision: Decision) -> tuple[str, str]:
+    """Tag the version with the decision; returns when and by whom it was made."""
+    at, by = now(), operator()
     registry.tag(
         version,
         {
             "decision": "approved" if decision.approved else "refused",
-            "decided_at": now(),
-            "decided_by": operator(),
+            "decided_at": at,
+            "decided_by": by,
             "reasons": _within_a_tag(decision.lines()[1:]),
         },
     )
+    return at, by
 
 
 def _within_a_tag(lines: Sequence[str]) -> str:

@@ -36,7 +36,8 @@ class ReleaseParams(Strict):
     sets where these are better on dev beyond chance (p < 0.05, all fusions that could have been chosen allowed for).
     """
     probes: int = Field(default=8, ge=1)
-    """Queries whose embeddings the manifest keeps to recognise its encoder by."""
+    """Titles whose embeddings the manifest keeps to recognise its encoder by; where they are too few sentences, then
+    queries."""
     probe_tolerance: float = Field(default=0.005, gt=0)
     """Largest difference of one dimension of a probe. Another processor may round an int8 activation the other way
     (0.0018 the most in 600 texts of the demo, VNNI against emulated AVX2); any two students of it are at least 0.036

@@ -13,9 +13,17 @@ from steps.core.texts import sentences
 
 
 def probe_texts(ingest: Path, count: int) -> list[str]:
+    """Titles, then first sentences of documents; training queries where there are too few.
+
+    A release is handed on with them: what people typed does not go along where there is another way.
+    """
+    texts = [*islice(_document_texts(ingest), count)]
+    return [*texts, *_first(_training(ingest), count - len(texts))]
+
+
+def query_texts(ingest: Path, count: int) -> list[str]:
     """The first training queries by id; titles, then first sentences of documents where there are too few."""
-    queries = read_table(ingest, "queries")
-    texts = _first(queries.filter(pc.equal(queries["split"], "train")), count)
+    texts = _first(_training(ingest), count)
     return [*texts, *islice(_document_texts(ingest), count - len(texts))]
 
 
@@ -29,6 +37,11 @@ def sample_texts(ingest: Path, dataset: str, count: int) -> list[str]:
     for some in (*(queries.filter(pc.equal(queries["split"], split)) for split in ("dev", "train")), unlabelled):
         texts += _first(some, count - len(texts))
     return [*texts, *islice(_document_texts(ingest, dataset), count - len(texts))]
+
+
+def _training(ingest: Path) -> pa.Table:
+    queries = read_table(ingest, "queries")
+    return queries.filter(pc.equal(queries["split"], "train"))
 
 
 def _first(queries: pa.Table, count: int) -> list[str]:

@@ -21,7 +21,7 @@ from steps.release.index_copy import copy_index, write_titles
 from steps.release.lexical import carry_lexical, lexical_index
 from steps.release.params import ReleaseParams
 from steps.release.parity import check_export, check_unjudged, few_judged
-from steps.release.probe_texts import probe_texts, sample_texts
+from steps.release.probe_texts import probe_texts, query_texts, sample_texts
 from steps.release.quality import check_costs
 from steps.release.trials import Bench
 from steps.serving.dims import truncate
@@ -91,7 +91,7 @@ def run(
 
         bench = Bench(Release(staging, manifest(exported)), queries, samples, few, texts, vectors, exported)
         with TemporaryDirectory(dir=staging) as folder:
-            trials = bench.trials(Path(folder), form, params.precision, limits, probe_texts(ingest, SAMPLE))
+            trials = bench.trials(Path(folder), form, params.precision, limits, query_texts(ingest, SAMPLE))
             chosen = trials[-1]
             shutil.rmtree(staging / "serving")
             (Path(folder) / chosen.precision).rename(staging / "serving")

@@ -27,11 +27,16 @@ class ScoreShards:
         self.computed = 0
 
     def made(self, compute: Compute, texts: list[str], documents: np.ndarray) -> np.ndarray:
-        """What `compute` makes of texts and their documents, `(texts, k)` positions; read where it is here."""
+        """What `compute` makes of texts and their documents, `(texts, k)` positions; read where it is here.
+
+        What is not finite is returned and not kept: another try, or another machine, computes it anew.
+        """
         file = self._file(texts, documents)
-        if file.is_file():
-            return np.array(loaded(file, file))
+        if file.is_file() and np.isfinite(kept := np.array(loaded(file, file))).all():
+            return kept
         found = compute(texts, documents)
+        if not np.isfinite(found).all():
+            return found
         with staged_file(file) as staging, staging.open("wb") as handle:
             np.save(handle, found)
         self.computed += 1

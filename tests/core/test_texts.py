@@ -23,6 +23,7 @@ from steps.core.written import as_read
         ("ﬁne", "fine"),  # compatibility form
         ("x_y–z", "x y z"),
         ("1,000", "1 000"),
+        ("İSTANBUL I\u0307zmir", "istanbul izmir"),
     ],
 )
 def test_fold_ignores_case_punctuation_and_forms(one: str, other: str) -> None:

@@ -188,6 +188,17 @@ def test_a_shard_of_scores_that_was_cut_is_one_line(tmp_path: Path, monkeypatch:
         shards.made(lambda texts, documents: np.ones(documents.shape, np.float32), ["a"], np.array([[0, 2]]))
 
 
+def test_scores_that_are_no_numbers_are_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLIMTOWER_CACHE", str(tmp_path))
+    given = ["a"], np.array([[0, 2]])
+    shards = ScoreShards(["a teacher"], np.zeros((3, 32), dtype=np.uint8))
+    assert np.isnan(shards.made(lambda texts, documents: np.full(documents.shape, np.nan, np.float32), *given)).all()
+    assert not list(tmp_path.rglob("*.npy"))
+    for _ in range(2):
+        found = shards.made(lambda texts, documents: np.ones(documents.shape, np.float32), *given)
+        assert found.tolist() == [[1.0, 1.0]] and shards.computed == 1
+
+
 def embed_texts(folder: Path, target: Path) -> int:
     """How many of the texts a tower had to read."""
     tower, name = load_tower(folder), fingerprint(folder).id

@@ -40,6 +40,21 @@ def test_an_address_that_is_none_is_refused(to: str) -> None:
         engines._check_address(known, known.partition("://")[0])
 
 
+@pytest.mark.parametrize(
+    "to",
+    [
+        "postgresql://me:Sec%retpw77@127.0.0.1:1/db",
+        "postgresql://me:Sec retpw77@127.0.0.1:1/db",
+        "postgresql://me@127.0.0.1:1/db?password=Sec%retpw77",
+    ],
+)
+def test_an_address_that_libpq_cannot_read_is_not_repeated_with_its_password(to: str) -> None:
+    pytest.importorskip("psycopg")
+    with pytest.raises(UserError, match="%20") as raised, opened(to):
+        pass
+    assert "ret" not in str(raised.value).partition("; ")[0] and "pw77" not in str(raised.value)
+
+
 @pytest.mark.parametrize("page", [b"<html>Sign in</html>", b'{"status": "ok"}'])
 def test_what_answers_as_another_server_is_no_engine(page: bytes) -> None:
     pytest.importorskip("qdrant_client")

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from engines import PARAMS, ndcg, put
+from engines import PARAMS, ndcg, put, put_back
 
 from steps.core.errors import TransientError, UserError
 from steps.core.files import folder_digest, read_json, write_json
@@ -23,9 +23,9 @@ from steps.deploy import run as commands
 from steps.deploy.belonging import check_encoder
 from steps.deploy.champion import read_champion
 from steps.deploy.contents import asked, recall
-from steps.deploy.deployment import roll_back
 from steps.deploy.engine import Engine, Graph, Rows, read_record
 from steps.deploy.engines import opened
+from steps.deploy.milvus import Milvus
 from steps.serving.release import load_release
 
 pytestmark = [pytest.mark.medium, pytest.mark.filterwarnings("ignore")]
@@ -64,11 +64,30 @@ def test_students_of_one_index_share_its_collection_and_go_back_too(released: Pa
         _, narrow = put(engine, released / "models/release/2l", ONE)
         assert (narrow.filled, narrow.collection) == (0, static.collection)
         assert narrow.before and narrow.before.student == "static"
-        assert roll_back(engine, "live").record.student == "static"
+        engine.keep(narrow.collection, narrow.record.model_copy(update={"recall": 0.953}).model_dump_json())
+        back = put_back(engine).record
+        assert (back.student, back.recall) == ("static", static.record.recall)  # not what the other student finds
         put(engine, retitled, ONE)
         assert len(engine.names("live_")) == 2
         record = read_record(engine, str(engine.target("live")))
         assert record and record.previous and record.previous.collection == static.collection
+
+
+def test_a_milvus_collection_that_a_kill_left_without_an_index_is_completed(released: Path, tmp_path: Path) -> None:
+    pytest.importorskip("pymilvus")
+    folder = released / "models/release/static"
+    with opened(str(tmp_path / "engine.db")) as engine:
+        assert isinstance(engine, Milvus)
+        _, first = put(engine, folder, ONE)
+        engine.keep(first.collection, "")  # not complete yet
+        engine.client.release_collection(first.collection)
+        for index in engine.client.list_indexes(first.collection):
+            engine.client.drop_index(first.collection, index)
+    with opened(str(tmp_path / "engine.db")) as engine:
+        assert isinstance(engine, Milvus) and not engine.client.list_indexes(first.collection)
+        assert engine.count(first.collection) == 32  # for which a server loads it, and that needs an index
+        assert engine.client.list_indexes(first.collection)
+        assert put(engine, folder, ONE)[1].filled == 0
 
 
 def test_changed_settings_make_another_deployment(released: Path, to: str) -> None:
@@ -93,7 +112,7 @@ def test_another_target_that_the_graph_reaches_fills_nothing(released: Path, tmp
         _, lower = put(engine, folder, ONE, PARAMS.model_copy(update={"target_recall": 0.5}))
         assert (lower.collection, lower.filled) == (first.collection, 0)
         assert lower.record.settings and lower.record.settings.target_recall == 0.5
-        assert roll_back(engine, "live").record.settings == first.record.settings
+        assert put_back(engine).record.settings == first.record.settings
 
 
 def test_a_deployment_never_drops_or_moves_what_another_one_has_put_there(
@@ -447,6 +466,52 @@ def test_a_champion_that_moves_meanwhile_is_not_deployed_and_the_last_line_knows
             patch.setattr(module, step, moving(getattr(module, step), "2" if module is deployment else "1"))
             command()
         assert "they agree" in capsys.readouterr().out
+
+
+def test_a_rollback_of_several_data_sets_that_was_cut_short_is_finished_by_the_next(
+    tracked: tuple[Path, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root, to = tracked
+    for student in ("static", "2l"):
+        commands.run(root, to, "retriever", student, [], PARAMS)
+    done: list[str] = []
+
+    def once(engine: Any, way: Any) -> Any:
+        if done:
+            raise TransientError(f"{way.alias}: readers hold it; run it again")
+        done.append(way.alias)
+        return deployment.roll_back(engine, way)
+
+    def students() -> list[str]:
+        with opened(to) as engine:
+            found = [read_record(engine, str(engine.target(f"retriever_{name}"))) for name in ("one", "two")]
+        return [record.student for record in found if record]
+
+    with monkeypatch.context() as patch, pytest.raises(TransientError):
+        patch.setattr(commands, "roll_back", once)
+        commands.run_rollback(root, to, "retriever", [])
+    assert students() == ["static", "2l"]
+    capsys.readouterr()
+    commands.run_rollback(root, to, "retriever", [])
+    assert students() == ["static", "static"]
+    assert f"deploy: {done[0]} was rolled back already" in capsys.readouterr().out
+    with pytest.raises(UserError, match="retriever was rolled back already; deploy another"):
+        commands.run_rollback(root, to, "retriever", [])
+    commands.run(root, to, "retriever", "2l", ["one"], PARAMS)
+    commands.run_rollback(root, to, "retriever", ["one"])
+    assert students() == ["static", "static"]
+
+
+def test_no_data_set_is_rolled_back_where_another_has_nothing_to_go_back_to(tracked: tuple[Path, str]) -> None:
+    root, to = tracked
+    commands.run(root, to, "retriever", "static", ["one"], PARAMS)
+    commands.run(root, to, "retriever", "2l", [], PARAMS)
+    with pytest.raises(UserError, match=r"retriever_two: nothing to go back to.*--dataset"):
+        commands.run_rollback(root, to, "retriever", [])
+    with opened(to) as engine:
+        record = read_record(engine, str(engine.target("retriever_one")))
+    assert record and record.student == "2l"
+    commands.run_rollback(root, to, "retriever", ["one"])
 
 
 def test_no_alias_moves_where_one_of_several_data_sets_is_refused(

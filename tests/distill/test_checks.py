@@ -182,6 +182,20 @@ def test_a_term_that_never_moved_the_student_is_named() -> None:
     meter.check_terms(3)  # each of them moved it in some step
 
 
+@pytest.mark.parametrize("resumed", [False, True])
+def test_no_term_is_named_before_each_text_was_seen_nor_where_a_kill_hid_steps(resumed: bool) -> None:
+    meter = LossMeter(["l2", "label_softmax"], np.ones((4, 2)), ["l2"], 40, resumed=resumed)
+    meter.add(a_step(l2=(0.5, True), label_softmax=(0.0, False)), np.arange(2))
+    meter.close(20)
+    meter.check_terms(20)
+    for step, last in ((39, True), (40, False)):
+        if resumed and last:  # what moved it may have been in a step that the killed run did not tell of
+            meter.check_terms(step, last=last)
+            continue
+        with pytest.raises(UserError, match=f"label_softmax gave no gradient in the {step} steps"):
+            meter.check_terms(step, last=last)
+
+
 def test_one_term_is_the_loss_and_must_be_a_number() -> None:
     targets = np.array([[1.0, 1.0], [1.0, np.nan]])
     meter = LossMeter(["l2"], targets)

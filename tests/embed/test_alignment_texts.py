@@ -64,7 +64,7 @@ def test_a_large_part_is_sampled_the_same_way_each_time() -> None:
     queries = [query(f"q{i}", f"query number {i}") for i in range(100)]
     first, second = (texts_of(queries, max_part_texts=10) for _ in range(2))
     assert pairs(first) == pairs(second)
-    assert first.counts["unlabelled_queries"]["kept"] == 10
+    assert first.counts["unlabelled_queries"]["kept"] == 10 and first.counts["unlabelled_queries"]["not_drawn"] == 90
     assert pairs(first) != pairs(texts_of(queries, max_part_texts=10, seed=4))
 
 
@@ -73,7 +73,7 @@ def test_a_sample_of_sentences_is_read_again_as_it_was_counted() -> None:
     every = pairs(texts_of([], *corpus))
     found = texts_of([], *corpus, max_part_texts=15)
     assert len(every) == 81 and found.counts["sentences"] == {
-        "kept": 15, "evaluation_query": 0, "repeated": 79, "empty": 0}  # fmt: skip
+        "kept": 15, "evaluation_query": 0, "repeated": 79, "empty": 0, "not_drawn": 66}  # fmt: skip
     assert [pair for pair in every if pair in pairs(found)] == pairs(found)
     for row in found.table.to_pylist():
         document = row["text"].removesuffix(".").rpartition(" ")[2]

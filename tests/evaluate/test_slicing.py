@@ -100,12 +100,19 @@ def test_training_texts_and_sessions_are_counted(tmp_path: Path) -> None:
         for at, (text, split) in enumerate((("sort it", "train"), ("find it", "test")))
     ]
     write_table(tmp_path, "queries", table_from_rows("queries", queries))
-    aligned = {"text_sha": "0", "text": "Sort, sort them", "part": "titles", "role": "query", "source_id": "x"}
-    write_table(tmp_path, "alignment_texts", table_from_rows("alignment_texts", [aligned]))
-    write_table(tmp_path, "generated_queries", table_from_rows("generated_queries", []))
+    parts = {"titles": "Sort, sort them", "train_queries": "sort it", "generated_queries": "sort all"}
+    aligned = [
+        {"text_sha": "0", "text": text, "part": part, "role": "query", "source_id": "x"} for part, text in parts.items()
+    ]
+    write_table(tmp_path, "alignment_texts", table_from_rows("alignment_texts", aligned))
+    made = [
+        {"query_id": f"q#{at}", "source_query_id": "q", "variant": at, "text": text, "sigma": 0.1, "mask_ratio": 0.3}
+        for at, text in enumerate(("sort all", "a"))
+    ]
+    write_table(tmp_path, "generated_queries", table_from_rows("generated_queries", made))
     texts = list(training_texts(tmp_path, tmp_path, tmp_path))
-    assert texts == ["Sort, sort them", "sort it"]
-    assert count_words({"sort", "find"}, texts) == {"sort": 2, "find": 0}
+    assert texts == ["Sort, sort them", "sort all", "a", "sort it"]  # each once, and those that are not aligned on
+    assert count_words({"sort", "find"}, texts) == {"sort": 3, "find": 0}
     assert count_searches(tmp_path, ["q1"]) == {}
     shown = [
         {"session_id": session, "query_id": query, "doc_id": doc, "rank": 1, "clicked": False, "timestamp": 0}

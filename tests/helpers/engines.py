@@ -13,7 +13,7 @@ from steps.core.files import folder_digest
 from steps.core.judged import read_judged_sets
 from steps.core.measures import ndcg_at_10
 from steps.deploy.contents import asked
-from steps.deploy.deployment import Deployed, flip, prepare
+from steps.deploy.deployment import Deployed, flip, prepare, roll_back, way_back
 from steps.deploy.engine import Engine
 from steps.deploy.params import DeployParams
 from steps.serving.release import Hit, Release, load_release
@@ -54,6 +54,13 @@ def put(
     digest = folder_digest(folder)
     ready = prepare(engine, release, digest, "retriever", dataset, alias, queries, params)
     return release, flip(engine, ready)
+
+
+def put_back(engine: Engine, alias: str = "live") -> Deployed:
+    """Roll an alias back."""
+    way = way_back(engine, alias)
+    assert way, f"{alias} was rolled back already"
+    return roll_back(engine, way)
 
 
 def ndcg(project: Path, dataset: str, hits: Any) -> float:

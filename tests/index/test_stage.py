@@ -15,9 +15,10 @@ from recorder import Recorder
 from steps.core.errors import UserError
 from steps.core.files import sha256_file, sha256_text, write_json
 from steps.core.fingerprints import fingerprint
-from steps.core.tables import table_from_rows, write_table
+from steps.core.tables import read_table, table_from_rows, write_table
 from steps.index import dataset as one_dataset
 from steps.index import run as stage
+from steps.index.queries import recall_queries
 from steps.serving.index_files import open_index, read_index_manifest
 
 pytestmark = pytest.mark.medium
@@ -118,6 +119,34 @@ def test_dev_queries_are_asked_and_alignment_queries_where_there_are_none(projec
     assert (one["recall_queries_from"], one["recall_queries"]) == ("dev", 30)
     assert (two["recall_queries_from"], two["recall_queries"]) == ("alignment", 30)
     assert len(project.asked) == 30 and all(int(text.rpartition("q")[2]) % 2 for text in project.asked)
+
+
+def test_a_data_set_without_dev_queries_asks_what_is_its_own_or_nobodys(project: Project) -> None:
+    sources = [
+        ("train_queries", "one/q0"), ("train_queries", "two/q0"), ("unlabelled_queries", "file/7"),
+        ("titles", "one/2"), ("titles", "two/1"), ("spans", "two/1"), ("train_queries", "one/q2"),
+    ]  # fmt: skip
+    vectors = np.load(project.root / "embed/alignment.npy")[: len(sources)]
+
+    def asked(dataset: str, left_out: set[str]) -> list[int]:
+        kept = [row for row, (_, source) in enumerate(sources) if source not in left_out]
+        texts = [
+            {"text_sha": "", "text": f"t{row}", "part": sources[row][0], "role": "query", "source_id": sources[row][1]}
+            for row in kept
+        ]
+        write_table(project.root / "embed", "alignment_texts", table_from_rows("alignment_texts", texts))
+        np.save(project.root / "embed/alignment.npy", vectors[kept])
+        queries = read_table(project.root / "ingest", "queries")
+        found = recall_queries(
+            queries, dataset, project.root / "embed", lambda texts: clustered(len(texts), DIM, seed=6), 10, 0
+        )
+        assert found.source == "alignment"
+        return [int(np.flatnonzero((vectors == row).all(axis=1))[0]) for row in found.vectors.astype(vectors.dtype)]
+
+    assert asked("two", set()) == [1]
+    assert asked("two", {"two/q0"}) == [2]
+    assert asked("two", {"two/q0", "file/7"}) == [4, 5]
+    assert asked("three", {"file/7"}) == [0, 1, 3, 4, 5, 6]
 
 
 def test_the_exact_index_is_exact(project: Project) -> None:

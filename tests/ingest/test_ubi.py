@@ -372,10 +372,19 @@ def test_the_first_response_to_a_search_says_whether_it_lies_in_the_window(tmp_p
 
 
 @pytest.mark.parametrize("order", [1, -1])
-def test_of_two_responses_without_an_id_the_earlier_one_counts(tmp_path: Path, order: int) -> None:
-    twice = [search("twice", "coat", 0, ["d0", "d1"]), search("twice", "coat", 0.1, ["d2"])]
-    found = impressions(ingest(tmp_path, params(ubi(tmp_path, [*SEARCHES, *twice][::order], EVENTS))))
-    assert [row[1:3] for row in found if row[0] == "shop/twice"] == [("shop/d0", 1), ("shop/d1", 2)]
+def test_responses_without_an_id_are_one_where_their_hits_are_and_else_go_on(tmp_path: Path, order: int) -> None:
+    rows = [
+        search("twice", "coat", 0, ["d0", "d1"]),
+        search("twice", "coat", 0.1, ["d2"]),  # its next page
+        search("twice", "coat", 0.2, ["d0", "d1"]),  # delivered again
+        search("asked", "coat", 0),  # by the client, and then by the engine
+        search("asked", "coat", 0.1, ["d3"]),
+    ]
+    events = [*EVENTS, event("click", "twice", "d2", 0.1), event("click", "asked", "d3", 0.1)]
+    found = impressions(ingest(tmp_path, params(ubi(tmp_path, [*SEARCHES, *rows][::order], events))))
+    shown = [("d0", 1, False), ("d1", 2, False), ("d2", 3, True)]
+    assert [row[1:] for row in found if row[0] == "shop/twice"] == [(f"shop/{doc}", *rest) for doc, *rest in shown]
+    assert [row[1:] for row in found if row[0] == "shop/asked"] == [("shop/d3", 1, True)]
     assert [row[2] for row in reasons(tmp_path / "out")] == ["duplicate_id"]
 
 

@@ -276,6 +276,29 @@ def test_a_line_about_what_waits_names_its_folder(
     assert said.endswith(f"sends {ended}")
 
 
+def test_what_waits_for_a_server_is_found_with_another_login_and_spelling(monkeypatch: pytest.MonkeyPatch) -> None:
+    def where(uri: str, experiment: str = "") -> Path:
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+        if experiment:
+            monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", experiment)
+        else:
+            monkeypatch.delenv("MLFLOW_EXPERIMENT_NAME", raising=False)
+        return module.spools()
+
+    spellings = ["http://pipeline:old@mlflow:5000", "http://pipeline:new@mlflow:5000/", "http://MLflow:5000"]
+    assert len({where(uri, name) for uri in spellings for name in ("", "slimtower")}) == 1
+    others = [
+        ("http://mlflow:5001", ""),
+        ("https://mlflow:5000", ""),
+        ("http://mlflow:5000/b", ""),
+        (spellings[2], "x"),
+    ]
+    assert (
+        len({where(*each) for each in [*others, (spellings[2], ""), ("sqlite:///a.db", ""), ("sqlite:///b.db", "")]})
+        == 7
+    )
+
+
 @pytest.mark.parametrize("silent", [never_answers, never_connects])
 def test_a_server_that_keeps_silent_costs_a_stage_a_short_wait_at_both_ends(
     silent: Callable[[], AbstractContextManager[str]],

@@ -6,10 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from embedding_server import KEY, serving, tower_reader
+from endpoint_fakes import endpoint_params
 from whole_run import params_of, run_all, write_beir, write_click_log
 
 from pipeline.params import Params
 from steps.core.errors import UserError
+from steps.core.towers import load_tower
 from steps.evaluate.table import results_table
 from steps.promote.run import run as promote
 from steps.search.run import run as search
@@ -113,3 +116,21 @@ def test_the_pipeline_ends_with_its_result(
         policy = params(write(tmp_path / "given"), tiny_tower).promote
         with pytest.raises(UserError, match="no test query is judged, so no floor can be checked"):
             promote(tmp_path / "data/ingest", tmp_path / "reports", tmp_path / "models/release", policy)
+
+
+def test_a_teacher_behind_an_api_ends_with_its_report(
+    tmp_path: Path, tiny_tower: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PLANTED_KEY", KEY)
+    given = judged_for_the_test(tmp_path / "given")
+    with serving(tower_reader(load_tower(tiny_tower))) as server:
+        rented = endpoint_params(server.url, {"batch_texts": 32}).model_dump()
+        changes = {
+            "candidates": {"searchers": []},
+            "teach": {"teachers": ["rented"], "index": "rented", "teacher": {"rented": rented}},
+            "distill": {"students": ["static"]},
+        }
+        run_all(tmp_path, params(given | {"changes": changes}, tiny_tower))
+    metrics = json.loads((tmp_path / "reports/metrics.json").read_text())
+    assert set(metrics["latency"]) == {"teacher", "static"} and metrics["retention"]["static"]
+    assert "<b>tiny</b> as published, without further training" in (tmp_path / "reports/report.html").read_text()

@@ -6,11 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import requests
+from botocore.exceptions import ClientError
 from mlflow.artifacts import download_artifacts
+from mlflow.exceptions import MlflowException
+from mlflow.protos import databricks_pb2
 from promote_registry import SWAP, KilledError, Project, killed_after
 
 from steps.core.errors import TransientError, UserError
 from steps.promote import promotion, registration, smoke
+from steps.promote.answering import passes
 from steps.promote.lock import lock_store
 from steps.promote.promotion import Refused
 from steps.promote.registry import Registry
@@ -265,6 +270,15 @@ def test_a_refusal_whose_date_a_kill_cut_off_is_in_the_history(project: Project)
     assert project.actions() == ["refused 1", "promoted 1"]
 
 
+def test_a_refusal_stays_in_the_history_when_the_release_is_judged_again(project: Project) -> None:
+    project.promote("A", 0.6)
+    for _ in range(2):
+        with pytest.raises(Refused):
+            project.promote("B", 0.5)
+    project.promote("B", 0.7)
+    assert sorted(project.actions()) == ["promoted 1", "promoted 2", "refused 2", "refused 2"]
+
+
 def test_an_upload_cut_short_is_made_again_and_the_part_is_not_served(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -363,3 +377,26 @@ def test_reasons_longer_than_a_tag_are_cut_at_a_line(project: Project) -> None:
     assert 4000 < sum(len(line) + 1 for line in lines) <= 5000
     assert all(line.endswith("x" * 90) for line in lines[:-1])
     assert lines[-1] == f"... and {100 - len(lines) + 1} more"
+
+
+FILES = "The following failures occurred while downloading one or more artifacts from s3://a/b:\n##### File x #####\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "again"),
+    [
+        (MlflowException(FILES + "Connection was closed before we received a valid response"), True),
+        (MlflowException(FILES + "503 Server Error: Slow Down for url"), True),
+        (MlflowException(FILES + "An error occurred (404) when calling the HeadObject operation: Not Found"), False),
+        (MlflowException(FILES + "[Errno 2] No such file or directory: 'flat.faiss'"), False),
+        (MlflowException(FILES + "An error occurred (AccessDenied) when calling the GetObject operation"), False),
+        (MlflowException("API request to /api failed with timeout exception timed out"), True),
+        (MlflowException("away", error_code=databricks_pb2.TEMPORARILY_UNAVAILABLE), True),
+        (MlflowException("Registered Model with name=x not found"), False),
+        (ClientError({"Error": {"Code": "SlowDown", "Message": "reduce"}}, "GetObject"), True),
+        (ClientError({"Error": {"Code": "NoSuchKey", "Message": "none"}}, "GetObject"), False),
+        (requests.ConnectionError("refused"), True),
+    ],
+)
+def test_a_store_that_fails_during_the_smoke_test_is_worth_another_try(error: Exception, again: bool) -> None:
+    assert passes(error) == again

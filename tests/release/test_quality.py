@@ -14,7 +14,7 @@ from steps.core.errors import UserError
 from steps.core.judged import read_judged_sets
 from steps.core.tables import read_table, table_from_rows, write_table
 from steps.evaluate.student_tower import student_tower
-from steps.release.probe_texts import probe_texts, sample_texts
+from steps.release.probe_texts import _training, probe_texts, query_texts, sample_texts
 from steps.release.quality import Cost, Values, check_costs, cost_of, ndcg
 from steps.serving.release import load_release
 
@@ -117,9 +117,12 @@ def test_a_data_set_with_few_judged_queries_is_checked_by_cosine_and_said_to_be(
         run_release(project, "2l", RELEASE.model_copy(update={"served_cosine": 1.0}))
 
 
-def test_probes_are_training_queries_then_titles(tmp_path: Path) -> None:
+def test_texts_of_queries_are_training_queries_then_titles_and_probes_the_other_way_round(tmp_path: Path) -> None:
     ingest = write_ingest(tmp_path)
-    assert all(text.startswith("how to") for text in probe_texts(ingest, 8))
+    assert all(text.startswith("how to") for text in query_texts(ingest, 8))
+    assert probe_texts(ingest, 2) == ["sum of sum", "mean of sum"]
+    documents = len(probe_texts(ingest, 10_000)) - (queries := len(_training(ingest)))
+    assert all(text.startswith("how to") for text in probe_texts(ingest, documents + queries)[documents:])
     rows = [row for row in read_table(ingest, "queries").to_pylist() if row["split"] != "train"]
     write_table(ingest, "queries", table_from_rows("queries", rows))
-    assert probe_texts(ingest, 2) == ["sum of sum", "mean of sum"]
+    assert query_texts(ingest, 2) == probe_texts(ingest, 2)
