@@ -213,7 +213,7 @@ def send_each(kind: str, send: Callable[[Spool], None]) -> None:
             spool.remove()
         except TransientError as error:
             raise TransientError(f"{line(error)}; what waits lies in {spool.folder}") from error
-        except UserError as error:
+        except Exception as error:  # of a spool that other code wrote even a bug's
             _say(f"{line(error)[:300]}; to forget what this is about, delete {spool.folder}")
 
 

@@ -276,6 +276,24 @@ def test_a_line_about_what_waits_names_its_folder(
     assert said.endswith(f"sends {ended}")
 
 
+def test_a_spool_that_other_code_wrote_stops_no_stage(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+    with stage_run("teach@dense", {}):
+        pass
+    (folder,) = module.spools().iterdir()
+
+    def unknown(spool: Any) -> None:
+        raise AttributeError("'MlflowRun' object has no attribute 'newer'")
+
+    module.send_each("stage", unknown)
+    assert (
+        folder.is_dir()
+        and f"no attribute 'newer'; to forget what this is about, delete {folder}" in capfd.readouterr().err
+    )
+
+
 def test_what_waits_for_a_server_is_found_with_another_login_and_spelling(monkeypatch: pytest.MonkeyPatch) -> None:
     def where(uri: str, experiment: str = "") -> Path:
         monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
