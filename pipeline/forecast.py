@@ -77,13 +77,16 @@ def forecast(
     the index.
     """
     tower = layer * layers
+    embedded = data.documents
+    if params.ingest.document_vectors:  # of which a sample is compared
+        embedded = min(embedded, params.embed.check.documents * len(params.ingest.sources))
     work: dict[str, float] = {
         "candidates": tower * data.documents * data.document_tokens * ("dense" in params.candidates.searchers),
         "mine@click": 0,
         "mine@judged": 0,
         "mine@relevance": 0,
         "generate": 0 if params.generate.model else DENOISER * _denoised(data, params.generate),
-        "embed": tower * (data.documents * data.document_tokens + SHORT * data.texts + 3 * vocabulary)
+        "embed": tower * (embedded * data.document_tokens + SHORT * data.texts + 3 * vocabulary)
         + _compared(data, params, layer),
         "index": 0,
         "evaluate": tower * SHORT * 4_000,
@@ -114,8 +117,8 @@ def forecast(
     for name in params.score.teachers:
         asked = min(params.score.texts_of(name) or data.texts, data.texts)
         scorer = params.teach.teacher.get(name) or params.rank.ranker[name]
-        read = data.documents * data.document_tokens + SHORT * asked
         nearest = min(params.score.depth or params.embed.neighbours, params.embed.neighbours)
+        read = min(data.documents, asked * nearest) * data.document_tokens + SHORT * asked
         layered = nearest if params.score.layers else 0  # documents that are read again for their layers
         if isinstance(scorer, CrossEncoder | CrossEncoderParams):  # reads each text with each of its documents
             pairs = asked * (nearest + layered + min(params.score.pairs, nearest))

@@ -12,7 +12,7 @@ from steps.core.params import PARAMS, Strict, read_mapping, validated
 from steps.deploy.params import DeployParams
 from steps.distill.losses.base import Need
 from steps.distill.losses.pair import PairLoss
-from steps.distill.params import Adapter, DistillParams
+from steps.distill.params import VECTORS_ALONE, Adapter, DistillParams, wants_inside
 from steps.embed.params import EmbedParams
 from steps.evaluate.params import EvaluateParams
 from steps.generate.params import GenerateParams
@@ -85,6 +85,7 @@ def check_params(raw: dict[str, Any], source: str) -> Params:
                 f"{source}: teach.teacher.{name}: base {base} is made by this run, and teachers do not wait for each"
                 " other; copy that folder to another place, and name the copy"
             )
+    _check_given_vectors(params, source)
     _check_rerankers(params, source)
     for student in params.distill.students:
         _check_teachers(student, params, source)
@@ -135,6 +136,17 @@ def _check_rounds(name: str, params: Params, source: str) -> None:
         )
 
 
+def _check_given_vectors(params: Params, source: str) -> None:
+    """UserError where an index's own vectors are to be those of a teacher that this run trains, which moves it."""
+    name = params.teach.index
+    epochs: float = getattr(params.teach.described(name), "epochs", 0.0)
+    if epochs and params.ingest.document_vectors:
+        raise UserError(
+            f"{source}: ingest.document_vectors gives the documents' vectors, but this run trains their teacher"
+            f" (teach.teacher.{name}), and no trained one has them; set its epochs to 0, or leave document_vectors out"
+        )
+
+
 def _check_rerankers(params: Params, source: str) -> None:
     """UserError for a re-ranker that this run does not have, or that cannot be one."""
     for name in params.evaluate.rerankers:
@@ -154,7 +166,10 @@ def _check_rerankers(params: Params, source: str) -> None:
 
 
 def _check_teachers(student: str, params: Params, source: str) -> None:
-    """UserError for a loss or an adapter that wants of a teacher what it does not give in this run."""
+    """UserError for a start, a loss or an adapter that wants of a teacher what it does not give in this run."""
+    wanted = wants_inside(params.distill.described(student))
+    if wanted and params.teach.described(index := params.teach.index).kind == "endpoint":
+        raise UserError(f"{source}: distill.student.{student}: {wanted}, but the teacher {index} {VECTORS_ALONE}")
     start = params.distill.described(student).start
     own = OWN_TEACHER.match(begins := str(getattr(start, "adapter", getattr(start, "base", ""))))
     if own and own[1] not in {params.teach.index, *params.score.teachers}:

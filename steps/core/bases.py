@@ -44,7 +44,8 @@ def resolve_base(name: str) -> str:
 def not_loaded(name: str | Path, error: Exception, instead: str) -> UserError:
     """What it amounts to that a model cannot be loaded: TransientError where the hub is away or busy.
 
-    `instead` says what else to give. Any other error than an OSError, ValueError or KeyError is raised on.
+    `instead` says what else to give. Any other error than an OSError, ValueError, KeyError or that of a file of weights
+    that is cut, or a pointer to one, is raised on.
     """
     reason = line(error)[:200]
     if is_outage(error):
@@ -52,7 +53,7 @@ def not_loaded(name: str | Path, error: Exception, instead: str) -> UserError:
             f"model {name}: the hub is not reached ({reason}); look at the network and HF_ENDPOINT, then try again, or"
             f" give {instead}"
         )
-    if not isinstance(error, OSError | ValueError | KeyError):
+    if not isinstance(error, OSError | ValueError | KeyError) and type(error).__name__ != "SafetensorError":
         raise error
     return UserError(f"model {name}: cannot be loaded ({reason}); give {instead}")
 

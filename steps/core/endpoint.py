@@ -171,7 +171,7 @@ class Endpoint(InputModule):
 
     @cached_property
     def _folder(self) -> Path:
-        """What is known of the model by its name alone, whatever it is."""
+        """What a model of this name and dimensions was known by: its probes."""
         named = self.model.model_dump_json(include={"model", "dimensions"})
         return cache_root() / "endpoint" / sha256(named.encode()).hexdigest()[:24]
 
@@ -189,7 +189,7 @@ class Endpoint(InputModule):
     @cached_property
     def spent(self) -> Spent:
         """Tokens that all answers to this model's name have cost."""
-        return Spent(self._folder / "spent.txt")
+        return Spent(cache_root() / "endpoint" / f"spent-{sha256(self.model.model.encode()).hexdigest()[:24]}.txt")
 
     @property
     def _client(self) -> Client:

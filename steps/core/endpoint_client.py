@@ -23,7 +23,7 @@ import numpy as np
 
 from steps.core.endpoint_params import Connection
 from steps.core.errors import TransientError, UserError
-from steps.core.masking import redacted
+from steps.core.masking import redacted, remember
 
 _FIRST_WAIT, _LONGEST_WAIT = 0.5, 60.0  # seconds before another try, doubled each time
 _LONGEST_ASKED = 3600.0  # seconds that a server may ask to wait
@@ -278,6 +278,7 @@ def _key(variable: str) -> str:
         return ""
     if not (key := os.environ.get(variable, "").strip()):
         raise UserError(f'{variable} is not set; export the API\'s key there, or set key_variable: ""')
+    remember(key)
     return key
 
 

@@ -2,8 +2,9 @@
 
 from typing import Any
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
+from steps.core.masking import names_secret
 from steps.core.params import Strict
 
 
@@ -19,6 +20,14 @@ class Reads(Strict):
     """Further fields of the request, such as {input_type: query} for a server that tells queries from documents."""
     max_length: int = Field(default=512, ge=1)
     """Tokens, by estimate, at which a text is cut."""
+
+    @field_validator("body")
+    @classmethod
+    def _no_secret(cls, body: dict[str, Any]) -> dict[str, Any]:
+        """What is said here is written down: by MLflow, and beside the teacher."""
+        if secret := next((name for name in body if names_secret(name)), None):
+            raise ValueError(f"{secret} would be written down here; give the key in connection.key_variable")
+        return body
 
 
 class Connection(Strict):

@@ -97,6 +97,7 @@ def exhausted(error: BaseException) -> UserError | None:
         if getattr(cause, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or _FULL.search(text):
             return TransientError(f"full disk: {text[:300]}; free some space, then run again")
         out_of_memory = isinstance(cause, MemoryError) or getattr(cause, "errno", None) == errno.ENOMEM
+        out_of_memory |= isinstance(cause, RuntimeError) and "can't allocate memory" in text  # torch's, on a CPU
         if out_of_memory or type(cause).__name__ == "OutOfMemoryError":  # torch's, for any device
             return OutOfMemory(f"out of memory: {text[:300]}; give it more, or a smaller SLIMTOWER_MICRO_BATCH")
     if isinstance(error, FileExistsError | NotADirectoryError):

@@ -35,6 +35,17 @@ _SECRET_NAME = re.compile(
 _GIVEN_LOGIN = re.compile(rf"(?s){_SCHEME}([^/@:]*:.+)@")
 _RUNS = re.compile(r"\s+|\S+")
 _NOT_SECRET = {"true", "false", "none", "null"}
+_TOLD: set[str] = set()  # secrets whose variables have names of the user's own
+
+
+def remember(secret: str) -> None:
+    """Mask this from now on, whatever the variable is called that holds it."""
+    _TOLD.add(secret.strip())
+
+
+def names_secret(name: str) -> bool:
+    """Whether what has this name is one, such as `api_key`."""
+    return re.fullmatch(rf"(?i)(?:x-)?(?:{_NAMED}|authorization|auth|key)", name) is not None
 
 
 def redacted(text: str) -> str:
@@ -65,7 +76,7 @@ def _print_masked(_: type[BaseException], error: BaseException | None, __: Trace
 
 def _environment() -> frozenset[str]:
     """The secrets of the environment, without the white space around them."""
-    found: set[str] = set()
+    found = set(_TOLD)
     for name, value in os.environ.items():
         if _SECRET_NAME.search(name):
             found.add(value.strip())

@@ -30,9 +30,11 @@ class Strict(BaseModel):
 
 
 _TRAINED = re.compile(r"(^|/)models/(teach|distill|release)(/|$)")  # outputs of this pipeline
+_OF_THIS_RUN = re.compile(r"(\./)*models/(teach|distill|release)(/|$)")
 
 
-def _untrained(name: str) -> str:
+def check_untrained(name: str) -> str:
+    """The name of a model; ValueError for what looks like an output of this pipeline, in this run or another."""
     if _TRAINED.search(name):
         raise ValueError(
             "looks like a trained teacher, which would be made of its own judgements; name the weights that training"
@@ -41,10 +43,15 @@ def _untrained(name: str) -> str:
     return name
 
 
+def _of_no_stage(name: str) -> str:
+    return check_untrained(name) if _OF_THIS_RUN.match(name) else name
+
+
 Name = Annotated[str, AfterValidator(key_name)]  # becomes a folder, which a run replaces
 MODEL = object()  # marks a knob that names a model, by a folder or on the hub
 ModelName = Annotated[str, MODEL]
-Untrained = Annotated[ModelName, Field(min_length=1), AfterValidator(_untrained)]  # by this pipeline
+Untrained = Annotated[ModelName, Field(min_length=1), AfterValidator(check_untrained)]  # by this pipeline
+OfNoStage = Annotated[ModelName, Field(min_length=1), AfterValidator(_of_no_stage)]  # of this run
 Section = TypeVar("Section", bound=Strict)
 Model = TypeVar("Model", bound=BaseModel)
 

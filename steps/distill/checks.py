@@ -17,7 +17,7 @@ from steps.core.towers import positions_of
 from steps.distill.losses.base import Loss, Need
 from steps.distill.losses.score import ScoreLoss
 from steps.distill.mixture import texts_an_epoch
-from steps.distill.params import DOCUMENT_PARTS, Fresh, Layers, Phase, StudentParams
+from steps.distill.params import DOCUMENT_PARTS, VECTORS_ALONE, Phase, StudentParams, wants_inside
 from steps.distill.students import Student
 from steps.distill.targets import ScoreTable
 from steps.distill.tokens import Tokens
@@ -55,25 +55,8 @@ def check_endpoint(chosen: StudentParams, teacher: SentenceTransformer) -> None:
     """UserError when a student wants more of a teacher behind an API than vectors: layers, or to run or train it."""
     if not isinstance(teacher[0], Endpoint):
         return
-    wanted = ""
-    if isinstance(chosen.start, Layers):
-        wanted = "start: {layers: [...]} takes its layers"
-    elif isinstance(chosen.start, Fresh) and not chosen.start.fresh.vocabulary:
-        wanted = "start: {fresh: {vocabulary: 0}} takes its token embeddings"
-    elif chosen.towers == "joint":
-        wanted = "towers: joint trains its documents"
-    for phase in chosen.phases:
-        inner = [*phase.needs(Need.ATTENTION), *phase.needs(Need.LAYERS)]
-        if phase.targets == "online" or phase.trained == "":
-            wanted = f"targets: {phase.targets} runs it"
-        elif inner:
-            wanted = f"losses: {inner[0].kind} looks inside it"
-    if wanted:
-        raise UserError(
-            f"distill.student: {wanted}, but the teacher {teacher[0].model.model} is behind an API, which gives vectors"
-            " alone; start from static, base or fresh with a vocabulary of its own, learn stored targets"
-            " (recipes/endpoint_teacher.yaml has all three)"
-        )
+    if wanted := wants_inside(chosen):
+        raise UserError(f"distill.student: {wanted}, but the teacher {teacher[0].model.model} {VECTORS_ALONE}")
 
 
 def check_student(student: Student, tokens: Tokens, dim: int, matryoshka: Sequence[int] = ()) -> None:

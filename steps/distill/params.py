@@ -12,6 +12,10 @@ from steps.distill.losses import AnyLoss
 from steps.distill.losses.base import Loss, Need
 from steps.distill.losses.pair import PairLoss
 
+VECTORS_ALONE = (
+    "is behind an API, which gives vectors alone; start from static, base or fresh with a vocabulary of its own, learn"
+    " stored targets (recipes/endpoint_teacher.yaml has all three)"
+)
 DOCUMENT_PARTS: frozenset[Part] = frozenset({"titles", "sentences", "spans"})
 BASELINES = frozenset({"bm25", "teacher"})
 
@@ -290,6 +294,24 @@ class StudentParams(Phase):
         if isinstance(self.start, Static) and self.towers == "symmetric":
             raise ValueError("towers: a static embedding reads no documents; use towers: asymmetric")
         return self
+
+
+def wants_inside(student: StudentParams) -> str:
+    """What a student wants of the index's teacher besides its vectors, in words; "" for nothing."""
+    match student.start:
+        case Layers():
+            return "start: {layers: [...]} takes its layers"
+        case Fresh(fresh=encoder) if not encoder.vocabulary:
+            return "start: {fresh: {vocabulary: 0}} takes its token embeddings"
+    if student.towers == "joint":
+        return "towers: joint trains its documents"
+    for phase in student.phases:
+        if phase.targets == "online" or phase.trained == "":
+            return f"targets: {phase.targets} runs it"
+        for loss in [*phase.needs(Need.ATTENTION), *phase.needs(Need.LAYERS)]:
+            if not loss.teacher:
+                return f"losses: {loss.kind} looks inside it"
+    return ""
 
 
 class DistillParams(Strict):

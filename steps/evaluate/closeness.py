@@ -18,6 +18,7 @@ from steps.serving.release import Release
 DEPTH = 10
 QUERIES = frozenset({"train_queries", "unlabelled_queries"})
 DOCUMENTS = frozenset({"titles", "sentences", "spans"})
+NOBODYS = "unlabelled_queries/"  # ids of queries that belong to no data set begin so
 CORPUS = "corpus"  # the part of texts of which it is not known that they trained nobody
 _ENOUGH = 20  # held out; with fewer, texts of documents are read as queries too
 _MOST = 500  # texts of a data set
@@ -39,7 +40,8 @@ class Texts:
 def told(parts: Mapping[str, int]) -> str:
     """What was measured on, in words; `parts` as in `Texts`."""
     if count := parts.get(CORPUS):
-        return f"{count:,} titles and sentences, which may have trained students: too few texts were held out"
+        reason = "too few texts of this data set were held out"
+        return f"{count:,} titles and sentences, which may have trained students: {reason}"
     names = {"train_queries": "training queries", "unlabelled_queries": "unlabelled queries"}
     listed = ", ".join(f"{count:,} {names.get(part, part)}" for part, count in sorted(parts.items()))
     return f"{listed} that trained no student"
@@ -70,19 +72,23 @@ def unjudged_datasets(ingest: Path, judged: Sequence[JudgedSet]) -> list[str]:
 
 
 def read_texts(ingest: Path, students: Iterable[Path], datasets: Sequence[str], seed: int) -> list[Texts]:
-    """Up to 500 texts of each data set that no student trained on: queries, and texts of documents where these are few.
+    """Up to 500 texts of each data set that no student trained on.
 
-    `students` are their folders, in which `distill` lists what it held out. Where all held out next to nothing of a
-    data set, titles and first sentences of its documents stand in. UserError for a data set without any text.
+    Its own queries; where these are few, queries of no data set as well, and where both are, texts of its documents.
+    `students` are their folders, in which `distill` lists what it held out. Where all held out next to nothing of use,
+    titles and first sentences of documents stand in. UserError for a data set without any text.
     """
     if not datasets:
         return []
     held_out = _held_out(students)
+    nobodys = [(part, text) for part, source, text in held_out if source.startswith(NOBODYS)]
     found = []
     for dataset in datasets:
         own = [(part, text) for part, source, text in held_out if source.startswith(f"{dataset}/")]
         queries = [item for item in own if item[0] in QUERIES]
-        chosen = queries if len(queries) >= _ENOUGH else own
+        if len(queries) < _ENOUGH:
+            queries += nobodys
+        chosen = queries if len(queries) >= _ENOUGH else queries + [item for item in own if item[0] in DOCUMENTS]
         if len(chosen) < _ENOUGH:  # students of several seeds hold out hardly a text in common
             documents = [(CORPUS, text) for text in _document_texts(ingest, dataset)]
             chosen = max(chosen, documents, key=len)

@@ -1,12 +1,21 @@
 """What the earlier stages reported about themselves, as rows and examples for the report."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 _DIGEST_LENGTH = 32  # a text this long without a space is a digest: of use in a manifest, not to a reader
 _LONGEST = 120
 
 Facts = list[tuple[str, str]]
+_BORROWED = "the same of another query that shares its important terms"
+_SOURCES = {  # of mined triplets, in the order in which they are told
+    "click_one_hop": "the positive was clicked{simulated}, the negative shown for the query and never clicked",
+    "click_multi_hop": _BORROWED + "{simulated}",
+    "judged": "the positive is judged relevant; the negative is judged irrelevant, or was found and nobody judged it",
+    "relevance_one_hop": "of the query's scored documents the positive is the best, and the negative far behind it",
+    "relevance_multi_hop": _BORROWED,
+    "given": "as a data set brought it",
+}
 
 
 def facts(values: Mapping[str, Any], prefix: str = "") -> Facts:
@@ -61,4 +70,18 @@ def mined_examples(report: Mapping[str, Any], count: int) -> list[dict[str, str]
             "why": sample["why"],
         }
         for sample in report.get("samples", [])[:count]
+    ]
+
+
+def mined_sources(report: Mapping[str, Any], simulated: Sequence[str], *, all_simulated: bool) -> Facts:
+    """Source and what its triplets are, of the sources that gave any; clicks of data sets in `simulated` are called so.
+
+    `all_simulated`: no other data set has sessions.
+    """
+    clicks = " (simulated)" if all_simulated else f" (simulated in {', '.join(simulated)})"
+    rows = report.get("rows", {})
+    return [
+        (source.replace("_", " "), told.format(simulated=clicks if simulated else ""))
+        for source, told in _SOURCES.items()
+        if rows.get(source)
     ]

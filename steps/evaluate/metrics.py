@@ -45,7 +45,7 @@
                                            no dev queries; test that it is 0, data sets counting alike
     latency.<model>.p50_ms, p99_ms         text to embedding, one query at a time, one thread, milliseconds
     latency.<model>.qps                    queries per second in batches, one thread; model = teacher or a student
-    sizes.<model>.bytes                    query side on disk
+    sizes.<model>.bytes                    query side on disk; no key for a teacher behind an API
     indexes.<set>.<kind>.bytes, p50_ms, nDCG@10    kind = flat (exact) or ann (served); teacher's test queries
     serving.<set>.<student>.model, exact, served, lost    test nDCG@10 in PyTorch, exported over the exact
                                            index, and over the served one; lost = 1 - served / model

@@ -13,7 +13,7 @@ from steps.core.files import read_json, staged_file
 from steps.evaluate.as_one import counted, units
 from steps.evaluate.composition import Evaluation
 from steps.evaluate.drawing import NARROW, WIDE
-from steps.evaluate.facts import Facts, facts, generated_examples, generation_facts, mined_examples
+from steps.evaluate.facts import Facts, facts, generated_examples, generation_facts, mined_examples, mined_sources
 from steps.evaluate.frontier import Point, draw_frontier
 from steps.evaluate.fusion_gains import fused_name
 from steps.evaluate.geometry import PAIRS
@@ -22,13 +22,14 @@ from steps.evaluate.insight import Insight
 from steps.evaluate.machine import processor
 from steps.evaluate.metrics import Metrics
 from steps.evaluate.seeds import seed_lines
-from steps.evaluate.served import fusing, served_name
+from steps.evaluate.served import behind_api, fusing, served_name
 from steps.evaluate.shown import milliseconds, percent, size, times
 from steps.evaluate.significance import significant
 from steps.evaluate.table import choice_lines, gain_lines, measured, shown, unjudged_line
 from steps.evaluate.verdict import left_out_lines, verdict_of
 
 _EXAMPLES = 4
+_API_NOTE = " The teacher is behind an API: its time is that of requests, which nothing here computes."
 REPORT = "report.json"
 
 
@@ -44,7 +45,8 @@ class Stage:
 class Background:
     """What the report tells beside the measurements."""
 
-    simulated: bool
+    simulated: Sequence[str]
+    """Data sets whose sessions no person made."""
     judged_by_clicks: Sequence[str]
     """Data sets whose test judgements are clicks."""
     base: str
@@ -52,6 +54,8 @@ class Background:
     training_seconds: Mapping[str, float]
     stages: Sequence[Stage]
     mined: Sequence[Mapping[str, str]]
+    sources: Facts
+    """What each source of mined triplets is."""
     generated: Sequence[tuple[str, str]]
     origin: Facts = field(default_factory=list)
 
@@ -61,23 +65,24 @@ def read_background(
 ) -> Background:
     """Collect the earlier stages' own reports; UserError when one is missing."""
     ingested, mined, taught, generated = (read_json(folder / REPORT) for folder in (ingest, mine, teach, generate))
-    simulated = bool(ingested.get("simulated"))
+    datasets = ingested.get("datasets", {})
+    sessions = {name: entry["sessions"]["simulated"] for name, entry in datasets.items() if "sessions" in entry}
+    simulated = sorted(name for name, made in sessions.items() if made)
     stages = [
-        Stage("Ingestion", facts(ingested)),
-        Stage("Mining from simulated sessions" if simulated else "Mining", facts(mined)),
+        Stage("Ingestion", facts({key: value for key, value in ingested.items() if key != "simulated"})),  # of any set
+        Stage("Mining", facts(mined)),
         Stage("Teacher", facts({key: value for key, value in taught.items() if key != "comparison"})),  # of a sample
         Stage("Generated queries", generation_facts(generated)),
     ]
     return Background(
         simulated=simulated,
-        judged_by_clicks=sorted(
-            name for name, entry in ingested.get("datasets", {}).items() if entry.get("judgements_from_clicks")
-        ),
+        judged_by_clicks=sorted(name for name, entry in datasets.items() if entry.get("judgements_from_clicks")),
         base=taught.get("base") or taught["model"],  # of a teacher behind an API its name
         trained=bool(taught.get("epochs")),
         training_seconds={student: float(read_json(distill / student / REPORT)["seconds"]) for student in students},
         stages=[stage for stage in stages if stage.facts],
         mined=mined_examples(mined, _EXAMPLES),
+        sources=mined_sources(mined, simulated, all_simulated=len(simulated) == len(sessions)),
         generated=generated_examples(generated, _EXAMPLES),
     )
 
@@ -134,6 +139,7 @@ def write_report(path: Path, evaluation: Evaluation, background: Background, ins
         gains=gain_lines(metrics),
         background=background,
         processor=processor(),
+        api_note=_API_NOTE if behind_api(metrics) else "",
     )
     with staged_file(path) as staging:
         staging.write_text(page, encoding="utf-8")

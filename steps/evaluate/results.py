@@ -26,7 +26,7 @@ class Result:
     name: str
     scored: Sequence[Scored]
     bytes: int | None = None
-    """Size of the query side on disk; None without an encoder."""
+    """Size of the query side on disk; None without an encoder, or where it is behind an API."""
     indexes: Mapping[str, Mapping[str, IndexFigures]] = field(default_factory=dict)
     """The teacher's: figures of each index kind."""
     embeddings: Mapping[str, np.ndarray] = field(default_factory=dict)

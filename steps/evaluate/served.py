@@ -59,6 +59,11 @@ def fusing(metrics: Mapping[str, Any], student: str = "") -> list[str]:
     )
 
 
+def behind_api(metrics: Mapping[str, Any]) -> bool:
+    """Whether the teacher is behind an API, so that its query side has no size here; by metrics.json."""
+    return TEACHER not in metrics["sizes"]
+
+
 def served_name(metrics: Mapping[str, Any], student: str) -> str:
     """A student, with what its release adds to it."""
     sets = fusing(metrics, student)

@@ -21,7 +21,7 @@ from steps.evaluate.student_tower import student_tower
 from steps.retrieval.bm25 import Bm25
 from steps.serving.dims import truncate
 from steps.serving.release import Release, load_release
-from steps.serving.tower_files import tower_bytes
+from steps.serving.tower_files import tower_bytes, tower_facts
 
 Hits = tuple[list[np.ndarray], list[list[str]]]  # scores and document ids, one entry a query, best first
 Search = Callable[[str, list[str], int], Hits]  # data set, query texts, k
@@ -39,12 +39,15 @@ class Lexical:
 
 @dataclass(frozen=True)
 class Teacher:
-    """The teacher's query tower over the index of `release`, which is the same in every release."""
+    """The teacher's query tower over the index of `release`, which is the same in every release.
+
+    `bytes`: its size on disk; None of one behind an API, of which only a tokenizer lies here.
+    """
 
     content: str
     release: Release
     encode: Encode
-    bytes: int
+    bytes: int | None
     name: str = TEACHER
 
 
@@ -119,7 +122,7 @@ def open_systems(ingest: Path, teach: Path, releases: Mapping[str, Path], batch_
             digest(fingerprint(teach / "tower").id, first.manifest.index_manifest, first.manifest.index_files),
             first,
             _teacher_encoder(teach / "tower", first.manifest.dim, batch_size),
-            tower_bytes(teach / "tower", "query"),
+            None if _behind_api(teach / "tower") else tower_bytes(teach / "tower", "query"),
         ),
         [Student(name, release.manifest.checksum, release, tower_encoder(release)) for name, release in opened.items()],
     )
@@ -167,6 +170,10 @@ def tower_encoder(release: Release) -> Encode:
     """The release's student in fp32, as trained; loaded when the first text is read."""
     tower = cache(lambda: student_tower(release))
     return lambda texts: truncate(encode(tower(), texts, "query"), release.manifest.dim)
+
+
+def _behind_api(tower: Path) -> bool:
+    return "Endpoint" in tower_facts(tower, "query")["modules"]
 
 
 def _teacher_encoder(folder: Path, dim: int, batch_size: int) -> Encode:

@@ -14,7 +14,7 @@ from steps.core.measures import NDCG
 from steps.evaluate.as_one import units
 from steps.evaluate.fusion_gains import fused_name
 from steps.evaluate.results import Result
-from steps.evaluate.served import fused_sets, fusing, served_name
+from steps.evaluate.served import behind_api, fused_sets, fusing, served_name
 from steps.evaluate.shown import milliseconds, size
 from steps.evaluate.systems import TEACHER
 from steps.retrieval.noninferiority import FEWEST, NonInferiority
@@ -125,11 +125,11 @@ def left_out_lines(metrics: Mapping[str, Any]) -> list[str]:
 def _cost(metrics: Mapping[str, Any], student: str) -> str:
     """Milliseconds and bytes against the teacher's."""
     sizes, served = metrics["sizes"], metrics["served"]
-    ours, theirs = (milliseconds(served[name]["p50_ms"]) for name in (student, "teacher"))
+    ours, theirs = (milliseconds(served[name]["p50_ms"]) for name in (student, TEACHER))
     took = "from text to hits" if fusing(metrics) else "to encode"
-    told = (
-        f"A query takes {ours} ms {took} instead of {theirs}; the query side has {size(sizes[student]['bytes'])}"
-        f" instead of {size(sizes['teacher']['bytes'])}"
-    )
-    lexical = sum(metrics["fused"][dataset][student]["bytes"] for dataset in fusing(metrics, student))
-    return f"{told}, and its BM25 index {size(lexical)} more" if lexical else told
+    told = f"A query takes {ours} ms {took} instead of {theirs}; the query side has {size(sizes[student]['bytes'])}"
+    if not behind_api(metrics):
+        told += f" instead of {size(sizes[TEACHER]['bytes'])}"
+    if lexical := sum(metrics["fused"][dataset][student]["bytes"] for dataset in fusing(metrics, student)):
+        told += f", and its BM25 index {size(lexical)} more"
+    return f"{told}; the teacher is behind an API" if behind_api(metrics) else told

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from torch import Tensor
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 from transformers.modeling_outputs import BaseModelOutput
@@ -78,7 +79,7 @@ def _load(name: str, key: str, instead: str) -> Denoiser:
         folder = resolve_base(name)
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
         model = AutoModelForSeq2SeqLM.from_pretrained(folder, trust_remote_code=False)
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, SafetensorError) as error:
         reason = line(error)[:200]
         raise UserError(
             f"params.yaml: {key} {name!r} cannot be loaded ({reason}); give a seq2seq folder or a reachable name such"

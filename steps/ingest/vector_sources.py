@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from steps.core.errors import TransientError, UserError, is_refusal, line
+from steps.core.masking import remember
 from steps.ingest.locations import locate
 from steps.ingest.source_files import one_file
 from steps.ingest.vector_params import MilvusCollection, PgvectorTable, QdrantCollection, VectorFiles, VectorSource
@@ -232,6 +233,8 @@ def _there(path: str, key: str) -> str:
 def _variable(name: str, key: str) -> str:
     if not (value := os.environ.get(name, "")):
         raise UserError(f"params.yaml: {key}: {name} is not set in the environment")
+    if "://" not in value:
+        remember(value)
     return value
 
 

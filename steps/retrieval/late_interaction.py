@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from transformers.utils.logging import disable_progress_bar
 
 from steps.core.bases import not_loaded
-from steps.core.errors import TransientError
+from steps.core.errors import TransientError, UserError
 from steps.core.files import staged_file
 from steps.core.precision import Precision
 from steps.core.progress import progress
@@ -188,8 +188,13 @@ class TokenVectors(Sequence[np.ndarray]):
     def append(self, made: Sequence[np.ndarray]) -> None:
         """Add the vectors of documents, `(tokens, dim)` each: all of them or, where it is killed, none.
 
-        TransientError where the vectors before them are gone.
+        TransientError where the vectors before them are gone, UserError where one of these is not finite.
         """
+        made = [vectors.astype(np.float16) for vectors in made]
+        if not all(np.isfinite(vectors).all() for vectors in made):
+            raise UserError(
+                "a token's vector is not finite in 16 bits; set score.precision: fp32, or train that teacher again"
+            )
         self.file.parent.mkdir(parents=True, exist_ok=True)
         self.file.touch()
         with self.file.open("r+b") as handle:
@@ -198,7 +203,7 @@ class TokenVectors(Sequence[np.ndarray]):
             handle.truncate(self._bytes(self.ends))  # what a killed run left
             handle.seek(0, 2)
             for vectors in made:
-                handle.write(vectors.astype(np.float16).tobytes())
+                handle.write(vectors.tobytes())
         self.ends = np.concatenate([self.ends, self.ends[-1] + np.cumsum([len(vectors) for vectors in made])])
         with staged_file(self.ends_file) as staging, staging.open("wb") as ends:
             np.save(ends, self.ends)

@@ -40,6 +40,16 @@ def open_reranker(teach: Path, scratch: Path, precision: Precision, batch_size: 
     )
 
 
+def _finite(scores: np.ndarray) -> np.ndarray:
+    """The scores; UserError where one is no number: what it ranks would have no order."""
+    if not np.isfinite(scores).all():
+        raise UserError(
+            f"evaluate.rerankers: a query and a document have the score {scores[~np.isfinite(scores)][0]}; train that"
+            " teacher again with a lower learning rate, or take it off the list"
+        )
+    return scores
+
+
 class PairReranker:
     """A cross encoder, which reads every pair."""
 
@@ -51,7 +61,7 @@ class PairReranker:
         rows = np.unique(np.concatenate(candidates))
         texts = dict(zip(rows.tolist(), read(rows), strict=True))
         pairs = [(query, texts[row]) for query, own in zip(queries, candidates, strict=True) for row in own.tolist()]
-        found = pair_scores(self.ranker, pairs, precision=self.precision, batch_size=self.batch_size)
+        found = _finite(pair_scores(self.ranker, pairs, precision=self.precision, batch_size=self.batch_size))
         return np.split(found, np.cumsum([len(own) for own in candidates])[:-1])
 
 
@@ -76,6 +86,6 @@ class LateReranker:
         self.places |= {row: len(self.places) + at for at, row in enumerate(unread.tolist())}
         asked = token_vectors(self.model, queries, "query", precision=self.precision, batch_size=self.batch_size)
         return [
-            max_similarities(query, [self.vectors[self.places[row]] for row in own.tolist()])
+            _finite(max_similarities(query, [self.vectors[self.places[row]] for row in own.tolist()]))
             for query, own in zip(asked, candidates, strict=True)
         ]

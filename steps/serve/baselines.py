@@ -15,6 +15,7 @@ from steps.retrieval.bm25 import Bm25
 from steps.serve.corpus import Corpus
 from steps.serving.dims import truncate
 from steps.serving.release import Hit, Release
+from steps.serving.tower_files import tower_facts
 
 BM25, TEACHER = "bm25", "teacher"
 
@@ -89,7 +90,9 @@ class Baselines:
             return found
 
     def _towers(self) -> list[Path]:
-        return sorted(self.project.glob("models/teach/*/tower")) if self.project else []
+        """Those that compute here: one behind an API would be paid for each query, and timed with the network."""
+        found = sorted(self.project.glob("models/teach/*/tower")) if self.project else []
+        return [folder for folder in found if _computes_here(folder)]
 
     def _load(self, wanted: dict[str, str]) -> Any:
         for folder in self._towers():
@@ -97,7 +100,17 @@ class Baselines:
                 from steps.core.towers import load_tower
 
                 return load_tower(folder, "query")
-        raise UserError("teacher: none of models/teach is the one that this release's index was made with")
+        raise UserError(
+            "teacher: none of models/teach is the one that this release's index was made with, or that is behind an API"
+        )
+
+
+def _computes_here(tower: Path) -> bool:
+    """Whether a folder is a tower that reads queries itself; one that lacks a file does not."""
+    try:
+        return "Endpoint" not in tower_facts(tower, "query")["modules"]
+    except (UserError, OSError):
+        return False
 
 
 @cache

@@ -12,6 +12,7 @@ read by sentence-transformers alone, which keeps the prompt's end where it cuts 
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Dense, Router
 from sentence_transformers.base.modules.transformer import Transformer
@@ -77,7 +78,7 @@ def _load(base: str) -> Transformer:
     disable_progress_bar()
     try:
         transformer = Transformer(resolve_base(base), model_kwargs={"dtype": "auto"})
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, SafetensorError) as error:
         reason = line(error)[:200]
         raise UserError(
             f"model {base}: cannot be loaded ({reason}); give the folder of a language model or a name on the hub"

@@ -1,10 +1,10 @@
 """Knobs that every cross encoder has, read without torch."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, model_validator
 
-from steps.core.params import Strict, Untrained
+from steps.core.params import OfNoStage, Strict, check_untrained
 from steps.training.source_weights import SourceWeights
 
 
@@ -17,8 +17,10 @@ def _weight(value: Any) -> Any:
 class RankerTraining(Strict):
     """What a cross encoder starts from, and on what it is trained and how."""
 
-    base: Untrained
-    """An encoder, which gets a new head, or a cross encoder: a bundled name, a folder or a Hugging Face name."""
+    base: OfNoStage
+    """An encoder, which gets a new head, or a cross encoder: a bundled name, a folder or a Hugging Face name. One that
+    another run trained is taken by its whole path, with epochs 0.
+    """
     loss: Literal["bce", "softmax", "lambda"] = "bce"
     """bce: each pair by itself; over the documents of a query's positive softmax: cross-entropy, lambda: LambdaLoss."""
     positive_weight: Annotated[Literal["auto"] | float, BeforeValidator(_weight)] = "auto"
@@ -53,3 +55,12 @@ class RankerTraining(Strict):
     """`auto`: bf16 where the processor computes it natively, else fp32."""
     seed: int = Field(default=7, ge=0)
     """Of the new head, the draws and dropout."""
+
+    @model_validator(mode="after")
+    def _training_starts_from_untrained_weights(self) -> Self:
+        if self.epochs:
+            try:
+                check_untrained(self.base)
+            except ValueError as error:
+                raise ValueError(f"base {self.base!r} {error}, or set epochs to 0.0") from None
+        return self

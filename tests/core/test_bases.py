@@ -1,6 +1,7 @@
 """Weights by name: what is fetched from the hub is one commit's, and holds no pickle and no code."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from steps.core import bases
 from steps.core.bases import carried, resolve_base
 from steps.core.errors import UserError
+from steps.core.towers import load_tower
 
 pytestmark = pytest.mark.faults("security")
 
@@ -67,6 +69,16 @@ def test_a_model_that_cannot_be_fetched_is_one_line() -> None:
     bases._fetched.cache_clear()
     with pytest.raises(UserError, match=r"model owner/no-such: cannot be loaded"):
         resolve_base(f"owner/no-such@{COMMIT}")
+
+
+def test_weights_that_are_a_pointer_or_cut_are_one_line(tiny_tower: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "tower"
+    shutil.copytree(tiny_tower, folder)
+    [weights] = folder.glob("*.safetensors")
+    for content in (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", weights.read_bytes()[:-9]):
+        weights.write_bytes(content)
+        with pytest.raises(UserError, match=r"tower: cannot be loaded"):
+            load_tower(folder)
 
 
 HUB = """\

@@ -12,18 +12,51 @@ from typing import Any
 from urllib.parse import quote, quote_plus
 
 import pytest
+import torch
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from pipeline.task.children import ask, stream
-from steps.core.errors import UserError, exhausted, line
+from steps.core.endpoint_params import Reads
+from steps.core.errors import OutOfMemory, UserError, exhausted, line
 from steps.core.exit_file import VARIABLE, read_exit, recorded
-from steps.core.masking import masked_traceback, redacted
+from steps.core.masking import masked_traceback, redacted, remember
 from steps.core.run_ids import scheduler_tags
 from steps.core.tracking import MlflowRun, reaching
 from steps.ingest.s3 import explained, s3_client
 
 pytestmark = [pytest.mark.medium, pytest.mark.faults("secrets")]
+
+
+def test_a_secret_whose_variable_has_any_name_is_masked_once_it_was_read() -> None:
+    assert redacted("sent s3lf-named-value") == "sent s3lf-named-value"
+    remember(" s3lf-named-value\n")
+    assert redacted("sent s3lf-named-value") == "sent ***"
+
+
+@pytest.mark.parametrize(
+    ("name", "secret"),
+    [
+        ("api_key", True),
+        ("Authorization", True),
+        ("key", True),
+        ("input_type", False),
+        ("truncate_prompt_tokens", False),
+    ],
+)
+def test_what_goes_into_each_request_holds_no_secret(name: str, secret: bool) -> None:
+    if not secret:
+        assert Reads(body={name: "query"}).body == {name: "query"}
+        return
+    with pytest.raises(ValueError, match=f"{name} would be written down here; give the key in connection.key_variable"):
+        Reads(body={name: "query"})
+
+
+def test_memory_that_torch_does_not_get_on_a_cpu_is_exhausted_memory() -> None:
+    with pytest.raises(RuntimeError) as raised:
+        torch.empty(10**15, dtype=torch.uint8)
+    assert isinstance(exhausted(raised.value), OutOfMemory)
+
 
 FORMS = {
     "as it is": str,

@@ -52,11 +52,27 @@ def test_enough_queries_stand_alone_and_there_is_a_limit(tmp_path: Path) -> None
     assert len(set(found.texts)) == 500
 
 
+def test_queries_of_no_data_set_count_before_texts_of_documents(tmp_path: Path) -> None:
+    own = [("train_queries", f"a/{at}", f"own {at}") for at in range(3)]
+    nobodys = [("unlabelled_queries", f"unlabelled_queries/{at}", f"query {at}") for at in range(20)]
+    titles = [("titles", f"a/{at}", f"title {at}") for at in range(30)]
+    contents = [f"Text number {at}." for at in range(50)]
+    [found] = read_texts(tmp_path, write(tmp_path, {"x": own + nobodys + titles}, contents), ["a"], 1)
+    assert found.parts == {"train_queries": 3, "unlabelled_queries": 20}
+    [found] = read_texts(tmp_path, write(tmp_path, {"x": nobodys}, contents), ["a"], 1)
+    assert found.told() == "20 unlabelled queries that trained no student"
+    [found] = read_texts(tmp_path, write(tmp_path, {"x": nobodys[:5] + titles}, contents), ["a"], 1)
+    assert found.parts == {"unlabelled_queries": 5, "titles": 30}
+    more = [("train_queries", f"a/{at}", f"own {at}") for at in range(20)]
+    [found] = read_texts(tmp_path, write(tmp_path, {"x": more + nobodys}, contents), ["a"], 1)
+    assert found.parts == {"train_queries": 20}, "its own are enough"
+
+
 def test_without_any_held_out_text_the_corpus_stands_in_and_is_told(tmp_path: Path) -> None:
     folders = write(tmp_path, {"x": [("unlabelled_queries", "b/q", "other")]}, ["First here. Then more.", ""])
     [found] = read_texts(tmp_path, folders, ["a"], 1)
     assert (found.texts, found.parts) == (["First here."], {"corpus": 1})
-    assert "may have trained students" in told(found.parts)
+    assert "may have trained students: too few texts of this data set were held out" in told(found.parts)
     with pytest.raises(UserError, match="'c': no document has a title or a sentence"):
         read_texts(tmp_path, folders, ["c"], 1)
 

@@ -1,6 +1,7 @@
 """The report as people see it: in a browser, on a phone and on a screen, and what it says of the teacher."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import evaluate_fakes
@@ -9,7 +10,7 @@ import pytest
 from browser import Browser, find_browser
 from evaluate_fakes import evaluate, fake_systems, params, write_inputs
 
-from steps.core.files import write_json
+from steps.core.files import read_json, write_json
 
 
 def test_the_page_tells_no_gain_of_the_teacher_over_a_sample_of_the_documents(tmp_path: Path) -> None:
@@ -20,6 +21,30 @@ def test_the_page_tells_no_gain_of_the_teacher_over_a_sample_of_the_documents(tm
     page = (folder / "report.html").read_text()
     assert "evaluate.earlier_towers" in page.split("<h2>The teacher</h2>")[1].split("<h2>")[0]
     assert not re.search(r"0\.1234|0\.4321|0\.123\b|0\.432\b", page)
+
+
+def test_the_page_explains_the_sources_of_the_triplets_that_it_shows(tmp_path: Path) -> None:
+    documents = write_inputs(tmp_path)
+    text = {"id": "x", "text": "a question", "title": "a title", "content": ""}
+    shown = {"source": "judged", "query": text, "positive": text, "negative": text, "why": "judged 1"}
+    write_json(tmp_path / "mine/report.json", {"rows": {"click_one_hop": 0, "judged": 1}, "samples": [shown]})
+    write_json(tmp_path / "ingest/report.json", {"simulated": False, "datasets": {"med": {}}})
+    folder = evaluate(fake_systems(tmp_path, documents, static=1, **{"2l": 4}), tmp_path, params())
+    page = (folder / "report.html").read_text()
+    assert "<li><i>judged</i>: the positive is judged relevant" in page
+    assert not re.search("simulated|clicked|hop</i>", page.split("<main>")[1])
+
+
+def test_a_teacher_behind_an_api_has_no_size_and_no_time_of_this_machine(tmp_path: Path) -> None:
+    systems = fake_systems(tmp_path, write_inputs(tmp_path), static=1)
+    remote = replace(systems, teacher=replace(systems.teacher, content="remote", bytes=None))
+    folder = evaluate(remote, tmp_path, params())
+    page, told = ((folder / name).read_text() for name in ("report.html", "report.md"))
+    assert set(read_json(folder / "metrics.json")["sizes"]) == {"static"}
+    assert "<td>behind an API</td>" in page and page.count("its time is that of requests") == 2
+    for text in (page, told):
+        assert "the query side has 0.1\u00a0MB; the teacher is behind an API" in text
+    assert "behind an API" not in (evaluate(systems, tmp_path, params()) / "report.html").read_text()
 
 
 @pytest.mark.medium

@@ -23,7 +23,9 @@ from steps.evaluate.measuring import Task, measure_reranked
 from steps.evaluate.reranked import open_reranked, reordered
 from steps.evaluate.run import Folders, evaluate
 from steps.evaluate.systems import Systems, dense_search
+from steps.retrieval import rerankers
 from steps.retrieval.rankers import load_ranker
+from steps.retrieval.rerankers import open_reranker
 
 DEPTH = 6
 
@@ -32,6 +34,14 @@ def test_a_head_is_reordered_and_the_rest_stays_behind_it() -> None:
     scores, doc_ids = reordered([["a", "b", "c", "d", "e"], ["f"]], [np.array([1.0, 3.0, 3.0]), np.array([-2.0])])
     assert doc_ids == [["b", "c", "a", "d", "e"], ["f"]]
     assert scores[0].tolist() == [3, 3, 1, 0, -1] and scores[1].tolist() == [-2]
+
+
+def test_scores_that_are_no_numbers_rank_nothing(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for broken, given in (("pair_scores", "cross"), ("max_similarities", "late")):
+        scorer = open_reranker(world / "teachers" / given, world / "scratch", "fp32", 4)
+        monkeypatch.setattr(rerankers, broken, lambda *_, **__: np.array([1.0, np.nan], dtype=np.float32))
+        with pytest.raises(UserError, match="the score nan; train that teacher again"):
+            scorer.scores(["one"], [np.array([0, 1])], lambda rows: [f"text {row}" for row in rows])
 
 
 @pytest.fixture

@@ -116,6 +116,24 @@ def test_the_page_says_whose_judgements_are_clicks(tmp_path: Path) -> None:
         assert background.judged_by_clicks == (["log"] if clicked else [])
 
 
+def test_only_what_is_simulated_is_called_so(tmp_path: Path) -> None:
+    """By data set, and of mined triplets those of clicks alone; a source that gave none is not explained."""
+    sessions = {name: {"sessions": {"simulated": made}} for name, made in (("a", True), ("b", False))}
+    rows = {"click_one_hop": 3, "click_multi_hop": 0, "judged": 5, "given": 2, "relevance_one_hop": 1}
+    write_json(tmp_path / "report.json", {"base": "b", "rows": rows})
+    for names, told in (("ab", " (simulated in a)"), ("a", " (simulated)"), ("b", "")):
+        ingest = tmp_path / names
+        write_json(
+            ingest / "report.json", {"simulated": "a" in names, "datasets": {each: sessions[each] for each in names}}
+        )
+        background = read_background(ingest, *[tmp_path] * 4, students=[])
+        assert background.simulated == (["a"] if "a" in names else [])
+        assert [source for source, _ in background.sources] == ["click one hop", "judged", "relevance one hop", "given"]
+        assert background.sources[0][1].startswith(f"the positive was clicked{told}, the negative shown")
+        assert "simulated" not in str(background.sources[1:])
+        assert not any("simulated" in name for name, _ in background.stages[0].facts if "·" not in name)
+
+
 def test_per_query_values_average_to_the_metrics(reports: Path) -> None:
     metrics = json.loads((reports / "metrics.json").read_text())
     rows = read_table(reports, "per_query").to_pylist()
@@ -168,7 +186,7 @@ def test_report_is_self_contained_and_says_what_it_must(reports: Path) -> None:
     assert page.count("<svg") == 4, "two drawings, each for screens and for phones"
     ids = re.findall(r'\bid="([^"]*)"', page)
     assert len(ids) == len(set(ids))
-    assert "simulated" in page
+    assert "The search sessions of api are simulated. No\nperson clicked there. Judgements" in page
     assert "13 s" in page, "training time of 2l, from its distillation report"
 
 

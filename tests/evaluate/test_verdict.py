@@ -84,6 +84,11 @@ def test_one_no_is_no_and_yes_is_yes_on_all(answers: list[str], told: str) -> No
         "A query takes 2.80 ms from text to hits instead of 13.2; the query side has 2.0\u00a0MB instead of"
         " 90.0\u00a0MB, and its BM25 index 0.3\u00a0MB more"
     )
+    api = {"sizes": {"s": {"bytes": 2_000_000}}}
+    assert verdict_of(metrics | api, "s").lines[4] == (  # type: ignore[union-attr]
+        "A query takes 2.80 ms from text to hits instead of 13.2; the query side has 2.0\u00a0MB, and its BM25 index"
+        " 0.3\u00a0MB more; the teacher is behind an API"
+    )
     metrics["like_for_like"]["b"]["s"]["both"]["answer"] = "no"  # type: ignore[index]
     better = "Yes, but a teacher with BM25 beside it is better."
     assert verdict_of(metrics, "s").answer == (better if told == "Yes." else told)  # type: ignore[union-attr]

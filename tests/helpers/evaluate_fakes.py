@@ -173,10 +173,11 @@ def write_inputs(
         generated=shouted if leak == "generated" else "yet another text",
         mined=str((held_out if leak == "mined" else trained)["query_id"]),
     )
-    write_json(root / "ingest" / "report.json", {"simulated": True, "documents": len(corpus)})
+    sessions = {datasets[0]: {"sessions": {"simulated": True}}}
+    write_json(root / "ingest" / "report.json", {"simulated": True, "datasets": sessions, "documents": len(corpus)})
     write_json(root / "teach" / "report.json", {"base": "all-MiniLM-L6-v2", "comparison": None})
-    for folder in ("mine", "generate"):
-        write_json(root / folder / "report.json", {"rows": 1})
+    write_json(root / "generate" / "report.json", {"rows": 1})
+    write_json(root / "mine" / "report.json", {"rows": {"click_one_hop": 1}})
     held_out = [
         {"text_sha": f"{at}{name}", "text": text, "part": "sentences", "role": "query", "source_id": f"{name}/d0"}
         for name in datasets

@@ -94,6 +94,30 @@ def test_nearest_documents_are_sought_among_no_more_than_there_may_be() -> None:
     assert found[0] - found[500_000] == pytest.approx(2 * 384 * DATA.texts * 1_500_000 / SPEED)
 
 
+def test_of_documents_whose_vectors_are_given_a_sample_is_read() -> None:
+    raw = read_mapping(Path("params.yaml"))
+    stored = {each["name"]: {"kind": "files", "path": "x"} for each in raw["ingest"]["sources"]}
+    given = {"ingest": {"document_vectors": stored}, "teach": {"teacher": {"dense": {"epochs": 0.0}}}}
+    given |= {"embed": {"check": {"documents": 100}}}
+    before, after = (seconds(params=check_params(overlay(raw, each), ""))["embed"] for each in ({}, given))
+    unread = (1000 - 100 * len(stored)) * 50 * LAYER * LAYERS / SPEED
+    assert before - after == pytest.approx(unread) and unread > 0
+    few = replace(DATA, documents=10)
+    assert seconds(few, check_params(overlay(raw, given), ""))["embed"] == pytest.approx(seconds(few)["embed"])
+
+
+def test_a_dual_encoder_reads_the_documents_that_it_scores() -> None:
+    raw = overlay(read_mapping(Path("params.yaml")), {"teach": {"teachers": ["dense", "other"]}})
+    raw["teach"]["teacher"]["other"] = raw["teach"]["teacher"]["dense"]
+    raw["score"] |= {"teachers": ["other"], "max_texts": 20, "depth": 4}
+    large = replace(DATA, documents=1_000_000)
+    found = seconds(large, check_params(raw, ""))["score@other"] - FIXED["score"]
+    assert found == pytest.approx((20 * 4 * 50 + 20 * 19) * LAYER * LAYERS / SPEED)
+    raw["score"]["max_texts"] = 0
+    found = seconds(params=check_params(raw, ""))["score@other"] - FIXED["score"]
+    assert found == pytest.approx((1000 * 50 + 3000 * 19) * LAYER * LAYERS / SPEED)
+
+
 def test_an_adapter_is_read_and_not_trained() -> None:
     same = {"losses": [{"kind": "embedding"}], "labels": "train", "teacher_top_k": 0, "epochs": 1.0}
     starts = {"base": {"base": "x"}, "adapter": {"adapter": "x"}}

@@ -1,11 +1,13 @@
 """recipes/label_free.yaml from end to end, on data whose only judgements are those of the test queries."""
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 from whole_run import params_of, run_all, write_beir
 
+from steps.core.errors import UserError
 from steps.core.files import read_json
 from steps.distill.losses.base import Need
 from steps.retrieval.rankers import load_ranker
@@ -17,6 +19,19 @@ def test_no_judgement_of_the_data_reaches_a_student() -> None:
     for student in params.distill.student.values():
         for phase in student.phases:
             assert phase.labels == "pseudo" or not phase.needs(Need.CANDIDATES)
+
+
+@pytest.mark.parametrize(
+    ("cross", "epochs", "refused"),
+    [("/runs/scorers/", 0.0, False), ("/runs/scorers/", 1.0, True), ("", 0.0, True), ("././", 0.0, True)],
+)
+def test_scorers_of_another_run_are_taken_as_they_are(cross: str, epochs: float, refused: bool) -> None:
+    """As the recipe's own command names them; of this run, or to be trained further, a cross encoder is refused."""
+    models = {"LATE": "/runs/scorers/models/teach/late/tower", "CROSS": f"{cross}models/teach/cross/tower"}
+    changes = {"teach": {"teacher": {"cross": {"epochs": epochs}}}}
+    with pytest.raises(UserError, match=r"would be made of its own judgements") if refused else nullcontext():
+        params = params_of("label_free.yaml", Path("tower"), changes, DATA="data", SCORERS="late,cross", **models)
+        assert params.teach.described("cross").model_dump()["base"] == models["CROSS"]
 
 
 @pytest.mark.slow

@@ -147,6 +147,51 @@ def test_a_rented_model_may_score_but_not_adapt_or_rerank() -> None:
         check_params(raw, "params.yaml")
 
 
+@pytest.mark.parametrize(
+    ("student", "said"),
+    [
+        ({"start": {"layers": [-1]}}, r"start: {layers: \[\.\.\.\]} takes its layers"),
+        ({"start": {"fresh": {"layers": 1, "dim": 8, "heads": 1, "vocabulary": 0}}}, "takes its token embeddings"),
+        ({"start": {"base": "x"}, "targets": "online"}, "targets: online runs it"),
+        (
+            {"start": {"base": "x"}, "then": [{"losses": [{"kind": "embedding"}], "targets": "online"}]},
+            "targets: online runs it",
+        ),
+        ({"start": {"base": "x"}, "losses": [{"kind": "layer_distillation", "layers": 1}], "teacher_top_k": 2},
+         "losses: layer_distillation looks inside it"),
+        ({"start": {"base": "x"}}, ""),
+        ({"start": {"fresh": {"layers": 1, "dim": 8, "heads": 1, "vocabulary": 90}}}, ""),
+    ],
+)  # fmt: skip
+def test_what_is_inside_a_rented_teacher_is_refused_before_a_text_is_paid_for(
+    student: dict[str, Any], said: str
+) -> None:
+    raw = changed("distill.students", ["4l"])
+    raw["teach"] = {"teachers": ["rented"], "index": "rented", "teacher": {"rented": RENTED}}
+    own = {"losses": [{"kind": "embedding"}], "learning_rate": 1e-4, "epochs": 1.0} | student
+    own["then"] = [each | {"learning_rate": 1e-4} for each in own.get("then", [])]
+    raw["distill"]["student"] = {"4l": own}
+    if not said:
+        check_params(raw, "params.yaml")
+        return
+    with pytest.raises(UserError, match=rf"student\.4l: .*{said}, but the teacher rented is behind an API.*start from"):
+        check_params(raw, "params.yaml")
+
+
+def test_vectors_of_an_index_are_no_trained_teachers() -> None:
+    stored = {"kind": "files", "path": "vectors.parquet"}
+    raw = changed("ingest.document_vectors", {each["name"]: stored for each in TRACKED["ingest"]["sources"]})
+    raw["teach"]["teacher"]["dense"] = DENSE | {"epochs": 0.0}
+    check_params(raw, "params.yaml")
+    raw["teach"]["teacher"]["dense"] = DENSE | {"epochs": 0.5}
+    said = r"document_vectors .*\(teach\.teacher\.dense\).*set its epochs to 0, or leave document_vectors out"
+    with pytest.raises(UserError, match=said):
+        check_params(raw, "params.yaml")
+    raw["teach"] |= {"teachers": ["kept", "dense"], "index": "kept"}
+    raw["teach"]["teacher"]["kept"] = DENSE | {"epochs": 0.0}
+    check_params(raw, "params.yaml")
+
+
 def test_an_adapter_of_a_model_with_a_query_prompt_is_refused_before_it_is_paid_for(tmp_path: Path) -> None:
     saved = tmp_path / "config_sentence_transformers.json"
     saved.write_text(json.dumps({"prompts": {"query": "query: ", "document": "passage: "}}))

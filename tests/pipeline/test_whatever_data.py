@@ -1,6 +1,7 @@
 """Whatever data people have, the pipeline ends with its result: students, index, search and a report."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -133,4 +134,11 @@ def test_a_teacher_behind_an_api_ends_with_its_report(
         run_all(tmp_path, params(given | {"changes": changes}, tiny_tower))
     metrics = json.loads((tmp_path / "reports/metrics.json").read_text())
     assert set(metrics["latency"]) == {"teacher", "static"} and metrics["retention"]["static"]
-    assert "<b>tiny</b> as published, without further training" in (tmp_path / "reports/report.html").read_text()
+    assert set(metrics["sizes"]) == {"static"}, "of the teacher only a tokenizer is here"
+    page, told = ((tmp_path / "reports" / name).read_text() for name in ("report.html", "report.md"))
+    assert "<b>tiny</b> as published, without further training" in page
+    for text in (page, told):
+        assert re.search(r"the query side has [\d.]+\u00a0.B; the teacher is behind an API", text)
+    assert page.count("its time is that of requests, which nothing here computes") == 3
+    assert " MB instead of" not in told.replace("\u00a0", " ")
+    assert "teacher" in results_table(tmp_path / "reports")

@@ -15,7 +15,7 @@ from stages import SCORE, run_score
 
 import steps.retrieval.late_interaction as late
 from steps.core.document_texts import DocumentTemplate
-from steps.core.errors import TransientError
+from steps.core.errors import TransientError, UserError
 from steps.core.fingerprints import fingerprint
 from steps.core.tables import read_table
 from steps.retrieval.late_interaction import TokenVectors, max_similarities
@@ -183,6 +183,14 @@ def kept(folder: Path) -> TokenVectors:
     vectors = TokenVectors(folder, 2)
     vectors.append([np.full((tokens, 2), tokens, dtype=np.float32) for tokens in (1, 2)])
     return vectors
+
+
+@pytest.mark.parametrize("value", [np.nan, 7e4])  # the second is none in 16 bits
+def test_token_vectors_that_are_no_numbers_are_not_kept(tmp_path: Path, value: float) -> None:
+    vectors = TokenVectors(tmp_path, 2)
+    with pytest.raises(UserError, match="not finite"):
+        vectors.append([np.ones((1, 2), np.float32), np.full((1, 2), value, np.float32)])
+    assert len(TokenVectors(tmp_path, 2)) == 0 and len(kept(tmp_path)) == 2
 
 
 @pytest.mark.parametrize("name", ["tokens.f16", "ends.npy"])

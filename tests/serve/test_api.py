@@ -3,10 +3,12 @@
 import base64
 import json
 import logging
+import shutil
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -16,7 +18,11 @@ import pytest
 from serve_fakes import open_client, settings
 from starlette.testclient import TestClient
 
-from steps.serve.corpus import _shortened
+from steps.core.errors import UserError
+from steps.core.files import write_json
+from steps.core.fingerprints import fingerprint
+from steps.serve.baselines import Baselines
+from steps.serve.corpus import Corpus, _shortened
 from steps.serve.logs import JsonLines
 from steps.serve.service import Service
 from steps.serving.release import load_release
@@ -173,6 +179,25 @@ def test_bm25_answers_beside_the_students_and_documents_are_shown_whole(client: 
 
 
 @pytest.mark.slow
+def test_a_teacher_behind_an_api_is_no_baseline(tmp_path: Path, tiny_tower: Path) -> None:
+    """It would be paid for each query; beside it one that computes here may be the index's teacher."""
+    rented = tmp_path / "models/teach/rented/tower"
+    routes = {"types": {"r": "steps.core.endpoint.Endpoint"}, "structure": {"query": ["r"], "document": ["r"]}}
+    module = {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.base.modules.router.Router"}
+    write_json(rented / "modules.json", [module])
+    write_json(rented / "router_config.json", routes)
+    write_json(rented / "config_sentence_transformers.json", {"prompts": {}})
+    baselines = Baselines(tmp_path, Corpus("", 1), enabled=True)
+    assert baselines.names() == []
+    with pytest.raises(UserError, match="or that is behind an API"):
+        baselines._load({})
+    (tmp_path / "models/teach/half/tower").mkdir(parents=True)
+    assert baselines.names() == []
+    shutil.copytree(tiny_tower, tmp_path / "models/teach/dense/tower")
+    assert baselines.names() == ["teacher"]
+    assert baselines._load(asdict(fingerprint(tiny_tower)))[0] is not None
+
+
 def test_the_teacher_answers_from_the_index_that_its_students_have(client: TestClient, released: Path) -> None:
     answer = client.post("/search", json={"query": QUERY, "system": "teacher", "dataset": "one", "k": 5}).json()
     from steps.core.towers import encode, load_tower
