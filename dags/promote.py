@@ -22,18 +22,18 @@ with DAG(
     catchup=False,
     max_active_runs=1,
     user_defined_macros=MACROS,
-    params={"run": Param("", type="string", description="run of retrain; empty: that of the event, else the newest")},
+    params={"run": Param("", type="string", description="run of retrain; empty: that of the event, by hand `latest`")},
     tags=["slimtower"],
     doc_md=__doc__,
 ) as dag:
     run = "{{ ti.xcom_pull(task_ids='for-serving') }}"
-    promote = make_task(deployment, "promote", image="promote", more={"SLIMTOWER_RUN": run})
+    named = {"SLIMTOWER_RUN": run, "SLIMTOWER_ANNOUNCED": "{{ '' if params.run else '1' }}"}
+    promote = make_task(deployment, "promote", image="promote", more=named)
 
-    @task.short_circuit(task_id="for-serving", ignore_downstream_trigger_rules=True, inlets=[RELEASE])
-    def for_serving(params=None, triggering_asset_events=None, inlet_events=None):
+    @task.short_circuit(task_id="for-serving", ignore_downstream_trigger_rules=True)
+    def for_serving(params=None, triggering_asset_events=None):
         """The run of the release, the same for all that follows; stop where only releases of past windows called."""
-        named = newest_run(params, triggering_asset_events, inlet_events[RELEASE])
-        return named if is_for_serving(triggering_asset_events) else ""
+        return newest_run(params, triggering_asset_events) if is_for_serving(triggering_asset_events) else ""
 
     before = for_serving()
     if deployment.promote.approval:

@@ -1,6 +1,5 @@
 """The assets that connect producers of logs, `retrain` and `promote`."""
 
-from collections.abc import Iterable
 from typing import Any
 
 from airflow.sdk import Asset
@@ -17,20 +16,17 @@ def announce(context: Any, result: Any) -> None:
     context["outlet_events"][RELEASE].extra = {"run": run_name(run.run_id), "backfill": is_past(context["params"], run)}
 
 
-def newest_run(params: Any, triggering_asset_events: Any, published: Iterable[Any] = ()) -> str:
-    """The run whose release is meant: given by hand, else that of the newest event that calls, else of those published.
+def newest_run(params: Any, triggering_asset_events: Any) -> str:
+    """The run whose release is meant: given by hand, else that of the newest event that calls, else `latest`.
 
-    Releases of past windows are not for serving: `promote` takes one only when its run is named by hand. Where Airflow
-    knows of no release it is `latest`, which the store of runs knows.
+    Releases of past windows are not for serving: `promote` takes one only when its run is named by hand. `latest` has
+    the newest params too, which no event tells of where they changed alone.
     """
     if params["run"]:
         return run_name(params["run"])
-    for events in (_events(triggering_asset_events), published):
-        in_order = sorted(events, key=lambda event: event.timestamp)
-        runs = [event.extra["run"] for event in in_order if event.extra.get("run") and not event.extra.get("backfill")]
-        if runs:
-            return str(runs[-1])
-    return "latest"
+    in_order = sorted(_events(triggering_asset_events), key=lambda event: event.timestamp)
+    runs = [event.extra["run"] for event in in_order if event.extra.get("run") and not event.extra.get("backfill")]
+    return str(runs[-1]) if runs else "latest"
 
 
 def is_for_serving(triggering_asset_events: Any) -> bool:

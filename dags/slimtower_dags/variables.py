@@ -9,7 +9,7 @@ from slimtower_dags.deployment import Deployment, Resources
 
 # variables of recipes that a worker's own environment does not give
 SHIELDED = ("DATA", "DATASET", "UNLABELLED", "RELEVANCE", "TEST_FROM", "SIMULATED")
-BACKFILL = "backfill"
+SCHEDULED, BACKFILL = "scheduled", "backfill"  # types of runs that have a data interval of their own
 CACHE, WORK = "/cache", "/work"  # volumes of containers and pods, whose own file system is read-only
 WRITTEN = {
     "SLIMTOWER_WORK": WORK,
@@ -27,7 +27,7 @@ def run_name(run_id: str) -> str:
 def until(params: Mapping[str, Any], dag_run: Any, days: int | None) -> str:
     """First date that a run does not read: given, or that of its data interval's end; "" without a window.
 
-    A run that new data started has no interval and reads up to its own date.
+    A run that new data or a person started reads up to its own date, whatever interval Airflow infers for it.
     """
     if params["until"] or days is None:
         return str(params["until"] or "")
@@ -48,12 +48,17 @@ def before_until(params: Mapping[str, Any], dag_run: Any, days: int) -> str:
 
 
 def _end(dag_run: Any) -> Any:
-    return dag_run.data_interval_end or dag_run.run_after
+    planned = _type(dag_run) in (SCHEDULED, BACKFILL)
+    return dag_run.data_interval_end if planned else dag_run.run_after
 
 
 def is_past(params: Mapping[str, Any], dag_run: Any) -> bool:
     """Tell whether a run is of a past window, which is not for serving: one of a backfill, or with `until` given."""
-    return bool(params["until"]) or str(getattr(dag_run.run_type, "value", dag_run.run_type)) == BACKFILL
+    return bool(params["until"]) or _type(dag_run) == BACKFILL
+
+
+def _type(dag_run: Any) -> str:
+    return str(getattr(dag_run.run_type, "value", dag_run.run_type))
 
 
 MACROS = {"run_name": run_name, "since": since, "until": until, "before_until": before_until, "is_past": is_past}

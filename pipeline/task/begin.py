@@ -1,6 +1,7 @@
 """The first task: fix the commit, the params with their window, and the listing of outside data, for all others."""
 
 import os
+import re
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -15,14 +16,18 @@ from steps.core.run_ids import pipeline_run, run_name
 from steps.core.tracking import client, experiment_id, reaching
 from steps.promote.dvc_lock import Stages, dump_lock, lock_stages
 
+_VARIABLE = re.compile(r"\$\{(\w+)")
+
 
 def begin(run: TaskRun) -> int:
     """Write the run's folder and open its MLflow run; 99 when nothing is new since the newest finished run.
 
-    A run that has begun stays as it is.
+    A run that has begun stays as it is. UserError when that was with another recipe, window or variables.
     """
     begun = run.begun()
-    if begun is None:
+    if begun is not None:
+        _check_same(run, begun)
+    else:
         with run.workspace(os.environ.get("SLIMTOWER_REF") or "HEAD") as place:
             params = _params(place)
             place.write(PARAMS, params)
@@ -30,6 +35,7 @@ def begin(run: TaskRun) -> int:
             if listed.code:
                 return listed.exit_code
             commit, sources, names = place.git("rev-parse", "HEAD"), place.read(SOURCES), place.stages()
+            variables = _variables(place)
             _check_graph(names)
             base = _base(run.store, place, names)
         begun = {
@@ -41,6 +47,7 @@ def begin(run: TaskRun) -> int:
             "run": run.name,
             "recipe": os.environ.get("SLIMTOWER_RECIPE", ""),
             "window": {"since": os.environ.get("SINCE", ""), "until": os.environ.get("UNTIL", "")},
+            "variables": variables,
         }
         latest = read_json(run.store, f"locks/{LATEST}/{BEGIN}")
         begun["base_parent"] = latest["parent_run"] if latest else ""
@@ -49,6 +56,8 @@ def begin(run: TaskRun) -> int:
             api = client()
             begun["parent_run"] = pipeline_run(api, experiment_id(api), run.address, commit, run_name(commit))
         files = {PARAMS: params, SOURCES: sources, LOCK: dump_lock(base), BEGIN: json_bytes(begun)}
+        if other := run.begun():  # of another deployment, meanwhile
+            _check_same(run, other)
         for name, content in files.items():  # begin.json last: with it the run has begun
             run.store.write(f"runs/{run.name}/{name}", content)
     print(f"begin: {run.address} at {begun['commit'][:12]}, {'new' if begun['new'] else 'nothing new'}")
@@ -69,6 +78,28 @@ def _params(place: Workspace) -> bytes:
         params = laid_over(params, read_text(path), dict(os.environ), Path(recipe))
     params["ingest"] = params.get("ingest", {}) | window
     return params_text(params, " and ".join(filter(None, (recipe, "the window" if window else "")))).encode()
+
+
+def _variables(place: Workspace) -> dict[str, str]:
+    """The environment's values of the `${NAME}`s of the recipe, "" for those that it does not give."""
+    recipe = os.environ.get("SLIMTOWER_RECIPE")
+    names = _VARIABLE.findall(read_text(place.folder / recipe)) if recipe else []
+    return {name: os.environ.get(name, "") for name in names}
+
+
+def _check_same(run: TaskRun, begun: dict[str, Any]) -> None:
+    """UserError when a run began with another recipe, window or variables; what begin.json lacks is not compared."""
+    window = begun.get("window", {})
+    fixed = {"SLIMTOWER_RECIPE": begun.get("recipe"), "SINCE": window.get("since"), "UNTIL": window.get("until")}
+    fixed |= begun.get("variables", {})
+    given = {name: os.environ.get(name, "") for name in fixed}
+    differ = [name for name, value in fixed.items() if value is not None and value != given[name]]
+    if differ:
+        what = ", ".join(f"{name} was {fixed[name]!r} and is {given[name]!r}" for name in differ)
+        raise UserError(
+            f"{run.address} has begun otherwise: {what}; give each deployment a SLIMTOWER_REMOTE of its own, and start"
+            " a new run after a change of settings"
+        )
 
 
 def _check_graph(names: list[str]) -> None:

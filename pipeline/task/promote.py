@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from pipeline.task.run import BEGIN, TaskRun, digest, lay_files, read_json
+from pipeline.task.run import BEGIN, TaskRun, digest, lay_files, newer_run, read_json
 from pipeline.task.workspace import LOCK, PARAMS, SOURCES, Workspace
 from steps.core.errors import TransientError, UserError
 
@@ -13,8 +13,16 @@ _NEEDED = {"ingest", "release", "evaluate"}  # stages whose outputs steps.promot
 
 
 def promote(run: TaskRun) -> int:
-    """`python -m steps.promote` on what the run SLIMTOWER_RUN published; returns its exit code."""
+    """`python -m steps.promote` on what the run SLIMTOWER_RUN published; returns its exit code.
+
+    With SLIMTOWER_ANNOUNCED an event named the run. UserError when locks/latest/ is of one that began later.
+    """
     with _published(run) as (place, begun):
+        if os.environ.get("SLIMTOWER_ANNOUNCED") and (newer := newer_run(run.store, begun)):
+            raise UserError(
+                f"{run.name} began before {newer}, which is published; promote that, or start `promote` by hand with"
+                f" run {run.name}"
+            )
         _pull(place, begun)
         return place.python("steps.promote", **_origin(begun)).exit_code
 

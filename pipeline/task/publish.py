@@ -4,7 +4,7 @@ import os
 from typing import Any
 
 from pipeline.lineage import METRICS, finish
-from pipeline.task.run import BEGIN, LATEST, TaskRun, digest, json_bytes, read_json, write_lock
+from pipeline.task.run import BEGIN, LATEST, TaskRun, digest, json_bytes, newer_run, read_json, write_lock
 from pipeline.task.workspace import LOCK, PARAMS, SOURCES, Workspace
 from steps.core.errors import EXIT_NOTHING, UserError
 from steps.core.tracking import client, reaching
@@ -12,10 +12,10 @@ from steps.promote.dvc_lock import Stages, dependencies, outputs
 
 
 def publish(run: TaskRun) -> int:
-    """Write locks/<run>/ and locks/latest/ and close the MLflow run; 99 when no stage ran.
+    """Write locks/<run>/ and locks/latest/ and close the MLflow run; 99 when there is nothing to announce.
 
-    With SLIMTOWER_BACKFILL the run is of the past, and locks/latest/ stays, as it does when it is of a run that began
-    later. Raises UserError when a stage is missing or not up to date.
+    That is when no stage ran, and when locks/latest/ is of a run that began later. Then it stays, as it does with
+    SLIMTOWER_BACKFILL, for a run of the past. Raises UserError when a stage is missing or not up to date.
     """
     begun = run.must_have_begun()
     with run.workspace(begun["commit"]) as place:
@@ -40,6 +40,9 @@ def publish(run: TaskRun) -> int:
         for name, content in files.items():
             run.store.write(f"locks/{folder}/{name}", content)
     print(f"publish: {run.store.url}/locks/{run.name}")
+    if fragments and (newer := newer_run(run.store, begun)):
+        print(f"publish: not announced, as {newer} began later and is published; `promote` takes {run.name} by name")
+        return EXIT_NOTHING
     return 0 if fragments else EXIT_NOTHING
 
 

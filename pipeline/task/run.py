@@ -106,6 +106,14 @@ def same_inputs(one: dict[str, Any], other: dict[str, Any]) -> bool:
     return all(one.get(key) == other.get(key) for key in ("commit", "params", "sources"))
 
 
+def newer_run(store: RunStore, begun: dict[str, Any]) -> str:
+    """The run of locks/latest/ where it began after this one and is of another release, else ""."""
+    latest = read_json(store, f"locks/{LATEST}/{BEGIN}") or {}
+    if latest.get("began", "") <= begun.get("began", "") or latest["parent_run"] == begun["parent_run"]:
+        return ""
+    return str(latest.get("run", LATEST))
+
+
 def digest(content: bytes) -> str:
     """Hex sha256."""
     return hashlib.sha256(content).hexdigest()

@@ -16,6 +16,7 @@ from steps.core.params import read_mapping
 from steps.ingest.params import UbiSource
 
 DAGS = Path(__file__).resolve().parents[2] / "dags"
+MONDAY = datetime(2026, 3, 9, 3, tzinfo=UTC)
 
 
 def laid_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
@@ -135,22 +136,32 @@ def test_a_pinned_image_is_named_by_its_digest(tmp_path: Path, monkeypatch: pyte
     assert deployment.image("mine", gpu=False) == "r.example/x/slimtower-mine@sha256:ab"
 
 
+def run_of(run_type: str, end: datetime | None) -> SimpleNamespace:
+    """A run of a Thursday by its type and the end of its data interval."""
+    return SimpleNamespace(run_type=run_type, data_interval_end=end, run_after=datetime(2026, 3, 12, 17, tzinfo=UTC))
+
+
 def test_the_window_ends_with_the_run_unless_it_is_given() -> None:
-    weekly = SimpleNamespace(
-        data_interval_end=datetime(2026, 3, 9, 3, tzinfo=UTC), run_after=datetime(2026, 3, 9, 3, tzinfo=UTC)
-    )
-    by_asset = SimpleNamespace(data_interval_end=None, run_after=datetime(2026, 3, 12, 17, tzinfo=UTC))
+    weekly, by_asset = run_of("scheduled", MONDAY), run_of("asset_triggered", None)
     unset = {"since": "", "until": ""}
     assert (variables.since(unset, weekly, 90), variables.until(unset, weekly, 90)) == ("2025-12-09", "2026-03-09")
     assert (variables.since(unset, weekly, 0), variables.until(unset, weekly, 0)) == ("", "2026-03-09")
     assert (variables.since(unset, weekly, None), variables.until(unset, weekly, None)) == ("", "")
     assert variables.until(unset, by_asset, 7) == "2026-03-12"
+    assert variables.until(unset, run_of("backfill", MONDAY), 7) == "2026-03-09"
     given = {"since": "2026-01-01", "until": "2026-02-01"}
     assert (variables.since(given, weekly, 90), variables.until(given, weekly, None)) == ("2026-01-01", "2026-02-01")
 
 
+@pytest.mark.parametrize("inferred", [None, MONDAY], ids=["command line", "Airflow's page"])
+def test_a_run_by_hand_reads_up_to_its_own_date_wherever_it_was_started(inferred: datetime | None) -> None:
+    unset, run = {"since": "", "until": ""}, run_of("manual", inferred)
+    assert (variables.since(unset, run, 7), variables.until(unset, run, 7)) == ("2026-03-05", "2026-03-12")
+    assert variables.before_until(unset, run, 14) == "2026-02-26"
+
+
 def test_a_window_without_a_start_lies_before_the_given_end() -> None:
-    run = SimpleNamespace(data_interval_end=datetime(2026, 3, 9, 3, tzinfo=UTC), run_after=None)
+    run = run_of("scheduled", MONDAY)
     assert variables.since({"since": "", "until": "2026-02-01T12:00:00"}, run, 7) == "2026-01-25"
 
 
@@ -168,7 +179,7 @@ def begun(example: str, until: str, monkeypatch: pytest.MonkeyPatch) -> dict[str
     """What `begin` is told by a run under an example, its templates rendered."""
     monkeypatch.setenv("SLIMTOWER_DEPLOYMENT", str(DAGS / f"deployments/{example}.yaml"))
     deployment = read_deployment(DAGS)
-    run = SimpleNamespace(data_interval_end=datetime(2026, 3, 9, 3, tzinfo=UTC))
+    run = run_of("scheduled", MONDAY)
     params = {"since": "", "until": until, "recipe": deployment.recipe, "data": deployment.variables["DATA"]}
     context = variables.MACROS | {"params": params, "dag_run": run}
     told = variables.of_begin(deployment, [])

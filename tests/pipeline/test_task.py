@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+import json
 import os
 import shutil
 import signal
@@ -15,7 +16,10 @@ import psutil
 import pytest
 from task_project import STAGES, Project, make_project
 
+from pipeline.task import begin
+from pipeline.task.run import TaskRun
 from steps.core import tracking
+from steps.core.errors import UserError
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 TOKEN = "s3cr3t"
@@ -74,6 +78,57 @@ def test_promotion_reads_what_a_run_published(project: Project) -> None:
     lock.write_text(lock.read_text() + "# of a run whose publish was killed before it wrote the rest\n")
     code, said = project.task("latest", "promote")
     assert code == 75 and "dvc.lock is of another run than begin.json" in said
+
+
+def test_a_run_that_a_newer_one_overtook_is_promoted_by_its_name_alone(project: Project) -> None:
+    path = Path(project.remote) / "locks/latest/begin.json"
+    first = json.loads(path.read_text())
+    same = first | {"run": "second", "began": "9999"}  # found nothing new: the release is the first run's
+    path.write_text(json.dumps(same))
+    assert project.task("first", "publish")[0] == 0
+    path.write_text(json.dumps(same | {"parent_run": "its own"}))
+    publishing = project.start("first", "publish")
+    said, _ = publishing.communicate()
+    assert publishing.returncode == 99 and "not announced, as second began later" in said
+    assert json.loads(path.read_text())["run"] == "second"
+    code, said = project.task("first", "promote", SLIMTOWER_ANNOUNCED="1")
+    assert code == 3 and "first began before second, which is published" in said
+    assert project.ran() == []
+    assert project.task("first", "promote")[0] == 0
+
+
+def test_two_deployments_do_not_share_a_run(project: Project) -> None:
+    settings = {"SLIMTOWER_RECIPE": "recipes/named.yaml", "UNTIL": "2025-01-03", "TWO": "2"}
+    (project.repository / "recipes/named.yaml").write_text("grow: {a: '${TWO:-3}'}\n")
+    project.change("a: 1", "a: 3")
+    assert project.task("second", "begin", **settings)[0] == 0
+    project.change("a: 3", "a: 4")
+    assert project.task("second", "begin", **settings)[0] == 0  # tried again; the branch has moved on
+    for name, other in {"SLIMTOWER_RECIPE": "", "UNTIL": "2025-01-02", "TWO": ""}.items():
+        code, said = project.task("second", "begin", **settings | {name: other})
+        assert code == 3 and f"{name} was {settings[name]!r} and is {other!r}; give each deployment" in said
+    path = Path(project.remote) / "runs/second/begin.json"
+    before = json.loads(path.read_text())
+    path.write_text(json.dumps({name: before[name] for name in before.keys() - {"recipe", "window", "variables"}}))
+    assert project.task("second", "begin")[0] == 0  # begun by a version that did not write these
+
+
+def test_two_deployments_that_begin_at_once_do_not_share_a_run(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in project.environment("second", UNTIL="2025-01-02").items():
+        monkeypatch.setenv(name, value)
+
+    def meanwhile(*_: object) -> str:
+        other = Path(project.remote) / "runs/second"
+        other.mkdir(parents=True)
+        shutil.copyfile(Path(project.remote) / "locks/first/begin.json", other / "begin.json")
+        return "parent"
+
+    monkeypatch.setattr(begin, "pipeline_run", meanwhile)
+    with pytest.raises(UserError, match="UNTIL was '' and is '2025-01-02'"):
+        begin.begin(TaskRun.from_environment())
+    assert project.stored("runs/second/begin.json")["window"]["until"] == ""
 
 
 @pytest.mark.nightly  # tests/integration runs a second time with nothing new

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from conftest import DEPLOYMENTS, PROJECT
+from jinja2 import Template
 from slimtower_dags.graph import read_graph
 
 PARSE_S = 2.0
@@ -25,6 +26,7 @@ from airflow.serialization.serialized_objects import DagSerialization
 def told(task):
     return {"upstream": sorted(task.upstream_task_ids), "rule": task.trigger_rule.value, "pool": task.pool,
             "timeout": task.execution_timeout and task.execution_timeout.total_seconds(),
+            "inlets": [asset.name for asset in task.inlets],
             "outlets": [asset.name for asset in task.outlets], "retries": task.retries,
             "environment": getattr(task, "environment", {}), "image": getattr(task, "image", "")}
 print("RESULT" + json.dumps({
@@ -100,6 +102,15 @@ def test_no_secret_reaches_what_airflow_stores(parsed: dict[str, Any]) -> None:
     assert "SLIMTOWER_RUN" in stored
     assert "s3-secret-value" not in stored
     assert "mlflow-secret-value" not in stored
+
+
+def test_promote_by_hand_knows_no_events_and_tells_a_run_that_is_named_from_one_that_called(
+    parsed: dict[str, Any],
+) -> None:
+    environment = parsed["dags"]["promote"]["promote"]["environment"]
+    assert parsed["dags"]["promote"]["for-serving"]["inlets"] == []
+    told = Template(environment["SLIMTOWER_ANNOUNCED"])
+    assert (told.render(params={"run": ""}), told.render(params={"run": "a"})) == ("1", "")
 
 
 def test_a_person_approves_where_the_deployment_says_so(parsed: dict[str, Any]) -> None:
