@@ -10,9 +10,10 @@ from typing import Any
 import yaml
 
 from pipeline.images import check_image
+from pipeline.params import OWN_TEACHER
 from pipeline.task.children import Ended
 from pipeline.task.run import TaskRun
-from pipeline.task.workspace import Workspace, is_passing, is_refused
+from pipeline.task.workspace import PARAMS, Workspace, is_passing, is_refused
 from steps.core.errors import EXIT_BUG, EXIT_KILLED, EXIT_NOTHING, FULL_DISK, TransientError, UserError, line
 from steps.core.exit_file import VARIABLE, read_exit
 from steps.core.s3_codes import advice
@@ -43,7 +44,10 @@ def run_stage(run: TaskRun, stage: str) -> int:
         place.fetch_beside(stage)
         if not _outputs_changed(base, fragments) and not place.has_work(stage):
             return EXIT_NOTHING
-        if fetched := place.fetch_inputs(stage):
+        fetched = place.fetch_inputs(stage)
+        if begins := starts_from(yaml.safe_load(place.read(PARAMS)), stage):
+            fetched += place.fetch_output(begins)
+        if fetched:
             print(f"{stage}: fetched {', '.join(fetched)}", flush=True)
         _reproduce(run, place, stage, begun)
         after = place.lock()
@@ -53,6 +57,19 @@ def run_stage(run: TaskRun, stage: str) -> int:
         _push(place, list(changed))
         run.store.write(f"runs/{run.name}/locks/{stage}.yaml", yaml.safe_dump(changed, sort_keys=False).encode())
     return 0
+
+
+def starts_from(params: dict[str, Any], stage: str) -> Path | None:
+    """The folder of a teacher of this run in which a student's encoder begins, which `score` has waited for.
+
+    It is no dependency in dvc.yaml: most students start from no teacher but the index's.
+    """
+    name, _, student = stage.partition("@")
+    if name != "distill":
+        return None
+    start = params["distill"]["student"].get(student, {}).get("start", {})
+    begins = str(start.get("adapter") or start.get("base") or "")
+    return Path(begins) if OWN_TEACHER.match(begins) else None
 
 
 def _outputs_changed(base: Stages, fragments: dict[str, Stages]) -> bool:

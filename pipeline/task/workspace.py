@@ -127,6 +127,14 @@ class Workspace:
             self.dvc("pull", *sorted(map(str, wanted)))
         return sorted(map(str, wanted))
 
+    def fetch_output(self, path: Path) -> list[str]:
+        """Pull a stage's output that holds the path, or lies in it, where it is not here; returns what was pulled."""
+        outs = {out for entry in self.lock().values() for out in outputs(entry) if _touch(out, path)}
+        wanted = sorted(str(out) for out in outs if not (self.folder / out).exists())
+        if wanted:
+            self.dvc("pull", *wanted)
+        return wanted
+
 
 def _git_error(done: Ended, where: str, fix: str) -> UserError:
     """A failure of git: TransientError for the network or a full disk, UserError for everything else."""

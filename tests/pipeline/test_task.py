@@ -14,10 +14,13 @@ from typing import Any
 
 import psutil
 import pytest
+import yaml
 from task_project import STAGES, Project, make_project
 
 from pipeline.task import begin
 from pipeline.task.run import TaskRun
+from pipeline.task.stage import starts_from
+from pipeline.task.workspace import Workspace
 from steps.core import tracking
 from steps.core.errors import UserError
 
@@ -156,6 +159,32 @@ def test_a_folder_that_the_commit_holds_is_filled_with_what_stages_wrote_into_it
 
 
 @pytest.mark.nightly
+@pytest.mark.parametrize(
+    ("start", "begins"),
+    [({"adapter": "models/teach/new/tower"}, True), ({"base": "./models/teach/new/tower"}, True),
+     ({"base": "all-MiniLM-L6-v2"}, False), ({"layers": [-1]}, False)],
+)  # fmt: skip
+def test_a_teacher_in_which_a_student_begins_is_fetched(tmp_path: Path, start: dict[str, Any], begins: bool) -> None:
+    params = {"distill": {"student": {"adapter": {"start": start}}}}
+    found = starts_from(params, "distill@adapter")
+    assert (found is not None) == begins and starts_from(params, "release@adapter") is None
+    if not found:
+        return
+    asked: list[tuple[str, ...]] = []
+    entries = {"teach@new": {"cmd": "x", "outs": [{"path": "models/teach/new/tower", "md5": "1.dir"}]}}
+    (tmp_path / "dvc.lock").write_text(yaml.safe_dump({"schema": "2.0", "stages": entries}))
+
+    class Place(Workspace):
+        def dvc(self, *words: str) -> str:
+            asked.append(words)
+            return ""
+
+    place = Place(tmp_path, {}, tmp_path / "exit")
+    assert place.fetch_output(found) == ["models/teach/new/tower"] and asked == [("pull", "models/teach/new/tower")]
+    (tmp_path / "models/teach/new/tower").mkdir(parents=True)
+    assert place.fetch_output(found) == []
+
+
 def test_a_past_window_gives_what_it_gave(project: Project) -> None:
     project.day("2025-01-03")
     assert [project.task("second", what)[0] for what in ("begin", "ingest")] == [0, 0]
