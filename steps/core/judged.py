@@ -48,11 +48,13 @@ def other_hits(
     scores, doc_ids = search(k + judged.ignore_identical_ids)
     kept: tuple[list[np.ndarray], list[list[str]]] = ([], [])
     for query, values, docs in zip(query_ids, scores, doc_ids, strict=True):
-        own = query if judged.ignore_identical_ids else None
-        places = [place for place, doc in enumerate(docs) if doc != own][:k]
-        whole = len(places) == len(docs)
-        kept[0].append(values[: len(docs)] if whole else values[places])
-        kept[1].append(list(docs) if whole else [docs[place] for place in places])
+        if not judged.ignore_identical_ids:
+            kept[0].append(values[: min(k, len(docs))])
+            kept[1].append(list(docs[:k]))
+            continue
+        places = [place for place, doc in enumerate(docs) if doc != query][:k]
+        kept[0].append(values[places])
+        kept[1].append([docs[place] for place in places])
     return kept
 
 

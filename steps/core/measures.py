@@ -89,8 +89,13 @@ def best_hits(doc_ids: Sequence[str], scores: np.ndarray, depth: int) -> tuple[l
 
 def trec_order(doc_ids: Sequence[str], scores: np.ndarray) -> list[int]:
     """Positions of the hits as trec_eval ranks them: score descending, then document id descending."""
-    by_id = sorted(range(len(doc_ids)), key=doc_ids.__getitem__, reverse=True)
-    return sorted(by_id, key=lambda position: -float(scores[position]))
+    order = np.argsort(-scores, kind="stable")
+    ranked = scores[order]
+    ends = np.flatnonzero(np.append(ranked[1:] != ranked[:-1], True)) + 1
+    sizes, found = np.diff(ends, prepend=0), order.tolist()
+    for end, size in zip(ends[sizes > 1].tolist(), sizes[sizes > 1].tolist(), strict=True):  # of equal scores
+        found[end - size : end] = sorted(found[end - size : end], key=doc_ids.__getitem__, reverse=True)
+    return found
 
 
 def _uncut(measure: Any) -> Any:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from steps.core.code import code_digest
 from steps.core.files import read_json, staged_folder, write_json
@@ -98,9 +99,12 @@ def _of_set(tower: Teacher | Student, judged: JudgedSet, task: Task, wanted: np.
 
 def _nearest(tower: Teacher | Student, judged: JudgedSet, vectors: np.ndarray) -> list[list[str]]:
     """Ids of the NEIGHBOURS documents nearest to each query."""
-    return other_hits(
-        judged, judged.query_ids, lambda k: tower.release.search(judged.dataset, vectors, k, "flat"), NEIGHBOURS
-    )[1]
+    threads = torch.get_num_threads()
+
+    def search(k: int) -> tuple[np.ndarray, list[list[str]]]:
+        return tower.release.search(judged.dataset, vectors, k, "flat", threads)
+
+    return other_hits(judged, judged.query_ids, search, NEIGHBOURS)[1]
 
 
 def _perturbed(tower: Teacher | Student, judged: JudgedSet, task: Task) -> dict[str, list[float]]:

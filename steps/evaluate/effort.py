@@ -6,6 +6,7 @@ from typing import Any
 
 import faiss
 import numpy as np
+import torch
 
 from steps.core.judged import JudgedSet, other_hits
 from steps.core.measures import ndcg_at_10
@@ -80,5 +81,8 @@ def ladder(index: faiss.Index) -> tuple[str, Sequence[int]] | None:
 
 
 def _ndcg(release: Release, judged: JudgedSet, vectors: np.ndarray, kind: str) -> float:
-    found = other_hits(judged, judged.query_ids, lambda k: release.search(judged.dataset, vectors, k, kind), _K)
+    threads = torch.get_num_threads()
+    found = other_hits(
+        judged, judged.query_ids, lambda k: release.search(judged.dataset, vectors, k, kind, threads), _K
+    )
     return float(ndcg_at_10(judged.qrels, judged.query_ids, found[1], found[0]).mean())

@@ -9,6 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
+import torch
 
 from steps.core.corpus import corpus_columns
 from steps.core.document_texts import corpus_template
@@ -194,10 +195,10 @@ def remembering(encode: Encode) -> Encode:
 
 
 def dense_search(embed: Encode, release: Release, kind: str = "flat") -> Search:
-    """Embed queries, then search the release's index of that kind."""
+    """Embed queries, then search the release's index of that kind, on all cores: not to be timed."""
 
     def search(dataset: str, texts: list[str], k: int) -> Hits:
-        scores, doc_ids = release.search(dataset, embed(texts), k, kind)
+        scores, doc_ids = release.search(dataset, embed(texts), k, kind, torch.get_num_threads())
         # An index of fewer than k documents pads its scores.
         return [row[: len(ids)] for row, ids in zip(scores, doc_ids, strict=True)], doc_ids
 

@@ -80,14 +80,15 @@ class Release:
         return self.encoder.encode(queries)
 
     def search(
-        self, dataset: str, vectors: np.ndarray, k: int, kind: str = "ann"
+        self, dataset: str, vectors: np.ndarray, k: int, kind: str = "ann", threads: int = 0
     ) -> tuple[np.ndarray, list[list[str]]]:
         """The best k documents of each vector `(n, dim)`: scores `(n, k)` and document ids.
 
         Where a data set has no approximate index, `ann` is the exact one. A search that finds fewer than k returns
-        fewer ids, and scores that mean nothing behind them. UserError for an unknown data set or kind.
+        fewer ids, and scores that mean nothing behind them. `threads`: 0 = those of the release. UserError for an
+        unknown data set or kind.
         """
-        scores, rows = self._rows(dataset, vectors, k, kind)
+        scores, rows = self._rows(dataset, vectors, k, kind, threads)
         ids = self.documents(dataset).ids
         return scores, [[ids[row] for row in line if row >= 0] for line in rows.tolist()]
 
@@ -196,12 +197,17 @@ class Release:
             )
         return index
 
-    def _rows(self, dataset: str, vectors: np.ndarray, k: int, kind: str) -> tuple[np.ndarray, np.ndarray]:
-        index = self.index(dataset, kind)
-        faiss.omp_set_num_threads(self.threads)  # counts for the calling thread only: a server has several
-        found: tuple[np.ndarray, np.ndarray] = index.search(
-            np.ascontiguousarray(vectors, dtype=np.float32), min(k, index.ntotal)
-        )
+    def _rows(
+        self, dataset: str, vectors: np.ndarray, k: int, kind: str, threads: int = 0
+    ) -> tuple[np.ndarray, np.ndarray]:
+        index, before = self.index(dataset, kind), faiss.omp_get_max_threads()
+        faiss.omp_set_num_threads(threads or self.threads)  # counts for the calling thread only: a server has several
+        try:
+            found: tuple[np.ndarray, np.ndarray] = index.search(
+                np.ascontiguousarray(vectors, dtype=np.float32), min(k, index.ntotal)
+            )
+        finally:
+            faiss.omp_set_num_threads(before)  # torch's are the same
         return found
 
 

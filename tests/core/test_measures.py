@@ -52,6 +52,16 @@ def test_ties_are_ordered_by_document_id_descending_in_every_measure() -> None:
     assert trec_order(["a", "b", "c"], np.ones(3)) == [2, 1, 0]
 
 
+def test_the_order_is_by_score_then_by_id_for_any_ties() -> None:
+    random = np.random.default_rng(3)
+    for count in (0, 1, 2, 7, 50):
+        for levels in (1, 3, 1000):
+            ids = [f"d{number}" for number in random.permutation(count)]
+            scores = random.integers(0, levels, count).astype(np.float32)
+            wanted = sorted(range(count), key=lambda at: (float(scores[at]), ids[at]), reverse=True)
+            assert trec_order(ids, scores) == wanted
+
+
 def test_a_query_without_hits_counts_zero_and_order_is_kept() -> None:
     judgements = {"q2": {"a": 1}, "q1": {"b": 1}}
     values = per_query(MEASURES, judgements, ["q2", "q1"], [["a"], []], [np.ones(1), np.zeros(0)])

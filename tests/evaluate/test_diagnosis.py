@@ -43,7 +43,7 @@ def release(vectors: np.ndarray, factory: str = "IVF16,Flat", shards: int = 1, f
             flat.add_shard(part)
     indexes = {"flat": flat, "ann": ann}
 
-    def search(dataset: str, asked: np.ndarray, k: int, kind: str) -> tuple[np.ndarray, list[list[str]]]:
+    def search(dataset: str, asked: np.ndarray, k: int, kind: str, threads: int) -> tuple[np.ndarray, list[list[str]]]:
         scores, rows = indexes[kind].search(asked, k)
         return scores, [[ids[row] for row in line if row >= 0] for line in rows.tolist()]
 
@@ -181,7 +181,9 @@ def test_an_index_that_never_finds_what_is_relevant_is_told() -> None:
     made = release(vectors, "IVF4,Flat")
     other = release(unit(100, 8, 9), "IVF4,Flat")
     broken: Any = SimpleNamespace(**vars(made))
-    broken.search = lambda dataset, asked, k, kind: (made if kind == "flat" else other).search(dataset, asked, k, kind)
+    broken.search = lambda dataset, asked, k, kind, *threads: (made if kind == "flat" else other).search(
+        dataset, asked, k, kind, *threads
+    )
     found = measure_effort(broken, judged([["d1"], ["d2"]]), vectors[[1, 2]])
     assert found is not None and found.needed is None and found.lost > 0.5
     assert "needed" not in found.as_dict()

@@ -120,7 +120,7 @@ def test_dense_hits_of_a_fusion_are_of_the_index_that_serves(
 ) -> None:
     exact = FakeRelease.search
 
-    def poor(self: FakeRelease, dataset: str, vectors: np.ndarray, k: int, kind: str = "flat") -> Any:
+    def poor(self: FakeRelease, dataset: str, vectors: np.ndarray, k: int, kind: str = "flat", threads: int = 0) -> Any:
         return exact(self, dataset, vectors if kind == "flat" else -vectors, k, kind)
 
     monkeypatch.setattr(FakeRelease, "search", poor)

@@ -142,7 +142,9 @@ def test_the_own_id_counts_nowhere_else_either() -> None:
     vectors = np.eye(12, dtype=np.float32)
     vectors[np.arange(12), (np.arange(12) + 1) % 12] = 0.5
 
-    def search(dataset: str, asked: np.ndarray, k: int, kind: str) -> tuple[np.ndarray, list[list[str]]]:
+    def search(
+        dataset: str, asked: np.ndarray, k: int, kind: str, threads: int = 0
+    ) -> tuple[np.ndarray, list[list[str]]]:
         order = np.argsort(-asked, axis=1, kind="stable")[:, :k]
         return np.take_along_axis(asked, order, 1), [[ids[row] for row in line] for line in order.tolist()]
 

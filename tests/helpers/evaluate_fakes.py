@@ -110,7 +110,7 @@ class FakeRelease:
         return bag_of_words(texts, known=self.known)
 
     def search(
-        self, dataset: str, vectors: np.ndarray, k: int, kind: str = "flat"
+        self, dataset: str, vectors: np.ndarray, k: int, kind: str = "flat", threads: int = 0
     ) -> tuple[np.ndarray, list[list[str]]]:
         self.searched.append(kind)
         ids = list(self.documents_by_set[dataset])

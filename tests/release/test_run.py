@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 from huggingface_hub import ModelCard
 from stages import INDEX, RELEASE, run_index, run_release
 
@@ -21,7 +22,7 @@ from steps.core.tracking import NullRun
 from steps.evaluate.student_tower import student_tower
 from steps.release.card import front_matter
 from steps.release.index_copy import write_titles
-from steps.serving.release import load_release
+from steps.serving.release import Release, load_release
 
 pytestmark = pytest.mark.medium
 
@@ -90,13 +91,31 @@ def test_the_settings_of_the_index_manifest_are_applied(released: Path) -> None:
     assert faiss.extract_index_ivf(index).nprobe == entries["one"]["indexes"]["ann"]["settings"]["nprobe"]
 
 
-def test_one_thread_searches_unless_told_otherwise(released: Path) -> None:
+def test_one_thread_searches_unless_told_otherwise_and_torch_keeps_its_own(
+    released: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = released / "models/release/static"
     several, one = load_release(folder, threads=2), load_release(folder)
-    for release, threads in ((several, 2), (one, 1), (several, 2)):
-        release.query("sum")
-        assert faiss.omp_get_max_threads() == threads
-    one.query("sum")
+    searching: list[int] = []
+
+    class Watched:
+        ntotal = 32
+
+        def search(self, vectors: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+            searching.append(faiss.omp_get_max_threads())
+            return np.zeros((len(vectors), k), np.float32), np.zeros((len(vectors), k), np.int64)
+
+    monkeypatch.setattr(Release, "index", lambda *_: Watched())
+    before = faiss.omp_get_max_threads()
+    try:
+        for release, threads in ((several, 2), (one, 1), (several, 2)):
+            faiss.omp_set_num_threads(3)
+            own = torch.get_num_threads()  # where the two share a library 3, too
+            release.query("sum")
+            assert searching.pop() == threads
+            assert (faiss.omp_get_max_threads(), torch.get_num_threads()) == (3, own)
+    finally:
+        faiss.omp_set_num_threads(before)
 
 
 def test_every_data_set_has_both_indexes_of_all_its_vectors(released: Path) -> None:
