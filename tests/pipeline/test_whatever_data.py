@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 from embedding_server import KEY, serving, tower_reader
 from endpoint_fakes import endpoint_params
-from whole_run import params_of, run_all, write_beir, write_click_log
+from whole_run import params_of, run_all, texts, write_beir, write_click_log
 
 from pipeline.params import Params
 from steps.core.errors import UserError
 from steps.core.towers import load_tower
+from steps.distill.initialisation import _word_pieces
 from steps.evaluate.table import results_table
 from steps.promote.run import run as promote
 from steps.search.run import run as search
@@ -119,13 +120,17 @@ def test_the_pipeline_ends_with_its_result(
             promote(tmp_path / "data/ingest", tmp_path / "reports", tmp_path / "models/release", policy)
 
 
+@SLOW
 def test_a_teacher_behind_an_api_ends_with_its_report(
     tmp_path: Path, tiny_tower: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PLANTED_KEY", KEY)
     given = judged_for_the_test(tmp_path / "given")
+    words = [text for _, summary, rest in texts() for text in (summary, rest)]
+    _word_pieces(words, 300).save_pretrained(tmp_path / "tokenizer")  # each of its tokens is asked for
     with serving(tower_reader(load_tower(tiny_tower))) as server:
-        rented = endpoint_params(server.url, {"batch_texts": 32}).model_dump()
+        own = {"tokenizer": str(tmp_path / "tokenizer")}
+        rented = endpoint_params(server.url, {"batch_texts": 32}, **own).model_dump()
         changes = {
             "candidates": {"searchers": []},
             "teach": {"teachers": ["rented"], "index": "rented", "teacher": {"rented": rented}},
