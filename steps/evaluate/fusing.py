@@ -79,13 +79,10 @@ class FusionFigures:
 
 
 class Kept:
-    """A search that keeps the first DEEPEST hits of each query, so that a fusion of them searches nothing again.
+    """A search that keeps the first DEEPEST hits of each query, so that a fusion of them searches nothing again."""
 
-    `deepens`: it finds as many where fewer are asked for; else only what was asked for as deep is kept.
-    """
-
-    def __init__(self, search: Search, *, deepens: bool = True) -> None:
-        self._search, self._deepens = search, deepens
+    def __init__(self, search: Search) -> None:
+        self._search = search
         self._known: dict[tuple[str, str], tuple[np.ndarray, list[str]]] = {}
 
     def __call__(self, dataset: str, texts: list[str], k: int) -> Hits:
@@ -93,8 +90,6 @@ class Kept:
         if k <= DEEPEST and all((dataset, text) in self._known for text in texts):
             found = [self._known[dataset, text] for text in texts]
             return [scores[:k] for scores, _ in found], [ids[:k] for _, ids in found]
-        if k < DEEPEST and not self._deepens:
-            return self._search(dataset, texts, k)
         scores, doc_ids = self._search(dataset, texts, max(k, DEEPEST))
         for text, row, ids in zip(texts, scores, doc_ids, strict=True):
             self._known[dataset, text] = row[:DEEPEST].copy(), ids[:DEEPEST]  # a view would keep all hits in memory

@@ -8,7 +8,7 @@ from pathlib import Path
 from steps.core.judged import JudgedSet
 from steps.core.measures import trec_order
 from steps.evaluate.closeness import Texts, measure_closeness
-from steps.evaluate.fusing import Fused, Kept, choice_on, figures, fused_search
+from steps.evaluate.fusing import Fused, choice_on, figures, fused_search
 from steps.evaluate.geometry import measure_geometry
 from steps.evaluate.indexes import measure_indexes, timed_indexes
 from steps.evaluate.latency import Encode
@@ -53,8 +53,7 @@ def measure_fused(system: Fused, task: Task, runs: Path, encode: Encode, lexical
 
     The fusion is that of the release, else the best on dev, else, where nothing is judged there, the standard one.
     """
-    dense = Kept(dense_search(encode, system.dense.release, "ann"), deepens=False)  # dev queries choose, and are scored
-    lexical = system.lexical_search(lexical)
+    dense, lexical = dense_search(encode, system.dense.release, "ann"), system.lexical_search(lexical)
     sets: dict[str, dict[str, JudgedSet]] = {}
     for item in task.judged:
         sets.setdefault(item.dataset, {})[item.split] = item
