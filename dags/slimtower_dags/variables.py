@@ -49,7 +49,7 @@ def before_until(params: Mapping[str, Any], dag_run: Any, days: int) -> str:
 
 def _end(dag_run: Any) -> Any:
     planned = _type(dag_run) in (SCHEDULED, BACKFILL)
-    return dag_run.data_interval_end if planned else dag_run.run_after
+    return (planned and dag_run.data_interval_end) or dag_run.run_after
 
 
 def is_past(params: Mapping[str, Any], dag_run: Any) -> bool:
