@@ -63,8 +63,8 @@ def fill(text: str, variables: dict[str, str], recipe: Path) -> str:
 
 def check_names(variables: dict[str, str], text: str, recipe: Path) -> None:
     """UserError for a variable that no recipe beside this one reads either; a line for one that others alone read."""
-    own = set(_names(text))
-    others = {name for path in recipe.parent.glob("*.yaml") for name in _names(read_text(path))}
+    own = set(variable_names(text))
+    others = {name for path in recipe.parent.glob("*.yaml") for name in variable_names(read_text(path))}
     for name in [name for name, given in variables.items() if given and name not in own]:
         if name in others:
             print(
@@ -77,7 +77,8 @@ def check_names(variables: dict[str, str], text: str, recipe: Path) -> None:
         )
 
 
-def _names(text: str) -> list[str]:
+def variable_names(text: str) -> list[str]:
+    """The `NAME`s of a recipe's `${NAME}` and `${NAME:-default}`."""
     return [match[1] for match in _VARIABLE.finditer(text)]
 
 

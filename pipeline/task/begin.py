@@ -1,12 +1,11 @@
 """The first task: fix the commit, the params with their window, and the listing of outside data, for all others."""
 
 import os
-import re
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from pipeline.recipe import laid_over, params_text
+from pipeline.recipe import laid_over, params_text, variable_names
 from pipeline.task.run import BEGIN, LATEST, TaskRun, digest, json_bytes, read_json, same_inputs
 from pipeline.task.run_store import RunStore
 from pipeline.task.workspace import LOCK, PARAMS, REMOTE, SOURCES, Workspace
@@ -15,8 +14,6 @@ from steps.core.params import parse_mapping, read_text
 from steps.core.run_ids import pipeline_run, run_name
 from steps.core.tracking import client, experiment_id, reaching
 from steps.promote.dvc_lock import Stages, dump_lock, lock_stages
-
-_VARIABLE = re.compile(r"\$\{(\w+)")
 
 
 def begin(run: TaskRun) -> int:
@@ -83,8 +80,9 @@ def _params(place: Workspace) -> bytes:
 def _variables(place: Workspace) -> dict[str, str]:
     """The environment's values of the `${NAME}`s of the recipe, "" for those that it does not give."""
     recipe = os.environ.get("SLIMTOWER_RECIPE")
-    names = _VARIABLE.findall(read_text(place.folder / recipe)) if recipe else []
-    return {name: os.environ.get(name, "") for name in names}
+    return (
+        {name: os.environ.get(name, "") for name in variable_names(read_text(place.folder / recipe))} if recipe else {}
+    )
 
 
 def _check_same(run: TaskRun, begun: dict[str, Any]) -> None:
