@@ -43,7 +43,7 @@ def check_untrained(name: str) -> str:
     return name
 
 
-def _of_no_stage(name: str) -> str:
+def _not_of_this_run(name: str) -> str:
     return check_untrained(name) if _OF_THIS_RUN.match(name) else name
 
 
@@ -51,7 +51,7 @@ Name = Annotated[str, AfterValidator(key_name)]  # becomes a folder, which a run
 MODEL = object()  # marks a knob that names a model, by a folder or on the hub
 ModelName = Annotated[str, MODEL]
 Untrained = Annotated[ModelName, Field(min_length=1), AfterValidator(check_untrained)]  # by this pipeline
-OfNoStage = Annotated[ModelName, Field(min_length=1), AfterValidator(_of_no_stage)]  # of this run
+NotOfThisRun = Annotated[ModelName, Field(min_length=1), AfterValidator(_not_of_this_run)]
 Section = TypeVar("Section", bound=Strict)
 Model = TypeVar("Model", bound=BaseModel)
 

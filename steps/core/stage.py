@@ -35,11 +35,10 @@ def stage_main(stage: str, model: type[Section], body: Callable[[Section, Run], 
         with recorded():
             require_cuda()
             params = load_section(stage, model)
-            began = _knobs(params, cell), code_digest(f"steps.{stage}.__main__")
+            began = _knobs(params, cell), code_digest(code := f"steps.{stage}.__main__")
             with stage_run(name, params.model_dump()) as run:
                 body(params, run)
-                ended = _knobs(load_section(stage, model), cell), code_digest(f"steps.{stage}.__main__")
-                _check_unchanged(name, began, ended)
+                _check_unchanged(name, began, (_knobs(load_section(stage, model), cell), code_digest(code)))
         print(f"{name}: done", file=sys.stderr)
 
     guarded(command)

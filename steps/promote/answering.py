@@ -20,8 +20,11 @@ EXIT_TRANSIENT = 75
 # How MLflow tells of its server, of that one's database, and of its artefact store
 _AWAY = ("failed with exception", "failed with timeout exception", "QueuePool limit", "InterfaceError")
 _STORE_FAILED = ("failures occurred while", "Failed to list artifacts")
-# What trying again does not mend: a file that is not there, a login
-_STAYS = re.compile(r"\b40[0134]\b|NoSuch|Not Found|No such file|AccessDenied|Forbidden|InvalidAccessKey|SignatureDoes")
+# What trying again does not mend: a file that is not there, a login, a clock
+_STAYS = re.compile(
+    r"\b40[0134]\b|NoSuch|Not Found|No such file|AccessDenied|Forbidden|InvalidAccessKey|SignatureDoes"
+    r"|TooSkewed|ExpiredToken"
+)
 
 
 def passes(error: Exception) -> bool:

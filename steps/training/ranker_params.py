@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from steps.core.params import OfNoStage, Strict, check_untrained
+from steps.core.params import NotOfThisRun, Strict, check_untrained
 from steps.training.source_weights import SourceWeights
 
 
@@ -17,7 +17,7 @@ def _weight(value: Any) -> Any:
 class RankerTraining(Strict):
     """What a cross encoder starts from, and on what it is trained and how."""
 
-    base: OfNoStage
+    base: NotOfThisRun
     """An encoder, which gets a new head, or a cross encoder: a bundled name, a folder or a Hugging Face name. One that
     another run trained is taken by its whole path, with epochs 0.
     """

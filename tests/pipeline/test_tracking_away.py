@@ -261,13 +261,19 @@ def test_what_a_proxy_finds_too_large_is_told_and_all_else_is_sent(
         server.stop()
 
 
-def test_a_line_about_what_waits_names_its_folder(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def left_waiting(monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The spool of a stage that ended while no server was there."""
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
     with stage_run("teach@dense", {}):
         pass
     (folder,) = module.spools().iterdir()
+    return folder
+
+
+def test_a_line_about_what_waits_names_its_folder(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    folder = left_waiting(monkeypatch)
     assert str(folder) in capfd.readouterr().err
     with pytest.raises(TransientError, match=f"not reached.*is the server up.*{folder}"):
         lineage.send_finished()
@@ -279,10 +285,7 @@ def test_a_line_about_what_waits_names_its_folder(
 def test_a_spool_that_other_code_wrote_stops_no_stage(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
-    with stage_run("teach@dense", {}):
-        pass
-    (folder,) = module.spools().iterdir()
+    folder = left_waiting(monkeypatch)
 
     def unknown(spool: Any) -> None:
         raise AttributeError("'MlflowRun' object has no attribute 'newer'")

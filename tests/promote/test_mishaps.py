@@ -394,6 +394,7 @@ FILES = "The following failures occurred while downloading one or more artifacts
         (MlflowException("away", error_code=databricks_pb2.TEMPORARILY_UNAVAILABLE), True),
         (MlflowException("Registered Model with name=x not found"), False),
         (ClientError({"Error": {"Code": "SlowDown", "Message": "reduce"}}, "GetObject"), True),
+        (ClientError({"Error": {"Code": "RequestTimeTooSkewed", "Message": "clock"}}, "GetObject"), False),
         (ClientError({"Error": {"Code": "NoSuchKey", "Message": "none"}}, "GetObject"), False),
         (requests.ConnectionError("refused"), True),
     ],
