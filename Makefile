@@ -131,7 +131,7 @@ bench-any-corpus: setup ## one set of defaults on the corpora of bench/corpora.y
 
 test-integration: setup-all .airflow-venv/.done ## containers, S3, MLflow and Airflow end to end; needs DOCKER_HOST, AWS_ENDPOINT_URL and its credentials (docs/operations.md)
 	@docker compose version >/dev/null 2>&1 || python -m pip install --quiet --disable-pip-version-check podman-compose==1.6.0
-	@python -m pytest tests -m integration
+	@python -m pytest tests -m integration --exitfirst
 
 mlflow: setup ## MLflow's pages on the tracked runs
 	@python -c 'from steps.core.tracking import client; client()'

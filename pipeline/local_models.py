@@ -9,7 +9,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from pipeline.params import OWN_TEACHER, Params
+from pipeline.params import Params
+from steps.core.bases import OWN_TEACHER
 from steps.core.files import folder_digest, write_json
 from steps.core.params import MODEL
 

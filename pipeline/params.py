@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from steps.candidates.params import CandidatesParams
-from steps.core.bases import carried
+from steps.core.bases import OWN_TEACHER, carried
 from steps.core.errors import UserError
 from steps.core.files import read_json
 from steps.core.params import PARAMS, Strict, read_mapping, validated
@@ -29,7 +29,6 @@ from steps.teach.kinds.cross_encoder import CrossEncoder
 from steps.teach.kinds.dual_encoder import DualEncoder
 from steps.teach.params import TeachParams
 
-OWN_TEACHER = re.compile(r"(?:\./)*models/teach/([^/]+)")  # a teacher of this run, by its folder
 _EARLIER = re.compile(r"base|round_\d+")  # names of what a dual encoder leaves in `earlier`
 
 

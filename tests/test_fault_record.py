@@ -62,7 +62,8 @@ def make(folder: Path) -> None:
     write_json(folder / "faults.json", {"files": {"test_load.py": kept, "test_gone.py": gone}})
 
 
-@pytest.mark.medium
+@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("processes", ["0", "2"])
 def test_counts_of_all_processes_are_summed_and_other_files_stay(tmp_path: Path, processes: str) -> None:
     make(tmp_path)
@@ -79,7 +80,8 @@ def test_counts_of_all_processes_are_summed_and_other_files_stay(tmp_path: Path,
     assert found["git_commit"] == "abc" and found["machine"]["cores"] and "in part" not in found["said"]
 
 
-@pytest.mark.medium
+@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "words", [("-k", "some and 3"), ("test_it.py::test_some",), ("-n", "2", "-m", "faults", "-k", "other")]
 )
@@ -91,7 +93,8 @@ def test_a_file_that_ran_in_part_leaves_what_was_counted(tmp_path: Path, words: 
     assert "run in part and not counted: test_it.py" in after["said"]
 
 
-@pytest.mark.medium
+@pytest.mark.slow
+@pytest.mark.nightly
 def test_what_ran_before_a_session_was_killed_is_counted(tmp_path: Path) -> None:
     make(tmp_path)
     (tmp_path / "test_late.py").write_text("import os\ndef test_last(): os._exit(1)\n")

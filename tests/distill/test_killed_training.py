@@ -102,10 +102,10 @@ def test_a_teacher_killed_between_and_in_its_rounds_ends_in_the_same_bytes(
     ("student", "trainings"),
     [
         ("converged", 1),
-        ("2l", 1),
         *(
             pytest.param(*given, marks=pytest.mark.nightly)
             for given in (
+                ("2l", 1),
                 ("joint", 2),
                 ("static", 1),
                 ("weighed", 1),

@@ -110,14 +110,23 @@ class Deployment:
             "airflow-api",
         ):  # podman-compose would build an image once for each service that runs it
             self.compose("build", service)
-        self.compose("up", "--build", "--detach", *services)
+        for tries_left in (1, 0):  # podman-compose goes on where a container could not be removed in time
+            try:
+                self.compose("up", "--build", "--detach", *services)
+                self._answers(*services)
+                return
+            except RuntimeError:
+                if not tries_left:
+                    raise
+
+    def _answers(self, *services: str) -> None:
         self.wait(f"{self.mlflow}/health")
         if not services or "account" in services:
-            self.until(self.known)
+            self.until(self.known, 300)
         if not services:
             self.wait(f"{self.airflow}/api/v2/version")
 
-    def wait(self, url: str, seconds: float = 600) -> None:
+    def wait(self, url: str, seconds: float = 300) -> None:
         last = time.monotonic() + seconds
         while True:
             try:
@@ -140,13 +149,16 @@ class Deployment:
         return True
 
     def until(self, holds: Callable[[], Any], seconds: float = 600) -> Any:
-        """What `holds` returns once it is true; RuntimeError with the logs when it stays false."""
-        last = time.monotonic() + seconds
-        while not (found := holds()):
-            if time.monotonic() > last:
-                raise RuntimeError(f"waited {seconds:.0f} s in vain\n{self.logs()}")
+        """What `holds` returns once it is true; RuntimeError with the logs when it stays false or no server answers."""
+        last, said = time.monotonic() + seconds, ""
+        while time.monotonic() < last:
+            try:
+                if found := holds():
+                    return found
+            except OSError as error:
+                said = f"; at last: {error}"
             time.sleep(2)
-        return found
+        raise RuntimeError(f"waited {seconds:.0f} s in vain{said}\n{self.logs()}")
 
     def inside(self, service: str, *words: str) -> str:
         """What a command prints in a service's container."""

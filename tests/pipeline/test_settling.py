@@ -68,8 +68,9 @@ def test_a_share_of_the_cores_gets_as_many_threads_unless_they_were_set(monkeypa
     assert settled()["OMP_NUM_THREADS"] == "3"
 
 
-def test_the_threads_are_set_before_torch_is_imported() -> None:
-    asked = "import sys, pipeline.__main__; sys.exit('torch' in sys.modules)"
+@pytest.mark.parametrize("command", ["pipeline", "pipeline.task"])  # a task imports it in its stage alone
+def test_the_threads_are_set_before_torch_is_imported(command: str) -> None:
+    asked = f"import sys, {command}.__main__; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", asked]).returncode == 0
 
 

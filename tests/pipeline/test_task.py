@@ -65,6 +65,7 @@ def test_a_run_leaves_one_complete_lock_and_a_closed_run(first: Project) -> None
     assert {run.data.tags["slimtower.stage"] for run in children} == set(STAGES)  # they track nothing themselves
 
 
+@pytest.mark.nightly
 def test_promotion_reads_what_a_run_published(project: Project) -> None:
     project.change("a: 1", "a: 3")  # not published: no business of theirs
     assert project.task("first", "promote")[0] == 0
@@ -100,6 +101,7 @@ def test_a_run_that_a_newer_one_overtook_is_promoted_by_its_name_alone(project: 
     assert project.task("first", "promote")[0] == 0
 
 
+@pytest.mark.nightly
 def test_two_deployments_do_not_share_a_run(project: Project) -> None:
     settings = {"SLIMTOWER_RECIPE": "recipes/named.yaml", "UNTIL": "2025-01-03", "TWO": "2"}
     (project.repository / "recipes/named.yaml").write_text("grow: {a: '${TWO:-3}'}\n")
@@ -185,6 +187,7 @@ def test_a_teacher_in_which_a_student_begins_is_fetched(tmp_path: Path, start: d
     assert place.fetch_output(found) == []
 
 
+@pytest.mark.nightly
 def test_a_past_window_gives_what_it_gave(project: Project) -> None:
     project.day("2025-01-03")
     assert [project.task("second", what)[0] for what in ("begin", "ingest")] == [0, 0]
@@ -235,6 +238,7 @@ def test_a_killed_task_is_repeated_alone(project: Project) -> None:
     assert project.stored("runs/third/locks/grow@a.yaml")["grow@a"] == before["grow@a"]
 
 
+@pytest.mark.nightly
 def test_outputs_that_the_remote_lost_are_made_again(project: Project) -> None:
     lock = project.stored("locks/first/dvc.lock")["stages"]
     md5 = lock["grow@b"]["outs"][0]["md5"]
@@ -259,11 +263,11 @@ def begun(first: Project, tmp_path_factory: pytest.TempPathFactory) -> Project:
     ("how", "code", "message"),
     [
         ("user", 3, "grow@a: the data are wrong; fix them"),
-        ("transient", 75, "grow@a: the server is away; try again"),
         ("memory", 137, "grow@a: out of memory: too large; give it more, or a smaller SLIMTOWER_MICRO_BATCH"),
         *(
             pytest.param(*other, marks=pytest.mark.nightly)
             for other in (
+                ("transient", 75, "grow@a: the server is away; try again"),
                 ("disk", 75, "grow@a: full disk: [Errno 28] No space left on device; free some space, then run again"),
                 ("defect", 1, "grow@a: 'a defect'"),
             )
@@ -342,25 +346,10 @@ def wait_for(condition: Callable[[], bool], seconds: float = 60) -> None:
 MISSING = [name for name in ("AWS_ENDPOINT_URL", "AWS_SECRET_ACCESS_KEY") if not os.environ.get(name)]
 
 
-@pytest.mark.integration
+@pytest.mark.integration  # tests/integration runs whole runs on S3
 @pytest.mark.skipif(bool(MISSING), reason=f"needs an S3 server: set {', '.join(MISSING)}")
-def test_tasks_meet_on_s3(tmp_path: Path) -> None:
-    import boto3
-
-    client: Any = boto3.client("s3")
-    bucket = f"task-{uuid.uuid4().hex[:12]}"
-    client.create_bucket(Bucket=bucket)
-    try:
-        project = make_project(tmp_path, f"s3://{bucket}/project")
-        assert project.all("first") == [0] * 6
-        assert project.ran() == list(STAGES)
-        assert project.all("second") == [99] * 6
-        assert project.ran() == []
-        code, said = project.task("second", "grow@a", AWS_SECRET_ACCESS_KEY="wrong")
-        assert code == 3 and f"SLIMTOWER_REMOTE: s3://{bucket}/project: " in said
-        assert said.splitlines()[-1].endswith("check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and what they may read")
-    finally:
-        for page in client.get_paginator("list_objects_v2").paginate(Bucket=bucket):
-            for item in page.get("Contents", []):
-                client.delete_object(Bucket=bucket, Key=item["Key"])
-        client.delete_bucket(Bucket=bucket)
+def test_a_wrong_secret_of_s3_is_told(tmp_path: Path) -> None:
+    project = make_project(tmp_path, f"s3://task-{uuid.uuid4().hex[:12]}/project")
+    code, said = project.task("first", "begin", AWS_SECRET_ACCESS_KEY="wrong")
+    assert code == 3 and f"SLIMTOWER_REMOTE: {project.remote}: " in said
+    assert said.splitlines()[-1].endswith("check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and what they may read")

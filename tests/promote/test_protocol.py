@@ -21,6 +21,7 @@ pytestmark = pytest.mark.medium
 
 STEPS = ["recovered", "registered", "challenger", "smoke-tested", "decided", *SWAP]
 STEPS_BACK = ["recovered", "smoke-tested", *SWAP]
+NIGHTLY = [pytest.mark.slow, pytest.mark.nightly]
 
 
 def test_promotions_move_champion_and_previous_and_leave_a_trail(project: Project) -> None:
@@ -164,7 +165,14 @@ def three(project: Project) -> None:
         project.promote(name, quality)
 
 
-@pytest.mark.parametrize("step", STEPS_BACK[: STEPS_BACK.index("intent removed")])
+@pytest.mark.parametrize(
+    "step",
+    [
+        "smoke-tested",
+        "champion",
+        *(pytest.param(step, marks=NIGHTLY) for step in ("recovered", *SWAP[:-1]) if step != "champion"),
+    ],
+)
 def test_a_rollback_killed_after_any_step_and_made_again_goes_back_once(project: Project, step: str) -> None:
     three(project)
     with pytest.raises(KilledError):
@@ -175,7 +183,14 @@ def test_a_rollback_killed_after_any_step_and_made_again_goes_back_once(project:
     assert "intent" not in project.registry.model_tags()
 
 
-@pytest.mark.parametrize(("step", "other"), [*((step, False) for step in STEPS_BACK), ("champion", True)])
+@pytest.mark.parametrize(
+    ("step", "other"),
+    [
+        ("intent", False),
+        ("champion", True),
+        *(pytest.param(step, False, marks=NIGHTLY) for step in STEPS_BACK if step != "intent"),
+    ],
+)
 def test_a_schedulers_run_goes_back_once_however_often_it_is_tried(project: Project, step: str, other: bool) -> None:
     three(project)
 

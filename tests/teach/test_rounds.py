@@ -340,8 +340,22 @@ def test_a_killed_run_goes_on_between_and_inside_rounds_to_the_same_weights(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["trained.pt", "negatives.npy", "checkpoint-2/trained.pt"])
-@pytest.mark.parametrize("left", [0, 60])
+@pytest.mark.parametrize(
+    ("name", "left"),
+    [
+        ("trained.pt", 0),
+        ("checkpoint-2/trained.pt", 60),
+        *(
+            pytest.param(*other, marks=pytest.mark.nightly)
+            for other in (
+                ("trained.pt", 60),
+                ("negatives.npy", 0),
+                ("negatives.npy", 60),
+                ("checkpoint-2/trained.pt", 0),
+            )
+        ),
+    ],
+)
 def test_a_run_gets_past_what_was_cut_to_the_same_weights(
     tmp_path: Path, base: Path, own_cache: Path, capsys: pytest.CaptureFixture[str], name: str, left: int
 ) -> None:

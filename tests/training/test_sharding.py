@@ -77,6 +77,7 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     ("one", "two"),
@@ -102,6 +103,7 @@ def test_sharded_processes_train_the_same_teacher_as_one(trained: Path, one: str
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(900)
 def test_each_process_holds_its_share_and_a_checkpoint_the_whole(trained: Path) -> None:
     held = read_json(trained / "held.json")
@@ -113,6 +115,7 @@ def test_each_process_holds_its_share_and_a_checkpoint_the_whole(trained: Path) 
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(900)
 def test_a_killed_sharded_training_goes_on_to_the_same_weights(trained: Path) -> None:
     whole, resumed = weights(trained / "sharded"), weights(trained / "resumed")
