@@ -187,7 +187,7 @@ def test_a_training_outlives_a_server_that_comes_back(
 PAGES = [(404, "<html>no such page</html>"), (200, "<html>please log in</html>"), (500, "<html>broken</html>")]
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", [PAGES[0], *(pytest.param(page, marks=pytest.mark.nightly) for page in PAGES[1:])])
 def test_a_training_outlives_a_proxy_that_answers_for_the_server(
     server: MlflowServer, page: tuple[int, str], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
