@@ -12,7 +12,7 @@ from steps.core.params import PARAMS, Strict, read_mapping, validated
 from steps.deploy.params import DeployParams
 from steps.distill.losses.base import Need
 from steps.distill.losses.pair import PairLoss
-from steps.distill.params import VECTORS_ALONE, Adapter, DistillParams, wants_inside
+from steps.distill.params import BASELINES, VECTORS_ALONE, Adapter, DistillParams, wants_inside
 from steps.embed.params import EmbedParams
 from steps.evaluate.params import EvaluateParams
 from steps.generate.params import GenerateParams
@@ -162,6 +162,8 @@ def _check_rerankers(params: Params, source: str) -> None:
             )
         if name in params.distill.students:
             raise UserError(f"{where}, and distill.students one of that name; rename the student")
+        if name in BASELINES or (params.evaluate.earlier_towers and _EARLIER.fullmatch(name)):
+            raise UserError(f"{where}, which is the name of another system that is measured; rename it")
 
 
 def _check_teachers(student: str, params: Params, source: str) -> None:

@@ -34,7 +34,8 @@ def begin(run: TaskRun) -> int:
             commit, sources, names = place.git("rev-parse", "HEAD"), place.read(SOURCES), place.stages()
             variables = _variables(place)
             _check_graph(names)
-            base = _base(run.store, place, names)
+            latest = read_json(run.store, f"locks/{LATEST}/{BEGIN}")
+            base = _base(run.store, place, names, latest)
         begun = {
             "began": datetime.now(UTC).isoformat(timespec="microseconds"),
             "commit": commit,
@@ -46,7 +47,6 @@ def begin(run: TaskRun) -> int:
             "window": {"since": os.environ.get("SINCE", ""), "until": os.environ.get("UNTIL", "")},
             "variables": variables,
         }
-        latest = read_json(run.store, f"locks/{LATEST}/{BEGIN}")
         begun["base_parent"] = latest["parent_run"] if latest else ""
         begun["new"] = latest is None or not same_inputs(latest, begun) or set(base) != set(names)
         with reaching():
@@ -115,12 +115,15 @@ def _window() -> dict[str, str]:
     return {name: value for name in ("since", "until") if (value := os.environ.get(name.upper()))}
 
 
-def _base(store: RunStore, place: Workspace, names: list[str]) -> Stages:
+def _base(store: RunStore, place: Workspace, names: list[str], latest: dict[str, Any] | None) -> Stages:
     """The lock to start from: the newest finished run's, else the commit's, without stages whose outputs are not there.
 
-    A committed dvc.lock may be of outputs that this remote never saw.
+    A committed dvc.lock may be of outputs that this remote never saw. None at all where `publish` wrote the newest lock
+    and was cut short: then this run announces what that one made, which DVC's run cache holds.
     """
     if (content := store.read(f"locks/{LATEST}/{LOCK}")) is not None:
+        if latest is None or latest.get("lock", digest(content)) != digest(content):
+            return {}
         place.write(LOCK, content)
     stages = lock_stages(place.folder / LOCK)
     return {name: stages[name] for name in names if name in stages and _is_stored(store, stages[name])}

@@ -139,7 +139,7 @@ class Workspace:
 def _git_error(done: Ended, where: str, fix: str) -> UserError:
     """A failure of git: TransientError for the network or a full disk, UserError for everything else."""
     kind = TransientError if is_passing(done.said) else UserError
-    return kind(f"{where}: {done.line()}; {fix}")
+    return kind(f"{where}: {done.line()}; {advice(done.said, fix)}")
 
 
 def is_refused(said: str) -> bool:

@@ -159,7 +159,7 @@ class Endpoint(InputModule):
     def cut(self, text: str, most: int = 0) -> str:
         """The text up to `most` tokens, by default max_length; a blank for an empty one, which servers refuse."""
         most = most or self.model.max_length
-        if len(text) > most:  # a token has a character at least
+        if len(text.encode(errors="replace")) > most:  # a token has a byte at least
             offsets = self._count.encode(text, add_special_tokens=False).offsets
             if len(offsets) > most:
                 text = text[: offsets[most - 1][1]]

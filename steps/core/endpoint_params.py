@@ -5,7 +5,7 @@ from typing import Any
 from pydantic import Field, field_validator
 
 from steps.core.masking import names_secret
-from steps.core.params import Strict
+from steps.core.params import Strict, Variable
 
 
 class Reads(Strict):
@@ -35,7 +35,7 @@ class Connection(Strict):
 
     base_url: str = Field(pattern=r"^https?://[^@?\s]+$")
     """Of the server, such as https://api.example.com/v1; no key in it, as it is written down."""
-    key_variable: str
+    key_variable: Variable
     """Variable of the environment that holds the key; "" = none."""
     timeout_s: float = Field(default=60.0, gt=0)
     """Seconds that a request may take."""

@@ -12,6 +12,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from pydantic.fields import FieldInfo
 
 from steps.core.errors import UserError, line
+from steps.core.masking import remember
 from steps.core.names import key_name, plain_name
 
 PARAMS = Path("params.yaml")
@@ -19,6 +20,18 @@ _QUOTE = "'"
 _bounded = reprlib.Repr()  # aliases of YAML can make a few lines as large as one likes
 _bounded.maxstring = _bounded.maxother = 200
 _short = _bounded.repr
+
+
+def _variable(name: str) -> str:
+    """The name of a variable of the environment, or ""; a secret in its place is masked from now on."""
+    if name and (not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII) or (len(name) > 20 and "_" not in name)):
+        remember(name)
+        raise ValueError("is no variable's name; put the secret into a variable of the environment, and name that one")
+    return name
+
+
+Variable = Annotated[str, AfterValidator(_variable)]
+"""Name of a variable of the environment that holds a secret; "" = none."""
 
 
 class Strict(BaseModel):

@@ -73,7 +73,9 @@ def fold(text: str) -> str:
 
 
 def _folded(text: str) -> str:
-    return " ".join(_ANY_NAME.findall(undotted(unicodedata.normalize("NFKC", text)).casefold().translate(_signs())))
+    """Normalised again after case is folded, which may part a letter from its mark; Turkish i has none."""
+    folded = unicodedata.normalize("NFKC", undotted(unicodedata.normalize("NFKC", text)).casefold())
+    return " ".join(_ANY_NAME.findall(folded.replace("i\u0307", "i").translate(_signs())))
 
 
 def words(text: str) -> list[str]:

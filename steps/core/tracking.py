@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from steps.core.errors import TransientError, UserError, exhausted, line
 from steps.core.files import alone, staged_file
 from steps.core.masking import redacted
-from steps.core.s3_codes import advice, says_refused
+from steps.core.s3_codes import FIX_CERTIFICATE, advice, says_refused, says_untrusted
 
 _SETTINGS = {
     "MLFLOW_ENABLE_ASYNC_LOGGING": "false",
@@ -27,7 +27,8 @@ _SETTINGS = {
 }
 _REFUSED = {"PERMISSION_DENIED", "UNAUTHENTICATED", "CUSTOMER_UNAUTHORIZED"}
 _AWAY = ("failed with exception", "failed with timeout exception")  # how MLflow tells of its server
-_OVERLOADED = ("QueuePool limit", "InterfaceError")  # of its database, which it tells as if the call were wrong
+# Of its database, which it tells as if the call were wrong; read-only is one whose other half takes over
+_OVERLOADED = ("QueuePool limit", "InterfaceError", "read-only transaction")
 _FOREIGN = ("failed with error code", "not in a valid JSON format")  # of an answer that is no MLflow's
 _STORE_FAILED = ("failures occurred while", "Failed to list artifacts")  # how MLflow tells of its artefact store
 _STATUS = re.compile(r"\b([45]\d\d) (?:Client|Server) Error")  # as requests tells it
@@ -139,9 +140,11 @@ def reaching() -> Iterator[None]:
             ) from error
         if "error code 413" in text:
             raise Unwanted(f"{tracking_uri()}: too large for it: {text[:200]}; {_LIMITS}") from error
+        if says_untrusted(str(error)):
+            raise UserError(f"{tracking_uri()}: {text[:200]}; {FIX_CERTIFICATE}") from error
         if any(words in text for words in _AWAY + _OVERLOADED) or error.error_code == "TEMPORARILY_UNAVAILABLE":
             raise TransientError(f"{tracking_uri()}: not reached: {text[:200]}; is the server up?") from error
-        if any(words in text for words in _FOREIGN):
+        if any(words in text for words in _FOREIGN) or "error_code" not in getattr(error, "json", ["error_code"]):
             raise ForeignAnswer(text[:200]) from error
         raise
     except (json.JSONDecodeError, ParseError) as error:
@@ -378,10 +381,20 @@ class MlflowRun:
     def _logged(self, name: str, content: str) -> str | None:
         """Id of a whole model of that name and content whose files are still there."""
         wanted = f"name = '{name}' AND tags.`slimtower.content` = '{content}'"
-        for found in self.api.search_logged_models([self.experiment], wanted):
-            if str(found.status) == "READY" and self.api.list_logged_model_artifacts(found.model_id):
-                return str(found.model_id)
-        return None
+        found = (str(each.model_id) for each in self.api.search_logged_models([self.experiment], wanted))
+        return next(filter(self.has_model, found), None)
+
+    def has_model(self, model: str) -> bool:
+        """Tell whether a logged model is whole and its files are still there."""
+        from mlflow.exceptions import MlflowException
+
+        try:
+            found = self.api.get_logged_model(model)
+        except MlflowException as error:
+            if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+                raise
+            return False
+        return str(found.status) == "READY" and bool(self.api.list_logged_model_artifacts(model))
 
     def end(self, status: str, at: int | None = None) -> None:
         """Close the run as FINISHED, FAILED or KILLED."""

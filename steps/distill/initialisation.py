@@ -39,6 +39,8 @@ def layer_subset(teacher_folder: Path, layers: list[int]) -> SentenceTransformer
     outside = [layer for layer in layers if not -depth <= layer < depth]
     if outside:
         raise UserError(f"distill.student: layers {outside} do not exist; the teacher's are 0 to {depth - 1}")
+    if len({layer % depth for layer in layers}) < len(layers):
+        raise UserError(f"distill.student: layers {layers} of the teacher's {depth} name one twice; name each once")
     setattr(owner, name, nn.ModuleList([blocks[layer % depth] for layer in layers]))
     if kinds := getattr(model.config, "layer_types", None):
         model.config.layer_types = [kinds[layer % depth] for layer in layers]

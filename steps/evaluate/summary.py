@@ -18,7 +18,7 @@ _SLICES = 5  # of a data set
 def summary(metrics: Mapping[str, Any], best: str, origin: Sequence[tuple[str, str]] = ()) -> str:
     """Markdown of metrics.json; `best` is the student that the verdict is of, `origin` what the figures come from."""
     quality = counted(metrics)
-    kept = _kept_of_all(metrics, best) if quality else f"**{best}** is closest to the teacher; nothing is judged."
+    kept = _kept_of_all(metrics, best) if quality else _not_tested(metrics, best)
     verdict = verdict_of(metrics, best)
     said = (
         [f"{verdict.question} **{verdict.answer}**", "", *(f"- {line}" for line in verdict.lines), ""]
@@ -40,6 +40,12 @@ def summary(metrics: Mapping[str, Any], best: str, origin: Sequence[tuple[str, s
     lines += [*([""] if told else []), *(f"- {line}" for line in told)]
     source = "; ".join(f"{name} {value}" for name, value in origin)
     return "\n".join([*lines, *(["", f"From {source}."] if source else [])]) + "\n"
+
+
+def _not_tested(metrics: Mapping[str, Any], best: str) -> str:
+    """What is known of a student where no test query is judged."""
+    reason = metrics["choice"]["reason"]
+    return f"**{best}** was chosen: {reason}{'' if 'nothing is judged' in reason else '; no test query is judged'}."
 
 
 def _kept_of_all(metrics: Mapping[str, Any], best: str) -> str:

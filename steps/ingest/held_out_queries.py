@@ -1,6 +1,6 @@
 """No training or unlabelled query may spell an evaluation query, and no dev query a test query, in whichever source."""
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 from steps.core.leakage import EVALUATION_SPLITS, evaluation_keys
 from steps.core.texts import fold
@@ -8,12 +8,12 @@ from steps.ingest.rejects import Rejects
 from steps.ingest.source_data import Query
 
 
-def without_evaluation_texts(queries: Sequence[Query], rejects: Rejects) -> list[Query]:
+def without_evaluation_texts(queries: Sequence[Query], held_out: Set[str], rejects: Rejects) -> list[Query]:
     """Queries less training and unlabelled ones that spell a dev or test query, and dev ones that spell a test query.
 
-    What is left out becomes a reject.
+    `held_out`: folded texts of evaluation queries that are not among them. What is left out becomes a reject.
     """
-    evaluation = evaluation_keys(query._asdict() for query in queries)
+    evaluation = evaluation_keys(query._asdict() for query in queries).keys() | held_out
     test = evaluation_keys(query._asdict() for query in queries if query.split == "test")
     kept = []
     for query in queries:

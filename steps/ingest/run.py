@@ -52,7 +52,7 @@ def run(*, sources: Sequence[Source], output: Path, params: IngestParams, run: R
             rejects=rejects,
         )
     term_scores = _term_scores(params, rejects)
-    queries = without_evaluation_texts(queries, rejects)
+    queries = without_evaluation_texts(queries, {text for data in read for text in data.held_out}, rejects)
     kept = {query.query_id for query in queries}
     judgements = [row for data in read for row in data.judgements if row.query_id in kept]
     labels: dict[str, list[Satisfaction] | list[Answers]] = {

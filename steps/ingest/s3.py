@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from steps.core.errors import TransientError, UserError
-from steps.core.s3_codes import BUSY, CLOCK, FIX_CLOCK, LOGIN
+from steps.core.s3_codes import BUSY, CLOCK, FIX_CERTIFICATE, FIX_CLOCK, LOGIN, says_untrusted
 
 T = TypeVar("T")
 CHANGED = {"PreconditionFailed", "NoSuchKey", "404", "412"}
@@ -68,7 +68,9 @@ def explained(where: str) -> Iterator[None]:
         raise UserError(f"{where}: {error}; fix the location or the AWS_* variables") from None
 
 
-def _unreached(where: str, error: Exception) -> TransientError:
+def _unreached(where: str, error: Exception) -> UserError:
+    if says_untrusted(str(error)):
+        return UserError(f"{where}: {error}; {FIX_CERTIFICATE}")
     return TransientError(f"{where}: {error}; check AWS_ENDPOINT_URL and the network, then run again")
 
 

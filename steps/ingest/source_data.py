@@ -71,6 +71,7 @@ class SourceData:
     judgements: list[Judgement] = field(default_factory=list)
     satisfaction: list[Satisfaction] = field(default_factory=list)
     answers: list[Answers] = field(default_factory=list)
+    held_out: set[str] = field(default_factory=set)  # folded texts of queries that were left out as somebody's test
     facts: dict[str, Any] = field(default_factory=dict)
     impressions: pa.Table | None = None
     sessions_simulated: bool = False

@@ -65,8 +65,11 @@ def settle_splits(
             data.queries.append(query._replace(split=splits[query_id]))
         elif query_id in judgements.named:
             left_out["without_relevant_document"] += 1
+            if judgements.named[query_id] in EVALUATION_SPLITS:
+                data.held_out.add(fold(query.text))
         elif query_id in held_out:
             left_out[held_out[query_id]] += 1
+            data.held_out.add(fold(query.text))
         else:
             data.queries.append(query._replace(split=UNLABELLED))
     if left_out:

@@ -1,6 +1,7 @@
 """Times of a log: what is read as unix seconds, and the window in which impressions count."""
 
 import math
+import re
 from datetime import UTC, date, datetime
 from typing import Any, NamedTuple, Self
 
@@ -63,9 +64,9 @@ def unix_time(value: Any) -> float:
 
 
 def _plain(value: Any) -> str:
-    """What a value spells; of a number, if it is whole."""
-    whole = isinstance(value, float) and value.is_integer()
-    return str(int(value) if whole else value).strip()
+    """What a value spells; of a whole number, as a float or as its text, without a decimal point."""
+    text = (str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)).strip()
+    return re.sub(r"^(\d+)\.0*$", r"\1", text)
 
 
 def _counted(value: Any) -> float | None:
@@ -81,6 +82,8 @@ def _counted(value: Any) -> float | None:
 
 def _iso(text: str) -> float | None:
     """Seconds of a date or time, also of one in digits alone."""
+    if re.fullmatch(r"\d+\.\d+", text):  # counts; Python would read a day, any sign, and the time of that day
+        return None
     try:
         seconds = _of_digits(text) if text.isdigit() else iso_time(text)
     except (ValueError, OverflowError):

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
-from steps.core.params import Strict
+from steps.core.params import Strict, Variable
 
 
 def _without_login(address: str) -> str:
@@ -15,12 +15,6 @@ def _without_login(address: str) -> str:
             " the key in key_variable (Milvus: token_variable)"
         )
     return address
-
-
-def _is_name(variable: str) -> str:
-    if not re.fullmatch(r"\w+", variable):
-        raise ValueError("is no variable's name; put the address into a variable of the environment, and name that one")
-    return variable
 
 
 Named = Annotated[str, Field(min_length=1)]
@@ -45,7 +39,7 @@ class PgvectorTable(Strict):
     """A table of Postgres with pgvector."""
 
     kind: Literal["pgvector"]
-    url_variable: Annotated[str, AfterValidator(_is_name)]
+    url_variable: Annotated[Variable, Field(min_length=1)]
     """Variable of the environment that holds the address, postgresql://..."""
     table: Named
     """Name of the table."""
@@ -63,7 +57,7 @@ class QdrantCollection(Strict):
     """Address of the server, without a login, or a local folder."""
     collection: Named
     """Name of the collection."""
-    key_variable: str = ""
+    key_variable: Variable = ""
     """Variable of the environment that holds the key; "" = none."""
     id_field: str = ""
     """Field of the payload that holds the document's id; "" = the point's own id."""
@@ -79,7 +73,7 @@ class MilvusCollection(Strict):
     """Address of the server, without a login, or a file of Milvus Lite."""
     collection: Named
     """Name of the collection."""
-    token_variable: str = ""
+    token_variable: Variable = ""
     """Variable of the environment that holds the token; "" = none."""
     id_field: Named = "id"
     """Field of ids."""

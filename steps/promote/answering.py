@@ -18,7 +18,10 @@ from mlflow.exceptions import MlflowException
 
 EXIT_TRANSIENT = 75
 # How MLflow tells of its server, of that one's database, and of its artefact store
-_AWAY = ("failed with exception", "failed with timeout exception", "QueuePool limit", "InterfaceError")
+_AWAY = (
+    "failed with exception", "failed with timeout exception", "QueuePool limit", "InterfaceError",
+    "read-only transaction",
+)  # fmt: skip
 _STORE_FAILED = ("failures occurred while", "Failed to list artifacts")
 # What trying again does not mend: a file that is not there, a login, a clock
 _STAYS = re.compile(

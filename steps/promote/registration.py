@@ -37,9 +37,10 @@ def evidence_name(digest: str) -> str:
 def publish(release: Path, run: MlflowRun) -> str:
     """Store the release as a logged model of the run, served by its own code; returns its id.
 
-    The run's tag tells when it is whole.
+    The run's tag names one that is whole, unless it was deleted since.
     """
-    if MODEL not in run.api.get_run(run.run_id).data.tags:
+    known = run.api.get_run(run.run_id).data.tags.get(MODEL)
+    if not known or not run.has_model(known):
         log_release(run, release, "release")
     return str(run.api.get_run(run.run_id).data.tags[MODEL])
 

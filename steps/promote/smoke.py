@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
@@ -65,14 +66,15 @@ def smoke_test(registry: Registry, version: str) -> None:
     request = json.dumps({"model": f"models:/{registry.name}/{version}", "queries": queries})
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     try:
-        done = subprocess.run(
-            [sys.executable, "-P", str(_SCRIPT)],
-            env=environment | {"MLFLOW_TRACKING_URI": tracking_uri()},
-            input=request,
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT_S,
-        )
+        with tempfile.TemporaryDirectory(prefix="slimtower-smoke-") as scratch:  # MLflow leaves what it fetches there
+            done = subprocess.run(
+                [sys.executable, "-P", str(_SCRIPT)],
+                env=environment | {"MLFLOW_TRACKING_URI": tracking_uri(), "TMPDIR": scratch},
+                input=request,
+                capture_output=True,
+                text=True,
+                timeout=TIMEOUT_S,
+            )
     except subprocess.TimeoutExpired:
         raise TransientError(
             f"smoke test of {registry.name}/{version}: stopped after {TIMEOUT_S:g} s; look at the artefact store and at"

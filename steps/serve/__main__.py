@@ -16,6 +16,7 @@ from steps.serve.settings import SALT, Settings
 from steps.serving.choice import run_root
 
 KEPT_S = 75  # so long an idle connection is kept: longer than proxies keep theirs, who would send into a closed one
+OWN = ("localhost", "127.0.0.1", "::1")  # names of this machine
 CONNECTIONS = 4  # for each request that may run at once
 STOP_S = 30  # so long may requests take that run when the service is asked to stop
 
@@ -83,6 +84,7 @@ def _settings(arguments: argparse.Namespace) -> Settings:
         "model": arguments.model,
         "system": arguments.system,
         "embeddings_model": arguments.embeddings_model,
+        "hosts": tuple(filter(None, arguments.hosts.lower().split(","))) or (OWN if arguments.host in OWN else ()),
         "poll_s": arguments.poll,
         "threads": arguments.threads or processors(),
         "workers": arguments.workers,
@@ -115,6 +117,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--system", default="", help="which release of several answers by default (the evaluation's choice)")
     add("--embeddings-model", default="", help="another name of that one in /v1/embeddings, such as your provider's")
     add("--host", default="127.0.0.1", help="address to listen at; 0.0.0.0 for all")
+    add("--hosts", default="", help="names that requests may call it by, parted by commas (this machine's own where it"
+        " listens to this machine alone, else any)")  # fmt: skip
     add("--port", type=int, default=8000, help="port to listen at")
     add("--workers", type=_positive, default=1, help="processes; they share the index's memory")
     add("--threads", type=int, default=0, help="encodings and searches at once in each process (0: one a processor)")

@@ -8,6 +8,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable
 from functools import partial
 
+from starlette.datastructures import URL
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from steps.serve.messages import K
@@ -53,10 +54,13 @@ class Buckets:
 
 
 class Limits:
-    """ASGI middleware: 429 and 503 with Retry-After, 413, and 408 for a body that does not arrive."""
+    """ASGI middleware: 429 and 503 with Retry-After, 413, 408 for a body that does not arrive, 421 for another host.
+
+    A page of elsewhere whose name comes to mean this machine would be of the service's own origin, but for its name.
+    """
 
     def __init__(self, app: ASGIApp, settings: Settings, metrics: Metrics) -> None:
-        self.app, self.metrics = app, metrics
+        self.app, self.metrics, self.hosts = app, metrics, settings.hosts
         self.max_requests, self.max_body = settings.max_requests, settings.max_body
         self.of_one = max(1, self.max_requests // _SHARE) if settings.rate else self.max_requests
         self.buckets, self.running, self.held = Buckets(settings.rate), 0, Counter[str]()
@@ -65,6 +69,10 @@ class Limits:
         """Answer what is over a limit; pass on the rest."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
+            return
+        if self.hosts and host_of(scope) not in self.hosts:
+            known = ", ".join(self.hosts)
+            await self._refuse(scope, receive, send, 421, f"this service answers as {known}; --hosts gives other names")
             return
         if scope["path"] in UNLIMITED and scope["method"] in _WITHOUT_BODY:
             await self.app(scope, receive, send)
@@ -130,6 +138,14 @@ def charge(scope: Scope, queries: int, k: int = K) -> None:
     """Let a request with many queries, or hits, count as several against its client's rate."""
     if CHARGE in scope:
         scope[CHARGE](max(queries * max(k, K) / (_BATCH * K) - 1, 0))
+
+
+def host_of(scope: Scope) -> str:
+    """The name by which a request calls the service, without its port; "" where there is none."""
+    try:
+        return URL(scope=scope).hostname or ""
+    except ValueError:
+        return ""
 
 
 def client_of(scope: Scope) -> str:

@@ -27,6 +27,8 @@ class Settings(Strict):
     embeddings_model: str
     """Another name of the default student in /v1/embeddings: what applications call their provider's model."""
     poll_s: _Seconds
+    hosts: tuple[str, ...] = ()
+    """Names, as in the Host of a request, that are answered; empty: any."""
     threads: _Count
     """Encodings and searches at once, in each process."""
     workers: _Count

@@ -14,10 +14,13 @@ import numpy as np
 import pytest
 from embedding_server import KEY, EmbeddingServer, serving, tower_reader
 from endpoint_fakes import endpoint_params, teach
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
 
 from steps.core import endpoint_client
 from steps.core.endpoint import PROBES, Endpoint, Model, announce, asking_anew
 from steps.core.endpoint_client import Pace, Spent, batches
+from steps.core.endpoint_params import Connection
 from steps.core.errors import TransientError, UserError
 from steps.core.fingerprints import fingerprint
 from steps.core.towers import asked_of, encode, endpoint_of, load_tower
@@ -359,3 +362,13 @@ def test_no_minute_has_more_requests_or_tokens_than_allowed() -> None:
         for _ in range(5):
             pace.wait(tokens)
         assert time.monotonic() - began >= 4 * 0.05 - 0.001  # 20 requests, and 100 tokens, a second
+
+
+def test_a_sign_of_several_tokens_is_cut_by_tokens() -> None:
+    letters = pre_tokenizers.ByteLevel.alphabet()
+    by_byte = Tokenizer(models.BPE(vocab={letter: at for at, letter in enumerate(sorted(letters))}, merges=[]))
+    by_byte.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    connection = Connection(base_url="http://localhost:1/v1", key_variable="", max_tokens_total=0)
+    model = Model(model="any", dimensions=0, body={}, max_length=9)
+    made = Endpoint(model, connection, PreTrainedTokenizerFast(tokenizer_object=by_byte), np.zeros((1, 2), np.float32))
+    assert (made.cut("漢字漢字"), made.cut("漢字"), made.cut("abcdefghijk")) == ("漢字漢", "漢字", "abcdefghi")

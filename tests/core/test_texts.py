@@ -24,6 +24,8 @@ from steps.core.written import as_read
         ("x_y–z", "x y z"),
         ("1,000", "1 000"),
         ("İSTANBUL I\u0307zmir", "istanbul izmir"),
+        ("İstanbul", "İstanbul".lower()),
+        ("προϊόντος ΐ", "προϊόντος ΐ".upper()),
     ],
 )
 def test_fold_ignores_case_punctuation_and_forms(one: str, other: str) -> None:

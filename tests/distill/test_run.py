@@ -40,6 +40,11 @@ def test_layers_the_teacher_lacks_are_refused(tiny_tower: Path) -> None:
         subset(tiny_tower, [0, 4, -5])
 
 
+def test_a_layer_that_is_named_twice_is_refused(tiny_tower: Path) -> None:
+    with pytest.raises(UserError, match=r"layers \[0, 3, -1\] of the teacher's 4 name one twice"):
+        subset(tiny_tower, [0, 3, -1])
+
+
 def test_a_static_embedding_is_the_normalised_mean_of_its_rows(tiny_tower: Path) -> None:
     teacher = load_tower(tiny_tower)
     rows = np.random.default_rng(0).normal(size=(30522, 32)).astype(np.float32)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import ir_measures
 import numpy as np
+import pyarrow.compute as pc
 import pytest
 from evaluate_fakes import bag_of_words, fake_systems, params, write_inputs
 from evaluate_fakes import evaluate as evaluate_in
@@ -16,7 +17,7 @@ from recorder import Recorder
 from steps.core.errors import UserError
 from steps.core.files import sha256_file, write_json
 from steps.core.judged import read_judged_sets
-from steps.core.tables import read_table
+from steps.core.tables import read_table, write_table
 from steps.core.tracking import Run
 from steps.evaluate import run as stage
 from steps.evaluate.measuring import Task, measure_teacher
@@ -344,6 +345,16 @@ def test_a_data_set_on_which_the_teacher_finds_nothing_is_named_and_left_out(
     assert said.replace("'", "&#39;") in page and "nan" not in page
 
 
+def test_judged_for_choosing_alone_is_said_to_be_not_tested(tmp_path: Path) -> None:
+    documents = write_inputs(tmp_path)
+    table = read_table(tmp_path / "ingest", "qrels")
+    write_table(tmp_path / "ingest", "qrels", table.filter(pc.field("split") != "test"))
+    reports = evaluate_in(fake_systems(tmp_path, documents, **KNOWN), tmp_path, params())
+    told, page = ((reports / name).read_text() for name in ("report.md", "report.html"))
+    assert "no test query is judged." in told and "closest" not in told.split("\n\n")[0]
+    assert "nan" not in page + told
+
+
 def test_where_nothing_is_judged_the_closest_to_the_teacher_is_chosen(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -379,6 +390,7 @@ def test_where_nothing_is_judged_the_closest_to_the_teacher_is_chosen(
     said = "No test query of api is judged: this says how close students are to the teacher, not how good its hits are."
     assert said in page and said in table
     assert "20 sentences that trained no student" in page
+    assert "**2l** was chosen: closest to the teacher by the mean" in (reports / "report.md").read_text()
     assert "nan" not in page + table
     assert "Choice: 2l, the closest to the teacher of 2: " in page and "Choice: 2l, the closest to the" in table
     assert "api: no test query is judged; measures closeness to the teacher on 20 sentences" in capsys.readouterr().out

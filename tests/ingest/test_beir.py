@@ -219,7 +219,9 @@ def test_queries_with_answers_and_no_judgement_do_not_train(
     beir: Maker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     files = {
-        "queries.jsonl": lines(*({"_id": f"q{n}", "text": f"question {n}"} for n in range(34))),
+        "queries.jsonl": lines(
+            *({"_id": f"q{n}", "text": f"question {n}"} for n in range(34)), {"_id": "q34", "text": "Question 33?"}
+        ),
         "answers.jsonl": lines(
             {"_id": "q20", "answers": ["x"]}, {"_id": "q31", "answers": ["x"]}, {"_id": "q32", "answers": 3}
         ),
@@ -310,6 +312,7 @@ def test_unjudged_queries_are_unlabelled_but_for_those_of_other_qrels(beir: Make
     assert [query.query_id for query in data.queries if query.split == "unlabelled"] == ["toy/q30"]
     assert data.facts["other_qrels_rows"] == {"liveqa.tsv": 2}
     assert data.facts["queries_left_out"] == {"only_in_other_qrels": 1, "without_relevant_document": 1}
+    assert data.held_out == {"question 31"}, "no other query may spell it"
 
 
 def test_evaluation_queries_without_a_relevant_document_stay_for_their_pairs(beir: Maker) -> None:

@@ -24,6 +24,10 @@ EVENING = "2026-01-31T23:59"
         (1769903940.5, EVENING),
         (2026139999, "2034-03-16T16:39:59"),  # spells no month 13, so it counts seconds
         (946684800000, "2000-01-01"),
+        (1712010112345.678, "2024-04-01T22:21:52"),  # Python reads a day of the year 1712, a sign and a time of it
+        ("1712010112345.678", "2024-04-01T22:21:52"),
+        ("1712010100123.0", "2024-04-01T22:21:40"),
+        ("20260131.0", "2026-01-31"),
     ],
 )
 def test_digits_that_spell_a_time_are_that_and_others_count(value: Any, read: str) -> None:

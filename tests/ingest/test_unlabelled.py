@@ -58,14 +58,15 @@ def test_duplicates_do_not_count_against_the_limit_but_defects_do(tmp_path: Path
 
 def test_evaluation_queries_are_left_out(tmp_path: Path) -> None:
     path = tmp_path / "more.tsv"
-    path.write_text("web\tHow tall -- is K2\nweb\tsomething else\n")
+    path.write_text("web\tHow tall -- is K2\nweb\tsomething else\nweb\tWho wrote Faust?\n")
     queries, rejects = read(path)
     test = Query("toy/q1", "toy", "how tall is k2?", "test", "toy/queries.jsonl", 1)
     everything = [test, *queries]
-    kept = without_evaluation_texts(everything, rejects)
+    kept = without_evaluation_texts(everything, {"who wrote faust"}, rejects)
     assert [query.text for query in kept] == ["how tall is k2?", "something else"]
     assert [(row.source, row.line, row.reason) for row in rejects.rows] == [
-        ("unlabelled_queries/more.tsv", 1, "evaluation_query_text")
+        ("unlabelled_queries/more.tsv", 1, "evaluation_query_text"),
+        ("unlabelled_queries/more.tsv", 3, "evaluation_query_text"),
     ]
 
 

@@ -15,7 +15,7 @@ from cross_encoders import CROSS, DUAL
 from ruamel.yaml import YAML
 
 from pipeline.params import Params, check_params, load_params
-from steps.core.errors import UserError
+from steps.core.errors import UserError, line
 from steps.core.names import key_name
 from steps.core.params import load_index_teacher, read_mapping
 from steps.core.plugins import concrete
@@ -316,6 +316,26 @@ def test_a_student_learns_embeddings_of_pairs_from_a_cross_encoder_of_the_right_
             continue
         with pytest.raises(UserError, match=said):
             check_params(with_cross_encoders(losses, pairs), "params.yaml")
+
+
+@pytest.mark.parametrize(("name", "refused"), [("bm25", True), ("teacher", True), ("base", True), ("late", False)])
+def test_a_reranker_has_no_name_of_another_system(name: str, refused: bool) -> None:
+    raw = changed("teach", {"teachers": ["dense", name], "index": "dense", "teacher": {"dense": DENSE, name: LATE}})
+    raw["evaluate"] |= {"rerankers": [name], "earlier_towers": True}
+    if refused:
+        with pytest.raises(UserError, match=rf"names '{name}', which is the name of another system"):
+            check_params(raw, "params.yaml")
+    else:
+        check_params(raw, "params.yaml")
+
+
+def test_a_key_in_the_place_of_its_variables_name_is_refused_and_not_shown() -> None:
+    for key in ("sk-proj-Planted0123", "Planted0123456789abcdefghijklmno"):
+        raw = changed("teach", {"teachers": ["rented"], "index": "rented", "teacher": {"rented": RENTED}})
+        raw["teach"]["teacher"]["rented"] = RENTED | {"connection": RENTED["connection"] | {"key_variable": key}}
+        with pytest.raises(UserError, match=r"key_variable.*is no variable's name") as caught:
+            check_params(raw, "params.yaml")
+        assert key not in line(caught.value)
 
 
 def test_a_reranker_is_a_teacher_that_reads_pairs() -> None:

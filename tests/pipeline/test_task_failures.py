@@ -6,11 +6,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+import yaml
 
 from pipeline.task import stage, workspace
 from pipeline.task.__main__ import explained
+from pipeline.task.begin import _base
 from pipeline.task.children import Ended
-from pipeline.task.run import TaskRun
+from pipeline.task.run import TaskRun, digest
 from pipeline.task.run_store import FolderStore
 from pipeline.task.stage import _failure, _push
 from pipeline.task.workspace import Workspace, _environment, _git_error
@@ -27,6 +29,7 @@ EXPIRED_HEAD = (
     "ERROR: unexpected error - [Errno 22] Bad Request:"
     " An error occurred (400) when calling the HeadObject operation: Bad Request"
 )
+UNTRUSTED = "SSL certificate problem: unable to get local issuer certificate"
 FAILED_PULL = "ERROR: failed to pull data from the cloud - 3 files failed to download"
 
 
@@ -55,6 +58,8 @@ def test_errors_tell_no_password(url: str, told: str) -> None:
         ("remote: Invalid username or token.\nfatal: Authentication failed for 'https://host/'", UserError),
         ("fatal: could not read Username for 'https://host': terminal prompts disabled", UserError),
         ("fatal: repository '/no/such' does not exist", UserError),
+        (f"fatal: unable to access 'https://host/': {UNTRUSTED}", UserError),
+        ("fatal: unable to access 'https://host/': server certificate verification failed. CAfile: none", UserError),
         ("fatal: unable to access 'https://host/': The requested URL returned error: 503", TransientError),
         ("fatal: unable to access 'https://host/': Could not resolve host: host", TransientError),
         (
@@ -73,6 +78,7 @@ def test_a_refused_login_is_to_be_fixed_and_a_lost_network_to_be_tried_again(sai
         (SKEWED, UserError, "; set the clock of this machine, or of the server"),
         (EXPIRED, UserError, "SLIMTOWER_REMOTE"),
         (EXPIRED_HEAD, UserError, "SLIMTOWER_REMOTE"),
+        (f"ERROR: [SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed\n{UPLOAD}", UserError, "AWS_CA_BUNDLE"),
         (UPLOAD, TransientError, "SLIMTOWER_REMOTE"),
     ],
 )
@@ -83,6 +89,20 @@ def test_a_push_with_another_clock_or_an_expired_token_is_not_tried_again(
     with pytest.raises(UserError, match=fix) as caught:
         Workspace(tmp_path, {}, tmp_path / "exit").dvc("push")
     assert type(caught.value) is kind
+
+
+@pytest.mark.parametrize("lock", ["", "of another run"])
+def test_a_run_after_a_publish_that_was_cut_short_begins_without_a_lock(tmp_path: Path, lock: str) -> None:
+    """It announces what that one made: with its lock nothing would seem new, and with begin.json another's run."""
+    entry = {"cmd": "x", "outs": [{"path": "data", "md5": "ab1"}]}
+    content = yaml.safe_dump({"schema": "2.0", "stages": {"ingest": entry}}).encode()
+    store = FolderStore(tmp_path / "remote")
+    store.write("locks/latest/dvc.lock", content)
+    store.write("dvc/files/md5/ab/1", b"")
+    place = Workspace(tmp_path, {}, tmp_path / "exit")
+    assert _base(store, place, ["ingest"], {"lock": digest(content)}) == {"ingest": entry}
+    assert _base(store, place, ["ingest"], {}) == {"ingest": entry}  # of a version that did not write it
+    assert _base(store, place, ["ingest"], {"lock": lock} if lock else None) == {}
 
 
 def test_a_stalled_transfer_ends(tmp_path: Path) -> None:

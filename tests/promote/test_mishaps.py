@@ -347,6 +347,28 @@ def test_a_smoke_test_that_does_not_end_by_itself_may_be_tried_again(
         smoke.smoke_test(project.registry, version)
 
 
+def test_what_a_smoke_test_fetches_does_not_stay(
+    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    version = project.promote("A").version
+    (tmp_path / "script.py").write_text("import sys, tempfile\nsys.exit(tempfile.mkdtemp())\n")  # as MLflow does
+    monkeypatch.setattr(smoke, "_SCRIPT", tmp_path / "script.py")
+    with pytest.raises(UserError) as caught:
+        smoke.smoke_test(project.registry, version)
+    place = Path(str(caught.value).rsplit(": ", 1)[1])
+    assert place.parent.name.startswith("slimtower-smoke-") and not place.parent.exists()
+
+
+def test_a_release_whose_version_and_model_were_deleted_can_be_promoted_again(project: Project) -> None:
+    first = project.registry.version(project.promote("A").version)
+    project.registry.api.delete_model_version(project.registry.name, first.version)
+    stored = project.registry.api.get_run(first.run_id).data.tags[registration.MODEL]
+    project.registry.api.delete_logged_model(stored)
+    second = project.registry.version(project.promote("A").version)
+    assert second.source != first.source and project.names() == {"champion": "A"}
+    assert Path(download_artifacts(artifact_uri=second.source), "manifest.json").is_file()
+
+
 def test_a_number_that_no_database_holds_is_no_version(project: Project) -> None:
     for number in ("9", "9" * 30):
         with pytest.raises(UserError, match=f"no version '{number}'"):

@@ -6,11 +6,11 @@ import pytest
 import requests
 from boto3.exceptions import S3UploadFailedError
 from botocore.exceptions import ClientError
-from mlflow.exceptions import MlflowException
+from mlflow.exceptions import MlflowException, RestException
 from mlflow.protos.databricks_pb2 import BAD_REQUEST, UNAUTHENTICATED
 
 from steps.core.errors import TransientError, UserError
-from steps.core.tracking import Unwanted, reaching
+from steps.core.tracking import ForeignAnswer, Unwanted, reaching
 from steps.promote.lock import lock_place, lock_store
 from steps.promote.lock_store import FolderLockStore, S3LockStore
 from steps.promote.registry import Registry
@@ -73,6 +73,8 @@ def s3_error(code: str, status: int) -> ClientError:
 
 
 OVERLOADED = "QueuePool limit of size 5 overflow 10 reached, connection timed out, timeout 30.00"
+READ_ONLY = "(psycopg2.errors.ReadOnlySqlTransaction) cannot execute INSERT in a read-only transaction"
+UNTRUSTED = "API request to https://x failed with exception: [SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed"
 DOWNLOAD = "The following failures occurred while downloading one or more artifacts: ##### File x #####"
 
 
@@ -94,12 +96,17 @@ DOWNLOAD = "The following failures occurred while downloading one or more artifa
         (s3_error("RequestTimeout", 400), TransientError, "try again"),
         (s3_error("SlowDown", 503), TransientError, "try again"),
         (MlflowException(OVERLOADED, error_code=BAD_REQUEST), TransientError, "not reached: QueuePool"),  # so it says
+        (MlflowException(READ_ONLY, error_code=BAD_REQUEST), TransientError, "is the server up"),
+        (MlflowException(UNTRUSTED), UserError, "REQUESTS_CA_BUNDLE for MLflow"),
+        (requests.exceptions.SSLError(UNTRUSTED), UserError, "AWS_CA_BUNDLE for S3"),
+        (RestException({"message": "Unauthorized"}), ForeignAnswer, "what stands between here and the server"),
+        (RestException({"message": "no such run", "error_code": "RESOURCE_DOES_NOT_EXIST"}), RestException, "no such"),
     ],
 )
 def test_the_status_of_an_artefact_stores_answer_says_what_to_do(
     raised: Exception, kind: type[UserError], fix: str
 ) -> None:
-    with pytest.raises(UserError, match=fix) as caught, reaching():
+    with pytest.raises(Exception, match=fix) as caught, reaching():
         raise raised
     assert type(caught.value) is kind
 

@@ -54,6 +54,21 @@ def scope(path: str = "/search", method: str = "POST") -> dict[str, Any]:
     return {"type": "http", "path": path, "method": method, "headers": [], "client": ("10.0.0.1", 1)}
 
 
+def test_who_calls_the_service_by_another_name_is_not_answered() -> None:
+    """A page of elsewhere may let its name mean this machine, and would then be of the service's own origin."""
+    answered = PlainTextResponse("ok")
+    own, any_of_them = (
+        Limits(answered, settings(Path("release"), hosts=hosts), Metrics()) for hosts in (("localhost", "::1"), ())
+    )
+    for host, status in ((b"localhost:8000", 200), (b"[::1]:8000", 200), (b"evil.example:8000", 421)):
+        for path in ("/search", "/health"):
+            asked = scope(path, "GET") | {
+                "scheme": "http", "server": ("127.0.0.1", 8000), "query_string": b"", "headers": [(b"host", host)]
+            }  # fmt: skip
+            assert asyncio.run(ask(own, asked))[0] == status
+            assert asyncio.run(ask(any_of_them, asked))[0] == 200
+
+
 async def ask(limits: Limits, asked: dict[str, Any]) -> tuple[int, dict[bytes, bytes]]:
     sent: list[Any] = []
 
