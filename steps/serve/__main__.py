@@ -84,7 +84,7 @@ def _settings(arguments: argparse.Namespace) -> Settings:
         "model": arguments.model,
         "system": arguments.system,
         "embeddings_model": arguments.embeddings_model,
-        "hosts": tuple(filter(None, arguments.hosts.lower().split(","))) or (OWN if arguments.host in OWN else ()),
+        "hosts": [*filter(None, arguments.hosts.lower().split(","))] or ([*OWN] if arguments.host in OWN else []),
         "poll_s": arguments.poll,
         "threads": arguments.threads or processors(),
         "workers": arguments.workers,

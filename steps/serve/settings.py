@@ -27,7 +27,7 @@ class Settings(Strict):
     embeddings_model: str
     """Another name of the default student in /v1/embeddings: what applications call their provider's model."""
     poll_s: _Seconds
-    hosts: tuple[str, ...] = ()
+    hosts: list[str] = Field(default_factory=list)
     """Names, as in the Host of a request, that are answered; empty: any."""
     threads: _Count
     """Encodings and searches at once, in each process."""

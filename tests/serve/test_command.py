@@ -31,13 +31,13 @@ def test_releases_are_those_of_this_folder_a_recipe_or_a_registry(
 @pytest.mark.parametrize(
     ("words", "hosts"),
     [
-        ([], ("localhost", "127.0.0.1", "::1")),
-        (["--host=0.0.0.0"], ()),
-        (["--hosts=Search.example,localhost"], ("search.example", "localhost")),
-        (["--host=0.0.0.0", "--hosts=search.example"], ("search.example",)),
+        ([], ["localhost", "127.0.0.1", "::1"]),
+        (["--host=0.0.0.0"], []),
+        (["--hosts=Search.example,localhost"], ["search.example", "localhost"]),
+        (["--host=0.0.0.0", "--hosts=search.example"], ["search.example"]),
     ],
 )
-def test_a_service_for_this_machine_alone_answers_to_its_names_alone(words: list[str], hosts: tuple[str, ...]) -> None:
+def test_a_service_for_this_machine_alone_answers_to_its_names_alone(words: list[str], hosts: list[str]) -> None:
     assert _settings(_parser().parse_args(["--model=m@champion", *words])).hosts == hosts
 
 

@@ -58,7 +58,7 @@ def test_who_calls_the_service_by_another_name_is_not_answered() -> None:
     """A page of elsewhere may let its name mean this machine, and would then be of the service's own origin."""
     answered = PlainTextResponse("ok")
     own, any_of_them = (
-        Limits(answered, settings(Path("release"), hosts=hosts), Metrics()) for hosts in (("localhost", "::1"), ())
+        Limits(answered, settings(Path("release"), hosts=hosts), Metrics()) for hosts in (["localhost", "::1"], [])
     )
     for host, status in ((b"localhost:8000", 200), (b"[::1]:8000", 200), (b"evil.example:8000", 421)):
         for path in ("/search", "/health"):
