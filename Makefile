@@ -62,7 +62,7 @@ test: setup-all lint ## lint, units, and every stage on small data: what a chang
 test-slow: setup-all ## pipelines, killed runs, two processes, exports (a quarter of an hour)
 	@$(PYTEST) -m "$(REST) and slow and not nightly"
 
-test-nightly: setup-all ## half a minute and more each: whole recipes, every precision, Spark against DuckDB
+test-nightly: setup-all ## further cases of what the others show of one: whole recipes, every precision, kills at every step
 	@$(PYTEST) -m nightly
 
 test-faults: setup-all ## what nights bring, counted in bench/results/faults.json: kills of whole runs (FAULTS=100 of them), bad input, servers away, load, memory (four hours)

@@ -26,7 +26,9 @@ def _variable(name: str) -> str:
     """The name of a variable of the environment, or ""; a secret in its place is masked from now on."""
     if name and (not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII) or (len(name) > 20 and "_" not in name)):
         remember(name)
-        raise ValueError("is no variable's name; put the secret into a variable of the environment, and name that one")
+        raise ValueError(
+            "is no variable's name (one of more than 20 signs has a _); put the secret into a variable of the environment, and name that one"
+        )
     return name
 
 

@@ -6,7 +6,6 @@ CLOCK = {"RequestTimeTooSkewed", "RequestExpired"}
 LOGIN = {"AccessDenied", "ExpiredToken", "InvalidAccessKeyId", "InvalidToken", "SignatureDoesNotMatch"}
 BUSY = {"InternalError", "OperationAborted", "RequestTimeout", "ServiceUnavailable", "SlowDown", "Throttling"}
 FIX_CLOCK = "set the clock of this machine, or of the server"
-
 FIX_CERTIFICATE = (
     "let this machine know the authority that signed the server's certificate: AWS_CA_BUNDLE for S3,"
     " REQUESTS_CA_BUNDLE for MLflow, GIT_SSL_CAINFO for git"

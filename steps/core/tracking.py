@@ -125,7 +125,7 @@ def reaching() -> Iterator[None]:
     from boto3.exceptions import Boto3Error
     from botocore.exceptions import BotoCoreError, ClientError
     from google.protobuf.json_format import ParseError
-    from mlflow.exceptions import MlflowException
+    from mlflow.exceptions import MlflowException, RestException
 
     try:
         yield
@@ -144,7 +144,8 @@ def reaching() -> Iterator[None]:
             raise UserError(f"{tracking_uri()}: {text[:200]}; {FIX_CERTIFICATE}") from error
         if any(words in text for words in _AWAY + _OVERLOADED) or error.error_code == "TEMPORARILY_UNAVAILABLE":
             raise TransientError(f"{tracking_uri()}: not reached: {text[:200]}; is the server up?") from error
-        if any(words in text for words in _FOREIGN) or "error_code" not in getattr(error, "json", ["error_code"]):
+        unlike = isinstance(error, RestException) and "error_code" not in error.json  # MLflow's own say one
+        if unlike or any(words in text for words in _FOREIGN):
             raise ForeignAnswer(text[:200]) from error
         raise
     except (json.JSONDecodeError, ParseError) as error:

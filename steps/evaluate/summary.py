@@ -44,8 +44,8 @@ def summary(metrics: Mapping[str, Any], best: str, origin: Sequence[tuple[str, s
 
 def _not_tested(metrics: Mapping[str, Any], best: str) -> str:
     """What is known of a student where no test query is judged."""
-    reason = metrics["choice"]["reason"]
-    return f"**{best}** was chosen: {reason}{'' if 'nothing is judged' in reason else '; no test query is judged'}."
+    untested = "; no test query is judged" if metrics["datasets_dev"] else ""
+    return f"**{best}** was chosen: {metrics['choice']['reason']}{untested}."
 
 
 def _kept_of_all(metrics: Mapping[str, Any], best: str) -> str:

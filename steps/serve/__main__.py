@@ -16,7 +16,7 @@ from steps.serve.settings import SALT, Settings
 from steps.serving.choice import run_root
 
 KEPT_S = 75  # so long an idle connection is kept: longer than proxies keep theirs, who would send into a closed one
-OWN = ("localhost", "127.0.0.1", "::1")  # names of this machine
+LOOPBACK = ["localhost", "127.0.0.1", "::1"]
 CONNECTIONS = 4  # for each request that may run at once
 STOP_S = 30  # so long may requests take that run when the service is asked to stop
 
@@ -84,7 +84,7 @@ def _settings(arguments: argparse.Namespace) -> Settings:
         "model": arguments.model,
         "system": arguments.system,
         "embeddings_model": arguments.embeddings_model,
-        "hosts": [*filter(None, arguments.hosts.lower().split(","))] or ([*OWN] if arguments.host in OWN else []),
+        "hosts": named(arguments.hosts) or (LOOPBACK if arguments.host in LOOPBACK else []),
         "poll_s": arguments.poll,
         "threads": arguments.threads or processors(),
         "workers": arguments.workers,
@@ -105,6 +105,11 @@ def _settings(arguments: argparse.Namespace) -> Settings:
         "salt": os.environ.get(SALT) or secrets.token_hex(32),
     }
     return validated(Settings, given, "serve")
+
+
+def named(hosts: str) -> list[str]:
+    """Names that commas part, in lower case."""
+    return [name.strip().lower() for name in hosts.split(",") if name.strip()]
 
 
 def _parser() -> argparse.ArgumentParser:

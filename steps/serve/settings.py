@@ -26,9 +26,9 @@ class Settings(Strict):
     """Which system answers where a request names none; empty: the evaluation's choice, else the first."""
     embeddings_model: str
     """Another name of the default student in /v1/embeddings: what applications call their provider's model."""
-    poll_s: _Seconds
     hosts: list[str] = Field(default_factory=list)
     """Names, as in the Host of a request, that are answered; empty: any."""
+    poll_s: _Seconds
     threads: _Count
     """Encodings and searches at once, in each process."""
     workers: _Count

@@ -313,6 +313,9 @@ def test_unjudged_queries_are_unlabelled_but_for_those_of_other_qrels(beir: Make
     assert data.facts["other_qrels_rows"] == {"liveqa.tsv": 2}
     assert data.facts["queries_left_out"] == {"only_in_other_qrels": 1, "without_relevant_document": 1}
     assert data.held_out == {"question 31"}, "no other query may spell it"
+    unusable = {"qrels/test.tsv": qrels(*((f"q{n}", f"d{n}", 1) for n in range(20, 30)), ("q30", "no such", 1))}
+    data, _ = read(beir(files | unusable), ratio=0.5)
+    assert data.held_out == {"question 30", "question 31"}
 
 
 def test_evaluation_queries_without_a_relevant_document_stay_for_their_pairs(beir: Maker) -> None:

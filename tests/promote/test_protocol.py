@@ -168,9 +168,8 @@ def three(project: Project) -> None:
 @pytest.mark.parametrize(
     "step",
     [
-        "smoke-tested",
-        "champion",
-        *(pytest.param(step, marks=NIGHTLY) for step in ("recovered", *SWAP[:-1]) if step != "champion"),
+        step if step in ("smoke-tested", "champion") else pytest.param(step, marks=NIGHTLY)
+        for step in STEPS_BACK[: STEPS_BACK.index("intent removed")]
     ],
 )
 def test_a_rollback_killed_after_any_step_and_made_again_goes_back_once(project: Project, step: str) -> None:

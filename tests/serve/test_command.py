@@ -33,7 +33,7 @@ def test_releases_are_those_of_this_folder_a_recipe_or_a_registry(
     [
         ([], ["localhost", "127.0.0.1", "::1"]),
         (["--host=0.0.0.0"], []),
-        (["--hosts=Search.example,localhost"], ["search.example", "localhost"]),
+        (["--hosts=Search.example, localhost,"], ["search.example", "localhost"]),
         (["--host=0.0.0.0", "--hosts=search.example"], ["search.example"]),
     ],
 )
