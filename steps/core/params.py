@@ -27,7 +27,8 @@ def _variable(name: str) -> str:
     if name and (not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII) or (len(name) > 20 and "_" not in name)):
         remember(name)
         raise ValueError(
-            "is no variable's name (one of more than 20 signs has a _); put the secret into a variable of the environment, and name that one"
+            "is no variable's name (one of more than 20 signs has a _); put the secret into a variable of the"
+            " environment, and name that one"
         )
     return name
 
