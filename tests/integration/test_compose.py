@@ -42,6 +42,8 @@ def test_mlflow_wants_a_login_and_keeps_runs_models_and_artefacts(
     client.create_registered_model("compose")
     version = client.create_model_version("compose", run.info.artifact_uri, run.info.run_id)
     client.set_registered_model_alias("compose", "champion", version.version)
+    with pytest.raises(MlflowException, match="Invalid model version source"):  # it would be read with MLflow's key
+        client.create_model_version("compose", f"s3://{deployment.bucket}/pipeline")
     log_in(deployment, monkeypatch, "admin", deployment.settings["MLFLOW_AUTH_ADMIN_PASSWORD"])
     assert mlflow.MlflowClient().get_model_version_by_alias("compose", "champion").run_id == run.info.run_id
 
