@@ -21,6 +21,7 @@ from steps.core.files import cache_root, staged_file
 from steps.core.turns import forget
 from steps.distill.losses.base import Loss
 from steps.training.distributed import agreed, agreed_step, rank
+from steps.training.model_key import model_key
 from steps.training.turns import hold
 
 _UNLIKE = (
@@ -104,7 +105,7 @@ class Checkpoints:
 
 
 def training_folder(module: nn.Module, arrays: dict[str, Any], knobs: dict[str, Any], losses: Iterable[Loss]) -> Path:
-    """Folder below SLIMTOWER_CACHE of all trainings of these weights, texts, targets, knobs and this code alone.
+    """Folder below SLIMTOWER_CACHE of all trainings of this model, texts, targets, knobs and this code alone.
 
     UserError when the processes of one training differ in them.
     """
@@ -112,8 +113,7 @@ def training_folder(module: nn.Module, arrays: dict[str, Any], knobs: dict[str, 
     code = [code_digest("steps.distill.trainer", "steps.distill.objective", *_JOINT, *modules)]
     code += [package.__version__ for package in (torch, transformers, sentence_transformers)]
     key = hashlib.sha256(json.dumps([knobs, code], sort_keys=True).encode())
-    for name, tensor in sorted(module.state_dict().items()):
-        key.update(name.encode() + tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    key.update(model_key(module))
     for name, array in sorted(arrays.items()):
         key.update(f"{name} {array.dtype} {array.shape}".encode())
         for start in range(0, len(array), 1_000_000):  # targets are memory-mapped: not all at once

@@ -30,6 +30,7 @@ from steps.teach.in_batch import Known
 from steps.teach.training_triplets import TextTriplet
 from steps.training.distributed import agreed, meet, rank
 from steps.training.kept import read_kept
+from steps.training.model_key import model_key
 from steps.training.sharding import is_sharded
 from steps.training.turns import hold
 
@@ -117,7 +118,7 @@ def checkpoint_folder(
     of_round: str = "",
     code: Sequence[str] = _CODE,
 ) -> Path:
-    """Folder below SLIMTOWER_CACHE that only a run over equal weights, prompts, texts and knobs would continue from.
+    """Folder below SLIMTOWER_CACHE that only a run over an equal model, texts and knobs would continue from.
 
     `code`: the modules that train.
     """
@@ -127,9 +128,7 @@ def checkpoint_folder(
     key.update(json.dumps(knobs | {"computes_in": resolve_precision(params.precision)}, sort_keys=True).encode())
     if is_sharded():  # its checkpoints are of another kind
         key.update(b"sharded")
-    key.update(repr(sorted(getattr(tower, "prompts", {}).items())).encode())
-    for name, tensor in sorted(tower.state_dict().items()):
-        key.update(name.encode() + tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
+    key.update(model_key(tower))
     for triplet in triplets:
         key.update(repr(astuple(triplet)).encode())
     for query in sorted({fold(triplet.query) for triplet in triplets}):

@@ -29,6 +29,7 @@ from steps.training.library_trainer import (
     shared_arguments,
     use_one_gpu,
 )
+from steps.training.model_key import model_key
 from steps.training.ranked_lists import ListChoice, ListKnobs, RankedList
 from steps.training.triplets import Turns
 
@@ -167,15 +168,14 @@ def check_length(ranker: CrossEncoder, params: RankerKnobs, section: str = "rank
 def checkpoint_folder(
     ranker: CrossEncoder, choice: ListChoice, knobs: Mapping[str, Any], stage: str = "rank", code: Sequence[str] = ()
 ) -> Path:
-    """Folder below SLIMTOWER_CACHE that only a run over equal weights, texts and knobs would continue from.
+    """Folder below SLIMTOWER_CACHE that only a run over an equal model, texts and knobs would continue from.
 
     `knobs` are those that a training follows from, its `precision` among them; `code` names modules besides this one.
     """
     key = hashlib.sha256()
     key.update(f"{code_digest(__name__, *code)} {library_versions()}".encode())
     key.update(json.dumps({**knobs, "computes_in": resolve_precision(knobs["precision"])}, sort_keys=True).encode())
-    for name, tensor in sorted(ranker.state_dict().items()):
-        key.update(name.encode() + tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
+    key.update(model_key(ranker))
     for each in choice.chosen:
         key.update(repr(astuple(each)).encode())
     return cache_root() / stage / key.hexdigest()[:32]

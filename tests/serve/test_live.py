@@ -136,7 +136,8 @@ def _health(url: str) -> Any:
 def test_one_client_that_reads_no_answer_takes_nothing_from_the_others(released: Path, tmp_path: Path) -> None:
     options = ["--release", str(released / "models/release/static"), "--rate", "100000", "--max-requests", "8"]
     body = json.dumps({"query": ["sum"] * 256, "k": 10}).encode()
-    head = f"POST /search HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    head = "POST /search HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    head += f"Content-Length: {len(body)}\r\n\r\n"
     with serving(tmp_path, *options) as (url, process), contextlib.ExitStack() as opened:
         port = int(url.rpartition(":")[2])
         for _ in range(16):
