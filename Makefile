@@ -11,6 +11,10 @@ export ORT_DISABLE_TELEMETRY := 1
 .PHONY: help setup setup-all demo run search serve test-fast test test-slow test-nightly test-faults test-integration test-dags lint docs promote rollback deploy bench-release bench-gate bench-mine bench-serving bench-distill-speed bench-distill bench-teachers bench-collapse bench-migrate bench-endpoint bench-moves bench-scaling bench-replay bench-any-corpus mlflow airflow images sbom licences lock clean
 .DEFAULT_GOAL := help
 
+# What was typed, `make search Q='costs $5'`, means what it says: make would take a `$` for the start of a name of its own
+TYPED := $(filter-out PYTHON VENV %_FLAGS,$(foreach name,$(.VARIABLES),$(if $(filter command,$(firstword $(origin $(name)))),$(name))))
+$(foreach name,$(TYPED),$(eval override $(name) := $$(value $(name)))$(eval export $(name)))
+
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
 
@@ -35,7 +39,7 @@ demo: setup ## the whole pipeline on the embedded data, then its results
 	@echo "make serve: search with these students at http://localhost:8000"
 
 # What else was typed, `make run UNLABELED=x`: the command refuses a name that no recipe reads
-OTHERS = $(filter-out RECIPE STAGES PYTHON VENV,$(foreach name,$(.VARIABLES),$(if $(filter command,$(firstword $(origin $(name)))),$(name))))
+OTHERS = $(filter-out RECIPE STAGES,$(TYPED))
 
 run: setup ## the pipeline with an overlay: make run RECIPE=recipes/scifact.yaml DATA=<folder> [STAGES=embed]
 	@python -m pipeline.recipe "$$RECIPE" DATA="$$DATA" DATASET="$$DATASET" UNLABELLED="$$UNLABELLED" RELEVANCE="$$RELEVANCE" PARTS="$$PARTS" \

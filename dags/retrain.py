@@ -11,7 +11,7 @@ from slimtower_dags.graph import read_graph, read_variables
 from slimtower_dags.tasks import PROJECT, make_task
 
 deployment = read_deployment(Path(__file__).parent)
-graph = read_graph(PROJECT, deployment.recipe)
+graph = read_graph(PROJECT, deployment.recipe, deployment.variables)
 deployment.check_variables(read_variables(PROJECT, deployment.recipe))
 deployment.check_steps(graph.steps | {"begin", "publish", "promote", "deploy", "rollback"})
 

@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 import sys
+from contextlib import suppress
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from steps.serving.choice import check_origin
 
 _VARIABLE = re.compile(r"\$\{(\w+)(:-[^}]*)?\}")
 _NO_VALUE = re.compile(r"[\x00-\x1f\x7f\x85\u2028\u2029\"\\]")  # it would end the text in YAML that it stands in
+_WAY_OUT_S = 120  # so long may a command that was interrupted take to put its things away
 _PATHS = {"DATA", "UNLABELLED", "RELEVANCE"}
 
 
@@ -169,6 +171,10 @@ def run(command: list[str], folder: Path, environment: dict[str, str]) -> int:
     try:
         code = running.wait()
         return code if code >= 0 else 128 - code
+    except KeyboardInterrupt:  # the terminal has asked the command too; asked twice, its way out would be cut short
+        with suppress(subprocess.TimeoutExpired):
+            running.wait(_WAY_OUT_S)
+        raise
     finally:
         if running.poll() is None:
             running.terminate()

@@ -189,11 +189,21 @@ def _fix(key: str, known: Sequence[str], where: str) -> str:
     return f"did you mean {where}{near[0]}?" if near else f"there are {', '.join(known)}"
 
 
+def _text(value: Any, path: str, where: str) -> str:
+    """A value of an environment or of labels; as YAML spells it where it is no text."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if value is None or isinstance(value, dict | list):
+        told = "empty" if value is None else repr(value)
+        raise DeploymentError(f'{path}: {where} is {told}; give a text, "" for none')
+    return str(value)
+
+
 def _value(hint: Any, value: Any, path: str, where: str) -> Any:
     if dataclasses.is_dataclass(hint):
         return _checked(hint, value, path, f"{where}.")
     if typing.get_origin(hint) is dict and typing.get_args(hint)[1] is str and isinstance(value, dict):
-        return {str(key): str(item) for key, item in value.items()}  # environments are text
+        return {str(key): _text(item, path, f"{where}.{key}") for key, item in value.items()}
     accepted = typing.get_args(hint) if isinstance(hint, types.UnionType) else (typing.get_origin(hint) or hint,)
     if hint is float:
         accepted = (int, float)

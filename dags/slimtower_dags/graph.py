@@ -5,7 +5,7 @@ A stage waits for another when one of its dependencies is, contains or lies in o
 
 import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -14,6 +14,8 @@ import yaml
 
 _TEMPLATE = re.compile(r"\$\{\s*([\w.\-]+)\s*\}")
 _VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
+
+_WORDS = re.compile(r"[\w, -]+")  # not a place of data, nor a template
 
 
 class GraphError(ValueError):
@@ -63,15 +65,15 @@ class Graph:
         return [address for address in self.stages if address not in awaited]
 
 
-def read_graph(root: Path, recipe: str = "") -> Graph:
-    """The graph of the project in `root` with a recipe's params laid over its own.
+def read_graph(root: Path, recipe: str = "", variables: Mapping[str, str] | None = None) -> Graph:
+    """The graph of the project in `root` with a recipe's params, filled with `variables`, laid over its own.
 
     Raises:
         GraphError: names the file and key at fault.
     """
     params = _mapping(root / "params.yaml")
     if recipe:
-        params = overlay(params, _recipe(root / recipe))
+        params = overlay(params, _recipe(root / recipe, variables or {}))
     stages: dict[str, Stage] = {}
     entries = _mapping(root / "dvc.yaml").get("stages", {})
     for name, entry in entries.items():
@@ -115,9 +117,14 @@ def _mapping(path: Path) -> dict[str, Any]:
     return _parsed(_text(path), path)
 
 
-def _recipe(path: Path) -> dict[str, Any]:
-    """A recipe with its `${VARIABLE}`s filled by their defaults: they name data, never stages."""
-    return _parsed(_VARIABLE.sub(lambda match: match[2] or "", _uncommented(path)), path)
+def _recipe(path: Path, variables: Mapping[str, str]) -> dict[str, Any]:
+    """A recipe with its `${VARIABLE}`s filled: by words, which may name stages, else by their defaults."""
+
+    def filled(match: re.Match) -> str:
+        given = variables.get(match[1], "")
+        return given if given and _WORDS.fullmatch(given) else match[2] or ""
+
+    return _parsed(_VARIABLE.sub(filled, _uncommented(path)), path)
 
 
 def _uncommented(path: Path) -> str:

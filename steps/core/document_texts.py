@@ -69,7 +69,11 @@ class DocumentTemplate:
     @property
     def names_topic(self) -> bool:
         """Whether the topic is part of a text."""
-        return any(name == "topic" for _, name in self._parts[0])
+        return self.names("topic")
+
+    def names(self, field: str) -> bool:
+        """Whether this field of a document is part of its text."""
+        return any(name == field for _, name in self._parts[0])
 
     def text(self, title: str, topic: str, content: str) -> str:
         """The text of a document."""

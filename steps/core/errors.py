@@ -1,6 +1,7 @@
 """Errors that a person can fix, and the exit codes that schedulers read."""
 
 import errno
+import io
 import os
 import re
 import select
@@ -63,6 +64,8 @@ def guarded(command: Callable[[], None]) -> None:
     error ends with its traceback, without secrets.
     """
     mask_tracebacks()
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a locale that lacks a sign ends no command
     try:
         command()
         if sys.stdout:  # None where it was closed from the start

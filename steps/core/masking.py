@@ -48,6 +48,11 @@ def names_secret(name: str) -> bool:
     return re.fullmatch(rf"(?i)(?:x-)?(?:{_NAMED}|authorization|auth|key)", name) is not None
 
 
+def has_unquoted_login(url: str) -> bool:
+    """Whether a URL has an `@` in its login, after which clients look for the host, and show the rest of a password."""
+    return "://" in url and url.partition("?")[0].count("@") > 1
+
+
 def redacted(text: str) -> str:
     """The text with `***` for every secret in it that has a known form, or is known from the environment."""
     if (known := _known(_environment())) is not None:

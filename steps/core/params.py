@@ -12,14 +12,18 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from pydantic.fields import FieldInfo
 
 from steps.core.errors import UserError, line
-from steps.core.masking import remember
+from steps.core.masking import redacted, remember
 from steps.core.names import key_name, plain_name
 
 PARAMS = Path("params.yaml")
 _QUOTE = "'"
 _bounded = reprlib.Repr()  # aliases of YAML can make a few lines as large as one likes
 _bounded.maxstring = _bounded.maxother = 200
-_short = _bounded.repr
+
+
+def _short(value: Any) -> str:
+    """A value as a message shows it: without secrets, which could not be told once they are cut, and cut."""
+    return _bounded.repr(redacted(value) if isinstance(value, str) else value)
 
 
 def _variable(name: str) -> str:

@@ -4,6 +4,7 @@ The parent of a stage's MLflow run is the run named by SLIMTOWER_PARENT_RUN, els
 (SLIMTOWER_PIPELINE, set by `make`), else by the process that started the stage (a plain `dvc repro`).
 """
 
+import hashlib
 import os
 import subprocess
 from collections.abc import Iterator
@@ -50,6 +51,8 @@ def parent_run(api: Any, experiment: str) -> str:
 
 def pipeline_run(api: Any, experiment: str, key: str, commit: str, name: str) -> str:
     """Id of the parent run of the pipeline with this key; made, with this name, where there is none yet."""
+    if "'" in key:  # of a path; MLflow's filters cannot say it
+        key = hashlib.sha256(key.encode()).hexdigest()
     found = api.search_runs([experiment], f"tags.`slimtower.pipeline` = '{key}'", max_results=1)
     if found:
         return str(found[0].info.run_id)

@@ -18,6 +18,7 @@ from steps.deploy.params import DeployParams
 from steps.serving.release import Release
 
 _LONGEST = 48  # characters of an alias: Postgres takes 63, and a digest is added
+_CUT = _LONGEST - 9  # of a longer one so many are kept
 _DIGEST = 12
 _COLLECTION = re.compile(rf"(\w+)_[0-9a-f]{{{_DIGEST}}}")
 
@@ -33,6 +34,7 @@ class Deployed:
     filled: int  # documents that this run put in
     met: bool  # whether the target recall is reached
     there: int  # documents that the collection holds: others may have put some in or taken some out
+    moved: bool = True  # whether the alias named something else, or nothing
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,7 @@ class WayBack:
 def alias_of(name: str, dataset: str) -> str:
     """What a data set is searched by: letters, digits and _, as every engine takes them."""
     plain = re.sub(r"\W", "_", f"{name}_{dataset}", flags=re.ASCII)
-    return plain if len(plain) <= _LONGEST else f"{plain[: _LONGEST - 9]}_{sha256_text(plain)[:8]}"
+    return plain if len(plain) <= _LONGEST else f"{plain[:_CUT]}_{sha256_text(plain)[:8]}"
 
 
 def check_owner(engine: Engine, alias: str, name: str, dataset: str) -> None:
@@ -102,7 +104,7 @@ def prepare(
             now = now.model_copy(update={"settings": settings})
             engine.keep(live, now.model_dump_json())
         _clear(engine, alias, {live, *back})
-        done = Deployed(alias, live, now, None, 0, now.recall >= params.target_recall, engine.count(live))
+        done = Deployed(alias, live, now, None, 0, now.recall >= params.target_recall, engine.count(live), moved=False)
         return Ready(done, live, answers=True)
     plain = f"{alias}_{digest[:_DIGEST]}"
     own = live == plain or (now is not None and now.index == digest)
@@ -254,15 +256,18 @@ def _set_up(engine: Engine, collection: str, asked: Asked, params: DeployParams)
 
 def deployed(engine: Engine, name: str) -> list[str]:
     """Aliases of a registered model that name a collection; not those of another one whose name goes on behind its."""
-    found = [_COLLECTION.fullmatch(each) for each in engine.names(alias_of(name, ""))]
+    begin = alias_of(name, "")[:_CUT]  # longer aliases go on with a digest
+    found = [_COLLECTION.fullmatch(each) for each in engine.names(begin)]
     aliases = {alias: engine.target(alias) for alias in sorted({each[1] for each in found if each})}
     records = {alias: read_record(engine, live) for alias, live in aliases.items() if live}
-    return [
-        alias
-        for alias, record in records.items()
-        if record is None
-        or ((record.model or name) == name and (not record.dataset or alias == alias_of(name, record.dataset)))
-    ]
+    return [alias for alias, record in records.items() if _is_of(name, alias, record)]
+
+
+def _is_of(name: str, alias: str, record: Record | None) -> bool:
+    """Whether an alias answers for a registered model; without a record its beginning has to do."""
+    if record is None or not record.dataset:
+        return alias.startswith(alias_of(name, "")) and (record is None or (record.model or name) == name)
+    return (record.model or name) == name and alias == alias_of(name, record.dataset)
 
 
 def _collections(engine: Engine, alias: str) -> list[str]:

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from urllib.parse import urlsplit
 
 from steps.core.errors import TransientError, UserError, is_refusal, line
-from steps.core.masking import redacted
+from steps.core.masking import has_unquoted_login, redacted
 from steps.deploy.engine import Engine
 from steps.deploy.milvus import Milvus
 from steps.deploy.postgres import Postgres
@@ -24,6 +24,8 @@ def opened(to: str) -> Iterator[Engine]:
 
     UserError where the engine refuses, TransientError where it was not reached or failed in between.
     """
+    if has_unquoted_login(to):
+        raise UserError("TO has several @; write those of user and password as %40")
     make, uri = _engine(to)
     try:
         engine = _made(make, uri, to)

@@ -162,7 +162,7 @@ def _say(done: Deployed, to: str) -> None:
     record = done.record
     others = f" ({done.there} there now: others put some in or took some out)" if done.there != record.documents else ""
     what = f"{record.student} ({record.manifest[:12]}) over {done.collection}, {record.documents} documents{others}"
-    if done.before is None and not done.filled:
+    if not (done.moved or done.filled):
         print(f"deploy: {done.alias} at {redacted(to)} answers for {what}; nothing to do")
         return
     was = f", was {done.before.student} over {done.before.collection}" if done.before else ""

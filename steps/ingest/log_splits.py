@@ -6,7 +6,7 @@ import pyarrow as pa
 from steps.core.errors import UserError
 from steps.core.files import sha256_text
 from steps.ingest.coded_columns import coded
-from steps.ingest.params import ClickLogSource, LogSource, iso_seconds
+from steps.ingest.params import ClickLogSource, LogSource
 from steps.ingest.rejects import Rejects
 from steps.ingest.repeats import REPEATED, without_repeats
 from steps.ingest.robots import without_robots
@@ -15,6 +15,7 @@ from steps.ingest.source_data import Judgement, Query, SourceData, seeded_order
 
 _TRAIN, _DEV, _TEST = range(3)
 _SPLITS = ("train", "dev", "test")
+AFTER_TEST_FROM = "after_test_from"  # of what was shown, why it is left out
 
 
 def query_id(name: str, key: str) -> str:
@@ -59,7 +60,7 @@ def add_log(
         robots_alone[table["query"].to_numpy()] = False
     query, document = table["query"].to_numpy(), table["document"].to_numpy()
     clicked, times = table["clicked"].to_numpy(), table["timestamp"].to_numpy()
-    cut = iso_seconds(source.test_from) if source.test_from else np.inf
+    cut = source.cut
     split = _split(log, source, cut, seed)
 
     held_out = split != _TRAIN
@@ -90,7 +91,8 @@ def add_log(
         Judgement(ids[whose], data.name, data.documents[what].doc_id, 1, _SPLITS[split[whose]])
         for whose, what in zip(judged_queries.tolist(), judged_documents.tolist(), strict=True)
     ]
-    by_time = {"after_test_from": int(late.sum()), "query_without_click": int((unjudged[query] & ~late).sum())}
+    late_ones = int(late.sum()) + left_out.get(AFTER_TEST_FROM, 0)
+    by_time = {AFTER_TEST_FROM: late_ones, "query_without_click": int((unjudged[query] & ~late).sum())}
     data.facts["impressions_left_out"] = left_out | by_time
     data.facts["queries_left_out"] = {
         f"{_SPLITS[which]}_without_click": int((unjudged & ~robots_alone & (split == which)).sum())

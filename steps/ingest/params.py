@@ -1,5 +1,6 @@
 """Params of ingest: which sources are read, what counts as a usable row, how sessions are simulated."""
 
+import math
 from datetime import UTC, date, datetime
 from typing import Annotated, Any, Literal, Self
 
@@ -206,6 +207,11 @@ class LogSource(Strict):
     """
     max_query_impressions: int = Field(default=100_000, ge=1)
     """Most impressions of a query that count, drawn by seed."""
+
+    @property
+    def cut(self) -> float:
+        """`test_from` in Unix seconds; infinite where it is not given."""
+        return iso_seconds(self.test_from) if self.test_from else math.inf
 
 
 class ClickLogSource(LogSource):

@@ -3,6 +3,7 @@
 The second label says whether the document satisfied: ScalingNote's test set has both.
 """
 
+import re
 from collections.abc import Container
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +15,7 @@ from steps.ingest.rows import Defect, decode, grade_of, read_lines, regular_file
 QRELS_SPLITS = ("test", "dev", "train")  # in this order: a query of two files stays with the first
 _HEADER = {"query-id", "query_id", "qid"}
 _DOCUMENTS = (b"corpus-id", b"corpus_id")  # what BEIR's header calls the second column
+_ABOUT = re.compile(r"(?i)(readme|licen[cs]e)\b|.*\.md$")  # files that judge nothing
 _ITERATIONS = (b"0", b"Q0")  # what TREC's second column holds
 
 
@@ -104,13 +106,21 @@ def _parse(raw: bytes) -> tuple[str, str, int, int | None]:
 
 
 def other_qrels(folder: Path) -> tuple[dict[str, int], set[str]]:
-    """Rows of each qrels file that is no split, and the ids of the queries that those files name; there may be none."""
+    """Rows of each qrels file that is no split, and the ids of the queries that those files name; there may be none.
+
+    UserError for a file that may hold judgements and is no .tsv.
+    """
     rows: dict[str, int] = {}
     named: set[str] = set()
     known = {f"{split}.tsv{suffix}" for split in QRELS_SPLITS for suffix in ("", ".gz")}
     for path in sorted(folder.iterdir()) if folder.is_dir() else []:
-        if path.name in known or not path.name.endswith((".tsv", ".tsv.gz")):
+        if path.name in known or path.name.startswith(".") or _ABOUT.match(path.name):
             continue
+        if not path.name.endswith((".tsv", ".tsv.gz")):
+            raise UserError(
+                f"{path}: judgements are read from .tsv alone, and the queries of this file would train unseen; rename"
+                " it to .tsv, or move it away"
+            )
         regular_file(path)
         ids = [_query_of(raw) for _, raw in read_lines(path)]
         if ids and ids[0].lower() in _HEADER:

@@ -115,7 +115,10 @@ class Rejects:
         return ", ".join(f"{reason} {count}" for reason, count in sorted(counts.items()))
 
     def report(self) -> dict[str, Any]:
-        """Per reason the number of rows, how many of them are kept where not all are, and up to three examples."""
+        """Per reason the number of rows, how many of them are kept where not all are, and where up to three stood.
+
+        What they held is in the table of rejects alone: the report is shown to more people than the log.
+        """
         by_reason: defaultdict[str, list[Reject]] = defaultdict(list)
         for row in sorted(self.rows):
             by_reason[row.reason].append(row)
@@ -125,6 +128,6 @@ class Rejects:
         return {
             reason: {"rows": counts[reason]}
             | ({"kept": len(rows)} if len(rows) < counts[reason] else {})
-            | {"examples": [row._asdict() for row in rows[:EXAMPLES]]}
+            | {"examples": [{"source": row.source, "line": row.line} for row in rows[:EXAMPLES]]}
             for reason, rows in by_reason.items()
         }

@@ -17,8 +17,7 @@ BEIR_PATTERNS = (
     "queries.jsonl.gz",
     "answers.jsonl",
     "answers.jsonl.gz",
-    "qrels/*.tsv",
-    "qrels/*.tsv.gz",
+    "qrels/*",  # one that is no .tsv is refused
 )
 
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from steps.ingest.coded_columns import coded
 from steps.ingest.log_corpus import read_corpus
-from steps.ingest.log_splits import add_log
+from steps.ingest.log_splits import AFTER_TEST_FROM, add_log
 from steps.ingest.params import UbiSource
 from steps.ingest.rejects import Rejects
 from steps.ingest.relevance import QueryNames, log_relevance
@@ -59,6 +59,7 @@ def read_ubi(
     data.facts["impressions_left_out"] = {
         "outside_window": searches.impressions_outside,
         "unknown_document": searches.unknown_documents,
+        AFTER_TEST_FROM: searches.impressions_late,
     }
     visits = searches.visits()[shown.searches]
     add_log(data, log, source, seed=seed, key=key, rejects=rejects, visits=visits)

@@ -10,7 +10,7 @@ import numpy as np
 
 from steps.core.progress import progress
 from steps.ingest.log_values import as_id, as_rank
-from steps.ingest.params import UbiSource, iso_seconds
+from steps.ingest.params import UbiSource
 from steps.ingest.rejects import Rejects
 from steps.ingest.rows import Defect, Gone, json_value
 from steps.ingest.source_files import table_files
@@ -44,7 +44,8 @@ def read_events(
 ) -> tuple[Shown, dict[str, int]]:
     """What was shown and clicked, and how many events were left out, by reason.
 
-    A click at or after `test_from` says nothing about a search before it. An event of the window's first day may
+    An event at or after `test_from` says nothing about a search before it. What such a search showed and was clicked
+    only then is left out: it is no document that nobody clicked. An event of the window's first day may
     belong to a search before the window, whose partition is not read; those up to SESSION_SECONDS after the window
     are read, for the searches inside. Raises UserError for a missing file or column or too many defect rows.
     """
@@ -77,10 +78,12 @@ class _Reader:
         self.window, self.longer = window, window.longer(SESSION_SECONDS)
         self.click_actions = frozenset(source.click_actions)
         self.actions = IMPRESSION_ACTIONS | self.click_actions
-        self.cut = iso_seconds(source.test_from) if source.test_from else np.inf
-        self.left_out: Counter[str] = Counter(clicks_after_test_from=0, not_of_a_search=0, outside_window=0)
+        self.cut = source.cut
+        told = ("clicks_after_test_from", "impressions_after_test_from", "not_of_a_search", "outside_window")
+        self.left_out = Counter(dict.fromkeys(told, 0))
         self.clicked = bytearray(len(searches.documents))
         self.pairs, self.ranks = array("q"), array("i")
+        self.late_clicks = array("q")  # pairs
         self.files: list[str] = []  # the last is the one being read
         # Clicks whose impression is known only when all events are read: what, and where it was read.
         self.click_pairs, self.click_files, self.click_lines = array("q"), array("i"), array("q")
@@ -114,13 +117,17 @@ class _Reader:
             raise Gone("unknown_document")
         start, end = self.searches.starts[search], self.searches.starts[search + 1]
         pair = search * len(self.documents) + document
+        late = self.searches.times[search] < self.cut <= timestamp
         if not is_click:
-            if start == end:
+            if late:
+                self.left_out["impressions_after_test_from"] += 1
+            elif start == end:
                 rank = as_rank(ordinal)
                 self.pairs.append(pair)
                 self.ranks.append(rank)
-        elif self.searches.times[search] < self.cut <= timestamp:
+        elif late:
             self.left_out["clicks_after_test_from"] += 1
+            self.late_clicks.append(pair)
         elif start == end:
             self.click_pairs.append(pair)
             self.click_files.append(len(self.files) - 1)
@@ -152,7 +159,10 @@ class _Reader:
             np.concatenate([np.array(searches.ranks, dtype=np.int32), ranks]),
             np.concatenate([np.frombuffer(self.clicked, dtype=np.bool_), np.isin(pairs, wanted)]),
         )
+        late = ~columns.clicked & np.isin(columns.searches * width + columns.documents, self.late_clicks)
+        searches.impressions_late += int(late.sum())
         order = np.lexsort((columns.ranks, columns.searches))
+        order = order[~late[order]]
         return Shown(*(column[order] for column in columns))
 
 

@@ -37,6 +37,8 @@ class Searches:
     documents: array = field(default_factory=lambda: array("i"))
     ranks: array = field(default_factory=lambda: array("i"))
     impressions_outside: int = 0
+    impressions_late: int = 0
+    """Of searches before `test_from`: shown, or clicked, only from then on."""
     unknown_documents: int = 0
 
     def left_out(self) -> dict[str, int]:
@@ -71,12 +73,12 @@ def read_searches(
     A search without text (browsing) becomes a reject that counts as no defect, as does one delivered twice and one
     with hits that the corpus lacks, unless most searches have no others. Further responses to a search
     (`query_response_id`, or without it other hits), such as its next page, continue its ranks in the order of their
-    times, wherever they stand.
+    times, wherever they stand; those that come at or after `test_from` say nothing about a search before it.
     A search belongs to the window of its first response; of its others those inside count. One whose first row, as
     read, cannot be used is left out.
     """
     wanted = dict.fromkeys(("query_id", "user_query", "timestamp"), f"{key}.queries")
-    reader = _Reader(log, documents, window, rejects)
+    reader = _Reader(log, documents, window, rejects, source.cut)
     read: list[str] = []
     for file in table_files(source.queries, f"{key}.queries", window):
         name = f"{source.name}/queries/{file.name}"
@@ -101,8 +103,10 @@ def read_searches(
 
 
 class _Reader:
-    def __init__(self, log: SearchLog, documents: Mapping[str, int], window: Window, rejects: Rejects) -> None:
-        self.log, self.documents, self.window, self.rejects = log, documents, window, rejects
+    def __init__(
+        self, log: SearchLog, documents: Mapping[str, int], window: Window, rejects: Rejects, cut: float
+    ) -> None:
+        self.log, self.documents, self.window, self.rejects, self.cut = log, documents, window, rejects, cut
         self.searches = Searches()
         self.texts: dict[str, int] = {}
         self.files: list[str] = []  # the last is the one being read
@@ -220,10 +224,13 @@ class _Reader:
             np.array(column, dtype=np.int32) for column in (self.shown_in, searches.documents, searches.ranks)
         )
         several = len(of) > len(searches.ids)
+        when = np.array(self.response_times)
         if several:
-            ranks += _hits_before(of, np.array(self.response_times), hits)[shown_in]
+            ranks += _hits_before(of, when, hits)[shown_in]
         shown_by = of[shown_in]
         used = numbers[shown_by] >= 0  # the last number, where a response was replaced, is not
+        late = used & (when[shown_in] >= self.cut) & (np.array([*searches.times, 0])[shown_by] < self.cut)
+        searches.impressions_late, used = int(late.sum()), used & ~late
         if not used.all():
             shown_by, documents, ranks = shown_by[used], documents[used], ranks[used]
         if several:

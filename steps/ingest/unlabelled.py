@@ -10,15 +10,22 @@ from steps.ingest.rejects import Rejects
 from steps.ingest.rows import Defect, decode, read_lines
 from steps.ingest.source_data import UNLABELLED, Query
 
+_TABLES = ("jsonl", "json", "ndjson", "csv", "parquet")
+
 
 def read_unlabelled(path: Path, *, max_query_words: int, max_reject_ratio: float, rejects: Rejects) -> list[Query]:
     """Read the file's distinct queries (after folding), their ids made from their text.
 
-    Raises UserError when the file is missing, has no usable row, or too many rows are defect.
+    Raises UserError when the file is missing, is a table by its ending, has no usable row, or too many rows are defect.
     """
     name = UNLABELLED_QUERIES
     if not path.is_file():
         raise UserError(f'params.yaml: ingest.{name}: no file {path}; name a TSV of queries, or "" for none')
+    if (kind := path.name.lower().removesuffix(".gz").rpartition(".")[2]) in _TABLES:
+        raise UserError(
+            f"params.yaml: ingest.{name}: {path} is {kind.upper()}, whose rows would be read as queries whole; give a"
+            " text file, a query on each line"
+        )
     source = f"{name}/{path.name}"
     queries: dict[str, Query] = {}
     for line, raw in read_lines(path):

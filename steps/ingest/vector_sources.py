@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from steps.core.errors import TransientError, UserError, is_refusal, line
-from steps.core.masking import remember
+from steps.core.masking import has_unquoted_login, remember
 from steps.ingest.locations import locate
 from steps.ingest.source_files import one_file
 from steps.ingest.vector_params import MilvusCollection, PgvectorTable, QdrantCollection, VectorFiles, VectorSource
@@ -115,7 +115,7 @@ def _pgvector(source: PgvectorTable, key: str) -> Iterator[Some]:
     from psycopg import sql
 
     try:
-        with psycopg.connect(_variable(source.url_variable, f"{key}.url_variable")) as connection:
+        with psycopg.connect(_address(source.url_variable, f"{key}.url_variable")) as connection:
             try:
                 register_vector(connection)
             except psycopg.ProgrammingError:
@@ -236,6 +236,12 @@ def _variable(name: str, key: str) -> str:
     if "://" not in value:
         remember(value)
     return value
+
+
+def _address(name: str, key: str) -> str:
+    if has_unquoted_login(address := _variable(name, key)):
+        raise UserError(f"params.yaml: {key}: {name} has several @; write those of user and password as %40")
+    return address
 
 
 def _unreached(key: str, error: Exception) -> TransientError:

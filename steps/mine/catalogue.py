@@ -1,5 +1,6 @@
 """Keys of the queries and documents of a log, and sketches that tell how similar two documents are."""
 
+import re
 from functools import lru_cache
 from zlib import crc32
 
@@ -10,6 +11,7 @@ import pyarrow as pa
 from steps.core.document_texts import FIELDS
 from steps.core.errors import UserError
 from steps.core.texts import fold
+from steps.core.unspaced import words_in
 from steps.mine.engine import Engine
 from steps.mine.keys import key
 
@@ -24,6 +26,7 @@ _DOCUMENTS = pa.schema(
     [("doc", pa.int64()), ("doc_id", pa.string()), ("text_key", pa.int64())] + [(name, pa.int32()) for name in SKETCH]
 )
 _SHINGLE = 3  # words
+_WORD = re.compile(r"\S+")  # of folded text
 _TELLS_APART = 7  # words of content from which on it is compared without title and topic
 _MULTIPLIERS = np.array([key(f"multiplier {number}") | 1 for number in range(len(SKETCH))], dtype=np.uint64)
 
@@ -38,7 +41,8 @@ def keyed_documents(engine: Engine, corpus: ir.Table) -> ir.Table:
     """(doc, doc_id, text_key, sketch_0...): equal text keys mean equal folded texts, equal minima similar ones.
 
     Titles and topics are left out, because copies of one text often differ in these alone. Content of few words, as
-    products have, tells nothing apart without them: "in stock", "running shoes". A topic that nothing reads is empty.
+    products have, tells nothing apart without them: "in stock", "running shoes". A title or topic that
+    nothing reads is empty.
     """
     chosen = corpus.select("doc_id", *FIELDS)
     return _distinct(engine, engine.map_batches(chosen, _key_documents, _DOCUMENTS, "documents"), "doc", "doc_id")
@@ -47,12 +51,13 @@ def keyed_documents(engine: Engine, corpus: ir.Table) -> ir.Table:
 def sketches(texts: list[str]) -> np.ndarray:
     """Min-wise hashes of the three-word shingles of folded texts: int32 (len(texts), 16), zeros for an empty text.
 
-    The share of equal minima estimates the Jaccard similarity of two texts' shingles (Broder 1997).
+    Of scripts without spaces between words, pairs of characters are the words. The share of equal minima estimates the
+    Jaccard similarity of two texts' shingles (Broder 1997).
     """
     lengths: list[int] = []
     hashes: list[int] = []
     for text in texts:
-        words = text.split()
+        words = words_in(text, _WORD)
         lengths.append(len(words))
         hashes += [_word_hash(word) for word in words]
     words_of = np.array(hashes, dtype=np.uint64)
@@ -97,7 +102,7 @@ def _key_documents(batch: pa.RecordBatch) -> pa.Table:
 
 def _told_apart(content: str, title: str, topic: str) -> str:
     """The folded text by which documents are compared."""
-    return content if len(content.split()) >= _TELLS_APART else fold(f"{title} {topic} {content}")
+    return content if len(words_in(content, _WORD)) >= _TELLS_APART else fold(f"{title} {topic} {content}")
 
 
 def _distinct(engine: Engine, table: ir.Table, name: str, what: str) -> ir.Table:

@@ -4,11 +4,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import duckdb
 import ibis
 import ibis.expr.types as ir
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from steps.core.errors import UserError
 from steps.core.progress import progress
 from steps.mine.engine import Convert, Engine
 from steps.mine.params import MineParams
@@ -46,7 +48,7 @@ def _quoted(path: Path) -> str:
 
 @contextmanager
 def open_duckdb(params: MineParams, scratch: Path) -> Iterator[DuckEngine]:
-    """Yield a database in memory that spills below `scratch`."""
+    """Yield a database in memory that spills below `scratch`; UserError where its memory limit is too low."""
     connection = ibis.duckdb.connect(
         ":memory:",
         memory_limit=params.memory_limit,
@@ -55,5 +57,7 @@ def open_duckdb(params: MineParams, scratch: Path) -> Iterator[DuckEngine]:
     )
     try:
         yield DuckEngine(connection, scratch)
+    except duckdb.OutOfMemoryException:
+        raise UserError(f"mine: {params.memory_limit} of memory are too little; raise mine.memory_limit") from None
     finally:
         connection.disconnect()

@@ -47,8 +47,8 @@ def run(
     with staged_folder(output) as folder:
         with open_engine(params, folder) as engine:
             tables = {name: engine.read(path) for name, path in paths.items()}
-            if not corpus_template(ingest).names_topic:
-                tables["corpus"] = tables["corpus"].mutate(topic=ibis.literal(""))
+            unread = [field for field in ("title", "topic") if not corpus_template(ingest).names(field)]
+            tables["corpus"] = tables["corpus"].mutate(**{field: ibis.literal("") for field in unread})
             match signal:
                 case "click":
                     report = mine_clicks(engine, tables, folder, params, source)

@@ -104,7 +104,7 @@ def _makers(stages: Stages, dependency: Mapping[str, Any]) -> list[str]:
 
 def _files(registry: Registry, run_id: str) -> dict[str, Any]:
     """The YAML files of a registration, parsed; dvc.lock as its stages."""
-    names = {item.path for item in registry.api.list_artifacts(run_id)}
+    names = registry.artifacts(run_id)
     parsed: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as place:
         for name in sorted(names & {"dvc.lock", "params.yaml", "images.lock"}):
@@ -136,7 +136,9 @@ def _stages(registry: Registry, pipeline: str | None, stages: Mapping[str, Any])
 
 
 def _stage_runs(registry: Registry, pipeline: str) -> dict[str, Any]:
+    if (parent := registry.run(pipeline)) is None:
+        return {}
     wanted = f"tags.`mlflow.parentRunId` = '{pipeline}'"
-    runs = found_runs(registry.api, registry.api.get_run(pipeline).info.experiment_id, wanted)
+    runs = found_runs(registry.api, parent.info.experiment_id, wanted)
     staged = {run.data.tags.get(f"{PREFIX}stage"): run for run in reversed([*runs])}  # the latest of each counts
     return {stage: run for stage, run in staged.items() if stage}

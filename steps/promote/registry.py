@@ -132,7 +132,7 @@ class Registry:
     def document(self, version: str, name: str) -> Any | None:
         """A JSON document of the version's run, or None when there is none or its upload was cut short."""
         run_id, folder = self.version(version).run_id, name.rpartition("/")[0]
-        if not run_id or name not in {item.path for item in self.api.list_artifacts(run_id, folder or None)}:
+        if not run_id or name not in self.artifacts(run_id, folder):
             return None
         with tempfile.TemporaryDirectory() as place:
             text = self.fetch(run_id, name, Path(place)).read_text(encoding="utf-8")
@@ -140,6 +140,24 @@ class Registry:
             return json.loads(text)
         except ValueError:
             return None
+
+    def run(self, run_id: str) -> Any | None:
+        """A run; None for one that is gone, as `mlflow gc` removes what was deleted."""
+        try:
+            return self.api.get_run(run_id)
+        except MlflowException as error:
+            if error.error_code not in _ABSENT:
+                raise
+            return None
+
+    def artifacts(self, run_id: str, folder: str = "") -> set[str]:
+        """Paths of the files of a run, below a folder of its; none of a run that is gone."""
+        try:
+            return {item.path for item in self.api.list_artifacts(run_id, folder or None)}
+        except MlflowException as error:
+            if error.error_code not in _ABSENT:
+                raise
+            return set()
 
     def fetch(self, run_id: str, name: str, into: Path) -> Path:
         """Download one small file of a run, without a progress bar."""

@@ -68,8 +68,12 @@ class Trial:
 
 
 def to_try(form: Format, precision: str) -> tuple[Precision, ...]:
-    """The forms to try, smallest and quickest first: all of them for `auto`, else the one that was asked for."""
-    return FORMS[form] if precision == "auto" else tuple(each for each in FORMS[form] if each == precision)
+    """The forms to try, smallest and quickest first: all of them for `auto`, else the one that was asked for.
+
+    A table has no products, of which some could be kept in fp32: `mixed` is its int8.
+    """
+    wanted = "int8" if form == "table" and precision == "mixed" else precision
+    return FORMS[form] if precision == "auto" else tuple(each for each in FORMS[form] if each == wanted)
 
 
 def explained(trials: Sequence[Trial], limits: Limits) -> str:

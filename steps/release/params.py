@@ -14,7 +14,8 @@ class ReleaseParams(Strict):
     """What serves: onnx for a transformer, table for a token table; auto chooses by the student."""
     precision: Literal["auto", "int8", "mixed", "fp32"]
     """Of the served encoder: int8 (products of a transformer, rows of a table), mixed (a quarter of the products,
-    those that lose most, in fp32) or fp32. auto: the first of these whose loss, as measured, is within the limits.
+    those that lose most, in fp32; of a table int8) or fp32. auto: the first of these whose loss, as measured, is within
+    the limits.
     """
     parity_cosine: float = Field(default=0.9999, ge=0, le=1)
     """Least cosine of the fp32 export to the student, for every text."""

@@ -59,7 +59,7 @@ def embedding_routes(service: Service) -> APIRouter:
                     {"object": "embedding", "index": index, "embedding": _written(vector, body.encoding_format)}
                     for index, vector in enumerate(truncate(vectors, dim))
                 ],
-                "model": body.model if body.model == service.settings.embeddings_model else served.name,
+                "model": body.model if body.model and body.model == service.settings.embeddings_model else served.name,
                 "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
                 "release": served.identity,
             }

@@ -1,5 +1,6 @@
 """What a client gets where it gets no answer: JSON in OpenAI's shape, with one line that says what to do."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,6 +12,7 @@ from starlette.exceptions import HTTPException
 from steps.core.errors import UserError, line
 from steps.serve.logs import LOGGER
 
+_FOLDERS = re.compile(r"(?<![\w:/.])/(?:[^\s/:;,'\"]+/)+")
 _KINDS = {429: "rate_limit_error", 500: "server_error", 503: "server_error"}
 
 
@@ -40,8 +42,8 @@ async def known(request: Request, error: Exception) -> JSONResponse:
 
 
 async def user_error(request: Request, error: Exception) -> JSONResponse:
-    """What a client can mend."""
-    return problem(422, line(error))
+    """What a client can mend; which folder of this machine it is about is not told."""
+    return problem(422, _FOLDERS.sub("", line(error)))
 
 
 async def invalid(request: Request, error: Exception) -> JSONResponse:

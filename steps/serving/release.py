@@ -67,7 +67,9 @@ class Release:
     def kinds(self, dataset: str) -> list[str]:
         """The indexes of a data set, of `ann` and `flat`: the one that serves comes first."""
         if dataset not in self.entries:
-            raise UserError(f"release {self.folder}: holds no index of {dataset!r}; it has {', '.join(self.datasets)}")
+            raise UserError(
+                f"release {self.folder.name}: holds no index of {dataset!r}; it has {', '.join(self.datasets)}"
+            )
         return sorted(self.entries[dataset]["indexes"])
 
     def index_bytes(self, dataset: str, kind: str) -> int:

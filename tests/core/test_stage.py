@@ -1,13 +1,15 @@
-"""A stage's frame: what params.yaml or the code say when it ends is what it was made of."""
+"""A stage's frame: what DVC reads of params and code when it ends is what it was made of."""
 
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import yaml
+from dvc.repo import Repo
 
 from steps.core import stage as module
 from steps.core.params import Strict
+from steps.core.recorded import recorded_inputs
 from steps.core.stage import stage_main
 
 
@@ -20,24 +22,38 @@ class Knobs(Strict):
 KNOBS = {"depth": 3, "students": ["1l", "2l"], "student": {"1l": {"layers": 1}, "2l": {"layers": 2}}}
 
 
-@pytest.fixture
-def code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The code's digest, the last one given; a stage runs in a folder with params.yaml alone."""
-    digests = ["old"]
+DVC = """
+stages:
+  distill:
+    matrix: {student: "${distill.students}"}
+    cmd: python -m steps.distill --student ${item.student}
+    params: [distill.depth, "distill.student.${item.student}", teach.index, {images.lock: [cpu]}]
+    deps: ["models/teach/${teach.index}/tower", steps/distill, "steps/losses/${teach.index}.py"]
+    outs: ["models/distill/${item.student}"]
+"""
+
+
+@pytest.fixture(autouse=True)
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stage runs in a folder of one stage, untracked."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "")
-    monkeypatch.setattr(module, "code_digest", lambda *modules: digests[-1])
     monkeypatch.setattr(module, "stage_run", lambda *_: pytest.MonkeyPatch.context())
     monkeypatch.setattr(module, "step_parser", lambda *_: Parser())
-    return digests
+    for name in ("steps/distill/kinds", "steps/losses", "models/teach/own/tower"):
+        Path(name).mkdir(parents=True)
+    Path("steps/distill/kinds/plugged.py").write_text("depth = 1\n")  # imported by nobody by name
+    Path("steps/losses/own.py").write_text("")
+    Path("images.lock").write_text("cpu: a\naccelerated: b\n")
+    Path("dvc.yaml").write_text(DVC)
 
 
 class Parser:
     def parse_known_args(self) -> None: ...
 
 
-def write(knobs: dict[str, object]) -> None:
-    Path("params.yaml").write_text(yaml.safe_dump({"distill": knobs}))
+def write(knobs: dict[str, object], index: str = "own") -> None:
+    Path("params.yaml").write_text(yaml.safe_dump({"distill": knobs, "teach": {"index": index, "epochs": 1}}))
 
 
 def ends(edit: Callable[[], object]) -> int:
@@ -51,21 +67,44 @@ def ends(edit: Callable[[], object]) -> int:
 
 
 @pytest.mark.parametrize(
-    ("changed", "fails"),
+    ("edit", "told"),
     [
-        ({}, False),
-        ({"student": {"1l": {"layers": 4}, "2l": {"layers": 2}}, "students": ["2l"]}, False),  # of other cells
-        ({"student": {"2l": {"layers": 3}}}, True),
-        ({"depth": 4}, True),
+        (lambda: write(KNOBS), ""),
+        (lambda: write(KNOBS | {"student": {"1l": {"layers": 4}, "2l": {"layers": 2}}, "students": ["2l"]}), ""),
+        (lambda: Path("images.lock").write_text("cpu: a\naccelerated: c\n"), ""),
+        (lambda: Path("models/teach/own/tower/x").write_text("of another stage"), ""),
+        (lambda: write(KNOBS | {"student": {"2l": {"layers": 3}}}), "params.yaml: distill.student.2l"),
+        (lambda: write(KNOBS | {"depth": 4}), "params.yaml: distill.depth"),
+        (lambda: write(KNOBS, index="other"), "params.yaml: teach.index, steps/losses/own.py"),
+        (lambda: Path("steps/distill/kinds/plugged.py").write_text("depth = 2\n"), "steps/distill"),
+        (lambda: Path("steps/distill/kinds/plugged.py").rename("steps/distill/kinds/moved.py"), "steps/distill"),
+        (lambda: Path("images.lock").write_text("cpu: c\n"), "images.lock: cpu"),
     ],
 )
 def test_what_is_edited_meanwhile_is_not_recorded_with_what_was_made_before(
-    code: list[str], changed: dict[str, object], fails: bool, capsys: pytest.CaptureFixture[str]
+    edit: Callable[[], object], told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert ends(lambda: write(KNOBS | changed)) == (3 if fails else 0)
-    assert ("params.yaml changed while it ran" in capsys.readouterr().err) == fails
+    assert ends(edit) == (3 if told else 0)
+    said = capsys.readouterr().err
+    assert f"distill@2l: {told} changed while it ran" in said if told else "changed" not in said
 
 
-def test_code_that_changes_meanwhile_is_told(code: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert ends(lambda: code.append("new")) == 3
-    assert "distill@2l: the code changed while it ran" in capsys.readouterr().err
+@pytest.mark.medium
+def test_all_that_dvc_records_of_a_stage_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(Path(__file__).parents[2])
+    with Repo() as repo:
+        stages = [stage for stage in repo.index.stages if not stage.frozen]
+    assert len(stages) > 10
+    for stage in stages:
+        params, others = set[str](), set[str]()
+        for dep in stage.deps:
+            found = getattr(dep, "params", None)
+            if found is None:
+                others.add(str(dep.def_path))
+            else:
+                params |= {f"{dep.def_path}: {key}" for key in found}
+        name, _, cell = stage.addressing.partition("@")
+        seen = recorded_inputs(name, cell or None)
+        assert params <= seen.keys()
+        assert {path for path in others if not path.startswith(("data/", "models/"))} <= seen.keys()
+        assert all(seen[path] for path in others & seen.keys())

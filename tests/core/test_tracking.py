@@ -156,6 +156,13 @@ def test_of_several_tries_the_last_finished_counts(project: Path) -> None:
     assert [run.data.params["epochs"] for run in found] == ["2"]
 
 
+@pytest.mark.parametrize("key", ["/home/a/tom's project/runs/x", "a 'b' \"c\""])
+def test_a_pipelines_key_may_hold_quotes(project: Path, key: str) -> None:
+    api = tracking.client()
+    parent = pipeline_run(api, tracking.experiment_id(api), key, "commit", "demo")
+    assert pipeline_run(api, tracking.experiment_id(api), key, "other", "b") == parent
+
+
 def test_outputs_need_not_be_here_where_the_stages_are_named(
     project: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,5 +1,6 @@
-"""A command ends quietly when who read its output has gone, as in `make search ... | head -1`."""
+"""No output ends a command with a traceback: not when who read it has gone, not when the locale lacks a sign."""
 
+import os
 import subprocess
 import sys
 
@@ -42,3 +43,10 @@ def test_a_connection_that_broke_is_not_taken_for_it() -> None:
     done = subprocess.run([sys.executable, "-c", SENDING], capture_output=True, text=True)
     assert done.returncode == EXIT_BUG
     assert "BrokenPipeError" in done.stderr
+
+
+def test_a_locale_that_lacks_a_sign_ends_no_command() -> None:
+    code = "from steps.core.errors import guarded\nguarded(lambda: print('a title \u2026 \u2013'))"
+    environment = os.environ | {"PYTHONIOENCODING": "latin-1"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "a title ? ?\n", "")

@@ -58,6 +58,16 @@ def test_the_graph_under_a_recipe_is_that_of_dvc(recipe: str, bare: Path) -> Non
     ]
 
 
+@pytest.mark.parametrize(
+    ("given", "scorers"), [("late,cross", ["late", "cross"]), ("late, cross", ["late", "cross"]), ("{{ x }}", ["late"])]
+)
+def test_variables_of_a_recipe_name_stages(given: str, scorers: list[str]) -> None:
+    variables = {"SCORERS": given, "DATA": "s3://bucket/a: b"}
+    graph = read_graph(PROJECT, "recipes/label_free.yaml", variables)
+    assert [stage.cell for stage in graph.stages.values() if stage.name == "score"] == scorers
+    assert {f"teach@{name}" for name in scorers} <= graph.stages.keys()
+
+
 @pytest.mark.parametrize("scorers", [[], ["other"], ["other", "third"]])
 def test_students_wait_for_the_teachers_that_score_and_for_none_where_none_does(scorers: list[str], bare: Path) -> None:
     params = yaml.safe_load((PROJECT / "params.yaml").read_text())

@@ -17,7 +17,8 @@ from steps.deploy import engines
 from steps.deploy import run as commands
 from steps.deploy.belonging import EF, tune
 from steps.deploy.contents import Asked
-from steps.deploy.deployment import alias_of, check_owner, deployed, prepare
+from steps.deploy.deployment import Deployed, alias_of, check_owner, deployed, prepare
+from steps.deploy.engine import Record
 from steps.deploy.engines import opened
 from steps.deploy.params import DeployParams, registered_name
 from steps.serving.release import Hit
@@ -38,6 +39,12 @@ def test_an_address_that_is_none_is_refused(to: str) -> None:
     assert not isinstance(caught.value, TransientError)
     for known in ("postgresql:///db", "postgresql://me:p@a:1,b:2/db?target_session_attrs=any", "https://[::1]:6333"):
         engines._check_address(known, known.partition("://")[0])
+
+
+def test_an_address_with_several_ats_is_refused_before_a_client_shows_the_rest_of_the_password() -> None:
+    with pytest.raises(UserError, match="several @") as caught, opened("postgresql://me:abc@hush-hush@127.0.0.1:9/db"):
+        pass
+    assert "hush" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -207,6 +214,28 @@ def test_a_rollback_of_all_leaves_alone_what_another_registered_model_has_there(
     engine = Mock(note=notes.__getitem__, target=lambda alias: f"{alias}_{'0' * 12}")
     engine.names = lambda prefix: [name for name in notes if name.startswith(prefix)]
     assert deployed(engine, "docs") == ["docs_api", "docs_beta_faq", "docs_old"]
+
+
+def test_long_names_are_rolled_back_in_all_data_sets() -> None:
+    name, longer = "customer-support-knowledge-search-emea-1a", "customer-support-knowledge-search-emea-1b-and-all"
+    notes = {}
+    for model in (name, longer):
+        for dataset in ("faq", "manuals-2026"):
+            record = RECORD | {"model": model, "dataset": dataset}
+            notes[f"{alias_of(model, dataset)}_{'0' * 12}"] = json.dumps(record)
+    engine = Mock(note=notes.__getitem__, target=lambda alias: f"{alias}_{'0' * 12}")
+    engine.names = lambda prefix: [each for each in notes if each.startswith(prefix)]
+    for model in (name, longer):
+        assert deployed(engine, model) == sorted(alias_of(model, dataset) for dataset in ("faq", "manuals-2026"))
+
+
+@pytest.mark.parametrize(("moved", "filled", "told"), [(False, 0, True), (True, 0, False), (False, 3, False)])
+def test_nothing_to_do_is_said_where_nothing_was_done(
+    moved: bool, filled: int, told: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = Record.model_validate(RECORD)
+    commands._say(Deployed("docs_api", "docs_api_1", record, None, filled, True, record.documents, moved), "x.db")
+    assert ("nothing to do" in capsys.readouterr().out) == told
 
 
 def test_params_of_the_tracked_file_hold_and_links_rise() -> None:

@@ -79,6 +79,33 @@ def test_equals_a_rebuild_with_the_same_quantiser(factory: str) -> None:
     assert np.mean(same) == 1 if "PQ" not in factory and "RaBitQ" not in factory else np.mean(same) > 0.9
 
 
+@pytest.mark.parametrize("factory", ["IVF30,PQ8x4fs", "OPQ8_32,IVF30,PQ8x4fs", "IVF30,RaBitQfs", "IVF30,PQ8x4"])
+@pytest.mark.parametrize("at_once", [True, False], ids=["exchanged", "removed, kept and added to"])
+def test_what_is_added_after_others_left_has_its_own_code(factory: str, at_once: bool) -> None:
+    """Compared by the scores of all documents: re-ranking would hide most of the wrong ones."""
+    template, index = made(factory)
+    stay, new = np.arange(100, 1500), clustered(100, seed=8)
+    both = np.concatenate([OLD[stay], new])
+    added = np.full(len(new), -1)
+    if at_once:
+        index = updated(index, Match(np.concatenate([stay, added]), len(OLD)), all_of(both))
+    else:
+        index = updated(index, Match(stay, len(OLD)), all_of(OLD[stay]))
+        index = faiss.deserialize_index(faiss.serialize_index(index))
+        index = updated(index, Match(np.concatenate([np.arange(1400), added]), 1400), all_of(both))
+    ours, theirs = (_scores(each, len(both)) for each in (index, fill(template.empty(), all_of(both)).index()))
+    np.testing.assert_allclose(ours, theirs, atol=0.02)  # tables of distances are rounded for each list
+
+
+def _scores(index: faiss.Index, count: int) -> np.ndarray:
+    """The score of each document with each query, all lists looked at."""
+    faiss.ParameterSpace().set_index_parameter(index, "nprobe", 30)
+    scores, rows = index.search(QUERIES, count)
+    found = np.full((len(QUERIES), count), np.nan)
+    np.put_along_axis(found, rows, scores, axis=1)
+    return found
+
+
 def test_documents_are_told_apart_by_id_and_vector() -> None:
     assert (CHANGED.added, CHANGED.removed, CHANGED.exchanged) == (80, 130, 130)
     known = {(name, digest): row for row, (name, digest) in enumerate(zip(OLD_IDS, digests(OLD), strict=True))}

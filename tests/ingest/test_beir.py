@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 import shutil
 from collections import Counter
 from collections.abc import Callable
@@ -300,6 +301,15 @@ def test_given_dev_qrels_leave_train_whole(beir: Maker) -> None:
     }
     splits = [query.split for query in read(beir(files))[0].queries]
     assert (splits.count("train"), splits.count("dev"), splits.count("test")) == (15, 5, 10)
+
+
+@pytest.mark.parametrize("name", ["test.txt", "test.TSV", "test.tsv.bak", "test", "holdout.qrels"])
+def test_judgements_under_another_ending_are_not_passed_over(beir: Maker, name: str) -> None:
+    folder = beir({f"qrels/{name}": qrels(("q1", "d1", 1)), "qrels/README.md": b"about", "qrels/.hidden": b"x"})
+    with pytest.raises(UserError, match=rf"qrels/{re.escape(name)}: judgements are read from \.tsv alone"):
+        read(folder)
+    (folder / "qrels" / name).unlink()
+    read(folder)
 
 
 def test_unjudged_queries_are_unlabelled_but_for_those_of_other_qrels(beir: Maker) -> None:

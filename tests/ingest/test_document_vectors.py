@@ -205,6 +205,10 @@ def test_an_address_of_postgres_that_cannot_be_read_is_not_repeated(
     with pytest.raises(UserError, match="PG_URL holds no address") as raised:
         placed(tmp_path, {"kind": "pgvector", "url_variable": "PG_URL", "table": "docs"})
     assert "hush" not in str(raised.value)
+    monkeypatch.setenv("PG_URL", "postgresql://me:abc@hushhush@127.0.0.1:1/db")
+    with pytest.raises(UserError, match="PG_URL has several @; write those of user and password as %40") as raised:
+        placed(tmp_path, {"kind": "pgvector", "url_variable": "PG_URL", "table": "docs"})
+    assert "hush" not in line(raised.value)
 
 
 @pytest.mark.medium

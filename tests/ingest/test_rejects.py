@@ -1,5 +1,6 @@
 """Rejects stay small in memory, and their counts stay whole."""
 
+import json
 from collections.abc import Iterator
 
 import pytest
@@ -22,6 +23,7 @@ def test_rows_left_out_by_rule_are_kept_up_to_a_limit_and_counted_all() -> None:
     assert report["empty_text"]["rows"] == 5000
     assert report["empty_text"]["kept"] == 2 * module.KEPT_OTHERS
     assert report["duplicate_id"]["rows"] == 2 and "kept" not in report["duplicate_id"]
+    assert "xxx" not in json.dumps(report), "what people typed is shown to those who read the table alone"
     assert rejects.counts("log") == "duplicate_id 2, empty_text 5000"
     assert rejects.counts("log/queries/a") == "duplicate_id 1, empty_text 2500"
     assert rejects.counts("lo") == ""

@@ -180,8 +180,23 @@ def test_the_window_holds_searches_and_events(tmp_path: Path) -> None:
 def test_a_click_from_test_from_on_says_nothing_about_an_earlier_search(tmp_path: Path) -> None:
     events = [*EVENTS, event("click", "one", "d2", 6)]
     out = ingest(tmp_path, params(ubi(tmp_path, SEARCHES, events)))
-    assert impressions(out) == EXPECTED
-    assert read_json(out / "report.json")["datasets"]["shop"]["events_left_out"]["clicks_after_test_from"] == 1
+    assert impressions(out) == EXPECTED[1:]  # nor that nobody clicked the document
+    facts = read_json(out / "report.json")["datasets"]["shop"]
+    assert facts["events_left_out"]["clicks_after_test_from"] == 1
+    assert facts["impressions_left_out"]["after_test_from"] == 1
+
+
+def test_what_an_earlier_search_shows_from_test_from_on_is_left_out(tmp_path: Path) -> None:
+    searches = [*SEARCHES, search("one", "red shoes", 5, ["d5"]), search("four", "hat", 6, ["d0"])]
+    events = [*EVENTS, event("click", "one", "d5", 5.5), event("impression", "two", "d0", 7, 3)]
+    events += [event("click", "one", "d0", 8), event("click", "two", "d5", 8)]  # the first was clicked before, too
+    out = ingest(tmp_path, params(ubi(tmp_path, searches, events)))
+    assert impressions(out) == [*(row for row in EXPECTED if row[1] != "shop/d5"), ("shop/four", "shop/d0", 1, False)]
+    facts = read_json(out / "report.json")["datasets"]["shop"]
+    assert facts["events_left_out"]["clicks_after_test_from"] == 3
+    assert facts["events_left_out"]["impressions_after_test_from"] == 1
+    assert facts["impressions_left_out"]["after_test_from"] == 2
+    assert reasons(out) == []
 
 
 def test_another_file_in_place_of_the_index_is_a_user_error(tmp_path: Path) -> None:
@@ -390,16 +405,16 @@ def test_responses_without_an_id_are_one_where_their_hits_are_and_else_go_on(tmp
 
 def test_a_click_soon_after_the_window_is_on_a_search_inside(tmp_path: Path) -> None:
     source = ubi(tmp_path, SEARCHES, EVENTS) | {name: str(tmp_path / name) for name in ("queries", "events")}
-    late = [search("late", "coat", 6.999, ["d0", "d1"]), search("next", "coat", 7.0, ["d0"])]
+    late = [search("late", "coat", 6.999, ["d0", "d1"]), search("next", "coat", 7.0, ["d0"]), search("bare", "coat", 6)]
     write(tmp_path / "queries" / "q.jsonl", [*SEARCHES, *late])
     events = [event("click", query_id, "d0", 7.001) for query_id in ("late", "next", "of the next day")]
-    write(tmp_path / "events" / "dt=2026-01-08" / "e.jsonl", [*events, event("impression", "two", "d0", 7.001, 9)])
+    write(tmp_path / "events" / "dt=2026-01-08" / "e.jsonl", [*events, event("impression", "bare", "d0", 7.001, 9)])
     write(tmp_path / "events" / "dt=2026-01-09" / "e.jsonl", [event("click", "late", "d1", 8)])
     out = ingest(tmp_path, params(source, until="2026-01-08", max_reject_ratio=0.0))
     assert [row[1:] for row in impressions(out) if row[0] == "shop/late"] == [
         ("shop/d0", 1, True), ("shop/d1", 2, False),
     ]  # fmt: skip
-    assert ("shop/two", "shop/d0", 9, False) in impressions(out)
+    assert ("shop/bare", "shop/d0", 9, False) in impressions(out)
     assert reasons(out) == []
     assert read_json(out / "report.json")["datasets"]["shop"]["events_left_out"]["outside_window"] == 2
 
@@ -421,7 +436,7 @@ def test_robots_neither_train_nor_go_unsaid(tmp_path: Path, capsys: pytest.Captu
         search(f"{day}-{n}", f"query {n}", day, docs[:3]) | {"client_id": n} for n in range(4) for day in (0, 6)
     ]
     searches += [search("late", "only late", 6, ["d0"]) | {"client_id": None}]
-    searches += [search("other day", "query 0", 2, ["d0"]) | robot]
+    searches += [search("other day", "query 0", 2, ["d0", "d1"]) | robot]
     flood = [search(f"flood {n}", ("query 0", "spam")[n % 2], 1, docs) | robot for n in range(5_000)]
     crowd = [search(f"crowd {n}", "query 1", 2, ["d5"]) | {"client_id": f"of {n}"} for n in range(400)]
     clicks = [event("click", row["query_id"], doc, 1) for row in flood for doc in docs]
@@ -431,9 +446,10 @@ def test_robots_neither_train_nor_go_unsaid(tmp_path: Path, capsys: pytest.Captu
     out = ingest(tmp_path, params(source | {"corpus": str(corpus(tmp_path, len(docs)))}))
     printed, report = capsys.readouterr().out, read_json(out / "report.json")["datasets"]["shop"]
     assert "200,000 impressions of sessions above max_session_impressions left out" in printed
-    assert "306 impressions of queries above max_query_impressions left out" in printed  # 400 + 6 - 100
+    # 400 + 5 - 100: that of day 0 was clicked from test_from on alone
+    assert "305 impressions of queries above max_query_impressions left out" in printed
     left_out = report["impressions_left_out"]
-    assert left_out["of_long_sessions"] == 200_000 and left_out["of_frequent_queries"] == 306
+    assert left_out["of_long_sessions"] == 200_000 and left_out["of_frequent_queries"] == 305
     assert report["queries_left_out"]["of_robots_alone"] == 1
     assert set(rows_of(out, "queries", "text")) == {"only late", *(f"query {n}" for n in range(4))}
     sessions = set(rows_of(out, "impressions", "session_id"))

@@ -47,6 +47,14 @@ def test_one_and_two_columns_duplicates_and_defects(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize("name", ["queries.jsonl", "queries.jsonl.gz", "more.CSV", "more.parquet", "more.json"])
+def test_a_table_is_not_taken_for_lines_of_text(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    path.write_bytes(b'{"_id": "1", "text": "a test query"}\n')
+    with pytest.raises(UserError, match=r"unlabelled_queries.*whose rows would be read as queries whole"):
+        read(path)
+
+
 def test_duplicates_do_not_count_against_the_limit_but_defects_do(tmp_path: Path) -> None:
     path = tmp_path / "more.tsv"
     path.write_bytes(b"same\n" * 50)

@@ -319,6 +319,27 @@ def test_topics_tell_products_apart_where_the_document_template_reads_them(tmp_p
     assert negatives("{title} {topic} {content}") == [("click_one_hop", "d/dress"), ("given", "d/dress")]
 
 
+@pytest.mark.parametrize(("template", "negatives"), [("{title}. {content}", 1), ("{content}", 0)])
+def test_titles_tell_documents_apart_where_the_document_template_reads_them(
+    template: str, negatives: int, tmp_path: Path
+) -> None:
+    titles = [("d/table", "wooden kitchen table"), ("d/brush", "electric toothbrush")]
+    documents = [document(doc_id, "In stock.", title) for doc_id, title in titles]
+    log = [impression("d/q1", "d/table", True), impression("d/q1", "d/brush", False, rank=2)]
+    ingest = write_log(tmp_path / "ingest", QUERIES, documents, log, template=template)
+    out = mine(ingest, tmp_path / "click", click_threshold=0.9)
+    assert read_table(out, "triplets").num_rows == negatives
+
+
+def test_too_little_memory_is_told_with_the_knob_that_raises_it(tmp_path: Path) -> None:
+    draw = random.Random(1)
+    asked = [query(f"d/q{n}", " ".join(f"w{draw.randrange(300)}" for _ in range(4))) for n in range(30_000)]
+    log = [impression(row["query_id"], "d/sum", True) for row in asked]
+    ingest = write_log(tmp_path / "ingest", asked, DOCUMENTS, log)
+    with pytest.raises(UserError, match=r"4MB of memory are too little; raise mine\.memory_limit"):
+        mine(ingest, tmp_path / "click", memory_limit="4MB")
+
+
 def test_a_long_content_is_the_same_text_whatever_its_topic(tmp_path: Path) -> None:
     goods = [("d/shoe", "shoes"), ("d/twin", "offers")]
     long = "the same seven words of a long text"

@@ -13,7 +13,8 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from mine_logs import engine_in, engine_table
 
-from steps.mine.catalogue import NEAR_DUPLICATE, SKETCH, sketches
+from steps.core.texts import fold
+from steps.mine.catalogue import NEAR_DUPLICATE, SKETCH, _told_apart, sketches
 from steps.mine.engine import Engine
 from steps.mine.keys import key
 from steps.mine.triplets import Signal, Triplets, mine_triplets, tell_unused
@@ -250,6 +251,31 @@ def test_a_cap_of_zero_takes_all_positives_and_a_small_one_is_told(
         "mine@click: WARNING: 3 of 9 positives are mined (mine.max_positives); raise it where they are to be"
         " trusted, 0 takes all\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "word", "other"),
+    [
+        (
+            "本文介绍如何在家中更换自行车轮胎，首先取下车轮并放掉内胎里的空气，然后用撬胎棒取下外胎，最后装上新的内胎",
+            "新的",
+            "全新的",
+        ),
+        (
+            "บทความนี้อธิบายวิธีเปลี่ยนยางจักรยานที่บ้านโดยถอดล้อออกก่อนแล้วปล่อยลมออกจากยางในจากนั้นใช้เหล็กงัดยางนอกออก",
+            "ก่อน",
+            "เสียก่อน",
+        ),
+    ],
+    ids=["zh", "th"],
+)
+def test_scripts_without_spaces_have_copies_and_near_copies_too(text: str, word: str, other: str) -> None:
+    copies = [_told_apart(fold(text), title, "") for title in ("one title", "another")]
+    assert copies[0] == copies[1]
+    edited = sketches([copies[0], _told_apart(fold(text.replace(word, other)), "one title", "")])
+    assert (edited[0] == edited[1]).sum() >= NEAR_DUPLICATE
+    backwards = sketches([copies[0], fold(text[::-1])])
+    assert (backwards[0] == backwards[1]).sum() < NEAR_DUPLICATE
 
 
 def test_sketches_tell_near_copies_from_other_texts() -> None:

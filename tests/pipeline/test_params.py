@@ -2,6 +2,7 @@
 
 import copy
 import json
+import random
 import re
 import subprocess
 import sys
@@ -330,12 +331,14 @@ def test_a_reranker_has_no_name_of_another_system(name: str, refused: bool) -> N
 
 
 def test_a_key_in_the_place_of_its_variables_name_is_refused_and_not_shown() -> None:
-    for key in ("sk-proj-Planted0123", "Planted0123456789abcdefghijklmno"):
+    letters = "".join(map(chr, random.Random(7).choices(range(97, 123), k=1000)))  # so long a one is cut in messages
+    for key in ("sk-proj-Planted0123", "Planted0123456789abcdefghijklmno", letters[:199], letters):
         raw = changed("teach", {"teachers": ["rented"], "index": "rented", "teacher": {"rented": RENTED}})
         raw["teach"]["teacher"]["rented"] = RENTED | {"connection": RENTED["connection"] | {"key_variable": key}}
         with pytest.raises(UserError, match=r"key_variable.*is no variable's name") as caught:
             check_params(raw, "params.yaml")
-        assert key not in line(caught.value)
+        said = line(caught.value)
+        assert key not in said and letters[:8] not in said and key[-8:] not in said
 
 
 def test_a_reranker_is_a_teacher_that_reads_pairs() -> None:

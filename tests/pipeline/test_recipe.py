@@ -87,6 +87,28 @@ def test_a_command_that_was_killed_ends_as_in_a_shell(tmp_path: Path) -> None:
     assert run(killed, tmp_path, dict(os.environ)) == 137
 
 
+def test_what_was_typed_after_make_means_what_it_says(tmp_path: Path) -> None:
+    typed = {
+        "Q": f"what costs $5 in $HOME? $(shell touch {tmp_path}/ran) #1 \"now\" 'then'",
+        "TO": "postgresql://me:pa$word@host/db",
+        "DATA": "/data/a$b c",
+        "OLD": "$$",
+        "UNLABELED": "a$(b)",  # no name of ours
+    }
+    shown = " ".join(f'"$${name}"' for name in typed)
+    rule = f"show: ; @printf '%s\\n' {shown} '$(OTHERS)'"
+    words = [
+        "make",
+        "--no-print-directory",
+        f"--eval={rule}",
+        "show",
+        *(f"{name}={value}" for name, value in typed.items()),
+    ]
+    said = subprocess.run(words, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert said[:5] == list(typed.values()) and "UNLABELED" in said[5].split()
+    assert not (tmp_path / "ran").exists()
+
+
 def test_make_clean_spares_what_it_does_not_own(tmp_path: Path) -> None:
     shutil.copy("Makefile", tmp_path)
     for name in ("data/a docs", "data/ingest", "data/rank/cross", "docs", "models"):
@@ -260,6 +282,29 @@ def test_a_recipe_that_is_stopped_stops_its_pipeline_and_waits_for_it(
         recipe.send_signal(number)
     assert recipe.wait(30) == code
     assert (tmp_path / "ended").exists()
+
+
+def test_an_interrupted_recipe_lets_its_pipeline_end_in_its_own_time(tmp_path: Path) -> None:
+    """Ctrl-C reaches both; the pipeline closes its run of MLflow on its way out, which takes a moment."""
+    (tmp_path / "closing.py").write_text(
+        "import time; from pathlib import Path; from pipeline.stopping import stop_when_asked; stop_when_asked()\n"
+        "try:\n    Path('began').touch(); time.sleep(60)\n"
+        "except (KeyboardInterrupt, SystemExit):\n    time.sleep(1); Path('closed').touch(); raise\n"
+    )
+    words = (
+        "import os, sys; from pathlib import Path; from pipeline.recipe import run;"
+        "run([sys.executable, 'closing.py'], Path(sys.argv[1]), dict(os.environ))"
+    )
+    environment = os.environ | {"PYTHONPATH": str(Path.cwd())}
+    command = [sys.executable, "-c", words, str(tmp_path)]
+    recipe = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL, start_new_session=True)
+    until = time.monotonic() + 60
+    while not (tmp_path / "began").exists():
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    os.killpg(recipe.pid, signal.SIGINT)
+    assert recipe.wait(30)
+    assert (tmp_path / "closed").exists()
 
 
 PIPELINE = """\

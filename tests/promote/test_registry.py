@@ -1,6 +1,7 @@
 """A server that cannot be reached is worth another try; one that refuses is not."""
 
 import socket
+from pathlib import Path
 
 import pytest
 import requests
@@ -11,6 +12,7 @@ from mlflow.protos.databricks_pb2 import BAD_REQUEST, UNAUTHENTICATED
 
 from steps.core.errors import TransientError, UserError
 from steps.core.tracking import ForeignAnswer, Unwanted, reaching
+from steps.promote.lineage import made_of
 from steps.promote.lock import lock_place, lock_store
 from steps.promote.lock_store import FolderLockStore, S3LockStore
 from steps.promote.registry import Registry
@@ -208,3 +210,22 @@ def test_a_lock_that_is_another_one_in_each_folder_is_refused(monkeypatch, given
         for place in (lock_store, lock_place):
             with pytest.raises(UserError, match="absolute path of a shared folder"):
                 place(registry)
+
+
+@pytest.mark.medium
+def test_runs_that_mlflow_has_cleared_away_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
+    monkeypatch.chdir(tmp_path)
+    registry = Registry("retriever")
+    registry.ensure({})
+    experiment = registry.experiment()
+    pipeline, registered = (registry.api.create_run(experiment).info.run_id for _ in range(2))
+    registry.api.log_text(registered, '{"found": 1}', "evidence/a.json")
+    tags = {"slimtower.pipeline_run": pipeline, "slimtower.student": "4l"}
+    registry.api.create_model_version("retriever", str(tmp_path), run_id=registered, tags=tags)
+    assert registry.document("1", "evidence/a.json") == {"found": 1}
+    for run_id in (pipeline, registered):
+        registry.api.delete_run(run_id)
+        registry.api._tracking_client.store._hard_delete_run(run_id)  # as `mlflow gc` does
+        assert made_of("retriever/1")["runs"] == {"pipeline": pipeline, "registration": registered, "airflow": None}
+    assert registry.document("1", "evidence/a.json") is None

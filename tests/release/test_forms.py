@@ -1,8 +1,11 @@
 """The one line that says why an encoder serves as it does."""
 
+from typing import get_args
+
 import numpy as np
 
-from steps.release.forms import Limits, Trial, explained
+from steps.release.forms import FORMS, Limits, Trial, explained, to_try
+from steps.release.params import ReleaseParams
 from steps.release.parity import Unjudged
 
 LIMITS = Limits(parity=0.005, total=0.01, cosine=0.993)
@@ -22,3 +25,12 @@ def test_what_was_refused_and_what_serves_are_named() -> None:
 def test_a_form_that_is_kept_for_want_of_another_is_said_to_be() -> None:
     said = explained([trial("int8", 0.98)], LIMITS)
     assert said.endswith("kept, though it has mean cosine 0.9800 to the student on 'one'")
+
+
+def test_every_precision_that_params_allow_is_one_of_every_format() -> None:
+    allowed = get_args(ReleaseParams.model_fields["precision"].annotation)
+    assert set(allowed) == {"auto", "int8", "mixed", "fp32"}
+    for form, precisions in FORMS.items():
+        for precision in allowed:
+            assert set(to_try(form, precision)) <= set(precisions) and to_try(form, precision)
+    assert to_try("table", "mixed") == ("int8",)

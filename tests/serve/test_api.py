@@ -49,6 +49,7 @@ def refusal(response) -> str:
     error = response.json()["error"]
     assert error["code"] == response.status_code
     assert "\n" not in error["message"]
+    assert "/tmp" not in error["message"] and str(Path.cwd()) not in error["message"]
     return error["message"]
 
 
@@ -165,6 +166,13 @@ def test_a_wrong_request_for_embeddings_is_refused(client: TestClient, change: d
 def test_a_field_that_asks_for_no_documents_changes_nothing(client: TestClient, other: dict) -> None:
     plain = {"input": "sum", "model": "2l"}
     assert client.post("/v1/embeddings", json=plain | other).json() == client.post("/v1/embeddings", json=plain).json()
+
+
+def test_embeddings_name_the_model_that_made_them(released: Path) -> None:
+    for configured, asked, told in (("", "", "2l"), ("rented", "rented", "rented"), ("rented", "", "2l")):
+        with open_client(released / "models/release", embeddings_model=configured)[0] as client:
+            body = {"input": "sum"} | ({"model": asked} if asked else {})
+            assert client.post("/v1/embeddings", json=body).json()["model"] == told
 
 
 def test_bm25_answers_beside_the_students_and_documents_are_shown_whole(client: TestClient) -> None:
