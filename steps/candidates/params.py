@@ -4,7 +4,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from steps.core.params import Strict, Untrained
+from steps.core.params import Seed, Strict, Untrained
 
 
 class CandidatesParams(Strict):
@@ -32,7 +32,7 @@ class CandidatesParams(Strict):
     """Texts written to the cache at once: what a killed run repeats at most."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     """`auto`: bf16 where the processor computes it natively, else fp32."""
-    seed: int = Field(default=7, ge=0)
+    seed: Seed = 7
     """Draws the queries."""
 
     @model_validator(mode="after")

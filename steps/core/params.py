@@ -72,6 +72,8 @@ MODEL = object()  # marks a knob that names a model, by a folder or on the hub
 ModelName = Annotated[str, MODEL]
 Untrained = Annotated[ModelName, Field(min_length=1), AfterValidator(check_untrained)]  # by this pipeline
 NotOfThisRun = Annotated[ModelName, Field(min_length=1), AfterValidator(_not_of_this_run)]
+Seed = Annotated[int, Field(ge=0, le=2**32 - 1)]
+"""What every generator of random numbers takes."""
 Section = TypeVar("Section", bound=Strict)
 Model = TypeVar("Model", bound=BaseModel)
 

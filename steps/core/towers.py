@@ -124,6 +124,15 @@ def _made_of(modules: Iterable[nn.Module], tower: SentenceTransformer, truncate_
     )
 
 
+def check_whole(tower: SentenceTransformer, source: str) -> None:
+    """UserError for a tower that cuts its vectors behind its last module: they would no longer be of unit length."""
+    if dim := tower.truncate_dim:
+        raise UserError(
+            f"{source}: cuts its vectors to {dim} dimensions (truncate_dim in config_sentence_transformers.json); save"
+            f" it without, and set index.dim: {dim}"
+        )
+
+
 def positions_of(network: Any) -> int | None:
     """Tokens of the longest text that a network has positions for; None where it knows no such limit.
 

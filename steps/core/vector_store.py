@@ -99,6 +99,9 @@ class VectorCache:
             )
         digests = np.stack([np.frombuffer(key, dtype=np.uint8) for key in keys])
         target = self.folder / f"shard-{sha256(digests.tobytes()).hexdigest()[:16]}"
+        if all((target / name).is_file() for name in _FILES):  # another process was quicker, and may be reading it
+            self._enter(target)
+            return
         with staged_folder(target) as staging:
             np.save(staging / "keys.npy", digests)
             np.save(staging / "vectors.npy", vectors)

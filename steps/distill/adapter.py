@@ -15,7 +15,7 @@ from steps.core.bases import resolve_base
 from steps.core.corpus import CorpusTexts
 from steps.core.errors import UserError
 from steps.core.fingerprints import fingerprint
-from steps.core.towers import load_tower
+from steps.core.towers import check_whole, load_tower
 from steps.core.vector_cache import embed_once
 from steps.distill.initialisation import ending_like
 from steps.distill.params import DistillParams
@@ -35,6 +35,7 @@ def adapted(name: str, teacher: SentenceTransformer, sources: Sources, params: D
     """
     folder = Path(resolve_base(name))
     tower = load_tower(folder, "query")
+    check_whole(tower, f"distill.student: adapter {name}")
     if not isinstance(tower[0], Transformer):
         raise UserError(f"distill.student: adapter {name}: its first module is no transformer; name a local encoder")
     if prompt := tower.prompts.get("query"):

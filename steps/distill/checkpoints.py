@@ -99,7 +99,7 @@ class Checkpoints:
             return None
         try:
             return torch.load(path, map_location="cpu", weights_only=True)
-        except (RuntimeError, EOFError, UnpicklingError) as error:
+        except (RuntimeError, EOFError, OSError, ValueError, UnpicklingError) as error:
             print(f"distill: {path} cannot be read ({line(error)[:80]}); begins anew", file=sys.stderr)
             return None
 

@@ -6,7 +6,7 @@ from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag,
 
 from steps.core.errors import UserError
 from steps.core.names import key_name
-from steps.core.params import ModelName, Strict
+from steps.core.params import ModelName, Seed, Strict
 from steps.core.tables import Part
 from steps.distill.losses import AnyLoss
 from steps.distill.losses.base import Loss, Need
@@ -257,7 +257,7 @@ class StudentParams(Phase):
     """
     max_document_length: int = Field(default=128, ge=4)
     """Tokens of a document that its own document tower reads."""
-    seed: int | None = None
+    seed: Seed | None = None
     """Seed of this student; null = distill.seed. Of students that differ in nothing else, such as 4l_b: {<<: *4l, seed:
     8}, `evaluate` reports the mean retention and its spread.
     """
@@ -285,6 +285,8 @@ class StudentParams(Phase):
                 )
             if phase.needs(Need.LAYERS) and isinstance(self.start, Static):
                 raise ValueError("losses: a static embedding has no layers; leave layer_distillation out")
+            if phase.needs(Need.LAYERS) and isinstance(self.start, Adapter):
+                raise ValueError("losses: an adapter's encoder stays as it is; leave layer_distillation out")
         if not isinstance(self.start, Layers) and any(phase.needs(Need.ATTENTION) for phase in self.phases):
             raise ValueError("losses: attention compares maps over the teacher's tokens; use start: {layers: [...]}")
         if self.towers == "joint" and self.then:
@@ -319,7 +321,7 @@ class DistillParams(Strict):
 
     students: list[StudentName] = Field(min_length=1)
     """Each is distilled, released and evaluated; `student` may describe more."""
-    seed: int
+    seed: Seed
     """Of new weights, the held-out texts and their order."""
     repeats: dict[Part, Repeats]
     """How often an epoch sees each text of a part: 1 once, 0 never, 2.5 twice and half of them a third time. A part

@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from steps.core.params import Strict
+from steps.core.params import Seed, Strict
 from steps.core.tables import Part
 
 
@@ -55,5 +55,5 @@ class EmbedParams(Strict):
     """Texts the teacher reads at once."""
     shard_texts: int = Field(default=4096, ge=1)
     """Texts written to the cache at once: what a killed run repeats at most."""
-    seed: int = Field(default=7, ge=0)
+    seed: Seed = 7
     """Draws the sample of a part that is too large, spans, perturbed and random queries."""

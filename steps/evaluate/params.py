@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from steps.core.measures import NDCG, parse_measure
-from steps.core.params import Name, Strict
+from steps.core.params import Name, Seed, Strict
 
 Faster = Literal["if_no_worse", "unless_worse"]
 Perturbation = Literal["typos", "word_order", "prefix"]
@@ -87,7 +87,7 @@ class EvaluateParams(Strict):
     """Changes of test queries that teacher and students are measured under; [] = none."""
     perturbed_queries: int = Field(default=200, ge=0)
     """Test queries of a data set that are changed, drawn by seed."""
-    seed: int = Field(default=13, ge=0)
+    seed: Seed = 13
     """Draws the timed queries and the resamplings."""
 
     @property

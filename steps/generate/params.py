@@ -4,7 +4,7 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from steps.core.params import ModelName, Strict
+from steps.core.params import ModelName, Seed, Strict
 
 
 class SmallBartParams(Strict):
@@ -73,7 +73,7 @@ class GenerateParams(Strict):
     """Tower whose cosines between new query and source the report gives."""
     judge_sample: int = Field(default=500, ge=1)
     """New queries a sigma that it judges."""
-    seed: int = Field(default=7, ge=0)
+    seed: Seed = 7
     """Of the draws and the training."""
     small: SmallBartParams = SmallBartParams()
     """Only with model: ""."""

@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from steps.core.params import Strict
+from steps.core.params import Seed, Strict
 
 Kind = Literal["flat", "ivfflat", "ivfpq", "hnsw", "sq8", "binary"]
 
@@ -50,7 +50,7 @@ class IndexParams(Strict):
     """
     semantic_ids: SemanticIdParams = SemanticIdParams()
     """Residual k-means codes of each document."""
-    seed: int = Field(default=7, ge=0)
+    seed: Seed = 7
     """Of the training."""
 
     @model_validator(mode="after")

@@ -8,7 +8,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from steps.core.document_texts import DocumentTemplate
 from steps.core.names import LONGEST
-from steps.core.params import Strict
+from steps.core.params import Seed, Strict
 from steps.ingest.vector_params import VectorSource
 
 UNLABELLED_QUERIES = "unlabelled_queries"  # a key of the section, the data set of that file's queries, and a table
@@ -262,7 +262,7 @@ class ClickParams(Strict):
 class IngestParams(Strict):
     """Which data is read, what counts as a usable row, how sessions are simulated."""
 
-    seed: int = Field(default=7, ge=0)
+    seed: Seed = 7
     """Of the splits, the cut of the corpus and the simulated sessions."""
     sources: list[Source] = Field(min_length=1)
     """Each source becomes one data set."""

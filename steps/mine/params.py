@@ -4,7 +4,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from steps.core.params import Strict, Untrained
+from steps.core.params import Seed, Strict, Untrained
 
 
 class DebiasParams(Strict):
@@ -82,7 +82,7 @@ class MineParams(Strict):
     """Mean weight of a multi-hop triplet in training; one-hop triplets have the mean 1."""
     debias: DebiasParams
     """Clicks weighed by the inverse of their rank's propensity."""
-    seed: int = 7
+    seed: Seed = 7
     """Draws negatives and the report's samples."""
 
     @model_validator(mode="after")

@@ -104,7 +104,10 @@ def run(
 def tell(quality: dict[str, Any] | None, run: Run) -> None:
     """Log the quality, and say in one line whether the ranker is worth mining from."""
     if quality is None:
-        print("rank: no judged dev query has candidates, so the ranker's quality is not known", file=sys.stderr)
+        print(
+            "rank: the ranker's quality is not known: no judged dev query has candidates, or dev_queries is 0",
+            file=sys.stderr,
+        )
         return
     run.metrics({name: quality[name] for name in ("ndcg_candidates", "ndcg_reranked", "p_value")})
     areas = {name: quality["auc"][of] for name, of in (("auc", "mean"), ("auc_bm25", "bm25"), ("auc_base", "base"))}

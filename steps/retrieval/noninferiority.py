@@ -9,7 +9,7 @@ import numpy as np
 from pydantic import Field
 
 from steps.core.errors import UserError
-from steps.core.params import PARAMS, Strict, read_mapping, validated
+from steps.core.params import PARAMS, Seed, Strict, read_mapping, validated
 
 FEWEST = 30  # queries of a data set, below which differences prove little
 _CELLS = 4_000_000  # counts held at once: 32 MB
@@ -26,7 +26,7 @@ class NonInferiority(Strict):
     """Confidence that it loses less than the margin: one-sided, paired bootstrap over the test queries."""
     resamples: int = Field(ge=1000)
     """Resamplings of the queries."""
-    seed: int = Field(ge=0)
+    seed: Seed
     """Draws the resamplings: the same evidence always gets the same decision."""
 
     def least(self, candidate: np.ndarray, champion: np.ndarray) -> np.ndarray:

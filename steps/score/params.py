@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, model_validator
 
 from steps.core.names import key_name
-from steps.core.params import Name, Strict
+from steps.core.params import Name, Seed, Strict
 
 Count = Annotated[int, Field(ge=0)]
 
@@ -60,7 +60,7 @@ class ScoreParams(Strict):
     """Texts whose scores are kept at once: what a killed run repeats at most."""
     precision: Literal["auto", "fp32", "bf16"]
     """`auto`: bf16 where the processor computes it natively, else fp32."""
-    seed: int = Field(ge=0)
+    seed: Seed
     """Draws the texts."""
 
     @model_validator(mode="after")

@@ -19,7 +19,7 @@ from steps.core.files import staged_folder, write_json
 from steps.core.fingerprints import fingerprint
 from steps.core.judged import read_judged_sets
 from steps.core.tables import ROLES, read_table, table_path
-from steps.core.towers import device, load_tower, positions_of, route
+from steps.core.towers import check_whole, device, load_tower, positions_of, route
 from steps.core.tracking import Run
 from steps.teach.contrastive_training import train_tower
 from steps.teach.dev_comparison import compare, dev_tasks, ndcg_per_query
@@ -218,13 +218,15 @@ def make_inner_product(tower: SentenceTransformer, base: str) -> None:
     """Let the inner product of embeddings be the tower's similarity, which is what the index compares by.
 
     A cosine tower without normalisation gets it as a module; UserError for distances, and for a Router of which one
-    route alone normalises what is compared by dot product: release and search expect both to, or none.
+    route alone normalises what is compared by dot product: release and search expect both to, or none. UserError too
+    for one that cuts its vectors.
     """
     if tower.similarity_fn_name not in {"cosine", "dot"}:
         raise UserError(
             f"teach.teacher: base {base} compares by {tower.similarity_fn_name}; use a tower that compares by cosine or"
             " dot product"
         )
+    check_whole(tower, f"teach.teacher: base {base}")
     normalised = {any(isinstance(module, Normalize) for module in route(tower, role)) for role in ROLES}
     if tower.similarity_fn_name == "cosine" and False in normalised:
         tower.append(Normalize())

@@ -22,7 +22,7 @@ def read_kept(path: Path, load: Callable[[Path], Kept], stage: str) -> Kept | No
         return load(path)
     except FileNotFoundError:
         return None
-    except (RuntimeError, EOFError, ValueError, UnpicklingError) as error:
+    except (RuntimeError, EOFError, OSError, ValueError, UnpicklingError) as error:
         if rank() == 0:
             print(f"{stage}: {path} cannot be read ({line(error)[:80]}); begins anew", file=sys.stderr)
             path.unlink(missing_ok=True)

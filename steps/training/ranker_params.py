@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from steps.core.params import NotOfThisRun, Strict, check_untrained
+from steps.core.params import NotOfThisRun, Seed, Strict, check_untrained
 from steps.training.source_weights import SourceWeights
 
 
@@ -53,7 +53,7 @@ class RankerTraining(Strict):
     """Dev queries on which it is compared with the order of BM25; 0 = no comparison."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     """`auto`: bf16 where the processor computes it natively, else fp32."""
-    seed: int = Field(default=7, ge=0)
+    seed: Seed = 7
     """Of the new head, the draws and dropout."""
 
     @model_validator(mode="after")

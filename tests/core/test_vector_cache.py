@@ -76,6 +76,17 @@ def test_a_shard_that_a_power_failure_cut_is_named(tmp_path: Path, name: str, le
         VectorCache(tmp_path / "cache", "float32").write(TEXTS, tmp_path / "out.npy", 3, tmp_path / "lengths.npy")
 
 
+def test_a_shard_that_another_process_wrote_first_is_left_to_those_who_read_it(tmp_path: Path) -> None:
+    folder, keys = tmp_path / "cache", [text_key(text) for text in TEXTS]
+    slower = VectorCache(folder, "float32")
+    VectorCache(folder, "float32").add(keys, embed(TEXTS))
+    [shard] = folder.glob("shard-*")
+    before = (shard / "vectors.npy").stat().st_ino
+    slower.add(keys, embed(TEXTS))
+    assert [*folder.iterdir()] == [shard] and (shard / "vectors.npy").stat().st_ino == before
+    np.testing.assert_array_equal(slower.read(TEXTS), vectors(TEXTS))
+
+
 @pytest.mark.parametrize("name", ["keys", "vectors", "lengths"])
 def test_a_shard_that_lacks_a_file_is_told_and_read_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str

@@ -50,6 +50,15 @@ def test_the_map_fits_the_new_models_scores_and_trains_alone(embedded: Path, tin
         assert np.corrcoef(ours, theirs)[0, 1] > 0.9999
 
 
+def test_an_encoder_that_cuts_its_vectors_is_refused(embedded: Path, tiny_tower: Path, tmp_path: Path) -> None:
+    other_weights(tiny_tower, tmp_path / "new", seed=5)
+    cut = load_tower(tmp_path / "new")
+    cut.truncate_dim = 8
+    cut.save_pretrained(str(tmp_path / "cut"), create_model_card=False)
+    with pytest.raises(UserError, match=r"cut: cuts its vectors to 8 dimensions \(truncate_dim .* index\.dim: 8"):
+        adapted(str(tmp_path / "cut"), load_tower(tiny_tower), sources(embedded), distill_params())
+
+
 def test_over_an_index_of_its_own_it_is_the_encoder_itself(embedded: Path, tiny_tower: Path) -> None:
     tower = load_tower(tiny_tower)
     made = adapted(str(tiny_tower), tower, sources(embedded), distill_params())

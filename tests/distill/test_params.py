@@ -103,6 +103,10 @@ def learning(*losses: dict[str, Any], **more: Any) -> dict[str, Any]:
             "compares the documents that it scored; set teacher_top_k",
         ),
         (STATIC | {"losses": [LAYERS], "teacher_top_k": 2}, "a static embedding has no layers"),
+        (
+            STATIC | {"start": {"adapter": "x"}, "losses": [LAYERS], "teacher_top_k": 2},
+            "an adapter's encoder stays as it is; leave layer_distillation out",
+        ),
         (STATIC | {"towers": "symmetric"}, "a static embedding reads no documents"),
         (RANKED | {"towers": "joint", "then": [THEN]}, "then: .*use towers: asymmetric"),
         (learning(DOCUMENTS, towers="joint"), "document_embedding trains a document tower; it needs towers: symmetric"),

@@ -32,6 +32,17 @@ def learns(teacher: str) -> list[dict[str, Any]]:
 
 
 DENSE = TRACKED["teach"]["teacher"]["dense"]
+UNUSED_ROUND = DENSE | {"rounds": {"more": 1}, "loss": {"hard_negatives": "none"}}
+SEEDS = [
+    "ingest.seed",
+    "candidates.seed",
+    "mine.seed",
+    "teach.teacher.dense.seed",
+    "rank.ranker.cross.seed",
+    "generate.seed",
+]
+SEEDS += ["embed.seed", "score.seed", "distill.seed", "distill.student.4l.seed", "index.seed", "evaluate.seed"]
+SEEDS += ["promote.policy.seed"]
 LATE = {key: value for key, value in DENSE.items() if key not in {"loss", "rounds"}}
 LATE |= {"kind": "late_interaction", "dim": 0, "hard_negatives": "softmax"}
 
@@ -81,6 +92,16 @@ def changed(key: str, value: Any) -> dict[str, Any]:
         ("distill.student.4l.losses", learns("gone"), r"4l: a loss names the teacher 'gone', but score\.teachers has"),
         ("distill.student.4l.losses", learns("dense"), r"4l: a loss names the teacher 'dense', that of the index"),
         ("teach.teacher.dense.rounds.ranker", "cross", r"dense\.rounds\.ranker is 'cross', but rank\.rankers has"),
+        (
+            "teach.teacher.dense",
+            UNUSED_ROUND,
+            r"rounds\.more: rounds find hard negatives, which loss\.hard_negatives: none",
+        ),
+        *(
+            (key, seed, rf"{re.escape(key)} is {seed}: input should be")
+            for key in SEEDS
+            for seed in (-1, 20261127030500)
+        ),
         ("teach.teacher.dense.rounds.ranker", "../x", r"rounds\.ranker is '\.\./x': a name is"),
         (
             "teach",

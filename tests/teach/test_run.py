@@ -233,6 +233,15 @@ def test_a_tower_that_compares_by_distance_is_refused(tmp_path: Path, base: Path
         train(tmp_path, tmp_path / "far", epochs=0.0)
 
 
+def test_a_tower_that_cuts_its_vectors_is_refused(tmp_path: Path, base: Path) -> None:
+    """They are cut behind Normalize: the index would compare what is not of unit length."""
+    tower = load_tower(base)
+    tower.truncate_dim = 8
+    tower.save_pretrained(str(tmp_path / "cut"), create_model_card=False)
+    with pytest.raises(UserError, match=r"cuts its vectors to 8 dimensions .*set index\.dim: 8"):
+        train(tmp_path, tmp_path / "cut", epochs=0.0)
+
+
 @pytest.mark.parametrize(("pooling", "expected"), [("cls", 0), ("last", -1), ("mean", None), ("auto", None)])
 def test_pooling_can_be_set(tmp_path: Path, base: Path, pooling: str, expected: int | None) -> None:
     load_tower(base)[0].auto_model.save_pretrained(str(tmp_path / "bare"))

@@ -1,9 +1,9 @@
 """What every kind of dual encoder that is trained contrastively has as knobs."""
 
 from abc import ABC
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from steps.core.params import Strict
 from steps.teach.kinds.on_triplets import OnTriplets
@@ -39,3 +39,9 @@ class Contrastive(OnTriplets, ABC):
     """The terms of the contrastive loss."""
     rounds: RoundParams = RoundParams()
     """Further rounds, with negatives that the tower itself found."""
+
+    @model_validator(mode="after")
+    def _rounds_have_a_use_for_what_they_find(self) -> Self:
+        if self.rounds.more and self.loss.hard_negatives == "none":
+            raise ValueError("rounds.more: rounds find hard negatives, which loss.hard_negatives: none leaves out")
+        return self

@@ -5,7 +5,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from steps.core.params import ModelName
+from steps.core.params import ModelName, Seed
 from steps.teach.kinds.base import Teacher
 from steps.training.source_weights import SourceWeights
 
@@ -47,5 +47,5 @@ class OnTriplets(Teacher, ABC):
     """Random documents among which the relevant ones must be found in that comparison."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     """`auto`: bf16 where the processor computes it natively, else fp32."""
-    seed: int = Field(default=7, ge=0)
+    seed: Seed = 7
     """Of the draw of triplets, their order and dropout."""
