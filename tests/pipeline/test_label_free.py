@@ -35,6 +35,7 @@ def test_scorers_of_another_run_are_taken_as_they_are(cross: str, epochs: float,
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(600)
 def test_students_learn_what_colbert_makes_of_the_teachers_hits_and_evaluate_shows_both(
     tmp_path: Path, tiny_tower: Path, capsys: pytest.CaptureFixture[str]

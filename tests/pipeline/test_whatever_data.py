@@ -24,6 +24,7 @@ pytestmark = pytest.mark.medium
 
 Write = Callable[[Path], dict[str, Any]]
 SLOW = pytest.mark.slow  # one kind of data is enough for `make test`
+NIGHTLY = [SLOW, pytest.mark.nightly]
 TRAIN_AND_TEST = {"train": slice(20, 60), "test": slice(20)}
 
 
@@ -74,11 +75,11 @@ def params(made: dict[str, Any], tower: Path) -> Params:
         ),
         (judged_for_the_test, "40 test judgements", "generated_queries, train_queries", ["own"], []),
         pytest.param(
-            queries, "unlabelled), nothing judged", "generated_queries, train_queries", [], ["own"], marks=SLOW
+            queries, "unlabelled), nothing judged", "generated_queries, train_queries", [], ["own"], marks=NIGHTLY
         ),
         pytest.param(click_log, "test judgements by clicks", "unlabelled_queries", ["log"], [], marks=SLOW),
-        pytest.param(untitled, "20 test judgements", "titles", ["own"], [], marks=SLOW),
-        pytest.param(two, "documents, no queries, nothing judged", "", ["first"], ["second"], marks=SLOW),
+        pytest.param(untitled, "20 test judgements", "titles", ["own"], [], marks=NIGHTLY),
+        pytest.param(two, "documents, no queries, nothing judged", "", ["first"], ["second"], marks=NIGHTLY),
     ],
     ids=["corpus", "test_judgements", "queries", "click_log", "untitled", "two_data_sets"],
 )

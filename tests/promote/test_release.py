@@ -181,6 +181,7 @@ def plain_ndcg(
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_a_champion_is_measured_anew_through_its_own_release_when_the_evaluation_changed(
     project: Path, released: Path, no_smoke: Switch
 ) -> None:

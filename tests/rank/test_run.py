@@ -137,7 +137,7 @@ def test_scores_of_pieces_are_those_of_the_whole_and_limits_hold(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("loss", ["bce", "lambda"])
+@pytest.mark.parametrize("loss", ["bce", pytest.param("lambda", marks=pytest.mark.nightly)])
 def test_a_killed_training_continues_to_the_same_weights(
     tmp_path: Path, base: Path, own_cache: Path, loss: str
 ) -> None:

@@ -127,6 +127,7 @@ scorer.finish()
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.faults("two runs at once")
 def test_two_runs_of_a_teacher_over_the_same_documents_take_turns(
     tmp_path: Path, tiny_tower: Path, own_cache: Path

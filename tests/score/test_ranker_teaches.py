@@ -42,6 +42,7 @@ def agreement(root: Path) -> float:
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_a_student_learns_the_scores_of_the_ranker_that_the_run_trained(tmp_path: Path, tiny_tower: Path) -> None:
     raw = yaml.safe_load((ROOT / "params.yaml").read_text())
     raw["rank"]["rankers"] = raw["score"]["teachers"] = ["cross"]

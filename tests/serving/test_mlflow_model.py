@@ -211,6 +211,7 @@ def test_mlflow_serves_it_over_http(server: str, released: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_clients_at_once_get_from_mlflow_what_the_release_answers(server: str, released: Path) -> None:
     release = load_release(released / "models/release/static")
     asked = [(query, k, dataset) for query in QUERIES for k in (1, 3, 10) for dataset in ("one", "two")]

@@ -123,7 +123,7 @@ def test_the_term_is_of_the_tokens_of_queries_and_documents_of_the_same_batch(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("changes", [{}, POOLED], ids=["cls", "segments"])
+@pytest.mark.parametrize("changes", [pytest.param({}, marks=pytest.mark.nightly), POOLED], ids=["cls", "segments"])
 def test_a_killed_training_continues_to_the_same_weights(
     tmp_path: Path, base: Path, own_cache: Path, changes: dict[str, Any]
 ) -> None:

@@ -143,7 +143,7 @@ def test_narrow_weights_take_updates_that_they_cannot_hold(dtype: torch.dtype, d
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [pytest.param(torch.float32, marks=pytest.mark.nightly), torch.bfloat16])
 def test_training_lowers_the_loss_and_keeps_the_dtype(tmp_path: Path, dtype: torch.dtype) -> None:
     given = params(write_llm(tmp_path / "llm", dtype), epochs=6.0, learning_rate=5e-3, gradient_checkpointing=True)
     tower, run = llm_tower(given.base, given.dim, given.seed), Recorder()
