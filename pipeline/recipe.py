@@ -145,12 +145,27 @@ def _check_out(root: Path, folder: Path) -> None:
     if _git(root, "status", "--porcelain", "--untracked-files=no"):
         identity = ("-c", "user.name=slimtower", "-c", "user.email=slimtower@localhost")  # of a commit nobody keeps
         commit = _git(root, *identity, "stash", "create")
-    if (folder / ".git").exists():
+    if _is_linked(root, folder):
         _git(folder, "checkout", "--quiet", "--force", "--detach", commit)
     else:
         shutil.rmtree(folder, ignore_errors=True)
         _git(root, "worktree", "prune")
         _git(root, "worktree", "add", "--quiet", "--force", "--detach", str(folder), commit)
+
+
+def _is_linked(root: Path, folder: Path) -> bool:
+    """Whether the folder is a worktree of this checkout; one that was moved or copied with it becomes one again."""
+    link = folder / ".git"
+    if not link.is_file():
+        return False
+    told = link.read_text(encoding="utf-8")
+    known = (root / _git(root, "rev-parse", "--git-common-dir")).resolve() / "worktrees" / Path(told.strip()).name
+    if not known.is_dir():
+        return False
+    if told != (right := f"gitdir: {known}\n"):  # else git would work on the checkout that it was copied from
+        link.write_text(right, encoding="utf-8")
+        (known / "gitdir").write_text(f"{link.resolve()}\n", encoding="utf-8")
+    return True
 
 
 def _git(folder: Path, *words: str) -> str:

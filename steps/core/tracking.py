@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
+from urllib.parse import unquote, urlsplit
 
 from steps.core.errors import TransientError, UserError, exhausted, line
 from steps.core.files import alone, staged_file
@@ -306,10 +307,16 @@ def experiment_id(api: Any) -> str:
             f"{tracking_uri()}: the experiment {name!r} was deleted there; restore it (`mlflow experiments restore"
             f" --experiment-id {found.experiment_id}`), or let MLFLOW_EXPERIMENT_NAME name another one"
         )
-    if found is not None:
-        return str(found.experiment_id)
     uri = tracking_uri()
     location = Path(uri.removeprefix("sqlite:///")).parent / "mlartifacts" if uri.startswith("sqlite:///") else None
+    if found is not None:
+        if location and _is_elsewhere(found.artifact_location, location):
+            raise UserError(
+                f"{uri}: its artefacts are recorded at {found.artifact_location}, where they were before this project"
+                " was moved or copied, and would go there; move it back, put a link there to the new place, or remove"
+                " the database to begin anew"
+            )
+        return str(found.experiment_id)
     from mlflow.exceptions import MlflowException
 
     try:
@@ -318,6 +325,13 @@ def experiment_id(api: Any) -> str:
         if error.error_code != "RESOURCE_ALREADY_EXISTS":
             raise
         return str(api.get_experiment_by_name(name).experiment_id)  # another process was faster
+
+
+def _is_elsewhere(recorded: str, location: Path) -> bool:
+    """Whether artefacts would go where this project's lie no more, by a place that was made as `location` is."""
+    place = Path(unquote(urlsplit(recorded).path))
+    ours = recorded.startswith("file:") and place.name == location.name
+    return ours and place.resolve() != location.resolve()
 
 
 class MlflowRun:

@@ -87,8 +87,13 @@ class Qdrant:
 
     def vectors(self, name: str, ids: Sequence[str]) -> dict[str, np.ndarray]:
         """The stored vectors of the points whose payload, or whose own number or UUID, is one of these ids."""
-        match = self.models.MatchAny(any=list(ids))
-        fields = [self.models.FieldCondition(key=key, match=match) for key in ("id", "doc_id")]
+        whole = [int(doc) for doc in ids if doc.isascii() and doc.isdecimal() and len(doc) < 19]
+        fields = [
+            self.models.FieldCondition(key=key, match=self.models.MatchAny(any=values))
+            for key in ("id", "doc_id")
+            for values in (list(ids), whole)  # a payload may hold either
+            if values
+        ]
         conditions: list[Any] = [*fields, self.models.HasIdCondition(has_id=own)] if (own := _numbers(ids)) else fields
         wanted = self.models.Filter(should=conditions)
         points, _ = self.client.scroll(

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from torch import Tensor
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, GenerationConfig
 from transformers.modeling_outputs import BaseModelOutput
 
 from steps.core.bases import resolve_base
@@ -85,7 +85,9 @@ def _load(name: str, key: str, instead: str) -> Denoiser:
             f"params.yaml: {key} {name!r} cannot be loaded ({reason}); give a seq2seq folder or a reachable name such"
             f" as {instead}"
         ) from None
-    return Denoiser(model.to(device()).eval(), tokenizer)
+    tokens = {name: value for name, value in model.generation_config.to_dict().items() if name.endswith("_token_id")}
+    model.generation_config = GenerationConfig(**tokens)  # all else that it was saved with is said by the params
+    return Denoiser(model.float().to(device()).eval(), tokenizer)
 
 
 def write_variants(

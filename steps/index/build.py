@@ -9,7 +9,7 @@ from faiss.class_wrappers import add_to_referenced_objects
 from steps.core.errors import UserError, line
 from steps.index import gpu
 from steps.index.factories import split_refine
-from steps.index.inverted_lists import inverted_lists
+from steps.index.inverted_lists import C_INT, inverted_lists
 from steps.index.vectors import Vectors
 
 # OPQ at faiss' own settings (8 bits, 50 iterations, 65536 points) trains for many minutes on one thread.
@@ -98,9 +98,9 @@ def _made(factory: str, dim: int, seed: int) -> faiss.Index:
         if clustered is None:
             continue
         if hasattr(clustered, "cp"):
-            clustered.cp.seed = seed
+            clustered.cp.seed = seed % C_INT
         if hasattr(clustered, "pq"):
-            clustered.pq.cp.seed = seed
+            clustered.pq.cp.seed = seed % C_INT
     for rotation in _rotations(index):
         quantiser = faiss.ProductQuantizer(rotation.d_out, rotation.M, OPQ_BITS)
         rotation.pq = quantiser

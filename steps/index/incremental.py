@@ -43,8 +43,8 @@ def _exchange(base: Any, match: Match, vectors: Vectors) -> None:
     if len(gone):
         base.remove_ids(gone)
     lists = faiss.downcast_InvertedLists(inverted_lists(base).invlists)
-    if len(gone) and hasattr(lists, "n_per_block"):  # of codes that are compared in registers
-        _clear_vacated(lists)
+    if hasattr(lists, "n_per_block"):  # of codes that are compared in registers
+        _clear_free_places(lists)
     for number in range(lists.nlist):
         size = lists.list_size(number)
         if size:
@@ -54,10 +54,10 @@ def _exchange(base: Any, match: Match, vectors: Vectors) -> None:
         base.add_with_ids(chunk, some)
 
 
-def _clear_vacated(lists: Any) -> None:
-    """Set the free places of each list's last block to zero: faiss adds codes by setting bits, and what left had some.
+def _clear_free_places(lists: Any) -> None:
+    """Set the free places of each list's last block to zero: faiss adds codes by setting bits.
 
-    Seen in faiss 1.15.1: after `remove_ids` four of five added documents have another's bits in their code.
+    Seen in faiss 1.15.1: `remove_ids` leaves the bits of what left there, `merge_from` those of another list.
     """
     places, size = lists.n_per_block, lists.block_size
     nothing = np.zeros(lists.packer.code_size, dtype=np.uint8)

@@ -4,6 +4,8 @@ from typing import Any
 
 import faiss
 
+C_INT = 2**31  # above what faiss takes as a seed
+
 
 def inverted_lists(base: faiss.Index) -> Any:
     """The inverted-list index (IndexIVF) in an index, below any transform of its vectors; None without one."""

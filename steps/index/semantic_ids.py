@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 
 from steps.index import gpu
 from steps.index.factories import POINTS_A_CENTROID
+from steps.index.inverted_lists import C_INT
 from steps.index.matching import Match
 from steps.index.vectors import Vectors
 
@@ -54,7 +55,8 @@ def codebooks(sample: np.ndarray, levels: int, codes: int, seed: int) -> np.ndar
     residual = sample.astype(np.float32)
     books = np.empty((levels, centroids, sample.shape[1]), dtype=np.float32)
     for level in range(levels):
-        clustering = faiss.Kmeans(sample.shape[1], centroids, niter=ITERATIONS, seed=seed + level, gpu=gpu.seen())
+        drawn = (seed + level) % C_INT
+        clustering = faiss.Kmeans(sample.shape[1], centroids, niter=ITERATIONS, seed=drawn, gpu=gpu.seen())
         with gpu.memory():
             clustering.train(residual)
         books[level] = clustering.centroids

@@ -189,6 +189,8 @@ def _milvus(source: MilvusCollection, key: str) -> Iterator[Some]:
     try:
         with closing(MilvusClient(uri, token=token)) as client:
             client.load_collection(source.collection)
+            described = client.describe_collection(source.collection)["fields"]
+            primary = next(field["name"] for field in described if field.get("is_primary"))
             fields = [source.id_field, source.vector_field]
             rows = client.query_iterator(source.collection, batch_size=_POINTS, output_fields=fields)
             with closing(rows):
@@ -197,6 +199,11 @@ def _milvus(source: MilvusCollection, key: str) -> Iterator[Some]:
                         _ids([row[source.id_field] for row in some], key),
                         _stacked([row[source.vector_field] for row in some], key),
                     )
+                    if isinstance(last := some[-1][primary], str) and set(last) & set('"\\'):
+                        raise UserError(
+                            f"params.yaml: {key}: Milvus's client cannot go on after the key {last!r}, for its quote or"
+                            " backslash; write ids and vectors as Parquet, and name that"
+                        )
     except KeyError as error:
         raise UserError(f"params.yaml: {key}: an entity has no {error}; check id_field and vector_field") from None
     except MilvusException as error:

@@ -10,7 +10,7 @@ import ibis.expr.types as ir
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from steps.core.errors import UserError
+from steps.core.errors import TransientError, UserError
 from steps.core.progress import progress
 from steps.mine.engine import Convert, Engine
 from steps.mine.params import MineParams
@@ -20,6 +20,9 @@ _CHUNK_ROWS = 50_000
 
 class DuckEngine(Engine):
     """DuckDB inside this process."""
+
+    def read(self, path: Path) -> ir.Table:
+        return self.connection.read_parquet(str(path), hive_partitioning=False)  # the project may lie in run=5/
 
     def keep(self, expression: ir.Table) -> ir.Table:
         path = self._next_path()
@@ -48,7 +51,9 @@ def _quoted(path: Path) -> str:
 
 @contextmanager
 def open_duckdb(params: MineParams, scratch: Path) -> Iterator[DuckEngine]:
-    """Yield a database in memory that spills below `scratch`; UserError where its memory limit is too low."""
+    """Yield a database in memory that spills below `scratch`; UserError where its memory limit is too low,
+    TransientError where the disk is full.
+    """
     connection = ibis.duckdb.connect(
         ":memory:",
         memory_limit=params.memory_limit,
@@ -57,7 +62,10 @@ def open_duckdb(params: MineParams, scratch: Path) -> Iterator[DuckEngine]:
     )
     try:
         yield DuckEngine(connection, scratch)
-    except duckdb.OutOfMemoryException:
+    except duckdb.OutOfMemoryException as error:
+        if "max_temp_directory_size" in str(error):  # by default what is free on the disk
+            full = f"full disk: {scratch} has no room to spill to"
+            raise TransientError(f"{full}; free some space, then run again") from None
         raise UserError(f"mine: {params.memory_limit} of memory are too little; raise mine.memory_limit") from None
     finally:
         connection.disconnect()

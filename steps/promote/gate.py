@@ -124,7 +124,8 @@ def _budgets(candidate: Evidence, champion: Evidence | None, policy: Policy) -> 
 def _floors(candidate: Evidence, policy: Policy) -> Iterable[Check]:
     for name, floor in sorted(policy.floors.items()):
         dataset = name.partition("/")[0]
-        queries = candidate.evaluation.slices.get(name) or candidate.evaluation.queries.get(name)
+        judged = candidate.evaluation
+        queries = judged.slices.get(name) or judged.reported.get(name) or judged.queries.get(name)
         if not queries:
             yield Check(False, f"floors: {name!r} is neither a data set nor a slice of the evaluation")
         elif dataset in candidate.datasets:

@@ -66,8 +66,10 @@ class FolderSource:
         metrics = root / "reports/metrics.json" if root else None
         if metrics is None or not metrics.is_file():
             return ""
-        chosen = read_json(metrics).get("choice", {}).get("student")
-        return chosen if chosen in names else ""
+        evaluated = read_json(metrics)
+        chosen = evaluated.get("choice", {}).get("student")
+        known = [name for name in names if name in evaluated.get("releases", {})]  # others may be of earlier params
+        return chosen if chosen in names else next(iter(known), "")
 
 
 def project_of(folder: Path) -> Path | None:

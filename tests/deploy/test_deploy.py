@@ -9,7 +9,7 @@ import sys
 import uuid
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -275,6 +275,18 @@ def test_only_an_encoder_that_belongs_to_the_index_is_let_in(released: Path, ret
         assert np.allclose([stored["0"], stored["2"]], own[[31, 30]], atol=1e-6) and len(stored) == 2
         with pytest.raises(UserError, match="no such"):
             _check(engine, "gone", folder)
+
+
+@pytest.mark.parametrize("key", ["id", "doc_id"])
+def test_a_payload_of_qdrants_may_hold_whole_numbers_as_ids(tmp_path: Path, key: str) -> None:
+    models = pytest.importorskip("qdrant_client").models
+    with opened(f"qdrant:{tmp_path / 'qdrant'}") as engine:
+        client, vectors = cast(Any, engine).client, np.eye(4, dtype=np.float32)
+        client.create_collection("theirs", models.VectorParams(size=4, distance=models.Distance.DOT))
+        rows = enumerate(vectors.tolist())
+        client.upsert("theirs", [models.PointStruct(id=100 + n, vector=row, payload={key: n}) for n, row in rows])
+        found = engine.vectors("theirs", ["1", "3", "x", "9" * 30])
+        assert found.keys() == {"1", "3"} and np.array_equal(found["3"], vectors[3])
 
 
 @pytest.mark.parametrize(("added", "prefix"), [(1, ""), (40, ""), (1, "one/")])

@@ -103,6 +103,11 @@ def learning(*losses: dict[str, Any], **more: Any) -> dict[str, Any]:
             "compares the documents that it scored; set teacher_top_k",
         ),
         (STATIC | {"losses": [LAYERS], "teacher_top_k": 2}, "a static embedding has no layers"),
+        (learning({"kind": "attention", "dims": [8]}), "attention compares maps; leave dims out"),
+        (
+            ALONG | {"losses": [{"kind": "teacher_label_softmax", "dims": [8]}]},
+            "teacher_label_softmax trains the teacher; leave dims out",
+        ),
         (
             STATIC | {"start": {"adapter": "x"}, "losses": [LAYERS], "teacher_top_k": 2},
             "an adapter's encoder stays as it is; leave layer_distillation out",

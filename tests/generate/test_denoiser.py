@@ -1,5 +1,6 @@
 """x' = Dec(Enc(mask(x)) + eps): the masking, the noise, and that equal seeds give equal texts."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -8,7 +9,7 @@ import torch
 from generate_fakes import PARAMS, SMALL, TEXTS, random_bart
 
 from steps.generate import denoiser_training
-from steps.generate.denoiser import Denoiser, add_noise, encoder_states, tokenize, write_variants
+from steps.generate.denoiser import Denoiser, add_noise, encoder_states, load_denoiser, tokenize, write_variants
 from steps.generate.denoiser_training import denoising_loss
 from steps.generate.small_bart import new_small_bart, train_tokenizer
 from steps.generate.token_masking import mask_tokens
@@ -131,3 +132,17 @@ def test_denoising_loss_is_the_cross_entropy_of_masked_tokens(monkeypatch: pytes
         if column == 0 or hidden[row, column] != ids[row, column]
     ]
     assert found.item() == pytest.approx(np.mean(terms), rel=1e-5)
+
+
+def test_how_a_checkpoint_was_saved_to_generate_changes_no_text(tmp_path: Path) -> None:
+    """BARTs for summaries have a least length, and forbid repeated words."""
+    bart = random_bart()
+    found = []
+    for name, settings in (("plain", {}), ("summaries", {"min_length": 20, "no_repeat_ngram_size": 2, "num_beams": 3})):
+        for key, value in settings.items():
+            setattr(bart.model.generation_config, key, value)
+        bart.model.save_pretrained(str(tmp_path / name))
+        bart.tokenizer.save_pretrained(str(tmp_path / name))
+        loaded = load_denoiser(PARAMS.model_copy(update={"model": str(tmp_path / name), "do_sample": False}))
+        found.append(write_variants(loaded, TEXTS, 0.1, 1, PARAMS.model_copy(update={"do_sample": False})).texts)
+    assert found[0] == found[1]

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from index_vectors import all_of, clustered, exact_top, index_params
 
-from steps.index import exact, state
+from steps.index import exact, shards, state
 from steps.index.build import Layers, fill, layers_of, trained
 from steps.index.factories import of_kind
 from steps.index.incremental import updated
@@ -80,14 +80,16 @@ def test_equals_a_rebuild_with_the_same_quantiser(factory: str) -> None:
 
 
 @pytest.mark.parametrize("factory", ["IVF30,PQ8x4fs", "OPQ8_32,IVF30,PQ8x4fs", "IVF30,RaBitQfs", "IVF30,PQ8x4"])
-@pytest.mark.parametrize("at_once", [True, False], ids=["exchanged", "removed, kept and added to"])
-def test_what_is_added_after_others_left_has_its_own_code(factory: str, at_once: bool) -> None:
+@pytest.mark.parametrize("how", ["exchanged", "removed, kept and added to", "merged of shards and added to"])
+def test_what_is_added_after_others_left_has_its_own_code(factory: str, how: str) -> None:
     """Compared by the scores of all documents: re-ranking would hide most of the wrong ones."""
     template, index = made(factory)
-    stay, new = np.arange(100, 1500), clustered(100, seed=8)
+    stay, new = np.arange(0 if "shards" in how else 100, 1500), clustered(100, seed=8)
     both = np.concatenate([OLD[stay], new])
     added = np.full(len(new), -1)
-    if at_once:
+    if "shards" in how:
+        index = next(shards.build(template, shards.slices(all_of(OLD), 350)))
+    if how != "removed, kept and added to":
         index = updated(index, Match(np.concatenate([stay, added]), len(OLD)), all_of(both))
     else:
         index = updated(index, Match(stay, len(OLD)), all_of(OLD[stay]))

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from index_vectors import all_of, clustered
 
+from steps.index.build import trained
 from steps.index.semantic_ids import codebooks, semantic_ids
 
 
@@ -49,3 +50,9 @@ def test_the_seed_fixes_the_codebooks() -> None:
     for once, again in zip(codebooks(matrix, 3, 8, seed=1), codebooks(matrix, 3, 8, seed=1), strict=True):
         np.testing.assert_array_equal(once, again)
     assert not np.array_equal(codebooks(matrix, 1, 8, seed=1)[0], codebooks(matrix, 1, 8, seed=2)[0])
+
+
+@pytest.mark.parametrize("seed", [2**31 - 1, 2**31, 2**32 - 1])
+def test_every_seed_that_params_allow_draws(seed: int) -> None:
+    assert codebooks(clustered(1000), 2, 4, seed=seed).shape == (2, 4, 32)
+    assert trained("IVF8,PQ8x4", all_of(clustered(1000)), 1000, seed).index().is_trained

@@ -21,6 +21,7 @@ from steps.ingest import vector_sources
 from steps.ingest.listing import by_key, list_sources
 from steps.ingest.locations import reading_only
 from steps.ingest.params import IngestParams
+from steps.ingest.vector_params import MilvusCollection
 
 IDS = [f"d{number}" for number in range(12)]
 VECTORS = np.random.default_rng(5).normal(size=(12, 8)).astype(np.float32)
@@ -256,6 +257,22 @@ def test_vectors_stream_from_milvus(tmp_path: Path) -> None:
         with pytest.raises(UserError, match=r"Milvus refused|an entity has no") as raised:
             placed(tmp_path, described | change)
         assert not isinstance(raised.value, TransientError), change  # again would not help
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("prefix", ['tv-24"-', "docs\\table"])
+def test_keys_at_which_the_client_of_milvus_cannot_go_on_are_refused(tmp_path: Path, prefix: str) -> None:
+    """It would end with an error of the server that looks passing, or read the first page again and again."""
+    milvus = pytest.importorskip("pymilvus")
+    pytest.importorskip("milvus_lite")
+    client = milvus.MilvusClient(str(tmp_path / "index.db"))
+    client.create_collection("docs", dimension=8, id_type="string", max_length=20, metric_type="IP")
+    client.insert("docs", [{"id": f"{prefix}{row:04}", "vector": [1.0] * 8} for row in range(600)])
+    client.close()
+    table = MilvusCollection(kind="milvus", uri=str(tmp_path / "index.db"), collection="docs")
+    with pytest.raises(UserError, match=r"cannot go on after the key .* as Parquet") as raised:
+        list(vector_sources.stream_vectors(table, "k"))
+    assert not isinstance(raised.value, TransientError)
 
 
 @pytest.mark.parametrize(("code", "again"), [(100, False), (1400, False), (1, True), (101, False)])

@@ -2,6 +2,7 @@
 
 import random
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -21,7 +22,7 @@ from mine_logs import (
 )
 from pydantic import ValidationError
 
-from steps.core.errors import UserError
+from steps.core.errors import TransientError, UserError
 from steps.core.files import read_json
 from steps.core.tables import read_table
 from steps.mine.audit import audit
@@ -329,6 +330,23 @@ def test_titles_tell_documents_apart_where_the_document_template_reads_them(
     ingest = write_log(tmp_path / "ingest", QUERIES, documents, log, template=template)
     out = mine(ingest, tmp_path / "click", click_threshold=0.9)
     assert read_table(out, "triplets").num_rows == negatives
+
+
+def test_what_the_projects_folder_is_called_is_no_column(tmp_path: Path) -> None:
+    place = tmp_path / "run=5" / "split=time" / "dataset=clicks"
+    out = mine(write_log(place / "ingest", QUERIES, DOCUMENTS, LOG), place / "mine", click_threshold=0.05)
+    plain = mine(write_log(tmp_path / "ingest", QUERIES, DOCUMENTS, LOG), tmp_path / "mine", click_threshold=0.05)
+    assert read_table(out, "triplets").to_pylist() == read_table(plain, "triplets").to_pylist() != []
+    with engine_in(place) as engine:
+        row = engine.read(place / "ingest/queries.parquet").to_pyarrow().to_pylist()[0]
+    assert row.keys() == {"query_id", "dataset", "text", "split"} and (row["dataset"], row["split"]) == ("d", "train")
+
+
+def test_a_full_disk_is_not_taken_for_too_little_memory(tmp_path: Path) -> None:
+    with pytest.raises(TransientError, match=r"full disk: .* free some space"), engine_in(tmp_path) as engine:
+        connection: Any = engine.connection
+        connection.raw_sql("SET memory_limit='20MB'; SET max_temp_directory_size='5MB'; SET threads=1")
+        connection.raw_sql("CREATE TABLE t AS SELECT random() AS a, repeat('x', 100) AS b FROM range(1000000)")
 
 
 def test_too_little_memory_is_told_with_the_knob_that_raises_it(tmp_path: Path) -> None:

@@ -242,6 +242,24 @@ def test_a_worktree_leaves_the_project_clean_and_keeps_its_own_lock(checkout: Pa
     assert status(checkout) == ""
 
 
+@pytest.mark.parametrize("how", ["moved", "copied"])
+def test_a_run_goes_on_in_a_project_that_was_moved_or_copied(checkout: Path, how: str) -> None:
+    before = worktree(checkout, Path("recipes/x.yaml"))
+    (before / "dvc.lock").write_text("of the recipe\n")
+    there = checkout.with_name(f"{checkout.name} there")
+    if how == "moved":
+        checkout.rename(there)
+    else:
+        shutil.copytree(checkout, there)
+    (there / "params.yaml").write_text("a: 7\n")
+    subprocess.run(["git", "-C", str(there), "commit", "-qam", "second"], check=True, capture_output=True)
+    folder = worktree(there, Path("recipes/x.yaml"))
+    assert (folder / "params.yaml").read_text() == "a: 7\n" and (folder / "dvc.lock").read_text() == "of the recipe\n"
+    assert status(folder) == " M dvc.lock\n" and status(there) == ""
+    if how == "copied":
+        assert (before / "params.yaml").read_text() == "a: 1\n" and status(before) == " M dvc.lock\n"
+
+
 def test_a_worktree_sees_uncommitted_changes_without_touching_them(checkout: Path) -> None:
     (checkout / "params.yaml").write_text("a: 3\n")
     folder = worktree(checkout, Path("recipes/x.yaml"))

@@ -214,6 +214,15 @@ def test_a_slice_may_not_be_sacrificed_unless_it_is_too_small_to_tell() -> None:
     assert decide(candidate, champion, floor).reasons == ("api/short: nDCG@10 0.4000, floor 0.4500",)
 
 
+def test_a_slice_of_the_evaluations_report_may_have_a_floor() -> None:
+    names = [f"q{i:02d}" for i in range(40)]
+    asked = replace(evaluation({"api": names}), reported={"api/number": frozenset(names[:10])})
+    candidate = evidence([0.8] * 40, evaluation=asked)
+    assert decide(candidate, None, policy(floors={"api/number": 0.4})).approved
+    refused = decide(candidate, None, policy(floors={"api/number": 0.9}))
+    assert refused.reasons == ("api/number: nDCG@10 0.8000, floor 0.9000",)
+
+
 def test_a_reported_slice_that_surely_loses_warns_or_blocks() -> None:
     names = [f"q{i:02d}" for i in range(40)]
     held = {"api/question": frozenset(names[:20]), "api/number": frozenset(names[20:]), "api/few": frozenset(names[:2])}

@@ -12,6 +12,7 @@ from serve_fakes import ToldSource, open_client
 from serve_process import until
 
 from steps.core.errors import TransientError, UserError
+from steps.core.files import write_json
 from steps.serve import sources
 from steps.serve.metrics import Metrics
 from steps.serve.registry import RegistrySource
@@ -98,6 +99,14 @@ def test_what_does_not_load_leaves_the_old_release_serving_and_says_so(releases:
         manifest.write_text(whole)
         service.watcher.look()
         assert client.get("/health").json()["failing"] == []
+
+
+def test_where_no_student_was_chosen_one_that_was_evaluated_answers(releases: Path) -> None:
+    """Another may be of a student that params no longer have."""
+    for named, expected in (({"static": {}}, "static"), ({}, ""), ({"2l": {}, "static": {}}, "2l")):
+        metrics = {"choice": {"student": None}, "releases": named}
+        write_json(releases.parents[1] / "reports/metrics.json", metrics)
+        assert FolderSource(releases, "").default(["1l", "2l", "static"]) == expected
 
 
 @pytest.mark.parametrize("opens", [True, False])

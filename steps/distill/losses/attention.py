@@ -5,9 +5,10 @@
 | attention | feature distillation: FD in LEAD, Sec. 4.3.2, after VIRT (Li et al. 2021) |
 """
 
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
 import torch
+from pydantic import model_validator
 from torch import Tensor
 
 from steps.distill.losses.base import Batch, Loss, Need, Outputs, Targets
@@ -22,6 +23,12 @@ class Attention(Loss):
     """The attention maps of the query tower, which runs along; for start: {layers: [...]} alone."""
     teacher: str = ""
     """"" = the index teacher; another one, of the same tokens, for bench alone: it reads the query and no document."""
+
+    @model_validator(mode="after")
+    def _maps_are_whole(self) -> Self:
+        if self.dims:
+            raise ValueError("dims are of embeddings, attention compares maps; leave dims out")
+        return self
 
     def values(self, outputs: Outputs, targets: Targets, batch: Batch) -> Tensor:
         """Value of each text, `(n,)`."""

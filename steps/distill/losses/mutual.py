@@ -8,10 +8,10 @@
 The student's own label loss, Eq. 11, is label_softmax.
 """
 
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor
 
 from steps.distill.losses.base import Batch, Loss, Need, Outputs, Targets
@@ -56,6 +56,12 @@ class TeacherLabelSoftmax(Loss):
     """Divides the scores."""
     teacher: str = ""
     """"" = the index teacher; a late_interaction or a cross_encoder, which then trains along in its place."""
+
+    @model_validator(mode="after")
+    def _scores_are_the_teachers(self) -> Self:
+        if self.dims:
+            raise ValueError("dims are of a student, teacher_label_softmax trains the teacher; leave dims out")
+        return self
 
     def values(self, outputs: Outputs, targets: Targets, batch: Batch) -> Tensor:
         """Value of each text, `(n,)`; 0 for one without label."""
