@@ -315,7 +315,13 @@ def test_an_interrupted_recipe_lets_its_pipeline_end_in_its_own_time(tmp_path: P
     )
     environment = os.environ | {"PYTHONPATH": str(Path.cwd())}
     command = [sys.executable, "-c", words, str(tmp_path)]
-    recipe = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL, start_new_session=True)
+    recipe = subprocess.Popen(
+        command,
+        env=environment,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # ignored where tests run in the background
+    )
     until = time.monotonic() + 60
     while not (tmp_path / "began").exists():
         assert time.monotonic() < until
