@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import sqlite3
 import time
 import uuid
 from collections.abc import Callable
@@ -40,6 +41,10 @@ def first(tmp_path_factory: pytest.TempPathFactory) -> Project:
 def project(first: Project, tmp_path: Path) -> Project:
     root = tmp_path / "project"
     shutil.copytree(first.root, root)
+    with sqlite3.connect(root / "mlflow.db") as database:  # its artefacts lie beside it, as those of `first` do
+        for table, column in (("experiments", "artifact_location"), ("runs", "artifact_uri")):
+            moved = (first.root.as_uri(), root.as_uri())
+            database.execute(f"UPDATE {table} SET {column} = replace({column}, ?, ?)", moved)
     copy = Project(root, str(root / "remote"), f"sqlite:///{root}/mlflow.db")
     copy.ran()
     return copy
