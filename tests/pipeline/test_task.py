@@ -39,15 +39,19 @@ def first(tmp_path_factory: pytest.TempPathFactory) -> Project:
 
 @pytest.fixture
 def project(first: Project, tmp_path: Path) -> Project:
-    root = tmp_path / "project"
-    shutil.copytree(first.root, root)
-    with sqlite3.connect(root / "mlflow.db") as database:  # its artefacts lie beside it, as those of `first` do
-        for table, column in (("experiments", "artifact_location"), ("runs", "artifact_uri")):
-            moved = (first.root.as_uri(), root.as_uri())
-            database.execute(f"UPDATE {table} SET {column} = replace({column}, ?, ?)", moved)
-    copy = Project(root, str(root / "remote"), f"sqlite:///{root}/mlflow.db")
+    copy = copied(first, tmp_path / "project")
     copy.ran()
     return copy
+
+
+def copied(project: Project, root: Path) -> Project:
+    """A copy whose MLflow has its artefacts beside it."""
+    shutil.copytree(project.root, root)
+    with sqlite3.connect(root / "mlflow.db") as database:
+        for table, column in (("experiments", "artifact_location"), ("runs", "artifact_uri")):
+            moved = (project.root.as_uri(), root.as_uri())
+            database.execute(f"UPDATE {table} SET {column} = replace({column}, ?, ?)", moved)
+    return Project(root, str(root / "remote"), f"sqlite:///{root}/mlflow.db")
 
 
 def test_a_run_leaves_one_complete_lock_and_a_closed_run(first: Project) -> None:
@@ -256,9 +260,7 @@ def test_outputs_that_the_remote_lost_are_made_again(project: Project) -> None:
 @pytest.fixture(scope="module")
 def begun(first: Project, tmp_path_factory: pytest.TempPathFactory) -> Project:
     """A project whose run `second` has begun, with work for grow@a and nothing else."""
-    root = tmp_path_factory.mktemp("begun") / "project"
-    shutil.copytree(first.root, root)
-    project = Project(root, str(root / "remote"), f"sqlite:///{root}/mlflow.db")
+    project = copied(first, tmp_path_factory.mktemp("begun") / "project")
     project.change("a: 1", "a: 3")
     assert project.task("second", "begin")[0] == 0
     return project
