@@ -14,7 +14,6 @@ import yaml
 
 _TEMPLATE = re.compile(r"\$\{\s*([\w.\-]+)\s*\}")
 _VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
-
 _WORDS = re.compile(r"[\w, -]+")  # not a place of data, nor a template
 
 

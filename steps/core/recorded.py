@@ -9,8 +9,7 @@ from steps.core.params import read_mapping
 
 _PIPELINE, _PARAMS = Path("dvc.yaml"), "params.yaml"
 _MADE = ("data/", "models/")  # what stages write, and DVC keeps others from writing meanwhile
-_CELL = re.compile(r"\$\{(?:item(?:\.\w+)?|key)\}")
-_PARAM = re.compile(r"\$\{([\w.]+)\}")
+_OPEN = re.compile(r"\$\{(?P<name>(?P<first>\w+)[\w.]*)\}")
 
 
 def recorded_inputs(stage: str, cell: str | None) -> dict[str, Any]:
@@ -19,27 +18,36 @@ def recorded_inputs(stage: str, cell: str | None) -> dict[str, Any]:
     {} in a folder whose dvc.yaml, if there is one, knows no such stage: nothing records there.
     """
     entry = _read(_PIPELINE).get("stages", {}).get(stage, {})
+    of_cell = _of_cell(entry, cell)
     entry = entry.get("do", entry)
     found: dict[str, Any] = {}
     for given in entry.get("params", []):
         for file, keys in (given if isinstance(given, dict) else {_PARAMS: [given]}).items():
             values = _read(Path(file))
-            for key in (_filled(key, cell, values) for key in keys):
+            for key in (_filled(key, of_cell, values) for key in keys):
                 found[f"{file}: {key}"] = _value(values, key)
     params = _read(Path(_PARAMS))
-    for path in (_filled(dep, cell, params) for dep in entry.get("deps", [])):
+    for path in (_filled(dep, of_cell, params) for dep in entry.get("deps", [])):
         if not path.startswith(_MADE):
             found[path] = _digest(Path(path))
     return found
+
+
+def _of_cell(entry: dict[str, Any], cell: str | None) -> dict[str, Any]:
+    """What a cell of `matrix` or `foreach` is given, by the names under which dvc.yaml uses it."""
+    if "matrix" in entry:
+        return {"item": dict.fromkeys(entry["matrix"], cell)}
+    listed = entry.get("foreach")
+    return {"key": cell, "item": listed.get(cell) if isinstance(listed, dict) else cell}
 
 
 def _read(path: Path) -> dict[str, Any]:
     return read_mapping(path) if path.is_file() else {}
 
 
-def _filled(text: str, cell: str | None, params: dict[str, Any]) -> str:
-    """The text with what dvc.yaml leaves open: a cell's name, and values of params.yaml."""
-    return _PARAM.sub(lambda match: str(_value(params, match[1])), _CELL.sub(cell or "", text))
+def _filled(text: str, of_cell: dict[str, Any], params: dict[str, Any]) -> str:
+    """The text with what dvc.yaml leaves open: what a cell is given, and values of params.yaml."""
+    return _OPEN.sub(lambda match: str(_value(of_cell if match["first"] in of_cell else params, match["name"])), text)
 
 
 def _value(values: Any, key: str) -> Any:

@@ -21,6 +21,7 @@ from steps.core.files import cache_root, staged_file
 from steps.core.turns import forget
 from steps.distill.losses.base import Loss
 from steps.training.distributed import agreed, agreed_step, rank
+from steps.training.kept import is_cut
 from steps.training.model_key import model_key
 from steps.training.turns import hold
 
@@ -100,6 +101,8 @@ class Checkpoints:
         try:
             return torch.load(path, map_location="cpu", weights_only=True)
         except (RuntimeError, EOFError, OSError, ValueError, UnpicklingError) as error:
+            if not is_cut(error):
+                raise
             print(f"distill: {path} cannot be read ({line(error)[:80]}); begins anew", file=sys.stderr)
             return None
 

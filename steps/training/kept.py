@@ -1,5 +1,6 @@
 """What a killed run left, where it can still be read."""
 
+import errno
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,11 @@ from steps.core.errors import line
 from steps.training.distributed import rank
 
 Kept = TypeVar("Kept")
+
+
+def is_cut(error: Exception) -> bool:
+    """Whether what torch raised is of the file's contents: of some cut ones it is EINVAL, all else is the system's."""
+    return not isinstance(error, OSError) or error.errno == errno.EINVAL
 
 
 def read_kept(path: Path, load: Callable[[Path], Kept], stage: str) -> Kept | None:
@@ -23,6 +29,8 @@ def read_kept(path: Path, load: Callable[[Path], Kept], stage: str) -> Kept | No
     except FileNotFoundError:
         return None
     except (RuntimeError, EOFError, OSError, ValueError, UnpicklingError) as error:
+        if not is_cut(error):
+            raise
         if rank() == 0:
             print(f"{stage}: {path} cannot be read ({line(error)[:80]}); begins anew", file=sys.stderr)
             path.unlink(missing_ok=True)

@@ -108,3 +108,4 @@ def test_all_that_dvc_records_of_a_stage_is_looked_at(monkeypatch: pytest.Monkey
         assert params <= seen.keys()
         assert {path for path in others if not path.startswith(("data/", "models/"))} <= seen.keys()
         assert all(seen[path] for path in others & seen.keys())
+        assert {path for path in seen if ": " not in path} <= others

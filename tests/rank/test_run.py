@@ -292,3 +292,8 @@ def test_a_candidate_that_the_corpus_lacks_is_named(tmp_path: Path, base: Path) 
     write_table(tmp_path / "candidates/dense", "candidates", table("candidates", rows))
     with pytest.raises(UserError, match=r"candidates: document 'd/gone' is not in the tables of"):
         run_rank(tmp_path, base)
+
+
+def test_a_quality_that_is_not_known_is_not_blamed_on_the_data_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    stage.tell(None, Recorder())
+    assert capsys.readouterr().err.endswith("no judged dev query has candidates, or dev_queries is 0\n")

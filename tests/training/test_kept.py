@@ -1,6 +1,8 @@
 """A checkpoint that a power failure cut is begun anew, wherever it was cut."""
 
+import errno
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -21,3 +23,19 @@ def test_a_cut_file_is_none(tmp_path: Path, left: int, capsys: pytest.CaptureFix
     assert read_kept(path, lambda file: torch.load(file, weights_only=True), "teach") is None
     said = capsys.readouterr().err.splitlines()
     assert [line.partition(" cannot be read (")[0] for line in said] == [f"distill: {path}", f"teach: {path}"]
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EIO, errno.ENOMEM])
+def test_a_file_that_the_system_cannot_read_now_is_kept(tmp_path: Path, number: int) -> None:
+    path = tmp_path / "state.pt"
+    path.touch()
+
+    def refused(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    with pytest.raises(OSError, match=re.escape(os.strerror(number))):
+        read_kept(path, refused, "teach")
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(OSError, match=re.escape(os.strerror(number))):
+        patch.setattr(torch, "load", refused)
+        Checkpoints(tmp_path)._read()
+    assert path.exists()
