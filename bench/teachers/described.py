@@ -41,7 +41,8 @@ class Common(Strict):
 class Table(Strict):
     """Teachers of one data source: a recipe, which may read DATA, or the embedded demo; `seeds` replaces the file's.
 
-    `claims` are of rows that are compared, and judged as those of bench/expected.yaml.
+    `expected`, by row, for tables that share their rows. `claims` are of rows that are compared, and judged as those of
+    bench/expected.yaml.
     """
 
     description: str = Field(min_length=1)
@@ -50,6 +51,7 @@ class Table(Strict):
     seeds: list[int] | None = Field(default=None, min_length=1)
     tolerance: float = Field(default=0.01, ge=0)
     rows: dict[Name, Row] = Field(min_length=1)
+    expected: dict[Name, float] = Field(default_factory=dict)
     claims: list[Claim] = Field(default_factory=list)
 
     @model_validator(mode="after")
@@ -59,6 +61,8 @@ class Table(Strict):
         for name, row in self.rows.items():
             if unknown := [other for other in row.against if other not in self.rows or other == name]:
                 raise ValueError(f"rows.{name}.against names {unknown}; name other rows of the table: {[*self.rows]}")
+        if unknown := [name for name in self.expected if name not in self.rows]:
+            raise ValueError(f"expected names {unknown}; name rows of the table: {[*self.rows]}")
         for claim in self.claims:
             first, other = claim.order
             compared = [other in self._others(first), first in self._others(other)]
@@ -69,6 +73,10 @@ class Table(Strict):
     def _others(self, name: str) -> list[str]:
         """What a row is compared with; nothing for a name that is no row."""
         return [UNTRAINED, *self.rows[name].against] if name in self.rows and name != UNTRAINED else []
+
+    def expected_of(self, name: str) -> float | None:
+        """nDCG@10 on test that a row is expected to have; None where it was never measured."""
+        return self.expected.get(name, self.rows[name].expected)
 
     def overlay_of(self, name: str) -> dict[str, Section]:
         """What a row and `common` lay over the recipe's params, by section."""

@@ -86,10 +86,10 @@ def verdicts(found: Mapping[str, Any], table: Table) -> dict[str, Any]:
         raise UserError(f"table {found['table']}: was measured with other rows ({unknown}); measure it again")
     rows = {}
     for name, line in found["rows"].items():
-        row = table.rows[name]
-        verdict: Verdict = near(line["test"]["ndcg"], row.expected, table.tolerance) if "test" in line else "new"
-        told = {"expected": row.expected, "tolerance": table.tolerance, "verdicts": {"expected": verdict}}
-        rows[name] = {**line, "description": row.description, **told, "verdict": verdict}
+        expected = table.expected_of(name)
+        verdict: Verdict = near(line["test"]["ndcg"], expected, table.tolerance) if "test" in line else "new"
+        told = {"expected": expected, "tolerance": table.tolerance, "verdicts": {"expected": verdict}}
+        rows[name] = {**line, "description": table.rows[name].description, **told, "verdict": verdict}
     claims = []
     for claim in table.claims:
         first, other = claim.order

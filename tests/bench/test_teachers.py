@@ -92,6 +92,7 @@ def test_every_row_of_the_file_is_params_and_rows_that_mine_alike_share_a_run() 
             r"claims: b is not compared with c; name c in rows\.b\.against",
         ),
         ({"tables": {"a": {"description": "-", "rows": rows(b={"ingest": {}})}}}, "ingest is unknown"),
+        ({"tables": {"a": {"description": "-", "rows": rows(), "expected": {"b": 0.5}}}}, r"expected names \['b'\]"),
         ({"tables": {"a": {"description": "-", "rows": rows() | {"../b": {"description": "-"}}}}}, r"\.\./b"),
     ],
 )
@@ -241,6 +242,8 @@ def test_claims_and_expectations_have_verdicts_that_are_written_printed_and_judg
     expected = "OK" if abs(mean - 0.5) <= 0.01 else "OKish" if abs(mean - 0.5) <= 0.02 else "FAIL"
     assert [found["rows"][name]["verdict"] for name in values] == ["new", expected, "new"]
     settled = claimed(better, harmless, rows=made.model_dump()["rows"] | {"a": {"description": "a", "expected": mean}})
+    own = made.model_copy(update={"expected": {"a": mean}})
+    assert verdicts(found, own)["rows"] == verdicts(found, settled)["rows"], "a table's own comes before its rows'"
     bench.conclude("t", verdicts(found, settled))
     assert f"OK    a > zero_shot: +{(values['a'] - base).mean():.4f}, p " in capsys.readouterr().out
     assert verdicts(verdicts(found, settled), made) == found
