@@ -4,7 +4,7 @@ RUN (runs/migrate) is the folder of a run of recipes/migrate.yaml: the teacher o
 score.teachers the new one. nDCG@10 by exact search: of the old model over its index, of the new one over documents that
 it embeds here, and of each student over the old index. A student's share of the gain is (student - old) / (new - old),
 with a paired bootstrap over queries. With N the corpus is the judged documents and N others drawn by seed. Writes
-bench/results/migrate.json, with what embedding all documents costs, and how many the new model read for the students.
+bench/results/migrate.json, with what embedding all documents costs, and what the new model read for the students.
 """
 
 import argparse
@@ -26,7 +26,8 @@ from steps.core.errors import UserError, guarded
 from steps.core.files import read_json, write_json
 from steps.core.precision import resolve_precision
 from steps.core.run_ids import git_commit
-from steps.core.towers import encode, endpoint_of, load_tower
+from steps.core.tables import read_table
+from steps.core.towers import Role, encode, endpoint_of, load_tower
 from steps.evaluate.ratios import figures
 from steps.evaluate.retention import p_value
 from steps.evaluate.systems import TEACHER
@@ -102,15 +103,35 @@ def reading(tower: SentenceTransformer, texts: list[str]) -> tuple[np.ndarray, d
     vectors = encode(tower, texts, "document", precision="auto", what=what)
     seconds = (time.perf_counter() - started) * len(texts) / asked if asked else 0.0
     cost = {"documents": len(texts), "tokens": tokens_of(tower, texts), "seconds": round(seconds, 1)}
-    if endpoint and endpoint.connection.price:
-        cost["money"] = cost["tokens"] * endpoint.connection.price / 1e6
-    return vectors, cost
+    return vectors, cost | money(tower, cost["tokens"])
 
 
-def tokens_of(tower: SentenceTransformer, texts: list[str]) -> int:
-    """Tokens that the tower reads of documents; of an API as they are counted here."""
-    if endpoint := endpoint_of(tower, "document"):
-        prompt = tower.prompts.get("document") or ""
+def read_for_students(pipeline: Pipeline, scored: Path, new: Path) -> dict[str, Any]:
+    """What the new model in `new` read for its table of scores: documents, their share of all, texts, and the tokens.
+
+    Of an API whose price is known also their money.
+    """
+    table = read_table(scored, "scores")
+    rows = {name: np.unique(table[f"{name}_row"].to_numpy()) for name in ("text", "doc")}
+    texts = read_table(pipeline.embed, "alignment_texts")["text"].take(rows["text"]).to_pylist()
+    documents = list(CorpusTexts(pipeline.ingest, rows["doc"]))
+    tower = load_tower(new, "document")
+    tokens = tokens_of(tower, documents) + tokens_of(load_tower(new, "query"), texts, "query")
+    read = {"documents": len(documents), "share": len(documents) / len(pipeline.documents), "texts": len(texts)}
+    return read | {"tokens": tokens} | money(tower, tokens)
+
+
+def money(tower: SentenceTransformer, tokens: float) -> dict[str, float]:
+    """What tokens cost of an API whose price is known; else nothing."""
+    endpoint = endpoint_of(tower, "document")
+    price = endpoint.connection.price if endpoint else 0.0
+    return {"money": tokens * price / 1e6} if price else {}
+
+
+def tokens_of(tower: SentenceTransformer, texts: list[str], role: Role = "document") -> int:
+    """Tokens that the tower reads of documents, or of queries; of an API as they are counted here."""
+    if endpoint := endpoint_of(tower, role):
+        prompt = tower.prompts.get(role) or ""
         return sum(endpoint.tokens(endpoint.cut(prompt + text)) for text in texts)
     batches = (texts[start : start + BATCH] for start in range(0, len(texts), BATCH))
     return sum(int(tower.preprocess(batch)["attention_mask"].sum()) for batch in batches)
@@ -154,7 +175,7 @@ def measure(root: Path, asked: str = "", others: int = 0) -> dict[str, Any]:
         for split, sets in before.items()
         for dataset, values in sets.items()
     }
-    documents, read = len(pipeline.documents), int(read_json(scored / "report.json")["documents"])
+    documents, read = len(pipeline.documents), read_for_students(pipeline, scored, new.teach / "tower")
     whole = {each: value * documents / len(rows) for each, value in cost.items()}
     return {
         "old": old.name,
@@ -163,7 +184,8 @@ def measure(root: Path, asked: str = "", others: int = 0) -> dict[str, Any]:
         "sample": len(rows) if others else None,
         "computed_in": resolve_precision("auto"),
         "embedding_anew": {"measured": cost, "all_documents": whole},
-        "read_for_students": {"documents": read, "share": read / documents},
+        "read_for_students": read,
+        "saved": 1 - read["tokens"] / whole["tokens"],
         "training_seconds": {path.name: read_json(path / "report.json")["seconds"] for path in folders},
         "sets": found,
     }
@@ -175,7 +197,8 @@ def told(found: Mapping[str, Any]) -> list[str]:
     price = f" {cost['money']:,.2f} at the API's price," if "money" in cost else ""
     lines = [
         f"all {found['documents']:,} documents anew: {cost['tokens']:,.0f} tokens,{price} {cost['seconds']:,.0f} s; for"
-        f" the students {read['documents']:,} of them were read ({read['share']:.1%})"
+        f" the students {read['documents']:,} of them were read ({read['share']:.1%}) and {read['texts']:,} texts:"
+        f" {read['tokens']:,} tokens, {found['saved']:.1%} less"
     ]
     for name, row in found["sets"].items():
         ndcg, gain = row["ndcg"], row["gain"]

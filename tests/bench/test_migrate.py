@@ -112,7 +112,14 @@ def test_students_over_the_old_index_win_what_a_new_model_would_by_embedding_ane
     texts = CorpusTexts(tmp_path / "data/ingest")
     read = load_tower(tmp_path / "models/teach/new/tower").tokenizer(list(texts))["input_ids"]
     assert found["embedding_anew"]["all_documents"]["tokens"] == sum(map(len, read))
-    assert found["read_for_students"] == {"documents": 100, "share": 1.0}
+    asked = read_table(tmp_path / "data/embed", "alignment_texts")["text"].to_pylist()
+    scored = sorted(set(read_table(tmp_path / "data/score/new", "scores")["text_row"].to_pylist()))
+    tokens = sum(
+        map(len, load_tower(tmp_path / "models/teach/new/tower").tokenizer([asked[row] for row in scored])["input_ids"])
+    )
+    tokens += sum(map(len, read))
+    assert found["read_for_students"] == {"documents": 100, "share": 1.0, "texts": len(scored), "tokens": tokens}
+    assert found["saved"] == pytest.approx(1 - tokens / sum(map(len, read))) and found["saved"] < 0
 
     rows = drawn(pipeline := Pipeline(tmp_path), 10)
     judged = {

@@ -144,7 +144,7 @@ def test_data_of_ones_own_meet_no_cap(name: str) -> None:
     assert params.mine.max_positives == params.mine.max_judged_positives == 0
 
 
-@pytest.mark.parametrize("name", ["beir", "click_log", "medquad", "ubi"])
+@pytest.mark.parametrize("name", ["beir", "click_log", "medquad", "scifact", "ubi"])
 def test_a_ranker_of_own_data_reads_longer_pairs_than_the_demos(name: str) -> None:
     path, base = Path(f"recipes/{name}.yaml"), read_mapping(Path("params.yaml"))
     raw = laid_over(base, path.read_text(encoding="utf-8"), {"DATA": "data"}, path)
