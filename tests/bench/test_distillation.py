@@ -564,11 +564,10 @@ def test_written_tables_are_of_what_is_expected_today(path: Path) -> None:
     assert {*found["rows"], *found["left_out"]} == set(entries)
     assert judged_again(found, table) == found, f"run `python -m bench.distillation {path.stem} --judge`"
     assert [claim["order"] for claim in found["claims"]] == [claim.order for claim in table.claims]
-    of_recipe = recipe_students(ROOT / "recipes/scifact_medquad.yaml")
     for name, row in found["rows"].items():
         named = entries[name].row.student
         if isinstance(named, str):
-            student = of_recipe[named]
+            student = recipe_students(ROOT / f"recipes/{Path(table.run).name}.yaml")[named]
         else:
             student = StudentParams.model_validate(student_of(pipeline(depth=6), table, entries[name].row))
         assert StudentParams.model_validate(row["student"]) == student, "measured with other parameters"
