@@ -8,7 +8,7 @@ export DVC_NO_ANALYTICS := true
 export MLFLOW_DISABLE_TELEMETRY := true
 export ORT_DISABLE_TELEMETRY := 1
 
-.PHONY: help setup setup-all demo run search serve test-fast test test-slow test-nightly test-faults test-integration test-dags lint docs promote rollback deploy bench-release bench-gate bench-mine bench-serving bench-distill-speed bench-distill bench-teachers bench-collapse bench-migrate bench-endpoint bench-moves bench-scaling bench-replay bench-any-corpus mlflow airflow images sbom licences lock clean
+.PHONY: help setup setup-all demo run search serve test-fast test test-slow test-nightly test-faults test-integration test-dags lint docs promote rollback deploy bench-release bench-gate bench-mine bench-serving bench-distill-speed bench-distill bench-teachers bench-collapse bench-migrate bench-endpoint bench-engines bench-given-vectors bench-moves bench-scaling bench-replay bench-any-corpus mlflow airflow images sbom licences lock clean
 .DEFAULT_GOAL := help
 
 # What was typed, `make search Q='costs $5'`, means what it says: make would take a `$` for the start of a name of its own
@@ -117,8 +117,14 @@ bench-collapse: setup ## do embeddings of cross encoders collapse: make bench-co
 bench-migrate: setup ## a new model over an old index beside embedding all anew: make bench-migrate [RUN=runs/migrate] [DOCUMENTS=20000] (the judged ones and so many others, else all are embedded), after `make run RECIPE=recipes/migrate.yaml DATA=<folder>`
 	@python -m bench.migrate "$${RUN:-runs/migrate}" --documents "$${DOCUMENTS:-0}"
 
-bench-endpoint: setup ## the demo with its teacher behind a published server, beside the same teacher here (an hour on two cores)
+bench-endpoint: setup ## the demo with its teacher behind a published server, beside the same teacher here (12 minutes on two cores)
 	@python -m bench.endpoint
+
+bench-engines: setup-all ## text to hits in Milvus Lite, pgvector and Qdrant's local mode, and what each costs a student, after `make demo` (a minute)
+	@python -m bench.engines
+
+bench-given-vectors: setup ## the student from stored document vectors is the same: make bench-given-vectors [RUN=runs/scifact], after `make run RECIPE=recipes/scifact.yaml DATA=<folder> STAGES=distill@static` (5 minutes)
+	@python -m bench.given_vectors "$${RUN:-runs/scifact}"
 
 bench-moves: setup ## the service while its champion moves, 50 clients at once, after `make demo` (two minutes)
 	@python -m bench.moves

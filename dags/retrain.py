@@ -7,7 +7,7 @@ from airflow.sdk import DAG, AssetOrTimeSchedule, CronDataIntervalTimetable, Par
 from slimtower_dags import variables
 from slimtower_dags.assets import LOG_PARTITIONS, RELEASE, announce
 from slimtower_dags.deployment import read_deployment
-from slimtower_dags.graph import read_graph, read_variables
+from slimtower_dags.graph import all_variables, read_graph, read_variables
 from slimtower_dags.tasks import PROJECT, make_task
 
 deployment = read_deployment(Path(__file__).parent)
@@ -43,7 +43,8 @@ with DAG(
     tags=["slimtower"],
     doc_md=__doc__,
 ) as dag:
-    begin = make_task(deployment, "begin", image="ingest", more=variables.of_begin(deployment, list(graph.stages)))
+    told = variables.of_begin(deployment, list(graph.stages), all_variables(PROJECT, deployment.recipe))
+    begin = make_task(deployment, "begin", image="ingest", more=told)
     past = {"SLIMTOWER_BACKFILL": "{{ '1' if is_past(params, dag_run) else '' }}"}
     tasks = {
         address: make_task(deployment, address, image=stage.name, more=past) for address, stage in graph.stages.items()

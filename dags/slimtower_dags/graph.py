@@ -103,6 +103,12 @@ def read_variables(root: Path, recipe: str = "") -> list[str]:
     return sorted(found - {"SINCE", "UNTIL"})
 
 
+def all_variables(root: Path, recipe: str = "") -> list[str]:
+    """The same of all recipes of the project, any of which a run may name, and of `recipe`."""
+    names = {f"recipes/{path.name}" for path in (root / "recipes").glob("*.yaml")} | {recipe}
+    return sorted({variable for name in names for variable in read_variables(root, name)})
+
+
 def overlay(base: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
     """`base` with `change` laid over it: mappings merge, everything else replaces, and so does a student's start."""
     merged = dict(base)

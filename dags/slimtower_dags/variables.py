@@ -1,14 +1,12 @@
 """The environment of a task: what `python -m pipeline.task` reads (docs/scheduling.md), as templates of Airflow."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import date, timedelta
 from typing import Any
 
 from slimtower_dags.deployment import Deployment, Resources
 
-# variables of recipes that a worker's own environment does not give
-SHIELDED = ("DATA", "DATASET", "UNLABELLED", "RELEVANCE", "TEST_FROM", "SIMULATED")
 SCHEDULED, BACKFILL = "scheduled", "backfill"  # types of runs that have a data interval of their own
 CACHE, WORK = "/cache", "/work"  # volumes of containers and pods, whose own file system is read-only
 WRITTEN = {
@@ -79,11 +77,14 @@ def of_task(deployment: Deployment, resources: Resources, image: str) -> dict[st
     return variables | deployment.environment | resources.environment
 
 
-def of_begin(deployment: Deployment, addresses: list[str]) -> dict[str, str]:
-    """What `begin` gets besides: the commit, recipe and window to fix, and the stages that the graph has tasks for."""
+def of_begin(deployment: Deployment, addresses: list[str], read: Iterable[str]) -> dict[str, str]:
+    """What `begin` gets besides: the commit, recipe and window to fix, and the stages that the graph has tasks for.
+
+    `read`: the variables that recipes read; of these a worker's own environment gives none.
+    """
     days = deployment.window_days
     return (
-        dict.fromkeys(SHIELDED, "")
+        dict.fromkeys(read, "")
         | deployment.variables
         | {
             "SLIMTOWER_REF": "{{ params.ref }}",

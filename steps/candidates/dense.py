@@ -16,7 +16,8 @@ from steps.core.corpus import CorpusTexts, corpus_columns
 from steps.core.errors import UserError
 from steps.core.fingerprints import fingerprint
 from steps.core.progress import progress
-from steps.core.towers import encode, load_tower, positions_of, route
+from steps.core.tables import ROLES
+from steps.core.towers import check_whole, encode, load_tower, positions_of, route
 from steps.core.vector_cache import embed_once
 from steps.retrieval.exact_search import best_documents
 
@@ -27,7 +28,7 @@ def by_dense(ingest: Path, asked: Sequence[Asked], scratch: Path, params: Candid
     """The table `candidates`, some queries at a time: `depth` documents that are most similar, as the base compares.
 
     Embeddings are kept below SLIMTOWER_CACHE; those of the corpus lie in the folder `scratch` meanwhile. UserError for
-    a `max_document_length` that the base has no positions for.
+    a `max_document_length` that the base has no positions for, and a base that compares by distances or cuts vectors.
     """
     if not asked:  # the corpus need not be read
         return
@@ -61,6 +62,12 @@ def by_dense(ingest: Path, asked: Sequence[Asked], scratch: Path, params: Candid
 def _tower(params: CandidatesParams) -> SentenceTransformer:
     """The base, which reads `max_document_length` tokens, and whose inner products are its similarity."""
     tower = load_tower(resolve_base(params.base))
+    if tower.similarity_fn_name not in {"cosine", "dot"}:
+        raise UserError(
+            f"candidates: base {params.base} compares by {tower.similarity_fn_name}; use one that compares by cosine or"
+            " dot product"
+        )
+    check_whole(tower, f"candidates: base {params.base}")
     network = getattr(route(tower, "document")[0], "auto_model", None)
     positions = positions_of(network)
     if positions is not None and params.max_document_length > positions:
@@ -70,6 +77,7 @@ def _tower(params: CandidatesParams) -> SentenceTransformer:
         )
     if network is not None:  # a table of tokens reads all of a text
         tower.max_seq_length = params.max_document_length
-    if tower.similarity_fn_name == "cosine" and not any(isinstance(module, Normalize) for module in tower.modules()):
+    normalised = [any(isinstance(module, Normalize) for module in route(tower, role)) for role in ROLES]
+    if tower.similarity_fn_name == "cosine" and not all(normalised):
         tower.append(Normalize())
     return tower

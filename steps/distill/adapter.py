@@ -36,6 +36,11 @@ def adapted(name: str, teacher: SentenceTransformer, sources: Sources, params: D
     folder = Path(resolve_base(name))
     tower = load_tower(folder, "query")
     check_whole(tower, f"distill.student: adapter {name}")
+    if tower.similarity_fn_name not in {"cosine", "dot"}:
+        raise UserError(
+            f"distill.student: adapter {name}: compares by {tower.similarity_fn_name}, and the index by inner product;"
+            " name an encoder that compares by cosine or dot product"
+        )
     if not isinstance(tower[0], Transformer):
         raise UserError(f"distill.student: adapter {name}: its first module is no transformer; name a local encoder")
     if prompt := tower.prompts.get("query"):
@@ -73,6 +78,12 @@ def _fitted(folder: Path, teacher: SentenceTransformer, sources: Sources, params
         )
         new = _compared(np.load(target), encoder)
     old = _compared(np.asarray(sources.documents[rows], dtype=np.float32), teacher)
+    for vectors in (old, new):
+        if np.linalg.norm(vectors - vectors.mean(axis=0)) <= 1e-6 * np.linalg.norm(vectors):  # but for rounding
+            raise UserError(
+                f"distill.student: adapter {folder}: all {count} documents have one vector, to which no map can be"
+                " fitted; take it off distill.students"
+            )
     old, new = old - old.mean(axis=0), new - new.mean(axis=0)
     products = old.T @ old
     ridge = _RIDGE * np.trace(products) / len(products) * np.eye(len(products))

@@ -96,7 +96,7 @@ class Baselines:
 
     def _load(self, wanted: dict[str, str]) -> Any:
         for folder in self._towers():
-            if _digests(folder, (folder / "modules.json").stat().st_mtime_ns) == wanted:
+            if _digests(folder, _state(folder)) == wanted:
                 from steps.core.towers import load_tower
 
                 return load_tower(folder, "query")
@@ -113,6 +113,12 @@ def _computes_here(tower: Path) -> bool:
         return False
 
 
+def _state(folder: Path) -> tuple[tuple[str, int, int, int], ...]:
+    """What tells one content of a folder from another: `dvc checkout` leaves files that are the same in both."""
+    found = ((path, path.stat()) for path in sorted(folder.rglob("*")))
+    return tuple((str(path), each.st_ino, each.st_mtime_ns, each.st_size) for path, each in found)
+
+
 @cache
-def _digests(folder: Path, changed: int) -> dict[str, str]:
+def _digests(folder: Path, state: tuple[tuple[str, int, int, int], ...]) -> dict[str, str]:
     return asdict(fingerprint(folder))

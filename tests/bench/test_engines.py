@@ -45,6 +45,12 @@ def test_quality_through_an_engine_stands_beside_that_of_the_release(project: Pa
         assert systems[name]["ndcg_engine"] == pytest.approx(systems[name]["ndcg_exact"], abs=0.005)
 
 
+def test_an_engine_that_costs_more_than_half_a_point_is_told() -> None:
+    rows = {"a": {"ndcg_exact": 0.5, "ndcg_engine": 0.4951}, "b": {"ndcg_exact": 0.5, "ndcg_engine": 0.4949}}
+    found = {"one": {"systems": rows | {"search alone": {"p50_ms": 1.0}}}}
+    assert engines.worse(found) == ["b in one loses 0.51 points"]
+
+
 def test_without_judged_test_queries_it_says_so(project: Path) -> None:
     for name in ("queries", "qrels"):
         table = read_table(INGEST, name)

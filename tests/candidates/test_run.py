@@ -1,10 +1,13 @@
 """The stage as a whole: who is asked, what each searcher finds, and that no test query takes part."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Normalize, Router
 from towers import write_static
 
 from steps.candidates.params import CandidatesParams
@@ -136,6 +139,34 @@ def test_a_base_that_compares_by_cosine_without_normalisation_finds_by_cosine(in
     cosine = documents @ asked / np.linalg.norm(documents, axis=1) / np.linalg.norm(asked)
     assert [doc_id for doc_id, *_ in found["a/q-sum"]] == [f"a/{WORDS[place]}" for place in np.argsort(-cosine)[:3]]
     assert (np.argsort(-cosine)[:3] != np.argsort(-documents @ asked)[:3]).any()  # long vectors come first there
+
+
+def test_a_base_of_which_one_route_alone_normalises_finds_by_cosine(ingest: Path, tmp_path: Path) -> None:
+    plain = load_tower(write_static(tmp_path / "static", [*WORDS, "everything", "of"]))
+    router = Router.for_query_document([plain[0], Normalize()], [plain[0]])
+    SentenceTransformer(modules=[router], similarity_fn_name="cosine", device="cpu").save_pretrained(
+        str(tmp_path / "routed")
+    )
+    routed, whole = (candidates(ingest, "dense", base=str(tmp_path / name)) for name in ("routed", "static"))
+    names = {query_id: [doc_id for doc_id, *_ in found] for query_id, found in whole.items()}
+    assert {query_id: [doc_id for doc_id, *_ in found] for query_id, found in routed.items()} == names
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"truncate_dim": 2}, r"candidates: base .* cuts its vectors to 2 dimensions"),
+        ({"similarity_fn_name": "euclidean"}, "candidates: base .* compares by euclidean"),
+    ],
+)
+def test_a_base_that_cuts_its_vectors_or_compares_by_distances_is_refused(
+    change: dict[str, object], said: str, ingest: Path, tmp_path: Path
+) -> None:
+    base = write_static(tmp_path / "static", [*WORDS, "everything", "of"])
+    settings = base / "config_sentence_transformers.json"
+    settings.write_text(json.dumps(json.loads(settings.read_text()) | change))
+    with pytest.raises(UserError, match=said):
+        candidates(ingest, "dense", base=str(base))
 
 
 @pytest.mark.medium

@@ -8,6 +8,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
 from pathlib import Path
 
 import numpy as np
@@ -109,7 +111,8 @@ def test_a_text_of_both_roles_is_paid_for_once_where_the_server_has_none(
     assert all(server.paid[text] == times for text in TEXTS)
 
 
-FAULTS = ["busy", "error", "half", "broken", "nan", "few", "shuffled", "slow"]
+USELESS = ["half", "broken", "nan", "few", "slow"]  # answers that are paid for, and of no use
+FAULTS = ["busy", "error", *USELESS, "shuffled"]
 
 
 def test_nothing_is_lost_or_paid_twice_where_the_server_fails_now_and_then(
@@ -121,10 +124,11 @@ def test_nothing_is_lost_or_paid_twice_where_the_server_fails_now_and_then(
     found, _ = embedded(tower, tmp_path / "vectors.npy")
     np.testing.assert_allclose(found, expected, atol=1e-6)
     batches = {tuple(body["input"]) for body in server.bodies[requests:]}
-    # each failure costs one more request; a slow answer comes after the client has gone, and counts as paid
+    # each failure costs one more request, each useless answer the texts of its own; a slow one comes too late
     assert len(server.bodies) - requests == len(batches) + len(FAULTS) - 1
     time.sleep(0.5)
-    assert all(1 <= server.paid[text] <= 2 for text in TEXTS) and sum(server.paid[text] > 1 for text in TEXTS) <= 8
+    again = sum(server.paid[text] - 1 for text in TEXTS)
+    assert all(server.paid[text] for text in TEXTS) and 0 < again <= len(USELESS) * max(map(len, batches))
 
 
 def test_retry_after_holds_back_all_requests(server: EmbeddingServer, tmp_path: Path) -> None:
@@ -306,9 +310,34 @@ def test_a_model_that_changed_behind_its_name_is_noticed(
     assert not any(server.paid[text] for text in TEXTS)
     server.read = lambda texts, body: read(texts, body) + 1e-4  # rounding of another processor
     assert fingerprint(teach(tmp_path / "again", server)).id == fingerprint(tower).id
-    server.faults = ["", "dimension"]
+    server.faults = ["", "", "", "dimension"]
     with pytest.raises(UserError, match="31 dimensions, not 32"):
         embedded(tower, tmp_path / "vectors.npy")
+    kept, asked = set(server.asked), len(server.bodies)
+    embedded(tower, tmp_path / "vectors.npy")
+    again = [text for body in server.bodies[asked + 1 :] for text in body["input"] if text in kept]  # behind the probes
+    assert len(again) <= 16 < len([text for text in TEXTS if text in kept]), (
+        "only what was under way is asked for again"
+    )
+
+
+def test_batches_end_at_the_texts_and_at_the_tokens_that_a_request_may_have() -> None:
+    sizes = [3, 3, 3, 9, 1, 1, 1, 1, 4]
+    most = Connection.model_construct(batch_texts=3, batch_tokens=7)
+    found = [*batches(((bytes([at]), "x" * size) for at, size in enumerate(sizes)), len, most)]
+    assert [[len(text) for text in batch.texts] for batch in found] == [[3, 3], [3], [9], [1, 1, 1], [1, 4]]
+    assert [batch.tokens for batch in found] == [6, 3, 9, 3, 5]
+    assert [key for batch in found for key in batch.keys] == [bytes([at]) for at in range(len(sizes))]
+
+
+@pytest.mark.parametrize(
+    ("value", "seconds"),
+    [("2.5", 2.5), ("-1", 0.0), (None, None), ("soon", None), (format_datetime(datetime.now(UTC)), 0.0)],
+)
+def test_retry_after_is_a_number_or_a_date(value: str | None, seconds: float | None) -> None:
+    assert endpoint_client._retry_after(value) == seconds
+    later = format_datetime(datetime.now(UTC) + timedelta(seconds=40), usegmt=True)
+    assert 30 < (endpoint_client._retry_after(later) or 0) <= 40
 
 
 def test_roles_prompts_dimensions_and_lengths_are_sent(server: EmbeddingServer, tmp_path: Path) -> None:

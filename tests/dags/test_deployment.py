@@ -8,7 +8,7 @@ import pytest
 from jinja2 import Environment
 from slimtower_dags import variables
 from slimtower_dags.deployment import DeploymentError, read_deployment
-from slimtower_dags.graph import read_variables
+from slimtower_dags.graph import all_variables, read_variables
 
 from pipeline import recipe as recipes
 from pipeline.params import check_params
@@ -122,12 +122,31 @@ def test_begin_is_told_every_variable_that_a_recipe_reads(
     laid_over(tmp_path, monkeypatch, f"recipe: recipes/{recipe.name}\nvariables: {{{given}}}\n")
     deployment = read_deployment(DAGS)
     deployment.check_variables(names)
-    told = variables.of_begin(deployment, [])
+    told = variables.of_begin(deployment, [], all_variables(DAGS.parent, deployment.recipe))
     assert {name: told[name] for name in names if name != "DATA"} == {
         name: f"of {name}" for name in names if name != "DATA"
     }
     filled = recipes.fill(recipe.read_text(encoding="utf-8"), told | {"SINCE": "a", "UNTIL": "b"}, recipe)
     assert all(f"of {name}" in filled or name in ("DATA", "UNLABELLED", "RELEVANCE") for name in names)
+
+
+def test_begin_takes_no_variable_of_any_recipe_from_a_workers_own_shell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`EPOCHS=3` of an earlier `make run`, with which Airflow was started."""
+    laid_over(tmp_path, monkeypatch, "recipe: recipes/medquad.yaml\nvariables: {}\n")
+    deployment, folder = read_deployment(DAGS), DAGS.parent / "recipes"
+    told = variables.of_begin(deployment, [], all_variables(DAGS.parent, deployment.recipe))
+    for recipe in sorted(folder.glob("*.yaml")):  # a run may name another
+        names = read_variables(DAGS.parent, f"recipes/{recipe.name}")
+        assert [told[name] for name in names if name != "DATA"] == [""] * len(
+            [name for name in names if name != "DATA"]
+        )
+    recipe = folder / "medquad.yaml"
+    worker = {"EPOCHS": "3", "SINCE": "", "UNTIL": ""}
+    assert "epochs: 0.0" in recipes.fill(recipe.read_text(encoding="utf-8"), worker | told | {"DATA": "d"}, recipe)
+    (tmp_path / "own.yaml").write_text("teach: {seed: ${OWN_SEED:-1}}")
+    assert all_variables(tmp_path, "own.yaml") == ["OWN_SEED"]
 
 
 def test_a_pinned_image_is_named_by_its_digest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,7 +204,7 @@ def begun(example: str, until: str, monkeypatch: pytest.MonkeyPatch) -> dict[str
     run = run_of("scheduled", MONDAY)
     params = {"since": "", "until": until, "recipe": deployment.recipe, "data": deployment.variables["DATA"]}
     context = variables.MACROS | {"params": params, "dag_run": run}
-    told = variables.of_begin(deployment, [])
+    told = variables.of_begin(deployment, [], [])
     return {name: Environment().from_string(text).render(context) for name, text in told.items()}
 
 

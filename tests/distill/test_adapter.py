@@ -59,6 +59,23 @@ def test_an_encoder_that_cuts_its_vectors_is_refused(embedded: Path, tiny_tower:
         adapted(str(tmp_path / "cut"), load_tower(tiny_tower), sources(embedded), distill_params())
 
 
+def test_an_encoder_that_compares_by_distances_is_refused(embedded: Path, tiny_tower: Path, tmp_path: Path) -> None:
+    far = load_tower(tiny_tower)
+    far.similarity_fn_name = "euclidean"
+    far.save_pretrained(str(tmp_path / "far"), create_model_card=False)
+    with pytest.raises(UserError, match="far: compares by euclidean, and the index by inner product"):
+        adapted(str(tmp_path / "far"), load_tower(tiny_tower), sources(embedded), distill_params())
+
+
+def test_documents_that_all_have_one_vector_are_told(embedded: Path, tiny_tower: Path, tmp_path: Path) -> None:
+    """Nothing but duplicates, or one document."""
+    other_weights(tiny_tower, tmp_path / "new", seed=5)
+    alike = sources(embedded)
+    vars(alike)["documents"] = np.repeat(np.asarray(alike.documents[:1]), len(alike.documents), axis=0)
+    with pytest.raises(UserError, match=r"all \d+ documents have one vector, to which no map can be fitted"):
+        adapted(str(tmp_path / "new"), load_tower(tiny_tower), alike, distill_params())
+
+
 def test_over_an_index_of_its_own_it_is_the_encoder_itself(embedded: Path, tiny_tower: Path) -> None:
     tower = load_tower(tiny_tower)
     made = adapted(str(tiny_tower), tower, sources(embedded), distill_params())

@@ -76,6 +76,7 @@ class EmbeddingServer:
             case "slow":
                 await asyncio.sleep(1.0)
         vectors = self.read(texts, body)[:, : body.get("dimensions")]
+        self.paid.update(texts)  # of any answer, be it of use or not
         if fault == "dimension":
             vectors = vectors[:, :-1]
         if fault == "nan":
@@ -93,8 +94,6 @@ class EmbeddingServer:
         if fault == "broken":
             content = json.dumps(answer).encode()
             return Response(content[: len(content) // 2], headers={"Content-Length": str(len(content))})
-        if fault in ("", "shuffled"):
-            self.paid.update(texts)
         return JSONResponse(answer)
 
 

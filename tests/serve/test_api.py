@@ -15,12 +15,14 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
+import torch
 from serve_fakes import open_client, settings
 from starlette.testclient import TestClient
 
 from steps.core.errors import UserError
 from steps.core.files import write_json
 from steps.core.fingerprints import fingerprint
+from steps.core.towers import load_tower
 from steps.serve.baselines import Baselines
 from steps.serve.corpus import Corpus, _shortened
 from steps.serve.logs import JsonLines
@@ -204,6 +206,16 @@ def test_a_teacher_behind_an_api_is_no_baseline(tmp_path: Path, tiny_tower: Path
     shutil.copytree(tiny_tower, tmp_path / "models/teach/dense/tower")
     assert baselines.names() == ["teacher"]
     assert baselines._load(asdict(fingerprint(tiny_tower)))[0] is not None
+
+    other = load_tower(tiny_tower)  # `dvc checkout` of another version, of which only the weights differ
+    with torch.no_grad():
+        next(other.parameters()).add_(1.0)
+    other.save_pretrained(str(tmp_path / "other"), create_model_card=False)
+    weights = tmp_path / "models/teach/dense/tower/model.safetensors"
+    weights.unlink()
+    shutil.copyfile(tmp_path / "other/model.safetensors", weights)
+    with pytest.raises(UserError, match="none of models/teach is the one"):
+        baselines._load(asdict(fingerprint(tiny_tower)))
 
 
 def test_the_teacher_answers_from_the_index_that_its_students_have(client: TestClient, released: Path) -> None:
