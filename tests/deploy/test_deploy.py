@@ -13,7 +13,10 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+import yaml
 from engines import PARAMS, ndcg, put, put_back
+from promote_project import PARAMS as NAMED
+from promote_project import copy_project
 
 from steps.core.errors import TransientError, UserError
 from steps.core.files import folder_digest, read_json, write_json
@@ -597,3 +600,31 @@ def test_only_filling_a_postgres_creates_its_extension(server: str) -> None:
         assert connection.execute(there).fetchone() == (1,)
         engine.upsert("mine", Rows(0, ["a"], ["A"], np.ones((1, 2), np.float32)))
         assert engine.vectors("mine", ["a"])["a"].tolist() == [1, 1]
+
+
+@pytest.mark.slow
+def test_the_command_fills_a_file_that_another_process_searches_and_goes_back(released: Path, tmp_path: Path) -> None:
+    pytest.importorskip("pymilvus")
+    folder = copy_project(released, tmp_path / "project")
+    (folder / "params.yaml").write_text(yaml.safe_dump({"deploy": PARAMS.model_dump(), "promote": NAMED}))
+    command = [sys.executable, "-m", "steps.deploy", "--to", "engine.db"]
+    environment = os.environ | {"PYTHONPATH": str(Path.cwd()), "MLFLOW_TRACKING_URI": f"sqlite:///{tmp_path}/mlflow.db"}
+
+    def said(*more: str) -> str:
+        done = subprocess.run([*command, *more], cwd=folder, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return done.stdout + done.stderr
+
+    def answers() -> str:
+        with opened(str(folder / "engine.db")) as engine:
+            release = load_release(folder / "models/release/static")
+            alias = deployment.alias_of(NAMED["name"], release.datasets[0])
+            assert len(engine.search(alias, release.encode(["how to sum the axis"]), 3, 16)[0]) == 3
+            record = read_record(engine, engine.target(alias) or "")
+        assert record
+        return record.student
+
+    assert "static" in said("--student", "static") and answers() == "static"
+    assert "2l" in said("--student", "2l") and answers() == "2l"
+    said("--rollback")
+    assert answers() == "static"
