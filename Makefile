@@ -44,7 +44,7 @@ OTHERS = $(filter-out RECIPE STAGES,$(TYPED))
 run: setup ## the pipeline with an overlay: make run RECIPE=recipes/scifact.yaml DATA=<folder> [STAGES=embed]
 	@python -m pipeline.recipe "$$RECIPE" DATA="$$DATA" DATASET="$$DATASET" UNLABELLED="$$UNLABELLED" RELEVANCE="$$RELEVANCE" PARTS="$$PARTS" \
 		TEST_FROM="$$TEST_FROM" SIMULATED="$$SIMULATED" SINCE="$$SINCE" UNTIL="$$UNTIL" \
-		MODEL="$$MODEL" BASE_URL="$$BASE_URL" OLD="$$OLD" NEW="$$NEW" EPOCHS="$$EPOCHS" TEXTS="$$TEXTS" SCORERS="$$SCORERS" LAYERS="$$LAYERS" \
+		MODEL="$$MODEL" BASE_URL="$$BASE_URL" OLD="$$OLD" NEW="$$NEW" EPOCHS="$$EPOCHS" TRIPLETS="$$TRIPLETS" TEXTS="$$TEXTS" SCORERS="$$SCORERS" LAYERS="$$LAYERS" \
 		SET="$$SET" LATE="$$LATE" CROSS="$$CROSS" $(foreach name,$(OTHERS),$(name)="$$$(name)") $$STAGES
 
 search: setup ## top hits: make search Q="running total along an axis" [STUDENT=static] [RECIPE=recipes/x.yaml | RELEASE=<folder>]
