@@ -129,7 +129,7 @@ bench-given-vectors: setup ## the student from stored document vectors is the sa
 bench-moves: setup ## the service while its champion moves, 50 clients at once, after `make demo` (two minutes)
 	@python -m bench.moves
 
-bench-scaling: setup ## scaling laws of dual encoders, four sizes and four numbers of triplets: make bench-scaling [RUN=runs/scifact], of a run in which `mine` is done (meant for an hour on two cores)
+bench-scaling: setup ## scaling laws of dual encoders, four sizes and four numbers of triplets: make bench-scaling [RUN=runs/scifact], of a run in which `mine` is done (two hours on two cores, half of them for the held-out tower)
 	@python -m bench.scaling --run "$${RUN:-.}"
 
 bench-replay: setup ## two releases over a query log, judged by a cross encoder or a table: make bench-replay BEFORE=<release> AFTER=<release> QUERIES=<log> JUDGE=<model> (or JUDGEMENTS=<table>) [RUN=runs/ubi] (the judge reads 40 documents a query: minutes for a hundred queries)
