@@ -117,7 +117,7 @@ bench-collapse: setup ## do embeddings of cross encoders collapse: make bench-co
 bench-migrate: setup ## a new model over an old index beside embedding all anew: make bench-migrate [RUN=runs/migrate] [DOCUMENTS=20000] (the judged ones and so many others, else all are embedded), after `make run RECIPE=recipes/migrate.yaml DATA=<folder>`
 	@python -m bench.migrate "$${RUN:-runs/migrate}" --documents "$${DOCUMENTS:-0}"
 
-bench-endpoint: setup ## the demo with its teacher behind a published server, beside the same teacher here (12 minutes on two cores)
+bench-endpoint: setup ## the demo with its teacher behind a published server, beside the same teacher here (a quarter of an hour on two cores)
 	@python -m bench.endpoint
 
 bench-engines: setup-all ## text to hits in Milvus Lite, pgvector and Qdrant's local mode, and what each costs a student, after `make demo` (a minute)
