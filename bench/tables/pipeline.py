@@ -223,8 +223,8 @@ def open_pipeline(root: Path) -> Pipeline:
     """UserError unless `embed` is done there."""
     if not (root / "data/embed/report.json").is_file():
         raise UserError(
-            f"{root}: no data/embed there; run `make run RECIPE=recipes/scifact_medquad.yaml DATA=... STAGES=embed` and"
-            " give its folder with --run runs/scifact_medquad"
+            f"{root}: no data/embed there; run its recipe first, such as `make run RECIPE=recipes/scifact_medquad.yaml"
+            " DATA=... STAGES=embed` for runs/scifact_medquad, or give the folder of another run with --run"
         )
     if absent := [name for name in _EMBEDDED if not (root / "data/embed" / name).is_file()]:
         raise UserError(f"{root}/data/embed: has no {', '.join(absent)}; run `embed` there again, as it is today")
