@@ -1,8 +1,9 @@
 """One run of the whole pipeline, or of what the named stages need.
 
 Checks params.yaml and the machine, lists the data outside the project, and is done where DVC finds nothing changed.
-Else it lets DVC run `ingest`, checks the data, says about how long the rest takes, lets DVC run it, then closes the
-MLflow run and links the stages that were reused to the runs that made them.
+Else it lets DVC run `ingest`, checks the data, compares document vectors that were given with the teacher's, says about
+how long the rest takes, lets DVC run it, then closes the MLflow run and links the stages that were reused to the runs
+that made them.
 """
 
 import os
@@ -57,7 +58,7 @@ def main() -> None:
     progress = Progress([] if wanted else stages)
     os.environ.setdefault("SLIMTOWER_PIPELINE", uuid.uuid4().hex)
     try:
-        code = _run(params, wanted, machine.precision, progress)
+        code = _run(params, wanted, stages, machine.precision, progress)
     except (UserError, KeyboardInterrupt, SystemExit):
         print(f"pipeline: failed; {finish_or_wait(failed=True)}; {progress.seconds:.0f} s", flush=True)
         raise
@@ -129,17 +130,25 @@ class Progress:
         return f"Running stage '{stage}' ({len(self._seen)}{of}; {self.seconds / 60:.1f} minutes{about} gone)"
 
 
-def _run(params: Params, wanted: list[str], precision: str, progress: Progress) -> int:
-    """Ingest, check what it made, and run the rest; returns DVC's exit code. UserError where the data will not do."""
+def _run(params: Params, wanted: list[str], stages: list[str], precision: str, progress: Progress) -> int:
+    """Ingest, check what it made, and run the rest; returns the exit code of what failed. UserError for bad data."""
     code = _reproduce(["ingest"], progress)
     if code or wanted == ["ingest"]:
         return code
     _tell(check_data(params, INGEST))
+    left = left_to_run(stages)
+    if params.ingest.document_vectors and "embed" in left and (code := _compare_given_vectors()):
+        return code
     if progress.stages:
-        progress.expected = _expected(params, precision, left_to_run(progress.stages))
+        progress.expected = _expected(params, precision, left)
     if progress.expected:
         _tell([f"about {forecast.in_words(progress.expected)} on this machine"])
     return _reproduce(wanted, progress)
+
+
+def _compare_given_vectors() -> int:
+    """Before anything trains; in a process of its own, whose memory is free again. Returns its exit code."""
+    return subprocess.run([sys.executable, "-m", "pipeline.given_vectors"]).returncode
 
 
 def _tell(lines: Iterable[str]) -> None:

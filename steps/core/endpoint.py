@@ -256,14 +256,16 @@ class Endpoint(InputModule):
 def announce(jobs: Iterable[tuple[Endpoint, Iterable[str]]], what: str) -> int:
     """Say on stderr what is still to be asked of texts, prompts and all, in tokens and money; returns how many texts.
 
-    The endpoints are roles of one model; what two of them send alike counts once. UserError where all jobs together
-    would pass max_tokens_total.
+    Nothing is said where all are known. The endpoints are roles of one model; what two of them send alike counts once.
+    UserError where all jobs together would pass max_tokens_total.
     """
     count = estimated = 0
     seen = defaultdict[str, set[bytes]](set)
     for endpoint, texts in jobs:
         more, tokens = endpoint.outstanding(texts, seen[endpoint.model.sent()])
         count, estimated = count + more, estimated + tokens
+    if not count:
+        return 0
     connection, spent = endpoint.connection, endpoint.spent
     spent.refresh()
     needed, most = spent.expected(estimated), connection.max_tokens_total

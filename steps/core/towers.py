@@ -15,7 +15,7 @@ from torch.nn import functional
 from transformers.utils.logging import disable_progress_bar
 
 from steps.core.bases import not_loaded
-from steps.core.endpoint import Endpoint
+from steps.core.endpoint import Endpoint, announce
 from steps.core.errors import UserError
 from steps.core.precision import Precision, resolve_precision
 from steps.core.progress import progress
@@ -110,6 +110,12 @@ def asked_of(tower: SentenceTransformer, role: Role, texts: Iterable[str]) -> li
         return []
     prompt = tower.prompts.get(role) or ""
     return [(endpoint, (prompt + text for text in texts))]
+
+
+def announce_asked(tower: SentenceTransformer, role: Role, texts: Iterable[str], what: str) -> None:
+    """Where a server reads texts in their role, say what it is still to be asked; UserError where that is too much."""
+    if jobs := asked_of(tower, role, texts):
+        announce(jobs, what)
 
 
 def _made_of(modules: Iterable[nn.Module], tower: SentenceTransformer, truncate_dim: int | None) -> SentenceTransformer:

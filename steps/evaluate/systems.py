@@ -16,7 +16,7 @@ from steps.core.document_texts import corpus_template
 from steps.core.errors import UserError
 from steps.core.files import sha256_file
 from steps.core.fingerprints import fingerprint
-from steps.core.towers import encode, load_tower
+from steps.core.towers import announce_asked, encode, load_tower
 from steps.evaluate.latency import Encode
 from steps.evaluate.student_tower import student_tower
 from steps.retrieval.bm25 import Bm25
@@ -179,7 +179,13 @@ def _behind_api(tower: Path) -> bool:
 
 def _teacher_encoder(folder: Path, dim: int, batch_size: int) -> Encode:
     tower = cache(lambda: load_tower(folder))
-    return lambda texts: truncate(encode(tower(), texts, "query", batch_size=batch_size), dim)
+
+    def read(texts: list[str]) -> np.ndarray:
+        if len(texts) > 1:
+            announce_asked(tower(), "query", texts, "evaluate: queries")
+        return truncate(encode(tower(), texts, "query", batch_size=batch_size), dim)
+
+    return read
 
 
 def remembering(encode: Encode) -> Encode:

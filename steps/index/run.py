@@ -15,7 +15,7 @@ from steps.core.files import read_json, staged_folder, write_json
 from steps.core.fingerprints import fingerprint
 from steps.core.progress import progress
 from steps.core.tables import read_table
-from steps.core.towers import encode, load_tower
+from steps.core.towers import announce_asked, encode, load_tower
 from steps.core.tracking import Run
 from steps.index.dataset import index_dataset
 from steps.index.documents import read_documents
@@ -45,6 +45,10 @@ def run(ingest: Path, embed: Path, teach: Path, output: Path, params: IndexParam
     faiss.omp_set_num_threads(1)  # training sums in a fixed order: equal input, equal bytes
     tower = cache(lambda: load_tower(teach / "tower"))
 
+    def read(texts: list[str]) -> np.ndarray:
+        announce_asked(tower(), "query", texts, "index: dev queries")
+        return encode(tower(), texts, "query")
+
     datasets: dict[str, Any] = {}
     with staged_folder(output) as staging:
         for dataset, documents in progress(corpus.items(), len(corpus), "index"):
@@ -52,7 +56,7 @@ def run(ingest: Path, embed: Path, teach: Path, output: Path, params: IndexParam
                 queries,
                 dataset,
                 embed,
-                lambda texts: encode(tower(), texts, "query"),
+                read,
                 limit=params.recall_queries,
                 seed=params.seed,
             )

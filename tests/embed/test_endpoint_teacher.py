@@ -62,7 +62,7 @@ def test_the_budget_is_for_all_that_the_stage_asks_before_it_asks_anything(
 
 
 def test_a_student_of_an_endpoint_is_released_over_its_index(
-    server: EmbeddingServer, tiny_tower: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: EmbeddingServer, tiny_tower: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["how to sum the axis", "mean of the matrix string file window graph"]
     _word_pieces(words, 300).save_pretrained(tmp_path / "tokenizer")
@@ -96,3 +96,4 @@ def test_a_student_of_an_endpoint_is_released_over_its_index(
     assert release.manifest.teacher == read_json(root / "data/embed/report.json")["teacher"]
     # students learn what is stored; `index` asks for the eight dev queries, once, and `release` for nothing
     assert sum(server.paid.values()) == asked + 8 + len(PROBES)
+    assert capsys.readouterr().err.count("index: dev queries: 8 texts to ask tiny for, about") == 1

@@ -79,7 +79,13 @@ def flow(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., tuple
     monkeypatch.setenv("SLIMTOWER_PIPELINE", "one")
 
     def run(
-        *words: str, listed: str = "", codes: tuple[int, ...] = (0, 0), changed: bool = True, bad: str = ""
+        *words: str,
+        listed: str = "",
+        codes: tuple[int, ...] = (0, 0),
+        changed: bool = True,
+        bad: str = "",
+        given: int | None = None,
+        remain: frozenset[str] = frozenset({"embed"}),
     ) -> tuple[Any, list[str]]:
         did: list[str] = []
         left = list(codes)
@@ -99,19 +105,24 @@ def flow(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., tuple
                 raise UserError(bad)
             return []
 
+        def compare() -> int:
+            did.append("compare")
+            return given or 0
+
         def finish(*, failed: bool, names: object = None) -> str:
             did.append("failed" if failed else "finished")
             return "closed"
 
         fakes: dict[str, Any] = {
-            "load_params": lambda: SimpleNamespace(ingest=None),
+            "load_params": lambda: SimpleNamespace(ingest=SimpleNamespace(document_vectors=given is not None)),
             "write_listing": listing,
             "write_models": lambda *given: None,
             "ask_dvc": lambda wanted: (STAGES, not changed),
-            "left_to_run": set,
+            "left_to_run": lambda stages: remain,
             "lock_stages": lambda: {"ingest": {}},
             "_reproduce": reproduce,
             "check_data": check,
+            "_compare_given_vectors": compare,
             "_expected": lambda *given: 600.0,
         }
         for name, fake in fakes.items():
@@ -166,6 +177,14 @@ def test_data_that_will_not_do_close_the_run_as_failed(flow: Callable[..., Any])
     ended, did = flow(bad="no text at all")
     assert str(ended) == "no text at all"
     assert did == ["list", "repro ingest", "check", "failed"]
+
+
+def test_vectors_that_were_given_are_compared_before_anything_trains(flow: Callable[..., Any]) -> None:
+    before = ["list", "repro ingest", "check", "compare"]
+    assert flow(given=0) == (0, [*before, "repro", "finished"])
+    assert flow("distill", given=0)[1] == [*before, "repro distill", "finished"]
+    assert flow(given=2) == (2, [*before, "failed"])
+    assert "compare" not in flow(given=2, remain=frozenset({"evaluate"}))[1]  # `embed` has compared them
 
 
 def test_without_git_dvc_is_told_so(flow: Callable[..., Any], tmp_path: Path) -> None:

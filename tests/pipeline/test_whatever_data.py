@@ -123,7 +123,7 @@ def test_the_pipeline_ends_with_its_result(
 
 @SLOW
 def test_a_teacher_behind_an_api_ends_with_its_report(
-    tmp_path: Path, tiny_tower: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, tiny_tower: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("PLANTED_KEY", KEY)
     given = judged_for_the_test(tmp_path / "given")
@@ -131,13 +131,15 @@ def test_a_teacher_behind_an_api_ends_with_its_report(
     _word_pieces(words, 300).save_pretrained(tmp_path / "tokenizer")  # each of its tokens is asked for
     with serving(tower_reader(load_tower(tiny_tower))) as server:
         own = {"tokenizer": str(tmp_path / "tokenizer")}
-        rented = endpoint_params(server.url, {"batch_texts": 32}, **own).model_dump()
+        patient = {"batch_texts": 32, "timeout_s": 60.0}  # other tests compute beside it
+        rented = endpoint_params(server.url, patient, **own).model_dump()
         changes = {
             "candidates": {"searchers": []},
             "teach": {"teachers": ["rented"], "index": "rented", "teacher": {"rented": rented}},
             "distill": {"students": ["static"]},
         }
         run_all(tmp_path, params(given | {"changes": changes}, tiny_tower))
+    assert re.search(r"evaluate: queries: \d+ texts to ask tiny for, about", capsys.readouterr().err)
     metrics = json.loads((tmp_path / "reports/metrics.json").read_text())
     assert set(metrics["latency"]) == {"teacher", "static"} and metrics["retention"]["static"]
     assert set(metrics["sizes"]) == {"static"}, "of the teacher only a tokenizer is here"

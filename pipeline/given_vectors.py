@@ -1,0 +1,41 @@
+"""python -m pipeline.given_vectors: are the document vectors that ingest was given those of the index's teacher?
+
+The teacher is made as params.yaml describes it, which trains nothing where vectors are given, and compared with a
+sample of them as `embed` does it. `python -m pipeline` asks before anything trains.
+"""
+
+import tempfile
+from pathlib import Path
+
+from pipeline.params import Params, load_params
+from steps.core.corpus import CorpusTexts
+from steps.core.errors import guarded
+from steps.core.towers import announce_asked, load_tower
+from steps.core.tracking import NullRun
+from steps.embed.given_vectors import check_given, sampled_rows
+
+
+def check_given_vectors(params: Params, ingest: Path) -> str:
+    """Compare a sample and say how close it is; UserError where it is not the teacher's says what would match."""
+    teacher, embed = params.teach.described(params.teach.index), params.embed
+    with tempfile.TemporaryDirectory(prefix="slimtower-teacher.") as scratch:
+        output = Path(scratch) / params.teach.index
+        teacher.teach(ingest, Path("data/mine/relevance"), Path("data/rank"), output, NullRun())
+        tower = load_tower(output / "tower")
+        sample = sampled_rows(ingest, embed.check, embed.seed)
+        announce_asked(tower, "document", CorpusTexts(ingest, sample), "sample of the given document vectors")
+        given = ingest / "document_vectors" / "vectors.npy"
+        found = check_given(given, ingest, tower, embed.check, embed.seed, embed.precision)
+    return (
+        f"{found['documents']} of the given document vectors compared with those of {params.teach.index}: mean cosine"
+        f" {found['mean_cosine']:.3f}, least {found['least_cosine']:.3f}"
+    )
+
+
+def main() -> None:
+    """Check what params.yaml names."""
+    print(f"pipeline: {check_given_vectors(load_params(), Path('data/ingest'))}", flush=True)
+
+
+if __name__ == "__main__":
+    guarded(main)
