@@ -4,8 +4,8 @@ For each corpus of bench/corpora.yaml: the BEIR folder in disguise (bench.disgui
 runs/any_<corpus>, then the students of params.yaml's `distill.student` that the file names, each with every seed. They
 are scored on dev and test by exact search. DATA names the folder that holds the sources, UNLABELLED the pool of
 queries. What is finished is kept below .cache: a killed bench goes on, and --only and --students measure it in parts.
-Adds them to bench/results/any_corpus/LABEL.json, each with its commit and processor; with --against each student is
-compared with another label's, query by query.
+Adds them to bench/results/any_corpus/LABEL.json, each with its commit and processor; seeds that are not on record join
+those that are. With --against each student is compared with another label's, query by query.
 """
 
 import argparse
@@ -13,7 +13,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -150,10 +150,9 @@ def changed_teacher(name: str) -> Path:
 
 
 def retention(scores: list[Scores], teacher: Scores, split: str) -> dict[str, Any]:
-    """Share of the teacher's nDCG@10 that is kept: mean and standard deviation over seeds."""
+    """Share of the teacher's nDCG@10 that is kept: mean and standard deviation over seeds, and each seed's."""
     [wanted] = teacher[split].values()
-    values = [float(np.mean(next(iter(seed[split].values())))) / float(np.mean(wanted)) for seed in scores]
-    return {"mean": float(np.mean(values)), "sd": float(np.std(values, ddof=1)) if len(values) > 1 else None}
+    return _spread(float(np.mean(next(iter(seed[split].values())))) / float(np.mean(wanted)) for seed in scores)
 
 
 def measure(
@@ -227,6 +226,41 @@ def compared(name: str, line: dict[str, Any], others: Mapping[str, Any]) -> None
             row["against"] = {"retention": before, "difference": float(difference.mean()), "p": p_value([difference])}
 
 
+def joined(older: dict[str, Any], newer: dict[str, Any]) -> dict[str, Any]:
+    """A student's row of both, where the newer one has other seeds of the same corpus; else the newer one alone.
+
+    Means and spreads are over all seeds. `joined` names the commit and the machine of the older ones, and `against`
+    stays theirs where only they were compared.
+    """
+    if common := set(older["seeds"]) & set(newer["seeds"]):
+        there = common == set(newer["seeds"]) and older["git_commit"] == newer["git_commit"]
+        return older if there else newer  # it has joined before
+    rows = older, newer
+    counts = [len(row["seeds"]) for row in rows]
+    kept = {split: _spread(value for row in rows for value in _values(row["retention"][split], len(row["seeds"])))
+            for split in newer["retention"]}  # fmt: skip
+    means = {key: float(np.average([row[key] for row in rows], weights=counts))
+             for key in (*REPORTED, "expected_retention") if all(key in row for row in rows)}  # fmt: skip
+    compared = {"against": {"seeds": older["seeds"]} | older["against"]} if "against" in older else {}
+    origin = {key: older[key] for key in ("seeds", "git_commit", "machine")}
+    seeds, origins = [*older["seeds"], *newer["seeds"]], [*older.get("joined", []), origin]
+    return compared | newer | means | {"seeds": seeds, "retention": kept, "joined": origins}
+
+
+def _values(kept: Mapping[str, Any], seeds: int) -> list[float]:
+    """Each seed's, from what is on record; UserError for rows that have only the mean of several."""
+    if "values" not in kept and seeds > 1:
+        raise UserError("a row of several seeds has no values by seed; measure it anew, with all its seeds")
+    return list(kept.get("values", [kept["mean"]]))
+
+
+def _spread(values: Iterable[float]) -> dict[str, Any]:
+    """Mean and standard deviation of values by seed, and the values."""
+    found = list(values)
+    sd = float(np.std(found, ddof=1)) if len(found) > 1 else None
+    return {"mean": float(np.mean(found)), "sd": sd, "values": found}
+
+
 def summary(lines: Mapping[str, Any], students: list[str]) -> dict[str, Any]:
     """Of each student: how many corpora have it, mean and worst of them by test retention, the longest training in
     seconds, and by how much what `distill` foretells without judgements is off (root mean square)."""
@@ -291,7 +325,8 @@ def record(label: str, asked: Corpora, kept: Mapping[str, Any]) -> None:
         older = recorded.get(name, line)
         students = dict(older["students"]) if older["corpus"] == line["corpus"] else {}
         for student, row in kept.get(name, {"students": {}})["students"].items():
-            students[student] = {key: value for key, value in row.items() if key != "by_query"}
+            new = {key: value for key, value in row.items() if key != "by_query"}
+            students[student] = joined(students[student], new) if student in students else new
         lines[name] = line | {"students": students}
     told = summary(lines, list(asked.students))
     for student, row in told.items():

@@ -13,6 +13,7 @@ from bench.any_corpus import (
     changed_teacher,
     check,
     compared,
+    joined,
     read_corpora,
     recipe_of,
     retention,
@@ -69,6 +70,34 @@ def test_retention_is_a_share_of_the_mean_over_seeds() -> None:
     seeds = [{"test": {"a": [0.4, 0.2]}}, {"test": {"a": [0.5, 0.3]}}]
     kept = retention(seeds, {"test": {"a": [0.5, 0.5]}}, "test")
     assert kept["mean"] == pytest.approx(0.7) and kept["sd"] == pytest.approx(0.1 * 2**0.5)
+
+
+def row(seeds: list[int], *values: float, **more: object) -> dict[str, object]:
+    """What is on record of a student."""
+    sd = float(np.std(values, ddof=1)) if len(values) > 1 else None
+    kept = {"mean": float(np.mean(values)), "sd": sd, "values": list(values)}
+    return {"seeds": seeds, "retention": {"test": kept}, "steps": 100.0 * seeds[0], "stage_seconds": 10.0 * seeds[0],
+            "git_commit": f"of {seeds[0]}", "machine": {"cores": 2}, **more}  # fmt: skip
+
+
+def test_other_seeds_join_those_on_record() -> None:
+    older = row([1], 0.9, against={"p": 0.2})
+    del older["retention"]["test"]["values"]  # type: ignore[attr-defined]
+    found = joined(older, row([2, 3], 0.96, 0.99, held_out_ndcg=0.8))
+    assert found["seeds"] == [1, 2, 3] and found["retention"]["test"]["values"] == [0.9, 0.96, 0.99]
+    assert found["retention"]["test"]["mean"] == pytest.approx(0.95)
+    assert found["retention"]["test"]["sd"] == pytest.approx(np.std([0.9, 0.96, 0.99], ddof=1))
+    assert found["steps"] == pytest.approx((100 + 2 * 200) / 3)
+    assert found["against"] == {"p": 0.2, "seeds": [1]} and found["git_commit"] == "of 2"
+    assert found["joined"] == [{"seeds": [1], "git_commit": "of 1", "machine": {"cores": 2}}]
+    assert joined(found, row([2, 3], 0.96, 0.99)) == found  # each call of the bench records all that it has
+    again = joined(found, row([4], 0.97))
+    assert again["retention"]["test"]["values"] == [0.9, 0.96, 0.99, 0.97] and len(again["joined"]) == 2
+    assert joined(found, row([3], 0.5)) == row([3], 0.5)  # a seed measured again: nothing of before counts
+    unknown = row([5, 6], 0.9, 0.8)
+    del unknown["retention"]["test"]["values"]  # type: ignore[attr-defined]
+    with pytest.raises(UserError, match="no values by seed"):
+        joined(unknown, row([7], 0.9))
 
 
 def test_the_summary_names_the_worst_corpus_and_the_longest_training() -> None:
@@ -154,7 +183,8 @@ def test_the_command_keeps_what_it_measured_and_compares_it(
     def line(
         name: str, corpus: object, students: list[str], seeds: list[int], changes: dict[str, object]
     ) -> dict[str, object]:
-        row = {"retention": {"test": {"mean": 0.9}}, "stage_seconds": 2.0, "by_query": {"test": [0.1, 0.5, 0.3]}}
+        row = {"seeds": seeds, "git_commit": "one", "retention": {"test": {"mean": 0.9}}, "stage_seconds": 2.0,
+               "by_query": {"test": [0.1, 0.5, 0.3]}}  # fmt: skip
         return {"corpus": name, "students": {student: dict(row) for student in students}}
 
     monkeypatch.setattr(any_corpus, "measure", line)
