@@ -322,7 +322,7 @@ def record(label: str, asked: Corpora, kept: Mapping[str, Any]) -> None:
     lines = {}
     for name in [name for name in asked.corpora if name in kept or name in recorded]:
         line = kept.get(name, recorded.get(name))
-        older = recorded.get(name, line)
+        older = recorded.get(name, {"corpus": line["corpus"], "students": {}})
         students = dict(older["students"]) if older["corpus"] == line["corpus"] else {}
         for student, row in kept.get(name, {"students": {}})["students"].items():
             new = {key: value for key, value in row.items() if key != "by_query"}
