@@ -20,7 +20,8 @@ Label = Mapping[str, Mapping[str, Any]]  # corpus -> student -> its figures
 
 def table(asked: Corpora, after: Mapping[str, Any], before: Mapping[str, Any]) -> str:
     """Markdown: a row a corpus, of each student today's retention and that of the earlier passes; then mean and worst
-    of each student over the corpora that have both. Corpora of which nothing is recorded are left out.
+    of each student over the corpora that have both, and the minutes of all their trainings, one of each seed's mean.
+    Corpora of which nothing is recorded are left out.
 
     A star marks a difference that chance does not explain, Holm over all comparisons of the table.
     """
@@ -40,14 +41,23 @@ def table(asked: Corpora, after: Mapping[str, Any], before: Mapping[str, Any]) -
             ]
             lines.append(f"| {corpus.title} | " + " | ".join(cells) + " |")
     for title, figure in (("mean", fmean), ("worst", min)):
-        both = [figure(_shared(label, labels, student)) for student in students for label in labels]
-        lines.append(f"| **{title} of those with both** | " + " | ".join(f"{100 * each:.1f} %" for each in both) + " |")
+        kept = [
+            figure([row["retention"]["test"]["mean"] for row in _shared(label, labels, student)] or [math.nan])
+            for student in students
+            for label in labels
+        ]
+        lines.append(f"| **{title} of those with both** | " + " | ".join(f"{100 * each:.1f} %" for each in kept) + " |")
+    took = [
+        sum(row["training_seconds"] for row in _shared(label, labels, student)) / 60
+        for student in students
+        for label in labels
+    ]
+    lines.append("| **minutes of training, together** | " + " | ".join(f"{each:.0f}" for each in took) + " |")
     return "\n".join(lines) + "\n"
 
 
-def _shared(label: Label, labels: Sequence[Label], student: str) -> list[float]:
-    rows = [row[student] for name, row in label.items() if all(student in each.get(name, {}) for each in labels)]
-    return [row["retention"]["test"]["mean"] for row in rows] or [math.nan]
+def _shared(label: Label, labels: Sequence[Label], student: str) -> list[Mapping[str, Any]]:
+    return [row[student] for name, row in label.items() if all(student in each.get(name, {}) for each in labels)]
 
 
 def _beyond_chance(label: Label) -> set[tuple[str, str]]:

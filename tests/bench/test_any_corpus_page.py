@@ -28,7 +28,7 @@ ASKED = Corpora.model_validate(
 
 
 def line(kept: float, sd: float | None = None, p: float | None = None) -> dict[str, Any]:
-    row: dict[str, Any] = {"retention": {"test": {"mean": kept, "sd": sd}}}
+    row: dict[str, Any] = {"retention": {"test": {"mean": kept, "sd": sd}}, "training_seconds": 100 * kept}
     return row if p is None else row | {"against": {"p": p}}
 
 
@@ -51,6 +51,7 @@ def test_a_row_has_spread_and_star_and_is_empty_where_nothing_was_measured() -> 
     assert rows[4:] == [
         "| **mean of those with both** | 74.0 % | 97.2 % | nan % | nan % |",
         "| **worst of those with both** | 50.0 % | 96.2 % | nan % | nan % |",
+        "| **minutes of training, together** | 2 | 3 | 0 | 0 |",
     ]
 
 

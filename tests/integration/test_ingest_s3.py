@@ -1,4 +1,4 @@
-"""Files of a real S3 server: only the window's partitions come over, by the environment's credentials."""
+"""Files of a real S3 server: only the window's partitions come over, by the environment's credentials, vectors too."""
 
 import os
 import uuid
@@ -6,11 +6,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from ingest_logs import ingest, params, write
 
 from steps.core.errors import UserError
 from steps.ingest import locations
-from steps.ingest.locations import listing, locate
+from steps.ingest.listing import by_key, list_sources
+from steps.ingest.locations import listing, locate, reading_only
 
 NEEDED = ("AWS_ENDPOINT_URL", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
 MISSING = [name for name in NEEDED if not os.environ.get(name)]
@@ -117,3 +122,37 @@ def test_a_wrong_secret_and_a_missing_bucket_are_user_errors(log: str, monkeypat
         locate(log, key=KEY, since="", until="")
     with pytest.raises(UserError, match="check AWS_ACCESS_KEY_ID"):
         listing(log, key=KEY, since="", until="")
+
+
+@pytest.mark.parametrize("form", ["parquet", "npy"])
+def test_vectors_of_documents_come_from_there(form: str, client: Any, own_cache: Path, tmp_path: Path) -> None:
+    ids, vectors = [f"d{number}" for number in range(4)], np.random.default_rng(3).normal(size=(4, 8))
+    bucket = f"vectors-{uuid.uuid4().hex[:12]}"
+    described = {"kind": "files", "path": f"s3://{bucket}/index"}
+    if form == "parquet":
+        pq.write_table(pa.table({"id": ids, "vector": list(vectors.astype(np.float32))}), tmp_path / "part.parquet")
+        files = {"index/part.parquet": tmp_path / "part.parquet"}
+    else:
+        np.save(tmp_path / "part.npy", vectors.astype(np.float32))
+        (tmp_path / "ids.txt").write_text("".join(f"{each}\n" for each in ids))
+        files = {"index/part.npy": tmp_path / "part.npy", "ids.txt": tmp_path / "ids.txt"}
+        described["ids"] = f"s3://{bucket}/ids.txt"
+    client.create_bucket(Bucket=bucket)
+    try:
+        for key, path in files.items():
+            client.put_object(Bucket=bucket, Key=key, Body=path.read_bytes())
+        rows = [{"_id": each, "title": "", "text": f"text of {each}"} for each in reversed(ids)]
+        write(tmp_path / "beir/corpus.jsonl", rows)
+        given = {"name": "toy", "kind": "beir", "path": str(tmp_path / "beir")}
+        checked = params(given, document_vectors={"toy": described})
+        with reading_only(by_key(checked, list_sources(checked))):
+            out = ingest(tmp_path, checked)
+        order = [
+            int(each.removeprefix("toy/d")) for each in pq.read_table(out / "corpus.parquet")["doc_id"].to_pylist()
+        ]
+        found = np.load(out / "document_vectors/vectors.npy")
+        np.testing.assert_array_equal(found, vectors.astype(np.float32)[order])
+    finally:
+        for key in files:
+            client.delete_object(Bucket=bucket, Key=key)
+        client.delete_bucket(Bucket=bucket)
