@@ -1,8 +1,8 @@
 """python -m bench.distillation TABLE [--run FOLDER] [--seeds 1,2,3] [--only ROW,...] [--judge]: distilled students.
 
 TABLE is one of bench/expected.yaml: ladder, ladder_trained, layers, qkd, qkd_magnitude, qkd_fresh, scalingnote, texts,
-dims, frontier, trained_medquad, trained_scifact, labels, unlimited, ce_to_de, responses, label_free_scifact,
-label_free_medquad, lead_frozen, lead_joint.
+dims, frontier, endpoint_starts, trained_medquad, trained_scifact, labels, unlimited, ce_to_de, responses,
+label_free_scifact, label_free_medquad, lead_frozen, lead_joint.
 Every row is distilled with every seed from a run in which `embed` is done (FOLDER; default: the table's `run`), scored
 on dev and test by exact search over the teacher's documents, and compared with what is expected of it, each claim of a
 paper by a paired test. A finished cell is kept below .cache/bench-distill, so a killed bench goes on. Writes
