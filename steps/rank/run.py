@@ -22,6 +22,7 @@ from steps.retrieval.rankers import has_random_head, load_ranker
 from steps.training.comparison import said_gain
 from steps.training.ranked_lists import choose_lists
 from steps.training.ranker import check_length, checkpoint_folder, train_ranker, training_facts
+from steps.training.source_weights import of_no_weight
 
 
 def run(
@@ -65,7 +66,8 @@ def run(
                 f"{mine / 'triplets.parquet'}: no usable triplet (left out: {choice.left_out}); give click logs or"
                 " judgements to ingest, or do without a ranker: set rank.rankers: []"
             )
-        for told in (choice.mostly_unused(params.max_triplets), choice.fewer_negatives(params.negatives)):
+        unused = choice.mostly_unused(params.max_triplets), of_no_weight(choice.left_out)
+        for told in (*unused, choice.fewer_negatives(params.negatives)):
             if told:
                 print(f"rank: {told}", file=sys.stderr)
         facts |= training_facts(choice, params)

@@ -33,6 +33,7 @@ from steps.training.ranker import (
     train_ranker,
     training_facts,
 )
+from steps.training.source_weights import of_no_weight
 
 if TYPE_CHECKING:
     from steps.teach.kinds.cross_encoder import CrossEncoder
@@ -60,7 +61,8 @@ def teach_cross_encoder(ingest: Path, mine: Path, output: Path, params: "CrossEn
                 f"{mine / 'triplets.parquet'}: no usable triplet (left out: {choice.left_out}); give click logs or"
                 " judgements to ingest, or take a base that is a cross encoder, with pooling: cls and epochs: 0.0"
             )
-        for told in (choice.mostly_unused(params.max_triplets), choice.fewer_negatives(params.negatives)):
+        unused = choice.mostly_unused(params.max_triplets), of_no_weight(choice.left_out)
+        for told in (*unused, choice.fewer_negatives(params.negatives)):
             if told:
                 print(f"teach: {told}", file=sys.stderr)
         report |= training_facts(choice, params)

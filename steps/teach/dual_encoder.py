@@ -32,6 +32,7 @@ from steps.teach.tokenizers import check_fast
 from steps.teach.training_triplets import TripletChoice, choose_triplets, known_positives, named_documents
 from steps.training.comparison import said_gain
 from steps.training.distributed import rank
+from steps.training.source_weights import of_no_weight
 
 if TYPE_CHECKING:
     from steps.teach.kinds.contrastive import Contrastive
@@ -146,7 +147,7 @@ def usable_triplets(
             " for a zero-shot one"
         )
     unused = choice.mostly_unused(params.max_triplets, math.ceil(params.epochs))
-    for told in filter(None, (unused, choice.too_few_texts(params.batch_size))):
+    for told in filter(None, (unused, of_no_weight(choice.left_out), choice.too_few_texts(params.batch_size))):
         if rank() == 0:
             print(f"teach: {told}", file=sys.stderr)
     return choice

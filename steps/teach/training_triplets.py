@@ -15,6 +15,7 @@ from steps.core.positives import mined_and_judged
 from steps.core.tables import table_path
 from steps.core.texts import fold
 from steps.training.documents import texts_of
+from steps.training.source_weights import weights_of
 from steps.training.triplets import Turns, check_ids, coded, draw, refused_queries
 
 
@@ -99,10 +100,10 @@ def choose_triplets(
 ) -> TripletChoice:
     """The triplets that may train, by weight, as `draw` has it, at most `limit` an epoch (0 = no limit), as texts.
 
-    A triplet's weight is multiplied by that of its source, 1 where `source_weights` has none. Left out and counted: a
-    source of weight 0, a query that is not of the train split or whose folded text is an evaluation query's, and a
-    negative that reads like its positive (a near-duplicate document would be pulled and pushed at once). Of the corpus
-    in `ingest` the documents that triplets name are in memory. UserError when a triplet names an id that it lacks.
+    A triplet's weight is multiplied by that of its source (`source_weights`). Left out and counted: a source of weight
+    0, a query that is not of the train split or whose folded text is an evaluation query's, and a negative that reads
+    like its positive (a near-duplicate document would be pulled and pushed at once). Of the corpus in `ingest` the
+    documents that triplets name are in memory. UserError when a triplet names an id that it lacks.
     """
     names = zip(*(queries[name].to_pylist() for name in ("query_id", "text", "dataset")), strict=True)
     asked = {query_id: (text, dataset) for query_id, text, dataset in names}
@@ -119,7 +120,7 @@ def choose_triplets(
     near, far = (
         np.array([hash(fold(documents[each])) for each in ids], dtype=np.int64) for ids in (positive_ids, negative_ids)
     )
-    factor = np.array([source_weights.get(name, 1.0) for name in sources])[source]
+    factor = weights_of(sources, source_weights)[source]
     refused = refused_queries(queries)
     reasons = ("source_weight_zero", "not_a_train_query", "evaluation_query", "negative_reads_like_positive")
     codes = [reasons.index(refused[each]) if each in refused else -1 for each in query_ids]

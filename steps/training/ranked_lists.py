@@ -13,6 +13,7 @@ import pyarrow as pa
 from steps.core.judged import read_judged_sets
 from steps.core.texts import fold
 from steps.training.documents import random_documents, texts_of
+from steps.training.source_weights import weights_of
 from steps.training.triplets import check_ids, coded, draw, refused_queries
 
 
@@ -139,7 +140,7 @@ def _drawn(triplets: pa.Table, refused: Mapping[str, str], judged: Mapping[str, 
     doc_ids, document = coded(pa.chunked_array(both, pa.string()))
     positive, negative = document[: len(triplets)], document[len(triplets) :]
     known = np.unique(np.concatenate([query * len(doc_ids) + positive, _keys(judged, query_ids, doc_ids)]))
-    factor = np.array([params.source_weights.get(name, 1.0) for name in sources])[source]
+    factor = weights_of(sources, params.source_weights)[source]
     reasons = ("source_weight_zero", "not_a_train_query", "evaluation_query", "negative_is_positive")
     codes = [reasons.index(refused[each]) if each in refused else -1 for each in query_ids]
     refusal = np.array(codes, dtype=np.int8)[query]

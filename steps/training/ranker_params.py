@@ -34,7 +34,9 @@ class RankerTraining(Strict):
     no limit, all may train: one of half the largest weight in every second epoch.
     """
     source_weights: SourceWeights = Field(default={})
-    """Factor of the weights of a source's triplets, as a teacher's; 0.0 leaves a source out, one not named has 1.0."""
+    """Factor of the weights of a source's triplets, as a teacher's; 0.0 leaves a source out, one not named has 1.0,
+    click_multi_hop 0.0.
+    """
     epochs: float = Field(default=1.0, ge=0)
     """Passes over their pairs; 0 = the base as it is, which has to be a cross encoder."""
     batch_size: int = Field(default=32, ge=2)

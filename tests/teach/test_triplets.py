@@ -87,7 +87,7 @@ def test_too_few_queries_to_fill_a_batch_are_told() -> None:
 
 def of_two_sources() -> list:
     """Forty times the triplets, every second of another source."""
-    rows = [row | {"source": "click_multi_hop" if number % 2 else "judged"} for number, row in enumerate(triplets())]
+    rows = [row | {"source": "click_one_hop" if number % 2 else "judged"} for number, row in enumerate(triplets())]
     return rows * 40
 
 
@@ -95,13 +95,13 @@ def test_a_factor_of_a_source_multiplies_the_weights_of_its_triplets() -> None:
     mined = of_two_sources()
     plain = choose(mined)
     assert plain.left_out["not_drawn"] == len(mined) - 1000  # all weigh 1
-    halved = choose(mined, limit=0, source_weights={"click_multi_hop": 0.5, "given": 3.0})
-    count = {source: sum(row["source"] == source for row in mined) for source in ("judged", "click_multi_hop")}
+    halved = choose(mined, limit=0, source_weights={"click_one_hop": 0.5, "given": 3.0})
+    count = {source: sum(row["source"] == source for row in mined) for source in ("judged", "click_one_hop")}
     assert halved.by_source == count
     for epoch in range(2):
         now = Counter(halved.chosen[row].source for row in turns_of(halved.chosen).rows(epoch))
         assert now["judged"] == count["judged"]
-        assert now["click_multi_hop"] / count["click_multi_hop"] == pytest.approx(0.5, abs=0.06)
+        assert now["click_one_hop"] / count["click_one_hop"] == pytest.approx(0.5, abs=0.06)
     facts = halved.facts(2)
     assert facts["triplets_used"] == facts["triplets"] == len(mined)  # each of weight 0.5 in one epoch of two
     assert facts["triplets_an_epoch"] == pytest.approx(0.75 * len(mined), rel=0.05)
@@ -110,7 +110,7 @@ def test_a_factor_of_a_source_multiplies_the_weights_of_its_triplets() -> None:
 def test_a_source_of_weight_zero_is_left_out_and_counted() -> None:
     mined = of_two_sources()
     choice = choose(mined, limit=0, source_weights={"judged": 0.0})
-    assert list(choice.by_source) == ["click_multi_hop"]
+    assert list(choice.by_source) == ["click_one_hop"]
     assert choice.left_out["source_weight_zero"] == sum(row["source"] == "judged" for row in mined)
     assert choice.left_out["not_drawn"] == 0
 

@@ -16,6 +16,7 @@ from steps.core.tables import write_table
 from steps.training.ranked_lists import ListChoice, choose_lists
 from steps.training.ranker import rows as rows_of
 from steps.training.ranker import turns_of_rows
+from steps.training.source_weights import of_no_weight
 
 
 def choose(
@@ -119,6 +120,13 @@ def test_a_source_counts_by_its_weight_and_not_at_all_at_zero(tmp_path: Path) ->
     asked = {row["query_id"]: row["text"] for row in queries()}
     assert {chances[asked[row["query_id"]]] for row in mined[1::2]} == {0.5}
     assert {chances[asked[row["query_id"]]] for row in mined[::2]} == {1.0}
+    hops = [row | {"source": ("click_one_hop", "click_multi_hop")[number % 2]} for number, row in enumerate(mined)]
+    alone = choose(tmp_path, hops, source_weights={})
+    assert alone.by_source == {"click_one_hop": clicks}, "associated queries train where they are named alone"
+    told = f"{len(hops) - clicks:,} triplets are of sources that train nothing (source_weights)"
+    assert of_no_weight(alone.left_out) == told
+    named = choose(tmp_path, hops, source_weights={"click_multi_hop": 1.0})
+    assert len(named.by_source) == 2 and of_no_weight(named.left_out) is None
     with pytest.raises(ValidationError, match="no source of triplets is named clicks; they are click_one_hop, "):
         type(PARAMS).model_validate(PARAMS.model_dump() | {"source_weights": {"clicks": 1.0}})
 

@@ -37,7 +37,8 @@ class OnTriplets(Teacher, ABC):
     """
     source_weights: SourceWeights = Field(default={})
     """Factor of the weights of a source's triplets, e.g. {click_multi_hop: 0.5, judged: 2.0}; 0.0 leaves a source out,
-    one not named has 1.0: click_one_hop, click_multi_hop, judged, relevance_one_hop, relevance_multi_hop, given.
+    one not named has 1.0: click_one_hop, judged, relevance_one_hop, relevance_multi_hop, given; click_multi_hop has
+    0.0.
     """
     checkpoint_steps: int = Field(default=25, ge=1)
     """Training steps between two checkpoints under SLIMTOWER_CACHE."""
