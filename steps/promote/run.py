@@ -68,6 +68,10 @@ def run_rollback(params: PromoteParams) -> None:
         f"rollback: models:/{params.name}@champion is version {move.version} again, was {move.champion};"
         f" previous: {move.then_previous or 'none'}"
     )
+    print(
+        "rollback: a vector engine answers as before: where the release was deployed to one, `make deploy TO=..."
+        " DEPLOY_FLAGS=--rollback` takes it back too"
+    )
 
 
 def run_history(params: PromoteParams) -> None:

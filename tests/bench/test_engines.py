@@ -51,6 +51,20 @@ def test_an_engine_that_costs_more_than_half_a_point_is_told() -> None:
     assert engines.worse(found) == ["b in one loses 0.51 points"]
 
 
+def test_of_a_release_with_bm25_the_fused_answers_are_compared_too(hybrid: Path) -> None:
+    release = load_release(hybrid / "models/release/static")
+    fusion = release.fusion("one")
+    assert fusion
+    texts = ["how to sum the axis", "mean of the matrix"]
+    vectors = release.encode(texts)
+    dense = release.hits("one", vectors, fusion.depth, "flat")
+    wanted = release.answers("one", texts, vectors, engines.K, "flat")
+    found = engines.fused(release, "one", fusion, texts, dense)
+    assert [[hit.id for hit in row] for row in found] == [[hit.id for hit in row] for row in wanted]
+    rows = {"a": {"fused_ndcg_exact": 0.5, "fused_ndcg_engine": 0.49, "ndcg_exact": 0.5, "ndcg_engine": 0.5}}
+    assert engines.worse({"one": {"systems": rows}}) == ["a, fused, in one loses 1.00 points"]
+
+
 def test_without_judged_test_queries_it_says_so(project: Path) -> None:
     for name in ("queries", "qrels"):
         table = read_table(INGEST, name)

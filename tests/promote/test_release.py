@@ -103,6 +103,7 @@ def test_rollback_brings_back_the_old_encoder_with_its_own_index_byte_for_byte(
     said = capsys.readouterr().out
     assert "@champion is version 2 now, previous: 1" in said
     assert "@champion is version 1 again, was 2; previous: none" in said
+    assert "`make deploy TO=... DEPLOY_FLAGS=--rollback` takes it back too" in said
     commands.run_history(params())
     table = capsys.readouterr().out.splitlines()
     assert [line.split()[1:3] for line in table[1:3]] == [["promoted", "1"], ["promoted", "2"]]
