@@ -136,7 +136,7 @@ def _run(params: Params, wanted: list[str], stages: list[str], precision: str, p
     if code or wanted == ["ingest"]:
         return code
     _tell(check_data(params, INGEST))
-    left = left_to_run(stages)
+    left = left_to_run(stages) if progress.stages or params.ingest.document_vectors else set()
     if params.ingest.document_vectors and "embed" in left and (code := _compare_given_vectors()):
         return code
     if progress.stages:
