@@ -123,6 +123,11 @@ def told(message: str) -> Iterator[str]:
     yield line(full) if full else ""
 
 
+def is_own_word(secret: str) -> bool:
+    """Whether a secret stands in what is told in any case, as a part of `Traceback` does; such a one says nothing."""
+    return secret.strip() in " ".join(told("no"))
+
+
 @pytest.fixture(autouse=True)
 def exit_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, str(tmp_path / "exit"))
@@ -138,6 +143,7 @@ def test_a_secret_of_the_environment_is_masked_in_every_spelling(
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(name, secret)
         spelled = FORMS[form](secret)
+        assume(not is_own_word(secret))
         for text in told(f"before<{spelled}>after"):
             assert spelled.strip() not in text
             assert "***" in text and "before<" in text and ">after" in text
@@ -148,6 +154,7 @@ def test_a_secret_of_the_environment_is_masked_in_every_spelling(
 @given(password=PASSWORDS)
 def test_the_password_of_a_url_is_masked_whatever_is_in_it(password: str, record_property: Callable[..., None]) -> None:
     record_property("cases", 1)
+    assume(not is_own_word(password))
     for scheme, end in (("https", "@host/x.git"), ("s3", "@bucket/key"), ("postgresql+psycopg2", "@host:5432/db")):
         url = f"{scheme}://someone:{password}{end}"
         assume(password not in f"before {scheme}://someone:***{end} after")
@@ -161,6 +168,7 @@ def test_the_password_of_a_url_is_masked_whatever_is_in_it(password: str, record
 @pytest.mark.parametrize("key", KEYS.split())
 def test_a_token_in_a_query_string_is_masked(key: str, token: str, record_property: Callable[..., None]) -> None:
     record_property("cases", 1)
+    assume(not is_own_word(token))
     for query in (f"?{key}={token}", f"?a=1&{key}={token}&b=2"):
         message = f"GET http://127.0.0.1/x{query} failed"
         assume(token not in message.replace(f"={token}", ""))
