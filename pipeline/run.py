@@ -8,6 +8,7 @@ that made them.
 
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -23,7 +24,7 @@ from pipeline.params import Params, load_params
 from pipeline.stopping import stop_when_asked
 from pipeline.task.children import stop
 from steps.core.bases import carried
-from steps.core.errors import UserError, line
+from steps.core.errors import OutOfMemory, UserError, line
 from steps.ingest.listing import write_listing
 from steps.promote.dvc_lock import lock_stages
 from steps.teach.kinds.contrastive import Contrastive
@@ -147,8 +148,14 @@ def _run(params: Params, wanted: list[str], stages: list[str], precision: str, p
 
 
 def _compare_given_vectors() -> int:
-    """Before anything trains; in a process of its own, whose memory is free again. Returns its exit code."""
-    return subprocess.run([sys.executable, "-m", "pipeline.given_vectors"]).returncode
+    """Before anything trains; in a process of its own, whose memory is free again. Returns its exit code.
+
+    OutOfMemory where it was killed.
+    """
+    code = subprocess.run([sys.executable, "-m", "pipeline.given_vectors"]).returncode
+    if code == -signal.SIGKILL:
+        raise OutOfMemory("comparing the given document vectors was killed, most likely for the memory it took")
+    return code
 
 
 def _tell(lines: Iterable[str]) -> None:

@@ -16,7 +16,7 @@ from pipeline import run as pipeline
 from pipeline.params import load_params
 from pipeline.preflight import Machine
 from pipeline.run import Progress
-from steps.core.errors import UserError
+from steps.core.errors import OutOfMemory, UserError
 
 STAGES = ["ingest", "mine@click", "teach"]
 SKIPPED = "Stage 'ingest' didn't change, skipping"
@@ -185,6 +185,12 @@ def test_vectors_that_were_given_are_compared_before_anything_trains(flow: Calla
     assert flow("distill", given=0)[1] == [*before, "repro distill", "finished"]
     assert flow(given=2) == (2, [*before, "failed"])
     assert "compare" not in flow(given=2, remain=frozenset({"evaluate"}))[1]  # `embed` has compared them
+
+
+def test_a_comparison_that_was_killed_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipeline.subprocess, "run", lambda command: SimpleNamespace(returncode=-9))
+    with pytest.raises(OutOfMemory, match="comparing the given document vectors was killed"):
+        pipeline._compare_given_vectors()
 
 
 def test_without_git_dvc_is_told_so(flow: Callable[..., Any], tmp_path: Path) -> None:
