@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pipeline.params import Params, load_params
 from steps.core.corpus import CorpusTexts
-from steps.core.errors import guarded
+from steps.core.errors import UserError, guarded
 from steps.core.towers import announce_asked, load_tower
 from steps.core.tracking import NullRun
 from steps.embed.given_vectors import check_given, sampled_rows
@@ -17,6 +17,9 @@ from steps.embed.given_vectors import check_given, sampled_rows
 
 def check_given_vectors(params: Params, ingest: Path) -> str:
     """Compare a sample and say how close it is; UserError where it is not the teacher's says what would match."""
+    given = ingest / "document_vectors" / "vectors.npy"
+    if not given.is_file():
+        raise UserError(f"{given}: not found; name the vectors in ingest.document_vectors, and run `dvc repro ingest`")
     teacher, embed = params.teach.described(params.teach.index), params.embed
     with tempfile.TemporaryDirectory(prefix="slimtower-teacher.") as scratch:
         output = Path(scratch) / params.teach.index
@@ -24,7 +27,6 @@ def check_given_vectors(params: Params, ingest: Path) -> str:
         tower = load_tower(output / "tower")
         sample = sampled_rows(ingest, embed.check, embed.seed)
         announce_asked(tower, "document", CorpusTexts(ingest, sample), "sample of the given document vectors")
-        given = ingest / "document_vectors" / "vectors.npy"
         found = check_given(given, ingest, tower, embed.check, embed.seed, embed.precision)
     return (
         f"{found['documents']} of the given document vectors compared with those of {params.teach.index}: mean cosine"

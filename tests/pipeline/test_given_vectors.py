@@ -49,6 +49,8 @@ def test_they_are_compared_with_what_the_teacher_will_be(tiny_tower: Path, data:
     assert "5 of the given document vectors compared with those of dense: mean cosine 1.000" in check_given_vectors(
         params, run_ingest(tmp_path, params)
     )
+    with pytest.raises(UserError, match="not found; name the vectors in ingest"):
+        check_given_vectors(params, tmp_path / "plain/data/ingest")
     spoil(tmp_path / "stored.npy")
     with pytest.raises(UserError, match=r"not the teacher's vectors of these documents: .*the ids are shuffled"):
         check_given_vectors(params, run_ingest(tmp_path / "spoilt", params))
