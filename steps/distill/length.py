@@ -64,14 +64,16 @@ class UntilConverged:
     Looks lie a quarter more steps apart each time, so that a gain means the same early and late: what a quarter more
     training brings. The rate starts to fall at the second look in a row that gained less than `min_gain`, or where
     going on to the next look would pass a ceiling. Looks before `_first` are for the clock alone: where steps are slow,
-    minutes end the training before the fewest steps. `done` remembers what was seen: a training that is continued goes
+    minutes end the training before the fewest steps. Texts that were never seen teach more than texts seen again, so
+    the fewest are a pass over all. `done` remembers what was seen: a training that is continued goes
     on as it would have.
     """
 
-    def __init__(self, limits: Convergence, warmup_ratio: float, done: Done) -> None:
-        """`warmup_ratio` is the share of the fewest steps that warms up."""
+    def __init__(self, limits: Convergence, warmup_ratio: float, done: Done, steps_of_epoch: int = 0) -> None:
+        """`warmup_ratio` is the share of the fewest steps that warms up; these are at least a pass over the texts."""
         self._limits, self._done = limits, done
-        self._warmup = max(1, round(limits.min_steps * warmup_ratio))
+        self._fewest = max(limits.min_steps, min(steps_of_epoch, limits.max_steps))
+        self._warmup = max(1, round(self._fewest * warmup_ratio))
 
     @property
     def steps(self) -> int | None:
@@ -88,7 +90,7 @@ class UntilConverged:
     @property
     def _first(self) -> int:
         """Early enough that a third look can end it after the fewest steps."""
-        return max(1, math.ceil(self._limits.min_steps * (1 - DECAY) / GROWTH**2))
+        return max(1, math.ceil(self._fewest * (1 - DECAY) / GROWTH**2))
 
     def looks(self, step: int) -> bool:
         """At each doubling up to `_first`, then at each quarter more."""

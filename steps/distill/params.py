@@ -135,7 +135,7 @@ class Convergence(Strict):
     """When a student whose `epochs` are `auto` has learned enough."""
 
     min_steps: int = Field(ge=8)
-    """Training steps at least, if max_minutes allow them."""
+    """Training steps at least, and at least a pass over the texts, if max_steps and max_minutes allow them."""
     max_steps: int = Field(ge=8)
     """Training steps at most."""
     max_minutes: float = Field(gt=0)

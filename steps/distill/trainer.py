@@ -83,7 +83,7 @@ def train(
     per_epoch = len(epoch_rows(data.training, data.parts, params.repeats, params.seed, 0))
     steps_of_epoch = math.ceil(per_epoch / schedule.batch_size)
     done = Done()
-    length: Length = UntilConverged(params.convergence, schedule.warmup_ratio, done)
+    length: Length = UntilConverged(params.convergence, schedule.warmup_ratio, done, steps_of_epoch)
     if schedule.epochs != "auto":
         length = Counted(max(1, math.ceil(schedule.epochs * steps_of_epoch)), schedule.warmup_ratio)
     optimizer = _optimizer(student, list(objective.modules.values()), schedule)

@@ -38,6 +38,15 @@ def test_a_student_that_has_learned_all_at_once_takes_the_fewest_steps() -> None
     assert looked == [3, 6, 12, 24, 48, 60, 75] and done.falls_from == 75 and not done.rising
 
 
+@pytest.mark.parametrize(("steps_of_epoch", "steps"), [(30, 100), (1000, 1000), (10**6, 10_000)])
+def test_a_student_sees_all_texts_once_if_a_ceiling_allows_it(steps_of_epoch: int, steps: int) -> None:
+    done = Done()
+    length = UntilConverged(LIMITS, 0.1, done, steps_of_epoch)
+    train(length, lambda step: 0.9, done, seconds_a_step=0.0)
+    assert done.step == steps and not done.rising
+    assert length.factor(0) == pytest.approx(1 / (steps * 0.1)), "the warm-up is a share of them"
+
+
 def test_a_student_that_still_rises_goes_on_until_a_quarter_more_brings_too_little_twice() -> None:
     done = Done()
     length = UntilConverged(LIMITS, 0.1, done)
