@@ -28,6 +28,7 @@ from steps.retrieval.target_entropy import WANTED, Sample, check_teacher_targets
 from steps.score.kinds import scorer_of
 from steps.score.kinds.base import Scorer
 from steps.score.lists import Lists, lists_of
+from steps.score.order_check import OrderCheck
 from steps.score.params import ScoreParams
 
 
@@ -38,7 +39,8 @@ def run(ingest: Path, mine: Path, embed: Path, teach: Path, output: Path, params
 
     With `params.pairs` a teacher that embeds pairs also leaves `pairs.npy`, `(scored texts, pairs, dim)`: see `Scorer`.
     With `params.layers` one whose layers score leaves `layers.npy`: a row for each of the table's, a column for each
-    layer. A line warns where these scores have nothing to teach.
+    layer. A line warns where these scores have nothing to teach, or where training queries whose answers are known say
+    that they order documents worse than the index's teacher does.
 
     `embed` holds texts and nearest documents, `teach` is the folder of the teacher that scores. Shards of texts are
     kept below SLIMTOWER_CACHE, so a run that was killed repeats one at most. UserError for a score that is not finite.
@@ -49,8 +51,8 @@ def run(ingest: Path, mine: Path, embed: Path, teach: Path, output: Path, params
     _check_nearest(embed, nearest, len(texts), ingest)
     chosen = _chosen(len(texts), params.texts_of(output.name), params.seed)
     texts, nearest = [texts[row] for row in chosen.tolist()], nearest[chosen, : params.depth or None]
-    known = positive_rows(ingest, mine, table) if params.positives else {}
-    lists = lists_of(texts, nearest, known, chosen, params.positives, params.seed)
+    known = positive_rows(ingest, mine, table)
+    lists = lists_of(texts, nearest, known if params.positives else {}, chosen, params.positives, params.seed)
     rows = lists.rows
     documents = CorpusTexts(ingest, rows)
     teacher = fingerprint(teach / "tower")
@@ -65,7 +67,8 @@ def run(ingest: Path, mine: Path, embed: Path, teach: Path, output: Path, params
         made_by = code_digest(type(scorer).__module__), *library_versions()
         settings = (teacher.id, resolve_precision(params.precision), *made_by)
         shards = ScoreShards(settings, digests)
-        found = _Found(Sample(len(texts)))
+        answers = {place: known[row] for place, row in enumerate(chosen.tolist()) if row in known}
+        found = _Found(Sample(len(texts)), OrderCheck(nearest, answers))
         tables = _tables(lists, chosen, rows, scorer, shards, params.shard_texts, found)
         stream_table(staging, "scores", tables)
         near = nearest[:, : params.pairs]
@@ -87,6 +90,8 @@ def run(ingest: Path, mine: Path, embed: Path, teach: Path, output: Path, params
                 f" {targets.documents} documents neither flat nor one-hot (entropy {WANTED} of that of equal shares)",
                 file=sys.stderr,
             )
+        if orders := found.order.orders():
+            print(f"score: {orders.said(output.name)}", file=sys.stderr)
         report = {
             "teacher": asdict(teacher),
             "computed_in": resolve_precision(params.precision),
@@ -97,6 +102,7 @@ def run(ingest: Path, mine: Path, embed: Path, teach: Path, output: Path, params
             "cut": cut and cut.share,
             "score": found.spread(),
             "targets": targets.as_dict() if targets else None,
+            "orders": orders.as_dict() if orders else None,
         }
         write_json(staging / "report.json", report | embedded)
     run.param("teacher_fingerprint", teacher.id)
@@ -104,6 +110,7 @@ def run(ingest: Path, mine: Path, embed: Path, teach: Path, output: Path, params
     run.metrics({f"score.{name}": value for name, value in (found.spread() or {}).items()})
     measured = targets.as_dict() if targets else {}
     run.metrics({f"targets.{name}": value for name, value in measured.items() if isinstance(value, int | float)})
+    run.metrics({f"orders.{name}": value for name, value in (orders.as_dict() if orders else {}).items()})
 
 
 @dataclass
@@ -111,6 +118,7 @@ class _Found:
     """What the scores are like, so far."""
 
     sample: Sample
+    order: OrderCheck
     count: int = 0
     least: float = math.inf
     largest: float = -math.inf
@@ -148,6 +156,7 @@ def _tables(
         near, scores = lists.made(start, start + shard_texts, rows, shards, scorer.scores)
         found.add(scores)
         found.sample.add(near)
+        found.order.add(start, near)
         yield pa.table([chosen[places], documents, scores], schema=SCHEMAS["scores"])
 
 

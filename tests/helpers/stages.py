@@ -162,10 +162,12 @@ def run_score(root: Path, teacher: str, params: ScoreParams = SCORE) -> Path:
     """Let the teacher in models/teach/<teacher> score; returns the folder of its scores."""
     from steps.score.run import run as score
 
-    output = root / "data/score" / teacher
+    output, mine = root / "data/score" / teacher, root / "data/mine/relevance"
+    if not (mine / "triplets.parquet").exists():  # nobody searched for them
+        write_table(mine, "triplets", SCHEMAS["triplets"].empty_table())
     score(
         ingest=root / "data/ingest",
-        mine=root / "data/mine/relevance",
+        mine=mine,
         embed=root / "data/embed",
         teach=root / "models/teach" / teacher,
         output=output,

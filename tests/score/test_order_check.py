@@ -1,0 +1,93 @@
+"""A scoring teacher is compared with the index's teacher on queries whose answers are known."""
+
+import math
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.stats import ttest_rel
+from stages import SCORE, run_score
+from towers import other_weights
+
+from steps.core.files import read_json, write_json
+from steps.core.positives import positive_rows
+from steps.core.tables import SCHEMAS, read_table, write_table
+from steps.score.order_check import OrderCheck
+
+
+def ndcg(ranks: list[int], answers: int) -> float:
+    """Of answers at these ranks, from 0 on, by its definition."""
+    gain = sum(1 / math.log2(rank + 2) for rank in ranks if rank < 10)
+    return gain / sum(1 / math.log2(rank + 2) for rank in range(min(answers, 10)))
+
+
+def lists(queries: int, at: int) -> tuple[np.ndarray, dict[int, np.ndarray]]:
+    """Twelve documents each; the one at place `at` answers, and so does one that is in no list."""
+    nearest = np.arange(queries * 12).reshape(queries, 12)
+    return nearest, {place: np.array([nearest[place, at], 10**6]) for place in range(queries)}
+
+
+def test_both_orders_have_their_ndcg_and_what_no_answer_is_near_counts_for_none() -> None:
+    nearest, known = lists(40, at=3)
+    known[39] = np.array([10**6])
+    check = OrderCheck(nearest, known)
+    scores = np.random.default_rng(5).normal(size=nearest.shape).astype(np.float32)
+    for start in (0, 16, 32):
+        check.add(start, scores[start : start + 16])
+    orders = check.orders()
+    assert orders is not None and orders.queries == 39
+    ranks = [int((row > row[3]).sum()) for row in scores[:39].astype(np.float64)]
+    of_teacher, of_index = np.array([ndcg([rank], 2) for rank in ranks]), np.full(39, ndcg([3], 2))
+    assert orders.teacher == pytest.approx(of_teacher.mean()) and orders.index == pytest.approx(of_index.mean())
+    assert orders.p_better == pytest.approx(ttest_rel(of_teacher, of_index, alternative="greater").pvalue)
+    assert orders.p_worse == pytest.approx(ttest_rel(of_teacher, of_index, alternative="less").pvalue)
+
+
+@pytest.mark.parametrize(("at", "said"), [(0, "WARNING: "), (11, "nDCG@10 of"), (4, "nDCG@10 of")])
+def test_a_worse_order_is_warned_of(at: int, said: str) -> None:
+    nearest, known = lists(60, at)
+    check = OrderCheck(nearest, known)
+    check.add(0, np.random.default_rng(1).normal(size=nearest.shape).astype(np.float32))
+    orders = check.orders()
+    assert orders is not None and orders.said("late").startswith(said)
+    assert orders.said("late").endswith("which may be chance") == (at == 4)
+
+
+@pytest.mark.parametrize(("queries", "documents"), [(19, 12), (60, 1)])
+def test_of_too_little_nothing_is_said(queries: int, documents: int) -> None:
+    nearest, known = lists(queries, at=0)
+    check = OrderCheck(nearest[:, :documents], known)
+    check.add(0, np.zeros((queries, documents), dtype=np.float32))
+    assert check.orders() is None
+
+
+@pytest.mark.medium
+def test_the_stage_reads_its_own_scores_and_known_answers(
+    embedded: Path, tiny_tower: Path, tmp_path: Path, own_cache: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(embedded / "data", tmp_path / "data")
+    other_weights(tiny_tower, tmp_path / "models/teach/other/tower", seed=2)
+    write_json(tmp_path / "models/teach/other/report.json", {"kind": "dual_encoder"})
+    output = run_score(tmp_path, "other", SCORE)
+    found, line = read_json(output / "report.json")["orders"], capsys.readouterr().err
+    texts = read_table(tmp_path / "data/embed", "alignment_texts")
+    known = positive_rows(tmp_path / "data/ingest", tmp_path / "data/mine/relevance", texts)
+    own: dict[int, list[tuple[float, int]]] = {}
+    for row in read_table(output, "scores").to_pylist():
+        own.setdefault(row["text_row"], []).append((row["score"], row["doc_row"]))
+    pairs = []
+    for text, answers in known.items():
+        hits = [document for _, document in own[text]]
+        there = [place for place, document in enumerate(hits) if document in answers]
+        if there:
+            ranks = [sum(score > own[text][place][0] for score, _ in own[text]) for place in there]
+            pairs.append((ndcg(there, len(answers)), ndcg(ranks, len(answers))))
+    index, teacher = np.array(pairs).T
+    assert found["queries"] == len(pairs) >= 20
+    assert (found["index"], found["teacher"]) == pytest.approx((index.mean(), teacher.mean()))
+    assert f"{found['teacher']:.3f} as other orders them, {found['index']:.3f} in the order of" in line
+
+    write_table(tmp_path / "data/ingest", "qrels", SCHEMAS["qrels"].empty_table())
+    write_table(tmp_path / "data/mine/relevance", "triplets", SCHEMAS["triplets"].empty_table())
+    assert read_json(run_score(tmp_path, "other", SCORE) / "report.json")["orders"] is None
