@@ -1,9 +1,9 @@
-"""python -m bench.any_corpus_page: what students keep of many corpora, as a table of docs/distillation.md."""
+"""python -m bench.any_corpus_page: what students keep of many corpora, and are foretold to, in docs/distillation.md."""
 
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import fmean
+from statistics import correlation, fmean
 from typing import Any
 
 from bench.any_corpus import RESULTS, Corpora, read_corpora
@@ -56,6 +56,27 @@ def table(asked: Corpora, after: Mapping[str, Any], before: Mapping[str, Any]) -
     return "\n".join(lines) + "\n"
 
 
+def foretold(labels: Mapping[str, Mapping[str, Any]]) -> str:
+    """Markdown: how well `distill` foretells, without judgements, what a student keeps on test. A row for each kind of
+    training in `labels`: corpora and students, what they keep, the root mean square of both errors, and correlation.
+    """
+    lines = [
+        "| training | students | kept | error of what was foretold | error of 100 % | correlation |",
+        "|---|---|---|---|---|---|",
+    ]
+    for title, label in labels.items():
+        rows = [row for line in label["corpora"].values() for row in line["students"].values()]
+        pairs = [(row["expected_retention"], row["retention"]["test"]["mean"]) for row in rows if "expected_retention" in row]
+        told, kept = zip(*pairs, strict=True)
+        off = math.sqrt(fmean((one - other) ** 2 for one, other in pairs))
+        whole = math.sqrt(fmean((1 - other) ** 2 for other in kept))
+        lines.append(
+            f"| {title} | {len(pairs)} | {100 * min(kept):.0f} to {100 * max(kept):.0f} % | {100 * off:.1f} points |"
+            f" {100 * whole:.1f} | {correlation(told, kept):.2f} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
 def _shared(label: Label, labels: Sequence[Label], student: str) -> list[Mapping[str, Any]]:
     return [row[student] for name, row in label.items() if all(student in each.get(name, {}) for each in labels)]
 
@@ -85,9 +106,10 @@ def _kept(row: Mapping[str, Any] | None) -> str:
 
 
 def written(results: Path = RESULTS) -> str:
-    """The table of the recorded labels."""
-    after, before = (read_json(results / f"{label}.json") for label in LABELS)
-    return table(read_corpora(), after, before)
+    """Both tables of the recorded labels."""
+    after, before, short = (read_json(results / f"{label}.json") for label in (*LABELS, "short"))
+    told = foretold({"as by default": after, "the earlier passes": before, "far too short": short})
+    return f"{table(read_corpora(), after, before)}\nHow well `distill` foretells it without judgements:\n\n{told}"
 
 
 def main() -> None:

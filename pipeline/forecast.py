@@ -163,7 +163,10 @@ def _denoised(data: Data, params: GenerateParams) -> float:
 def _texts(phase: Phase, student: StudentParams, data: Data, params: Params) -> float:
     """Texts that a training reads; a guess for one that ends when it has converged."""
     if phase.epochs == "auto":
-        return 1.25 * params.distill.convergence.min_steps * student.batch_size
+        limits = params.distill.convergence
+        epoch = data.texts if phase is student.phases[0] else 0
+        least = max(limits.min_steps, min(epoch / student.batch_size, limits.max_steps))
+        return 1.25 * least * student.batch_size
     return data.texts * phase.epochs
 
 

@@ -62,35 +62,34 @@ class UntilConverged:
     """As many steps as help: the rate stays up while the quality on held-out texts rises, then goes down in a line.
 
     Looks lie a quarter more steps apart each time, so that a gain means the same early and late: what a quarter more
-    training brings. The rate starts to fall at the second look in a row that gained less than `min_gain`, or where
-    going on to the next look would pass a ceiling. Looks before `_first` are for the clock alone: where steps are slow,
-    minutes end the training before the fewest steps. Texts that were never seen teach more than texts seen again, so
-    the fewest are a pass over all. `done` remembers what was seen: a training that is continued goes
-    on as it would have.
+    training brings. The rate starts to fall at the second look in a row that gained less than `min_gain`, if an epoch
+    will then be done, since new texts teach more than texts seen again; or where going on to the next look would pass
+    a ceiling. Looks before `_first` are for the clock alone: where steps are slow, minutes end the training before the
+    fewest steps. `done` remembers what was seen: a training that is continued goes on as it would have.
     """
 
-    def __init__(self, limits: Convergence, warmup_ratio: float, done: Done, steps_of_epoch: int = 0) -> None:
-        """`warmup_ratio` is the share of the fewest steps that warms up; these are at least a pass over the texts."""
+    def __init__(self, limits: Convergence, warmup_ratio: float, done: Done, epoch: int) -> None:
+        """`warmup_ratio` is the share of `min_steps` that warms up; `epoch` has the steps that are to be made at least,
+        0 where none need be.
+        """
         self._limits, self._done = limits, done
-        self._fewest = max(limits.min_steps, min(steps_of_epoch, limits.max_steps))
-        self._warmup = max(1, round(self._fewest * warmup_ratio))
+        self._warmup = max(1, round(limits.min_steps * warmup_ratio))
+        self._ceiling = math.ceil(limits.max_steps * (1 - DECAY))
+        least = max(limits.min_steps, min(epoch, limits.max_steps)) * (1 - DECAY)
+        rounds = max(2, int(math.log(least * GROWTH**2 / (limits.min_steps * (1 - DECAY)), GROWTH) + 1e-9))
+        self._least, self._first = math.ceil(least), max(1, math.ceil(least / GROWTH**rounds))
 
     @property
     def steps(self) -> int | None:
         """All steps, once the rate has started to fall."""
         start = self._done.falls_from
-        return start + max(1, round(start * DECAY / (1 - DECAY))) if start else None
+        return min(start + max(1, round(start * DECAY / (1 - DECAY))), self._limits.max_steps) if start else None
 
     def factor(self, step: int) -> float:
         """Up to 1 over the warm-up, 1 until it has converged, then down to 0 after the last step."""
         rises = min((step + 1) / self._warmup, 1.0)
         start, steps = self._done.falls_from, self.steps
         return rises if steps is None else min(rises, max(0.0, (steps - step) / (steps - start)))
-
-    @property
-    def _first(self) -> int:
-        """Early enough that a third look can end it after the fewest steps."""
-        return max(1, math.ceil(self._fewest * (1 - DECAY) / GROWTH**2))
 
     def looks(self, step: int) -> bool:
         """At each doubling up to `_first`, then at each quarter more."""
@@ -99,7 +98,8 @@ class UntilConverged:
     def _after(self, step: int) -> int:
         """The look that follows the one after `step` steps; 0 = the first one."""
         if step >= self._first:
-            return max(step + 1, math.ceil(step * GROWTH))
+            following = max(step + 1, math.ceil(step * GROWTH))
+            return self._least if step < self._least and following > self._ceiling else following
         early = (math.ceil(self._first / 2**power) for power in range(HALVINGS, -1, -1))
         return next(each for each in early if each > step)
 
@@ -111,10 +111,11 @@ class UntilConverged:
         seen.append([float(step), quality])
         counted = [quality for at, quality in seen if at >= self._first]
         gains = [later - earlier for earlier, later in pairwise(counted)]
-        converged = len(gains) >= 2 and max(gains[-2:]) < limits.min_gain
+        flat = len(gains) >= 2 and max(gains[-2:]) < limits.min_gain
+        converged = flat and step >= self._least
         after = self._after(step)
-        many = after > limits.max_steps * (1 - DECAY)
+        many = after > self._ceiling
         late = seconds * after / step > 60 * limits.max_minutes * (1 - DECAY)
         if converged or many or late:
-            self._done.falls_from, self._done.rising = step, not converged
+            self._done.falls_from, self._done.rising = step, not flat
             self._done.by_clock = late and not (converged or many)

@@ -73,6 +73,7 @@ def trainings(
             weight_decay=chosen.weight_decay,
             embedding_lr_multiplier=chosen.embedding_lr_multiplier,
             curriculum=phase.curriculum,
+            whole_epoch=number == 0,  # later ones have seen these texts
         )
         yield Training(make.objective(phase), schedule, make.rows(phase))
 

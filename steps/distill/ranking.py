@@ -41,8 +41,8 @@ def expected_retention(ndcg: float) -> float:
     return max(0.0, 1 - 1.5 * (1 - ndcg) ** 2.5)
 
 
-def told(ranking: dict[str, float], documents: int) -> str:
-    """What a person is told of what `ranking_kept` found among so many documents."""
+def told(ranking: dict[str, float], documents: int, *, counted: bool) -> str:
+    """What a person is told of what `ranking_kept` found among so many documents; `counted`: epochs are not auto."""
     expected = expected_retention(ranking["ndcg"])
     among = f" in a sample of {_DOCUMENTS:,} of {documents:,}" if documents > _DOCUMENTS else ""
     said = (
@@ -51,7 +51,8 @@ def told(ranking: dict[str, float], documents: int) -> str:
     )
     if expected >= _ENOUGH:
         return said
+    longer = ", or let it train until it has converged (epochs: auto)" if counted else ""
     return (
-        f"{said}; WARNING: that is little; give unlabelled queries (ingest.unlabelled_queries), more texts"
-        " (embed.least_texts, embed.max_part_texts), or a longer training (epochs: auto)"
+        f"{said}; WARNING: that is little; give unlabelled queries (ingest.unlabelled_queries) or more texts"
+        f" (embed.least_texts, embed.max_part_texts){longer}"
     )

@@ -108,7 +108,8 @@ def run(
         measured |= {f"held_out_{name}": value for name, value in ranking.items()}
         measured["expected_retention"] = expected_retention(ranking["ndcg"])
         if not any(phase.all_teachers for phase in chosen.phases):  # else it is to rank as these do
-            print(f"distill: {student} {told(ranking, len(sources.documents))}", file=sys.stderr)
+            counted = any(phase.epochs != "auto" for phase in chosen.phases)
+            print(f"distill: {student} {told(ranking, len(sources.documents), counted=counted)}", file=sys.stderr)
     made.finish()
     measured["texts_per_second"] = measured["texts_seen"] / max(measured["seconds"], 1e-9)
     if rank() > 0:

@@ -3,12 +3,14 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from bench.any_corpus import Corpora
-from bench.any_corpus_page import MODULE, PAGE, table, written
+from bench.any_corpus import RESULTS, Corpora, read_corpora, verdict
+from bench.any_corpus_page import MODULE, PAGE, foretold, table, written
 from bench.page_tables import with_table
 from steps.core.errors import UserError
+from steps.core.files import read_json
 
 ROOT = Path(__file__).parents[2]
 ASKED = Corpora.model_validate(
@@ -58,6 +60,24 @@ def test_a_row_has_spread_and_star_and_is_empty_where_nothing_was_measured() -> 
 def test_of_many_comparisons_one_that_chance_may_have_made_has_no_star() -> None:
     rows = table(ASKED, label(a={"static": line(0.98, p=0.03), "2l": line(0.99, p=0.3)}), label()).splitlines()
     assert rows[2] == "| A corpus | 98.0 % |  | 99.0 % |  |", "0.03 of two comparisons is 0.06"
+
+
+def test_what_was_foretold_is_judged_beside_saying_that_all_is_kept() -> None:
+    kept = [0.5, 0.8, 0.9, 1.0]
+    told = [0.6, 0.7, 0.9, 0.9]
+    pairs = enumerate(zip(kept, told, strict=True))
+    rows = {str(at): {"static": line(own) | {"expected_retention": each}} for at, (own, each) in pairs}
+    [row] = foretold({"short": label(**rows, other={"2l": line(0.1)})}).splitlines()[2:]
+    off, whole = (100 * np.sqrt(np.mean((np.array(each) - kept) ** 2)) for each in (told, np.ones(4)))
+    assert row == f"| short | 4 | 50 to 100 % | {off:.1f} points | {whole:.1f} | {np.corrcoef(told, kept)[0, 1]:.2f} |"
+
+
+def test_the_defaults_reach_every_bar_on_all_corpora() -> None:
+    asked, found = read_corpora(), read_json(ROOT / RESULTS / "after.json")
+    for student, bars in asked.students.items():
+        row = found["summary"][student]
+        assert verdict(row, bars) == row["verdict"] == "OK" and row["corpora"] == len(asked.corpora)
+        assert all(found["corpora"][name]["students"][student]["seeds"] == asked.seeds for name in asked.corpora)
 
 
 def test_a_page_without_a_place_is_named() -> None:

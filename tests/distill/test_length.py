@@ -32,24 +32,45 @@ def test_a_counted_training_warms_up_then_falls_in_a_line_to_its_end() -> None:
 
 def test_a_student_that_has_learned_all_at_once_takes_the_fewest_steps() -> None:
     done = Done()
-    length = UntilConverged(LIMITS, 0.1, done)
+    length = UntilConverged(LIMITS, 0.1, done, 0)
     looked = train(length, lambda step: 0.9, done)
     assert done.step == length.steps == 100
     assert looked == [3, 6, 12, 24, 48, 60, 75] and done.falls_from == 75 and not done.rising
 
 
-@pytest.mark.parametrize(("steps_of_epoch", "steps"), [(30, 100), (1000, 1000), (10**6, 10_000)])
-def test_a_student_sees_all_texts_once_if_a_ceiling_allows_it(steps_of_epoch: int, steps: int) -> None:
+@pytest.mark.parametrize("epoch", [30, 100, 1000, 1234, 9999])
+def test_a_student_sees_an_epoch_even_where_it_learns_nothing_more(epoch: int) -> None:
     done = Done()
-    length = UntilConverged(LIMITS, 0.1, done, steps_of_epoch)
-    train(length, lambda step: 0.9, done, seconds_a_step=0.0)
-    assert done.step == steps and not done.rising
-    assert length.factor(0) == pytest.approx(1 / (steps * 0.1)), "the warm-up is a share of them"
+    length = UntilConverged(LIMITS, 0.1, done, epoch)
+    train(length, lambda step: 0.9, done)
+    assert max(epoch, 100) <= done.step <= 1.05 * max(epoch, 100) and not done.rising
+    assert length.factor(0) == 0.1, "min_steps alone say how long it warms up"
+
+
+@pytest.mark.parametrize("most", [200, 333, 1000, 1001, 1002, 5001])
+def test_an_epoch_that_max_steps_do_not_allow_is_trained_as_far_as_they_do(most: int) -> None:
+    done = Done()
+    train(UntilConverged(LIMITS.model_copy(update={"max_steps": most}), 0.1, done, 10**6), lambda step: 0.9, done)
+    assert done.step == most and not done.by_clock
+
+
+@pytest.mark.parametrize("epoch", [0, 2000, 5000, 10**6])
+@pytest.mark.parametrize("seconds_a_step", [0.1, 0.4, 1.0, 2.0, 5.0])
+def test_the_clock_ends_a_long_epoch_as_it_ends_a_short_one(epoch: int, seconds_a_step: float) -> None:
+    limits = Convergence(min_steps=400, max_steps=20_000, max_minutes=12.0, min_gain=0.01)
+    for quality, rises in ((math.log, True), (lambda step: 0.9, False)):
+        done = Done()
+        train(UntilConverged(limits, 0.1, done, epoch), quality, done, seconds_a_step=seconds_a_step)
+        assert done.step * seconds_a_step <= 60 * 12.0
+        if done.by_clock:
+            assert done.step * seconds_a_step >= 60 * 12.0 / (1.25 if done.step > 400 else 2) / 1.01
+        looked = [step for step, _ in done.seen if step >= 192]
+        assert done.rising == (rises or (done.by_clock and len(looked) < 3))
 
 
 def test_a_student_that_still_rises_goes_on_until_a_quarter_more_brings_too_little_twice() -> None:
     done = Done()
-    length = UntilConverged(LIMITS, 0.1, done)
+    length = UntilConverged(LIMITS, 0.1, done, 0)
     train(length, lambda step: 1 - step**-0.5, done)
     cosines = dict(map(tuple, done.seen))
     *_, before, last, end = sorted(cosines)
@@ -61,7 +82,7 @@ def test_a_student_that_still_rises_goes_on_until_a_quarter_more_brings_too_litt
 
 def test_one_look_without_a_gain_is_chance() -> None:
     done = Done()
-    length = UntilConverged(LIMITS, 0.1, done)
+    length = UntilConverged(LIMITS, 0.1, done, 0)
     seen = iter([0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.6, 0.6, 0.6])
     looked = train(length, lambda _: next(seen), done)
     assert len(looked) == 4 + 5, "four of them are for the clock alone"
@@ -70,7 +91,7 @@ def test_one_look_without_a_gain_is_chance() -> None:
 @pytest.mark.parametrize(("limits", "seconds_a_step"), [({"max_steps": 1000}, 0.01), ({"max_minutes": 1.0}, 0.06)])
 def test_a_ceiling_ends_it_in_time_and_says_that_it_still_rose(limits: dict, seconds_a_step: float) -> None:
     done = Done()
-    length = UntilConverged(LIMITS.model_copy(update=limits), 0.1, done)
+    length = UntilConverged(LIMITS.model_copy(update=limits), 0.1, done, 0)
     train(length, lambda step: math.log(step) / 10, done, seconds_a_step=seconds_a_step)
     assert 500 < done.step <= 1000 and done.rising
     assert done.by_clock == ("max_minutes" in limits)
@@ -79,7 +100,7 @@ def test_a_ceiling_ends_it_in_time_and_says_that_it_still_rose(limits: dict, sec
 @pytest.mark.parametrize("seconds_a_step", [3.0, 10.0, 60.0])
 def test_slow_steps_end_by_the_clock_before_the_fewest_steps(seconds_a_step: float) -> None:
     done = Done()
-    length = UntilConverged(LIMITS.model_copy(update={"min_steps": 400, "max_minutes": 12.0}), 0.1, done)
+    length = UntilConverged(LIMITS.model_copy(update={"min_steps": 400, "max_minutes": 12.0}), 0.1, done, 0)
     train(length, lambda step: 0.9, done, seconds_a_step=seconds_a_step)
     assert done.by_clock and done.rising and done.step < 400
     assert done.step * seconds_a_step <= max(60 * 12.0, 16 * seconds_a_step)
@@ -87,7 +108,7 @@ def test_slow_steps_end_by_the_clock_before_the_fewest_steps(seconds_a_step: flo
 
 def test_the_rate_stays_up_then_falls_in_a_line_and_is_never_0_before_the_end() -> None:
     done = Done()
-    length = UntilConverged(LIMITS, 0.1, done)
+    length = UntilConverged(LIMITS, 0.1, done, 0)
     factors = []
     while done.step != length.steps:
         factors.append(length.factor(done.step))
@@ -99,12 +120,13 @@ def test_the_rate_stays_up_then_falls_in_a_line_and_is_never_0_before_the_end() 
     assert factors[75:] == pytest.approx([left / 25 for left in range(25, 0, -1)])
 
 
-def test_a_training_that_is_continued_ends_where_it_would_have() -> None:
+@pytest.mark.parametrize("epoch", [0, 1500])
+def test_a_training_that_is_continued_ends_where_it_would_have(epoch: int) -> None:
     def cosine(step: int) -> float:
         return 1 - step**-0.5
 
     whole, parts = Done(), Done()
-    train(UntilConverged(LIMITS, 0.1, whole), cosine, whole)
+    train(UntilConverged(LIMITS, 0.1, whole, epoch), cosine, whole)
     for until in (30, 61, 75, 200, 10**6):
-        train(UntilConverged(LIMITS, 0.1, parts), cosine, parts, until=until)
+        train(UntilConverged(LIMITS, 0.1, parts, epoch), cosine, parts, until=until)
     assert parts == whole
