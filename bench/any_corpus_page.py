@@ -66,7 +66,8 @@ def foretold(labels: Mapping[str, Mapping[str, Any]]) -> str:
     ]
     for title, label in labels.items():
         rows = [row for line in label["corpora"].values() for row in line["students"].values()]
-        pairs = [(row["expected_retention"], row["retention"]["test"]["mean"]) for row in rows if "expected_retention" in row]
+        rows = [row for row in rows if "expected_retention" in row]
+        pairs = [(row["expected_retention"], row["retention"]["test"]["mean"]) for row in rows]
         told, kept = zip(*pairs, strict=True)
         off = math.sqrt(fmean((one - other) ** 2 for one, other in pairs))
         whole = math.sqrt(fmean((1 - other) ** 2 for other in kept))

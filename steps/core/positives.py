@@ -1,6 +1,6 @@
 """Documents that are known to answer training queries: mined positives and judgements."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -19,15 +19,20 @@ def mined_and_judged(triplets: pa.Table, ingest: Path) -> Iterator[tuple[str, st
             yield row["query_id"], row["doc_id"]
 
 
-def positive_rows(ingest: Path, mine: Path, texts: pa.Table) -> dict[int, np.ndarray]:
+def positive_rows(
+    ingest: Path, mine: Path, texts: pa.Table, sources: Collection[str] | None = None
+) -> dict[int, np.ndarray]:
     """Document rows, ascending, of each training query among the alignment texts, by text row.
 
-    `mine` holds the triplets.
+    `mine` holds the triplets, of which those of `sources` count, or all.
     """
     rows = read_table(ingest, "queries").to_pylist()
     queries = {row["query_id"]: row["text"] for row in rows if row["split"] == "train"}
     doc_ids = (doc_id for (doc_id,) in corpus_columns(ingest, ["doc_id"]))
-    return positives_of(texts, queries, mined_and_judged(read_table(mine, "triplets"), ingest), doc_ids)
+    triplets = read_table(mine, "triplets")
+    if sources is not None:
+        triplets = triplets.filter(np.isin(triplets["source"].to_pylist(), list(sources)))
+    return positives_of(texts, queries, mined_and_judged(triplets, ingest), doc_ids)
 
 
 def positives_of(

@@ -135,8 +135,8 @@ class Convergence(Strict):
     """When a student whose `epochs` are `auto` has learned enough."""
 
     min_steps: int = Field(ge=8)
-    """Training steps at least, and at least an epoch, if max_steps and max_minutes allow them. Of phases of `then`, which
-    see the same texts again, an epoch is not asked.
+    """Training steps at least, and at least an epoch, if max_steps and max_minutes allow them. No epoch is asked of
+    further phases (`then`), which see the same texts again.
     """
     max_steps: int = Field(ge=8)
     """Training steps at most."""
@@ -170,7 +170,7 @@ class Phase(Strict):
     teacher_top_k: int = Field(default=0, ge=0)
     """Documents nearest to each text that it adds to the batch's candidates."""
     epochs: Epochs = "auto"
-    """Passes over the texts (distill.repeats); auto: until it has converged, after one or more (distill.convergence)."""
+    """Passes over the texts (distill.repeats); auto: one at least, until it has converged (distill.convergence)."""
     learning_rate: float = Field(gt=0)
     """Of AdamW. For a static embedding, as if its vectors had length 1."""
     curriculum: float = Field(default=0.0, ge=0, lt=1)

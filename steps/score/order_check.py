@@ -8,6 +8,7 @@ import numpy as np
 from steps.core.measures import ndcg_at_10
 from steps.training.comparison import SIGNIFICANT, p_of_gain
 
+OBSERVED = ("judged", "click_one_hop", "given")  # sources of triplets that no ranker made, and nobody inferred
 _FEWEST = 20  # queries of which a mean is worth a line
 
 
@@ -15,8 +16,8 @@ _FEWEST = 20  # queries of which a mean is worth a line
 class Orders:
     """Mean nDCG@10 of both orders of the same lists, over training queries of which an answer is among them.
 
-    A teacher that learned from these very queries looks better here than it is. `p_worse`, `p_better`: of one-sided
-    paired t-tests that the scoring teacher's is the lower, or the higher one.
+    A teacher that learned from these very queries looks better here than it is, be it this one or the index's.
+    `p_worse`, `p_better`: of one-sided paired t-tests that the scoring teacher's is the lower, or the higher one.
     """
 
     queries: int
@@ -30,14 +31,14 @@ class Orders:
         return asdict(self)
 
     def said(self, teacher: str) -> str:
-        """One line; a WARNING where students that learn these scores would learn a worse order."""
+        """One line; a WARNING where students that learn these scores may learn a worse order."""
         found = (
             f"nDCG@10 of the documents near {self.queries:,} training queries with a known answer: {self.teacher:.3f}"
             f" as {teacher} orders them, {self.index:.3f} in the order of the index's teacher"
         )
         if self.p_worse <= SIGNIFICANT:
-            advice = "train it on more triplets or epochs, name a stronger one, or take it out of score.teachers"
-            return f"WARNING: {found}: students lose by learning {teacher}'s scores; {advice}"
+            advice = "train it on more triplets or epochs, name a stronger one, or compare a student without them"
+            return f"WARNING: {found}: students may lose by learning {teacher}'s scores; {advice}"
         return found if self.p_better <= SIGNIFICANT else f"{found}, which may be chance"
 
 

@@ -28,7 +28,7 @@ from steps.retrieval.target_entropy import WANTED, Sample, check_teacher_targets
 from steps.score.kinds import scorer_of
 from steps.score.kinds.base import Scorer
 from steps.score.lists import Lists, lists_of
-from steps.score.order_check import OrderCheck
+from steps.score.order_check import OBSERVED, OrderCheck
 from steps.score.params import ScoreParams
 
 
@@ -40,7 +40,7 @@ def run(ingest: Path, mine: Path, embed: Path, teach: Path, output: Path, params
     With `params.pairs` a teacher that embeds pairs also leaves `pairs.npy`, `(scored texts, pairs, dim)`: see `Scorer`.
     With `params.layers` one whose layers score leaves `layers.npy`: a row for each of the table's, a column for each
     layer. A line warns where these scores have nothing to teach, or where training queries whose answers are known say
-    that they order documents worse than the index's teacher does.
+    that this teacher orders documents worse than the index's does.
 
     `embed` holds texts and nearest documents, `teach` is the folder of the teacher that scores. Shards of texts are
     kept below SLIMTOWER_CACHE, so a run that was killed repeats one at most. UserError for a score that is not finite.
@@ -51,8 +51,8 @@ def run(ingest: Path, mine: Path, embed: Path, teach: Path, output: Path, params
     _check_nearest(embed, nearest, len(texts), ingest)
     chosen = _chosen(len(texts), params.texts_of(output.name), params.seed)
     texts, nearest = [texts[row] for row in chosen.tolist()], nearest[chosen, : params.depth or None]
-    known = positive_rows(ingest, mine, table)
-    lists = lists_of(texts, nearest, known if params.positives else {}, chosen, params.positives, params.seed)
+    known = positive_rows(ingest, mine, table) if params.positives else {}
+    lists = lists_of(texts, nearest, known, chosen, params.positives, params.seed)
     rows = lists.rows
     documents = CorpusTexts(ingest, rows)
     teacher = fingerprint(teach / "tower")
@@ -67,7 +67,8 @@ def run(ingest: Path, mine: Path, embed: Path, teach: Path, output: Path, params
         made_by = code_digest(type(scorer).__module__), *library_versions()
         settings = (teacher.id, resolve_precision(params.precision), *made_by)
         shards = ScoreShards(settings, digests)
-        answers = {place: known[row] for place, row in enumerate(chosen.tolist()) if row in known}
+        told = positive_rows(ingest, mine, table, OBSERVED)
+        answers = {place: told[row] for place, row in enumerate(chosen.tolist()) if row in told}
         found = _Found(Sample(len(texts)), OrderCheck(nearest, answers))
         tables = _tables(lists, chosen, rows, scorer, shards, params.shard_texts, found)
         stream_table(staging, "scores", tables)

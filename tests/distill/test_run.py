@@ -142,6 +142,18 @@ def test_a_ceiling_that_ends_a_student_still_rising_is_told(
     assert report["steps"] <= 20
 
 
+def test_a_student_sees_each_text_before_it_may_end_and_no_further_phase_does(embedded: Path) -> None:
+    convergence = {"min_steps": 8, "max_steps": 1000, "max_minutes": 5.0, "min_gain": 0.9}
+    phase = {"losses": STATIC["losses"], "epochs": "auto", "learning_rate": 0.01}
+    students = {"once": STATIC | {"epochs": "auto", "batch_size": 4}}
+    students["twice"] = students["once"] | {"then": [phase]}
+    params = distill_params(convergence=convergence, student=students, students=list(students))
+    once, twice = (read_json(run_distill(embedded, name, params) / "report.json") for name in students)
+    texts = read_table(embedded / "data/embed", "alignment_texts").num_rows - params.validation_texts
+    assert texts <= once["texts_seen"] <= 1.2 * texts, "though nothing is gained by 0.9 a look"
+    assert 8 <= twice["steps"] - once["steps"] <= 10 < once["steps"]
+
+
 def test_a_planted_evaluation_query_stops_the_run(embedded: Path, tmp_path: Path) -> None:
     texts = read_table(embedded / "data/embed", "alignment_texts").to_pylist()
     test_query = next(q for q in read_table(embedded / "data/ingest", "queries").to_pylist() if q["split"] == "test")

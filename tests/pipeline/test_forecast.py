@@ -249,3 +249,12 @@ def test_layers_of_late_interaction_read_each_texts_documents_once_more() -> Non
         return seconds(params=check_params(overlay(read_mapping(Path("params.yaml")), changes), ""))["score@late"]
 
     assert of_score(True) - of_score(False) == pytest.approx(100 * 3 * 50 * LAYER * LAYERS / SPEED)
+
+
+@pytest.mark.parametrize(("texts", "longer"), [(3_000, 1), (512_000, 10), (10**9, 50)])
+def test_a_training_until_convergence_takes_the_fewest_steps_or_an_epoch(texts: int, longer: int) -> None:
+    chosen = params(students=["2l"])
+    limits, student = chosen.distill.convergence, chosen.distill.student["2l"]
+    assert (limits.min_steps, limits.max_steps, student.batch_size) == (400, 20_000, 128)
+    few = forecast._texts(student, student, replace(DATA, texts=3000), chosen)
+    assert forecast._texts(student, student, replace(DATA, texts=texts), chosen) == pytest.approx(longer * few)

@@ -12,7 +12,7 @@ from towers import other_weights
 
 from steps.core.files import read_json, write_json
 from steps.core.positives import positive_rows
-from steps.core.tables import SCHEMAS, read_table, write_table
+from steps.core.tables import SCHEMAS, read_table, table_from_rows, write_table
 from steps.score.order_check import OrderCheck
 
 
@@ -88,6 +88,12 @@ def test_the_stage_reads_its_own_scores_and_known_answers(
     assert (found["index"], found["teacher"]) == pytest.approx((index.mean(), teacher.mean()))
     assert f"{found['teacher']:.3f} as other orders them, {found['index']:.3f} in the order of" in line
 
+    triplets = read_table(tmp_path / "data/mine/relevance", "triplets").to_pylist()
     write_table(tmp_path / "data/ingest", "qrels", SCHEMAS["qrels"].empty_table())
+    for source, said in (("click_one_hop", True), ("click_multi_hop", False), ("relevance_one_hop", False)):
+        rows = table_from_rows("triplets", [row | {"source": source} for row in triplets])
+        write_table(tmp_path / "data/mine/relevance", "triplets", rows)
+        orders = read_json(run_score(tmp_path, "other", SCORE) / "report.json")["orders"]
+        assert (orders is not None) == said, "neither inferred nor a ranker's"
     write_table(tmp_path / "data/mine/relevance", "triplets", SCHEMAS["triplets"].empty_table())
     assert read_json(run_score(tmp_path, "other", SCORE) / "report.json")["orders"] is None
