@@ -116,7 +116,8 @@ def finish(
     api.set_terminated(parent, "FAILED" if failed else "FINISHED")
     linked = [run for run in finished if run.data.tags.get("slimtower.reused") == "true"]  # by an earlier call
     linked = [run for run in linked if run.info.run_id in ran.values()]
-    return f"{len(ran) - len(linked)} stages ran, {len(reused) + len(linked)} reused; MLflow run {parent}"
+    count = len(ran) - len(linked)
+    return f"{count} stage{'' if count == 1 else 's'} ran, {len(reused) + len(linked)} reused; MLflow run {parent}"
 
 
 def _attach(api: Any, run: str, file: Path) -> None:

@@ -82,7 +82,7 @@ def test_runs_parents_metrics_models_and_restored_links(project: Path, monkeypat
         pass
     lock({"teach": "m1", "distill@2l": "m3", "distill@dropped": "m4"})
     Path("out/distill/dropped").rmdir()
-    assert "1 stages ran, 1 reused" in lineage.finish()
+    assert "1 stage ran, 1 reused" in lineage.finish()
     reused = next(run for run in api.search_runs([experiment]) if run.info.run_name == "teach (reused)")
     assert reused.data.tags["slimtower.made_by"] == teach.info.run_id
     assert reused.data.tags["mlflow.parentRunId"] != parent
@@ -151,7 +151,7 @@ def test_of_several_tries_the_last_finished_counts(project: Path) -> None:
     with pytest.raises(RuntimeError), stage_run("teach", {"epochs": 3}):
         raise RuntimeError
     lock({"teach": "m1"})
-    assert "1 stages ran, 0 reused" in lineage.finish()
+    assert "1 stage ran, 0 reused" in lineage.finish()
     api = tracking.client()
     found = api.search_runs([tracking.experiment_id(api)], "tags.`out_md5.out/teach` = 'm1'")
     assert [run.data.params["epochs"] for run in found] == ["2"]
@@ -180,7 +180,7 @@ def test_outputs_need_not_be_here_where_the_stages_are_named(
     Path("dvc.lock").rename(root / "dvc.lock")
     for _ in range(2):  # a task may be run again
         done = lineage.finish(parent, root=root, names=["mine", "teach"])
-        assert done == f"1 stages ran, 1 reused; MLflow run {parent}"
+        assert done == f"1 stage ran, 1 reused; MLflow run {parent}"
     runs = {name: run.data.tags for name, run in named(api).items()}
     assert set(runs) == {"demo", "teach", "mine (reused)"}
     assert runs["teach"]["out_md5.out/teach"] == "m1"

@@ -11,6 +11,7 @@ from browser import Browser, find_browser
 from evaluate_fakes import evaluate, fake_systems, params, write_inputs
 
 from steps.core.files import read_json, write_json
+from steps.evaluate.shown import percent
 
 
 def test_the_page_tells_no_gain_of_the_teacher_over_a_sample_of_the_documents(tmp_path: Path) -> None:
@@ -33,6 +34,22 @@ def test_the_page_explains_the_sources_of_the_triplets_that_it_shows(tmp_path: P
     page = (folder / "report.html").read_text()
     assert "<li><i>judged</i>: the positive is judged relevant" in page
     assert not re.search("simulated|clicked|hop</i>", page.split("<main>")[1])
+
+
+def test_the_table_of_quality_has_each_students_interval_and_no_row_is_short(tmp_path: Path) -> None:
+    folder = evaluate(fake_systems(tmp_path, write_inputs(tmp_path), static=1, **{"2l": 4}), tmp_path, params())
+    metrics = read_json(folder / "metrics.json")
+    section = (folder / "report.html").read_text().split("<h2>Quality</h2>")[1].split("<h3>Retention over")[0]
+    titles = re.findall(r"<h3>([\w-]+) <span", section)
+    tables = [table for table in re.findall(r"<table>.*?</table>", section, re.S) if "<th>won / lost</th>" in table]
+    assert len(titles) == len(tables) > 0
+    for dataset, table in zip(titles, tables, strict=True):
+        columns = len(re.findall(r"<th>", table))
+        rows = re.findall(r"<tr class.*?</tr>", table, re.S)
+        assert rows and all(len(re.findall(r"<td", row)) == columns for row in rows)
+        for student, share in metrics["retention_by_set"][dataset].items():
+            [row] = [row for row in rows if f"<td>{student}</td>" in row]
+            assert f"{percent(share['ci95_low'])} – {percent(share['ci95_high'])}</td>" in row
 
 
 def test_a_teacher_behind_an_api_has_no_size_and_no_time_of_this_machine(tmp_path: Path) -> None:
