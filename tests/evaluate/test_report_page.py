@@ -64,6 +64,12 @@ def test_a_teacher_behind_an_api_has_no_size_and_no_time_of_this_machine(tmp_pat
     assert "behind an API" not in (evaluate(systems, tmp_path, params()) / "report.html").read_text()
 
 
+def test_where_nothing_is_judged_the_page_has_the_choice_and_its_reasons(tmp_path: Path) -> None:
+    systems = fake_systems(tmp_path, write_inputs(tmp_path, judged=()), static=1)
+    heads = re.findall(r"<h2>(.*?)</h2>", (evaluate(systems, tmp_path, params()) / "report.html").read_text())
+    assert heads == ["The choice", "What is not judged", "Cost", "The teacher", "How it was made"]
+
+
 @pytest.mark.medium
 @pytest.mark.skipif(not find_browser(), reason="no chromium on the PATH (Debian: apt-get install chromium)")
 def test_a_browser_shows_every_section_and_what_documents_say_as_text(
@@ -71,11 +77,11 @@ def test_a_browser_shows_every_section_and_what_documents_say_as_text(
 ) -> None:
     hostile = "<script>window.stolen=1</script><img src=x onerror=window.stolen=1>"
     monkeypatch.setattr(evaluate_fakes, "TOPICS", [f"{topic} {hostile}" for topic in evaluate_fakes.TOPICS])
-    systems = fake_systems(tmp_path, write_inputs(tmp_path), static=1)
+    systems = fake_systems(tmp_path, write_inputs(tmp_path, judged=("api",)), static=1)
     page = (evaluate(systems, tmp_path, params()) / "report.html").as_uri()
     sections = [
-        "Quality against latency", "Quality", "Slices of the queries", "Cases: static loses most",
-        "Closeness to the teacher", "Cost", "The teacher", "How it was made",
+        "Quality against latency", "Quality", "What is not judged", "Slices of the queries", "Cases: static loses most",
+        "Cases: static gains most", "Closeness to the teacher", "Cost", "The teacher", "How it was made",
     ]  # fmt: skip
     with Browser(tmp_path / "profile") as browser:
         for width in (390, 1280):
@@ -83,7 +89,7 @@ def test_a_browser_shows_every_section_and_what_documents_say_as_text(
             browser.open(f"{page}?{width}")
             assert browser.evaluate("document.documentElement.scrollWidth") <= width, "tables scroll, not the page"
             heads = browser.evaluate("[...document.querySelectorAll('h2')].map(head => head.textContent)")
-            assert [head for head in heads if head in sections] == sections
+            assert heads == sections
             assert hostile in browser.evaluate("document.querySelector('.case li').textContent")
             letters = browser.evaluate(
                 "[...document.querySelectorAll('svg text')].map(text => text.getBoundingClientRect())"
