@@ -332,7 +332,7 @@ def test_batches_end_at_the_texts_and_at_the_tokens_that_a_request_may_have() ->
 
 @pytest.mark.parametrize(
     ("value", "seconds"),
-    [("2.5", 2.5), ("-1", 0.0), (None, None), ("soon", None), (format_datetime(datetime.now(UTC)), 0.0)],
+    [("2.5", 2.5), ("-1", 0.0), (None, None), ("soon", None), ("Wed, 21 Oct 2015 07:28:00 GMT", 0.0)],
 )
 def test_retry_after_is_a_number_or_a_date(value: str | None, seconds: float | None) -> None:
     assert endpoint_client._retry_after(value) == seconds
