@@ -128,8 +128,9 @@ def forecast(
         work[f"score@{name}"] = tower * read
     for name in params.distill.students:
         student = params.distill.student[name]
-        texts = sum(_texts(phase, student, data, params) for phase in student.phases)
-        work[f"distill@{name}"] = texts * _text(student, layer, layers)
+        each, most = _text(student, layer, layers), 60 * params.distill.convergence.max_minutes * speed
+        phases = [(phase.epochs, _texts(phase, student, data, params) * each) for phase in student.phases]
+        work[f"distill@{name}"] = sum(min(made, most) if epochs == "auto" else made for epochs, made in phases)
         work[f"release@{name}"] = 0
     return {stage: FIXED[stage.partition("@")[0]] + operations / speed for stage, operations in work.items()}
 

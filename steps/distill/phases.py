@@ -73,7 +73,7 @@ def trainings(
             weight_decay=chosen.weight_decay,
             embedding_lr_multiplier=chosen.embedding_lr_multiplier,
             curriculum=phase.curriculum,
-            whole_epoch=number == 0,  # later ones have seen these texts
+            at_least_an_epoch=number == 0,  # later phases see the same texts again
         )
         yield Training(make.objective(phase), schedule, make.rows(phase))
 

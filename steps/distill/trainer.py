@@ -59,7 +59,7 @@ class Schedule:
     embedding_lr_multiplier: float  # of the learning rate of token embeddings
     curriculum: float  # share of the steps, at the start, that see texts of documents alone
     prefix: str = ""  # of the metrics that it logs
-    whole_epoch: bool = True  # whether one is the least where epochs are auto
+    at_least_an_epoch: bool = True  # where epochs are auto
 
 
 def train(
@@ -84,7 +84,7 @@ def train(
     per_epoch = len(epoch_rows(data.training, data.parts, params.repeats, params.seed, 0))
     steps_of_epoch = math.ceil(per_epoch / schedule.batch_size)
     done = Done()
-    epoch = steps_of_epoch if schedule.whole_epoch else 0
+    epoch = steps_of_epoch if schedule.at_least_an_epoch else 0
     length: Length = UntilConverged(params.convergence, schedule.warmup_ratio, done, epoch)
     if schedule.epochs != "auto":
         length = Counted(max(1, math.ceil(schedule.epochs * steps_of_epoch)), schedule.warmup_ratio)

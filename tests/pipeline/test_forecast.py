@@ -258,3 +258,12 @@ def test_a_training_until_convergence_takes_the_fewest_steps_or_an_epoch(texts: 
     assert (limits.min_steps, limits.max_steps, student.batch_size) == (400, 20_000, 128)
     few = forecast._texts(student, student, replace(DATA, texts=3000), chosen)
     assert forecast._texts(student, student, replace(DATA, texts=texts), chosen) == pytest.approx(longer * few)
+
+
+def test_a_training_until_convergence_takes_no_longer_than_its_clock_allows() -> None:
+    chosen = params(students=["4l"])
+    found = seconds(replace(DATA, texts=10**7), chosen)["distill@4l"]
+    assert found == pytest.approx(FIXED["distill"] + 60 * chosen.distill.convergence.max_minutes)
+    counted = chosen.distill.student["4l"].model_copy(update={"epochs": 1.0})
+    chosen = chosen.model_copy(update={"distill": chosen.distill.model_copy(update={"student": {"4l": counted}})})
+    assert seconds(replace(DATA, texts=10**7), chosen)["distill@4l"] > 2 * found
