@@ -154,7 +154,7 @@ def measure(cell: Cell, pipeline: Pipeline) -> dict[str, Any]:
 
 
 def trained_teacher(folder: Path, name: str, pipeline: Pipeline, precision: Precision) -> dict[str, Any]:
-    """`teacher_after`: how good the teacher in `folder` is that trained along; `teacher_before` of one of scores.
+    """`teacher_after`: nDCG@10 of the teacher in `folder`, which trained along; `teacher_before` of one of scores.
 
     Such a one has a `name`; before, that of the index is the table's `teacher`.
     """

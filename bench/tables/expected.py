@@ -12,6 +12,7 @@ from steps.core.params import Strict, read_mapping
 from steps.core.tables import Part
 from steps.distill.params import Repeats, StudentName, StudentParams
 
+TEACHER = ("teacher_before", "teacher_after")  # of a row whose teacher trained along: `<row>/teacher_after` in a claim
 Mixture = dict[Part, Repeats]
 Paper = dict[str, float | str]
 
@@ -99,7 +100,9 @@ class Table(Strict):
 
     @model_validator(mode="after")
     def _claims_name_rows(self) -> "Table":
-        unknown = {name for claim in self.claims for name in claim.order} - {entry.name for entry in self.entries()}
+        rows = {entry.name for entry in self.entries()}
+        known = rows | {f"{row}/{when}" for row in rows for when in TEACHER}
+        unknown = {name for claim in self.claims for name in claim.order} - known
         if unknown:
             raise ValueError(f"claims name {sorted(unknown)}, which are no rows")
         return self

@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from bench.tables.cells import teacher_scores
-from bench.tables.expected import Table
+from bench.tables.expected import TEACHER, Table
 from bench.tables.pipeline import Pipeline, Scores
 from bench.tables.unseen import unseen_queries, unseen_retention
-from bench.tables.verdicts import Measured, claim_line, judged, judgement, row_of, verdicts_of
+from bench.tables.verdicts import Measured, claim_line, judged, judgement, row_of, verdicts_of, with_teachers
 from steps.core.errors import UserError
 
 
@@ -33,7 +33,7 @@ def finished(
         for key, line in lines.items()
     }
     by_row = {line.entry.row_name: line.cells for line in lines.values()}
-    cells = [cell for own in by_row.values() for cell in own]
+    cells, compared = [cell for own in by_row.values() for cell in own], with_teachers(lines, teacher["0"])
     found: dict[str, Any] = _rounded(
         {
             "table": name,
@@ -44,7 +44,7 @@ def finished(
             "rows": rows,
             "same_as": _equal_rows(lines),
             "left_out": dict(left_out),
-            "claims": [judged(claim, lines) for claim in table.claims if set(claim.order) <= set(lines)],
+            "claims": [judged(claim, compared) for claim in table.claims if set(claim.order) <= set(compared)],
             "above_teacher": [
                 {"row": key, **row["against_teacher"]} for key, row in rows.items() if row["retention"]["mean"] > 1
             ],
@@ -62,7 +62,8 @@ def judged_again(found: Mapping[str, Any], table: Table) -> dict[str, Any]:
     UserError where it has other rows or claims than today's table.
     """
     rows, claims, entries = found["rows"], found["claims"], {entry.name: entry for entry in table.entries()}
-    today = [claim for claim in table.claims if set(claim.order) <= set(rows)]
+    taught = {f"{name}/{when}" for name, row in rows.items() if "teacher_after" in row for when in TEACHER}
+    today = [claim for claim in table.claims if set(claim.order) <= {*rows, *taught}]
     written_claims = [(claim["order"], claim.get("split", "test")) for claim in claims]
     if set(entries) != {*rows, *found["left_out"]} or written_claims != [(c.order, c.split) for c in today]:
         raise UserError(f"table {found['table']}: was measured with other rows or claims; measure it again")

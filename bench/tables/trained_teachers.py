@@ -6,7 +6,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from bench.tables.pipeline import Pipeline
+from bench.tables.pipeline import Pipeline, Scores
 from steps.core.corpus import CorpusTexts
 from steps.core.files import read_json, write_json
 from steps.core.fingerprints import fingerprint
@@ -21,27 +21,20 @@ DEPTH = 20  # hits of the index's teacher that one of scores orders anew: 20 tim
 QUERIES = 300  # of a split and data set that it is asked at most, drawn by seed
 _BATCH = 32
 
-Quality = dict[str, dict[str, float]]
-"""Mean nDCG@10 by split and data set."""
 
-
-def of_index(folder: Path, pipeline: Pipeline, precision: Precision) -> Quality:
-    """Of an index teacher's tower, over documents as it embeds them."""
+def of_index(folder: Path, pipeline: Pipeline, precision: Precision) -> Scores:
+    """nDCG@10 of an index teacher's tower for each query, over documents as it embeds them."""
     asking, answering = (load_tower(folder, role) for role in _ROLES)
     documents = encode(
         answering, pipeline.document_texts(), "document", precision=precision, what="teacher's documents"
     )
     queries = {f"{item.split}/{item.dataset}": encode(asking, item.texts, "query") for item in pipeline.judged_sets}
-    scores = pipeline.score(queries, documents, ())["0"]
-    return {
-        split: {dataset: sum(values) / len(values) for dataset, values in datasets.items()}
-        for split, datasets in scores.items()
-    }
+    return pipeline.score(queries, documents, ())["0"]
 
 
-def of_scores(teach: Path, pipeline: Pipeline, precision: Precision) -> Quality:
-    """Of a teacher of scores, as `teach` leaves one: the index teacher's first hits in its order, for some queries."""
-    found: Quality = {}
+def of_scores(teach: Path, pipeline: Pipeline, precision: Precision) -> Scores:
+    """nDCG@10 of a teacher of scores, as `teach` leaves one: some queries' first hits of the index, in its order."""
+    found: Scores = {}
     with TemporaryDirectory(prefix="bench-distill.") as scratch:
         reranker = open_reranker(teach, Path(scratch), precision, _BATCH)
         for item in pipeline.judged_sets:
@@ -52,12 +45,11 @@ def of_scores(teach: Path, pipeline: Pipeline, precision: Precision) -> Quality:
             _, hits = pipeline.nearest(item.dataset, asked, pipeline.documents, 0, DEPTH)
             scored = reranker.scores(texts, list(rows[hits]), lambda wanted: list(CorpusTexts(pipeline.ingest, wanted)))
             names = [[ids[place] for place in own] for own in hits.tolist()]
-            ndcg = ndcg_at_10(item.qrels, query_ids, names, scored)
-            found.setdefault(item.split, {})[item.dataset] = float(np.mean(ndcg))
+            found.setdefault(item.split, {})[item.dataset] = ndcg_at_10(item.qrels, query_ids, names, scored).tolist()
     return found
 
 
-def before(name: str, pipeline: Pipeline, precision: Precision, cells: Path) -> Quality:
+def before(name: str, pipeline: Pipeline, precision: Precision, cells: Path) -> Scores:
     """`of_scores` of a teacher as the run has it; kept in the folder `cells`."""
     folder = pipeline.teacher_of(name)
     what = (pipeline.digest, fingerprint(folder / "tower").id, resolve_precision(precision), DEPTH, QUERIES)

@@ -1,12 +1,12 @@
 """From per-query figures of all seeds to a finished table: ratios to the teacher, spreads, tests and verdicts."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
 
-from bench.tables.expected import Claim, Entry, Table
+from bench.tables.expected import TEACHER, Claim, Entry, Table
 from bench.tables.pipeline import Scores
 from steps.core.errors import UserError
 from steps.evaluate.retention import p_value
@@ -26,6 +26,19 @@ class Measured:
     def by_query(self, split: str, dataset: str) -> np.ndarray:
         """Means over the seeds, `(queries,)`."""
         return np.array([seed[split][dataset] for seed in self.scores]).mean(axis=0)
+
+
+def with_teachers(lines: Mapping[str, Measured], teacher: Scores) -> dict[str, Measured]:
+    """The lines, and `<line>/teacher_before` and `<line>/teacher_after` of those whose teacher trained along.
+
+    `teacher`: nDCG@10 of the index teacher, who is one of them where the cells say nothing of before.
+    """
+    found = dict(lines)
+    for name, line in lines.items():
+        if all("teacher_after" in cell for cell in line.cells):
+            for when in TEACHER:
+                found[f"{name}/{when}"] = replace(line, scores=[cell.get(when, teacher) for cell in line.cells])
+    return found
 
 
 def near(value: float, expected: float | None, tolerance: float) -> Verdict:
@@ -102,7 +115,7 @@ def row_of(line: Measured, teacher: Scores, table: Table) -> dict[str, Any]:
         told["dev"] = {"mean": float(dev.mean()), "sd": _spread(dev)} | {
             name: float(values.mean()) for name, values in ratios["dev"].items()
         }
-    for when in ("teacher_before", "teacher_after"):
+    for when in TEACHER:
         if all(when in cell for cell in cells):
             told[when] = {
                 split: {name: float(np.mean([cell[when][split][name] for cell in cells])) for name in sets}
