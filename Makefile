@@ -111,7 +111,7 @@ bench-distill: setup ## a table of distilled students: make bench-distill TABLE=
 bench-teachers: setup ## a table of teachers by what they are trained on: make bench-teachers TABLE=demo [ONLY=clicks,judged] [SEEDS=1,2,3]; TABLE=medquad and TABLE=scifact need DATA=<folder> (hours on two cores)
 	@python -m bench.teachers "$$TABLE" --only "$$ONLY" --seeds "$$SEEDS"
 
-bench-collapse: setup ## do embeddings of cross encoders collapse: make bench-collapse [TEACHERS=cls,dual] [RUN=runs/cross_encoder_teacher], after `make run RECIPE=recipes/cross_encoder_teacher.yaml DATA=<folder> STAGES=teach` (a minute)
+bench-collapse: setup ## do embeddings of cross encoders collapse: make bench-collapse [TEACHERS=cls,dual] [RUN=runs/cross_encoder_teacher], after `make run RECIPE=recipes/cross_encoder_teacher.yaml DATA=<folder> STAGES=teach` (five minutes)
 	@python -m bench.collapse "$${TEACHERS:-cls,dual}" --run "$${RUN:-runs/cross_encoder_teacher}"
 
 bench-migrate: setup ## a new model over an old index beside embedding all anew: make bench-migrate [RUN=runs/migrate] [DOCUMENTS=20000] (the judged ones and so many others, else all are embedded), after `make run RECIPE=recipes/migrate.yaml DATA=<folder>`

@@ -1,11 +1,14 @@
 """python -m bench.collapse cls,dual --run runs/cross_encoder_teacher: do a cross encoder's embeddings collapse?
 
 EmbedDistill, Fig. 5: 6 dev queries, 12 documents, a relevant and a random one of each, and the distances between the
-embeddings of all 72 pairs, with dual pooling of the query's. Writes bench/results/collapse.json and, drawn,
-collapse.svg. With [CLS] pooling the paper finds two points, those of relevant and of other pairs.
+embeddings of all 72 pairs, with dual pooling of the query's; 20 times with other queries. Writes
+bench/results/collapse.json (means and standard deviations) and, drawn, the first of them, collapse.svg; of another run
+than runs/cross_encoder_teacher collapse.<run>.json. With [CLS] pooling the paper finds two points, those of relevant
+and of other pairs. Exits 3 where an effective rank is not what bench/expected.yaml expects.
 """
 
 import argparse
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -14,8 +17,11 @@ import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 from scipy.spatial.distance import pdist, squareform
+from tqdm import tqdm
 
 from bench.machine import machine
+from bench.tables.expected import read_expected
+from bench.tables.verdicts import near
 from steps.core.corpus import CorpusTexts, corpus_columns
 from steps.core.errors import UserError, guarded
 from steps.core.files import read_json, write_json
@@ -25,8 +31,10 @@ from steps.core.params import checked_name
 from steps.evaluate.drawing import STYLE
 from steps.retrieval.rankers import load_ranker, pair_embeddings
 
-RESULT = Path("bench/results/collapse.json")
-QUERIES, SEED = 6, 7
+EXPECTED = Path("bench/expected.yaml")
+RESULTS = Path("bench/results")
+RUN = Path("runs/cross_encoder_teacher")
+QUERIES, DRAWS = 6, 20
 
 
 @dataclass(frozen=True)
@@ -111,14 +119,25 @@ def collapse(embeddings: np.ndarray, pairs: Pairs) -> Collapse:
     return Collapse(effective_rank(distances), *same)
 
 
-def measure(folder: Path, pairs: Pairs) -> tuple[dict[str, Any], np.ndarray]:
-    """What is reported of the teacher in a folder, and the distances `(n, n)`; UserError for no cross encoder."""
+def measure(folder: Path, draws: Sequence[Pairs]) -> tuple[dict[str, Any], np.ndarray]:
+    """What is reported of the teacher in a folder, and the distances of the first draw, `(n, n)`.
+
+    UserError for no cross encoder.
+    """
     if (kind := read_json(folder / "report.json").get("kind")) != "cross_encoder":
         raise UserError(f"{folder}: is a {kind}; name cross encoders")
     ranker = load_ranker(folder / "tower")
-    embeddings = pair_embeddings(ranker, pairs.texts, precision="fp32", batch_size=32).astype(np.float64)
-    found = asdict(collapse(embeddings, pairs)) | {"fingerprint": fingerprint(folder / "tower").id}
-    return found, squareform(pdist(embeddings))
+    embedded = [
+        pair_embeddings(ranker, pairs.texts, precision="fp32", batch_size=32).astype(np.float64)
+        for pairs in tqdm(draws, desc=folder.name)
+    ]
+    found = [asdict(collapse(each, pairs)) for each, pairs in zip(embedded, draws, strict=True)]
+    spread = {name: np.array([each[name] for each in found]) for name in found[0]}
+    told: dict[str, Any] = {
+        name: {"mean": float(values.mean()), "sd": float(values.std(ddof=1)), "first": float(values[0])}
+        for name, values in spread.items()
+    }
+    return told | {"fingerprint": fingerprint(folder / "tower").id}, squareform(pdist(embedded[0]))
 
 
 def draw(distances: dict[str, np.ndarray], ranks: dict[str, float], target: Path) -> None:
@@ -141,19 +160,27 @@ def main() -> None:
     parser.add_argument("teachers", help="names of cross encoders of the run, separated by commas")
     parser.add_argument("--run", type=Path, default=Path(), help="a pipeline's folder in which they are trained")
     words = parser.parse_args()
-    pairs = chosen_pairs(words.run / "data/ingest", QUERIES, SEED)
+    run, names = words.run, words.teachers.split(",")
+    expected = read_expected(EXPECTED).collapse
+    draws = [chosen_pairs(run / "data/ingest", QUERIES, seed) for seed in range(1, DRAWS + 1)]
     rows: dict[str, dict[str, Any]] = {}
     distances: dict[str, np.ndarray] = {}
-    for name in words.teachers.split(","):
-        folder = words.run / "models/teach" / checked_name("teachers", name)
-        rows[name], distances[name] = measure(folder, pairs)
-        row = rows[name]
+    for name in names:
+        rows[name], distances[name] = measure(run / "models/teach" / checked_name("teachers", name), draws)
+        row, aim = rows[name], expected.effective_rank.get(run.name, {}).get(name)
+        rank = row["effective_rank"]
+        verdict = near(rank["mean"], aim, expected.tolerance)
+        row |= {"expected": aim, "tolerance": expected.tolerance, "verdict": verdict}
         print(
-            f"{name}: effective rank of the distances {row['effective_rank']:.1f} of {len(pairs.texts)}; distance"
-            f" within a query {row['same_query']:.2f}, at equal relevance {row['same_relevance']:.2f} of the mean"
+            f"{verdict:5} {name}: effective rank of the distances {rank['mean']:.1f} (sd {rank['sd']:.1f}) of"
+            f" {len(draws[0].texts)}; distance within a query {row['same_query']['mean']:.2f}, at equal relevance"
+            f" {row['same_relevance']['mean']:.2f} of the mean"
         )
-    write_json(RESULT, {"pairs": len(pairs.texts), "teachers": rows, "machine": machine()})
-    draw(distances, {name: row["effective_rank"] for name, row in rows.items()}, RESULT.with_suffix(".svg"))
+    target = RESULTS / ("collapse.json" if run.resolve() == RUN.resolve() else f"collapse.{run.resolve().name}.json")
+    write_json(target, {"pairs": len(draws[0].texts), "draws": DRAWS, "teachers": rows, "machine": machine()})
+    draw(distances, {name: row["effective_rank"]["first"] for name, row in rows.items()}, target.with_suffix(".svg"))
+    if missed := [name for name, row in rows.items() if row["verdict"] == "FAIL"]:
+        raise UserError(f"bench.collapse: FAIL for {', '.join(missed)}: other effective ranks than {EXPECTED} expects")
 
 
 if __name__ == "__main__":

@@ -157,11 +157,19 @@ class Beside(Strict):
     peers: list[Peer] = Field(default_factory=list)
 
 
+class Collapse(Strict):
+    """Effective ranks of cross encoders' embeddings of pairs, by run and teacher (bench/collapse.py)."""
+
+    tolerance: float = Field(default=1.0, ge=0)
+    effective_rank: dict[str, dict[str, float]] = Field(default_factory=dict)
+
+
 class Expected(Strict):
     """The whole file. `presets`: the papers' recipes by name, which the tables measure; `beside`: published peers."""
 
     seeds: list[int] = Field(min_length=1)
     beside: Beside = Beside()
+    collapse: Collapse = Collapse()
     presets: dict[StudentName, StudentParams] = Field(default_factory=dict)
     tables: dict[str, Table]
 

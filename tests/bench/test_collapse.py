@@ -10,10 +10,11 @@ from stages import write_ingest
 
 from bench import collapse as bench
 from bench.collapse import Pairs, chosen_pairs, collapse, effective_rank
+from bench.tables.expected import Expected
 from steps.core.errors import UserError
 from steps.core.files import read_json, write_json
 from steps.retrieval.dual_pooling import dual_pooled
-from steps.retrieval.rankers import load_ranker
+from steps.retrieval.rankers import load_ranker, pair_embeddings
 
 GRID = Pairs([("", "")] * 8, np.repeat([0, 1], 4), np.array([True, False] * 4))
 
@@ -55,14 +56,34 @@ def test_teachers_are_measured_on_every_query_with_every_document(
         ranker.save_pretrained(str(tmp_path / "models/teach" / name / "tower"), create_model_card=False)
         write_json(tmp_path / "models/teach" / name / "report.json", {"kind": "cross_encoder"})
     write_json(tmp_path / "models/teach/dense/report.json", {"kind": "dual_encoder"})
-    monkeypatch.setattr(bench, "RESULT", tmp_path / "collapse.json")
+    for name, value in {"RESULTS": tmp_path, "RUN": tmp_path, "DRAWS": 2}.items():
+        monkeypatch.setattr(bench, name, value)
     monkeypatch.setattr(sys, "argv", ["bench.collapse", "cls,dual", "--run", str(tmp_path)])
     bench.main()
     found = read_json(tmp_path / "collapse.json")
-    assert found["pairs"] == 72 and set(found["teachers"]) == {"cls", "dual"}
-    assert all(1 < each["effective_rank"] < 72 for each in found["teachers"].values())
+    assert (found["pairs"], found["draws"]) == (72, 2) and set(found["teachers"]) == {"cls", "dual"}
+    one, two = (
+        collapse(pair_embeddings(made["cls"], each.texts, precision="fp32", batch_size=32), each).effective_rank
+        for each in (chosen_pairs(ingest, 6, seed) for seed in (1, 2))
+    )
+    rank = found["teachers"]["cls"]["effective_rank"]
+    assert rank["first"] == pytest.approx(one, rel=1e-3) and rank["mean"] == pytest.approx((one + two) / 2, rel=1e-3)
+    assert rank["sd"] == pytest.approx(abs(one - two) / 2**0.5, rel=0.05, abs=1e-3) and 1 < rank["mean"] < 72
     assert (tmp_path / "collapse.svg").read_text().count("effective rank") == 2
-    assert "dual: effective rank of the distances" in capsys.readouterr().out
+    assert "new   dual: effective rank of the distances" in capsys.readouterr().out
+
+    aim = Expected.model_validate(
+        {
+            "seeds": [1],
+            "tables": {},
+            "collapse": {"effective_rank": {tmp_path.name: {"cls": 60.0, "dual": rank["mean"]}}},
+        }
+    )
+    monkeypatch.setattr(bench, "read_expected", lambda _: aim)
+    monkeypatch.setattr(bench, "RUN", tmp_path / "another")
+    with pytest.raises(UserError, match="FAIL for cls"):
+        bench.main()
+    assert (tmp_path / f"collapse.{tmp_path.name}.json").is_file()
     monkeypatch.setattr(sys, "argv", ["bench.collapse", "dense", "--run", str(tmp_path)])
     with pytest.raises(UserError, match="dense: is a dual_encoder; name cross encoders"):
         bench.main()
