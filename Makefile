@@ -8,7 +8,7 @@ export DVC_NO_ANALYTICS := true
 export MLFLOW_DISABLE_TELEMETRY := true
 export ORT_DISABLE_TELEMETRY := 1
 
-.PHONY: help setup setup-all demo run search serve test-fast test test-slow test-nightly test-faults test-integration test-dags lint docs promote rollback deploy bench-release bench-gate bench-mine bench-serving bench-distill-speed bench-distill bench-teachers bench-collapse bench-migrate bench-endpoint bench-engines bench-given-vectors bench-moves bench-scaling bench-replay bench-any-corpus mlflow airflow images sbom licences lock clean
+.PHONY: help setup setup-all demo run search serve test-fast test test-slow test-nightly test-faults test-integration test-dags lint docs promote rollback deploy bench-release bench-gate bench-mine bench-serving bench-distill-speed bench-distill bench-teachers bench-collapse bench-gpu bench-migrate bench-endpoint bench-engines bench-given-vectors bench-moves bench-scaling bench-replay bench-any-corpus mlflow airflow images sbom licences lock clean
 .DEFAULT_GOAL := help
 
 # What was typed, `make search Q='costs $5'`, means what it says: make would take a `$` for the start of a name of its own
@@ -113,6 +113,9 @@ bench-teachers: setup ## a table of teachers by what they are trained on: make b
 
 bench-collapse: setup ## do embeddings of cross encoders collapse: make bench-collapse [TEACHERS=cls,dual] [RUN=runs/cross_encoder_teacher], after `make run RECIPE=recipes/cross_encoder_teacher.yaml DATA=<folder> STAGES=teach` (five minutes)
 	@python -m bench.collapse "$${TEACHERS:-cls,dual}" --run "$${RUN:-runs/cross_encoder_teacher}"
+
+bench-gpu: setup ## what the kinds of teachers cost on a GPU: make bench-gpu [RUN=runs/llm_teacher] [SIZES=0.5B,1.5B], after `make run RECIPE=recipes/llm_teacher.yaml DATA=<folder> STAGES=mine@relevance` (minutes)
+	@python -m bench.gpu --run "$${RUN:-runs/llm_teacher}" --sizes "$${SIZES:-0.5B,1.5B}"
 
 bench-migrate: setup ## a new model over an old index beside embedding all anew: make bench-migrate [RUN=runs/migrate] [DOCUMENTS=20000] (the judged ones and so many others, else all are embedded), after `make run RECIPE=recipes/migrate.yaml DATA=<folder>`
 	@python -m bench.migrate "$${RUN:-runs/migrate}" --documents "$${DOCUMENTS:-0}"

@@ -19,7 +19,7 @@ from bench.tables.pipeline import Pipeline, open_pipeline
 from bench.tables.report import judged_again, show
 from bench.tables.unseen import unseen_retention
 from bench.tables.verdicts import Measured, at_least, claim_line, failures, judged, judgement, near, row_of, worst_of
-from pipeline.params import check_params
+from pipeline.params import Params, check_params
 from pipeline.recipe import laid_over
 from steps.core.errors import UserError
 from steps.core.files import read_json
@@ -446,31 +446,67 @@ def test_the_result_of_another_run_than_the_tables_has_its_name(monkeypatch: pyt
     assert results_file("t", table(run="."), Path()) == RESULTS / "t.json"
 
 
-def test_one_run_has_all_that_four_tables_of_papers_need() -> None:
+def recipe(name: str, **variables: str) -> Params:
+    path = ROOT / "recipes" / f"{name}.yaml"
+    raw = laid_over(read_mapping(ROOT / "params.yaml"), path.read_text(encoding="utf-8"), variables, path)
+    return check_params(raw, path.name)
+
+
+@pytest.mark.parametrize(("name", "over"), [("cross_encoder_teacher", ""), ("demo_teachers", "_demo")])
+def test_one_run_has_all_that_four_tables_of_papers_need(name: str, over: str) -> None:
     """The teachers, the scores of layers, and as many neighbours as their rows ask for."""
-    path = ROOT / "recipes/cross_encoder_teacher.yaml"
-    text, base = path.read_text(encoding="utf-8"), read_mapping(ROOT / "params.yaml")
-    run = check_params(laid_over(base, text, {"DATA": "data", "EPOCHS": "1.0"}, path), "recipe")
+    run = recipe(name, DATA="data", EPOCHS="1.0")
     assert getattr(run.teach.described("dense"), "epochs", None) == 1.0 and run.score.layers and run.score.pairs
     assert run.score.texts_of("late") == run.score.texts_of("cls") == 0, "every row sees the same texts"
-    for name in ("ce_to_de", "responses", "lead_frozen", "lead_joint"):
-        each = read_expected(EXPECTED).tables[name]
-        assert each.run == "runs/cross_encoder_teacher" and each.mixture == {"train_queries": 1.0}
+    for table_name in ("ce_to_de", "responses", "lead_frozen", "lead_joint"):
+        each = read_expected(EXPECTED).tables[table_name + over]
+        assert each.run == f"runs/{name}" and each.mixture == {"train_queries": 1.0}
         for student in described(each):
             for phase in student.phases:
                 assert set(phase.all_teachers) <= set(run.score.teachers)
                 assert phase.teacher_top_k <= run.embed.neighbours
 
 
+def test_what_is_shown_on_public_sets_is_shown_on_the_demo_with_the_same_teachers_and_students() -> None:
+    public = recipe("cross_encoder_teacher", DATA="data", EPOCHS="1.0", TEXTS="7000")
+    demo = recipe("demo_teachers")
+    for name in ("dense", "cls", "dual", "late"):
+        assert demo.teach.described(name) == public.teach.described(name), name
+    dual, special = (
+        demo.teach.described(name).model_dump(exclude={"pooling", "scale"}) for name in ("dual", "special")
+    )
+    assert special == dual, "two forms of dual pooling, and nothing else"
+    assert demo.embed == public.embed
+    scored, also = public.score.model_dump(exclude={"teachers"}), demo.score.model_dump(exclude={"teachers"})
+    assert also == scored
+    tables = read_expected(EXPECTED).tables
+    for name in ("ce_to_de", "responses", "lead_frozen", "lead_joint"):
+        one, other = tables[name], tables[f"{name}_demo"]
+        assert {row: one.rows[row].student for row in one.rows} == {row: other.rows[row].student for row in one.rows}
+        assert {tuple(claim.order) for claim in one.claims} <= {tuple(claim.order) for claim in other.claims}
+        assert (one.common, one.validation_texts, one.tolerance) == (
+            other.common,
+            other.validation_texts,
+            other.tolerance,
+        )
+
+
 def test_the_label_free_tables_use_no_judgement_and_differ_in_their_data_alone() -> None:
     tables = read_expected(EXPECTED).tables
-    one, other = (tables[f"label_free_{name}"] for name in ("scifact", "medquad"))
-    assert [(name, row.description, row.student) for name, row in one.rows.items()] == [
-        (name, row.description, row.student) for name, row in other.rows.items()
-    ]
-    claims = [[(claim.order, claim.paper) for claim in table.claims] for table in (one, other)]
-    assert claims[0] == claims[1]
-    assert (one.sets, other.sets) == (["scifact"], ["medquad"])
+    one, other, demo = (tables[f"label_free_{name}"] for name in ("scifact", "medquad", "demo"))
+    for each in (other, demo):
+        assert [(name, row.description, row.student) for name, row in each.rows.items()] == [
+            (name, row.description, row.student) for name, row in one.rows.items()
+        ]
+        assert [(c.order, c.paper) for c in each.claims] == [(c.order, c.paper) for c in one.claims]
+    assert (one.sets, other.sets, demo.sets) == (["scifact"], ["medquad"], ["api"])
+    models = {"DATA": "data", "SCORERS": "late,cross", "LATE": "late", "CROSS": "cross", "TEXTS": "{late: 2, cross: 1}"}
+    public, own = recipe("label_free", **models), recipe("label_free_demo", **models)
+    assert own.embed.model_dump(exclude={"parts"}) == public.embed.model_dump(exclude={"parts"})
+    assert set(public.embed.parts) - set(own.embed.parts) == {"generated_queries"}
+    assert own.score == public.score and own.candidates == public.candidates
+    for name in ("dense", "cross"):
+        assert own.teach.described(name) == public.teach.described(name), name
     phases = [phase for student in described(one) for phase in student.phases]
     assert all(phase.labels == "pseudo" or not phase.needs(Need.CANDIDATES) for phase in phases)
     assert not any(phase.needs(Need.LABELS) for phase in phases)

@@ -185,9 +185,9 @@ def test_the_help_lists_every_command() -> None:
     told = subprocess.run(["make", "--no-print-directory", "help"], capture_output=True, text=True, check=True).stdout
     assert sorted(line.split()[0] for line in told.splitlines()) == sorted(phony.split())
     given = ["LABEL=after", "BEFORE=a", "AFTER=b", "QUERIES=log", "JUDGEMENTS=table"]
-    benches = ["bench-moves", "bench-scaling", "bench-replay", "bench-any-corpus", "bench-migrate"]
+    benches = ["bench-moves", "bench-scaling", "bench-replay", "bench-any-corpus", "bench-migrate", "bench-gpu"]
     typed = subprocess.run(["make", "-n", *benches, *given], capture_output=True, text=True, check=True).stdout
-    for name in ("moves", "scaling", "replay", "any_corpus", "migrate"):
+    for name in ("moves", "scaling", "replay", "any_corpus", "migrate", "gpu"):
         assert f"python -m bench.{name}" in typed
     assert '--judgements "$JUDGEMENTS"' in typed and "--judge " not in typed
     assert '--documents "${DOCUMENTS:-0}"' in typed
