@@ -160,12 +160,12 @@ def main() -> None:
     parser.add_argument("teachers", help="names of cross encoders of the run, separated by commas")
     parser.add_argument("--run", type=Path, default=Path(), help="a pipeline's folder in which they are trained")
     words = parser.parse_args()
-    run, names = words.run, words.teachers.split(",")
+    run = words.run.resolve()
     expected = read_expected(EXPECTED).collapse
     draws = [chosen_pairs(run / "data/ingest", QUERIES, seed) for seed in range(1, DRAWS + 1)]
     rows: dict[str, dict[str, Any]] = {}
     distances: dict[str, np.ndarray] = {}
-    for name in names:
+    for name in words.teachers.split(","):
         rows[name], distances[name] = measure(run / "models/teach" / checked_name("teachers", name), draws)
         row, aim = rows[name], expected.effective_rank.get(run.name, {}).get(name)
         rank = row["effective_rank"]
@@ -176,7 +176,7 @@ def main() -> None:
             f" {len(draws[0].texts)}; distance within a query {row['same_query']['mean']:.2f}, at equal relevance"
             f" {row['same_relevance']['mean']:.2f} of the mean"
         )
-    target = RESULTS / ("collapse.json" if run.resolve() == RUN.resolve() else f"collapse.{run.resolve().name}.json")
+    target = RESULTS / ("collapse.json" if run == RUN.resolve() else f"collapse.{run.name}.json")
     write_json(target, {"pairs": len(draws[0].texts), "draws": DRAWS, "teachers": rows, "machine": machine()})
     draw(distances, {name: row["effective_rank"]["first"] for name, row in rows.items()}, target.with_suffix(".svg"))
     if missed := [name for name, row in rows.items() if row["verdict"] == "FAIL"]:

@@ -100,8 +100,9 @@ class Table(Strict):
 
     @model_validator(mode="after")
     def _claims_name_rows(self) -> "Table":
-        rows = {entry.name for entry in self.entries()}
-        known = rows | {f"{row}/{when}" for row in rows for when in TEACHER}
+        rows = {entry.name: entry.row.student for entry in self.entries()}
+        joint = {name for name, student in rows.items() if isinstance(student, dict) and _trains_a_teacher(student)}
+        known = set(rows) | {f"{name}/{when}" for name in joint for when in TEACHER}
         unknown = {name for claim in self.claims for name in claim.order} - known
         if unknown:
             raise ValueError(f"claims name {sorted(unknown)}, which are no rows")
@@ -112,6 +113,10 @@ class Table(Strict):
         for name, row in self.rows.items():
             for dim in row.dims or [0]:
                 yield Entry(f"{name}@{dim}" if dim else name, name, row, dim)
+
+
+def _trains_a_teacher(student: dict[str, Any]) -> bool:
+    return any(phase.get("targets") == "joint" for phase in (student, *student.get("then", [])))
 
 
 @dataclass(frozen=True)
@@ -160,7 +165,7 @@ class Beside(Strict):
 class Collapse(Strict):
     """Effective ranks of cross encoders' embeddings of pairs, by run and teacher (bench/collapse.py)."""
 
-    tolerance: float = Field(default=1.0, ge=0)
+    tolerance: float = Field(default=0.5, ge=0)
     effective_rank: dict[str, dict[str, float]] = Field(default_factory=dict)
 
 

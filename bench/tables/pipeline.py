@@ -16,7 +16,7 @@ from bench.teacher import index_teacher
 from pipeline.params import load_params
 from steps.core.corpus import CorpusTexts, corpus_columns
 from steps.core.errors import UserError
-from steps.core.files import sha256_file
+from steps.core.files import read_json, sha256_file
 from steps.core.fingerprints import fingerprint
 from steps.core.judged import JudgedSet, read_judged_sets
 from steps.core.measures import ndcg_at_10
@@ -133,6 +133,11 @@ class Pipeline:
     def teacher_of(self, name: str) -> Path:
         """Folder of a teacher."""
         return self.root / "models/teach" / name
+
+    def orders(self) -> dict[str, dict[str, float]]:
+        """What `score` found of each teacher's order beside the index's, on known answers of training queries."""
+        reports = {path.parent.name: read_json(path) for path in sorted(self.score_tables.glob("*/report.json"))}
+        return {name: report["orders"] for name, report in reports.items() if report.get("orders")}
 
     def scores_digest(self, teacher: str) -> str:
         """Hex sha256 of what another teacher said of texts and documents; UserError when it scored nothing."""

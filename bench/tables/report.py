@@ -24,6 +24,7 @@ def finished(
 
     `unseen` of a row: its retention on test queries whose documents no training query has. `above_teacher`: rows that
     keep more than all, in the table's order, each with a paired t-test against the teacher, over all and by data set.
+    `orders`: how other teachers of the run order documents beside the index's (steps/score/order_check.py).
     """
     dims = tuple(sorted({dim for row in table.rows.values() for dim in row.dims}))
     teacher = teacher_scores(pipeline, dims)
@@ -44,6 +45,7 @@ def finished(
             "rows": rows,
             "same_as": _equal_rows(lines),
             "left_out": dict(left_out),
+            "orders": pipeline.orders(),
             "claims": [judged(claim, compared) for claim in table.claims if set(claim.order) <= set(compared)],
             "above_teacher": [
                 {"row": key, **row["against_teacher"]} for key, row in rows.items() if row["retention"]["mean"] > 1

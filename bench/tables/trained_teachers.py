@@ -8,7 +8,7 @@ import numpy as np
 
 from bench.tables.pipeline import Pipeline, Scores
 from steps.core.corpus import CorpusTexts
-from steps.core.files import read_json, write_json
+from steps.core.files import read_json, sha256_file, write_json
 from steps.core.fingerprints import fingerprint
 from steps.core.measures import ndcg_at_10
 from steps.core.precision import Precision, resolve_precision
@@ -20,6 +20,7 @@ _ROLES: tuple[Role, Role] = ("query", "document")
 DEPTH = 20  # hits of the index's teacher that one of scores orders anew: 20 times as many pairs as queries
 QUERIES = 300  # of a split and data set that it is asked at most, drawn by seed
 _BATCH = 32
+_CODE = sha256_file(Path(__file__))  # as it is when it is imported
 
 
 def of_index(folder: Path, pipeline: Pipeline, precision: Precision) -> Scores:
@@ -52,7 +53,7 @@ def of_scores(teach: Path, pipeline: Pipeline, precision: Precision) -> Scores:
 def before(name: str, pipeline: Pipeline, precision: Precision, cells: Path) -> Scores:
     """`of_scores` of a teacher as the run has it; kept in the folder `cells`."""
     folder = pipeline.teacher_of(name)
-    what = (pipeline.digest, fingerprint(folder / "tower").id, resolve_precision(precision), DEPTH, QUERIES)
+    what = (pipeline.digest, fingerprint(folder / "tower").id, resolve_precision(precision), DEPTH, QUERIES, _CODE)
     path = cells / f"reranked.{hashlib.sha256(repr(what).encode()).hexdigest()}.json"
     if not path.is_file():
         write_json(path, of_scores(folder, pipeline, precision))
