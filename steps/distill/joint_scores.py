@@ -1,4 +1,4 @@
-"""A teacher of scores that trains along with a student (LEAD, Sec. 3.4), over each text's own candidates."""
+"""A teacher of scores that trains along with a student (LEAD, Sec. 3.4): what it says of a batch's candidates."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -32,6 +32,7 @@ class JointScores:
     candidates: Candidates
     stored: StoredTeachers
     precision: Precision
+    whole_batch: bool  # it reads all candidates of the batch with each text; else the text's own
 
     @property
     def depth(self) -> int:
@@ -49,8 +50,8 @@ class JointScores:
         return dict(self.stored.arrays) | {"joint.scores": np.frombuffer(self.digest, dtype=np.uint8)}
 
     def forward(self, rows: np.ndarray, documents: np.ndarray, layers: Sequence[int] = ()) -> dict[str, Tensor]:
-        """Scores of the texts' own candidates, `(n, 1 + len(layers), m)`: its own, then the layers'; 0 for others."""
-        text, place = np.nonzero(self.candidates.own(rows, documents))
+        """Scores of the documents, `(n, 1 + len(layers), m)`: its own, then the layers'; 0 where it reads none."""
+        text, place = np.nonzero(self._read(rows, documents))
         read, document = np.unique(place, return_inverse=True)
         texts = [self.texts[row] for row in rows.tolist()]
         made = self.model.scores(
@@ -75,7 +76,7 @@ class JointScores:
     def layer_targets(
         self, made: Mapping[str, Tensor], rows: np.ndarray, documents: np.ndarray, layers: Sequence[int]
     ) -> LayerTargets:
-        """Scores of the texts' own candidates: it has no states of documents."""
+        """Scores alone: it has no states of documents."""
         return LayerTargets(made["teacher.scores"][:, 1:], self._known(rows, documents))
 
     def save(self, folder: Path) -> None:
@@ -83,5 +84,11 @@ class JointScores:
         self.model.whole.save_pretrained(str(folder / "tower"), create_model_card=False)
         write_json(folder / "report.json", {"kind": self.model.kind})
 
+    def _read(self, rows: np.ndarray, documents: np.ndarray) -> np.ndarray:
+        """Which documents it reads with each text, boolean `(n, m)`."""
+        if self.whole_batch:
+            return np.ones((len(rows), len(documents)), dtype=bool)
+        return self.candidates.own(rows, documents)
+
     def _known(self, rows: np.ndarray, documents: np.ndarray) -> Tensor:
-        return torch.from_numpy(self.candidates.own(rows, documents)).to(device())
+        return torch.from_numpy(self._read(rows, documents)).to(device())

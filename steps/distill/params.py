@@ -178,7 +178,12 @@ class Phase(Strict):
     targets: Literal["stored", "online", "joint"] = "stored"
     """stored: the vectors that `embed` wrote; online: the teacher runs along, which is slower and gives the same
     student; joint: the teacher trains along, for bench alone: that of the index with towers: symmetric, or a
-    late_interaction or cross_encoder that the losses name, over each text's own candidates.
+    late_interaction or cross_encoder that the losses name.
+    """
+    joint_candidates: Literal["own", "batch"] | None = None
+    """What such a late_interaction or cross_encoder scores for each text: its own candidates, or those of the batch, as
+    LEAD has it (cross-batch negatives). null: batch for a late_interaction, which reads each document once in either
+    case, own for a cross_encoder, which reads each pair.
     """
 
     def needs(self, need: Need) -> list[Loss]:
@@ -220,6 +225,11 @@ class Phase(Strict):
             raise ValueError("curriculum is a share of all steps, which epochs: auto leaves open; give epochs a number")
         if self.targets == "joint" and self.epochs == "auto":
             raise ValueError("epochs: auto watches the cosine to a teacher that stays; targets: joint needs a number")
+        if self.joint_candidates and not self.trained:
+            raise ValueError(
+                "joint_candidates are of a late_interaction or cross_encoder that trains along; set targets: joint, and"
+                " name it in the losses, or leave joint_candidates out"
+            )
         if self.targets != "joint" and (trained := self.needs(Need.JOINT)):
             raise ValueError(f"losses: {trained[0].kind} trains the teacher; set targets: joint")
         if self.targets == "joint" and len(self._compared) > 1:

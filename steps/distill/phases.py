@@ -26,7 +26,7 @@ from steps.distill.losses.layer import LayerDistillation
 from steps.distill.losses.pair import PairLoss
 from steps.distill.objective import Objective
 from steps.distill.params import DistillParams, Phase, Static, StudentParams
-from steps.distill.scoring_models import ScoringModel, open_scoring_model
+from steps.distill.scoring_models import LateModel, ScoringModel, open_scoring_model
 from steps.distill.sources import Sources
 from steps.distill.students import Student
 from steps.distill.targets import OnlineTeacher, PairTable, ScoreTable, StoredTeachers, Teachers, units_of
@@ -140,7 +140,7 @@ class ObjectiveMaker:
         )
         teachers: Teachers = stored
         if phase.trained and candidates is not None:
-            return self._joint_scores(phase.trained, candidates, stored)
+            return self._joint_scores(phase, phase.trained, candidates, stored)
         if phase.targets == "joint":
             queries = self.trained_tower.read("query", self.sources.texts["text"].to_pylist(), self.params.max_length)
             texts, longest = self.sources.document_texts(), self.chosen.max_document_length
@@ -155,7 +155,7 @@ class ObjectiveMaker:
             return joint_documents(self.teacher, documents, longest, self.params.precision, teachers)
         return teachers
 
-    def _joint_scores(self, name: str, candidates: Candidates, stored: StoredTeachers) -> JointScores:
+    def _joint_scores(self, phase: Phase, name: str, candidates: Candidates, stored: StoredTeachers) -> JointScores:
         """The teacher of that name, which trains along: one for all phases, as `trained_tower`."""
         folder = self.teacher.parents[1] / name
         lengths = self.params.max_length, self.chosen.max_document_length
@@ -163,8 +163,18 @@ class ObjectiveMaker:
             self.models[name] = open_scoring_model(folder, *lengths)
         texts, documents = self.sources.texts["text"].to_pylist(), self.sources.document_texts()
         read = digest_of_texts((fingerprint(folder / "tower").id, lengths), [*texts, *documents])
+        model = self.models[name]
+        usual = "batch" if model.kind == LateModel.kind else "own"
         return JointScores(
-            name, self.models[name], texts, documents, bytes.fromhex(read), candidates, stored, self.params.precision
+            name,
+            model,
+            texts,
+            documents,
+            bytes.fromhex(read),
+            candidates,
+            stored,
+            self.params.precision,
+            whole_batch=(phase.joint_candidates or usual) == "batch",
         )
 
     def _pairs(self, loss: PairLoss) -> PairTable:

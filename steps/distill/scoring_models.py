@@ -15,6 +15,7 @@ from steps.retrieval.late_interaction import (
     depth_of_late_interaction,
     load_late_interaction,
     paired_similarities,
+    similarities,
     token_states,
 )
 from steps.retrieval.rankers import layer_logits, load_ranker, ranker_depth
@@ -53,11 +54,15 @@ class LateModel:
         """Each text and each document is read once."""
         asking, asked = token_states(self.whole, texts, "query", layers)
         answering, held = token_states(self.whole, documents, "document", layers, self.length)
+        sides = list(zip(asking, answering, strict=True))
         text, document = torch.from_numpy(pairs).to(asked.device)
+        if pairs.shape[1] == len(texts) * len(documents):  # all of them: no document has to be laid beside each text
+            whole = torch.stack([similarities(query, answer, asked, held) for query, answer in sides], dim=2)
+            return whole[text, document]
         return torch.stack(
             [
-                paired_similarities(theirs[text], ours[document], asked[text], held[document])
-                for theirs, ours in zip(asking, answering, strict=True)
+                paired_similarities(query[text], answer[document], asked[text], held[document])
+                for query, answer in sides
             ],
             dim=1,
         )

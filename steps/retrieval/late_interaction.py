@@ -134,6 +134,18 @@ def paired_similarities(queries: Tensor, documents: Tensor, asked: Tensor, held:
     return best.masked_fill(~asked, 0).sum(dim=1)
 
 
+def similarities(queries: Tensor, documents: Tensor, asked: Tensor, held: Tensor) -> Tensor:
+    """MaxSim of each query `(n, x, width)` with each document `(m, y, width)`, at least in fp32: `(n, m)`.
+
+    `asked` `(n, x)` and `held` `(m, y)`: which of their tokens count.
+    """
+    wide = torch.promote_types(queries.dtype, torch.float32)
+    with torch.autocast(queries.device.type, enabled=False):
+        products = torch.einsum("nxw,myw->nmxy", queries.to(wide), documents.to(wide))
+        best = products.masked_fill(~held[None, :, None, :], torch.finfo(wide).min).amax(dim=3)
+    return best.masked_fill(~asked[:, None, :], 0).sum(dim=2)
+
+
 class TokenVectors(Sequence[np.ndarray]):
     """Token vectors of documents on disk, float16: `tokens.f16`, one behind the other, and where each of them ends."""
 

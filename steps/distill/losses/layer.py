@@ -27,7 +27,7 @@ class LayerDistillation(Loss):
 
     Layers of another `teacher` have scored in the stage `score` (`score.layers`), or score while it trains along: late
     interaction by MaxSim of their states of tokens (Eq. 2), a cross encoder by its head on each layer's first token
-    (Eq. 3), over a text's own candidates. A student without documents of its own is then scored against the index
+    (Eq. 3), over the candidates that it scored. A student without documents of its own is then scored against the index
     teacher's states of them, of the layer that stands as high as the student's.
 
     `selection` (Sec. 4.4.2), numbers of layers from 1, in their order, the embedding layer never:

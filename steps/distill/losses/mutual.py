@@ -45,7 +45,7 @@ class MutualKL(ScoreLoss):
 class TeacherLabelSoftmax(Loss):
     """`-sum_j y_j log softmax_j(t / T)`: a teacher that trains along learns the labels (LEAD, Eq. 10).
 
-    Over all candidates of the batch that count for a text; another `teacher` than the index's, over the text's own.
+    Over the candidates that it scored and that count for a text: of the index teacher all of the batch.
     """
 
     needs: ClassVar[frozenset[Need]] = frozenset({Need.CANDIDATES, Need.LABELS, Need.JOINT})

@@ -1,8 +1,9 @@
 """Losses that compare a student's scores of the candidates with a teacher's (EmbedDistill, App. A).
 
 Student's and teacher's scores `(n, m)`, over the candidates that the teacher has scored: all of a batch for the index
-teacher, a text's own for any other and with `own_candidates`. The temperature T divides the student's scores, T_t the
-teacher's, which may have other units, as logits beside cosines do; without T_t it is T. Nothing is multiplied back.
+teacher and for one that trains along with `joint_candidates: batch`, a text's own for any other and with
+`own_candidates`. The temperature T divides the student's scores, T_t the teacher's, which may have other units, as
+logits beside cosines do; without T_t it is T. Nothing is multiplied back.
 
 | kind | source |
 |---|---|
@@ -36,9 +37,7 @@ class ScoreLoss(Loss):
     teacher_temperature: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """Divides the teacher's scores; null: as the student's. `score` suggests one."""
     own_candidates: bool = False
-    """Whether of the index teacher's scores only those of a text's own candidates count, as they do of another
-    teacher's.
-    """
+    """Whether only the scores of a text's own candidates count, where the teacher has scored those of the batch."""
 
     def values(self, outputs: Outputs, targets: Targets, batch: Batch) -> Tensor:
         """Value of each text, `(n,)`; 0 for one without a scored candidate."""
