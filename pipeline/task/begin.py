@@ -1,7 +1,8 @@
 """The first task: fix the commit, the params with their window, and the listing of outside data, for all others."""
 
 import os
-from datetime import UTC, datetime
+import sys
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ def begin(run: TaskRun) -> int:
             latest = read_json(run.store, f"locks/{LATEST}/{BEGIN}")
             base = _base(run.store, place, names, latest)
         begun = {
-            "began": datetime.now(UTC).isoformat(timespec="microseconds"),
+            "began": _began(latest),
             "commit": commit,
             "params": digest(params),
             "sources": digest(sources),
@@ -59,6 +60,19 @@ def begin(run: TaskRun) -> int:
             run.store.write(f"runs/{run.name}/{name}", content)
     print(f"begin: {run.address} at {begun['commit'][:12]}, {'new' if begun['new'] else 'nothing new'}")
     return 0 if begun["new"] else EXIT_NOTHING
+
+
+def _began(latest: dict[str, Any] | None) -> str:
+    """The time, in UTC; later in any case than the last run that is published, whose clock may have been ahead.
+
+    By it runs are ordered: what is newest is announced and promoted.
+    """
+    now, before = datetime.now(UTC), datetime.fromisoformat(latest["began"]) if latest else None
+    if before and before >= now:
+        said = f"begin: the last run began at {before:%Y-%m-%d %H:%M} UTC, which is still to come; see to the clocks"
+        print(said, file=sys.stderr)
+        now = before + timedelta(microseconds=1)
+    return now.isoformat(timespec="microseconds")
 
 
 def _params(place: Workspace) -> bytes:

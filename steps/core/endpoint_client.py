@@ -279,6 +279,8 @@ def _key(variable: str) -> str:
     if not (key := os.environ.get(variable, "").strip()):
         raise UserError(f'{variable} is not set; export the API\'s key there, or set key_variable: ""')
     remember(key)
+    if not (key.isascii() and key.isprintable()):
+        raise UserError(f"{variable} holds characters that no key has, as a text's dash; copy the key again")
     return key
 
 

@@ -1,6 +1,7 @@
 """What is said in params.yaml of a model behind an API, and of the server that answers for it. Read without torch."""
 
 from typing import Any
+from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator
 
@@ -55,6 +56,18 @@ class Connection(Strict):
     """Tokens of this model, all runs on one cache together, before which the stage stops; 0 = no limit."""
     price: float = Field(default=0.0, ge=0)
     """Of a million tokens; 0.0 = unknown."""
+
+    @field_validator("base_url")
+    @classmethod
+    def _has_a_host_and_a_port(cls, base_url: str) -> str:
+        """What a client would only say once it is asked."""
+        try:
+            host, _ = urlsplit(base_url).hostname, urlsplit(base_url).port
+        except ValueError as error:
+            raise ValueError(f"is no address ({error}); give one such as https://api.example.com/v1") from None
+        if not host:
+            raise ValueError("names no host; give an address such as https://api.example.com/v1")
+        return base_url
 
     def cost(self, tokens: float) -> str:
         """So many tokens in words, with what they cost where a price is known."""

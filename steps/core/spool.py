@@ -33,7 +33,12 @@ class Spool:
         self.folder = folder
         self._calls = (folder / "calls.jsonl").open("r+b")
         try:
-            fcntl.flock(self._calls, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            try:
+                fcntl.flock(self._calls, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise
+            except OSError:
+                pass  # a file system without locks: one run writes here, as each has a name of its own
             (folder / "calls.jsonl").stat()  # another process may have sent and removed it just before
             self._calls.seek(0, os.SEEK_END)
         except OSError:

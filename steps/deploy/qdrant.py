@@ -15,6 +15,7 @@ from steps.serving.release import Hit
 _NOTE = "slimtower"  # key of a collection's metadata
 _METRICS = {"Dot": "inner_product", "Cosine": "cosine", "Euclid": "l2"}
 _LOOK_S = 0.5
+_LONGEST_S = 6 * 3600.0  # for a graph
 
 
 class Qdrant:
@@ -64,14 +65,21 @@ class Qdrant:
         """Set the graph and wait until the optimisers have built it."""
         wanted = self.models.HnswConfigDiff(m=graph.m, ef_construct=graph.ef_construction)
         self.client.update_collection(name, hnsw_config=wanted)
-        green = 0
+        green, waiting, states = 0, _LONGEST_S, self.models.CollectionStatus
         while green < 2:  # just after the change nothing has begun yet
             if not self.local:
                 time.sleep(_LOOK_S)
             status = self.client.get_collection(name).status
-            if status == self.models.CollectionStatus.RED:
+            if status == states.RED:
                 raise UserError(f"{name}: Qdrant could not build its graph; its log says why")
-            green = green + 1 if status == self.models.CollectionStatus.GREEN else 0
+            if status == states.GREY:  # restarted meanwhile, it goes on when it is told something
+                self.client.update_collection(name, hnsw_config=wanted)
+            green, waiting = (green + 1 if status == states.GREEN else 0), waiting - _LOOK_S
+            if waiting < 0:
+                raise TransientError(
+                    f"{name}: Qdrant is still at its graph ({status}) after {_LONGEST_S / 3600:.0f} hours; look at its"
+                    " optimisers, and run again"
+                )
 
     def search(self, name: str, vectors: np.ndarray, k: int, ef: int) -> list[list[Hit]]:
         """The best k points of each vector. The local mode compares with all of them, whatever `ef`."""

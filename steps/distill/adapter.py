@@ -14,6 +14,7 @@ from torch import nn
 from steps.core.bases import resolve_base
 from steps.core.corpus import CorpusTexts
 from steps.core.errors import UserError
+from steps.core.fast_tokenizers import check_fast
 from steps.core.fingerprints import fingerprint
 from steps.core.towers import check_whole, load_tower
 from steps.core.vector_cache import embed_once
@@ -43,6 +44,7 @@ def adapted(name: str, teacher: SentenceTransformer, sources: Sources, params: D
         )
     if not isinstance(tower[0], Transformer):
         raise UserError(f"distill.student: adapter {name}: its first module is no transformer; name a local encoder")
+    check_fast(getattr(tower[0], "tokenizer", None), f"distill.student: adapter {name}")
     if prompt := tower.prompts.get("query"):
         raise UserError(
             f"distill.student: adapter {name}: reads queries with the prompt {prompt!r}, and students read bare text;"

@@ -18,9 +18,12 @@ from steps.distill.tokens import Tokens
 class AttentionPair:
     """A student and a teacher's transformer, frozen; both compute plain attention from here on."""
 
-    def __init__(self, student: Student, network: Any, precision: Precision) -> None:
-        """UserError for a student that has no attention, or another number of heads."""
-        self.network, self.precision = network, precision
+    def __init__(self, student: Student, network: Any, precision: Precision, teacher: str = "") -> None:
+        """UserError for a student that has no attention, or another number of heads.
+
+        `teacher`: fingerprint, hex, of one that is not the index's.
+        """
+        self.network, self.precision, self.teacher = network, precision, teacher
         if not isinstance(student, TransformerStudent) or self.network is None:
             raise UserError(
                 "distill.student: the loss attention compares transformers; start from layers of the teacher"

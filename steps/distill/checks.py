@@ -23,6 +23,8 @@ from steps.distill.targets import ScoreTable
 from steps.distill.tokens import Tokens
 from steps.retrieval.target_entropy import Sample, check_teacher_targets
 
+LARGEST_GRAPH = 2**31 - 2**24  # bytes; a protobuf has 2 GiB at most
+
 
 def check_targets(embed: Path, vectors: np.ndarray, texts: int, teacher: SentenceTransformer) -> None:
     """UserError unless `vectors` is `(texts, dim)` of the teacher that is here."""
@@ -31,6 +33,16 @@ def check_targets(embed: Path, vectors: np.ndarray, texts: int, teacher: Sentenc
         raise UserError(
             f"{embed / 'alignment.npy'}: holds {vectors.shape}, but there are {texts} alignment texts and the teacher's"
             f" dimension is {dim}; run `dvc repro embed` again"
+        )
+
+
+def check_size(tower: SentenceTransformer) -> None:
+    """UserError for a student whose weights do not fit into the one file of an ONNX graph that a release holds."""
+    size = sum(weight.numel() for weight in tower.parameters()) * 4
+    if size > LARGEST_GRAPH:
+        raise UserError(
+            f"distill.student: it has {size / 4e6:.0f} million weights, {size / 2**30:.1f} GiB in fp32, and a release"
+            f" holds at most {LARGEST_GRAPH / 2**30:.1f} GiB; take it off distill.students, or start from a smaller one"
         )
 
 

@@ -18,6 +18,7 @@ from transformers import BertConfig, BertModel, PreTrainedModel, PreTrainedToken
 
 from steps.core.bases import resolve_base
 from steps.core.errors import UserError
+from steps.core.fast_tokenizers import check_fast
 from steps.core.towers import device, encode, load_tower
 from steps.distill.params import FreshEncoder
 from steps.training.distributed import rank
@@ -71,6 +72,7 @@ def pretrained(base: str, teacher: SentenceTransformer) -> SentenceTransformer:
         raise UserError(
             f"distill.student: base {base}: its first module is no transformer; a static embedding is start: static"
         )
+    check_fast(getattr(tower[0], "tokenizer", None), f"distill.student: base {base}")
     _forget_prompts(tower)
     return ending_like(teacher, [module for module in tower if not isinstance(module, Normalize)])
 

@@ -66,6 +66,8 @@ class Objective:
             found = {name: given[name] for name in given if name == "lengths" or name.startswith("pairs.")}
         if self.document_tokens is not None:
             found |= {"document_ids": self.document_tokens.ids, "document_offsets": self.document_tokens.offsets}
+        if self.attention is not None and self.attention.teacher:
+            found["attention.teacher"] = np.frombuffer(bytes.fromhex(self.attention.teacher), dtype=np.uint8)
         return found if self.layers is None else found | dict(self.layers.teacher.arrays)
 
     def forward(

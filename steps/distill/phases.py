@@ -103,7 +103,8 @@ class ObjectiveMaker:
         for loss in phase.needs(Need.ATTENTION):  # one at most
             other = self.teacher.parents[1] / loss.teacher / "tower"
             network = other_network(other, self.made) if loss.teacher else query_network(self.teacher)
-            attention = AttentionPair(self.made, network, self.params.precision)
+            known = fingerprint(other).id if loss.teacher else ""
+            attention = AttentionPair(self.made, network, self.params.precision, known)
         layers = self._layers(phase, teachers, candidates)
         return Objective(phase.losses, teachers, candidates, document_tokens, self.units, heads, attention, layers)
 

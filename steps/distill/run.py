@@ -18,7 +18,14 @@ from steps.core.tables import read_table, write_table
 from steps.core.towers import load_tower
 from steps.core.tracking import Run
 from steps.distill.checkpoints import Checkpoints, training_folder
-from steps.distill.checks import check_curriculum, check_endpoint, check_repeats, check_student, check_targets
+from steps.distill.checks import (
+    check_curriculum,
+    check_endpoint,
+    check_repeats,
+    check_size,
+    check_student,
+    check_targets,
+)
 from steps.distill.joint import JointTeacher
 from steps.distill.joint_documents import JointDocuments
 from steps.distill.joint_scores import JointScores
@@ -74,6 +81,8 @@ def run(
     for phase in chosen.phases:
         check_curriculum(phase.curriculum, parts[training], params.repeats)
     made = untrained(chosen, teach / "tower", sources, [texts[row] for row in training], params)
+    if student in params.students:
+        check_size(made.tower)
     read = np.isin(np.arange(len(texts)), np.concatenate([training, validation]))
     data = Alignment(
         tokens=made.read([text if own else "" for text, own in zip(texts, read, strict=True)], params.max_length),

@@ -8,12 +8,13 @@ import os
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import NamedTuple
 
-from steps.core.errors import UserError
+from steps.core.errors import OutOfMemory, UserError
 from steps.core.files import sha256_text
 from steps.core.progress import progress
 from steps.core.texts import fold
@@ -92,8 +93,13 @@ def _packages(source: ApiDocsSource, key: str, max_query_words: int) -> Iterator
     if processes == 1:
         yield from progress(map(read, source.packages, folders), len(folders), "API documentation")
         return
-    with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
-        yield from progress(pool.map(read, source.packages, folders), len(folders), "API documentation")
+    try:
+        with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
+            yield from progress(pool.map(read, source.packages, folders), len(folders), "API documentation")
+    except BrokenProcessPool:
+        raise OutOfMemory(
+            f"{key}.packages: a process that read them was killed, as for want of memory; give it more, or name fewer"
+        ) from None
 
 
 def read_package(source: ApiDocsSource, max_query_words: int, package: str, folder: Path) -> PackageDocs:

@@ -15,6 +15,7 @@ from sentence_transformers.sentence_transformer.modules import Normalize, Poolin
 
 from steps.core.bases import resolve_base
 from steps.core.errors import UserError
+from steps.core.fast_tokenizers import check_fast
 from steps.core.files import staged_folder, write_json
 from steps.core.fingerprints import fingerprint
 from steps.core.judged import read_judged_sets
@@ -28,7 +29,6 @@ from steps.teach.hard_negatives import ENCODE_BATCH, Searched
 from steps.teach.prompts import set_prompts, tell_prompts
 from steps.teach.ranker_check import ranker_of
 from steps.teach.rounds import Rounds, Train, train_in_rounds
-from steps.teach.tokenizers import check_fast
 from steps.teach.training_triplets import TripletChoice, choose_triplets, known_positives, named_documents
 from steps.training.comparison import said_gain
 from steps.training.distributed import rank
@@ -175,7 +175,7 @@ def limit_length(tower: SentenceTransformer, params: "Contrastive") -> None:
                 f"teach.teacher: max_document_length is {params.max_document_length}, but {params.base} has"
                 f" {positions} positions; set it to {positions} or less"
             )
-        check_fast(getattr(first, "tokenizer", None), f"base {params.base}")
+        check_fast(getattr(first, "tokenizer", None), f"teach.teacher: base {params.base}")
     tower.max_seq_length = params.max_document_length
 
 

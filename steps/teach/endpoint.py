@@ -12,11 +12,11 @@ from transformers import AutoTokenizer
 from steps.core.bases import resolve_base
 from steps.core.endpoint import Endpoint, Model
 from steps.core.errors import UserError, line
+from steps.core.fast_tokenizers import check_fast
 from steps.core.files import staged_folder, write_json
 from steps.core.fingerprints import fingerprint
 from steps.core.tables import ROLES
 from steps.core.tracking import Run
-from steps.teach.tokenizers import check_fast
 
 if TYPE_CHECKING:
     from steps.teach.kinds.endpoint import Endpoint as EndpointParams
@@ -34,7 +34,7 @@ def teach_endpoint(output: Path, params: "EndpointParams", run: Run) -> None:
             f"teach.teacher: tokenizer {params.tokenizer}: cannot be loaded ({line(error)[:200]});"
             " name a folder or a model on the hub with a fast tokenizer"
         ) from None
-    check_fast(tokenizer, f"tokenizer {params.tokenizer}")
+    check_fast(tokenizer, f"teach.teacher: tokenizer {params.tokenizer}")
     routes, probes = {}, dict[str, np.ndarray]()
     for role in ROLES:
         reads = params.query if role == "query" else params.document

@@ -15,8 +15,9 @@ from sentence_transformers.multi_vector_encoder.modules import MultiVectorMask
 from sentence_transformers.util import load_file_path
 from torch import nn
 
-from steps.core.bases import resolve_base
+from steps.core.bases import not_loaded, resolve_base
 from steps.core.errors import UserError
+from steps.core.fast_tokenizers import check_fast
 from steps.core.files import staged_folder, write_json
 from steps.core.fingerprints import fingerprint
 from steps.core.judged import read_judged_sets
@@ -32,7 +33,6 @@ from steps.teach.hard_negatives import ENCODE_BATCH
 from steps.teach.late_interaction_training import train_late_interaction
 from steps.teach.prompts import set_prompts, tell_prompts
 from steps.teach.rounds import checkpoint_folder
-from steps.teach.tokenizers import check_fast
 from steps.teach.training_triplets import known_positives, named_documents
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def late_interaction_model(params: "LateInteraction") -> MultiVectorEncoder:
             f" {dim}"
         )
     first: Any = model[0]
-    check_fast(first.tokenizer, f"base {params.base}")
+    check_fast(first.tokenizer, f"teach.teacher: base {params.base}")
     positions = positions_of(first.auto_model)
     for knob in ("max_query_length", "max_document_length"):
         if positions is not None and getattr(params, knob) > positions:
@@ -115,8 +115,12 @@ def is_late_interaction(base: str) -> bool:
     """Whether a folder or a model on the hub holds a vector a token: sentence-transformers', PyLate's or Stanford's."""
 
     def settings(name: str) -> dict[str, Any]:
-        path = load_file_path(base, name)
-        found: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8")) if path else {}
+        if not (path := load_file_path(base, name)):
+            return {}
+        try:
+            found: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise not_loaded(base, error, "a late interaction model's folder, or its name on the hub") from None
         return found
 
     saved_as = settings("config_sentence_transformers.json").get("model_type")

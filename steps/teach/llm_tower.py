@@ -24,9 +24,9 @@ from transformers.utils.logging import disable_progress_bar
 
 from steps.core.bases import resolve_base
 from steps.core.errors import UserError, line
+from steps.core.fast_tokenizers import check_fast
 from steps.core.tables import ROLES, Role
 from steps.core.towers import device, forget_origin, route
-from steps.teach.tokenizers import check_fast
 
 TITLE_QUERY, CONTENT_QUERY = "[TITLE_QUERY]", "[CONTENT_QUERY]"
 DOCUMENT = (
@@ -85,7 +85,7 @@ def _load(base: str) -> Transformer:
         ) from None
     _check_causal(transformer.auto_model, base)
     tokenizer: Any = transformer.tokenizer
-    check_fast(tokenizer, f"base {base}")
+    check_fast(tokenizer, f"teach.teacher: base {base}")
     if tokenizer.eos_token is None:
         raise UserError(f"model {base}: its tokenizer has no eos_token; name a language model that has one")
     tokenizer.padding_side, tokenizer.pad_token = "right", tokenizer.pad_token or tokenizer.eos_token

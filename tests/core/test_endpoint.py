@@ -205,6 +205,21 @@ def test_a_key_in_the_address_is_refused() -> None:
             endpoint_params(url)
 
 
+@pytest.mark.parametrize("url", ["http://host:PORT/v1", "http://[::1/v1", "http://:8080/v1", "https://host:99999/v1"])
+def test_an_address_that_no_client_could_ask_is_refused(url: str) -> None:
+    with pytest.raises(ValueError, match=r"base_url"):
+        endpoint_params(url)
+
+
+def test_a_key_that_no_header_can_hold_is_no_outage(
+    server: EmbeddingServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PLANTED_KEY", "sk\N{EN DASH}pasted")
+    with pytest.raises(UserError, match=r"^PLANTED_KEY holds characters .* copy the key again") as raised:
+        teach(tmp_path / "teach", server)
+    assert type(raised.value) is UserError and "pasted" not in str(raised.value)
+
+
 KILLED = """
 import sys
 from pathlib import Path

@@ -1,5 +1,6 @@
 """Calls that wait in files: in order, whole, with the files that they name, held by one process at a time."""
 
+import errno
 import fcntl
 from pathlib import Path
 from types import SimpleNamespace
@@ -61,6 +62,18 @@ def test_what_another_process_has_just_sent_is_gone(tmp_path: Path, monkeypatch:
     lock = fcntl.flock
     monkeypatch.setattr(fcntl, "flock", lambda *given: (made.remove(), lock(*given)))
     assert list(waiting(tmp_path)) == []
+
+
+def test_calls_wait_on_a_file_system_without_locks_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    made = Spool.make(tmp_path, {"stage": "teach"})
+    made.add("tag", {"name": "a"})
+    made.close()
+    assert [each.opening for each in waiting(tmp_path)] == [{"stage": "teach"}]
+    assert [path.name for path in tmp_path.iterdir()] == [made.folder.name]
 
 
 def test_a_kill_while_one_is_deleted_leaves_nothing_to_send_or_to_keep(

@@ -6,6 +6,8 @@ import threading
 from contextlib import nullcontext
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 from unittest.mock import Mock
 
 import numpy as np
@@ -18,7 +20,7 @@ from steps.deploy import run as commands
 from steps.deploy.belonging import EF, tune
 from steps.deploy.contents import Asked
 from steps.deploy.deployment import Deployed, alias_of, check_owner, deployed, prepare
-from steps.deploy.engine import Record
+from steps.deploy.engine import Graph, Record
 from steps.deploy.engines import opened
 from steps.deploy.params import DeployParams, registered_name
 from steps.serving.release import Hit
@@ -261,3 +263,22 @@ def test_the_smallest_ef_that_reaches_the_target_is_chosen() -> None:
     asked = Asked(np.zeros((1, 2)), "dev queries", [frozenset(map(str, range(10)))], 1.0)
     assert tune(Rising(10), "x", asked, 0.6) == (EF[2], 0.6, True)
     assert tune(Rising(7), "x", asked, 0.9) == (EF[3], 0.7, False)  # out of reach: no more than it brings
+
+
+def test_the_wait_for_qdrants_graph_goes_on_after_a_restart_and_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    qdrant = pytest.importorskip("steps.deploy.qdrant")
+    models = pytest.importorskip("qdrant_client").models
+    states, told = models.CollectionStatus, []
+    engine: Any = object.__new__(qdrant.Qdrant)
+    engine.models, engine.local = models, True
+    answers = iter([states.YELLOW, states.GREY, states.YELLOW, states.GREEN, states.GREEN])
+    engine.client = SimpleNamespace(
+        update_collection=lambda name, **given: told.append(name),
+        get_collection=lambda name: SimpleNamespace(status=next(answers)),
+    )
+    engine.build("docs", Graph(m=8, ef_construction=32))
+    assert told == ["docs", "docs"] and not list(answers), "once more after it was restarted"
+    monkeypatch.setattr(qdrant, "_LONGEST_S", 2.0)
+    engine.client.get_collection = lambda name: SimpleNamespace(status=states.YELLOW)
+    with pytest.raises(TransientError, match=r"docs: Qdrant is still at its graph"):
+        engine.build("docs", Graph(m=8, ef_construction=32))

@@ -1,6 +1,8 @@
 """Attention maps: the loss against a loop in float64, and a student that learns to look as its teacher does."""
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,10 +14,12 @@ from stages import ALIGNED, FAST, distill_params, run_distill
 
 from steps.core.errors import UserError
 from steps.core.files import read_json
+from steps.core.fingerprints import fingerprint
 from steps.core.towers import load_tower
 from steps.distill.attention import AttentionPair, attention_maps, other_network, query_network
 from steps.distill.losses.attention import Attention
 from steps.distill.losses.base import Batch, Outputs, Targets
+from steps.distill.objective import Objective
 from steps.distill.params import StudentParams
 from steps.distill.students import TransformerStudent
 from steps.retrieval.rankers import load_ranker
@@ -103,7 +107,8 @@ def test_a_student_learns_to_look_as_a_teacher_of_another_kind(embedded: Path, t
             torch.nn.init.normal_(weight, std=0.2)
     model.save_pretrained(str(folder / "tower"), create_model_card=False)
     features = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-    given = other_network(folder / "tower", TransformerStudent(load_tower(tiny_tower)))
+    student = TransformerStudent(load_tower(tiny_tower))
+    given = other_network(folder / "tower", student)
     for network in (given, model[0].auto_model):  # type: ignore[union-attr]
         network.set_attn_implementation("eager")
     torch.testing.assert_close(
@@ -112,17 +117,19 @@ def test_a_student_learns_to_look_as_a_teacher_of_another_kind(embedded: Path, t
         rtol=1e-4,
         atol=1e-5,  # type: ignore[union-attr]
     )
+    known = AttentionPair(student, other_network(folder / "tower", student), "fp32", fingerprint(folder / "tower").id)
+    nobody: Any = SimpleNamespace(arrays={})
+    arrays = Objective([], nobody, attention=known).arrays  # a checkpoint is of these alone
+    assert arrays["attention.teacher"].tobytes().hex() == fingerprint(folder / "tower").id
     loss = {"kind": "attention", "teacher": kind}
-    student = FAST | {"start": {"layers": [1, 2]}, "losses": [*ALIGNED, loss], "epochs": 4.0}
-    run, params = (
-        Recorder(),
-        distill_params().model_copy(update={"students": [], "student": {"it": StudentParams.model_validate(student)}}),
-    )
+    described = FAST | {"start": {"layers": [1, 2]}, "losses": [*ALIGNED, loss], "epochs": 4.0}
+    student_params = {"it": StudentParams.model_validate(described)}
+    run, params = Recorder(), distill_params().model_copy(update={"students": [], "student": student_params})
     run_distill(embedded, "it", params, run)
     found = run.of(f"train_loss.attention@{kind}")
     assert found[-1] < found[0]
     with pytest.raises(ValidationError, match=rf"attention@{kind} reads another teacher than the index's"):
-        distill_params(students=["it"], student={"it": student})
+        distill_params(students=["it"], student={"it": described})
 
 
 @pytest.mark.medium

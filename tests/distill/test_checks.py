@@ -15,11 +15,13 @@ from tokenizers.models import WordLevel
 from transformers import RobertaConfig, RobertaModel
 
 from steps.core.errors import UserError
+from steps.core.towers import load_tower
 from steps.distill.checks import (
     check_candidates,
     check_curriculum,
     check_document_tokens,
     check_repeats,
+    check_size,
     check_student,
     check_targets,
     check_temperatures,
@@ -284,3 +286,16 @@ def test_a_teachers_scores_are_judged_at_the_temperature_at_which_they_are_learn
     check_temperatures([loss], {"late": table}, 4)
     told = capsys.readouterr().err
     assert re.search(f"distill: WARNING: .*{said}", told) if said else not told
+
+
+def test_a_student_that_no_release_can_hold_stops_before_it_trains(
+    tiny_tower: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tower = load_tower(tiny_tower)
+    check_size(tower)
+    weights = sum(weight.numel() for weight in tower.parameters())
+    monkeypatch.setattr("steps.distill.checks.LARGEST_GRAPH", 4 * weights)
+    check_size(tower)
+    monkeypatch.setattr("steps.distill.checks.LARGEST_GRAPH", 4 * weights - 1)
+    with pytest.raises(UserError, match=r"million weights, .* take it off distill\.students"):
+        check_size(tower)

@@ -4,12 +4,13 @@ import importlib
 import os
 import shutil
 from collections import Counter
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from steps.core.errors import UserError
+from steps.core.errors import OutOfMemory, UserError
 from steps.core.texts import fold
 from steps.ingest.api_docs import Entry, balanced_cut, read_api_docs
 from steps.ingest.docstring_text import cut_words, plain, split_docstring, without_phrase
@@ -177,6 +178,18 @@ def test_packages_read_at_once_give_what_they_give_one_by_one(package: Path, mon
         data, rejects = read(ratio=0.5, packages=["otherpkg", "fakepkg"], max_summary_documents=9)
         found.append((data.documents, data.queries, data.judgements, data.facts, rejects.report()))
     assert found[0] == found[1] and len(found[0][0]) > 8
+
+
+@pytest.mark.usefixtures("package")
+def test_a_reader_that_was_killed_is_told_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    def killed(*_: object, **__: object) -> None:
+        raise BrokenProcessPool("A process in the process pool was terminated abruptly")
+
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 1}, raising=False)
+    monkeypatch.setattr("steps.ingest.api_docs.ProcessPoolExecutor", killed)
+    with pytest.raises(OutOfMemory, match=r"packages: a process that read them was killed") as raised:
+        read(ratio=0.5, packages=["fakepkg", "fakepkg"])
+    assert raised.value.exit_code == 137
 
 
 @pytest.mark.usefixtures("package")

@@ -360,3 +360,14 @@ def test_a_wrong_secret_of_s3_is_told(tmp_path: Path) -> None:
     code, said = project.task("first", "begin", AWS_SECRET_ACCESS_KEY="wrong")
     assert code == 3 and f"SLIMTOWER_REMOTE: {project.remote}: " in said
     assert said.splitlines()[-1].endswith("check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and what they may read")
+
+
+def test_a_run_begun_with_a_clock_ahead_holds_no_later_one_back(project: Project) -> None:
+    path = Path(project.remote) / "locks/latest/begin.json"
+    ahead = json.loads(path.read_text()) | {"began": "2999-01-01T00:00:00.000000+00:00"}
+    path.write_text(json.dumps(ahead))
+    project.change("a: 1", "a: 3")
+    code, said = project.task("second", "begin")
+    assert code == 0 and "2999-01-01 00:00 UTC, which is still to come; see to the clocks" in said
+    begun = project.stored("runs/second/begin.json")
+    assert begun["began"] == "2999-01-01T00:00:00.000001+00:00" > ahead["began"]

@@ -158,3 +158,6 @@ def test_what_does_not_fit_is_said(tmp_path: Path, base: Path) -> None:
     with pytest.raises(UserError, match=r"dim is 4, but .* gives its tokens 8 dimensions; set it to 0 or 8"):
         train(tmp_path, tmp_path / "late", dim=4)
     assert not (tmp_path / "teach").exists()
+    (base / "config.json").write_text("version https://git-lfs.github.com/spec/v1\n")
+    with pytest.raises(UserError, match=r"model .*cannot be loaded"):
+        train(tmp_path, base)

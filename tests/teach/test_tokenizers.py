@@ -1,4 +1,4 @@
-"""A base whose tokenizer is written in Python alone is refused at once, whatever the kind of teacher."""
+"""A base whose tokenizer is written in Python alone is refused at once, for teachers of every kind and for students."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +12,9 @@ from teach_fakes import PARAMS, write_world
 from transformers import CTRLConfig, CTRLModel, CTRLTokenizer, EsmConfig, EsmModel, EsmTokenizer
 
 from steps.core.errors import UserError
+from steps.core.towers import load_tower
 from steps.core.tracking import NullRun
+from steps.distill.initialisation import pretrained
 from steps.teach.kinds.base import Teacher
 from steps.teach.llm_tower import llm_tower
 from steps.teach.run import run as teach
@@ -71,3 +73,8 @@ def test_so_is_that_of_a_language_model(tmp_path: Path) -> None:
     )
     with pytest.raises(UserError, match=r"^teach\.teacher: base .* has no fast tokenizer"):
         llm_tower(str(tmp_path), 8, seed=1)
+
+
+def test_so_is_that_of_a_students_base(tmp_path: Path, tiny_tower: Path) -> None:
+    with pytest.raises(UserError, match=r"^distill\.student: base .* has no fast tokenizer"):
+        pretrained(str(write_encoder(tmp_path)), load_tower(tiny_tower))
