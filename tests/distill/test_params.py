@@ -95,6 +95,8 @@ def learning(*losses: dict[str, Any], **more: Any) -> dict[str, Any]:
         ),
         (ALONG | {"towers": "joint"}, "towers: joint trains the index's teacher, targets: joint cross; choose one"),
         (ALONG | {"teacher_top_k": 0}, "compares the documents that it scored; set teacher_top_k"),
+        (JOINT | {"joint_candidates": "batch"}, "joint_candidates are of a late_interaction or cross_encoder"),
+        (RANKED | {"joint_candidates": "own"}, "joint_candidates are of a late_interaction or cross_encoder"),
         (ALONG | {"targets": "stored"}, "teacher_label_softmax trains the teacher; set targets: joint"),
         (JOINT | {"targets": "online"}, "teacher_label_softmax trains the teacher; set targets: joint"),
         (learning(LAYERS | {"layers": 0}), r"layers is 0"),
