@@ -1,6 +1,7 @@
 """What students are compared with on the page: the teacher's tower and BM25, where their files and torch are there."""
 
 import threading
+from contextlib import suppress
 from dataclasses import asdict
 from functools import cache
 from importlib.util import find_spec
@@ -96,10 +97,11 @@ class Baselines:
 
     def _load(self, wanted: dict[str, str]) -> Any:
         for folder in self._towers():
-            if _digests(folder, _state(folder)) == wanted:
-                from steps.core.towers import load_tower
+            with suppress(UserError, OSError):  # one that is checked out at this moment is none yet
+                if _digests(folder, _state(folder)) == wanted:
+                    from steps.core.towers import load_tower
 
-                return load_tower(folder, "query")
+                    return load_tower(folder, "query")
         raise UserError(
             "teacher: none of models/teach is the one that this release's index was made with, or that is behind an API"
         )

@@ -216,6 +216,9 @@ def test_a_teacher_behind_an_api_is_no_baseline(tmp_path: Path, tiny_tower: Path
     shutil.copyfile(tmp_path / "other/model.safetensors", weights)
     with pytest.raises(UserError, match="none of models/teach is the one"):
         baselines._load(asdict(fingerprint(tiny_tower)))
+    weights.unlink()  # met in the midst of a checkout
+    with pytest.raises(UserError, match="none of models/teach is the one"):
+        baselines._load(asdict(fingerprint(tiny_tower)))
 
 
 def test_the_teacher_answers_from_the_index_that_its_students_have(client: TestClient, released: Path) -> None:
