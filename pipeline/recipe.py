@@ -17,7 +17,7 @@ from typing import Any
 
 import yaml
 
-from pipeline.plain_copy import plain_copy
+from pipeline.plain_copy import plain_copy, remove
 from pipeline.stopping import stop_when_asked
 from steps.core.errors import UserError, guarded
 from steps.core.files import alone, cache_root, staged_file
@@ -145,12 +145,23 @@ def _check_out(root: Path, folder: Path) -> None:
     if _git(root, "status", "--porcelain", "--untracked-files=no"):
         identity = ("-c", "user.name=slimtower", "-c", "user.email=slimtower@localhost")  # of a commit nobody keeps
         commit = _git(root, *identity, "stash", "create")
-    if _is_linked(root, folder):
-        _git(folder, "checkout", "--quiet", "--force", "--detach", commit)
-    else:
-        shutil.rmtree(folder, ignore_errors=True)
-        _git(root, "worktree", "prune")
+    if not folder.exists():
         _git(root, "worktree", "add", "--quiet", "--force", "--detach", str(folder), commit)
+        return
+    if not _is_linked(root, folder):
+        _link(root, folder, commit)
+    _git(folder, "checkout", "--quiet", "--force", "--detach", commit)
+
+
+def _link(root: Path, folder: Path, commit: str) -> None:
+    """Make a worktree of a folder that is none of this checkout's: what it holds besides tracked files stays."""
+    spare = folder.with_name(f".{folder.name}.worktree")
+    shutil.rmtree(spare, ignore_errors=True)
+    _git(root, "worktree", "add", "--quiet", "--force", "--detach", str(spare), commit)
+    remove(folder / ".git")
+    (spare / ".git").rename(folder / ".git")
+    shutil.rmtree(spare)
+    _is_linked(root, folder)  # git is told where it lies
 
 
 def _is_linked(root: Path, folder: Path) -> bool:
@@ -164,7 +175,9 @@ def _is_linked(root: Path, folder: Path) -> bool:
         return False
     if told != (right := f"gitdir: {known}\n"):  # else git would work on the checkout that it was copied from
         link.write_text(right, encoding="utf-8")
-        (known / "gitdir").write_text(f"{link.resolve()}\n", encoding="utf-8")
+    lies = f"{link.resolve()}\n"
+    if (known / "gitdir").read_text(encoding="utf-8") != lies:
+        (known / "gitdir").write_text(lies, encoding="utf-8")
     return True
 
 

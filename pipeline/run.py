@@ -6,6 +6,8 @@ how long the rest takes, lets DVC run it, then closes the MLflow run and links t
 that made them.
 """
 
+import codecs
+import io
 import os
 import re
 import signal
@@ -22,7 +24,7 @@ from pipeline.lineage import finish_or_wait, send_finished, waits
 from pipeline.local_models import write_models
 from pipeline.params import Params, load_params
 from pipeline.stopping import stop_when_asked
-from pipeline.task.children import stop
+from pipeline.task.children import chunks, stop
 from steps.core.bases import carried
 from steps.core.errors import OutOfMemory, UserError, line
 from steps.ingest.listing import write_listing
@@ -183,16 +185,26 @@ def _reproduce(targets: list[str], progress: Progress) -> int:
     They are a process group of their own, of which nothing is left when this returns or is stopped.
     """
     command = [sys.executable, "-m", "dvc", "repro", *targets]
-    running = subprocess.Popen(
-        command, env=_environment(), stdout=subprocess.PIPE, text=True, bufsize=1, start_new_session=True
-    )
+    running = subprocess.Popen(command, env=_environment(), stdout=subprocess.PIPE, start_new_session=True)
+    assert running.stdout is not None
+    decoder = io.IncrementalNewlineDecoder(codecs.getincrementaldecoder("utf-8")("replace"), translate=True)
     try:
-        for text in running.stdout or ():
-            if (line := progress.line(text.rstrip("\n"))) is not None:
-                print(line, flush=True)
+        begun = ""
+        for chunk in chunks(running, running.stdout.fileno()):
+            *whole, begun = (begun + decoder.decode(chunk)).split("\n")
+            _show(whole, progress)
+        if begun := begun + decoder.decode(b"", final=True):
+            _show([begun], progress)
         return running.wait()
     finally:
         stop(running)
+        running.stdout.close()
+
+
+def _show(lines: Iterable[str], progress: Progress) -> None:
+    for text in lines:
+        if (shown := progress.line(text)) is not None:
+            print(shown, flush=True)
 
 
 def _environment() -> dict[str, str]:

@@ -5,12 +5,16 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Mapping
+from contextlib import suppress
 from logging import Logger
 from pathlib import Path
 
 from airflow.sdk.exceptions import AirflowFailException
 
+LEFT_S = 2  # for what a task left to end by itself
 STOP_S = 15  # from asking to killing: a task takes up to ten seconds to stop what it started
 _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 
@@ -41,12 +45,20 @@ class ProcessJob:
     def wait(self) -> tuple[int, str]:
         """Pass the output on to the log; returns the exit code and the last line."""
         assert self.process.stdout is not None
+        threading.Thread(target=self._end_with_it, daemon=True).start()
         last = ""
         for line in self.process.stdout:
             last = line.rstrip() or last
             self.log.info("%s", line.rstrip())
         code = self.process.wait()
         return (code if code >= 0 else 128 - code), last
+
+    def _end_with_it(self) -> None:
+        """What a killed task left would keep its output open, and this waiting."""
+        self.process.wait()
+        time.sleep(LEFT_S)
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
 
     def stop(self) -> None:
         """Stop the task, which stops what it started: asked first, killed after STOP_S."""

@@ -51,7 +51,7 @@ def stream(words: Sequence[str], folder: Path, environment: dict[str, str]) -> E
     process = subprocess.Popen(words, cwd=folder, env=environment, stderr=subprocess.PIPE, start_new_session=True)
     assert process.stderr is not None
     try:
-        for chunk in _chunks(process, process.stderr.fileno()):
+        for chunk in chunks(process, process.stderr.fileno()):
             sys.stderr.buffer.write(chunk)
             sys.stderr.flush()
             said = (said + chunk)[-2 * _LAST_WORDS :]  # cut again when it is masked: of half a URL nothing can be said
@@ -61,12 +61,12 @@ def stream(words: Sequence[str], folder: Path, environment: dict[str, str]) -> E
         process.stderr.close()
 
 
-def _chunks(process: subprocess.Popen[bytes], stderr: int) -> Iterator[bytes]:
+def chunks(process: subprocess.Popen[bytes], pipe: int) -> Iterator[bytes]:
     """What a child writes until it ends; a grandchild that outlives it may keep the pipe open."""
     while True:
-        readable, _, _ = select.select([stderr], [], [], 0 if process.poll() is not None else _LOOK)
+        readable, _, _ = select.select([pipe], [], [], 0 if process.poll() is not None else _LOOK)
         if readable:
-            if not (chunk := os.read(stderr, 65536)):
+            if not (chunk := os.read(pipe, 65536)):
                 return
             yield chunk
         elif process.poll() is not None:

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from steps.core.errors import OutOfMemory, UserError
 from steps.core.files import sha256_text
+from steps.core.processes import end_with_parent
 from steps.core.progress import progress
 from steps.core.texts import fold
 from steps.ingest.docstring_text import cut_words, split_docstring
@@ -94,7 +95,7 @@ def _packages(source: ApiDocsSource, key: str, max_query_words: int) -> Iterator
         yield from progress(map(read, source.packages, folders), len(folders), "API documentation")
         return
     try:
-        with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
+        with ProcessPoolExecutor(processes, get_context("spawn"), end_with_parent) as pool:
             yield from progress(pool.map(read, source.packages, folders), len(folders), "API documentation")
     except BrokenProcessPool:
         raise OutOfMemory(

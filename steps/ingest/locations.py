@@ -63,7 +63,7 @@ def locate(location: str, *, key: str, since: str, until: str, patterns: Sequenc
         place = _s3_place(client, location, key)
         found = _as_listed(_found(place, location, key, seen, patterns), place.root, location, key, seen)
         paths = [_cached(client.meta.endpoint_url, place.root, entry) for entry in found]
-        missing = [(entry, path) for entry, path in zip(found, paths, strict=True) if not path.is_file()]
+        missing = [(entry, path) for entry, path in zip(found, paths, strict=True) if not _is_whole(path, entry.size)]
         if missing:
             with ThreadPoolExecutor(_DOWNLOADS) as threads:
                 fixed = is_fixed()  # here: the threads do not see it
@@ -71,6 +71,14 @@ def locate(location: str, *, key: str, since: str, until: str, patterns: Sequenc
                 for _ in progress(downloads, len(missing), f"download {location}"):
                     pass
     return [Located(entry.name, path) for entry, path in zip(found, paths, strict=True)]
+
+
+def _is_whole(path: Path, size: int) -> bool:
+    """Whether a download is in the cache, and not cut, as a power failure may."""
+    try:
+        return path.stat().st_size == size
+    except OSError:
+        return False
 
 
 def listing(location: str, *, key: str, since: str, until: str, patterns: Sequence[str] = ()) -> list[dict[str, Any]]:

@@ -7,7 +7,7 @@ from steps.ingest.rejects import Rejects
 from steps.ingest.rows import Defect, one_word
 from steps.ingest.source_data import Document
 from steps.ingest.source_files import table_files
-from steps.ingest.table_rows import read_rows
+from steps.ingest.table_rows import Gaps, read_rows
 
 
 def read_corpus(
@@ -21,9 +21,11 @@ def read_corpus(
     wanted = {getattr(columns, ours): f"{key}.corpus_columns.{ours}" for ours in sorted(named)}
     optional = {columns.title, columns.topic}
     documents: dict[str, Document] = {}
-    for file in table_files(location, f"{key}.corpus"):
+    files = table_files(location, f"{key}.corpus")
+    gaps = Gaps(columns.content) if len(files) > 1 else None  # a small file may be all products with a title alone
+    for file in files:
         source = f"{name}/corpus/{file.name}"
-        for row in read_rows(file.path, wanted=wanted, optional=optional, source=source, rejects=rejects):
+        for row in read_rows(file.path, wanted=wanted, optional=optional, source=source, rejects=rejects, gaps=gaps):
             try:
                 original = one_word(as_id(row.values.get(columns.doc_id)))
                 title, topic = (as_text(row.values.get(theirs) or "") for theirs in (columns.title, columns.topic))
@@ -38,6 +40,8 @@ def read_corpus(
                 continue
             documents[original] = Document(f"{name}/{original}", name, title, topic, content)
         rejects.check(source, file.path, max_reject_ratio)
+    if gaps:
+        gaps.check(wanted)
     if not documents:
         raise UserError(f"params.yaml: {key}.corpus: {location!r} holds no document; name another place")
     return documents

@@ -40,14 +40,43 @@ class Row(NamedTuple):
         return json.dumps(self.source, default=str, ensure_ascii=False)
 
 
+class Gaps:
+    """Columns that a row of JSON may lack, and so a whole small file: none is named wrong that another file has."""
+
+    def __init__(self, *columns: str) -> None:
+        self.columns = frozenset(columns)
+        self._had: set[str] = set()
+        self._first: tuple[Path, str] | None = None
+
+    def may_lack(self, path: Path, where: str, had: Collection[str], wanted: Collection[str], rows: int) -> bool:
+        """Note what a file's first rows had; whether those `wanted` that they lack may be missing there."""
+        self._had.update(had)
+        if rows >= PROBED_ROWS or not {*wanted}.difference(had) <= self.columns:
+            return False
+        self._first = self._first or (path, where)
+        return True
+
+    def check(self, wanted: Mapping[str, str]) -> None:
+        """UserError, after all files, for a column that none of them had."""
+        missing = {name: key for name, key in wanted.items() if name in self.columns - self._had}
+        if self._first and missing:
+            _check(*self._first, sorted(self._had), missing, ())
+
+
 def read_rows(
-    path: Path, *, wanted: Mapping[str, str], optional: Collection[str] = (), source: str, rejects: Rejects
+    path: Path,
+    *,
+    wanted: Mapping[str, str],
+    optional: Collection[str] = (),
+    source: str,
+    rejects: Rejects,
+    gaps: Gaps | None = None,
 ) -> Iterator[Row]:
     """Yield the rows of a file, its format told by the suffix; rows that cannot be parsed become rejects.
 
     `wanted`: columns that the file must have, each with the key of params.yaml that names it. `optional`: columns
-    whose values are given where the file has them. A line of JSON may be an OpenSearch hit (`_source`); the action
-    lines of a bulk request are passed over.
+    whose values are given where the file has them. `gaps`: what a small file of JSON, one of several, may lack. A line
+    of JSON may be an OpenSearch hit (`_source`); the action lines of a bulk request are passed over.
     Raises UserError with file and line for a missing column, an unknown format, or a file that is damaged.
     """
     kind = path.name.lower().removesuffix(".gz").rpartition(".")[2]
@@ -56,7 +85,7 @@ def read_rows(
     elif kind in ("csv", "tsv"):
         yield from _delimited(path, kind, wanted, optional, source, rejects)
     elif kind == "jsonl":
-        yield from _json_lines(path, wanted, source, rejects)
+        yield from _json_lines(path, wanted, source, rejects, gaps)
     else:
         raise UserError(f"{path}: its suffix is none of parquet, csv, tsv, jsonl (the last three also .gz); rename it")
 
@@ -127,13 +156,16 @@ def _shortened(read: tuple[str, bool]) -> str:
     return f"{'x' * (csv.field_size_limit() + 1)}\n" if is_long else line
 
 
-def _json_lines(path: Path, wanted: Mapping[str, str], source: str, rejects: Rejects) -> Iterator[Row]:
+def _json_lines(
+    path: Path, wanted: Mapping[str, str], source: str, rejects: Rejects, gaps: Gaps | None
+) -> Iterator[Row]:
     rows = _json_rows(path, source, rejects)
     probed = list(islice(rows, PROBED_ROWS))
     if probed:
         had = {name for row in probed for name in row.values}
-        if any(name not in had for name in wanted):
-            _check(path, f"line {probed[0].line}", sorted(had), wanted, ())
+        where = f"line {probed[0].line}"
+        if not (gaps and gaps.may_lack(path, where, had, wanted, len(probed))):
+            _check(path, where, sorted(had), wanted, ())
     yield from chain(probed, rows)
 
 

@@ -14,7 +14,7 @@ from steps.ingest.rejects import Rejects
 from steps.ingest.rows import Defect, Gone, json_value
 from steps.ingest.search_log import SearchLog
 from steps.ingest.source_files import table_files
-from steps.ingest.table_rows import Row, read_rows
+from steps.ingest.table_rows import Gaps, Row, read_rows
 from steps.ingest.times import Window, unix_time
 
 UNUSABLE, AFTER, BEFORE = -1, -2, -3  # of searches left out; the last two lie after and before the window
@@ -80,7 +80,9 @@ def read_searches(
     wanted = dict.fromkeys(("query_id", "user_query", "timestamp"), f"{key}.queries")
     reader = _Reader(log, documents, window, rejects, source.cut)
     read: list[str] = []
-    for file in table_files(source.queries, f"{key}.queries", window):
+    files = table_files(source.queries, f"{key}.queries", window)
+    gaps = Gaps("user_query") if len(files) > 1 else None  # a small file may be all browsing
+    for file in files:
         name = f"{source.name}/queries/{file.name}"
         read.append(name)
         rows = read_rows(
@@ -89,6 +91,7 @@ def read_searches(
             optional=["client_id", "query_response_id", "query_response_hit_ids"],
             source=name,
             rejects=rejects,
+            gaps=gaps,
         )
         rows = rejects.watched(rows, name, file.path, max_reject_ratio)
         for row in progress(rows, None, f"searches of {name}"):
@@ -97,6 +100,8 @@ def read_searches(
             except Defect as defect:
                 rejects.add(name, row.line, defect.reason, row.raw())
         rejects.check(name, file.path, max_reject_ratio)
+    if gaps:
+        gaps.check(wanted)
     outside = reader.searches.left_out()["outside_window"]
     rejects.check_log(read, f"params.yaml: {key}.queries, {source.queries}", others=outside)
     return reader.finished()

@@ -44,18 +44,23 @@ class FolderLockStore:
         self.folder = folder
 
     def put_new(self, key: str, body: str) -> bool:
-        """A hard link is made whole or not at all, and never over another file; what it names is on the disk before."""
+        """A hard link is made whole or not at all, and never over another file; what it names is on the disk before.
+
+        On a file system without such links the file is made in its place: nobody else makes it, but a kill may cut it.
+        """
         path = self.folder / key
         path.parent.mkdir(parents=True, exist_ok=True)
         written = self.folder / f".{uuid.uuid4().hex}"
-        with written.open("w", encoding="utf-8") as file:
-            file.write(body)
-            file.flush()
-            os.fsync(file.fileno())
+        _write_new(written, body)
         try:
             path.hardlink_to(written)
         except FileExistsError:
             return False
+        except OSError:
+            try:
+                _write_new(path, body)
+            except FileExistsError:
+                return False
         finally:
             written.unlink()
         return True
@@ -80,6 +85,14 @@ class FolderLockStore:
     def delete(self, key: str) -> None:
         """Unlink the file."""
         (self.folder / key).unlink(missing_ok=True)
+
+
+def _write_new(path: Path, body: str) -> None:
+    """Write a file that is not there, to the disk."""
+    with path.open("x", encoding="utf-8") as file:
+        file.write(body)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 class S3LockStore:

@@ -130,7 +130,7 @@ class Watcher:
         before = self.failures.get(name)
         same = before is not None and before.key == key
         tries = before.tries + 1 if before and same else 1
-        wait = min(self.poll_s * 2**tries, _LONGEST_WAIT_S)
+        wait = min(self.poll_s * 2 ** min(tries, 30), _LONGEST_WAIT_S)  # of more no number is made
         since = before.since if before and same else stamp(time.time())
         self.failures[name] = Failure(key, kind, message, since, tries, time.monotonic() + wait)
         self.metrics.count("slimtower_load_failures_total")

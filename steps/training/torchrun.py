@@ -5,7 +5,6 @@ given on each, with SLIMTOWER_HOSTS, their number, SLIMTOWER_HOST_RANK, from 0, 
 host 0. Rank 0 writes outputs and the tracked run; the hosts share SLIMTOWER_CACHE, where checkpoints lie.
 """
 
-import ctypes
 import logging
 import os
 import signal
@@ -22,6 +21,7 @@ from steps.core.exit_file import VARIABLE, read_exit, recorded
 from steps.core.files import read_json, write_json
 from steps.core.masking import masked_traceback
 from steps.core.params import Section, load_section
+from steps.core.processes import end_with_parent
 from steps.core.run_ids import pipeline_key
 from steps.core.self_check import require_cuda
 from steps.core.stage import stage_main
@@ -200,7 +200,7 @@ def explain(folder: Path, codes: Mapping[int, int]) -> int:
 
 def _as_rank(stage: _Stage[Section]) -> None:
     """One of the processes: rank 0 is the tracked stage, the others only train along."""
-    _end_with_launcher()
+    end_with_parent()
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # lets rank 0 close its run as failed
 
     def together(params: Section, run: Run) -> None:
@@ -232,9 +232,3 @@ def _leave_reason(error: Exception) -> None:
     reason = {"rank": rank, "code": code, "message": message, "time": time.time_ns()}
     write_json(Path(folder) / f"{rank}.json", reason)
     raise SystemExit(code) from None
-
-
-def _end_with_launcher() -> None:
-    """Let Linux kill this process when its launcher dies, so that none trains on beside its successor."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG

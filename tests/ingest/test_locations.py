@@ -366,6 +366,10 @@ def test_an_object_is_downloaded_again_only_when_its_etag_changes(bucket: Bucket
     after = locate("s3://shop/log/", key=KEY, since="2026-01-31", until="2026-02-01")
     assert bucket.read == [changed]
     assert after[1].path.read_text() == "new" and before[1].path.read_text() == changed
+    after[2].path.write_bytes(b"")  # what a power failure may leave
+    bucket.read.clear()
+    assert locate("s3://shop/log/", key=KEY, since="2026-01-31", until="2026-02-01")[2].path.stat().st_size
+    assert len(bucket.read) == 1
 
 
 def test_objects_of_s3_are_read_as_they_were_listed(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -204,6 +204,19 @@ def test_another_file_in_place_of_the_index_is_a_user_error(tmp_path: Path) -> N
         ingest(tmp_path, params(ubi(tmp_path, [{"query_id": "a", "query": "b", "timestamp": moment(0)}], EVENTS)))
 
 
+def test_a_small_file_of_browsing_alone_among_others_is_read(tmp_path: Path) -> None:
+    """Its producer leaves empty fields out."""
+    source = ubi(tmp_path, SEARCHES, EVENTS) | {"queries": str(tmp_path / "queries")}
+    browsing = [{"query_id": "seen", "timestamp": moment(0), "client_id": "c"}]
+    write(tmp_path / "queries/dt=2026-01-03/part.jsonl", SEARCHES)
+    write(tmp_path / "queries/dt=2026-01-02/part.jsonl", browsing)
+    assert impressions(ingest(tmp_path, params(source))) == EXPECTED
+    for name in ("dt=2026-01-03/part", "dt=2026-01-02/part", "q"):
+        write(tmp_path / f"queries/{name}.jsonl", browsing)
+    with pytest.raises(UserError, match=r"dt=2026-01-02/part\.jsonl: line 1: no column 'user_query'"):
+        ingest(tmp_path, params(source))
+
+
 def test_the_listing_names_every_file_of_the_window_once(tmp_path: Path) -> None:
     source = ubi(tmp_path, SEARCHES, EVENTS) | {name: str(tmp_path / name) for name in ("queries", "events")}
     for day in (3, 4, 5):

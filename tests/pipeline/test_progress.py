@@ -198,6 +198,16 @@ def test_without_git_dvc_is_told_so(flow: Callable[..., Any], tmp_path: Path) ->
     assert flow()[1][0] == "no git"
 
 
+def has_ended(number: Path) -> bool:
+    """Whether the process of that number is gone; a killed one takes a moment."""
+    state, until = Path(f"/proc/{int(number.read_text())}/stat"), time.monotonic() + 10
+    while state.exists() and state.read_text().rpartition(")")[2].split()[0] != "Z":
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.05)
+    return True
+
+
 def test_of_a_run_that_is_stopped_no_stage_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """DVC's own children too: a stage that went on would write beside the next run."""
     program = tmp_path / "python"
@@ -211,11 +221,21 @@ def test_of_a_run_that_is_stopped_no_stage_goes_on(tmp_path: Path, monkeypatch: 
 
     with pytest.raises(SystemExit):
         pipeline._reproduce([], Stopped([]))
-    stage = Path(f"/proc/{int((tmp_path / 'stage').read_text())}/stat")
-    until = time.monotonic() + 10  # a killed process takes a moment to end
-    while stage.exists() and stage.read_text().rpartition(")")[2].split()[0] != "Z":
-        assert time.monotonic() < until
-        time.sleep(0.05)
+    assert has_ended(tmp_path / "stage")
+
+
+def test_a_run_ends_where_a_killed_stage_left_a_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It holds the pipe open: what it would write is not waited for."""
+    program = tmp_path / "python"
+    program.write_text(f"#!/bin/sh\nsleep 60 &\necho $! > {tmp_path}/left\nprintf 'a\\nsign \\303'\nexit 9\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(pipeline.sys, "executable", str(program))
+    began = time.monotonic()
+    assert pipeline._reproduce([], Progress([])) == 9 and time.monotonic() - began < 20
+    assert capsys.readouterr().out == "a\nsign \N{REPLACEMENT CHARACTER}\n"
+    assert has_ended(tmp_path / "left")
 
 
 TOY = """stages:

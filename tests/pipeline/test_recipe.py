@@ -260,6 +260,34 @@ def test_a_run_goes_on_in_a_project_that_was_moved_or_copied(checkout: Path, how
         assert (before / "params.yaml").read_text() == "a: 1\n" and status(before) == " M dvc.lock\n"
 
 
+@pytest.mark.parametrize("how", ["moved", "cloned", "without git"])
+def test_what_a_run_holds_stays_where_git_no_longer_knows_it(checkout: Path, how: str) -> None:
+    """Another recipe's first run, in a project that was moved, once made git forget all others."""
+    before = worktree(checkout, Path("recipes/x.yaml"))
+    (before / "models").mkdir()
+    (before / "models/release").write_text("served")
+    (before / "dvc.lock").write_text("of the recipe\n")
+    (before / "params.yaml").write_text("a: 9, by the recipe\n")
+    there = checkout.with_name(f"{checkout.name} there")
+    if how == "cloned":
+        subprocess.run(["git", "clone", "-q", str(checkout), str(there)], check=True)
+        shutil.copytree(checkout / "runs", there / "runs")
+    else:
+        checkout.rename(there)
+    if how == "without git":
+        (there / "runs/x/.git").unlink()
+    worktree(there, Path("recipes/y.yaml"))
+    folder = worktree(there, Path("recipes/x.yaml"))
+    assert (folder / "models/release").read_text() == "served" and (
+        folder / "dvc.lock"
+    ).read_text() == "of the recipe\n"
+    assert (folder / "params.yaml").read_text() == "a: 1\n" and status(folder).startswith(" M dvc.lock\n")
+    assert sorted(path.name for path in folder.parent.iterdir() if "worktree" in path.name) == []
+    listed = subprocess.run(["git", "-C", str(there), "worktree", "list"], capture_output=True, text=True, check=True)
+    assert str(folder) in listed.stdout
+    assert worktree(there, Path("recipes/x.yaml")) == folder and (folder / "models/release").is_file()
+
+
 def test_a_worktree_sees_uncommitted_changes_without_touching_them(checkout: Path) -> None:
     (checkout / "params.yaml").write_text("a: 3\n")
     folder = worktree(checkout, Path("recipes/x.yaml"))

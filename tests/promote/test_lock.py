@@ -1,5 +1,6 @@
 """One holder at a time, also when a lock was left behind; a holder that lost it does not write."""
 
+import errno
 import json
 import os
 import subprocess
@@ -37,6 +38,21 @@ def test_only_the_first_of_many_writers_puts_a_key(tmp_path: Path) -> None:
     assert len(wins) == 1
     assert store.entries("a")["a/1"].body == f"body of {wins[0]}"
     assert not list(tmp_path.glob(".*"))
+
+
+def test_a_file_system_without_hard_links_has_one_first_writer_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EOPNOTSUPP, "Operation not supported")
+
+    monkeypatch.setattr(Path, "hardlink_to", refuse)
+    store = FolderLockStore(tmp_path)
+    wins = winners(8, lambda number: store.put_new("a/1", f"body of {number}"))
+    assert len(wins) == 1 and store.entries("a")["a/1"].body == f"body of {wins[0]}"
+    assert not list(tmp_path.glob(".*"))
+    with lock(tmp_path).held(), pytest.raises(TransientError, match="held by process"), lock(tmp_path).held():
+        pass
 
 
 def test_while_one_holds_it_another_gives_up_and_says_who_holds_it(tmp_path: Path) -> None:

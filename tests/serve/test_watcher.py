@@ -1,6 +1,7 @@
 """What the service serves while releases come, go and break."""
 
 import contextlib
+import dataclasses
 import shutil
 import threading
 from collections.abc import Hashable
@@ -140,6 +141,19 @@ def test_a_source_that_is_out_of_reach_and_a_release_that_is_gone_keep_serving(r
     watched.look()
     assert set(watched.failures) == {"b"}
     assert students(watched) == {"a": "static", "b": "2l"}
+
+
+def test_thousands_of_failed_looks_keep_no_later_release_from_serving(released: Path) -> None:
+    releases = released / "models/release"
+    source = ToldSource({"a": releases / "static", "b": releases / "2l"})
+    watched = watcher(source)
+    watched.look()
+    del source.folders["b"]
+    watched.look()
+    watched.failures["b"] = dataclasses.replace(watched.failures["b"], tries=5000)
+    source.folders["a"] = releases / "2l"
+    watched.look()
+    assert students(watched)["a"] == "2l" and watched.failures["b"].tries == 5001
 
 
 def test_a_release_that_does_not_load_at_the_start_is_tried_again_before_requests_come(

@@ -1,6 +1,7 @@
 """Every runner tells Airflow the same about an exit code: a real process, and what engine and cluster report."""
 
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -16,7 +17,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 from conftest import DEPLOYMENTS, PROJECT
 from docker.errors import APIError, NotFound
 from fake_cluster import Cluster, ended
-from slimtower_dags import docker_job, tasks
+from slimtower_dags import docker_job, process_job, tasks
 from slimtower_dags.deployment import read_deployment
 from slimtower_dags.tasks import RunnerTask, make_task
 from slimtower_dags.variables import WRITTEN
@@ -285,6 +286,24 @@ def test_a_process_ends_with_its_worker(tmp_path: Path) -> None:
         assert appears(tmp_path / "started")
         process.send_signal(signal.SIGKILL)
     assert appears(tmp_path / "stopped")
+
+
+def test_a_process_that_was_killed_is_not_waited_for_because_of_what_it_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It holds the output open."""
+    module = tmp_path / "pipeline" / "task.py"
+    module.parent.mkdir(parents=True)
+    module.write_text(
+        "import os, signal, subprocess\n"
+        "subprocess.Popen(['sleep', '60'])\n"
+        "print('so far', flush=True)\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    monkeypatch.setenv("SLIMTOWER_PYTHON", sys.executable)
+    began = time.monotonic()
+    assert process_job.ProcessJob("teach", tmp_path, {}, logging.getLogger()).wait() == (137, "so far")
+    assert time.monotonic() - began < 30
 
 
 def appears(path: Path) -> bool:
