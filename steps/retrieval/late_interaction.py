@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from sentence_transformers import MultiVectorEncoder
 from sentence_transformers.util import batch_to_device
-from sentence_transformers.util.similarity import maxsim
 from torch import Tensor, nn
 from transformers.utils.logging import disable_progress_bar
 
@@ -25,7 +24,8 @@ from steps.core.towers import autocast, device, forget_origin, name_document_pro
 from steps.core.vector_store import Texts, text_key
 
 PIECE = 512  # documents whose vectors are in memory at once: 200 MB of 256 tokens of 384 dimensions
-_ELEMENTS = 20_000_000  # of padded vectors and products that one call of MaxSim may hold: 80 MB
+_ELEMENTS = 20_000_000  # of documents' vectors that are multiplied at once: 80 MB
+_NOTHING = -1e9  # MaxSim of a document without tokens
 
 
 def load_late_interaction(source: str | Path) -> MultiVectorEncoder:
@@ -63,12 +63,28 @@ def token_vectors(
 def max_similarities(query: np.ndarray, documents: Sequence[np.ndarray]) -> np.ndarray:
     """`sum_x max_y q_x . d_y` of a query `(x, dim)` and each document `(y, dim)` (LEAD, Eq. 2): float32 `(documents,)`.
 
-    Computed in fp32, in blocks of documents.
+    Computed in fp32, in blocks of documents that are laid end to end, not padded. One without tokens is below all.
     """
-    held = [torch.from_numpy(each.astype(np.float32)) for each in documents]
-    asked = torch.from_numpy(query.astype(np.float32))
-    found: np.ndarray = maxsim([asked], held, device=device(), chunk_elements=_ELEMENTS)[0].numpy()
-    return found
+    asked = torch.from_numpy(query.astype(np.float32)).to(device())
+    found: list[Tensor] = []
+    for block in _blocks(documents):
+        held = torch.from_numpy(np.concatenate(block)).to(device()).float()
+        products = (asked @ held.T).split([len(each) for each in block], dim=1)
+        found += [each.amax(dim=1).sum() if each.shape[1] else asked.new_tensor(_NOTHING) for each in products]
+    return torch.stack(found).cpu().numpy() if found else np.zeros(0, dtype=np.float32)
+
+
+def _blocks(documents: Sequence[np.ndarray]) -> Iterator[list[np.ndarray]]:
+    """Documents whose vectors fit into memory together."""
+    block, held = list[np.ndarray](), 0
+    for document in documents:
+        if block and held + document.size > _ELEMENTS:
+            yield block
+            block, held = [], 0
+        block.append(document)
+        held += document.size
+    if block:
+        yield block
 
 
 @contextmanager

@@ -37,6 +37,8 @@ def test_blocks_of_documents_give_what_one_pair_gives(monkeypatch: pytest.Monkey
     for elements in (1, 300, 10**6):
         monkeypatch.setattr(late, "_ELEMENTS", elements)
         np.testing.assert_allclose(max_similarities(query, documents), expected, rtol=1e-5)
+    assert max_similarities(query, [*documents, np.zeros((0, 8))])[-1] < -1e8, "below every real document"
+    assert max_similarities(query, []).shape == (0,)
 
 
 @pytest.mark.medium
