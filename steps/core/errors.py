@@ -1,10 +1,13 @@
-"""Errors that a person can fix, and the exit codes that schedulers read."""
+"""Errors that a person can fix, the exit codes that schedulers read, and processes that end together."""
 
+import ctypes
 import errno
 import io
+import multiprocessing
 import os
 import re
 import select
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from typing import NoReturn
@@ -160,3 +163,12 @@ def is_refusal(error: BaseException) -> bool:
         return True
     behind = error.__context__ if error.__cause__ in (None, error) else error.__cause__  # pymilvus raises e from e
     return behind is not None and is_refusal(behind)
+
+
+def end_with_parent() -> None:
+    """Let Linux kill this process when the one that started it dies, so that none works on beside its successor."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+    parent = multiprocessing.parent_process()
+    if parent is not None and not parent.is_alive():  # it died before
+        os.kill(os.getpid(), signal.SIGKILL)

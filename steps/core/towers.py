@@ -210,3 +210,12 @@ def encode_with_lengths(
     )
     vectors = functional.normalize(raw, dim=1)[:, : tower.truncate_dim].numpy()
     return Embeddings(vectors, raw.norm(dim=1).numpy())
+
+
+def check_fast(tokenizer: Any, name: str) -> None:
+    """UserError unless it is a fast one: training cuts texts by its offsets, and a release is read without Python's."""
+    if not getattr(tokenizer, "is_fast", False):
+        raise UserError(
+            f"{name} has no fast tokenizer, which training and release read texts with; take one whose"
+            " folder has a tokenizer.json, or save it anew with a PreTrainedTokenizerFast of transformers"
+        )

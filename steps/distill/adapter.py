@@ -14,9 +14,8 @@ from torch import nn
 from steps.core.bases import resolve_base
 from steps.core.corpus import CorpusTexts
 from steps.core.errors import UserError
-from steps.core.fast_tokenizers import check_fast
 from steps.core.fingerprints import fingerprint
-from steps.core.towers import check_whole, load_tower
+from steps.core.towers import check_fast, check_whole, load_tower
 from steps.core.vector_cache import embed_once
 from steps.distill.initialisation import ending_like
 from steps.distill.params import DistillParams

@@ -18,8 +18,7 @@ from transformers import BertConfig, BertModel, PreTrainedModel, PreTrainedToken
 
 from steps.core.bases import resolve_base
 from steps.core.errors import UserError
-from steps.core.fast_tokenizers import check_fast
-from steps.core.towers import device, encode, load_tower
+from steps.core.towers import check_fast, device, encode, load_tower
 from steps.distill.params import FreshEncoder
 from steps.training.distributed import rank
 

@@ -15,12 +15,11 @@ from sentence_transformers.sentence_transformer.modules import Normalize, Poolin
 
 from steps.core.bases import resolve_base
 from steps.core.errors import UserError
-from steps.core.fast_tokenizers import check_fast
 from steps.core.files import staged_folder, write_json
 from steps.core.fingerprints import fingerprint
 from steps.core.judged import read_judged_sets
 from steps.core.tables import ROLES, read_table, table_path
-from steps.core.towers import check_whole, device, load_tower, positions_of, route
+from steps.core.towers import check_fast, check_whole, device, load_tower, positions_of, route
 from steps.core.tracking import Run
 from steps.teach.contrastive_training import train_tower
 from steps.teach.dev_comparison import compare, dev_tasks, ndcg_per_query

@@ -12,10 +12,10 @@ from transformers import AutoTokenizer
 from steps.core.bases import resolve_base
 from steps.core.endpoint import Endpoint, Model
 from steps.core.errors import UserError, line
-from steps.core.fast_tokenizers import check_fast
 from steps.core.files import staged_folder, write_json
 from steps.core.fingerprints import fingerprint
 from steps.core.tables import ROLES
+from steps.core.towers import check_fast
 from steps.core.tracking import Run
 
 if TYPE_CHECKING:

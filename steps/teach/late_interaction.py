@@ -17,13 +17,12 @@ from torch import nn
 
 from steps.core.bases import not_loaded, resolve_base
 from steps.core.errors import UserError
-from steps.core.fast_tokenizers import check_fast
 from steps.core.files import staged_folder, write_json
 from steps.core.fingerprints import fingerprint
 from steps.core.judged import read_judged_sets
 from steps.core.progress import progress
 from steps.core.tables import read_table
-from steps.core.towers import device, load_tower, positions_of
+from steps.core.towers import check_fast, device, load_tower, positions_of
 from steps.core.tracking import Run
 from steps.core.turns import forget
 from steps.retrieval.late_interaction import PIECE, load_late_interaction, max_similarities, token_vectors

@@ -24,9 +24,8 @@ from transformers.utils.logging import disable_progress_bar
 
 from steps.core.bases import resolve_base
 from steps.core.errors import UserError, line
-from steps.core.fast_tokenizers import check_fast
 from steps.core.tables import ROLES, Role
-from steps.core.towers import device, forget_origin, route
+from steps.core.towers import check_fast, device, forget_origin, route
 
 TITLE_QUERY, CONTENT_QUERY = "[TITLE_QUERY]", "[CONTENT_QUERY]"
 DOCUMENT = (

@@ -16,12 +16,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, NoReturn
 
-from steps.core.errors import EXIT_BUG, OutOfMemory, TransientError, UserError, exhausted, guarded, line
+from steps.core.errors import (
+    EXIT_BUG,
+    OutOfMemory,
+    TransientError,
+    UserError,
+    end_with_parent,
+    exhausted,
+    guarded,
+    line,
+)
 from steps.core.exit_file import VARIABLE, read_exit, recorded
 from steps.core.files import read_json, write_json
 from steps.core.masking import masked_traceback
 from steps.core.params import Section, load_section
-from steps.core.processes import end_with_parent
 from steps.core.run_ids import pipeline_key
 from steps.core.self_check import require_cuda
 from steps.core.stage import stage_main

@@ -12,7 +12,7 @@ POOL = """
 import sys, time
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
-from steps.core.processes import end_with_parent
+from steps.core.errors import end_with_parent
 if __name__ == "__main__":
     with ProcessPoolExecutor(2, get_context("spawn"), end_with_parent) as pool:
         waiting = [pool.submit(time.sleep, seconds) for seconds in (0, 0, 60, 60)]

@@ -147,7 +147,7 @@ def test_what_cannot_be_shared_does_nothing_under_a_torchrun_of_the_user(
 
     for name, value in (("TORCHELASTIC_RUN_ID", "x"), ("RANK", rank), ("WORLD_SIZE", "2")):
         monkeypatch.setenv(name, value)
-    for name in ("_end_with_launcher", "_leave_reason"):
+    for name in ("end_with_parent", "_leave_reason"):
         monkeypatch.setattr(torchrun, name, lambda *given: None)
     monkeypatch.setattr(torchrun, "guarded", lambda main: main())
     monkeypatch.setattr(torchrun, "stage_main", now)
