@@ -21,13 +21,12 @@ def plain_copy(root: Path, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     held = [path.name for path in folder.iterdir()]
     for name in {*held} - ignored(str(root), held) - {".dvc"}:
-        remove(folder / name)
-    remove(folder / ".git")  # of a worktree, from when there was git
+        _remove(folder / name)
+    _remove(folder / ".git")  # of a worktree, from when there was git
     shutil.copytree(root, folder, ignore=ignored, dirs_exist_ok=True, symlinks=True)
 
 
-def remove(path: Path) -> None:
-    """Delete a file or folder, if it is there."""
+def _remove(path: Path) -> None:
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:

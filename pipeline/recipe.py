@@ -17,7 +17,7 @@ from typing import Any
 
 import yaml
 
-from pipeline.plain_copy import plain_copy, remove
+from pipeline.plain_copy import plain_copy
 from pipeline.stopping import stop_when_asked
 from steps.core.errors import UserError, guarded
 from steps.core.files import alone, cache_root, staged_file
@@ -158,7 +158,7 @@ def _link(root: Path, folder: Path, commit: str) -> None:
     spare = folder.with_name(f".{folder.name}.worktree")
     shutil.rmtree(spare, ignore_errors=True)
     _git(root, "worktree", "add", "--quiet", "--force", "--detach", str(spare), commit)
-    remove(folder / ".git")
+    (folder / ".git").unlink(missing_ok=True)
     (spare / ".git").rename(folder / ".git")
     shutil.rmtree(spare)
     _is_linked(root, folder)  # git is told where it lies
