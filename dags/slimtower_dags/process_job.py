@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Mapping
 from contextlib import suppress
 from logging import Logger
@@ -45,20 +44,22 @@ class ProcessJob:
     def wait(self) -> tuple[int, str]:
         """Pass the output on to the log; returns the exit code and the last line."""
         assert self.process.stdout is not None
-        threading.Thread(target=self._end_with_it, daemon=True).start()
+        read = threading.Event()
+        threading.Thread(target=self._end_with_it, args=[read], daemon=True).start()
         last = ""
         for line in self.process.stdout:
             last = line.rstrip() or last
             self.log.info("%s", line.rstrip())
+        read.set()
         code = self.process.wait()
         return (code if code >= 0 else 128 - code), last
 
-    def _end_with_it(self) -> None:
-        """What a killed task left would keep its output open, and this waiting."""
+    def _end_with_it(self, read: threading.Event) -> None:
+        """End what a killed task left, which would keep its output open, and `wait` waiting."""
         self.process.wait()
-        time.sleep(LEFT_S)
-        with suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
+        if not read.wait(LEFT_S):
+            with suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
 
     def stop(self) -> None:
         """Stop the task, which stops what it started: asked first, killed after STOP_S."""

@@ -22,14 +22,18 @@ from steps.core.files import folder_bytes, read_json, staged_file, write_json
 
 LARGEST = 2**28  # bytes of a file or folder of which a copy is kept
 _SHARE = 10  # of what is free on the disk a copy takes at most one part in so many
+_IDLE_S = 86400
 _GONE = ".gone."  # begins the names of spools of which nothing is wanted any more
 
 
 class Spool:
     """The calls of one run, held by one process at a time."""
 
-    def __init__(self, folder: Path) -> None:
-        """Hold a spool that is there; OSError where another process holds it, or it is gone."""
+    def __init__(self, folder: Path, *, new: bool = False) -> None:
+        """Hold a spool that is there; OSError where another process holds it, or it is gone.
+
+        On a file system without locks one that is not `new` counts as held until nothing was added for a day.
+        """
         self.folder = folder
         self._calls = (folder / "calls.jsonl").open("r+b")
         try:
@@ -37,8 +41,9 @@ class Spool:
                 fcntl.flock(self._calls, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise
-            except OSError:
-                pass  # a file system without locks: one run writes here, as each has a name of its own
+            except OSError as error:
+                if not new and time.time() - os.fstat(self._calls.fileno()).st_mtime < _IDLE_S:
+                    raise BlockingIOError("another process may hold it") from error
             (folder / "calls.jsonl").stat()  # another process may have sent and removed it just before
             self._calls.seek(0, os.SEEK_END)
         except OSError:
@@ -52,7 +57,7 @@ class Spool:
         staging = place / f".staging.{name}"
         staging.mkdir(parents=True)
         (staging / "calls.jsonl").touch()
-        made = cls(staging)
+        made = cls(staging, new=True)
         made.open_with(opening)
         made.folder = staging.rename(place / name)
         return made

@@ -1,7 +1,6 @@
 """What students are compared with on the page: the teacher's tower and BM25, where their files and torch are there."""
 
 import threading
-from contextlib import suppress
 from dataclasses import asdict
 from functools import cache
 from importlib.util import find_spec
@@ -97,14 +96,21 @@ class Baselines:
 
     def _load(self, wanted: dict[str, str]) -> Any:
         for folder in self._towers():
-            with suppress(UserError, OSError):  # one that is checked out at this moment is none yet
-                if _digests(folder, _state(folder)) == wanted:
-                    from steps.core.towers import load_tower
+            if _is_of(folder, wanted):
+                from steps.core.towers import load_tower
 
-                    return load_tower(folder, "query")
+                return load_tower(folder, "query")
         raise UserError(
             "teacher: none of models/teach is the one that this release's index was made with, or that is behind an API"
         )
+
+
+def _is_of(folder: Path, wanted: dict[str, str]) -> bool:
+    """Whether a tower has these digests; one that is checked out at this moment has none yet."""
+    try:
+        return _digests(folder, _state(folder)) == wanted
+    except (UserError, OSError):
+        return False
 
 
 def _computes_here(tower: Path) -> bool:

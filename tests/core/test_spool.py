@@ -2,6 +2,8 @@
 
 import errno
 import fcntl
+import os
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -71,7 +73,10 @@ def test_calls_wait_on_a_file_system_without_locks_too(tmp_path: Path, monkeypat
     monkeypatch.setattr(fcntl, "flock", refuse)
     made = Spool.make(tmp_path, {"stage": "teach"})
     made.add("tag", {"name": "a"})
+    assert list(waiting(tmp_path)) == [], "its process may go on"
     made.close()
+    two_days_ago = time.time() - 2 * 86400
+    os.utime(made.folder / "calls.jsonl", (two_days_ago, two_days_ago))
     assert [each.opening for each in waiting(tmp_path)] == [{"stage": "teach"}]
     assert [path.name for path in tmp_path.iterdir()] == [made.folder.name]
 

@@ -51,9 +51,7 @@ def run(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Monk
 
 def in_process(task: RunnerTask, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """A project whose task ends with CODE, run for real."""
-    module = folder / "pipeline" / "task.py"
-    module.parent.mkdir(parents=True)
-    module.write_text(TASK)
+    write_task(folder, TASK)
     monkeypatch.setattr(tasks, "PROJECT", folder)
     monkeypatch.setenv("SLIMTOWER_PYTHON", sys.executable)
     monkeypatch.setenv("SEEN", str(folder / "seen.json"))
@@ -268,13 +266,12 @@ def test_a_container_is_gone_before_airflow_kills_the_worker(
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a process with its parent")
 def test_a_process_ends_with_its_worker(tmp_path: Path) -> None:
-    module = tmp_path / "pipeline" / "task.py"
-    module.parent.mkdir(parents=True)
-    module.write_text(
+    write_task(
+        tmp_path,
         "import pathlib, signal, sys, time\n"
         "signal.signal(signal.SIGTERM, lambda *_: (pathlib.Path('stopped').touch(), sys.exit(143)))\n"
         "pathlib.Path('started').touch()\n"
-        "time.sleep(60)\n"
+        "time.sleep(60)\n",
     )
     worker = (
         "import logging, pathlib, sys\n"
@@ -292,18 +289,23 @@ def test_a_process_that_was_killed_is_not_waited_for_because_of_what_it_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It holds the output open."""
-    module = tmp_path / "pipeline" / "task.py"
-    module.parent.mkdir(parents=True)
-    module.write_text(
+    write_task(
+        tmp_path,
         "import os, signal, subprocess\n"
         "subprocess.Popen(['sleep', '60'])\n"
         "print('so far', flush=True)\n"
-        "os.kill(os.getpid(), signal.SIGKILL)\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n",
     )
     monkeypatch.setenv("SLIMTOWER_PYTHON", sys.executable)
     began = time.monotonic()
     assert process_job.ProcessJob("teach", tmp_path, {}, logging.getLogger()).wait() == (137, "so far")
     assert time.monotonic() - began < 30
+
+
+def write_task(project: Path, text: str) -> None:
+    """What `python -m pipeline.task` runs there."""
+    (project / "pipeline").mkdir()
+    (project / "pipeline/task.py").write_text(text)
 
 
 def appears(path: Path) -> bool:
